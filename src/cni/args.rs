@@ -1,0 +1,73 @@
+//! CNI_ARGS: `KEY=value` pairs with `;` between them.
+
+use crate::error::{Code, Error, Result};
+
+/// The keys that some plugin of ours understands. One plugin's key must not be an error in another, since all
+/// plugins of a chain, and the IPAM plugin behind them, get the same text.
+const KNOWN: [&str; 3] = ["IP", "GATEWAY", "MAC"];
+
+/// The values of the keys that we know, the last of equal ones.
+///
+/// A key that nobody knows is an error (code 4) unless `IgnoreUnknown` is true, as in the reference.
+#[derive(Debug, Default, PartialEq)]
+pub struct Args<'a> {
+    pub ip: Option<&'a str>,
+    pub gateway: Option<&'a str>,
+    pub mac: Option<&'a str>,
+}
+
+impl<'a> Args<'a> {
+    pub fn parse(text: &'a str) -> Result<Self> {
+        let invalid = |msg: String| Error::new(Code::INVALID_ENVIRONMENT, msg);
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        let mut pairs = Vec::new();
+        for pair in text.split(';') {
+            let split = pair.split_once('=').filter(|(key, _)| !key.is_empty());
+            pairs.push(split.ok_or_else(|| invalid(format!("ARGS: invalid pair {pair:?}")))?);
+        }
+        let last =
+            |wanted: &str| pairs.iter().rfind(|(key, _)| *key == wanted).map(|(_, value)| *value);
+        let ignore_unknown = match last("IgnoreUnknown").map(str::to_ascii_lowercase).as_deref() {
+            None | Some("0" | "false") => false,
+            Some("1" | "true") => true,
+            Some(other) => {
+                return Err(invalid(format!(
+                    "ARGS: IgnoreUnknown must be true or false, not {other:?}"
+                )));
+            }
+        };
+        let is_unknown = |key: &&str| *key != "IgnoreUnknown" && !KNOWN.contains(key);
+        let unknown: Vec<&str> = pairs.iter().map(|(key, _)| *key).filter(is_unknown).collect();
+        if !ignore_unknown && !unknown.is_empty() {
+            return Err(invalid(format!("ARGS: unknown args {unknown:?}")));
+        }
+        let given = |key| last(key).filter(|value| !value.is_empty());
+        Ok(Self { ip: given("IP"), gateway: given("GATEWAY"), mac: given("MAC") })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_keys_are_taken_and_the_last_wins() {
+        let args = Args::parse("IP=10.0.0.1;IP=10.0.0.2;MAC=").unwrap();
+        assert_eq!(args, Args { ip: Some("10.0.0.2"), ..Args::default() });
+        assert_eq!(Args::parse("").unwrap(), Args::default());
+    }
+
+    #[test]
+    fn unknown_keys_need_ignore_unknown() {
+        for text in ["K8S_POD_NAME=a;IgnoreUnknown=1", "IgnoreUnknown=TRUE;X=a=b"] {
+            assert!(Args::parse(text).is_ok(), "{text}");
+        }
+        for text in
+            ["X=1", "X=1;IgnoreUnknown=0", "ip=10.0.0.1", "IP", "IP=1;", "=1", "IgnoreUnknown=yes"]
+        {
+            assert_eq!(Args::parse(text).unwrap_err().code, Code::INVALID_ENVIRONMENT, "{text}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The keys of a network configuration that mean the same in every plugin.
+
+use serde::Deserialize;
+
+use crate::cni::args::Args;
+use crate::cni::json::Json;
+use crate::cni::success::Dns;
+use crate::error::{Error, Result};
+use crate::names::{Attachment, ContainerId, IfName, Mac};
+
+/// Source: CNI specification 1.1.0, section 1.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NetConf {
+    pub cni_version: String,
+    pub name: String,
+    /// What this plugin is called in the configuration.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub ipam: Ipam,
+    pub dns: Dns,
+    /// What GC keeps. The list is called `cni.dev/attachments` in some runtimes, after an error in a draft.
+    #[serde(rename = "cni.dev/valid-attachments")]
+    valid_attachments: Vec<ListedAttachment>,
+    #[serde(rename = "cni.dev/attachments")]
+    attachments: Vec<ListedAttachment>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Ipam {
+    /// The delegated plugin; empty for none.
+    #[serde(rename = "type")]
+    pub kind: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ListedAttachment {
+    #[serde(rename = "containerID")]
+    container_id: String,
+    ifname: String,
+}
+
+impl NetConf {
+    /// The attachments that GC has to keep, all others being stale.
+    ///
+    /// An empty or `null` list says that there are none. A list that is not there at all says nothing, and is
+    /// refused (code 7): it would cost every container of the network its address.
+    pub fn valid_attachments(&self, json: &Json) -> Result<Vec<Attachment>> {
+        let has = |wanted: &str| match json {
+            Json::Object(entries) => {
+                entries.iter().any(|(key, _)| key.eq_ignore_ascii_case(wanted))
+            }
+            _ => false,
+        };
+        let listed = if has("cni.dev/valid-attachments") {
+            &self.valid_attachments
+        } else if has("cni.dev/attachments") {
+            &self.attachments
+        } else {
+            return Err(Error::config(
+                "cannot collect garbage: the configuration has no cni.dev/valid-attachments",
+            )
+            .with_details("an empty list means that no attachment is valid"));
+        };
+        let parse = |listed: &ListedAttachment| {
+            Ok(Attachment {
+                container_id: ContainerId::new(listed.container_id.as_str())?,
+                ifname: IfName::new(listed.ifname.as_str())?,
+            })
+        };
+        listed.iter().map(parse).collect::<Result<_>>().map_err(|error: Error| {
+            Error::config(
+                "cannot collect garbage: cni.dev/valid-attachments has an entry that cannot be",
+            )
+            .with_details(error.to_string())
+        })
+    }
+}
+
+/// The MAC address that the user or the runtime wants for the container's interface. `runtimeConfig.mac` goes before
+/// `args.cni.mac`, and that before `MAC` of CNI_ARGS.
+pub fn requested_mac(json: &Json, args: &str) -> Result<Option<Mac>> {
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Sources {
+        runtime_config: Source,
+        args: Cni,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Cni {
+        cni: Source,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Source {
+        mac: String,
+    }
+    let Sources { runtime_config, args: Cni { cni } } = json.read("network configuration")?;
+    let env = Args::parse(args)?.mac;
+    let mut sources =
+        [runtime_config.mac.as_str(), cni.mac.as_str(), env.unwrap_or("")].into_iter();
+    sources.find(|mac| !mac.is_empty()).map(str::parse).transpose()
+}

@@ -1,0 +1,253 @@
+//! Reads types out of a `Json` value, by Go's rules, and says where in the document an error is.
+
+use std::fmt::{self, Display};
+
+use serde::de::value::StrDeserializer;
+use serde::de::{
+    self, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+};
+use serde::forward_to_deserialize_any;
+
+use super::Json;
+
+/// What is wrong, and the way to it: `ipam.ranges[0][1].subnet: invalid type: integer `5`, expected a string`.
+#[derive(Debug)]
+pub struct Error {
+    path: String,
+    what: String,
+}
+
+impl Error {
+    fn under_key(mut self, key: &str) -> Self {
+        let separator = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
+        self.path = format!("{key}{separator}{}", self.path);
+        self
+    }
+
+    fn under_index(mut self, index: usize) -> Self {
+        let separator = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
+        self.path = format!("[{index}]{separator}{}", self.path);
+        self
+    }
+}
+
+impl Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.path.as_str() {
+            "" => f.write_str(&self.what),
+            path => write!(f, "{path}: {}", self.what),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl de::Error for Error {
+    fn custom<T: Display>(what: T) -> Self {
+        Self { path: String::new(), what: what.to_string() }
+    }
+
+    fn invalid_type(unexpected: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
+        match unexpected {
+            de::Unexpected::Unit => {
+                Self::custom(format_args!("invalid type: null, expected {expected}"))
+            }
+            other => Self::custom(format_args!("invalid type: {other}, expected {expected}")),
+        }
+    }
+}
+
+impl<'de> Deserializer<'de> for &'de Json {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self {
+            Json::Null => visitor.visit_unit(),
+            Json::Bool(value) => visitor.visit_bool(*value),
+            Json::Number(value) => match (value.as_u64(), value.as_i64(), value.as_f64()) {
+                (Some(value), _, _) => visitor.visit_u64(value),
+                (_, Some(value), _) => visitor.visit_i64(value),
+                (_, _, value) => visitor.visit_f64(value.unwrap_or(f64::NAN)),
+            },
+            Json::String(value) => visitor.visit_borrowed_str(value),
+            Json::Array(values) => visitor.visit_seq(List { rest: values, index: 0 }),
+            Json::Object(entries) => visitor.visit_map(Object { rest: entries, fields: None }),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self {
+            Json::Null => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        match self {
+            Json::Object(entries) => {
+                visitor.visit_map(Object { rest: entries, fields: Some(fields) })
+            }
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq
+        tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+struct List<'de> {
+    rest: &'de [Json],
+    index: usize,
+}
+
+impl<'de> SeqAccess<'de> for List<'de> {
+    type Error = Error;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Error> {
+        let Some((first, rest)) = self.rest.split_first() else { return Ok(None) };
+        let index = self.index;
+        (self.rest, self.index) = (rest, index + 1);
+        seed.deserialize(first).map(Some).map_err(|error| error.under_index(index))
+    }
+}
+
+/// The entries of an object. For a struct, `fields` are its keys: entries that match none are left out, as are those
+/// that are `null` and those that a later entry for the same field overrides (serde refuses a field that comes twice).
+struct Object<'de> {
+    rest: &'de [(String, Json)],
+    fields: Option<&'static [&'static str]>,
+}
+
+impl<'de> Object<'de> {
+    fn key_of(&self, name: &'de str) -> Option<&'de str> {
+        let Some(fields) = self.fields else { return Some(name) };
+        let exact = fields.iter().find(|field| **field == name);
+        exact.or_else(|| fields.iter().find(|field| field.eq_ignore_ascii_case(name))).copied()
+    }
+}
+
+impl<'de> MapAccess<'de> for Object<'de> {
+    type Error = Error;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Error> {
+        while let Some(((name, value), later)) = self.rest.split_first() {
+            let is_field = self.fields.is_some();
+            let overridden = |key: &str| {
+                let set_again = |(name, value): &'de (String, Json)| {
+                    *value != Json::Null && self.key_of(name) == Some(key)
+                };
+                is_field && (*value == Json::Null || later.iter().any(set_again))
+            };
+            if let Some(key) = self.key_of(name).filter(|key| !overridden(key)) {
+                let key: StrDeserializer<'_, Error> = key.into_deserializer();
+                return seed.deserialize(key).map(Some);
+            }
+            self.rest = later;
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {
+        let ((name, value), later) =
+            self.rest.split_first().expect("serde asks for a value after its key");
+        self.rest = later;
+        seed.deserialize(value).map_err(|error| error.under_key(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Default, Deserialize, PartialEq)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Sample {
+        host_port: u16,
+        name: String,
+        list: Vec<Self>,
+        flags: BTreeMap<String, bool>,
+        maybe: Option<i32>,
+    }
+
+    fn read(text: &str) -> Result<Sample, String> {
+        let json = Json::parse(text.as_bytes()).map_err(|error| error.to_string())?;
+        json.read("it").map_err(|error| error.msg)
+    }
+
+    #[test]
+    fn keys_match_without_regard_to_case() {
+        let sample = read(r#"{"HOSTPORT":80,"Name":"x","unknown":[1]}"#).unwrap();
+        assert_eq!((sample.host_port, sample.name.as_str()), (80, "x"));
+    }
+
+    #[test]
+    fn null_is_absent_and_the_last_key_wins() {
+        let sample =
+            read(r#"{"hostPort":null,"list":null,"maybe":null,"name":"a","NAME":"b","name":null}"#);
+        assert_eq!(sample.unwrap(), Sample { name: "b".into(), ..Sample::default() });
+    }
+
+    #[test]
+    fn keys_of_maps_keep_their_case() {
+        assert!(read(r#"{"flags":{"Mac":true}}"#).unwrap().flags["Mac"]);
+    }
+
+    #[test]
+    fn errors_name_the_key() {
+        let cases = [
+            (
+                r#"{"hostPort":"80"}"#,
+                "cannot read it: hostPort: invalid type: string \"80\", expected u16",
+            ),
+            (
+                r#"{"hostPort":70000}"#,
+                "cannot read it: hostPort: invalid value: integer `70000`, expected u16",
+            ),
+            (
+                r#"{"hostPort":1.0}"#,
+                "cannot read it: hostPort: invalid type: floating point `1.0`, expected u16",
+            ),
+            (
+                r#"{"list":[{},{"NAME":5}]}"#,
+                "cannot read it: list[1].NAME: invalid type: integer `5`, expected a string",
+            ),
+            (
+                r#"{"list":[null]}"#,
+                "cannot read it: list[0]: invalid type: null, expected struct Sample",
+            ),
+            (
+                r#"{"flags":{"a":1}}"#,
+                "cannot read it: flags.a: invalid type: integer `1`, expected a boolean",
+            ),
+            ("[]x", "cannot read JSON: trailing characters at line 1 column 3"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(read(text).unwrap_err(), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! One call of a plugin as it comes in: environment and configuration, completely checked. Nothing reads the
+//! environment later.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use crate::cni::conf::NetConf;
+use crate::cni::json::Json;
+use crate::cni::success::Success;
+use crate::cni::version::{self, Version};
+use crate::error::{Code, Error, Result};
+use crate::names::{Attachment, ContainerId, IfName, NetworkName};
+
+/// Room for a usual configuration, so that it is read in one piece. Larger ones are read, too.
+const STDIN_BYTES: usize = 8192;
+
+/// What is asked for. Source: CNI specification 1.1.0, section 2, "CNI operations".
+#[derive(Clone, Debug)]
+pub enum Verb {
+    Add(Attachment),
+    Del(Attachment),
+    Check(Attachment),
+    /// The attachments that are to be kept.
+    Gc(Vec<Attachment>),
+    Status,
+}
+
+impl Verb {
+    /// The value of CNI_COMMAND.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Add(_) => "ADD",
+            Self::Del(_) => "DEL",
+            Self::Check(_) => "CHECK",
+            Self::Gc(_) => "GC",
+            Self::Status => "STATUS",
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Request {
+    pub verb: Verb,
+    pub version: Version,
+    pub network: NetworkName,
+    pub conf: NetConf,
+    /// CNI_NETNS; None when empty.
+    pub netns_path: Option<PathBuf>,
+    /// CNI_NETNS_OVERRIDE: the namespace may be the plugin's own.
+    pub netns_override: bool,
+    /// CNI_ARGS.
+    pub args: String,
+    /// The directories of CNI_PATH.
+    pub path: Vec<PathBuf>,
+    pub json: Json,
+    /// What came in on stdin, for plugins that are executed.
+    pub stdin: Vec<u8>,
+}
+
+/// Why a call was not accepted, and the version in which to say so.
+#[derive(Debug)]
+pub struct Refusal {
+    pub version: Version,
+    pub error: Error,
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self { version: Version::NEWEST, error }
+    }
+}
+
+impl Request {
+    /// Reads and checks everything, in the reference's order, so that the first of several mistakes is the one that
+    /// callers expect to see.
+    pub fn read(
+        command: &str,
+        env: impl Fn(&str) -> Option<OsString>,
+        mut stdin: impl Read,
+    ) -> Result<Self, Refusal> {
+        let environment = Environment::read(command, env)?;
+        let mut bytes = Vec::with_capacity(STDIN_BYTES);
+        stdin.read_to_end(&mut bytes).map_err(|error| {
+            Error::new(Code::IO, "cannot read network configuration from stdin")
+                .with_details(error.to_string())
+        })?;
+        let json = Json::parse(&bytes).map_err(|error| {
+            error.context("error unmarshalling network config: cannot read stdin")
+        })?;
+        let conf: NetConf = json.read("network configuration")?;
+        let version = Version::negotiate(&conf.cni_version).unwrap_or(Version::NEWEST);
+        Self::build(command, environment, conf, json, bytes)
+            .map_err(|error| Refusal { version, error })
+    }
+
+    fn build(
+        command: &str,
+        environment: Environment,
+        conf: NetConf,
+        json: Json,
+        stdin: Vec<u8>,
+    ) -> Result<Self> {
+        let network = NetworkName::new(conf.name.as_str())?;
+        let asked = conf.cni_version.as_str();
+        let version = match command {
+            "ADD" | "DEL" => Version::negotiate(asked)?,
+            "CHECK" => Version::negotiate_for(asked, command, Version::V0_4_0)?,
+            "GC" | "STATUS" => Version::negotiate_for(asked, command, Version::V1_1_0)?,
+            _ => return Err(unknown_command(command)),
+        };
+        let verb = match (command, environment.attachment) {
+            ("ADD", Some(at)) => Verb::Add(at),
+            ("DEL", Some(at)) => Verb::Del(at),
+            ("CHECK", Some(at)) => Verb::Check(at),
+            ("GC", _) => Verb::Gc(conf.valid_attachments(&json)?),
+            ("STATUS", _) => Verb::Status,
+            _ => return Err(unknown_command(command)),
+        };
+        let Environment { netns_path, netns_override, args, path, .. } = environment;
+        Ok(Self {
+            verb,
+            version,
+            network,
+            conf,
+            netns_path,
+            netns_override,
+            args,
+            path,
+            json,
+            stdin,
+        })
+    }
+
+    /// The result of the plugin before this one, or for CHECK and DEL of the whole chain.
+    pub fn prev_result(&self) -> Result<Option<Success>> {
+        match self.json.get("prevResult") {
+            None => Ok(None),
+            Some(json @ Json::Object(_)) => version::parse_prev_result(json, self.version)
+                .map(Some)
+                .map_err(|error| error.context("cannot read prevResult")),
+            Some(_) => Err(Error::new(Code::DECODE, "cannot read prevResult: it is not an object")),
+        }
+    }
+
+    /// For CHECK, which makes no sense without.
+    pub fn required_prev_result(&self) -> Result<Success> {
+        self.prev_result()?.ok_or_else(|| Error::config("required prevResult missing"))
+    }
+
+    /// CNI_NETNS as results print it.
+    pub fn sandbox(&self) -> String {
+        self.netns_path
+            .as_ref()
+            .map_or_else(String::new, |path| path.to_string_lossy().into_owned())
+    }
+}
+
+fn unknown_command(command: &str) -> Error {
+    Error::new(Code::INVALID_ENVIRONMENT, format!("unknown CNI_COMMAND: {command}"))
+}
+
+/// The environment variables, checked against what the command needs.
+struct Environment {
+    attachment: Option<Attachment>,
+    netns_path: Option<PathBuf>,
+    netns_override: bool,
+    args: String,
+    path: Vec<PathBuf>,
+}
+
+impl Environment {
+    fn read(command: &str, env: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+        let env = |name: &str| env(name).filter(|value| !value.is_empty());
+        let text = |name: &str| match env(name).map(OsString::into_string) {
+            None => Ok(None),
+            Some(Ok(text)) => Ok(Some(text)),
+            Some(Err(_)) => Err(Error::new(
+                Code::INVALID_ENVIRONMENT,
+                format!("cannot read environment variable {name}: it is not UTF-8"),
+            )),
+        };
+        let is_about_an_attachment = matches!(command, "ADD" | "DEL" | "CHECK");
+        let mut container_id = None;
+        let mut ifname = None;
+        let mut missing = Vec::new();
+        // The walk is in the reference's order: a bad value is reported at once, before what is missing.
+        if is_about_an_attachment {
+            match text("CNI_CONTAINERID")? {
+                Some(id) => container_id = Some(ContainerId::new(id)?),
+                None => missing.push("CNI_CONTAINERID"),
+            }
+        }
+        let netns_path = env("CNI_NETNS").map(PathBuf::from);
+        if matches!(command, "ADD" | "CHECK") && netns_path.is_none() {
+            missing.push("CNI_NETNS");
+        }
+        if is_about_an_attachment {
+            match text("CNI_IFNAME")? {
+                Some(name) => ifname = Some(IfName::new(name)?),
+                None => missing.push("CNI_IFNAME"),
+            }
+        }
+        let path = env("CNI_PATH");
+        if command == "GC" && path.is_none() {
+            missing.push("CNI_PATH");
+        }
+        if !missing.is_empty() {
+            return Err(Error::new(
+                Code::INVALID_ENVIRONMENT,
+                format!("required env variables [{}] missing", missing.join(",")),
+            ));
+        }
+        let attachment = container_id
+            .zip(ifname)
+            .map(|(container_id, ifname)| Attachment { container_id, ifname });
+        let path = path.as_ref().map_or(&[][..], |path| path.as_bytes());
+        let directories =
+            path.split(|byte| *byte == b':').filter(|directory| !directory.is_empty());
+        Ok(Self {
+            attachment,
+            netns_path,
+            netns_override: text("CNI_NETNS_OVERRIDE")?
+                .is_some_and(|value| value == "1" || value.eq_ignore_ascii_case("true")),
+            args: text("CNI_ARGS")?.unwrap_or_default(),
+            path: directories.map(|directory| OsStr::from_bytes(directory).into()).collect(),
+        })
+    }
+}

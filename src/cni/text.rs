@@ -1,0 +1,89 @@
+//! Addresses, prefixes and lists as they are written in configurations and results.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::de::{Deserialize, Deserializer, Error as _};
+
+/// An IP address; a v4-mapped IPv6 address is the IPv4 address that it stands for.
+pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
+    let ip: IpAddr = text.parse().map_err(|_| format!("invalid IP address: {text}"))?;
+    Ok(ip.to_canonical())
+}
+
+/// `address/length`; the host bits are kept.
+pub fn parse_cidr(text: &str) -> Result<IpNet, String> {
+    let invalid = || format!("invalid CIDR address: {text}");
+    let (ip, length) = text.split_once('/').ok_or_else(invalid)?;
+    if !length.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(invalid());
+    }
+    let ip: IpAddr = ip.parse().map_err(|_| invalid())?;
+    if ip != ip.to_canonical() {
+        return Err(format!(
+            "{}: an IPv4 address inside of IPv6 has no prefix of its own",
+            invalid()
+        ));
+    }
+    let length = length.parse().map_err(|_| invalid())?;
+    IpNet::new(ip, length).map_err(|_| invalid())
+}
+
+/// An address, or an address with a prefix length that does not matter.
+pub fn parse_ip_or_cidr(text: &str) -> Result<IpAddr, String> {
+    if text.contains('/') { parse_cidr(text).map(|net| net.addr()) } else { parse_ip(text) }
+}
+
+/// For `#[serde(deserialize_with)]`: an address, `""` being none.
+pub fn optional_ip<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
+    match <&str>::deserialize(deserializer)? {
+        "" => Ok(None),
+        text => parse_ip(text).map(Some).map_err(D::Error::custom),
+    }
+}
+
+/// For `#[serde(deserialize_with)]`: a prefix, the host bits kept.
+pub fn cidr<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpNet, D::Error> {
+    parse_cidr(<&str>::deserialize(deserializer)?).map_err(D::Error::custom)
+}
+
+/// For `#[serde(deserialize_with)]`: addresses, with or without a prefix length.
+pub fn ips_or_cidrs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D::Error> {
+    let texts = Vec::<&str>::deserialize(deserializer)?;
+    texts.into_iter().map(|text| parse_ip_or_cidr(text).map_err(D::Error::custom)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_strictly() {
+        for (text, expected) in
+            [("10.0.0.1", "10.0.0.1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("FD00:0::1", "fd00::1")]
+        {
+            assert_eq!(parse_ip(text).unwrap().to_string(), expected);
+        }
+        for text in ["", "10.0.0", "010.0.0.1", "10.0.0.1 ", "fe80::1%eth0", "0x0a000001"] {
+            assert!(parse_ip(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn prefixes_keep_their_host_bits() {
+        assert_eq!(parse_cidr("10.1.2.3/16").unwrap().to_string(), "10.1.2.3/16");
+        assert_eq!(parse_cidr("fd00::1/64").unwrap().to_string(), "fd00::1/64");
+        for text in [
+            "10.0.0.1",
+            "10.0.0.1/33",
+            "10.0.0.1/+8",
+            "10.0.0.1/",
+            "fd00::/129",
+            "::ffff:10.0.0.1/120",
+        ] {
+            assert!(parse_cidr(text).is_err(), "{text}");
+        }
+        assert_eq!(parse_ip_or_cidr("10.0.0.1/99").ok(), None);
+        assert_eq!(parse_ip_or_cidr("10.0.0.1/8").unwrap().to_string(), "10.0.0.1");
+    }
+}

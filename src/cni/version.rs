@@ -1,0 +1,310 @@
+//! The protocol versions, and the shapes that results have in each of them. The only file that knows older ones.
+
+use std::fmt::{self, Display};
+
+use crate::cni::json::Json;
+use crate::cni::success::{Dns, Interface, Ip, LegacyIp, LegacyResult, Route, Success};
+use crate::error::{Code, Error, Result};
+
+/// A version of the CNI specification. The older is the smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    V0_1_0,
+    V0_2_0,
+    V0_3_0,
+    V0_3_1,
+    V0_4_0,
+    V1_0_0,
+    V1_1_0,
+}
+
+impl Version {
+    /// What every plugin here speaks, oldest first.
+    pub const ALL: [Self; 7] = [
+        Self::V0_1_0,
+        Self::V0_2_0,
+        Self::V0_3_0,
+        Self::V0_3_1,
+        Self::V0_4_0,
+        Self::V1_0_0,
+        Self::V1_1_0,
+    ];
+    pub const NEWEST: Self = Self::V1_1_0;
+
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::V0_1_0 => "0.1.0",
+            Self::V0_2_0 => "0.2.0",
+            Self::V0_3_0 => "0.3.0",
+            Self::V0_3_1 => "0.3.1",
+            Self::V0_4_0 => "0.4.0",
+            Self::V1_0_0 => "1.0.0",
+            Self::V1_1_0 => "1.1.0",
+        }
+    }
+
+    /// The version that a configuration asks for: exactly one of ours, an empty text being the oldest (code 1).
+    pub fn negotiate(asked: &str) -> Result<Self> {
+        let asked = if asked.is_empty() { Self::V0_1_0.text() } else { asked };
+        Self::ALL.into_iter().find(|version| version.text() == asked).ok_or_else(|| {
+            let known = Self::ALL.map(|version| format!("{:?}", version.text())).join(" ");
+            Error::new(Code::INCOMPATIBLE_VERSION, "incompatible CNI versions")
+                .with_details(format!("config is {asked:?}, plugin supports [{known}]"))
+        })
+    }
+
+    /// CHECK, GC and STATUS came with later versions: an older configuration does not allow them (code 1).
+    pub fn negotiate_for(asked: &str, verb: &str, since: Self) -> Result<Self> {
+        let asked_numbers = numbers(asked)?;
+        if asked_numbers < numbers(since.text())? {
+            return Err(Error::new(
+                Code::INCOMPATIBLE_VERSION,
+                format!("config version does not allow {verb}"),
+            ));
+        }
+        if asked_numbers > numbers(Self::NEWEST.text())? {
+            return Err(Error::new(
+                Code::INCOMPATIBLE_VERSION,
+                format!("plugin version does not allow {verb}"),
+            ));
+        }
+        Self::negotiate(asked)
+    }
+
+    /// Versions with the same shape of results.
+    fn family(self) -> &'static [Self] {
+        match self {
+            Self::V0_1_0 | Self::V0_2_0 => &[Self::V0_1_0, Self::V0_2_0],
+            Self::V0_3_0 | Self::V0_3_1 | Self::V0_4_0 => {
+                &[Self::V0_3_0, Self::V0_3_1, Self::V0_4_0]
+            }
+            Self::V1_0_0 | Self::V1_1_0 => &[Self::V1_0_0, Self::V1_1_0],
+        }
+    }
+}
+
+impl Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+/// One to three numbers with dots between them, for comparing (code 6).
+fn numbers(text: &str) -> Result<[u32; 3]> {
+    let text = if text.is_empty() { Version::V0_1_0.text() } else { text };
+    let invalid = || Error::new(Code::DECODE, format!("cannot read version {text:?}"));
+    let mut numbers = [0; 3];
+    for (index, part) in text.split('.').enumerate() {
+        *numbers.get_mut(index).ok_or_else(invalid)? = part.parse().map_err(|_| invalid())?;
+    }
+    Ok(numbers)
+}
+
+/// What VERSION answers. Source: CNI specification 1.1.0, section 5, "Version".
+pub fn supported() -> Json {
+    let all = Version::ALL.map(|version| version.text().into()).into();
+    Json::object([
+        ("cniVersion", Some(Version::NEWEST.text().into())),
+        ("supportedVersions", Some(Json::Array(all))),
+    ])
+}
+
+/// Reads a result in the shape of the version that it names, or of `assumed` where it names none.
+pub fn parse_result(json: &Json, assumed: Version) -> Result<Success> {
+    let version = match own_version(json)? {
+        None | Some("") => assumed,
+        Some(own) => Version::negotiate(own)?,
+    };
+    parse_shape(json, version)
+}
+
+/// Reads a previous result: it was written for `version`, or for another one with the same shape.
+pub fn parse_prev_result(json: &Json, version: Version) -> Result<Success> {
+    let own = own_version(json)?.unwrap_or_else(|| version.text());
+    let family = version.family();
+    let known = family.iter().any(|version| version.text() == own)
+        || (own.is_empty() && family[0] == Version::V0_1_0);
+    if !known {
+        let supported = family.iter().map(|version| version.text()).collect::<Vec<_>>().join(" ");
+        return Err(Error::internal(format!(
+            "result type supports [{supported}] but unmarshalled CNIVersion is {own:?}"
+        )));
+    }
+    parse_shape(json, version)
+}
+
+fn own_version(json: &Json) -> Result<Option<&str>> {
+    match json.get("cniVersion") {
+        None => Ok(None),
+        Some(Json::String(own)) => Ok(Some(own)),
+        Some(_) => Err(Error::new(Code::DECODE, "cannot read result: cniVersion is not a string")),
+    }
+}
+
+fn parse_shape(json: &Json, version: Version) -> Result<Success> {
+    if version >= Version::V0_3_0 {
+        return json.read("result");
+    }
+    let LegacyResult { ip4, ip6, dns } = json.read("result")?;
+    let mut success = Success { dns, ..Success::default() };
+    for LegacyIp { ip, gateway, routes } in [ip4, ip6].into_iter().flatten() {
+        success.ips.push(Ip { address: ip, gateway, interface: None });
+        success.routes.extend(routes);
+    }
+    Ok(success)
+}
+
+/// Writes a result in the shape of `version`, with what that shape can hold.
+///
+/// Fails where the shape needs an address and there is none.
+pub fn print_result(success: &Success, version: Version) -> Result<Json> {
+    match version.family()[0] {
+        Version::V0_1_0 => legacy_result(success, version),
+        Version::V0_3_0 => Ok(Json::object([
+            ("cniVersion", Some(version.text().into())),
+            ("interfaces", list(&success.interfaces, old_interface)),
+            ("ips", list(&success.ips, old_ip)),
+            ("routes", list(&success.routes, old_route)),
+            ("dns", Some(old_dns(&success.dns))),
+        ])),
+        _ => Ok(Json::object([
+            ("cniVersion", Some(version.text().into())),
+            ("dns", new_dns(&success.dns)),
+            ("interfaces", list(&success.interfaces, new_interface)),
+            ("ips", list(&success.ips, new_ip)),
+            ("routes", list(&success.routes, new_route)),
+        ])),
+    }
+}
+
+fn legacy_result(success: &Success, version: Version) -> Result<Json> {
+    let of_family = |is_v4: bool| {
+        let ip = success.ips.iter().find(|ip| ip.address.addr().is_ipv4() == is_v4)?;
+        let routes: Vec<Json> = success
+            .routes
+            .iter()
+            .filter(|route| route.dst.addr().is_ipv4() == is_v4)
+            .map(|route| Json::object([("dst", Some(text(route.dst))), ("gw", route.gw.map(text))]))
+            .collect();
+        Some(Json::object([
+            ("ip", Some(text(ip.address))),
+            ("gateway", ip.gateway.map(text)),
+            (
+                "routes",
+                Some(Json::Array(routes)).filter(|routes| *routes != Json::Array(Vec::new())),
+            ),
+        ]))
+    };
+    let (ip4, ip6) = (of_family(true), of_family(false));
+    if ip4.is_none() && ip6.is_none() {
+        return Err(Error::internal(format!(
+            "cannot convert: no valid IP addresses, which a result of version {version} must have"
+        )));
+    }
+    Ok(Json::object([
+        ("cniVersion", Some(version.text().into())),
+        ("ip4", ip4),
+        ("ip6", ip6),
+        ("dns", Some(old_dns(&success.dns))),
+    ]))
+}
+
+fn old_interface(interface: &Interface) -> Json {
+    Json::object([
+        ("name", Some(interface.name.as_str().into())),
+        ("mac", non_empty(&interface.mac)),
+        ("sandbox", non_empty(&interface.sandbox)),
+    ])
+}
+
+fn new_interface(interface: &Interface) -> Json {
+    Json::object([
+        ("mac", non_empty(&interface.mac)),
+        ("mtu", non_zero(interface.mtu)),
+        ("name", Some(interface.name.as_str().into())),
+        ("pciID", non_empty(&interface.pci_id)),
+        ("sandbox", non_empty(&interface.sandbox)),
+        ("socketPath", non_empty(&interface.socket_path)),
+    ])
+}
+
+fn old_ip(ip: &Ip) -> Json {
+    let family = if ip.address.addr().is_ipv4() { "4" } else { "6" };
+    Json::object([
+        ("version", Some(family.into())),
+        ("interface", ip.interface.map(Json::from)),
+        ("address", Some(text(ip.address))),
+        ("gateway", ip.gateway.map(text)),
+    ])
+}
+
+fn new_ip(ip: &Ip) -> Json {
+    Json::object([
+        ("address", Some(text(ip.address))),
+        ("gateway", ip.gateway.map(text)),
+        ("interface", ip.interface.map(Json::from)),
+    ])
+}
+
+fn old_route(route: &Route) -> Json {
+    Json::object([
+        ("dst", Some(text(route.dst))),
+        ("gw", route.gw.map(text)),
+        ("mtu", non_zero(route.mtu)),
+        ("advmss", non_zero(route.advmss)),
+        ("priority", non_zero(route.priority)),
+        ("table", route.table.map(Json::from)),
+        ("scope", route.scope.map(|scope| u32::from(scope).into())),
+    ])
+}
+
+fn new_route(route: &Route) -> Json {
+    Json::object([
+        ("advmss", non_zero(route.advmss)),
+        ("dst", Some(text(route.dst))),
+        ("gw", route.gw.map(text)),
+        ("mtu", non_zero(route.mtu)),
+        ("priority", non_zero(route.priority)),
+        ("scope", route.scope.map(|scope| u32::from(scope).into())),
+        ("table", route.table.map(Json::from)),
+    ])
+}
+
+fn old_dns(dns: &Dns) -> Json {
+    Json::object([
+        ("nameservers", texts(&dns.nameservers)),
+        ("domain", non_empty(&dns.domain)),
+        ("search", texts(&dns.search)),
+        ("options", texts(&dns.options)),
+    ])
+}
+
+fn new_dns(dns: &Dns) -> Option<Json> {
+    let object = Json::object([
+        ("domain", non_empty(&dns.domain)),
+        ("nameservers", texts(&dns.nameservers)),
+        ("options", texts(&dns.options)),
+        ("search", texts(&dns.search)),
+    ]);
+    Some(object).filter(|_| !dns.is_empty())
+}
+
+fn list<T>(values: &[T], print: fn(&T) -> Json) -> Option<Json> {
+    (!values.is_empty()).then(|| Json::Array(values.iter().map(print).collect()))
+}
+
+fn texts(values: &[String]) -> Option<Json> {
+    list(values, |value| value.as_str().into())
+}
+
+fn text(value: impl Display) -> Json {
+    value.to_string().into()
+}
+
+fn non_empty(value: &str) -> Option<Json> {
+    (!value.is_empty()).then(|| value.into())
+}
+
+fn non_zero(value: u32) -> Option<Json> {
+    (value != 0).then(|| value.into())
+}

@@ -1,0 +1,75 @@
+//! Makes the n-th kernel request or the n-th file operation fail, in debug builds, so that tests can stand behind every
+//! failure there is. Reads nothing itself: `main` arms it.
+
+#[cfg(debug_assertions)]
+pub use imp::arm;
+pub use imp::{file_operation, kernel_request};
+
+#[cfg(debug_assertions)]
+mod imp {
+    use std::io;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    /// How many operations are left up to and including the one that fails; 0 when none will.
+    static KERNEL_LEFT: AtomicU32 = AtomicU32::new(0);
+    static FILE_LEFT: AtomicU32 = AtomicU32::new(0);
+
+    /// The numbers count from 1. `None` lets everything pass.
+    pub fn arm(kernel_at: Option<u32>, file_at: Option<u32>) {
+        KERNEL_LEFT.store(kernel_at.unwrap_or(0), Relaxed);
+        FILE_LEFT.store(file_at.unwrap_or(0), Relaxed);
+    }
+
+    /// Called before each request to the kernel: fails once, with EIO, at the armed number.
+    pub fn kernel_request() -> io::Result<()> {
+        count(&KERNEL_LEFT)
+    }
+
+    /// Called before each operation on a state file: fails once, with EIO, at the armed number.
+    pub fn file_operation() -> io::Result<()> {
+        count(&FILE_LEFT)
+    }
+
+    fn count(left: &AtomicU32) -> io::Result<()> {
+        /// Input/output error (asm-generic/errno-base.h).
+        const EIO: i32 = 5;
+
+        match left.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)) {
+            Ok(1) => Err(io::Error::from_raw_os_error(EIO)),
+            _ => Ok(()),
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn fails_once_at_the_armed_number() {
+            let left = AtomicU32::new(2);
+            let failed: Vec<bool> = (0..4).map(|_| count(&left).is_err()).collect();
+            assert_eq!(failed, [false, true, false, false]);
+        }
+
+        #[test]
+        fn unarmed_it_never_fails() {
+            let left = AtomicU32::new(0);
+            assert!((0..4).all(|_| count(&left).is_ok()));
+        }
+    }
+}
+
+#[cfg(not(debug_assertions))]
+mod imp {
+    use std::io;
+
+    #[inline]
+    pub fn kernel_request() -> io::Result<()> {
+        Ok(())
+    }
+
+    #[inline]
+    pub fn file_operation() -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! Names that are checked once, when they come in, and are valid ever after.
+
+use std::fmt::{self, Display};
+use std::str::FromStr;
+
+use crate::error::{Code, Error, Result};
+
+/// The longest name of a network interface, in bytes: IFNAMSIZ without its NUL (linux/if.h).
+pub const IFNAME_BYTES_MAX: usize = 15;
+
+/// The name of a network interface: 1 to 15 bytes, not `.` or `..`, without `/`, `:` and white space.
+///
+/// Source: the kernel's `dev_valid_name`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct IfName(String);
+
+/// The id of a container: an ASCII letter or digit, then letters, digits, `_`, `.` or `-`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ContainerId(String);
+
+/// The name of a network; the same characters as a container id, so it is also a safe file name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NetworkName(String);
+
+/// One interface of one container: what a plugin call is about, and who owns what it leaves behind.
+///
+/// Source: CNI specification 1.1.0, section 3, "Lifecycle & Ordering".
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Attachment {
+    pub container_id: ContainerId,
+    pub ifname: IfName,
+}
+
+/// The hardware address of an Ethernet interface. Written and read as `02:00:5e:10:00:01`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mac(pub [u8; 6]);
+
+impl IfName {
+    pub fn new(name: impl Into<String>) -> Result<Self> {
+        let name = name.into();
+        let invalid = |details: String| {
+            Error::new(Code::INVALID_ENVIRONMENT, format!("interface name {name:?} is invalid"))
+                .with_details(details)
+        };
+        if name.is_empty() {
+            return Err(invalid("it is empty".into()));
+        }
+        if name.len() > IFNAME_BYTES_MAX {
+            return Err(Error::new(
+                Code::INVALID_ENVIRONMENT,
+                format!("interface name {name:?} is too long"),
+            )
+            .with_details("interface name should be less than 16 characters"));
+        }
+        if name == "." || name == ".." {
+            return Err(invalid("it is a directory".into()));
+        }
+        match name.chars().find(|c| matches!(c, '/' | ':' | '\0') || c.is_whitespace()) {
+            Some(c) => Err(invalid(format!("it contains {c:?}"))),
+            None => Ok(Self(name)),
+        }
+    }
+}
+
+impl ContainerId {
+    pub fn new(id: impl Into<String>) -> Result<Self> {
+        let id = id.into();
+        if is_identifier(&id) {
+            return Ok(Self(id));
+        }
+        Err(Error::new(Code::INVALID_ENVIRONMENT, "invalid characters in containerID")
+            .with_details(id))
+    }
+}
+
+impl NetworkName {
+    pub fn new(name: impl Into<String>) -> Result<Self> {
+        let name = name.into();
+        if name.is_empty() {
+            return Err(Error::config("missing network name"));
+        }
+        if is_identifier(&name) {
+            return Ok(Self(name));
+        }
+        Err(Error::config("invalid characters found in network name").with_details(name))
+    }
+}
+
+fn is_identifier(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
+}
+
+impl FromStr for Mac {
+    type Err = Error;
+
+    /// Six bytes in hexadecimal: `aa:bb:cc:dd:ee:ff`, `aa-bb-cc-dd-ee-ff` or `aabb.ccdd.eeff`, in either case.
+    fn from_str(text: &str) -> Result<Self> {
+        let invalid = || Error::config(format!("address {text:?} is an invalid MAC address"));
+        let separator = text.chars().find(|c| !c.is_ascii_hexdigit()).ok_or_else(invalid)?;
+        let digits_per_group = match separator {
+            ':' | '-' => 2,
+            '.' => 4,
+            _ => return Err(invalid()),
+        };
+        let groups: Vec<&str> = text.split(separator).collect();
+        if groups.len() * digits_per_group != 12
+            || groups.iter().any(|group| group.len() != digits_per_group)
+        {
+            return Err(invalid());
+        }
+        let value = u64::from_str_radix(&groups.concat(), 16).map_err(|_| invalid())?;
+        let [_, _, bytes @ ..] = value.to_be_bytes();
+        Ok(Self(bytes))
+    }
+}
+
+impl Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl Display for Attachment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.container_id, self.ifname)
+    }
+}
+
+macro_rules! text {
+    ($($name:ty),*) => {$(
+        impl std::ops::Deref for $name {
+            type Target = str;
+
+            fn deref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    )*};
+}
+text!(IfName, ContainerId, NetworkName);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interface_names() {
+        for name in ["eth0", "a", "br-lan.100", "fifteen-bytes-x", "é"] {
+            assert!(IfName::new(name).is_ok(), "{name}");
+        }
+        for name in ["", ".", "..", "a/b", "a:b", "a b", "a\u{a0}b", "sixteen-bytes-xy", "éééééééé"]
+        {
+            assert_eq!(IfName::new(name).unwrap_err().code, Code::INVALID_ENVIRONMENT, "{name}");
+        }
+    }
+
+    #[test]
+    fn identifiers() {
+        for id in ["a", "0", "a_b.c-d", "1234567890abcdef"] {
+            assert!(ContainerId::new(id).is_ok() && NetworkName::new(id).is_ok(), "{id}");
+        }
+        for id in ["", "-a", ".a", "_a", "a/b", "a\n", "ä", "a b"] {
+            assert_eq!(ContainerId::new(id).unwrap_err().code, Code::INVALID_ENVIRONMENT, "{id}");
+            assert_eq!(NetworkName::new(id).unwrap_err().code, Code::INVALID_CONFIG, "{id}");
+        }
+    }
+
+    #[test]
+    fn mac_addresses() {
+        for text in ["02:00:5e:10:00:01", "02-00-5E-10-00-01", "0200.5e10.0001"] {
+            let mac: Mac = text.parse().unwrap();
+            assert_eq!(mac.to_string(), "02:00:5e:10:00:01");
+        }
+        for text in [
+            "",
+            "02",
+            "02005e100001",
+            "02:00:5e:10:00",
+            "02:00:5e:10:00:01:02:03",
+            "0g:00:5e:10:00:01",
+            "02:00:5e-10:00:01",
+            "+2:00:5e:10:00:01",
+            "2:00:5e:10:00:001",
+        ] {
+            assert!(text.parse::<Mac>().is_err(), "{text}");
+        }
+    }
+}
