@@ -1,0 +1,266 @@
+//! Network namespaces: opening, comparing, entering and locking them. Knows nothing of what is inside.
+
+use std::cell::RefCell;
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sched::{CloneFlags, setns};
+use nix::sys::statfs::{NSFS_MAGIC, PROC_SUPER_MAGIC, fstatfs};
+
+use crate::error::{Code, Error, Result};
+use crate::kernel::rtnl::Rtnl;
+use crate::kernel::sys;
+
+/// An open network namespace. Cloning it costs no system call.
+#[derive(Clone, Debug)]
+pub struct NetNs {
+    file: Arc<File>,
+    path: PathBuf,
+}
+
+/// How long to pause between two tries to get a lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
+/// A lock on a network namespace; given back when dropped, and by the kernel when the process dies.
+#[derive(Debug)]
+pub struct Lock {
+    file: File,
+    netns: NetNs,
+}
+
+impl NetNs {
+    /// Opens a namespace that has to be there.
+    pub fn open(path: &Path) -> Result<Self> {
+        match Self::find(path)? {
+            Found::Namespace(netns) => Ok(netns),
+            // The text is in lower case since runtimes look for it in this form.
+            Found::Nothing => Err(Error::new(
+                Code::UNKNOWN_CONTAINER,
+                format!("{}: no such file or directory", cannot_open(path)),
+            )),
+            Found::SomethingElse => {
+                Err(Error::internal(format!("{}: this is not a namespace", cannot_open(path))))
+            }
+        }
+    }
+
+    /// Opens a namespace that may be gone: `None` also for what a removed bind mount leaves behind, a plain file.
+    pub fn open_if_exists(path: &Path) -> Result<Option<Self>> {
+        match Self::find(path)? {
+            Found::Namespace(netns) => Ok(Some(netns)),
+            Found::Nothing | Found::SomethingElse => Ok(None),
+        }
+    }
+
+    /// The namespace that the calling thread is in.
+    pub fn own() -> Result<Self> {
+        // Its absence is ours, not the container's.
+        Self::open(Path::new(OWN)).map_err(|error| Error { code: Code::INTERNAL, ..error })
+    }
+
+    /// Whether both are the same namespace, whatever their paths.
+    pub fn is(&self, other: &Self) -> Result<bool> {
+        Ok(self.identity()? == other.identity()?)
+    }
+
+    /// The path that it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Enters the namespace, runs the closure, and leaves, all on this thread. What the closure starts stays there:
+    /// sockets, and child processes. Inside read `/proc/thread-self`: `/proc/self` shows the main thread's namespace.
+    #[expect(clippy::disallowed_methods, reason = "this is where namespaces are changed")]
+    pub fn run<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        let home = CURRENT.take().map_or_else(|| Self::own().map(|own| own.file), Ok)?;
+        debug_assert!(
+            is_current(&home),
+            "this thread's namespace was changed, but not by NetNs::run"
+        );
+        if let Err(errno) = setns(&*self.file, CloneFlags::CLONE_NEWNET) {
+            CURRENT.set(Some(home));
+            let reason = sys::errno_text(errno as i32);
+            return Err(Error::internal(format!("cannot enter {}: {reason}", self.title())));
+        }
+        CURRENT.set(Some(Arc::clone(&self.file)));
+        let result = f();
+        if let Err(errno) = setns(&*home, CloneFlags::CLONE_NEWNET) {
+            // Whatever this process did now would happen to the wrong host.
+            eprintln!("cannot leave {}: {}", self.title(), sys::errno_text(errno as i32));
+            std::process::abort();
+        }
+        CURRENT.set(Some(home));
+        result
+    }
+
+    /// A socket that lives in this namespace and can be used from outside.
+    pub fn rtnl(&self) -> Result<Rtnl> {
+        Ok(self.run(Rtnl::open)?.living_in(self.clone()))
+    }
+
+    /// Locks the namespace against `Lock::try_make_exclusive` of others.
+    ///
+    /// Any process in the namespace can hold the lock, for as long as it likes. So it only ever guards what is better
+    /// not done at the same time: `None` after the limit, and the caller goes on without.
+    pub fn lock_shared(&self, limit: Duration) -> Result<Option<Lock>> {
+        let file = self.reopen().map_err(|error| self.cannot_lock(&error))?;
+        let start = Instant::now();
+        loop {
+            match file.try_lock_shared() {
+                Ok(()) => return Ok(Some(Lock { file, netns: self.clone() })),
+                Err(TryLockError::WouldBlock) if start.elapsed() >= limit => return Ok(None),
+                // flock(2) can wait for ever or not at all, and tells nobody.
+                #[allow(clippy::disallowed_methods)]
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+                Err(TryLockError::Error(error)) => return Err(self.cannot_lock(&error)),
+            }
+        }
+    }
+
+    fn cannot_lock(&self, error: &io::Error) -> Error {
+        Error::internal(format!("cannot lock {}: {}", self.title(), sys::reason(error)))
+    }
+
+    /// The same file once more. flock(2) belongs to what open(2) made, so two users of one descriptor would not
+    /// exclude each other; and by now the path may lead to another namespace.
+    fn reopen(&self) -> io::Result<File> {
+        File::open(format!("/proc/thread-self/fd/{}", self.file.as_raw_fd()))
+    }
+
+    fn identity(&self) -> Result<(u64, u64)> {
+        let metadata = self.file.metadata().map_err(|error| {
+            Error::internal(format!("cannot examine {}: {}", self.title(), sys::reason(&error)))
+        })?;
+        Ok((metadata.dev(), metadata.ino()))
+    }
+
+    fn title(&self) -> String {
+        format!("network namespace {}", self.path.display())
+    }
+
+    fn find(path: &Path) -> Result<Found> {
+        let failed = |reason: &str| Error::internal(format!("{}: {reason}", cannot_open(path)));
+        // Not to wait for a writer, should there be a FIFO in the place.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let file = match file {
+            Ok(file) => file,
+            Err(error) => {
+                return match error.raw_os_error().map(Errno::from_raw) {
+                    Some(Errno::ENOENT | Errno::ENOTDIR) => Ok(Found::Nothing),
+                    // Sockets, and device files without a device.
+                    Some(Errno::ENXIO | Errno::ENODEV) => Ok(Found::SomethingElse),
+                    _ => Err(failed(&sys::reason(&error))),
+                };
+            }
+        };
+        let filesystem = fstatfs(&file)
+            .map_err(|errno| failed(sys::errno_text(errno as i32)))?
+            .filesystem_type();
+        // Before Linux 3.19 namespaces were files of /proc.
+        if filesystem != NSFS_MAGIC && filesystem != PROC_SUPER_MAGIC {
+            return Ok(Found::SomethingElse);
+        }
+        Ok(Found::Namespace(Self { file: Arc::new(file), path: path.into() }))
+    }
+}
+
+impl Lock {
+    /// Turns the lock into an exclusive one if nobody else has it now; false when somebody does. Either way others may
+    /// have had it in between: what was known has to be looked at again.
+    pub fn try_make_exclusive(&self) -> Result<bool> {
+        match self.file.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(self.netns.cannot_lock(&error)),
+        }
+    }
+}
+
+impl AsFd for NetNs {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+thread_local! {
+    /// The namespace that this thread is in, once that is known; then nobody but `run` may change it. Asking the
+    /// kernel each time costs more than entering and leaving together.
+    static CURRENT: RefCell<Option<Arc<File>>> = const { RefCell::new(None) };
+}
+
+fn is_current(file: &File) -> bool {
+    let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
+    match (file.metadata(), std::fs::metadata(OWN)) {
+        (Ok(known), Ok(real)) => identity(known) == identity(real),
+        // Without /proc it cannot be told.
+        _ => true,
+    }
+}
+
+/// What is at a path.
+enum Found {
+    Namespace(NetNs),
+    Nothing,
+    SomethingElse,
+}
+
+/// Not `/proc/self`, which shows the main thread's.
+const OWN: &str = "/proc/thread-self/ns/net";
+
+fn cannot_open(path: &Path) -> String {
+    format!("cannot open network namespace {}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_namespace_is_itself_under_any_path() {
+        let own = NetNs::own().unwrap();
+        let same = NetNs::open(Path::new("/proc/self/ns/net")).unwrap();
+        assert_eq!(own.is(&same), Ok(true));
+        let other = NetNs::open(Path::new("/proc/self/ns/uts")).unwrap();
+        assert_eq!(own.is(&other), Ok(false));
+    }
+
+    #[test]
+    fn absent_paths() {
+        for path in ["/nowhere/netns", "/proc/self/exe/x", ""] {
+            let path = Path::new(path);
+            assert!(NetNs::open_if_exists(path).unwrap().is_none(), "{path:?}");
+            let error = NetNs::open(path).unwrap_err();
+            assert_eq!(error.code, Code::UNKNOWN_CONTAINER);
+            assert!(error.msg.ends_with(": no such file or directory"), "{error}");
+        }
+    }
+
+    #[test]
+    fn leftovers_are_as_good_as_absent_and_yet_no_namespace() {
+        let fifo = std::env::temp_dir().join(format!("cnibox-fifo-{}", std::process::id()));
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for path in [Path::new("/"), Path::new("/dev/null"), &fifo] {
+            assert!(NetNs::open_if_exists(path).unwrap().is_none(), "{path:?}");
+            assert_eq!(NetNs::open(path).unwrap_err().code, Code::INTERNAL);
+        }
+        std::fs::remove_file(fifo).unwrap();
+    }
+
+    #[test]
+    fn a_lock_is_exclusive_only_when_nobody_shares_it() {
+        let netns = NetNs::open(Path::new("/proc/self/ns/uts")).unwrap();
+        let lock = || netns.lock_shared(Duration::ZERO).unwrap();
+        let (one, two) = (lock().unwrap(), lock().unwrap());
+        assert!(!one.try_make_exclusive().unwrap());
+        drop(two);
+        assert!(one.try_make_exclusive().unwrap());
+        assert!(lock().is_none());
+    }
+}

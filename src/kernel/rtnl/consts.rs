@@ -1,0 +1,49 @@
+//! Kernel constants in the width that they have on the wire. `libc` has some of them, in other widths.
+
+/// Flags of a request (linux/netlink.h).
+pub(super) const NLM_F_ECHO: u16 = 0x8;
+pub(super) const NLM_F_EXCL: u16 = 0x200;
+pub(super) const NLM_F_CREATE: u16 = 0x400;
+
+/// Address families (linux/socket.h).
+pub(super) const AF_UNSPEC: u8 = 0;
+pub(super) const AF_INET: u8 = 2;
+pub(super) const AF_INET6: u8 = 10;
+
+/// Flags of a link (linux/if.h), and what IFLA_OPERSTATE is when it can carry traffic.
+pub(super) const IFF_UP: u32 = 0x1;
+pub(super) const IFF_PROMISC: u32 = 0x100;
+pub(super) const IF_OPER_UP: u8 = 6;
+
+/// Attributes of a link (linux/if_link.h).
+pub(super) const IFLA_ADDRESS: u16 = 1;
+pub(super) const IFLA_IFNAME: u16 = 3;
+pub(super) const IFLA_MTU: u16 = 4;
+pub(super) const IFLA_LINK: u16 = 5;
+pub(super) const IFLA_MASTER: u16 = 10;
+pub(super) const IFLA_OPERSTATE: u16 = 16;
+pub(super) const IFLA_LINKINFO: u16 = 18;
+pub(super) const IFLA_IFALIAS: u16 = 20;
+pub(super) const IFLA_NET_NS_FD: u16 = 28;
+pub(super) const IFLA_EXT_MASK: u16 = 29;
+/// In IFLA_LINKINFO.
+pub(super) const IFLA_INFO_KIND: u16 = 1;
+pub(super) const IFLA_INFO_DATA: u16 = 2;
+pub(super) const IFLA_INFO_SLAVE_KIND: u16 = 4;
+pub(super) const IFLA_INFO_SLAVE_DATA: u16 = 5;
+/// In IFLA_INFO_SLAVE_DATA of a port of a bridge, and the state in which it forwards (linux/if_bridge.h).
+pub(super) const IFLA_BRPORT_STATE: u16 = 1;
+pub(super) const IFLA_BRPORT_MODE: u16 = 4;
+pub(super) const IFLA_BRPORT_ISOLATED: u16 = 33;
+pub(super) const BR_STATE_FORWARDING: u8 = 3;
+/// In IFLA_INFO_DATA of a veth link (linux/veth.h).
+pub(super) const VETH_INFO_PEER: u16 = 1;
+/// For IFLA_EXT_MASK: leave out IPv6's counters, a fifth of the answer (linux/rtnetlink.h).
+pub(super) const RTEXT_FILTER_SKIP_STATS: u32 = 0x8;
+
+/// The table that is meant when none is named (linux/rtnetlink.h).
+pub(super) const RT_TABLE_MAIN: u32 = 254;
+/// In RTA_METRICS, and an attribute that musl's part of `libc` lacks (linux/rtnetlink.h).
+pub(super) const RTAX_MTU: u16 = 2;
+pub(super) const RTAX_ADVMSS: u16 = 8;
+pub(super) const RTA_VIA: u16 = 18;

@@ -1,0 +1,284 @@
+//! Links as they are: reading them, waiting for their state, deleting them.
+
+use std::time::Duration;
+
+use nix::libc;
+
+use super::Rtnl;
+use super::consts::{
+    AF_UNSPEC, BR_STATE_FORWARDING, IF_OPER_UP, IFF_PROMISC, IFF_UP, IFLA_ADDRESS,
+    IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_BRPORT_STATE, IFLA_EXT_MASK, IFLA_IFALIAS,
+    IFLA_IFNAME, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK,
+    IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, RTEXT_FILTER_SKIP_STATS,
+};
+use crate::error::Result;
+use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, text, u8_of, u32_of};
+use crate::names::Mac;
+
+/// A link as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    pub index: u32,
+    pub name: String,
+    /// `None` where there is none, or one that is not Ethernet's.
+    pub mac: Option<Mac>,
+    pub mtu: u32,
+    pub kind: Option<String>,
+    pub master: Option<u32>,
+    /// The other end of a veth pair, or what a macvlan or vlan sits on; an index that may be of another namespace.
+    pub peer: Option<u32>,
+    /// Somebody wants it up. Whether it carries traffic is `operstate_up`.
+    pub up: bool,
+    /// Somebody asked for it. Packet sockets and masters, who ask inside the kernel, do not count.
+    pub promiscuous: bool,
+    /// Never set on links without a notion of a carrier, like `lo`.
+    pub operstate_up: bool,
+    pub alias: Option<String>,
+    /// `Some` for the port of a bridge.
+    pub port: Option<Port>,
+}
+
+/// What a bridge knows of one of its ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Port {
+    pub forwarding: bool,
+    pub hairpin: bool,
+    pub isolated: bool,
+}
+
+impl Rtnl {
+    /// The link of that name, or with that alternative name; its own is in the result.
+    pub fn link(&self, name: &str) -> Result<Option<Link>> {
+        self.get_link(format!("cannot find link {name}"), |attrs| {
+            attrs.raw(&header(0, 0, 0));
+            attrs.string(IFLA_IFNAME, name);
+        })
+    }
+
+    pub fn link_at(&self, index: u32) -> Result<Option<Link>> {
+        self.get_link(format!("cannot find link {index}"), |attrs| {
+            attrs.raw(&header(index, 0, 0));
+        })
+    }
+
+    /// The ports of a bridge, the links of a VRF.
+    pub fn links_with_master(&self, master: u32) -> Result<Vec<Link>> {
+        let filter = |attrs: &mut Attrs| attrs.u32(IFLA_MASTER, master);
+        self.list_links(filter, |link| link.master == Some(master))
+    }
+
+    pub fn links_of_kind(&self, kind: &str) -> Result<Vec<Link>> {
+        let filter = |attrs: &mut Attrs| {
+            attrs.nested(IFLA_LINKINFO, |info| info.string(IFLA_INFO_KIND, kind));
+        };
+        self.list_links(filter, |link| link.kind.as_deref() == Some(kind))
+    }
+
+    pub fn del_link(&self, index: u32) -> Result<()> {
+        let mut requests = Requests::new();
+        let doing = format!("cannot delete link {index}");
+        requests.push(libc::RTM_DELLINK, 0, doing, |attrs| attrs.raw(&header(index, 0, 0)));
+        Ok(self.change(requests)?)
+    }
+
+    /// `false` when there was none.
+    pub fn del_link_named(&self, name: &str) -> Result<bool> {
+        let mut requests = Requests::new();
+        requests.push(libc::RTM_DELLINK, 0, format!("cannot delete link {name}"), |attrs| {
+            attrs.raw(&header(0, 0, 0));
+            attrs.string(IFLA_IFNAME, name);
+        });
+        match self.change(requests) {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits until the link is as wanted. Returns its last state, which at the limit is not what was wanted; `None`
+    /// when it is gone.
+    pub fn wait_for_link(
+        &self,
+        index: u32,
+        limit: Duration,
+        done: impl Fn(&Link) -> bool,
+    ) -> Result<Option<Link>> {
+        let (_, link) = self.wait(libc::RTNLGRP_LINK, limit, || {
+            let link = self.link_at(index)?;
+            Ok((link.as_ref().is_none_or(&done), link))
+        })?;
+        Ok(link)
+    }
+
+    fn get_link(&self, doing: String, write: impl FnOnce(&mut Attrs)) -> Result<Option<Link>> {
+        let mut request = Requests::new();
+        request.push(libc::RTM_GETLINK, 0, doing, |attrs| {
+            write(attrs);
+            attrs.u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        });
+        match self.socket.get(request, Link::parse) {
+            Ok(link) => Ok(link),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn list_links(
+        &self,
+        filter: impl Fn(&mut Attrs),
+        keep: impl Fn(&Link) -> bool,
+    ) -> Result<Vec<Link>> {
+        let request = || {
+            let mut request = Requests::new();
+            request.push(libc::RTM_GETLINK, 0, "cannot list links".into(), |attrs| {
+                attrs.raw(&header(0, 0, 0));
+                attrs.u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+                filter(attrs);
+            });
+            request
+        };
+        Ok(self.socket.dump(request, |payload| Link::parse(payload).filter(&keep))?)
+    }
+}
+
+impl Link {
+    pub(super) fn parse(payload: &[u8]) -> Option<Self> {
+        let flags = u32::from_ne_bytes(fixed(payload, 8)?);
+        let mut link = Self {
+            index: u32::from_ne_bytes(fixed(payload, 4)?),
+            up: flags & IFF_UP != 0,
+            promiscuous: flags & IFF_PROMISC != 0,
+            ..Self::default()
+        };
+        for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
+            match kind {
+                IFLA_IFNAME => link.name = text(value).into_owned(),
+                IFLA_ADDRESS => link.mac = value.try_into().ok().map(Mac),
+                IFLA_MTU => link.mtu = u32_of(value).unwrap_or_default(),
+                IFLA_MASTER => link.master = u32_of(value),
+                IFLA_LINK => link.peer = u32_of(value),
+                IFLA_OPERSTATE => link.operstate_up = u8_of(value) == Some(IF_OPER_UP),
+                IFLA_IFALIAS => link.alias = Some(text(value).into_owned()),
+                IFLA_LINKINFO => link.parse_info(value),
+                _ => {}
+            }
+        }
+        Some(link)
+    }
+
+    fn parse_info(&mut self, info: &[u8]) {
+        let mut is_bridge_port = false;
+        for (kind, value) in attributes(info) {
+            match kind {
+                IFLA_INFO_KIND => self.kind = Some(text(value).into_owned()),
+                IFLA_INFO_SLAVE_KIND => is_bridge_port = text(value) == "bridge",
+                IFLA_INFO_SLAVE_DATA if is_bridge_port => self.port = Some(Port::parse(value)),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Port {
+    fn parse(data: &[u8]) -> Self {
+        let mut port = Self::default();
+        for (kind, value) in attributes(data) {
+            let is_set = u8_of(value).is_some_and(|value| value != 0);
+            match kind {
+                IFLA_BRPORT_STATE => port.forwarding = u8_of(value) == Some(BR_STATE_FORWARDING),
+                IFLA_BRPORT_MODE => port.hairpin = is_set,
+                IFLA_BRPORT_ISOLATED => port.isolated = is_set,
+                _ => {}
+            }
+        }
+        port
+    }
+}
+
+const HEADER_BYTES: usize = 16;
+
+/// struct ifinfomsg: family, type, index, flags, and which of them to change.
+pub(super) fn header(index: u32, flags: u32, mask: u32) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[0] = AF_UNSPEC;
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
+    header[12..].copy_from_slice(&mask.to_ne_bytes());
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The answer to GETLINK for a bridge's port.
+    fn port() -> (Link, Attrs) {
+        let link = Link {
+            index: 7,
+            name: "veth1".into(),
+            mac: Some(Mac([2, 0, 0, 0, 0, 7])),
+            mtu: 1380,
+            kind: Some("veth".into()),
+            master: Some(2),
+            peer: Some(3),
+            up: true,
+            promiscuous: true,
+            operstate_up: true,
+            alias: Some("abc".into()),
+            port: Some(Port { forwarding: true, hairpin: true, isolated: false }),
+        };
+        let mut reply = Attrs::default();
+        reply.raw(&header(7, IFF_UP | IFF_PROMISC, 0));
+        reply.string(IFLA_IFNAME, "veth1");
+        reply.bytes(IFLA_ADDRESS, &[2, 0, 0, 0, 0, 7]);
+        reply.u32(IFLA_MTU, 1380);
+        reply.u32(IFLA_MASTER, 2);
+        reply.u32(IFLA_LINK, 3);
+        reply.u8(IFLA_OPERSTATE, IF_OPER_UP);
+        reply.string(IFLA_IFALIAS, "abc");
+        reply.nested(IFLA_LINKINFO, |info| {
+            info.string(IFLA_INFO_KIND, "veth");
+            info.string(IFLA_INFO_SLAVE_KIND, "bridge");
+            info.nested(IFLA_INFO_SLAVE_DATA, |data| {
+                data.u8(IFLA_BRPORT_STATE, BR_STATE_FORWARDING);
+                data.u8(IFLA_BRPORT_MODE, 1);
+                data.u8(IFLA_BRPORT_ISOLATED, 0);
+            });
+        });
+        (link, reply)
+    }
+
+    #[test]
+    fn a_link_is_read() {
+        let (link, reply) = port();
+        assert_eq!(Link::parse(reply.as_slice()), Some(link));
+    }
+
+    #[test]
+    fn a_cut_or_empty_link_is_read_as_far_as_it_goes() {
+        let (_, reply) = port();
+        for end in 0..reply.as_slice().len() {
+            assert_eq!(Link::parse(&reply.as_slice()[..end]).is_some(), end >= HEADER_BYTES);
+        }
+        let mut reply = Attrs::default();
+        reply.raw(&header(7, 0, 0));
+        for kind in
+            [IFLA_IFNAME, IFLA_ADDRESS, IFLA_MTU, IFLA_MASTER, IFLA_OPERSTATE, IFLA_LINKINFO]
+        {
+            reply.bytes(kind, &[]);
+        }
+        let expected = Link { index: 7, ..Link::default() };
+        assert_eq!(Link::parse(reply.as_slice()), Some(expected));
+    }
+
+    #[test]
+    fn only_ethernet_addresses_are_macs() {
+        for (address, mac) in [(&[1; 6][..], Some(Mac([1; 6]))), (&[1; 4], None), (&[1; 20], None)]
+        {
+            let mut reply = Attrs::default();
+            reply.raw(&header(7, 0, 0));
+            reply.bytes(IFLA_ADDRESS, address);
+            assert_eq!(Link::parse(reply.as_slice()).and_then(|link| link.mac), mac);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Making links, and changing them.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use nix::libc;
+
+use super::consts::{
+    IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_IFALIAS,
+    IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND,
+    IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_NET_NS_FD, NLM_F_CREATE, NLM_F_ECHO,
+    NLM_F_EXCL, VETH_INFO_PEER,
+};
+use super::link::{Link, header};
+use super::{Batch, Rtnl};
+use crate::kernel::netlink::{self, Attrs, Requests};
+use crate::kernel::netns::NetNs;
+use crate::names::Mac;
+
+/// A link to be made. `None` leaves it to the kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NewLink<'a> {
+    pub name: &'a str,
+    pub mtu: Option<u32>,
+    pub mac: Option<Mac>,
+    pub master: Option<u32>,
+    /// What it sits on, for a macvlan or vlan: an index in the namespace of the `Rtnl`.
+    pub parent: Option<u32>,
+    /// Where it is born, if not in the namespace of the `Rtnl`.
+    pub netns: Option<&'a NetNs>,
+    pub up: bool,
+}
+
+/// A kind of link, with what is to be said about it. Implemented next to its user.
+pub trait LinkKind {
+    /// As the kernel calls it: `bridge`, `veth`.
+    const NAME: &'static str;
+
+    /// Writes the attributes inside IFLA_INFO_DATA.
+    fn encode(&self, data: &mut Attrs);
+}
+
+/// A pair of links; this is the second one. It cannot be born `up`: the kernel says ENOTCONN. The first one can.
+#[derive(Clone, Copy, Debug)]
+pub struct Veth<'a> {
+    pub peer: NewLink<'a>,
+}
+
+/// What is to be different about a link. `None` leaves it as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkChange<'a> {
+    pub up: Option<bool>,
+    pub promiscuous: Option<bool>,
+    pub mac: Option<Mac>,
+    /// Empty removes it.
+    pub alias: Option<&'a str>,
+    pub master: Option<u32>,
+    /// These two only of the port of a bridge.
+    pub hairpin: Option<bool>,
+    pub isolated: Option<bool>,
+}
+
+impl LinkKind for Veth<'_> {
+    const NAME: &'static str = "veth";
+
+    fn encode(&self, data: &mut Attrs) {
+        data.nested(VETH_INFO_PEER, |peer| self.peer.encode(peer));
+    }
+}
+
+impl NewLink<'_> {
+    fn encode(&self, attrs: &mut Attrs) {
+        let flags = if self.up { IFF_UP } else { 0 };
+        attrs.raw(&header(0, flags, flags));
+        attrs.string(IFLA_IFNAME, self.name);
+        let numbers = [(IFLA_MTU, self.mtu), (IFLA_LINK, self.parent), (IFLA_MASTER, self.master)];
+        for (kind, number) in numbers {
+            if let Some(number) = number {
+                attrs.u32(kind, number);
+            }
+        }
+        if let Some(mac) = self.mac {
+            attrs.bytes(IFLA_ADDRESS, &mac.0);
+        }
+        if let Some(netns) = self.netns {
+            attrs.bytes(IFLA_NET_NS_FD, &netns.as_fd().as_raw_fd().to_ne_bytes());
+        }
+    }
+}
+
+impl Rtnl {
+    /// Makes a link and returns it as the kernel has it. Its `operstate_up` and `port` are of the moment of its birth:
+    /// `wait_for_link` knows more.
+    pub fn add_link<K: LinkKind>(
+        &self,
+        new: &NewLink<'_>,
+        kind: &K,
+    ) -> Result<Link, netlink::Error> {
+        let doing = format!("cannot add {} link {}", K::NAME, new.name);
+        // The kernel echoes into the namespace of the new link: for another one, to a socket there that happens to
+        // have our number, and that is another process's, or a later one of ours.
+        let echo = if new.netns.is_none() { NLM_F_ECHO } else { 0 };
+        let mut requests = Requests::new();
+        let flags = NLM_F_CREATE | NLM_F_EXCL | echo;
+        requests.push(libc::RTM_NEWLINK, flags, doing.clone(), |attrs| {
+            new.encode(attrs);
+            attrs.nested(IFLA_LINKINFO, |info| {
+                info.string(IFLA_INFO_KIND, K::NAME);
+                info.nested(IFLA_INFO_DATA, |data| kind.encode(data));
+            });
+        });
+        let mut echoed = None;
+        self.socket.commit(requests, |payload| echoed = Link::parse(payload))?;
+        let link = match (echoed, new.netns) {
+            // The echo is from before it got its master.
+            (Some(link), _) => Some(Link { master: new.master.or(link.master), ..link }),
+            // Before Linux 6.2 links are not echoed.
+            (None, None) => self.link(new.name).ok().flatten(),
+            (None, Some(netns)) => {
+                netns.rtnl().and_then(|there| there.link(new.name)).ok().flatten()
+            }
+        };
+        // Only if somebody else renamed or removed it in these microseconds.
+        link.ok_or(netlink::Error { doing, errno: libc::ENODEV, hint: None })
+    }
+}
+
+impl Batch {
+    /// The name is for the error message.
+    pub fn change_link(&mut self, index: u32, name: &str, change: &LinkChange<'_>) {
+        let mut rest = *change;
+        let is_about_port = change.hairpin.is_some() || change.isolated.is_some();
+        if is_about_port && let Some(master) = rest.master.take() {
+            // The kernel sets a port's flags before it moves the link to its new bridge.
+            let first = LinkChange { master: Some(master), ..LinkChange::default() };
+            self.push_link_change(index, name, &first);
+        }
+        self.push_link_change(index, name, &rest);
+    }
+
+    fn push_link_change(&mut self, index: u32, name: &str, change: &LinkChange<'_>) {
+        let doing = format!("cannot change link {name}");
+        // NEWLINK rather than SETLINK, which has no flags of ports.
+        self.requests.push(libc::RTM_NEWLINK, 0, doing, |attrs| change.encode(index, attrs));
+    }
+}
+
+impl LinkChange<'_> {
+    fn encode(&self, index: u32, attrs: &mut Attrs) {
+        let (mut flags, mut mask) = (0, 0);
+        for (flag, wanted) in [(IFF_UP, self.up), (IFF_PROMISC, self.promiscuous)] {
+            mask |= if wanted.is_some() { flag } else { 0 };
+            flags |= if wanted == Some(true) { flag } else { 0 };
+        }
+        attrs.raw(&header(index, flags, mask));
+        if let Some(master) = self.master {
+            attrs.u32(IFLA_MASTER, master);
+        }
+        if let Some(mac) = self.mac {
+            attrs.bytes(IFLA_ADDRESS, &mac.0);
+        }
+        if let Some(alias) = self.alias {
+            // Without a NUL, which would become a part of it.
+            attrs.bytes(IFLA_IFALIAS, alias.as_bytes());
+        }
+        if self.hairpin.is_none() && self.isolated.is_none() {
+            return;
+        }
+        attrs.nested(IFLA_LINKINFO, |info| {
+            info.string(IFLA_INFO_SLAVE_KIND, "bridge");
+            info.nested(IFLA_INFO_SLAVE_DATA, |port| {
+                let flags =
+                    [(IFLA_BRPORT_MODE, self.hairpin), (IFLA_BRPORT_ISOLATED, self.isolated)];
+                for (kind, wanted) in flags {
+                    if let Some(wanted) = wanted {
+                        port.u8(kind, wanted.into());
+                    }
+                }
+            });
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::netlink::rows;
+
+    #[test]
+    fn veth_with_its_peer() {
+        let mac = Some(Mac([2, 0, 0, 0, 0, 7]));
+        let peer = NewLink { name: "eth0", mtu: Some(1380), mac, ..NewLink::default() };
+        let mut attrs = Attrs::default();
+        Veth { peer }.encode(&mut attrs);
+        assert_eq!(
+            rows(attrs.as_slice()),
+            "34000180 00000000 00000000 00000000 00000000 09000300 65746830 00000000 \
+             08000400 64050000 0a000100 02000000 00070000"
+        );
+    }
+
+    #[test]
+    fn new_link_with_a_master_and_up() {
+        let new = NewLink { name: "veth1", master: Some(2), up: true, ..NewLink::default() };
+        let mut attrs = Attrs::default();
+        new.encode(&mut attrs);
+        assert_eq!(
+            rows(attrs.as_slice()),
+            "00000000 00000000 01000000 01000000 0a000300 76657468 31000000 08000a00 02000000"
+        );
+    }
+
+    #[test]
+    fn change_of_flags_and_alias() {
+        let mut batch = Batch::new();
+        let change = LinkChange { up: Some(false), alias: Some("abc"), ..LinkChange::default() };
+        batch.change_link(7, "x", &change);
+        assert_eq!(
+            rows(batch.requests.as_slice()),
+            "28000000 10000100 00000000 00000000 \
+             00000000 07000000 00000000 01000000 07001400 61626300"
+        );
+    }
+
+    #[test]
+    fn port_flags_follow_the_master_in_a_request_of_their_own() {
+        let mut batch = Batch::new();
+        let change = LinkChange { master: Some(2), hairpin: Some(true), ..LinkChange::default() };
+        batch.change_link(7, "x", &change);
+        assert_eq!(
+            rows(batch.requests.as_slice()),
+            "28000000 10000100 00000000 00000000 \
+             00000000 07000000 00000000 00000000 08000a00 02000000 \
+             3c000000 10000100 00000000 00000000 \
+             00000000 07000000 00000000 00000000 1c001280 0b000400 62726964 67650000 \
+             0c000580 05000400 01000000"
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! rtnetlink: links, addresses and routes as plain values. No netlink is visible from outside, but for `LinkKind`.
+
+mod address;
+mod consts;
+mod link;
+mod link_change;
+mod route;
+
+use std::time::{Duration, Instant};
+
+use crate::error::Result;
+use crate::kernel::netlink::{self, Events, Protocol, Requests, Socket};
+use crate::kernel::netns::NetNs;
+
+pub use address::NewAddress;
+pub use link::{Link, Port};
+pub use link_change::{LinkChange, LinkKind, NewLink, Veth};
+pub use route::{Family, Route};
+
+/// A conversation about one network namespace.
+pub struct Rtnl {
+    socket: Socket,
+    /// Where the socket lives, if that is not where the caller is.
+    netns: Option<NetNs>,
+}
+
+/// Changes that go to the kernel together. They are not atomic: those after a failed one are tried nevertheless.
+#[derive(Debug, Default)]
+pub struct Batch {
+    requests: Requests,
+}
+
+impl Rtnl {
+    /// About the namespace that the calling thread is in. For another one, there is `NetNs::rtnl`.
+    pub fn open() -> Result<Self> {
+        Ok(Self { socket: Socket::open(Protocol::Route)?, netns: None })
+    }
+
+    pub(super) fn living_in(self, netns: NetNs) -> Self {
+        Self { netns: Some(netns), ..self }
+    }
+
+    /// Makes the changes; returns the first failure.
+    pub fn commit(&self, batch: Batch) -> Result<()> {
+        Ok(self.socket.commit(batch.requests, |_| {})?)
+    }
+
+    fn change(&self, requests: Requests) -> Result<(), netlink::Error> {
+        self.socket.commit(requests, |_| {})
+    }
+
+    /// Asks until the answer is that it is done, or until the limit; again whenever something of the group changed.
+    /// Returns the last answer.
+    fn wait<T>(
+        &self,
+        group: u32,
+        limit: Duration,
+        ask: impl Fn() -> Result<(bool, T)>,
+    ) -> Result<(bool, T)> {
+        let start = Instant::now();
+        let first = ask()?;
+        if first.0 {
+            return Ok(first);
+        }
+        let events = match &self.netns {
+            Some(netns) => netns.run(|| Ok(Events::subscribe(group)?))?,
+            None => Events::subscribe(group)?,
+        };
+        loop {
+            // After subscribing, so that no change can be missed.
+            let answer = ask()?;
+            let left = limit.saturating_sub(start.elapsed());
+            if answer.0 || left.is_zero() {
+                return Ok(answer);
+            }
+            events.wait(left)?;
+        }
+    }
+}
+
+impl Batch {
+    pub fn new() -> Self {
+        Self::default()
+    }
+}

@@ -1,0 +1,63 @@
+//! A private network for trying things out: namespaces of our own, in which any user is root.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{getegid, geteuid};
+
+use crate::error::{Error, Result};
+use crate::kernel::netns::NetNs;
+
+/// Moves this process into network and mount namespaces of its own, for good. A user who is not root gets a user
+/// namespace in which he is. The process must have no other threads.
+pub fn enter() -> Result<()> {
+    let (user, group) = (geteuid(), getegid());
+    let mut flags = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
+    if !user.is_root() {
+        flags |= CloneFlags::CLONE_NEWUSER;
+    }
+    unshare(flags).map_err(|errno| {
+        Error::internal(format!("cannot make namespaces: {}", errno.desc()))
+            .with_details("this needs root, or a kernel that lets users make user namespaces")
+    })?;
+    if !user.is_root() {
+        for (file, text) in [
+            ("/proc/self/setgroups", "deny".to_owned()),
+            ("/proc/self/uid_map", format!("0 {user} 1")),
+            ("/proc/self/gid_map", format!("0 {group} 1")),
+        ] {
+            fs::write(file, text).map_err(|error| failed("write", Path::new(file), &error))?;
+        }
+    }
+    // Without this our mounts would show outside.
+    let none: Option<&str> = None;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
+        .map_err(|errno| failed("make private", Path::new("/"), &errno.into()))
+}
+
+/// Puts an empty file system in memory over a directory.
+pub fn mount_memory(directory: &Path) -> Result<()> {
+    mount(Some("cnibox"), directory, Some("tmpfs"), MsFlags::MS_NOSUID, Some("mode=755"))
+        .map_err(|errno| failed("mount a file system in memory over", directory, &errno.into()))
+}
+
+/// Makes a network namespace that lasts until its file is unmounted, as `ip netns add` does.
+pub fn new_namespace(path: &Path) -> Result<NetNs> {
+    File::create(path).map_err(|error| failed("create", path, &error))?;
+    // Whatever happens inside, `run` brings us back to where we were.
+    NetNs::own()?.run(|| {
+        unshare(CloneFlags::CLONE_NEWNET)
+            .map_err(|errno| failed("make a network namespace for", path, &errno.into()))?;
+        let none: Option<&str> = None;
+        mount(Some("/proc/thread-self/ns/net"), path, none, MsFlags::MS_BIND, none)
+            .map_err(|errno| failed("mount a network namespace on", path, &errno.into()))
+    })?;
+    NetNs::open(path)
+}
+
+fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {
+    Error::internal(format!("cannot {verb} {}: {error}", path.display()))
+}

@@ -1,0 +1,125 @@
+//! Kernel parameters under `/proc/sys`, of the network namespace that the calling thread is in.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::fault;
+use crate::kernel::sys;
+
+/// Makes the parameter have the value; `true` when it had another one. The path is written with slashes only:
+/// `net/ipv4/conf/eth0.100/arp_notify`.
+pub fn set(path: &str, value: &str) -> Result<bool> {
+    set_under(Path::new(ROOT), path, value).map_err(|error| cannot_set(path, value, &error))
+}
+
+/// The same, but it is fine when there is no such parameter (the kernel has no IPv6, or is too old), and when none can
+/// be changed at all: where `/proc/sys` is mounted read-only, whoever did that has decided what holds.
+pub fn set_if_possible(path: &str, value: &str) -> Result<()> {
+    use ErrorKind::{NotFound, ReadOnlyFilesystem};
+
+    match set_under(Path::new(ROOT), path, value) {
+        Err(error) if matches!(error.kind(), NotFound | ReadOnlyFilesystem) => Ok(()),
+        result => result.map(drop).map_err(|error| cannot_set(path, value, &error)),
+    }
+}
+
+const ROOT: &str = "/proc/sys";
+
+/// How much of a value is read at once. Nearly all have less, and then the first read shows that it was the last.
+const CHUNK_BYTES: usize = 4096;
+
+fn cannot_set(path: &str, value: &str, error: &io::Error) -> Error {
+    Error::internal(format!("cannot set {} to {value}: {}", dotted(path), sys::reason(error)))
+}
+
+fn set_under(root: &Path, path: &str, value: &str) -> io::Result<bool> {
+    let file_path = resolve(root, path)?;
+    match OpenOptions::new().read(true).write(true).open(&file_path) {
+        // What cannot be read can still be written: stable_secret gives EIO until it is set.
+        Ok(file) if read(&file).is_ok_and(|now| same(&now, value)) => Ok(false),
+        Ok(file) => write(&file, value).map(|()| true),
+        // A read-only /proc is no obstacle where there is nothing to change.
+        Err(error) => match File::open(&file_path).and_then(|file| read(&file)) {
+            Ok(now) if same(&now, value) => Ok(false),
+            _ => Err(error),
+        },
+    }
+}
+
+fn resolve(root: &Path, path: &str) -> io::Result<PathBuf> {
+    if path.split('/').any(|component| matches!(component, "" | "." | "..")) {
+        return Err(io::Error::other("this is not the name of a kernel parameter"));
+    }
+    Ok(root.join(path))
+}
+
+/// As sysctl(8) writes it: dots and slashes swapped.
+fn dotted(path: &str) -> String {
+    let swap = |c| match c {
+        '/' => '.',
+        '.' => '/',
+        other => other,
+    };
+    path.chars().map(swap).collect()
+}
+
+fn read(mut file: &File) -> io::Result<String> {
+    let mut text = Vec::new();
+    let mut chunk = [0; CHUNK_BYTES];
+    loop {
+        let count = file.read(&mut chunk)?;
+        text.extend_from_slice(&chunk[..count]);
+        if count < chunk.len() {
+            return Ok(String::from_utf8_lossy(&text).into_owned());
+        }
+    }
+}
+
+/// The kernel prints the numbers of a list with tabs between them, people write blanks.
+fn same(now: &str, wanted: &str) -> bool {
+    now.split_ascii_whitespace().eq(wanted.split_ascii_whitespace())
+}
+
+fn write(file: &File, value: &str) -> io::Result<()> {
+    fault::kernel_request()?;
+    // At offset 0, since the kernel silently ignores numbers that are written anywhere else
+    // (kernel.sysctl_writes_strict), and in one piece, since each write is taken as a whole value.
+    let count = file.write_at(value.as_bytes(), 0)?;
+    if count == value.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_would_leave_the_directory_are_refused() {
+        for path in ["", "/", "/etc/passwd", "net/../../etc", "net//ipv4", "net/", "./net", "a/."] {
+            assert!(resolve(Path::new("/r"), path).is_err(), "{path}");
+        }
+        assert_eq!(resolve(Path::new("/r"), "a/b.c").unwrap(), Path::new("/r/a/b.c"));
+    }
+
+    #[test]
+    fn values_are_compared_without_regard_to_white_space() {
+        assert!(same("1\n", "1") && same("4096\t16384\t4194304\n", "4096 16384 4194304"));
+        assert!(!same("1\n", "10") && !same("\n", "1"));
+    }
+
+    #[test]
+    fn only_a_different_value_is_written() {
+        let root = std::env::temp_dir().join(format!("cnibox-sysctl-{}", std::process::id()));
+        std::fs::create_dir_all(&root).unwrap();
+        std::fs::write(root.join("x"), "0\n").unwrap();
+        assert!(set_under(&root, "x", "1").unwrap());
+        assert!(!set_under(&root, "x", "1").unwrap());
+        assert_eq!(std::fs::read_to_string(root.join("x")).unwrap(), "1\n");
+        let error = set_under(&root, "net/eth0.1/y", "1").unwrap_err();
+        let error = cannot_set("net/eth0.1/y", "1", &error);
+        assert_eq!(error.msg, "cannot set net.eth0/1.y to 1: No such file or directory");
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+}
