@@ -1,0 +1,311 @@
+//! The allocator: which addresses an attachment gets, and where that is written down. Knows nothing of plugins.
+
+pub mod range;
+pub mod resolv_conf;
+pub mod store;
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::error::{Error, Result};
+use crate::names::Attachment;
+use range::{Range, RangeSet};
+use store::Locked;
+
+/// An address that an attachment has got, with the prefix length of its subnet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Allocated {
+    pub address: IpNet,
+    pub gateway: IpAddr,
+}
+
+/// Reserves one address from each set: a requested one where there is one for the set, else the next free one.
+///
+/// All or nothing: on an error what was reserved here, and only that, has been given back.
+pub fn allocate(
+    locked: &mut Locked<'_>,
+    sets: &[RangeSet],
+    requested: &[IpAddr],
+    at: &Attachment,
+) -> Result<Vec<Allocated>> {
+    let is_in_a_set = |ip: &IpAddr| sets.iter().any(|set| set.range_of(*ip).is_some());
+    if let Some(ip) = locked.held_by(at).into_iter().find(is_in_a_set) {
+        return Err(Error::internal(format!(
+            "cannot allocate an address: {ip} has been allocated to {}, duplicate allocation is not allowed",
+            at.container_id
+        )));
+    }
+    let mut reserved = Vec::with_capacity(sets.len());
+    let result = allocate_from_each(locked, sets, requested, at, &mut reserved);
+    result.map_err(|error| {
+        let undone = reserved.into_iter().filter_map(|ip| locked.release_address(ip).err());
+        undone.fold(error, |error, undo| error.also(&undo))
+    })
+}
+
+/// `reserved` also tells what to take back on an error.
+fn allocate_from_each(
+    locked: &mut Locked<'_>,
+    sets: &[RangeSet],
+    requested: &[IpAddr],
+    at: &Attachment,
+    reserved: &mut Vec<IpAddr>,
+) -> Result<Vec<Allocated>> {
+    let mut pending = requested.to_vec();
+    let mut allocated = Vec::with_capacity(sets.len());
+    for (index, set) in sets.iter().enumerate() {
+        let wanted = pending.iter().position(|ip| set.range_of(*ip).is_some());
+        let (ip, range) = match wanted.map(|position| pending.remove(position)) {
+            Some(ip) => reserve_requested(locked, set, ip, at),
+            None => reserve_next(locked, set, index, at),
+        }
+        .map_err(|error| in_front(&format!("cannot allocate from range set {index}"), error))?;
+        reserved.push(ip);
+        locked.set_last_reserved(index, ip)?;
+        let address = IpNet::new(ip, range.subnet.prefix_len())
+            .map_err(|error| Error::internal(format!("cannot allocate {ip}: {error}")))?;
+        allocated.push(Allocated { address, gateway: range.gateway });
+    }
+    if pending.is_empty() {
+        return Ok(allocated);
+    }
+    let left = pending.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" ");
+    Err(Error::internal(format!("cannot allocate all requested IPs: {left}"))
+        .with_details("each range set gives one address, and only one that is in it"))
+}
+
+fn reserve_requested<'a>(
+    locked: &mut Locked<'_>,
+    set: &'a RangeSet,
+    ip: IpAddr,
+    at: &Attachment,
+) -> Result<(IpAddr, &'a Range)> {
+    let range = set
+        .range_of(ip)
+        .filter(|range| range.gateway != ip)
+        .ok_or_else(|| Error::internal(format!("requested ip {ip} is subnet's gateway")))?;
+    if locked.reserve(ip, at)? {
+        return Ok((ip, range));
+    }
+    Err(Error::internal(format!("requested IP address {ip} is not available in range set {set}")))
+}
+
+fn reserve_next<'a>(
+    locked: &mut Locked<'_>,
+    set: &'a RangeSet,
+    index: usize,
+    at: &Attachment,
+) -> Result<(IpAddr, &'a Range)> {
+    for (ip, range) in set.candidates(locked.last_reserved(index)?) {
+        if locked.reserve(ip, at)? {
+            return Ok((ip, range));
+        }
+    }
+    Err(exhausted(set))
+}
+
+/// Fails when a set has no address left. Looks at what is reserved, not at what is free.
+pub fn check_not_exhausted(locked: &Locked<'_>, set: &RangeSet) -> Result<()> {
+    let taken = locked.reserved().filter(|ip| set.gives(*ip)).count();
+    if (taken as u128) < set.size() { Ok(()) } else { Err(exhausted(set)) }
+}
+
+fn exhausted(set: &RangeSet) -> Error {
+    Error::internal(format!("no IP addresses available in range set: {set}"))
+}
+
+/// Says in one sentence what could not be done and why, since callers look for the why in the message.
+fn in_front(doing: &str, error: Error) -> Error {
+    Error { msg: format!("{doing}: {}", error.msg), ..error }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use crate::cni::json::Json;
+    use store::tests::{TempDir, attachment};
+
+    use super::*;
+
+    fn sets(text: &str) -> Vec<RangeSet> {
+        let json = Json::parse(text.as_bytes()).unwrap();
+        range::parse(&json.read::<Vec<_>>("ranges").unwrap()).unwrap()
+    }
+
+    /// ADD for a container; the addresses, or the message.
+    fn add(
+        dir: &TempDir,
+        sets: &[RangeSet],
+        requested: &[&str],
+        id: &str,
+    ) -> Result<String, String> {
+        let requested: Vec<IpAddr> = requested.iter().map(|ip| ip.parse().unwrap()).collect();
+        let allocated =
+            dir.store().locked(|locked| allocate(locked, sets, &requested, &attachment(id)));
+        let addresses = allocated.map_err(|error| error.msg)?;
+        Ok(addresses.iter().map(|it| it.address.to_string()).collect::<Vec<_>>().join(" "))
+    }
+
+    fn del(dir: &TempDir, id: &str) {
+        dir.store().locked(|locked| locked.release(&attachment(id))).unwrap();
+    }
+
+    #[test]
+    fn addresses_go_round() {
+        let dir = TempDir::new();
+        let sets = sets(r#"[[{"subnet":"10.0.0.0/29"}]]"#);
+        for (id, ip) in [("c2", 2), ("c3", 3), ("c4", 4), ("c5", 5), ("c6", 6)] {
+            assert_eq!(add(&dir, &sets, &[], id).unwrap(), format!("10.0.0.{ip}/29"));
+        }
+        assert_eq!(
+            add(&dir, &sets, &[], "c7").unwrap_err(),
+            "cannot allocate from range set 0: no IP addresses available in range set: 10.0.0.1-10.0.0.6"
+        );
+        del(&dir, "c3");
+        assert_eq!(add(&dir, &sets, &[], "c7").unwrap(), "10.0.0.3/29");
+        assert_eq!(dir.read("last_reserved_ip.0"), "10.0.0.3");
+        del(&dir, "c2");
+        del(&dir, "c4");
+        assert_eq!(add(&dir, &sets, &[], "c8").unwrap(), "10.0.0.4/29");
+        assert_eq!(add(&dir, &sets, &[], "c9").unwrap(), "10.0.0.2/29");
+    }
+
+    #[test]
+    fn the_ranges_of_a_set_are_one_pool() {
+        let dir = TempDir::new();
+        let sets = sets(
+            r#"[[{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.2","rangeEnd":"10.0.0.4"},
+                {"subnet":"10.0.1.0/24","rangeStart":"10.0.1.1","rangeEnd":"10.0.1.3","gateway":"10.0.1.1"}]]"#,
+        );
+        for ip in ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.1.2", "10.0.1.3"] {
+            assert_eq!(add(&dir, &sets, &[], ip).unwrap(), format!("{ip}/24"));
+        }
+        assert!(
+            add(&dir, &sets, &[], "more")
+                .unwrap_err()
+                .contains("10.0.0.2-10.0.0.4,10.0.1.1-10.0.1.3")
+        );
+    }
+
+    #[test]
+    fn requested_addresses_are_taken_in_order() {
+        let dir = TempDir::new();
+        let sets = sets(r#"[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/64"}]]"#);
+        assert_eq!(
+            add(&dir, &sets, &["fd00::9", "10.0.0.9"], "a").unwrap(),
+            "10.0.0.9/24 fd00::9/64"
+        );
+        assert_eq!(add(&dir, &sets, &["10.0.0.20"], "b").unwrap(), "10.0.0.20/24 fd00::a/64");
+        assert_eq!(dir.read("last_reserved_ip.0"), "10.0.0.20");
+        let cases = [
+            (
+                &["10.0.0.20"][..],
+                "cannot allocate from range set 0: requested IP address 10.0.0.20 is not available in range \
+                 set 10.0.0.1-10.0.0.254",
+            ),
+            (
+                &["10.0.0.30", "fd00::1"],
+                "cannot allocate from range set 1: requested ip fd00::1 is subnet's gateway",
+            ),
+            (
+                &["10.0.0.30", "10.0.0.31", "192.168.0.1"],
+                "cannot allocate all requested IPs: 10.0.0.31 192.168.0.1",
+            ),
+        ];
+        for (requested, expected) in cases {
+            assert_eq!(add(&dir, &sets, requested, "c").unwrap_err(), expected);
+            let held = dir.store().locked(|locked| Ok(locked.held_by(&attachment("c")))).unwrap();
+            assert!(held.is_empty(), "{requested:?} left {held:?}");
+        }
+    }
+
+    #[test]
+    fn an_attachment_gets_its_addresses_once() {
+        let dir = TempDir::new();
+        let both = sets(r#"[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/64"}]]"#);
+        add(&dir, &both[1..], &[], "a").unwrap();
+        dir.write("10.0.0.7", "old\n");
+        for requested in [&[][..], &["10.0.0.9"]] {
+            for (id, ip) in [("a", "fd00::2"), ("old", "10.0.0.7")] {
+                let error = add(&dir, &both, requested, id).unwrap_err();
+                let expected =
+                    format!("{ip} has been allocated to {id}, duplicate allocation is not allowed");
+                assert!(error.contains(&expected), "{error}");
+            }
+        }
+        assert_eq!(dir.names(), ["10.0.0.7", "fd00::2", "last_reserved_ip.0", "lock"]);
+    }
+
+    #[test]
+    fn a_failing_set_takes_back_only_what_was_just_reserved() {
+        let dir = TempDir::new();
+        let few = sets(r#"[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.1.0.0/30"}]]"#);
+        add(&dir, &few, &[], "first").unwrap();
+        // An earlier reservation of the same container, in no set that is configured now.
+        dir.write("10.9.0.1", "second\r\neth0");
+        assert!(
+            add(&dir, &few, &[], "second").unwrap_err().contains("range set: 10.1.0.1-10.1.0.2")
+        );
+        let addresses: Vec<String> =
+            dir.names().into_iter().filter(|name| name.starts_with("10.")).collect();
+        assert_eq!(addresses, ["10.0.0.2", "10.1.0.2", "10.9.0.1"]);
+    }
+
+    #[test]
+    fn an_address_is_given_back_when_its_place_in_the_round_cannot_be_kept() {
+        let dir = TempDir::new();
+        let sets = sets(r#"[[{"subnet":"10.0.0.0/24"}]]"#);
+        dir.store();
+        // Nothing can be renamed to a directory. (Read as a file it would be an error too early.)
+        let path = dir.network_dir().join("last_reserved_ip.0");
+        let result = dir.store().locked(|locked| {
+            let result = locked.last_reserved(0);
+            fs::create_dir(&path).unwrap();
+            result.unwrap();
+            let ip = "10.0.0.2".parse().unwrap();
+            allocate(locked, &sets, &[ip], &attachment("a"))
+        });
+        let error = result.unwrap_err();
+        assert_eq!(error.msg, "cannot note 10.0.0.2 as the last reserved address");
+        assert!(error.details.contains("last_reserved_ip.0: "), "{error}");
+        assert_eq!(dir.names(), ["last_reserved_ip.0", "lock"]);
+    }
+
+    #[test]
+    fn sixteen_at_once_get_sixteen_addresses() {
+        let dir = TempDir::new();
+        let sets = sets(r#"[[{"subnet":"10.0.0.0/27"}],[{"subnet":"fd00::/64"}]]"#);
+        let mut got: Vec<String> = std::thread::scope(|scope| {
+            let (dir, sets) = (&dir, &sets);
+            let add = |n: u32| scope.spawn(move || add(dir, sets, &[], &format!("c{n}")).unwrap());
+            let threads: Vec<_> = (0..16).map(add).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        got.sort();
+        got.dedup();
+        assert_eq!(got.len(), 16);
+        assert_eq!(dir.names().len(), 32 + 3);
+    }
+
+    #[test]
+    fn exhaustion_is_found_without_walking_the_range() {
+        let dir = TempDir::new();
+        let small = sets(r#"[[{"subnet":"10.0.0.0/30"}],[{"subnet":"fd00::/64"}]]"#);
+        let check = |index: usize| {
+            let result = dir.store().locked(|locked| check_not_exhausted(locked, &small[index]));
+            result.map_err(|error| error.msg)
+        };
+        // Neither the gateway nor what is torn takes an address away.
+        dir.write("10.0.0.1", "operator");
+        dir.write("10.0.0.2", "");
+        assert_eq!((check(0), check(1)), (Ok(()), Ok(())));
+        dir.write("10.0.0.2", "abc\r\neth0");
+        assert_eq!(
+            check(0).unwrap_err(),
+            "no IP addresses available in range set: 10.0.0.1-10.0.0.2"
+        );
+        assert_eq!(check(1), Ok(()));
+    }
+}

@@ -1,0 +1,398 @@
+//! Ranges of addresses, and sets of them, checked once. Knows nothing of who holds which address.
+
+use std::fmt::{self, Display};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
+
+use ipnet::IpNet;
+use serde::Deserialize;
+
+use crate::cni::text;
+use crate::error::{Error, Result};
+
+/// A range as it is configured. What is left out is filled in by [`parse`].
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct RangeConf {
+    pub subnet: String,
+    #[serde(deserialize_with = "text::optional_ip")]
+    pub range_start: Option<IpAddr>,
+    #[serde(deserialize_with = "text::optional_ip")]
+    pub range_end: Option<IpAddr>,
+    #[serde(deserialize_with = "text::optional_ip")]
+    pub gateway: Option<IpAddr>,
+}
+
+/// The addresses from `first` to `last`, both included, all of them in `subnet`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Range {
+    pub subnet: IpNet,
+    pub first: IpAddr,
+    pub last: IpAddr,
+    /// Never given to a container. It may lie anywhere, also outside of the subnet.
+    pub gateway: IpAddr,
+}
+
+/// A pool of which an attachment gets one address: ranges of one family that do not overlap, at least one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RangeSet(Vec<Range>);
+
+/// Checks range sets in the reference's order, so that the first of several mistakes is the one that it names
+/// (code 7).
+pub fn parse(configured: &[Vec<RangeConf>]) -> Result<Vec<RangeSet>> {
+    if configured.is_empty() {
+        return Err(Error::config("no IP ranges specified"));
+    }
+    let mut sets: Vec<RangeSet> = Vec::with_capacity(configured.len());
+    for (index, ranges) in configured.iter().enumerate() {
+        let set = RangeSet::new(ranges)
+            .map_err(|reason| Error::config(format!("invalid range set {index}: {reason}")))?;
+        sets.push(set);
+    }
+    for (index, set) in sets.iter().enumerate() {
+        let overlaps = |other: &RangeSet| {
+            set.0.iter().any(|range| other.0.iter().any(|other| range.overlaps(other)))
+        };
+        if let Some(distance) = sets[index + 1..].iter().position(overlaps) {
+            let other = index + 1 + distance;
+            return Err(Error::config(format!("range set {index} overlaps with {other}")));
+        }
+    }
+    Ok(sets)
+}
+
+impl RangeSet {
+    fn new(configured: &[RangeConf]) -> Result<Self, String> {
+        if configured.is_empty() {
+            return Err("empty range set".into());
+        }
+        let mut ranges: Vec<Range> = Vec::with_capacity(configured.len());
+        for conf in configured {
+            let range = Range::new(conf)?;
+            if ranges.first().is_some_and(|first| first.is_ipv4() != range.is_ipv4()) {
+                return Err("mixed address families".into());
+            }
+            ranges.push(range);
+        }
+        for (index, range) in ranges.iter().enumerate() {
+            if let Some(other) = ranges[index + 1..].iter().find(|other| range.overlaps(other)) {
+                return Err(format!("subnets {range} and {other} overlap"));
+            }
+        }
+        Ok(Self(ranges))
+    }
+
+    pub fn is_ipv4(&self) -> bool {
+        self.0[0].is_ipv4()
+    }
+
+    /// The range that an address is in.
+    pub fn range_of(&self, ip: IpAddr) -> Option<&Range> {
+        self.0.iter().find(|range| range.contains(ip))
+    }
+
+    /// Every address that can be given out, once, beginning behind the one given out last: an address that was
+    /// just given back is the last to be used again, since others may still know it as the old container.
+    pub fn candidates(
+        &self,
+        last_reserved: Option<IpAddr>,
+    ) -> impl Iterator<Item = (IpAddr, &Range)> {
+        let mut stretches: Vec<(&Range, RangeInclusive<u128>)> = Vec::new();
+        for range in &self.0 {
+            stretches.push((range, number(range.first)..=number(range.last)));
+        }
+        let mut skipped = 0;
+        let last_reserved =
+            last_reserved.and_then(|ip| Some((ip, self.0.iter().position(|it| it.contains(ip))?)));
+        if let Some((last_reserved, index)) = last_reserved {
+            // The range is walked in two parts: what comes after the last reserved address, and at the very end
+            // what comes before it, and itself.
+            let range = &self.0[index];
+            stretches.rotate_left(index);
+            stretches[0].1 = number(last_reserved)..=number(range.last);
+            stretches.push((range, number(range.first)..=number(last_reserved)));
+            skipped = 1;
+        }
+        let addresses = stretches
+            .into_iter()
+            .flat_map(|(range, numbers)| numbers.map(move |n| (range.address(n), range)));
+        addresses.skip(skipped).filter(|(ip, range)| range.gives(*ip))
+    }
+
+    /// Whether the address is one of `candidates`.
+    pub fn gives(&self, ip: IpAddr) -> bool {
+        self.range_of(ip).is_some_and(|range| range.gives(ip))
+    }
+
+    /// How many addresses can be given out.
+    pub fn size(&self) -> u128 {
+        let sizes = self.0.iter().map(|range| {
+            let between = number(range.last) - number(range.first);
+            // All of IPv6 is one more than the type can hold, which nobody will notice.
+            if range.contains(range.gateway) { between } else { between.saturating_add(1) }
+        });
+        sizes.fold(0, u128::saturating_add)
+    }
+}
+
+impl Range {
+    fn new(conf: &RangeConf) -> Result<Self, String> {
+        let subnet = parse_subnet(&conf.subnet)?;
+        if subnet.prefix_len() > subnet.max_prefix_len() - 2 {
+            return Err(format!("Network {subnet} too small to allocate from"));
+        }
+        if subnet.addr() != subnet.network() {
+            return Err(format!(
+                "Network has host bits set. For a subnet mask of length {} the network address is {}",
+                subnet.prefix_len(),
+                subnet.network()
+            ));
+        }
+        let not_in_network =
+            |what: &str, ip: IpAddr| format!("Range{what} {ip} not in network {subnet}");
+        let behind_network = address_of(&subnet, number(subnet.network()) + 1);
+        let first = conf.range_start.unwrap_or(behind_network);
+        if !subnet.contains(&first) || conf.range_end.is_some_and(|last| first > last) {
+            // Without a start the end is to blame, which lies before the first address that would be given out.
+            return Err(match (conf.range_start, conf.range_end) {
+                (None, Some(last)) => not_in_network("End", last),
+                _ => not_in_network("Start", first),
+            });
+        }
+        let last = conf.range_end.unwrap_or_else(|| match subnet {
+            // The last address of an IPv4 subnet is its broadcast address.
+            IpNet::V4(_) => address_of(&subnet, number(subnet.broadcast()) - 1),
+            IpNet::V6(_) => subnet.broadcast(),
+        });
+        if !subnet.contains(&last) {
+            return Err(not_in_network("End", last));
+        }
+        if first > last {
+            return Err(format!(
+                "{}: without a RangeEnd the range ends at {last}",
+                not_in_network("Start", first)
+            ));
+        }
+        Ok(Self { subnet, first, last, gateway: conf.gateway.unwrap_or(behind_network) })
+    }
+
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        // Addresses are ordered by family first, so the other family is never between the two.
+        self.first <= ip && ip <= self.last
+    }
+
+    fn gives(&self, ip: IpAddr) -> bool {
+        self.contains(ip) && ip != self.gateway
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+
+    fn is_ipv4(&self) -> bool {
+        self.first.is_ipv4()
+    }
+
+    fn address(&self, number: u128) -> IpAddr {
+        address_of(&self.subnet, number)
+    }
+}
+
+fn parse_subnet(text: &str) -> Result<IpNet, String> {
+    if text.is_empty() {
+        return Err("IP <nil> not v4 nor v6: the range has no subnet".into());
+    }
+    let address = text.split_once('/').map_or(text, |(address, _)| address);
+    if address.parse::<Ipv6Addr>().is_ok_and(|ip| ip.to_ipv4_mapped().is_some()) {
+        return Err("IPNet IP and Mask version mismatch".into());
+    }
+    text::parse_cidr(text)
+}
+
+fn number(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => ip.to_bits().into(),
+        IpAddr::V6(ip) => ip.to_bits(),
+    }
+}
+
+/// The address with a number, of the family of a subnet that the number was computed from.
+fn address_of(subnet: &IpNet, number: u128) -> IpAddr {
+    match subnet {
+        IpNet::V4(_) => {
+            let bits = u32::try_from(number).expect("it is between two IPv4 addresses");
+            Ipv4Addr::from_bits(bits).into()
+        }
+        IpNet::V6(_) => Ipv6Addr::from_bits(number).into(),
+    }
+}
+
+impl Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+impl Display for RangeSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, range) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "," };
+            write!(f, "{separator}{range}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cni::json::Json;
+    use crate::error::Code;
+
+    use super::*;
+
+    /// Range sets, written as in a configuration.
+    fn sets(text: &str) -> Result<Vec<RangeSet>> {
+        let json = Json::parse(text.as_bytes())?;
+        parse(&json.read::<Vec<Vec<RangeConf>>>("ranges")?)
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn addresses(set: &RangeSet, last_reserved: Option<&str>, count: usize) -> Vec<String> {
+        let candidates = set.candidates(last_reserved.map(ip));
+        candidates.take(count).map(|(ip, _)| ip.to_string()).collect()
+    }
+
+    #[test]
+    fn what_is_left_out_is_filled_in() {
+        let cases = [
+            (r#"[[{"subnet":"10.1.0.0/16"}]]"#, "10.1.0.1-10.1.255.254", "10.1.0.1", 65_533),
+            (r#"[[{"subnet":"10.1.0.0/30"}]]"#, "10.1.0.1-10.1.0.2", "10.1.0.1", 1),
+            (r#"[[{"subnet":"fd00::/126","gateway":""}]]"#, "fd00::1-fd00::3", "fd00::1", 2),
+            (
+                r#"[[{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.0","rangeEnd":"10.1.0.255"}]]"#,
+                "10.1.0.0-10.1.0.255",
+                "10.1.0.1",
+                255,
+            ),
+            (
+                r#"[[{"subnet":"10.1.0.0/24","rangeStart":"::ffff:10.1.0.9","gateway":"fd00::1"}]]"#,
+                "10.1.0.9-10.1.0.254",
+                "fd00::1",
+                246,
+            ),
+            (
+                r#"[[{"subnet":"10.1.0.0/24","rangeEnd":"10.1.0.9"},{"subnet":"10.2.0.0/30"}]]"#,
+                "10.1.0.1-10.1.0.9,10.2.0.1-10.2.0.2",
+                "10.1.0.1",
+                9,
+            ),
+            (
+                r#"[[{"subnet":"::/0","rangeStart":"::","gateway":"10.0.0.1"}]]"#,
+                "::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+                "10.0.0.1",
+                u128::MAX,
+            ),
+        ];
+        for (text, shown, gateway, size) in cases {
+            let set = sets(text).unwrap().remove(0);
+            assert_eq!((set.to_string().as_str(), set.size()), (shown, size), "{text}");
+            assert_eq!(set.0[0].gateway, ip(gateway), "{text}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let empty = "empty range set";
+        let not_in = |what: &str| format!("{what} not in network 10.1.0.0/24");
+        let in_one_set = [
+            ("", empty),
+            (r#"{"rangeStart":"10.1.0.1"}"#, "IP <nil> not v4 nor v6: the range has no subnet"),
+            (r#"{"subnet":"10.1.0.0"}"#, "invalid CIDR address: 10.1.0.0"),
+            (r#"{"subnet":"10.1.0.0/31"}"#, "Network 10.1.0.0/31 too small to allocate from"),
+            (r#"{"subnet":"fd00::/127"}"#, "Network fd00::/127 too small to allocate from"),
+            (r#"{"subnet":"::ffff:10.1.0.0/112"}"#, "IPNet IP and Mask version mismatch"),
+            (
+                r#"{"subnet":"10.1.2.3/16"}"#,
+                "Network has host bits set. For a subnet mask of length 16 the network address is 10.1.0.0",
+            ),
+            (r#"{"subnet":"10.1.0.0/24","rangeStart":"10.2.0.1"}"#, &not_in("RangeStart 10.2.0.1")),
+            (r#"{"subnet":"10.1.0.0/24","rangeStart":"fd00::1"}"#, &not_in("RangeStart fd00::1")),
+            (
+                r#"{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.9","rangeEnd":"10.1.0.8"}"#,
+                &not_in("RangeStart 10.1.0.9"),
+            ),
+            (r#"{"subnet":"10.1.0.0/24","rangeEnd":"10.1.1.0"}"#, &not_in("RangeEnd 10.1.1.0")),
+            (r#"{"subnet":"10.1.0.0/24","rangeEnd":"10.1.0.0"}"#, &not_in("RangeEnd 10.1.0.0")),
+            (
+                r#"{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.255"}"#,
+                &format!(
+                    "{}: without a RangeEnd the range ends at 10.1.0.254",
+                    not_in("RangeStart 10.1.0.255")
+                ),
+            ),
+            (r#"{"subnet":"10.1.0.0/24"},{"subnet":"fd00::/64"}"#, "mixed address families"),
+            (
+                r#"{"subnet":"10.1.0.0/24"},{"subnet":"10.0.0.0/8"}"#,
+                "subnets 10.1.0.1-10.1.0.254 and 10.0.0.1-10.255.255.254 overlap",
+            ),
+        ];
+        let check = |text: &str, expected: &str| {
+            let error = sets(text).unwrap_err();
+            assert_eq!(
+                (error.code, error.msg.as_str()),
+                (Code::INVALID_CONFIG, expected),
+                "{text}"
+            );
+        };
+        for (ranges, reason) in in_one_set {
+            check(&format!("[[{ranges}]]"), &format!("invalid range set 0: {reason}"));
+        }
+        check("[]", "no IP ranges specified");
+        check(r#"[[{"subnet":"10.1.0.0/16"}],[]]"#, &format!("invalid range set 1: {empty}"));
+        check(
+            r#"[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00::/64"}],[{"subnet":"10.1.0.0/25"}]]"#,
+            "range set 0 overlaps with 2",
+        );
+    }
+
+    #[test]
+    fn candidates_go_round_behind_the_last_reserved_address() {
+        let set = sets(r#"[[{"subnet":"10.0.0.0/29"}]]"#).unwrap().remove(0);
+        let cases: [(Option<&str>, [&str; 5]); 5] = [
+            (None, ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]),
+            (Some("10.0.0.3"), ["10.0.0.4", "10.0.0.5", "10.0.0.6", "10.0.0.2", "10.0.0.3"]),
+            (Some("10.0.0.6"), ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]),
+            (Some("10.0.0.1"), ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]),
+            (Some("10.9.0.1"), ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]),
+        ];
+        for (last_reserved, expected) in cases {
+            assert_eq!(addresses(&set, last_reserved, 9), expected, "{last_reserved:?}");
+        }
+    }
+
+    #[test]
+    fn candidates_skip_only_the_gateway_of_the_range_that_is_walked() {
+        let text = r#"[[{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.2","rangeEnd":"10.0.0.4","gateway":"10.0.1.2"},
+            {"subnet":"10.0.1.0/24","rangeEnd":"10.0.1.3"}]]"#;
+        let set = sets(text).unwrap().remove(0);
+        let all = ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.1.2", "10.0.1.3"];
+        assert_eq!(addresses(&set, None, 9), all);
+        assert_eq!(addresses(&set, Some("10.0.0.4"), 2), ["10.0.1.2", "10.0.1.3"]);
+        assert_eq!(addresses(&set, Some("10.0.1.3"), 9), all);
+        assert_eq!(set.size(), 5);
+        assert!(set.gives(ip("10.0.1.2")) && !set.gives(ip("10.0.1.1")) && !set.gives(ip("::1")));
+    }
+
+    #[test]
+    fn a_large_range_costs_nothing() {
+        let set = sets(r#"[[{"subnet":"fd00::/64"}]]"#).unwrap().remove(0);
+        assert_eq!(addresses(&set, None, 2), ["fd00::2", "fd00::3"]);
+        assert_eq!(addresses(&set, Some("fd00::ffff:ffff:ffff:ffff"), 1), ["fd00::2"]);
+        assert_eq!(set.size(), u128::from(u64::MAX) - 1);
+        let set = sets(r#"[[{"subnet":"::/0"}]]"#).unwrap().remove(0);
+        assert_eq!(addresses(&set, Some("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), 1), ["::2"]);
+    }
+}

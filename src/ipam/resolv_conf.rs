@@ -1,0 +1,65 @@
+//! `resolv.conf`, as far as a result can carry it.
+
+use std::fs;
+
+use crate::cni::success::Dns;
+use crate::error::{Code, Error, Result};
+
+/// Reads the file that `ipam.resolvConf` names.
+pub fn read(path: &str) -> Result<Dns> {
+    let content = fs::read(path)
+        .map_err(|error| Error::new(Code::IO, format!("cannot read resolvConf {path}: {error}")))?;
+    Ok(parse(&String::from_utf8_lossy(&content)))
+}
+
+/// Source: resolv.conf(5). Keywords that a result has no place for are left out.
+fn parse(content: &str) -> Dns {
+    let mut dns = Dns::default();
+    for line in content.lines().filter(|line| !line.trim_start().starts_with(['#', ';'])) {
+        let mut words = line.split_whitespace();
+        let (Some(keyword), Some(value)) = (words.next(), words.next()) else { continue };
+        let list = match keyword {
+            "nameserver" => {
+                dns.nameservers.push(value.to_owned());
+                continue;
+            }
+            "domain" => {
+                dns.domain = value.to_owned();
+                continue;
+            }
+            "search" => &mut dns.search,
+            "options" => &mut dns.options,
+            _ => continue,
+        };
+        list.push(value.to_owned());
+        list.extend(words.map(str::to_owned));
+    }
+    dns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_keywords_are_collected() {
+        let dns = parse(
+            "# comment\n ; another\n\nnameserver 10.0.0.1 ignored\nnameserver fd00::1\r\ndomain a\ndomain b\n\
+             search x y\nsearch z\noptions ndots:5 rotate\nsortlist 1.2.3.4\nnameserver\n",
+        );
+        assert_eq!(dns.nameservers, ["10.0.0.1", "fd00::1"]);
+        assert_eq!(dns.domain, "b");
+        assert_eq!(dns.search, ["x", "y", "z"]);
+        assert_eq!(dns.options, ["ndots:5", "rotate"]);
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = read("/nonexistent/resolv.conf").unwrap_err();
+        assert_eq!(error.code, Code::IO);
+        assert!(
+            error.msg.starts_with("cannot read resolvConf /nonexistent/resolv.conf: "),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,309 @@
+use std::env;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use crate::names::{ContainerId, IfName};
+
+use super::*;
+
+/// A data directory of its own, removed in the end.
+pub(crate) struct TempDir(PathBuf);
+
+impl TempDir {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("cnibox-{}-{}", process::id(), COUNT.fetch_add(1, Relaxed));
+        let path = env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn network_dir(&self) -> PathBuf {
+        self.0.join("net")
+    }
+
+    pub(crate) fn store(&self) -> Store {
+        Store::open(&self.0, &network()).unwrap()
+    }
+
+    fn store_if_exists(&self) -> Option<Store> {
+        Store::open_if_exists(&self.0, &network()).unwrap()
+    }
+
+    pub(crate) fn write(&self, name: &str, content: &str) {
+        fs::create_dir_all(self.network_dir()).unwrap();
+        fs::write(self.network_dir().join(name), content).unwrap();
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.network_dir().join(name)).unwrap()
+    }
+
+    /// What is in the directory of the network, sorted.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.network_dir()).unwrap();
+        let name =
+            |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+        let mut names: Vec<String> = entries.map(name).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+pub(crate) fn network() -> NetworkName {
+    NetworkName::new("net").unwrap()
+}
+
+/// The interface eth0 of a container.
+pub(crate) fn attachment(id: &str) -> Attachment {
+    interface(id, "eth0")
+}
+
+fn interface(id: &str, ifname: &str) -> Attachment {
+    Attachment { container_id: ContainerId::new(id).unwrap(), ifname: IfName::new(ifname).unwrap() }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn reserve(dir: &TempDir, address: &str, id: &str) -> bool {
+    dir.store().locked(|locked| locked.reserve(ip(address), &attachment(id))).unwrap()
+}
+
+#[test]
+fn files_are_the_references_byte_for_byte() {
+    let dir = TempDir::new();
+    dir.store()
+        .locked(|locked| {
+            assert!(locked.reserve(ip("10.1.0.2"), &attachment("abc"))?);
+            assert!(locked.reserve(ip("fd00:1::2"), &attachment("abc"))?);
+            assert!(!locked.reserve(ip("10.1.0.2"), &attachment("other"))?);
+            locked.set_last_reserved(0, ip("10.1.0.1"))?;
+            locked.set_last_reserved(0, ip("10.1.0.2"))?;
+            locked.set_last_reserved(1, ip("fd00:1::2"))
+        })
+        .unwrap();
+    assert_eq!(
+        dir.names(),
+        ["10.1.0.2", "fd00:1::2", "last_reserved_ip.0", "last_reserved_ip.1", "lock"]
+    );
+    let content = fs::read(dir.network_dir().join("10.1.0.2")).unwrap();
+    assert_eq!(content, [0x61, 0x62, 0x63, 0x0d, 0x0a, 0x65, 0x74, 0x68, 0x30]);
+    assert_eq!(dir.read("last_reserved_ip.0"), "10.1.0.2");
+    assert_eq!(dir.read("lock"), "");
+    for name in ["10.1.0.2", "last_reserved_ip.1"] {
+        let metadata = fs::metadata(dir.network_dir().join(name)).unwrap();
+        assert_eq!((metadata.permissions().mode() & 0o777, metadata.nlink()), (0o600, 1), "{name}");
+    }
+    let lock = fs::metadata(dir.network_dir().join("lock")).unwrap();
+    assert_eq!(lock.permissions().mode() & 0o700, 0o700);
+}
+
+#[test]
+fn one_of_sixteen_gets_the_address() {
+    let dir = TempDir::new();
+    let winners = std::thread::scope(|scope| {
+        let race = |n: u32| {
+            let dir = &dir;
+            scope.spawn(move || reserve(dir, "10.1.0.2", &format!("c{n}")))
+        };
+        let threads: Vec<_> = (0..16).map(race).collect();
+        threads.into_iter().filter_map(|thread| thread.join().unwrap().then_some(())).count()
+    });
+    assert_eq!(winners, 1);
+    assert_eq!(dir.names(), ["10.1.0.2", "lock"]);
+}
+
+#[test]
+fn somebody_who_does_not_mind_the_lock_keeps_the_address() {
+    let dir = TempDir::new();
+    let reserved = dir.store().locked(|locked| {
+        dir.write("10.1.0.2", "other\r\neth0");
+        locked.reserve(ip("10.1.0.2"), &attachment("abc"))
+    });
+    assert!(!reserved.unwrap());
+    assert_eq!(dir.read("10.1.0.2"), "other\r\neth0");
+    assert_eq!(dir.names(), ["10.1.0.2", "lock"]);
+}
+
+#[test]
+fn torn_reservations_are_free() {
+    let dir = TempDir::new();
+    for torn in ["", " \n", "\0\0\0\0", "abc\r\n\0\0\0\0"] {
+        dir.write("10.1.0.2", torn);
+        assert!(reserve(&dir, "10.1.0.2", "abc"), "{torn:?}");
+        assert_eq!(dir.read("10.1.0.2"), "abc\r\neth0");
+        assert_eq!(dir.names(), ["10.1.0.2", "lock"]);
+    }
+    assert!(!reserve(&dir, "10.1.0.2", "other"));
+    dir.write("10.1.0.3", "taken by hand,\nfor the printer");
+    assert!(!reserve(&dir, "10.1.0.3", "other"));
+    fs::create_dir(dir.network_dir().join("10.1.0.4")).unwrap();
+    assert!(!reserve(&dir, "10.1.0.4", "other"));
+}
+
+#[test]
+fn a_left_over_of_a_crash_is_never_written_to() {
+    let dir = TempDir::new();
+    reserve(&dir, "10.1.0.2", "abc");
+    // The crash came between the link and the removal of the other name.
+    let left_over = dir.network_dir().join(ASIDE);
+    fs::hard_link(dir.network_dir().join("10.1.0.2"), &left_over).unwrap();
+    assert!(reserve(&dir, "10.1.0.3", "other"));
+    assert_eq!(dir.read("10.1.0.2"), "abc\r\neth0");
+    assert_eq!(dir.read("10.1.0.3"), "other\r\neth0");
+    assert_eq!(dir.names(), ["10.1.0.2", "10.1.0.3", "lock"]);
+    // The crash came before the link; nothing is reserved, and DEL clears it away.
+    fs::write(&left_over, "third\r\neth0").unwrap();
+    dir.store().locked(|locked| locked.release(&attachment("third"))).unwrap();
+    assert_eq!(dir.names(), ["10.1.0.2", "10.1.0.3", "lock"]);
+}
+
+#[test]
+fn without_links_the_lock_keeps_others_away() {
+    let dir = TempDir::new();
+    let (aside, target) = (dir.path().join("aside"), dir.path().join("target"));
+    for error in [ErrorKind::PermissionDenied, ErrorKind::Unsupported] {
+        fs::write(&aside, "new").unwrap();
+        let no_links = |_: &Path, _: &Path| Err(error.into());
+        assert!(put_in_place(&aside, &target, no_links).unwrap());
+        assert!(!aside.exists());
+        fs::write(&aside, "newer").unwrap();
+        assert!(!put_in_place(&aside, &target, no_links).unwrap());
+        assert_eq!(fs::read_to_string(&target).unwrap(), "new");
+        fs::remove_file(&target).unwrap();
+    }
+    let full = |_: &Path, _: &Path| Err(ErrorKind::StorageFull.into());
+    assert_eq!(put_in_place(&aside, &target, full).unwrap_err().kind(), ErrorKind::StorageFull);
+}
+
+#[test]
+fn release_gives_back_what_the_attachment_holds() {
+    let dir = TempDir::new();
+    for (name, content) in [
+        ("10.1.0.2", "abc\r\neth0"),
+        ("10.1.0.3", "abc\r\neth0\n"),
+        ("10.1.0.4", "abc\r\neth1"),
+        ("10.1.0.5", "abc\n"),
+        ("10.1.0.6", "abcd"),
+        ("FD00::1", "abc\r\neth0"),
+        ("last_reserved_ip.0", "abc"),
+    ] {
+        dir.write(name, content);
+    }
+    let left = |expected: &[&str]| {
+        dir.store().locked(|locked| locked.release(&attachment("abc"))).unwrap();
+        let names = dir.names();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        assert_eq!(names, expected);
+    };
+    // The files without an interface are the attachment's only when no other is.
+    left(&["10.1.0.4", "10.1.0.5", "10.1.0.6", "FD00::1", "last_reserved_ip.0", "lock"]);
+    left(&["10.1.0.4", "10.1.0.6", "FD00::1", "last_reserved_ip.0", "lock"]);
+    left(&["10.1.0.4", "10.1.0.6", "FD00::1", "last_reserved_ip.0", "lock"]);
+}
+
+#[test]
+fn a_container_named_like_an_address_is_not_the_last_reserved_one() {
+    let dir = TempDir::new();
+    dir.write("last_reserved_ip.0", "10.1.0.2");
+    dir.store().locked(|locked| locked.release(&attachment("10.1.0.2"))).unwrap();
+    assert_eq!(dir.names(), ["last_reserved_ip.0", "lock"]);
+}
+
+#[test]
+fn garbage_collection_keeps_what_is_valid_and_what_is_not_ours() {
+    let dir = TempDir::new();
+    for (name, content) in [
+        ("10.1.0.2", "abc\r\neth0"),
+        ("10.1.0.3", "abc\r\neth1"),
+        ("10.1.0.4", "gone\r\neth0"),
+        ("10.1.0.5", "abc"),
+        ("10.1.0.6", "gone\n"),
+        ("10.1.0.7", ""),
+        ("10.1.0.8", "by hand, for the printer"),
+        (ASIDE, "gone\r\neth0"),
+        ("last_reserved_ip.0", "10.1.0.8"),
+        ("notes", "gone\r\neth0"),
+    ] {
+        dir.write(name, content);
+    }
+    dir.store().locked(|locked| locked.keep_only(&[attachment("abc")])).unwrap();
+    assert_eq!(
+        dir.names(),
+        ["10.1.0.2", "10.1.0.5", "10.1.0.8", "last_reserved_ip.0", "lock", "notes"]
+    );
+    dir.store().locked(|locked| locked.keep_only(&[])).unwrap();
+    assert_eq!(dir.names(), ["10.1.0.8", "last_reserved_ip.0", "lock", "notes"]);
+}
+
+#[test]
+fn a_torn_last_reserved_address_is_none() {
+    let dir = TempDir::new();
+    for (content, expected) in
+        [("10.1.0.2\n", Some(ip("10.1.0.2"))), ("", None), ("\0\0", None), ("10.1.", None)]
+    {
+        dir.write("last_reserved_ip.3", content);
+        let last = dir.store().locked(|locked| locked.last_reserved(3)).unwrap();
+        assert_eq!(last, expected, "{content:?}");
+    }
+    assert_eq!(dir.store().locked(|locked| locked.last_reserved(0)).unwrap(), None);
+}
+
+#[test]
+fn looking_creates_nothing() {
+    let dir = TempDir::new();
+    assert!(dir.store_if_exists().is_none());
+    assert!(!dir.network_dir().exists());
+    fs::create_dir(dir.network_dir()).unwrap();
+    assert!(dir.store_if_exists().is_none());
+    assert!(dir.names().is_empty());
+    // Reservations without a lock: a backup that left empty files out.
+    dir.write("10.1.0.2", "abc\r\neth0");
+    dir.store_if_exists().unwrap().locked(|locked| locked.release(&attachment("abc"))).unwrap();
+    assert_eq!(dir.names(), ["lock"]);
+}
+
+#[test]
+fn a_file_in_the_way_is_no_store() {
+    let dir = TempDir::new();
+    fs::write(dir.path().join("file"), "").unwrap();
+    let data_dir = dir.path().join("file/networks");
+    assert!(Store::open_if_exists(&data_dir, &network()).unwrap().is_none());
+    for result in
+        [Store::open(&data_dir, &network()).map(drop), Store::check_usable(&data_dir, &network())]
+    {
+        let error = result.unwrap_err();
+        assert_eq!(error.code, Code::IO);
+        assert!(error.msg.to_lowercase().contains("not a directory"), "{error}");
+    }
+    assert_eq!(Store::check_usable(dir.path(), &network()), Ok(()));
+    assert_eq!(Store::check_usable(&dir.path().join("a/b"), &network()), Ok(()));
+    assert!(!dir.path().join("a").exists());
+}
+
+#[test]
+fn release_goes_on_past_what_it_cannot_read() {
+    let dir = TempDir::new();
+    dir.write("10.1.0.2", "abc\r\neth0");
+    // Following a link to itself is an error also for root.
+    std::os::unix::fs::symlink("10.1.0.3", dir.network_dir().join("10.1.0.3")).unwrap();
+    let result = dir.store().locked(|locked| locked.release(&attachment("abc")));
+    assert!(result.unwrap_err().msg.contains("10.1.0.3"));
+    assert_eq!(dir.names(), ["10.1.0.3", "lock"]);
+    assert!(!reserve(&dir, "10.1.0.3", "other"));
+    assert!(dir.store().locked(|locked| locked.keep_only(&[])).is_err());
+}
