@@ -1,0 +1,381 @@
+//! `bridge`: a veth pair whose host end is a port of a bridge on the host.
+//!
+//! ```json
+//! {
+//!   "cniVersion": "1.1.0", "name": "dbnet", "type": "bridge", "bridge": "cni0", "isDefaultGateway": true,
+//!   "ipam": { "type": "host-local", "subnet": "10.1.0.0/16" }
+//! }
+//! ```
+//!
+//! It makes the bridge if there is none, and with `isGateway` puts the gateway's address on it. Without `ipam` the
+//! container gets an interface with no address.
+//!
+//! DEL removes the pair, then releases the addresses; GC does the same for what is not valid. The bridge, its address
+//! and the host's forwarding stay, as with the reference: other containers use them.
+
+mod host;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use serde::Deserialize;
+
+use crate::cni::conf::requested_mac;
+use crate::cni::request::Verb;
+use crate::cni::success::{Interface, Route, Success};
+use crate::error::{Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::{Batch, Link, LinkChange, Port, Rtnl};
+use crate::kernel::sysctl;
+use crate::names::{Attachment, IfName};
+use crate::plugin::{Context, Plugin};
+use crate::steps::undo::{Failures, Undo};
+use crate::steps::{configure, delegate, forwarding, verify, veth};
+
+/// How long the bridge may take to forward for a new port. It does so some hundred microseconds after both ends are up;
+/// a bridge with spanning tree takes up to 30 s, and the reference gives up after this time, too.
+const PORT_LIMIT: Duration = Duration::from_millis(2550);
+
+/// How long to wait for another ADD that takes back a bridge; that takes the kernel some 20 ms.
+const LOCK_LIMIT: Duration = Duration::from_millis(250);
+
+/// The index of the container's interface in our results.
+const CONTAINER: u32 = 2;
+
+#[derive(Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Bridge {
+    bridge: String,
+    /// The bridge is the gateway of the containers.
+    is_gateway: bool,
+    /// It is, and they have their default route through it.
+    is_default_gateway: bool,
+    /// Another address of the same family on the bridge makes way for the gateway's.
+    force_address: bool,
+    ip_masq: bool,
+    ip_masq_backend: String,
+    /// Of both ends, and of a bridge that is made now, in bytes; 0 and less leave it to the kernel.
+    mtu: i32,
+    hairpin_mode: bool,
+    promisc_mode: bool,
+    vlan: i32,
+    vlan_trunk: Vec<VlanTrunk>,
+    preserve_default_vlan: bool,
+    macspoofchk: bool,
+    /// Detect duplicates of IPv6 addresses in the container. The key is written in lower case.
+    #[serde(rename = "enabledad")]
+    enable_dad: bool,
+    disable_container_interface: bool,
+    port_isolation: bool,
+}
+
+#[derive(Deserialize)]
+struct VlanTrunk {}
+
+impl Default for Bridge {
+    fn default() -> Self {
+        Self {
+            bridge: "cni0".into(),
+            is_gateway: false,
+            is_default_gateway: false,
+            force_address: false,
+            ip_masq: false,
+            ip_masq_backend: String::new(),
+            mtu: 0,
+            hairpin_mode: false,
+            promisc_mode: false,
+            vlan: 0,
+            vlan_trunk: Vec::new(),
+            preserve_default_vlan: false,
+            macspoofchk: false,
+            enable_dad: false,
+            disable_container_interface: false,
+            port_isolation: false,
+        }
+    }
+}
+
+impl Plugin for Bridge {
+    fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
+        let bridge_name = self.validate(cx)?;
+        let mac = requested_mac(&cx.request.json, &cx.request.args)?;
+        let host = Rtnl::open()?;
+        // As long as we hold it, nobody takes back a bridge that we are about to use.
+        let in_use = NetNs::own()?.lock_shared(LOCK_LIMIT)?;
+        let mut undo = Undo::default();
+
+        let mut success = delegate::add_ipam(cx, at, &mut undo)?;
+        let gateways = self.plan_gateways(&mut success);
+        let bridge = host::ensure_bridge(
+            &host,
+            in_use.as_ref(),
+            &bridge_name,
+            &self.new_bridge(),
+            &mut undo,
+        )?;
+        host::ensure_addresses(
+            &host,
+            in_use.as_ref(),
+            &bridge,
+            &gateways,
+            self.force_address,
+            &mut undo,
+        )?;
+        forwarding::enable(gateways.iter().map(IpNet::addr))?;
+
+        let new = veth::NewPair {
+            network: &cx.request.network,
+            at,
+            mtu: self.mtu(),
+            mac,
+            master: Some(bridge.index),
+        };
+        let pair = veth::create(&host, netns, &new)?;
+        let (host, host_index) = (&host, pair.host.index);
+        undo.push("remove the veth pair", move || host.del_link(host_index));
+        self.set_up_port(cx, at, host, &pair.host)?;
+        self.set_up_container(cx, at, netns, pair.container_index, &success)?;
+        if !self.disable_container_interface {
+            wait_until_forwarding(host, &pair.host)?;
+        }
+
+        success.interfaces = interfaces(cx, at, &bridge, &pair);
+        success.override_dns(&cx.request.conf.dns);
+        undo.keep();
+        Ok(success)
+    }
+
+    fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
+        // The interface first: an address must not be given to the next container while this one still uses it.
+        let mut failures = Failures::default();
+        failures.note(veth::remove(cx, at, netns));
+        failures.note(delegate::call_ipam(cx, &Verb::Del(at.clone())));
+        failures.into_result()
+    }
+
+    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
+        let bridge_name = self.validate(cx)?;
+        delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
+        let result = cx.request.required_prev_result()?;
+        let rtnl = netns.rtnl()?;
+        let (index, link) = verify::interface(cx, at, &rtnl, &result)?;
+        if !link.up && !self.disable_container_interface {
+            return Err(Error::internal(format!("interface {} is down", at.ifname)));
+        }
+        verify::addresses(&rtnl, &link, &result, index)?;
+        verify::routes(&rtnl, &result)?;
+
+        let host = Rtnl::open()?;
+        let bridge = host::existing_bridge(&host, &bridge_name)?
+            .ok_or_else(|| Error::internal(format!("bridge {bridge_name} not found")))?;
+        if !bridge.up {
+            return Err(Error::internal(format!("bridge {bridge_name} is down")));
+        }
+        self.check_port(&bridge, &veth::host_end(&host, &link, &at.ifname)?)?;
+        let mut own =
+            Success { ips: result.ips_of(index).cloned().collect(), ..Success::default() };
+        verify::host_addresses(&host, &bridge, &self.plan_gateways(&mut own))
+    }
+
+    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
+        let mut failures = Failures::default();
+        failures.note(veth::collect_garbage(cx, keep));
+        failures.note(delegate::call_ipam(cx, &Verb::Gc(keep.to_vec())));
+        failures.into_result()
+    }
+
+    fn status(&self, cx: &Context<'_>) -> Result<()> {
+        let bridge_name = self.validate(cx)?;
+        host::existing_bridge(&Rtnl::open()?, &bridge_name).map_err(Error::into_not_available)?;
+        delegate::call_ipam(cx, &Verb::Status)
+    }
+}
+
+impl Bridge {
+    fn validate(&self, cx: &Context<'_>) -> Result<IfName> {
+        let is_l3 = !cx.request.conf.ipam.kind.is_empty();
+        let refused = [
+            (self.ip_masq, "ipMasq: true is not supported yet"),
+            (self.vlan != 0, "vlan is not supported yet"),
+            (!self.vlan_trunk.is_empty(), "vlanTrunk is not supported yet"),
+            (self.preserve_default_vlan, "preserveDefaultVlan: true is not supported yet"),
+            (self.macspoofchk, "macspoofchk: true is not supported yet"),
+            (
+                self.hairpin_mode && self.promisc_mode,
+                "cannot set hairpinMode and promiscMode at the same time",
+            ),
+            (
+                self.disable_container_interface && is_l3,
+                "cannot use IPAM when disableContainerInterface is set",
+            ),
+        ];
+        if let Some((_, why)) = refused.iter().find(|(is_refused, _)| *is_refused) {
+            return Err(Error::config(*why));
+        }
+        if !matches!(self.ip_masq_backend.as_str(), "" | "iptables" | "nftables") {
+            return Err(Error::config(format!(
+                "ipMasqBackend: unknown backend {:?}",
+                self.ip_masq_backend
+            )));
+        }
+        IfName::new(self.bridge.as_str()).map_err(|error| Error::config(format!("bridge: {error}")))
+    }
+
+    fn mtu(&self) -> Option<u32> {
+        u32::try_from(self.mtu).ok().filter(|mtu| *mtu > 0)
+    }
+
+    fn new_bridge(&self) -> host::NewBridge {
+        host::NewBridge { mtu: self.mtu(), promiscuous: self.promisc_mode }
+    }
+
+    fn is_gateway(&self) -> bool {
+        self.is_gateway || self.is_default_gateway
+    }
+
+    /// Completes the result of IPAM: whose the addresses are, the gateways, the default routes. Returns what the bridge
+    /// is to have.
+    fn plan_gateways(&self, success: &mut Success) -> Vec<IpNet> {
+        let mut on_bridge = Vec::new();
+        for ip in &mut success.ips {
+            ip.interface = Some(CONTAINER);
+            if !self.is_gateway() {
+                continue;
+            }
+            let gateway = *ip.gateway.get_or_insert_with(|| first_host(ip.address));
+            let net = IpNet::new(gateway, ip.address.prefix_len());
+            on_bridge.extend(net.ok().filter(|net| !on_bridge.contains(net)));
+            let has_default = success.routes.iter().any(|route| {
+                route.dst.prefix_len() == 0 && route.dst.addr().is_ipv4() == gateway.is_ipv4()
+            });
+            if self.is_default_gateway && !has_default {
+                success.routes.push(Route::default_via(gateway));
+            }
+        }
+        on_bridge
+    }
+
+    /// The host's end: deaf to router advertisements, told whose it is, and up.
+    fn set_up_port(
+        &self,
+        cx: &Context<'_>,
+        at: &Attachment,
+        host: &Rtnl,
+        port: &Link,
+    ) -> Result<()> {
+        veth::refuse_router_advertisements(&port.name)?;
+        let alias = veth::alias(&cx.request.network, at);
+        let mut batch = Batch::new();
+        let change = LinkChange {
+            up: Some(true),
+            alias: alias.as_deref(),
+            // A new port has neither.
+            hairpin: self.hairpin_mode.then_some(true),
+            isolated: self.port_isolation.then_some(true),
+            ..LinkChange::default()
+        };
+        batch.change_link(port.index, &port.name, &change);
+        host.commit(batch)
+    }
+
+    fn set_up_container(
+        &self,
+        cx: &Context<'_>,
+        at: &Attachment,
+        netns: &NetNs,
+        index: u32,
+        success: &Success,
+    ) -> Result<()> {
+        if self.disable_container_interface {
+            return Ok(());
+        }
+        let is_l3 = !cx.request.conf.ipam.kind.is_empty();
+        if is_l3 {
+            netns.run(|| self.set_sysctls(&at.ifname))?;
+        }
+        let interface =
+            configure::Interface { netns, rtnl: &netns.rtnl()?, name: &at.ifname, index };
+        let options = configure::Options {
+            detect_duplicates: self.enable_dad,
+            ..configure::Options::default()
+        };
+        configure::apply(&interface, success, &configure::routes(success, index), options)
+    }
+
+    /// Runs inside of the container's namespace. The neighbours are told of the addresses when the link comes up.
+    fn set_sysctls(&self, ifname: &str) -> Result<()> {
+        if self.enable_dad {
+            sysctl::set_if_possible(&format!("net/ipv6/conf/{ifname}/enhanced_dad"), "1")?;
+        }
+        let accept_dad = if self.enable_dad { "1" } else { "0" };
+        sysctl::set_if_possible(&format!("net/ipv6/conf/{ifname}/accept_dad"), accept_dad)?;
+        sysctl::set_if_possible(&format!("net/ipv4/conf/{ifname}/arp_notify"), "1")
+    }
+
+    fn check_port(&self, bridge: &Link, port: &Link) -> Result<()> {
+        let name = &port.name;
+        if port.master != Some(bridge.index) {
+            return Err(Error::internal(format!(
+                "interface {name} is not a port of bridge {}",
+                bridge.name
+            )));
+        }
+        let flags = port.port.unwrap_or_default();
+        if self.hairpin_mode && !flags.hairpin {
+            return Err(Error::internal(format!(
+                "port {name} of bridge {} is not in hairpin mode",
+                bridge.name
+            )));
+        }
+        if self.port_isolation && !flags.isolated {
+            return Err(Error::internal(format!(
+                "port {name} of bridge {} is not isolated",
+                bridge.name
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// The gateway of a subnet where nobody says: the first address after the network's own.
+fn first_host(net: IpNet) -> IpAddr {
+    match net.network() {
+        IpAddr::V4(network) => IpAddr::V4(u32::from(network).wrapping_add(1).into()),
+        IpAddr::V6(network) => IpAddr::V6(u128::from(network).wrapping_add(1).into()),
+    }
+}
+
+/// Frames that come before the port forwards are lost, and a lost ARP request costs its sender a second.
+fn wait_until_forwarding(host: &Rtnl, port: &Link) -> Result<()> {
+    let forwards = |link: &Link| link.port.is_some_and(|Port { forwarding, .. }| forwarding);
+    match host.wait_for_link(port.index, PORT_LIMIT, forwards)? {
+        Some(link) if forwards(&link) => Ok(()),
+        Some(link) => Err(Error::internal(format!(
+            "bridge port in error state: {} does not forward after {} ms",
+            link.name,
+            PORT_LIMIT.as_millis()
+        ))),
+        None => Err(Error::internal(format!("bridge port in error state: {} is gone", port.name))),
+    }
+}
+
+fn interfaces(
+    cx: &Context<'_>,
+    at: &Attachment,
+    bridge: &Link,
+    pair: &veth::Pair,
+) -> Vec<Interface> {
+    let interface = |name: &str, mac: String, sandbox: String| Interface {
+        name: name.into(),
+        mac,
+        sandbox,
+        ..Interface::default()
+    };
+    let bridge_mac = bridge.mac.map_or_else(String::new, |mac| mac.to_string());
+    vec![
+        interface(&bridge.name, bridge_mac, String::new()),
+        interface(&pair.host.name, pair.host_mac.to_string(), String::new()),
+        interface(&at.ifname, pair.container_mac.to_string(), cx.request.sandbox()),
+    ]
+}

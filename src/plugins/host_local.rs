@@ -1,0 +1,368 @@
+//! `host-local`: addresses out of ranges, reserved in files on this host.
+//!
+//! ```json
+//! {
+//!   "cniVersion": "1.1.0", "name": "mynet", "type": "bridge",
+//!   "ipam": {
+//!     "type": "host-local",
+//!     "ranges": [
+//!       [{ "subnet": "10.1.0.0/16", "rangeStart": "10.1.0.10", "rangeEnd": "10.1.3.255", "gateway": "10.1.0.1" }],
+//!       [{ "subnet": "fd00:1::/64" }]
+//!     ],
+//!     "routes": [{ "dst": "0.0.0.0/0" }],
+//!     "resolvConf": "/etc/resolv.conf",
+//!     "dataDir": "/var/lib/cni/networks"
+//!   }
+//! }
+//! ```
+//!
+//! ADD takes one address from each range set (a list of ranges), going round so that an address that was given back
+//! rests as long as possible. Of a range only `subnet` is required. `subnet`, `rangeStart`, `rangeEnd` and `gateway`
+//! may also stand in `ipam` itself: they are the first set then. `runtimeConfig.ipRanges` goes before both. Addresses
+//! are asked for with `IP` in CNI_ARGS, `args.cni.ips` and `runtimeConfig.ips`, all of which count.
+//!
+//! Reservations are files in `dataDir/<network>`, the same as the Go plugin's. DEL removes those of the attachment and
+//! needs nothing but the name of the network and `dataDir`; GC removes those of all attachments that are not valid any
+//! more. `lock` and `last_reserved_ip.N` stay. STATUS fails when a range set has no address left.
+
+mod config;
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::cni::request::Request;
+use crate::cni::success::{Ip, Success};
+use crate::error::{Code, Error, Result};
+use crate::ipam::store::Store;
+use crate::ipam::{allocate, check_not_exhausted};
+use crate::names::Attachment;
+use crate::plugin::{Context, Ipam};
+
+use config::Config;
+
+const DATA_DIR: &str = "/var/lib/cni/networks";
+
+/// What every verb needs. The rest is [`Config`], which DEL and GC do not look at: a mistake in it must not keep an
+/// address from being given back.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct HostLocal {
+    ipam: Option<Place>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Place {
+    data_dir: String,
+}
+
+impl Ipam for HostLocal {
+    fn add(&self, cx: &Context<'_>, at: &Attachment) -> Result<Success> {
+        let data_dir = self.data_dir()?;
+        let config = Config::read(cx.request)?;
+        let dns = config.dns()?;
+        let mut store = Store::open(data_dir, &cx.request.network)?;
+        let allocated =
+            store.locked(|locked| allocate(locked, &config.sets, &config.requested, at))?;
+        let ips = allocated
+            .into_iter()
+            .map(|it| Ip { address: it.address, gateway: Some(it.gateway), interface: None })
+            .collect();
+        Ok(Success { ips, routes: config.routes, dns, ..Success::default() })
+    }
+
+    fn del(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
+        match Store::open_if_exists(self.data_dir()?, &cx.request.network)? {
+            Some(mut store) => store.locked(|locked| locked.release(at)),
+            None => Ok(()),
+        }
+    }
+
+    fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
+        let data_dir = self.data_dir()?;
+        let config = Config::read(cx.request)?;
+        let held = match Store::open_if_exists(data_dir, &cx.request.network)? {
+            Some(mut store) => store.locked(|locked| Ok(locked.held_by(at)))?,
+            None => Vec::new(),
+        };
+        if held.is_empty() {
+            return Err(Error::internal(format!(
+                "host-local: Failed to find address added by container {}",
+                at.container_id
+            )));
+        }
+        for ip in addresses_in_prev_result(cx.request, at)? {
+            if config.sets.iter().any(|set| set.range_of(ip).is_some()) && !held.contains(&ip) {
+                return Err(Error::internal(format!(
+                    "host-local: Failed to find address added by container {}: {ip} is not reserved for it",
+                    at.container_id
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
+        match Store::open_if_exists(self.data_dir()?, &cx.request.network)? {
+            Some(mut store) => store.locked(|locked| locked.keep_only(keep)),
+            None => Ok(()),
+        }
+    }
+
+    fn status(&self, cx: &Context<'_>) -> Result<()> {
+        let data_dir = self.data_dir()?;
+        let config = Config::read(cx.request)?;
+        let is_ready = || {
+            config.dns()?;
+            Store::check_usable(data_dir, &cx.request.network)?;
+            let Some(mut store) = Store::open_if_exists(data_dir, &cx.request.network)? else {
+                return Ok(());
+            };
+            store.locked(|locked| {
+                config.sets.iter().try_for_each(|set| check_not_exhausted(locked, set))
+            })
+        };
+        is_ready().map_err(|error| Error { code: Code::NOT_AVAILABLE, ..error })
+    }
+}
+
+impl HostLocal {
+    fn data_dir(&self) -> Result<&Path> {
+        let Some(ipam) = &self.ipam else {
+            return Err(Error::config("IPAM config missing 'ipam' key"));
+        };
+        let data_dir = if ipam.data_dir.is_empty() { DATA_DIR } else { ipam.data_dir.as_str() };
+        Ok(Path::new(data_dir))
+    }
+}
+
+/// The addresses of our interface, and those that no interface has yet.
+fn addresses_in_prev_result(request: &Request, at: &Attachment) -> Result<Vec<IpAddr>> {
+    let Some(prev_result) = request.prev_result()? else { return Ok(Vec::new()) };
+    let ours = prev_result.interface_index(&at.ifname, &request.sandbox());
+    let is_ours = |ip: &&Ip| ip.interface.is_none_or(|index| Some(index as usize) == ours);
+    Ok(prev_result.ips.iter().filter(is_ours).map(|ip| ip.address.addr()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::fs;
+
+    use crate::ipam::store::tests::TempDir;
+    use crate::plugin::{Namespace, ipam_entry};
+
+    use super::*;
+
+    const PLUGIN: crate::plugin::Entry = ipam_entry::<HostLocal>("host-local", "");
+
+    /// One call; `ipam` and `more` are the insides of JSON objects.
+    fn call(
+        command: &str,
+        dir: &TempDir,
+        ipam: &str,
+        more: &str,
+        args: &str,
+    ) -> Result<Option<Success>> {
+        let stdin = format!(
+            r#"{{"cniVersion":"1.1.0","name":"net","ipam":{{"dataDir":{:?},{ipam}}}{more}}}"#,
+            dir.path()
+        );
+        call_with(command, &stdin, args)
+    }
+
+    fn call_with(command: &str, stdin: &str, args: &str) -> Result<Option<Success>> {
+        let env = |name: &str| match name {
+            "CNI_CONTAINERID" => Some(OsString::from("abc")),
+            "CNI_NETNS" => Some("/run/netns/abc".into()),
+            "CNI_IFNAME" => Some("eth0".into()),
+            "CNI_PATH" => Some("/opt/cni/bin".into()),
+            "CNI_ARGS" => Some(args.into()),
+            _ => None,
+        };
+        let request = Request::read(command, env, stdin.as_bytes()).map_err(|it| it.error)?;
+        let cx = Context { request: &request, namespace: &Namespace::NotGiven, plugins: &[] };
+        (PLUGIN.run)(&cx, &request.verb)
+    }
+
+    fn add(dir: &TempDir, ipam: &str, more: &str, args: &str) -> Result<String> {
+        let success = call("ADD", dir, ipam, more, args)?.unwrap();
+        let show = |ip: &Ip| format!("{} via {}", ip.address, ip.gateway.unwrap());
+        Ok(success.ips.iter().map(show).collect::<Vec<_>>().join(", "))
+    }
+
+    const SUBNET: &str = r#""subnet":"10.1.0.0/16""#;
+
+    #[test]
+    fn sets_come_from_three_places_in_order() {
+        let dir = TempDir::new();
+        let ipam = r#""subnet":"10.1.0.0/16","rangeStart":"10.1.2.3","gateway":"10.1.9.9",
+            "ranges":[[{"subnet":"10.2.0.0/16"}]]"#;
+        let more = r#","runtimeConfig":{"ipRanges":[[{"subnet":"fd00::/64"}]]}"#;
+        assert_eq!(
+            add(&dir, ipam, more, "").unwrap(),
+            "fd00::2/64 via fd00::1, 10.1.2.3/16 via 10.1.9.9, 10.2.0.2/16 via 10.2.0.1"
+        );
+        assert_eq!(dir.read("last_reserved_ip.1"), "10.1.2.3");
+        assert_eq!(dir.read("10.1.2.3"), "abc\r\neth0");
+    }
+
+    #[test]
+    fn requests_from_all_places_count_once() {
+        let dir = TempDir::new();
+        let ipam = r#""ranges":[[{"subnet":"10.1.0.0/16"}],[{"subnet":"10.2.0.0/16"}],[{"subnet":"fd00::/64"}]]"#;
+        let more = r#","args":{"cni":{"ips":["10.2.0.8/8","10.1.0.7"]}},"runtimeConfig":{"ips":["fd00:0::9"]}"#;
+        assert_eq!(
+            add(&dir, ipam, more, "IP=10.1.0.7/16").unwrap(),
+            "10.1.0.7/16 via 10.1.0.1, 10.2.0.8/16 via 10.2.0.1, fd00::9/64 via fd00::1"
+        );
+    }
+
+    #[test]
+    fn routes_and_dns_are_in_the_result() {
+        let dir = TempDir::new();
+        let resolv_conf = dir.path().join("resolv.conf");
+        fs::write(&resolv_conf, "nameserver 10.0.0.53\n").unwrap();
+        let ipam = format!(
+            r#"{SUBNET},"resolvConf":{resolv_conf:?},"routes":[{{"dst":"0.0.0.0/0","mtu":9}}]"#
+        );
+        let success = call("ADD", &dir, &ipam, "", "").unwrap().unwrap();
+        assert_eq!(success.dns.nameservers, ["10.0.0.53"]);
+        assert_eq!(
+            (success.routes[0].dst.to_string().as_str(), success.routes[0].mtu),
+            ("0.0.0.0/0", 9)
+        );
+        assert!(success.interfaces.is_empty() && success.ips[0].interface.is_none());
+    }
+
+    #[test]
+    fn mistakes_are_named_before_anything_is_created() {
+        let dir = TempDir::new();
+        let cases = [
+            (r#""x":1"#, "", 7, "no IP ranges specified"),
+            (
+                r#""subnet":"10.1.0.0/32""#,
+                "",
+                7,
+                "invalid range set 0: Network 10.1.0.0/32 too small to allocate from",
+            ),
+            (
+                r#""subnet":"10.1.0.0/16","resolvConf":"/nonexistent""#,
+                "",
+                5,
+                "cannot read resolvConf /nonexistent: ",
+            ),
+            (
+                SUBNET,
+                "IP=x",
+                4,
+                r#"ARGS: error parsing value of pair "IP=x": invalid IP address: x"#,
+            ),
+            (
+                r#""rangeStart":"x""#,
+                "",
+                6,
+                "cannot read network configuration: ipam.rangeStart: invalid IP address: x",
+            ),
+        ];
+        for (ipam, args, code, expected) in cases {
+            let error = add(&dir, ipam, "", args).unwrap_err();
+            assert_eq!(error.code, Code(code), "{ipam}: {error}");
+            assert!(error.msg.starts_with(expected), "{ipam}: {error}");
+        }
+        let old =
+            r#","cniVersion":"0.2.0","runtimeConfig":{"ipRanges":[[{"subnet":"10.2.0.0/16"}]]}"#;
+        assert_eq!(
+            add(&dir, SUBNET, old, "").unwrap_err().msg,
+            "CNI version 0.2.0 does not support more than 1 address per family"
+        );
+        assert!(!dir.network_dir().exists());
+    }
+
+    #[test]
+    fn ipam_is_required() {
+        for ipam in ["", r#","ipam":null"#] {
+            for command in ["ADD", "DEL", "CHECK", "STATUS"] {
+                let stdin = format!(r#"{{"cniVersion":"1.1.0","name":"net"{ipam}}}"#);
+                let error = call_with(command, &stdin, "").unwrap_err();
+                assert_eq!(error, Error::config("IPAM config missing 'ipam' key"), "{command}");
+            }
+        }
+    }
+
+    #[test]
+    fn del_needs_only_the_place_and_creates_nothing() {
+        let dir = TempDir::new();
+        call("DEL", &dir, SUBNET, "", "").unwrap();
+        assert!(!dir.network_dir().exists());
+        add(&dir, SUBNET, "", "").unwrap();
+        call("DEL", &dir, r#""ranges":5,"resolvConf":"/nonexistent""#, "", "").unwrap();
+        assert_eq!(dir.names(), ["last_reserved_ip.0", "lock"]);
+        call("DEL", &dir, SUBNET, "", "").unwrap();
+    }
+
+    #[test]
+    fn check_finds_what_is_missing() {
+        let dir = TempDir::new();
+        let not_found = "host-local: Failed to find address added by container abc";
+        let check = |more: &str| call("CHECK", &dir, SUBNET, more, "").err().map(|error| error.msg);
+        assert_eq!(check("").as_deref(), Some(not_found));
+        add(&dir, SUBNET, "", "").unwrap();
+        assert_eq!(check(""), None);
+        let prev = |ip: &str, index: &str| {
+            format!(
+                r#","prevResult":{{"cniVersion":"1.1.0","interfaces":[{{"name":"cni0"}},
+                {{"name":"eth0","sandbox":"/run/netns/abc"}}],"ips":[{{"address":"{ip}/16"{index}}}]}}"#
+            )
+        };
+        let on = |index: u32| format!(r#","interface":{index}"#);
+        for (ip, index) in [("10.1.0.2", on(1)), ("10.1.0.3", on(0)), ("10.2.0.3", on(1))] {
+            assert_eq!(check(&prev(ip, &index)), None, "{ip} {index}");
+        }
+        for index in [on(1), String::new()] {
+            assert_eq!(
+                check(&prev("10.1.0.3", &index)).unwrap(),
+                format!("{not_found}: 10.1.0.3 is not reserved for it")
+            );
+        }
+    }
+
+    #[test]
+    fn garbage_is_collected() {
+        let dir = TempDir::new();
+        add(&dir, SUBNET, "", "").unwrap();
+        dir.write("10.1.0.9", "gone\r\neth0");
+        let valid = r#","cni.dev/valid-attachments":[{"containerID":"abc","ifname":"eth0"}]"#;
+        call("GC", &dir, r#""ranges":5"#, valid, "").unwrap();
+        assert_eq!(dir.names(), ["10.1.0.2", "last_reserved_ip.0", "lock"]);
+        call("GC", &dir, SUBNET, r#","cni.dev/valid-attachments":[]"#, "").unwrap();
+        assert_eq!(dir.names(), ["last_reserved_ip.0", "lock"]);
+    }
+
+    #[test]
+    fn status_says_whether_an_add_could_succeed() {
+        let dir = TempDir::new();
+        let status = |ipam: &str| {
+            let result = call("STATUS", &dir, ipam, "", "");
+            result.map_or_else(|error| (error.code.0, error.msg), |_| (0, String::new()))
+        };
+        let small = r#""ranges":[[{"subnet":"fd00::/64"}],[{"subnet":"10.1.0.0/30"}]]"#;
+        assert_eq!(status(small).0, 0);
+        assert!(!dir.network_dir().exists());
+        add(&dir, small, "", "").unwrap();
+        let exhausted = "no IP addresses available in range set: 10.1.0.1-10.1.0.2";
+        assert_eq!(status(small), (50, exhausted.into()));
+        assert_eq!(status(SUBNET).0, 0);
+        assert_eq!(status(r#""subnet":"10.1.0.0/31""#).0, 7);
+        assert_eq!(status(r#""subnet":"10.1.0.0/16","resolvConf":"/nonexistent""#).0, 50);
+        fs::write(dir.path().join("file"), "").unwrap();
+        let in_the_way = format!(
+            r#"{{"cniVersion":"1.1.0","name":"net","ipam":{{{SUBNET},"dataDir":"{}/file"}}}}"#,
+            dir.path().display()
+        );
+        assert_eq!(call_with("STATUS", &in_the_way, "").unwrap_err().code, Code::NOT_AVAILABLE);
+        assert_eq!(call_with("DEL", &in_the_way, ""), Ok(None));
+    }
+}

@@ -1,0 +1,102 @@
+//! `loopback`: brings the container's `lo` up.
+//!
+//! ```json
+//! { "cniVersion": "1.1.0", "name": "lo", "type": "loopback" }
+//! ```
+//!
+//! CNI_IFNAME does not matter, the interface is always `lo`. DEL takes it down again; nothing outlives the namespace,
+//! so GC has nothing to do.
+
+use serde::Deserialize;
+
+use crate::cni::success::{Interface, Ip, Success};
+use crate::error::{Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
+use crate::names::Attachment;
+use crate::plugin::{Context, Plugin};
+
+const LO: &str = "lo";
+
+/// It has no keys of its own.
+#[derive(Deserialize)]
+pub struct Loopback {}
+
+impl Plugin for Loopback {
+    fn add(&self, cx: &Context<'_>, _: &Attachment, netns: &NetNs) -> Result<Success> {
+        let prev_result = cx.request.prev_result()?;
+        let rtnl = netns.rtnl()?;
+        let lo = find(&rtnl)?;
+        set_up(&rtnl, &lo, true)?;
+        let result = finish(cx, &rtnl, &lo, prev_result);
+        if result.is_err() && !lo.up {
+            set_up(&rtnl, &lo, false)?;
+        }
+        result
+    }
+
+    fn del(&self, _: &Context<'_>, _: &Attachment, netns: Option<&NetNs>) -> Result<()> {
+        let Some(netns) = netns else { return Ok(()) };
+        let rtnl = netns.rtnl()?;
+        set_up(&rtnl, &find(&rtnl)?, false)
+    }
+
+    fn check(&self, _: &Context<'_>, _: &Attachment, netns: &NetNs) -> Result<()> {
+        match find(&netns.rtnl()?)? {
+            lo if lo.up => Ok(()),
+            _ => Err(Error::internal("loopback interface is down")),
+        }
+    }
+
+    fn gc(&self, _: &Context<'_>, _: &[Attachment]) -> Result<()> {
+        Ok(())
+    }
+
+    fn status(&self, _: &Context<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn find(rtnl: &Rtnl) -> Result<Link> {
+    rtnl.link(LO)?.ok_or_else(|| Error::internal("interface lo not found in the container"))
+}
+
+fn set_up(rtnl: &Rtnl, lo: &Link, up: bool) -> Result<()> {
+    let mut batch = Batch::new();
+    batch.change_link(lo.index, LO, &LinkChange { up: Some(up), ..LinkChange::default() });
+    rtnl.commit(batch)
+}
+
+/// A result that came in goes out again; the first plugin of a chain describes `lo` itself.
+fn finish(
+    cx: &Context<'_>,
+    rtnl: &Rtnl,
+    lo: &Link,
+    prev_result: Option<Success>,
+) -> Result<Success> {
+    let addresses = rtnl.addresses(lo.index)?;
+    if let Some(other) = addresses.iter().find(|address| !address.net.addr().is_loopback()) {
+        return Err(Error::internal(format!(
+            "loopback interface has a non-loopback address {}",
+            other.net
+        )));
+    }
+    if let Some(prev_result) = prev_result {
+        return Ok(prev_result);
+    }
+    let first = |is_v4: bool| {
+        let mut nets = addresses.iter().map(|address| address.net);
+        let address = nets.find(|net| net.addr().is_ipv4() == is_v4)?;
+        Some(Ip { address, gateway: None, interface: Some(0) })
+    };
+    Ok(Success {
+        interfaces: vec![Interface {
+            name: LO.into(),
+            mac: "00:00:00:00:00:00".into(),
+            sandbox: cx.request.sandbox(),
+            ..Interface::default()
+        }],
+        ips: [first(true), first(false)].into_iter().flatten().collect(),
+        ..Success::default()
+    })
+}

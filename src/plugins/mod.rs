@@ -1,0 +1,25 @@
+//! The table of plugins. Adding one is a file beside this one, its `mod` line and its line in the table.
+
+mod bridge;
+mod host_local;
+mod loopback;
+mod static_ipam;
+mod veth;
+
+use crate::plugin::{Entry, entry, ipam_entry};
+
+/// Every plugin, in the order in which it is listed.
+pub const PLUGINS: &[Entry] = &[
+    entry::<bridge::Bridge>("bridge", "a veth pair whose host end is a port of a bridge"),
+    entry::<veth::Veth>(
+        "veth",
+        "a routed veth pair between host and container; without ipam a plain one",
+    ),
+    entry::<veth::Veth>("ptp", "the same as veth, by the reference's name"),
+    entry::<loopback::Loopback>("loopback", "the container's lo interface"),
+    ipam_entry::<host_local::HostLocal>(
+        "host-local",
+        "addresses out of ranges, reserved in files on this host",
+    ),
+    ipam_entry::<static_ipam::Static>("static", "addresses written in the configuration"),
+];

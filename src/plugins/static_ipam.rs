@@ -1,0 +1,341 @@
+//! `static`: addresses that are written in the configuration. It keeps no state.
+//!
+//! ```json
+//! {
+//!   "cniVersion": "1.1.0", "name": "mynet", "type": "veth",
+//!   "ipam": {
+//!     "type": "static",
+//!     "addresses": [
+//!       { "address": "10.10.0.1/24", "gateway": "10.10.0.254" },
+//!       { "address": "3ffe:ffff:0:1ff::1/64", "gateway": "3ffe:ffff::1" }
+//!     ],
+//!     "routes": [{ "dst": "0.0.0.0/0" }],
+//!     "dns": { "nameservers": ["10.10.0.254"] }
+//!   }
+//! }
+//! ```
+//!
+//! `IP` in CNI_ARGS (prefixes with `,` between them) adds addresses; `args.cni.ips` replaces them all, and
+//! `runtimeConfig.ips` those again. `GATEWAY` in CNI_ARGS (addresses with `,` between them) is the gateway of those
+//! addresses in whose subnet it is, unless the configuration gives them one. Nobody looks whether an address is in
+//! use elsewhere. There is nothing to remove, so DEL and GC have nothing to do.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::Deserialize;
+
+use crate::cni::args::Args;
+use crate::cni::request::Request;
+use crate::cni::success::{Dns, Ip, Route, Success};
+use crate::cni::text;
+use crate::cni::version::Version;
+use crate::error::{Code, Error, Result};
+use crate::names::Attachment;
+use crate::plugin::{Context, Ipam};
+
+/// DEL succeeds whatever the configuration is, so it is read by those verbs that need it.
+#[derive(Debug, Default, Deserialize)]
+pub struct Static {}
+
+impl Ipam for Static {
+    fn add(&self, cx: &Context<'_>, _: &Attachment) -> Result<Success> {
+        let Config { addresses, routes, dns } = Config::read(cx.request)?;
+        let ips = addresses
+            .into_iter()
+            .map(|it| Ip { address: it.net, gateway: it.gateway, interface: None })
+            .collect();
+        Ok(Success { ips, routes, dns, ..Success::default() })
+    }
+
+    fn del(&self, _: &Context<'_>, _: &Attachment) -> Result<()> {
+        Ok(())
+    }
+
+    fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
+        let config = Config::read(cx.request)?;
+        let prev_result = cx.request.required_prev_result()?;
+        for Address { net, gateway } in config.addresses {
+            let mut found = prev_result.ips.iter().filter(|ip| ip.address == net).peekable();
+            let what = match found.peek() {
+                None => format!("address {net}"),
+                Some(_) => match gateway {
+                    Some(gateway) if found.all(|ip| ip.gateway != Some(gateway)) => {
+                        format!("gateway {gateway} of address {net}")
+                    }
+                    _ => continue,
+                },
+            };
+            return Err(Error::internal(format!(
+                "static: Failed to find {what} in the result for interface {}",
+                at.ifname
+            )));
+        }
+        Ok(())
+    }
+
+    fn gc(&self, _: &Context<'_>, _: &[Attachment]) -> Result<()> {
+        Ok(())
+    }
+
+    fn status(&self, cx: &Context<'_>) -> Result<()> {
+        Config::read(cx.request).map(drop)
+    }
+}
+
+/// The configuration, checked, with what the runtime wants otherwise.
+#[derive(Debug)]
+struct Config {
+    addresses: Vec<Address>,
+    routes: Vec<Route>,
+    dns: Dns,
+}
+
+#[derive(Debug, PartialEq)]
+struct Address {
+    net: IpNet,
+    gateway: Option<IpAddr>,
+}
+
+/// The keys as they are written.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Keys {
+    ipam: Option<IpamKeys>,
+    runtime_config: Ips,
+    args: ArgsKey,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct IpamKeys {
+    addresses: Vec<AddressKeys>,
+    routes: Vec<Route>,
+    dns: Dns,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct AddressKeys {
+    address: String,
+    #[serde(deserialize_with = "text::optional_ip")]
+    gateway: Option<IpAddr>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ArgsKey {
+    cni: Ips,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Ips {
+    ips: Vec<String>,
+}
+
+impl Config {
+    fn read(request: &Request) -> Result<Self> {
+        let Keys { ipam, runtime_config, args } = request.json.read("network configuration")?;
+        let Some(IpamKeys { addresses, routes, dns }) = ipam else {
+            return Err(Error::config("IPAM config missing 'ipam' key"));
+        };
+        let from_env = Args::parse(&request.args)?;
+        let env_ips: Vec<&str> = from_env.ip.map_or_else(Vec::new, |ips| ips.split(',').collect());
+        let wanted = "the 'ip' field is expected to be";
+        let env_ips = parse_all(&env_ips, Code::INVALID_ENVIRONMENT, wanted)?;
+        let wanted = "an entry in the 'ips' field is NOT";
+        let args_ips = parse_all(&args.cni.ips, Code::INVALID_CONFIG, wanted)?;
+        let runtime_ips = parse_all(&runtime_config.ips, Code::INVALID_CONFIG, wanted)?;
+        let mut replacing = [runtime_ips, args_ips].into_iter().filter(|ips| !ips.is_empty());
+        let mut addresses = match replacing.next() {
+            Some(ips) => ips,
+            None => configured(addresses, env_ips)?,
+        };
+        set_gateways(&mut addresses, from_env.gateway.unwrap_or_default())?;
+        let v4_count = addresses.iter().filter(|it| it.net.addr().is_ipv4()).count();
+        if request.version < Version::V0_3_0 && (v4_count > 1 || addresses.len() - v4_count > 1) {
+            return Err(Error::config(format!(
+                "CNI version {} does not support more than 1 address per family",
+                request.version
+            )));
+        }
+        Ok(Self { addresses, routes, dns })
+    }
+}
+
+/// What is configured is looked at only where nothing replaces it.
+fn configured(keys: Vec<AddressKeys>, env_ips: Vec<Address>) -> Result<Vec<Address>> {
+    let mut addresses = Vec::with_capacity(keys.len() + env_ips.len());
+    for AddressKeys { address, gateway } in keys {
+        let net = parse(&address, Code::INVALID_CONFIG, "the 'address' field is expected to be")?;
+        addresses.push(Address { net, gateway });
+    }
+    addresses.extend(env_ips);
+    Ok(addresses)
+}
+
+fn parse_all(texts: &[impl AsRef<str>], code: Code, wanted: &str) -> Result<Vec<Address>> {
+    let parse = |text: &str| Ok(Address { net: parse(text.trim(), code, wanted)?, gateway: None });
+    texts.iter().map(|text| parse(text.as_ref())).collect()
+}
+
+fn parse(text: &str, code: Code, wanted: &str) -> Result<IpNet> {
+    text::parse_cidr(text)
+        .map_err(|_| Error::new(code, format!("{wanted} in CIDR notation, got: '{text}'")))
+}
+
+/// Of several gateways in the subnet of an address the last is taken.
+fn set_gateways(addresses: &mut [Address], gateways: &str) -> Result<()> {
+    let mut without: Vec<&mut Address> =
+        addresses.iter_mut().filter(|it| it.gateway.is_none()).collect();
+    for text in gateways.split(',').map(str::trim).filter(|_| !gateways.is_empty()) {
+        let gateway = text::parse_ip(text).map_err(|_| {
+            Error::new(Code::INVALID_ENVIRONMENT, format!("invalid gateway address: {text}"))
+        })?;
+        for address in without.iter_mut().filter(|it| it.net.contains(&gateway)) {
+            address.gateway = Some(gateway);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use crate::plugin::Namespace;
+
+    use super::*;
+
+    /// What is in `"ipam"`, what follows it, CNI_ARGS.
+    fn request(command: &str, ipam: &str, more: &str, args: &str) -> Request {
+        let stdin =
+            format!(r#"{{"cniVersion":"1.1.0","name":"net","type":"x","ipam":{ipam}{more}}}"#);
+        let env = |name: &str| match name {
+            "CNI_CONTAINERID" => Some(OsString::from("abc")),
+            "CNI_NETNS" => Some("/run/netns/abc".into()),
+            "CNI_IFNAME" => Some("eth0".into()),
+            "CNI_ARGS" => Some(args.into()),
+            _ => None,
+        };
+        Request::read(command, env, stdin.as_bytes()).unwrap()
+    }
+
+    fn addresses(ipam: &str, more: &str, args: &str) -> Result<String> {
+        let config = Config::read(&request("ADD", ipam, more, args))?;
+        let show = |it: &Address| match it.gateway {
+            Some(gateway) => format!("{} via {gateway}", it.net),
+            None => it.net.to_string(),
+        };
+        Ok(config.addresses.iter().map(show).collect::<Vec<_>>().join(", "))
+    }
+
+    const TWO: &str = r#"{"addresses":[{"address":"10.0.0.5/24","gateway":"10.0.0.1"},{"address":"fd00::5/64"}]}"#;
+
+    #[test]
+    fn addresses_come_from_four_places() {
+        let args_ips = r#","args":{"cni":{"ips":["10.2.0.1/16"]}}"#;
+        let both_ips =
+            r#","args":{"cni":{"ips":["10.2.0.1/16"]}},"runtimeConfig":{"ips":["10.3.0.1/16"]}"#;
+        let cases = [
+            ("{}", "", "", ""),
+            (TWO, "", "", "10.0.0.5/24 via 10.0.0.1, fd00::5/64"),
+            (
+                TWO,
+                "",
+                "IP=10.1.0.1/8, 10.1.0.2/8",
+                "10.0.0.5/24 via 10.0.0.1, fd00::5/64, 10.1.0.1/8, 10.1.0.2/8",
+            ),
+            (
+                TWO,
+                "",
+                "GATEWAY=10.0.0.9,fd00::1",
+                "10.0.0.5/24 via 10.0.0.1, fd00::5/64 via fd00::1",
+            ),
+            (
+                "{}",
+                "",
+                "IP=10.1.0.1/24;GATEWAY=10.1.0.7,10.1.0.8,10.2.0.1",
+                "10.1.0.1/24 via 10.1.0.8",
+            ),
+            (TWO, args_ips, "IP=10.1.0.1/8", "10.2.0.1/16"),
+            (TWO, both_ips, "GATEWAY=10.3.0.9", "10.3.0.1/16 via 10.3.0.9"),
+            (r#"{"addresses":[{"address":"replaced"}]}"#, both_ips, "", "10.3.0.1/16"),
+        ];
+        for (ipam, more, args, expected) in cases {
+            assert_eq!(addresses(ipam, more, args).unwrap(), expected, "{ipam} {more} {args}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let cases = [
+            ("null", "", "", 7, "IPAM config missing 'ipam' key"),
+            (
+                r#"{"addresses":[{"address":"10.0.0.5"}]}"#,
+                "",
+                "",
+                7,
+                "the 'address' field is expected to be in CIDR notation, got: '10.0.0.5'",
+            ),
+            (
+                TWO,
+                "",
+                "IP=10.0.0.5",
+                4,
+                "the 'ip' field is expected to be in CIDR notation, got: '10.0.0.5'",
+            ),
+            (TWO, "", "GATEWAY=x", 4, "invalid gateway address: x"),
+            (
+                TWO,
+                r#","runtimeConfig":{"ips":["10.0.0.5"]}"#,
+                "",
+                7,
+                "an entry in the 'ips' field is NOT in CIDR notation, got: '10.0.0.5'",
+            ),
+            (
+                r#"{"addresses":[{"address":"10.0.0.5/8"},{"address":"10.0.0.6/8"}]}"#,
+                r#","cniVersion":"0.2.0""#,
+                "",
+                7,
+                "CNI version 0.2.0 does not support more than 1 address per family",
+            ),
+        ];
+        for (ipam, more, args, code, expected) in cases {
+            let error = addresses(ipam, more, args).unwrap_err();
+            assert_eq!(
+                (error.code, error.msg.as_str()),
+                (Code(code), expected),
+                "{ipam} {more} {args}"
+            );
+        }
+    }
+
+    #[test]
+    fn check_wants_every_address_with_its_gateway() {
+        let at = Attachment {
+            container_id: crate::names::ContainerId::new("abc").unwrap(),
+            ifname: crate::names::IfName::new("eth0").unwrap(),
+        };
+        let v4 = r#"{"address":"10.0.0.5/24","gateway":"10.0.0.1"}"#;
+        let other_gateway = r#"{"address":"10.0.0.5/24","gateway":"10.0.0.2"}"#;
+        let v6 = r#"{"address":"fd00::5/64","gateway":"fd00::1"}"#;
+        let cases = [
+            (format!("{v4},{v6}"), None),
+            (v4.to_owned(), Some("address fd00::5/64")),
+            (v6.to_owned(), Some("address 10.0.0.5/24")),
+            (format!("{other_gateway},{v6}"), Some("gateway 10.0.0.1 of address 10.0.0.5/24")),
+        ];
+        for (ips, missing) in cases {
+            let more = format!(r#","prevResult":{{"cniVersion":"1.1.0","ips":[{ips}]}}"#);
+            let request = request("CHECK", TWO, &more, "");
+            let cx = Context { request: &request, namespace: &Namespace::NotGiven, plugins: &[] };
+            let expected = missing.map(|what| {
+                format!("static: Failed to find {what} in the result for interface eth0")
+            });
+            let error = Static {}.check(&cx, &at).err().map(|error| error.msg);
+            assert_eq!(error, expected, "{ips}");
+        }
+    }
+}

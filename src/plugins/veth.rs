@@ -1,0 +1,244 @@
+//! `veth`, also called `ptp`: a veth pair between host and container, routed, no bridge.
+//!
+//! ```json
+//! { "cniVersion": "1.1.0", "name": "p2p", "type": "veth", "ipam": { "type": "host-local", "subnet": "10.1.1.0/24" } }
+//! ```
+//!
+//! The container reaches its own subnet only through the host, so instead of the route to the subnet that the kernel
+//! would add with the address it gets two of ours: the gateway on the link, and the subnet via the gateway. The host
+//! gets the gateway's address and a route to the container's on its end. Without `ipam` it is a plain pair, both ends
+//! up.
+//!
+//! DEL removes the pair, and the host's addresses and routes with it, then releases the addresses; GC does the same for
+//! what is not valid.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::Deserialize;
+
+use crate::cni::conf::requested_mac;
+use crate::cni::request::Verb;
+use crate::cni::success::{Interface, Ip, Success};
+use crate::error::{Code, Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
+use crate::names::Attachment;
+use crate::plugin::{Context, Plugin};
+use crate::steps::undo::{Failures, Undo};
+use crate::steps::{configure, delegate, forwarding, verify, veth};
+
+/// RT_SCOPE_LINK and RT_SCOPE_HOST (linux/rtnetlink.h).
+const SCOPE_LINK: u8 = 253;
+const SCOPE_HOST: u8 = 254;
+
+/// The index of the container's interface in our results.
+const CONTAINER: u32 = 1;
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Veth {
+    /// Of both ends, in bytes; 0 and less leave it to the kernel.
+    mtu: i32,
+    ip_masq: bool,
+    ip_masq_backend: String,
+}
+
+impl Plugin for Veth {
+    fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
+        self.validate()?;
+        let mac = requested_mac(&cx.request.json, &cx.request.args)?;
+        let host = Rtnl::open()?;
+        let mut undo = Undo::default();
+        let mut success = delegate::add_ipam(cx, at, &mut undo)?;
+        require_gateways(&success)?;
+        forwarding::enable(success.ips.iter().map(|ip| ip.address.addr()))?;
+
+        let new = veth::NewPair {
+            network: &cx.request.network,
+            at,
+            mtu: u32::try_from(self.mtu).ok().filter(|mtu| *mtu > 0),
+            mac,
+            master: None,
+        };
+        let pair = veth::create(&host, netns, &new)?;
+        let host_index = pair.host.index;
+        let host = &host;
+        undo.push("remove the veth pair", move || host.del_link(host_index));
+        success.ips.iter_mut().for_each(|ip| ip.interface = Some(CONTAINER));
+
+        set_up_host_end(cx, at, host, &pair, &success)?;
+        let container = configure::Interface {
+            netns,
+            rtnl: &netns.rtnl()?,
+            name: &at.ifname,
+            index: pair.container_index,
+        };
+        let mut routes = subnet_routes(&success, pair.container_index);
+        routes.extend(configure::routes(&success, pair.container_index));
+        let options =
+            configure::Options { no_prefix_routes: true, ..configure::Options::default() };
+        configure::apply(&container, &success, &routes, options)?;
+
+        success.interfaces = vec![
+            Interface {
+                name: pair.host.name.clone(),
+                mac: pair.host_mac.to_string(),
+                ..Interface::default()
+            },
+            Interface {
+                name: at.ifname.to_string(),
+                mac: pair.container_mac.to_string(),
+                sandbox: cx.request.sandbox(),
+                ..Interface::default()
+            },
+        ];
+        success.override_dns(&cx.request.conf.dns);
+        undo.keep();
+        Ok(success)
+    }
+
+    fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
+        // The interface first: an address must not be given to the next container while this one still uses it.
+        let mut failures = Failures::default();
+        failures.note(veth::remove(cx, at, netns));
+        failures.note(delegate::call_ipam(cx, &Verb::Del(at.clone())));
+        failures.into_result()
+    }
+
+    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
+        self.validate()?;
+        delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
+        let result = cx.request.required_prev_result()?;
+        let rtnl = netns.rtnl()?;
+        let (index, link) = verify::interface(cx, at, &rtnl, &result)?;
+        let host = Rtnl::open()?;
+        let host_end = veth::host_end(&host, &link, &at.ifname)?;
+        verify::addresses(&rtnl, &link, &result, index)?;
+        verify::routes(&rtnl, &result)?;
+        if cx.request.conf.ipam.kind.is_empty() {
+            return Ok(());
+        }
+        let mut own =
+            Success { ips: result.ips_of(index).cloned().collect(), ..Success::default() };
+        own.ips.retain(|ip| ip.gateway.is_some());
+        verify::kernel_routes(&rtnl, &subnet_routes(&own, link.index))?;
+        verify::kernel_routes(&host, &host_routes(&own, host_end.index))?;
+        verify::host_addresses(&host, &host_end, &gateways(&own))
+    }
+
+    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
+        let mut failures = Failures::default();
+        failures.note(veth::collect_garbage(cx, keep));
+        failures.note(delegate::call_ipam(cx, &Verb::Gc(keep.to_vec())));
+        failures.into_result()
+    }
+
+    fn status(&self, cx: &Context<'_>) -> Result<()> {
+        self.validate()?;
+        delegate::call_ipam(cx, &Verb::Status)
+    }
+}
+
+impl Veth {
+    fn validate(&self) -> Result<()> {
+        if self.ip_masq {
+            return Err(Error::config("ipMasq: true is not supported yet"));
+        }
+        match self.ip_masq_backend.as_str() {
+            "" | "iptables" | "nftables" => Ok(()),
+            other => Err(Error::config(format!("ipMasqBackend: unknown backend {other:?}"))),
+        }
+    }
+}
+
+/// Everything that the container sends goes to the gateway, so there has to be one.
+fn require_gateways(success: &Success) -> Result<()> {
+    for ip in &success.ips {
+        match ip.gateway {
+            Some(gateway) if gateway.is_ipv4() == ip.address.addr().is_ipv4() => {}
+            Some(gateway) => {
+                return Err(Error::config(format!(
+                    "gateway {gateway} is not of the family of {}",
+                    ip.address
+                )));
+            }
+            None => {
+                return Err(Error::new(
+                    Code::INVALID_CONFIG,
+                    format!(
+                        "IPAM plugin returned no gateway for {}, which a veth pair needs",
+                        ip.address
+                    ),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What stands in for the route to the subnet of each address: `GW dev IF scope link src IP` and
+/// `NET/len via GW src IP`. Addresses of one subnet share them.
+fn subnet_routes(success: &Success, index: u32) -> Vec<Route> {
+    let mut routes: Vec<Route> = Vec::new();
+    for ip in &success.ips {
+        let (address, Some(gateway)) = (ip.address, ip.gateway) else { continue };
+        let src = Some(address.addr());
+        let to_gateway = Route {
+            dev: Some(index),
+            src,
+            scope: Some(SCOPE_LINK),
+            ..Route::to(IpNet::from(gateway))
+        };
+        let to_subnet =
+            Route { dev: Some(index), src, via: Some(gateway), ..Route::to(address.trunc()) };
+        for route in [to_gateway, to_subnet] {
+            let is_self = route.dst == IpNet::from(address.addr());
+            if !is_self && !routes.iter().any(|known| known.dst == route.dst) {
+                routes.push(route);
+            }
+        }
+    }
+    routes
+}
+
+/// `IP dev vethX scope host` for each address of the container.
+fn host_routes(success: &Success, index: u32) -> Vec<Route> {
+    let to_container = |ip: &Ip| Route {
+        dev: Some(index),
+        scope: Some(SCOPE_HOST),
+        ..Route::to(IpNet::from(ip.address.addr()))
+    };
+    success.ips.iter().map(to_container).collect()
+}
+
+/// The gateways as the host end has them: without a subnet, since every container's end has the same.
+fn gateways(success: &Success) -> Vec<IpNet> {
+    let mut gateways: Vec<IpAddr> = success.ips.iter().filter_map(|ip| ip.gateway).collect();
+    gateways.sort_unstable();
+    gateways.dedup();
+    gateways.into_iter().map(IpNet::from).collect()
+}
+
+fn set_up_host_end(
+    cx: &Context<'_>,
+    at: &Attachment,
+    host: &Rtnl,
+    pair: &veth::Pair,
+    success: &Success,
+) -> Result<()> {
+    let name = &pair.host.name;
+    veth::refuse_router_advertisements(name)?;
+    let alias = veth::alias(&cx.request.network, at);
+    let mut batch = Batch::new();
+    let change = LinkChange { up: Some(true), alias: alias.as_deref(), ..LinkChange::default() };
+    batch.change_link(pair.host.index, name, &change);
+    for net in gateways(success) {
+        let address = NewAddress { net, no_dad: true, no_prefix_route: false, may_exist: false };
+        batch.add_address(pair.host.index, name, &address);
+    }
+    for route in host_routes(success, pair.host.index) {
+        batch.add_route(&route);
+    }
+    host.commit(batch)
+}

@@ -1,0 +1,112 @@
+//! Gives an interface in a container the addresses and routes of a result, and brings it up.
+//!
+//! Who removes them: nobody but the interface's own end.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::cni::success::{self, Success};
+use crate::error::Result;
+use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
+use crate::kernel::sysctl;
+
+/// How long duplicate address detection may take.
+const DAD_LIMIT: Duration = Duration::from_secs(5);
+/// RT_SCOPE_UNIVERSE (linux/rtnetlink.h): destinations behind a gateway.
+const SCOPE_UNIVERSE: u8 = 0;
+
+/// An interface in a container.
+pub struct Interface<'a> {
+    pub netns: &'a NetNs,
+    /// A socket in that namespace.
+    pub rtnl: &'a Rtnl,
+    pub name: &'a str,
+    pub index: u32,
+}
+
+/// How the addresses are set.
+#[derive(Clone, Copy, Default)]
+pub struct Options {
+    /// Ask the other hosts whether they have the (IPv6) address already, and wait for the answer.
+    pub detect_duplicates: bool,
+    /// Leave out the route to the prefix of each address.
+    pub no_prefix_routes: bool,
+}
+
+/// Sets addresses, brings the interface up, and sets `routes`, in one go. Of the result only the addresses are used.
+pub fn apply(
+    interface: &Interface<'_>,
+    success: &Success,
+    routes: &[Route],
+    options: Options,
+) -> Result<()> {
+    if success.ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
+        interface.netns.run(|| allow_ipv6(interface.name))?;
+    }
+    let mut batch = Batch::new();
+    for ip in &success.ips {
+        batch.add_address(
+            interface.index,
+            interface.name,
+            &NewAddress {
+                net: ip.address,
+                no_dad: !options.detect_duplicates,
+                no_prefix_route: options.no_prefix_routes,
+                may_exist: false,
+            },
+        );
+    }
+    batch.change_link(
+        interface.index,
+        interface.name,
+        &LinkChange { up: Some(true), ..LinkChange::default() },
+    );
+    for route in routes {
+        batch.add_route(route);
+    }
+    interface.rtnl.commit(batch)?;
+    if options.detect_duplicates {
+        interface.rtnl.wait_for_dad(interface.index, interface.name, DAD_LIMIT)?;
+    }
+    Ok(())
+}
+
+/// Runs inside of the container's namespace.
+fn allow_ipv6(name: &str) -> Result<()> {
+    // A kernel without IPv6 will say so when it gets the address.
+    sysctl::set_if_possible("net/ipv6/conf/lo/disable_ipv6", "0")?;
+    sysctl::set_if_possible(&format!("net/ipv6/conf/{name}/disable_ipv6"), "0")?;
+    sysctl::set_if_possible(&format!("net/ipv6/conf/{name}/keep_addr_on_down"), "1")
+}
+
+/// The routes of a result as the kernel gets them. One without a gateway goes by the first gateway of its family,
+/// unless its scope says that its destination is on the link.
+pub fn routes(success: &Success, index: u32) -> Vec<Route> {
+    let kernel_route = |route: &success::Route| {
+        let is_v4 = route.dst.addr().is_ipv4();
+        let reaches_far = route.scope.is_none_or(|scope| scope == SCOPE_UNIVERSE);
+        let gateway = default_gateway(success, is_v4).filter(|_| reaches_far);
+        Route {
+            dst: route.dst.trunc(),
+            via: route.gw.or(gateway),
+            dev: Some(index),
+            metric: non_zero(route.priority),
+            table: route.table,
+            scope: route.scope,
+            mtu: non_zero(route.mtu),
+            advmss: non_zero(route.advmss),
+            ..Route::to(route.dst.trunc())
+        }
+    };
+    success.routes.iter().map(kernel_route).collect()
+}
+
+/// The first gateway of a family among the addresses.
+fn default_gateway(success: &Success, is_v4: bool) -> Option<IpAddr> {
+    success.ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == is_v4)
+}
+
+fn non_zero(value: u32) -> Option<u32> {
+    Some(value).filter(|value| *value != 0)
+}

@@ -1,0 +1,197 @@
+//! Calls another plugin for a part of the work, as a rule the IPAM plugin of `ipam.type`.
+//!
+//! It is looked up on CNI_PATH, as the specification says, so a user's own plugin always wins. If what is found is
+//! this very executable, or nothing is found and we have the plugin, it is called as a function: no process, no second
+//! round of JSON.
+
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::cni::json::Json;
+use crate::cni::request::{Request, Verb};
+use crate::cni::success::Success;
+use crate::cni::version;
+use crate::error::{Code, Error, Result};
+use crate::kernel::sys;
+use crate::names::Attachment;
+use crate::plugin::{Context, Entry};
+use crate::steps::undo::Undo;
+
+/// An executable that somebody is writing cannot be started; installers replace plugins under our feet. As libcni.
+const BUSY_ATTEMPTS_MAX: u32 = 6;
+const BUSY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Asks the IPAM plugin, if the network has one, for addresses; they are given back if the caller fails.
+pub fn add_ipam<'a>(
+    cx: &'a Context<'a>,
+    at: &'a Attachment,
+    undo: &mut Undo<'a>,
+) -> Result<Success> {
+    let kind = cx.request.conf.ipam.kind.as_str();
+    if kind.is_empty() {
+        return Ok(Success::default());
+    }
+    let success = add(cx, kind, at)?;
+    undo.push("give the address back", || call_ipam(cx, &Verb::Del(at.clone())));
+    if success.ips.is_empty() {
+        return Err(Error::internal("IPAM plugin returned missing IP config"));
+    }
+    // Interfaces are not its business, and our indexes start at our own.
+    Ok(Success { interfaces: Vec::new(), ..success })
+}
+
+/// Asks the plugin `kind` to ADD. A failed ADD leaves nothing behind.
+pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success> {
+    let delegate = Delegate::find(cx, kind)?;
+    let added = delegate.call(cx, &Verb::Add(at.clone()));
+    if let (Err(_), Delegate::Executable(_)) = (&added, &delegate) {
+        // A plugin of ours takes back what it did. Of others the specification says that DEL has to follow.
+        if let Err(error) = delegate.call(cx, &Verb::Del(at.clone())) {
+            eprintln!("cannot take back the failed ADD of plugin {kind}: {error}");
+        }
+    }
+    Ok(added?.unwrap_or_default())
+}
+
+/// Asks the plugin `kind` for anything but ADD.
+pub fn call(cx: &Context<'_>, kind: &str, verb: &Verb) -> Result<()> {
+    Delegate::find(cx, kind)?.call(cx, verb).map(drop)
+}
+
+/// Asks the IPAM plugin, if the network has one, for anything but ADD.
+pub fn call_ipam(cx: &Context<'_>, verb: &Verb) -> Result<()> {
+    match cx.request.conf.ipam.kind.as_str() {
+        "" => Ok(()),
+        kind => call(cx, kind, verb),
+    }
+}
+
+enum Delegate {
+    Ours(&'static Entry),
+    Executable(PathBuf),
+}
+
+impl Delegate {
+    fn find(cx: &Context<'_>, kind: &str) -> Result<Self> {
+        if kind.is_empty() {
+            return Err(Error::config("no plugin name provided"));
+        }
+        // A name with a way in it could reach any program of the host (CVE-2021-20206).
+        if kind.contains('/') || kind == "." || kind == ".." {
+            return Err(Error::config(format!("invalid plugin name: {kind}")));
+        }
+        let ours = cx.plugins.iter().find(|entry| entry.name == kind);
+        let path = &cx.request.path;
+        for candidate in path.iter().map(|directory| directory.join(kind)) {
+            let Ok(found) = fs::metadata(&candidate) else { continue };
+            if found.is_file() {
+                let is_us = sys::own_executable() == Some((found.dev(), found.ino()));
+                return Ok(match ours {
+                    Some(entry) if is_us => Self::Ours(entry),
+                    _ => Self::Executable(candidate),
+                });
+            }
+        }
+        ours.map(Self::Ours).ok_or_else(|| {
+            Error::config(format!("failed to find plugin {kind:?} in path {path:?}"))
+        })
+    }
+
+    fn call(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
+        match self {
+            Self::Ours(entry) => (entry.run)(cx, verb),
+            Self::Executable(path) => execute(path, cx.request, verb),
+        }
+    }
+}
+
+/// The child gets our environment, with another CNI_COMMAND, and the very bytes that we got on stdin.
+fn execute(path: &Path, request: &Request, verb: &Verb) -> Result<Option<Success>> {
+    let failed = |error: io::Error| {
+        Error::internal(format!("cannot run plugin {}: {error}", path.display()))
+    };
+    sys::ignore_broken_pipes();
+    let mut child = spawn(path, verb).map_err(failed)?;
+    let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(&request.stdin));
+    let output = child.wait_with_output().map_err(failed)?;
+    match written {
+        // It need not read its configuration, e.g. on a DEL that has nothing to do.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(failed(error)),
+        _ => {}
+    }
+    if !output.status.success() {
+        return Err(reported_error(path, &output));
+    }
+    io::stderr().write_all(&output.stderr).map_err(failed)?;
+    if !matches!(verb, Verb::Add(_)) {
+        return Ok(None);
+    }
+    let unreadable = |error: Error| {
+        error.context(format!("cannot read the result of plugin {}", path.display()))
+    };
+    let result = Json::parse(&output.stdout).map_err(unreadable)?;
+    if result == Json::Null {
+        return Ok(None);
+    }
+    version::parse_result(&result, request.version).map(Some).map_err(unreadable)
+}
+
+fn spawn(path: &Path, verb: &Verb) -> io::Result<Child> {
+    let mut attempt = 1;
+    loop {
+        let spawned = Command::new(path)
+            .env("CNI_COMMAND", verb.name())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        match spawned {
+            Err(error)
+                if error.kind() == ErrorKind::ExecutableFileBusy && attempt < BUSY_ATTEMPTS_MAX =>
+            {
+                attempt += 1;
+                // There is no event to wait for: the writer is some installer.
+                #[allow(clippy::disallowed_methods)]
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// The plugin's own error, unchanged, so that codes and texts mean what they mean without us in between.
+fn reported_error(path: &Path, output: &Output) -> Error {
+    #[derive(Deserialize)]
+    struct Reported {
+        code: u32,
+        #[serde(default)]
+        msg: String,
+        #[serde(default)]
+        details: String,
+    }
+    let name = path.display();
+    let status = output.status;
+    if output.stdout.trim_ascii().is_empty() {
+        return match String::from_utf8_lossy(&output.stderr).trim() {
+            "" => {
+                Error::internal(format!("netplugin failed with no error message: {name}: {status}"))
+            }
+            text => Error::internal(format!("netplugin failed: {text:?}"))
+                .with_details(format!("{name}: {status}")),
+        };
+    }
+    match Json::parse(&output.stdout).and_then(|json| json.read::<Reported>("error")) {
+        Ok(Reported { code, msg, details }) => Error { code: Code(code), msg, details },
+        Err(error) => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            Error::internal(format!("netplugin failed but its error cannot be read: {text:?}"))
+                .with_details(format!("{name}: {status}: {error}"))
+        }
+    }
+}

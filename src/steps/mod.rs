@@ -1,0 +1,8 @@
+//! What several plugins do. A step that something else must take back later names who does.
+
+pub mod configure;
+pub mod delegate;
+pub mod forwarding;
+pub mod undo;
+pub mod verify;
+pub mod veth;

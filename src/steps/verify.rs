@@ -1,0 +1,127 @@
+//! CHECK: whether what a result says is still so. Only what we set is compared, since later plugins and the container
+//! itself may add to it.
+
+use ipnet::IpNet;
+
+use crate::cni::success::{self, Success};
+use crate::error::{Error, Result};
+use crate::kernel::rtnl::{Family, Link, Route, Rtnl};
+use crate::names::Attachment;
+use crate::plugin::Context;
+
+/// RT_TABLE_MAIN and RT_TABLE_LOCAL (linux/rtnetlink.h).
+const TABLE_MAIN: u32 = 254;
+const TABLE_LOCAL: u32 = 255;
+
+/// The container's interface: it is in the result, it exists, it has the MAC address of the result.
+pub fn interface(
+    cx: &Context<'_>,
+    at: &Attachment,
+    rtnl: &Rtnl,
+    result: &Success,
+) -> Result<(usize, Link)> {
+    let sandbox = cx.request.sandbox();
+    let ifname = &at.ifname;
+    let index = result.interface_index(ifname, &sandbox).ok_or_else(|| {
+        Error::config(format!("prevResult has no interface {ifname} with sandbox {sandbox}"))
+    })?;
+    let link = rtnl
+        .link(ifname)?
+        .ok_or_else(|| Error::internal(format!("interface {ifname} not found in the container")))?;
+    let expected = &result.interfaces[index].mac;
+    if !expected.is_empty() && expected.parse().ok() != link.mac {
+        let mac = link.mac.map_or_else(|| "none".into(), |mac| mac.to_string());
+        return Err(Error::internal(format!(
+            "interface {ifname} has MAC address {mac}, not {expected}"
+        )));
+    }
+    Ok((index, link))
+}
+
+/// The addresses of the interface with this index in the result are on the link.
+pub fn addresses(rtnl: &Rtnl, link: &Link, result: &Success, index: usize) -> Result<()> {
+    let present = rtnl.addresses(link.index)?;
+    for ip in result.ips_of(index) {
+        if !present.iter().any(|address| address.net == ip.address) {
+            return Err(Error::internal(format!(
+                "address {} is not on interface {}",
+                ip.address, link.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The routes of the result are there.
+pub fn routes(rtnl: &Rtnl, result: &Success) -> Result<()> {
+    for (family, is_v4) in [(Family::V4, true), (Family::V6, false)] {
+        let mut expected =
+            result.routes.iter().filter(|route| route.dst.addr().is_ipv4() == is_v4).peekable();
+        if expected.peek().is_none() {
+            continue;
+        }
+        let present = rtnl.routes(family)?;
+        for route in expected {
+            if !present.iter().any(|candidate| is_met_by(route, candidate)) {
+                return Err(missing(route));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Routes of our own making are there, just as they were made.
+pub fn kernel_routes(rtnl: &Rtnl, expected: &[Route]) -> Result<()> {
+    for (family, is_v4) in [(Family::V4, true), (Family::V6, false)] {
+        let mut expected =
+            expected.iter().filter(|route| route.dst.addr().is_ipv4() == is_v4).peekable();
+        if expected.peek().is_none() {
+            continue;
+        }
+        let present = rtnl.routes(family)?;
+        for route in expected {
+            let is_it = |found: &Route| {
+                (found.dst, found.via, found.dev) == (route.dst, route.via, route.dev)
+            };
+            if !present.iter().any(is_it) {
+                return Err(Error::internal(format!("route to {} not found", route.dst)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A link on the host has these addresses.
+pub fn host_addresses(rtnl: &Rtnl, link: &Link, expected: &[IpNet]) -> Result<()> {
+    let present = rtnl.addresses(link.index)?;
+    match expected.iter().find(|net| !present.iter().any(|address| address.net == **net)) {
+        Some(net) => {
+            Err(Error::internal(format!("address {net} is not on interface {}", link.name)))
+        }
+        None => Ok(()),
+    }
+}
+
+fn missing(route: &success::Route) -> Error {
+    let via = route.gw.map_or_else(String::new, |gw| format!(" via {gw}"));
+    let table = route.table.map_or_else(String::new, |table| format!(" in table {table}"));
+    Error::internal(format!(
+        "route to {}{via}{table} not found in the container",
+        route.dst.trunc()
+    ))
+}
+
+fn is_met_by(expected: &success::Route, found: &Route) -> bool {
+    let table = found.table.unwrap_or(TABLE_MAIN);
+    let is_in_table = match expected.table {
+        Some(wanted) if wanted != 0 => table == wanted,
+        // A later plugin of the chain may have moved it to a table of its own, as sbr does.
+        _ => table != TABLE_LOCAL,
+    };
+    // Whoever replaces the default route (a VPN, a later plugin) means to; that there is one is what counts.
+    let any_gateway = expected.dst.prefix_len() == 0;
+    let goes_by = |via| any_gateway || expected.gw.is_none_or(|gw| via == Some(gw));
+    is_in_table
+        && found.dst.trunc() == expected.dst.trunc()
+        && (goes_by(found.via) || found.nexthops.iter().any(|hop| goes_by(hop.via)))
+}

@@ -1,0 +1,169 @@
+//! A veth pair between the host and a container.
+//!
+//! Who removes it: the failing ADD that made it, DEL, GC; and the kernel, when the container's namespace ends. The
+//! host end carries its owner in its alias, so DEL and GC find it also when the namespace cannot be reached any more.
+
+use crate::error::{Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::{Link, NewLink, Rtnl, Veth};
+use crate::kernel::{sys, sysctl};
+use crate::names::{Attachment, IfName, Mac, NetworkName};
+use crate::plugin::Context;
+
+/// How often another name is tried for the host end when somebody has that one.
+const NAME_ATTEMPTS_MAX: u32 = 10;
+/// The longest alias of a link in bytes: IFALIASZ without its NUL (linux/if.h).
+const ALIAS_BYTES_MAX: usize = 255;
+const ALIAS_PREFIX: &str = "cnibox";
+
+/// A pair just made; the container's end is down.
+pub struct Pair {
+    pub host: Link,
+    pub host_mac: Mac,
+    pub container_index: u32,
+    pub container_mac: Mac,
+}
+
+/// What a pair is to look like.
+pub struct NewPair<'a> {
+    pub network: &'a NetworkName,
+    pub at: &'a Attachment,
+    /// In bytes; None is the kernel's default.
+    pub mtu: Option<u32>,
+    /// Of the container's end; None is a random one.
+    pub mac: Option<Mac>,
+    /// The bridge that the host's end is a port of.
+    pub master: Option<u32>,
+}
+
+/// Makes both ends in one request, the container's under its final name in its namespace, so that nobody (udev,
+/// NetworkManager) sees a temporary name. Both are down.
+pub fn create(host: &Rtnl, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair> {
+    // Chosen here rather than by the kernel: this spares asking for them, and systemd-udevd leaves them alone.
+    let container_mac = new.mac.map_or_else(random_mac, Ok)?;
+    let host_mac = random_mac()?;
+    let mut name = host_name(new.network, new.at);
+    for _ in 0..NAME_ATTEMPTS_MAX {
+        let peer = Veth {
+            peer: NewLink {
+                name: &new.at.ifname,
+                mtu: new.mtu,
+                mac: Some(container_mac),
+                netns: Some(netns),
+                ..NewLink::default()
+            },
+        };
+        let end = NewLink {
+            name: &name,
+            mtu: new.mtu,
+            mac: Some(host_mac),
+            master: new.master,
+            ..NewLink::default()
+        };
+        match host.add_link(&end, &peer) {
+            Ok(host) => {
+                let container_index = host.peer.ok_or_else(|| {
+                    Error::internal(format!(
+                        "cannot find the other end of {name}: the kernel does not tell"
+                    ))
+                })?;
+                return Ok(Pair { host, host_mac, container_index, container_mac });
+            }
+            Err(error) if error.is_exists() => {}
+            Err(error) => return Err(error.into()),
+        }
+        if netns.rtnl()?.link(&new.at.ifname)?.is_some() {
+            return Err(Error::internal(format!(
+                "cannot create interface {} in the container: it already exists",
+                new.at.ifname
+            )));
+        }
+        name = format!("veth{:08x}", u32::from_be_bytes(sys::random_bytes()?));
+    }
+    Err(Error::internal(format!(
+        "cannot create interface {}: no free name for its host end",
+        new.at.ifname
+    )))
+}
+
+/// The name of the host end: like the reference's random ones to look at, but the same for the same owner, so that DEL
+/// finds it with one request.
+fn host_name(network: &NetworkName, at: &Attachment) -> String {
+    // FNV-1a of 64 bits, folded. It need not be safe against collisions: a name in use makes way for a random one, and
+    // what is found under a name is ours only if its alias says so.
+    let owner = format!("{network} {at}");
+    let hash = owner.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("veth{:08x}", (hash >> 32) ^ (hash & 0xffff_ffff))
+}
+
+/// The alias that tells the owner; none for ids so long that it has no room.
+pub fn alias(network: &NetworkName, at: &Attachment) -> Option<String> {
+    Some(format!("{ALIAS_PREFIX} {network} {at}")).filter(|alias| alias.len() <= ALIAS_BYTES_MAX)
+}
+
+/// A random address: unicast, locally administered.
+pub fn random_mac() -> Result<Mac> {
+    let mut bytes: [u8; 6] = sys::random_bytes()?;
+    bytes[0] = bytes[0] & 0xfc | 0x02;
+    Ok(Mac(bytes))
+}
+
+/// Makes a link on the host deaf to router advertisements, which a container could send to become the host's default
+/// gateway (CVE-2020-10749). Has to come before the link is up.
+pub fn refuse_router_advertisements(name: &str) -> Result<()> {
+    sysctl::set_if_possible(&format!("net/ipv6/conf/{name}/accept_ra"), "0")
+}
+
+/// Removes the pair from whichever side it can be reached. That it is gone already is fine.
+pub fn remove(cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
+    if let Some(netns) = netns
+        && netns.rtnl()?.del_link_named(&at.ifname)?
+    {
+        return Ok(());
+    }
+    let host = Rtnl::open()?;
+    let Some(alias) = alias(&cx.request.network, at) else { return Ok(()) };
+    match host.link(&host_name(&cx.request.network, at))? {
+        Some(link) if link.alias.as_deref() == Some(alias.as_str()) => host.del_link(link.index),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the pairs of this network whose attachments are not to be kept.
+pub fn collect_garbage(cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
+    let host = Rtnl::open()?;
+    let prefix = format!("{ALIAS_PREFIX} {} ", cx.request.network);
+    let kept: Vec<String> = keep.iter().filter_map(|at| alias(&cx.request.network, at)).collect();
+    for link in host.links_of_kind("veth")? {
+        let is_stale =
+            |alias: &String| alias.starts_with(&prefix) && !kept.iter().any(|kept| kept == alias);
+        if link.alias.as_ref().is_some_and(is_stale) {
+            host.del_link(link.index)?;
+        }
+    }
+    Ok(())
+}
+
+/// For CHECK: the host end of the container's interface, which has to be there and up.
+pub fn host_end(host: &Rtnl, container: &Link, ifname: &IfName) -> Result<Link> {
+    if container.kind.as_deref() != Some("veth") {
+        return Err(Error::internal(format!("interface {ifname} is not a veth")));
+    }
+    let link = match container.peer {
+        Some(index) => host.link_at(index)?,
+        None => None,
+    };
+    // Indexes are counted per namespace: if the other end has been moved away, that index is some other link.
+    let is_other_end =
+        |link: &Link| link.kind.as_deref() == Some("veth") && link.peer == Some(container.index);
+    match link.filter(is_other_end) {
+        Some(link) if link.up => Ok(link),
+        Some(link) => Err(Error::internal(format!(
+            "interface {}, the host end of {ifname}, is down",
+            link.name
+        ))),
+        None => Err(Error::internal(format!("the host end of interface {ifname} was not found"))),
+    }
+}
