@@ -1,0 +1,124 @@
+//! The tool under its own name: what a busybox user expects of one, and the demo.
+
+mod demo;
+mod install;
+
+use std::ffi::OsString;
+
+use argh::{EarlyExit, FromArgs};
+
+use crate::error::Result;
+use crate::plugin::Entry;
+use crate::serve::VERSION;
+
+const NAME: &str = "cnibox";
+
+/// Where `--list-full` says that plugins live: the usual directory, relative to the root as busybox writes it.
+const PLUGIN_DIRECTORY: &str = "opt/cni/bin";
+
+/// Every CNI plugin in one executable. Called by a plugin's name (through a link, or as the first argument) it is that
+/// plugin.
+#[derive(FromArgs)]
+#[argh(help_triggers("-h", "--help", "help"))]
+struct Tool {
+    #[argh(subcommand)]
+    command: Command,
+}
+
+#[derive(FromArgs)]
+#[argh(subcommand)]
+enum Command {
+    List(List),
+    Install(install::Install),
+    Demo(demo::Demo),
+    Version(Version),
+}
+
+/// List the plugins.
+#[derive(FromArgs)]
+#[argh(subcommand, name = "list", help_triggers("-h", "--help", "help"))]
+struct List {
+    /// with their usual paths
+    #[argh(switch)]
+    full: bool,
+}
+
+/// Print the version.
+#[derive(FromArgs)]
+#[argh(subcommand, name = "version", help_triggers("-h", "--help", "help"))]
+struct Version {}
+
+/// Runs the tool with its arguments. Exit codes: 0 fine, 1 failed, 2 not understood.
+pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
+    let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args.first().copied() {
+        None => {
+            overview(plugins);
+            return 0;
+        }
+        // As busybox spells them.
+        Some("--list") => args[0] = "list",
+        Some("--list-full") => drop(args.splice(..1, ["list", "--full"])),
+        Some("--install") => args[0] = "install",
+        Some("--version" | "-V") => args[0] = "version",
+        _ => {}
+    }
+    match Tool::from_args(&[NAME], &args) {
+        Ok(tool) => tool.run(plugins),
+        Err(EarlyExit { output, status: Ok(()) }) => {
+            say(&output);
+            0
+        }
+        Err(EarlyExit { output, status: Err(()) }) => {
+            eprintln!("{NAME}: {}", output.trim_end());
+            2
+        }
+    }
+}
+
+impl Tool {
+    fn run(self, plugins: &'static [Entry]) -> u8 {
+        let done: Result<()> = match self.command {
+            Command::List(List { full }) => {
+                let directory = if full { format!("{PLUGIN_DIRECTORY}/") } else { String::new() };
+                plugins.iter().for_each(|entry| say(&format!("{directory}{}", entry.name)));
+                Ok(())
+            }
+            Command::Version(Version {}) => {
+                say(&format!("{NAME} {VERSION} ({})", env!("CNIBOX_COMMIT")));
+                Ok(())
+            }
+            Command::Install(install) => install.run(plugins),
+            Command::Demo(demo) => demo.run(),
+        };
+        match done {
+            Ok(()) => 0,
+            Err(error) => {
+                eprintln!("{NAME}: {error}");
+                1
+            }
+        }
+    }
+}
+
+/// Without arguments. The first line has the version by itself: Nomad runs every file of a plugin directory to find it.
+fn overview(plugins: &[Entry]) {
+    let table: String =
+        plugins.iter().map(|entry| format!("  {:<12}{}\n", entry.name, entry.about)).collect();
+    say(&format!(
+        "{NAME} {VERSION} : every CNI plugin in one executable\n\n\
+         Usage: {NAME} [list|install|demo|version] [arguments...]\n   \
+         or: {NAME} --list[-full]\n   \
+         or: {NAME} --install [-s] [DIR]\n   \
+         or: PLUGIN, through a link of that name to {NAME}; {NAME} PLUGIN\n\n\
+         A plugin reads CNI_COMMAND and the other variables of the CNI specification, and its configuration on stdin.\n\n\
+         Plugins:\n{table}"
+    ));
+}
+
+/// A line of what the tool has to tell. The only way for it to get to stdout.
+#[allow(clippy::print_stdout)]
+fn say(line: &str) {
+    println!("{}", line.trim_end());
+}
