@@ -31,7 +31,7 @@ use crate::kernel::sysctl;
 use crate::names::{Attachment, IfName};
 use crate::plugin::{Context, Plugin};
 use crate::steps::undo::{Failures, Undo};
-use crate::steps::{configure, delegate, forwarding, verify, veth};
+use crate::steps::{configure, delegate, forwarding, host_link, verify, veth};
 
 /// How long the bridge may take to forward for a new port. It does so some hundred microseconds after both ends are up;
 /// a bridge with spanning tree takes up to 30 s, and the reference gives up after this time, too.
@@ -264,7 +264,7 @@ impl Bridge {
         host: &Rtnl,
         port: &Link,
     ) -> Result<()> {
-        veth::refuse_router_advertisements(&port.name)?;
+        host_link::refuse_router_advertisements(&port.name)?;
         let alias = veth::alias(&cx.request.network, at);
         let mut batch = Batch::new();
         let change = LinkChange {

@@ -26,7 +26,7 @@ use crate::kernel::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 use crate::names::Attachment;
 use crate::plugin::{Context, Plugin};
 use crate::steps::undo::{Failures, Undo};
-use crate::steps::{configure, delegate, forwarding, verify, veth};
+use crate::steps::{configure, delegate, forwarding, host_link, verify, veth};
 
 /// RT_SCOPE_LINK and RT_SCOPE_HOST (linux/rtnetlink.h).
 const SCOPE_LINK: u8 = 253;
@@ -228,7 +228,10 @@ fn set_up_host_end(
     success: &Success,
 ) -> Result<()> {
     let name = &pair.host.name;
-    veth::refuse_router_advertisements(name)?;
+    host_link::refuse_router_advertisements(name)?;
+    if success.ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
+        host_link::skip_duplicate_detection(name)?;
+    }
     let alias = veth::alias(&cx.request.network, at);
     let mut batch = Batch::new();
     let change = LinkChange { up: Some(true), alias: alias.as_deref(), ..LinkChange::default() };

@@ -6,7 +6,7 @@
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Link, NewLink, Rtnl, Veth};
-use crate::kernel::{sys, sysctl};
+use crate::kernel::sys;
 use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::plugin::Context;
 
@@ -108,12 +108,6 @@ pub fn random_mac() -> Result<Mac> {
     let mut bytes: [u8; 6] = sys::random_bytes()?;
     bytes[0] = bytes[0] & 0xfc | 0x02;
     Ok(Mac(bytes))
-}
-
-/// Makes a link on the host deaf to router advertisements, which a container could send to become the host's default
-/// gateway (CVE-2020-10749). Has to come before the link is up.
-pub fn refuse_router_advertisements(name: &str) -> Result<()> {
-    sysctl::set_if_possible(&format!("net/ipv6/conf/{name}/accept_ra"), "0")
 }
 
 /// Removes the pair from whichever side it can be reached. That it is gone already is fine.

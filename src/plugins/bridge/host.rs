@@ -9,7 +9,7 @@ use crate::kernel::netns::Lock;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewAddress, NewLink, Rtnl};
 use crate::names::IfName;
 use crate::steps::undo::Undo;
-use crate::steps::veth;
+use crate::steps::{host_link, veth};
 
 /// How often the bridge is looked for and made, while others make and remove it.
 const ATTEMPTS_MAX: u32 = 10;
@@ -54,8 +54,9 @@ pub(super) fn ensure_bridge<'a>(
         undo.push("remove the bridge", move || {
             if_unused(host, in_use, index, || host.del_link(index))
         });
+        host_link::skip_duplicate_detection(name)?;
     }
-    veth::refuse_router_advertisements(name)?;
+    host_link::refuse_router_advertisements(name)?;
     let change = LinkChange {
         up: (!bridge.up).then_some(true),
         promiscuous: (new.promiscuous && !bridge.promiscuous).then_some(true),
