@@ -1,5 +1,7 @@
 //! `cnibox`: every CNI plugin in one executable. The name that it is called by decides what it does.
 #![cfg_attr(not(test), no_main)]
+// Unit tests are a program without our entry point.
+#![cfg_attr(test, allow(dead_code))]
 
 mod cli;
 mod cni;
@@ -16,7 +18,6 @@ mod steps;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::cni::request::Refusal;
 use crate::error::{Code, Error};
 use crate::plugin::Entry;
 
@@ -40,12 +41,15 @@ fn run(args: Vec<OsString>) -> u8 {
     if name != "cni" && !name.starts_with("cnibox") {
         return unknown(&name);
     }
-    match args.first().map(|arg| arg.to_string_lossy()) {
-        Some(arg) if find(&arg).is_some() => {
-            serve::serve(find(&arg).expect("it was just found"), plugins::PLUGINS)
-        }
+    let first = args.first().map(|arg| arg.to_string_lossy());
+    match first.as_deref() {
         None if !serve::command().is_empty() => unknown(&name),
-        _ => cli::run(&args, plugins::PLUGINS),
+        None => cli::run(&args, plugins::PLUGINS),
+        Some(first) => match find(first) {
+            Some(entry) => serve::serve(entry, plugins::PLUGINS),
+            None if cli::knows(first) => cli::run(&args, plugins::PLUGINS),
+            None => unknown(first),
+        },
     }
 }
 
@@ -82,7 +86,7 @@ fn unknown(name: &str) -> u8 {
         let error = Error::new(Code::INVALID_ENVIRONMENT, msg)
             .with_details(format!("known plugins: {known}"));
         eprintln!("{error}");
-        serve::refuse(&Refusal::from(error));
+        serve::fail(error);
     }
     127
 }

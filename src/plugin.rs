@@ -4,9 +4,12 @@ use serde::de::DeserializeOwned;
 
 use crate::cni::request::{Request, Verb};
 use crate::cni::success::Success;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::Attachment;
+
+/// The release of the reference plugins that we are compatible with, then our own; runtimes compare the first part.
+pub const VERSION: &str = concat!("v1.9.1+cnibox.", env!("CARGO_PKG_VERSION"));
 
 /// A plugin that makes or changes an interface. `self` is the configuration, read from stdin.
 ///
@@ -63,6 +66,36 @@ pub enum Namespace {
 }
 
 impl Namespace {
+    /// Opens the container's namespace, and refuses (code 8) to work on our own one, before anything is touched: an ADD
+    /// or DEL there would change the host.
+    pub fn of(request: &Request) -> Result<Self> {
+        let (Verb::Add(_) | Verb::Del(_) | Verb::Check(_), Some(path)) =
+            (&request.verb, &request.netns_path)
+        else {
+            return Ok(Self::NotGiven);
+        };
+        let netns = match NetNs::open_if_exists(path) {
+            Ok(Some(netns)) => netns,
+            Ok(None) => {
+                let path = path.display();
+                let msg =
+                    format!("cannot open network namespace {path}: no such file or directory");
+                return Ok(Self::Gone(Error::new(Code::UNKNOWN_CONTAINER, msg)));
+            }
+            Err(error) => return Ok(Self::Unusable(error)),
+        };
+        let is_check = matches!(request.verb, Verb::Check(_));
+        if !is_check && !request.netns_override && netns.is(&NetNs::own()?)? {
+            let (verb, path) = (request.verb.name(), path.display());
+            return Err(Error::new(
+                Code::SAME_NETNS,
+                format!("cannot {verb} {path}: it is the network namespace of the plugin itself"),
+            )
+            .with_details("the container's namespace (CNI_NETNS) must be another one"));
+        }
+        Ok(Self::Open(netns))
+    }
+
     fn required(&self) -> Result<&NetNs> {
         match self {
             Self::Open(netns) => Ok(netns),

@@ -6,13 +6,9 @@ use std::io::{self, Write};
 use crate::cni::json::Json;
 use crate::cni::request::{Refusal, Request, Verb};
 use crate::cni::version::{self, Version};
-use crate::error::{Code, Error, Result};
-use crate::kernel::netns::NetNs;
+use crate::error::{Error, Result};
 use crate::names::Attachment;
-use crate::plugin::{Context, Entry, Namespace};
-
-/// The release of the reference plugins that we are compatible with, then our own; runtimes compare the first part.
-pub const VERSION: &str = concat!("v1.9.1+cnibox.", env!("CARGO_PKG_VERSION"));
+use crate::plugin::{Context, Entry, Namespace, VERSION};
 
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
@@ -48,10 +44,15 @@ pub fn command() -> String {
         .map_or_else(String::new, |value| value.to_string_lossy().into_owned())
 }
 
+/// Answers a call that never got to be one.
+pub fn fail(error: Error) -> u8 {
+    refuse(&error.into())
+}
+
 /// Prints an error object and gives the exit code of a failed call.
 ///
 /// Source: CNI specification 1.1.0, section 5, "Error".
-pub fn refuse(Refusal { version, error }: &Refusal) -> u8 {
+fn refuse(Refusal { version, error }: &Refusal) -> u8 {
     let object = Json::object([
         ("cniVersion", Some(version.text().into())),
         ("code", Some(error.code.0.into())),
@@ -82,7 +83,7 @@ fn answer(
 ) -> Result<Option<String>, Refusal> {
     let request = Request::read(command, |name| std::env::var_os(name), io::stdin().lock())?;
     let refused = |error| Refusal { version: request.version, error };
-    let namespace = open_namespace(&request).map_err(refused)?;
+    let namespace = Namespace::of(&request).map_err(refused)?;
     let cx = Context { request: &request, namespace: &namespace, plugins };
     let Some(success) = (entry.run)(&cx, &request.verb).map_err(refused)? else { return Ok(None) };
     match version::print_result(&success, request.version) {
@@ -100,38 +101,4 @@ fn take_back(entry: &Entry, cx: &Context<'_>) {
     if let Err(error) = (entry.run)(cx, &Verb::Del(Attachment::clone(at))) {
         eprintln!("{}: cannot take back the failed ADD: {error}", entry.name);
     }
-}
-
-/// Opens the container's namespace, and refuses (code 8) to work on our own one, before anything is touched: an ADD
-/// or DEL there would change the host.
-fn open_namespace(request: &Request) -> Result<Namespace> {
-    let (Verb::Add(_) | Verb::Del(_) | Verb::Check(_), Some(path)) =
-        (&request.verb, &request.netns_path)
-    else {
-        return Ok(Namespace::NotGiven);
-    };
-    let netns = match NetNs::open_if_exists(path) {
-        Ok(Some(netns)) => netns,
-        Ok(None) => {
-            let msg = format!(
-                "cannot open network namespace {}: no such file or directory",
-                path.display()
-            );
-            return Ok(Namespace::Gone(Error::new(Code::UNKNOWN_CONTAINER, msg)));
-        }
-        Err(error) => return Ok(Namespace::Unusable(error)),
-    };
-    let is_check = matches!(request.verb, Verb::Check(_));
-    if !is_check && !request.netns_override && netns.is(&NetNs::own()?)? {
-        return Err(Error::new(
-            Code::SAME_NETNS,
-            format!(
-                "cannot {} {}: it is the network namespace of the plugin itself",
-                request.verb.name(),
-                path.display()
-            ),
-        )
-        .with_details("the container's namespace (CNI_NETNS) must be another one"));
-    }
-    Ok(Namespace::Open(netns))
 }

@@ -8,18 +8,18 @@ use std::ffi::OsString;
 use argh::{EarlyExit, FromArgs};
 
 use crate::error::Result;
-use crate::plugin::Entry;
-use crate::serve::VERSION;
+use crate::plugin::{Entry, VERSION};
 
 const NAME: &str = "cnibox";
 
 /// Where `--list-full` says that plugins live: the usual directory, relative to the root as busybox writes it.
 const PLUGIN_DIRECTORY: &str = "opt/cni/bin";
 
-/// Every CNI plugin in one executable. Called by a plugin's name (through a link, or as the first argument) it is that
-/// plugin.
+/// The names of `Command`, and help.
+const COMMANDS: [&str; 5] = ["list", "install", "demo", "version", "help"];
+
+/// Every CNI plugin in one executable.
 #[derive(FromArgs)]
-#[argh(help_triggers("-h", "--help", "help"))]
 struct Tool {
     #[argh(subcommand)]
     command: Command,
@@ -48,12 +48,17 @@ struct List {
 #[argh(subcommand, name = "version", help_triggers("-h", "--help", "help"))]
 struct Version {}
 
+/// Whether a first argument is for the tool: an option, or one of its commands.
+pub fn knows(first: &str) -> bool {
+    first.starts_with('-') || COMMANDS.contains(&first)
+}
+
 /// Runs the tool with its arguments. Exit codes: 0 fine, 1 failed, 2 not understood.
 pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
     let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.first().copied() {
-        None => {
+        None | Some("-h" | "--help" | "help") => {
             overview(plugins);
             return 0;
         }

@@ -1,5 +1,7 @@
 //! The keys of a network configuration that mean the same in every plugin.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 use crate::cni::args::Args;
@@ -18,7 +20,10 @@ pub struct NetConf {
     #[serde(rename = "type")]
     pub kind: String,
     pub ipam: Ipam,
-    pub dns: Dns,
+    pub dns: ConfiguredDns,
+    /// Only for the runtime. A mistake in it is an error here, too, as in the reference.
+    #[serde(rename = "capabilities")]
+    _capabilities: BTreeMap<String, bool>,
     /// What GC keeps. The list is called `cni.dev/attachments` in some runtimes, after an error in a draft.
     #[serde(rename = "cni.dev/valid-attachments")]
     valid_attachments: Vec<ListedAttachment>,
@@ -32,6 +37,27 @@ pub struct Ipam {
     /// The delegated plugin; empty for none.
     #[serde(rename = "type")]
     pub kind: String,
+}
+
+/// DNS as the network has it. What is there, even if it is empty, replaces what the IPAM plugin says.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ConfiguredDns {
+    nameservers: Option<Vec<String>>,
+    domain: String,
+    search: Option<Vec<String>>,
+    options: Option<Vec<String>>,
+}
+
+impl ConfiguredDns {
+    pub fn or(&self, of_ipam: Dns) -> Dns {
+        let lists = [&self.nameservers, &self.search, &self.options];
+        if self.domain.is_empty() && lists.iter().all(|list| list.is_none()) {
+            return of_ipam;
+        }
+        let [nameservers, search, options] = lists.map(|list| list.clone().unwrap_or_default());
+        Dns { nameservers, domain: self.domain.clone(), search, options }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -118,6 +118,11 @@ impl Request {
             ("STATUS", _) => Verb::Status,
             _ => return Err(unknown_command(command)),
         };
+        if !matches!(verb, Verb::Del(_))
+            && !matches!(json.get("prevResult"), None | Some(Json::Object(_)))
+        {
+            return Err(Error::new(Code::DECODE, "cannot read prevResult: it is not an object"));
+        }
         let Environment { netns_path, netns_override, args, path, .. } = environment;
         Ok(Self {
             verb,

@@ -112,13 +112,6 @@ impl Dns {
 }
 
 impl Success {
-    /// What the configuration says about DNS replaces what the IPAM plugin said.
-    pub fn override_dns(&mut self, configured: &Dns) {
-        if !configured.is_empty() {
-            self.dns = configured.clone();
-        }
-    }
-
     /// The index of an interface inside a namespace. Where several match, the last plugin that wrote one is right.
     pub fn interface_index(&self, name: &str, sandbox: &str) -> Option<usize> {
         self.interfaces.iter().rposition(|it| it.name == name && it.sandbox == sandbox)

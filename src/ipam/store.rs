@@ -184,10 +184,12 @@ impl<'a> Locked<'a> {
                 return Ok(is_placed);
             }
             (Ok(false), Err(error)) | (Err(error), Ok(())) => error,
-            (Ok(true), Err(error)) => match self.release_address(ip) {
-                Ok(()) => error,
-                Err(undo) => error.also(&undo),
-            },
+            (Ok(true), Err(error)) => {
+                match self.release_address(ip).and_then(|()| self.remove_left_over()) {
+                    Ok(()) => error,
+                    Err(undo) => error.also(&undo),
+                }
+            }
             (Err(error), Err(undo)) => error.also(&undo),
         };
         Err(error.context(format_args!("cannot reserve {ip}")))
@@ -264,6 +266,11 @@ impl<'a> Locked<'a> {
             self.has_aside = false;
         }
         Ok(())
+    }
+
+    /// Fails when there is a reservation of which it cannot be told whose it is.
+    pub fn all_readable(&self) -> Result<()> {
+        self.unreadable().next().map_or(Ok(()), Err)
     }
 
     fn unreadable(&self) -> impl Iterator<Item = Error> {

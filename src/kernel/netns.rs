@@ -167,6 +167,9 @@ impl NetNs {
         if filesystem != NSFS_MAGIC && filesystem != PROC_SUPER_MAGIC {
             return Ok(Found::SomethingElse);
         }
+        if !sys::is_network_namespace(file.as_fd()) {
+            return Ok(Found::SomethingElse);
+        }
         Ok(Found::Namespace(Self { file: Arc::new(file), path: path.into() }))
     }
 }
@@ -227,7 +230,7 @@ mod tests {
         let own = NetNs::own().unwrap();
         let same = NetNs::open(Path::new("/proc/self/ns/net")).unwrap();
         assert_eq!(own.is(&same), Ok(true));
-        let other = NetNs::open(Path::new("/proc/self/ns/uts")).unwrap();
+        let other = another();
         assert_eq!(own.is(&other), Ok(false));
     }
 
@@ -253,9 +256,15 @@ mod tests {
         std::fs::remove_file(fifo).unwrap();
     }
 
+    /// Some other namespace, which not even has to be one of a network.
+    fn another() -> NetNs {
+        let path = Path::new("/proc/self/ns/uts");
+        NetNs { file: Arc::new(File::open(path).unwrap()), path: path.into() }
+    }
+
     #[test]
     fn a_lock_is_exclusive_only_when_nobody_shares_it() {
-        let netns = NetNs::open(Path::new("/proc/self/ns/uts")).unwrap();
+        let netns = another();
         let lock = || netns.lock_shared(Duration::ZERO).unwrap();
         let (one, two) = (lock().unwrap(), lock().unwrap());
         assert!(!one.try_make_exclusive().unwrap());

@@ -4,6 +4,7 @@
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
@@ -12,6 +13,9 @@ use nix::libc;
 use nix::sys::signal::{SigHandler, Signal, signal};
 
 use crate::error::{Error, Result};
+
+/// Source: linux/nsfs.h.
+const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
 
 /// Makes `fn run(Vec<OsString>) -> u8` the program: it gets the arguments, and returns the exit code.
 ///
@@ -70,6 +74,14 @@ fn started_by() -> Option<&'static OsStr> {
     // SAFETY: the kernel puts a NUL-terminated string at AT_EXECFN's address, above the stack; nobody writes to it.
     let path = unsafe { CStr::from_ptr(address as *const libc::c_char) };
     Some(OsStr::from_bytes(path.to_bytes()))
+}
+
+/// Whether a namespace file is one of a network, rather than of mounts or users. True where the kernel cannot tell.
+pub fn is_network_namespace(file: BorrowedFd<'_>) -> bool {
+    // SAFETY: the request takes no argument and returns a number.
+    let kind = unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE) };
+    // Before Linux 4.11 there is no such request.
+    kind < 0 || kind == libc::CLONE_NEWNET
 }
 
 /// Random bytes for names and hardware addresses.

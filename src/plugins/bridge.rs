@@ -122,8 +122,6 @@ impl Plugin for Bridge {
             self.force_address,
             &mut undo,
         )?;
-        forwarding::enable(gateways.iter().map(IpNet::addr))?;
-
         let new = veth::NewPair {
             network: &cx.request.network,
             at,
@@ -140,8 +138,11 @@ impl Plugin for Bridge {
             wait_until_forwarding(host, &pair.host)?;
         }
 
+        // Last, since there is no taking it back.
+        forwarding::enable(gateways.iter().map(IpNet::addr))?;
+
         success.interfaces = interfaces(cx, at, &bridge, &pair);
-        success.override_dns(&cx.request.conf.dns);
+        success.dns = cx.request.conf.dns.or(success.dns);
         undo.keep();
         Ok(success)
     }
@@ -160,8 +161,8 @@ impl Plugin for Bridge {
         let result = cx.request.required_prev_result()?;
         let rtnl = netns.rtnl()?;
         let (index, link) = verify::interface(cx, at, &rtnl, &result)?;
-        if !link.up && !self.disable_container_interface {
-            return Err(Error::internal(format!("interface {} is down", at.ifname)));
+        if !self.disable_container_interface {
+            verify::is_up(&link)?;
         }
         verify::addresses(&rtnl, &link, &result, index)?;
         verify::routes(&rtnl, &result)?;
@@ -169,8 +170,11 @@ impl Plugin for Bridge {
         let host = Rtnl::open()?;
         let bridge = host::existing_bridge(&host, &bridge_name)?
             .ok_or_else(|| Error::internal(format!("bridge {bridge_name} not found")))?;
-        if !bridge.up {
-            return Err(Error::internal(format!("bridge {bridge_name} is down")));
+        verify::is_up(&bridge)?;
+        if self.promisc_mode && !bridge.promiscuous {
+            return Err(Error::internal(format!(
+                "bridge {bridge_name} is not in promiscuous mode"
+            )));
         }
         self.check_port(&bridge, &veth::host_end(&host, &link, &at.ifname)?)?;
         let mut own =

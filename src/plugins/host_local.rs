@@ -83,25 +83,23 @@ impl Ipam for HostLocal {
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         let data_dir = self.data_dir()?;
         let config = Config::read(cx.request)?;
-        let held = match Store::open_if_exists(data_dir, &cx.request.network)? {
-            Some(mut store) => store.locked(|locked| Ok(locked.held_by(at)))?,
-            None => Vec::new(),
+        let Some(mut store) = Store::open_if_exists(data_dir, &cx.request.network)? else {
+            return Err(not_found(at));
         };
-        if held.is_empty() {
-            return Err(Error::internal(format!(
-                "host-local: Failed to find address added by container {}",
-                at.container_id
-            )));
-        }
-        for ip in addresses_in_prev_result(cx.request, at)? {
-            if config.sets.iter().any(|set| set.range_of(ip).is_some()) && !held.contains(&ip) {
-                return Err(Error::internal(format!(
-                    "host-local: Failed to find address added by container {}: {ip} is not reserved for it",
-                    at.container_id
-                )));
+        let expected = addresses_in_prev_result(cx.request, at)?;
+        store.locked(|locked| {
+            let held = locked.held_by(at);
+            let is_ours = |ip: &IpAddr| config.sets.iter().any(|set| set.range_of(*ip).is_some());
+            let missing = expected.iter().find(|ip| is_ours(ip) && !held.contains(ip));
+            if missing.is_none() && !held.is_empty() {
+                return Ok(());
             }
-        }
-        Ok(())
+            // It may be the one that cannot be read.
+            locked.all_readable()?;
+            let details =
+                missing.map(|ip| format!("{ip} is not reserved for it")).unwrap_or_default();
+            Err(not_found(at).with_details(details))
+        })
     }
 
     fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
@@ -126,6 +124,11 @@ impl Ipam for HostLocal {
         };
         is_ready().map_err(|error| Error { code: Code::NOT_AVAILABLE, ..error })
     }
+}
+
+fn not_found(at: &Attachment) -> Error {
+    let id = &at.container_id;
+    Error::internal(format!("host-local: Failed to find address added by container {id}"))
 }
 
 impl HostLocal {
@@ -307,7 +310,8 @@ mod tests {
     fn check_finds_what_is_missing() {
         let dir = TempDir::new();
         let not_found = "host-local: Failed to find address added by container abc";
-        let check = |more: &str| call("CHECK", &dir, SUBNET, more, "").err().map(|error| error.msg);
+        let check =
+            |more: &str| call("CHECK", &dir, SUBNET, more, "").err().map(|error| error.to_string());
         assert_eq!(check("").as_deref(), Some(not_found));
         add(&dir, SUBNET, "", "").unwrap();
         assert_eq!(check(""), None);

@@ -52,7 +52,6 @@ impl Plugin for Veth {
         let mut undo = Undo::default();
         let mut success = delegate::add_ipam(cx, at, &mut undo)?;
         require_gateways(&success)?;
-        forwarding::enable(success.ips.iter().map(|ip| ip.address.addr()))?;
 
         let new = veth::NewPair {
             network: &cx.request.network,
@@ -79,6 +78,8 @@ impl Plugin for Veth {
         let options =
             configure::Options { no_prefix_routes: true, ..configure::Options::default() };
         configure::apply(&container, &success, &routes, options)?;
+        // Last, since there is no taking it back.
+        forwarding::enable(success.ips.iter().map(|ip| ip.address.addr()))?;
 
         success.interfaces = vec![
             Interface {
@@ -93,7 +94,7 @@ impl Plugin for Veth {
                 ..Interface::default()
             },
         ];
-        success.override_dns(&cx.request.conf.dns);
+        success.dns = cx.request.conf.dns.or(success.dns);
         undo.keep();
         Ok(success)
     }
@@ -112,6 +113,7 @@ impl Plugin for Veth {
         let result = cx.request.required_prev_result()?;
         let rtnl = netns.rtnl()?;
         let (index, link) = verify::interface(cx, at, &rtnl, &result)?;
+        verify::is_up(&link)?;
         let host = Rtnl::open()?;
         let host_end = veth::host_end(&host, &link, &at.ifname)?;
         verify::addresses(&rtnl, &link, &result, index)?;

@@ -38,6 +38,10 @@ pub fn interface(
     Ok((index, link))
 }
 
+pub fn is_up(link: &Link) -> Result<()> {
+    if link.up { Ok(()) } else { Err(Error::internal(format!("interface {} is down", link.name))) }
+}
+
 /// The addresses of the interface with this index in the result are on the link.
 pub fn addresses(rtnl: &Rtnl, link: &Link, result: &Success, index: usize) -> Result<()> {
     let present = rtnl.addresses(link.index)?;

@@ -100,6 +100,8 @@ impl<'de> Deserializer<'de> for &'de Json {
             Json::Object(entries) => {
                 visitor.visit_map(Object { rest: entries, fields: Some(fields) })
             }
+            // Left to itself, serde takes a list for the fields in their order.
+            Json::Array(_) => Err(de::Error::invalid_type(de::Unexpected::Seq, &visitor)),
             _ => self.deserialize_any(visitor),
         }
     }
@@ -220,6 +222,7 @@ mod tests {
     #[test]
     fn errors_name_the_key() {
         let cases = [
+            ("[]", "cannot read it: invalid type: sequence, expected struct Sample"),
             (
                 r#"{"hostPort":"80"}"#,
                 "cannot read it: hostPort: invalid type: string \"80\", expected u16",

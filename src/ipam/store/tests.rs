@@ -1,3 +1,5 @@
+//! What the store does, on real directories.
+
 use std::env;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
