@@ -30,6 +30,7 @@ use crate::kernel::rtnl::{Batch, Link, LinkChange, Port, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::{Attachment, IfName};
 use crate::plugin::{Context, Plugin};
+use crate::steps::owner::Owner;
 use crate::steps::undo::{Failures, Undo};
 use crate::steps::{configure, delegate, forwarding, host_link, verify, veth};
 
@@ -122,9 +123,10 @@ impl Plugin for Bridge {
             self.force_address,
             &mut undo,
         )?;
+        let owner = Owner::new(&cx.request.network, at);
         let new = veth::NewPair {
-            network: &cx.request.network,
-            at,
+            owner: &owner,
+            ifname: &at.ifname,
             mtu: self.mtu(),
             mac,
             master: Some(bridge.index),
@@ -132,7 +134,7 @@ impl Plugin for Bridge {
         let pair = veth::create(&host, netns, &new)?;
         let (host, host_index) = (&host, pair.host.index);
         undo.push("remove the veth pair", move || host.del_link(host_index));
-        self.set_up_port(cx, at, host, &pair.host)?;
+        self.set_up_port(&owner, host, &pair.host)?;
         self.set_up_container(cx, at, netns, pair.container_index, &success)?;
         if !self.disable_container_interface {
             wait_until_forwarding(host, &pair.host)?;
@@ -261,19 +263,13 @@ impl Bridge {
     }
 
     /// The host's end: deaf to router advertisements, told whose it is, and up.
-    fn set_up_port(
-        &self,
-        cx: &Context<'_>,
-        at: &Attachment,
-        host: &Rtnl,
-        port: &Link,
-    ) -> Result<()> {
+    fn set_up_port(&self, owner: &Owner, host: &Rtnl, port: &Link) -> Result<()> {
         host_link::refuse_router_advertisements(&port.name)?;
-        let alias = veth::alias(&cx.request.network, at);
+        let alias = veth::alias(owner);
         let mut batch = Batch::new();
         let change = LinkChange {
             up: Some(true),
-            alias: alias.as_deref(),
+            alias: Some(&alias),
             // A new port has neither.
             hairpin: self.hairpin_mode.then_some(true),
             isolated: self.port_isolation.then_some(true),

@@ -25,6 +25,7 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 use crate::names::Attachment;
 use crate::plugin::{Context, Plugin};
+use crate::steps::owner::Owner;
 use crate::steps::undo::{Failures, Undo};
 use crate::steps::{configure, delegate, forwarding, host_link, verify, veth};
 
@@ -53,9 +54,10 @@ impl Plugin for Veth {
         let mut success = delegate::add_ipam(cx, at, &mut undo)?;
         require_gateways(&success)?;
 
+        let owner = Owner::new(&cx.request.network, at);
         let new = veth::NewPair {
-            network: &cx.request.network,
-            at,
+            owner: &owner,
+            ifname: &at.ifname,
             mtu: u32::try_from(self.mtu).ok().filter(|mtu| *mtu > 0),
             mac,
             master: None,
@@ -66,7 +68,7 @@ impl Plugin for Veth {
         undo.push("remove the veth pair", move || host.del_link(host_index));
         success.ips.iter_mut().for_each(|ip| ip.interface = Some(CONTAINER));
 
-        set_up_host_end(cx, at, host, &pair, &success)?;
+        set_up_host_end(&owner, host, &pair, &success)?;
         let container = configure::Interface {
             netns,
             rtnl: &netns.rtnl()?,
@@ -222,21 +224,15 @@ fn gateways(success: &Success) -> Vec<IpNet> {
     gateways.into_iter().map(IpNet::from).collect()
 }
 
-fn set_up_host_end(
-    cx: &Context<'_>,
-    at: &Attachment,
-    host: &Rtnl,
-    pair: &veth::Pair,
-    success: &Success,
-) -> Result<()> {
+fn set_up_host_end(owner: &Owner, host: &Rtnl, pair: &veth::Pair, success: &Success) -> Result<()> {
     let name = &pair.host.name;
     host_link::refuse_router_advertisements(name)?;
     if success.ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
         host_link::skip_duplicate_detection(name)?;
     }
-    let alias = veth::alias(&cx.request.network, at);
+    let alias = veth::alias(owner);
     let mut batch = Batch::new();
-    let change = LinkChange { up: Some(true), alias: alias.as_deref(), ..LinkChange::default() };
+    let change = LinkChange { up: Some(true), alias: Some(&alias), ..LinkChange::default() };
     batch.change_link(pair.host.index, name, &change);
     for net in gateways(success) {
         let address = NewAddress { net, no_dad: true, no_prefix_route: false, may_exist: false };

@@ -4,6 +4,7 @@ pub mod configure;
 pub mod delegate;
 pub mod forwarding;
 pub mod host_link;
+pub mod owner;
 pub mod undo;
 pub mod verify;
 pub mod veth;

@@ -7,14 +7,13 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Link, NewLink, Rtnl, Veth};
 use crate::kernel::sys;
-use crate::names::{Attachment, IfName, Mac, NetworkName};
+use crate::names::{Attachment, IfName, Mac};
 use crate::plugin::Context;
+use crate::steps::owner::Owner;
 
 /// How often another name is tried for the host end when somebody has that one.
 const NAME_ATTEMPTS_MAX: u32 = 10;
-/// The longest alias of a link in bytes: IFALIASZ without its NUL (linux/if.h).
-const ALIAS_BYTES_MAX: usize = 255;
-const ALIAS_PREFIX: &str = "cnibox";
+const ALIAS_PREFIX: &str = "cnibox ";
 
 /// A pair just made; the container's end is down.
 pub struct Pair {
@@ -26,8 +25,9 @@ pub struct Pair {
 
 /// What a pair is to look like.
 pub struct NewPair<'a> {
-    pub network: &'a NetworkName,
-    pub at: &'a Attachment,
+    pub owner: &'a Owner,
+    /// Of the container's end.
+    pub ifname: &'a IfName,
     /// In bytes; None is the kernel's default.
     pub mtu: Option<u32>,
     /// Of the container's end; None is a random one.
@@ -42,11 +42,11 @@ pub fn create(host: &Rtnl, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair> {
     // Chosen here rather than by the kernel: this spares asking for them, and systemd-udevd leaves them alone.
     let container_mac = new.mac.map_or_else(random_mac, Ok)?;
     let host_mac = random_mac()?;
-    let mut name = host_name(new.network, new.at);
+    let mut name = host_name(new.owner);
     for _ in 0..NAME_ATTEMPTS_MAX {
         let peer = Veth {
             peer: NewLink {
-                name: &new.at.ifname,
+                name: new.ifname,
                 mtu: new.mtu,
                 mac: Some(container_mac),
                 netns: Some(netns),
@@ -72,35 +72,29 @@ pub fn create(host: &Rtnl, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair> {
             Err(error) if error.is_exists() => {}
             Err(error) => return Err(error.into()),
         }
-        if netns.rtnl()?.link(&new.at.ifname)?.is_some() {
+        if netns.rtnl()?.link(new.ifname)?.is_some() {
             return Err(Error::internal(format!(
                 "cannot create interface {} in the container: it already exists",
-                new.at.ifname
+                new.ifname
             )));
         }
         name = format!("veth{:08x}", u32::from_be_bytes(sys::random_bytes()?));
     }
     Err(Error::internal(format!(
         "cannot create interface {}: no free name for its host end",
-        new.at.ifname
+        new.ifname
     )))
 }
 
 /// The name of the host end: like the reference's random ones to look at, but the same for the same owner, so that DEL
 /// finds it with one request.
-fn host_name(network: &NetworkName, at: &Attachment) -> String {
-    // FNV-1a of 64 bits, folded. It need not be safe against collisions: a name in use makes way for a random one, and
-    // what is found under a name is ours only if its alias says so.
-    let owner = format!("{network} {at}");
-    let hash = owner.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    format!("veth{:08x}", (hash >> 32) ^ (hash & 0xffff_ffff))
+fn host_name(owner: &Owner) -> String {
+    format!("veth{}", owner.short())
 }
 
-/// The alias that tells the owner; none for ids so long that it has no room.
-pub fn alias(network: &NetworkName, at: &Attachment) -> Option<String> {
-    Some(format!("{ALIAS_PREFIX} {network} {at}")).filter(|alias| alias.len() <= ALIAS_BYTES_MAX)
+/// The alias of the host end.
+pub fn alias(owner: &Owner) -> String {
+    format!("{ALIAS_PREFIX}{owner}")
 }
 
 /// A random address: unicast, locally administered.
@@ -118,9 +112,9 @@ pub fn remove(cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Resul
         return Ok(());
     }
     let host = Rtnl::open()?;
-    let Some(alias) = alias(&cx.request.network, at) else { return Ok(()) };
-    match host.link(&host_name(&cx.request.network, at))? {
-        Some(link) if link.alias.as_deref() == Some(alias.as_str()) => host.del_link(link.index),
+    let owner = Owner::new(&cx.request.network, at);
+    match host.link(&host_name(&owner))? {
+        Some(link) if link.alias == Some(alias(&owner)) => host.del_link(link.index),
         _ => Ok(()),
     }
 }
@@ -128,11 +122,11 @@ pub fn remove(cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Resul
 /// Removes the pairs of this network whose attachments are not to be kept.
 pub fn collect_garbage(cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
     let host = Rtnl::open()?;
-    let prefix = format!("{ALIAS_PREFIX} {} ", cx.request.network);
-    let kept: Vec<String> = keep.iter().filter_map(|at| alias(&cx.request.network, at)).collect();
+    let network = &cx.request.network;
+    let prefix = format!("{ALIAS_PREFIX}{}", Owner::prefix(network));
+    let kept: Vec<String> = keep.iter().map(|at| alias(&Owner::new(network, at))).collect();
     for link in host.links_of_kind("veth")? {
-        let is_stale =
-            |alias: &String| alias.starts_with(&prefix) && !kept.iter().any(|kept| kept == alias);
+        let is_stale = |alias: &String| alias.starts_with(&prefix) && !kept.contains(alias);
         if link.alias.as_ref().is_some_and(is_stale) {
             host.del_link(link.index)?;
         }

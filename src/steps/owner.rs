@@ -1,0 +1,90 @@
+//! Whose something in the kernel is. It is written into the aliases of links, so that DEL and GC find what belongs to an
+//! attachment when they have neither its namespace nor its result.
+
+use std::fmt::{self, Display};
+
+use crate::names::{Attachment, NetworkName};
+
+/// A network, a container and an interface in one line: `dbnet 3f2a… eth0`.
+///
+/// At most 127 bytes, since comments of nf_tables have no room for more. A name that is too long is stood in for by a
+/// `#`, which no name can contain, and its hash.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner(String);
+
+/// What stays whole. A container id of 64 digits, with a word before it, does.
+const NETWORK_BYTES_MAX: usize = 40;
+const CONTAINER_ID_BYTES_MAX: usize = 70;
+
+impl Owner {
+    pub fn new(network: &NetworkName, at: &Attachment) -> Self {
+        let container_id = shortened(&at.container_id, CONTAINER_ID_BYTES_MAX);
+        Self(format!("{}{container_id} {}", Self::prefix(network), at.ifname))
+    }
+
+    /// What every owner in a network begins with.
+    pub fn prefix(network: &NetworkName) -> String {
+        format!("{} ", shortened(network, NETWORK_BYTES_MAX))
+    }
+
+    /// Eight digits, the same for the same owner. Not safe against collisions: what is found by it is the owner's only if
+    /// it also says so.
+    pub fn short(&self) -> String {
+        let hash = hash(&self.0);
+        format!("{:08x}", (hash >> 32) ^ (hash & 0xffff_ffff))
+    }
+}
+
+impl Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn shortened(name: &str, bytes_max: usize) -> String {
+    if name.len() <= bytes_max { name.to_owned() } else { format!("#{:016x}", hash(name)) }
+}
+
+/// FNV-1a of 64 bits.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::{ContainerId, IfName};
+
+    fn owner(network: &str, container_id: &str) -> String {
+        let at = Attachment {
+            container_id: ContainerId::new(container_id).unwrap(),
+            ifname: IfName::new("eth0").unwrap(),
+        };
+        Owner::new(&NetworkName::new(network).unwrap(), &at).to_string()
+    }
+
+    #[test]
+    fn usual_names_stay_as_they_are() {
+        assert_eq!(owner("mynet", "abc"), "mynet abc eth0");
+        let id = "k8s.io-".to_owned() + &"0123456789abcdef".repeat(4)[..63];
+        assert_eq!(owner("mynet", &id), format!("mynet {id} eth0"));
+    }
+
+    #[test]
+    fn long_names_have_room_and_differ() {
+        let long = "n".repeat(200);
+        let other = "n".repeat(199) + "m";
+        let owners = [owner(&long, &long), owner(&long, &other), owner(&other, &long)];
+        assert!(owners.iter().all(|owner| owner.len() <= 127), "{owners:?}");
+        assert!(owners[0] != owners[1] && owners[0] != owners[2] && owners[1] != owners[2]);
+        assert!(owners[0].starts_with(&Owner::prefix(&NetworkName::new(long).unwrap())));
+    }
+
+    #[test]
+    fn the_short_form_is_the_fnv_hash_folded() {
+        // FNV-1a of "a" is af63dc4c8601ec8c.
+        assert_eq!(Owner("a".into()).short(), format!("{:08x}", 0xaf63_dc4c_u32 ^ 0x8601_ec8c));
+    }
+}
