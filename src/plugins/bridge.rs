@@ -31,7 +31,7 @@ use crate::kernel::sysctl;
 use crate::names::{Attachment, IfName};
 use crate::plugin::{Context, Plugin};
 use crate::steps::owner::Owner;
-use crate::steps::undo::{Failures, Undo};
+use crate::steps::undo::Undo;
 use crate::steps::{configure, delegate, forwarding, host_link, verify, veth};
 
 /// How long the bridge may take to forward for a new port. It does so some hundred microseconds after both ends are up;
@@ -150,11 +150,7 @@ impl Plugin for Bridge {
     }
 
     fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
-        // The interface first: an address must not be given to the next container while this one still uses it.
-        let mut failures = Failures::default();
-        failures.note(veth::remove(cx, at, netns));
-        failures.note(delegate::call_ipam(cx, &Verb::Del(at.clone())));
-        failures.into_result()
+        veth::del(cx, at, netns)
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
@@ -185,10 +181,7 @@ impl Plugin for Bridge {
     }
 
     fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-        let mut failures = Failures::default();
-        failures.note(veth::collect_garbage(cx, keep));
-        failures.note(delegate::call_ipam(cx, &Verb::Gc(keep.to_vec())));
-        failures.into_result()
+        veth::gc(cx, keep)
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {

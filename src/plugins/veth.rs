@@ -26,7 +26,7 @@ use crate::kernel::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 use crate::names::Attachment;
 use crate::plugin::{Context, Plugin};
 use crate::steps::owner::Owner;
-use crate::steps::undo::{Failures, Undo};
+use crate::steps::undo::Undo;
 use crate::steps::{configure, delegate, forwarding, host_link, verify, veth};
 
 /// RT_SCOPE_LINK and RT_SCOPE_HOST (linux/rtnetlink.h).
@@ -102,11 +102,7 @@ impl Plugin for Veth {
     }
 
     fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
-        // The interface first: an address must not be given to the next container while this one still uses it.
-        let mut failures = Failures::default();
-        failures.note(veth::remove(cx, at, netns));
-        failures.note(delegate::call_ipam(cx, &Verb::Del(at.clone())));
-        failures.into_result()
+        veth::del(cx, at, netns)
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
@@ -132,10 +128,7 @@ impl Plugin for Veth {
     }
 
     fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-        let mut failures = Failures::default();
-        failures.note(veth::collect_garbage(cx, keep));
-        failures.note(delegate::call_ipam(cx, &Verb::Gc(keep.to_vec())));
-        failures.into_result()
+        veth::gc(cx, keep)
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {

@@ -3,13 +3,16 @@
 //! Who removes it: the failing ADD that made it, DEL, GC; and the kernel, when the container's namespace ends. The
 //! host end carries its owner in its alias, so DEL and GC find it also when the namespace cannot be reached any more.
 
+use crate::cni::request::Verb;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Link, NewLink, Rtnl, Veth};
 use crate::kernel::sys;
 use crate::names::{Attachment, IfName, Mac};
 use crate::plugin::Context;
+use crate::steps::delegate;
 use crate::steps::owner::Owner;
+use crate::steps::undo::Failures;
 
 /// How often another name is tried for the host end when somebody has that one.
 const NAME_ATTEMPTS_MAX: u32 = 10;
@@ -104,8 +107,25 @@ pub fn random_mac() -> Result<Mac> {
     Ok(Mac(bytes))
 }
 
+/// DEL of a plugin that has a pair and addresses.
+pub fn del(cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
+    // The interface first: an address must not be given to the next container while this one still uses it.
+    let mut failures = Failures::default();
+    failures.note(remove(cx, at, netns));
+    failures.note(delegate::call_ipam(cx, &Verb::Del(at.clone())));
+    failures.into_result()
+}
+
+/// GC of a plugin that has pairs and addresses.
+pub fn gc(cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
+    let mut failures = Failures::default();
+    failures.note(collect_garbage(cx, keep));
+    failures.note(delegate::call_ipam(cx, &Verb::Gc(keep.to_vec())));
+    failures.into_result()
+}
+
 /// Removes the pair from whichever side it can be reached. That it is gone already is fine.
-pub fn remove(cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
+fn remove(cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
     if let Some(netns) = netns
         && netns.rtnl()?.del_link_named(&at.ifname)?
     {
@@ -120,7 +140,7 @@ pub fn remove(cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Resul
 }
 
 /// Removes the pairs of this network whose attachments are not to be kept.
-pub fn collect_garbage(cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
+fn collect_garbage(cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
     let host = Rtnl::open()?;
     let network = &cx.request.network;
     let prefix = format!("{ALIAS_PREFIX}{}", Owner::prefix(network));
