@@ -1,0 +1,19 @@
+//! The integration tests: the real executable, called through a link with a real environment and a real stdin, in
+//! namespaces of its own, looked at with other people's tools. Every test makes its own world, so that they run in
+//! parallel, in any order, without root, and leave nothing.
+
+#![allow(clippy::unwrap_used, reason = "a test that panics is a test that reports")]
+#![allow(unreachable_pub, reason = "nobody imports a crate of tests")]
+
+mod bridge;
+mod delegate;
+mod faults;
+mod host_local;
+mod loopback;
+mod parity;
+mod protocol;
+mod spec;
+mod static_ipam;
+mod tidy;
+mod veth;
+mod world;

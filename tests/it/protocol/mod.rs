@@ -1,0 +1,20 @@
+//! What every plugin has in common: environment, stdin, versions, errors, names.
+
+mod config;
+mod environment;
+mod links;
+mod namespace;
+mod tool;
+mod versions;
+
+use serde_json::{Value, json};
+
+use crate::world::Bare;
+
+/// A network that host-local can serve without touching anything but its data directory.
+fn host_local(bare: &Bare) -> Value {
+    json!({
+        "cniVersion": "1.1.0", "name": "net", "type": "host-local",
+        "ipam": {"type": "host-local", "dataDir": bare.data_dir(), "subnet": "10.1.0.0/24"},
+    })
+}

@@ -1,0 +1,114 @@
+//! The executable under its own name, as users of busybox expect it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::world::{Call, EXECUTABLE, Scratch, World, plugin_names};
+
+fn tool(args: &[&str]) -> Call<'static> {
+    Call::program(EXECUTABLE.as_ref()).args(args).keeping_stdin_open()
+}
+
+#[test]
+fn without_arguments_it_says_what_it_is() {
+    for args in [&[][..], &["--help"]] {
+        let text = tool(args).run().output();
+        for name in plugin_names() {
+            assert!(text.contains(&name), "{name} in {text}");
+        }
+    }
+    // Nomad runs every file of the plugin directory and takes the first word that is a version.
+    let text = tool(&[]).run().output();
+    let first = text.lines().next().unwrap_or_default();
+    assert!(first.contains(env!("CARGO_PKG_VERSION")), "{first}");
+}
+
+#[test]
+fn it_tells_its_version() {
+    let text = tool(&["--version"]).run().output();
+    assert!(text.contains(env!("CARGO_PKG_VERSION")), "{text}");
+}
+
+#[test]
+fn it_lists_its_plugins() {
+    for argument in ["--list", "--list-full"] {
+        let text = tool(&[argument]).run().output();
+        // Full names are those of paths.
+        let mut names: Vec<_> = text.lines().filter_map(|line| line.rsplit('/').next()).collect();
+        names.sort_unstable();
+        assert_eq!(names, plugin_names(), "{argument}");
+    }
+}
+
+#[test]
+fn what_it_does_not_know_it_refuses() {
+    for args in [&["--frobnicate"][..], &["--install", "--frobnicate", "x"]] {
+        let outcome = tool(args).run();
+        assert!(outcome.status != 0 && !outcome.stderr.is_empty(), "{}", outcome.report());
+    }
+}
+
+#[test]
+fn install_makes_hard_links() {
+    let scratch = Scratch::new();
+    // Not everywhere may one link to a file of another user.
+    let own = scratch.copy("cnibox");
+    let dir = scratch.text("bin");
+    fs::create_dir(&dir).unwrap();
+    // The second time finds its own links, which is fine.
+    for _ in 0..2 {
+        Call::program(&own).args(&["--install", &dir]).run().output();
+    }
+    let original = fs::metadata(&own).unwrap();
+    for name in plugin_names() {
+        let link = fs::symlink_metadata(Path::new(&dir).join(&name)).unwrap();
+        assert_eq!((link.dev(), link.ino()), (original.dev(), original.ino()), "{name}");
+    }
+}
+
+#[test]
+fn install_makes_relative_symbolic_links_on_demand() {
+    let scratch = Scratch::new();
+    let own = scratch.copy("cnibox");
+    let below = scratch.file("below");
+    fs::create_dir(&below).unwrap();
+    for dir in [scratch.path(), &below] {
+        let program = Call::program(&own);
+        program.args(&["--install", "-s", dir.to_str().unwrap()]).run().output();
+        for name in plugin_names() {
+            let link = dir.join(&name);
+            let target = fs::read_link(&link).unwrap();
+            assert!(target.is_relative(), "{name} -> {}", target.display());
+            let introduction = Call::program(&link).run().stderr;
+            assert!(introduction.starts_with(&format!("CNI {name} plugin")), "{introduction}");
+        }
+    }
+}
+
+#[test]
+fn install_leaves_other_peoples_files_alone() {
+    for args in [&["--install"][..], &["--install", "-s"]] {
+        let scratch = Scratch::new();
+        scratch.write_text("host-local", "mine");
+        let dir = scratch.path().to_str().unwrap();
+        let outcome = tool(args).args(&[dir]).run();
+        assert!(
+            outcome.status != 0 && outcome.stderr.contains("host-local"),
+            "{}",
+            outcome.report()
+        );
+        assert_eq!(fs::read_to_string(scratch.file("host-local")).unwrap(), "mine");
+    }
+}
+
+#[test]
+fn the_demonstration_succeeds_and_leaves_nothing() {
+    let world = World::new();
+    let before = world.state();
+    let text = world.tool(&["/run/bin/cnibox", "demo"], None).run().output();
+    for word in ["10.1.0.2", "10.1.0.3", "ADD", "CHECK", "DEL"] {
+        assert!(text.contains(word), "{word} is not in: {text}");
+    }
+    before.assert_same(&world.state(), "after the demonstration");
+}

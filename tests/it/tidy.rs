@@ -1,0 +1,281 @@
+//! The rules of the house that a machine can keep: who imports whom, what is allowed where, lengths, names.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::world::{Call, EXECUTABLE, plugin_names};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Whose modules may use whose, by the first part of the path below `src`. Everyone may use himself and `EVERYONE`.
+const MAY_USE: [(&str, &[&str]); 13] = [
+    ("main", &["cli", "serve", "plugins", "plugin"]),
+    ("cli", &["runtime", "ipam", "plugins", "plugin", "cni", "kernel"]),
+    ("runtime", &["plugins", "plugin", "cni"]),
+    ("serve", &["plugin", "cni"]),
+    ("plugin", &["cni", "kernel"]),
+    ("plugins", &["plugin", "steps", "ipam", "cni", "kernel"]),
+    ("steps", &["plugin", "ipam", "cni", "kernel"]),
+    ("ipam", &["cni"]),
+    ("cni", &[]),
+    ("kernel", &[]),
+    ("error", &[]),
+    ("names", &[]),
+    ("fault", &[]),
+];
+const EVERYONE: [&str; 3] = ["error", "names", "fault"];
+
+/// What may be written only in files whose path below `src` begins so.
+const ONLY_IN: [(&str, &[&str]); 10] = [
+    ("neli::", &["kernel/"]),
+    ("nix::", &["kernel/"]),
+    ("libc::", &["kernel/"]),
+    ("fd_lock", &["ipam/store"]),
+    ("argh::", &["cli/"]),
+    ("println!(", &["main.rs", "serve.rs", "cli/"]),
+    ("stdout()", &["main.rs", "serve.rs", "cli/"]),
+    ("std::env", &["main.rs", "serve.rs", "cli/"]),
+    ("unsafe ", &["kernel/sys.rs"]),
+    ("allow(unsafe_code)", &["kernel/sys.rs"]),
+];
+
+const FILE_LINES_MAX: usize = 600;
+const FUNCTION_LINES_MAX: usize = 70;
+
+struct Source {
+    /// Relative to the project.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// The text without comments and without what is in quotes, so that words in them are not taken for code.
+    fn code(&self) -> String {
+        // Unit tests stand at the end of what they test, and may do as they like.
+        let code = self.text.split("#[cfg(test)]\nmod tests").next().unwrap_or(&self.text);
+        let code = if self.path.ends_with("/tests.rs") { "" } else { code };
+        code.lines()
+            .map(|line| without_quotes(line.split("//").next().unwrap_or(line)) + "\n")
+            .collect()
+    }
+}
+
+fn without_quotes(line: &str) -> String {
+    // Every second part of a line that is split at quotes was in quotes.
+    line.split('"').step_by(2).collect::<Vec<_>>().join("\"\"")
+}
+
+fn sources(dir: &str) -> Vec<Source> {
+    let mut files = Vec::new();
+    collect(&Path::new(ROOT).join(dir), &mut files);
+    assert!(!files.is_empty(), "no sources in {dir}");
+    let relative = |path: &Path| path.strip_prefix(ROOT).unwrap().to_str().unwrap().to_owned();
+    let read =
+        |path: PathBuf| Source { path: relative(&path), text: fs::read_to_string(&path).unwrap() };
+    files.into_iter().map(read).collect()
+}
+
+fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display())) {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+fn below_src(source: &Source) -> &str {
+    source.path.strip_prefix("src/").unwrap()
+}
+
+fn module(source: &Source) -> &str {
+    let first = below_src(source).split('/').next().unwrap();
+    first.strip_suffix(".rs").unwrap_or(first)
+}
+
+/// The first names after `crate::`, also in `use crate::{…}`.
+fn used_modules(code: &str) -> BTreeSet<String> {
+    let mut used = BTreeSet::new();
+    for after in code.split("crate::").skip(1) {
+        let group = after.strip_prefix('{').and_then(|rest| rest.split('}').next());
+        for path in group.unwrap_or(after).split(',') {
+            let name: String =
+                path.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            used.insert(name);
+            if group.is_none() {
+                break;
+            }
+        }
+    }
+    used
+}
+
+fn report(broken: &[String], rule: &str) {
+    assert!(broken.is_empty(), "{rule}:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn modules_use_only_what_they_may() {
+    let mut broken = Vec::new();
+    for source in sources("src") {
+        let module = module(&source);
+        let Some((_, may)) = MAY_USE.iter().find(|(name, _)| *name == module) else {
+            broken.push(format!("{}: {module} is not in the table of modules", source.path));
+            continue;
+        };
+        let known = |name: &str| MAY_USE.iter().any(|(known, _)| *known == name);
+        for used in used_modules(&source.code()).iter().filter(|used| known(used)) {
+            let used = used.as_str();
+            if used != module && !may.contains(&used) && !EVERYONE.contains(&used) {
+                broken.push(format!("{} uses {used}", source.path));
+            }
+        }
+    }
+    report(&broken, "design.md, section 2, says who may import whom");
+}
+
+#[test]
+fn plugins_do_not_use_one_another() {
+    let plugins = Path::new(ROOT).join("src/plugins");
+    let entries = fs::read_dir(plugins).unwrap().map(|entry| entry.unwrap().path());
+    let names: BTreeSet<String> = entries
+        .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
+        .filter(|name| name != "mod")
+        .collect();
+    let mut broken = Vec::new();
+    for source in sources("src/plugins").iter().filter(|source| source.path != "src/plugins/mod.rs")
+    {
+        let own = source.path.strip_prefix("src/plugins/").unwrap();
+        let own = own.split(['/', '.']).next().unwrap();
+        for other in names.iter().filter(|name| *name != own) {
+            let uses = |path: &str| source.code().contains(&format!("{path}{other}::"));
+            if uses("plugins::")
+                || (source.path == format!("src/plugins/{own}.rs") && uses("super::"))
+            {
+                broken.push(format!("{} uses {other}", source.path));
+            }
+        }
+    }
+    report(&broken, "what two plugins need belongs to steps");
+}
+
+#[test]
+fn some_things_are_done_in_one_place_only() {
+    let mut broken = Vec::new();
+    for source in sources("src") {
+        for (number, line) in source.code().lines().enumerate() {
+            for (word, places) in ONLY_IN {
+                let is_word = line.match_indices(word).any(|(at, _)| {
+                    !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_')
+                });
+                let allowed = places.iter().any(|place| below_src(&source).starts_with(place));
+                if is_word && !allowed {
+                    broken.push(format!(
+                        "{}:{}: {word} belongs to {places:?}",
+                        source.path,
+                        number + 1
+                    ));
+                }
+            }
+        }
+    }
+    report(&broken, "design.md, section 2");
+}
+
+#[test]
+fn files_are_not_too_long() {
+    let all = sources("src").into_iter().chain(sources("tests"));
+    let long = all.filter(|source| source.text.lines().count() > FILE_LINES_MAX);
+    let long: Vec<String> = long.map(|source| source.path).collect();
+    report(&long, "a file of more than 600 lines becomes a folder");
+}
+
+/// The names and lengths of functions in code as rustfmt leaves it: the closing brace stands under the `fn`.
+fn functions(text: &str) -> Vec<(String, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        let words = line.trim_start().trim_start_matches("pub ").trim_start_matches("pub(super) ");
+        let words = words.trim_start_matches("pub(crate) ").trim_start_matches("const ");
+        let Some(name) = words.strip_prefix("fn ").or_else(|| words.strip_prefix("unsafe fn "))
+        else {
+            continue;
+        };
+        let closing = format!("{}}}", " ".repeat(indent));
+        let ends = |line: &&str| {
+            **line == closing
+                || line.ends_with(';') && line.len() - line.trim_start().len() == indent
+        };
+        if line.ends_with('}') || line.ends_with(';') {
+            continue;
+        }
+        let length = lines[start..].iter().position(ends).map_or(0, |end| end + 1);
+        found.push((name.split('(').next().unwrap_or(name).to_owned(), length));
+    }
+    found
+}
+
+#[test]
+fn functions_are_not_too_long() {
+    let mut long = Vec::new();
+    let mut count = 0;
+    for source in sources("src").iter().chain(&sources("tests")) {
+        for (name, length) in functions(&source.text) {
+            count += 1;
+            if length > FUNCTION_LINES_MAX {
+                long.push(format!("{}: {name} has {length} lines", source.path));
+            }
+        }
+    }
+    assert!(count > 100, "functions are found at all: {count}");
+    report(&long, "a function fits 70 lines");
+}
+
+#[test]
+fn nothing_is_put_off() {
+    // In two parts, so that this file does not find itself.
+    let words = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
+    let all = sources("src").into_iter().chain(sources("tests"));
+    let found = all.filter(|source| words.iter().any(|word| source.text.contains(word)));
+    let found: Vec<String> = found.map(|source| source.path).collect();
+    report(&found, "what is left to do is an issue");
+}
+
+#[test]
+fn every_module_says_what_it_is() {
+    let silent = sources("src").into_iter().filter(|source| !source.text.starts_with("//! "));
+    let silent: Vec<String> = silent.map(|source| source.path).collect();
+    report(&silent, "a file begins with a //! line");
+}
+
+#[test]
+fn links_and_readme_name_the_plugins_of_the_table() {
+    let list = Call::program(EXECUTABLE.as_ref()).args(&["--list"]).run().output();
+    let table: BTreeSet<String> = list.lines().map(str::to_owned).collect();
+    for name in &table {
+        let link = Path::new(ROOT).join("symlinks").join(name);
+        let target =
+            fs::read_link(&link).unwrap_or_else(|_| panic!("ln -s cnibox symlinks/{name}"));
+        assert_eq!(target, Path::new("cnibox"), "symlinks/{name} is relative");
+    }
+    assert_eq!(plugin_names().into_iter().collect::<BTreeSet<_>>(), table, "symlinks");
+
+    let readme = fs::read_to_string(Path::new(ROOT).join("README.md")).unwrap();
+    let section = readme.split("\n## ").find(|section| section.starts_with("Plugins")).unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    assert_eq!(rows.map(str::to_owned).collect::<BTreeSet<_>>(), table, "the table in README.md");
+}
+
+#[test]
+fn words_in_quotes_and_comments_are_no_code() {
+    let source = Source {
+        path: String::new(),
+        text: "let a = \"nix::x\"; // nix::y\nuse crate::{cni, error};".into(),
+    };
+    assert!(!source.code().contains("nix"));
+    assert_eq!(used_modules(&source.code()).into_iter().collect::<Vec<_>>(), ["cni", "error"]);
+}

@@ -1,0 +1,285 @@
+//! A world: a private user, mount and network namespace that plays the host, containers in it, a directory of
+//! plugins, and nothing of the machine that runs the tests. What the world looks like is asked with `ip` and `nft`.
+
+pub mod bare;
+pub mod call;
+pub mod json;
+pub mod scratch;
+pub mod state;
+mod sys;
+
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+pub use bare::Bare;
+pub use call::{Call, Outcome, VERSIONS, all_at_once};
+pub use json::{with, without};
+pub use scratch::Scratch;
+pub use state::State;
+pub use sys::Namespaces;
+
+/// The executable under test, and where every world shows it.
+pub const EXECUTABLE: &str = env!("CARGO_BIN_EXE_cnibox");
+const EXECUTABLE_IN_WORLD: &str = "/run/bin/cnibox";
+
+/// Where the links named after the plugins lie in a world.
+pub const PLUGIN_DIR: &str = "/run/plugins";
+
+/// How long anything that the kernel does in its own time may take.
+const KERNEL_LIMIT: Duration = Duration::from_secs(10);
+const PING_LIMIT_S: &str = "10";
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A "host" with its own network, mounts and users. Ends, with all that was made in it, when dropped.
+pub struct World {
+    /// Sleeps inside of the namespaces and keeps them alive; ends with the test process, whose pipe it reads.
+    keeper: Child,
+    namespaces: Arc<Namespaces>,
+    cni_path: String,
+}
+
+/// A network namespace in a world that is bound to `/run/netns/NAME`, as container runtimes do it.
+pub struct Container<'w> {
+    pub world: &'w World,
+    pub name: String,
+}
+
+impl World {
+    /// A host whose plugin directory holds a link to our executable for every plugin.
+    pub fn new() -> Self {
+        let world = Self::with_plugins(PLUGIN_DIR);
+        let dir = world.path(PLUGIN_DIR);
+        fs::create_dir(&dir).unwrap();
+        for name in plugin_names() {
+            symlink(EXECUTABLE_IN_WORLD, dir.join(name)).unwrap();
+        }
+        world
+    }
+
+    /// A host whose plugins are those of the machine's directory `cni_path`.
+    pub fn with_plugins(cni_path: &str) -> Self {
+        let mut command = Command::new("cat");
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        sys::make_namespaces(&mut command, Path::new(EXECUTABLE).parent().unwrap());
+        let keeper = command.spawn().expect(
+            "the tests need a private user, mount and network namespace, and cannot make one here; \
+             the line above names the step",
+        );
+        let namespaces = Arc::new(Namespaces::of(keeper.id()).unwrap());
+        let world = Self { keeper, namespaces, cni_path: cni_path.into() };
+        world.host(["ip", "link", "set", "lo", "up"]);
+        world
+    }
+
+    /// The same file as `inside`, seen from the test. (A link on the way would be followed outside of the world.)
+    pub fn path(&self, inside: impl AsRef<Path>) -> PathBuf {
+        let inside = inside.as_ref().strip_prefix("/").expect("paths in a world are absolute");
+        Path::new("/proc").join(self.keeper.id().to_string()).join("root").join(inside)
+    }
+
+    pub fn write(&self, inside: &str, content: impl AsRef<[u8]>) {
+        let path = self.path(inside);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    pub fn read(&self, inside: &str) -> String {
+        fs::read_to_string(self.path(inside)).unwrap_or_else(|error| panic!("{inside}: {error}"))
+    }
+
+    pub fn container(&self, name: &str) -> Container<'_> {
+        let container = Container { world: self, name: name.into() };
+        self.write(&container.netns(), "");
+        let mut command = Command::new("true");
+        let path = CString::new(container.netns()).unwrap();
+        sys::make_netns(&mut command, Arc::clone(&self.namespaces), path);
+        assert!(command.status().unwrap().success());
+        container
+    }
+
+    /// Runs a tool on the host; it must succeed.
+    #[track_caller]
+    pub fn host<const N: usize>(&self, words: [&str; N]) -> String {
+        self.tool(&words, None).output_of_success()
+    }
+
+    #[track_caller]
+    pub fn host_json<const N: usize>(&self, words: [&str; N]) -> Value {
+        parse(&self.host(words))
+    }
+
+    /// A tool on the host, or in the container with that namespace path, not yet started.
+    pub fn tool(&self, words: &[&str], netns: Option<&str>) -> Call<'_> {
+        Call::tool(self, words, netns)
+    }
+
+    /// A plugin call for no container in particular; see also `Container::call`.
+    pub fn call(&self, plugin: &str, verb: &str, config: &Value) -> Call<'_> {
+        Call::plugin_of_world(self, plugin).env("CNI_COMMAND", verb).config(config)
+    }
+
+    pub fn state(&self) -> State {
+        State::read(self, &[])
+    }
+
+    pub fn state_with(&self, containers: &[&Container<'_>]) -> State {
+        State::read(self, containers)
+    }
+
+    /// The value of a setting of the host, `net/ipv4/ip_forward` for example.
+    pub fn sysctl(&self, name: &str) -> String {
+        let path = format!("/proc/sys/{name}");
+        self.host(["cat", &path]).trim().into()
+    }
+
+    /// Names of the links on the host that are ports of `bridge`.
+    pub fn ports_of(&self, bridge: &str) -> Vec<String> {
+        names(&self.host_json(["ip", "-j", "link", "show", "master", bridge]))
+    }
+
+    /// Names of all links of the host.
+    pub fn links(&self) -> Vec<String> {
+        names(&self.host_json(["ip", "-j", "link"]))
+    }
+
+    /// Waits until `holds`, for what the kernel does some time after it said yes.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "there is no event for all that can be waited for"
+    )]
+    pub fn eventually(&self, what: &str, holds: impl Fn() -> bool) {
+        let deadline = Instant::now() + KERNEL_LIMIT;
+        while !holds() {
+            assert!(Instant::now() < deadline, "not within {KERNEL_LIMIT:?}: {what}");
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // The keeper can be gone already only if somebody killed it; the test has failed then.
+        self.keeper.kill().ok();
+        self.keeper.wait().ok();
+    }
+}
+
+impl<'w> Container<'w> {
+    pub fn netns(&self) -> String {
+        format!("/run/netns/{}", self.name)
+    }
+
+    /// Runs a tool in the container; it must succeed.
+    #[track_caller]
+    pub fn exec<const N: usize>(&self, words: [&str; N]) -> String {
+        self.tool(words).output_of_success()
+    }
+
+    #[track_caller]
+    pub fn json<const N: usize>(&self, words: [&str; N]) -> Value {
+        parse(&self.exec(words))
+    }
+
+    pub fn tool<const N: usize>(&self, words: [&str; N]) -> Call<'w> {
+        self.world.tool(&words, Some(&self.netns()))
+    }
+
+    /// A plugin call for this container's `eth0`; the container is its own id.
+    pub fn call(&self, plugin: &str, verb: &str, config: &Value) -> Call<'w> {
+        self.world
+            .call(plugin, verb, config)
+            .env("CNI_CONTAINERID", &self.name)
+            .env("CNI_NETNS", &self.netns())
+            .env("CNI_IFNAME", "eth0")
+    }
+
+    #[track_caller]
+    pub fn add(&self, plugin: &str, config: &Value) -> Value {
+        self.call(plugin, "ADD", config).run().success()
+    }
+
+    #[track_caller]
+    pub fn del(&self, plugin: &str, config: &Value) {
+        self.call(plugin, "DEL", config).run().silence();
+    }
+
+    #[track_caller]
+    pub fn check(&self, plugin: &str, config: &Value, result: &Value) {
+        self.checking(plugin, config, result).run().silence();
+    }
+
+    /// A CHECK that is not started yet, of what `result` promises.
+    pub fn checking(&self, plugin: &str, config: &Value, result: &Value) -> Call<'w> {
+        let mut config = config.clone();
+        config["prevResult"] = result.clone();
+        self.call(plugin, "CHECK", &config)
+    }
+
+    pub fn sysctl(&self, name: &str) -> String {
+        let path = format!("/proc/sys/{name}");
+        self.exec(["cat", &path]).trim().into()
+    }
+
+    /// Addresses on a link of the container as `ip/len`, without those that the kernel makes by itself.
+    #[track_caller]
+    pub fn addresses(&self, link: &str) -> Vec<String> {
+        addresses(&self.json(["ip", "-j", "address", "show", "dev", link]))
+    }
+
+    /// One echo there and back, with some tries for the neighbours to get to know one another.
+    #[track_caller]
+    pub fn ping(&self, address: &str) {
+        self.pinging(address).output_of_success();
+    }
+
+    /// A ping that is not started yet, and ends with the first answer, or without one after some seconds.
+    pub fn pinging(&self, address: &str) -> Call<'w> {
+        self.tool(["ping", "-n", "-q", "-c", "1", "-w", PING_LIMIT_S, "-i", "0.2", address])
+    }
+
+    /// What a runtime does last: the namespace is unbound and its file removed.
+    pub fn destroy(&self) {
+        self.unmount();
+        self.world.host(["rm", &self.netns()]);
+    }
+
+    /// Like `destroy`, by a runtime that died before it removed the file.
+    pub fn unmount(&self) {
+        self.world.host(["umount", &self.netns()]);
+    }
+}
+
+/// The names that the executable must answer to: the links that packages ship.
+pub fn plugin_names() -> Vec<String> {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/symlinks");
+    let entries = fs::read_dir(dir).unwrap_or_else(|error| panic!("{dir}: {error}"));
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+pub fn parse(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error} in: {text}"))
+}
+
+pub fn names(links: &Value) -> Vec<String> {
+    let name = |link: &Value| link["ifname"].as_str().map(str::to_owned);
+    links.as_array().unwrap().iter().filter_map(name).collect()
+}
+
+/// Global addresses in the output of `ip -j address`.
+pub fn addresses(links: &Value) -> Vec<String> {
+    let infos = links.as_array().unwrap().iter().flat_map(|link| link["addr_info"].as_array());
+    let global = infos.flatten().filter(|info| info["scope"] == "global");
+    global
+        .map(|info| format!("{}/{}", info["local"].as_str().unwrap(), info["prefixlen"]))
+        .collect()
+}

@@ -1,0 +1,224 @@
+//! The state of a world as sorted text, one line per thing, so that two states can be compared and the difference
+//! can be read: links, addresses, routes, rules, nftables, settings, files.
+
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{Container, World};
+
+/// Flags that the kernel sets in its own time, when it has noticed a carrier.
+const FLAGS_OF_CARRIER: [&str; 3] = ["LOWER_UP", "NO-CARRIER", "M-DOWN"];
+
+/// What plugins switch on and never off again.
+const SETTINGS: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
+
+/// Where plugins keep files.
+const STATE_DIRS: [&str; 2] = ["/var/lib", "/run/cni"];
+
+#[derive(Clone, PartialEq, Eq)]
+pub struct State(Vec<String>);
+
+impl State {
+    pub(super) fn read(world: &World, containers: &[&Container<'_>]) -> Self {
+        let mut lines = Vec::new();
+        for setting in SETTINGS {
+            lines.push(format!("host setting {setting} = {}", world.sysctl(setting)));
+        }
+        network(world, "host", None, &mut lines);
+        for container in containers {
+            network(world, &container.name, Some(&container.netns()), &mut lines);
+        }
+        for dir in STATE_DIRS {
+            files(world, Path::new(dir), &mut lines);
+        }
+        lines.sort();
+        Self(lines)
+    }
+
+    /// Without what survives a DEL in the reference, and so in cnibox: the bridge with its addresses and routes,
+    /// forwarding, the directory of the network with `lock` and `last_reserved_ip.N`. And nothing more than that.
+    pub fn apart_from(&self, bridge: &str, network: &str) -> Self {
+        let survives = |line: &String| {
+            let of_bridge = line.starts_with("host ")
+                && (line.starts_with(&format!("host link {bridge} "))
+                    || line.contains(&format!(" dev={bridge} ")));
+            let dir = format!("/var/lib/cni/networks/{network}");
+            let of_store = line.starts_with("dir /var/lib/cni ")
+                || line.starts_with("dir /var/lib/cni/networks ")
+                || line.starts_with(&format!("dir {dir} "))
+                || line.starts_with(&format!("file {dir}/lock "))
+                || line.starts_with(&format!("file {dir}/last_reserved_ip."));
+            of_bridge || of_store || line.starts_with("host setting ")
+        };
+        Self(self.0.iter().filter(|line| !survives(line)).cloned().collect())
+    }
+
+    /// With names that are drawn by lot replaced, to compare two worlds. (MACs are never part of a state.)
+    pub fn without_random_names(&self) -> Self {
+        let mut lines: Vec<String> = self.0.iter().map(|line| mask_veth(line)).collect();
+        lines.sort();
+        Self(lines)
+    }
+
+    pub fn lines(&self) -> &[String] {
+        &self.0
+    }
+
+    /// Whether a line begins like this.
+    pub fn has(&self, start: &str) -> bool {
+        self.0.iter().any(|line| line.starts_with(start))
+    }
+
+    /// Lines that only the other state has (`+`), and that only this one has (`-`).
+    pub fn difference(&self, after: &Self) -> Vec<String> {
+        let only = |sign: char, these: &Self, those: &Self| {
+            let lines = these.0.iter().filter(|line| !those.0.contains(line));
+            lines.map(|line| format!("{sign} {line}")).collect::<Vec<_>>()
+        };
+        let mut lines = only('-', self, after);
+        lines.extend(only('+', after, self));
+        lines
+    }
+
+    /// Panics with the lines that differ, which says more than both states printed whole.
+    #[track_caller]
+    pub fn assert_same(&self, after: &Self, when: &str) {
+        let difference = self.difference(after);
+        assert!(self == after, "{when}, the world is not as before:\n{}", difference.join("\n"));
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\n{}\n", self.0.join("\n"))
+    }
+}
+
+fn network(world: &World, place: &str, netns: Option<&str>, lines: &mut Vec<String>) {
+    let batches =
+        [("", "link show\naddress show\nroute show table all\nrule show\n"), ("-6", "rule show\n")];
+    for (family, batch) in batches {
+        let words = ["ip", "-j", "-d", family, "-batch", "-"];
+        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        let output = world.tool(&words, netns).stdin(batch).run().output();
+        for document in serde_json::Deserializer::from_str(&output).into_iter::<Value>() {
+            for object in document.unwrap().as_array().unwrap() {
+                describe(place, family, object, lines);
+            }
+        }
+    }
+    let ruleset = world.tool(&["nft", "list", "ruleset"], netns).run().output();
+    if !ruleset.trim().is_empty() {
+        lines.push(format!("{place} nft\n{ruleset}"));
+    }
+}
+
+/// One object of `ip -j`: an address list, a link, a route or a rule, told apart by their keys.
+fn describe(place: &str, family: &str, object: &Value, lines: &mut Vec<String>) {
+    let text = |key: &str| plain(&object[key]);
+    if let Some(addresses) = object["addr_info"].as_array() {
+        for address in addresses.iter().filter(|address| !is_automatic(&address["local"])) {
+            lines.push(format!(
+                "{place} address dev={} {}/{} brd={} scope={}",
+                text("ifname"),
+                plain(&address["local"]),
+                address["prefixlen"],
+                plain(&address["broadcast"]),
+                plain(&address["scope"]),
+            ));
+        }
+    } else if object.get("dst").is_some() {
+        // The local table follows from the addresses, for IPv6 only when the kernel has found them unique.
+        let of_address = object["table"] == "local" && object["protocol"] == "kernel";
+        if !is_automatic(&object["dst"]) && !of_address {
+            lines.push(format!(
+                "{place} route dst={} dev={} type={} via={} src={} table={} proto={} scope={} metric={}",
+                text("dst"),
+                text("dev"),
+                text("type"),
+                text("gateway"),
+                text("prefsrc"),
+                text("table"),
+                text("protocol"),
+                text("scope"),
+                text("metric"),
+            ));
+        }
+    } else if object.get("priority").is_some() {
+        lines.push(format!("{place} rule{family} {object}"));
+    } else if object.get("ifname").is_some() {
+        lines.push(link(place, object));
+    }
+}
+
+fn link(place: &str, link: &Value) -> String {
+    let all = link["flags"].as_array().unwrap().iter().map(plain);
+    let mut flags: Vec<String> = all.filter(|f| !FLAGS_OF_CARRIER.contains(&f.as_str())).collect();
+    flags.sort();
+    format!(
+        "{place} link {} kind={} master={} mtu={} flags={}",
+        plain(&link["ifname"]),
+        plain(&link["linkinfo"]["info_kind"]),
+        plain(&link["master"]),
+        link["mtu"],
+        flags.join(",")
+    )
+}
+
+/// Link-local addresses and multicast routes come and go with the carrier; the kernel alone minds them.
+fn is_automatic(address: &Value) -> bool {
+    let address = plain(address);
+    address.starts_with("fe80:") || address.starts_with("ff00:") || address == "multicast"
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".into(),
+        other => other.to_string(),
+    }
+}
+
+fn files(world: &World, dir: &Path, lines: &mut Vec<String>) {
+    let Ok(entries) = fs::read_dir(world.path(dir)) else { return };
+    for entry in entries {
+        let entry = entry.unwrap();
+        let path = dir.join(entry.file_name());
+        let meta = entry.metadata().unwrap();
+        let mode = meta.permissions().mode() & 0o7777;
+        if meta.is_dir() {
+            lines.push(format!("dir {} mode={mode:o}", path.display()));
+            files(world, &path, lines);
+        } else {
+            let content = fs::read(entry.path()).unwrap();
+            let content = content.escape_ascii();
+            lines.push(format!("file {} mode={mode:o} '{content}'", path.display()));
+        }
+    }
+}
+
+/// `veth` and eight hexadecimal digits become `veth*`.
+pub fn mask_veth(text: &str) -> String {
+    let mut parts = text.split("veth");
+    let mut masked = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let random = part.len() >= 8 && part.as_bytes()[..8].iter().all(u8::is_ascii_hexdigit);
+        masked.push_str(if random { "veth*" } else { "veth" });
+        masked.push_str(if random { &part[8..] } else { part });
+    }
+    masked
+}
+
+/// Quoted MACs become `"MAC"`.
+pub fn mask_macs(text: &str) -> String {
+    let is_mac = |part: &str| {
+        part.len() == 17
+            && part.split(':').filter(|pair| u8::from_str_radix(pair, 16).is_ok()).count() == 6
+    };
+    let parts = text.split('"').map(|part| if is_mac(part) { "MAC" } else { part });
+    parts.collect::<Vec<_>>().join("\"")
+}
