@@ -1,0 +1,82 @@
+//! Packets, not only configuration.
+
+use serde_json::json;
+
+use super::{address, dual_stack, layer2};
+use crate::world::{World, with};
+
+#[test]
+fn containers_reach_one_another_and_the_gateway_in_both_families() {
+    let world = World::new();
+    let (c1, c2) = (world.container("c1"), world.container("c2"));
+    let one = c1.add("bridge", &dual_stack());
+    let two = c2.add("bridge", &dual_stack());
+    for index in [0, 1] {
+        c1.ping(&address(&two, index));
+        c2.ping(&address(&one, index));
+    }
+    for gateway in ["10.1.0.1", "fd00:1::1"] {
+        c1.ping(gateway);
+    }
+    world.host(["ping", "-n", "-q", "-c", "1", "-W", "2", &address(&one, 0)]);
+}
+
+#[test]
+fn the_first_packet_after_an_add_arrives() {
+    let world = World::new();
+    for number in 0..4 {
+        let container = world.container(&format!("c{number}"));
+        container.add("bridge", &dual_stack());
+        for gateway in ["10.1.0.1", "fd00:1::1"] {
+            container.exec(["ping", "-n", "-q", "-c", "1", "-W", "2", gateway]);
+        }
+    }
+}
+
+#[test]
+fn a_plain_switch_carries_frames() {
+    let world = World::new();
+    let (c1, c2) = (world.container("c1"), world.container("c2"));
+    for (container, address) in [(&c1, "192.168.5.1/24"), (&c2, "192.168.5.2/24")] {
+        container.add("bridge", &layer2());
+        container.exec(["ip", "address", "add", address, "dev", "eth0"]);
+    }
+    c1.ping("192.168.5.2");
+}
+
+#[test]
+fn isolated_ports_do_not_hear_one_another_but_the_gateway() {
+    let world = World::new();
+    let (c1, c2) = (world.container("c1"), world.container("c2"));
+    let config = with(&dual_stack(), json!({"portIsolation": true}));
+    c1.add("bridge", &config);
+    let two = c2.add("bridge", &config);
+    c1.ping("10.1.0.1");
+    c2.ping("10.1.0.1");
+    let ping = c1.tool(["ping", "-n", "-q", "-c", "1", "-W", "1", &address(&two, 0)]).run();
+    assert_eq!(ping.status, 1, "{}", ping.report());
+}
+
+#[test]
+fn a_host_beyond_the_gateway_is_reached_through_the_default_route() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let result = c1.add("bridge", &dual_stack());
+    // A neighbour of the host that knows its way back.
+    let outside = world.container("outside");
+    connect(&world, &outside.netns());
+    outside.exec(["ip", "route", "add", "10.1.0.0/16", "via", "192.0.2.1"]);
+    c1.ping("192.0.2.2");
+    outside.ping(&address(&result, 0));
+}
+
+/// A pair between the host (192.0.2.1) and the namespace (192.0.2.2).
+fn connect(world: &World, netns: &str) {
+    let script = format!(
+        "ip link add wan0 type veth peer name wan1 &&
+         ip link set wan1 netns {netns} &&
+         ip address add 192.0.2.1/24 dev wan0 && ip link set wan0 up &&
+         nsenter --net={netns} sh -c 'ip address add 192.0.2.2/24 dev wan1 && ip link set wan1 up'"
+    );
+    world.host(["sh", "-c", &script]);
+}

@@ -1,0 +1,228 @@
+//! Every request to the kernel, and every operation on a file of the state, fails once: after each failure there is one
+//! well-formed error that says what could not be done, an ADD has left nothing, and after a DEL nothing is left at all.
+//!
+//! Debug builds of the executable take CNIBOX_FAIL_KERNEL=n and CNIBOX_FAIL_FILE=n for that.
+
+use serde_json::{Value, json};
+
+use crate::world::{Container, Outcome, State, World, with};
+
+/// What can fail, by the variable that makes it fail.
+const FAULTS: [&str; 2] = ["CNIBOX_FAIL_KERNEL", "CNIBOX_FAIL_FILE"];
+
+/// A process cannot tell that it made fewer requests than the number of the one to fail, and some requests may fail
+/// without harm. So many successes one after the other mean that there are no more requests.
+const SUCCESSES_MIN: u32 = 12;
+
+/// No call makes more requests than this.
+const REQUESTS_MAX: u32 = 400;
+
+/// A plugin joins with one line: its name, its configuration (the network is always called `net`), and whether an ADD
+/// must have made requests of each kind, so that a switch that does nothing cannot pass for a proof.
+struct Subject {
+    plugin: &'static str,
+    config: Value,
+    asks_kernel: bool,
+    has_files: bool,
+}
+
+fn subjects() -> Vec<Subject> {
+    let subject =
+        |plugin, config, asks_kernel, has_files| Subject { plugin, config, asks_kernel, has_files };
+    vec![
+        subject("bridge", bridge(), true, true),
+        subject("bridge", json!({"hairpinMode": true, "mtu": 1400}), true, false),
+        subject("veth", json!({"ipam": dual_stack()}), true, true),
+        subject("veth", json!({"mtu": 1400}), true, false),
+        subject("host-local", json!({"ipam": dual_stack()}), false, true),
+        subject("loopback", json!({}), true, false),
+    ]
+}
+
+fn dual_stack() -> Value {
+    json!({
+        "type": "host-local", "ranges": [[{"subnet": "10.1.0.0/29"}], [{"subnet": "fd00:1::/64"}]],
+        "routes": [{"dst": "10.9.0.0/16"}, {"dst": "fd09::/48"}],
+    })
+}
+
+fn bridge() -> Value {
+    json!({"isDefaultGateway": true, "promiscMode": true, "portIsolation": true, "ipam": dual_stack()})
+}
+
+impl Subject {
+    fn config(&self) -> Value {
+        let keys = json!({"cniVersion": "1.1.0", "name": "net", "type": self.plugin});
+        with(&self.config, keys)
+    }
+
+    /// GC that finds nothing valid.
+    fn gc(&self) -> Value {
+        with(&self.config(), json!({"cni.dev/valid-attachments": []}))
+    }
+
+    fn must_fail_by(&self, fault: &str) -> bool {
+        if fault == "CNIBOX_FAIL_FILE" { self.has_files } else { self.asks_kernel }
+    }
+}
+
+fn state(world: &World, container: &Container<'_>) -> State {
+    world.state_with(&[container]).apart_from("cni0", "net")
+}
+
+/// What is wrong with the error of a failed call, if anything is.
+fn fault_of_error(outcome: Outcome) -> Option<String> {
+    let report = outcome.report();
+    let error = outcome.error();
+    let said = format!("{}: {}", error.msg, error.details);
+    // The sentence may belong to the step, or to the request behind it.
+    let is_good = said.contains("cannot ") && !said.contains('\n');
+    (!is_good).then(|| format!("does not say on one line what could not be done: {report}"))
+}
+
+fn fault_of_state(before: &State, after: &State, when: &str) -> Option<String> {
+    let difference = before.difference(after);
+    (!difference.is_empty())
+        .then(|| format!("{when}, the world differs:\n    {}", difference.join("\n    ")))
+}
+
+/// Calls `run` with fault number 1, 2, 3 … until there is no more to fail; returns how often it failed.
+fn for_every_fault(mut run: impl FnMut(u32) -> bool) -> u32 {
+    let (mut successes, mut failures) = (0, 0);
+    for number in 1..=REQUESTS_MAX {
+        if run(number) {
+            failures += 1;
+            successes = 0;
+        } else {
+            successes += 1;
+        }
+        if successes == SUCCESSES_MIN {
+            return failures;
+        }
+    }
+    panic!("there are still failures at request {REQUESTS_MAX}");
+}
+
+/// A container whose `lo` has been up, since the kernel keeps 127.0.0.1 from then on.
+fn container(world: &World) -> Container<'_> {
+    let container = world.container("c1");
+    for state in ["up", "down"] {
+        container.exec(["ip", "link", "set", "lo", state]);
+    }
+    container
+}
+
+fn remove_bridge(world: &World) {
+    if world.links().iter().any(|link| link == "cni0") {
+        world.host(["ip", "link", "del", "cni0"]);
+    }
+}
+
+fn faults_of_add(subject: &Subject, fault: &str) -> Vec<String> {
+    let world = World::new();
+    let container = container(&world);
+    let config = subject.config();
+    let before = state(&world, &container);
+    let mut problems = Vec::new();
+    let failures = for_every_fault(|number| {
+        // Every other time the bridge is there already.
+        if number % 2 == 0 {
+            remove_bridge(&world);
+        }
+        let outcome =
+            container.call(subject.plugin, "ADD", &config).env(fault, &number.to_string()).run();
+        let failed = outcome.status != 0;
+        let mut found = Vec::new();
+        if failed {
+            found.extend(fault_of_error(outcome));
+            found.extend(fault_of_state(
+                &before,
+                &state(&world, &container),
+                "after the failed ADD",
+            ));
+        } else {
+            outcome.success();
+        }
+        container.del(subject.plugin, &config);
+        found.extend(fault_of_state(&before, &state(&world, &container), "after DEL"));
+        problems.extend(found.into_iter().map(|problem| format!("{fault}={number}: {problem}")));
+        failed
+    });
+    if failures == 0 && subject.must_fail_by(fault) {
+        problems.push(format!("{fault} does nothing"));
+    }
+    problems
+}
+
+/// DEL, GC and CHECK: whatever fails, the next DEL without a fault cleans up.
+fn faults_of(verb: &str, subject: &Subject, fault: &str) -> Vec<String> {
+    let world = World::new();
+    let container = container(&world);
+    let config = subject.config();
+    let before = state(&world, &container);
+    let mut problems = Vec::new();
+    for_every_fault(|number| {
+        let result = container.add(subject.plugin, &config);
+        let call = match verb {
+            "GC" => world.call(subject.plugin, "GC", &subject.gc()),
+            "CHECK" => container.checking(subject.plugin, &config, &result),
+            _ => container.call(subject.plugin, verb, &config),
+        };
+        let outcome = call.env(fault, &number.to_string()).run();
+        let failed = outcome.status != 0;
+        let mut found = Vec::new();
+        if failed {
+            found.extend(fault_of_error(outcome));
+        } else {
+            outcome.silence();
+        }
+        container.del(subject.plugin, &config);
+        found.extend(fault_of_state(&before, &state(&world, &container), "after DEL"));
+        problems.extend(found.into_iter().map(|problem| format!("{fault}={number}: {problem}")));
+        failed
+    });
+    problems
+}
+
+/// Runs every subject with every kind of fault, each in a thread and a world of its own, and reports all that went
+/// wrong at once.
+fn assert_no_problems(verb: &str, check: impl Fn(&Subject, &str) -> Vec<String> + Sync) {
+    let subjects = subjects();
+    let cases = subjects.iter().flat_map(|subject| FAULTS.map(|fault| (subject, fault)));
+    let problems: Vec<String> = std::thread::scope(|scope| {
+        let check = &check;
+        let threads: Vec<_> = cases
+            .map(|(subject, fault)| (subject, scope.spawn(move || check(subject, fault))))
+            .collect();
+        let name = |subject: &Subject, problem| {
+            format!("{} {verb} {}: {problem}", subject.plugin, subject.config)
+        };
+        threads
+            .into_iter()
+            .flat_map(|(subject, thread)| {
+                thread.join().unwrap().into_iter().map(move |problem| name(subject, problem))
+            })
+            .collect()
+    });
+    assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));
+}
+
+#[test]
+fn a_failing_add_leaves_nothing() {
+    assert_no_problems("ADD", faults_of_add);
+}
+
+#[test]
+fn after_a_failing_del_the_next_one_cleans_up() {
+    assert_no_problems("DEL", |subject, fault| faults_of("DEL", subject, fault));
+}
+
+#[test]
+fn after_a_failing_gc_a_del_cleans_up() {
+    assert_no_problems("GC", |subject, fault| faults_of("GC", subject, fault));
+}
+
+#[test]
+fn after_a_failing_check_a_del_cleans_up() {
+    assert_no_problems("CHECK", |subject, fault| faults_of("CHECK", subject, fault));
+}

@@ -1,0 +1,151 @@
+//! DEL, GC, STATUS, and ADDs that fail.
+
+use serde_json::{Value, json};
+
+use super::{NAMES, dual_stack, routed, routed_with};
+use crate::world::{Container, World, with};
+
+#[test]
+fn after_add_and_del_the_world_is_as_before() {
+    for name in NAMES {
+        let world = World::new();
+        let c1 = world.container("c1");
+        let before = world.state_with(&[&c1]).apart_from("", "p2p");
+        let result = c1.add(name, &dual_stack());
+        c1.check(name, &dual_stack(), &result);
+        for time in ["after DEL", "after two DELs"] {
+            c1.del(name, &dual_stack());
+            before.assert_same(&world.state_with(&[&c1]).apart_from("", "p2p"), time);
+        }
+    }
+}
+
+type Happening = fn(&Container<'_>, &str);
+
+const HAPPENINGS: [(&str, Happening); 6] = [
+    ("the link is gone", |c, name| {
+        c.exec(["ip", "link", "del", "eth0"]);
+        c.del(name, &dual_stack());
+    }),
+    ("the namespace is gone", |c, name| {
+        c.destroy();
+        c.del(name, &dual_stack());
+    }),
+    ("a regular file is left of the namespace", |c, name| {
+        c.unmount();
+        c.del(name, &dual_stack());
+    }),
+    ("no namespace is named", |c, name| {
+        c.destroy();
+        c.call(name, "DEL", &dual_stack()).env("CNI_NETNS", "").run().silence();
+    }),
+    ("the configuration has changed", |c, name| {
+        let ipam = json!({"ranges": [[{"subnet": "10.200.0.0/24"}]]});
+        c.del(name, &with(&dual_stack(), json!({"mtu": 99, "cniVersion": "0.2.0", "ipam": ipam})));
+    }),
+    ("the ranges make no sense any more", |c, name| {
+        c.del(
+            name,
+            &with(&dual_stack(), json!({"ipam": {"ranges": [[{"subnet": "10.2.0.0/31"}]]}})),
+        );
+    }),
+];
+
+#[test]
+fn del_frees_the_address_whatever_happened() {
+    for name in NAMES {
+        for (what, happening) in HAPPENINGS {
+            let world = World::new();
+            let c1 = world.container("c1");
+            let before = world.state().apart_from("", "p2p");
+            c1.add(name, &dual_stack());
+            happening(&c1, name);
+            // The kernel removes links of a namespace that ended some time later.
+            world.eventually(what, || world.links() == ["lo"]);
+            before.assert_same(&world.state().apart_from("", "p2p"), what);
+            c1.call(name, "DEL", &dual_stack()).env("CNI_NETNS", "").run().silence();
+        }
+    }
+}
+
+#[test]
+fn del_removes_the_link_although_ipam_fails_and_says_so() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    c1.add("veth", &routed());
+    let gone = routed_with(json!({"ipam": {"type": "gone-ipam"}}));
+    let error = c1.call("veth", "DEL", &gone).run().error();
+    assert!(error.msg.contains("failed to find plugin"), "{error:?}");
+    assert_eq!(world.links(), ["lo"], "DEL goes on past a failure");
+}
+
+#[test]
+fn gc_and_status_are_those_of_ipam() {
+    for name in NAMES {
+        let world = World::new();
+        let keys = json!({"cniVersion": "1.1.0", "ipam": {"subnet": "10.2.0.0/30"}});
+        let config = routed_with(keys);
+        world.call(name, "STATUS", &config).run().silence();
+        world.container("c1").add(name, &config);
+        world.call(name, "STATUS", &config).run().fails(50, &["10.2.0.1-10.2.0.2"]);
+        let gc = |valid: Value| with(&config, json!({"cni.dev/valid-attachments": valid}));
+        let keep = json!([{"containerID": "c1", "ifname": "eth0"}]);
+        world.call(name, "GC", &gc(keep)).run().silence();
+        world.call(name, "STATUS", &config).run().fails(50, &[]);
+        world.call(name, "GC", &gc(json!([]))).run().silence();
+        world.call(name, "STATUS", &config).run().silence();
+        world.call(name, "GC", &config).run().fails(7, &["cni.dev/valid-attachments"]);
+    }
+}
+
+#[test]
+fn a_failed_add_leaves_nothing() {
+    let route = |dst: &str, gw: &str| json!({"ipam": {"routes": [{"dst": dst, "gw": gw}]}});
+    let cases = [
+        ("ip link add eth0 type bridge", json!({}), "eth0"),
+        ("", route("10.99.0.0/16", "192.168.77.1"), "10.99.0.0/16"),
+        ("", json!({"ipam": {"subnet": "10.1.0.0/31"}}), "10.1.0.0/31"),
+        ("", json!({"ipam": {"type": "none-such"}}), "failed to find plugin"),
+        ("", json!({"ipam": {"type": "static"}}), "ip"),
+        ("", json!({"mtu": 20}), "Invalid argument"),
+        ("", json!({"runtimeConfig": {"mac": "nonsense"}}), "invalid MAC address"),
+    ];
+    for name in NAMES {
+        for (script, keys, says) in &cases {
+            let world = World::new();
+            let c1 = world.container("c1");
+            c1.exec(["sh", "-c", script]);
+            let before = world.state_with(&[&c1]).apart_from("", "p2p");
+            let config = routed_with(keys.clone());
+            let error = c1.call(name, "ADD", &config).run().error();
+            let said = format!("{}: {}", error.msg, error.details).to_lowercase();
+            assert!(said.contains(&says.to_lowercase()), "{says} expected: {error:?}");
+            let after = world.state_with(&[&c1]).apart_from("", "p2p");
+            before.assert_same(&after, &format!("after a failed ADD of {config}"));
+        }
+    }
+}
+
+#[test]
+fn an_exhausted_range_leaves_nothing_at_all() {
+    let world = World::new();
+    let (c1, c2) = (world.container("c1"), world.container("c2"));
+    let config = routed_with(json!({"ipam": {"subnet": "10.2.0.0/30"}}));
+    c1.add("veth", &config);
+    let before = world.state_with(&[&c1, &c2]);
+    let error = c2.call("veth", "ADD", &config).run().error();
+    assert!(error.msg.contains("no IP addresses available in range set"), "{error:?}");
+    before.assert_same(&world.state_with(&[&c1, &c2]), "after a failed ADD");
+}
+
+#[test]
+fn masquerading_is_refused_until_it_is_there() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let before = world.state_with(&[&c1]);
+    for name in NAMES {
+        c1.call(name, "ADD", &routed_with(json!({"ipMasq": true}))).run().fails(7, &["ipMasq"]);
+    }
+    before.assert_same(&world.state_with(&[&c1]), "after refused calls");
+    c1.add("veth", &routed_with(json!({"ipMasq": false, "ipMasqBackend": "nftables"})));
+}
