@@ -61,8 +61,17 @@ impl NetNs {
 
     /// The namespace that the calling thread is in.
     pub fn own() -> Result<Self> {
-        // Its absence is ours, not the container's.
-        Self::open(Path::new(OWN)).map_err(|error| Error { code: Code::INTERNAL, ..error })
+        let path = Path::new(OWN);
+        let known = CURRENT.take().map_or_else(|| File::open(path).map(Arc::new), Ok);
+        let file = known.map_err(|error| {
+            Error::internal(format!("{}: {}", cannot_open(path), sys::reason(&error)))
+        })?;
+        debug_assert!(
+            is_current(&file),
+            "this thread's namespace was changed, but not by NetNs::run"
+        );
+        CURRENT.set(Some(Arc::clone(&file)));
+        Ok(Self { file, path: path.into() })
     }
 
     /// Whether both are the same namespace, whatever their paths.
@@ -79,13 +88,8 @@ impl NetNs {
     /// sockets, and child processes. Inside read `/proc/thread-self`: `/proc/self` shows the main thread's namespace.
     #[expect(clippy::disallowed_methods, reason = "this is where namespaces are changed")]
     pub fn run<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        let home = CURRENT.take().map_or_else(|| Self::own().map(|own| own.file), Ok)?;
-        debug_assert!(
-            is_current(&home),
-            "this thread's namespace was changed, but not by NetNs::run"
-        );
+        let home = Self::own()?.file;
         if let Err(errno) = setns(&*self.file, CloneFlags::CLONE_NEWNET) {
-            CURRENT.set(Some(home));
             let reason = sys::errno_text(errno as i32);
             return Err(Error::internal(format!("cannot enter {}: {reason}", self.title())));
         }
