@@ -49,12 +49,14 @@ fn a_failed_add_leaves_nothing() {
         let c1 = world.container("c1");
         c1.exec(["sh", "-c", container]);
         let before = world.state_with(&[&c1]).apart_from("cni0", "dbnet");
+        let links = world.links();
         let config = dbnet_with(keys);
         let error = c1.call("bridge", "ADD", &config).run().error();
         let said = format!("{}: {}", error.msg, error.details);
         assert!(said.to_lowercase().contains(&says.to_lowercase()), "{says} expected: {error:?}");
         let after = world.state_with(&[&c1]).apart_from("cni0", "dbnet");
         before.assert_same(&after, &format!("after a failed ADD of {config}"));
+        assert_eq!(world.links(), links, "a bridge that nobody uses is taken back");
     }
 }
 

@@ -33,6 +33,26 @@ fn the_first_packet_after_an_add_arrives() {
     }
 }
 
+/// The host finds the neighbour by its link-local address, which must not wait for duplicate address detection.
+#[test]
+fn the_first_packet_that_the_host_forwards_arrives() {
+    let world = World::new();
+    let (c1, c2) = (world.container("c1"), world.container("c2"));
+    let routed = json!({
+        "cniVersion": "1.0.0", "name": "routed", "type": "ptp",
+        "ipam": {
+            "type": "host-local", "ranges": [[{"subnet": "10.2.0.0/24"}], [{"subnet": "fd00:2::/64"}]],
+            "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+        },
+    });
+    let one = c1.add("bridge", &dual_stack());
+    let two = c2.add("ptp", &routed);
+    for index in [0, 1] {
+        c2.exec(["ping", "-n", "-q", "-c", "1", "-W", "2", &address(&one, index)]);
+        c1.exec(["ping", "-n", "-q", "-c", "1", "-W", "2", &address(&two, index)]);
+    }
+}
+
 #[test]
 fn a_plain_switch_carries_frames() {
     let world = World::new();
