@@ -37,6 +37,18 @@ impl Requests {
         doing: String,
         write: impl FnOnce(&mut Attrs),
     ) -> &mut Self {
+        let at = self.message(kind, flags, write);
+        self.list.push(Request { at, doing, tolerated: None });
+        self
+    }
+
+    /// Appends a message that the kernel never answers: the end of an nf_tables transaction.
+    pub fn push_unanswered(&mut self, kind: u16, write: impl FnOnce(&mut Attrs)) {
+        self.message(kind, 0, write);
+    }
+
+    /// Returns where it begins.
+    fn message(&mut self, kind: u16, flags: u16, write: impl FnOnce(&mut Attrs)) -> usize {
         let at = self.attrs.bytes.len();
         self.attrs.raw(&[0; 4]); // the length
         self.attrs.raw(&kind.to_ne_bytes());
@@ -47,8 +59,7 @@ impl Requests {
             Ok(length) => self.attrs.patch(at, &length.to_ne_bytes()),
             Err(_) => self.attrs.too_long = true,
         }
-        self.list.push(Request { at, doing, tolerated: None });
-        self
+        at
     }
 
     /// Says of the last request that this error is none.
@@ -60,6 +71,11 @@ impl Requests {
 
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
+    }
+
+    /// In bytes.
+    pub fn length(&self) -> usize {
+        self.attrs.bytes.len()
     }
 
     /// Gives the requests consecutive sequence numbers, and the last one flags of its own.

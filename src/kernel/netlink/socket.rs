@@ -67,6 +67,7 @@ impl From<Error> for crate::error::Error {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Protocol {
     Route,
+    Netfilter,
 }
 
 /// One conversation with the kernel, in the namespace that it was opened in.
@@ -95,6 +96,7 @@ impl Socket {
     pub(crate) fn open(protocol: Protocol) -> Result<Self, Error> {
         let family = match protocol {
             Protocol::Route => NlFamily::Route,
+            Protocol::Netfilter => NlFamily::Netfilter,
         };
         let failed = |error| Error::new("cannot open a netlink socket", &error);
         let socket = NlSocket::new(family).map_err(failed)?;
@@ -102,7 +104,8 @@ impl Socket {
         Ok(Self {
             socket,
             sequence: Cell::new(1),
-            is_strict: Cell::new(false),
+            // Netfilter has no such switch; it filters always.
+            is_strict: Cell::new(matches!(protocol, Protocol::Netfilter)),
             datagram: RefCell::new(vec![0; DATAGRAM_BYTES]),
         })
     }
@@ -128,6 +131,25 @@ impl Socket {
     ) -> Result<Option<T>, Error> {
         let mut found = None;
         self.exchange(request, 0, Until::Answer, |message| found = read(message.payload))?;
+        Ok(found)
+    }
+
+    /// Asks for several objects at once, one per request; `None` where the answer is an error that is tolerated.
+    pub(crate) fn get_each<T>(
+        &self,
+        requests: Requests,
+        mut read: impl FnMut(&[u8]) -> Option<T>,
+    ) -> Result<Vec<Option<T>>, Error> {
+        let mut found: Vec<_> = requests.list.iter().map(|_| None).collect();
+        if requests.is_empty() {
+            return Ok(found);
+        }
+        let first = self.sequence.get();
+        self.exchange(requests, 0, Until::Answer, |message| {
+            if let Some(place) = found.get_mut(message.sequence.wrapping_sub(first) as usize) {
+                *place = read(message.payload);
+            }
+        })?;
         Ok(found)
     }
 

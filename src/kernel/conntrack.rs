@@ -1,0 +1,360 @@
+//! Forgetting connections: UDP has no end, so packets follow a translation that is gone, or pass by a new one, for as
+//! long as they keep coming.
+
+use std::net::IpAddr;
+
+use nix::libc;
+
+use crate::error::Result;
+use crate::kernel::netlink::{self, Attrs, Protocol, Requests, Socket, attributes, fixed, u8_of};
+use crate::kernel::nft::Transport;
+use crate::kernel::rtnl::Family;
+
+/// Which connections: at least those of one protocol to one port, so that it can never be all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flows {
+    family: Family,
+    transport: Transport,
+    /// Where the first packet was sent to, before any translation.
+    port: u16,
+    address: Option<IpAddr>,
+    /// Where answers come from: whom the packets are translated to.
+    answered_by: Option<IpAddr>,
+}
+
+/// A conversation about the connections of one network namespace.
+pub struct Conntrack {
+    socket: Socket,
+}
+
+impl Flows {
+    pub fn to_port(family: Family, transport: Transport, port: u16) -> Self {
+        Self { family, transport, port, address: None, answered_by: None }
+    }
+
+    /// Of these only those to that address.
+    pub fn at(self, address: IpAddr) -> Self {
+        Self { address: Some(address), ..self }
+    }
+
+    /// Of these only those that somebody answers, or would answer, from that address.
+    pub fn answered_by(self, address: IpAddr) -> Self {
+        Self { answered_by: Some(address), ..self }
+    }
+
+    fn family(self) -> u8 {
+        match self.family {
+            Family::V4 => AF_INET,
+            Family::V6 => AF_INET6,
+        }
+    }
+
+    /// No connection has addresses of two families; the kernel would refuse to look for one.
+    fn can_be(self) -> bool {
+        let addresses = self.address.into_iter().chain(self.answered_by);
+        addresses.into_iter().all(|address| address.is_ipv4() == (self.family == Family::V4))
+    }
+
+    /// The filter. Kernels before 5.8 take no notice of it.
+    fn write(self, attrs: &mut Attrs) {
+        attrs.nested(CTA_TUPLE_ORIG, |tuple| {
+            if let Some(address) = self.address {
+                tuple.nested(CTA_TUPLE_IP, |ip| match address {
+                    IpAddr::V4(address) => ip.bytes(CTA_IP_V4_DST, &address.octets()),
+                    IpAddr::V6(address) => ip.bytes(CTA_IP_V6_DST, &address.octets()),
+                });
+            }
+            tuple.nested(CTA_TUPLE_PROTO, |proto| {
+                proto.u8(CTA_PROTO_NUM, self.transport.number());
+                proto.bytes(CTA_PROTO_DST_PORT, &self.port.to_be_bytes());
+            });
+        });
+        if let Some(address) = self.answered_by {
+            attrs.nested(CTA_TUPLE_REPLY, |tuple| {
+                tuple.nested(CTA_TUPLE_IP, |ip| match address {
+                    IpAddr::V4(address) => ip.bytes(CTA_IP_V4_SRC, &address.octets()),
+                    IpAddr::V6(address) => ip.bytes(CTA_IP_V6_SRC, &address.octets()),
+                });
+            });
+        }
+        attrs.nested(CTA_FILTER, |filter| {
+            let address = self.address.map_or(0, |_| CTA_FILTER_F_CTA_IP_DST);
+            let ports = CTA_FILTER_F_CTA_PROTO_NUM | CTA_FILTER_F_CTA_PROTO_DST_PORT;
+            filter.u32(CTA_FILTER_ORIG_FLAGS, address | ports);
+            if self.answered_by.is_some() {
+                filter.u32(CTA_FILTER_REPLY_FLAGS, CTA_FILTER_F_CTA_IP_SRC);
+            }
+        });
+    }
+
+    /// The same as the filter, for kernels that have none.
+    fn include(self, flow: &Flow<'_>) -> bool {
+        let (to, from) = (Tuple(flow.original), Tuple(flow.reply));
+        to.transport() == Some(self.transport.number())
+            && to.port() == Some(self.port)
+            && self.address.is_none_or(|address| to.destination() == Some(address))
+            && self.answered_by.is_none_or(|address| from.source() == Some(address))
+    }
+}
+
+impl Conntrack {
+    /// About the namespace that the calling thread is in.
+    pub fn open() -> Result<Self, netlink::Error> {
+        Ok(Self { socket: Socket::open(Protocol::Netfilter)? })
+    }
+
+    /// Forgets connections. None being there is fine.
+    pub fn delete(&self, flows: &[Flows]) -> Result<()> {
+        let flows: Vec<Flows> = flows.iter().copied().filter(|flows| flows.can_be()).collect();
+        let mut requests = Requests::new();
+        for flows in &flows {
+            requests.push(IPCTNL_MSG_CT_DELETE, 0, CANNOT_DELETE.into(), |attrs| {
+                // For the sake of old programs the family counts only where the version is 1.
+                attrs.raw(&[flows.family(), 1, 0, 0]);
+                flows.write(attrs);
+            });
+        }
+        if self.socket.commit(requests, |_| {}).is_ok() {
+            return Ok(());
+        }
+        // Kernels before 6.10 take the filter for the name of one connection, and an incomplete one: EINVAL.
+        for family in [AF_INET, AF_INET6] {
+            let flows = flows.iter().copied().filter(|flows| flows.family() == family);
+            self.delete_one_by_one(family, &flows.collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+
+    /// Going through all connections takes the kernel about 20 ms even where there are few, so it is done once.
+    fn delete_one_by_one(&self, family: u8, wanted: &[Flows]) -> Result<()> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let header = [family, 0, 0, 0];
+        let request = || {
+            let mut request = Requests::new();
+            request.push(IPCTNL_MSG_CT_GET, 0, "cannot list connections".into(), |attrs| {
+                attrs.raw(&header);
+                if let [one] = wanted {
+                    one.write(attrs);
+                }
+            });
+            request
+        };
+        let found = self.socket.dump(request, |message| {
+            let flow = Flow::read(message)?;
+            wanted.iter().any(|flows| flows.include(&flow)).then(|| message.to_vec())
+        });
+        for part in found.map_err(explained)?.chunks(REQUESTS_AT_ONCE) {
+            let mut requests = Requests::new();
+            for flow in part.iter().filter_map(|message| Flow::read(message)) {
+                requests.push(IPCTNL_MSG_CT_DELETE, 0, CANNOT_DELETE.into(), |attrs| {
+                    attrs.raw(&header);
+                    flow.write(attrs);
+                });
+                requests.tolerate(libc::ENOENT);
+            }
+            self.socket.commit(requests, |_| {})?;
+        }
+        Ok(())
+    }
+}
+
+/// Says which option the kernel lacks: EINVAL is nfnetlink's answer where there is no subsystem.
+fn explained(error: netlink::Error) -> netlink::Error {
+    let lacks = error.hint.is_none() && error.errno == libc::EINVAL;
+    let hint = lacks.then(|| "the kernel lacks CONFIG_NF_CT_NETLINK".into());
+    netlink::Error { hint: hint.or(error.hint), ..error }
+}
+
+/// A connection, as far as it matters here.
+struct Flow<'a> {
+    original: &'a [u8],
+    reply: &'a [u8],
+    id: &'a [u8],
+    zone: Option<&'a [u8]>,
+}
+
+impl<'a> Flow<'a> {
+    fn read(message: &'a [u8]) -> Option<Self> {
+        let list = message.get(HEADER_BYTES..)?;
+        Some(Self {
+            original: attribute(list, CTA_TUPLE_ORIG)?,
+            reply: attribute(list, CTA_TUPLE_REPLY)?,
+            id: attribute(list, CTA_ID)?,
+            zone: attribute(list, CTA_ZONE),
+        })
+    }
+
+    /// What it is deleted by. With the number it cannot be another one that took its place meanwhile.
+    fn write(&self, attrs: &mut Attrs) {
+        attrs.nested(CTA_TUPLE_ORIG, |tuple| tuple.raw(self.original));
+        attrs.bytes(CTA_ID, self.id);
+        if let Some(zone) = self.zone {
+            attrs.bytes(CTA_ZONE, zone);
+        }
+    }
+}
+
+/// One direction of a connection.
+#[derive(Clone, Copy)]
+struct Tuple<'a>(&'a [u8]);
+
+impl<'a> Tuple<'a> {
+    fn transport(self) -> Option<u8> {
+        u8_of(self.proto(CTA_PROTO_NUM)?)
+    }
+
+    fn port(self) -> Option<u16> {
+        fixed(self.proto(CTA_PROTO_DST_PORT)?, 0).map(u16::from_be_bytes)
+    }
+
+    fn source(self) -> Option<IpAddr> {
+        self.address(CTA_IP_V4_SRC, CTA_IP_V6_SRC)
+    }
+
+    fn destination(self) -> Option<IpAddr> {
+        self.address(CTA_IP_V4_DST, CTA_IP_V6_DST)
+    }
+
+    fn proto(self, kind: u16) -> Option<&'a [u8]> {
+        attribute(attribute(self.0, CTA_TUPLE_PROTO)?, kind)
+    }
+
+    fn address(self, v4: u16, v6: u16) -> Option<IpAddr> {
+        let ip = attribute(self.0, CTA_TUPLE_IP)?;
+        match (attribute(ip, v4), attribute(ip, v6)) {
+            (Some(v4), _) => fixed::<4>(v4, 0).map(IpAddr::from),
+            (None, v6) => fixed::<16>(v6?, 0).map(IpAddr::from),
+        }
+    }
+}
+
+fn attribute(list: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(list).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}
+
+const CANNOT_DELETE: &str = "cannot delete connections";
+
+/// A socket holds about 256 answers.
+const REQUESTS_AT_ONCE: usize = 128;
+
+/// The size of `struct nfgenmsg` (linux/netfilter/nfnetlink.h).
+const HEADER_BYTES: usize = 4;
+
+/// Source: linux/socket.h.
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+
+/// Source: linux/netfilter/nfnetlink_conntrack.h. Ports and addresses are in network byte order, flags are not.
+const IPCTNL_MSG_CT_GET: u16 = 0x101;
+const IPCTNL_MSG_CT_DELETE: u16 = 0x102;
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_ID: u16 = 12;
+const CTA_ZONE: u16 = 18;
+const CTA_FILTER: u16 = 25;
+const CTA_TUPLE_IP: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_IP_V4_SRC: u16 = 1;
+const CTA_IP_V4_DST: u16 = 2;
+const CTA_IP_V6_SRC: u16 = 3;
+const CTA_IP_V6_DST: u16 = 4;
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_DST_PORT: u16 = 3;
+const CTA_FILTER_ORIG_FLAGS: u16 = 1;
+const CTA_FILTER_REPLY_FLAGS: u16 = 2;
+
+/// Which parts of a tuple count. Source: net/netfilter/nf_internals.h, `enum ctattr_filter`.
+const CTA_FILTER_F_CTA_IP_SRC: u32 = 1 << 0;
+const CTA_FILTER_F_CTA_IP_DST: u32 = 1 << 1;
+const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;
+const CTA_FILTER_F_CTA_PROTO_DST_PORT: u32 = 1 << 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::netlink::rows;
+
+    fn dns() -> Flows {
+        Flows::to_port(Family::V4, Transport::Udp, 53)
+    }
+
+    fn written(flows: Flows) -> String {
+        let mut attrs = Attrs::default();
+        flows.write(&mut attrs);
+        rows(attrs.as_slice())
+    }
+
+    #[test]
+    fn a_filter_names_what_it_has() {
+        assert_eq!(
+            written(dns()),
+            "18000180 14000280 05000100 11000000 06000300 00350000 0c001980 08000100 28000000"
+        );
+        let narrow = dns().at([192, 0, 2, 1].into()).answered_by([10, 1, 0, 5].into());
+        assert_eq!(
+            written(narrow),
+            "24000180 0c000180 08000200 c0000201 14000280 05000100 11000000 06000300 00350000 \
+             10000280 0c000180 08000100 0a010005 14001980 08000100 2a000000 08000200 01000000"
+        );
+    }
+
+    /// What the kernel says about a packet from 192.0.2.9 to 192.0.2.1:53, which was translated to 10.1.0.5.
+    fn message(reply: &[u8]) -> Vec<u8> {
+        let tuple = |tuple: &mut Attrs, source: &[u8], destination: &[u8], port: u16| {
+            tuple.nested(CTA_TUPLE_IP, |ip| {
+                ip.bytes(CTA_IP_V4_SRC, source);
+                ip.bytes(CTA_IP_V4_DST, destination);
+            });
+            tuple.nested(CTA_TUPLE_PROTO, |proto| {
+                proto.u8(CTA_PROTO_NUM, 17);
+                proto.bytes(CTA_PROTO_DST_PORT, &port.to_be_bytes());
+            });
+        };
+        let mut attrs = Attrs::default();
+        attrs.raw(&[2, 0, 0, 0]);
+        attrs.nested(CTA_TUPLE_ORIG, |to| tuple(to, &[192, 0, 2, 9], &[192, 0, 2, 1], 53));
+        attrs.nested(CTA_TUPLE_REPLY, |from| tuple(from, reply, &[192, 0, 2, 9], 4000));
+        attrs.bytes(CTA_ID, &[0, 0, 0, 7]);
+        attrs.as_slice().to_vec()
+    }
+
+    #[test]
+    fn old_kernels_connections_are_filtered_here() {
+        let message = message(&[10, 1, 0, 5]);
+        let flow = Flow::read(&message).unwrap();
+        let other = Flows::to_port(Family::V4, Transport::Udp, 54);
+        for (flows, expected) in [
+            (dns(), true),
+            (dns().at([192, 0, 2, 1].into()), true),
+            (dns().answered_by([10, 1, 0, 5].into()), true),
+            (dns().at([192, 0, 2, 2].into()), false),
+            (dns().answered_by([192, 0, 2, 1].into()), false),
+            (Flows::to_port(Family::V4, Transport::Tcp, 53), false),
+            (other, false),
+        ] {
+            assert_eq!(flows.include(&flow), expected, "{flows:?}");
+        }
+    }
+
+    #[test]
+    fn torn_messages_are_about_no_connection() {
+        let message = message(&[10, 1, 0, 5]);
+        for end in 0..message.len() {
+            assert!(Flow::read(&message[..end]).is_none(), "{end}");
+        }
+        for at in 0..message.len() {
+            let mut message = message.clone();
+            message[at] = 0xff;
+            Flow::read(&message).map(|flow| dns().include(&flow));
+        }
+    }
+
+    #[test]
+    fn no_connection_has_addresses_of_two_families() {
+        assert!(dns().can_be() && dns().at([1, 2, 3, 4].into()).can_be());
+        assert!(!dns().at([0_u16; 8].into()).can_be());
+        assert!(!Flows::to_port(Family::V6, Transport::Udp, 1).answered_by([1; 4].into()).can_be());
+    }
+}

@@ -1,0 +1,302 @@
+//! A transaction as a value: all of its changes are made, or none.
+
+use super::chain::{ChainKind, NewChain};
+use super::comment::Comment;
+use super::consts::{
+    NFNL_BATCH_GENID, NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFNL_SUBSYS_NFTABLES,
+    NFT_MSG_DELCHAIN, NFT_MSG_DELRULE, NFT_MSG_DELSET, NFT_MSG_DELSETELEM, NFT_MSG_DELTABLE,
+    NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE, NFT_MSG_NEWSET, NFT_MSG_NEWSETELEM, NFT_MSG_NEWTABLE,
+    NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_TABLE,
+    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_ID,
+    NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
+};
+use super::feature::Feature;
+use super::rule::{NewRule, Position};
+use super::set::{Element, NewSet};
+use super::wire::{be32, be64, header};
+use super::{Family, Generation, Table};
+use crate::kernel::netlink::{Attrs, Requests};
+
+/// Changes that become one transaction. Nothing happens before `Nft::commit`.
+///
+/// What is added may be named by what follows. Deleting what is not there is an error, and so is deleting what is still
+/// in use: rules before the chains that they lead to, elements of verdict maps likewise.
+#[derive(Debug)]
+pub struct Batch {
+    pub(super) requests: Requests,
+    /// What the kernel needs to have for it.
+    pub(super) features: Vec<(Family, Feature)>,
+    /// The number of messages after the first, which is none of ours.
+    changes: usize,
+    /// The number of the next set, of use only inside of the transaction.
+    next_set: u32,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Batch {
+    /// A transaction that is made whatever others did meanwhile.
+    pub fn new() -> Self {
+        Self::begin(|_| {})
+    }
+
+    /// A transaction that is refused if anybody changed anything since; see `Nft::transact`.
+    pub fn expecting(generation: Generation) -> Self {
+        Self::begin(|attrs| be32(attrs, NFNL_BATCH_GENID, generation.0))
+    }
+
+    fn begin(write: impl FnOnce(&mut Attrs)) -> Self {
+        let mut requests = Requests::new();
+        let doing = "cannot change the rules of nf_tables".into();
+        requests.push(NFNL_MSG_BATCH_BEGIN, 0, doing, |attrs| {
+            attrs.raw(&batch_header());
+            write(attrs);
+        });
+        Self { requests, features: Vec::new(), changes: 0, next_set: 1 }
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.changes == 0
+    }
+
+    /// Whether it is time to commit, when it may be done in parts. A socket takes about twice as much at once
+    /// (net.core.wmem_default).
+    pub fn is_full(&self) -> bool {
+        self.requests.length() >= BATCH_BYTES
+    }
+
+    /// One that is there already is fine; its comment stays.
+    pub fn add_table(&mut self, table: Table<'_>, comment: Option<&Comment>) -> &mut Self {
+        self.features.push((table.family, Feature::Tables));
+        let doing = format!("cannot add table {table}");
+        self.push(NFT_MSG_NEWTABLE, NLM_F_CREATE, table, doing, |attrs| {
+            attrs.string(NFTA_TABLE_NAME, table.name);
+            Comment::write(comment, attrs, NFTA_TABLE_USERDATA);
+        })
+    }
+
+    /// With all that is in it.
+    pub fn delete_table(&mut self, table: Table<'_>) -> &mut Self {
+        let doing = format!("cannot delete table {table}");
+        self.push(NFT_MSG_DELTABLE, 0, table, doing, |attrs| {
+            attrs.string(NFTA_TABLE_NAME, table.name);
+        })
+    }
+
+    /// One like it that is there already is fine, but then closing the socket takes the kernel milliseconds: look
+    /// first.
+    pub fn add_chain(&mut self, table: Table<'_>, chain: NewChain<'_>) -> &mut Self {
+        if chain.base.is_some_and(|base| base.kind == ChainKind::Nat) {
+            self.features.push((table.family, Feature::Nat));
+        }
+        let doing = format!("cannot add chain {} to table {table}", chain.name);
+        self.push(NFT_MSG_NEWCHAIN, NLM_F_CREATE, table, doing, |attrs| {
+            attrs.string(NFTA_CHAIN_TABLE, table.name);
+            attrs.string(NFTA_CHAIN_NAME, chain.name);
+            chain.write(attrs);
+        })
+    }
+
+    /// With its rules.
+    pub fn delete_chain(&mut self, table: Table<'_>, chain: &str) -> &mut Self {
+        // Alone, a chain with rules is "in use".
+        self.flush_chain(table, chain);
+        let doing = format!("cannot delete chain {chain} of table {table}");
+        self.push(NFT_MSG_DELCHAIN, 0, table, doing, |attrs| {
+            attrs.string(NFTA_CHAIN_TABLE, table.name);
+            attrs.string(NFTA_CHAIN_NAME, chain);
+        })
+    }
+
+    /// Deletes the rules of a chain.
+    pub fn flush_chain(&mut self, table: Table<'_>, chain: &str) -> &mut Self {
+        let doing = format!("cannot flush chain {chain} of table {table}");
+        self.push(NFT_MSG_DELRULE, 0, table, doing, |attrs| {
+            attrs.string(NFTA_RULE_TABLE, table.name);
+            attrs.string(NFTA_RULE_CHAIN, chain);
+        })
+    }
+
+    pub fn add_rule(&mut self, table: Table<'_>, rule: NewRule<'_>) -> &mut Self {
+        let features = rule.exprs.iter().filter_map(Feature::of);
+        self.features.extend(features.map(|feature| (table.family, feature)));
+        let doing = format!("cannot add a rule to chain {} of table {table}", rule.chain);
+        let flags = match rule.position {
+            Position::First => NLM_F_CREATE,
+            Position::Last => NLM_F_CREATE | NLM_F_APPEND,
+        };
+        self.push(NFT_MSG_NEWRULE, flags, table, doing, |attrs| {
+            attrs.string(NFTA_RULE_TABLE, table.name);
+            rule.write(attrs);
+        })
+    }
+
+    pub fn delete_rule(&mut self, table: Table<'_>, chain: &str, handle: u64) -> &mut Self {
+        let doing = format!("cannot delete rule {handle} of chain {chain} of table {table}");
+        self.push(NFT_MSG_DELRULE, 0, table, doing, |attrs| {
+            attrs.string(NFTA_RULE_TABLE, table.name);
+            attrs.string(NFTA_RULE_CHAIN, chain);
+            be64(attrs, NFTA_RULE_HANDLE, handle);
+        })
+    }
+
+    /// One like it that is there already is fine.
+    pub fn add_set(&mut self, table: Table<'_>, set: NewSet<'_>) -> &mut Self {
+        let id = self.next_set;
+        self.next_set += 1;
+        let doing = format!("cannot add set {} to table {table}", set.name);
+        self.push(NFT_MSG_NEWSET, NLM_F_CREATE, table, doing, |attrs| {
+            attrs.string(NFTA_SET_TABLE, table.name);
+            attrs.string(NFTA_SET_NAME, set.name);
+            be32(attrs, NFTA_SET_ID, id);
+            set.write(attrs);
+        })
+    }
+
+    pub fn delete_set(&mut self, table: Table<'_>, set: &str) -> &mut Self {
+        let doing = format!("cannot delete set {set} of table {table}");
+        self.push(NFT_MSG_DELSET, 0, table, doing, |attrs| {
+            attrs.string(NFTA_SET_TABLE, table.name);
+            attrs.string(NFTA_SET_NAME, set);
+        })
+    }
+
+    /// A key that is there already is an error, EEXIST, whatever else the element has.
+    pub fn add_elements(&mut self, table: Table<'_>, set: &str, elements: &[Element]) -> &mut Self {
+        self.push_elements(NLM_F_CREATE | NLM_F_EXCL, table, set, elements)
+    }
+
+    /// A key that is there already is an error only if it has another value. Its comment stays what it is.
+    pub fn ensure_elements(
+        &mut self,
+        table: Table<'_>,
+        set: &str,
+        elements: &[Element],
+    ) -> &mut Self {
+        self.push_elements(NLM_F_CREATE, table, set, elements)
+    }
+
+    fn push_elements(
+        &mut self,
+        flags: u16,
+        table: Table<'_>,
+        set: &str,
+        elements: &[Element],
+    ) -> &mut Self {
+        for part in elements.chunks(ELEMENTS_PER_MESSAGE) {
+            let doing = format!("cannot add to set {set} of table {table}");
+            self.push(NFT_MSG_NEWSETELEM, flags, table, doing, |attrs| {
+                write_elements(attrs, table, set, |attrs| {
+                    part.iter().for_each(|element| element.write(attrs));
+                });
+            });
+        }
+        self
+    }
+
+    pub fn delete_elements(&mut self, table: Table<'_>, set: &str, keys: &[Vec<u8>]) -> &mut Self {
+        for part in keys.chunks(ELEMENTS_PER_MESSAGE) {
+            let doing = format!("cannot delete from set {set} of table {table}");
+            self.push(NFT_MSG_DELSETELEM, 0, table, doing, |attrs| {
+                write_elements(attrs, table, set, |attrs| {
+                    part.iter().for_each(|key| Element::write_key(key, attrs));
+                });
+            });
+        }
+        self
+    }
+
+    /// The end, without which the kernel looks at the changes but does not make them.
+    pub(super) fn end(&mut self) {
+        self.requests.push_unanswered(NFNL_MSG_BATCH_END, |attrs| attrs.raw(&batch_header()));
+    }
+
+    fn push(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        table: Table<'_>,
+        doing: String,
+        write: impl FnOnce(&mut Attrs),
+    ) -> &mut Self {
+        self.changes += 1;
+        self.requests.push(kind, flags, doing, |attrs| {
+            attrs.raw(&header(table.family));
+            write(attrs);
+        });
+        self
+    }
+}
+
+/// What messages about elements have in common.
+pub(super) fn write_elements(
+    attrs: &mut Attrs,
+    table: Table<'_>,
+    set: &str,
+    write: impl FnOnce(&mut Attrs),
+) {
+    attrs.string(NFTA_SET_ELEM_LIST_TABLE, table.name);
+    attrs.string(NFTA_SET_ELEM_LIST_SET, set);
+    attrs.nested(NFTA_SET_ELEM_LIST_ELEMENTS, write);
+}
+
+/// `struct nfgenmsg` of a transaction, whose resource is the subsystem, in network byte order.
+fn batch_header() -> [u8; 4] {
+    let [high, low] = NFNL_SUBSYS_NFTABLES.to_be_bytes();
+    [0, 0, high, low]
+}
+
+/// Source: linux/netlink.h.
+const NLM_F_EXCL: u16 = 0x200;
+const NLM_F_CREATE: u16 = 0x400;
+const NLM_F_APPEND: u16 = 0x800;
+
+/// The list of elements is an attribute, of at most 65,535 bytes; an element takes up to about 450, with the longest
+/// comment and the longest name of a chain.
+const ELEMENTS_PER_MESSAGE: usize = 128;
+
+/// When a batch is full.
+const BATCH_BYTES: usize = 96 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::netlink::rows;
+
+    #[test]
+    fn a_transaction() {
+        let mut batch = Batch::expecting(Generation(7));
+        assert!(batch.is_empty());
+        let table = Table::ip("cnibox");
+        batch.add_table(table, None).delete_rule(table, "c", 4);
+        assert!(!batch.is_empty());
+        batch.end();
+        assert_eq!(
+            rows(batch.requests.as_slice()),
+            "1c000000 10000100 00000000 00000000 0000000a 08000100 00000007 \
+             20000000 000a0104 00000000 00000000 02000000 0b000100 636e6962 6f780000 \
+             34000000 080a0100 00000000 00000000 02000000 0b000100 636e6962 6f780000 \
+             06000200 63000000 0c000300 00000000 00000004 \
+             14000000 11000100 00000000 00000000 0000000a"
+        );
+    }
+
+    #[test]
+    fn many_elements_are_several_messages() {
+        let key = |number: u32| number.to_be_bytes().to_vec();
+        let keys: Vec<Vec<u8>> = (0..300).map(key).collect();
+        let mut batch = Batch::new();
+        batch.delete_elements(Table::ip("cnibox"), "addresses", &keys);
+        assert_eq!(batch.changes, 3);
+        assert!(!batch.is_full());
+        while !batch.is_full() {
+            batch.delete_elements(Table::ip("cnibox"), "addresses", &keys);
+        }
+        assert!(batch.requests.length() < 2 * BATCH_BYTES);
+    }
+}

@@ -1,0 +1,174 @@
+//! Parts of nf_tables that a kernel may lack, and finding out without leaving anything behind.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use nix::libc;
+
+use super::batch::Batch;
+use super::chain::{Base, ChainKind, Hook, NewChain, Policy};
+use super::condition::{Condition, CtState};
+use super::expr::{Expr, dnat_to, redirect_to, reject_prohibited};
+use super::rule::NewRule;
+use super::{Family, Nft, Table};
+use crate::kernel::netlink;
+
+/// What is configured by an option of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// Tables of the family.
+    Tables,
+    /// Chains of the type nat, `snat` and `dnat`.
+    Nat,
+    Masquerade,
+    Redirect,
+    Fib,
+    Conntrack,
+    Reject,
+}
+
+impl Feature {
+    /// What an expression needs, if that is not always there.
+    pub(super) fn of(expr: &Expr) -> Option<Self> {
+        match expr.name() {
+            "nat" => Some(Self::Nat),
+            "masq" => Some(Self::Masquerade),
+            "redir" => Some(Self::Redirect),
+            "fib" => Some(Self::Fib),
+            "ct" => Some(Self::Conntrack),
+            "reject" => Some(Self::Reject),
+            _ => None,
+        }
+    }
+
+    /// The name of the kernel's option.
+    fn option(self, family: Family) -> &'static str {
+        match (self, family) {
+            (Self::Tables, Family::Ip) => "CONFIG_NF_TABLES_IPV4",
+            (Self::Tables, Family::Ip6) => "CONFIG_NF_TABLES_IPV6",
+            (Self::Tables, Family::Inet) => "CONFIG_NF_TABLES_INET",
+            (Self::Tables, Family::Bridge) => "CONFIG_NF_TABLES_BRIDGE",
+            (Self::Nat, _) => "CONFIG_NFT_NAT",
+            (Self::Masquerade, _) => "CONFIG_NFT_MASQ",
+            (Self::Redirect, _) => "CONFIG_NFT_REDIR",
+            (Self::Fib, Family::Ip) => "CONFIG_NFT_FIB_IPV4",
+            (Self::Fib, Family::Ip6) => "CONFIG_NFT_FIB_IPV6",
+            (Self::Fib, _) => "CONFIG_NFT_FIB_INET",
+            (Self::Conntrack, Family::Bridge) => "CONFIG_NF_CONNTRACK_BRIDGE",
+            (Self::Conntrack, _) => "CONFIG_NFT_CT",
+            (Self::Reject, Family::Bridge) => "CONFIG_NFT_BRIDGE_REJECT",
+            (Self::Reject, _) => "CONFIG_NFT_REJECT",
+        }
+    }
+
+    /// Adds something that needs it.
+    fn use_in(self, table: Table<'_>, batch: &mut Batch) {
+        let address: IpAddr = match table.family {
+            Family::Ip6 => Ipv6Addr::LOCALHOST.into(),
+            _ => Ipv4Addr::LOCALHOST.into(),
+        };
+        let rule = NewRule::last("rules");
+        let rule = match self {
+            Self::Tables => return,
+            Self::Nat => {
+                let base = Base {
+                    kind: ChainKind::Nat,
+                    hook: Hook::Prerouting,
+                    priority: 0,
+                    policy: Policy::Accept,
+                };
+                batch.add_chain(
+                    table,
+                    NewChain { name: "prerouting", base: Some(base), comment: None },
+                );
+                rule.with(dnat_to(address, 1))
+            }
+            Self::Masquerade => rule.then(Expr::Masquerade),
+            Self::Redirect => rule.with(redirect_to(1)),
+            Self::Fib => rule.with(Condition::fib_daddr_type_local()),
+            Self::Conntrack => rule.with(Condition::ct_state(CtState::NEW)),
+            Self::Reject => rule.then(reject_prohibited(table.family)),
+        };
+        batch.add_rule(table, rule);
+    }
+}
+
+impl Nft {
+    /// The names of those options, of all that the features need, which the kernel was built without. Nothing is
+    /// changed for finding out. It takes some 10 ms; where something is missing, for each feature.
+    pub fn missing(
+        &self,
+        features: &[(Family, Feature)],
+    ) -> Result<Vec<&'static str>, netlink::Error> {
+        match self.generation() {
+            Ok(_) => {}
+            Err(error) if is_without_nf_tables(&error) => return Ok(vec![NF_TABLES]),
+            Err(error) => return Err(error),
+        }
+        if self.has(features)? {
+            return Ok(Vec::new());
+        }
+        let mut missing = Vec::new();
+        for (family, feature) in features {
+            let needed = [Feature::Tables, *feature];
+            for feature in needed {
+                let option = feature.option(*family);
+                if missing.contains(&option) {
+                    break;
+                }
+                if !self.has(&[(*family, feature)])? {
+                    missing.push(option);
+                    break;
+                }
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Whether the kernel would accept something that uses the features.
+    fn has(&self, features: &[(Family, Feature)]) -> Result<bool, netlink::Error> {
+        let mut batch = Batch::new();
+        for (family, feature) in features {
+            let table = Table { family: *family, name: SCRATCH_TABLE };
+            batch.add_table(table, None);
+            batch.add_chain(table, NewChain { name: "rules", base: None, comment: None });
+            feature.use_in(table, &mut batch);
+        }
+        match self.check(batch) {
+            Ok(()) => Ok(true),
+            Err(error) if is_lack(error.errno) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Says in an error which option the kernel lacks, if that is the cause.
+    pub(super) fn explained(
+        &self,
+        mut error: netlink::Error,
+        features: &[(Family, Feature)],
+    ) -> netlink::Error {
+        if error.hint.is_none() && is_lack(error.errno) {
+            // Where even asking fails there is the error that we have.
+            let missing = self.missing(features).unwrap_or_default();
+            if !missing.is_empty() {
+                error.hint = Some(format!("the kernel lacks {}", missing.join(", ")));
+            }
+        }
+        error
+    }
+}
+
+/// EINVAL is nfnetlink's answer to messages for which there is no subsystem.
+pub(super) fn is_without_nf_tables(error: &netlink::Error) -> bool {
+    error.errno == libc::EINVAL
+}
+
+pub(super) const NF_TABLES: &str = "CONFIG_NF_TABLES";
+
+/// The kernel's answers to what it was built without: ENOENT for expressions and types of chains, EPROTO for
+/// connections of bridges, the others for families.
+fn is_lack(errno: i32) -> bool {
+    matches!(errno, libc::ENOENT | libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTO)
+}
+
+/// It exists only inside transactions that are given up.
+const SCRATCH_TABLE: &str = "cnibox_probe";

@@ -1,0 +1,167 @@
+//! Looking at what is there. What is absent is empty, and no error: tables come and go.
+
+use nix::libc;
+
+use super::batch::write_elements;
+use super::chain::Chain;
+use super::consts::{
+    NFT_MSG_GETCHAIN, NFT_MSG_GETRULE, NFT_MSG_GETSET, NFT_MSG_GETSETELEM, NFT_MSG_GETTABLE,
+    NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_SET_ELEM_LIST_SET,
+    NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME,
+};
+use super::rule::Rule;
+use super::set::{Element, Set};
+use super::wire::{attributes_of, header};
+use super::{Family, Nft, Table};
+use crate::error::Result;
+use crate::kernel::netlink::{Attrs, Requests, text};
+
+/// Something that may be there.
+#[derive(Clone, Copy, Debug)]
+pub enum Object<'a> {
+    Table(Table<'a>),
+    Chain(Table<'a>, &'a str),
+    /// A set or a map.
+    Set(Table<'a>, &'a str),
+}
+
+impl Nft {
+    /// Which of these are there, in their order. All are asked for at once.
+    pub fn exist(&self, objects: &[Object<'_>]) -> Result<Vec<bool>> {
+        let mut requests = Requests::new();
+        for object in objects {
+            object.request(&mut requests);
+            requests.tolerate(libc::ENOENT);
+        }
+        let found = self.socket.get_each(requests, |_| Some(()))?;
+        Ok(found.iter().map(Option::is_some).collect())
+    }
+
+    /// The elements with these keys, in their order; `None` also where set or table are absent.
+    pub fn elements_at(
+        &self,
+        table: Table<'_>,
+        set: &str,
+        keys: &[Vec<u8>],
+    ) -> Result<Vec<Option<Element>>> {
+        let mut found = Vec::with_capacity(keys.len());
+        for part in keys.chunks(REQUESTS_AT_ONCE) {
+            let mut requests = Requests::new();
+            for key in part {
+                let doing = format!("cannot look into set {set} of table {table}");
+                requests.push(NFT_MSG_GETSETELEM, 0, doing, |attrs| {
+                    attrs.raw(&header(table.family));
+                    write_elements(attrs, table, set, |attrs| Element::write_key(key, attrs));
+                });
+                requests.tolerate(libc::ENOENT);
+            }
+            let read = |message: &[u8]| Element::read_all(message).into_iter().next();
+            found.extend(self.socket.get_each(requests, read)?);
+        }
+        Ok(found)
+    }
+
+    /// The names of a family's tables.
+    pub fn tables(&self, family: Family) -> Result<Vec<String>> {
+        let doing = format!("cannot list the tables of the family {family}");
+        let read = |message: &[u8]| {
+            let name = attributes_of(message).find(|(kind, _)| *kind == NFTA_TABLE_NAME);
+            name.map(|(_, name)| text(name).into_owned())
+        };
+        self.list(NFT_MSG_GETTABLE, family, doing, |_| {}, read)
+    }
+
+    pub fn chains(&self, table: Table<'_>) -> Result<Vec<Chain>> {
+        let doing = format!("cannot list the chains of table {table}");
+        let filter = |attrs: &mut Attrs| attrs.string(NFTA_CHAIN_TABLE, table.name);
+        let read = |message: &[u8]| Chain::read(table.name, message);
+        self.list(NFT_MSG_GETCHAIN, table.family, doing, filter, read)
+    }
+
+    pub fn sets(&self, table: Table<'_>) -> Result<Vec<Set>> {
+        let doing = format!("cannot list the sets of table {table}");
+        let filter = |attrs: &mut Attrs| attrs.string(NFTA_SET_TABLE, table.name);
+        let read = |message: &[u8]| Set::read(table.name, message);
+        self.list(NFT_MSG_GETSET, table.family, doing, filter, read)
+    }
+
+    pub fn elements(&self, table: Table<'_>, set: &str) -> Result<Vec<Element>> {
+        let doing = format!("cannot list set {set} of table {table}");
+        let filter = |attrs: &mut Attrs| {
+            attrs.string(NFTA_SET_ELEM_LIST_TABLE, table.name);
+            attrs.string(NFTA_SET_ELEM_LIST_SET, set);
+        };
+        let read = |message: &[u8]| Some(Element::read_all(message));
+        Ok(self.list(NFT_MSG_GETSETELEM, table.family, doing, filter, read)?.concat())
+    }
+
+    /// The rules of all chains of a table, in their order.
+    pub fn rules(&self, table: Table<'_>) -> Result<Vec<Rule>> {
+        let doing = format!("cannot list the rules of table {table}");
+        let filter = |attrs: &mut Attrs| attrs.string(NFTA_RULE_TABLE, table.name);
+        let read = |message: &[u8]| Rule::read(table.family, table.name, message);
+        self.list(NFT_MSG_GETRULE, table.family, doing, filter, read)
+    }
+
+    /// The rules of a chain, in their order.
+    pub fn rules_of(&self, table: Table<'_>, chain: &str) -> Result<Vec<Rule>> {
+        let doing = format!("cannot list chain {chain} of table {table}");
+        let filter = |attrs: &mut Attrs| {
+            attrs.string(NFTA_RULE_TABLE, table.name);
+            attrs.string(NFTA_RULE_CHAIN, chain);
+        };
+        let read = |message: &[u8]| {
+            Rule::read(table.family, table.name, message).filter(|rule| rule.chain == chain)
+        };
+        self.list(NFT_MSG_GETRULE, table.family, doing, filter, read)
+    }
+
+    /// Not every kernel knows every filter, so `read` filters again.
+    fn list<T>(
+        &self,
+        kind: u16,
+        family: Family,
+        doing: String,
+        filter: impl Fn(&mut Attrs),
+        read: impl FnMut(&[u8]) -> Option<T>,
+    ) -> Result<Vec<T>> {
+        let request = || {
+            let mut request = Requests::new();
+            request.push(kind, 0, doing.clone(), |attrs| {
+                attrs.raw(&header(family));
+                filter(attrs);
+            });
+            request
+        };
+        match self.socket.dump(request, read) {
+            Err(error) if error.is_not_found() => Ok(Vec::new()),
+            result => Ok(result?),
+        }
+    }
+}
+
+impl Object<'_> {
+    fn request(self, requests: &mut Requests) {
+        let (kind, table, names): (_, _, &[(u16, &str)]) = match self {
+            Self::Table(table) => (NFT_MSG_GETTABLE, table, &[(NFTA_TABLE_NAME, table.name)]),
+            Self::Chain(table, chain) => (
+                NFT_MSG_GETCHAIN,
+                table,
+                &[(NFTA_CHAIN_TABLE, table.name), (NFTA_CHAIN_NAME, chain)],
+            ),
+            Self::Set(table, set) => {
+                (NFT_MSG_GETSET, table, &[(NFTA_SET_TABLE, table.name), (NFTA_SET_NAME, set)])
+            }
+        };
+        let doing = format!("cannot look into table {table}");
+        requests.push(kind, 0, doing, |attrs| {
+            attrs.raw(&header(table.family));
+            for (kind, name) in names {
+                attrs.string(*kind, name);
+            }
+        });
+    }
+}
+
+/// A socket holds about 256 answers.
+const REQUESTS_AT_ONCE: usize = 128;

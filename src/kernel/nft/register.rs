@@ -1,0 +1,54 @@
+//! Registers, through which the expressions of a rule hand values on.
+
+use super::consts::{NFT_REG_1, NFT_REG_VERDICT, NFT_REG32_00};
+
+/// One of sixteen registers of four bytes. Longer values take several, beginning with this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Register(u8);
+
+impl Register {
+    pub const FIRST: Self = Self(0);
+
+    const COUNT: u8 = 16;
+
+    /// The register after a value of that many bytes which begins here. Behind the last one the first comes again;
+    /// the kernel refuses values that long.
+    pub fn after(self, value_bytes: u8) -> Self {
+        let words = value_bytes.div_ceil(4);
+        Self(self.0.wrapping_add(words) % Self::COUNT)
+    }
+
+    /// Its number in expressions. Where one of the older registers of 16 bytes begins it is that one's, as nft has it.
+    pub(super) fn number(self) -> u32 {
+        let word = u32::from(self.0);
+        if word.is_multiple_of(4) { NFT_REG_1 + word / 4 } else { NFT_REG32_00 + word }
+    }
+
+    /// The register of that number; `None` also for the one that holds verdicts.
+    pub(super) fn of(number: u32) -> Option<Self> {
+        let word = match number {
+            NFT_REG_VERDICT => return None,
+            NFT_REG_1..NFT_REG32_00 => (number - NFT_REG_1).checked_mul(4)?,
+            _ => number - NFT_REG32_00,
+        };
+        u8::try_from(word).ok().filter(|word| *word < Self::COUNT).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_and_new_numbers_are_the_same_registers() {
+        for (number, word) in [(1, 0), (2, 4), (4, 12), (8, 0), (9, 1), (23, 15)] {
+            assert_eq!(Register::of(number), Some(Register(word)), "{number}");
+        }
+        for number in [0, 5, 7, 24, u32::MAX] {
+            assert_eq!(Register::of(number), None, "{number}");
+        }
+        for word in 0..Register::COUNT {
+            assert_eq!(Register::of(Register(word).number()), Some(Register(word)));
+        }
+    }
+}
