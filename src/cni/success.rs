@@ -117,6 +117,11 @@ impl Success {
         self.interfaces.iter().rposition(|it| it.name == name && it.sandbox == sandbox)
     }
 
+    /// All addresses, with the prefix lengths of their subnets.
+    pub fn nets(&self) -> Vec<IpNet> {
+        self.ips.iter().map(|ip| ip.address).collect()
+    }
+
     /// The addresses of one interface; those that name no interface belong to every one.
     pub fn ips_of(&self, index: usize) -> impl Iterator<Item = &Ip> {
         self.ips.iter().filter(move |ip| ip.interface.is_none_or(|it| it as usize == index))

@@ -10,6 +10,8 @@
 //! It makes the bridge if there is none, and with `isGateway` puts the gateway's address on it. Without `ipam` the
 //! container gets an interface with no address.
 //!
+//! `ipMasqBackend` may be "iptables" or "nftables": both are served by nf_tables.
+//!
 //! DEL removes the pair, then releases the addresses; GC does the same for what is not valid. The bridge, its address
 //! and the host's forwarding stay, as with the reference: other containers use them.
 
@@ -30,9 +32,12 @@ use crate::kernel::rtnl::{Batch, Link, LinkChange, Port, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::{Attachment, IfName};
 use crate::plugin::{Context, Plugin};
+use crate::steps::netfilter::Stale;
 use crate::steps::owner::Owner;
 use crate::steps::undo::Undo;
-use crate::steps::{configure, delegate, forwarding, host_link, verify, veth};
+use crate::steps::{
+    configure, delegate, forwarding, host_link, masquerade, reference, spoof_check, verify, veth,
+};
 
 /// How long the bridge may take to forward for a new port. It does so some hundred microseconds after both ends are up;
 /// a bridge with spanning tree takes up to 30 s, and the reference gives up after this time, too.
@@ -134,12 +139,23 @@ impl Plugin for Bridge {
         let pair = veth::create(&host, netns, &new)?;
         let (host, host_index) = (&host, pair.host.index);
         undo.push("remove the veth pair", move || host.del_link(host_index));
+        let stale = Stale::Of(owner.clone());
+        if self.macspoofchk {
+            // Before the port is up, so that not a single frame gets by.
+            spoof_check::add(&owner, &IfName::new(pair.host.name.as_str())?, pair.container_mac)?;
+            let stale = stale.clone();
+            undo.push("remove the MAC spoof check", move || spoof_check::remove(&stale));
+        }
         self.set_up_port(&owner, host, &pair.host)?;
         self.set_up_container(cx, at, netns, pair.container_index, &success)?;
         if !self.disable_container_interface {
             wait_until_forwarding(host, &pair.host)?;
         }
 
+        if self.masquerades(cx) {
+            masquerade::add(&owner, &success.nets())?;
+            undo.push("remove the masquerade", move || masquerade::remove(&stale));
+        }
         // Last, since there is no taking it back.
         forwarding::enable(gateways.iter().map(IpNet::addr))?;
 
@@ -150,7 +166,18 @@ impl Plugin for Bridge {
     }
 
     fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
-        veth::del(cx, at, netns)
+        let network = &cx.request.network;
+        veth::del(cx, at, netns, |failures| {
+            let stale = Stale::Of(Owner::new(network, at));
+            if self.masquerades(cx) {
+                failures.note(masquerade::remove(&stale));
+                failures.note(reference::remove_masquerade(network, reference::Stale::Of(at)));
+            }
+            if self.macspoofchk {
+                failures.note(spoof_check::remove(&stale));
+                failures.note(reference::remove_spoof_check(at));
+            }
+        })
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
@@ -177,16 +204,38 @@ impl Plugin for Bridge {
         self.check_port(&bridge, &veth::host_end(&host, &link, &at.ifname)?)?;
         let mut own =
             Success { ips: result.ips_of(index).cloned().collect(), ..Success::default() };
-        verify::host_addresses(&host, &bridge, &self.plan_gateways(&mut own))
+        verify::host_addresses(&host, &bridge, &self.plan_gateways(&mut own))?;
+        let owner = Owner::new(&cx.request.network, at);
+        if self.masquerades(cx) {
+            masquerade::check(&owner, &own.nets())?;
+        }
+        if self.macspoofchk { spoof_check::check(&owner) } else { Ok(()) }
     }
 
     fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-        veth::gc(cx, keep)
+        let network = &cx.request.network;
+        veth::gc(cx, keep, |failures| {
+            let stale = Stale::all_but(network, keep);
+            if self.masquerades(cx) {
+                failures.note(masquerade::remove(&stale));
+                failures
+                    .note(reference::remove_masquerade(network, reference::Stale::AllBut(keep)));
+            }
+            if self.macspoofchk {
+                failures.note(spoof_check::remove(&stale));
+            }
+        })
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         let bridge_name = self.validate(cx)?;
         host::existing_bridge(&Rtnl::open()?, &bridge_name).map_err(Error::into_not_available)?;
+        if self.masquerades(cx) {
+            masquerade::status()?;
+        }
+        if self.macspoofchk {
+            spoof_check::status()?;
+        }
         delegate::call_ipam(cx, &Verb::Status)
     }
 }
@@ -195,11 +244,9 @@ impl Bridge {
     fn validate(&self, cx: &Context<'_>) -> Result<IfName> {
         let is_l3 = !cx.request.conf.ipam.kind.is_empty();
         let refused = [
-            (self.ip_masq, "ipMasq: true is not supported yet"),
             (self.vlan != 0, "vlan is not supported yet"),
             (!self.vlan_trunk.is_empty(), "vlanTrunk is not supported yet"),
             (self.preserve_default_vlan, "preserveDefaultVlan: true is not supported yet"),
-            (self.macspoofchk, "macspoofchk: true is not supported yet"),
             (
                 self.hairpin_mode && self.promisc_mode,
                 "cannot set hairpinMode and promiscMode at the same time",
@@ -227,6 +274,11 @@ impl Bridge {
 
     fn new_bridge(&self) -> host::NewBridge {
         host::NewBridge { mtu: self.mtu(), promiscuous: self.promisc_mode }
+    }
+
+    /// Without addresses there is nothing to masquerade.
+    fn masquerades(&self, cx: &Context<'_>) -> bool {
+        self.ip_masq && !cx.request.conf.ipam.kind.is_empty()
     }
 
     fn is_gateway(&self) -> bool {

@@ -9,6 +9,8 @@
 //! gets the gateway's address and a route to the container's on its end. Without `ipam` it is a plain pair, both ends
 //! up.
 //!
+//! `ipMasqBackend` may be "iptables" or "nftables": both are served by nf_tables.
+//!
 //! DEL removes the pair, and the host's addresses and routes with it, then releases the addresses; GC does the same for
 //! what is not valid.
 
@@ -25,9 +27,12 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 use crate::names::Attachment;
 use crate::plugin::{Context, Plugin};
+use crate::steps::netfilter::Stale;
 use crate::steps::owner::Owner;
 use crate::steps::undo::Undo;
-use crate::steps::{configure, delegate, forwarding, host_link, verify, veth};
+use crate::steps::{
+    configure, delegate, forwarding, host_link, masquerade, reference, verify, veth,
+};
 
 /// RT_SCOPE_LINK and RT_SCOPE_HOST (linux/rtnetlink.h).
 const SCOPE_LINK: u8 = 253;
@@ -80,6 +85,11 @@ impl Plugin for Veth {
         let options =
             configure::Options { no_prefix_routes: true, ..configure::Options::default() };
         configure::apply(&container, &success, &routes, options)?;
+        if self.masquerades(cx) {
+            masquerade::add(&owner, &success.nets())?;
+            let stale = Stale::Of(owner);
+            undo.push("remove the masquerade", move || masquerade::remove(&stale));
+        }
         // Last, since there is no taking it back.
         forwarding::enable(success.ips.iter().map(|ip| ip.address.addr()))?;
 
@@ -102,7 +112,14 @@ impl Plugin for Veth {
     }
 
     fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
-        veth::del(cx, at, netns)
+        let network = &cx.request.network;
+        veth::del(cx, at, netns, |failures| {
+            if self.masquerades(cx) {
+                let stale = Stale::Of(Owner::new(network, at));
+                failures.note(masquerade::remove(&stale));
+                failures.note(reference::remove_masquerade(network, reference::Stale::Of(at)));
+            }
+        })
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
@@ -124,24 +141,40 @@ impl Plugin for Veth {
         own.ips.retain(|ip| ip.gateway.is_some());
         verify::kernel_routes(&rtnl, &subnet_routes(&own, link.index))?;
         verify::kernel_routes(&host, &host_routes(&own, host_end.index))?;
-        verify::host_addresses(&host, &host_end, &gateways(&own))
+        verify::host_addresses(&host, &host_end, &gateways(&own))?;
+        if self.masquerades(cx) {
+            masquerade::check(&Owner::new(&cx.request.network, at), &own.nets())?;
+        }
+        Ok(())
     }
 
     fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-        veth::gc(cx, keep)
+        let network = &cx.request.network;
+        veth::gc(cx, keep, |failures| {
+            if self.masquerades(cx) {
+                failures.note(masquerade::remove(&Stale::all_but(network, keep)));
+                failures
+                    .note(reference::remove_masquerade(network, reference::Stale::AllBut(keep)));
+            }
+        })
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         self.validate()?;
+        if self.masquerades(cx) {
+            masquerade::status()?;
+        }
         delegate::call_ipam(cx, &Verb::Status)
     }
 }
 
 impl Veth {
+    /// Without addresses there is nothing to masquerade.
+    fn masquerades(&self, cx: &Context<'_>) -> bool {
+        self.ip_masq && !cx.request.conf.ipam.kind.is_empty()
+    }
+
     fn validate(&self) -> Result<()> {
-        if self.ip_masq {
-            return Err(Error::config("ipMasq: true is not supported yet"));
-        }
         match self.ip_masq_backend.as_str() {
             "" | "iptables" | "nftables" => Ok(()),
             other => Err(Error::config(format!("ipMasqBackend: unknown backend {other:?}"))),

@@ -107,20 +107,28 @@ pub fn random_mac() -> Result<Mac> {
     Ok(Mac(bytes))
 }
 
-/// DEL of a plugin that has a pair and addresses.
-pub fn del(cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
+/// DEL of a plugin that has a pair and addresses. `last` is for what it has in nf_tables: deleting there makes the end of
+/// the process wait for the kernel.
+pub fn del(
+    cx: &Context<'_>,
+    at: &Attachment,
+    netns: Option<&NetNs>,
+    last: impl FnOnce(&mut Failures),
+) -> Result<()> {
     // The interface first: an address must not be given to the next container while this one still uses it.
     let mut failures = Failures::default();
     failures.note(remove(cx, at, netns));
     failures.note(delegate::call_ipam(cx, &Verb::Del(at.clone())));
+    last(&mut failures);
     failures.into_result()
 }
 
-/// GC of a plugin that has pairs and addresses.
-pub fn gc(cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
+/// GC of a plugin that has pairs and addresses; `last` as for `del`.
+pub fn gc(cx: &Context<'_>, keep: &[Attachment], last: impl FnOnce(&mut Failures)) -> Result<()> {
     let mut failures = Failures::default();
     failures.note(collect_garbage(cx, keep));
     failures.note(delegate::call_ipam(cx, &Verb::Gc(keep.to_vec())));
+    last(&mut failures);
     failures.into_result()
 }
 
