@@ -31,8 +31,14 @@ fn subjects() -> Vec<Subject> {
         |plugin, config, asks_kernel, has_files| Subject { plugin, config, asks_kernel, has_files };
     vec![
         subject("bridge", bridge(), true, true),
+        subject(
+            "bridge",
+            json!({"ipMasq": true, "macspoofchk": true, "ipam": dual_stack()}),
+            true,
+            true,
+        ),
         subject("bridge", json!({"hairpinMode": true, "mtu": 1400}), true, false),
-        subject("veth", json!({"ipam": dual_stack()}), true, true),
+        subject("veth", json!({"ipam": dual_stack(), "ipMasq": true}), true, true),
         subject("veth", json!({"mtu": 1400}), true, false),
         subject("host-local", json!({"ipam": dual_stack()}), false, true),
         subject("loopback", json!({}), true, false),
@@ -112,6 +118,12 @@ fn container(world: &World) -> Container<'_> {
     container
 }
 
+/// The maps and base chains that plugins share in nf_tables stay from the first ADD on.
+fn prime(subject: &Subject, container: &Container<'_>) {
+    container.add(subject.plugin, &subject.config());
+    container.del(subject.plugin, &subject.config());
+}
+
 fn remove_bridge(world: &World) {
     if world.links().iter().any(|link| link == "cni0") {
         world.host(["ip", "link", "del", "cni0"]);
@@ -122,6 +134,7 @@ fn faults_of_add(subject: &Subject, fault: &str) -> Vec<String> {
     let world = World::new();
     let container = container(&world);
     let config = subject.config();
+    prime(subject, &container);
     let before = state(&world, &container);
     let mut problems = Vec::new();
     let failures = for_every_fault(|number| {
@@ -159,6 +172,7 @@ fn faults_of(verb: &str, subject: &Subject, fault: &str) -> Vec<String> {
     let world = World::new();
     let container = container(&world);
     let config = subject.config();
+    prime(subject, &container);
     let before = state(&world, &container);
     let mut problems = Vec::new();
     for_every_fault(|number| {

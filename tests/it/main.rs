@@ -10,6 +10,7 @@ mod delegate;
 mod faults;
 mod host_local;
 mod loopback;
+mod netfilter;
 mod parity;
 mod protocol;
 mod spec;

@@ -17,7 +17,7 @@ use scenarios::{Scenario, scenarios};
 
 /// The directory of the reference plugins: CNI_REFERENCE, or where Debian has them.
 #[expect(clippy::disallowed_methods, reason = "the one thing that is asked of who runs the tests")]
-fn reference() -> String {
+pub fn reference() -> String {
     let dir = std::env::var("CNI_REFERENCE").unwrap_or_else(|_| "/usr/lib/cni".into());
     assert!(
         Path::new(&dir).join("bridge").exists(),

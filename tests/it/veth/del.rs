@@ -137,15 +137,3 @@ fn an_exhausted_range_leaves_nothing_at_all() {
     assert!(error.msg.contains("no IP addresses available in range set"), "{error:?}");
     before.assert_same(&world.state_with(&[&c1, &c2]), "after a failed ADD");
 }
-
-#[test]
-fn masquerading_is_refused_until_it_is_there() {
-    let world = World::new();
-    let c1 = world.container("c1");
-    let before = world.state_with(&[&c1]);
-    for name in NAMES {
-        c1.call(name, "ADD", &routed_with(json!({"ipMasq": true}))).run().fails(7, &["ipMasq"]);
-    }
-    before.assert_same(&world.state_with(&[&c1]), "after refused calls");
-    c1.add("veth", &routed_with(json!({"ipMasq": false, "ipMasqBackend": "nftables"})));
-}
