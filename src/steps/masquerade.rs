@@ -104,49 +104,42 @@ fn add_to(
     nets: &[IpNet],
 ) -> Result<()> {
     let table = netfilter::table(family);
-    let [has_table, has_map, has_base] = netfilter::exist(
-        nft,
-        [Object::Table(table), Object::Set(table, NAME), Object::Chain(table, NAME)],
-    )?;
-    if !has_table {
-        batch.add_table(table, None);
-    }
-    if !has_map {
-        let key = &[if family == Family::Ip { Type::Ipv4Addr } else { Type::Ipv6Addr }];
-        batch.add_set(table, NewSet { name: NAME, key, kind: SetKind::VerdictMap, comment: None });
-    }
-    if !has_base {
-        add_base_chain(batch, table);
-    }
     let mut subnets: Vec<IpNet> = nets.iter().map(IpNet::trunc).collect();
     subnets.sort_unstable();
     subnets.dedup();
-    for subnet in subnets {
-        let [has_chain] = netfilter::exist(nft, [Object::Chain(table, &subnet_chain(subnet))])?;
-        if !has_chain {
-            add_subnet_chain(batch, table, subnet);
-        }
+    let chains: Vec<String> = subnets.iter().map(|subnet| subnet_chain(*subnet)).collect();
+    let mut objects =
+        vec![Object::Table(table), Object::Set(table, NAME), Object::Chain(table, NAME)];
+    objects.extend(chains.iter().map(|chain| Object::Chain(table, chain)));
+    let found = nft.exist(&objects)?;
+    let (skeleton, has_chain) = found.split_at(found.len() - chains.len());
+    add_skeleton(batch, table, skeleton);
+    for (subnet, _) in subnets.iter().zip(has_chain).filter(|(_, is_there)| !**is_there) {
+        add_subnet_chain(batch, table, *subnet);
     }
     let comment = netfilter::comment(owner)?;
     for net in nets {
         let wanted = Element { comment: Some(comment.clone()), ..element(*net) };
-        let key = std::slice::from_ref(&wanted.key);
-        match nft.elements_at(table, NAME, key)?.pop().flatten() {
-            Some(found) if found == wanted => continue,
-            // Whoever had the address has left without a DEL.
-            Some(_) => {
-                batch.delete_elements(table, NAME, key);
-            }
-            None => {}
-        }
-        batch.add_elements(table, NAME, &[wanted]);
+        netfilter::put(nft, batch, table, NAME, wanted)?;
     }
     Ok(())
 }
 
+/// Adds what is missing of table, map and base chain:
 /// `type nat hook postrouting priority srcnat; policy accept;` and
 /// `ip saddr vmap @masq`
-fn add_base_chain(batch: &mut Batch, table: Table<'_>) {
+fn add_skeleton(batch: &mut Batch, table: Table<'_>, is_there: &[bool]) {
+    let [has_table, has_map, has_base] = [0, 1, 2].map(|index| is_there[index]);
+    if !has_table {
+        batch.add_table(table, None);
+    }
+    if !has_map {
+        let key = &[if table.family == Family::Ip { Type::Ipv4Addr } else { Type::Ipv6Addr }];
+        batch.add_set(table, NewSet { name: NAME, key, kind: SetKind::VerdictMap, comment: None });
+    }
+    if has_base {
+        return;
+    }
     let base = Base {
         kind: ChainKind::Nat,
         hook: Hook::Postrouting,

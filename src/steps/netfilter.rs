@@ -4,7 +4,7 @@
 //! What belongs to an attachment has its owner for a comment, and goes with it.
 
 use crate::error::Result;
-use crate::kernel::nft::{Comment, Family, Nft, Object, Table};
+use crate::kernel::nft::{Batch, Comment, Element, Family, Nft, Object, Table};
 use crate::names::{Attachment, NetworkName};
 use crate::steps::owner::Owner;
 
@@ -22,6 +22,26 @@ pub fn comment(owner: &Owner) -> Result<Comment> {
 pub fn exist<const N: usize>(nft: &Nft, objects: [Object<'_>; N]) -> Result<[bool; N]> {
     let found = nft.exist(&objects)?;
     Ok(std::array::from_fn(|index| found.get(index).copied().unwrap_or_default()))
+}
+
+/// Adds an element. One with the same key makes way for it: whoever it belonged to has left without a DEL.
+pub fn put(
+    nft: &Nft,
+    batch: &mut Batch,
+    table: Table<'_>,
+    set: &str,
+    wanted: Element,
+) -> Result<()> {
+    let key = std::slice::from_ref(&wanted.key);
+    match nft.elements_at(table, set, key)?.pop().flatten() {
+        Some(found) if found == wanted => return Ok(()),
+        Some(_) => {
+            batch.delete_elements(table, set, key);
+        }
+        None => {}
+    }
+    batch.add_elements(table, set, &[wanted]);
+    Ok(())
 }
 
 /// Whose things are to be removed.

@@ -40,15 +40,7 @@ pub fn add(owner: &Owner, port: &IfName, mac: Mac) -> Result<()> {
         // Names are used again by the same owner, and by others after him.
         for (set, name) in [(PORTS, pack(&port_key(port))), (NAME, pack(&pair_key(port, mac)))] {
             let wanted = Element { key: name, data: None, comment: comment.clone() };
-            let key = std::slice::from_ref(&wanted.key);
-            match nft.elements_at(table, set, key)?.pop().flatten() {
-                Some(found) if found == wanted => continue,
-                Some(_) => {
-                    batch.delete_elements(table, set, key);
-                }
-                None => {}
-            }
-            batch.add_elements(table, set, &[wanted]);
+            netfilter::put(nft, batch, table, set, wanted)?;
         }
         Ok(())
     })
