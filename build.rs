@@ -7,7 +7,7 @@ use std::process::Command;
 const GIT_LOG: &str = ".git/logs/HEAD";
 
 fn main() {
-    let described = Command::new("git").args(["describe", "--always"]).output();
+    let described = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
     let commit = described
         .ok()
         .filter(|output| output.status.success())

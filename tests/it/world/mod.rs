@@ -25,8 +25,12 @@ pub use scratch::Scratch;
 pub use state::State;
 pub use sys::Namespaces;
 
-/// The executable under test, and where every world shows it.
-pub const EXECUTABLE: &str = env!("CARGO_BIN_EXE_cnibox");
+/// The executable under test, and where every world shows it. At build time another one may be chosen, to test what
+/// is shipped; `faults` has to be left out then, since only debug builds can be made to fail.
+pub const EXECUTABLE: &str = match option_env!("CNIBOX_EXECUTABLE") {
+    Some(shipped) => shipped,
+    None => env!("CARGO_BIN_EXE_cnibox"),
+};
 const EXECUTABLE_IN_WORLD: &str = "/run/bin/cnibox";
 
 /// Where the links named after the plugins lie in a world.

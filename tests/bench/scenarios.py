@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured: for every scenario the configuration that each contestant gets, and the calls of one round."""
+
+import dataclasses
+import pathlib
+
+# Contestants that are no plugins.
+FLOOR = "floor"
+EMPTY = "empty"
+CNIBOX = "cnibox"
+
+RESERVATIONS = (0, 1_000, 10_000, 60_000)
+AT_ONCE = (1, 8, 64)
+
+
+@dataclasses.dataclass
+class Contestant:
+    """Somebody who answers CNI calls."""
+
+    name: str
+    number: int
+    directory: pathlib.Path
+    label: str
+    # Pairs of a scenario and a verb that it turned out not to be able to do.
+    skipped: set = dataclasses.field(default_factory=set)
+
+    def executable(self, plugin):
+        return self.directory / (self.name if self.name in (FLOOR, EMPTY) else plugin)
+
+    @property
+    def bridge(self):
+        return f"bench{self.number}"
+
+
+@dataclasses.dataclass
+class Call:
+    """One step of a round, by so many processes at once; what becomes of the result is up to drive.c."""
+
+    verb: str
+    at_once: int = 1
+    result: str = "-"
+
+
+@dataclasses.dataclass
+class Scenario:
+    name: str
+    title: str
+    plugin: str
+    calls: list
+    # config(contestant, world) is the network configuration; None where there is none.
+    config: object
+    contestants: object = None
+    reservations: int | None = None
+    is_dense: bool = False
+
+    def takes(self, contestant):
+        if self.contestants is not None:
+            return contestant.name in self.contestants
+        return contestant.name not in (FLOOR, EMPTY)
+
+
+def network(contestant, scenario, **keys):
+    config = {"cniVersion": "1.0.0", "name": f"bench-{scenario}"} | keys
+    return config
+
+
+def ipam(contestant, world, families, subnet_number=0):
+    number = 20 + contestant.number + subnet_number
+    subnets = {"4": f"10.{number}.0.0/16", "6": f"fd00:{number}::/64"}
+    defaults = {"4": "0.0.0.0/0", "6": "::/0"}
+    return {
+        "type": "host-local",
+        "dataDir": str(world.data_dir(contestant)),
+        "ranges": [[{"subnet": subnets[family]}] for family in families],
+        "routes": [{"dst": defaults[family]} for family in families],
+    }
+
+
+def bridge(name, families="4", **keys):
+    def config(contestant, world):
+        return network(
+            contestant,
+            name,
+            type="bridge",
+            bridge=contestant.bridge,
+            isGateway=True,
+            ipam=ipam(contestant, world, families),
+            **keys,
+        )
+
+    return config
+
+
+def ptp(name, families, **keys):
+    def config(contestant, world):
+        return network(contestant, name, type="ptp", ipam=ipam(contestant, world, families, 40), **keys)
+
+    return config
+
+
+def host_local(name):
+    def config(contestant, world):
+        return network(contestant, name, type="bridge", ipam=ipam(contestant, world, "4", 80))
+
+    return config
+
+
+def portmap(name):
+    """Chained behind a bridge that is not there: portmap looks at the result only."""
+
+    def config(contestant, world):
+        mapping = {"hostPort": 8000 + contestant.number, "containerPort": 80, "protocol": "tcp"}
+        interfaces = [{"name": contestant.bridge}, {"name": "eth0", "sandbox": "/run/netns/c1"}]
+        return network(
+            contestant,
+            name,
+            type="portmap",
+            capabilities={"portMappings": True},
+            runtimeConfig={"portMappings": [mapping]},
+            prevResult={
+                "cniVersion": "1.0.0",
+                "interfaces": interfaces,
+                "ips": [{"address": f"10.{20 + contestant.number}.0.9/16", "interface": 1}],
+            },
+        )
+
+    return config
+
+
+def life(at_once=1, check=True):
+    calls = [Call("ADD", at_once, "keep"), Call("CHECK", at_once, "use"), Call("DEL", at_once, "use")]
+    return calls if check else [calls[0], calls[2]]
+
+
+def all_scenarios(plugin_directories):
+    plugins = list(plugin_directories)
+    with_floor = [FLOOR, CNIBOX, *plugins]
+    masq = {"ipMasq": True}
+    yield Scenario(
+        "version", "VERSION", "bridge", [Call("VERSION")], None, contestants=[EMPTY, CNIBOX, *plugins]
+    )
+    yield Scenario("bridge", "bridge + host-local", "bridge", life(), bridge("bridge"), with_floor)
+    for count in AT_ONCE[1:]:
+        name = f"bridge-{count}-at-once"
+        title = f"bridge + host-local, {count} at once"
+        yield Scenario(name, title, "bridge", life(count, check=False), bridge(name), with_floor)
+    for name, title, keys in (
+        ("bridge-dual", "bridge, dual-stack", {}),
+        ("bridge-dual-masq", "bridge, dual-stack, ipMasq", masq),
+    ):
+        yield Scenario(name, title, "bridge", life(), bridge(name, "46", **keys))
+    for name, title, keys in (
+        ("veth-dual", "veth (ptp), dual-stack", {}),
+        ("veth-dual-masq", "veth (ptp), dual-stack, ipMasq", masq),
+    ):
+        yield Scenario(name, title, "ptp", life(), ptp(name, "46", **keys))
+    chained = [Call("ADD"), Call("CHECK"), Call("DEL")]
+    yield Scenario("portmap", "portmap, one port", "portmap", chained, portmap("portmap"))
+    for count in RESERVATIONS:
+        name = f"host-local-{count}"
+        title = f"host-local, {count:,} reservations"
+        config = host_local(name)
+        yield Scenario(name, title, "host-local", life(), config, reservations=count)
+    name = f"host-local-{RESERVATIONS[-1]}-dense"
+    title = f"host-local, {RESERVATIONS[-1]:,} reservations, all after the last one given"
+    yield Scenario(
+        name, title, "host-local", life(), host_local(name), reservations=RESERVATIONS[-1], is_dense=True
+    )

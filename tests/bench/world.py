@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The namespaces that the calls are made in: a bridge for everyone, containers, directories of reservations."""
+
+import ipaddress
+import os
+import pathlib
+import subprocess
+
+from scenarios import FLOOR
+
+RUN = pathlib.Path("/run/bench")
+NETNS = pathlib.Path("/run/netns")
+CONTAINERS = 64
+
+
+def tool(*words):
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+
+
+class World:
+    """Made once, inside of new network and mount namespaces; ends with them."""
+
+    def __init__(self):
+        tool("mount", "--make-rprivate", "/")
+        tool("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/run")
+        RUN.mkdir()
+        NETNS.mkdir()
+        os.chdir(RUN)
+        tool("ip", "link", "set", "lo", "up")
+        for number in range(1, CONTAINERS + 1):
+            path = NETNS / f"c{number}"
+            path.touch()
+            tool("unshare", f"--net={path}", "true")
+
+    @staticmethod
+    def data_dir(contestant):
+        return RUN / "networks" / contestant.name
+
+    def bridge_for_floor(self, contestant):
+        """What the plugins make at their first ADD; the floor finds it."""
+        address = f"10.{20 + contestant.number}.0.1"
+        tool("ip", "link", "add", contestant.bridge, "type", "bridge")
+        tool("ip", "address", "add", f"{address}/16", "dev", contestant.bridge)
+        tool("ip", "link", "set", contestant.bridge, "up")
+
+    def environment(self, contestant):
+        variables = {
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "CNI_CONTAINERID": "bench-@",
+            "CNI_NETNS": f"{NETNS}/c@",
+            "CNI_IFNAME": "eth0",
+            "CNI_PATH": str(contestant.directory),
+        }
+        if contestant.name == FLOOR:
+            network = f"10.{20 + contestant.number}"
+            variables |= {
+                "FLOOR_MASTER": str(index_of(contestant.bridge)),
+                "FLOOR_HOST_NAME": "floor@",
+                "FLOOR_HOST_INDEX": "100@",
+                "FLOOR_ADDRESS": f"{network}.1.@",
+                "FLOOR_PREFIX_LENGTH": "16",
+                "FLOOR_GATEWAY": f"{network}.0.1",
+            }
+        return variables
+
+    def reserve(self, contestant, scenario, subnet):
+        """Fills a network as the reference does, from its second address on. Returns the last address given."""
+        directory = self.data_dir(contestant) / f"bench-{scenario.name}"
+        directory.mkdir(parents=True)
+        first = int(ipaddress.ip_network(subnet).network_address) + 2
+        for number in range(scenario.reservations):
+            path = directory / str(ipaddress.ip_address(first + number))
+            path.write_text(f"other-{number}\r\neth0")
+        last = str(ipaddress.ip_address(first + max(scenario.reservations - 1, 0)))
+        (directory / "last_reserved_ip.0").write_text(last)
+        return directory
+
+
+def index_of(link):
+    """/sys shows the namespace that it was mounted in, which need not be ours."""
+    line = subprocess.run(["ip", "-o", "link", "show", link], check=True, capture_output=True, text=True).stdout
+    return int(line.split(":")[0])
