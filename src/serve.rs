@@ -1,12 +1,14 @@
 //! One call of a plugin: reads the environment and stdin, calls it, prints what comes of it. The only place where a
 //! plugin's result reaches stdout, and once: a caller never sees two documents.
 
-use std::io::{self, Write};
+use std::io;
+use std::os::fd::AsFd;
 
 use crate::cni::json::Json;
 use crate::cni::request::{Refusal, Request, Verb};
 use crate::cni::version::{self, Version};
 use crate::error::{Error, Result};
+use crate::kernel::sys;
 use crate::names::Attachment;
 use crate::plugin::{Context, Entry, Namespace, VERSION};
 
@@ -71,9 +73,7 @@ fn banner(name: &str) -> String {
 }
 
 fn print(document: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(document.as_bytes())?;
-    stdout.flush()
+    sys::write_all(io::stdout().as_fd(), document.as_bytes())
 }
 
 fn answer(

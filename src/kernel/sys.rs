@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::unistd::write;
 
 use crate::error::{Error, Result};
 
@@ -52,6 +53,19 @@ pub fn arguments(count: c_int, values: *const *const c_char) -> Vec<OsString> {
 pub fn ignore_broken_pipes() {
     // SAFETY: no handler is installed, so nothing can run at the wrong time.
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) }; // it cannot fail for this signal
+}
+
+/// Writes everything, in one system call where the kernel takes it so: std's standard output cuts text at its last line.
+pub fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match write(file, bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Device and inode of the executable that is running; `None` where that cannot be found out.

@@ -13,7 +13,7 @@ const MAY_USE: [(&str, &[&str]); 13] = [
     ("main", &["cli", "serve", "plugins", "plugin"]),
     ("cli", &["runtime", "ipam", "plugins", "plugin", "cni", "kernel"]),
     ("runtime", &["plugins", "plugin", "cni"]),
-    ("serve", &["plugin", "cni"]),
+    ("serve", &["plugin", "cni", "kernel"]),
     ("plugin", &["cni", "kernel"]),
     ("plugins", &["plugin", "steps", "ipam", "cni", "kernel"]),
     ("steps", &["plugin", "ipam", "cni", "kernel"]),
