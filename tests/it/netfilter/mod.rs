@@ -1,5 +1,6 @@
 //! What plugins do to packets by nf_tables: masquerading, the spoof check, and taking over from the reference.
 
+mod alone;
 mod masquerade;
 mod spoof_check;
 mod switch_over;
