@@ -10,3 +10,4 @@ pub mod rtnl;
 pub mod sandbox;
 pub mod sys;
 pub mod sysctl;
+pub mod xtables;

@@ -114,6 +114,22 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
+/// Asks a socket for an option whose question and answer share a buffer: iptables-legacy's are so.
+pub fn socket_option(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    option: c_int,
+    answer: &mut [u8],
+) -> io::Result<()> {
+    let mut length = libc::socklen_t::try_from(answer.len()).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: the kernel reads and writes at most `length` bytes, all of the buffer, which outlives the call.
+    let status = unsafe {
+        let answer = answer.as_mut_ptr().cast();
+        libc::getsockopt(socket.as_raw_fd(), level, option, answer, &mut length)
+    };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The text of an error alone: std's appends " (os error 17)".
 pub(crate) fn reason(error: &io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), |errno| errno_text(errno).into())

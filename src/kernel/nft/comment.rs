@@ -3,7 +3,10 @@
 use std::fmt::{self, Display};
 use std::ops::Deref;
 
-use super::consts::{NFTNL_UDATA_COMMENT, NFTNL_UDATA_SET_COMMENT, NFTNL_UDATA_SET_KEYBYTEORDER};
+use super::consts::{
+    NFTNL_UDATA_COMMENT, NFTNL_UDATA_SET_COMMENT, NFTNL_UDATA_SET_DATABYTEORDER,
+    NFTNL_UDATA_SET_KEYBYTEORDER,
+};
 use crate::error::{Error, Result};
 use crate::kernel::netlink::{Attrs, text};
 
@@ -37,18 +40,22 @@ impl Comment {
         }
     }
 
-    /// Writes the user data of a set: the byte order of its keys, without which nft shows numbers reversed, and the
-    /// comment.
+    /// Writes the user data of a set: the byte orders of its keys and of its data, without which nft shows numbers reversed
+    /// and names empty, and the comment.
     pub(super) fn write_for_set(
         comment: Option<&Self>,
-        byte_order: Option<u32>,
+        [of_keys, of_data]: [Option<u32>; 2],
         attrs: &mut Attrs,
         kind: u16,
     ) {
         let mut data = Vec::new();
-        if let Some(byte_order) = byte_order {
-            data.extend_from_slice(&[NFTNL_UDATA_SET_KEYBYTEORDER, 4]);
-            data.extend_from_slice(&byte_order.to_ne_bytes());
+        for (kind, byte_order) in
+            [(NFTNL_UDATA_SET_KEYBYTEORDER, of_keys), (NFTNL_UDATA_SET_DATABYTEORDER, of_data)]
+        {
+            if let Some(byte_order) = byte_order {
+                data.extend_from_slice(&[kind, 4]);
+                data.extend_from_slice(&byte_order.to_ne_bytes());
+            }
         }
         if let Some(comment) = comment {
             data.extend(comment.entry(NFTNL_UDATA_SET_COMMENT));
@@ -121,7 +128,7 @@ mod tests {
     fn the_comment_of_a_set_stands_among_other_things() {
         let mut attrs = Attrs::default();
         let comment = Comment::new("c").unwrap();
-        Comment::write_for_set(Some(&comment), Some(1), &mut attrs, 13);
+        Comment::write_for_set(Some(&comment), [Some(1), Some(1)], &mut attrs, 13);
         let (_, data) = attributes(attrs.as_slice()).next().unwrap();
         assert_eq!(Comment::read_for_set(data), Some(comment));
         // However it is cut, there is no comment and no panic.

@@ -200,6 +200,7 @@ pub(super) const TYPE_BITS: u32 = 6;
 /// Source: libnftnl's include/libnftnl/udata.h. The comments of tables, chains, rules and elements have the same kind.
 pub(super) const NFTNL_UDATA_COMMENT: u8 = 0;
 pub(super) const NFTNL_UDATA_SET_KEYBYTEORDER: u8 = 0;
+pub(super) const NFTNL_UDATA_SET_DATABYTEORDER: u8 = 1;
 pub(super) const NFTNL_UDATA_SET_COMMENT: u8 = 7;
 /// Source: nftables' include/datatype.h.
 pub(super) const BYTEORDER_HOST_ENDIAN: u32 = 1;

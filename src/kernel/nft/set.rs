@@ -69,8 +69,12 @@ impl NewSet<'_> {
             }
             SetKind::VerdictMap => be32(attrs, NFTA_SET_DATA_TYPE, NFT_DATA_VERDICT),
         }
-        let byte_order = Type::byte_order(self.key);
-        Comment::write_for_set(self.comment, byte_order, attrs, NFTA_SET_USERDATA);
+        let of_data = match self.kind {
+            SetKind::Map(types) => Type::byte_order(types),
+            SetKind::Set | SetKind::VerdictMap => None,
+        };
+        let byte_orders = [Type::byte_order(self.key), of_data];
+        Comment::write_for_set(self.comment, byte_orders, attrs, NFTA_SET_USERDATA);
     }
 }
 

@@ -90,7 +90,7 @@ impl Type {
         (number, bytes)
     }
 
-    /// What nft has to know to print keys; of concatenations it knows it.
+    /// What nft has to know to print keys and data; of concatenations it knows it.
     pub(super) fn byte_order(types: &[Self]) -> Option<u32> {
         matches!(types, [Self::IfName | Self::Mark]).then_some(BYTEORDER_HOST_ENDIAN)
     }

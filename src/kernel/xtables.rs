@@ -1,0 +1,74 @@
+//! The table of iptables-legacy. Its rules are in force beside those of nf_tables and are none of them, so all that can be
+//! done is to find out whether they are in the way.
+
+use std::fs;
+use std::os::fd::AsFd;
+
+use nix::libc;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use crate::kernel::netlink::fixed;
+use crate::kernel::sys;
+
+/// Whether the FORWARD of iptables-legacy (or of ip6tables-legacy) has the policy DROP.
+///
+/// False where that cannot be found out: without the rights, without the module. Asking for a table that nobody uses would
+/// make the kernel add it.
+pub fn drops_forwarded(is_v6: bool) -> bool {
+    is_in_use(is_v6) && policy_verdict(is_v6) == Some(VERDICT_DROP)
+}
+
+fn is_in_use(is_v6: bool) -> bool {
+    let file = if is_v6 { "ip6_tables_names" } else { "ip_tables_names" };
+    // Only root may read it, and without the module it is not there.
+    let names = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
+    names.lines().any(|name| name == TABLE)
+}
+
+/// The verdict of the last rule of FORWARD, which is its policy.
+///
+/// Source: linux/netfilter_ipv4/ip_tables.h, `struct ipt_getinfo`, `struct ipt_get_entries`, `struct ipt_entry`, and their
+/// like for IPv6.
+fn policy_verdict(is_v6: bool) -> Option<i32> {
+    let (family, level, target_offset_at) = if is_v6 {
+        (AddressFamily::Inet6, libc::SOL_IPV6, 140)
+    } else {
+        (AddressFamily::Inet, libc::SOL_IP, 88)
+    };
+    let socket = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
+    let ask = |option, answer: &mut [u8]| {
+        answer[..TABLE.len()].copy_from_slice(TABLE.as_bytes());
+        sys::socket_option(socket.as_fd(), level, option, answer).ok()
+    };
+    let mut info = [0; INFO_BYTES];
+    ask(SO_GET_INFO, &mut info)?;
+    let policy_at = u32::from_ne_bytes(fixed(&info, UNDERFLOW_OF_FORWARD_AT)?) as usize;
+    let size: [u8; 4] = fixed(&info, SIZE_AT)?;
+
+    let mut entries = vec![0; ENTRIES_AT + u32::from_ne_bytes(size) as usize];
+    entries[ENTRIES_SIZE_AT..ENTRIES_SIZE_AT + 4].copy_from_slice(&size);
+    ask(SO_GET_ENTRIES, &mut entries)?;
+    let entry = entries.get(ENTRIES_AT.checked_add(policy_at)?..)?;
+    let target_at = u16::from_ne_bytes(fixed(entry, target_offset_at)?);
+    fixed(entry, usize::from(target_at) + TARGET_BYTES).map(i32::from_ne_bytes)
+}
+
+const TABLE: &str = "filter";
+
+/// IPT_SO_GET_INFO and IPT_SO_GET_ENTRIES; those of IPv6 have the same numbers.
+const SO_GET_INFO: i32 = 64;
+const SO_GET_ENTRIES: i32 = 65;
+
+/// `struct ipt_getinfo`: the name, the hooks, where the rules and the policy of each of five hooks begin, the number of
+/// rules, their size.
+const INFO_BYTES: usize = 84;
+const UNDERFLOW_OF_FORWARD_AT: usize = 64;
+const SIZE_AT: usize = 80;
+/// `struct ipt_get_entries`: the name, the size, the rules.
+const ENTRIES_SIZE_AT: usize = 32;
+const ENTRIES_AT: usize = 40;
+/// `struct xt_entry_target`, after which comes the verdict.
+const TARGET_BYTES: usize = 32;
+
+/// `-NF_DROP - 1`, as rules have it.
+const VERDICT_DROP: i32 = -1;
