@@ -1,6 +1,7 @@
 //! The table of plugins. Adding one is a file beside this one, its `mod` line and its line in the table.
 
 mod bridge;
+mod firewall;
 mod host_local;
 mod loopback;
 mod static_ipam;
@@ -16,6 +17,10 @@ pub const PLUGINS: &[Entry] = &[
         "a routed veth pair between host and container; without ipam a plain one",
     ),
     entry::<veth::Veth>("ptp", "the same as veth, by the reference's name"),
+    entry::<firewall::Firewall>(
+        "firewall",
+        "lets a container's packets pass where the host drops, and keeps bridges apart",
+    ),
     entry::<loopback::Loopback>("loopback", "the container's lo interface"),
     ipam_entry::<host_local::HostLocal>(
         "host-local",

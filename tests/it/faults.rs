@@ -42,6 +42,7 @@ fn subjects() -> Vec<Subject> {
         subject("veth", json!({"mtu": 1400}), true, false),
         subject("host-local", json!({"ipam": dual_stack()}), false, true),
         subject("loopback", json!({}), true, false),
+        subject("firewall", json!({"prevResult": chained()}), true, false),
     ]
 }
 
@@ -50,6 +51,11 @@ fn dual_stack() -> Value {
         "type": "host-local", "ranges": [[{"subnet": "10.1.0.0/29"}], [{"subnet": "fd00:1::/64"}]],
         "routes": [{"dst": "10.9.0.0/16"}, {"dst": "fd09::/48"}],
     })
+}
+
+/// What the plugin before has made.
+fn chained() -> Value {
+    json!({"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.2/29"}, {"address": "fd00:1::2/64"}]})
 }
 
 fn bridge() -> Value {
@@ -93,7 +99,7 @@ fn fault_of_state(before: &State, after: &State, when: &str) -> Option<String> {
 }
 
 /// Calls `run` with fault number 1, 2, 3 … until there is no more to fail; returns how often it failed.
-fn for_every_fault(mut run: impl FnMut(u32) -> bool) -> u32 {
+pub fn for_every_fault(mut run: impl FnMut(u32) -> bool) -> u32 {
     let (mut successes, mut failures) = (0, 0);
     for number in 1..=REQUESTS_MAX {
         if run(number) {

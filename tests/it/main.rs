@@ -8,6 +8,7 @@
 mod bridge;
 mod delegate;
 mod faults;
+mod firewall;
 mod host_local;
 mod loopback;
 mod netfilter;

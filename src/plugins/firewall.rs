@@ -1,0 +1,372 @@
+//! `firewall`: lets a container's traffic pass where the host drops what it forwards, and keeps bridges apart.
+//!
+//! ```json
+//! { "type": "firewall", "backend": "iptables", "ingressPolicy": "same-bridge" }
+//! ```
+//!
+//! It comes after a plugin that made an interface, and hands that plugin's result on. What it does is for the addresses
+//! of that interface, in the families that they are of. No other program is run.
+//!
+//! **What may pass.** Everything that comes from the container, and answers to it. With `backend` "iptables", "" or none
+//! this is said where others drop: if the host has the table `filter` of iptables-nft with a chain FORWARD, as Docker
+//! makes it, then in that one, by the reference's chains. FORWARD begins with a jump to CNI-FORWARD (only where there was
+//! none: what an administrator puts before it stays before it), CNI-FORWARD with one to CNI-ADMIN or
+//! `iptablesAdminChainName`, and two rules of CNI-FORWARD look the address up in a map. So neither a packet nor an ADD
+//! takes longer with more containers; the reference has two rules for each address. iptables knows nothing of maps: it
+//! prints these rules with their comment and no target, which is also what it would restore. A set, or a mark to be
+//! looked for, it would restore as a rule that accepts far too much. `nft list map ip filter cnibox` shows the addresses.
+//!
+//! The addresses are also in our own tables. When FORWARD appears later, or somebody reloads his rules, the next ADD of
+//! any container puts all of them back. Where there is no such FORWARD nothing more is done: an `accept` in a table of
+//! ours ends only our own chain, and what another table drops stays dropped, whatever its priority. That is so for the
+//! reference, too: neither opens a hand-written nft ruleset, nor the table of iptables-legacy where that is still in use.
+//! (STATUS says so when that one drops, and an ADD warns of it.)
+//!
+//! **firewalld.** With `backend` "firewalld", or without any if it is running, the addresses become sources of the zone
+//! `firewalldZone` ("trusted"), over the system bus. They last until firewalld is reloaded, as the reference's.
+//!
+//! **`ingressPolicy`**, always by our own tables: "open" or none is no limit. "same-bridge": what is forwarded from one
+//! such bridge to another is dropped. "isolated": also what is forwarded within the bridge, by the host (in the families
+//! ip and ip6) or by the bridge itself, from or to this container's port (in the family bridge, so it needs no
+//! br_netfilter). A pair without a bridge (veth, ptp) counts as a bridge of its own. A container without addresses has no
+//! more than its port isolated. A bridge is one of these as long as one of its containers says so.
+//!
+//! DEL removes all that is the attachment's, with neither namespace, nor prevResult, nor the bridge; with prevResult also
+//! the two rules per address that the reference made. GC does it for what is not valid. Chains, rules and sets stay, as
+//! with the reference. CHECK names what is missing. STATUS: the kernel lacks something, firewalld is not running where it
+//! is asked for, iptables-legacy drops what is forwarded.
+
+mod dbus;
+mod firewalld;
+mod forward;
+mod ingress;
+mod reference;
+mod ruleset;
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+
+use serde::Deserialize;
+
+use crate::cni::success::Success;
+use crate::error::{Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::kernel::nft::{Batch, Family, Feature, Nft};
+use crate::kernel::xtables;
+use crate::names::Attachment;
+use crate::plugin::{Context, Plugin};
+use crate::steps::netfilter::{self, Stale};
+use crate::steps::owner::Owner;
+use crate::steps::undo::{Failures, Undo};
+use firewalld::Firewalld;
+use ingress::{Guard, Policy};
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Firewall {
+    backend: String,
+    iptables_admin_chain_name: String,
+    firewalld_zone: String,
+    ingress_policy: String,
+}
+
+/// The configuration once it is known to make sense.
+struct Settings<'a> {
+    backend: Backend,
+    admin_chain: &'a str,
+    policy: Policy,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Backend {
+    /// firewalld if it is running, else like `Iptables`.
+    Any,
+    Iptables,
+    Firewalld,
+}
+
+impl Plugin for Firewall {
+    fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
+        let settings = self.settings()?;
+        let result = prev_result(cx)?;
+        let addresses = addresses(&result, at);
+        let firewalld = settings.firewalld()?;
+        let guard = Guard::of(settings.policy, netns, at)?;
+        let firewalld = firewalld.map(RefCell::new);
+
+        let mut undo = Undo::default();
+        match &firewalld {
+            Some(firewalld) => self.add_sources(firewalld, &addresses, &mut undo)?,
+            None => warn_of_legacy_rules(&addresses),
+        }
+        let owner = netfilter::comment(&Owner::new(&cx.request.network, at))?;
+        Nft::open()?.transact(|nft, batch| {
+            for (family, addresses) in by_family(&addresses) {
+                ruleset::add(nft, batch, family, &addresses, guard.as_ref(), &owner)?;
+                if firewalld.is_none() {
+                    let chain = settings.admin_chain;
+                    forward::add(nft, batch, family, &addresses, chain, &owner)?;
+                }
+            }
+            guard.as_ref().map_or(Ok(()), |guard| guard.add_port(nft, batch, &owner))
+        })?;
+        undo.keep();
+        Ok(result)
+    }
+
+    fn del(&self, cx: &Context<'_>, at: &Attachment, _netns: Option<&NetNs>) -> Result<()> {
+        let mut failures = Failures::default();
+        // An unreadable result costs no more than what only it can tell.
+        let result = match cx.request.prev_result() {
+            Ok(result) => result.unwrap_or_default(),
+            Err(error) => {
+                failures.note(Err(error));
+                Success::default()
+            }
+        };
+        let of_reference: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
+        failures.note(self.remove(&of_reference, &Stale::Of(Owner::new(&cx.request.network, at))));
+        failures.into_result()
+    }
+
+    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
+        let settings = self.settings()?;
+        let addresses = addresses(&prev_result(cx)?, at);
+        let guard = Guard::of(settings.policy, netns, at)?;
+        let firewalld = settings.firewalld()?;
+        let uses_firewalld = firewalld.is_some();
+        if let Some(mut firewalld) = firewalld {
+            let zone = self.zone();
+            for address in &addresses {
+                if !firewalld.has_source(zone, *address)? {
+                    return Err(Error::internal(format!(
+                        "address {address} is not in zone {zone} of firewalld"
+                    )));
+                }
+            }
+        }
+        let owner = netfilter::comment(&Owner::new(&cx.request.network, at))?;
+        let nft = Nft::open()?;
+        for (family, addresses) in by_family(&addresses) {
+            ruleset::check(&nft, family, &addresses, guard.as_ref(), &owner)?;
+            if !uses_firewalld {
+                forward::check(&nft, family, &addresses, settings.admin_chain, &owner)?;
+            }
+        }
+        guard.map_or(Ok(()), |guard| guard.check_port(&nft, &owner))
+    }
+
+    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
+        self.remove(&[], &Stale::all_but(&cx.request.network, keep))
+    }
+
+    fn status(&self, _cx: &Context<'_>) -> Result<()> {
+        let settings = self.settings()?;
+        let uses_firewalld = settings.firewalld().map_err(Error::into_not_available)?.is_some();
+        let nft = Nft::open().map_err(|error| Error::from(error).into_not_available())?;
+        let mut needed = vec![(Family::Ip, Feature::Tables)];
+        if settings.policy == Policy::Isolated {
+            needed.push((Family::Bridge, Feature::Tables));
+        }
+        let missing =
+            nft.missing(&needed).map_err(|error| Error::from(error).into_not_available())?;
+        if !missing.is_empty() {
+            return Err(Error::internal(format!("the kernel lacks {}", missing.join(", ")))
+                .into_not_available());
+        }
+        if uses_firewalld {
+            return Ok(());
+        }
+        for family in [Family::Ip, Family::Ip6] {
+            forward::is_possible(&nft, family).map_err(Error::into_not_available)?;
+            if xtables::drops_forwarded(family == Family::Ip6) {
+                return Err(Error::internal(legacy_drops(family)).into_not_available());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Firewall {
+    fn settings(&self) -> Result<Settings<'_>> {
+        let backend = match self.backend.as_str() {
+            "" => Backend::Any,
+            "iptables" => Backend::Iptables,
+            "firewalld" => Backend::Firewalld,
+            other => {
+                return Err(Error::config(format!("backend: unknown backend {other:?}"))
+                    .with_details("there are iptables and firewalld"));
+            }
+        };
+        let policy = Policy::parse(&self.ingress_policy)?;
+        let admin_chain = forward::admin_chain(&self.iptables_admin_chain_name)?;
+        Ok(Settings { backend, admin_chain, policy })
+    }
+
+    fn zone(&self) -> &str {
+        if self.firewalld_zone.is_empty() { "trusted" } else { &self.firewalld_zone }
+    }
+
+    fn add_sources<'a>(
+        &'a self,
+        firewalld: &'a RefCell<Firewalld>,
+        addresses: &'a [IpAddr],
+        undo: &mut Undo<'a>,
+    ) -> Result<()> {
+        let zone = self.zone();
+        for address in addresses {
+            firewalld.borrow_mut().add_source(zone, *address)?;
+            undo.push("remove a source from firewalld", move || {
+                firewalld.borrow_mut().remove_source(zone, *address)
+            });
+        }
+        Ok(())
+    }
+
+    /// Removes what is stale, and the reference's rules for the addresses.
+    fn remove(&self, of_reference: &[IpAddr], stale: &Stale) -> Result<()> {
+        let Some(nft) = Nft::open_if_supported()? else { return Ok(()) };
+        let mut failures = Failures::default();
+        failures.note(self.remove_sources(&nft, of_reference, stale));
+        failures.note(nft.transact(|nft, batch| remove_rules(nft, batch, of_reference, stale)));
+        failures.into_result()
+    }
+
+    /// Only where firewalld is running can there be any of its sources.
+    fn remove_sources(&self, nft: &Nft, of_reference: &[IpAddr], stale: &Stale) -> Result<()> {
+        if self.backend == "iptables" {
+            return Ok(());
+        }
+        let Ok(mut firewalld) = Firewalld::running() else { return Ok(()) };
+        let mut addresses = of_reference.to_vec();
+        for family in FAMILIES {
+            addresses.extend(ruleset::addresses(nft, family, stale)?);
+        }
+        addresses.sort_unstable();
+        addresses.dedup();
+        let mut failures = Failures::default();
+        for address in addresses {
+            failures.note(firewalld.remove_source(self.zone(), address));
+        }
+        failures.into_result()
+    }
+}
+
+impl Settings<'_> {
+    /// firewalld if it is to be used.
+    fn firewalld(&self) -> Result<Option<Firewalld>> {
+        match self.backend {
+            Backend::Iptables => Ok(None),
+            Backend::Any => Ok(Firewalld::running().ok()),
+            Backend::Firewalld => {
+                let key = |error| Error::config("backend").with_details(format!("{error}"));
+                Firewalld::running().map(Some).map_err(key)
+            }
+        }
+    }
+}
+
+/// The families that addresses can be of.
+const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
+
+fn remove_rules(
+    nft: &Nft,
+    batch: &mut Batch,
+    of_reference: &[IpAddr],
+    stale: &Stale,
+) -> Result<()> {
+    for family in FAMILIES {
+        ruleset::remove(nft, batch, family, stale)?;
+        forward::remove(nft, batch, family, stale)?;
+    }
+    ingress::remove_ports(nft, batch, stale)?;
+    for (family, addresses) in by_family(of_reference) {
+        reference::remove(nft, batch, family, &addresses)?;
+    }
+    Ok(())
+}
+
+fn prev_result(cx: &Context<'_>) -> Result<Success> {
+    cx.request.prev_result()?.ok_or_else(|| {
+        Error::config("required prevResult missing: firewall must be called as chained plugin")
+    })
+}
+
+/// The addresses of our interface: those that are said to be its, and those of which nothing is said.
+fn addresses(result: &Success, at: &Attachment) -> Vec<IpAddr> {
+    let is_ours = |index: u32| match result.interfaces.get(index as usize) {
+        Some(interface) => interface.name == *at.ifname && !interface.sandbox.is_empty(),
+        None => true,
+    };
+    let own = result.ips.iter().filter(|ip| ip.interface.is_none_or(is_ours));
+    let mut addresses: Vec<IpAddr> = own.map(|ip| ip.address.addr()).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}
+
+fn by_family(addresses: &[IpAddr]) -> Vec<(Family, Vec<IpAddr>)> {
+    let of = |family| {
+        let is_v4 = family == Family::Ip;
+        let own: Vec<IpAddr> =
+            addresses.iter().copied().filter(|address| address.is_ipv4() == is_v4).collect();
+        (family, own)
+    };
+    FAMILIES.into_iter().map(of).filter(|(_, own)| !own.is_empty()).collect()
+}
+
+fn legacy_drops(family: Family) -> String {
+    let program = if family == Family::Ip6 { "ip6tables-legacy" } else { "iptables-legacy" };
+    format!(
+        "the policy of FORWARD in {program} is DROP: \
+         its rules are in force beside those of nf_tables, where they cannot be overruled"
+    )
+}
+
+/// The container has its interface and may need no forwarding at all, so this is no reason to fail.
+fn warn_of_legacy_rules(addresses: &[IpAddr]) {
+    for (family, _) in by_family(addresses) {
+        if xtables::drops_forwarded(family == Family::Ip6) {
+            eprintln!("firewall: {}", legacy_drops(family));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(backend: &str, chain: &str, policy: &str) -> Result<()> {
+        let firewall = Firewall {
+            backend: backend.into(),
+            iptables_admin_chain_name: chain.into(),
+            firewalld_zone: String::new(),
+            ingress_policy: policy.into(),
+        };
+        firewall.settings().map(drop)
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_by_its_key() {
+        for (backend, chain, policy) in [
+            ("", "", ""),
+            ("iptables", "NOMAD-ADMIN", "open"),
+            ("firewalld", "", "same-bridge"),
+            ("", "", "isolated"),
+        ] {
+            assert_eq!(settings(backend, chain, policy), Ok(()));
+        }
+        for (key, backend, chain, policy) in [
+            ("backend", "nftables", "", ""),
+            ("backend", "IPTABLES", "", ""),
+            ("ingressPolicy", "", "", "Isolated"),
+            ("ingressPolicy", "", "", "closed"),
+            ("iptablesAdminChainName", "", "a b", ""),
+            ("iptablesAdminChainName", "", "CNI-FORWARD", ""),
+        ] {
+            let error = settings(backend, chain, policy).unwrap_err();
+            assert_eq!(error.code, crate::error::Code::INVALID_CONFIG);
+            assert!(error.msg.starts_with(key), "{error}");
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! Just enough of D-Bus to call methods that take and return strings and truth values. Knows nothing of who is called.
+//!
+//! By hand, since this is four methods with strings. Of the crates, `dbus` needs the library libdbus, zbus 6 brings an
+//! asynchronous runtime, and rustbus 0.19, the smallest, adds 101 KB for one such call, with a nix of its own.
+
+use std::fmt::{self, Display};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// A connection to a bus.
+pub(super) struct Bus {
+    stream: BufReader<UnixStream>,
+    /// The number of the last message.
+    serial: u32,
+    /// What goes out before the next message: who we are, and a greeting, which every bus insists on.
+    greeting: Vec<u8>,
+}
+
+/// Who is called, and what for.
+pub(super) struct Method<'a> {
+    /// The name of the program on the bus.
+    pub(super) destination: &'a str,
+    pub(super) path: &'a str,
+    pub(super) interface: &'a str,
+    pub(super) name: &'a str,
+}
+
+/// Why there is no answer, or what the answer is instead.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Connection(io::Error),
+    /// The error that the other side returned: its name, and a sentence.
+    Refused {
+        name: String,
+        text: String,
+    },
+}
+
+/// What a method returned, as far as it is one of the two things that ours return.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) text: Option<String>,
+    pub(super) truth: Option<bool>,
+}
+
+/// The bus itself, as a program on the bus.
+pub(super) const fn bus_method(name: &str) -> Method<'_> {
+    Method {
+        destination: "org.freedesktop.DBus",
+        path: "/org/freedesktop/DBus",
+        interface: "org.freedesktop.DBus",
+        name,
+    }
+}
+
+impl Bus {
+    /// Whoever is at the other end takes our word for nothing: the kernel tells him who we are.
+    pub(super) fn connect(path: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(TIME_LIMIT))?;
+        stream.set_write_timeout(Some(TIME_LIMIT))?;
+        let mut greeting = b"\0AUTH EXTERNAL\r\nDATA\r\nBEGIN\r\n".to_vec();
+        greeting.extend(encode(&bus_method("Hello"), 1, &[]));
+        Ok(Self { stream: BufReader::new(stream), serial: 1, greeting })
+    }
+
+    pub(super) fn call(
+        &mut self,
+        method: &Method<'_>,
+        arguments: &[&str],
+    ) -> Result<Answer, Failure> {
+        let answer = self.exchange(method, arguments).map_err(Failure::Connection)?;
+        if answer.kind != ERROR {
+            return Ok(answer.body);
+        }
+        Err(Failure::Refused { name: answer.error, text: answer.body.text.unwrap_or_default() })
+    }
+
+    fn exchange(&mut self, method: &Method<'_>, arguments: &[&str]) -> io::Result<Message> {
+        self.serial += 1;
+        let mut bytes = std::mem::take(&mut self.greeting);
+        let is_first = !bytes.is_empty();
+        bytes.extend(encode(method, self.serial, arguments));
+        self.stream.get_mut().write_all(&bytes)?;
+        if is_first {
+            self.authenticate()?;
+        }
+        // The answer to the greeting comes before, and what the bus tells everybody may.
+        for _ in 0..MESSAGES_MAX {
+            let message = self.receive()?;
+            if message.reply_to == self.serial && matches!(message.kind, RETURN | ERROR) {
+                return Ok(message);
+            }
+        }
+        Err(invalid("no answer among its messages"))
+    }
+
+    fn authenticate(&mut self) -> io::Result<()> {
+        for _ in 0..LINES_MAX {
+            let mut line = Vec::new();
+            self.stream.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+            if line.starts_with(b"OK") {
+                return Ok(());
+            }
+            if !line.starts_with(b"DATA") {
+                break;
+            }
+        }
+        Err(io::Error::new(ErrorKind::PermissionDenied, "the bus does not accept us"))
+    }
+
+    fn receive(&mut self) -> io::Result<Message> {
+        let mut bytes = vec![0; FIXED_BYTES];
+        self.stream.read_exact(&mut bytes)?;
+        let order = Order::of(bytes[0]).ok_or_else(|| invalid("no D-Bus message"))?;
+        let body_bytes = order.u32(&bytes, 4).unwrap_or_default() as usize;
+        let fields_bytes = order.u32(&bytes, 12).unwrap_or_default() as usize;
+        let body_at = fields_bytes.saturating_add(FIXED_BYTES).next_multiple_of(8);
+        let length = body_at.saturating_add(body_bytes);
+        if length > MESSAGE_BYTES_MAX {
+            return Err(invalid("too long a message"));
+        }
+        bytes.resize(length, 0);
+        self.stream.read_exact(&mut bytes[FIXED_BYTES..])?;
+        Message::read(&bytes, order, FIXED_BYTES + fields_bytes, body_at)
+            .ok_or_else(|| invalid("a message that cannot be read"))
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connection(error) if error.kind() == ErrorKind::WouldBlock => {
+                write!(f, "no answer within {} s", TIME_LIMIT.as_secs())
+            }
+            Self::Connection(error) => write!(f, "{error}"),
+            Self::Refused { name, text } if text.is_empty() => f.write_str(name),
+            Self::Refused { text, .. } => f.write_str(text),
+        }
+    }
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, format!("the bus sent {what}"))
+}
+
+/// A call, little end first.
+///
+/// Source: D-Bus specification, "Message Protocol".
+fn encode(method: &Method<'_>, serial: u32, arguments: &[&str]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for argument in arguments {
+        put_string(&mut body, argument);
+    }
+    let mut bytes = vec![b'l', CALL, NO_AUTO_START, PROTOCOL_VERSION];
+    put_length(&mut bytes, body.len());
+    bytes.extend(serial.to_le_bytes());
+    let mut fields = Vec::new();
+    for (code, kind, value) in [
+        (FIELD_PATH, b'o', method.path),
+        (FIELD_INTERFACE, b's', method.interface),
+        (FIELD_MEMBER, b's', method.name),
+        (FIELD_DESTINATION, b's', method.destination),
+    ] {
+        // The list begins at a multiple of 8 in the message, so what is right in it is right there.
+        pad(&mut fields, 8);
+        fields.extend([code, 1, kind, 0]);
+        put_string(&mut fields, value);
+    }
+    if let Ok(count @ 1..) = u8::try_from(arguments.len()) {
+        pad(&mut fields, 8);
+        fields.extend([FIELD_SIGNATURE, 1, b'g', 0, count]);
+        fields.extend(arguments.iter().map(|_| b's'));
+        fields.push(0);
+    }
+    put_length(&mut bytes, fields.len());
+    bytes.extend(fields);
+    pad(&mut bytes, 8);
+    bytes.extend(body);
+    bytes
+}
+
+fn put_string(bytes: &mut Vec<u8>, text: &str) {
+    pad(bytes, 4);
+    put_length(bytes, text.len());
+    bytes.extend(text.as_bytes());
+    bytes.push(0);
+}
+
+fn put_length(bytes: &mut Vec<u8>, length: usize) {
+    bytes.extend(u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+}
+
+fn pad(bytes: &mut Vec<u8>, multiple: usize) {
+    bytes.resize(bytes.len().next_multiple_of(multiple), 0);
+}
+
+/// How numbers are written: every message says it.
+#[derive(Clone, Copy)]
+enum Order {
+    LittleEnd,
+    BigEnd,
+}
+
+impl Order {
+    fn of(byte: u8) -> Option<Self> {
+        match byte {
+            b'l' => Some(Self::LittleEnd),
+            b'B' => Some(Self::BigEnd),
+            _ => None,
+        }
+    }
+
+    fn u32(self, bytes: &[u8], at: usize) -> Option<u32> {
+        let four = bytes.get(at..at.checked_add(4)?)?.try_into().ok()?;
+        Some(match self {
+            Self::LittleEnd => u32::from_le_bytes(four),
+            Self::BigEnd => u32::from_be_bytes(four),
+        })
+    }
+
+    /// The string at the next multiple of 4, and where it ends.
+    fn string(self, bytes: &[u8], at: usize) -> Option<(String, usize)> {
+        let at = at.checked_next_multiple_of(4)?;
+        let length = self.u32(bytes, at)? as usize;
+        let begin = at + 4;
+        let end = begin.checked_add(length)?;
+        let text = String::from_utf8_lossy(bytes.get(begin..end)?).into_owned();
+        Some((text, end + 1))
+    }
+}
+
+/// A message that came in.
+struct Message {
+    kind: u8,
+    /// The number of the message that it answers, 0 for none.
+    reply_to: u32,
+    /// The name of an error.
+    error: String,
+    body: Answer,
+}
+
+impl Message {
+    fn read(bytes: &[u8], order: Order, fields_end: usize, body_at: usize) -> Option<Self> {
+        let mut message = Self {
+            kind: *bytes.get(1)?,
+            reply_to: 0,
+            error: String::new(),
+            body: Answer::default(),
+        };
+        let mut signature = Vec::new();
+        let mut at = FIXED_BYTES;
+        while at < fields_end {
+            at = at.next_multiple_of(8);
+            // Each field is its code and a value with the type before it, which for all there are is one letter.
+            let [code, 1, kind, 0] = bytes.get(at..at + 4)? else { return None };
+            at += 4;
+            match kind {
+                b'u' => {
+                    let value = order.u32(bytes, at)?;
+                    if *code == FIELD_REPLY_SERIAL {
+                        message.reply_to = value;
+                    }
+                    at += 4;
+                }
+                b'g' => {
+                    let begin = at + 1;
+                    let end = begin + usize::from(*bytes.get(at)?);
+                    signature = bytes.get(begin..end)?.to_vec();
+                    at = end + 1;
+                }
+                b's' | b'o' => {
+                    let (text, end) = order.string(bytes, at)?;
+                    if *code == FIELD_ERROR_NAME {
+                        message.error = text;
+                    }
+                    at = end;
+                }
+                _ => return None,
+            }
+        }
+        match signature.first() {
+            Some(b's') => message.body.text = Some(order.string(bytes, body_at)?.0),
+            Some(b'b') => message.body.truth = Some(order.u32(bytes, body_at)? != 0),
+            _ => {}
+        }
+        Some(message)
+    }
+}
+
+/// How long a program on the bus may take; the usual time of D-Bus libraries.
+const TIME_LIMIT: Duration = Duration::from_secs(25);
+
+/// The length of what every message begins with.
+const FIXED_BYTES: usize = 16;
+
+/// Ours are a few hundred bytes; the texts of errors may be longer.
+const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+
+/// How many messages there may be before the one that we wait for. A bus sends one, NameAcquired.
+const MESSAGES_MAX: u32 = 32;
+
+const LINES_MAX: u32 = 4;
+const LINE_BYTES_MAX: u64 = 512;
+
+const CALL: u8 = 1;
+const RETURN: u8 = 2;
+const ERROR: u8 = 3;
+/// Nobody is started because of a question whether he runs.
+const NO_AUTO_START: u8 = 2;
+const PROTOCOL_VERSION: u8 = 1;
+
+const FIELD_PATH: u8 = 1;
+const FIELD_INTERFACE: u8 = 2;
+const FIELD_MEMBER: u8 = 3;
+const FIELD_ERROR_NAME: u8 = 4;
+const FIELD_REPLY_SERIAL: u8 = 5;
+const FIELD_DESTINATION: u8 = 6;
+const FIELD_SIGNATURE: u8 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Option<Message> {
+        let order = Order::of(*bytes.first()?)?;
+        let fields_end = FIXED_BYTES + order.u32(bytes, 12)? as usize;
+        Message::read(bytes, order, fields_end, fields_end.next_multiple_of(8))
+    }
+
+    /// A message as dbus-daemon sends it: REPLY_SERIAL, SENDER, SIGNATURE and a body.
+    fn answer(kind: u8, signature: u8, body: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![b'l', kind, 1, 1];
+        put_length(&mut bytes, body.len());
+        bytes.extend(9_u32.to_le_bytes());
+        let mut fields = vec![FIELD_REPLY_SERIAL, 1, b'u', 0, 2, 0, 0, 0];
+        if kind == ERROR {
+            fields.extend([FIELD_ERROR_NAME, 1, b's', 0]);
+            put_string(&mut fields, "org.example.Error");
+            pad(&mut fields, 8);
+        }
+        fields.extend([FIELD_SIGNATURE, 1, b'g', 0, 1, signature, 0]);
+        put_length(&mut bytes, fields.len());
+        bytes.extend(fields);
+        pad(&mut bytes, 8);
+        bytes.extend(body);
+        bytes
+    }
+
+    #[test]
+    fn a_call_is_what_the_specification_says() {
+        let bytes = encode(&bus_method("GetNameOwner"), 2, &["a.b"]);
+        assert_eq!(&bytes[..16], b"l\x01\x02\x01\x08\0\0\0\x02\0\0\0\x7f\0\0\0");
+        assert_eq!(&bytes[16..46], b"\x01\x01o\0\x15\0\0\0/org/freedesktop/DBus\0");
+        assert_eq!(bytes.len() % 4, 0);
+        assert!(bytes.ends_with(b"\x03\0\0\0a.b\0"), "{}", bytes.escape_ascii());
+        let read = read(&bytes).unwrap();
+        assert_eq!(read.body.text.as_deref(), Some("a.b"));
+    }
+
+    #[test]
+    fn answers_are_read_and_torn_ones_are_not() {
+        let text = answer(RETURN, b's', b"\x02\0\0\0hi\0");
+        let truth = answer(RETURN, b'b', &1_u32.to_le_bytes());
+        let error = answer(ERROR, b's', b"\x02\0\0\0no\0");
+        let of = |bytes: &[u8]| read(bytes).unwrap();
+        assert_eq!(of(&text).body.text.as_deref(), Some("hi"));
+        assert_eq!((of(&truth).body.truth, of(&truth).reply_to), (Some(true), 2));
+        let refused = of(&error);
+        assert_eq!((refused.kind, refused.error.as_str()), (ERROR, "org.example.Error"));
+        for bytes in [text, truth, error] {
+            for end in 0..bytes.len() {
+                read(&bytes[..end]);
+                for wrong in [0, 1, b'g', 0x7f, 0xff] {
+                    let mut bytes = bytes.clone();
+                    bytes[end] = wrong;
+                    read(&bytes);
+                }
+            }
+        }
+    }
+}

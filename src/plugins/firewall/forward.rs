@@ -1,0 +1,296 @@
+//! The FORWARD of iptables-nft: its table `filter` belongs to iptables and to whoever calls it, and what is accepted has to
+//! be accepted in there.
+//!
+//! ```nft
+//! table ip filter {
+//!     map cnibox { type ipv4_addr : verdict; }
+//!     chain FORWARD {
+//!         type filter hook forward priority filter; policy drop;
+//!         jump CNI-FORWARD comment "CNI firewall plugin rules"
+//!     }
+//!     chain CNI-FORWARD {
+//!         jump CNI-ADMIN comment "CNI firewall plugin admin overrides"
+//!         ct state related,established ip daddr vmap @cnibox comment "cnibox: accepts answers ..."
+//!         ip saddr vmap @cnibox comment "cnibox: accepts ..."
+//!     }
+//!     chain CNI-ADMIN { }
+//! }
+//! ```
+//!
+//! iptables (1.8.9 and 1.8.11 were tried) prints the rules with a map as rules without a target. So does it restore them,
+//! without the map; `add` finds that there is none and puts all back.
+//!
+//! The first rule with the map asks for the state with the match `conntrack` of iptables, which nft lists as its own: that
+//! one makes iptables call the whole table incompatible.
+
+use std::net::IpAddr;
+
+use super::ruleset;
+use crate::error::{Error, Result};
+use crate::kernel::nft::{
+    Batch, Comment, CtState, Datum, Element, Expr, Family, Field, Found, NewChain, NewRule, NewSet,
+    Nft, Object, Rule, SetKind, Table, Type, Verdict, verdict_map, xt_ct_state,
+};
+use crate::steps::netfilter::{self, Stale};
+
+const FORWARD: &str = "FORWARD";
+const CNI_FORWARD: &str = "CNI-FORWARD";
+const CNI_ADMIN: &str = "CNI-ADMIN";
+const MAP: &str = "cnibox";
+
+/// The longest name of a chain that iptables takes, in bytes: XT_EXTENSION_MAXNAMELEN without its NUL
+/// (linux/netfilter/x_tables.h).
+const CHAIN_BYTES_MAX: usize = 28;
+
+fn table(family: Family) -> Table<'static> {
+    Table { family, name: "filter" }
+}
+
+/// The name of the administrator's chain, if it can be one.
+pub(super) fn admin_chain(configured: &str) -> Result<&str> {
+    let refused = |why: &str| {
+        Err(Error::config(format!(
+            "iptablesAdminChainName: {configured:?} cannot be a chain: {why}"
+        )))
+    };
+    if configured.is_empty() {
+        return Ok(CNI_ADMIN);
+    }
+    if configured.len() > CHAIN_BYTES_MAX {
+        return refused("it is longer than 28 bytes");
+    }
+    if !configured.bytes().all(|byte| byte.is_ascii_graphic()) || configured.starts_with(['-', '!'])
+    {
+        return refused("iptables could not read it");
+    }
+    match configured {
+        FORWARD | CNI_FORWARD | "INPUT" | "OUTPUT" => refused("it is one of the host's own"),
+        "ACCEPT" | "DROP" | "RETURN" | "QUEUE" | "REJECT" | "LOG" => refused("it is a target"),
+        name => Ok(name),
+    }
+}
+
+/// What is there already.
+struct Present {
+    cni_forward: bool,
+    admin_chain: bool,
+    map: bool,
+    jump: bool,
+    admin_jump: bool,
+    answers: bool,
+    sources: bool,
+}
+
+impl Present {
+    /// `None` where iptables-nft has no FORWARD.
+    fn read(nft: &Nft, family: Family, admin_chain: &str) -> Result<Option<Self>> {
+        let table = table(family);
+        let there = nft.exist(&[
+            Object::Chain(table, FORWARD),
+            Object::Chain(table, CNI_FORWARD),
+            Object::Chain(table, admin_chain),
+            Object::Set(table, MAP),
+        ])?;
+        if !there[0] {
+            return Ok(None);
+        }
+        let rules = nft.rules_of(table, CNI_FORWARD)?;
+        let has = |is_it: &dyn Fn(&Rule) -> bool| rules.iter().any(is_it);
+        Ok(Some(Self {
+            cni_forward: there[1],
+            admin_chain: there[2],
+            map: there[3],
+            jump: nft.rules_of(table, FORWARD)?.iter().any(|rule| jumps_to(rule, CNI_FORWARD)),
+            admin_jump: has(&|rule| jumps_to(rule, admin_chain)),
+            answers: has(&|rule| looks_up(rule, fields(family).1)),
+            sources: has(&|rule| looks_up(rule, fields(family).0)),
+        }))
+    }
+}
+
+/// A jump that every packet takes.
+fn jumps_to(rule: &Rule, chain: &str) -> bool {
+    rule.leads_to() == Some(chain)
+        && rule.exprs.iter().all(|expr| match expr {
+            Expr::Verdict(_) | Expr::Counter => true,
+            Expr::XtMatch { name, .. } => name == "comment",
+            _ => false,
+        })
+}
+
+/// Whether it is our rule that looks the field up. What iptables makes of it when it restores a file looks up nothing.
+fn looks_up(rule: &Rule, wanted: Field) -> bool {
+    let is_field = |expr: &Expr| matches!(expr, Expr::Load { field, .. } if *field == wanted);
+    let is_map =
+        |expr: &Expr| matches!(expr, Expr::Lookup { set, found: Found::Decides, .. } if set == MAP);
+    rule.exprs.iter().any(is_field) && rule.exprs.iter().any(is_map)
+}
+
+/// Source and destination address.
+fn fields(family: Family) -> (Field, Field) {
+    match family {
+        Family::Ip6 => (Field::Ip6Saddr, Field::Ip6Daddr),
+        _ => (Field::IpSaddr, Field::IpDaddr),
+    }
+}
+
+/// Accepts the addresses; where the map is new, all that are known.
+pub(super) fn add(
+    nft: &Nft,
+    batch: &mut Batch,
+    family: Family,
+    addresses: &[IpAddr],
+    admin_chain: &str,
+    owner: &Comment,
+) -> Result<()> {
+    let Some(present) = Present::read(nft, family, admin_chain)? else { return Ok(()) };
+    let table = table(family);
+    make_room(batch, family, admin_chain, &present)?;
+    let keys: Vec<Vec<u8>> = addresses.iter().copied().map(ruleset::key).collect();
+    let mut wanted: Vec<Element> = keys.iter().map(|key| element(key.clone(), owner)).collect();
+    if present.map {
+        let known: Vec<Element> =
+            nft.elements_at(table, MAP, &keys)?.into_iter().flatten().collect();
+        wanted.retain(|element| !known.contains(element));
+        let stale = known.iter().filter(|known| wanted.iter().any(|it| it.key == known.key));
+        let stale: Vec<Vec<u8>> = stale.map(|element| element.key.clone()).collect();
+        batch.delete_elements(table, MAP, &stale);
+    } else {
+        let others = nft.elements(netfilter::table(family), ruleset::ADDRESSES)?;
+        let others = others.into_iter().filter(|other| !keys.contains(&other.key));
+        wanted.extend(others.filter_map(|other| Some(element(other.key, &other.comment?))));
+    }
+    batch.add_elements(table, MAP, &wanted);
+    Ok(())
+}
+
+fn element(key: Vec<u8>, owner: &Comment) -> Element {
+    let data = Some(Datum::Verdict(Verdict::Accept));
+    Element { key, data, comment: Some(owner.clone()) }
+}
+
+fn make_room(
+    batch: &mut Batch,
+    family: Family,
+    admin_chain: &str,
+    present: &Present,
+) -> Result<()> {
+    let table = table(family);
+    let comments = Comments::new(family)?;
+    for (name, is_there) in [(CNI_FORWARD, present.cni_forward), (admin_chain, present.admin_chain)]
+    {
+        if !is_there {
+            batch.add_chain(table, NewChain { name, base: None, comment: None });
+        }
+    }
+    if !present.map {
+        let address = [if family == Family::Ip6 { Type::Ipv6Addr } else { Type::Ipv4Addr }];
+        let kind = SetKind::VerdictMap;
+        batch.add_set(table, NewSet { name: MAP, key: &address, kind, comment: None });
+    }
+    if !present.jump {
+        let rule = NewRule::first(FORWARD).then(Verdict::Jump(CNI_FORWARD.into()));
+        batch.add_rule(table, rule.comment(&comments.jump));
+    }
+    if !present.admin_jump {
+        let rule = NewRule::first(CNI_FORWARD).then(Verdict::Jump(admin_chain.into()));
+        batch.add_rule(table, rule.comment(&comments.admin));
+    }
+    if !present.answers {
+        batch.add_rule(table, accept_answers(family).comment(&comments.answers));
+    }
+    if !present.sources {
+        batch.add_rule(table, accept_sources(family).comment(&comments.sources));
+    }
+    Ok(())
+}
+
+/// `ct state related,established ip daddr vmap @cnibox`, the first part in iptables' words
+fn accept_answers(family: Family) -> NewRule<'static> {
+    let state = CtState::ESTABLISHED.or(CtState::RELATED);
+    NewRule::last(CNI_FORWARD).then(xt_ct_state(state)).with(verdict_map(&[fields(family).1], MAP))
+}
+
+/// `ip saddr vmap @cnibox`
+fn accept_sources(family: Family) -> NewRule<'static> {
+    NewRule::last(CNI_FORWARD).with(verdict_map(&[fields(family).0], MAP))
+}
+
+/// What the rules are called: the first two as by the reference, so that each finds the other's.
+struct Comments {
+    jump: Comment,
+    admin: Comment,
+    answers: Comment,
+    sources: Comment,
+}
+
+impl Comments {
+    fn new(family: Family) -> Result<Self> {
+        let map = format!("map {MAP} of nft table {}", table(family));
+        Ok(Self {
+            jump: Comment::new("CNI firewall plugin rules")?,
+            admin: Comment::new("CNI firewall plugin admin overrides")?,
+            answers: Comment::new(format!("cnibox: accepts answers to the addresses in {map}"))?,
+            sources: Comment::new(format!("cnibox: accepts the addresses in {map}"))?,
+        })
+    }
+}
+
+pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, stale: &Stale) -> Result<()> {
+    let elements = nft.elements(table(family), MAP)?;
+    let keys = ruleset::keys_of(elements, stale);
+    batch.delete_elements(table(family), MAP, &keys);
+    Ok(())
+}
+
+pub(super) fn check(
+    nft: &Nft,
+    family: Family,
+    addresses: &[IpAddr],
+    admin_chain: &str,
+    owner: &Comment,
+) -> Result<()> {
+    let Some(present) = Present::read(nft, family, admin_chain)? else { return Ok(()) };
+    let table = table(family);
+    for (what, is_there) in [
+        (format!("the jump from {FORWARD} to {CNI_FORWARD}"), present.jump),
+        (format!("the jump from {CNI_FORWARD} to {admin_chain}"), present.admin_jump),
+        (format!("the rule of {CNI_FORWARD} that accepts answers"), present.answers),
+        (
+            format!("the rule of {CNI_FORWARD} that accepts the container's packets"),
+            present.sources,
+        ),
+    ] {
+        if !is_there {
+            return Err(Error::internal(format!("{what} is missing in table {table}")));
+        }
+    }
+    let keys: Vec<Vec<u8>> = addresses.iter().copied().map(ruleset::key).collect();
+    let known = nft.elements_at(table, MAP, &keys)?;
+    for ((address, key), known) in addresses.iter().zip(keys).zip(known) {
+        if known != Some(element(key, owner)) {
+            return Err(Error::internal(format!(
+                "address {address} is missing from map {MAP} of table {table}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the kernel can do what an ADD would need there; nothing is changed.
+pub(super) fn is_possible(nft: &Nft, family: Family) -> Result<()> {
+    let Some(present) = Present::read(nft, family, CNI_ADMIN)? else { return Ok(()) };
+    if present.answers {
+        return Ok(());
+    }
+    let mut batch = Batch::new();
+    make_room(&mut batch, family, CNI_ADMIN, &present)?;
+    nft.check(batch).map_err(|error| {
+        let error = Error::from(error);
+        error.context(format!(
+            "cannot add rules to table {}: does the kernel lack CONFIG_NFT_COMPAT or \
+             CONFIG_NETFILTER_XT_MATCH_CONNTRACK?",
+            table(family)
+        ))
+    })
+}

@@ -1,0 +1,51 @@
+//! What the reference's plugin leaves in CNI-FORWARD of iptables-nft: two rules for each address. Its shared chains stay,
+//! as when it removes them itself.
+
+use std::net::IpAddr;
+
+use crate::error::Result;
+use crate::kernel::nft::{Batch, Condition, Expr, Family, Nft, Rule, Table, Verdict};
+
+const CHAIN: &str = "CNI-FORWARD";
+
+pub(super) fn remove(
+    nft: &Nft,
+    batch: &mut Batch,
+    family: Family,
+    addresses: &[IpAddr],
+) -> Result<()> {
+    let table = Table { family, name: "filter" };
+    for rule in nft.rules_of(table, CHAIN)? {
+        if addresses.iter().any(|address| is_about(&rule, *address)) {
+            batch.delete_rule(table, CHAIN, rule.handle);
+        }
+    }
+    Ok(())
+}
+
+/// `-s 10.1.0.5/32 -j ACCEPT`, or `-d 10.1.0.5/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT`. A rule with a
+/// comment, or with anything else, is an administrator's.
+fn is_about(rule: &Rule, address: IpAddr) -> bool {
+    let conditions = rule.conditions();
+    let [condition] = conditions.as_slice() else { return false };
+    let is_plain = rule.exprs.iter().all(|expr| {
+        matches!(
+            expr,
+            Expr::Load { .. }
+                | Expr::Compare { .. }
+                | Expr::Counter
+                | Expr::XtMatch { .. }
+                | Expr::Verdict(Verdict::Accept)
+        )
+    });
+    let matches = rule.exprs.iter().filter(|expr| matches!(expr, Expr::XtMatch { .. })).count();
+    let is_it = match matches {
+        0 => *condition == Condition::saddr(address),
+        1 => *condition == Condition::daddr(address) && rule.xt_match("conntrack").is_some(),
+        _ => false,
+    };
+    is_it
+        && is_plain
+        && rule.comment.is_none()
+        && rule.exprs.contains(&Expr::Verdict(Verdict::Accept))
+}

@@ -1,0 +1,114 @@
+//! CHECK says what is missing, whoever took it away, and changes nothing.
+
+use serde_json::{Value, json};
+
+use super::{address, attach, bridge, drop_forwarded, firewall, rules};
+use crate::world::World;
+
+#[test]
+fn what_was_added_is_found() {
+    for policy in ["open", "same-bridge", "isolated"] {
+        let world = World::new();
+        let c1 = world.container("c1");
+        let keys = json!({"ingressPolicy": policy, "iptablesAdminChainName": "MINE"});
+        let result = attach(&c1, &bridge("net", 1), keys.clone());
+        c1.check("firewall", &firewall("net", keys.clone(), &result), &result);
+        drop_forwarded(&world);
+        // Now the container is cut off.
+        let config = firewall("net", keys.clone(), &result);
+        c1.checking("firewall", &config, &result).run().fails(999, &["is missing"]);
+        c1.add("firewall", &config);
+        let before = rules(&world);
+        c1.check("firewall", &config, &result);
+        assert_eq!(rules(&world), before);
+    }
+}
+
+/// What an administrator may do, and what is then to be said.
+const MISSING: [(&str, &str); 20] = [
+    (
+        "iptables -D FORWARD -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD",
+        "jump from FORWARD",
+    ),
+    (
+        "ip6tables -D FORWARD -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD",
+        "ip6 filter",
+    ),
+    ("iptables -D CNI-FORWARD 1", "jump from CNI-FORWARD to CNI-ADMIN"),
+    ("iptables -D CNI-FORWARD 3", "accepts the container's packets"),
+    ("iptables -D CNI-FORWARD 2", "accepts answers"),
+    ("iptables -F", "jump from FORWARD"),
+    ("iptables-save > /run/saved && iptables-restore < /run/saved", "CNI-FORWARD"),
+    (
+        "nft delete element ip filter cnibox '{ 10.1.0.2 }'",
+        "address 10.1.0.2 is missing from map cnibox",
+    ),
+    (
+        "nft delete element ip6 filter cnibox '{ fd00:1::2 }'",
+        "address fd00:1::2 is missing from map cnibox",
+    ),
+    (
+        "nft delete element ip cnibox firewall '{ 10.1.0.2 }'",
+        "address 10.1.0.2 is missing from set firewall",
+    ),
+    ("nft delete table ip6 cnibox", "address fd00:1::2 is missing from set firewall"),
+    ("nft flush map ip cnibox firewall-isolated", "firewall-isolated"),
+    ("nft flush set ip cnibox firewall-bridges", "bridge br1 is missing from set firewall-bridges"),
+    ("nft flush set ip cnibox firewall-within", "bridge br1 is missing from set firewall-within"),
+    ("nft flush set ip6 cnibox firewall-alone", "bridge br1 is missing from set firewall-alone"),
+    ("nft flush chain ip cnibox firewall", "rules of chain firewall"),
+    ("nft flush chain ip cnibox firewall-within", "rules of chain firewall-within"),
+    ("nft flush set bridge cnibox firewall-isolated-ports", "is not isolated"),
+    ("nft flush chain bridge cnibox firewall", "is not isolated"),
+    ("nft flush ruleset", "is missing"),
+];
+
+#[test]
+fn each_missing_piece_is_named() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let network = bridge("net", 1);
+    let keys = json!({"ingressPolicy": "isolated"});
+    let result = c1.add("bridge", &network);
+    assert_eq!([address(&result, 0), address(&result, 1)], ["10.1.0.2", "fd00:1::2"]);
+    let config = firewall("net", keys, &result);
+    for (command, text) in MISSING {
+        drop_forwarded(&world);
+        c1.add("firewall", &config);
+        let whole = rules(&world);
+        c1.check("firewall", &config, &result);
+        world.host(["sh", "-c", command]);
+        let broken = rules(&world);
+        assert_ne!(whole, broken, "{command}");
+        let outcome = c1.checking("firewall", &config, &result).run();
+        let report = outcome.report();
+        let error = outcome.error();
+        assert!(format!("{}: {}", error.msg, error.details).contains(text), "{command}: {report}");
+        assert_eq!(rules(&world), broken, "a CHECK changes nothing");
+    }
+    // After all that, what is left goes.
+    c1.del("firewall", &config);
+    for mine in ["10.1.0.2", "fd00:1::2", "br1", "veth"] {
+        assert!(!rules(&world).contains(mine), "{mine}: {}", rules(&world));
+    }
+}
+
+#[test]
+fn another_owner_is_as_bad_as_none() {
+    let world = World::new();
+    let (c1, c2) = (world.container("c1"), world.container("c2"));
+    let result = attach(&c1, &bridge("net", 1), json!({}));
+    let config = firewall("net", json!({}), &result);
+    // A claim of another container on the same address.
+    c2.add("bridge", &bridge("net", 1));
+    c2.add("firewall", &config);
+    c1.checking("firewall", &config, &result).run().fails(999, &["10.1.0.2"]);
+}
+
+#[test]
+fn a_check_needs_a_result() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let config = firewall("net", json!({}), &Value::Null);
+    c1.call("firewall", "CHECK", &config).run().fails(7, &["required prevResult missing"]);
+}

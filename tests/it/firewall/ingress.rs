@@ -1,0 +1,223 @@
+//! `ingressPolicy`, with real packets.
+
+use serde_json::{Value, json};
+
+use super::{
+    OUTSIDE, address, assert_does_not_reach, assert_reaches, attach, bridge, firewall, forget,
+    outside, rules, set_br_netfilter,
+};
+use crate::world::{Container, World, with};
+
+fn policy(name: &str) -> Value {
+    json!({"ingressPolicy": name})
+}
+
+fn addresses(result: &Value) -> [String; 2] {
+    [address(result, 0), address(result, 1)]
+}
+
+#[track_caller]
+fn assert_connected(from: &Container<'_>, to: &Value, is_connected: bool) {
+    let addresses = addresses(to);
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    if is_connected {
+        assert_reaches(from, &addresses);
+    } else {
+        assert_does_not_reach(from, &addresses);
+    }
+}
+
+#[test]
+fn an_open_policy_lets_bridges_talk() {
+    for keys in [json!({}), policy(""), policy("open"), json!({"ingressPolicy": null})] {
+        let world = World::new();
+        let (c1, c2) = (world.container("c1"), world.container("c2"));
+        attach(&c1, &bridge("one", 1), keys.clone());
+        let two = attach(&c2, &bridge("two", 2), keys);
+        assert_connected(&c1, &two, true);
+        assert!(!rules(&world).contains("hook forward"));
+    }
+}
+
+#[test]
+fn same_bridge_stops_what_comes_from_another_such_bridge_only() {
+    let world = World::new();
+    let outside = outside(&world);
+    let [c1, c2, c3, c4] = ["c1", "c2", "c3", "c4"].map(|name| world.container(name));
+    let one = attach(&c1, &bridge("one", 1), policy("same-bridge"));
+    let neighbour = attach(&c2, &bridge("one", 1), policy("same-bridge"));
+    let other = attach(&c3, &bridge("two", 2), policy("same-bridge"));
+    let open = attach(&c4, &bridge("three", 3), policy("open"));
+    for value in ["0", "1"] {
+        set_br_netfilter(&world, value);
+        assert_connected(&c1, &neighbour, true);
+        assert_connected(&c1, &other, false);
+        assert_connected(&c3, &one, false);
+        assert_connected(&c1, &open, true);
+        assert_connected(&c4, &one, true);
+        assert_connected(&outside, &one, true);
+        assert_reaches(&c1, &OUTSIDE);
+        assert_reaches(&c1, &["10.1.0.1", "fd00:1::1"]);
+    }
+}
+
+#[test]
+fn isolated_stops_neighbours_too_with_and_without_br_netfilter() {
+    let world = World::new();
+    let outside = outside(&world);
+    let [c1, c2, c3, c4] = ["c1", "c2", "c3", "c4"].map(|name| world.container(name));
+    let one = attach(&c1, &bridge("one", 1), policy("isolated"));
+    let neighbour = attach(&c2, &bridge("one", 1), policy("isolated"));
+    // Of another network on the same bridge, with no policy.
+    let open = with(&bridge("one", 1), json!({"name": "open"}));
+    attach(
+        &c3,
+        &with(
+            &open,
+            json!({"ipam": {"ranges": [[{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.100"}], [{"subnet": "fd00:1::/64", "rangeStart": "fd00:1::100"}]]}}),
+        ),
+        json!({}),
+    );
+    let other = attach(&c4, &bridge("two", 2), policy("same-bridge"));
+    for value in ["0", "1"] {
+        set_br_netfilter(&world, value);
+        assert_connected(&c1, &neighbour, false);
+        assert_connected(&c2, &one, false);
+        assert_connected(&c3, &one, false);
+        assert_connected(&c1, &other, false);
+        assert_connected(&c4, &one, false);
+        assert_reaches(&c1, &["10.1.0.1", "fd00:1::1"]);
+        assert_reaches(&c1, &OUTSIDE);
+        assert_connected(&outside, &one, true);
+    }
+}
+
+/// Containers that talk by way of the host, as with proxy ARP or a route for each address.
+#[test]
+fn isolated_holds_for_what_the_host_forwards_within_the_bridge() {
+    let world = World::new();
+    let (c1, c2) = (world.container("c1"), world.container("c2"));
+    set_br_netfilter(&world, "0");
+    attach(&c1, &bridge("one", 1), policy("isolated"));
+    let two = attach(&c2, &bridge("one", 1), policy("isolated"));
+    for (address, gateway) in addresses(&two).iter().zip(["10.1.0.1", "fd00:1::1"]) {
+        c1.exec(["ip", "route", "add", address, "via", gateway]);
+    }
+    c2.exec(["ip", "route", "add", "10.1.0.2", "via", "10.1.0.1"]);
+    c2.exec(["ip", "route", "add", "fd00:1::2", "via", "fd00:1::1"]);
+    assert_connected(&c1, &two, false);
+}
+
+#[test]
+fn a_bridge_is_free_again_when_its_last_container_goes() {
+    let world = World::new();
+    let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| world.container(name));
+    attach(&c1, &bridge("one", 1), policy("same-bridge"));
+    let skeleton = {
+        attach(&c2, &bridge("two", 2), policy("isolated"));
+        forget(&c2, "two");
+        rules(&world)
+    };
+    c2.del("bridge", &bridge("two", 2));
+    let two = attach(&c2, &bridge("two", 2), policy("same-bridge"));
+    attach(&c3, &bridge("one", 1), policy("isolated"));
+    assert_connected(&c1, &two, false);
+    forget(&c3, "one");
+    forget(&c2, "two");
+    assert_eq!(rules(&world), skeleton);
+    // br1 is still kept apart, br2 is not.
+    assert_connected(&c1, &two, true);
+    assert!(rules(&world).contains("\"br1\""));
+    forget(&c1, "one");
+    assert!(!rules(&world).contains("\"br1\""), "{}", rules(&world));
+}
+
+#[test]
+fn isolated_ends_with_the_last_isolated_container_of_a_bridge() {
+    let world = World::new();
+    let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| world.container(name));
+    set_br_netfilter(&world, "1");
+    attach(&c1, &bridge("one", 1), policy("same-bridge"));
+    let two = attach(&c2, &bridge("one", 1), policy("same-bridge"));
+    assert_connected(&c1, &two, true);
+    attach(&c3, &bridge("one", 1), policy("isolated"));
+    assert_connected(&c1, &two, false);
+    forget(&c3, "one");
+    assert_connected(&c1, &two, true);
+}
+
+#[test]
+fn another_policy_takes_the_place_of_the_first() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let result = attach(&c1, &bridge("one", 1), policy("isolated"));
+    for keys in [policy("same-bridge"), policy("isolated"), policy("open")] {
+        let config = firewall("one", keys, &result);
+        c1.add("firewall", &config);
+        c1.check("firewall", &config, &result);
+    }
+    let rules = rules(&world);
+    // Only the port stays isolated until DEL, since nothing else says whether it is.
+    assert!(!rules.contains("\"br1\""), "{rules}");
+}
+
+#[test]
+fn the_bridge_is_found_wherever_it_stands_in_the_result() {
+    let world = World::new();
+    let (c1, c2) = (world.container("c1"), world.container("c2"));
+    for (container, network) in [(&c1, bridge("one", 1)), (&c2, bridge("two", 2))] {
+        let mut result = container.add("bridge", &network);
+        // A plugin in between put its own first, or the bridge was not named at all.
+        result["interfaces"].as_array_mut().unwrap().remove(0);
+        for ip in result["ips"].as_array_mut().unwrap() {
+            ip["interface"] = json!(1);
+        }
+        let config = firewall(network["name"].as_str().unwrap(), policy("same-bridge"), &result);
+        container.add("firewall", &config);
+    }
+    assert!(
+        rules(&world).contains("elements = { \"br1\", \"br2\" }")
+            || rules(&world).contains("\"br1\",\n"),
+        "{}",
+        rules(&world)
+    );
+    assert_does_not_reach(&c1, &["10.2.0.2", "fd00:2::2"]);
+}
+
+#[test]
+fn a_pair_without_a_bridge_is_kept_apart_from_others() {
+    let world = World::new();
+    let _outside = outside(&world);
+    let (c1, c2) = (world.container("c1"), world.container("c2"));
+    let network = json!({
+        "cniVersion": "1.1.0", "name": "p2p", "type": "ptp",
+        "ipam": {"type": "host-local", "subnet": "10.7.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]},
+    });
+    let mut results = Vec::new();
+    for container in [&c1, &c2] {
+        let result = container.add("ptp", &network);
+        results.push(result);
+    }
+    assert_reaches(&c1, &[&address(&results[1], 0)]);
+    for (container, result) in [&c1, &c2].into_iter().zip(&results) {
+        container.add("firewall", &firewall("p2p", policy("isolated"), result));
+    }
+    assert_does_not_reach(&c1, &[&address(&results[1], 0)]);
+    assert_reaches(&c1, &OUTSIDE[..1]);
+}
+
+#[test]
+fn a_container_without_addresses_has_its_port_isolated() {
+    let world = World::new();
+    let (c1, c2) = (world.container("c1"), world.container("c2"));
+    set_br_netfilter(&world, "0");
+    let network = json!({"cniVersion": "1.1.0", "name": "l2", "type": "bridge", "bridge": "br0"});
+    for (container, address) in [(&c1, "192.168.5.1/24"), (&c2, "192.168.5.2/24")] {
+        attach(container, &network, policy("isolated"));
+        container.exec(["ip", "address", "add", address, "dev", "eth0"]);
+    }
+    assert_does_not_reach(&c1, &["192.168.5.2"]);
+    forget(&c1, "l2");
+    forget(&c2, "l2");
+    assert_reaches(&c1, &["192.168.5.2"]);
+}
