@@ -55,8 +55,17 @@ impl Flows {
         addresses.into_iter().all(|address| address.is_ipv4() == (self.family == Family::V4))
     }
 
+    /// Whether the filter says all that is meant. The kernel (up to 6.18 at least, `ctnetlink_filter_match_tuple`) takes
+    /// IPv6 addresses of filters for those that are not wanted, so we leave them out, and look ourselves.
+    fn is_exact(self) -> bool {
+        self.family == Family::V4 || self.address.or(self.answered_by).is_none()
+    }
+
     /// The filter. Kernels before 5.8 take no notice of it.
     fn write(self, attrs: &mut Attrs) {
+        if !self.is_exact() {
+            return Self { address: None, answered_by: None, ..self }.write(attrs);
+        }
         attrs.nested(CTA_TUPLE_ORIG, |tuple| {
             if let Some(address) = self.address {
                 tuple.nested(CTA_TUPLE_IP, |ip| match address {
@@ -105,24 +114,26 @@ impl Conntrack {
 
     /// Forgets connections. None being there is fine.
     pub fn delete(&self, flows: &[Flows]) -> Result<()> {
-        let flows: Vec<Flows> = flows.iter().copied().filter(|flows| flows.can_be()).collect();
-        let mut requests = Requests::new();
-        for flows in &flows {
-            requests.push(IPCTNL_MSG_CT_DELETE, 0, CANNOT_DELETE.into(), |attrs| {
-                // For the sake of old programs the family counts only where the version is 1.
-                attrs.raw(&[flows.family(), 1, 0, 0]);
-                flows.write(attrs);
-            });
-        }
-        if self.socket.commit(requests, |_| {}).is_ok() {
-            return Ok(());
-        }
-        // Kernels before 6.10 take the filter for the name of one connection, and an incomplete one: EINVAL.
         for family in [AF_INET, AF_INET6] {
-            let flows = flows.iter().copied().filter(|flows| flows.family() == family);
-            self.delete_one_by_one(family, &flows.collect::<Vec<_>>())?;
+            let of_family = |flows: &Flows| flows.can_be() && flows.family() == family;
+            let flows: Vec<Flows> = flows.iter().copied().filter(of_family).collect();
+            match flows.as_slice() {
+                // Kernels before 6.10 take the filter for the name of one connection, and an incomplete one: EINVAL.
+                [one] if one.is_exact() && self.delete_at_once(*one).is_ok() => {}
+                several => self.delete_one_by_one(family, several)?,
+            }
         }
         Ok(())
+    }
+
+    fn delete_at_once(&self, flows: Flows) -> Result<(), netlink::Error> {
+        let mut requests = Requests::new();
+        requests.push(IPCTNL_MSG_CT_DELETE, 0, CANNOT_DELETE.into(), |attrs| {
+            // For the sake of old programs the family counts only where the version is 1.
+            attrs.raw(&[flows.family(), 1, 0, 0]);
+            flows.write(attrs);
+        });
+        self.socket.commit(requests, |_| {})
     }
 
     /// Going through all connections takes the kernel about 20 ms even where there are few, so it is done once.

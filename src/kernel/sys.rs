@@ -11,6 +11,10 @@ use std::os::unix::fs::MetadataExt;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::sys::socket::{
+    setsockopt,
+    sockopt::{SndBuf, SndBufForce},
+};
 use nix::unistd::write;
 
 use crate::error::{Error, Result};
@@ -144,6 +148,16 @@ pub(crate) fn errno_text(errno: i32) -> &'static str {
         Errno::ERANGE => "Numerical result out of range",
         other => other.desc(),
     }
+}
+
+/// Lets a socket take a datagram of that length, whatever the limit of the system is; where we are root only of a user
+/// namespace, as far as it allows (net.core.wmem_max, twice).
+pub fn widen_send_buffer(socket: &impl AsRawFd, bytes: usize) -> io::Result<()> {
+    // SAFETY: the socket is borrowed for as long as the descriptor is.
+    let fd = unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) };
+    // The kernel keeps some bytes for itself.
+    let bytes = bytes + 4096;
+    Ok(setsockopt(&fd, SndBufForce, &bytes).or_else(|_| setsockopt(&fd, SndBuf, &bytes))?)
 }
 
 #[cfg(test)]

@@ -26,6 +26,11 @@ pub fn set_if_possible(path: &str, value: &str) -> Result<()> {
     }
 }
 
+/// Whether there is such a parameter, or a directory of them: whether the kernel has what they are about.
+pub fn exists(path: &str) -> bool {
+    Path::new(ROOT).join(path).exists()
+}
+
 const ROOT: &str = "/proc/sys";
 
 /// How much of a value is read at once. Nearly all have less, and then the first read shows that it was the last.

@@ -4,6 +4,7 @@ mod bridge;
 mod firewall;
 mod host_local;
 mod loopback;
+mod portmap;
 mod static_ipam;
 mod veth;
 
@@ -22,6 +23,7 @@ pub const PLUGINS: &[Entry] = &[
         "lets a container's packets pass where the host drops, and keeps bridges apart",
     ),
     entry::<loopback::Loopback>("loopback", "the container's lo interface"),
+    entry::<portmap::Portmap>("portmap", "ports of the host that lead to ports of the container"),
     ipam_entry::<host_local::HostLocal>(
         "host-local",
         "addresses out of ranges, reserved in files on this host",

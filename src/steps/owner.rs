@@ -46,7 +46,7 @@ fn shortened(name: &str, bytes_max: usize) -> String {
 }
 
 /// FNV-1a of 64 bits.
-fn hash(text: &str) -> u64 {
+pub fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })

@@ -45,7 +45,6 @@ pub fn remove_masquerade(network: &NetworkName, stale: Stale<'_>) -> Result<()> 
 
 /// Removes the mappings of `portmap`, of both backends. Those of its nftables backend name only the container, so where
 /// the container's addresses are known, only what leads there is removed.
-#[allow(dead_code, reason = "portmap comes next")]
 pub fn remove_portmap(network: &NetworkName, stale: Stale<'_>, addresses: &[IpAddr]) -> Result<()> {
     transact(|nft, batch| {
         for family in IP_FAMILIES {
@@ -175,7 +174,6 @@ fn belongs_to_none(
 }
 
 /// Whether a rule translates to, or matches, one of the addresses.
-#[allow(dead_code, reason = "portmap comes next")]
 fn is_about(rule: &Rule, addresses: &[IpAddr]) -> bool {
     let is_one = |value: &[u8]| {
         addresses.iter().any(|address| match address {

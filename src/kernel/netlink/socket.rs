@@ -43,6 +43,11 @@ impl Error {
         matches!(self.errno, libc::ENODEV | libc::ENOENT)
     }
 
+    /// There is no way to where something is to go, or it is forbidden.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self.errno, libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL)
+    }
+
     fn new(doing: &str, error: &io::Error) -> Self {
         Self { doing: doing.into(), errno: error.raw_os_error().unwrap_or(libc::EIO), hint: None }
     }
@@ -236,8 +241,15 @@ impl Socket {
             return Err(Errno::EMSGSIZE.into());
         }
         fault::kernel_request()?;
-        uninterrupted(|| self.socket.send(&requests.attrs.bytes, Msg::empty()))?;
-        Ok(())
+        let send = || uninterrupted(|| self.socket.send(&requests.attrs.bytes, Msg::empty()));
+        match send() {
+            // More than net.core.wmem_default: a transaction about hundreds of things, which cannot be made in parts.
+            Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
+                sys::widen_send_buffer(&self.socket, requests.attrs.bytes.len())?;
+                send().map(drop)
+            }
+            result => result.map(drop),
+        }
     }
 
     /// The length of the next datagram; ENOMSG when there is none.

@@ -42,6 +42,19 @@ impl Rtnl {
         self.list_addresses(AF_UNSPEC, index)
     }
 
+    /// The addresses of all links.
+    pub fn all_addresses(&self) -> Result<Vec<IpAddr>> {
+        let request = || {
+            let mut request = Requests::new();
+            request.push(libc::RTM_GETADDR, 0, "cannot list addresses".into(), |attrs| {
+                attrs.raw(&header(AF_UNSPEC, 0, 0));
+            });
+            request
+        };
+        let read = |payload: &[u8]| Address::parse(payload).map(|(_, address)| address.net.addr());
+        Ok(self.socket.dump(request, read)?)
+    }
+
     /// Waits until all IPv6 addresses of the link can be used. An error when somebody else has one of them, or when the
     /// limit comes first; but not on a link without a carrier, where nobody can be asked. The name is for the message.
     pub fn wait_for_dad(&self, index: u32, name: &str, limit: Duration) -> Result<()> {

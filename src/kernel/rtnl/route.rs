@@ -61,6 +61,29 @@ impl Rtnl {
     }
 }
 
+impl Rtnl {
+    /// The index of the link by which packets to an address leave; `None` when there is no way to it.
+    pub fn link_towards(&self, ip: IpAddr) -> Result<Option<u32>> {
+        let mut request = Requests::new();
+        let doing = format!("cannot find the way to {ip}");
+        request.push(libc::RTM_GETROUTE, 0, doing, |attrs| {
+            let mut header = [0; HEADER_BYTES];
+            header[0] = Family::of(&ip).number();
+            header[1] = if ip.is_ipv4() { 32 } else { 128 };
+            attrs.raw(&header);
+            encode_ip(libc::RTA_DST, ip, attrs);
+        });
+        let link = |payload: &[u8]| {
+            let mut list = attributes(payload.get(HEADER_BYTES..)?);
+            list.find(|(kind, _)| *kind == libc::RTA_OIF).and_then(|(_, value)| u32_of(value))
+        };
+        match self.socket.get(request, link) {
+            Err(error) if error.is_unreachable() => Ok(None),
+            result => Ok(result?),
+        }
+    }
+}
+
 impl Batch {
     /// It is fine when it is there already. The nexthops are not looked at.
     pub fn add_route(&mut self, route: &Route) {

@@ -1,0 +1,296 @@
+//! What one attachment has published: elements of maps and sets, each with its owner's name as the comment.
+
+use ipnet::IpNet;
+
+use super::config::{Mapping, Settings, Source, transport_name};
+use super::ruleset::{self, Group, Side, masqueraded_set};
+use super::skeleton::Skeleton;
+use crate::error::{Error, Result};
+use crate::kernel::nft::{Batch, Datum, Element, Nft, Transport, Value, pack};
+use crate::steps::netfilter;
+use crate::steps::owner::{self, Owner};
+
+/// What an attachment publishes in one family.
+pub struct Publication<'a> {
+    pub side: Side,
+    pub owner: &'a Owner,
+    /// The container's, with the length of its subnet's prefix.
+    pub address: IpNet,
+    pub settings: &'a Settings,
+}
+
+/// An element that has to be there.
+struct Wanted {
+    set: String,
+    key: Vec<u8>,
+    data: Option<Vec<u8>>,
+    /// For errors: `host port tcp 8080`.
+    title: String,
+}
+
+/// What is there before an attachment publishes.
+#[derive(Default)]
+pub struct Found {
+    /// Something of its own, from an earlier ADD.
+    pub is_own: bool,
+    /// Sets and keys of somebody who had the container's address before, and died without a DEL.
+    inherited: Vec<(String, Vec<u8>)>,
+}
+
+/// The sets whose keys nobody else can have.
+struct Contested<'a> {
+    mapping: &'a Mapping,
+    set: String,
+    key: Vec<u8>,
+}
+
+impl Publication<'_> {
+    pub fn mappings(&self) -> impl Iterator<Item = &Mapping> {
+        let family = self.side.family();
+        self.settings.mappings.iter().filter(move |mapping| mapping.host_ip.is_in(family))
+    }
+
+    /// Whether there is nothing to publish in this family.
+    pub fn is_empty(&self) -> bool {
+        self.mappings().next().is_none()
+    }
+
+    fn skeleton(&self) -> Skeleton<'_> {
+        let lengths = self.sources().iter().map(IpNet::prefix_len).collect();
+        Skeleton { side: self.side, settings: self.settings, lengths }
+    }
+
+    /// Whose packets get another source address.
+    fn sources(&self) -> Vec<IpNet> {
+        let loopback = Some(ruleset::loopback()).filter(|net| self.side.has(net.addr()));
+        match self.settings.source {
+            Source::Kept => Vec::new(),
+            // The loopback always comes first, so that the lengths are always in one order.
+            Source::Hidden => loopback.into_iter().chain([self.address.trunc()]).collect(),
+            Source::AllHidden => {
+                IpNet::new(self.address.addr(), 0).map(|net| net.trunc()).into_iter().collect()
+            }
+        }
+    }
+
+    /// Puts what has to be added into the batch, which already deletes what the attachment had before.
+    pub fn publish(&self, nft: &Nft, batch: &mut Batch, found: &Found) -> Result<()> {
+        self.skeleton().ensure(nft, batch)?;
+        let table = self.side.table();
+        let comment = netfilter::comment(self.owner)?;
+        let element = |wanted: &Wanted| Element {
+            key: wanted.key.clone(),
+            data: wanted.data.clone().map(Datum::Value),
+            comment: Some(comment.clone()),
+        };
+        let published = self.published();
+        let [any, on, _] = self.group().sets();
+        for set in [any, on] {
+            let of_set = published.iter().filter(|wanted| wanted.set == set);
+            batch.add_elements(table, &set, &of_set.map(element).collect::<Vec<_>>());
+        }
+        for wanted in self.ports_on() {
+            // Another attachment may publish the port under another address.
+            batch.ensure_elements(table, &wanted.set, &[element(&wanted)]);
+        }
+        for (set, key) in &found.inherited {
+            batch.delete_elements(table, set, std::slice::from_ref(key));
+        }
+        for wanted in self.masqueraded() {
+            batch.add_elements(table, &wanted.set, &[element(&wanted)]);
+        }
+        let registered = self.registered();
+        batch.add_elements(table, &registered.set, &[element(&registered)]);
+        Ok(())
+    }
+
+    /// Fails if anything is missing.
+    pub fn check(&self, nft: &Nft) -> Result<()> {
+        let table = self.side.table();
+        let mut all = self.published();
+        all.extend(self.masqueraded());
+        all.push(self.registered());
+        for wanted in &all {
+            let found = nft.elements_at(table, &wanted.set, std::slice::from_ref(&wanted.key))?;
+            let data = wanted.data.clone().map(Datum::Value);
+            let is_it = |found: &Element| is_of(found, self.owner) && found.data == data;
+            if !found.iter().flatten().any(is_it) {
+                return Err(Error::internal(format!(
+                    "{} of {} not found in set {} of table {table}",
+                    wanted.title, self.owner, wanted.set
+                )));
+            }
+        }
+        self.skeleton().check(nft)
+    }
+
+    pub fn group(&self) -> Group {
+        self.skeleton().group()
+    }
+
+    fn published(&self) -> Vec<Wanted> {
+        let group = self.group();
+        let of = |mapping: &Mapping| {
+            let (set, key) = location(&group, mapping);
+            let target = [Value::Address(self.address.addr()), Value::Port(mapping.container_port)];
+            Wanted { set, key, data: Some(pack(&target)), title: title(mapping) }
+        };
+        self.mappings().map(of).collect()
+    }
+
+    /// The ports that are published under single addresses.
+    fn ports_on(&self) -> Vec<Wanted> {
+        let group = self.group();
+        let specific = self.mappings().filter(|mapping| mapping.host_ip.one().is_some());
+        let of = |mapping: &Mapping| Wanted {
+            set: group.published_on_ports(),
+            key: port_key(mapping.transport, mapping.host_port),
+            data: None,
+            title: title(mapping),
+        };
+        specific.map(of).collect()
+    }
+
+    fn masqueraded(&self) -> Vec<Wanted> {
+        let of = |source: &IpNet| Wanted {
+            set: masqueraded_set(source.prefix_len()),
+            key: pack(&[Value::Address(source.network()), Value::Address(self.address.addr())]),
+            data: None,
+            title: format!("masquerading of {source}"),
+        };
+        self.sources().iter().map(of).collect()
+    }
+
+    fn registered(&self) -> Wanted {
+        Wanted {
+            set: ruleset::OWNERS.into(),
+            key: owner_key(self.owner),
+            data: None,
+            title: "the name".into(),
+        }
+    }
+
+    /// Looks at what is there. Fails if another attachment has one of the ports, whatever of it.
+    ///
+    /// With conditions it is clear that two mean the same packets if one of them has none, or if both have the same; then
+    /// the later one is refused. Others may or may not overlap: they share a port, and the group that is first in
+    /// `published` wins.
+    pub fn look(&self, nft: &Nft) -> Result<Found> {
+        let table = self.side.table();
+        let mut before = Found::default();
+        for group in self.competing_groups(nft)? {
+            let contested: Vec<Contested<'_>> =
+                self.mappings().flat_map(|mapping| contested(&group, mapping)).collect();
+            for set in group.sets() {
+                let of_set: Vec<&Contested<'_>> =
+                    contested.iter().filter(|contested| contested.set == set).collect();
+                let keys: Vec<Vec<u8>> = of_set.iter().map(|it| it.key.clone()).collect();
+                let found = nft.elements_at(table, &set, &keys)?;
+                for (contested, found) in of_set.iter().zip(found) {
+                    let Some(found) = found else { continue };
+                    if !is_of(&found, self.owner) {
+                        return Err(taken(contested.mapping, &found));
+                    }
+                    before.is_own = true;
+                    if set == group.published_on_ports() {
+                        // What is others' may stand behind it.
+                        self.refuse_taken_on(nft, &group, contested.mapping)?;
+                    }
+                }
+            }
+        }
+        for wanted in self.masqueraded() {
+            let found = nft.elements_at(table, &wanted.set, std::slice::from_ref(&wanted.key))?;
+            match found.iter().flatten().next() {
+                // The address is not theirs any more, or IPAM would not have given it out again.
+                Some(found) if !is_of(found, self.owner) => {
+                    before.inherited.push((wanted.set, wanted.key));
+                }
+                Some(_) => before.is_own = true,
+                None => {}
+            }
+        }
+        Ok(before)
+    }
+
+    /// Those whose packets may also be ours.
+    fn competing_groups(&self, nft: &Nft) -> Result<Vec<Group>> {
+        let own = self.group();
+        if !own.is_unconditional() {
+            return Ok(vec![own, Group::unconditional()]);
+        }
+        let sets = nft.sets(self.side.table())?;
+        let others = sets.iter().filter_map(|set| Group::of_map(&set.name));
+        Ok(others.filter(|group| !group.is_unconditional()).chain([own]).collect())
+    }
+
+    /// Fails if another attachment has the port under any single address.
+    fn refuse_taken_on(&self, nft: &Nft, group: &Group, mapping: &Mapping) -> Result<()> {
+        let is_taken = |found: &Element| {
+            !is_of(found, self.owner)
+                && found.key.ends_with(&port_key(mapping.transport, mapping.host_port))
+        };
+        let elements = nft.elements(self.side.table(), &group.published_on())?;
+        elements.iter().find(|found| is_taken(found)).map_or(Ok(()), |it| Err(taken(mapping, it)))
+    }
+}
+
+/// The keys that nobody else may have in a group.
+fn contested<'a>(group: &Group, mapping: &'a Mapping) -> Vec<Contested<'a>> {
+    let port = port_key(mapping.transport, mapping.host_port);
+    let any = Contested { mapping, set: group.published(), key: port.clone() };
+    let on = match mapping.host_ip.one() {
+        Some(_) => {
+            let (set, key) = location(group, mapping);
+            Contested { mapping, set, key }
+        }
+        None => Contested { mapping, set: group.published_on_ports(), key: port },
+    };
+    vec![any, on]
+}
+
+/// The map and the key that publish a port.
+fn location(group: &Group, mapping: &Mapping) -> (String, Vec<u8>) {
+    match mapping.host_ip.one() {
+        None => (group.published(), port_key(mapping.transport, mapping.host_port)),
+        Some(ip) => {
+            let key = [
+                Value::Address(ip),
+                Value::Transport(mapping.transport),
+                Value::Port(mapping.host_port),
+            ];
+            (group.published_on(), pack(&key))
+        }
+    }
+}
+
+fn port_key(transport: Transport, port: u16) -> Vec<u8> {
+    pack(&[Value::Transport(transport), Value::Port(port)])
+}
+
+/// 64 bits of hash in two halves. Should two owners ever have the same, the later one is refused.
+pub fn owner_key(owner: &Owner) -> Vec<u8> {
+    let [a, b, c, d, e, f, g, h] = owner::hash(&owner.to_string()).to_be_bytes();
+    let halves = [[a, b, c, d], [e, f, g, h]].map(u32::from_be_bytes).map(Value::Mark);
+    pack(&halves)
+}
+
+pub fn is_of(element: &Element, owner: &Owner) -> bool {
+    element.comment.as_ref().is_some_and(|comment| **comment == *owner.to_string())
+}
+
+fn title(mapping: &Mapping) -> String {
+    let on = mapping.host_ip.one().map_or_else(String::new, |ip| format!("{ip} "));
+    format!("host port {on}{} {}", transport_name(mapping.transport), mapping.host_port)
+}
+
+fn taken(mapping: &Mapping, by: &Element) -> Error {
+    let owner = by.comment.as_deref().unwrap_or_default();
+    let owner = match owner.split(' ').collect::<Vec<_>>().as_slice() {
+        [network, container, interface] => {
+            format!("network {network}, container {container}, interface {interface}")
+        }
+        _ => format!("{owner:?}"),
+    };
+    Error::internal(format!("cannot publish {}: it is taken by {owner}", title(mapping)))
+}

@@ -1,0 +1,240 @@
+//! `conditionsV4` and `conditionsV6`: what a packet must be besides for a published port, in the words of iptables or of
+//! nft. Whatever we cannot say in nf_tables is refused by name.
+
+mod iptables;
+mod nft;
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::error::{Error, Result};
+use crate::kernel::nft::{Condition, Expr, Family, Field, Transport, in_range, not_in_range};
+use crate::names::IfName;
+use crate::steps::owner;
+
+/// The conditions of one family.
+pub struct Conditions {
+    /// As they are written, which is what tells some from others.
+    text: String,
+    /// A packet has to meet all of one of these.
+    alternatives: Vec<Vec<Expr>>,
+}
+
+/// One thing that is asked of a packet: a subject is one of some values, or is none of them.
+struct Term {
+    subject: Subject,
+    is_negated: bool,
+    values: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subject {
+    Saddr,
+    Daddr,
+    Sport,
+    Dport,
+    Iifname,
+    Oifname,
+    Protocol,
+    Mark,
+    CtMark,
+    /// `fib daddr type`, which published ports ask for by themselves.
+    DaddrType,
+}
+
+/// Whether a list of conditions that begins with this is one of arguments for iptables.
+pub fn is_iptables_style(first: &str) -> bool {
+    first.starts_with(['-', '!'])
+}
+
+impl Conditions {
+    /// `key` is where they stand in the configuration.
+    pub fn parse(key: &str, family: Family, list: &[String]) -> Result<Self> {
+        let in_key = |reason: String| Error::config(format!("{key}: {reason}"));
+        let is_iptables = list.first().is_some_and(|first| is_iptables_style(first));
+        let terms = if is_iptables { iptables::terms(list) } else { nft::terms(family, list) };
+        let mut alternatives = vec![Vec::new()];
+        for term in terms.map_err(in_key)? {
+            let choices = term.choices(family).map_err(in_key)?;
+            alternatives = alternatives
+                .iter()
+                .flat_map(|some: &Vec<Expr>| {
+                    choices.iter().map(move |choice| [some.as_slice(), choice].concat())
+                })
+                .collect();
+            if alternatives.len() > ALTERNATIVES_MAX {
+                return Err(in_key(format!(
+                    "the lists multiply to more than {ALTERNATIVES_MAX} rules"
+                )));
+            }
+        }
+        Ok(Self { text: list.join(" "), alternatives })
+    }
+
+    pub fn none() -> Self {
+        Self { text: String::new(), alternatives: vec![Vec::new()] }
+    }
+
+    /// Whether every packet meets them.
+    pub fn are_none(&self) -> bool {
+        self.text.is_empty()
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub fn alternatives(&self) -> &[Vec<Expr>] {
+        &self.alternatives
+    }
+
+    /// The same for the same text: what the names of chains and maps that belong to it end with.
+    pub fn id(&self) -> String {
+        format!("{:016x}", owner::hash(&self.text))
+    }
+}
+
+impl Term {
+    fn new(subject: Subject, is_negated: bool, values: Vec<String>) -> Self {
+        Self { subject, is_negated, values }
+    }
+
+    /// Conditions of which a packet has to meet one.
+    fn choices(&self, family: Family) -> Result<Vec<Vec<Expr>>, String> {
+        let parse = |value: &String| self.condition(family, value);
+        let each: Vec<Vec<Expr>> = self.values.iter().map(parse).collect::<Result<_, _>>()?;
+        if each.is_empty() {
+            return Err("a list is empty".into());
+        }
+        Ok(if self.is_negated { vec![each.concat()] } else { each })
+    }
+
+    fn condition(&self, family: Family, value: &str) -> Result<Vec<Expr>, String> {
+        let (saddr, daddr) = match family {
+            Family::Ip6 => (Field::Ip6Saddr, Field::Ip6Daddr),
+            _ => (Field::IpSaddr, Field::IpDaddr),
+        };
+        let condition = match self.subject {
+            Subject::Saddr | Subject::Daddr if value.contains('-') => {
+                let field = if self.subject == Subject::Saddr { saddr } else { daddr };
+                return self.range(field, value, |text| address_bytes(family, text));
+            }
+            Subject::Sport | Subject::Dport if value.contains('-') => {
+                let field =
+                    if self.subject == Subject::Sport { Field::Sport } else { Field::Dport };
+                return self.range(field, value, |text| Ok(port(text)?.to_be_bytes().into()));
+            }
+            Subject::Saddr => Condition::saddr(net(family, value)?),
+            Subject::Daddr => Condition::daddr(net(family, value)?),
+            Subject::Sport => Condition::sport(port(value)?),
+            Subject::Dport => Condition::dport(port(value)?),
+            Subject::Iifname | Subject::Oifname => self.name(value)?,
+            Subject::Protocol => {
+                let mut condition = Condition::protocol(Transport::Tcp);
+                condition.value = vec![protocol(value)?];
+                condition
+            }
+            Subject::Mark | Subject::CtMark => {
+                let (value, mask) = value.split_once('/').unwrap_or((value, "0xffffffff"));
+                let (value, mask) = (number(value)?, number(mask)?);
+                match self.subject {
+                    Subject::Mark => Condition::mark(mask, value),
+                    _ => Condition::ct_mark(mask, value),
+                }
+            }
+            Subject::DaddrType if value.eq_ignore_ascii_case("local") => {
+                Condition::fib_daddr_type_local()
+            }
+            Subject::DaddrType => {
+                return Err(format!("the type of address {value} cannot be expressed"));
+            }
+        };
+        let condition = if self.is_negated { condition.negated() } else { condition };
+        Ok(condition.into_iter().collect())
+    }
+
+    /// A name of an interface, or with a `*` at its end what names begin with.
+    fn name(&self, value: &str) -> Result<Condition, String> {
+        let is_iif = self.subject == Subject::Iifname;
+        let (text, is_prefix) = match value.strip_suffix('*') {
+            Some(prefix) => (prefix, true),
+            None => (value, false),
+        };
+        let name = IfName::new(text).map_err(|error| error.to_string())?;
+        Ok(match (is_iif, is_prefix) {
+            (true, false) => Condition::iifname(&name),
+            (true, true) => Condition::iifname_begins(&name),
+            (false, false) => Condition::oifname(&name),
+            (false, true) => Condition::oifname_begins(&name),
+        })
+    }
+
+    fn range(
+        &self,
+        field: Field,
+        value: &str,
+        parse: impl Fn(&str) -> Result<Vec<u8>, String>,
+    ) -> Result<Vec<Expr>, String> {
+        let (first, last) = value.split_once('-').unwrap_or((value, value));
+        let (first, last) = (parse(first)?, parse(last)?);
+        if first > last {
+            return Err(format!("the range {value} is empty"));
+        }
+        Ok(if self.is_negated {
+            not_in_range(field, &first, &last)
+        } else {
+            in_range(field, &first, &last)
+        })
+    }
+}
+
+fn net(family: Family, text: &str) -> Result<IpNet, String> {
+    let net = match text.split_once('/') {
+        None => text.parse::<IpAddr>().ok().map(IpNet::from),
+        Some((address, mask)) => {
+            let address: Option<IpAddr> = address.parse().ok();
+            address.and_then(|address| match mask.parse::<u8>() {
+                Ok(length) => IpNet::new(address, length).ok(),
+                Err(_) => IpNet::with_netmask(address, mask.parse().ok()?).ok(),
+            })
+        }
+    };
+    let net = net.ok_or_else(|| format!("{text} is not an address or a prefix"))?;
+    let is_right = match net {
+        IpNet::V4(_) => family == Family::Ip,
+        IpNet::V6(_) => family == Family::Ip6,
+    };
+    if is_right { Ok(net) } else { Err(format!("{text} is not of the family {family}")) }
+}
+
+fn address_bytes(family: Family, text: &str) -> Result<Vec<u8>, String> {
+    Ok(match net(family, text)? {
+        IpNet::V4(net) => net.addr().octets().into(),
+        IpNet::V6(net) => net.addr().octets().into(),
+    })
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| format!("{text} is not a port (0 to 65535)"))
+}
+
+fn protocol(text: &str) -> Result<u8, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "tcp" => Ok(6),
+        "udp" => Ok(17),
+        "sctp" => Ok(132),
+        other => other.parse().map_err(|_| format!("{text} is not tcp, udp, sctp or a number")),
+    }
+}
+
+fn number(text: &str) -> Result<u32, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| format!("{text} is not a number of 32 bits"))
+}
+
+/// Each is two rules of a chain of its own.
+const ALTERNATIVES_MAX: usize = 64;

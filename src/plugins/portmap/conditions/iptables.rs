@@ -1,0 +1,176 @@
+//! Conditions as arguments of iptables, one per element of the list: `["-s", "10.0.0.0/8", "!", "-i", "eth0"]`.
+
+use super::{Subject, Term};
+
+/// What the arguments ask for, in their order.
+pub(super) fn terms(arguments: &[String]) -> Result<Vec<Term>, String> {
+    let mut terms = Vec::new();
+    let mut rest = arguments.iter().map(String::as_str);
+    let mut is_negated = false;
+    // The match whose options follow; several have options of the same name.
+    let mut module = "";
+    while let Some(argument) = rest.next() {
+        if argument == "!" {
+            if is_negated {
+                return Err("there are two ! in a row".into());
+            }
+            is_negated = true;
+            continue;
+        }
+        let (option, joined) = match argument.split_once('=') {
+            Some((option, value)) if option.starts_with("--") => (option, Some(value)),
+            _ => (argument, None),
+        };
+        let Some(meaning) = Meaning::of(option, module) else {
+            return Err(format!("the option {option} cannot be expressed"));
+        };
+        let value = joined.or_else(|| rest.next());
+        let value = value.ok_or_else(|| format!("the option {option} lacks its value"))?;
+        match meaning {
+            Meaning::Module if is_negated => {
+                return Err(format!("! before {option} means nothing"));
+            }
+            Meaning::Module => {
+                if !MODULES.contains(&value) {
+                    return Err(format!("the match {option} {value} cannot be expressed"));
+                }
+                module = value;
+            }
+            Meaning::Nothing => {}
+            // Every packet is of some protocol.
+            Meaning::Is(Subject::Protocol, _) if matches!(value, "all" | "0") && !is_negated => {}
+            Meaning::Is(subject, list) => {
+                terms.push(Term::new(subject, is_negated, list.values(value)));
+            }
+        }
+        is_negated = false;
+    }
+    if is_negated { Err("there is nothing after the last !".into()) } else { Ok(terms) }
+}
+
+/// What is known to have options below, or none that matter.
+const MODULES: [&str; 9] =
+    ["comment", "tcp", "udp", "sctp", "multiport", "mark", "connmark", "addrtype", "iprange"];
+
+enum Meaning {
+    /// `-m`
+    Module,
+    /// A comment.
+    Nothing,
+    Is(Subject, List),
+}
+
+/// How several values are written as one.
+enum List {
+    /// They cannot be.
+    No,
+    /// With commas between them.
+    Commas,
+    /// One range, with a colon.
+    Colon,
+    /// Both.
+    CommasAndColons,
+    /// A `+` at the end stands for any other characters.
+    Plus,
+}
+
+impl Meaning {
+    fn of(option: &str, module: &str) -> Option<Self> {
+        Some(match option {
+            "-m" | "--match" => Self::Module,
+            "--comment" => Self::Nothing,
+            "-s" | "--source" | "--src" => Self::Is(Subject::Saddr, List::Commas),
+            "-d" | "--destination" | "--dst" => Self::Is(Subject::Daddr, List::Commas),
+            "-i" | "--in-interface" => Self::Is(Subject::Iifname, List::Plus),
+            "-o" | "--out-interface" => Self::Is(Subject::Oifname, List::Plus),
+            "-p" | "--protocol" | "--proto" => Self::Is(Subject::Protocol, List::No),
+            "--sport" | "--source-port" => Self::Is(Subject::Sport, List::Colon),
+            "--dport" | "--destination-port" => Self::Is(Subject::Dport, List::Colon),
+            "--sports" | "--source-ports" => Self::Is(Subject::Sport, List::CommasAndColons),
+            "--dports" | "--destination-ports" => Self::Is(Subject::Dport, List::CommasAndColons),
+            "--src-range" => Self::Is(Subject::Saddr, List::No),
+            "--dst-range" => Self::Is(Subject::Daddr, List::No),
+            "--dst-type" => Self::Is(Subject::DaddrType, List::No),
+            "--mark" if module == "connmark" => Self::Is(Subject::CtMark, List::No),
+            "--mark" => Self::Is(Subject::Mark, List::No),
+            _ => return None,
+        })
+    }
+}
+
+impl List {
+    /// As terms have them: ranges with a dash, beginnings of names with a star.
+    fn values(&self, text: &str) -> Vec<String> {
+        match self {
+            Self::No => vec![text.into()],
+            Self::Commas => text.split(',').map(str::to_owned).collect(),
+            Self::Colon => vec![range(text)],
+            Self::CommasAndColons => text.split(',').map(range).collect(),
+            Self::Plus => vec![match text.strip_suffix('+') {
+                Some(prefix) => format!("{prefix}*"),
+                None => text.into(),
+            }],
+        }
+    }
+}
+
+/// `8000:8080`; without the first port it begins with 0, without the last it ends with 65535.
+fn range(text: &str) -> String {
+    match text.split_once(':') {
+        None => text.into(),
+        Some((first, last)) => {
+            let first = if first.is_empty() { "0" } else { first };
+            let last = if last.is_empty() { "65535" } else { last };
+            format!("{first}-{last}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn options_are_understood() {
+        for (text, expected) in [
+            ("-s 10.0.0.0/8", "Saddr 10.0.0.0/8"),
+            ("! --source=10.0.0.1,10.0.0.2", "!Saddr 10.0.0.1|10.0.0.2"),
+            ("-i eth+ -p tcp", "Iifname eth*, Protocol tcp"),
+            ("-p all -m comment --comment hello", ""),
+            ("-m tcp ! --dport 1000:", "!Dport 1000-65535"),
+            ("-m multiport --dports 1,2:3", "Dport 1|2-3"),
+            ("-m mark --mark 1/1 -m connmark --mark 2", "Mark 1/1, CtMark 2"),
+            ("-m addrtype --dst-type LOCAL", "DaddrType LOCAL"),
+            ("-m iprange --src-range 10.0.0.1-10.0.0.9", "Saddr 10.0.0.1-10.0.0.9"),
+        ] {
+            let terms = terms(&words(text)).unwrap();
+            let shown = terms.iter().map(|term| {
+                let not = if term.is_negated { "!" } else { "" };
+                format!("{not}{:?} {}", term.subject, term.values.join("|"))
+            });
+            assert_eq!(shown.collect::<Vec<_>>().join(", "), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_expressed_is_named() {
+        for (text, named) in [
+            ("-m limit --limit 1/s", "-m limit"),
+            ("--syn", "--syn"),
+            ("-f", "-f"),
+            ("-s", "-s"),
+            ("-j ACCEPT", "-j"),
+            ("! ! -s 10.0.0.1", "!"),
+            ("-s 10.0.0.1 !", "!"),
+            ("! -m comment", "-m"),
+            ("stray", "stray"),
+        ] {
+            let error = terms(&words(text)).err().unwrap();
+            assert!(error.contains(named), "{text}: {error}");
+        }
+    }
+}

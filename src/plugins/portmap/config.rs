@@ -1,0 +1,243 @@
+//! The keys of `portmap`, read and checked before anything is done.
+
+use std::net::IpAddr;
+
+use serde::Deserialize;
+
+use super::conditions::{self, Conditions};
+use crate::cni::text::parse_ip;
+use crate::error::{Error, Result};
+use crate::kernel::nft::{Family, Transport};
+
+/// As it is written.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Portmap {
+    backend: String,
+    snat: Option<bool>,
+    masq_all: bool,
+    mark_masq_bit: Option<i64>,
+    external_set_mark_chain: String,
+    conditions_v4: Vec<String>,
+    conditions_v6: Vec<String>,
+    runtime_config: RuntimeConfig,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RuntimeConfig {
+    port_mappings: Vec<PortMapping>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct PortMapping {
+    host_port: i64,
+    container_port: i64,
+    protocol: String,
+    #[serde(rename = "hostIP")]
+    host_ip: String,
+}
+
+/// What it means.
+pub struct Settings {
+    pub mappings: Vec<Mapping>,
+    pub source: Source,
+    conditions_v4: Conditions,
+    conditions_v6: Conditions,
+}
+
+/// Whose packets to a published port get the host's address as their source, so that the answers come back through the
+/// host, which alone knows how to translate them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Nobody's.
+    Kept,
+    /// Those of the container, of its neighbours, and of the host itself when it uses 127.0.0.1.
+    Hidden,
+    /// Everybody's.
+    AllHidden,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    pub transport: Transport,
+    pub host_port: u16,
+    pub host_ip: HostIp,
+    pub container_port: u16,
+}
+
+/// Under which addresses of the host a port is published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostIp {
+    /// All of both families.
+    Any,
+    /// All of one family: `0.0.0.0` or `::`.
+    AnyOf(Family),
+    One(IpAddr),
+}
+
+impl HostIp {
+    /// Whether it is about addresses of that family at all.
+    pub fn is_in(self, family: Family) -> bool {
+        match self {
+            Self::Any => true,
+            Self::AnyOf(own) => own == family,
+            Self::One(ip) => family_of(ip) == family,
+        }
+    }
+
+    /// The address, where there is only one.
+    pub fn one(self) -> Option<IpAddr> {
+        match self {
+            Self::One(ip) => Some(ip),
+            Self::Any | Self::AnyOf(_) => None,
+        }
+    }
+
+    fn overlaps(self, other: Self) -> bool {
+        [Family::Ip, Family::Ip6]
+            .into_iter()
+            .any(|family| self.is_in(family) && other.is_in(family) && self.one() == other.one())
+    }
+}
+
+impl Settings {
+    pub fn conditions(&self, family: Family) -> &Conditions {
+        if family == Family::Ip { &self.conditions_v4 } else { &self.conditions_v6 }
+    }
+}
+
+impl Portmap {
+    pub fn settings(&self) -> Result<Settings> {
+        self.check_mark()?;
+        self.check_backend()?;
+        let source = match (self.snat.unwrap_or(true), self.masq_all) {
+            (false, _) => Source::Kept,
+            (true, false) => Source::Hidden,
+            (true, true) => Source::AllHidden,
+        };
+        Ok(Settings {
+            mappings: self.mappings()?,
+            source,
+            conditions_v4: Conditions::parse("conditionsV4", Family::Ip, &self.conditions_v4)?,
+            conditions_v6: Conditions::parse("conditionsV6", Family::Ip6, &self.conditions_v6)?,
+        })
+    }
+
+    fn check_mark(&self) -> Result<()> {
+        match self.mark_masq_bit {
+            Some(_) if !self.external_set_mark_chain.is_empty() => Err(Error::config(
+                "cannot use both markMasqBit and externalSetMarkChain: each says how packets are marked",
+            )),
+            Some(bit) if !(0..=31).contains(&bit) => {
+                Err(Error::config(format!("markMasqBit: {bit} is not a bit of a mark (0 to 31)")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Both backends are ours, but a configuration that is at odds with itself is a mistake here as everywhere.
+    fn check_backend(&self) -> Result<()> {
+        let is_iptables = match self.backend.as_str() {
+            "" => return Ok(()),
+            "iptables" => true,
+            "nftables" => false,
+            other => return Err(Error::config(format!("backend: unrecognized backend {other:?}"))),
+        };
+        let is_of_other = |list: &[String]| {
+            list.first().is_some_and(|first| conditions::is_iptables_style(first) != is_iptables)
+        };
+        let keys = [
+            ("externalSetMarkChain", !is_iptables && !self.external_set_mark_chain.is_empty()),
+            ("conditionsV4", is_of_other(&self.conditions_v4)),
+            ("conditionsV6", is_of_other(&self.conditions_v6)),
+        ];
+        let keys: Vec<&str> =
+            keys.into_iter().filter(|(_, is_wrong)| *is_wrong).map(|(key, _)| key).collect();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        Err(Error::config(format!(
+            "backend: {} was requested, but {} of the other backend",
+            self.backend,
+            match keys.as_slice() {
+                [one] => format!("{one} is"),
+                several => format!("{} are", several.join(" and ")),
+            }
+        )))
+    }
+
+    fn mappings(&self) -> Result<Vec<Mapping>> {
+        let mut mappings: Vec<Mapping> = Vec::new();
+        for (index, written) in self.runtime_config.port_mappings.iter().enumerate() {
+            let mapping = written.parse(&format!("runtimeConfig.portMappings[{index}]"))?;
+            // The same twice is the same once.
+            if mappings.contains(&mapping) {
+                continue;
+            }
+            let is_same_port = |other: &&Mapping| {
+                (other.transport, other.host_port) == (mapping.transport, mapping.host_port)
+            };
+            let mut others = mappings.iter().filter(is_same_port);
+            if others.any(|other| other.host_ip.overlaps(mapping.host_ip)) {
+                return Err(Error::config(format!(
+                    "runtimeConfig.portMappings[{index}]: host port {} {} is mapped twice",
+                    transport_name(mapping.transport),
+                    mapping.host_port
+                )));
+            }
+            mappings.push(mapping);
+        }
+        Ok(mappings)
+    }
+}
+
+impl PortMapping {
+    /// `at` is where it stands in the configuration.
+    fn parse(&self, at: &str) -> Result<Mapping> {
+        let port = |key: &str, number: i64| {
+            u16::try_from(number).ok().filter(|port| *port != 0).ok_or_else(|| {
+                Error::config(format!("{at}.{key}: {number} is not a port (1 to 65535)"))
+            })
+        };
+        let host_ip = match self.host_ip.as_str() {
+            "" => HostIp::Any,
+            text => match parse_ip(text) {
+                Ok(ip) if ip.is_unspecified() => HostIp::AnyOf(family_of(ip)),
+                Ok(ip) => HostIp::One(ip),
+                Err(reason) => return Err(Error::config(format!("{at}.hostIP: {reason}"))),
+            },
+        };
+        Ok(Mapping {
+            transport: parse_transport(&self.protocol).ok_or_else(|| {
+                Error::config(format!("{at}.protocol: {:?} is not tcp, udp or sctp", self.protocol))
+            })?,
+            host_port: port("hostPort", self.host_port)?,
+            host_ip,
+            container_port: port("containerPort", self.container_port)?,
+        })
+    }
+}
+
+pub fn family_of(ip: IpAddr) -> Family {
+    if ip.is_ipv4() { Family::Ip } else { Family::Ip6 }
+}
+
+pub fn transport_name(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Tcp => "tcp",
+        Transport::Udp => "udp",
+        Transport::Sctp => "sctp",
+    }
+}
+
+/// Some runtimes leave out what is nearly always the same.
+fn parse_transport(name: &str) -> Option<Transport> {
+    match name.to_ascii_lowercase().as_str() {
+        "tcp" | "" => Some(Transport::Tcp),
+        "udp" => Some(Transport::Udp),
+        "sctp" => Some(Transport::Sctp),
+        _ => None,
+    }
+}

@@ -1,0 +1,118 @@
+//! Nobody takes another's port, nor half of it; the error says whose it is.
+
+use serde_json::{Value, json};
+
+use super::{chained, elements, portmap, publish, result, tcp, udp};
+use crate::world::{Container, World, with};
+
+const OWNER: [&str; 3] = ["network net", "container c1", "interface eth0"];
+
+fn on(ip: &str, port: u16) -> Value {
+    with(&tcp(port, 80), json!({"hostIP": ip}))
+}
+
+fn adding(container: &Container<'_>, number: u32, config: &Value) -> crate::world::Outcome {
+    let config = chained(config, &result(number, &container.netns()));
+    container.call("portmap", "ADD", &config).run()
+}
+
+#[test]
+fn a_port_is_given_out_once() {
+    let cases = [
+        (tcp(8080, 80), tcp(8080, 81), true),
+        (tcp(8080, 80), udp(8080, 80), false),
+        (tcp(8080, 80), tcp(8081, 80), false),
+        (tcp(8080, 80), on("192.0.2.1", 8080), true),
+        (tcp(8080, 80), on("fd00:2::1", 8080), true),
+        (on("192.0.2.1", 8080), tcp(8080, 80), true),
+        (on("fd00:2::1", 8080), tcp(8080, 80), true),
+        (on("192.0.2.1", 8080), on("192.0.2.1", 8080), true),
+        (on("192.0.2.1", 8080), on("192.0.2.2", 8080), false),
+        (on("192.0.2.1", 8080), on("0.0.0.0", 8080), true),
+        (on("192.0.2.1", 8080), on("::", 8080), false),
+        (on("0.0.0.0", 8080), on("::", 8080), false),
+        (on("::", 8080), tcp(8080, 80), true),
+    ];
+    for (first, second, is_taken) in cases {
+        let world = World::new();
+        let (c1, c2) = (world.container("c1"), world.container("c2"));
+        publish(&c1, 1, &portmap(json!([first])));
+        let before = elements(&world);
+        let outcome = adding(&c2, 2, &portmap(json!([udp(1, 1), second])));
+        if is_taken {
+            outcome.fails(999, &OWNER);
+            assert_eq!(elements(&world), before, "{first} {second}");
+            c1.del("portmap", &portmap(json!(null)));
+            adding(&c2, 2, &portmap(json!([second]))).success();
+        } else {
+            outcome.success();
+        }
+    }
+}
+
+#[test]
+fn the_same_container_may_be_more_specific() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    publish(
+        &c1,
+        1,
+        &portmap(json!([
+            tcp(8080, 80),
+            with(&on("192.0.2.1", 8080), json!({"containerPort": 81}))
+        ])),
+    );
+    publish(&c1, 1, &portmap(json!([tcp(8080, 80), tcp(8080, 80)])));
+}
+
+#[test]
+fn whoever_is_left_under_an_address_still_has_the_port() {
+    let world = World::new();
+    let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| world.container(name));
+    publish(&c3, 3, &portmap(json!([on("192.0.2.3", 8080)])));
+    publish(&c1, 1, &portmap(json!([on("192.0.2.1", 8080)])));
+    c3.del("portmap", &portmap(json!(null)));
+    adding(&c2, 2, &portmap(json!([tcp(8080, 80)]))).fails(999, &OWNER);
+    // Also for somebody who has a part of it.
+    publish(&c2, 2, &portmap(json!([on("192.0.2.2", 8080)])));
+    adding(&c2, 2, &portmap(json!([tcp(8080, 80)]))).fails(999, &OWNER);
+    c1.del("portmap", &portmap(json!(null)));
+    adding(&c2, 2, &portmap(json!([tcp(8080, 80)]))).success();
+    c2.del("portmap", &portmap(json!(null)));
+    assert_eq!(elements(&world), [""; 0]);
+}
+
+#[test]
+fn conditions_that_differ_may_share_a_port() {
+    let if_from = |net: &str| json!({"conditionsV4": ["-s", net], "conditionsV6": ["-i", net]});
+    for (first, second, is_taken) in [
+        (if_from("10.0.0.0/8"), if_from("172.16.0.0/12"), false),
+        (if_from("10.0.0.0/8"), if_from("10.0.0.0/8"), true),
+        (json!({}), if_from("10.0.0.0/8"), true),
+        (if_from("10.0.0.0/8"), json!({}), true),
+    ] {
+        for mapping in [tcp(8080, 80), on("192.0.2.1", 8080)] {
+            let world = World::new();
+            let (c1, c2) = (world.container("c1"), world.container("c2"));
+            // The name of an interface has no slash.
+            let real = |more: &Value| {
+                let mut more = more.clone();
+                if let Some(list) = more["conditionsV6"].as_array_mut() {
+                    list[1] = list[1].as_str().unwrap().replace('/', "x").into();
+                }
+                with(&portmap(json!([mapping])), more)
+            };
+            publish(&c1, 1, &real(&first));
+            let outcome = adding(&c2, 2, &real(&second));
+            if is_taken {
+                outcome.fails(999, &OWNER);
+            } else {
+                outcome.success();
+            }
+            for container in [&c1, &c2] {
+                container.del("portmap", &portmap(json!(null)));
+            }
+            assert_eq!(elements(&world), [""; 0]);
+        }
+    }
+}

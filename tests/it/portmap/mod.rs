@@ -1,0 +1,206 @@
+//! `portmap`: ports of the host that lead to containers. What it does is asked by connecting, and with `nft`.
+
+mod check;
+mod collisions;
+mod conditions;
+mod del;
+mod failures;
+mod gc;
+mod many;
+mod refused;
+mod results;
+mod rules;
+mod switch_over;
+mod traffic;
+mod udp;
+
+use serde_json::{Value, json};
+
+use crate::world::{Call, Container, World, with};
+
+/// The network that containers are attached to before their ports are published.
+fn network() -> Value {
+    json!({
+        "cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": "cni0", "isDefaultGateway": true,
+        "hairpinMode": true,
+        "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]]},
+    })
+}
+
+/// A result as `bridge` gives it, for tests that are not about traffic.
+fn result(number: u32, netns: &str) -> Value {
+    json!({
+        "cniVersion": "1.1.0",
+        "interfaces": [
+            {"name": "cni0", "mac": "02:00:00:00:00:01"},
+            {"name": "eth0", "mac": "02:00:00:00:00:02", "sandbox": netns},
+        ],
+        "ips": [
+            {"address": format!("10.1.{}.{}/16", number / 250, number % 250 + 2), "interface": 1, "gateway": "10.1.0.1"},
+            {"address": format!("fd00:1::{:x}/64", number + 2), "interface": 1, "gateway": "fd00:1::1"},
+        ],
+    })
+}
+
+/// The configuration of the plugin in the same list, without a previous result.
+fn portmap(mappings: Value) -> Value {
+    json!({
+        "cniVersion": "1.1.0", "name": "net", "type": "portmap",
+        "runtimeConfig": {"portMappings": mappings},
+    })
+}
+
+/// The same as it comes from a runtime.
+fn chained(config: &Value, result: &Value) -> Value {
+    with(config, json!({"prevResult": result}))
+}
+
+fn tcp(host_port: u16, container_port: u16) -> Value {
+    json!({"hostPort": host_port, "containerPort": container_port, "protocol": "tcp"})
+}
+
+fn udp(host_port: u16, container_port: u16) -> Value {
+    json!({"hostPort": host_port, "containerPort": container_port, "protocol": "udp"})
+}
+
+/// Attaches a container to the network and publishes its ports; returns the result.
+#[track_caller]
+fn attach(container: &Container<'_>, config: &Value) -> Value {
+    let result = container.add("bridge", &network());
+    container.add("portmap", &chained(config, &result));
+    result
+}
+
+/// A container without a network, whose result is made up.
+#[track_caller]
+fn publish(container: &Container<'_>, number: u32, config: &Value) {
+    container.add("portmap", &chained(config, &result(number, &container.netns())));
+}
+
+/// Everything that attachments have in our tables: `ip published tcp . 8080 = …, net c1 eth0`, sorted.
+fn elements(world: &World) -> Vec<String> {
+    let ruleset = world.host_json(["nft", "-j", "list", "ruleset"]);
+    let mut lines = Vec::new();
+    for object in ruleset["nftables"].as_array().unwrap() {
+        for kind in ["set", "map"] {
+            let Some(set) = object.get(kind) else { continue };
+            for element in set["elem"].as_array().into_iter().flatten() {
+                let (key, data) = match element.as_array() {
+                    Some(pair) => (&pair[0], pair[1].to_string()),
+                    None => (element, String::new()),
+                };
+                let (family, name) = (set["family"].as_str(), set["name"].as_str());
+                let comment = key["elem"]["comment"].as_str().unwrap_or("nobody");
+                lines.push(format!(
+                    "{} {} {} = {data}, {comment}",
+                    family.unwrap(),
+                    name.unwrap(),
+                    key["elem"]["val"]
+                ));
+            }
+        }
+    }
+    lines.sort();
+    lines
+}
+
+/// How many elements there are whose line begins like this.
+fn count(world: &World, start: &str) -> usize {
+    elements(world).iter().filter(|line| line.starts_with(start)).count()
+}
+
+/// Two neighbours of the host: `outside` (192.0.2.2, fd00:2::2) and `beyond` (198.51.100.2, fd00:3::2), whose way to one
+/// another leads through the host. What is forwarded needs link-local addresses at once, so nobody looks for duplicates.
+fn neighbours(world: &World) -> [Container<'_>; 2] {
+    let [outside, beyond] = ["outside", "beyond"].map(|name| world.container(name));
+    for (container, number, v4, v6) in
+        [(&outside, 0, "192.0.2", "fd00:2:"), (&beyond, 1, "198.51.100", "fd00:3:")]
+    {
+        let netns = container.netns();
+        world.host([
+            "sh",
+            "-ec",
+            &format!(
+                "ip link add wan{number} type veth peer name wan netns {netns}
+                 echo 0 >/proc/sys/net/ipv6/conf/wan{number}/accept_dad
+                 ip address add {v4}.1/24 dev wan{number}
+                 ip address add {v6}:1/64 dev wan{number} nodad
+                 ip link set wan{number} up"
+            ),
+        ]);
+        container.exec([
+            "sh",
+            "-ec",
+            &format!(
+                "ip link set lo up
+                 echo 0 >/proc/sys/net/ipv6/conf/wan/accept_dad
+                 ip address add {v4}.2/24 dev wan
+                 ip address add {v6}:2/64 dev wan nodad
+                 ip link set wan up
+                 ip route add default via {v4}.1
+                 ip route add default via {v6}:1"
+            ),
+        ]);
+    }
+    [outside, beyond]
+}
+
+/// Lets the container answer on a port of one protocol, in both families, with its name and who it takes the asker for.
+fn serve(container: &Container<'_>, protocol: &str, port: u16) {
+    // Whoever closes a connection without reading all of it resets it, and the answer may be lost.
+    let answer = format!("SYSTEM:read line; echo {} $SOCAT_PEERADDR", container.name);
+    for version in [4, 6] {
+        let only = if version == 6 { ",ipv6only=1" } else { "" };
+        let listen = match protocol {
+            "tcp" => format!("TCP{version}-LISTEN:{port},fork,reuseaddr{only}"),
+            _ => format!("UDP{version}-RECVFROM:{port},fork,reuseaddr{only}"),
+        };
+        // It ends with the test: processes of a world are on a leash.
+        container.tool(["socat", &listen, &answer]).start();
+    }
+    let filter = format!("sport = :{port}");
+    let socket = if protocol == "tcp" { "-tl" } else { "-ua" };
+    container.world.eventually("both servers listen", || {
+        container.exec(["ss", "-Hn", socket, &filter]).lines().count() == 2
+    });
+}
+
+/// Asks from a container, or (with `None`) from the host. Nothing is a line that says so.
+fn ask(world: &World, netns: Option<&str>, protocol: &str, address: &str, port: u16) -> String {
+    let answer = asking(world, netns, protocol, address, port, "").run();
+    match answer.stdout.trim() {
+        "" => "nothing".into(),
+        text => without_zeros(text),
+    }
+}
+
+/// `c1 [fd00:0002:0000:…:0002]` as others write it: `c1 fd00:2::2`.
+fn without_zeros(answer: &str) -> String {
+    let words = answer.split(' ').map(|word| {
+        let address = word.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+        address.map_or_else(|_| word.to_owned(), |address| address.to_string())
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn asking<'w>(
+    world: &'w World,
+    netns: Option<&str>,
+    protocol: &str,
+    address: &str,
+    port: u16,
+    options: &str,
+) -> Call<'w> {
+    let address = if address.contains(':') { format!("[{address}]") } else { address.into() };
+    let target = match protocol {
+        "tcp" => format!("TCP:{address}:{port},connect-timeout=2{options}"),
+        _ => format!("UDP:{address}:{port}{options}"),
+    };
+    world.tool(&["socat", "-t", "1", "-T", "2", "-", &target], netns).stdin("hello\n")
+}
+
+/// The address of a result without its prefix length.
+fn address(result: &Value, index: usize) -> String {
+    let text = result["ips"][index]["address"].as_str().unwrap();
+    text.split('/').next().unwrap().to_owned()
+}

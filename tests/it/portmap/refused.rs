@@ -1,0 +1,96 @@
+//! What cannot be meant is refused before anything is done, and the error names it.
+
+use serde_json::{Value, json};
+
+use super::{chained, portmap, publish, result, tcp};
+use crate::world::{World, with};
+
+#[test]
+fn mistakes_are_named() {
+    let mapping =
+        |more: Value| json!({"runtimeConfig": {"portMappings": [with(&tcp(8080, 80), more)]}});
+    let cases: Vec<(Value, u64, &[&str])> = vec![
+        (mapping(json!({"hostPort": 0})), 7, &["portMappings[0].hostPort", "0"]),
+        (mapping(json!({"hostPort": -1})), 7, &["hostPort"]),
+        (mapping(json!({"hostPort": 65536})), 7, &["hostPort", "65536"]),
+        (mapping(json!({"hostPort": null})), 7, &["hostPort"]),
+        (mapping(json!({"hostPort": "80"})), 6, &["hostPort"]),
+        (mapping(json!({"containerPort": 0})), 7, &["containerPort"]),
+        (mapping(json!({"containerPort": 65536})), 7, &["containerPort"]),
+        (mapping(json!({"protocol": "icmp"})), 7, &["protocol", "icmp"]),
+        (mapping(json!({"protocol": 6})), 6, &["protocol"]),
+        (mapping(json!({"hostIP": "192.0.2"})), 7, &["hostIP", "192.0.2"]),
+        (mapping(json!({"hostIP": "host"})), 7, &["hostIP", "host"]),
+        (mapping(json!({"hostIP": "192.0.2.1/24"})), 7, &["hostIP"]),
+        (json!({"runtimeConfig": {"portMappings": {}}}), 6, &["portMappings"]),
+        (
+            json!({"runtimeConfig": {"portMappings": [tcp(80, 80), tcp(80, 81)]}}),
+            7,
+            &["portMappings[1]", "80", "twice"],
+        ),
+        (json!({"backend": "ebtables"}), 7, &["backend", "ebtables"]),
+        (json!({"backend": "nftables", "externalSetMarkChain": "X"}), 7, &["externalSetMarkChain"]),
+        (json!({"backend": "nftables", "conditionsV4": ["-s", "10.0.0.1"]}), 7, &["conditionsV4"]),
+        (json!({"backend": "iptables", "conditionsV6": ["iifname lo"]}), 7, &["conditionsV6"]),
+        (json!({"markMasqBit": 32}), 7, &["markMasqBit", "32"]),
+        (json!({"markMasqBit": -1}), 7, &["markMasqBit"]),
+        (
+            json!({"markMasqBit": 1, "externalSetMarkChain": "X"}),
+            7,
+            &["markMasqBit", "externalSetMarkChain"],
+        ),
+        (json!({"snat": "yes"}), 6, &["snat"]),
+        (json!({"masqAll": 1}), 6, &["masqAll"]),
+        (json!({"conditionsV4": "-s 10.0.0.1"}), 6, &["conditionsV4"]),
+        (json!({"conditionsV4": ["-m", "limit"]}), 7, &["conditionsV4", "-m limit"]),
+        (json!({"conditionsV4": ["-s", "host"]}), 7, &["conditionsV4", "host"]),
+        (json!({"conditionsV4": ["-s", "fd00::1"]}), 7, &["conditionsV4", "fd00::1"]),
+        (json!({"conditionsV6": ["ip", "saddr", "10.0.0.1"]}), 7, &["conditionsV6", "ip "]),
+        (json!({"conditionsV6": ["limit rate 1/second"]}), 7, &["conditionsV6", "limit"]),
+    ];
+    let world = World::new();
+    let c1 = world.container("c1");
+    let before = world.state();
+    for (more, code, named) in cases {
+        let config = with(&portmap(json!([tcp(8080, 80)])), more);
+        let config = chained(&config, &result(1, &c1.netns()));
+        c1.call("portmap", "ADD", &config).run().fails(code, named);
+        c1.call("portmap", "CHECK", &config).run().fails(code, named);
+    }
+    before.assert_same(&world.state(), "after refusals");
+}
+
+#[test]
+fn add_and_check_need_the_result_of_who_was_before() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let config = portmap(json!([tcp(8080, 80)]));
+    let texts = ["must be called as chained plugin", "required prevResult missing"];
+    c1.call("portmap", "ADD", &config).run().fails(7, &texts);
+    c1.call("portmap", "ADD", &portmap(json!([]))).run().fails(7, &texts);
+    c1.call("portmap", "CHECK", &config).run().fails(7, &["required prevResult missing"]);
+}
+
+#[test]
+fn nothing_to_publish_touches_nothing() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let before = world.state();
+    for mappings in [json!(null), json!([])] {
+        publish(&c1, 1, &portmap(mappings.clone()));
+        c1.check("portmap", &portmap(mappings), &result(1, &c1.netns()));
+    }
+    publish(
+        &c1,
+        1,
+        &json!({"cniVersion": "1.1.0", "name": "net", "type": "portmap", "runtimeConfig": null}),
+    );
+    // No address of that family, or none that is the container's.
+    let v6 = with(&tcp(8080, 80), json!({"hostIP": "fd00:2::1"}));
+    let mut only_v4 = result(1, &c1.netns());
+    only_v4["ips"].as_array_mut().unwrap().pop();
+    c1.add("portmap", &chained(&portmap(json!([v6])), &only_v4));
+    only_v4["ips"][0]["interface"] = 0.into();
+    c1.add("portmap", &chained(&portmap(json!([tcp(8080, 80)])), &only_v4));
+    before.assert_same(&world.state(), "after nothing");
+}

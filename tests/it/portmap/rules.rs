@@ -1,0 +1,184 @@
+//! The rules as `nft` reads them: those that the documentation of the functions promises, and no more for more ports.
+
+use serde_json::{Value, json};
+
+use super::{portmap, publish, tcp, udp};
+use crate::world::{World, with};
+
+/// Without handles, so that it can be compared; blank lines say nothing.
+fn ruleset(world: &World, family: &str) -> String {
+    let text = world.host(["nft", "list", "table", family, "cnibox"]);
+    text.lines().filter(|line| !line.trim().is_empty()).map(|line| line.to_owned() + "\n").collect()
+}
+
+fn mappings() -> Value {
+    json!([tcp(8080, 80), with(&udp(53, 5353), json!({"hostIP": "192.0.2.1"}))])
+}
+
+const IPV4: &str = r#"table ip cnibox {
+	set portmap_owners {
+		type mark . mark
+		elements = { OWNER comment "net c1 eth0" }
+	}
+	map published {
+		type inet_proto . inet_service : ipv4_addr . inet_service
+		elements = { tcp . 8080 comment "net c1 eth0" : 10.1.0.3 . 80 }
+	}
+	map published_on {
+		type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service
+		elements = { 192.0.2.1 . udp . 53 comment "net c1 eth0" : 10.1.0.3 . 5353 }
+	}
+	set published_on_ports {
+		type inet_proto . inet_service
+		elements = { udp . 53 comment "net c1 eth0" }
+	}
+	set masqueraded_8 {
+		type ipv4_addr . ipv4_addr
+		elements = { 127.0.0.0 . 10.1.0.3 comment "net c1 eth0" }
+	}
+	set masqueraded_16 {
+		type ipv4_addr . ipv4_addr
+		elements = { 10.1.0.0 . 10.1.0.3 comment "net c1 eth0" }
+	}
+	chain published {
+		dnat ip to ip daddr . meta l4proto . th dport map @published_on
+		dnat ip to meta l4proto . th dport map @published
+	}
+	chain portmap_prerouting {
+		type nat hook prerouting priority dstnat; policy accept;
+		fib daddr type local jump published
+	}
+	chain portmap_output {
+		type nat hook output priority -100; policy accept;
+		fib daddr type local jump published
+	}
+	chain portmap_postrouting {
+		type nat hook postrouting priority srcnat; policy accept;
+		ct status dnat ip saddr & 255.0.0.0 . ip daddr @masqueraded_8 masquerade
+		ct status dnat ip saddr & 255.255.0.0 . ip daddr @masqueraded_16 masquerade
+	}
+	chain portmap_loopback {
+		type filter hook prerouting priority raw; policy accept;
+		iifname != "lo" ip daddr 127.0.0.0/8 drop
+	}
+}
+"#;
+
+const IPV6: &str = r#"table ip6 cnibox {
+	set portmap_owners {
+		type mark . mark
+		elements = { OWNER comment "net c1 eth0" }
+	}
+	map published {
+		type inet_proto . inet_service : ipv6_addr . inet_service
+		elements = { tcp . 8080 comment "net c1 eth0" : fd00:1::3 . 80 }
+	}
+	map published_on {
+		type ipv6_addr . inet_proto . inet_service : ipv6_addr . inet_service
+	}
+	set published_on_ports {
+		type inet_proto . inet_service
+	}
+	set masqueraded_64 {
+		type ipv6_addr . ipv6_addr
+		elements = { fd00:1:: . fd00:1::3 comment "net c1 eth0" }
+	}
+	chain published {
+		dnat ip6 to ip6 daddr . meta l4proto . th dport map @published_on
+		dnat ip6 to meta l4proto . th dport map @published
+	}
+	chain portmap_prerouting {
+		type nat hook prerouting priority dstnat; policy accept;
+		fib daddr type local jump published
+	}
+	chain portmap_output {
+		type nat hook output priority -100; policy accept;
+		fib daddr type local jump published
+	}
+	chain portmap_postrouting {
+		type nat hook postrouting priority srcnat; policy accept;
+		ct status dnat ip6 saddr & ffff:ffff:ffff:ffff:: . ip6 daddr @masqueraded_64 masquerade
+	}
+}
+"#;
+
+/// What two attachments give, with the hash of the owner left out.
+fn without_owner(text: &str) -> String {
+    let mask = |line: &str| match line.split_once("elements = { 0x") {
+        Some((start, rest)) => {
+            let comment = rest.find(" comment").map_or("", |at| &rest[at..]);
+            format!("{start}elements = {{ OWNER{comment}\n")
+        }
+        None => format!("{line}\n"),
+    };
+    text.lines().map(mask).collect()
+}
+
+#[test]
+fn the_rules_are_those_that_are_documented() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    publish(&c1, 1, &portmap(mappings()));
+    assert_eq!(without_owner(&ruleset(&world, "ip")), IPV4);
+    assert_eq!(without_owner(&ruleset(&world, "ip6")), IPV6);
+}
+
+#[test]
+fn more_ports_are_no_more_rules() {
+    let world = World::new();
+    let rules = |world: &World| {
+        let text = ruleset(world, "ip") + &ruleset(world, "ip6");
+        let is_rule = |line: &&str| {
+            [" map @", "jump ", "masquerade", "drop"].iter().any(|word| line.contains(word))
+        };
+        text.lines().filter(is_rule).count()
+    };
+    publish(&world.container("c0"), 0, &portmap(json!([tcp(8000, 80)])));
+    let before = rules(&world);
+    for number in 1..8 {
+        let container = world.container(&format!("c{number}"));
+        let port = 8000 + u16::try_from(number).unwrap();
+        publish(&container, number, &portmap(json!([tcp(port, 80), udp(port, 53)])));
+    }
+    assert_eq!(rules(&world), before);
+}
+
+#[test]
+fn conditions_have_a_chain_and_maps_of_their_own() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let config = with(
+        &portmap(json!([tcp(8080, 80)])),
+        json!({"conditionsV4": ["!", "-s", "10.0.0.0/8", "-i", "wan+"], "conditionsV6": ["iifname != \"lo\""]}),
+    );
+    publish(&c1, 1, &config);
+    let text = ruleset(&world, "ip");
+    let rules: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.contains("map @") || line.contains("jump"))
+        .collect();
+    let id = rules[0].split("@published_on_").nth(1).unwrap();
+    let met = "ip saddr != 10.0.0.0/8 iifname \"wan*\"";
+    assert_eq!(
+        rules,
+        [
+            &format!("{met} dnat ip to ip daddr . meta l4proto . th dport map @published_on_{id}"),
+            &format!("{met} dnat ip to meta l4proto . th dport map @published_{id}"),
+            &format!("jump published_{id}"),
+            "dnat ip to ip daddr . meta l4proto . th dport map @published_on",
+            "dnat ip to meta l4proto . th dport map @published",
+            "fib daddr type local jump published",
+            "fib daddr type local jump published",
+        ]
+    );
+    assert!(text.contains("comment \"! -s 10.0.0.0/8 -i wan+\""), "{text}");
+    assert!(ruleset(&world, "ip6").contains("iifname != \"lo\" dnat ip6 to"));
+    // They go with the last who has them.
+    c1.del("portmap", &portmap(json!(null)));
+    for family in ["ip", "ip6"] {
+        let text = ruleset(&world, family);
+        assert!(!text.contains("published_on_p") || !text.contains(id), "{text}");
+        assert!(!text.contains("jump published_"), "{text}");
+    }
+}

@@ -1,0 +1,97 @@
+//! What the reference's plugin published goes with our DEL, whichever of its backends it used, and leads to the same
+//! places as ours.
+
+use serde_json::{Value, json};
+
+use super::{Container, ask, attach, chained, neighbours, network, portmap, serve, tcp, udp};
+use crate::parity::reference;
+use crate::world::{World, with};
+
+/// Debian's release of the reference knows versions up to 1.0.0.
+fn config() -> Value {
+    with(&portmap(json!([tcp(8080, 80), udp(8053, 53)])), json!({"cniVersion": "1.0.0"}))
+}
+
+fn attach_by_reference(container: &Container<'_>, config: &Value) -> Value {
+    let network = with(&network(), json!({"cniVersion": "1.0.0"}));
+    let result = container.add("bridge", &network);
+    let call = container.call("portmap", "ADD", &chained(config, &result));
+    call.of_directory(&reference()).env("PATH", "/usr/sbin:/usr/bin").run().success();
+    result
+}
+
+/// Rules and chains of iptables that name a container, or are of one.
+fn rules_of_containers(world: &World) -> Vec<String> {
+    let saved =
+        ["iptables-save", "ip6tables-save"].map(|tool| world.tool(&[tool], None).run().stdout);
+    let lines = saved.iter().flat_map(|text| text.lines());
+    lines.filter(|line| line.contains("CNI-DN-")).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_del_removes_what_the_reference_published() {
+    for way in ["with everything", "with the names alone", "GC"] {
+        let world = World::new();
+        let (c1, c2) = (world.container("c1"), world.container("c2"));
+        let result = attach_by_reference(&c1, &config());
+        attach_by_reference(&c2, &with(&config(), portmap_of_c2()));
+        let both = rules_of_containers(&world);
+        assert!(!both.is_empty());
+        match way {
+            "with everything" => c1.del("portmap", &chained(&config(), &result)),
+            "with the names alone" => {
+                let bare = with(&portmap(json!(null)), json!({"cniVersion": "1.0.0"}));
+                c1.call("portmap", "DEL", &bare).env("CNI_NETNS", "").run().silence();
+            }
+            _ => {
+                let valid =
+                    json!({"cni.dev/valid-attachments": [{"containerID": "c2", "ifname": "eth0"}]});
+                let gc = with(&portmap(json!(null)), valid);
+                world.call("portmap", "GC", &gc).run().silence();
+            }
+        }
+        let one = rules_of_containers(&world);
+        assert_eq!(one.len() * 2, both.len(), "{way}: {one:?} of {both:?}");
+        assert!(!one.iter().any(|line| line.contains("\"c1\"")), "{way}: {one:?}");
+        c2.del("portmap", &config());
+        assert_eq!(rules_of_containers(&world), [""; 0], "{way}");
+    }
+}
+
+fn portmap_of_c2() -> Value {
+    json!({"runtimeConfig": {"portMappings": [tcp(9080, 80), udp(9053, 53)]}})
+}
+
+#[test]
+fn both_lead_to_the_same_places() {
+    let seen = |by_reference: bool| -> Vec<String> {
+        let world = World::new();
+        let [outside, _] = neighbours(&world);
+        let (c1, c2) = (world.container("c1"), world.container("c2"));
+        if by_reference {
+            attach_by_reference(&c1, &config());
+        } else {
+            attach(&c1, &with(&config(), json!({"cniVersion": "1.1.0"})));
+        }
+        c2.add("bridge", &network());
+        serve(&c1, "tcp", 80);
+        serve(&c1, "udp", 53);
+        let clients = [None, Some(outside.netns()), Some(c1.netns()), Some(c2.netns())];
+        let mut seen = Vec::new();
+        for (protocol, port) in [("tcp", 8080), ("udp", 8053)] {
+            for host in ["192.0.2.1", "10.1.0.1", "127.0.0.1", "fd00:2::1", "fd00:1::1"] {
+                for client in &clients {
+                    let answer = ask(&world, client.as_deref(), protocol, host, port);
+                    seen.push(format!("{protocol} {host} {client:?}: {answer}"));
+                }
+            }
+        }
+        seen
+    };
+    let (ours, theirs) = std::thread::scope(|scope| {
+        let theirs = scope.spawn(|| seen(true));
+        (seen(false), theirs.join().unwrap())
+    });
+    assert_eq!(ours, theirs);
+    assert!(ours.iter().filter(|line| line.contains(": c1 ")).count() > 30, "{ours:?}");
+}

@@ -1,0 +1,87 @@
+//! Connections of UDP, which have no end: none goes on past a new translation, or along an old one.
+
+use serde_json::json;
+
+use super::{asking, attach, chained, neighbours, portmap, serve, tcp, udp};
+use crate::world::{Container, World};
+
+/// Asks always from the same port, as many clients do, so that it is always the same connection.
+fn ask_again(world: &World, client: &Container<'_>, address: &str, port: u16) -> String {
+    let options = ",sourceport=40000,reuseaddr";
+    let netns = client.netns();
+    let answer = asking(world, Some(&netns), "udp", address, port, options).run();
+    answer.stdout.split(' ').next().unwrap().to_owned()
+}
+
+fn connections(world: &World) -> String {
+    world.tool(&["conntrack", "-L"], None).run().stdout
+}
+
+#[test]
+fn who_asked_before_is_answered_after() {
+    for host in ["192.0.2.1", "fd00:2::1"] {
+        let world = World::new();
+        let [outside, _] = neighbours(&world);
+        let c1 = world.container("c1");
+        // Somebody tracks connections already.
+        world.host([
+            "nft",
+            "add table inet t; add chain inet t c { type filter hook input priority 0; }; \
+                    add rule inet t c ct state new counter",
+        ]);
+        assert_eq!(ask_again(&world, &outside, host, 8053), "");
+        assert!(connections(&world).contains("dport=8053"), "{}", connections(&world));
+        attach(&c1, &portmap(json!([udp(8053, 53)])));
+        serve(&c1, "udp", 53);
+        assert_eq!(ask_again(&world, &outside, host, 8053), "c1");
+    }
+}
+
+#[test]
+fn a_port_that_moves_takes_its_clients_along() {
+    for host in ["192.0.2.1", "fd00:2::1"] {
+        let world = World::new();
+        let [outside, _] = neighbours(&world);
+        let (c1, c2) = (world.container("c1"), world.container("c2"));
+        let config = portmap(json!([udp(8053, 53)]));
+        attach(&c1, &config);
+        serve(&c1, "udp", 53);
+        assert_eq!(ask_again(&world, &outside, host, 8053), "c1");
+        c1.del("portmap", &portmap(json!(null)));
+        assert!(!connections(&world).contains("dport=8053"), "{}", connections(&world));
+        attach(&c2, &config);
+        serve(&c2, "udp", 53);
+        assert_eq!(ask_again(&world, &outside, host, 8053), "c2");
+    }
+}
+
+#[test]
+fn other_connections_go_on() {
+    for [host, through] in [["192.0.2.1", "198.51.100.2"], ["fd00:2::1", "fd00:3::2"]] {
+        let world = World::new();
+        let [outside, beyond] = neighbours(&world);
+        let (c1, c2) = (world.container("c1"), world.container("c2"));
+        serve(&beyond, "udp", 8053);
+        let config = portmap(json!([udp(8053, 53)]));
+        let result = attach(&c1, &portmap(json!([tcp(80, 80)])));
+        attach(&c2, &portmap(json!([udp(9053, 53)])));
+        serve(&c2, "udp", 53);
+        assert_eq!(ask_again(&world, &outside, through, 8053), "beyond");
+        assert_eq!(ask_again(&world, &outside, host, 9053), "c2");
+        let ids = || -> Vec<String> {
+            let family = if host.contains(':') { "ipv6" } else { "ipv4" };
+            let all = world.host(["conntrack", "-L", "-p", "udp", "-f", family, "-o", "id"]);
+            let of = |line: &str| line.split(" id=").nth(1).map(str::to_owned);
+            let mut ids: Vec<String> =
+                all.lines().filter(|line| line.contains("sport=40000")).filter_map(of).collect();
+            ids.sort();
+            ids
+        };
+        let before = ids();
+        assert_eq!(before.len(), 2);
+        c1.add("portmap", &chained(&config, &result));
+        assert_eq!(ids(), before, "after ADD");
+        c1.del("portmap", &config);
+        assert_eq!(ids(), before, "after DEL");
+    }
+}
