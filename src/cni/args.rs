@@ -14,6 +14,9 @@ pub struct Args<'a> {
     pub ip: Option<&'a str>,
     pub gateway: Option<&'a str>,
     pub mac: Option<&'a str>,
+    /// `K8S_POD_NAMESPACE` and `K8S_POD_NAME`: which pod the container is of. They come with `IgnoreUnknown`.
+    pub pod_namespace: Option<&'a str>,
+    pub pod_name: Option<&'a str>,
 }
 
 impl<'a> Args<'a> {
@@ -44,7 +47,13 @@ impl<'a> Args<'a> {
             return Err(invalid(format!("ARGS: unknown args {unknown:?}")));
         }
         let given = |key| last(key).filter(|value| !value.is_empty());
-        Ok(Self { ip: given("IP"), gateway: given("GATEWAY"), mac: given("MAC") })
+        Ok(Self {
+            ip: given("IP"),
+            gateway: given("GATEWAY"),
+            mac: given("MAC"),
+            pod_namespace: given("K8S_POD_NAMESPACE"),
+            pod_name: given("K8S_POD_NAME"),
+        })
     }
 }
 
@@ -57,6 +66,12 @@ mod tests {
         let args = Args::parse("IP=10.0.0.1;IP=10.0.0.2;MAC=").unwrap();
         assert_eq!(args, Args { ip: Some("10.0.0.2"), ..Args::default() });
         assert_eq!(Args::parse("").unwrap(), Args::default());
+    }
+
+    #[test]
+    fn pods_have_names() {
+        let args = Args::parse("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=db-0").unwrap();
+        assert_eq!((args.pod_namespace, args.pod_name), (Some("shop"), Some("db-0")));
     }
 
     #[test]

@@ -20,49 +20,81 @@ pub struct Allocated {
     pub gateway: IpAddr,
 }
 
-/// Reserves one address from each set: a requested one where there is one for the set, else the next free one.
+/// What an attachment asks for.
+pub struct Wish<'a> {
+    pub sets: &'a [RangeSet],
+    /// Addresses that it has to have.
+    pub requested: &'a [IpAddr],
+    /// By what it is known again (see [`store::identity`]), if it wants the addresses that it had last.
+    pub sticky: Option<u64>,
+    pub stale_on_boot: StaleOnBoot,
+}
+
+/// What becomes of reservations that an earlier boot of the host left behind, when they are in somebody's way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum StaleOnBoot {
+    Reclaim,
+    Keep,
+}
+
+/// Reserves one address from each set: a requested one where there is one for the set, else the one that the attachment
+/// had last if it is free, else the next free one.
 ///
 /// All or nothing: on an error what was reserved here, and only that, has been given back.
 pub fn allocate(
     locked: &mut Locked<'_>,
-    sets: &[RangeSet],
-    requested: &[IpAddr],
+    wish: &Wish<'_>,
     at: &Attachment,
 ) -> Result<Vec<Allocated>> {
-    let is_in_a_set = |ip: &IpAddr| sets.iter().any(|set| set.range_of(*ip).is_some());
-    if let Some(ip) = locked.held_by(at).into_iter().find(is_in_a_set) {
-        return Err(Error::internal(format!(
-            "cannot allocate an address: {ip} has been allocated to {}, duplicate allocation is not allowed",
-            at.container_id
-        )));
+    check_no_duplicate(locked, wish, at)?;
+    let mut reserved = Vec::with_capacity(wish.sets.len());
+    let result = allocate_from_each(locked, wish, at, &mut reserved);
+    if let (Ok(_), Some(identity)) = (&result, wish.sticky) {
+        let is_of_sets = |ip| wish.sets.iter().any(|set| set.range_of(ip).is_some());
+        locked.remember(identity, &reserved, is_of_sets);
     }
-    let mut reserved = Vec::with_capacity(sets.len());
-    let result = allocate_from_each(locked, sets, requested, at, &mut reserved);
     result.map_err(|error| {
-        let undone = reserved.into_iter().filter_map(|ip| locked.release_address(ip).err());
+        let undone = reserved.into_iter().filter_map(|ip| locked.release_address(ip, at).err());
         undone.fold(error, |error, undo| error.also(&undo))
     })
+}
+
+fn check_no_duplicate(locked: &mut Locked<'_>, wish: &Wish<'_>, at: &Attachment) -> Result<()> {
+    let is_in_a_set = |ip: &IpAddr| wish.sets.iter().any(|set| set.range_of(*ip).is_some());
+    let held = locked.held_by(at)?;
+    let Some(ip) = held.iter().copied().find(is_in_a_set) else { return Ok(()) };
+    // A container that is started again after a reboot without a DEL has nothing of its own in the way.
+    if wish.reclaims(locked, |ip| held.contains(&ip))? {
+        return check_no_duplicate(locked, wish, at);
+    }
+    Err(Error::internal(format!(
+        "cannot allocate an address: {ip} has been allocated to {}, duplicate allocation is not allowed",
+        at.container_id
+    )))
 }
 
 /// `reserved` also tells what to take back on an error.
 fn allocate_from_each(
     locked: &mut Locked<'_>,
-    sets: &[RangeSet],
-    requested: &[IpAddr],
+    wish: &Wish<'_>,
     at: &Attachment,
     reserved: &mut Vec<IpAddr>,
 ) -> Result<Vec<Allocated>> {
-    let mut pending = requested.to_vec();
-    let mut allocated = Vec::with_capacity(sets.len());
-    for (index, set) in sets.iter().enumerate() {
+    let mut pending = wish.requested.to_vec();
+    let remembered = wish.sticky.map(|identity| locked.recall(identity)).unwrap_or_default();
+    let mut allocated = Vec::with_capacity(wish.sets.len());
+    for (index, set) in wish.sets.iter().enumerate() {
         let wanted = pending.iter().position(|ip| set.range_of(*ip).is_some());
         let (ip, range) = match wanted.map(|position| pending.remove(position)) {
-            Some(ip) => reserve_requested(locked, set, ip, at),
-            None => reserve_next(locked, set, index, at),
+            Some(ip) => reserve_requested(locked, wish, set, ip, at),
+            None => reserve_any(locked, wish, (index, set), &remembered, at),
         }
         .map_err(|error| in_front(&format!("cannot allocate from range set {index}"), error))?;
         reserved.push(ip);
-        locked.set_last_reserved(index, ip)?;
+        // Who gets its old address again has not moved the round on: others would be given what was just given back.
+        if wanted.is_some() || !remembered.contains(&ip) {
+            locked.set_last_reserved(index, ip)?;
+        }
         let address = IpNet::new(ip, range.subnet.prefix_len())
             .map_err(|error| Error::internal(format!("cannot allocate {ip}: {error}")))?;
         allocated.push(Allocated { address, gateway: range.gateway });
@@ -77,6 +109,7 @@ fn allocate_from_each(
 
 fn reserve_requested<'a>(
     locked: &mut Locked<'_>,
+    wish: &Wish<'_>,
     set: &'a RangeSet,
     ip: IpAddr,
     at: &Attachment,
@@ -85,30 +118,101 @@ fn reserve_requested<'a>(
         .range_of(ip)
         .filter(|range| range.gateway != ip)
         .ok_or_else(|| Error::internal(format!("requested ip {ip} is subnet's gateway")))?;
-    if locked.reserve(ip, at)? {
+    if let Some(net) = range.excluding(ip) {
+        let msg = format!("requested ip {ip} is never given out: exclude has {net}");
+        return Err(Error::internal(msg));
+    }
+    if locked.reserve(ip, at)?
+        || wish.reclaims(locked, |stale| stale == ip)? && locked.reserve(ip, at)?
+    {
         return Ok((ip, range));
     }
     Err(Error::internal(format!("requested IP address {ip} is not available in range set {set}")))
 }
 
-fn reserve_next<'a>(
+fn reserve_any<'a>(
     locked: &mut Locked<'_>,
-    set: &'a RangeSet,
-    index: usize,
+    wish: &Wish<'_>,
+    (index, set): (usize, &'a RangeSet),
+    remembered: &[IpAddr],
     at: &Attachment,
 ) -> Result<(IpAddr, &'a Range)> {
-    for (ip, range) in set.candidates(locked.last_reserved(index)?) {
-        if locked.reserve(ip, at)? {
+    for ip in remembered.iter().copied().filter(|ip| set.gives(*ip)) {
+        if let Some(range) = set.range_of(ip)
+            && locked.reserve(ip, at)?
+        {
             return Ok((ip, range));
         }
     }
-    Err(exhausted(set))
+    let last_reserved = locked.last_reserved(index)?;
+    let reserve_next = |locked: &mut Locked<'_>| {
+        find_free(locked, set, last_reserved, |locked, ip| locked.reserve(ip, at))
+    };
+    if let Some(found) = reserve_next(locked)? {
+        return Ok(found);
+    }
+    // Before anybody is sent away.
+    let is_worth_it = locked.has_lost_count()? | wish.reclaims(locked, |ip| set.gives(ip))?;
+    let found = if is_worth_it { reserve_next(locked)? } else { None };
+    found.ok_or_else(|| exhausted(set))
 }
 
-/// Fails when a set has no address left. Looks at what is reserved, not at what is free.
-pub fn check_not_exhausted(locked: &Locked<'_>, set: &RangeSet) -> Result<()> {
-    let taken = locked.reserved().filter(|ip| set.gives(*ip)).count();
-    if (taken as u128) < set.size() { Ok(()) } else { Err(exhausted(set)) }
+/// The first free address of a set that `take` takes.
+fn find_free<'a>(
+    locked: &mut Locked<'_>,
+    set: &'a RangeSet,
+    last_reserved: Option<IpAddr>,
+    mut take: impl FnMut(&mut Locked<'_>, IpAddr) -> Result<bool>,
+) -> Result<Option<(IpAddr, &'a Range)>> {
+    for stretch in set.stretches(last_reserved) {
+        let mut from = Some(stretch.first);
+        while let Some(ip) = from.and_then(|ip| stretch.given_from(ip)) {
+            match locked.next_free(ip, stretch.last)? {
+                Some(free) if free == ip => {
+                    if take(locked, ip)? {
+                        return Ok(Some((ip, stretch.range)));
+                    }
+                    // Somebody does not mind the lock.
+                    from = stretch.behind(ip);
+                }
+                // It may be one that is never given out.
+                free => from = free,
+            }
+        }
+    }
+    Ok(None)
+}
+
+impl Wish<'_> {
+    /// Whether anything has been reclaimed.
+    fn reclaims(
+        &self,
+        locked: &mut Locked<'_>,
+        is_wanted: impl Fn(IpAddr) -> bool,
+    ) -> Result<bool> {
+        match self.stale_on_boot {
+            StaleOnBoot::Reclaim => locked.reclaim(is_wanted),
+            StaleOnBoot::Keep => Ok(false),
+        }
+    }
+}
+
+/// Fails when a set has no address for an ADD.
+pub fn check_not_exhausted(
+    locked: &mut Locked<'_>,
+    set: &RangeSet,
+    stale_on_boot: StaleOnBoot,
+) -> Result<()> {
+    let has_free = |locked: &mut Locked<'_>| -> Result<bool> {
+        Ok(find_free(locked, set, None, |locked, ip| locked.is_free(ip))?.is_some())
+    };
+    if has_free(locked)?
+        || locked.has_lost_count()? && has_free(locked)?
+        || stale_on_boot == StaleOnBoot::Reclaim && locked.can_reclaim(|ip| set.gives(ip))?
+    {
+        return Ok(());
+    }
+    Err(exhausted(set))
 }
 
 fn exhausted(set: &RangeSet) -> Error {
@@ -131,7 +235,11 @@ mod tests {
 
     fn sets(text: &str) -> Vec<RangeSet> {
         let json = Json::parse(text.as_bytes()).unwrap();
-        range::parse(&json.read::<Vec<_>>("ranges").unwrap()).unwrap()
+        range::parse(&json.read::<Vec<_>>("ranges").unwrap(), &[]).unwrap()
+    }
+
+    fn wish<'a>(sets: &'a [RangeSet], requested: &'a [IpAddr]) -> Wish<'a> {
+        Wish { sets, requested, sticky: None, stale_on_boot: StaleOnBoot::Reclaim }
     }
 
     /// ADD for a container; the addresses, or the message.
@@ -143,7 +251,7 @@ mod tests {
     ) -> Result<String, String> {
         let requested: Vec<IpAddr> = requested.iter().map(|ip| ip.parse().unwrap()).collect();
         let allocated =
-            dir.store().locked(|locked| allocate(locked, sets, &requested, &attachment(id)));
+            dir.store().locked(|locked| allocate(locked, &wish(sets, &requested), &attachment(id)));
         let addresses = allocated.map_err(|error| error.msg)?;
         Ok(addresses.iter().map(|it| it.address.to_string()).collect::<Vec<_>>().join(" "))
     }
@@ -216,7 +324,7 @@ mod tests {
         ];
         for (requested, expected) in cases {
             assert_eq!(add(&dir, &sets, requested, "c").unwrap_err(), expected);
-            let held = dir.store().locked(|locked| Ok(locked.held_by(&attachment("c")))).unwrap();
+            let held = dir.store().locked(|locked| locked.held_by(&attachment("c"))).unwrap();
             assert!(held.is_empty(), "{requested:?} left {held:?}");
         }
     }
@@ -265,7 +373,7 @@ mod tests {
             fs::create_dir(&path).unwrap();
             result.unwrap();
             let ip = "10.0.0.2".parse().unwrap();
-            allocate(locked, &sets, &[ip], &attachment("a"))
+            allocate(locked, &wish(&sets, &[ip]), &attachment("a"))
         });
         let error = result.unwrap_err();
         assert_eq!(error.msg, "cannot note 10.0.0.2 as the last reserved address");
@@ -294,7 +402,9 @@ mod tests {
         let dir = TempDir::new();
         let small = sets(r#"[[{"subnet":"10.0.0.0/30"}],[{"subnet":"fd00::/64"}]]"#);
         let check = |index: usize| {
-            let result = dir.store().locked(|locked| check_not_exhausted(locked, &small[index]));
+            let result = dir
+                .store()
+                .locked(|locked| check_not_exhausted(locked, &small[index], StaleOnBoot::Reclaim));
             result.map_err(|error| error.msg)
         };
         // Neither the gateway nor what is torn takes an address away.

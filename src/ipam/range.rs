@@ -2,7 +2,6 @@
 
 use std::fmt::{self, Display};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -21,6 +20,8 @@ pub struct RangeConf {
     pub range_end: Option<IpAddr>,
     #[serde(deserialize_with = "text::optional_ip")]
     pub gateway: Option<IpAddr>,
+    /// Addresses and prefixes that are never given out.
+    pub exclude: Vec<String>,
 }
 
 /// The addresses from `first` to `last`, both included, all of them in `subnet`.
@@ -31,6 +32,16 @@ pub struct Range {
     pub last: IpAddr,
     /// Never given to a container. It may lie anywhere, also outside of the subnet.
     pub gateway: IpAddr,
+    /// Never given to a container either.
+    excluded: Vec<IpNet>,
+}
+
+/// A piece of a range in which free addresses are looked for, both ends included.
+#[derive(Debug)]
+pub struct Stretch<'a> {
+    pub range: &'a Range,
+    pub first: IpAddr,
+    pub last: IpAddr,
 }
 
 /// A pool of which an attachment gets one address: ranges of one family that do not overlap, at least one.
@@ -38,14 +49,15 @@ pub struct Range {
 pub struct RangeSet(Vec<Range>);
 
 /// Checks range sets in the reference's order, so that the first of several mistakes is the one that it names
-/// (code 7).
-pub fn parse(configured: &[Vec<RangeConf>]) -> Result<Vec<RangeSet>> {
+/// (code 7). What is excluded from all of them need not be in any.
+pub fn parse(configured: &[Vec<RangeConf>], exclude: &[String]) -> Result<Vec<RangeSet>> {
     if configured.is_empty() {
         return Err(Error::config("no IP ranges specified"));
     }
     let mut sets: Vec<RangeSet> = Vec::with_capacity(configured.len());
+    let excluded = parse_excluded(exclude).map_err(Error::config)?;
     for (index, ranges) in configured.iter().enumerate() {
-        let set = RangeSet::new(ranges)
+        let set = RangeSet::new(ranges, &excluded)
             .map_err(|reason| Error::config(format!("invalid range set {index}: {reason}")))?;
         sets.push(set);
     }
@@ -62,13 +74,13 @@ pub fn parse(configured: &[Vec<RangeConf>]) -> Result<Vec<RangeSet>> {
 }
 
 impl RangeSet {
-    fn new(configured: &[RangeConf]) -> Result<Self, String> {
+    fn new(configured: &[RangeConf], excluded: &[IpNet]) -> Result<Self, String> {
         if configured.is_empty() {
             return Err("empty range set".into());
         }
         let mut ranges: Vec<Range> = Vec::with_capacity(configured.len());
         for conf in configured {
-            let range = Range::new(conf)?;
+            let range = Range::new(conf, excluded)?;
             if ranges.first().is_some_and(|first| first.is_ipv4() != range.is_ipv4()) {
                 return Err("mixed address families".into());
             }
@@ -91,52 +103,57 @@ impl RangeSet {
         self.0.iter().find(|range| range.contains(ip))
     }
 
-    /// Every address that can be given out, once, beginning behind the one given out last: an address that was
-    /// just given back is the last to be used again, since others may still know it as the old container.
-    pub fn candidates(
-        &self,
-        last_reserved: Option<IpAddr>,
-    ) -> impl Iterator<Item = (IpAddr, &Range)> {
-        let mut stretches: Vec<(&Range, RangeInclusive<u128>)> = Vec::new();
-        for range in &self.0 {
-            stretches.push((range, number(range.first)..=number(range.last)));
-        }
-        let mut skipped = 0;
+    /// Where to look for a free address, beginning behind the one given out last: an address that was just given back
+    /// is the last to be used again, since others may still know it as the old container.
+    pub fn stretches(&self, last_reserved: Option<IpAddr>) -> Vec<Stretch<'_>> {
+        let whole = |range| Stretch { range, first: range.first, last: range.last };
+        let mut stretches: Vec<Stretch<'_>> = self.0.iter().map(whole).collect();
         let last_reserved =
             last_reserved.and_then(|ip| Some((ip, self.0.iter().position(|it| it.contains(ip))?)));
         if let Some((last_reserved, index)) = last_reserved {
             // The range is walked in two parts: what comes after the last reserved address, and at the very end
             // what comes before it, and itself.
-            let range = &self.0[index];
             stretches.rotate_left(index);
-            stretches[0].1 = number(last_reserved)..=number(range.last);
-            stretches.push((range, number(range.first)..=number(last_reserved)));
-            skipped = 1;
+            let range = &self.0[index];
+            stretches.push(Stretch { range, first: range.first, last: last_reserved });
+            match next(last_reserved).filter(|ip| *ip <= range.last) {
+                Some(first) => stretches[0].first = first,
+                None => drop(stretches.remove(0)),
+            }
         }
-        let addresses = stretches
-            .into_iter()
-            .flat_map(|(range, numbers)| numbers.map(move |n| (range.address(n), range)));
-        addresses.skip(skipped).filter(|(ip, range)| range.gives(*ip))
+        stretches
     }
 
-    /// Whether the address is one of `candidates`.
+    /// Whether the address may be given out.
     pub fn gives(&self, ip: IpAddr) -> bool {
         self.range_of(ip).is_some_and(|range| range.gives(ip))
     }
+}
 
-    /// How many addresses can be given out.
-    pub fn size(&self) -> u128 {
-        let sizes = self.0.iter().map(|range| {
-            let between = number(range.last) - number(range.first);
-            // All of IPv6 is one more than the type can hold, which nobody will notice.
-            if range.contains(range.gateway) { between } else { between.saturating_add(1) }
-        });
-        sizes.fold(0, u128::saturating_add)
+impl Stretch<'_> {
+    /// The first address from this one on that may be given out.
+    pub fn given_from(&self, ip: IpAddr) -> Option<IpAddr> {
+        let mut ip = ip;
+        while ip <= self.last {
+            let behind = match self.range.excluding(ip) {
+                None if ip != self.range.gateway => return Some(ip),
+                None => next(ip),
+                Some(net) => next(net.broadcast()),
+            };
+            // At the end of all addresses there is no next one.
+            ip = behind?;
+        }
+        None
+    }
+
+    /// The address behind this one.
+    pub fn behind(&self, ip: IpAddr) -> Option<IpAddr> {
+        next(ip).filter(|ip| *ip <= self.last)
     }
 }
 
 impl Range {
-    fn new(conf: &RangeConf) -> Result<Self, String> {
+    fn new(conf: &RangeConf, excluded: &[IpNet]) -> Result<Self, String> {
         let subnet = parse_subnet(&conf.subnet)?;
         if subnet.prefix_len() > subnet.max_prefix_len() - 2 {
             return Err(format!("Network {subnet} too small to allocate from"));
@@ -173,7 +190,14 @@ impl Range {
                 not_in_network("Start", first)
             ));
         }
-        Ok(Self { subnet, first, last, gateway: conf.gateway.unwrap_or(behind_network) })
+        let own = parse_excluded(&conf.exclude)?;
+        if let Some(stray) = own.iter().find(|net| !subnet.contains(*net)) {
+            return Err(format!("exclude {stray} not in network {subnet}"));
+        }
+        let of_all = excluded.iter().filter(|net| net.addr().is_ipv4() == first.is_ipv4());
+        let excluded = own.iter().chain(of_all).copied().collect();
+        let gateway = conf.gateway.unwrap_or(behind_network);
+        Ok(Self { subnet, first, last, gateway, excluded })
     }
 
     pub fn contains(&self, ip: IpAddr) -> bool {
@@ -182,7 +206,12 @@ impl Range {
     }
 
     fn gives(&self, ip: IpAddr) -> bool {
-        self.contains(ip) && ip != self.gateway
+        self.contains(ip) && ip != self.gateway && self.excluding(ip).is_none()
+    }
+
+    /// What excludes an address.
+    pub fn excluding(&self, ip: IpAddr) -> Option<&IpNet> {
+        self.excluded.iter().find(|net| net.contains(&ip))
     }
 
     fn overlaps(&self, other: &Self) -> bool {
@@ -191,10 +220,6 @@ impl Range {
 
     fn is_ipv4(&self) -> bool {
         self.first.is_ipv4()
-    }
-
-    fn address(&self, number: u128) -> IpAddr {
-        address_of(&self.subnet, number)
     }
 }
 
@@ -207,6 +232,29 @@ fn parse_subnet(text: &str) -> Result<IpNet, String> {
         return Err("IPNet IP and Mask version mismatch".into());
     }
     text::parse_cidr(text)
+}
+
+/// Addresses and prefixes. A prefix is written as one, since with host bits it could be meant for an address.
+fn parse_excluded(texts: &[String]) -> Result<Vec<IpNet>, String> {
+    let parse = |text: &String| {
+        if !text.contains('/') {
+            return text::parse_ip(text).map(IpNet::from);
+        }
+        let net = text::parse_cidr(text)?;
+        if net.addr() == net.network() {
+            return Ok(net);
+        }
+        Err(format!("{text} has host bits set: it is either {} or {}", net.addr(), net.trunc()))
+    };
+    let named = |text| parse(text).map_err(|reason| format!("exclude: {reason}"));
+    texts.iter().map(named).collect()
+}
+
+fn next(ip: IpAddr) -> Option<IpAddr> {
+    match ip {
+        IpAddr::V4(ip) => ip.to_bits().checked_add(1).map(|bits| Ipv4Addr::from_bits(bits).into()),
+        IpAddr::V6(ip) => ip.to_bits().checked_add(1).map(|bits| Ipv6Addr::from_bits(bits).into()),
+    }
 }
 
 fn number(ip: IpAddr) -> u128 {
@@ -253,7 +301,7 @@ mod tests {
     /// Range sets, written as in a configuration.
     fn sets(text: &str) -> Result<Vec<RangeSet>> {
         let json = Json::parse(text.as_bytes())?;
-        parse(&json.read::<Vec<Vec<RangeConf>>>("ranges")?)
+        parse(&json.read::<Vec<Vec<RangeConf>>>("ranges")?, &[])
     }
 
     fn ip(text: &str) -> IpAddr {
@@ -261,44 +309,55 @@ mod tests {
     }
 
     fn addresses(set: &RangeSet, last_reserved: Option<&str>, count: usize) -> Vec<String> {
-        let candidates = set.candidates(last_reserved.map(ip));
-        candidates.take(count).map(|(ip, _)| ip.to_string()).collect()
+        candidates(set, last_reserved.map(ip)).take(count).map(|ip| ip.to_string()).collect()
+    }
+
+    /// The addresses in the order in which they are given out when none is taken.
+    fn candidates(set: &RangeSet, last_reserved: Option<IpAddr>) -> impl Iterator<Item = IpAddr> {
+        set.stretches(last_reserved).into_iter().flat_map(|stretch| {
+            std::iter::successors(stretch.given_from(stretch.first), move |ip| {
+                stretch.given_from(stretch.behind(*ip)?)
+            })
+        })
     }
 
     #[test]
     fn what_is_left_out_is_filled_in() {
         let cases = [
-            (r#"[[{"subnet":"10.1.0.0/16"}]]"#, "10.1.0.1-10.1.255.254", "10.1.0.1", 65_533),
-            (r#"[[{"subnet":"10.1.0.0/30"}]]"#, "10.1.0.1-10.1.0.2", "10.1.0.1", 1),
-            (r#"[[{"subnet":"fd00::/126","gateway":""}]]"#, "fd00::1-fd00::3", "fd00::1", 2),
+            (r#"[[{"subnet":"10.1.0.0/16"}]]"#, "10.1.0.1-10.1.255.254", "10.1.0.1", Some(65_533)),
+            (r#"[[{"subnet":"10.1.0.0/30"}]]"#, "10.1.0.1-10.1.0.2", "10.1.0.1", Some(1)),
+            (r#"[[{"subnet":"fd00::/126","gateway":""}]]"#, "fd00::1-fd00::3", "fd00::1", Some(2)),
             (
                 r#"[[{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.0","rangeEnd":"10.1.0.255"}]]"#,
                 "10.1.0.0-10.1.0.255",
                 "10.1.0.1",
-                255,
+                Some(255),
             ),
             (
                 r#"[[{"subnet":"10.1.0.0/24","rangeStart":"::ffff:10.1.0.9","gateway":"fd00::1"}]]"#,
                 "10.1.0.9-10.1.0.254",
                 "fd00::1",
-                246,
+                Some(246),
             ),
             (
                 r#"[[{"subnet":"10.1.0.0/24","rangeEnd":"10.1.0.9"},{"subnet":"10.2.0.0/30"}]]"#,
                 "10.1.0.1-10.1.0.9,10.2.0.1-10.2.0.2",
                 "10.1.0.1",
-                9,
+                Some(9),
             ),
             (
                 r#"[[{"subnet":"::/0","rangeStart":"::","gateway":"10.0.0.1"}]]"#,
                 "::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
                 "10.0.0.1",
-                u128::MAX,
+                None,
             ),
         ];
         for (text, shown, gateway, size) in cases {
             let set = sets(text).unwrap().remove(0);
-            assert_eq!((set.to_string().as_str(), set.size()), (shown, size), "{text}");
+            assert_eq!(set.to_string(), shown, "{text}");
+            if let Some(size) = size {
+                assert_eq!(candidates(&set, None).count(), size, "{text}");
+            }
             assert_eq!(set.0[0].gateway, ip(gateway), "{text}");
         }
     }
@@ -382,7 +441,6 @@ mod tests {
         assert_eq!(addresses(&set, None, 9), all);
         assert_eq!(addresses(&set, Some("10.0.0.4"), 2), ["10.0.1.2", "10.0.1.3"]);
         assert_eq!(addresses(&set, Some("10.0.1.3"), 9), all);
-        assert_eq!(set.size(), 5);
         assert!(set.gives(ip("10.0.1.2")) && !set.gives(ip("10.0.1.1")) && !set.gives(ip("::1")));
     }
 
@@ -391,7 +449,6 @@ mod tests {
         let set = sets(r#"[[{"subnet":"fd00::/64"}]]"#).unwrap().remove(0);
         assert_eq!(addresses(&set, None, 2), ["fd00::2", "fd00::3"]);
         assert_eq!(addresses(&set, Some("fd00::ffff:ffff:ffff:ffff"), 1), ["fd00::2"]);
-        assert_eq!(set.size(), u128::from(u64::MAX) - 1);
         let set = sets(r#"[[{"subnet":"::/0"}]]"#).unwrap().remove(0);
         assert_eq!(addresses(&set, Some("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), 1), ["::2"]);
     }

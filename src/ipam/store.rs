@@ -9,24 +9,53 @@
 //! last_reserved_ip.N      the address that was given out last from the N-th range set
 //! .cnibox-aside           what is being written; there only while the lock is held, or after a crash
 //! ```
+//!
+//! Truth is in these files. Beside the directories of the networks, where the reference never looks, lies what only
+//! makes us fast, and may be removed or restored or damaged at any time:
+//!
+//! ```text
+//! DATADIR/.cnibox/NETWORK           the index
+//! DATADIR/.cnibox/NETWORK~sticky    the addresses that containers had last, for those who want them again
+//! ```
+//!
+//! Who changes the directory while he has the lock, or without it while we do not have it, is always noticed. Who
+//! removes a file without the lock, in the microseconds between our own change and the note of it in the index, is
+//! noticed when that address is asked for, and before a range is called exhausted; who adds one then keeps it from
+//! being given to another, but a DEL may not find it before the next change by somebody else. Who writes into an
+//! existing file changes no directory: the owner that the index knows is compared with the file before anything is done
+//! to it, and a new owner is found when the index is next made.
 
+mod boot;
+mod digest;
+mod directory;
+#[cfg(test)]
+mod disposable;
 mod files;
+mod index;
+mod known;
+mod lock;
+mod locked;
 mod owner;
+#[cfg(test)]
+mod properties;
+mod sticky;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
-use crate::cni::text;
 use crate::error::{Code, Error, Result};
-use crate::names::{Attachment, NetworkName};
+use crate::names::NetworkName;
 
-use owner::{Kept, Owner};
+use index::IndexPath;
+use lock::Patience;
+pub use locked::Locked;
+use sticky::Sticky;
+pub use sticky::identity;
 
 const LOCK: &str = "lock";
 
@@ -37,54 +66,43 @@ const LOCK: &str = "lock";
 /// remove it with the attachment that it names.
 const ASIDE: &str = ".cnibox-aside";
 
-/// The reservations of one network. Nothing is read or changed but under its lock.
-pub struct Store {
+/// Where everything of a network is, and when.
+struct Place {
     dir: PathBuf,
-    lock: fd_lock::RwLock<File>,
+    index: IndexPath,
+    sticky: Sticky,
+    /// None when it cannot be found out: then there is no index.
+    boot: Option<u64>,
 }
 
-/// Having a `Locked` is proof that nobody else touches the store.
-///
-/// What it knows was read when the lock was taken; this is where an index takes over from reading every file.
-pub struct Locked<'a> {
-    dir: &'a Path,
-    reservations: BTreeMap<IpAddr, Owner>,
-    has_aside: bool,
+/// The reservations of one network. Nothing is read or changed but under its lock.
+pub struct Store {
+    place: Place,
+    lock: File,
+    if_missing: IfMissing,
+}
+
+#[derive(Clone, Copy)]
+enum IfMissing {
+    Create,
+    LeaveAlone,
 }
 
 impl Store {
     /// For ADD: what is missing is created.
     pub fn open(data_dir: &Path, network: &NetworkName) -> Result<Self> {
-        let dir = data_dir.join(&**network);
-        let lock = match files::open_or_create(&dir.join(LOCK)) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                files::create_dirs(&dir).map_err(failed("create directory", &dir))?;
-                files::open_or_create(&dir.join(LOCK))
-            }
-            opened => opened,
-        };
-        Self::with_lock(dir, lock)
+        let mut place = Place::new(data_dir, network);
+        let lock = place.open_or_create_lock()?;
+        place.boot = boot::id();
+        Ok(Self { place, lock, if_missing: IfMissing::Create })
     }
 
     /// For every other verb: where there is no store nothing is reserved, and nothing is created.
     pub fn open_if_exists(data_dir: &Path, network: &NetworkName) -> Result<Option<Self>> {
-        let dir = data_dir.join(&**network);
-        let lock = match files::open(&dir.join(LOCK)) {
-            Err(error) if is_missing(&error) => {
-                let has_reservations = match files::addresses_in(&dir, LOCK) {
-                    Ok((addresses, _)) => !addresses.is_empty(),
-                    Err(error) if is_missing(&error) => false,
-                    Err(error) => return Err(failed("read directory", &dir)(error)),
-                };
-                if !has_reservations {
-                    return Ok(None);
-                }
-                // A backup without empty files was restored. Whoever comes next must find the same lock.
-                files::open_or_create(&dir.join(LOCK))
-            }
-            opened => opened,
-        };
-        Self::with_lock(dir, lock).map(Some)
+        let mut place = Place::new(data_dir, network);
+        let Some(lock) = place.open_lock_if_needed()? else { return Ok(None) };
+        place.boot = boot::id();
+        Ok(Some(Self { place, lock, if_missing: IfMissing::LeaveAlone }))
     }
 
     /// For STATUS: fails when `open` would, or when nothing could be written then; creates nothing.
@@ -109,202 +127,93 @@ impl Store {
         Ok(())
     }
 
-    fn with_lock(dir: PathBuf, lock: io::Result<File>) -> Result<Self> {
-        let lock = lock.map_err(failed("open", dir.join(LOCK)))?;
-        Ok(Self { dir, lock: fd_lock::RwLock::new(lock) })
-    }
-
-    /// Waits until nobody else has the lock, and keeps it until `f` returns.
-    pub fn locked<T>(&mut self, f: impl FnOnce(&mut Locked<'_>) -> Result<T>) -> Result<T> {
-        let _guard = files::lock(&mut self.lock).map_err(failed("lock", self.dir.join(LOCK)))?;
-        f(&mut Locked::read(&self.dir)?)
-    }
-}
-
-impl<'a> Locked<'a> {
-    fn read(dir: &'a Path) -> Result<Self> {
-        let (addresses, has_aside) =
-            files::addresses_in(dir, ASIDE).map_err(failed("read directory", dir))?;
-        let mut reservations = BTreeMap::new();
-        for ip in addresses {
-            let path = dir.join(ip.to_string());
-            let owner = match files::read(&path) {
-                Ok(content) => Owner::parse(&content),
-                // Somebody does not mind the lock.
-                Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                Err(error) if error.kind() == ErrorKind::IsADirectory => Owner::Directory,
-                Err(error) => Owner::Unreadable(failed("read", path)(error)),
+    /// Waits until nobody else has the lock, and keeps it until `f` has returned.
+    pub fn locked<T>(self, f: impl FnOnce(&mut Locked<'_>) -> Result<T>) -> Result<T> {
+        let Self { place, mut lock, if_missing } = self;
+        let path = place.dir.join(LOCK);
+        let patience = Patience::new(lock::WAIT_MAX);
+        // Whoever removed the directory while we waited has left us the lock of nothing.
+        let has_lock = loop {
+            lock = lock::take(lock, &path, &patience)?;
+            if files::is_at(&lock, &path).map_err(failed("look at", &path))? {
+                break true;
+            }
+            lock = match if_missing {
+                IfMissing::Create => place.open_or_create_lock()?,
+                IfMissing::LeaveAlone => match place.open_lock_if_needed()? {
+                    Some(lock) => lock,
+                    None => break false,
+                },
             };
-            reservations.insert(ip, owner);
-        }
-        Ok(Self { dir, reservations, has_aside })
-    }
-
-    /// The addresses that cannot be reserved, in their order.
-    pub fn reserved(&self) -> impl Iterator<Item = IpAddr> {
-        let taken = self.reservations.iter().filter(|(_, owner)| !matches!(owner, Owner::Torn));
-        taken.map(|(ip, _)| *ip)
-    }
-
-    /// The addresses of an attachment: those in its name, else those that an old release of the reference left in
-    /// the name of its container.
-    pub fn held_by(&self, at: &Attachment) -> Vec<IpAddr> {
-        let of = |owner: &str| {
-            let found = self.reservations.iter().filter(|(_, it)| it.is(owner));
-            found.map(|(ip, _)| *ip).collect::<Vec<_>>()
+            patience.check(&path)?;
         };
-        match of(&owner::content(at)) {
-            none if none.is_empty() => of(&at.container_id),
-            held => held,
+        if !has_lock {
+            return f(&mut Locked::of_nothing(&place));
         }
-    }
-
-    /// Takes an address; false when somebody has it.
-    pub fn reserve(&mut self, ip: IpAddr, at: &Attachment) -> Result<bool> {
-        let is_torn = match self.reservations.get(&ip) {
-            None => false,
-            Some(Owner::Torn) => true,
-            Some(_) => return Ok(false),
-        };
-        let content = owner::content(at);
-        let target = self.dir.join(ip.to_string());
-        let placed = self.write_aside(&content).and_then(|aside| {
-            if is_torn {
-                files::rename(&aside, &target).map(|()| true)
-            } else {
-                put_in_place(&aside, &target, files::link)
-            }
-            .map_err(failed("write", &target))
-        });
-        let error = match (placed, self.remove_left_over()) {
-            (Ok(is_placed), Ok(())) => {
-                if is_placed {
-                    self.reservations.insert(ip, Owner::Text(content));
-                }
-                return Ok(is_placed);
-            }
-            (Ok(false), Err(error)) | (Err(error), Ok(())) => error,
-            (Ok(true), Err(error)) => {
-                match self.release_address(ip).and_then(|()| self.remove_left_over()) {
-                    Ok(()) => error,
-                    Err(undo) => error.also(&undo),
-                }
-            }
-            (Err(error), Err(undo)) => error.also(&undo),
-        };
-        Err(error.context(format_args!("cannot reserve {ip}")))
-    }
-
-    /// Gives back what `held_by` lists, as far as it can, and reports what it cannot.
-    pub fn release(&mut self, at: &Attachment) -> Result<()> {
-        let held = self.held_by(at);
-        // One that cannot be read may be the attachment's too.
-        let errors = self.unreadable().collect();
-        self.release_all(held, errors)
-    }
-
-    /// Gives back whatever belongs to none of these attachments.
-    pub fn keep_only(&mut self, keep: &[Attachment]) -> Result<()> {
-        let kept = Kept::new(keep);
-        let stale = self.reservations.iter().filter(|(_, owner)| kept.lets_go(owner));
-        let stale = stale.map(|(ip, _)| *ip).collect();
-        let errors = self.unreadable().collect();
-        self.release_all(stale, errors)
-    }
-
-    /// Gives back one address, whoever has it.
-    pub fn release_address(&mut self, ip: IpAddr) -> Result<()> {
-        let path = self.dir.join(ip.to_string());
-        files::remove(&path).map_err(failed("remove", path))?;
-        self.reservations.remove(&ip);
-        Ok(())
-    }
-
-    /// The address that was given out last from a range set; one that cannot be read as an address is none.
-    pub fn last_reserved(&self, set_index: usize) -> Result<Option<IpAddr>> {
-        let path = self.last_reserved_path(set_index);
-        match files::read(&path) {
-            Ok(content) => Ok(text::parse_ip(String::from_utf8_lossy(&content).trim()).ok()),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed("read", path)(error)),
-        }
-    }
-
-    pub fn set_last_reserved(&mut self, set_index: usize, ip: IpAddr) -> Result<()> {
-        let target = self.last_reserved_path(set_index);
-        let written = self
-            .write_aside(&ip.to_string())
-            .and_then(|aside| files::rename(&aside, &target).map_err(failed("write", target)));
-        let Err(error) = written else {
-            self.has_aside = false;
-            return Ok(());
-        };
-        let error = match self.remove_left_over() {
-            Ok(()) => error,
-            Err(undo) => error.also(&undo),
-        };
-        Err(error.context(format_args!("cannot note {ip} as the last reserved address")))
-    }
-
-    fn last_reserved_path(&self, set_index: usize) -> PathBuf {
-        self.dir.join(format!("last_reserved_ip.{set_index}"))
-    }
-
-    /// A left-over of a crash may be another name of a live reservation: it is removed, and never opened for writing.
-    fn write_aside(&mut self, content: &str) -> Result<PathBuf> {
-        self.remove_left_over()?;
-        self.has_aside = true;
-        let aside = self.dir.join(ASIDE);
-        files::write_new(&aside, content).map_err(failed("write", &aside))?;
-        Ok(aside)
-    }
-
-    fn remove_left_over(&mut self) -> Result<()> {
-        if self.has_aside {
-            let aside = self.dir.join(ASIDE);
-            files::remove(&aside).map_err(failed("remove", aside))?;
-            self.has_aside = false;
-        }
-        Ok(())
-    }
-
-    /// Fails when there is a reservation of which it cannot be told whose it is.
-    pub fn all_readable(&self) -> Result<()> {
-        self.unreadable().next().map_or(Ok(()), Err)
-    }
-
-    fn unreadable(&self) -> impl Iterator<Item = Error> {
-        self.reservations.values().filter_map(|owner| match owner {
-            Owner::Unreadable(error) => Some(error.clone()),
-            _ => None,
-        })
-    }
-
-    fn release_all(&mut self, addresses: Vec<IpAddr>, mut errors: Vec<Error>) -> Result<()> {
-        for ip in addresses {
-            errors.extend(self.release_address(ip).err());
-        }
-        errors.extend(self.remove_left_over().err());
-        errors.into_iter().reduce(|first, error| first.also(&error)).map_or(Ok(()), Err)
+        let mut locked = Locked::new(&place)?;
+        let result = f(&mut locked);
+        locked.finish();
+        result
     }
 }
 
-/// Gives `aside` the name `target`, or finds that somebody has it.
-fn put_in_place(
-    aside: &Path,
-    target: &Path,
-    link: impl FnOnce(&Path, &Path) -> io::Result<bool>,
-) -> io::Result<bool> {
-    match link(aside, target) {
-        // Some file systems (vfat, and what is mounted through FUSE) have no links. Then the lock alone keeps others
-        // away.
-        Err(error)
-            if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) =>
-        {
-            Ok(files::is_absent(target)? && files::rename(aside, target).map(|()| true)?)
+impl Place {
+    fn new(data_dir: &Path, network: &NetworkName) -> Self {
+        // No name of a network begins with a dot or has a tilde in it.
+        let own = data_dir.join(".cnibox");
+        let sticky = format!("{network}~sticky");
+        Self {
+            dir: data_dir.join(&**network),
+            index: IndexPath { path: own.join(&**network), aside: own.join(format!(".{network}")) },
+            sticky: Sticky { path: own.join(&sticky), aside: own.join(format!(".{sticky}")) },
+            boot: None,
         }
-        linked => linked,
     }
+
+    fn open_or_create_lock(&self) -> Result<File> {
+        let path = self.dir.join(LOCK);
+        let opened = match files::open_or_create(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                files::create_dirs(&self.dir).map_err(failed("create directory", &self.dir))?;
+                files::open_or_create(&path)
+            }
+            opened => opened,
+        };
+        opened.map_err(failed("open", path))
+    }
+
+    /// None where nothing can be reserved.
+    fn open_lock_if_needed(&self) -> Result<Option<File>> {
+        let path = self.dir.join(LOCK);
+        let opened = match files::open(&path) {
+            Err(error) if is_missing(&error) => {
+                let has_reservations = match files::addresses_in(&self.dir, LOCK) {
+                    Ok((addresses, _)) => !addresses.is_empty(),
+                    Err(error) if is_missing(&error) => false,
+                    Err(error) => return Err(failed("read directory", &self.dir)(error)),
+                };
+                if !has_reservations {
+                    return Ok(None);
+                }
+                // A backup without empty files was restored. Whoever comes next must find the same lock.
+                files::open_or_create(&path)
+            }
+            opened => opened,
+        };
+        opened.map(Some).map_err(failed("open", path))
+    }
+}
+
+/// An address as a number, of which IPv4 and IPv6 have different ones.
+fn number_of(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(ip) => ip.to_bits(),
+    }
+}
+
+fn address_of(number: u128) -> IpAddr {
+    Ipv6Addr::from_bits(number).to_canonical()
 }
 
 /// Nothing is there, nor can it be, since something on the way to it is not a directory.

@@ -11,7 +11,10 @@
 //!     ],
 //!     "routes": [{ "dst": "0.0.0.0/0" }],
 //!     "resolvConf": "/etc/resolv.conf",
-//!     "dataDir": "/var/lib/cni/networks"
+//!     "dataDir": "/var/lib/cni/networks",
+//!     "exclude": ["10.1.0.53", "10.1.2.0/24", "fd00:1::/120"],
+//!     "sticky": true,
+//!     "staleOnBoot": "reclaim"
 //!   }
 //! }
 //! ```
@@ -21,9 +24,25 @@
 //! may also stand in `ipam` itself: they are the first set then. `runtimeConfig.ipRanges` goes before both. Addresses
 //! are asked for with `IP` in CNI_ARGS, `args.cni.ips` and `runtimeConfig.ips`, all of which count.
 //!
+//! Three keys are ours alone; the Go plugin, working on the same directory, does not mind them:
+//!
+//! - `exclude`: addresses and prefixes that are never given out, in `ipam` for all ranges or in one range. Who asks for
+//!   one gets an error that says so; who has one keeps it.
+//! - `sticky`: a container gets the addresses again that it had last, if they are free. What it is known by is its pod
+//!   (`K8S_POD_NAMESPACE` and `K8S_POD_NAME` in CNI_ARGS), else its id, with the name of the interface.
+//! - `staleOnBoot`: what an earlier boot of the host has reserved belongs to nobody any more. `"reclaim"` gives it back
+//!   when it is in the way: before a range set is called exhausted, when the same attachment comes again without a DEL,
+//!   when the address is asked for. `"keep"` never does; a `dataDir` that several hosts share needs it. Known are the
+//!   boots of reservations that cnibox has seen in them: what the Go plugin reserved is of the first boot in which we
+//!   find it. Clocks do not matter, the kernel's boot id does.
+//!
 //! Reservations are files in `dataDir/<network>`, the same as the Go plugin's. DEL removes those of the attachment and
 //! needs nothing but the name of the network and `dataDir`; GC removes those of all attachments that are not valid any
 //! more. `lock` and `last_reserved_ip.N` stay. STATUS fails when a range set has no address left.
+//!
+//! `dataDir/.cnibox` holds an index of every network, so that a call costs the same however many reservations there are,
+//! and the memory of sticky addresses. Whatever happens to it, it is made anew from the files; see `ipam/store.rs`. The
+//! lock of a network is waited for for 30 seconds; then the call fails with code 11 and says which process holds it.
 
 mod config;
 
@@ -36,7 +55,7 @@ use crate::cni::request::Request;
 use crate::cni::success::{Ip, Success};
 use crate::error::{Code, Error, Result};
 use crate::ipam::store::Store;
-use crate::ipam::{allocate, check_not_exhausted};
+use crate::ipam::{Wish, allocate, check_not_exhausted};
 use crate::names::Attachment;
 use crate::plugin::{Context, Ipam};
 
@@ -63,9 +82,14 @@ impl Ipam for HostLocal {
         let data_dir = self.data_dir()?;
         let config = Config::read(cx.request)?;
         let dns = config.dns()?;
-        let mut store = Store::open(data_dir, &cx.request.network)?;
-        let allocated =
-            store.locked(|locked| allocate(locked, &config.sets, &config.requested, at))?;
+        let wish = Wish {
+            sets: &config.sets,
+            requested: &config.requested,
+            sticky: config.identity(at, cx.request)?,
+            stale_on_boot: config.stale_on_boot,
+        };
+        let store = Store::open(data_dir, &cx.request.network)?;
+        let allocated = store.locked(|locked| allocate(locked, &wish, at))?;
         let ips = allocated
             .into_iter()
             .map(|it| Ip { address: it.address, gateway: Some(it.gateway), interface: None })
@@ -75,7 +99,7 @@ impl Ipam for HostLocal {
 
     fn del(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         match Store::open_if_exists(self.data_dir()?, &cx.request.network)? {
-            Some(mut store) => store.locked(|locked| locked.release(at)),
+            Some(store) => store.locked(|locked| locked.release(at)),
             None => Ok(()),
         }
     }
@@ -83,12 +107,12 @@ impl Ipam for HostLocal {
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         let data_dir = self.data_dir()?;
         let config = Config::read(cx.request)?;
-        let Some(mut store) = Store::open_if_exists(data_dir, &cx.request.network)? else {
+        let Some(store) = Store::open_if_exists(data_dir, &cx.request.network)? else {
             return Err(not_found(at));
         };
         let expected = addresses_in_prev_result(cx.request, at)?;
         store.locked(|locked| {
-            let held = locked.held_by(at);
+            let held = locked.held_by(at)?;
             let is_ours = |ip: &IpAddr| config.sets.iter().any(|set| set.range_of(*ip).is_some());
             let missing = expected.iter().find(|ip| is_ours(ip) && !held.contains(ip));
             if missing.is_none() && !held.is_empty() {
@@ -104,7 +128,7 @@ impl Ipam for HostLocal {
 
     fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
         match Store::open_if_exists(self.data_dir()?, &cx.request.network)? {
-            Some(mut store) => store.locked(|locked| locked.keep_only(keep)),
+            Some(store) => store.locked(|locked| locked.keep_only(keep)),
             None => Ok(()),
         }
     }
@@ -115,11 +139,12 @@ impl Ipam for HostLocal {
         let is_ready = || {
             config.dns()?;
             Store::check_usable(data_dir, &cx.request.network)?;
-            let Some(mut store) = Store::open_if_exists(data_dir, &cx.request.network)? else {
+            let Some(store) = Store::open_if_exists(data_dir, &cx.request.network)? else {
                 return Ok(());
             };
             store.locked(|locked| {
-                config.sets.iter().try_for_each(|set| check_not_exhausted(locked, set))
+                let check = |set| check_not_exhausted(locked, set, config.stale_on_boot);
+                config.sets.iter().try_for_each(check)
             })
         };
         is_ready().map_err(|error| Error { code: Code::NOT_AVAILABLE, ..error })

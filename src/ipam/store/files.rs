@@ -1,13 +1,12 @@
 //! The file operations of the store, each of which a test can make fail.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use fd_lock::{RwLock, RwLockWriteGuard};
-
+use super::digest::digest;
 use crate::fault;
 
 pub(super) fn create_dirs(path: &Path) -> io::Result<()> {
@@ -32,10 +31,15 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// Waits for the exclusive lock, which lasts as long as what is returned.
-pub(super) fn lock(lock: &mut RwLock<File>) -> io::Result<RwLockWriteGuard<'_, File>> {
+/// Whether a path still leads to a file that was opened by it.
+pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     fault::file_operation()?;
-    lock.write()
+    let ours = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(there) => Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino())),
+        Err(error) if super::is_missing(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Fails where nothing can be written, and writes nothing.
@@ -46,15 +50,77 @@ pub(super) fn probe_writing(path: &Path) -> io::Result<()> {
 
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     fault::file_operation()?;
-    fs::read(path)
+    read_all(&mut File::open(path)?)
 }
 
-/// Writes a file that is not there yet. On an error there may be one that is not complete.
-pub(super) fn write_new(path: &Path, content: &str) -> io::Result<()> {
+/// Nearly always one look: nothing that a plugin writes is longer than the buffer.
+fn read_all(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut content = vec![0; 512];
+    let length = file.read(&mut content)?;
+    content.truncate(length);
+    if length == 512 {
+        file.read_to_end(&mut content)?;
+    }
+    Ok(content)
+}
+
+/// Reads the beginning of a file, all of the buffer.
+pub(super) fn read_start(path: &Path, buffer: &mut [u8]) -> io::Result<()> {
+    fault::file_operation()?;
+    File::open(path)?.read_exact(buffer)
+}
+
+/// Like `read`, of what may be no file at all: a pipe would be waited for for ever.
+pub(super) fn read_any(path: &Path) -> io::Result<Vec<u8>> {
+    fault::file_operation()?;
+    if !fs::metadata(path)?.is_file() {
+        return Err(ErrorKind::IsADirectory.into());
+    }
+    read(path)
+}
+
+/// What a file holds, and its identity.
+pub(super) fn read_identified(path: &Path) -> io::Result<(Vec<u8>, u64)> {
+    fault::file_operation()?;
+    let mut file = File::open(path)?;
+    let identity = identity(&file)?;
+    Ok((read_all(&mut file)?, identity))
+}
+
+/// Writes a file that is not there yet, and gives its identity. On an error there may be one that is not complete.
+pub(super) fn write_new(path: &Path, content: &str) -> io::Result<u64> {
     fault::file_operation()?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     fault::file_operation()?;
-    file.write_all(content.as_bytes())
+    file.write_all(content.as_bytes())?;
+    identity(&file)
+}
+
+/// Writes into a file that is there, and is of use also when that is cut short; false when it is not there.
+pub(super) fn overwrite(path: &Path, content: &str) -> io::Result<bool> {
+    fault::file_operation()?;
+    let file = match OpenOptions::new().write(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        opened => opened?,
+    };
+    let length = content.len() as u64;
+    let is_shorter = file.metadata()?.len() > length;
+    fault::file_operation()?;
+    file.write_all_at(content.as_bytes(), 0)?;
+    if is_shorter {
+        fault::file_operation()?;
+        file.set_len(length)?;
+    }
+    Ok(true)
+}
+
+/// A number that another file, or this one written anew, does not have, also after a reboot. Times are compared for
+/// being the same, and not taken for times.
+fn identity(file: &File) -> io::Result<u64> {
+    let metadata = file.metadata()?;
+    let (seconds, nanoseconds) =
+        (metadata.mtime().to_le_bytes(), metadata.mtime_nsec().to_le_bytes());
+    Ok(digest(metadata.ino(), &[seconds, nanoseconds].concat()))
 }
 
 /// Whether there was anything to remove.
@@ -92,15 +158,24 @@ pub(super) fn is_absent(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Something in the directory that is called like an address.
+pub(super) struct Named {
+    pub(super) ip: IpAddr,
+    pub(super) is_file: bool,
+}
+
 /// What a directory holds: the addresses that are names of files, and whether `wanted` is there too.
-pub(super) fn addresses_in(dir: &Path, wanted: &str) -> io::Result<(Vec<IpAddr>, bool)> {
+pub(super) fn addresses_in(dir: &Path, wanted: &str) -> io::Result<(Vec<Named>, bool)> {
     fault::file_operation()?;
     let mut addresses = Vec::new();
     let mut has_wanted = false;
     for entry in fs::read_dir(dir)? {
-        let name = entry?.file_name();
+        let entry = entry?;
+        let name = entry.file_name();
         has_wanted |= name == wanted;
-        addresses.extend(name.to_str().and_then(address));
+        if let Some(ip) = name.to_str().and_then(address) {
+            addresses.push(Named { ip, is_file: entry.file_type()?.is_file() });
+        }
     }
     Ok((addresses, has_wanted))
 }
@@ -109,6 +184,78 @@ pub(super) fn addresses_in(dir: &Path, wanted: &str) -> io::Result<(Vec<IpAddr>,
 fn address(name: &str) -> Option<IpAddr> {
     let ip: IpAddr = name.parse().ok()?;
     (ip.to_canonical() == ip && ip.to_string() == name).then_some(ip)
+}
+
+/// Opens one of our own files to change it in place: nothing that is not a plain file, however it got there, and
+/// nothing that waits.
+pub(super) fn open_plain(path: &Path) -> io::Result<(File, u64)> {
+    fault::file_operation()?;
+    let metadata = fs::symlink_metadata(path)?;
+    if !metadata.is_file() {
+        return Err(ErrorKind::InvalidData.into());
+    }
+    fault::file_operation()?;
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    Ok((file, metadata.len()))
+}
+
+/// Writes one of our own files, whatever was there. Its directory is made if it is missing, and is only ours.
+pub(super) fn replace(path: &Path, aside: &Path, content: &[u8]) -> io::Result<File> {
+    make_private_dir(path.parent().unwrap_or(path))?;
+    clear(aside)?;
+    fault::file_operation()?;
+    let mut file =
+        OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(aside)?;
+    fault::file_operation()?;
+    let placed = file.write_all(content).and_then(|()| match rename(aside, path) {
+        Err(error) if error.kind() == ErrorKind::IsADirectory => {
+            clear(path)?;
+            rename(aside, path)
+        }
+        renamed => renamed,
+    });
+    match placed {
+        Ok(()) => Ok(file),
+        Err(error) => {
+            // Where this fails, too, the next one who writes here clears it away.
+            let _ = remove(aside);
+            Err(error)
+        }
+    }
+}
+
+/// A link to somewhere else is not followed: what is written there would be somebody else's.
+fn make_private_dir(dir: &Path) -> io::Result<()> {
+    fault::file_operation()?;
+    match fs::symlink_metadata(dir) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(ErrorKind::NotADirectory.into()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            DirBuilder::new().mode(0o700).create(dir)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes whatever lies where one of our own files belongs.
+fn clear(path: &Path) -> io::Result<()> {
+    match remove(path) {
+        Err(error) if error.kind() == ErrorKind::IsADirectory => {
+            fault::file_operation()?;
+            fs::remove_dir_all(path)
+        }
+        removed => removed.map(drop),
+    }
+}
+
+pub(super) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    fault::file_operation()?;
+    file.read_exact_at(buffer, offset)
+}
+
+pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    fault::file_operation()?;
+    file.write_all_at(bytes, offset)
 }
 
 #[cfg(test)]

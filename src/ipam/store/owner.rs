@@ -1,7 +1,6 @@
 //! Who a reservation belongs to: what its file says. Knows nothing of files.
 
-use std::collections::BTreeSet;
-
+use super::digest::digest;
 use crate::error::Error;
 use crate::names::{Attachment, ContainerId, IfName};
 
@@ -14,8 +13,8 @@ pub(super) enum Owner {
     Text(String),
     /// Nothing that anyone would write: the power failed before the content was on disk, so nobody has the address.
     Torn,
-    /// There is no file but a directory: nobody's reservation, and yet the address cannot be reserved.
-    Directory,
+    /// There is no file but a directory, or the like: nobody's reservation, and yet the address cannot be reserved.
+    NoFile,
     /// Somebody may have the address.
     Unreadable(Error),
 }
@@ -23,6 +22,11 @@ pub(super) enum Owner {
 /// What is in the file: both parts of the attachment, without a line break at the end.
 pub(super) fn content(at: &Attachment) -> String {
     format!("{}{LINE_BREAK}{}", at.container_id, at.ifname)
+}
+
+/// What an owner is found by, with or without an interface in its name.
+pub(super) fn digest_of(owner: &str) -> u64 {
+    digest(0, owner.as_bytes())
 }
 
 impl Owner {
@@ -38,23 +42,36 @@ impl Owner {
         }
     }
 
+    /// What the address is found by: the owner, and where there is none, itself.
+    pub(super) fn digest(&self, address: u128) -> u64 {
+        match self {
+            Self::Text(text) => digest_of(text),
+            Self::Torn | Self::NoFile | Self::Unreadable(_) => digest(1, &address.to_le_bytes()),
+        }
+    }
+
     pub(super) fn is(&self, expected: &str) -> bool {
         matches!(self, Self::Text(text) if text == expected)
     }
 }
 
-/// The attachments that GC keeps, in the form in which files name them.
-pub(super) struct Kept {
-    contents: BTreeSet<String>,
-    container_ids: BTreeSet<String>,
-}
+/// The attachments that GC keeps, by the digests of the forms in which files name them. Two names that have one digest
+/// would be kept together.
+pub(super) struct Kept(Vec<u64>);
 
 impl Kept {
     pub(super) fn new(keep: &[Attachment]) -> Self {
-        Self {
-            contents: keep.iter().map(content).collect(),
-            container_ids: keep.iter().map(|at| at.container_id.to_string()).collect(),
-        }
+        let mut digests: Vec<u64> = keep
+            .iter()
+            .flat_map(|at| [digest_of(&content(at)), digest_of(&at.container_id)])
+            .collect();
+        digests.sort_unstable();
+        Self(digests)
+    }
+
+    /// Whether an owner is one of them.
+    pub(super) fn has(&self, owner: u64) -> bool {
+        self.0.binary_search(&owner).is_ok()
     }
 
     /// Whether a reservation belongs to an attachment that is gone. What no CNI plugin can have written is left to
@@ -63,17 +80,16 @@ impl Kept {
         let text = match owner {
             Owner::Text(text) => text,
             Owner::Torn => return true,
-            Owner::Directory | Owner::Unreadable(_) => return false,
+            Owner::NoFile | Owner::Unreadable(_) => return false,
         };
-        match text.split_once(LINE_BREAK) {
+        let is_of_plugin = match text.split_once(LINE_BREAK) {
             Some((container_id, ifname)) => {
-                ContainerId::new(container_id).is_ok()
-                    && IfName::new(ifname).is_ok()
-                    && !self.contents.contains(text)
+                ContainerId::new(container_id).is_ok() && IfName::new(ifname).is_ok()
             }
             // Old releases of the reference wrote the container id alone.
-            None => ContainerId::new(text).is_ok() && !self.container_ids.contains(text),
-        }
+            None => ContainerId::new(text.as_str()).is_ok(),
+        };
+        is_of_plugin && !self.has(digest_of(text))
     }
 }
 

@@ -6,9 +6,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::names::{ContainerId, IfName};
-
+use super::locked::{Placed, put_in_place};
 use super::*;
+use crate::names::{Attachment, ContainerId, IfName};
 
 /// A data directory of its own, removed in the end.
 pub(crate) struct TempDir(PathBuf);
@@ -34,7 +34,7 @@ impl TempDir {
         Store::open(&self.0, &network()).unwrap()
     }
 
-    fn store_if_exists(&self) -> Option<Store> {
+    pub(crate) fn store_if_exists(&self) -> Option<Store> {
         Store::open_if_exists(&self.0, &network()).unwrap()
     }
 
@@ -181,10 +181,10 @@ fn without_links_the_lock_keeps_others_away() {
     for error in [ErrorKind::PermissionDenied, ErrorKind::Unsupported] {
         fs::write(&aside, "new").unwrap();
         let no_links = |_: &Path, _: &Path| Err(error.into());
-        assert!(put_in_place(&aside, &target, no_links).unwrap());
+        assert_eq!(put_in_place(&aside, &target, no_links).unwrap(), Placed::New);
         assert!(!aside.exists());
         fs::write(&aside, "newer").unwrap();
-        assert!(!put_in_place(&aside, &target, no_links).unwrap());
+        assert_eq!(put_in_place(&aside, &target, no_links).unwrap(), Placed::Not);
         assert_eq!(fs::read_to_string(&target).unwrap(), "new");
         fs::remove_file(&target).unwrap();
     }

@@ -11,7 +11,8 @@ use crate::cni::text;
 use crate::cni::version::Version;
 use crate::error::{Code, Error, Result};
 use crate::ipam::range::{self, RangeConf, RangeSet};
-use crate::ipam::resolv_conf;
+use crate::ipam::{StaleOnBoot, resolv_conf, store};
+use crate::names::Attachment;
 
 /// What ADD, CHECK and STATUS need, checked.
 pub(super) struct Config {
@@ -19,6 +20,8 @@ pub(super) struct Config {
     /// Without duplicates, in the order in which they were asked for.
     pub(super) requested: Vec<IpAddr>,
     pub(super) routes: Vec<Route>,
+    pub(super) stale_on_boot: StaleOnBoot,
+    is_sticky: bool,
     resolv_conf: String,
 }
 
@@ -44,6 +47,9 @@ struct IpamKeys {
     ranges: Vec<Vec<RangeConf>>,
     routes: Vec<Route>,
     resolv_conf: String,
+    exclude: Vec<String>,
+    sticky: bool,
+    stale_on_boot: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -80,10 +86,11 @@ impl Config {
         let mut ranges = runtime_config.ip_ranges;
         if !ipam.subnet.is_empty() {
             let IpamKeys { subnet, range_start, range_end, gateway, .. } = ipam;
-            ranges.push(vec![RangeConf { subnet, range_start, range_end, gateway }]);
+            let exclude = Vec::new(); // it is that of all sets
+            ranges.push(vec![RangeConf { subnet, range_start, range_end, gateway, exclude }]);
         }
         ranges.extend(ipam.ranges);
-        let sets = range::parse(&ranges)?;
+        let sets = range::parse(&ranges, &ipam.exclude)?;
         let v4_count = sets.iter().filter(|set| set.is_ipv4()).count();
         if request.version < Version::V0_3_0 && (v4_count > 1 || sets.len() - v4_count > 1) {
             return Err(Error::config(format!(
@@ -91,13 +98,45 @@ impl Config {
                 request.version
             )));
         }
-        Ok(Self { sets, requested, routes: ipam.routes, resolv_conf: ipam.resolv_conf })
+        Ok(Self {
+            sets,
+            requested,
+            routes: ipam.routes,
+            stale_on_boot: parse_stale_on_boot(&ipam.stale_on_boot)?,
+            is_sticky: ipam.sticky,
+            resolv_conf: ipam.resolv_conf,
+        })
+    }
+
+    /// By what a container is known again, if it wants to be: its pod, which has a name of its own and containers that
+    /// come and go; else its id.
+    pub(super) fn identity(&self, at: &Attachment, request: &Request) -> Result<Option<u64>> {
+        if !self.is_sticky {
+            return Ok(None);
+        }
+        let args = Args::parse(&request.args)?;
+        let of = match (args.pod_namespace, args.pod_name) {
+            (Some(namespace), Some(name)) => format!("{namespace}/{name}"),
+            _ => at.container_id.to_string(),
+        };
+        Ok(Some(store::identity(&of, &at.ifname)))
     }
 
     pub(super) fn dns(&self) -> Result<Dns> {
         match self.resolv_conf.as_str() {
             "" => Ok(Dns::default()),
             path => resolv_conf::read(path),
+        }
+    }
+}
+
+fn parse_stale_on_boot(text: &str) -> Result<StaleOnBoot> {
+    match text {
+        "" | "reclaim" => Ok(StaleOnBoot::Reclaim),
+        "keep" => Ok(StaleOnBoot::Keep),
+        other => {
+            let msg = format!(r#"staleOnBoot must be "reclaim" or "keep", not {other:?}"#);
+            Err(Error::config(msg))
         }
     }
 }

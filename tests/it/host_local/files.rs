@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::Net;
+use crate::world::call::Running;
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
@@ -166,14 +167,8 @@ fn a_last_address_that_makes_no_sense_is_ignored() {
 /// How long a started plugin may take to get to the lock.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-#[test]
-fn who_holds_the_lock_file_is_waited_for() {
-    let net = Net::new(json!({"subnet": "10.1.0.0/24"}));
-    net.write("lock", "");
-    let lock_path = net.bare.network("net").join("lock");
-    // The standard library locks with flock(2), like the reference.
-    let lock = File::open(&lock_path).unwrap();
-    lock.lock().unwrap();
+/// An ADD that has come to the lock, which somebody else has.
+fn started_waiting(net: &Net, lock_path: &Path) -> Running {
     let running = net.call("ADD", "abc").start();
     let fds = format!("/proc/{}/fd", running.pid());
     let has_lock_open = || {
@@ -185,10 +180,53 @@ fn who_holds_the_lock_file_is_waited_for() {
         assert!(Instant::now() < deadline, "the lock file is never opened");
         std::thread::yield_now();
     }
+    running
+}
+
+#[test]
+fn who_holds_the_lock_file_is_waited_for() {
+    let net = Net::new(json!({"subnet": "10.1.0.0/24"}));
+    net.write("lock", "");
+    let lock_path = net.bare.network("net").join("lock");
+    // The standard library locks with flock(2), like the reference.
+    let lock = File::open(&lock_path).unwrap();
+    lock.lock().unwrap();
+    let running = started_waiting(&net, &lock_path);
     assert_eq!(net.taken(), [""; 0], "nothing happens while another holds the lock");
     lock.unlock().unwrap();
     running.finish().success();
     assert_eq!(net.taken(), ["10.1.0.2"]);
+}
+
+#[test]
+fn a_directory_that_is_removed_meanwhile_is_made_again() {
+    let net = Net::new(json!({"subnet": "10.1.0.0/24"}));
+    net.write("lock", "");
+    let lock_path = net.bare.network("net").join("lock");
+    let lock = File::open(&lock_path).unwrap();
+    lock.lock().unwrap();
+    let running = started_waiting(&net, &lock_path);
+    fs::remove_dir_all(net.bare.scratch.file("networks")).unwrap();
+    lock.unlock().unwrap();
+    running.finish().success();
+    assert_eq!(net.taken(), ["10.1.0.2"]);
+    assert!(net.has("lock"));
+}
+
+#[test]
+fn who_holds_the_lock_for_too_long_is_named() {
+    let net = Net::new(json!({"subnet": "10.1.0.0/24"}));
+    net.write("lock", "");
+    let lock = File::open(net.bare.network("net").join("lock")).unwrap();
+    lock.lock().unwrap();
+    let start = Instant::now();
+    let holder = format!("process {} (", std::process::id());
+    let error = net.run("ADD", "abc").fails(11, &[&holder, " s ago, holds it"]);
+    assert!(error.msg.starts_with("cannot lock ") && error.msg.contains("/lock within 30 s: "));
+    assert!(start.elapsed() >= Duration::from_secs(30));
+    assert_eq!(net.taken(), [""; 0]);
+    lock.unlock().unwrap();
+    net.add("abc");
 }
 
 #[test]

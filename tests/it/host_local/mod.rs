@@ -1,6 +1,8 @@
 //! `host-local`: addresses from ranges, remembered as files. It touches no network, so it needs no world.
 
 mod files;
+mod killed;
+mod options;
 mod ranges;
 mod requests;
 mod results;

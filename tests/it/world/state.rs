@@ -19,6 +19,10 @@ const SETTINGS: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwardin
 /// Where plugins keep files.
 const STATE_DIRS: [&str; 2] = ["/var/lib", "/run/cni"];
 
+/// What makes host-local fast beside the directories of the networks. It is no state: it says nothing that they do not
+/// say, it is made anew when it is lost, and the reference has none.
+const INDEX_DIR: &str = "/var/lib/cni/networks/.cnibox";
+
 #[derive(Clone, PartialEq, Eq)]
 pub struct State(Vec<String>);
 
@@ -188,6 +192,9 @@ fn files(world: &World, dir: &Path, lines: &mut Vec<String>) {
     for entry in entries {
         let entry = entry.unwrap();
         let path = dir.join(entry.file_name());
+        if path == Path::new(INDEX_DIR) {
+            continue;
+        }
         let meta = entry.metadata().unwrap();
         let mode = meta.permissions().mode() & 0o7777;
         if meta.is_dir() {

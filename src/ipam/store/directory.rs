@@ -1,0 +1,125 @@
+//! The directory of a network as a whole: whether anybody has added or removed anything since we looked last.
+
+use std::fs::{File, FileTimes, Metadata};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::digest::digest;
+use super::files;
+use crate::fault;
+
+const MICROSECONDS: u64 = 1_000_000;
+
+/// What is the same only as long as nothing in a directory has been added, removed or renamed.
+///
+/// The time of its last modification is one that we set: the kernel's clock moves in ticks of some milliseconds, and
+/// two changes in one tick would look like one. The time of the last change of the inode nobody can set, so whoever
+/// restores a directory with its times from a backup is seen, too. Times are compared for being the same, and never
+/// taken for times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct DirState(pub(super) [u64; 6]);
+
+pub(super) struct Directory(File);
+
+impl Directory {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        files::open(path).map(Self)
+    }
+
+    pub(super) fn state(&self) -> io::Result<DirState> {
+        fault::file_operation()?;
+        Ok(DirState::of(&self.0.metadata()?))
+    }
+
+    /// Gives the directory a state that it never had.
+    pub(super) fn stamp(&self, last: &DirState) -> io::Result<DirState> {
+        fault::file_operation()?;
+        let modified = new_time(last);
+        self.0.set_times(FileTimes::new().set_modified(modified))?;
+        let metadata = self.0.metadata()?;
+        // A file system that counts in whole seconds gives two states one time.
+        if metadata.modified()? == modified {
+            Ok(DirState::of(&metadata))
+        } else {
+            Err(ErrorKind::Unsupported.into())
+        }
+    }
+}
+
+impl DirState {
+    fn of(metadata: &Metadata) -> Self {
+        Self([
+            metadata.dev(),
+            metadata.ino(),
+            metadata.mtime().cast_unsigned(),
+            metadata.mtime_nsec().cast_unsigned(),
+            metadata.ctime().cast_unsigned(),
+            metadata.ctime_nsec().cast_unsigned(),
+        ])
+    }
+
+    fn modified_nanoseconds(&self) -> u64 {
+        self.0[3]
+    }
+}
+
+/// A moment that is over, so that the kernel does not give it any more, and that is drawn by lot. In microseconds, since
+/// some file systems keep no more.
+fn new_time(last: &DirState) -> SystemTime {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let process = u64::from(std::process::id());
+    let words = [last.0, [process, u64::from(now.subsec_nanos()), 0, 0, 0, 0]].concat();
+    let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+    let mut micros = digest(now.as_secs(), &bytes) % MICROSECONDS;
+    if micros * 1000 == last.modified_nanoseconds() {
+        micros = (micros + 1) % MICROSECONDS;
+    }
+    UNIX_EPOCH
+        + Duration::from_secs(now.as_secs().saturating_sub(1))
+        + Duration::from_micros(micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::ipam::store::tests::TempDir;
+
+    #[test]
+    fn every_change_and_every_stamp_is_another_state() {
+        let dir = TempDir::new();
+        let directory = Directory::open(dir.path()).unwrap();
+        let mut states = vec![directory.state().unwrap()];
+        let file = dir.path().join("10.1.0.2");
+        for _ in 0..100 {
+            states.push(directory.stamp(states.last().unwrap()).unwrap());
+            fs::write(&file, "").unwrap();
+            states.push(directory.state().unwrap());
+            states.push(directory.stamp(states.last().unwrap()).unwrap());
+            fs::remove_file(&file).unwrap();
+            states.push(directory.state().unwrap());
+        }
+        for pair in states.windows(2) {
+            assert_ne!(pair[0].0[2..4], pair[1].0[2..4]);
+        }
+    }
+
+    #[test]
+    fn restored_times_are_another_state() {
+        let dir = TempDir::new();
+        let directory = Directory::open(dir.path()).unwrap();
+        let before = directory.stamp(&DirState::default()).unwrap();
+        let modified = fs::metadata(dir.path()).unwrap().modified().unwrap();
+        let restore = || {
+            fs::write(dir.path().join("10.1.0.2"), "").unwrap();
+            File::open(dir.path()).unwrap().set_modified(modified).unwrap();
+            directory.state().unwrap()
+        };
+        // In the tick of the kernel's clock in which the backup was made, nothing can have changed since.
+        let after = std::iter::repeat_with(restore).take(100_000).find(|after| *after != before);
+        assert_eq!(before.0[..4], after.unwrap().0[..4]);
+    }
+}

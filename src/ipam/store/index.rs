@@ -1,0 +1,406 @@
+//! The index of a network: who has which addresses, and which addresses are free, found with a few small reads however
+//! many reservations there are.
+//!
+//! It says nothing that the files of the network do not say, and whoever loses it loses nothing but time (and what is
+//! known of earlier boots). It is believed only while the directory is in the very state that it has noted, and in the
+//! same boot of the host: after a power failure it may be any mixture of what was written. Damage is an error, and after
+//! an error nobody asks it again.
+//!
+//! One hash table holds everything. A reservation lies where the digest of its owner says, and a block of taken
+//! addresses where its number says: a bit for each of 256 addresses, and above that, a bit for each of 256 blocks that
+//! is full. So a run of 65,536 taken addresses is passed with one look.
+//!
+//! Changes are kept in memory until [`Index::commit`], which writes the header last. A crash before that leaves the
+//! directory in a state that no header has noted.
+
+mod format;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::directory::{DirState, Directory};
+use super::files;
+use format::{BUCKET_BYTES, Bits, Block, Bucket, Entry, Header, Level, SLOTS, damaged};
+pub(super) use format::{Holder, Kind};
+
+/// With the header that makes one page of memory, and is enough for a small host.
+const BUCKETS_MIN: usize = 7;
+/// More addresses than any host has containers. What claims more is damaged.
+const BUCKETS_MAX: u64 = 1 << 32;
+/// Of a new table: room to grow without wasting much.
+const ENTRIES_PER_BUCKET_NEW: usize = 4;
+/// From here on so many entries lie outside of their own bucket that a larger table is made.
+const ENTRIES_PER_BUCKET_MAX: u64 = 7;
+/// How many buckets are read at once where all are looked at.
+const BUCKETS_PER_READ: usize = 128;
+
+/// Where the index of a network is kept.
+pub(super) struct IndexPath {
+    pub(super) path: PathBuf,
+    /// Where a new one is written.
+    pub(super) aside: PathBuf,
+}
+
+pub(super) struct Index {
+    /// None while it is being made, all in memory.
+    file: Option<File>,
+    header: Header,
+    /// What is in memory, by number, and whether it differs from the file.
+    buckets: BTreeMap<u64, (Bucket, bool)>,
+}
+
+/// Where an entry lies: the number of its bucket, and where in that.
+type Place = (u64, usize);
+
+impl Index {
+    /// Reads what is there, if it is an index at all. Whether it is to be believed, [`Self::is_of`] says.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let (file, length) = files::open_plain(path)?;
+        // All that there is of a small index comes with one read.
+        let mut page = [0; BUCKET_BYTES * (1 + BUCKETS_MIN)];
+        if length < page.len() as u64 {
+            return Err(damaged());
+        }
+        files::read_at(&file, &mut page, 0)?;
+        let (pieces, _) = page.as_chunks::<BUCKET_BYTES>();
+        let header = Header::decode(&pieces[0])?;
+        let is_sound = (BUCKETS_MIN as u64..=BUCKETS_MAX).contains(&header.buckets)
+            && length == offset(header.buckets)
+            && header.entries <= header.buckets * SLOTS as u64
+            && header.older <= header.entries;
+        if !is_sound {
+            return Err(damaged());
+        }
+        let mut index = Self { file: Some(file), header, buckets: BTreeMap::new() };
+        if index.is_small() {
+            for (number, bytes) in (0..).zip(&pieces[1..]) {
+                index.keep(number, *bytes)?;
+            }
+        }
+        Ok(index)
+    }
+
+    /// Makes an index anew. It is of no directory until it is committed.
+    pub(super) fn create(path: &IndexPath, boot: u64, holders: &[Holder]) -> io::Result<Self> {
+        let mut blocks: Vec<u128> = holders.iter().map(|it| split(it.address).0).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let entries = holders.len() + blocks.len();
+        let count = (entries / ENTRIES_PER_BUCKET_NEW).max(BUCKETS_MIN) as u64;
+        let header = Header { buckets: count, boot, ..Header::default() };
+        let buckets = (0..count).map(|number| (number, (Bucket::EMPTY, true))).collect();
+        let mut index = Self { file: None, header, buckets };
+        for holder in holders {
+            index.add(*holder)?;
+        }
+        let bytes = index.seal_all();
+        index.file = Some(files::replace(&path.path, &path.aside, &bytes)?);
+        Ok(index)
+    }
+
+    /// Whether this is what the directory holds in this state.
+    pub(super) fn is_of(&self, directory: &DirState, boot: u64) -> bool {
+        self.header.directory == *directory && self.header.boot == boot
+    }
+
+    pub(super) fn boot(&self) -> u64 {
+        self.header.boot
+    }
+
+    /// The state of the directory when this was last committed.
+    pub(super) fn directory(&self) -> &DirState {
+        &self.header.directory
+    }
+
+    /// Whether any reservation was made in an earlier boot.
+    pub(super) fn has_older(&self) -> bool {
+        self.header.older > 0
+    }
+
+    pub(super) fn is_taken(&mut self, address: u128) -> io::Result<bool> {
+        let (number, bit) = split(address);
+        let found = self.block(Level::Address, number)?;
+        Ok(found.is_some_and(|(_, block)| block.bits.has(bit)))
+    }
+
+    /// The addresses of an owner.
+    pub(super) fn held_by(&mut self, owner: u64) -> io::Result<Vec<u128>> {
+        let found = self.find(owner, |entry| match entry {
+            Entry::Holder(holder) => holder.owner == owner && holder.kind == Kind::Reserved,
+            Entry::Block(_) => false,
+        })?;
+        let address = |(_, entry)| match entry {
+            Entry::Holder(holder) => Some(holder.address),
+            Entry::Block(_) => None,
+        };
+        Ok(found.into_iter().filter_map(address).collect())
+    }
+
+    /// The first address that is not taken, of those between two, both included.
+    pub(super) fn next_free(&mut self, first: u128, last: u128) -> io::Result<Option<u128>> {
+        let mut address = first;
+        while address <= last {
+            let (number, bit) = split(address);
+            let free = match self.block(Level::Address, number)? {
+                None => Some(bit),
+                Some((_, block)) => block.bits.first_clear(bit),
+            };
+            if let Some(bit) = free {
+                let address = join(number, bit);
+                return Ok((address <= last).then_some(address));
+            }
+            match self.next_block_with_free(number + 1, split(last).0)? {
+                Some(number) => address = join(number, 0),
+                None => break,
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_block_with_free(&mut self, first: u128, last: u128) -> io::Result<Option<u128>> {
+        let mut block = first;
+        while block <= last {
+            let (number, bit) = split(block);
+            let found = match self.block(Level::Block, number)? {
+                None => Some(bit),
+                Some((_, full)) => full.bits.first_clear(bit),
+            };
+            match found {
+                Some(bit) => return Ok(Some(join(number, bit)).filter(|block| *block <= last)),
+                None => block = join(number + 1, 0),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Everything that has a name in the directory.
+    pub(super) fn holders(&self) -> io::Result<Vec<Holder>> {
+        let mut holders = Vec::new();
+        let mut first = 0;
+        while first < self.header.buckets {
+            let count = (self.header.buckets - first).min(BUCKETS_PER_READ as u64);
+            for (number, bucket) in (first..).zip(self.run_of_buckets(first, count)?) {
+                let bucket = match self.buckets.get(&number) {
+                    Some((in_memory, _)) => in_memory,
+                    None => {
+                        bucket.check(number)?;
+                        &bucket
+                    }
+                };
+                for slot in 0..SLOTS {
+                    if let Some(Entry::Holder(holder)) = bucket.entry(slot)? {
+                        holders.push(holder);
+                    }
+                }
+            }
+            first += count;
+        }
+        Ok(holders)
+    }
+
+    fn run_of_buckets(&self, first: u64, count: u64) -> io::Result<Vec<Bucket>> {
+        let count = usize::try_from(count).map_err(|_| damaged())?;
+        let mut bytes = vec![0; count * BUCKET_BYTES];
+        // What is in memory as a whole need not be read.
+        if self.buckets.len() as u64 != self.header.buckets {
+            files::read_at(self.file()?, &mut bytes, offset(first))?;
+        }
+        Ok(bytes.as_chunks::<BUCKET_BYTES>().0.iter().map(|bytes| Bucket(*bytes)).collect())
+    }
+
+    pub(super) fn add(&mut self, holder: Holder) -> io::Result<()> {
+        self.insert(&Entry::Holder(holder))?;
+        self.header.older += u64::from(holder.is_older);
+        if holder.kind == Kind::Torn { Ok(()) } else { self.mark(holder.address, true) }
+    }
+
+    pub(super) fn remove(&mut self, address: u128, owner: u64) -> io::Result<()> {
+        let found = self.find(owner, |entry| match entry {
+            Entry::Holder(holder) => holder.owner == owner && holder.address == address,
+            Entry::Block(_) => false,
+        })?;
+        let [(place, Entry::Holder(holder))] = found[..] else { return Err(damaged()) };
+        self.set(place, None)?;
+        let older = self.header.older.checked_sub(holder.is_older.into());
+        self.header.older = older.ok_or_else(damaged)?;
+        if holder.kind == Kind::Torn { Ok(()) } else { self.mark(address, false) }
+    }
+
+    /// Notes that an address is taken, or is not any more; and with it, whether its whole block is.
+    fn mark(&mut self, address: u128, is_taken: bool) -> io::Result<()> {
+        let (number, bit) = split(address);
+        if self.set_bit(Level::Address, number, bit, is_taken)? {
+            let (number, bit) = split(number);
+            self.set_bit(Level::Block, number, bit, is_taken)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the block has become full, or has been full until now.
+    fn set_bit(&mut self, level: Level, number: u128, bit: u8, is_set: bool) -> io::Result<bool> {
+        let found = self.block(level, number)?;
+        let old = found.map_or_else(Bits::default, |(_, block)| block.bits);
+        let mut bits = old;
+        bits.set(bit, is_set);
+        let entry = Entry::Block(Block { level, number, bits });
+        match found {
+            Some((place, _)) if bits.is_empty() => self.set(place, None)?,
+            Some((place, _)) => self.set(place, Some(&entry))?,
+            None => self.insert(&entry)?,
+        }
+        Ok(old.is_full() != bits.is_full())
+    }
+
+    fn block(&mut self, level: Level, number: u128) -> io::Result<Option<(Place, Block)>> {
+        let found = self.find(Block::hash(level, number), |entry| match entry {
+            Entry::Block(block) => block.level == level && block.number == number,
+            Entry::Holder(_) => false,
+        })?;
+        match found[..] {
+            [] => Ok(None),
+            [(place, Entry::Block(block))] => Ok(Some((place, block))),
+            _ => Err(damaged()),
+        }
+    }
+
+    fn find(
+        &mut self,
+        hash: u64,
+        is_wanted: impl Fn(&Entry) -> bool,
+    ) -> io::Result<Vec<(Place, Entry)>> {
+        let mut found = Vec::new();
+        for number in self.buckets_of(hash) {
+            let (bucket, _) = self.bucket(number)?;
+            for slot in 0..SLOTS {
+                if let Some(entry) = bucket.entry(slot)?.filter(&is_wanted) {
+                    found.push(((number, slot), entry));
+                }
+            }
+            if !bucket.overflows() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    fn insert(&mut self, entry: &Entry) -> io::Result<()> {
+        for number in self.buckets_of(entry.hash()) {
+            let (bucket, is_changed) = self.bucket(number)?;
+            *is_changed = true;
+            for slot in 0..SLOTS {
+                if bucket.entry(slot)?.is_none() {
+                    bucket.set(slot, Some(entry));
+                    self.header.entries += 1;
+                    return Ok(());
+                }
+            }
+            bucket.set_overflowing();
+        }
+        Err(damaged())
+    }
+
+    fn set(&mut self, (number, slot): Place, entry: Option<&Entry>) -> io::Result<()> {
+        let (bucket, is_changed) = self.bucket(number)?;
+        *is_changed = true;
+        bucket.set(slot, entry);
+        if entry.is_none() {
+            self.header.entries = self.header.entries.checked_sub(1).ok_or_else(damaged)?;
+        }
+        Ok(())
+    }
+
+    /// The buckets in which an entry may lie, in their order: each but the last overflows.
+    fn buckets_of(&self, hash: u64) -> impl Iterator<Item = u64> + use<> {
+        let count = self.header.buckets;
+        let first = hash % count;
+        (first..count).chain(0..first)
+    }
+
+    fn bucket(&mut self, number: u64) -> io::Result<&mut (Bucket, bool)> {
+        if !self.buckets.contains_key(&number) {
+            let mut bytes = [0; BUCKET_BYTES];
+            files::read_at(self.file()?, &mut bytes, offset(number))?;
+            self.keep(number, bytes)?;
+        }
+        self.buckets.get_mut(&number).ok_or_else(damaged)
+    }
+
+    fn keep(&mut self, number: u64, bytes: [u8; BUCKET_BYTES]) -> io::Result<()> {
+        let bucket = Bucket(bytes);
+        bucket.check(number)?;
+        self.buckets.insert(number, (bucket, false));
+        Ok(())
+    }
+
+    fn file(&self) -> io::Result<&File> {
+        self.file.as_ref().ok_or_else(damaged)
+    }
+
+    /// Whether all of it is one page.
+    fn is_small(&self) -> bool {
+        self.header.buckets == BUCKETS_MIN as u64
+    }
+
+    /// Writes what has changed, and gives the directory a new state, which is the only one that the index is of. Where
+    /// it has become narrow, everything is written anew.
+    pub(super) fn commit(&mut self, path: &IndexPath, directory: &Directory) -> io::Result<()> {
+        if self.header.entries > self.header.buckets * ENTRIES_PER_BUCKET_MAX {
+            let last = self.header.directory;
+            *self = Self::create(path, self.header.boot, &self.holders()?)?;
+            self.header.directory = last;
+        }
+        if self.is_small() {
+            self.header.directory = directory.stamp(&self.header.directory)?;
+            // One page is written whole or not at all, unless the power fails, and then another boot begins.
+            let page = self.seal_all();
+            return files::write_at(self.file()?, &page, 0);
+        }
+        for (number, (bucket, is_changed)) in &mut self.buckets {
+            if *is_changed {
+                bucket.seal(*number);
+                files::write_at(
+                    self.file.as_ref().ok_or_else(damaged)?,
+                    &bucket.0,
+                    offset(*number),
+                )?;
+                *is_changed = false;
+            }
+        }
+        self.header.directory = directory.stamp(&self.header.directory)?;
+        files::write_at(self.file()?, &self.header.encode(), 0)
+    }
+
+    /// Notes that this is of the directory in a state that somebody else gave it.
+    pub(super) fn commit_as(&mut self, directory: DirState) -> io::Result<()> {
+        self.header.directory = directory;
+        files::write_at(self.file()?, &self.header.encode(), 0)
+    }
+
+    /// The whole file, where all of it is in memory.
+    fn seal_all(&mut self) -> Vec<u8> {
+        let mut bytes = self.header.encode().to_vec();
+        for (number, (bucket, is_changed)) in &mut self.buckets {
+            bucket.seal(*number);
+            *is_changed = false;
+            bytes.extend(bucket.0);
+        }
+        bytes
+    }
+}
+
+/// The number of a block of 256, and which of them.
+fn split(number: u128) -> (u128, u8) {
+    (number >> 8, number.to_le_bytes()[0])
+}
+
+const fn join(block: u128, bit: u8) -> u128 {
+    block << 8 | bit as u128
+}
+
+const fn offset(bucket: u64) -> u64 {
+    (1 + bucket) * BUCKET_BYTES as u64
+}

@@ -1,0 +1,252 @@
+//! The index alone, compared with a plain list of what is in it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::IpAddr;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::ipam::store::number_of;
+use crate::ipam::store::tests::TempDir;
+
+const BOOT: u64 = 7;
+
+fn path(dir: &TempDir) -> IndexPath {
+    let own = dir.path().join("own");
+    IndexPath { path: own.join("net"), aside: own.join(".net") }
+}
+
+fn directory(dir: &TempDir) -> Directory {
+    fs::create_dir_all(dir.network_dir()).unwrap();
+    Directory::open(&dir.network_dir()).unwrap()
+}
+
+fn number(text: &str) -> u128 {
+    number_of(text.parse::<IpAddr>().unwrap())
+}
+
+fn holder(address: u128) -> Holder {
+    // Two addresses for each owner.
+    let owner = u64::try_from(address / 2 % (1 << 64)).unwrap();
+    Holder { address, owner, identity: !owner, kind: Kind::Reserved, is_older: false }
+}
+
+fn run_of(first: &str, count: u32) -> Vec<Holder> {
+    (0..u128::from(count)).map(|offset| holder(number(first) + offset)).collect()
+}
+
+/// Everything that an index can be asked, compared with a list.
+fn compare(index: &mut Index, model: &BTreeMap<u128, Holder>) -> io::Result<()> {
+    let mut holders = index.holders()?;
+    holders.sort_by_key(|holder| holder.address);
+    assert_eq!(holders, model.values().copied().collect::<Vec<_>>());
+    let (Some(first), Some(last)) = (model.keys().next(), model.keys().last()) else {
+        return Ok(());
+    };
+    for address in [*first, first + 1, *last, last + 1, last + 256, first - 1] {
+        let is_taken = model.get(&address).is_some_and(|holder| holder.kind != Kind::Torn);
+        assert_eq!(index.is_taken(address)?, is_taken);
+        let free = (address..=last + 1)
+            .find(|it| model.get(it).is_none_or(|holder| holder.kind == Kind::Torn));
+        assert_eq!(index.next_free(address, last + 1)?, free);
+        let owner = holder(address).owner;
+        let of_owner = |it: &&Holder| it.owner == owner && it.kind == Kind::Reserved;
+        let held: Vec<u128> = model.values().filter(of_owner).map(|it| it.address).collect();
+        let mut found = index.held_by(owner)?;
+        found.sort_unstable();
+        assert_eq!(found, held);
+    }
+    Ok(())
+}
+
+fn model_of(holders: &[Holder]) -> BTreeMap<u128, Holder> {
+    holders.iter().map(|holder| (holder.address, *holder)).collect()
+}
+
+#[test]
+fn a_run_is_passed_however_long_it_is() {
+    let dir = TempDir::new();
+    for (first, count) in [("10.1.0.2", 1), ("10.1.0.2", 300), ("fd00::2", 70_000)] {
+        let mut index = Index::create(&path(&dir), BOOT, &run_of(first, count)).unwrap();
+        let first = number(first);
+        let behind = first + u128::from(count);
+        assert_eq!(index.next_free(first, behind).unwrap(), Some(behind));
+        assert_eq!(index.next_free(first, behind - 1).unwrap(), None);
+        assert_eq!(index.next_free(first - 1, behind).unwrap(), Some(first - 1));
+        let hole = first + u128::from(count / 2);
+        index.remove(hole, holder(hole).owner).unwrap();
+        assert_eq!(index.next_free(first, behind).unwrap(), Some(hole));
+    }
+}
+
+#[test]
+fn what_is_looked_up_takes_a_few_reads() {
+    let dir = TempDir::new();
+    let mut index = Index::create(&path(&dir), BOOT, &run_of("fd00::2", 70_000)).unwrap();
+    index.commit(&path(&dir), &directory(&dir)).unwrap();
+    let mut index = Index::open(&path(&dir).path).unwrap();
+    assert!(index.next_free(number("fd00::3"), number("fd00::ffff:ffff")).unwrap().is_some());
+    assert_eq!(index.held_by(holder(number("fd00::3")).owner).unwrap().len(), 2);
+    assert!(index.buckets.len() < 16, "{} of {}", index.buckets.len(), index.header.buckets);
+}
+
+#[test]
+fn the_last_addresses_of_all_are_no_end() {
+    let dir = TempDir::new();
+    let mut index = Index::create(&path(&dir), BOOT, &[holder(u128::MAX)]).unwrap();
+    assert_eq!(index.next_free(u128::MAX, u128::MAX).unwrap(), None);
+    assert_eq!(index.next_free(u128::MAX - 1, u128::MAX).unwrap(), Some(u128::MAX - 1));
+    assert_eq!(index.next_free(0, 0).unwrap(), Some(0));
+}
+
+#[test]
+fn an_index_is_of_one_state_and_one_boot() {
+    let (dir, other) = (TempDir::new(), TempDir::new());
+    let (directory, other) = (directory(&dir), self::directory(&other));
+    let mut index = Index::create(&path(&dir), BOOT, &run_of("10.1.0.2", 3)).unwrap();
+    assert!(!index.is_of(&directory.state().unwrap(), BOOT));
+    index.commit(&path(&dir), &directory).unwrap();
+    let index = Index::open(&path(&dir).path).unwrap();
+    let state = directory.state().unwrap();
+    assert!(index.is_of(&state, BOOT) && !index.is_of(&state, BOOT + 1));
+    assert!(!index.is_of(&other.state().unwrap(), BOOT));
+    directory.stamp(&state).unwrap();
+    assert!(!index.is_of(&directory.state().unwrap(), BOOT));
+}
+
+#[test]
+fn it_grows_and_is_right_at_every_size() {
+    let dir = TempDir::new();
+    let directory = directory(&dir);
+    let mut model = BTreeMap::new();
+    Index::create(&path(&dir), BOOT, &[]).unwrap();
+    for holder in run_of("10.1.0.200", 400) {
+        let mut index = Index::open(&path(&dir).path).unwrap();
+        index.add(holder).unwrap();
+        model.insert(holder.address, holder);
+        index.commit(&path(&dir), &directory).unwrap();
+        compare(&mut Index::open(&path(&dir).path).unwrap(), &model).unwrap();
+    }
+    for address in model.keys().copied().collect::<Vec<_>>() {
+        let mut index = Index::open(&path(&dir).path).unwrap();
+        index.remove(address, holder(address).owner).unwrap();
+        model.remove(&address);
+        index.commit(&path(&dir), &directory).unwrap();
+    }
+    let mut index = Index::open(&path(&dir).path).unwrap();
+    compare(&mut index, &model).unwrap();
+    assert_eq!(index.header.entries, 0);
+}
+
+#[test]
+fn damage_is_an_error_or_does_not_matter() {
+    let dir = TempDir::new();
+    let path = path(&dir);
+    let mut torn = holder(number("10.1.0.90"));
+    torn.kind = Kind::Torn;
+    for count in [20, 200] {
+        let mut holders = run_of("10.1.0.2", count);
+        holders.push(torn);
+        holders.dedup_by_key(|holder| holder.address);
+        let holders: Vec<Holder> = model_of(&holders).into_values().collect();
+        Index::create(&path, BOOT, &holders).unwrap();
+        let good = fs::read(&path.path).unwrap();
+        for at in 0..good.len() {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1 << (at % 8);
+            fs::write(&path.path, bytes).unwrap();
+            let compared =
+                Index::open(&path.path).and_then(|mut it| compare(&mut it, &model_of(&holders)));
+            assert!(compared.is_err(), "byte {at} is part of nothing");
+        }
+        for length in [0, 1, 511, 512, 4095, good.len() - 1] {
+            fs::write(&path.path, &good[..length]).unwrap();
+            assert!(Index::open(&path.path).is_err(), "{length} bytes");
+        }
+        fs::write(&path.path, [&good[..], &[0]].concat()).unwrap();
+        assert!(Index::open(&path.path).is_err());
+    }
+}
+
+#[test]
+fn a_header_that_lies_is_not_believed() {
+    let dir = TempDir::new();
+    let path = path(&dir);
+    Index::create(&path, BOOT, &run_of("10.1.0.2", 100)).unwrap();
+    let good = fs::read(&path.path).unwrap();
+    let header = Header::decode(good[..512].try_into().unwrap()).unwrap();
+    let lies = [
+        Header { buckets: 0, ..header },
+        Header { buckets: 1, ..header },
+        Header { buckets: header.buckets - 1, ..header },
+        Header { buckets: header.buckets + 1, ..header },
+        Header { buckets: u64::MAX, ..header },
+        Header { buckets: u64::MAX / 512 + 1, ..header },
+        Header { entries: u64::MAX, ..header },
+        Header { older: 1 << 40, ..header },
+    ];
+    for lie in lies {
+        fs::write(&path.path, [&lie.encode()[..], &good[512..]].concat()).unwrap();
+        assert!(Index::open(&path.path).is_err(), "{lie:?}");
+    }
+}
+
+#[test]
+fn buckets_in_the_wrong_place_are_damage() {
+    let dir = TempDir::new();
+    let path = path(&dir);
+    let holders = run_of("10.1.0.2", 20);
+    Index::create(&path, BOOT, &holders).unwrap();
+    let mut bytes = fs::read(&path.path).unwrap();
+    let (one, other) = bytes[512..].split_at_mut(512);
+    one.swap_with_slice(&mut other[..512]);
+    fs::write(&path.path, bytes).unwrap();
+    assert!(Index::open(&path.path).is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn it_is_a_map(changes in prop::collection::vec((any::<bool>(), 0u8..3, any::<u16>()), 1..300)) {
+        let dir = TempDir::new();
+        let directory = directory(&dir);
+        let mut model = BTreeMap::new();
+        let mut index = Index::create(&path(&dir), BOOT, &[]).unwrap();
+        for (is_kept, kind, offset) in changes {
+            // Three dense neighbourhoods, over the borders of blocks.
+            let near = [number("10.1.0.250"), number("10.2.255.250"), number("fd00::fff0")];
+            let address = near[usize::from(kind)] + u128::from(offset % 40);
+            if let Some(old) = model.remove(&address) {
+                let Holder { owner, .. } = old;
+                index.remove(address, owner).unwrap();
+            } else {
+                let kind = [Kind::Reserved, Kind::Torn, Kind::NoFile][usize::from(offset % 3)];
+                let holder = Holder { kind, is_older: offset % 2 == 0, ..holder(address) };
+                index.add(holder).unwrap();
+                model.insert(address, holder);
+            }
+            if is_kept {
+                index.commit(&path(&dir), &directory).unwrap();
+                index = Index::open(&path(&dir).path).unwrap();
+            }
+        }
+        prop_assert_eq!(
+            index.has_older(),
+            model.values().any(|holder| holder.is_older)
+        );
+        let mut holders = index.holders().unwrap();
+        holders.sort_by_key(|holder| holder.address);
+        let expected: Vec<Holder> = model.values().copied().collect();
+        prop_assert_eq!(holders, expected);
+        for first in [number("10.1.0.240"), number("10.2.255.240"), number("fd00::ffe0")] {
+            for address in first..first + 70 {
+                let is_taken = |it: &u128| model.get(it).is_some_and(|it| it.kind != Kind::Torn);
+                prop_assert_eq!(index.is_taken(address).unwrap(), is_taken(&address));
+                let free = (address..=first + 70).find(|it| !is_taken(it));
+                prop_assert_eq!(index.next_free(address, first + 70).unwrap(), free);
+            }
+        }
+    }
+}

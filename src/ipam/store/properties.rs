@@ -1,0 +1,392 @@
+//! Any sequence of calls of ours, of the Go plugin, of people and programs that mind no lock, of damage, restored
+//! backups and reboots does what a plain list of the reservations says.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::time::SystemTime;
+
+use proptest::prelude::*;
+
+use super::tests::{TempDir, attachment};
+use super::*;
+use crate::cni::json::Json;
+use crate::ipam::range::{self, RangeSet};
+use crate::ipam::{StaleOnBoot, Wish, allocate, check_not_exhausted};
+
+const IDS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+/// Small, so that they are exhausted now and then; with an exclusion, and two ranges in one set.
+const SETS: &str = r#"[
+    [{"subnet":"10.0.0.0/29","exclude":["10.0.0.4"]},{"subnet":"10.0.1.0/30"}],
+    [{"subnet":"fd00::/64","rangeStart":"fd00::fe","rangeEnd":"fd00::103"}]]"#;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Add {
+        id: usize,
+        sets: usize,
+        requested: Option<u8>,
+        stale_on_boot: StaleOnBoot,
+    },
+    Del(usize),
+    Check(usize),
+    Gc(u8),
+    Status(usize),
+    GoAdd(usize),
+    GoDel(usize),
+    /// Without the lock.
+    Write {
+        address: u8,
+        id: usize,
+    },
+    WriteTorn(u8),
+    Remove(u8),
+    RemoveIndex,
+    Flip(u16),
+    Truncate(u16),
+    Overwrite,
+    SaveIndex,
+    RestoreIndex,
+    Save,
+    /// With its times; what has come since stays if it is restored over it.
+    Restore {
+        is_over: bool,
+    },
+    Reboot,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let id = || 0..IDS.len();
+    let stale = prop_oneof![Just(StaleOnBoot::Reclaim), Just(StaleOnBoot::Keep)];
+    let requested = prop::option::weighted(0.2, any::<u8>());
+    let add =
+        (id(), 1..3usize, requested, stale).prop_map(|(id, sets, requested, stale_on_boot)| {
+            Op::Add { id, sets, requested, stale_on_boot }
+        });
+    prop_oneof![
+        12 => add,
+        8 => id().prop_map(Op::Del),
+        4 => id().prop_map(Op::Check),
+        2 => any::<u8>().prop_map(Op::Gc),
+        2 => (0..2usize).prop_map(Op::Status),
+        4 => id().prop_map(Op::GoAdd),
+        3 => id().prop_map(Op::GoDel),
+        2 => (any::<u8>(), id()).prop_map(|(address, id)| Op::Write { address, id }),
+        1 => any::<u8>().prop_map(Op::WriteTorn),
+        3 => any::<u8>().prop_map(Op::Remove),
+        1 => Just(Op::RemoveIndex),
+        2 => any::<u16>().prop_map(Op::Flip),
+        1 => any::<u16>().prop_map(Op::Truncate),
+        1 => Just(Op::Overwrite),
+        2 => Just(Op::SaveIndex),
+        2 => Just(Op::RestoreIndex),
+        2 => Just(Op::Save),
+        2 => any::<bool>().prop_map(|is_over| Op::Restore { is_over }),
+        1 => Just(Op::Reboot),
+    ]
+}
+
+/// A reservation as the model has it: its owner, none if it is torn, and the boot from which on it may be in use.
+type Model = BTreeMap<IpAddr, (Option<String>, u64)>;
+
+struct World {
+    dir: TempDir,
+    sets: Vec<RangeSet>,
+    model: Model,
+    last: [Option<IpAddr>; 2],
+    boot: u64,
+    saved_index: Option<Vec<u8>>,
+    saved: Option<(Model, SystemTime)>,
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = TempDir::new();
+        dir.write("lock", "");
+        let sets = Json::parse(SETS.as_bytes()).unwrap().read::<Vec<_>>("ranges").unwrap();
+        let sets = range::parse(&sets, &[]).unwrap();
+        let (saved_index, saved) = (None, None);
+        Self { dir, sets, model: Model::new(), last: [None; 2], boot: 1, saved_index, saved }
+    }
+
+    fn path(&self, ip: IpAddr) -> PathBuf {
+        self.dir.network_dir().join(ip.to_string())
+    }
+
+    fn index(&self) -> PathBuf {
+        self.dir.path().join(".cnibox/net")
+    }
+
+    fn locked<T>(&self, f: impl FnOnce(&mut Locked<'_>) -> Result<T>) -> Result<T> {
+        let mut store = self.dir.store();
+        store.place.boot = Some(self.boot);
+        store.locked(f)
+    }
+
+    /// One of the addresses of a set in the order in which they are given out, gateways and all.
+    fn address(&self, n: u8) -> IpAddr {
+        let all = [
+            "10.0.0.1",
+            "10.0.0.2",
+            "10.0.0.3",
+            "10.0.0.4",
+            "10.0.0.5",
+            "10.0.0.6",
+            "10.0.1.2",
+            "fd00::fe",
+            "fd00::ff",
+            "fd00::100",
+            "fd00::101",
+            "fd00::102",
+            "fd00::103",
+            "10.9.9.9",
+        ];
+        all[usize::from(n) % all.len()].parse().unwrap()
+    }
+
+    fn is_free(&self, ip: IpAddr) -> bool {
+        self.model.get(&ip).is_none_or(|(owner, _)| owner.is_none())
+    }
+
+    /// The next address of a set.
+    fn next(&self, set: usize) -> Option<IpAddr> {
+        let candidates: Vec<IpAddr> =
+            (0..14).map(|n| self.address(n)).filter(|ip| self.sets[set].gives(*ip)).collect();
+        let behind = |last| candidates.iter().position(|ip| *ip > last);
+        let start = self.last[set].and_then(behind).unwrap_or(0);
+        let (after, before) = (&candidates[start..], &candidates[..start]);
+        after.iter().chain(before).copied().find(|ip| self.is_free(*ip))
+    }
+
+    fn held(&self, id: &str) -> Vec<IpAddr> {
+        let of = |wanted: &str| -> Vec<IpAddr> {
+            let its = self.model.iter().filter(|(_, (owner, _))| owner.as_deref() == Some(wanted));
+            its.map(|(ip, _)| *ip).collect()
+        };
+        match of(&format!("{id}\r\neth0")) {
+            none if none.is_empty() => of(id),
+            held => held,
+        }
+    }
+
+    /// What the directory holds is what the model says.
+    fn compare(&self) {
+        let mut found = BTreeMap::new();
+        for name in self.dir.names() {
+            if let Ok(ip) = name.parse::<IpAddr>() {
+                found.insert(ip, self.dir.read(&name));
+            } else {
+                assert!(name == "lock" || name.starts_with("last_reserved_ip."), "{name}");
+            }
+        }
+        let text = |(ip, (owner, _)): (&IpAddr, &(Option<String>, u64))| {
+            (*ip, owner.clone().unwrap_or_default())
+        };
+        assert_eq!(found, self.model.iter().map(text).collect());
+    }
+
+    fn add(&mut self, id: usize, count: usize, requested: Option<u8>, stale_on_boot: StaleOnBoot) {
+        let id = IDS[id];
+        let sets = &self.sets[..count];
+        let requested: Vec<IpAddr> = requested
+            .map(|n| self.address(n))
+            .filter(|ip| sets.iter().any(|set| set.gives(*ip)))
+            .into_iter()
+            .collect();
+        let wish = Wish { sets, requested: &requested, sticky: None, stale_on_boot };
+        let got = self.locked(|locked| allocate(locked, &wish, &attachment(id)));
+        let is_of_sets = |ip: &IpAddr| sets.iter().any(|set| set.range_of(*ip).is_some());
+        let duplicates: Vec<IpAddr> = self.held(id).into_iter().filter(is_of_sets).collect();
+        let may_reclaim = stale_on_boot == StaleOnBoot::Reclaim;
+        let before = self.model.clone();
+        if may_reclaim {
+            // Whatever is gone was of an earlier boot. Whether it had to go is for others to say.
+            let (dir, boot) = (&self.dir, self.boot);
+            let exists = |ip: &IpAddr| dir.network_dir().join(ip.to_string()).exists();
+            self.model.retain(|ip, (_, since)| *since >= boot || exists(ip));
+        }
+        let is_reclaimed = self.model.len() < before.len();
+        match got {
+            Ok(allocated) => {
+                let may_go = |ip: &&IpAddr| may_reclaim && before[*ip].1 < self.boot;
+                let duplicate = duplicates.iter().find(|ip| !may_go(ip));
+                assert_eq!(duplicate, None, "{id} has an address");
+                for (set, allocated) in allocated.iter().enumerate() {
+                    let ip = allocated.address.addr();
+                    let wanted = requested.iter().copied().find(|it| self.sets[set].gives(*it));
+                    let expected = wanted.or_else(|| self.next(set));
+                    if !is_reclaimed && duplicates.is_empty() {
+                        assert_eq!(ip, expected.unwrap_or(ip));
+                    }
+                    let old = before.get(&ip);
+                    let was_free = old.is_none_or(|(owner, since)| {
+                        owner.is_none() || may_reclaim && *since < self.boot
+                    });
+                    assert!(was_free, "{ip} was taken by {old:?}");
+                    self.model.insert(ip, (Some(format!("{id}\r\neth0")), self.boot));
+                    self.last[set] = Some(ip);
+                }
+                assert_eq!(allocated.len(), count);
+            }
+            Err(error) => {
+                let wanted = |set: usize| {
+                    let wanted = requested.iter().copied().find(|it| self.sets[set].gives(*it));
+                    wanted.map_or_else(
+                        || self.next(set),
+                        |it| Some(it).filter(|it| self.is_free(*it)),
+                    )
+                };
+                let wanted: Vec<Option<IpAddr>> = (0..count).map(wanted).collect();
+                let lacks = wanted.iter().position(Option::is_none);
+                assert!(!duplicates.is_empty() || lacks.is_some(), "{error}");
+                if duplicates.is_empty() {
+                    // The sets before it have moved on, and a torn file in them was replaced and given back.
+                    for (set, ip) in wanted.into_iter().take(lacks.unwrap_or_default()).enumerate()
+                    {
+                        self.last[set] = ip;
+                        self.model.remove(&ip.unwrap());
+                    }
+                }
+            }
+        }
+    }
+
+    /// As the Go plugin does it, for the first set.
+    fn go_add(&mut self, id: usize) {
+        let lock = File::open(self.dir.network_dir().join("lock")).unwrap();
+        lock.lock().unwrap();
+        let is_taken = |ip: &IpAddr| self.model.contains_key(ip);
+        let mut free = (0..7).map(|n| self.address(n)).filter(|ip| self.sets[0].gives(*ip));
+        if let Some(ip) = free.rfind(|ip| !is_taken(ip)) {
+            let content = format!("{}\r\neth0", IDS[id]);
+            fs::write(self.path(ip), &content).unwrap();
+            self.dir.write("last_reserved_ip.0", &ip.to_string());
+            self.model.insert(ip, (Some(content), self.boot));
+            self.last[0] = Some(ip);
+        }
+    }
+
+    fn go_del(&mut self, id: usize) {
+        let lock = File::open(self.dir.network_dir().join("lock")).unwrap();
+        lock.lock().unwrap();
+        for ip in self.held(IDS[id]) {
+            fs::remove_file(self.path(ip)).unwrap();
+            self.model.remove(&ip);
+        }
+    }
+
+    /// A file that was not there.
+    fn write(&mut self, ip: IpAddr, owner: Option<String>) {
+        if !self.model.contains_key(&ip) {
+            fs::write(self.path(ip), owner.clone().unwrap_or_default()).unwrap();
+            self.model.insert(ip, (owner, self.boot));
+        }
+    }
+
+    fn restore(&mut self, is_over: bool) {
+        let Some((saved, modified)) = self.saved.clone() else { return };
+        if !is_over {
+            for ip in self.model.keys() {
+                fs::remove_file(self.path(*ip)).unwrap();
+            }
+            self.model.clear();
+        }
+        for (ip, (owner, _)) in saved {
+            // Like a program that restores: a new file in the place of the old one.
+            let aside = self.dir.path().join("restored");
+            fs::write(&aside, owner.clone().unwrap_or_default()).unwrap();
+            fs::rename(aside, self.path(ip)).unwrap();
+            self.model.insert(ip, (owner, self.boot));
+        }
+        File::open(self.dir.network_dir()).unwrap().set_modified(modified).unwrap();
+    }
+
+    fn damage(&self, change: impl FnOnce(&mut Vec<u8>)) {
+        if let Ok(mut bytes) = fs::read(self.index()) {
+            change(&mut bytes);
+            fs::write(self.index(), bytes).unwrap();
+        }
+    }
+
+    fn run(&mut self, op: Op) {
+        match op {
+            Op::Add { id, sets, requested, stale_on_boot } => {
+                self.add(id, sets, requested, stale_on_boot)
+            }
+            Op::Del(id) => {
+                self.locked(|locked| locked.release(&attachment(IDS[id]))).unwrap();
+                self.held(IDS[id]).iter().for_each(|ip| drop(self.model.remove(ip)));
+            }
+            Op::Check(id) => {
+                let held = self.locked(|locked| locked.held_by(&attachment(IDS[id])));
+                assert_eq!(held.unwrap(), self.held(IDS[id]));
+            }
+            Op::Gc(mask) => {
+                let kept: Vec<&str> =
+                    (0..IDS.len()).filter(|bit| mask >> bit & 1 == 1).map(|it| IDS[it]).collect();
+                let keep: Vec<_> = kept.iter().map(|id| attachment(id)).collect();
+                self.locked(|locked| locked.keep_only(&keep)).unwrap();
+                let is_kept =
+                    |owner: &String| kept.iter().any(|id| owner.split("\r\n").next() == Some(id));
+                self.model.retain(|_, (owner, _)| owner.as_ref().is_some_and(is_kept));
+            }
+            Op::Status(set) => {
+                let status = self.locked(|locked| {
+                    check_not_exhausted(locked, &self.sets[set], StaleOnBoot::Keep)
+                });
+                assert_eq!(status.is_ok(), self.next(set).is_some());
+            }
+            Op::GoAdd(id) => self.go_add(id),
+            Op::GoDel(id) => self.go_del(id),
+            Op::Write { address, id } => {
+                // Half of them as an old release wrote them.
+                let end = if address % 2 == 0 { "\r\neth0" } else { "" };
+                self.write(self.address(address), Some(format!("{}{end}", IDS[id])));
+            }
+            Op::WriteTorn(address) => self.write(self.address(address), None),
+            Op::Remove(address) => {
+                let ip = self.address(address);
+                if self.model.remove(&ip).is_some() {
+                    fs::remove_file(self.path(ip)).unwrap();
+                }
+            }
+            Op::RemoveIndex => drop(fs::remove_file(self.index())),
+            Op::Flip(at) => self.damage(|bytes| {
+                if !bytes.is_empty() {
+                    let at = usize::from(at) % bytes.len();
+                    bytes[at] ^= 1 << (at % 8);
+                }
+            }),
+            Op::Truncate(length) => self.damage(|bytes| bytes.truncate(length.into())),
+            Op::Overwrite => self.damage(|bytes| bytes.fill(0x5a)),
+            Op::SaveIndex => self.saved_index = fs::read(self.index()).ok(),
+            Op::RestoreIndex => {
+                if let Some(bytes) = &self.saved_index {
+                    fs::write(self.index(), bytes).unwrap();
+                }
+            }
+            Op::Save => {
+                let metadata = fs::metadata(self.dir.network_dir()).unwrap();
+                self.saved = Some((self.model.clone(), metadata.modified().unwrap()));
+            }
+            Op::Restore { is_over } => self.restore(is_over),
+            Op::Reboot => self.boot += 1,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_store_is_a_plain_list(ops in prop::collection::vec(op(), 1..60)) {
+        let mut world = World::new();
+        for op in ops {
+            world.run(op);
+            world.compare();
+        }
+        for id in 0..IDS.len() {
+            world.run(Op::Check(id));
+        }
+    }
+}

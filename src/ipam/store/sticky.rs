@@ -1,0 +1,173 @@
+//! Which addresses a container had last, so that it can have them again. Only a memory: what is lost or evicted costs a
+//! container nothing but its old address, so no error of it is one of the call.
+//!
+//! A file of buckets, each found by the digest of an identity, in which the newest pushes out the oldest. So it never
+//! grows beyond 2 MiB (86,016 addresses), and what was never used of it takes no room on the disk.
+//!
+//! ```text
+//! bucket, 512 bytes:   0  digest of what follows, begun with the version and the bucket's number
+//!                      8  21 entries of 24 bytes, the newest first: digest of the identity, address
+//! ```
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use super::digest::digest;
+use super::{address_of, files, number_of};
+
+const BUCKETS: u64 = 4096;
+const BUCKET_BYTES: usize = 512;
+const ENTRY_BYTES: usize = 24;
+const ENTRIES_MAX: usize = 21;
+/// Any change of the format raises it.
+const VERSION: u64 = 1 << 32;
+
+pub(super) struct Sticky {
+    pub(super) path: PathBuf,
+    /// Where an empty file is made.
+    pub(super) aside: PathBuf,
+}
+
+/// An identity, and an address that it had.
+type Entry = (u64, u128);
+
+impl Sticky {
+    /// The addresses that an identity had, the newest first.
+    pub(super) fn recall(&self, identity: u64) -> Vec<IpAddr> {
+        let entries = self.read(identity % BUCKETS).unwrap_or_default();
+        let its = entries.into_iter().filter(|(owner, _)| *owner == identity);
+        its.map(|(_, address)| address_of(address)).collect()
+    }
+
+    /// Puts addresses in the place of those among the remembered ones that they `replace`.
+    pub(super) fn remember(
+        &self,
+        identity: u64,
+        addresses: &[IpAddr],
+        replace: impl Fn(IpAddr) -> bool,
+    ) -> io::Result<()> {
+        let number = identity % BUCKETS;
+        let old = self.read(number).unwrap_or_default();
+        let stays = |(owner, address): &Entry| *owner != identity || !replace(address_of(*address));
+        let new = addresses.iter().map(|ip| (identity, number_of(*ip)));
+        let entries: Vec<Entry> =
+            new.chain(old.iter().copied().filter(stays)).take(ENTRIES_MAX).collect();
+        if entries == old {
+            return Ok(());
+        }
+        let bucket = encode(number, &entries);
+        let file = match files::open_plain(&self.path) {
+            Ok((file, _)) => file,
+            Err(_) => files::replace(&self.path, &self.aside, &[])?,
+        };
+        files::write_at(&file, &bucket, number * BUCKET_BYTES as u64)
+    }
+
+    fn read(&self, number: u64) -> io::Result<Vec<Entry>> {
+        let (file, _) = files::open_plain(&self.path)?;
+        let mut bucket = [0; BUCKET_BYTES];
+        files::read_at(&file, &mut bucket, number * BUCKET_BYTES as u64)?;
+        Ok(decode(number, &bucket))
+    }
+}
+
+/// Who an interface of a container is for, when everything that changes from one start to the next is left away.
+pub fn identity(of: &str, ifname: &str) -> u64 {
+    digest(VERSION, format!("{of}\0{ifname}").as_bytes())
+}
+
+fn encode(number: u64, entries: &[Entry]) -> [u8; BUCKET_BYTES] {
+    let mut bucket = [0; BUCKET_BYTES];
+    for ((identity, address), bytes) in
+        entries.iter().zip(bucket[8..].chunks_exact_mut(ENTRY_BYTES))
+    {
+        bytes[..8].copy_from_slice(&identity.to_le_bytes());
+        bytes[8..].copy_from_slice(&address.to_le_bytes());
+    }
+    let check = digest(VERSION + number, &bucket[8..]);
+    bucket[..8].copy_from_slice(&check.to_le_bytes());
+    bucket
+}
+
+/// Nothing, where anything is damaged or nothing was ever written.
+fn decode(number: u64, bucket: &[u8; BUCKET_BYTES]) -> Vec<Entry> {
+    let (check, entries) = bucket.split_at(8);
+    if check != digest(VERSION + number, entries).to_le_bytes() {
+        return Vec::new();
+    }
+    let entry = |bytes: &[u8; ENTRY_BYTES]| {
+        let (identity, address) = bytes.split_at(8);
+        Some((
+            u64::from_le_bytes(identity.try_into().ok()?),
+            u128::from_le_bytes(address.try_into().ok()?),
+        ))
+    };
+    let entries = entries.as_chunks::<ENTRY_BYTES>().0.iter().filter_map(entry);
+    // There is an address in every entry that is used.
+    entries.filter(|(_, address)| *address != 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::ipam::store::tests::TempDir;
+
+    fn sticky(dir: &TempDir) -> Sticky {
+        Sticky {
+            path: dir.path().join("own/net~sticky"),
+            aside: dir.path().join("own/.net~sticky"),
+        }
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn what_is_remembered_is_replaced_by_set() {
+        let dir = TempDir::new();
+        let sticky = sticky(&dir);
+        assert!(sticky.recall(7).is_empty());
+        sticky.remember(7, &[ip("10.1.0.2"), ip("fd00::2")], |_| true).unwrap();
+        sticky.remember(7 + BUCKETS, &[ip("10.1.0.3")], |_| true).unwrap();
+        assert_eq!(sticky.recall(7), [ip("10.1.0.2"), ip("fd00::2")]);
+        sticky.remember(7, &[ip("10.1.0.9")], |ip| ip.is_ipv4()).unwrap();
+        assert_eq!(sticky.recall(7), [ip("10.1.0.9"), ip("fd00::2")]);
+        assert_eq!(sticky.recall(7 + BUCKETS), [ip("10.1.0.3")]);
+    }
+
+    #[test]
+    fn the_memory_is_bounded() {
+        let dir = TempDir::new();
+        let sticky = sticky(&dir);
+        for identity in 0..100 {
+            sticky.remember(identity * BUCKETS, &[ip("10.1.0.2")], |_| true).unwrap();
+        }
+        let remembered = (0..100).filter(|n| !sticky.recall(n * BUCKETS).is_empty());
+        assert_eq!(remembered.collect::<Vec<_>>(), (79..100).collect::<Vec<_>>());
+        sticky.remember(BUCKETS - 1, &[ip("10.1.0.2")], |_| true).unwrap();
+        assert_eq!(fs::metadata(&sticky.path).unwrap().len(), 2 << 20);
+    }
+
+    #[test]
+    fn damage_is_forgotten() {
+        let dir = TempDir::new();
+        let sticky = sticky(&dir);
+        sticky.remember(0, &[ip("10.1.0.2")], |_| true).unwrap();
+        let good = fs::read(&sticky.path).unwrap();
+        for at in 0..good.len() {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1;
+            fs::write(&sticky.path, bytes).unwrap();
+            assert!(sticky.recall(0).is_empty(), "byte {at}");
+        }
+        fs::remove_file(&sticky.path).unwrap();
+        fs::create_dir_all(sticky.path.join("in/the/way")).unwrap();
+        assert!(sticky.recall(0).is_empty());
+        sticky.remember(0, &[ip("10.1.0.2")], |_| true).unwrap();
+        assert_eq!(sticky.recall(0), [ip("10.1.0.2")]);
+    }
+}

@@ -1,0 +1,155 @@
+//! What a call of host-local costs does not depend on how many reservations there are. It is counted, in system calls
+//! and in bytes, and not timed: a file that is read, a directory that is listed or an address that is tried is a
+//! system call, wherever it happens.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use serde_json::{Value, json};
+
+use crate::world::{Bare, Call};
+
+const MANY: u32 = 60_000;
+
+/// What a network of this size needs more than an empty one: the parts of the index lie in different places, and a long
+/// run of taken addresses is passed with two looks. For each set of ranges, and each time that it is looked at.
+const MORE_CALLS_MAX: i64 = 12;
+const MORE_BYTES_MAX: i64 = 8192;
+
+/// The system calls of one call of a plugin, and the bytes that it read and wrote.
+#[derive(Debug)]
+struct Cost {
+    calls: i64,
+    bytes: i64,
+}
+
+/// The n-th taken address of a set, and the one that was given out last.
+type Set = (fn(u32) -> IpAddr, &'static str);
+
+struct Case {
+    ranges: Value,
+    sets: Vec<Set>,
+}
+
+fn v4(n: u32) -> IpAddr {
+    Ipv4Addr::from_bits(0x0a01_0002 + n).into()
+}
+
+fn v6(n: u32) -> IpAddr {
+    Ipv6Addr::from_bits((0xfd00 << 112) + 2 + u128::from(n)).into()
+}
+
+/// All over the range.
+fn scattered_v6(n: u32) -> IpAddr {
+    let host = u64::from(n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Ipv6Addr::from_bits((0xfd00 << 112) + u128::from(host)).into()
+}
+
+fn cases() -> Vec<Case> {
+    let (range_v4, range_v6) =
+        (json!([{"subnet": "10.1.0.0/16"}]), json!([{"subnet": "fd00::/64"}]));
+    vec![
+        // The whole run lies between the last address and the next.
+        Case { ranges: json!([range_v4]), sets: vec![(v4, "10.1.0.1")] },
+        // None of it does.
+        Case { ranges: json!([range_v4]), sets: vec![(v4, "10.1.234.97")] },
+        Case { ranges: json!([range_v6]), sets: vec![(v6, "fd00::1")] },
+        Case { ranges: json!([range_v6]), sets: vec![(scattered_v6, "fd00::1")] },
+        Case { ranges: json!([range_v4, range_v6]), sets: vec![(v4, "10.1.0.1"), (v6, "fd00::1")] },
+    ]
+}
+
+struct Network<'b> {
+    bare: &'b Bare,
+    name: &'static str,
+    config: Value,
+}
+
+impl Network<'_> {
+    fn fill(&self, case: &Case, count: u32) {
+        let dir = self.bare.network(self.name);
+        fs::create_dir_all(&dir).unwrap();
+        for (index, (address, _)) in case.sets.iter().enumerate() {
+            for n in 0..count {
+                let content = format!("c{n}\r\neth0");
+                fs::write(dir.join(address(n).to_string()), content).unwrap();
+            }
+            self.set_last(index, case);
+        }
+    }
+
+    /// In place, as the Go plugin does it.
+    fn set_last(&self, index: usize, case: &Case) {
+        let path = self.bare.network(self.name).join(format!("last_reserved_ip.{index}"));
+        fs::write(path, case.sets[index].1).unwrap();
+    }
+
+    fn call(&self, verb: &str, id: &str) -> Call<'static> {
+        self.bare.call("host-local", verb, &self.config).env("CNI_CONTAINERID", id)
+    }
+
+    fn cost(&self, verb: &str, id: &str) -> Cost {
+        let trace = self.bare.scratch.text("trace");
+        let outcome = self.call(verb, id).under(&["strace", "-f", "-qq", "-o", &trace]).run();
+        assert_eq!(outcome.status, 0, "{}", outcome.report());
+        let trace = fs::read_to_string(trace).unwrap();
+        let lines: Vec<&str> = trace.lines().filter(|line| line.contains('(')).collect();
+        assert!(lines.iter().any(|line| line.contains("flock(")), "{trace}");
+        let moved = |line: &&&str| {
+            ["read(", "write(", "pread64(", "pwrite64(", "getdents64("]
+                .iter()
+                .any(|it| line.contains(it))
+        };
+        let result =
+            |line: &&str| line.rsplit(" = ").next()?.split(' ').next()?.parse::<i64>().ok();
+        let bytes = lines.iter().filter(moved).filter_map(result).filter(|n| *n > 0).sum();
+        Cost { calls: i64::try_from(lines.len()).unwrap(), bytes }
+    }
+}
+
+#[test]
+fn every_verb_costs_the_same_with_many_reservations_as_with_none() {
+    for case in cases() {
+        let bare = Bare::new();
+        let network = |name| {
+            let ipam =
+                json!({"type": "host-local", "dataDir": bare.data_dir(), "ranges": case.ranges});
+            let config = json!({"cniVersion": "1.1.0", "name": name, "type": "bridge", "ipam": ipam,
+                "cni.dev/valid-attachments": []});
+            Network { bare: &bare, name, config }
+        };
+        let (empty, full) = (network("empty"), network("full"));
+        empty.fill(&case, 0);
+        full.fill(&case, MANY);
+        // The first call makes the index.
+        for network in [&empty, &full] {
+            network.call("ADD", "first").run().success();
+            (0..case.sets.len()).for_each(|index| network.set_last(index, &case));
+        }
+        let sets = i64::try_from(case.sets.len()).unwrap();
+        for verb in ["ADD", "CHECK", "STATUS", "DEL", "DEL"] {
+            let (small, large) = (empty.cost(verb, "abc"), full.cost(verb, "abc"));
+            let is_same = large.calls - small.calls <= MORE_CALLS_MAX * sets
+                && large.bytes - small.bytes <= MORE_BYTES_MAX * sets;
+            assert!(is_same, "{verb} {}: {small:?} became {large:?}", case.ranges);
+        }
+    }
+}
+
+#[test]
+fn gc_looks_at_no_file_that_it_keeps() {
+    let bare = Bare::new();
+    let ipam = json!({"type": "host-local", "dataDir": bare.data_dir(), "subnet": "10.1.0.0/16"});
+    let keep: Vec<Value> =
+        (0..MANY).map(|n| json!({"containerID": format!("c{n}"), "ifname": "eth0"})).collect();
+    let config = json!({"cniVersion": "1.1.0", "name": "full", "type": "bridge", "ipam": ipam,
+        "cni.dev/valid-attachments": keep});
+    let full = Network { bare: &bare, name: "full", config };
+    full.fill(&Case { ranges: Value::Null, sets: vec![(v4, "10.1.0.1")] }, MANY);
+    full.call("ADD", "stale").run().success();
+    assert_eq!(bare.taken("full").len(), MANY as usize + 1);
+    let cost = full.cost("GC", "x");
+    assert_eq!(bare.taken("full").len(), MANY as usize);
+    // The list itself is read, and the index, in large pieces.
+    assert!(cost.calls < i64::from(MANY) / 20, "{cost:?}");
+}
