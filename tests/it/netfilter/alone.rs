@@ -31,6 +31,17 @@ fn call(container: &Container<'_>, verb: &str, config: &Value) -> Outcome {
         .run()
 }
 
+fn portmap() -> Value {
+    json!({
+        "cniVersion": "1.1.0", "name": "net", "type": "portmap",
+        "runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]},
+    })
+}
+
+fn firewall() -> Value {
+    json!({"cniVersion": "1.1.0", "name": "net", "type": "firewall", "ingressPolicy": "same-bridge"})
+}
+
 #[test]
 fn it_needs_nothing_else() {
     let world = World::new();
@@ -40,15 +51,30 @@ fn it_needs_nothing_else() {
     let config = network("bridge", json!({"ipMasq": true, "macspoofchk": true}));
     for container in [&c1, &c2] {
         let result = call(container, "ADD", &config).success();
-        call(container, "CHECK", &with(&config, json!({"prevResult": result}))).silence();
+        let prev = json!({"prevResult": result});
+        call(container, "CHECK", &with(&config, prev.clone())).silence();
+        // The ports of both would collide, and c1's are collected below as garbage.
+        if container.name == "c2" {
+            let config = with(&portmap(), prev.clone());
+            call(container, "ADD", &config).success();
+            call(container, "CHECK", &config).silence();
+        }
+        let config = with(&firewall(), prev);
+        call(container, "ADD", &config).success();
+        call(container, "CHECK", &config).silence();
         for address in OUTSIDE {
             container.ping(address);
         }
     }
-    assert_eq!(owned(&world), 8);
+    let chain = [portmap(), firewall(), config];
     let valid = json!({"cni.dev/valid-attachments": [{"containerID": "c2", "ifname": "eth0"}]});
-    call(&c1, "GC", &with(&config, valid)).silence();
-    call(&c2, "DEL", &config).silence();
+    for config in &chain {
+        call(&c1, "GC", &with(config, valid.clone())).silence();
+    }
+    assert!(owned(&world) > 0);
+    for config in &chain {
+        call(&c2, "DEL", config).silence();
+    }
     assert_eq!(owned(&world), 0);
     let left = world.host(["ls", "-A", &format!("{ROOT}/var/lib/cni/networks/net")]);
     assert_eq!(left, "last_reserved_ip.0\nlast_reserved_ip.1\nlock\n");

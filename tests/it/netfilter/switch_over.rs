@@ -106,3 +106,32 @@ table inet cni_plugins_masquerade {
         }
     }
 }
+
+#[test]
+fn ports_of_its_nftables_backend_go_with_a_del() {
+    let rules = "\
+table ip cni_hostport {
+  chain hostports {
+    tcp dport 8080 dnat to 10.1.0.2:80 comment \"abc\"
+    tcp dport 8081 dnat to 10.1.0.3:80 comment \"abd\"
+  }
+  chain prerouting {
+    type nat hook prerouting priority -100;
+    fib daddr type local jump hostports
+  }
+  chain masquerading {
+    type nat hook postrouting priority 100;
+    ip saddr 10.1.0.2 ip daddr 10.1.0.2 masquerade comment \"abc\"
+    ip saddr 10.1.0.3 ip daddr 10.1.0.3 masquerade comment \"abd\"
+  }
+}
+";
+    let world = World::new();
+    world.write("/run/rules", rules);
+    world.host(["nft", "--file", "/run/rules"]);
+    let config = json!({"cniVersion": "1.0.0", "name": "mynet", "type": "portmap"});
+    let call = world.call("portmap", "DEL", &config);
+    call.env("CNI_CONTAINERID", "abc").env("CNI_IFNAME", "eth0").run().silence();
+    let text = world.host(["nft", "list", "ruleset"]);
+    assert!(!text.contains("abc") && text.matches("\"abd\"").count() == 2, "{text}");
+}
