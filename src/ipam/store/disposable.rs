@@ -302,6 +302,22 @@ fn without_a_boot_id_nothing_is_believed_or_reclaimed() {
 }
 
 #[test]
+fn whoever_has_many_addresses_gives_them_all_back() {
+    let dir = TempDir::new();
+    for n in 2..100 {
+        dir.write(&format!("10.1.0.{n}"), "abc\r\neth0");
+    }
+    reserve(&dir, "10.1.0.100", "other");
+    assert!(has_index(&dir));
+    assert_eq!(held(&dir, "abc").len(), 98);
+    locked(&dir, |locked| locked.release(&attachment("abc")));
+    assert_eq!(dir.names(), ["10.1.0.100", "lock"]);
+    assert!(held(&dir, "abc").is_empty());
+    assert_eq!(held(&dir, "other"), ["10.1.0.100"]);
+    assert!(has_index(&dir));
+}
+
+#[test]
 fn networks_have_an_index_each() {
     let dir = TempDir::new();
     let other = NetworkName::new("other").unwrap();

@@ -22,6 +22,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::digest::digest;
 use super::directory::{DirState, Directory};
 use super::files;
 use format::{BUCKET_BYTES, Bits, Block, Bucket, Entry, Header, Level, SLOTS, damaged};
@@ -35,6 +36,9 @@ const BUCKETS_MAX: u64 = 1 << 32;
 const ENTRIES_PER_BUCKET_NEW: usize = 4;
 /// From here on so many entries lie outside of their own bucket that a larger table is made.
 const ENTRIES_PER_BUCKET_MAX: u64 = 7;
+/// More addresses than this no container has. Whoever writes the same text into thousands of files, to keep them from
+/// others, fills no bucket with them: the rest lie by address.
+const ADDRESSES_PER_OWNER_MAX: usize = 16;
 /// How many buckets are read at once where all are looked at.
 const BUCKETS_PER_READ: usize = 128;
 
@@ -129,15 +133,29 @@ impl Index {
 
     /// The addresses of an owner.
     pub(super) fn held_by(&mut self, owner: u64) -> io::Result<Vec<u128>> {
-        let found = self.find(owner, |entry| match entry {
-            Entry::Holder(holder) => holder.owner == owner && holder.kind == Kind::Reserved,
+        let mut its = self.holders_at(owner, |it| it.owner == owner)?;
+        if its.len() >= ADDRESSES_PER_OWNER_MAX {
+            let all = self.holders()?.into_iter().filter(|it| it.owner == owner);
+            its = all.map(|holder| ((0, 0), holder)).collect();
+        }
+        let reserved = its.into_iter().filter(|(_, it)| it.kind == Kind::Reserved);
+        Ok(reserved.map(|(_, it)| it.address).collect())
+    }
+
+    fn holders_at(
+        &mut self,
+        hash: u64,
+        is_wanted: impl Fn(&Holder) -> bool,
+    ) -> io::Result<Vec<(Place, Holder)>> {
+        let found = self.find(hash, |entry| match entry {
+            Entry::Holder(holder) => is_wanted(holder),
             Entry::Block(_) => false,
         })?;
-        let address = |(_, entry)| match entry {
-            Entry::Holder(holder) => Some(holder.address),
+        let holder = |(place, entry)| match entry {
+            Entry::Holder(holder) => Some((place, holder)),
             Entry::Block(_) => None,
         };
-        Ok(found.into_iter().filter_map(address).collect())
+        Ok(found.into_iter().filter_map(holder).collect())
     }
 
     /// The first address that is not taken, of those between two, both included.
@@ -213,17 +231,23 @@ impl Index {
     }
 
     pub(super) fn add(&mut self, holder: Holder) -> io::Result<()> {
-        self.insert(&Entry::Holder(holder))?;
+        let others = self.holders_at(holder.owner, |it| it.owner == holder.owner)?.len();
+        let is_one_of_many = others >= ADDRESSES_PER_OWNER_MAX;
+        let hash = if is_one_of_many { hash_of(holder.address) } else { holder.owner };
+        self.insert(hash, &Entry::Holder(holder))?;
         self.header.older += u64::from(holder.is_older);
         if holder.kind == Kind::Torn { Ok(()) } else { self.mark(holder.address, true) }
     }
 
     pub(super) fn remove(&mut self, address: u128, owner: u64) -> io::Result<()> {
-        let found = self.find(owner, |entry| match entry {
-            Entry::Holder(holder) => holder.owner == owner && holder.address == address,
-            Entry::Block(_) => false,
-        })?;
-        let [(place, Entry::Holder(holder))] = found[..] else { return Err(damaged()) };
+        let its = self.holders_at(owner, |it| it.owner == owner)?;
+        let found = match its.iter().find(|(_, it)| it.address == address) {
+            Some(found) if its.len() < ADDRESSES_PER_OWNER_MAX => Some(*found),
+            // The rest of many would not be looked for any more. Nobody minds that such an owner costs a new index.
+            Some(_) => None,
+            None => self.holders_at(hash_of(address), |it| it.address == address)?.first().copied(),
+        };
+        let (place, holder) = found.ok_or_else(damaged)?;
         self.set(place, None)?;
         let older = self.header.older.checked_sub(holder.is_older.into());
         self.header.older = older.ok_or_else(damaged)?;
@@ -250,7 +274,7 @@ impl Index {
         match found {
             Some((place, _)) if bits.is_empty() => self.set(place, None)?,
             Some((place, _)) => self.set(place, Some(&entry))?,
-            None => self.insert(&entry)?,
+            None => self.insert(Block::hash(level, number), &entry)?,
         }
         Ok(old.is_full() != bits.is_full())
     }
@@ -287,8 +311,8 @@ impl Index {
         Ok(found)
     }
 
-    fn insert(&mut self, entry: &Entry) -> io::Result<()> {
-        for number in self.buckets_of(entry.hash()) {
+    fn insert(&mut self, hash: u64, entry: &Entry) -> io::Result<()> {
+        for number in self.buckets_of(hash) {
             let (bucket, is_changed) = self.bucket(number)?;
             *is_changed = true;
             for slot in 0..SLOTS {
@@ -390,6 +414,10 @@ impl Index {
         }
         bytes
     }
+}
+
+fn hash_of(address: u128) -> u64 {
+    digest(0, &address.to_le_bytes())
 }
 
 /// The number of a block of 256, and which of them.

@@ -189,17 +189,8 @@ impl Bucket {
     }
 }
 
-impl Entry {
-    /// What decides in which bucket an entry lies.
-    pub(super) fn hash(&self) -> u64 {
-        match self {
-            Self::Holder(holder) => holder.owner,
-            Self::Block(block) => Block::hash(block.level, block.number),
-        }
-    }
-}
-
 impl Block {
+    /// What decides in which bucket a block lies.
     pub(super) fn hash(level: Level, number: u128) -> u64 {
         let seed = match level {
             Level::Address => 4,

@@ -92,6 +92,35 @@ fn what_is_looked_up_takes_a_few_reads() {
 }
 
 #[test]
+fn an_owner_of_thousands_is_in_nobodys_way() {
+    let dir = TempDir::new();
+    let of_one = |mut holder: Holder| {
+        holder.owner = 7;
+        holder
+    };
+    let mut holders: Vec<Holder> = run_of("10.1.0.2", 5000).into_iter().map(of_one).collect();
+    holders.extend(run_of("10.2.0.2", 100));
+    let mut index = Index::create(&path(&dir), BOOT, &holders).unwrap();
+    index.commit(&path(&dir), &directory(&dir)).unwrap();
+    let mut index = Index::open(&path(&dir).path).unwrap();
+    let other = holder(number("10.2.0.3"));
+    assert!(index.held_by(other.owner).unwrap().contains(&other.address));
+    assert!(index.buckets.len() < 16, "{}", index.buckets.len());
+    assert_eq!(index.held_by(7).unwrap().len(), 5000);
+    // Those that lie by address can be removed, unless that is where the first ones are, on which the others hang.
+    let (mut removed, mut refused) = (0, 0);
+    for holder in &holders[..5000] {
+        match index.remove(holder.address, 7) {
+            Ok(()) => removed += 1,
+            Err(_) => refused += 1,
+        }
+    }
+    assert_eq!(removed + refused, 5000);
+    assert!((ADDRESSES_PER_OWNER_MAX..100).contains(&refused), "{refused}");
+    assert_eq!(index.held_by(7).unwrap().len(), refused);
+}
+
+#[test]
 fn the_last_addresses_of_all_are_no_end() {
     let dir = TempDir::new();
     let mut index = Index::create(&path(&dir), BOOT, &[holder(u128::MAX)]).unwrap();
