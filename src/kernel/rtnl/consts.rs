@@ -13,6 +13,7 @@ pub(super) const AF_INET6: u8 = 10;
 /// Flags of a link (linux/if.h), and what IFLA_OPERSTATE is when it can carry traffic.
 pub(super) const IFF_UP: u32 = 0x1;
 pub(super) const IFF_PROMISC: u32 = 0x100;
+pub(super) const IFF_ALLMULTI: u32 = 0x200;
 pub(super) const IF_OPER_UP: u8 = 6;
 
 /// Attributes of a link (linux/if_link.h).
@@ -21,6 +22,7 @@ pub(super) const IFLA_IFNAME: u16 = 3;
 pub(super) const IFLA_MTU: u16 = 4;
 pub(super) const IFLA_LINK: u16 = 5;
 pub(super) const IFLA_MASTER: u16 = 10;
+pub(super) const IFLA_TXQLEN: u16 = 13;
 pub(super) const IFLA_OPERSTATE: u16 = 16;
 pub(super) const IFLA_LINKINFO: u16 = 18;
 pub(super) const IFLA_IFALIAS: u16 = 20;

@@ -6,10 +6,11 @@ use nix::libc;
 
 use super::Rtnl;
 use super::consts::{
-    AF_UNSPEC, BR_STATE_FORWARDING, IF_OPER_UP, IFF_PROMISC, IFF_UP, IFLA_ADDRESS,
+    AF_UNSPEC, BR_STATE_FORWARDING, IF_OPER_UP, IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS,
     IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_BRPORT_STATE, IFLA_EXT_MASK, IFLA_IFALIAS,
-    IFLA_IFNAME, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK,
-    IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, RTEXT_FILTER_SKIP_STATS,
+    IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND,
+    IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_TXQLEN,
+    RTEXT_FILTER_SKIP_STATS,
 };
 use crate::error::Result;
 use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, text, u8_of, u32_of};
@@ -24,6 +25,8 @@ pub struct Link {
     pub mac: Option<Mac>,
     pub mtu: u32,
     pub kind: Option<String>,
+    /// What its kind says of it, in attributes that the kind's user knows.
+    pub data: Vec<u8>,
     pub master: Option<u32>,
     /// The other end of a veth pair, or what a macvlan or vlan sits on; an index that may be of another namespace.
     pub peer: Option<u32>,
@@ -31,6 +34,9 @@ pub struct Link {
     pub up: bool,
     /// Somebody asked for it. Packet sockets and masters, who ask inside the kernel, do not count.
     pub promiscuous: bool,
+    pub all_multicast: bool,
+    /// In packets.
+    pub tx_queue_len: u32,
     /// Never set on links without a notion of a carrier, like `lo`.
     pub operstate_up: bool,
     pub alias: Option<String>,
@@ -148,6 +154,7 @@ impl Link {
             index: u32::from_ne_bytes(fixed(payload, 4)?),
             up: flags & IFF_UP != 0,
             promiscuous: flags & IFF_PROMISC != 0,
+            all_multicast: flags & IFF_ALLMULTI != 0,
             ..Self::default()
         };
         for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
@@ -155,6 +162,7 @@ impl Link {
                 IFLA_IFNAME => link.name = text(value).into_owned(),
                 IFLA_ADDRESS => link.mac = value.try_into().ok().map(Mac),
                 IFLA_MTU => link.mtu = u32_of(value).unwrap_or_default(),
+                IFLA_TXQLEN => link.tx_queue_len = u32_of(value).unwrap_or_default(),
                 IFLA_MASTER => link.master = u32_of(value),
                 IFLA_LINK => link.peer = u32_of(value),
                 IFLA_OPERSTATE => link.operstate_up = u8_of(value) == Some(IF_OPER_UP),
@@ -171,6 +179,7 @@ impl Link {
         for (kind, value) in attributes(info) {
             match kind {
                 IFLA_INFO_KIND => self.kind = Some(text(value).into_owned()),
+                IFLA_INFO_DATA => self.data = value.to_vec(),
                 IFLA_INFO_SLAVE_KIND => is_bridge_port = text(value) == "bridge",
                 IFLA_INFO_SLAVE_DATA if is_bridge_port => self.port = Some(Port::parse(value)),
                 _ => {}
@@ -219,25 +228,30 @@ mod tests {
             mac: Some(Mac([2, 0, 0, 0, 0, 7])),
             mtu: 1380,
             kind: Some("veth".into()),
+            data: vec![1, 2, 3, 4],
             master: Some(2),
             peer: Some(3),
             up: true,
             promiscuous: true,
+            all_multicast: true,
+            tx_queue_len: 1000,
             operstate_up: true,
             alias: Some("abc".into()),
             port: Some(Port { forwarding: true, hairpin: true, isolated: false }),
         };
         let mut reply = Attrs::default();
-        reply.raw(&header(7, IFF_UP | IFF_PROMISC, 0));
+        reply.raw(&header(7, IFF_UP | IFF_PROMISC | IFF_ALLMULTI, 0));
         reply.string(IFLA_IFNAME, "veth1");
         reply.bytes(IFLA_ADDRESS, &[2, 0, 0, 0, 0, 7]);
         reply.u32(IFLA_MTU, 1380);
+        reply.u32(IFLA_TXQLEN, 1000);
         reply.u32(IFLA_MASTER, 2);
         reply.u32(IFLA_LINK, 3);
         reply.u8(IFLA_OPERSTATE, IF_OPER_UP);
         reply.string(IFLA_IFALIAS, "abc");
         reply.nested(IFLA_LINKINFO, |info| {
             info.string(IFLA_INFO_KIND, "veth");
+            info.bytes(IFLA_INFO_DATA, &[1, 2, 3, 4]);
             info.string(IFLA_INFO_SLAVE_KIND, "bridge");
             info.nested(IFLA_INFO_SLAVE_DATA, |data| {
                 data.u8(IFLA_BRPORT_STATE, BR_STATE_FORWARDING);

@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, AsRawFd};
 use nix::libc;
 
 use super::consts::{
-    IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_IFALIAS,
-    IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND,
-    IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_NET_NS_FD, NLM_F_CREATE, NLM_F_ECHO,
-    NLM_F_EXCL, VETH_INFO_PEER,
+    IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE,
+    IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA,
+    IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_NET_NS_FD,
+    IFLA_TXQLEN, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, VETH_INFO_PEER,
 };
 use super::link::{Link, header};
 use super::{Batch, Rtnl};
@@ -46,13 +46,23 @@ pub struct Veth<'a> {
 }
 
 /// What is to be different about a link. `None` leaves it as it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct LinkChange<'a> {
     pub up: Option<bool>,
     pub promiscuous: Option<bool>,
+    pub all_multicast: Option<bool>,
     pub mac: Option<Mac>,
+    /// In bytes.
+    pub mtu: Option<u32>,
+    /// In packets.
+    pub tx_queue_len: Option<u32>,
+    /// Of a link that is down; before Linux 6.3 the kernel refuses it for one that is up.
+    pub name: Option<&'a str>,
+    /// Where to move it, together with all other changes: its new name counts there.
+    pub netns: Option<&'a NetNs>,
     /// Empty removes it.
     pub alias: Option<&'a str>,
+    /// 0 releases it from the one that it has.
     pub master: Option<u32>,
     /// These two only of the port of a bridge.
     pub hairpin: Option<bool>,
@@ -73,18 +83,26 @@ impl NewLink<'_> {
         attrs.raw(&header(0, flags, flags));
         attrs.string(IFLA_IFNAME, self.name);
         let numbers = [(IFLA_MTU, self.mtu), (IFLA_LINK, self.parent), (IFLA_MASTER, self.master)];
-        for (kind, number) in numbers {
-            if let Some(number) = number {
-                attrs.u32(kind, number);
-            }
-        }
+        put_numbers(attrs, &numbers);
         if let Some(mac) = self.mac {
             attrs.bytes(IFLA_ADDRESS, &mac.0);
         }
         if let Some(netns) = self.netns {
-            attrs.bytes(IFLA_NET_NS_FD, &netns.as_fd().as_raw_fd().to_ne_bytes());
+            put_netns(attrs, netns);
         }
     }
+}
+
+fn put_numbers(attrs: &mut Attrs, numbers: &[(u16, Option<u32>)]) {
+    for (kind, number) in numbers {
+        if let Some(number) = number {
+            attrs.u32(*kind, *number);
+        }
+    }
+}
+
+fn put_netns(attrs: &mut Attrs, netns: &NetNs) {
+    attrs.bytes(IFLA_NET_NS_FD, &netns.as_fd().as_raw_fd().to_ne_bytes());
 }
 
 impl Rtnl {
@@ -147,16 +165,27 @@ impl Batch {
 impl LinkChange<'_> {
     fn encode(&self, index: u32, attrs: &mut Attrs) {
         let (mut flags, mut mask) = (0, 0);
-        for (flag, wanted) in [(IFF_UP, self.up), (IFF_PROMISC, self.promiscuous)] {
+        let wishes = [
+            (IFF_UP, self.up),
+            (IFF_PROMISC, self.promiscuous),
+            (IFF_ALLMULTI, self.all_multicast),
+        ];
+        for (flag, wanted) in wishes {
             mask |= if wanted.is_some() { flag } else { 0 };
             flags |= if wanted == Some(true) { flag } else { 0 };
         }
         attrs.raw(&header(index, flags, mask));
-        if let Some(master) = self.master {
-            attrs.u32(IFLA_MASTER, master);
-        }
+        let numbers =
+            [(IFLA_MASTER, self.master), (IFLA_MTU, self.mtu), (IFLA_TXQLEN, self.tx_queue_len)];
+        put_numbers(attrs, &numbers);
         if let Some(mac) = self.mac {
             attrs.bytes(IFLA_ADDRESS, &mac.0);
+        }
+        if let Some(name) = self.name {
+            attrs.string(IFLA_IFNAME, name);
+        }
+        if let Some(netns) = self.netns {
+            put_netns(attrs, netns);
         }
         if let Some(alias) = self.alias {
             // Without a NUL, which would become a part of it.

@@ -62,7 +62,7 @@ pub(super) fn ensure_bridge<'a>(
         promiscuous: (new.promiscuous && !bridge.promiscuous).then_some(true),
         ..LinkChange::default()
     };
-    if change != LinkChange::default() {
+    if change.up.is_some() || change.promiscuous.is_some() {
         let mut batch = Batch::new();
         batch.change_link(bridge.index, name, &change);
         host.commit(batch)?;
