@@ -1,6 +1,7 @@
 //! The one error type: a CNI error code, and what we were doing, outermost first. Knows nothing of where it is printed.
 
 use std::fmt::{self, Display};
+use std::ops::{Deref, DerefMut};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -29,8 +30,15 @@ impl Code {
 }
 
 /// What went wrong. `Display` gives the whole chain on one line.
+///
+/// It is one pointer wide: every `?` in the program moves a `Result` from one place to another, and with the strings
+/// themselves in it these moves would be a tenth of the executable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error {
+pub struct Error(Box<Parts>);
+
+/// What an error says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parts {
     pub code: Code,
     /// One sentence for people and for programs that match on texts: `cannot <verb> <object>: <reason>`.
     pub msg: String,
@@ -40,7 +48,7 @@ pub struct Error {
 
 impl Error {
     pub fn new(code: Code, msg: impl Into<String>) -> Self {
-        Self { code, msg: msg.into(), details: String::new() }
+        Self(Box::new(Parts { code, msg: msg.into(), details: String::new() }))
     }
 
     pub fn internal(msg: impl Into<String>) -> Self {
@@ -65,17 +73,33 @@ impl Error {
     }
 
     /// For STATUS: whatever stands in the way of an ADD makes it unavailable (code 50).
-    pub fn into_not_available(self) -> Self {
-        Self { code: Code::NOT_AVAILABLE, ..self }
+    pub fn into_not_available(mut self) -> Self {
+        self.code = Code::NOT_AVAILABLE;
+        self
     }
 
     /// Puts what we were doing in front; what was the message becomes the first of the details.
-    pub fn context(self, doing: impl Display) -> Self {
-        let details = match self.details.as_str() {
-            "" => self.msg,
-            deeper => format!("{}: {deeper}", self.msg),
+    pub fn context(mut self, doing: impl Display) -> Self {
+        let reason = std::mem::replace(&mut self.msg, doing.to_string());
+        self.details = match self.details.as_str() {
+            "" => reason,
+            deeper => format!("{reason}: {deeper}"),
         };
-        Self { code: self.code, msg: doing.to_string(), details }
+        self
+    }
+}
+
+impl Deref for Error {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+impl DerefMut for Error {
+    fn deref_mut(&mut self) -> &mut Parts {
+        &mut self.0
     }
 }
 

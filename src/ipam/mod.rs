@@ -220,8 +220,9 @@ fn exhausted(set: &RangeSet) -> Error {
 }
 
 /// Says in one sentence what could not be done and why, since callers look for the why in the message.
-fn in_front(doing: &str, error: Error) -> Error {
-    Error { msg: format!("{doing}: {}", error.msg), ..error }
+fn in_front(doing: &str, mut error: Error) -> Error {
+    error.msg = format!("{doing}: {}", error.msg);
+    error
 }
 
 #[cfg(test)]
@@ -252,7 +253,7 @@ mod tests {
         let requested: Vec<IpAddr> = requested.iter().map(|ip| ip.parse().unwrap()).collect();
         let allocated =
             dir.store().locked(|locked| allocate(locked, &wish(sets, &requested), &attachment(id)));
-        let addresses = allocated.map_err(|error| error.msg)?;
+        let addresses = allocated.map_err(|error| error.msg.clone())?;
         Ok(addresses.iter().map(|it| it.address.to_string()).collect::<Vec<_>>().join(" "))
     }
 
@@ -405,7 +406,7 @@ mod tests {
             let result = dir
                 .store()
                 .locked(|locked| check_not_exhausted(locked, &small[index], StaleOnBoot::Reclaim));
-            result.map_err(|error| error.msg)
+            result.map_err(|error| error.msg.clone())
         };
         // Neither the gateway nor what is torn takes an address away.
         dir.write("10.0.0.1", "operator");

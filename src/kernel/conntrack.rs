@@ -174,8 +174,7 @@ impl Conntrack {
 /// Says which option the kernel lacks: EINVAL is nfnetlink's answer where there is no subsystem.
 fn explained(error: netlink::Error) -> netlink::Error {
     let lacks = error.hint.is_none() && error.errno == libc::EINVAL;
-    let hint = lacks.then(|| "the kernel lacks CONFIG_NF_CT_NETLINK".into());
-    netlink::Error { hint: hint.or(error.hint), ..error }
+    if lacks { error.with_hint("the kernel lacks CONFIG_NF_CT_NETLINK") } else { error }
 }
 
 /// A connection, as far as it matters here.

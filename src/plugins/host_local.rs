@@ -53,7 +53,7 @@ use serde::Deserialize;
 
 use crate::cni::request::Request;
 use crate::cni::success::{Ip, Success};
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::ipam::store::Store;
 use crate::ipam::{Wish, allocate, check_not_exhausted};
 use crate::names::Attachment;
@@ -147,7 +147,7 @@ impl Ipam for HostLocal {
                 config.sets.iter().try_for_each(check)
             })
         };
-        is_ready().map_err(|error| Error { code: Code::NOT_AVAILABLE, ..error })
+        is_ready().map_err(Error::into_not_available)
     }
 }
 
@@ -179,6 +179,7 @@ mod tests {
     use std::ffi::OsString;
     use std::fs;
 
+    use crate::error::Code;
     use crate::ipam::store::tests::TempDir;
     use crate::plugin::{Namespace, ipam_entry};
 
@@ -375,7 +376,7 @@ mod tests {
         let dir = TempDir::new();
         let status = |ipam: &str| {
             let result = call("STATUS", &dir, ipam, "", "");
-            result.map_or_else(|error| (error.code.0, error.msg), |_| (0, String::new()))
+            result.map_or_else(|error| (error.code.0, error.msg.clone()), |_| (0, String::new()))
         };
         let small = r#""ranges":[[{"subnet":"fd00::/64"}],[{"subnet":"10.1.0.0/30"}]]"#;
         assert_eq!(status(small).0, 0);

@@ -334,7 +334,7 @@ mod tests {
             let expected = missing.map(|what| {
                 format!("static: Failed to find {what} in the result for interface eth0")
             });
-            let error = Static {}.check(&cx, &at).err().map(|error| error.msg);
+            let error = Static {}.check(&cx, &at).err().map(|error| error.msg.clone());
             assert_eq!(error, expected, "{ips}");
         }
     }

@@ -187,7 +187,7 @@ fn reported_error(path: &Path, output: &Output) -> Error {
         };
     }
     match Json::parse(&output.stdout).and_then(|json| json.read::<Reported>("error")) {
-        Ok(Reported { code, msg, details }) => Error { code: Code(code), msg, details },
+        Ok(Reported { code, msg, details }) => Error::new(Code(code), msg).with_details(details),
         Err(error) => {
             let text = String::from_utf8_lossy(&output.stdout);
             Error::internal(format!("netplugin failed but its error cannot be read: {text:?}"))

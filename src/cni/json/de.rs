@@ -12,30 +12,39 @@ use super::Json;
 
 /// What is wrong, and the way to it: `ipam.ranges[0][1].subnet: invalid type: integer `5`, expected a string`.
 #[derive(Debug)]
-pub struct Error {
+pub struct Error(Box<Parts>);
+
+#[derive(Debug)]
+struct Parts {
     path: String,
     what: String,
 }
 
 impl Error {
-    fn under_key(mut self, key: &str) -> Self {
-        let separator = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
-        self.path = format!("{key}{separator}{}", self.path);
-        self
+    fn under_key(self, key: &str) -> Self {
+        self.under(key.into())
     }
 
-    fn under_index(mut self, index: usize) -> Self {
-        let separator = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
-        self.path = format!("[{index}]{separator}{}", self.path);
+    fn under_index(self, index: usize) -> Self {
+        self.under(format!("[{index}]"))
+    }
+
+    fn under(mut self, mut path: String) -> Self {
+        let parts = &mut *self.0;
+        if !parts.path.is_empty() && !parts.path.starts_with('[') {
+            path.push('.');
+        }
+        path.push_str(&parts.path);
+        parts.path = path;
         self
     }
 }
 
 impl Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.path.as_str() {
-            "" => f.write_str(&self.what),
-            path => write!(f, "{path}: {}", self.what),
+        match self.0.path.as_str() {
+            "" => f.write_str(&self.0.what),
+            path => write!(f, "{path}: {}", self.0.what),
         }
     }
 }
@@ -44,7 +53,7 @@ impl std::error::Error for Error {}
 
 impl de::Error for Error {
     fn custom<T: Display>(what: T) -> Self {
-        Self { path: String::new(), what: what.to_string() }
+        Self(Box::new(Parts { path: String::new(), what: what.to_string() }))
     }
 
     fn invalid_type(unexpected: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
@@ -198,7 +207,7 @@ mod tests {
 
     fn read(text: &str) -> Result<Sample, String> {
         let json = Json::parse(text.as_bytes()).map_err(|error| error.to_string())?;
-        json.read("it").map_err(|error| error.msg)
+        json.read("it").map_err(|error| error.msg.clone())
     }
 
     #[test]

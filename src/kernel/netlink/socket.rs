@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt::{self, Display};
 use std::io::{self, ErrorKind};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -24,7 +25,11 @@ use crate::kernel::sys;
 
 /// What the kernel refused, why, and what it says about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error {
+pub struct Error(Box<Parts>);
+
+/// What an error says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parts {
     /// `cannot add link eth0`
     pub doing: String,
     pub errno: i32,
@@ -48,8 +53,31 @@ impl Error {
         matches!(self.errno, libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL)
     }
 
-    fn new(doing: &str, error: &io::Error) -> Self {
-        Self { doing: doing.into(), errno: error.raw_os_error().unwrap_or(libc::EIO), hint: None }
+    pub fn new(doing: String, errno: i32, hint: Option<String>) -> Self {
+        Self(Box::new(Parts { doing, errno, hint }))
+    }
+
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    fn of(doing: &str, error: &io::Error) -> Self {
+        Self::new(doing.into(), error.raw_os_error().unwrap_or(libc::EIO), None)
+    }
+}
+
+impl Deref for Error {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+impl DerefMut for Error {
+    fn deref_mut(&mut self) -> &mut Parts {
+        &mut self.0
     }
 }
 
@@ -103,7 +131,7 @@ impl Socket {
             Protocol::Route => NlFamily::Route,
             Protocol::Netfilter => NlFamily::Netfilter,
         };
-        let failed = |error| Error::new("cannot open a netlink socket", &error);
+        let failed = |error| Error::of("cannot open a netlink socket", &error);
         let socket = NlSocket::new(family).map_err(failed)?;
         socket.enable_ext_ack(true).map_err(failed)?;
         Ok(Self {
@@ -185,7 +213,7 @@ impl Socket {
         }
         let doing = request().list.pop().map(|request| request.doing).unwrap_or_default();
         let hint = format!("the list changed while it was read, {DUMP_ATTEMPTS_MAX} times");
-        Err(Error { doing, errno: libc::EINTR, hint: Some(hint) })
+        Err(Error::new(doing, libc::EINTR, Some(hint)))
     }
 
     /// Sends the requests in one datagram and reads answers up to the end that is asked for.
@@ -205,14 +233,14 @@ impl Socket {
         self.sequence.set(first.wrapping_add(count));
         requests.seal(first, last_flags);
         let last_doing = requests.list.last().map_or("", |request| request.doing.as_str());
-        self.send(&requests).map_err(|error| Error::new(last_doing, &error))?;
+        self.send(&requests).map_err(|error| Error::of(last_doing, &error))?;
 
         let mut result = Ok(());
         let mut datagram = self.datagram.borrow_mut();
         loop {
             let length = match self.receive(&mut datagram) {
                 Ok(length) => length,
-                Err(error) if result.is_ok() => return Err(Error::new(last_doing, &error)),
+                Err(error) if result.is_ok() => return Err(Error::of(last_doing, &error)),
                 Err(_) => return result, // the first failure is what the caller has to know
             };
             for message in messages(&datagram[..length]) {
@@ -223,7 +251,7 @@ impl Socket {
                     let (errno, hint) = message.outcome();
                     if result.is_ok() && errno != 0 && request.tolerated != Some(errno) {
                         let hint = hint.map(|hint| hint.into_owned());
-                        result = Err(Error { doing: request.doing.clone(), errno, hint });
+                        result = Err(Error::new(request.doing.clone(), errno, hint));
                     }
                 }
                 if message.kind != NLMSG_ERROR {
@@ -275,7 +303,7 @@ pub(crate) struct Events {
 impl Events {
     /// From here on no change goes unnoticed. `group` is one of RTNLGRP_*, up to 32.
     pub(crate) fn subscribe(group: u32) -> Result<Self, Error> {
-        let failed = |errno: Errno| Error::new("cannot listen to the kernel", &errno.into());
+        let failed = |errno: Errno| Error::of("cannot listen to the kernel", &errno.into());
         let socket = socket(
             AddressFamily::Netlink,
             SockType::Raw,
@@ -290,7 +318,7 @@ impl Events {
 
     /// Returns after the next change, or when the time is over. It may also return early: ask and see.
     pub(crate) fn wait(&self, limit: Duration) -> Result<(), Error> {
-        let failed = |errno: Errno| Error::new("cannot wait for the kernel", &errno.into());
+        let failed = |errno: Errno| Error::of("cannot wait for the kernel", &errno.into());
         // Rounded up, so as not to ask in a tight loop for the last millisecond.
         let limit_ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX).saturating_add(1);
         let timeout = PollTimeout::try_from(limit_ms).unwrap_or(PollTimeout::MAX);
@@ -335,8 +363,7 @@ mod tests {
 
     #[test]
     fn errors_are_sentences() {
-        let mut error =
-            Error { doing: "cannot add link eth0".into(), errno: libc::EEXIST, hint: None };
+        let mut error = Error::new("cannot add link eth0".into(), libc::EEXIST, None);
         assert_eq!(error.to_string(), "cannot add link eth0: File exists");
         error.hint = Some("because".into());
         assert_eq!(error.to_string(), "cannot add link eth0: File exists (because)");

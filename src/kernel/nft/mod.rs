@@ -87,8 +87,7 @@ impl Nft {
         match Socket::open(Protocol::Netfilter) {
             Ok(socket) => Ok(Self { socket }),
             Err(error) if error.errno == libc::EPROTONOSUPPORT => {
-                let hint = Some("the kernel lacks CONFIG_NETFILTER_NETLINK".into());
-                Err(netlink::Error { hint, ..error })
+                Err(error.with_hint("the kernel lacks CONFIG_NETFILTER_NETLINK"))
             }
             Err(error) => Err(error),
         }
@@ -120,7 +119,7 @@ impl Nft {
             // To the kernel 0 is every generation.
             Ok(generation) => Ok(generation.unwrap_or(Generation(0))),
             Err(error) if is_without_nf_tables(&error) => {
-                Err(netlink::Error { hint: Some(format!("the kernel lacks {NF_TABLES}")), ..error })
+                Err(error.with_hint(format!("the kernel lacks {NF_TABLES}")))
             }
             Err(error) => Err(error),
         }

@@ -138,7 +138,7 @@ impl Rtnl {
             }
         };
         // Only if somebody else renamed or removed it in these microseconds.
-        link.ok_or(netlink::Error { doing, errno: libc::ENODEV, hint: None })
+        link.ok_or_else(|| netlink::Error::new(doing, libc::ENODEV, None))
     }
 }
 
