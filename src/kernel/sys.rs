@@ -1,5 +1,7 @@
-//! The few system calls that no safe crate offers. All of the project's unsafe code is here.
+//! The few system calls that no safe crate offers. All of the project's unsafe code is here and in `heap`.
 #![allow(unsafe_code)]
+
+mod heap;
 
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::fs::File;
