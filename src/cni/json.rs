@@ -70,7 +70,8 @@ impl Json {
 
 /// These characters stand only inside strings, and Go escapes them so that JSON can be put into HTML.
 fn escape_as_go(text: String) -> String {
-    if !text.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
+    // The last two begin with 0xe2.
+    if !text.bytes().any(|byte| matches!(byte, b'<' | b'>' | b'&' | 0xe2)) {
         return text;
     }
     let mut escaped = String::with_capacity(text.len() + 16);

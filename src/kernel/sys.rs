@@ -6,7 +6,7 @@ mod heap;
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
@@ -23,6 +23,8 @@ use crate::error::{Error, Result};
 
 /// Source: linux/nsfs.h.
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
+/// Source: linux/sockios.h.
+const SIOCGSKNS: libc::Ioctl = 0x894c;
 
 /// Makes `fn run(Vec<OsString>) -> u8` the program: it gets the arguments, and returns the exit code.
 ///
@@ -102,6 +104,17 @@ pub fn is_network_namespace(file: BorrowedFd<'_>) -> bool {
     let kind = unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE) };
     // Before Linux 4.11 there is no such request.
     kind < 0 || kind == libc::CLONE_NEWNET
+}
+
+/// The network namespace that a socket lives in. Needs CAP_NET_ADMIN there.
+pub fn namespace_of(socket: BorrowedFd<'_>) -> io::Result<File> {
+    // SAFETY: the request takes no argument and returns a new descriptor.
+    let file = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) };
+    if file < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: nobody else has that descriptor yet. The kernel makes it with FD_CLOEXEC.
+    Ok(unsafe { File::from_raw_fd(file) })
 }
 
 /// Random bytes for names and hardware addresses.

@@ -147,7 +147,7 @@ impl Plugin for Bridge {
             undo.push("remove the MAC spoof check", move || spoof_check::remove(&stale));
         }
         self.set_up_port(&owner, host, &pair.host)?;
-        self.set_up_container(cx, at, netns, pair.container_index, &success)?;
+        self.set_up_container(at, netns, pair.container_index, &success)?;
         if !self.disable_container_interface {
             wait_until_forwarding(host, &pair.host)?;
         }
@@ -326,7 +326,6 @@ impl Bridge {
 
     fn set_up_container(
         &self,
-        cx: &Context<'_>,
         at: &Attachment,
         netns: &NetNs,
         index: u32,
@@ -335,27 +334,26 @@ impl Bridge {
         if self.disable_container_interface {
             return Ok(());
         }
-        let is_l3 = !cx.request.conf.ipam.kind.is_empty();
-        if is_l3 {
+        if success.ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
             netns.run(|| self.set_sysctls(&at.ifname))?;
         }
         let interface =
             configure::Interface { netns, rtnl: &netns.rtnl()?, name: &at.ifname, index };
         let options = configure::Options {
             detect_duplicates: self.enable_dad,
+            announce: true,
             ..configure::Options::default()
         };
         configure::apply(&interface, success, &configure::routes(success, index), options)
     }
 
-    /// Runs inside of the container's namespace. The neighbours are told of the addresses when the link comes up.
+    /// Runs inside of the container's namespace.
     fn set_sysctls(&self, ifname: &str) -> Result<()> {
         if self.enable_dad {
             sysctl::set_if_possible(&format!("net/ipv6/conf/{ifname}/enhanced_dad"), "1")?;
         }
         let accept_dad = if self.enable_dad { "1" } else { "0" };
-        sysctl::set_if_possible(&format!("net/ipv6/conf/{ifname}/accept_dad"), accept_dad)?;
-        sysctl::set_if_possible(&format!("net/ipv4/conf/{ifname}/arp_notify"), "1")
+        sysctl::set_if_possible(&format!("net/ipv6/conf/{ifname}/accept_dad"), accept_dad)
     }
 
     fn check_port(&self, bridge: &Link, port: &Link) -> Result<()> {

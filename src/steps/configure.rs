@@ -32,6 +32,8 @@ pub struct Options {
     pub detect_duplicates: bool,
     /// Leave out the route to the prefix of each address.
     pub no_prefix_routes: bool,
+    /// Tell the neighbours of the IPv4 addresses: another one may have had them.
+    pub announce: bool,
 }
 
 /// Sets addresses, brings the interface up, and sets `routes`, in one go. Of the result only the addresses are used.
@@ -41,10 +43,14 @@ pub fn apply(
     routes: &[Route],
     options: Options,
 ) -> Result<()> {
-    if success.ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
+    let has = |is_v4| success.ips.iter().any(|ip| ip.address.addr().is_ipv4() == is_v4);
+    if has(false) {
         interface.netns.run(|| allow_ipv6(interface.name))?;
     }
     let mut batch = Batch::new();
+    if options.announce && has(true) {
+        batch.announce_ipv4(interface.index, interface.name);
+    }
     for ip in &success.ips {
         batch.add_address(
             interface.index,

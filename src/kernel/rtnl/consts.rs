@@ -26,8 +26,12 @@ pub(super) const IFLA_TXQLEN: u16 = 13;
 pub(super) const IFLA_OPERSTATE: u16 = 16;
 pub(super) const IFLA_LINKINFO: u16 = 18;
 pub(super) const IFLA_IFALIAS: u16 = 20;
+pub(super) const IFLA_AF_SPEC: u16 = 26;
 pub(super) const IFLA_NET_NS_FD: u16 = 28;
 pub(super) const IFLA_EXT_MASK: u16 = 29;
+/// In IFLA_AF_SPEC of AF_INET; in that, by the numbers of the parameters (linux/ip.h).
+pub(super) const IFLA_INET_CONF: u16 = 1;
+pub(super) const IPV4_DEVCONF_ARP_NOTIFY: u16 = 22;
 /// In IFLA_LINKINFO.
 pub(super) const IFLA_INFO_KIND: u16 = 1;
 pub(super) const IFLA_INFO_DATA: u16 = 2;

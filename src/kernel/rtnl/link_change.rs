@@ -5,10 +5,11 @@ use std::os::fd::{AsFd, AsRawFd};
 use nix::libc;
 
 use super::consts::{
-    IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE,
-    IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA,
-    IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_NET_NS_FD,
-    IFLA_TXQLEN, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, VETH_INFO_PEER,
+    AF_INET, IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_BRPORT_ISOLATED,
+    IFLA_BRPORT_MODE, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET_CONF, IFLA_INFO_DATA, IFLA_INFO_KIND,
+    IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU,
+    IFLA_NET_NS_FD, IFLA_TXQLEN, IPV4_DEVCONF_ARP_NOTIFY, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL,
+    VETH_INFO_PEER,
 };
 use super::link::{Link, header};
 use super::{Batch, Rtnl};
@@ -155,6 +156,22 @@ impl Batch {
         self.push_link_change(index, name, &rest);
     }
 
+    /// From now on the neighbours are told of the link's IPv4 addresses when it comes up: `net.ipv4.conf.LINK.arp_notify`.
+    ///
+    /// Not by way of /proc/sys, where the directories of all namespaces have one name and the kernel searches through
+    /// them: with 300 containers that takes a tenth of an ADD.
+    pub fn announce_ipv4(&mut self, index: u32, name: &str) {
+        let doing = format!("cannot set arp_notify of link {name}");
+        self.requests.push(libc::RTM_NEWLINK, 0, doing, |attrs| {
+            attrs.raw(&header(index, 0, 0));
+            attrs.nested(IFLA_AF_SPEC, |families| {
+                families.nested(AF_INET.into(), |ipv4| {
+                    ipv4.nested(IFLA_INET_CONF, |conf| conf.u32(IPV4_DEVCONF_ARP_NOTIFY, 1));
+                });
+            });
+        });
+    }
+
     fn push_link_change(&mut self, index: u32, name: &str, change: &LinkChange<'_>) {
         let doing = format!("cannot change link {name}");
         // NEWLINK rather than SETLINK, which has no flags of ports.
@@ -235,6 +252,18 @@ mod tests {
         assert_eq!(
             rows(attrs.as_slice()),
             "00000000 00000000 01000000 01000000 0a000300 76657468 31000000 08000a00 02000000"
+        );
+    }
+
+    #[test]
+    fn parameter_of_ipv4() {
+        let mut batch = Batch::new();
+        batch.announce_ipv4(7, "x");
+        assert_eq!(
+            rows(batch.requests.as_slice()),
+            "34000000 10000100 00000000 00000000 \
+             00000000 07000000 00000000 00000000 14001a80 10000280 0c000180 08001600 \
+             01000000"
         );
     }
 
