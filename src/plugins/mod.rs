@@ -1,9 +1,11 @@
 //! The table of plugins. Adding one is a file beside this one, its `mod` line and its line in the table.
 
 mod bridge;
+mod dummy;
 mod firewall;
 mod host_local;
 mod loopback;
+mod macvlan;
 mod portmap;
 mod static_ipam;
 mod veth;
@@ -18,6 +20,11 @@ pub const PLUGINS: &[Entry] = &[
         "a routed veth pair between host and container; without ipam a plain one",
     ),
     entry::<veth::Veth>("ptp", "the same as veth, by the reference's name"),
+    entry::<macvlan::Macvlan>(
+        "macvlan",
+        "an interface with a MAC address of its own on a link of the host",
+    ),
+    entry::<dummy::Dummy>("dummy", "an interface without a cable, to have addresses on"),
     entry::<firewall::Firewall>(
         "firewall",
         "lets a container's packets pass where the host drops, and keeps bridges apart",

@@ -27,13 +27,17 @@ pub struct Interface<'a> {
 
 /// How the addresses are set.
 #[derive(Clone, Copy, Default)]
-pub struct Options {
+pub struct Options<'a> {
     /// Ask the other hosts whether they have the (IPv6) address already, and wait for the answer.
     pub detect_duplicates: bool,
     /// Leave out the route to the prefix of each address.
     pub no_prefix_routes: bool,
-    /// Tell the neighbours of the IPv4 addresses: another one may have had them.
+    /// Tell the neighbours of the IPv4 addresses when the interface comes up: another one may have had them.
     pub announce: bool,
+    /// And those of the IPv6 addresses.
+    pub announce_ipv6: bool,
+    /// What the interface is to remember.
+    pub alias: Option<&'a str>,
 }
 
 /// Sets addresses, brings the interface up, and sets `routes`, in one go. Of the result only the addresses are used.
@@ -41,11 +45,11 @@ pub fn apply(
     interface: &Interface<'_>,
     success: &Success,
     routes: &[Route],
-    options: Options,
+    options: Options<'_>,
 ) -> Result<()> {
     let has = |is_v4| success.ips.iter().any(|ip| ip.address.addr().is_ipv4() == is_v4);
     if has(false) {
-        interface.netns.run(|| allow_ipv6(interface.name))?;
+        interface.netns.run(|| allow_ipv6(interface.name, options.announce_ipv6))?;
     }
     let mut batch = Batch::new();
     if options.announce && has(true) {
@@ -66,7 +70,7 @@ pub fn apply(
     batch.change_link(
         interface.index,
         interface.name,
-        &LinkChange { up: Some(true), ..LinkChange::default() },
+        &LinkChange { up: Some(true), alias: options.alias, ..LinkChange::default() },
     );
     for route in routes {
         batch.add_route(route);
@@ -78,12 +82,15 @@ pub fn apply(
     Ok(())
 }
 
-/// Runs inside of the container's namespace.
-fn allow_ipv6(name: &str) -> Result<()> {
-    // A kernel without IPv6 will say so when it gets the address.
+/// Runs inside of the container's namespace. A kernel without IPv6 will say so when it gets the address.
+fn allow_ipv6(name: &str, announce: bool) -> Result<()> {
+    let set = |key: &str, value| {
+        sysctl::set_if_possible(&format!("net/ipv6/conf/{name}/{key}"), value)
+    };
     sysctl::set_if_possible("net/ipv6/conf/lo/disable_ipv6", "0")?;
-    sysctl::set_if_possible(&format!("net/ipv6/conf/{name}/disable_ipv6"), "0")?;
-    sysctl::set_if_possible(&format!("net/ipv6/conf/{name}/keep_addr_on_down"), "1")
+    set("disable_ipv6", "0")?;
+    set("keep_addr_on_down", "1")?;
+    if announce { set("ndisc_notify", "1") } else { Ok(()) }
 }
 
 /// The routes of a result as the kernel gets them. One without a gateway goes by the first gateway of its family,

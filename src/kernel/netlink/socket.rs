@@ -48,6 +48,11 @@ impl Error {
         matches!(self.errno, libc::ENODEV | libc::ENOENT)
     }
 
+    /// The kernel was built without it, or its module is not there.
+    pub fn is_unsupported(&self) -> bool {
+        self.errno == libc::EOPNOTSUPP
+    }
+
     /// There is no way to where something is to go, or it is forbidden.
     pub fn is_unreachable(&self) -> bool {
         matches!(self.errno, libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL)

@@ -29,6 +29,7 @@ pub(super) const IFLA_IFALIAS: u16 = 20;
 pub(super) const IFLA_AF_SPEC: u16 = 26;
 pub(super) const IFLA_NET_NS_FD: u16 = 28;
 pub(super) const IFLA_EXT_MASK: u16 = 29;
+pub(super) const IFLA_LINK_NETNSID: u16 = 37;
 /// In IFLA_AF_SPEC of AF_INET; in that, by the numbers of the parameters (linux/ip.h).
 pub(super) const IFLA_INET_CONF: u16 = 1;
 pub(super) const IPV4_DEVCONF_ARP_NOTIFY: u16 = 22;

@@ -9,8 +9,8 @@ use super::consts::{
     AF_UNSPEC, BR_STATE_FORWARDING, IF_OPER_UP, IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS,
     IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_BRPORT_STATE, IFLA_EXT_MASK, IFLA_IFALIAS,
     IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND,
-    IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_TXQLEN,
-    RTEXT_FILTER_SKIP_STATS,
+    IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE,
+    IFLA_TXQLEN, RTEXT_FILTER_SKIP_STATS,
 };
 use crate::error::Result;
 use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, text, u8_of, u32_of};
@@ -30,6 +30,8 @@ pub struct Link {
     pub master: Option<u32>,
     /// The other end of a veth pair, or what a macvlan or vlan sits on; an index that may be of another namespace.
     pub peer: Option<u32>,
+    /// That other link is in another namespace.
+    pub peer_is_elsewhere: bool,
     /// Somebody wants it up. Whether it carries traffic is `operstate_up`.
     pub up: bool,
     /// Somebody asked for it. Packet sockets and masters, who ask inside the kernel, do not count.
@@ -165,6 +167,7 @@ impl Link {
                 IFLA_TXQLEN => link.tx_queue_len = u32_of(value).unwrap_or_default(),
                 IFLA_MASTER => link.master = u32_of(value),
                 IFLA_LINK => link.peer = u32_of(value),
+                IFLA_LINK_NETNSID => link.peer_is_elsewhere = true,
                 IFLA_OPERSTATE => link.operstate_up = u8_of(value) == Some(IF_OPER_UP),
                 IFLA_IFALIAS => link.alias = Some(text(value).into_owned()),
                 IFLA_LINKINFO => link.parse_info(value),
@@ -172,6 +175,11 @@ impl Link {
             }
         }
         Some(link)
+    }
+
+    /// Whether its kind says this of it: an attribute of IFLA_INFO_DATA with this very value.
+    pub fn has_property(&self, kind: u16, value: &[u8]) -> bool {
+        attributes(&self.data).any(|found| found == (kind, value))
     }
 
     fn parse_info(&mut self, info: &[u8]) {
@@ -231,6 +239,7 @@ mod tests {
             data: vec![1, 2, 3, 4],
             master: Some(2),
             peer: Some(3),
+            peer_is_elsewhere: true,
             up: true,
             promiscuous: true,
             all_multicast: true,
@@ -247,6 +256,7 @@ mod tests {
         reply.u32(IFLA_TXQLEN, 1000);
         reply.u32(IFLA_MASTER, 2);
         reply.u32(IFLA_LINK, 3);
+        reply.u32(IFLA_LINK_NETNSID, 0);
         reply.u8(IFLA_OPERSTATE, IF_OPER_UP);
         reply.string(IFLA_IFALIAS, "abc");
         reply.nested(IFLA_LINKINFO, |info| {

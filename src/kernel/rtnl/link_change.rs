@@ -114,19 +114,10 @@ impl Rtnl {
         new: &NewLink<'_>,
         kind: &K,
     ) -> Result<Link, netlink::Error> {
-        let doing = format!("cannot add {} link {}", K::NAME, new.name);
         // The kernel echoes into the namespace of the new link: for another one, to a socket there that happens to
         // have our number, and that is another process's, or a later one of ours.
         let echo = if new.netns.is_none() { NLM_F_ECHO } else { 0 };
-        let mut requests = Requests::new();
-        let flags = NLM_F_CREATE | NLM_F_EXCL | echo;
-        requests.push(libc::RTM_NEWLINK, flags, doing.clone(), |attrs| {
-            new.encode(attrs);
-            attrs.nested(IFLA_LINKINFO, |info| {
-                info.string(IFLA_INFO_KIND, K::NAME);
-                info.nested(IFLA_INFO_DATA, |data| kind.encode(data));
-            });
-        });
+        let requests = new_link(new, K::NAME, echo, |data| kind.encode(data));
         let mut echoed = None;
         self.socket.commit(requests, |payload| echoed = Link::parse(payload))?;
         let link = match (echoed, new.netns) {
@@ -139,8 +130,42 @@ impl Rtnl {
             }
         };
         // Only if somebody else renamed or removed it in these microseconds.
-        link.ok_or_else(|| netlink::Error::new(doing, libc::ENODEV, None))
+        link.ok_or_else(|| {
+            let doing = format!("cannot find {} link {}", K::NAME, new.name);
+            netlink::Error::new(doing, libc::ENODEV, None)
+        })
     }
+
+    /// Makes a link of which only the list is known that is to be said about it: attributes inside IFLA_INFO_DATA. It is
+    /// not looked at, so on an error there is none.
+    pub fn make_link<'a>(
+        &self,
+        new: &NewLink<'_>,
+        kind: &str,
+        properties: impl Iterator<Item = (u16, &'a [u8])>,
+    ) -> Result<(), netlink::Error> {
+        self.change(new_link(new, kind, 0, |data| {
+            properties.for_each(|(kind, value)| data.bytes(kind, value));
+        }))
+    }
+}
+
+fn new_link(
+    new: &NewLink<'_>,
+    kind: &str,
+    flags: u16,
+    encode: impl FnOnce(&mut Attrs),
+) -> Requests {
+    let doing = format!("cannot add {kind} link {}", new.name);
+    let mut requests = Requests::new();
+    requests.push(libc::RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL | flags, doing, |attrs| {
+        new.encode(attrs);
+        attrs.nested(IFLA_LINKINFO, |info| {
+            info.string(IFLA_INFO_KIND, kind);
+            info.nested(IFLA_INFO_DATA, encode);
+        });
+    });
+    requests
 }
 
 impl Batch {

@@ -1,0 +1,230 @@
+//! The interface of a container where it is a single link: made in the container's namespace under its final name, with
+//! addresses of the IPAM plugin or without. (A veth pair has another end, on the host, and is in `veth`.)
+//!
+//! Who removes it: the failing ADD that made it, DEL, and the kernel with the container's namespace. Nothing of it is on
+//! the host, so GC cannot find it: of attachments that are not valid it releases the addresses.
+
+use crate::cni::conf::requested_mac;
+use crate::cni::request::Verb;
+use crate::cni::success::{self, Success};
+use crate::error::{Error, Result};
+use crate::kernel::netlink;
+use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::{Batch, Link, LinkChange, NewLink, Rtnl};
+use crate::names::{Attachment, Mac};
+use crate::plugin::Context;
+use crate::steps::configure::{self, Options};
+use crate::steps::owner::Owner;
+use crate::steps::undo::{Failures, Undo};
+use crate::steps::{delegate, parent, verify};
+
+/// What a plugin's configuration asks for.
+pub struct NewInterface<'a> {
+    /// As the kernel calls it.
+    pub kind: &'static str,
+    /// What a kernel has to have for it: `CONFIG_DUMMY (module dummy)`.
+    pub needs: &'static str,
+    pub properties: Vec<Property>,
+    /// In bytes; 0 leaves it to the kernel.
+    pub mtu: i64,
+    pub mac: Option<Mac>,
+    pub parent: Option<parent::Wanted<'a>>,
+}
+
+/// Something that the kernel is told when the link is made, and tells CHECK.
+pub struct Property {
+    /// `mode private`
+    pub what: String,
+    /// The attribute inside IFLA_INFO_DATA.
+    pub attribute: u16,
+    pub value: Vec<u8>,
+}
+
+/// The MAC address that is asked for. The configuration's `mac` comes after all that is about this one container.
+pub fn wanted_mac(cx: &Context<'_>, configured: &str) -> Result<Option<Mac>> {
+    let configured = match configured {
+        "" => None,
+        mac => Some(mac.parse().map_err(|error| Error::config(format!("mac: {error}")))?),
+    };
+    Ok(requested_mac(&cx.request.json, &cx.request.args)?.or(configured))
+}
+
+/// ADD of a plugin whose interface this is. The addresses are the IPAM plugin's unless they are `given`.
+pub fn add(
+    cx: &Context<'_>,
+    at: &Attachment,
+    netns: &NetNs,
+    new: &NewInterface<'_>,
+    given: Option<Success>,
+) -> Result<Success> {
+    let there = netns.rtnl()?;
+    let in_host = new.parent.as_ref().is_some_and(|parent| !parent.in_container);
+    let home = if in_host { &Rtnl::open()? } else { &there };
+    let parent = new.parent.as_ref().map(|parent| parent.find(cx, home)).transpose()?;
+    let link = NewLink {
+        name: &at.ifname,
+        mtu: valid_mtu(new.mtu, parent.as_ref())?,
+        mac: new.mac,
+        parent: parent.as_ref().map(|parent| parent.index),
+        netns: in_host.then_some(netns),
+        ..NewLink::default()
+    };
+
+    let mut undo = Undo::default();
+    let properties = new.properties.iter().map(|it| (it.attribute, it.value.as_slice()));
+    home.make_link(&link, new.kind, properties)
+        .map_err(|error| cannot_make(error, &there, new, at))?;
+    undo.push("remove the interface", || there.del_link_named(&at.ifname).map(drop));
+    let link = there.link(&at.ifname)?.ok_or_else(|| {
+        Error::internal(format!("cannot find interface {}, which was just made", at.ifname))
+    })?;
+    let mac = new.mac.or(link.mac);
+    if mac != link.mac {
+        // A macvlan in mode passthru begins with its master's.
+        let mut batch = Batch::new();
+        batch.change_link(link.index, &link.name, &LinkChange { mac, ..LinkChange::default() });
+        there.commit(batch)?;
+    }
+
+    // Not before there is an interface: some IPAM plugins talk through it (dhcp).
+    let success = match given {
+        Some(success) => success,
+        None => delegate::add_ipam(cx, at, &mut undo)?,
+    };
+    let owner = Owner::new(&cx.request.network, at);
+    let alias = new.parent.as_ref().zip(parent.as_ref());
+    let alias = alias.and_then(|(wanted, parent)| wanted.alias(&owner, parent));
+    let interface =
+        configure::Interface { netns, rtnl: &there, name: &at.ifname, index: link.index };
+    let options = Options { announce: true, announce_ipv6: true, alias: alias.as_deref(), ..Options::default() };
+    let success = equip(cx, &interface, mac, success, options).map_err(|error| match &parent {
+        Some(Link { name, up: false, .. }) => error.with_details(format!("master {name} is down")),
+        _ => error,
+    })?;
+    undo.keep();
+    Ok(success)
+}
+
+/// Gives an interface that is in the container its addresses and routes, and brings it up. Returns the result of the ADD.
+pub fn equip(
+    cx: &Context<'_>,
+    interface: &configure::Interface<'_>,
+    mac: Option<Mac>,
+    mut success: Success,
+    options: Options<'_>,
+) -> Result<Success> {
+    success.ips.iter_mut().for_each(|ip| ip.interface = Some(0));
+    let routes = configure::routes(&success, interface.index);
+    configure::apply(interface, &success, &routes, options)?;
+    success.interfaces = vec![success::Interface {
+        name: interface.name.into(),
+        mac: mac.map_or_else(String::new, |mac| mac.to_string()),
+        sandbox: cx.request.sandbox(),
+        ..success::Interface::default()
+    }];
+    success.dns = cx.request.conf.dns.or(success.dns);
+    Ok(success)
+}
+
+/// DEL. It needs neither the configuration nor what the interface sits on. One of another kind is not ours, and stays.
+pub fn del(
+    cx: &Context<'_>,
+    at: &Attachment,
+    netns: Option<&NetNs>,
+    kind: &'static str,
+) -> Result<()> {
+    let remove = || -> Result<()> {
+        let Some(netns) = netns else { return Ok(()) };
+        let there = netns.rtnl()?;
+        match there.link(&at.ifname)? {
+            Some(link) if link.kind.as_deref() == Some(kind) => there.del_link(link.index),
+            _ => Ok(()),
+        }
+    };
+    let release = || delegate::call_ipam(cx, &Verb::Del(at.clone()));
+    // The interface first: an address must not be given to the next container while this one still uses it. But dhcp
+    // gives its address back through the interface.
+    let mut steps: [&dyn Fn() -> Result<()>; 2] = [&remove, &release];
+    if cx.request.conf.ipam.kind == "dhcp" {
+        steps.reverse();
+    }
+    let mut failures = Failures::default();
+    steps.iter().for_each(|step| failures.note(step()));
+    failures.into_result()
+}
+
+/// CHECK: the interface is what was asked for, and has what the result says.
+pub fn check(
+    cx: &Context<'_>,
+    at: &Attachment,
+    netns: &NetNs,
+    new: &NewInterface<'_>,
+) -> Result<()> {
+    delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
+    let result = cx.request.required_prev_result()?;
+    let there = netns.rtnl()?;
+    let (index, link) = verify::interface(cx, at, &there, &result)?;
+    let ifname = &at.ifname;
+    if link.kind.as_deref() != Some(new.kind) {
+        return Err(Error::internal(format!("interface {ifname} is not of kind {}", new.kind)));
+    }
+    let differs = |it: &&Property| !link.has_property(it.attribute, &it.value);
+    if let Some(Property { what, .. }) = new.properties.iter().find(differs) {
+        return Err(Error::internal(format!("interface {ifname} does not have {what}")));
+    }
+    if new.mtu != 0 && i64::from(link.mtu) != new.mtu {
+        return Err(Error::internal(format!(
+            "interface {ifname} has mtu {}, not {}",
+            link.mtu, new.mtu
+        )));
+    }
+    if let Some(parent) = &new.parent {
+        let home = if parent.in_container { &there } else { &Rtnl::open()? };
+        parent.check(cx, &Owner::new(&cx.request.network, at), home, &link)?;
+    }
+    verify::is_up(&link)?;
+    verify::addresses(&there, &link, &result, index)?;
+    verify::routes(&there, &result)
+}
+
+/// GC. Whatever else there is, is in containers.
+pub fn gc(cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
+    delegate::call_ipam(cx, &Verb::Gc(keep.to_vec()))
+}
+
+pub fn status(cx: &Context<'_>, new: &NewInterface<'_>) -> Result<()> {
+    let parent = match &new.parent {
+        Some(parent) => parent.status()?,
+        None => None,
+    };
+    valid_mtu(new.mtu, parent.as_ref()).map_err(Error::into_not_available)?;
+    delegate::call_ipam(cx, &Verb::Status)
+}
+
+/// What is sent in frames that its parent cannot carry would be lost.
+fn valid_mtu(mtu: i64, parent: Option<&Link>) -> Result<Option<u32>> {
+    let limit = parent.map_or(u32::MAX, |parent| parent.mtu);
+    match u32::try_from(mtu) {
+        Ok(0) => Ok(None),
+        Ok(mtu) if mtu <= limit => Ok(Some(mtu)),
+        _ => Err(Error::config(format!("invalid MTU {mtu}, must be [0, master MTU({limit})]"))),
+    }
+}
+
+fn cannot_make(
+    error: netlink::Error,
+    there: &Rtnl,
+    new: &NewInterface<'_>,
+    at: &Attachment,
+) -> Error {
+    if error.is_exists() && there.link(&at.ifname).is_ok_and(|link| link.is_some()) {
+        return Error::internal(format!(
+            "cannot create interface {} in the container: it already exists",
+            at.ifname
+        ));
+    }
+    if error.is_unsupported() {
+        return Error::from(error).with_details(format!("the kernel has to have {}", new.needs));
+    }
+    error.into()
+}

@@ -1,0 +1,121 @@
+//! What a macvlan, ipvlan or vlan interface sits on, and cannot change: a link of the host, or of the container itself.
+//!
+//! Where nobody names it, it is the interface that the previous plugin made, or the one of the default route. Then the
+//! new interface remembers it in its alias, for CHECK: routes come and go.
+
+use crate::cni::success::Success;
+use crate::error::{Error, Result};
+use crate::kernel::rtnl::{Family, Link, Rtnl};
+use crate::names::IfName;
+use crate::plugin::Context;
+use crate::steps::owner::Owner;
+use crate::steps::veth;
+
+/// RT_TABLE_MAIN (linux/rtnetlink.h).
+const TABLE_MAIN: u32 = 254;
+
+/// What the configuration says of it.
+pub struct Wanted<'a> {
+    /// Empty where it is left to us.
+    pub master: &'a str,
+    /// It is a link of the container.
+    pub in_container: bool,
+}
+
+impl Wanted<'_> {
+    /// Finds it. `home` is a socket where it has to be.
+    pub fn find(&self, cx: &Context<'_>, home: &Rtnl) -> Result<Link> {
+        match (self.master, cx.request.prev_result()?) {
+            ("", Some(result)) => named(home, &self.chained(&result)?),
+            ("", None) => of_default_route(home),
+            (master, _) => named(home, master),
+        }
+    }
+
+    /// The one interface of the result that came in.
+    fn chained(&self, result: &Success) -> Result<String> {
+        let failure = |why: String| Err(Error::config(format!("chained master failure: {why}")));
+        match result.interfaces.as_slice() {
+            [only] if !only.name.is_empty() => {
+                if !only.sandbox.is_empty() && !self.in_container {
+                    return failure(format!(
+                        "interface {} of prevResult is in a container, and linkInContainer is false",
+                        only.name
+                    ));
+                }
+                Ok(only.name.clone())
+            }
+            _ => failure("prevResult lacks a single named interface; master can name one".into()),
+        }
+    }
+
+    /// What the interface is to remember; nothing where the configuration says it.
+    pub fn alias(&self, owner: &Owner, parent: &Link) -> Option<String> {
+        self.master.is_empty().then(|| prefix(owner) + &parent.name)
+    }
+
+    /// For CHECK: the container's interface sits on it.
+    pub fn check(
+        &self,
+        cx: &Context<'_>,
+        owner: &Owner,
+        home: &Rtnl,
+        interface: &Link,
+    ) -> Result<()> {
+        let alias = interface.alias.as_deref().unwrap_or_default();
+        let parent = match (self.master, alias.strip_prefix(&prefix(owner))) {
+            ("", Some(remembered)) => named(home, remembered)?,
+            // The reference remembers nothing.
+            ("", None) => of_default_route(home)?,
+            (master, _) => named(home, master)?,
+        };
+        // The kernel leaves out an index that is the interface's own.
+        let index = interface.peer.unwrap_or(interface.index);
+        let is_here = interface.peer_is_elsewhere != self.in_container;
+        if index == parent.index && (is_here || cx.request.netns_override) {
+            return Ok(());
+        }
+        Err(Error::internal(format!(
+            "interface {} does not sit on {}",
+            interface.name, parent.name
+        )))
+    }
+
+    /// For STATUS, where there is no container to look into: None if it would be there.
+    pub fn status(&self) -> Result<Option<Link>> {
+        if self.in_container {
+            return Ok(None);
+        }
+        let host = Rtnl::open()?;
+        let found = match self.master {
+            "" => of_default_route(&host),
+            master => named(&host, master),
+        };
+        found.map(Some).map_err(Error::into_not_available)
+    }
+}
+
+fn prefix(owner: &Owner) -> String {
+    format!("{} on ", veth::alias(owner))
+}
+
+fn named(home: &Rtnl, name: &str) -> Result<Link> {
+    let name = IfName::new(name).map_err(|error| Error::config(format!("master: {error}")))?;
+    home.link(&name)?.ok_or_else(|| Error::config(format!("master: interface {name} not found")))
+}
+
+/// The interface of the default route: of IPv4 before that of IPv6, and of several the one with the lowest metric.
+fn of_default_route(home: &Rtnl) -> Result<Link> {
+    for family in [Family::V4, Family::V6] {
+        let mut routes = home.routes(family)?;
+        routes.retain(|route| route.dst.prefix_len() == 0 && route.table == Some(TABLE_MAIN));
+        let best = routes.iter().min_by_key(|route| route.metric.unwrap_or(0));
+        let first_hop = |hops: &[_]| hops.first().map(|hop: &crate::kernel::rtnl::NextHop| hop.dev);
+        if let Some(index) = best.and_then(|route| route.dev.or_else(|| first_hop(&route.nexthops)))
+            && let Some(link) = home.link_at(index)?
+        {
+            return Ok(link);
+        }
+    }
+    Err(Error::config("master: no default route interface found"))
+}
