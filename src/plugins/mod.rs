@@ -4,11 +4,13 @@ mod bridge;
 mod dummy;
 mod firewall;
 mod host_local;
+mod ipvlan;
 mod loopback;
 mod macvlan;
 mod portmap;
 mod static_ipam;
 mod veth;
+mod vlan;
 
 use crate::plugin::{Entry, entry, ipam_entry};
 
@@ -24,6 +26,11 @@ pub const PLUGINS: &[Entry] = &[
         "macvlan",
         "an interface with a MAC address of its own on a link of the host",
     ),
+    entry::<ipvlan::Ipvlan>(
+        "ipvlan",
+        "an interface with IP addresses of its own on a link of the host, whose MAC address it shares",
+    ),
+    entry::<vlan::Vlan>("vlan", "an interface that is one VLAN of a link of the host"),
     entry::<dummy::Dummy>("dummy", "an interface without a cable, to have addresses on"),
     entry::<firewall::Firewall>(
         "firewall",

@@ -1,0 +1,93 @@
+//! `vlan`: an interface that is one VLAN (802.1Q) of a link of the host.
+//!
+//! ```json
+//! {
+//!   "cniVersion": "1.1.0", "name": "dmz", "type": "vlan", "master": "eth0", "vlanId": 10,
+//!   "ipam": { "type": "host-local", "subnet": "192.168.10.0/24" }
+//! }
+//! ```
+//!
+//! - `master`: the link, which has to be up. With `linkInContainer` a link of the container.
+//! - `vlanId`: 0 to 4094. A link has one interface for each: the next container gets an error.
+//! - `mtu`: at most the link's, which it is by default.
+//!
+//! It has the MAC address of the link. Without `ipam` it has no IP address.
+//!
+//! DEL removes the interface and releases the addresses. GC releases the addresses of what is not valid; an interface
+//! ends with its namespace.
+
+use serde::Deserialize;
+
+use crate::cni::success::Success;
+use crate::error::{Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::names::Attachment;
+use crate::plugin::{Context, Plugin};
+use crate::steps::interface::{self, NewInterface, Property};
+use crate::steps::parent;
+
+const KIND: &str = "vlan";
+
+/// linux/if_link.h; and the largest id that 802.1Q does not reserve.
+const IFLA_VLAN_ID: u16 = 1;
+const ID_MAX: u16 = 4094;
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Vlan {
+    master: String,
+    vlan_id: i64,
+    mtu: i64,
+    link_in_container: bool,
+}
+
+impl Plugin for Vlan {
+    fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
+        interface::add(cx, at, netns, &self.interface()?, None)
+    }
+
+    fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
+        interface::del(cx, at, netns, KIND)
+    }
+
+    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
+        interface::check(cx, at, netns, &self.interface()?)
+    }
+
+    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
+        interface::gc(cx, keep)
+    }
+
+    fn status(&self, cx: &Context<'_>) -> Result<()> {
+        interface::status(cx, &self.interface()?)
+    }
+}
+
+impl Vlan {
+    fn interface(&self) -> Result<NewInterface<'_>> {
+        if self.master.is_empty() {
+            return Err(Error::config(
+                "\"master\" field is required: the interface that the VLAN is on",
+            ));
+        }
+        let id = u16::try_from(self.vlan_id).ok().filter(|id| *id <= ID_MAX).ok_or_else(|| {
+            let id = self.vlan_id;
+            Error::config(format!("vlanId: invalid VLAN ID {id}, must be [0, {ID_MAX}]"))
+        })?;
+        Ok(NewInterface {
+            kind: KIND,
+            needs: "CONFIG_VLAN_8021Q (module 8021q)",
+            properties: vec![Property {
+                what: format!("VLAN id {id}"),
+                attribute: IFLA_VLAN_ID,
+                value: id.to_ne_bytes().into(),
+            }],
+            mtu: self.mtu,
+            mac: None,
+            parent: Some(parent::Wanted {
+                master: &self.master,
+                in_container: self.link_in_container,
+            }),
+        })
+    }
+}
