@@ -91,6 +91,13 @@ fn is_identifier(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
 }
 
+impl Mac {
+    /// Whether an interface can have it, rather than a group of them, or none.
+    pub fn is_unicast(self) -> bool {
+        self.0[0] & 1 == 0 && self.0 != [0; 6]
+    }
+}
+
 impl FromStr for Mac {
     type Err = Error;
 

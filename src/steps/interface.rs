@@ -46,7 +46,12 @@ pub fn wanted_mac(cx: &Context<'_>, configured: &str) -> Result<Option<Mac>> {
         "" => None,
         mac => Some(mac.parse().map_err(|error| Error::config(format!("mac: {error}")))?),
     };
-    Ok(requested_mac(&cx.request.json, &cx.request.args)?.or(configured))
+    match requested_mac(&cx.request.json, &cx.request.args)?.or(configured) {
+        Some(mac) if !mac.is_unicast() => {
+            Err(Error::config(format!("mac: {mac} is not the address of an interface")))
+        }
+        mac => Ok(mac),
+    }
 }
 
 /// ADD of a plugin whose interface this is. The addresses are the IPAM plugin's unless they are `given`.
@@ -203,11 +208,14 @@ pub fn status(cx: &Context<'_>, new: &NewInterface<'_>) -> Result<()> {
 
 /// What is sent in frames that its parent cannot carry would be lost.
 fn valid_mtu(mtu: i64, parent: Option<&Link>) -> Result<Option<u32>> {
-    let limit = parent.map_or(u32::MAX, |parent| parent.mtu);
-    match u32::try_from(mtu) {
-        Ok(0) => Ok(None),
-        Ok(mtu) if mtu <= limit => Ok(Some(mtu)),
-        _ => Err(Error::config(format!("invalid MTU {mtu}, must be [0, master MTU({limit})]"))),
+    match (u32::try_from(mtu), parent) {
+        (Ok(0), _) => Ok(None),
+        (Ok(mtu), Some(parent)) if mtu <= parent.mtu => Ok(Some(mtu)),
+        (Ok(mtu), None) => Ok(Some(mtu)),
+        (_, parent) => {
+            let range = parent.map(|it| format!(", must be [0, master MTU({})]", it.mtu));
+            Err(Error::config(format!("invalid MTU {mtu}{}", range.unwrap_or_default())))
+        }
     }
 }
 

@@ -110,8 +110,8 @@ fn of_default_route(home: &Rtnl) -> Result<Link> {
         let mut routes = home.routes(family)?;
         routes.retain(|route| route.dst.prefix_len() == 0 && route.table == Some(TABLE_MAIN));
         let best = routes.iter().min_by_key(|route| route.metric.unwrap_or(0));
-        let first_hop = |hops: &[_]| hops.first().map(|hop: &crate::kernel::rtnl::NextHop| hop.dev);
-        if let Some(index) = best.and_then(|route| route.dev.or_else(|| first_hop(&route.nexthops)))
+        let index = best.and_then(|route| route.dev.or_else(|| Some(route.nexthops.first()?.dev)));
+        if let Some(index) = index
             && let Some(link) = home.link_at(index)?
         {
             return Ok(link);

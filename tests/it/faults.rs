@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Container, Outcome, State, World, with};
+use crate::world::{Container, LAN, Outcome, State, World, with};
 
 /// What can fail, by the variable that makes it fail.
 const FAULTS: [&str; 2] = ["CNIBOX_FAIL_KERNEL", "CNIBOX_FAIL_FILE"];
@@ -40,6 +40,13 @@ fn subjects() -> Vec<Subject> {
         subject("bridge", json!({"hairpinMode": true, "mtu": 1400}), true, false),
         subject("veth", json!({"ipam": dual_stack(), "ipMasq": true}), true, true),
         subject("veth", json!({"mtu": 1400}), true, false),
+        subject(
+            "macvlan",
+            json!({"master": "lan", "bcqueuelen": 5000, "ipam": dual_stack()}),
+            true,
+            true,
+        ),
+        subject("macvlan", json!({"mode": "passthru", "mac": "02:00:00:00:00:07"}), true, false),
         subject("host-local", json!({"ipam": dual_stack()}), false, true),
         subject("loopback", json!({}), true, false),
         subject("firewall", json!({"prevResult": chained()}), true, false),
@@ -124,6 +131,13 @@ fn container(world: &World) -> Container<'_> {
     container
 }
 
+/// A host with a link for interfaces to sit on.
+fn world() -> World {
+    let world = World::new();
+    world.host(["sh", "-ec", LAN]);
+    world
+}
+
 /// The maps and base chains that plugins share in nf_tables stay from the first ADD on.
 fn prime(subject: &Subject, container: &Container<'_>) {
     container.add(subject.plugin, &subject.config());
@@ -137,7 +151,7 @@ fn remove_bridge(world: &World) {
 }
 
 fn faults_of_add(subject: &Subject, fault: &str) -> Vec<String> {
-    let world = World::new();
+    let world = world();
     let container = container(&world);
     let config = subject.config();
     prime(subject, &container);
@@ -175,7 +189,7 @@ fn faults_of_add(subject: &Subject, fault: &str) -> Vec<String> {
 
 /// DEL, GC and CHECK: whatever fails, the next DEL without a fault cleans up.
 fn faults_of(verb: &str, subject: &Subject, fault: &str) -> Vec<String> {
-    let world = World::new();
+    let world = world();
     let container = container(&world);
     let config = subject.config();
     prime(subject, &container);

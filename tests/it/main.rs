@@ -7,10 +7,13 @@
 
 mod bridge;
 mod delegate;
+mod dummy;
 mod faults;
 mod firewall;
 mod host_local;
+mod ipvlan;
 mod loopback;
+mod macvlan;
 mod netfilter;
 mod parity;
 mod portmap;
@@ -20,4 +23,5 @@ mod spec;
 mod static_ipam;
 mod tidy;
 mod veth;
+mod vlan;
 mod world;

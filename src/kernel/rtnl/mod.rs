@@ -15,7 +15,7 @@ use crate::kernel::netns::NetNs;
 pub use address::NewAddress;
 pub use link::{Link, Port};
 pub use link_change::{LinkChange, LinkKind, NewLink, Veth};
-pub use route::{Family, NextHop, Route};
+pub use route::{Family, Route};
 
 /// A conversation about one network namespace.
 pub struct Rtnl {

@@ -80,6 +80,21 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         &["- after DEL: dir *", "- after DEL: file */lock *", "- after DEL: mode of */lock: *"],
     ),
     known(
+        "DEL makes no directory, and leaves an interface of another kind",
+        "failure, macvlan, eth0 is there",
+        &[
+            "- after DEL: dir *",
+            "- after DEL: file */lock *",
+            "- after DEL: mode of */lock: *",
+            "+ after DEL: c* link eth0 kind=bridge *",
+        ],
+    ),
+    known(
+        "a failed ADD takes back its link, and frees the name",
+        "failure, macvlan, no such ipam",
+        &["- after *: c* link eth0 kind=macvlan *"],
+    ),
+    known(
         "DEL needs no sense in the ranges",
         "failure, *",
         &["- * DEL: documents 1", "- * DEL: exit 1", "+ * DEL: exit 0"],

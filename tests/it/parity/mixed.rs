@@ -5,21 +5,30 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::reference;
-use crate::world::{Container, PLUGIN_DIR, World, all_at_once, with};
+use crate::world::{Container, LAN, PLUGIN_DIR, World, all_at_once, with};
 
 fn ranges() -> Value {
     json!({"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]],
         "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]})
 }
 
-fn configs() -> [(&'static str, Value); 4] {
+fn configs() -> [(&'static str, Value); 6] {
     let config = json!({"cniVersion": "1.0.0", "name": "net"});
     [
         ("bridge", with(&config, json!({"isGateway": true, "ipam": ranges()}))),
         ("bridge", config.clone()),
         ("ptp", with(&config, json!({"ipam": ranges()}))),
+        ("macvlan", with(&config, json!({"master": "lan", "mode": "private", "ipam": ranges()}))),
+        ("macvlan", with(&config, json!({"ipam": ranges()}))),
         ("loopback", config),
     ]
+}
+
+/// A host with a link for interfaces to sit on.
+fn world() -> World {
+    let world = World::new();
+    world.host(["sh", "-ec", LAN]);
+    world
 }
 
 #[test]
@@ -27,7 +36,7 @@ fn what_one_adds_the_other_removes() {
     let theirs = reference();
     for (plugin, config) in configs() {
         for (adder, remover) in [(theirs.as_str(), PLUGIN_DIR), (PLUGIN_DIR, theirs.as_str())] {
-            let world = World::new();
+            let world = world();
             let c1 = world.container("c1");
             c1.exec(["sh", "-c", "ip link set lo up; ip link set lo down"]);
             let before = world.state_with(&[&c1]).apart_from("cni0", "net");
@@ -45,7 +54,7 @@ fn what_one_adds_the_other_removes() {
 fn what_the_reference_adds_we_check() {
     let theirs = reference();
     for (plugin, config) in configs() {
-        let world = World::new();
+        let world = world();
         let c1 = world.container("c1");
         let result = c1.call(plugin, "ADD", &config).of_directory(&theirs).run().success();
         c1.check(plugin, &config, &result);
@@ -60,7 +69,7 @@ fn what_we_add_the_reference_checks() {
         .into_iter()
         .filter(|(plugin, config)| *plugin != "bridge" || config.get("ipam").is_some())
     {
-        let world = World::new();
+        let world = world();
         let c1 = world.container("c1");
         let result = c1.add(plugin, &config);
         c1.checking(plugin, &config, &result).of_directory(&theirs).run().silence();

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::world::LAN;
+
 pub(super) struct Scenario {
     pub(super) name: &'static str,
     pub(super) plugin: &'static str,
@@ -22,6 +24,7 @@ const RESOLV_CONF: &str = "printf 'nameserver 10.0.0.53\\nsearch a b\\n' > /run/
 pub(super) fn scenarios() -> Vec<Scenario> {
     let mut all = bridges();
     all.extend(pairs());
+    all.extend(macvlans());
     all.extend(alone());
     all.extend(failures());
     all
@@ -100,6 +103,39 @@ fn pairs() -> Vec<Scenario> {
             "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}),
         ),
         pair("ptp, 0.1.0", "", json!({"type": "host-local", "subnet": "10.2.0.0/24"})),
+    ]
+}
+
+fn macvlans() -> Vec<Scenario> {
+    let macvlan = |name, keys: Value| {
+        let config = json!({"cniVersion": "1.0.0", "name": "net", "master": "lan"});
+        let config = crate::world::with(&config, keys);
+        Scenario { on_host: LAN, ..scenario(name, "macvlan", config) }
+    };
+    let dual = json!({"type": "host-local",
+        "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]],
+        "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}, {"dst": "10.7.0.0/16", "gw": "10.1.0.77"}]});
+    let mut asked = macvlan("macvlan, mac", json!({"mac": "02:00:00:00:00:66"}));
+    asked.args = "MAC=02:00:00:00:00:77";
+    let mut taken = macvlan("failure, macvlan, eth0 is there", json!({"ipam": dual}));
+    taken.in_container = "ip link add eth0 type bridge";
+    let mut in_container = macvlan("macvlan, in the container", json!({"linkInContainer": true}));
+    in_container.in_container = LAN;
+    vec![
+        macvlan("macvlan", json!({})),
+        macvlan("macvlan, default route", json!({"master": null, "ipam": dual})),
+        macvlan("macvlan, dual stack, 0.4.0", json!({"cniVersion": "0.4.0", "ipam": dual})),
+        macvlan("macvlan, dual stack, 0.2.0", json!({"cniVersion": "0.2.0", "ipam": dual})),
+        macvlan("macvlan, private, mtu", json!({"mode": "private", "mtu": 1400})),
+        macvlan("macvlan, passthru", json!({"mode": "passthru", "ipam": dual})),
+        asked,
+        in_container,
+        taken,
+        macvlan("failure, macvlan, no master", json!({"master": "gone"})),
+        macvlan("failure, macvlan, mode", json!({"mode": "source"})),
+        macvlan("failure, macvlan, mtu", json!({"mtu": 1501})),
+        macvlan("failure, macvlan, mac", json!({"mac": "nonsense"})),
+        macvlan("failure, macvlan, no such ipam", json!({"ipam": {"type": "none-such"}})),
     ]
 }
 

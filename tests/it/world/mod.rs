@@ -4,6 +4,7 @@
 pub mod bare;
 pub mod call;
 pub mod json;
+pub mod lan;
 pub mod scratch;
 pub mod state;
 mod sys;
@@ -21,6 +22,7 @@ use serde_json::Value;
 pub use bare::Bare;
 pub use call::{Call, Outcome, VERSIONS, all_at_once};
 pub use json::{with, without};
+pub use lan::{LAN, OUTSIDE, kernel_has, lan};
 pub use scratch::Scratch;
 pub use state::State;
 pub use sys::Namespaces;

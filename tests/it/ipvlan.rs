@@ -1,0 +1,91 @@
+//! `ipvlan`, as far as any kernel can test it; interfaces and traffic are in the VM tier. What it shares with macvlan is
+//! tested there.
+
+use serde_json::{Value, json};
+
+use crate::world::{LAN, World, kernel_has, with, without};
+
+fn config() -> Value {
+    json!({"cniVersion": "1.1.0", "name": "net", "type": "ipvlan", "master": "lan",
+        "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"}})
+}
+
+fn world() -> World {
+    let world = World::new();
+    world.host(["sh", "-ec", LAN]);
+    world
+}
+
+#[test]
+fn where_the_kernel_lacks_it_the_error_says_so_and_nothing_is_left() {
+    let world = world();
+    let c1 = world.container("c1");
+    let before = world.state_with(&[&c1]).apart_from("", "net");
+    let outcome = c1.call("ipvlan", "ADD", &config()).run();
+    if kernel_has(&world, "ipvlan", "link lan") {
+        c1.check("ipvlan", &config(), &outcome.success());
+    } else {
+        outcome.fails(
+            999,
+            &[
+                "cannot add ipvlan link eth0",
+                "the kernel has to have CONFIG_IPVLAN (module ipvlan)",
+            ],
+        );
+    }
+    c1.del("ipvlan", &config());
+    before.assert_same(&world.state_with(&[&c1]).apart_from("", "net"), "after DEL");
+}
+
+#[test]
+fn values_that_cannot_be_meant_are_named() {
+    let world = world();
+    let c1 = world.container("c1");
+    let before = world.state_with(&[&c1]);
+    let interfaces = |interfaces: Value| {
+        let prev = json!({"cniVersion": "1.1.0", "interfaces": interfaces});
+        json!({"master": null, "prevResult": prev})
+    };
+    for (code, keys, named) in [
+        (7, json!({"mode": "l4"}), "mode: unknown ipvlan mode \"l4\""),
+        (7, json!({"mode": "L2"}), "mode"),
+        (6, json!({"mode": 2}), "mode"),
+        (7, json!({"flag": "secret"}), "flag: unknown ipvlan flag \"secret\""),
+        (6, json!({"flag": true}), "flag"),
+        (7, json!({"mtu": 1501}), "invalid MTU 1501, must be [0, master MTU(1500)]"),
+        (7, json!({"mtu": -1}), "invalid MTU -1"),
+        (7, json!({"master": "gone"}), "master: interface gone not found"),
+        (7, json!({"linkInContainer": true}), "master: interface lan not found"),
+        (7, interfaces(json!([])), "chained master failure"),
+        (7, interfaces(json!([{"name": "lan"}, {"name": "lo"}])), "chained master failure"),
+        (7, interfaces(json!([{"name": "gone"}])), "interface gone not found"),
+    ] {
+        c1.call("ipvlan", "ADD", &with(&config(), keys)).run().fails(code, &[named]);
+    }
+    before.assert_same(&world.state_with(&[&c1]), "after refused ADDs");
+}
+
+#[test]
+fn status_needs_the_master_unless_a_chain_will_bring_it() {
+    let world = World::new();
+    let status = |config: &Value| world.call("ipvlan", "STATUS", config).run();
+    status(&config()).fails(50, &["master: interface lan not found"]);
+    status(&without(&config(), "master")).fails(50, &["no default route interface found"]);
+    status(&without(&without(&config(), "master"), "ipam")).silence();
+    world.host(["sh", "-ec", LAN]);
+    status(&config()).silence();
+    status(&without(&config(), "master")).silence();
+    status(&with(&config(), json!({"mode": "l4"}))).fails(7, &["mode"]);
+}
+
+#[test]
+fn del_and_gc_need_neither_master_nor_sense() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let odd = json!({"master": null, "mode": "l4", "mtu": -1, "prevResult": {"interfaces": 7}});
+    c1.del("ipvlan", &with(&config(), odd.clone()));
+    c1.destroy();
+    c1.del("ipvlan", &with(&config(), odd));
+    let gc = with(&config(), json!({"cni.dev/valid-attachments": []}));
+    world.call("ipvlan", "GC", &gc).run().silence();
+}

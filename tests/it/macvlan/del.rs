@@ -1,0 +1,143 @@
+//! DEL, GC, STATUS, and ADDs that fail.
+
+use serde_json::{Value, json};
+
+use super::{dual_stack, dual_stack_with, plain};
+use crate::world::{Container, World, lan, with, without};
+
+#[test]
+fn after_add_and_del_the_world_is_as_before() {
+    for config in [dual_stack(), plain()] {
+        let world = World::new();
+        let _outside = lan(&world);
+        let c1 = world.container("c1");
+        let before = world.state_with(&[&c1]).apart_from("", "net");
+        let result = c1.add("macvlan", &config);
+        c1.check("macvlan", &config, &result);
+        for time in ["after DEL", "after two DELs"] {
+            c1.del("macvlan", &config);
+            before.assert_same(&world.state_with(&[&c1]).apart_from("", "net"), time);
+        }
+    }
+}
+
+type Happening = fn(&Container<'_>);
+
+const HAPPENINGS: [(&str, Happening); 8] = [
+    ("the link is gone", |c| {
+        c.exec(["ip", "link", "del", "eth0"]);
+        c.del("macvlan", &dual_stack());
+    }),
+    ("the master is gone", |c| {
+        c.world.host(["ip", "link", "del", "lan"]);
+        c.del("macvlan", &dual_stack());
+    }),
+    ("the master is not named any more, and there is no default route", |c| {
+        c.del("macvlan", &without(&dual_stack(), "master"));
+    }),
+    ("the namespace is gone", |c| {
+        c.destroy();
+        c.del("macvlan", &dual_stack());
+    }),
+    ("a regular file is left of the namespace", |c| {
+        c.unmount();
+        c.del("macvlan", &dual_stack());
+    }),
+    ("no namespace is named", |c| {
+        c.destroy();
+        c.call("macvlan", "DEL", &dual_stack()).env("CNI_NETNS", "").run().silence();
+    }),
+    ("the configuration has changed", |c| {
+        let keys =
+            json!({"mtu": 99999, "mode": "none", "mac": "x", "master": "a name that is too long"});
+        c.del("macvlan", &dual_stack_with(keys));
+    }),
+    ("the previous result makes no sense", |c| {
+        c.del("macvlan", &dual_stack_with(json!({"prevResult": {"interfaces": 7}})));
+    }),
+];
+
+#[test]
+fn del_frees_the_address_whatever_happened() {
+    for (what, happening) in HAPPENINGS {
+        let world = World::new();
+        let _outside = lan(&world);
+        let c1 = world.container("c1");
+        c1.add("macvlan", &dual_stack());
+        happening(&c1);
+        let state = world.state();
+        assert!(!state.has("file /var/lib/cni/networks/net/10.1.0.2 "), "{what}: {state:?}");
+        assert!(!state.has("file /var/lib/cni/networks/net/fd00"), "{what}: {state:?}");
+        c1.call("macvlan", "DEL", &dual_stack()).env("CNI_NETNS", "").run().silence();
+    }
+}
+
+#[test]
+fn del_removes_the_link_although_ipam_fails_and_says_so() {
+    let world = World::new();
+    let _outside = lan(&world);
+    let c1 = world.container("c1");
+    c1.add("macvlan", &dual_stack());
+    let gone = dual_stack_with(json!({"ipam": {"type": "gone-ipam"}}));
+    let error = c1.call("macvlan", "DEL", &gone).run().error();
+    assert!(error.msg.contains("failed to find plugin"), "{error:?}");
+    assert_eq!(c1.exec(["ip", "-o", "link"]).lines().count(), 1, "DEL goes on past a failure");
+}
+
+#[test]
+fn gc_releases_addresses_and_status_sees_it() {
+    let world = World::new();
+    let _outside = lan(&world);
+    let ipam = json!({"type": "host-local", "subnet": "10.1.0.0/30"});
+    let config = with(&plain(), json!({"ipam": ipam}));
+    let status = || world.call("macvlan", "STATUS", &config).run();
+    status().silence();
+    let c1 = world.container("c1");
+    let result = c1.add("macvlan", &config);
+    status().fails(50, &["10.1.0.1-10.1.0.2"]);
+    let gc = |valid: Value| with(&config, json!({"cni.dev/valid-attachments": valid}));
+    let keep = json!([{"containerID": "c1", "ifname": "eth0"}]);
+    world.call("macvlan", "GC", &gc(keep)).run().silence();
+    c1.check("macvlan", &config, &result);
+    world.call("macvlan", "GC", &gc(json!([]))).run().silence();
+    status().silence();
+    world.call("macvlan", "GC", &config).run().fails(7, &["cni.dev/valid-attachments"]);
+}
+
+#[test]
+fn status_is_50_while_an_add_could_not_succeed() {
+    let world = World::new();
+    let _outside = lan(&world);
+    for (keys, code, named) in [
+        (json!({"master": "gone"}), 50, "master: interface gone not found"),
+        (json!({"mtu": 9000}), 50, "invalid MTU 9000, must be [0, master MTU(1500)]"),
+        (json!({"ipam": {"type": "none-such"}}), 7, "none-such"),
+        (json!({"mode": "none"}), 7, "mode"),
+    ] {
+        world.call("macvlan", "STATUS", &dual_stack_with(keys)).run().fails(code, &[named]);
+    }
+}
+
+#[test]
+fn a_failed_add_leaves_nothing() {
+    let route = |dst: &str, gw: &str| json!({"ipam": {"routes": [{"dst": dst, "gw": gw}]}});
+    for (keys, says) in [
+        (route("10.99.0.0/16", "192.168.77.1"), "10.99.0.0/16"),
+        (json!({"ipam": {"ranges": [[{"subnet": "10.1.0.0/31"}]]}}), "10.1.0.0/31"),
+        (json!({"ipam": {"type": "none-such"}}), "failed to find plugin"),
+        (json!({"ipam": {"type": "static"}}), "missing IP config"),
+        (json!({"mtu": 20}), "Invalid argument"),
+        (json!({"master": "lo"}), "cannot add macvlan link eth0"),
+    ] {
+        let world = World::new();
+        let _outside = lan(&world);
+        let c1 = world.container("c1");
+        let before = world.state_with(&[&c1]).apart_from("", "net");
+        let config = dual_stack_with(keys);
+        let error = c1.call("macvlan", "ADD", &config).run().error();
+        let said = format!("{}: {}", error.msg, error.details);
+        assert!(said.contains(says), "{says} expected: {error:?}");
+        let after = world.state_with(&[&c1]).apart_from("", "net");
+        before.assert_same(&after, &format!("after a failed ADD of {config}"));
+    }
+}

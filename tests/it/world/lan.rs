@@ -1,0 +1,38 @@
+//! A network outside of the host, for interfaces that are to be in it: the host has the link `lan`, whose other end is
+//! the port of a switch, and the switch has addresses.
+
+use super::{Container, World};
+
+/// The addresses of `outside`.
+pub const OUTSIDE: [&str; 2] = ["10.1.0.254", "fd00:1::fe"];
+
+/// The namespace `outside` with the bridge `sw`, a port of which is the other end of the host's `lan`.
+pub fn lan(world: &World) -> Container<'_> {
+    let outside = world.container("outside");
+    for command in [
+        "ip link add sw type bridge",
+        "ip link set sw up",
+        "ip address add 10.1.0.254/24 dev sw",
+        "ip address add fd00:1::fe/64 dev sw nodad",
+    ] {
+        outside.exec(["sh", "-c", command]);
+    }
+    world.host(["ip", "link", "add", "lan", "type", "veth", "peer", "name", "port"]);
+    world.host(["ip", "link", "set", "port", "netns", &outside.netns()]);
+    outside.exec(["ip", "link", "set", "port", "master", "sw", "up"]);
+    world.host(["ip", "link", "set", "lan", "up"]);
+    world.eventually("the switch forwards", || {
+        outside.exec(["ip", "-d", "link", "show", "port"]).contains("state forwarding")
+    });
+    outside
+}
+
+/// A script for a host: a link `lan` that leads nowhere, and the default route leads to it.
+pub const LAN: &str = "ip link add lan type bridge; ip link set lan up
+    ip address add 10.20.0.1/24 dev lan; ip route add default via 10.20.0.9";
+
+/// Whether this kernel can make links of a kind; `words` is what `ip link add` has to be told besides.
+pub fn kernel_has(world: &World, kind: &str, words: &str) -> bool {
+    let script = format!("ip link add probe {words} type {kind} && ip link del probe");
+    world.tool(&["sh", "-c", &script], None).run().status == 0
+}
