@@ -14,7 +14,7 @@
 //!   broadcasts), `l3s` (the same, and netfilter of the host sees its packets).
 //! - `flag`: `bridge` (default; such interfaces on one link reach each other), `private` (they do not), `vepa` (they do
 //!   if the switch sends frames back). Not in the reference.
-//! - `mtu`: at most the link's, which it is by default.
+//! - `mtu`: by default the link's. In mode `l3` it may be larger, since the host's side fragments.
 //!
 //! Mode and flag belong to the link: the latest ADD decides for all of its interfaces, and their CHECK will tell.
 //!
@@ -100,6 +100,8 @@ impl Ipvlan {
             parent: Some(parent::Wanted {
                 master: &self.master,
                 in_container: self.link_in_container,
+                // Nor does the reference look.
+                limits_mtu: false,
             }),
         })
     }

@@ -97,6 +97,7 @@ impl Macvlan {
             parent: Some(parent::Wanted {
                 master: &self.master,
                 in_container: self.link_in_container,
+                limits_mtu: true,
             }),
         })
     }

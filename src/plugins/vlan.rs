@@ -87,6 +87,7 @@ impl Vlan {
             parent: Some(parent::Wanted {
                 master: &self.master,
                 in_container: self.link_in_container,
+                limits_mtu: true,
             }),
         })
     }

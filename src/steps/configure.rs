@@ -84,9 +84,8 @@ pub fn apply(
 
 /// Runs inside of the container's namespace. A kernel without IPv6 will say so when it gets the address.
 fn allow_ipv6(name: &str, announce: bool) -> Result<()> {
-    let set = |key: &str, value| {
-        sysctl::set_if_possible(&format!("net/ipv6/conf/{name}/{key}"), value)
-    };
+    let set =
+        |key: &str, value| sysctl::set_if_possible(&format!("net/ipv6/conf/{name}/{key}"), value);
     sysctl::set_if_possible("net/ipv6/conf/lo/disable_ipv6", "0")?;
     set("disable_ipv6", "0")?;
     set("keep_addr_on_down", "1")?;

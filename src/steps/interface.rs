@@ -68,7 +68,7 @@ pub fn add(
     let parent = new.parent.as_ref().map(|parent| parent.find(cx, home)).transpose()?;
     let link = NewLink {
         name: &at.ifname,
-        mtu: valid_mtu(new.mtu, parent.as_ref())?,
+        mtu: valid_mtu(new, parent.as_ref())?,
         mac: new.mac,
         parent: parent.as_ref().map(|parent| parent.index),
         netns: in_host.then_some(netns),
@@ -76,20 +76,7 @@ pub fn add(
     };
 
     let mut undo = Undo::default();
-    let properties = new.properties.iter().map(|it| (it.attribute, it.value.as_slice()));
-    home.make_link(&link, new.kind, properties)
-        .map_err(|error| cannot_make(error, &there, new, at))?;
-    undo.push("remove the interface", || there.del_link_named(&at.ifname).map(drop));
-    let link = there.link(&at.ifname)?.ok_or_else(|| {
-        Error::internal(format!("cannot find interface {}, which was just made", at.ifname))
-    })?;
-    let mac = new.mac.or(link.mac);
-    if mac != link.mac {
-        // A macvlan in mode passthru begins with its master's.
-        let mut batch = Batch::new();
-        batch.change_link(link.index, &link.name, &LinkChange { mac, ..LinkChange::default() });
-        there.commit(batch)?;
-    }
+    let link = make(home, &there, new, &link, &mut undo)?;
 
     // Not before there is an interface: some IPAM plugins talk through it (dhcp).
     let success = match given {
@@ -101,13 +88,48 @@ pub fn add(
     let alias = alias.and_then(|(wanted, parent)| wanted.alias(&owner, parent));
     let interface =
         configure::Interface { netns, rtnl: &there, name: &at.ifname, index: link.index };
-    let options = Options { announce: true, announce_ipv6: true, alias: alias.as_deref(), ..Options::default() };
-    let success = equip(cx, &interface, mac, success, options).map_err(|error| match &parent {
-        Some(Link { name, up: false, .. }) => error.with_details(format!("master {name} is down")),
-        _ => error,
-    })?;
+    let options = Options {
+        announce: true,
+        announce_ipv6: true,
+        alias: alias.as_deref(),
+        ..Options::default()
+    };
+    let success =
+        equip(cx, &interface, link.mac, success, options).map_err(|error| match &parent {
+            Some(Link { name, up: false, .. }) => {
+                error.with_details(format!("master {name} is down"))
+            }
+            _ => error,
+        })?;
     undo.keep();
     Ok(success)
+}
+
+/// Asks `home`, where the parent is, for a link in the container. It is down.
+fn make<'a>(
+    home: &Rtnl,
+    there: &'a Rtnl,
+    new: &NewInterface<'_>,
+    wanted: &NewLink<'a>,
+    undo: &mut Undo<'a>,
+) -> Result<Link> {
+    let name = wanted.name;
+    let properties = new.properties.iter().map(|it| (it.attribute, it.value.as_slice()));
+    home.make_link(wanted, new.kind, properties)
+        .map_err(|error| cannot_make(error, there, new, name))?;
+    undo.push("remove the interface", move || there.del_link_named(name).map(drop));
+    let mut link = there.link(name)?.ok_or_else(|| {
+        Error::internal(format!("cannot find interface {name}, which was just made"))
+    })?;
+    if let Some(mac) = wanted.mac.filter(|_| wanted.mac != link.mac) {
+        // A macvlan in mode passthru begins with its master's.
+        let mut batch = Batch::new();
+        let change = LinkChange { mac: Some(mac), ..LinkChange::default() };
+        batch.change_link(link.index, name, &change);
+        there.commit(batch)?;
+        link.mac = Some(mac);
+    }
+    Ok(link)
 }
 
 /// Gives an interface that is in the container its addresses and routes, and brings it up. Returns the result of the ADD.
@@ -202,33 +224,29 @@ pub fn status(cx: &Context<'_>, new: &NewInterface<'_>) -> Result<()> {
         Some(parent) => parent.status()?,
         None => None,
     };
-    valid_mtu(new.mtu, parent.as_ref()).map_err(Error::into_not_available)?;
+    valid_mtu(new, parent.as_ref()).map_err(Error::into_not_available)?;
     delegate::call_ipam(cx, &Verb::Status)
 }
 
 /// What is sent in frames that its parent cannot carry would be lost.
-fn valid_mtu(mtu: i64, parent: Option<&Link>) -> Result<Option<u32>> {
-    match (u32::try_from(mtu), parent) {
+fn valid_mtu(new: &NewInterface<'_>, parent: Option<&Link>) -> Result<Option<u32>> {
+    let is_limited = new.parent.as_ref().is_some_and(|parent| parent.limits_mtu);
+    match (u32::try_from(new.mtu), parent.filter(|_| is_limited)) {
         (Ok(0), _) => Ok(None),
-        (Ok(mtu), Some(parent)) if mtu <= parent.mtu => Ok(Some(mtu)),
         (Ok(mtu), None) => Ok(Some(mtu)),
+        (Ok(mtu), Some(parent)) if mtu <= parent.mtu => Ok(Some(mtu)),
         (_, parent) => {
             let range = parent.map(|it| format!(", must be [0, master MTU({})]", it.mtu));
-            Err(Error::config(format!("invalid MTU {mtu}{}", range.unwrap_or_default())))
+            let range = range.unwrap_or_default();
+            Err(Error::config(format!("mtu: invalid MTU {}{range}", new.mtu)))
         }
     }
 }
 
-fn cannot_make(
-    error: netlink::Error,
-    there: &Rtnl,
-    new: &NewInterface<'_>,
-    at: &Attachment,
-) -> Error {
-    if error.is_exists() && there.link(&at.ifname).is_ok_and(|link| link.is_some()) {
+fn cannot_make(error: netlink::Error, there: &Rtnl, new: &NewInterface<'_>, name: &str) -> Error {
+    if error.is_exists() && there.link(name).is_ok_and(|link| link.is_some()) {
         return Error::internal(format!(
-            "cannot create interface {} in the container: it already exists",
-            at.ifname
+            "cannot create interface {name} in the container: it already exists"
         ));
     }
     if error.is_unsupported() {

@@ -20,6 +20,8 @@ pub struct Wanted<'a> {
     pub master: &'a str,
     /// It is a link of the container.
     pub in_container: bool,
+    /// No interface on it has a larger MTU.
+    pub limits_mtu: bool,
 }
 
 impl Wanted<'_> {
