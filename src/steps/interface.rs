@@ -76,9 +76,8 @@ pub fn add(
     };
 
     let mut undo = Undo::default();
-    let link = make(home, &there, new, &link, &mut undo)?;
+    let link = make(home, &there, new, &link, asks_the_network(cx), &mut undo)?;
 
-    // Not before there is an interface: some IPAM plugins talk through it (dhcp).
     let success = match given {
         Some(success) => success,
         None => delegate::add_ipam(cx, at, &mut undo)?,
@@ -105,12 +104,13 @@ pub fn add(
     Ok(success)
 }
 
-/// Asks `home`, where the parent is, for a link in the container. It is down.
+/// Asks `home`, where the parent is, for a link in the container. It is down, unless IPAM needs it.
 fn make<'a>(
     home: &Rtnl,
     there: &'a Rtnl,
     new: &NewInterface<'_>,
     wanted: &NewLink<'a>,
+    is_needed_by_ipam: bool,
     undo: &mut Undo<'a>,
 ) -> Result<Link> {
     let name = wanted.name;
@@ -121,13 +121,17 @@ fn make<'a>(
     let mut link = there.link(name)?.ok_or_else(|| {
         Error::internal(format!("cannot find interface {name}, which was just made"))
     })?;
-    if let Some(mac) = wanted.mac.filter(|_| wanted.mac != link.mac) {
+    let change = LinkChange {
         // A macvlan in mode passthru begins with its master's.
+        mac: wanted.mac.filter(|_| wanted.mac != link.mac),
+        up: is_needed_by_ipam.then_some(true),
+        ..LinkChange::default()
+    };
+    if change.mac.is_some() || change.up.is_some() {
         let mut batch = Batch::new();
-        let change = LinkChange { mac: Some(mac), ..LinkChange::default() };
         batch.change_link(link.index, name, &change);
         there.commit(batch)?;
-        link.mac = Some(mac);
+        link.mac = wanted.mac.or(link.mac);
     }
     Ok(link)
 }
@@ -169,15 +173,20 @@ pub fn del(
         }
     };
     let release = || delegate::call_ipam(cx, &Verb::Del(at.clone()));
-    // The interface first: an address must not be given to the next container while this one still uses it. But dhcp
-    // gives its address back through the interface.
+    // The interface first: an address must not be given to the next container while this one still uses it.
     let mut steps: [&dyn Fn() -> Result<()>; 2] = [&remove, &release];
-    if cx.request.conf.ipam.kind == "dhcp" {
+    if asks_the_network(cx) {
         steps.reverse();
     }
     let mut failures = Failures::default();
     steps.iter().for_each(|step| failures.note(step()));
     failures.into_result()
+}
+
+/// Whether the IPAM plugin talks through the interface, which then has to be there before the addresses, and go after
+/// them. The reference's tries again after three seconds where it finds it down.
+fn asks_the_network(cx: &Context<'_>) -> bool {
+    cx.request.conf.ipam.kind == "dhcp"
 }
 
 /// CHECK: the interface is what was asked for, and has what the result says.
@@ -251,6 +260,10 @@ fn cannot_make(error: netlink::Error, there: &Rtnl, new: &NewInterface<'_>, name
     }
     if error.is_unsupported() {
         return Error::from(error).with_details(format!("the kernel has to have {}", new.needs));
+    }
+    if error.is_busy() {
+        let why = "its master is the port of a bridge, or has interfaces of another kind";
+        return Error::from(error).with_details(why);
     }
     error.into()
 }

@@ -4,7 +4,7 @@
 //! new interface remembers it in its alias, for CHECK: routes come and go.
 
 use crate::cni::success::Success;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::kernel::rtnl::{Family, Link, Rtnl};
 use crate::names::IfName;
 use crate::plugin::Context;
@@ -83,7 +83,7 @@ impl Wanted<'_> {
         )))
     }
 
-    /// For STATUS, where there is no container to look into: None if it would be there.
+    /// For STATUS, when there is no container to look into: None if it would be there.
     pub fn status(&self) -> Result<Option<Link>> {
         if self.in_container {
             return Ok(None);
@@ -93,7 +93,12 @@ impl Wanted<'_> {
             "" => of_default_route(&host),
             master => named(&host, master),
         };
-        found.map(Some).map_err(Error::into_not_available)
+        match found.map_err(Error::into_not_available)? {
+            link if link.up => Ok(Some(link)),
+            Link { name, .. } => {
+                Err(Error::new(Code::NOT_AVAILABLE, format!("master: interface {name} is down")))
+            }
+        }
     }
 }
 

@@ -103,6 +103,7 @@ test_a_master_that_is_down_is_named_and_nothing_is_left() {
     remember
     expect_fail 999 ADD vlan c1 "$(vlan 10 10)"
     said_contains "master lan is down"
+    expect_fail 50 STATUS vlan '' "$(vlan 10 10)"
     not at c1 test -e /sys/class/net/eth0
     nothing_changed
 }

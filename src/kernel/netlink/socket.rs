@@ -48,6 +48,11 @@ impl Error {
         matches!(self.errno, libc::ENODEV | libc::ENOENT)
     }
 
+    /// Something else has it.
+    pub fn is_busy(&self) -> bool {
+        self.errno == libc::EBUSY
+    }
+
     /// The kernel was built without it, or its module is not there.
     pub fn is_unsupported(&self) -> bool {
         self.errno == libc::EOPNOTSUPP

@@ -157,11 +157,13 @@ fn an_ipam_plugin_that_talks_through_the_interface_finds_it() {
     let _outside = lan(&world);
     let c1 = world.container("c1");
     // As dhcp does: it needs the link on ADD, and on DEL to give the address back.
+    let look = r#"nsenter --net="$CNI_NETNS" ip link show up | grep -q " eth0""#;
     world.write(
         "/run/ipam/dhcp",
-        "#!/bin/sh\n\
-         [ -z \"$CNI_NETNS\" ] || nsenter --net=\"$CNI_NETNS\" ip link show eth0 > /dev/null || exit 7\n\
-         echo '{\"cniVersion\": \"1.0.0\", \"ips\": [{\"address\": \"10.1.0.7/24\"}]}'\n",
+        format!(
+            "#!/bin/sh\n[ $CNI_COMMAND = VERSION ] || {look} || exit 7\n\
+             echo '{{\"cniVersion\": \"1.0.0\", \"ips\": [{{\"address\": \"10.1.0.7/24\"}}]}}'\n"
+        ),
     );
     world.host(["chmod", "755", "/run/ipam/dhcp"]);
     let config = plain_with(json!({"cniVersion": "1.0.0", "ipam": {"type": "dhcp"}}));

@@ -108,8 +108,10 @@ fn gc_releases_addresses_and_status_sees_it() {
 fn status_is_50_while_an_add_could_not_succeed() {
     let world = World::new();
     let _outside = lan(&world);
+    world.host(["ip", "link", "add", "name", "down", "type", "bridge"]);
     for (keys, code, named) in [
         (json!({"master": "gone"}), 50, "master: interface gone not found"),
+        (json!({"master": "down"}), 50, "master: interface down is down"),
         (json!({"mtu": 9000}), 50, "invalid MTU 9000, must be [0, master MTU(1500)]"),
         (json!({"ipam": {"type": "none-such"}}), 7, "none-such"),
         (json!({"mode": "none"}), 7, "mode"),
@@ -128,10 +130,14 @@ fn a_failed_add_leaves_nothing() {
         (json!({"ipam": {"type": "static"}}), "missing IP config"),
         (json!({"mtu": 20}), "Invalid argument"),
         (json!({"master": "lo"}), "cannot add macvlan link eth0"),
+        (json!({"master": "port"}), "its master is the port of a bridge"),
     ] {
         let world = World::new();
         let _outside = lan(&world);
         let c1 = world.container("c1");
+        let port =
+            "ip link add port type veth; ip link add sw type bridge; ip link set port master sw";
+        world.host(["sh", "-ec", port]);
         let before = world.state_with(&[&c1]).apart_from("", "net");
         let config = dual_stack_with(keys);
         let error = c1.call("macvlan", "ADD", &config).run().error();
