@@ -3,6 +3,7 @@
 
 import collections
 import dataclasses
+import ipaddress
 import json
 import os
 import pathlib
@@ -52,15 +53,17 @@ def steps(scenario, contestant, world):
         if call.verb == "ADD" and scenario.is_dense:
             # The addresses after this one are all taken.
             network = world.data_dir(contestant) / f"bench-{scenario.name}"
-            yield f"put\t{network}/last_reserved_ip.0\t{first_address(scenario, contestant, world)}"
+            for number, subnet in enumerate(subnets(scenario, contestant, world)):
+                yield f"put\t{network}/last_reserved_ip.{number}\t{subnet[2]}"
         fields = ["call", f"{contestant.name}/{call.verb}", executable, executable, call.verb]
         fields += [call.at_once, config, call.result]
         yield "\t".join(map(str, fields))
 
 
-def first_address(scenario, contestant, world):
-    subnet = scenario.config(contestant, world)["ipam"]["ranges"][0][0]["subnet"]
-    return subnet.replace(".0/16", ".2")
+def subnets(scenario, contestant, world):
+    """Of every range set."""
+    ranges = scenario.config(contestant, world)["ipam"]["ranges"]
+    return [ipaddress.ip_network(range_set[0]["subnet"]) for range_set in ranges]
 
 
 def drive(program, scenario, contestants, world, rounds, warmup, show=lambda text: None):
@@ -175,7 +178,7 @@ class Bench:
             if not scenario.takes(contestant):
                 continue
             if scenario.reservations is not None:
-                self.world.reserve(contestant, scenario, self.subnet(scenario, contestant))
+                self.world.reserve(contestant, scenario, subnets(scenario, contestant, self.world))
             show(f"{scenario.title}: trying {contestant.name}")
             try:
                 started = time.monotonic()
@@ -200,9 +203,6 @@ class Bench:
             drive(self.program, only_del, [contestant], self.world, 1, 0)
             contestant.skipped.add((scenario.name, "CHECK"))
             return [{"contestant": contestant.name, "reason": str(error)}]
-
-    def subnet(self, scenario, contestant):
-        return scenario.config(contestant, self.world)["ipam"]["ranges"][0][0]["subnet"]
 
     def rows(self, scenario, contestants, round_s):
         if not contestants:

@@ -4,7 +4,7 @@
 import json
 
 import chart
-from scenarios import CNIBOX, EMPTY, FLOOR, RESERVATIONS
+from scenarios import CNIBOX, EMPTY, FEW, FLOOR, RESERVATIONS, SCALES
 
 # What issue 4 and the design promise: scenario, verb, against whom, which ratio, and what it may be.
 BUDGETS = [
@@ -49,10 +49,10 @@ def budgets(results):
         measured = row and row.get(f"cnibox_{field}")
         what = f"{scenario} {verb}: {field} of cnibox against {contestant}"
         judged.append(judgement(what, measured and measured[0], allowed, ratio))
-    for suffix in ("", "-dense"):
+    for kind, *_ in SCALES:
         for verb in ("ADD", "CHECK", "DEL"):
             for field in ("wall", "cpu"):
-                judged.append(scale(results, suffix, verb, field))
+                judged.append(scale(results, kind, verb, field))
     rows = [row for scenario in results["scenarios"] for row in scenario["rows"] if row["contestant"] == CNIBOX]
     largest = max((row["rss_kb"] for row in rows), default=None)
     judged.append(judgement("peak RSS of any call of cnibox", largest, RSS_KB_MAX, lambda kb: f"{kb:.0f} kB"))
@@ -62,11 +62,10 @@ def budgets(results):
     return judged
 
 
-def scale(results, suffix, verb, field):
-    few = row_of(results, f"host-local-{RESERVATIONS[0]}", verb, CNIBOX)
-    many = row_of(results, f"host-local-{RESERVATIONS[-1]}{suffix}", verb, CNIBOX)
-    measured = few and many and many[f"{field}_ms"][0] / few[f"{field}_ms"][0]
-    what = f"host-local {verb}: {field} at {RESERVATIONS[-1]:,}{suffix} against {RESERVATIONS[0]}"
+def scale(results, kind, verb, field):
+    few = row_of(results, f"host-local-{kind}", verb, FEW)
+    measured = few and few[f"cnibox_{field}"][0]
+    what = f"host-local {verb}: {field} at {RESERVATIONS[-1]:,} ({kind}) against {RESERVATIONS[0]}"
     return judgement(what, measured, SCALE_MAX, ratio)
 
 

@@ -8,9 +8,17 @@ import pathlib
 FLOOR = "floor"
 EMPTY = "empty"
 CNIBOX = "cnibox"
+# cnibox once more, in a network where nothing else is reserved.
+FEW = "few"
 
 RESERVATIONS = (0, 1_000, 10_000, 60_000)
 AT_ONCE = (1, 8, 64)
+# Name, families, whether all that is reserved comes after the last address given, and that in words.
+SCALES = (
+    ("sparse", "4", False, "against none"),
+    ("dense", "4", True, "after the last one given against none"),
+    ("dual", "46", True, "in each of two families against none"),
+)
 
 
 @dataclasses.dataclass
@@ -56,7 +64,7 @@ class Scenario:
     def takes(self, contestant):
         if self.contestants is not None:
             return contestant.name in self.contestants
-        return contestant.name not in (FLOOR, EMPTY)
+        return contestant.name not in (FLOOR, EMPTY, FEW)
 
 
 def network(contestant, scenario, **keys):
@@ -98,9 +106,9 @@ def ptp(name, families, **keys):
     return config
 
 
-def host_local(name):
+def host_local(name, families="4"):
     def config(contestant, world):
-        return network(contestant, name, type="bridge", ipam=ipam(contestant, world, "4", 80))
+        return network(contestant, name, type="bridge", ipam=ipam(contestant, world, families, 80))
 
     return config
 
@@ -159,10 +167,9 @@ def all_scenarios(plugin_directories):
     for count in RESERVATIONS:
         name = f"host-local-{count}"
         title = f"host-local, {count:,} reservations"
-        config = host_local(name)
-        yield Scenario(name, title, "host-local", life(), config, reservations=count)
-    name = f"host-local-{RESERVATIONS[-1]}-dense"
-    title = f"host-local, {RESERVATIONS[-1]:,} reservations, all after the last one given"
-    yield Scenario(
-        name, title, "host-local", life(), host_local(name), reservations=RESERVATIONS[-1], is_dense=True
-    )
+        yield Scenario(name, title, "host-local", life(), host_local(name), reservations=count)
+    # Apart from the others' plugins, whose reading of every file leaves its traces in the calls after it.
+    for kind, families, is_dense, what in SCALES:
+        name, title = f"host-local-{kind}", f"host-local, {RESERVATIONS[-1]:,} reservations {what}"
+        config = host_local(name, families)
+        yield Scenario(name, title, "host-local", life(), config, [CNIBOX, FEW], RESERVATIONS[-1], is_dense)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The namespaces that the calls are made in: a bridge for everyone, containers, directories of reservations."""
 
-import ipaddress
 import os
 import pathlib
 import subprocess
 
-from scenarios import FLOOR
+from scenarios import FEW, FLOOR
 
 RUN = pathlib.Path("/run/bench")
 NETNS = pathlib.Path("/run/netns")
@@ -63,17 +62,15 @@ class World:
             }
         return variables
 
-    def reserve(self, contestant, scenario, subnet):
-        """Fills a network as the reference does, from its second address on. Returns the last address given."""
+    def reserve(self, contestant, scenario, subnets):
+        """Fills a network as the reference does, each subnet from its second address on."""
         directory = self.data_dir(contestant) / f"bench-{scenario.name}"
         directory.mkdir(parents=True)
-        first = int(ipaddress.ip_network(subnet).network_address) + 2
-        for number in range(scenario.reservations):
-            path = directory / str(ipaddress.ip_address(first + number))
-            path.write_text(f"other-{number}\r\neth0")
-        last = str(ipaddress.ip_address(first + max(scenario.reservations - 1, 0)))
-        (directory / "last_reserved_ip.0").write_text(last)
-        return directory
+        count = 0 if contestant.name == FEW else scenario.reservations
+        for subnet_number, subnet in enumerate(subnets):
+            for number in range(count):
+                (directory / str(subnet[2 + number])).write_text(f"other-{number}\r\neth0")
+            (directory / f"last_reserved_ip.{subnet_number}").write_text(str(subnet[1 + max(count, 1)]))
 
 
 def index_of(link):
