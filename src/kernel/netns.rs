@@ -119,11 +119,21 @@ impl NetNs {
     /// not done at the same time: `None` after the limit, and the caller goes on without.
     pub fn lock_shared(&self, limit: Duration) -> Result<Option<Lock>> {
         let file = self.reopen().map_err(|error| self.cannot_lock(&error))?;
+        let is_locked = self.try_until(limit, || file.try_lock_shared())?;
+        Ok(is_locked.then(|| Lock { file, netns: self.clone() }))
+    }
+
+    /// Tries to get a lock; false when the limit comes first.
+    fn try_until(
+        &self,
+        limit: Duration,
+        lock: impl Fn() -> Result<(), TryLockError>,
+    ) -> Result<bool> {
         let start = Instant::now();
         loop {
-            match file.try_lock_shared() {
-                Ok(()) => return Ok(Some(Lock { file, netns: self.clone() })),
-                Err(TryLockError::WouldBlock) if start.elapsed() >= limit => return Ok(None),
+            match lock() {
+                Ok(()) => return Ok(true),
+                Err(TryLockError::WouldBlock) if start.elapsed() >= limit => return Ok(false),
                 // flock(2) can wait for ever or not at all, and tells nobody.
                 #[allow(clippy::disallowed_methods)]
                 Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
@@ -189,11 +199,13 @@ impl Lock {
     /// Turns the lock into an exclusive one if nobody else has it now; false when somebody does. Either way others may
     /// have had it in between: what was known has to be looked at again.
     pub fn try_make_exclusive(&self) -> Result<bool> {
-        match self.file.try_lock() {
-            Ok(()) => Ok(true),
-            Err(TryLockError::WouldBlock) => Ok(false),
-            Err(TryLockError::Error(error)) => Err(self.netns.cannot_lock(&error)),
-        }
+        self.make_exclusive(Duration::ZERO)
+    }
+
+    /// The same, as soon as nobody else has it; false when that takes longer than the limit.
+    pub fn make_exclusive(&self, limit: Duration) -> Result<bool> {
+        // After the first attempt, ours is given back: two who wait for one another both get their turn.
+        self.netns.try_until(limit, || self.file.try_lock())
     }
 }
 
@@ -304,5 +316,17 @@ mod tests {
         drop(two);
         assert!(one.try_make_exclusive().unwrap());
         assert!(lock().is_none());
+    }
+
+    #[test]
+    fn of_two_that_wait_to_be_alone_both_are() {
+        let netns = another();
+        let limit = Duration::from_secs(60);
+        let locks = [(); 2].map(|()| netns.lock_shared(limit).unwrap().unwrap());
+        std::thread::scope(|scope| {
+            let alone = |lock: Lock| assert!(lock.make_exclusive(limit).unwrap());
+            let threads = locks.map(|lock| scope.spawn(move || alone(lock)));
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
     }
 }
