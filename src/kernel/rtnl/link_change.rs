@@ -129,8 +129,12 @@ impl Rtnl {
                 netns.rtnl().and_then(|there| there.link(new.name)).ok().flatten()
             }
         };
-        // Only if somebody else renamed or removed it in these microseconds.
+        // It cannot be read, or somebody else renamed or removed it in these microseconds. The caller does not get it, so
+        // it must not stay.
         link.ok_or_else(|| {
+            let there = new.netns.map(NetNs::rtnl).transpose();
+            // Should that fail, too, the error below still says that there is something wrong with the link.
+            let _ = there.and_then(|there| there.as_ref().unwrap_or(self).del_link_named(new.name));
             let doing = format!("cannot find {} link {}", K::NAME, new.name);
             netlink::Error::new(doing, libc::ENODEV, None)
         })
