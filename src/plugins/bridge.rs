@@ -15,9 +15,10 @@
 //! DEL removes the pair, then releases the addresses; GC does the same for what is not valid. The bridge, its address
 //! and the host's forwarding stay, as with the reference: other containers use them.
 
+mod gateway;
 mod host;
+mod port;
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -25,10 +26,10 @@ use serde::Deserialize;
 
 use crate::cni::conf::requested_mac;
 use crate::cni::request::Verb;
-use crate::cni::success::{Interface, Route, Success};
+use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, Port, Rtnl};
+use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::{Attachment, IfName};
 use crate::plugin::{Context, Plugin};
@@ -36,12 +37,8 @@ use crate::steps::netfilter::Stale;
 use crate::steps::owner::Owner;
 use crate::steps::undo::Undo;
 use crate::steps::{
-    configure, delegate, forwarding, host_link, masquerade, reference, spoof_check, verify, veth,
+    configure, delegate, forwarding, masquerade, reference, spoof_check, verify, veth,
 };
-
-/// How long the bridge may take to forward for a new port. It does so some hundred microseconds after both ends are up;
-/// a bridge with spanning tree takes up to 30 s, and the reference gives up after this time, too.
-const PORT_LIMIT: Duration = Duration::from_millis(2550);
 
 /// How long to wait for another ADD that takes back a bridge; that takes the kernel some 20 ms.
 const LOCK_LIMIT: Duration = Duration::from_millis(250);
@@ -120,7 +117,7 @@ impl Plugin for Bridge {
             &self.new_bridge(),
             &mut undo,
         )?;
-        host::ensure_addresses(
+        gateway::ensure_addresses(
             &host,
             in_use.as_ref(),
             &bridge,
@@ -149,7 +146,7 @@ impl Plugin for Bridge {
         self.set_up_port(&owner, host, &pair.host)?;
         self.set_up_container(at, netns, pair.container_index, &success)?;
         if !self.disable_container_interface {
-            wait_until_forwarding(host, &pair.host)?;
+            port::wait_until_forwarding(host, &pair.host)?;
         }
 
         if self.masquerades(cx) {
@@ -281,49 +278,6 @@ impl Bridge {
         self.ip_masq && !cx.request.conf.ipam.kind.is_empty()
     }
 
-    fn is_gateway(&self) -> bool {
-        self.is_gateway || self.is_default_gateway
-    }
-
-    /// Completes the result of IPAM: whose the addresses are, the gateways, the default routes. Returns what the bridge
-    /// is to have.
-    fn plan_gateways(&self, success: &mut Success) -> Vec<IpNet> {
-        let mut on_bridge = Vec::new();
-        for ip in &mut success.ips {
-            ip.interface = Some(CONTAINER);
-            if !self.is_gateway() {
-                continue;
-            }
-            let gateway = *ip.gateway.get_or_insert_with(|| first_host(ip.address));
-            let net = IpNet::new(gateway, ip.address.prefix_len());
-            on_bridge.extend(net.ok().filter(|net| !on_bridge.contains(net)));
-            let has_default = success.routes.iter().any(|route| {
-                route.dst.prefix_len() == 0 && route.dst.addr().is_ipv4() == gateway.is_ipv4()
-            });
-            if self.is_default_gateway && !has_default {
-                success.routes.push(Route::default_via(gateway));
-            }
-        }
-        on_bridge
-    }
-
-    /// The host's end: deaf to router advertisements, told whose it is, and up.
-    fn set_up_port(&self, owner: &Owner, host: &Rtnl, port: &Link) -> Result<()> {
-        host_link::refuse_router_advertisements(&port.name)?;
-        let alias = veth::alias(owner);
-        let mut batch = Batch::new();
-        let change = LinkChange {
-            up: Some(true),
-            alias: Some(&alias),
-            // A new port has neither.
-            hairpin: self.hairpin_mode.then_some(true),
-            isolated: self.port_isolation.then_some(true),
-            ..LinkChange::default()
-        };
-        batch.change_link(port.index, &port.name, &change);
-        host.commit(batch)
-    }
-
     fn set_up_container(
         &self,
         at: &Attachment,
@@ -354,52 +308,6 @@ impl Bridge {
         }
         let accept_dad = if self.enable_dad { "1" } else { "0" };
         sysctl::set_if_possible(&format!("net/ipv6/conf/{ifname}/accept_dad"), accept_dad)
-    }
-
-    fn check_port(&self, bridge: &Link, port: &Link) -> Result<()> {
-        let name = &port.name;
-        if port.master != Some(bridge.index) {
-            return Err(Error::internal(format!(
-                "interface {name} is not a port of bridge {}",
-                bridge.name
-            )));
-        }
-        let flags = port.port.unwrap_or_default();
-        if self.hairpin_mode && !flags.hairpin {
-            return Err(Error::internal(format!(
-                "port {name} of bridge {} is not in hairpin mode",
-                bridge.name
-            )));
-        }
-        if self.port_isolation && !flags.isolated {
-            return Err(Error::internal(format!(
-                "port {name} of bridge {} is not isolated",
-                bridge.name
-            )));
-        }
-        Ok(())
-    }
-}
-
-/// The gateway of a subnet where nobody says: the first address after the network's own.
-fn first_host(net: IpNet) -> IpAddr {
-    match net.network() {
-        IpAddr::V4(network) => IpAddr::V4(u32::from(network).wrapping_add(1).into()),
-        IpAddr::V6(network) => IpAddr::V6(u128::from(network).wrapping_add(1).into()),
-    }
-}
-
-/// Frames that come before the port forwards are lost, and a lost ARP request costs its sender a second.
-fn wait_until_forwarding(host: &Rtnl, port: &Link) -> Result<()> {
-    let forwards = |link: &Link| link.port.is_some_and(|Port { forwarding, .. }| forwarding);
-    match host.wait_for_link(port.index, PORT_LIMIT, forwards)? {
-        Some(link) if forwards(&link) => Ok(()),
-        Some(link) => Err(Error::internal(format!(
-            "bridge port in error state: {} does not forward after {} ms",
-            link.name,
-            PORT_LIMIT.as_millis()
-        ))),
-        None => Err(Error::internal(format!("bridge port in error state: {} is gone", port.name))),
     }
 }
 

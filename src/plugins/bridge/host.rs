@@ -1,12 +1,10 @@
 //! The bridge itself: the part that all containers of a host share, so everything here may happen in several processes
 //! at once.
 
-use ipnet::IpNet;
-
 use crate::error::{Error, Result};
 use crate::kernel::netlink::Attrs;
 use crate::kernel::netns::Lock;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewAddress, NewLink, Rtnl};
+use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewLink, Rtnl};
 use crate::names::IfName;
 use crate::steps::undo::Undo;
 use crate::steps::{host_link, veth};
@@ -92,7 +90,7 @@ fn find_or_make(host: &Rtnl, name: &IfName, new: &NewBridge) -> Result<(Link, bo
 
 /// Takes something back unless containers use the bridge, or another process is just about to, between finding it and
 /// being its port.
-fn if_unused(
+pub(super) fn if_unused(
     host: &Rtnl,
     in_use: Option<&Lock>,
     bridge: u32,
@@ -103,70 +101,4 @@ fn if_unused(
         take_back()?;
     }
     Ok(())
-}
-
-/// Gives the bridge the gateways' addresses. Where it has others of the same family (for IPv6: that overlap) they make
-/// way if `force`, else it is an error.
-pub(super) fn ensure_addresses<'a>(
-    host: &'a Rtnl,
-    in_use: Option<&'a Lock>,
-    bridge: &Link,
-    gateways: &[IpNet],
-    force: bool,
-    undo: &mut Undo<'a>,
-) -> Result<()> {
-    if gateways.is_empty() {
-        return Ok(());
-    }
-    let (index, name) = (bridge.index, bridge.name.as_str());
-    let present: Vec<IpNet> =
-        host.addresses(index)?.into_iter().map(|address| address.net).collect();
-    let missing: Vec<IpNet> =
-        gateways.iter().filter(|net| !present.contains(net)).copied().collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let in_the_way = |other: &&IpNet| {
-        !gateways.contains(other) && missing.iter().any(|net| conflicts(**other, *net))
-    };
-    let replaced: Vec<IpNet> = present.iter().filter(in_the_way).copied().collect();
-    if let (Some(other), false) = (replaced.first(), force) {
-        return Err(Error::internal(format!(
-            "{name:?} already has an IP address different from {}",
-            missing[0]
-        ))
-        .with_details(format!("it has {other}; forceAddress would replace it")));
-    }
-    let mut batch = replace_addresses(bridge, &replaced, &missing);
-    // A bridge that somebody else made may still change its MAC address with its ports: setting it makes it stay.
-    batch.change_link(index, name, &LinkChange { mac: bridge.mac, ..LinkChange::default() });
-    let bridge = bridge.clone();
-    undo.push("give the bridge the addresses that it had", move || {
-        let take_back = || host.commit(replace_addresses(&bridge, &missing, &replaced));
-        if_unused(host, in_use, bridge.index, take_back)
-    });
-    host.commit(batch)
-}
-
-fn replace_addresses(bridge: &Link, old: &[IpNet], new: &[IpNet]) -> Batch {
-    let mut batch = Batch::new();
-    for net in old {
-        batch.del_address(bridge.index, &bridge.name, *net);
-    }
-    for net in new {
-        // Another ADD may be giving it the same one right now.
-        let address =
-            NewAddress { net: *net, no_dad: true, no_prefix_route: false, may_exist: true };
-        batch.add_address(bridge.index, &bridge.name, &address);
-    }
-    batch
-}
-
-/// As the reference sees it: an interface has one IPv4 network, and any number of IPv6 ones that do not overlap.
-fn conflicts(present: IpNet, wanted: IpNet) -> bool {
-    match (present, wanted) {
-        (IpNet::V4(_), IpNet::V4(_)) => true,
-        (IpNet::V6(a), IpNet::V6(b)) => a.contains(&b.network()) || b.contains(&a.network()),
-        _ => false,
-    }
 }
