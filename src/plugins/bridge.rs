@@ -10,14 +10,23 @@
 //! It makes the bridge if there is none, and with `isGateway` puts the gateway's address on it. Without `ipam` the
 //! container gets an interface with no address.
 //!
+//! With `vlan`, and with `vlanTrunk` (`[{"minID": 20, "maxID": 29}, {"id": 40}]`), the container is in those VLANs of the
+//! bridge: without a tag in the first, with tags in the others. It is in no other, so frames without a tag go nowhere
+//! when there is no `vlan`. `preserveDefaultVlan` also keeps it in the VLAN of all ports that have none of their own
+//! (VLAN 1), and without `vlan` that is the one without a tag. A bridge that is made for it filters VLANs; one that is
+//! there must do so. The gateway of `"bridge": "cni0", "vlan": 10` is a link `cni0.10`.
+//!
 //! `ipMasqBackend` may be "iptables" or "nftables": both are served by nf_tables.
 //!
-//! DEL removes the pair, then releases the addresses; GC does the same for what is not valid. The bridge, its address
-//! and the host's forwarding stay, as with the reference: other containers use them.
+//! DEL removes the pair, then releases the addresses; GC does the same for what is not valid. With the last container in
+//! a VLAN goes the link of its gateway. The bridge, its address and the host's forwarding stay, as with the reference:
+//! other containers use them.
 
 mod gateway;
+mod gateway_link;
 mod host;
 mod port;
+mod vlan;
 
 use std::time::Duration;
 
@@ -39,8 +48,10 @@ use crate::steps::undo::Undo;
 use crate::steps::{
     configure, delegate, forwarding, masquerade, reference, spoof_check, verify, veth,
 };
+use vlan::{Trunk, Vlans};
 
-/// How long to wait for another ADD that takes back a bridge; that takes the kernel some 20 ms.
+/// How long to wait for others that use, or take back, a bridge or the gateway of a VLAN. Taking back takes the kernel
+/// some 20 ms.
 const LOCK_LIMIT: Duration = Duration::from_millis(250);
 
 /// The index of the container's interface in our results.
@@ -62,8 +73,9 @@ pub struct Bridge {
     mtu: i32,
     hairpin_mode: bool,
     promisc_mode: bool,
+    /// 0 is none.
     vlan: i32,
-    vlan_trunk: Vec<VlanTrunk>,
+    vlan_trunk: Option<Vec<Trunk>>,
     preserve_default_vlan: bool,
     macspoofchk: bool,
     /// Detect duplicates of IPv6 addresses in the container. The key is written in lower case.
@@ -73,8 +85,13 @@ pub struct Bridge {
     port_isolation: bool,
 }
 
-#[derive(Deserialize)]
-struct VlanTrunk {}
+/// What the configuration says, once it has been found to be sound.
+struct Sound {
+    bridge: IfName,
+    vlans: Vlans,
+    /// The link that has the gateway's addresses; None when it is the bridge, or when there is no gateway.
+    vlan_gateway: Option<IfName>,
+}
 
 impl Default for Bridge {
     fn default() -> Self {
@@ -89,7 +106,7 @@ impl Default for Bridge {
             hairpin_mode: false,
             promisc_mode: false,
             vlan: 0,
-            vlan_trunk: Vec::new(),
+            vlan_trunk: None,
             preserve_default_vlan: false,
             macspoofchk: false,
             enable_dad: false,
@@ -101,7 +118,7 @@ impl Default for Bridge {
 
 impl Plugin for Bridge {
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
-        let bridge_name = self.validate(cx)?;
+        let sound = self.validate(cx)?;
         let mac = requested_mac(&cx.request.json, &cx.request.args)?;
         let host = Rtnl::open()?;
         // As long as we hold it, nobody takes back a bridge that we are about to use.
@@ -110,21 +127,11 @@ impl Plugin for Bridge {
 
         let mut success = delegate::add_ipam(cx, at, &mut undo)?;
         let gateways = self.plan_gateways(&mut success);
-        let bridge = host::ensure_bridge(
-            &host,
-            in_use.as_ref(),
-            &bridge_name,
-            &self.new_bridge(),
-            &mut undo,
-        )?;
-        gateway::ensure_addresses(
-            &host,
-            in_use.as_ref(),
-            &bridge,
-            &gateways,
-            self.force_address,
-            &mut undo,
-        )?;
+        let in_use = in_use.as_ref();
+        let new = self.new_bridge(&sound.vlans);
+        let bridge = host::ensure_bridge(&host, in_use, &sound.bridge, &new, &mut undo)?;
+        let vlan_gateway =
+            self.ensure_gateway(&host, in_use, &bridge, &sound, &gateways, &mut undo)?;
         let owner = Owner::new(&cx.request.network, at);
         let new = veth::NewPair {
             owner: &owner,
@@ -143,7 +150,7 @@ impl Plugin for Bridge {
             let stale = stale.clone();
             undo.push("remove the MAC spoof check", move || spoof_check::remove(&stale));
         }
-        self.set_up_port(&owner, host, &pair.host)?;
+        self.set_up_port(&owner, host, &bridge, &sound.vlans, &pair.host)?;
         self.set_up_container(at, netns, pair.container_index, &success)?;
         if !self.disable_container_interface {
             port::wait_until_forwarding(host, &pair.host)?;
@@ -156,7 +163,7 @@ impl Plugin for Bridge {
         // Last, since there is no taking it back.
         forwarding::enable(gateways.iter().map(IpNet::addr))?;
 
-        success.interfaces = interfaces(cx, at, &bridge, &pair);
+        success.interfaces = interfaces(cx, at, &bridge, &pair, vlan_gateway.as_ref());
         success.dns = cx.request.conf.dns.or(success.dns);
         undo.keep();
         Ok(success)
@@ -165,6 +172,9 @@ impl Plugin for Bridge {
     fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
         let network = &cx.request.network;
         veth::del(cx, at, netns, |failures| {
+            if self.asks_for_filtering() {
+                failures.note(self.collect_unused_gateways());
+            }
             let stale = Stale::Of(Owner::new(network, at));
             if self.masquerades(cx) {
                 failures.note(masquerade::remove(&stale));
@@ -178,7 +188,7 @@ impl Plugin for Bridge {
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
-        let bridge_name = self.validate(cx)?;
+        let Sound { bridge: bridge_name, vlans, vlan_gateway } = self.validate(cx)?;
         delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
         let result = cx.request.required_prev_result()?;
         let rtnl = netns.rtnl()?;
@@ -198,10 +208,20 @@ impl Plugin for Bridge {
                 "bridge {bridge_name} is not in promiscuous mode"
             )));
         }
-        self.check_port(&bridge, &veth::host_end(&host, &link, &at.ifname)?)?;
+        let port = veth::host_end(&host, &link, &at.ifname)?;
+        self.check_port(&bridge, &port)?;
+        let mut gateway = bridge.clone();
+        if !vlans.are_none() {
+            vlan::require_filtering(&bridge)?;
+            let ports = host.bridge_ports()?;
+            vlans.check(&bridge, &port, &ports)?;
+            if let Some(name) = vlan_gateway {
+                gateway = gateway_link::check(&host, &bridge, &name, vlans.access, &ports)?;
+            }
+        }
         let mut own =
             Success { ips: result.ips_of(index).cloned().collect(), ..Success::default() };
-        verify::host_addresses(&host, &bridge, &self.plan_gateways(&mut own))?;
+        verify::host_addresses(&host, &gateway, &self.plan_gateways(&mut own))?;
         let owner = Owner::new(&cx.request.network, at);
         if self.masquerades(cx) {
             masquerade::check(&owner, &own.nets())?;
@@ -212,6 +232,7 @@ impl Plugin for Bridge {
     fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
         let network = &cx.request.network;
         veth::gc(cx, keep, |failures| {
+            failures.note(self.collect_unused_gateways());
             let stale = Stale::all_but(network, keep);
             if self.masquerades(cx) {
                 failures.note(masquerade::remove(&stale));
@@ -225,8 +246,16 @@ impl Plugin for Bridge {
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        let bridge_name = self.validate(cx)?;
-        host::existing_bridge(&Rtnl::open()?, &bridge_name).map_err(Error::into_not_available)?;
+        let Sound { bridge: bridge_name, vlans, .. } = self.validate(cx)?;
+        let host = Rtnl::open()?;
+        let bridge =
+            host::existing_bridge(&host, &bridge_name).map_err(Error::into_not_available)?;
+        let filtering = match &bridge {
+            Some(bridge) if !vlans.are_none() => vlan::require_filtering(bridge),
+            None if self.asks_for_filtering() => vlan::require_kernel(&host),
+            _ => Ok(()),
+        };
+        filtering.map_err(Error::into_not_available)?;
         if self.masquerades(cx) {
             masquerade::status()?;
         }
@@ -238,12 +267,9 @@ impl Plugin for Bridge {
 }
 
 impl Bridge {
-    fn validate(&self, cx: &Context<'_>) -> Result<IfName> {
+    fn validate(&self, cx: &Context<'_>) -> Result<Sound> {
         let is_l3 = !cx.request.conf.ipam.kind.is_empty();
         let refused = [
-            (self.vlan != 0, "vlan is not supported yet"),
-            (!self.vlan_trunk.is_empty(), "vlanTrunk is not supported yet"),
-            (self.preserve_default_vlan, "preserveDefaultVlan: true is not supported yet"),
             (
                 self.hairpin_mode && self.promisc_mode,
                 "cannot set hairpinMode and promiscMode at the same time",
@@ -262,15 +288,29 @@ impl Bridge {
                 self.ip_masq_backend
             )));
         }
-        IfName::new(self.bridge.as_str()).map_err(|error| Error::config(format!("bridge: {error}")))
+        let bridge = IfName::new(self.bridge.as_str())
+            .map_err(|error| Error::config(format!("bridge: {error}")))?;
+        let trunk = self.vlan_trunk.as_deref().unwrap_or_default();
+        let vlans = Vlans::new(self.vlan, trunk, self.preserve_default_vlan)?;
+        Ok(Sound { bridge, vlans, vlan_gateway: self.vlan_gateway(is_l3)? })
     }
 
     fn mtu(&self) -> Option<u32> {
         u32::try_from(self.mtu).ok().filter(|mtu| *mtu > 0)
     }
 
-    fn new_bridge(&self) -> host::NewBridge {
-        host::NewBridge { mtu: self.mtu(), promiscuous: self.promisc_mode }
+    /// An empty `vlanTrunk` asks for a bridge that filters VLANs, and for none of them.
+    fn asks_for_filtering(&self) -> bool {
+        self.vlan != 0 || self.vlan_trunk.is_some()
+    }
+
+    fn new_bridge(&self, vlans: &Vlans) -> host::NewBridge {
+        host::NewBridge {
+            mtu: self.mtu(),
+            promiscuous: self.promisc_mode,
+            filters_vlans: self.asks_for_filtering(),
+            must_filter_vlans: !vlans.are_none(),
+        }
     }
 
     /// Without addresses there is nothing to masquerade.
@@ -316,6 +356,7 @@ fn interfaces(
     at: &Attachment,
     bridge: &Link,
     pair: &veth::Pair,
+    vlan_gateway: Option<&Link>,
 ) -> Vec<Interface> {
     let interface = |name: &str, mac: String, sandbox: String| Interface {
         name: name.into(),
@@ -323,10 +364,15 @@ fn interfaces(
         sandbox,
         ..Interface::default()
     };
-    let bridge_mac = bridge.mac.map_or_else(String::new, |mac| mac.to_string());
-    vec![
-        interface(&bridge.name, bridge_mac, String::new()),
+    let of_link = |link: &Link| {
+        let mac = link.mac.map_or_else(String::new, |mac| mac.to_string());
+        interface(&link.name, mac, String::new())
+    };
+    let mut interfaces = vec![
+        of_link(bridge),
         interface(&pair.host.name, pair.host_mac.to_string(), String::new()),
         interface(&at.ifname, pair.container_mac.to_string(), cx.request.sandbox()),
-    ]
+    ];
+    interfaces.extend(vlan_gateway.map(of_link));
+    interfaces
 }

@@ -8,6 +8,7 @@ pub(super) const NLM_F_CREATE: u16 = 0x400;
 /// Address families (linux/socket.h).
 pub(super) const AF_UNSPEC: u8 = 0;
 pub(super) const AF_INET: u8 = 2;
+pub(super) const AF_BRIDGE: u8 = 7;
 pub(super) const AF_INET6: u8 = 10;
 
 /// Flags of a link (linux/if.h), and what IFLA_OPERSTATE is when it can carry traffic.
@@ -29,6 +30,7 @@ pub(super) const IFLA_IFALIAS: u16 = 20;
 pub(super) const IFLA_AF_SPEC: u16 = 26;
 pub(super) const IFLA_NET_NS_FD: u16 = 28;
 pub(super) const IFLA_EXT_MASK: u16 = 29;
+pub(super) const IFLA_NUM_TX_QUEUES: u16 = 31;
 pub(super) const IFLA_LINK_NETNSID: u16 = 37;
 /// In IFLA_AF_SPEC of AF_INET; in that, by the numbers of the parameters (linux/ip.h).
 pub(super) const IFLA_INET_CONF: u16 = 1;
@@ -43,9 +45,19 @@ pub(super) const IFLA_BRPORT_STATE: u16 = 1;
 pub(super) const IFLA_BRPORT_MODE: u16 = 4;
 pub(super) const IFLA_BRPORT_ISOLATED: u16 = 33;
 pub(super) const BR_STATE_FORWARDING: u8 = 3;
+/// In IFLA_INFO_DATA of a bridge.
+pub(super) const IFLA_BR_VLAN_PROTOCOL: u16 = 8;
+/// In IFLA_AF_SPEC of a bridge's port, and the flags in it (linux/if_bridge.h).
+pub(super) const IFLA_BRIDGE_VLAN_INFO: u16 = 2;
+pub(super) const BRIDGE_VLAN_INFO_PVID: u16 = 0x2;
+pub(super) const BRIDGE_VLAN_INFO_UNTAGGED: u16 = 0x4;
+pub(super) const BRIDGE_VLAN_INFO_RANGE_BEGIN: u16 = 0x8;
+pub(super) const BRIDGE_VLAN_INFO_RANGE_END: u16 = 0x10;
 /// In IFLA_INFO_DATA of a veth link (linux/veth.h).
 pub(super) const VETH_INFO_PEER: u16 = 1;
-/// For IFLA_EXT_MASK: leave out IPv6's counters, a fifth of the answer (linux/rtnetlink.h).
+/// For IFLA_EXT_MASK: add the VLANs of bridges, as ranges; leave out IPv6's counters, a fifth of the answer
+/// (linux/rtnetlink.h).
+pub(super) const RTEXT_FILTER_BRVLAN_COMPRESSED: u32 = 0x4;
 pub(super) const RTEXT_FILTER_SKIP_STATS: u32 = 0x8;
 
 /// The table that is meant when none is named (linux/rtnetlink.h).

@@ -212,7 +212,7 @@ impl Port {
     }
 }
 
-const HEADER_BYTES: usize = 16;
+pub(super) const HEADER_BYTES: usize = 16;
 
 /// struct ifinfomsg: family, type, index, flags, and which of them to change.
 pub(super) fn header(index: u32, flags: u32, mask: u32) -> [u8; HEADER_BYTES] {

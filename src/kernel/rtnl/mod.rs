@@ -1,6 +1,7 @@
 //! rtnetlink: links, addresses and routes as plain values. No netlink is visible from outside, but for `LinkKind`.
 
 mod address;
+mod bridge_vlan;
 mod consts;
 mod link;
 mod link_change;
@@ -13,6 +14,7 @@ use crate::kernel::netlink::{self, Events, Protocol, Requests, Socket};
 use crate::kernel::netns::NetNs;
 
 pub use address::NewAddress;
+pub use bridge_vlan::{PortVlans, VlanRange};
 pub use link::{Link, Port};
 pub use link_change::{LinkChange, LinkKind, NewLink, Veth};
 pub use route::{Family, Route};

@@ -1,15 +1,15 @@
-//! The gateway of the containers: addresses on the bridge.
+//! The gateway of the containers: addresses on the bridge, or for those in a VLAN on a link of the VLAN's own.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::host::if_unused;
-use super::{Bridge, CONTAINER};
+use super::{Bridge, CONTAINER, LOCK_LIMIT, Sound, gateway_link, host};
 use crate::cni::success::{Route, Success};
 use crate::error::{Error, Result};
-use crate::kernel::netns::Lock;
+use crate::kernel::netns::{Lock, NetNs};
 use crate::kernel::rtnl::{Batch, Link, LinkChange, NewAddress, Rtnl};
+use crate::names::IfName;
 use crate::steps::undo::Undo;
 
 impl Bridge {
@@ -17,10 +17,64 @@ impl Bridge {
         self.is_gateway || self.is_default_gateway
     }
 
-    /// Completes the result of IPAM: whose the addresses are, the gateways, the default routes. Returns what the bridge
-    /// is to have.
+    /// The name of the link that has the gateway's addresses; None when it is the bridge, or when there is no gateway.
+    pub(super) fn vlan_gateway(&self, has_addresses: bool) -> Result<Option<IfName>> {
+        if self.vlan == 0 || !has_addresses || !self.is_gateway() {
+            return Ok(None);
+        }
+        let name = IfName::new(format!("{}.{}", self.bridge, self.vlan)).map_err(|error| {
+            Error::config(format!("bridge and vlan: the name of the gateway's link: {error}"))
+        })?;
+        Ok(Some(name))
+    }
+
+    /// Gives the gateways' addresses to the bridge, or to the link of the VLAN, which is returned.
+    pub(super) fn ensure_gateway<'a>(
+        &self,
+        host: &'a Rtnl,
+        in_use: Option<&'a Lock>,
+        bridge: &Link,
+        sound: &'a Sound,
+        gateways: &[IpNet],
+        undo: &mut Undo<'a>,
+    ) -> Result<Option<Link>> {
+        if let Some(name) = &sound.vlan_gateway {
+            let named = sound.vlans.access.map(|vlan| (&**name, vlan));
+            undo.push("remove the gateway's link", move || {
+                gateway_link::remove_unused(host, in_use, named)
+            });
+            let link = gateway_link::ensure(host, bridge, name, &sound.vlans)?;
+            // The addresses end with the link. While others use it, nobody takes them back: those may need the new ones
+            // by now.
+            if let Some(change) = AddressChange::plan(host, &link, gateways, self.force_address)? {
+                change.make(host)?;
+            }
+            return Ok(Some(link));
+        }
+        if let Some(change) = AddressChange::plan(host, bridge, gateways, self.force_address)? {
+            let result = change.make(host);
+            undo.push("give the bridge the addresses that it had", move || {
+                let bridge = change.link.index;
+                host::if_unused(host, in_use, bridge, || change.take_back(host))
+            });
+            result?;
+        }
+        Ok(None)
+    }
+
+    /// For DEL and GC: removes the links of gateways that no container needs any more.
+    pub(super) fn collect_unused_gateways(&self) -> Result<()> {
+        // Where the configuration makes no sense, it names no link.
+        let name = self.vlan_gateway(true).ok().flatten();
+        let named = name.as_deref().zip(u16::try_from(self.vlan).ok());
+        let in_use = NetNs::own()?.lock_shared(LOCK_LIMIT)?;
+        gateway_link::remove_unused(&Rtnl::open()?, in_use.as_ref(), named)
+    }
+
+    /// Completes the result of IPAM: whose the addresses are, the gateways, the default routes. Returns the gateways'
+    /// addresses.
     pub(super) fn plan_gateways(&self, success: &mut Success) -> Vec<IpNet> {
-        let mut on_bridge = Vec::new();
+        let mut gateways = Vec::new();
         for ip in &mut success.ips {
             ip.interface = Some(CONTAINER);
             if !self.is_gateway() {
@@ -28,7 +82,7 @@ impl Bridge {
             }
             let gateway = *ip.gateway.get_or_insert_with(|| first_host(ip.address));
             let net = IpNet::new(gateway, ip.address.prefix_len());
-            on_bridge.extend(net.ok().filter(|net| !on_bridge.contains(net)));
+            gateways.extend(net.ok().filter(|net| !gateways.contains(net)));
             let has_default = success.routes.iter().any(|route| {
                 route.dst.prefix_len() == 0 && route.dst.addr().is_ipv4() == gateway.is_ipv4()
             });
@@ -36,7 +90,7 @@ impl Bridge {
                 success.routes.push(Route::default_via(gateway));
             }
         }
-        on_bridge
+        gateways
     }
 }
 
@@ -48,59 +102,64 @@ fn first_host(net: IpNet) -> IpAddr {
     }
 }
 
-/// Gives the bridge the gateways' addresses. Where it has others of the same family (for IPv6: that overlap) they make
-/// way if `force`, else it is an error.
-pub(super) fn ensure_addresses<'a>(
-    host: &'a Rtnl,
-    in_use: Option<&'a Lock>,
-    bridge: &Link,
-    gateways: &[IpNet],
-    force: bool,
-    undo: &mut Undo<'a>,
-) -> Result<()> {
-    if gateways.is_empty() {
-        return Ok(());
-    }
-    let (index, name) = (bridge.index, bridge.name.as_str());
-    let present: Vec<IpNet> =
-        host.addresses(index)?.into_iter().map(|address| address.net).collect();
-    let missing: Vec<IpNet> =
-        gateways.iter().filter(|net| !present.contains(net)).copied().collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let in_the_way = |other: &&IpNet| {
-        !gateways.contains(other) && missing.iter().any(|net| conflicts(**other, *net))
-    };
-    let replaced: Vec<IpNet> = present.iter().filter(in_the_way).copied().collect();
-    if let (Some(other), false) = (replaced.first(), force) {
-        return Err(Error::internal(format!(
-            "{name:?} already has an IP address different from {}",
-            missing[0]
-        ))
-        .with_details(format!("it has {other}; forceAddress would replace it")));
-    }
-    let mut batch = replace_addresses(bridge, &replaced, &missing);
-    // A bridge that somebody else made may still change its MAC address with its ports: setting it makes it stay.
-    batch.change_link(index, name, &LinkChange { mac: bridge.mac, ..LinkChange::default() });
-    let bridge = bridge.clone();
-    undo.push("give the bridge the addresses that it had", move || {
-        let take_back = || host.commit(replace_addresses(&bridge, &missing, &replaced));
-        if_unused(host, in_use, bridge.index, take_back)
-    });
-    host.commit(batch)
+/// What has to be done for a link to have the gateways' addresses.
+struct AddressChange {
+    link: Link,
+    missing: Vec<IpNet>,
+    replaced: Vec<IpNet>,
 }
 
-fn replace_addresses(bridge: &Link, old: &[IpNet], new: &[IpNet]) -> Batch {
+impl AddressChange {
+    /// Where the link has other addresses of the same family (for IPv6: that overlap) they make way if `force`, else it
+    /// is an error. None when there is nothing to do.
+    fn plan(host: &Rtnl, link: &Link, gateways: &[IpNet], force: bool) -> Result<Option<Self>> {
+        if gateways.is_empty() {
+            return Ok(None);
+        }
+        let present: Vec<IpNet> =
+            host.addresses(link.index)?.into_iter().map(|address| address.net).collect();
+        let missing: Vec<IpNet> =
+            gateways.iter().filter(|net| !present.contains(net)).copied().collect();
+        if missing.is_empty() {
+            return Ok(None);
+        }
+        let in_the_way = |other: &&IpNet| {
+            !gateways.contains(other) && missing.iter().any(|net| conflicts(**other, *net))
+        };
+        let replaced: Vec<IpNet> = present.iter().filter(in_the_way).copied().collect();
+        if let (Some(other), false) = (replaced.first(), force) {
+            return Err(Error::internal(format!(
+                "{:?} already has an IP address different from {}",
+                link.name, missing[0]
+            ))
+            .with_details(format!("it has {other}; forceAddress would replace it")));
+        }
+        Ok(Some(Self { link: link.clone(), missing, replaced }))
+    }
+
+    fn make(&self, host: &Rtnl) -> Result<()> {
+        let mut batch = replace_addresses(&self.link, &self.replaced, &self.missing);
+        // A bridge that somebody else made may still change its MAC address with its ports: setting it makes it stay.
+        let change = LinkChange { mac: self.link.mac, ..LinkChange::default() };
+        batch.change_link(self.link.index, &self.link.name, &change);
+        host.commit(batch)
+    }
+
+    fn take_back(&self, host: &Rtnl) -> Result<()> {
+        host.commit(replace_addresses(&self.link, &self.missing, &self.replaced))
+    }
+}
+
+fn replace_addresses(link: &Link, old: &[IpNet], new: &[IpNet]) -> Batch {
     let mut batch = Batch::new();
     for net in old {
-        batch.del_address(bridge.index, &bridge.name, *net);
+        batch.del_address(link.index, &link.name, *net);
     }
     for net in new {
         // Another ADD may be giving it the same one right now.
         let address =
             NewAddress { net: *net, no_dad: true, no_prefix_route: false, may_exist: true };
-        batch.add_address(bridge.index, &bridge.name, &address);
+        batch.add_address(link.index, &link.name, &address);
     }
     batch
 }

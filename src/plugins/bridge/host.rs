@@ -1,6 +1,7 @@
 //! The bridge itself: the part that all containers of a host share, so everything here may happen in several processes
 //! at once.
 
+use super::vlan::{self, IFLA_BR_VLAN_FILTERING};
 use crate::error::{Error, Result};
 use crate::kernel::netlink::Attrs;
 use crate::kernel::netns::Lock;
@@ -18,14 +19,24 @@ pub(super) struct NewBridge {
     pub(super) mtu: Option<u32>,
     /// Also of one that is there.
     pub(super) promiscuous: bool,
+    /// It is born with VLAN filtering; one that is there keeps its own.
+    pub(super) filters_vlans: bool,
+    /// One that is there and does not filter cannot be used.
+    pub(super) must_filter_vlans: bool,
 }
 
-struct BridgeKind;
+struct BridgeKind {
+    filters_vlans: bool,
+}
 
 impl LinkKind for BridgeKind {
     const NAME: &'static str = "bridge";
 
-    fn encode(&self, _: &mut Attrs) {}
+    fn encode(&self, data: &mut Attrs) {
+        if self.filters_vlans {
+            data.u8(IFLA_BR_VLAN_FILTERING, 1);
+        }
+    }
 }
 
 /// The bridge of this name, None if there is no such link. Another kind of link is an error.
@@ -54,6 +65,9 @@ pub(super) fn ensure_bridge<'a>(
         });
         host_link::skip_duplicate_detection(name)?;
     }
+    if new.must_filter_vlans {
+        vlan::require_filtering(&bridge)?;
+    }
     host_link::refuse_router_advertisements(name)?;
     let change = LinkChange {
         up: (!bridge.up).then_some(true),
@@ -78,10 +92,13 @@ fn find_or_make(host: &Rtnl, name: &IfName, new: &NewBridge) -> Result<(Link, bo
         // and go; their neighbours would keep the old one for a minute. One that it is born with stays.
         let mac = Some(veth::random_mac()?);
         let link = NewLink { name, mtu: new.mtu, mac, ..NewLink::default() };
-        match host.add_link(&link, &BridgeKind) {
+        match host.add_link(&link, &BridgeKind { filters_vlans: new.filters_vlans }) {
             Ok(bridge) => return Ok((bridge, true)),
             // Somebody else was faster.
             Err(error) if error.is_exists() => {}
+            Err(error) if error.is_unsupported() && new.filters_vlans => {
+                return Err(vlan::unsupported());
+            }
             Err(error) => return Err(error.into()),
         }
     }

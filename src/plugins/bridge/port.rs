@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Bridge;
+use super::{Bridge, vlan::Vlans};
 use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Batch, Link, LinkChange, Port, Rtnl};
 use crate::steps::owner::Owner;
@@ -13,11 +13,21 @@ use crate::steps::{host_link, veth};
 const PORT_LIMIT: Duration = Duration::from_millis(2550);
 
 impl Bridge {
-    /// Deaf to router advertisements, told whose it is, and up.
-    pub(super) fn set_up_port(&self, owner: &Owner, host: &Rtnl, port: &Link) -> Result<()> {
+    /// Deaf to router advertisements, told whose it is, in its VLANs, and up.
+    pub(super) fn set_up_port(
+        &self,
+        owner: &Owner,
+        host: &Rtnl,
+        bridge: &Link,
+        vlans: &Vlans,
+        port: &Link,
+    ) -> Result<()> {
         host_link::refuse_router_advertisements(&port.name)?;
         let alias = veth::alias(owner);
         let mut batch = Batch::new();
+        // Should this fail, the next request still brings the port up. Nothing comes in by it: the container's end is
+        // down.
+        vlans.set(&mut batch, bridge, port.index, &port.name);
         let change = LinkChange {
             up: Some(true),
             alias: Some(&alias),

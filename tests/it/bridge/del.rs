@@ -124,6 +124,7 @@ fn del_copes_with_a_configuration_that_changed() {
         json!({"bridge": ""}),
         json!({"mtu": 99}),
         json!({"hairpinMode": true, "promiscMode": true}),
+        json!({"vlan": 4095, "vlanTrunk": [{"minID": 1}], "isGateway": true}),
         json!({"cniVersion": "0.2.0"}),
         json!({"isGateway": true, "dns": {"domain": "x"}}),
         json!({"ipam": {"subnet": "10.200.0.0/16", "gateway": null}}),

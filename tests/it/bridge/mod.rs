@@ -6,9 +6,9 @@ mod del;
 mod failures;
 mod gateway;
 mod many;
-mod refused;
 mod results;
 mod traffic;
+mod vlan;
 
 use serde_json::{Value, json};
 

@@ -1,0 +1,185 @@
+//! The gateway of a VLAN: `cni0.10` for VLAN 10 of `cni0`.
+//!
+//! It is a veth pair on the host, as the reference makes it: one end has that name and the gateways' addresses, the other
+//! is a port of the bridge in that VLAN. All networks on the bridge and the VLAN share it.
+//!
+//! Who removes it: a failing ADD, DEL and GC, as soon as no container is in the VLAN. Who made it does not matter, since
+//! everything here may happen in several processes at once, and one of them may be the reference.
+
+use super::LOCK_LIMIT;
+use super::vlan::Vlans;
+use crate::error::{Error, Result};
+use crate::kernel::netns::Lock;
+use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewLink, PortVlans, Rtnl, Veth};
+use crate::kernel::sys;
+use crate::names::IfName;
+use crate::steps::{host_link, veth};
+
+/// How often the link is looked for and made, while others make and remove it.
+const ATTEMPTS_MAX: u32 = 10;
+
+/// Finds or makes the link, and completes it.
+pub(super) fn ensure(host: &Rtnl, bridge: &Link, name: &IfName, vlans: &Vlans) -> Result<Link> {
+    for _ in 0..ATTEMPTS_MAX {
+        if let Some(link) = host.link(name)? {
+            let port = other_end(host, &link)?;
+            let is_ours = |port: &Link| port.master.is_none_or(|master| master == bridge.index);
+            return match port.filter(is_ours) {
+                Some(port) => complete(host, bridge, link, &port, vlans),
+                // Not a pair of ours nor of the reference, which would use it, too: its owner has put it in its VLAN.
+                None => Ok(link),
+            };
+        }
+        let mtu = Some(bridge.mtu);
+        let peer = NewLink { name, mtu, mac: Some(veth::random_mac()?), ..NewLink::default() };
+        let port = NewLink {
+            name: &format!("veth{:08x}", u32::from_be_bytes(sys::random_bytes()?)),
+            master: Some(bridge.index),
+            mac: Some(veth::random_mac()?),
+            ..peer
+        };
+        match host.add_link(&port, &Veth { peer }) {
+            Ok(_) => {}
+            // Somebody else was faster.
+            Err(error) if error.is_exists() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Error::internal(format!("cannot make the gateway's link {name}: it comes and goes")))
+}
+
+/// Brings a pair up, with its port on the bridge and in the VLAN, unless that is so.
+fn complete(host: &Rtnl, bridge: &Link, link: Link, port: &Link, vlans: &Vlans) -> Result<Link> {
+    let is_attached = port.master == Some(bridge.index);
+    if link.up && port.up && is_attached {
+        return Ok(link);
+    }
+    for name in [&link.name, &port.name] {
+        host_link::refuse_router_advertisements(name)?;
+    }
+    host_link::skip_duplicate_detection(&link.name)?;
+    let mut batch = Batch::new();
+    // Where somebody has removed the bridge, the pair is still there.
+    let master = (!is_attached).then_some(bridge.index);
+    batch.change_link(port.index, &port.name, &LinkChange { master, ..LinkChange::default() });
+    vlans.access_only().set(&mut batch, bridge, port.index, &port.name);
+    let up = LinkChange { up: Some(true), ..LinkChange::default() };
+    batch.change_link(port.index, &port.name, &up);
+    host.commit(batch)?;
+    // Only when all of that is done: whoever finds the link up finds it complete.
+    let mut batch = Batch::new();
+    batch.change_link(link.index, &link.name, &up);
+    host.commit(batch)?;
+    Ok(Link { up: true, ..link })
+}
+
+/// The other end of a pair both of whose ends are in this namespace.
+fn other_end(host: &Rtnl, link: &Link) -> Result<Option<Link>> {
+    let (Some(Veth::NAME), Some(peer)) = (link.kind.as_deref(), link.peer) else { return Ok(None) };
+    let other = host.link_at(peer)?;
+    Ok(other.filter(|it| it.kind.as_deref() == Some(Veth::NAME) && it.peer == Some(link.index)))
+}
+
+/// For CHECK: the link is up, and its other end is a port of the bridge in its VLAN.
+pub(super) fn check(
+    host: &Rtnl,
+    bridge: &Link,
+    name: &IfName,
+    vlan: Option<u16>,
+    ports: &[PortVlans],
+) -> Result<Link> {
+    let missing = |what: &str| Error::internal(format!("gateway link {name} {what}"));
+    let link = host.link(name)?.ok_or_else(|| missing("not found"))?;
+    let Some(port) = other_end(host, &link)? else { return Ok(link) };
+    let is_port = |it: &&PortVlans| it.index == port.index && it.bridge == bridge.index;
+    if !link.up || !port.up {
+        return Err(missing("is down"));
+    }
+    if ports.iter().find(is_port).and_then(PortVlans::pvid) != vlan {
+        return Err(missing(&format!("is not in its VLAN on bridge {}", bridge.name)));
+    }
+    Ok(link)
+}
+
+/// Removes the links that no container needs any more, whosever they are. `named` is that of the configuration.
+pub(super) fn remove_unused(
+    host: &Rtnl,
+    in_use: Option<&Lock>,
+    named: Option<(&str, u16)>,
+) -> Result<()> {
+    if unused(host, named)?.is_empty() {
+        return Ok(());
+    }
+    // An ADD has the lock from before it finds the link until its container is in the VLAN. Where one takes too long, the
+    // link stays until the next DEL or GC.
+    if let Some(lock) = in_use
+        && lock.make_exclusive(LOCK_LIMIT)?
+    {
+        for index in unused(host, named)? {
+            host.del_link(index)?;
+        }
+    }
+    Ok(())
+}
+
+/// The links without a container in their VLANs. One that is only half made, or whose bridge has been removed, is known
+/// by its name alone.
+fn unused(host: &Rtnl, named: Option<(&str, u16)>) -> Result<Vec<u32>> {
+    let all = host.bridge_ports()?;
+    let mut unused = Vec::new();
+    if let Some((name, vlan)) = named
+        && let Some(link) = host.link(name)?
+        && let Some(port) = other_end(host, &link)?
+        && port.master.is_none_or(|master| link_name(&all, master, vlan).as_deref() == Some(name))
+        && !has_container(host, &all, port.master, port.index, vlan)?
+    {
+        unused.push(link.index);
+    }
+    for port in all.iter().filter(|port| port.index != port.bridge) {
+        let (Some(vlan), Some(peer)) = (port.pvid(), port.peer) else { continue };
+        if unused.contains(&peer) || has_container(host, &all, Some(port.bridge), port.index, vlan)?
+        {
+            continue;
+        }
+        if let Some(link) = host.link_at(peer)?
+            && link_name(&all, port.bridge, vlan).as_ref() == Some(&link.name)
+            && other_end(host, &link)?.is_some_and(|end| end.index == port.index)
+        {
+            unused.push(link.index);
+        }
+    }
+    Ok(unused)
+}
+
+/// What the gateway's link of a VLAN is called; None if this is no bridge.
+fn link_name(all: &[PortVlans], bridge: u32, vlan: u16) -> Option<String> {
+    let bridge = all.iter().find(|it| it.index == bridge && it.bridge == bridge)?;
+    Some(format!("{}.{vlan}", bridge.name))
+}
+
+/// Whether a port of the bridge, other than the gateway's, leads to a container or a virtual machine in the VLAN. Ports
+/// of other kinds lead out of the host.
+fn has_container(
+    host: &Rtnl,
+    all: &[PortVlans],
+    bridge: Option<u32>,
+    gateway: u32,
+    vlan: u16,
+) -> Result<bool> {
+    let is_other = |it: &&PortVlans| ![it.bridge, gateway].contains(&it.index);
+    let others = || {
+        let of_bridge = all.iter().filter(move |it| Some(it.bridge) == bridge && it.is_in(vlan));
+        of_bridge.filter(is_other)
+    };
+    // Most can be told without asking.
+    if others().any(|it| it.peer.is_some()) {
+        return Ok(true);
+    }
+    for port in others() {
+        let kind = host.link_at(port.index)?.and_then(|link| link.kind);
+        if matches!(kind.as_deref(), Some(Veth::NAME | "tun")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,262 @@
+//! VLANs of containers: which ones the configuration asks for, and whether the bridge keeps them apart.
+//!
+//! A port is in the VLANs that are named and in no other, as on a switch. The kernel gives every new port the bridge's
+//! default VLAN, which is 1 unless somebody changed it; it is taken away again before the port is up.
+
+use std::fmt::Write;
+
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+use crate::kernel::netlink::{attributes, fixed, u8_of};
+use crate::kernel::rtnl::{Batch, Link, PortVlans, Rtnl, VlanRange};
+
+/// The highest number of a VLAN (IEEE 802.1Q, section 9.6); 0 is no VLAN, and 4095 is reserved.
+const VLAN_MAX: u16 = 4094;
+
+/// In IFLA_INFO_DATA of a bridge (linux/if_link.h).
+pub(super) const IFLA_BR_VLAN_FILTERING: u16 = 7;
+const IFLA_BR_VLAN_DEFAULT_PVID: u16 = 39;
+
+/// An item of `vlanTrunk`: a range, a single VLAN, or both.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Trunk {
+    #[serde(rename = "minID")]
+    min_id: Option<i32>,
+    #[serde(rename = "maxID")]
+    max_id: Option<i32>,
+    id: Option<i32>,
+}
+
+/// The VLANs that a port is to be in.
+#[derive(Default)]
+pub(super) struct Vlans {
+    /// What the port sends and receives without a tag.
+    pub(super) access: Option<u16>,
+    /// First and last of what it sends and receives with a tag.
+    trunk: Vec<(u16, u16)>,
+    /// The bridge's default VLAN stays, too, without a tag.
+    keeps_default: bool,
+}
+
+impl Vlans {
+    pub(super) fn new(access: i32, trunk: &[Trunk], keeps_default: bool) -> Result<Self> {
+        let mut vlans = Self { keeps_default, ..Self::default() };
+        if access != 0 {
+            vlans.access = Some(number("vlan", access)?);
+        }
+        for Trunk { min_id, max_id, id } in trunk {
+            let range = match (min_id, max_id) {
+                (Some(min), Some(max)) => {
+                    Some((number("vlanTrunk: minID", *min)?, number("vlanTrunk: maxID", *max)?))
+                }
+                (None, None) => None,
+                (None, Some(_)) => return Err(missing("minID")),
+                (Some(_), None) => return Err(missing("maxID")),
+            };
+            if let Some((min, max)) = range.filter(|(min, max)| min > max) {
+                let msg = format!("vlanTrunk: minID {min} is greater than maxID {max}");
+                return Err(Error::config(msg));
+            }
+            vlans.trunk.extend(range);
+            if let Some(id) = id {
+                let id = number("vlanTrunk: id", *id)?;
+                vlans.trunk.push((id, id));
+            }
+        }
+        Ok(vlans)
+    }
+
+    pub(super) fn are_none(&self) -> bool {
+        self.access.is_none() && self.trunk.is_empty()
+    }
+
+    /// As of the port of the VLAN's gateway.
+    pub(super) fn access_only(&self) -> Self {
+        Self { access: self.access, ..Self::default() }
+    }
+
+    /// Puts a new port of the bridge, which is not up yet, into these VLANs.
+    pub(super) fn set(&self, batch: &mut Batch, bridge: &Link, index: u32, name: &str) {
+        if self.are_none() {
+            return;
+        }
+        let default = default_vlan(bridge);
+        let wanted = self.of_port(default);
+        batch.add_vlans(index, name, &wanted);
+        if default != 0 && !wanted.iter().any(|it| (it.first..=it.last).contains(&default)) {
+            batch.del_vlan(index, name, default);
+        }
+    }
+
+    /// For CHECK: the port is in these VLANs and in no other.
+    pub(super) fn check(&self, bridge: &Link, port: &Link, ports: &[PortVlans]) -> Result<()> {
+        let found = ports.iter().find(|it| it.index == port.index && it.bridge == bridge.index);
+        let found = found.map_or(&[][..], |port| &port.vlans);
+        let wanted = self.of_port(default_vlan(bridge));
+        if self.are_none() || found == wanted {
+            return Ok(());
+        }
+        let (port, bridge) = (&port.name, &bridge.name);
+        let msg = format!("port {port} of bridge {bridge} has VLANs {}", text(found));
+        Err(Error::internal(msg).with_details(format!("it should have {}", text(&wanted))))
+    }
+
+    fn of_port(&self, default: u16) -> Vec<VlanRange> {
+        /// How the port is in a VLAN, if it is.
+        #[derive(Clone, Copy, PartialEq)]
+        enum As {
+            Tagged,
+            Untagged,
+            Pvid,
+        }
+
+        let mut table = [None; VLAN_MAX as usize + 1];
+        for (first, last) in &self.trunk {
+            table[usize::from(*first)..=usize::from(*last)].fill(Some(As::Tagged));
+        }
+        if self.keeps_default && default != 0 {
+            let kept = if self.access.is_some() { As::Untagged } else { As::Pvid };
+            table[usize::from(default)] = Some(kept);
+        }
+        if let Some(vlan) = self.access {
+            table[usize::from(vlan)] = Some(As::Pvid);
+        }
+        let mut ranges: Vec<VlanRange> = Vec::new();
+        for (vlan, how) in (0..).zip(table) {
+            let Some(how) = how else { continue };
+            let new = VlanRange {
+                first: vlan,
+                last: vlan,
+                is_pvid: how == As::Pvid,
+                untagged: how != As::Tagged,
+            };
+            match ranges.last_mut() {
+                Some(range)
+                    if *range == (VlanRange { first: range.first, last: vlan - 1, ..new }) =>
+                {
+                    range.last = vlan;
+                }
+                _ => ranges.push(new),
+            }
+        }
+        ranges
+    }
+}
+
+fn number(key: &str, value: i32) -> Result<u16> {
+    u16::try_from(value).ok().filter(|vlan| (1..=VLAN_MAX).contains(vlan)).ok_or_else(|| {
+        Error::config(format!("{key}: invalid VLAN ID {value} (must be 1 to {VLAN_MAX})"))
+    })
+}
+
+fn missing(key: &str) -> Error {
+    let msg = "vlanTrunk: minID and maxID should be configured together";
+    Error::config(format!("{msg}, {key} is missing"))
+}
+
+/// As a person would write them: `10 PVID untagged, 20-30`.
+fn text(ranges: &[VlanRange]) -> String {
+    let mut text = String::new();
+    for range in ranges {
+        let separator = if text.is_empty() { "" } else { ", " };
+        // Writing to a String never fails.
+        let _ = write!(text, "{separator}{}", range.first);
+        if range.last != range.first {
+            let _ = write!(text, "-{}", range.last);
+        }
+        text.push_str(if range.is_pvid { " PVID" } else { "" });
+        text.push_str(if range.untagged { " untagged" } else { "" });
+    }
+    if text.is_empty() { "none".into() } else { text }
+}
+
+/// Fails unless the bridge keeps VLANs apart; without that every frame would go everywhere.
+pub(super) fn require_filtering(bridge: &Link) -> Result<()> {
+    if attribute(bridge, IFLA_BR_VLAN_FILTERING).and_then(u8_of).is_some_and(|value| value != 0) {
+        return Ok(());
+    }
+    // A kernel that cannot says that it is off, all the same.
+    if attribute(bridge, IFLA_BR_VLAN_DEFAULT_PVID).is_none() {
+        return Err(unsupported());
+    }
+    let name = &bridge.name;
+    Err(Error::config(format!("cannot use VLANs on bridge {name}: its VLAN filtering is off"))
+        .with_details(format!(
+            "`ip link set {name} type bridge vlan_filtering 1` turns it on; or remove the bridge, \
+             and the next container gets one that has it on"
+        )))
+}
+
+/// For STATUS, where there is no bridge to look at: fails when the kernel has none that filters VLANs.
+pub(super) fn require_kernel(host: &Rtnl) -> Result<()> {
+    if host.can_filter_vlans() { Ok(()) } else { Err(unsupported()) }
+}
+
+pub(super) fn unsupported() -> Error {
+    Error::internal("cannot use VLANs: the kernel has no bridges that filter them")
+        .with_details("it is built without CONFIG_BRIDGE_VLAN_FILTERING")
+}
+
+/// The VLAN that the bridge gives to new ports, 0 for none.
+fn default_vlan(bridge: &Link) -> u16 {
+    let value = attribute(bridge, IFLA_BR_VLAN_DEFAULT_PVID).and_then(|value| fixed(value, 0));
+    value.map(u16::from_ne_bytes).filter(|vlan| *vlan <= VLAN_MAX).unwrap_or_default()
+}
+
+fn attribute(bridge: &Link, wanted: u16) -> Option<&[u8]> {
+    attributes(&bridge.data).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trunk(min_id: Option<i32>, max_id: Option<i32>, id: Option<i32>) -> Trunk {
+        Trunk { min_id, max_id, id }
+    }
+
+    fn range(first: i32, last: i32) -> Trunk {
+        trunk(Some(first), Some(last), None)
+    }
+
+    fn single(id: i32) -> Trunk {
+        trunk(None, None, Some(id))
+    }
+
+    /// What a port is in on a bridge whose default VLAN is 1.
+    fn port(access: i32, trunk: &[Trunk], keeps_default: bool) -> String {
+        text(&Vlans::new(access, trunk, keeps_default).unwrap().of_port(1))
+    }
+
+    #[test]
+    fn a_port_is_in_what_is_named_and_in_nothing_else() {
+        for (access, trunk, expected) in [
+            (10, vec![], "10 PVID untagged"),
+            (0, vec![single(10)], "10"),
+            (0, vec![range(1, 4094)], "1-4094"),
+            (4094, vec![range(4093, 4094)], "4093, 4094 PVID untagged"),
+            (10, vec![range(5, 15)], "5-9, 10 PVID untagged, 11-15"),
+            (0, vec![range(20, 29), range(25, 35), single(36), single(20)], "20-36"),
+            (0, vec![single(40), range(30, 31), single(38)], "30-31, 38, 40"),
+            (
+                7,
+                vec![trunk(Some(20), Some(21), Some(30)), Trunk::default()],
+                "7 PVID untagged, 20-21, 30",
+            ),
+        ] {
+            assert_eq!(port(access, &trunk, false), expected);
+        }
+    }
+
+    #[test]
+    fn the_default_vlan_is_kept_without_a_tag() {
+        assert_eq!(port(10, &[], true), "1 untagged, 10 PVID untagged");
+        assert_eq!(port(0, &[range(1, 9)], true), "1 PVID untagged, 2-9");
+        assert_eq!(port(1, &[], true), "1 PVID untagged");
+        let vlans = Vlans::new(10, &[], true).unwrap();
+        assert_eq!(text(&vlans.of_port(0)), "10 PVID untagged", "a bridge without a default");
+        assert_eq!(text(&vlans.access_only().of_port(1)), "10 PVID untagged");
+    }
+}
