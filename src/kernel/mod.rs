@@ -10,4 +10,5 @@ pub mod rtnl;
 pub mod sandbox;
 pub mod sys;
 pub mod sysctl;
+pub mod sysfs;
 pub mod xtables;

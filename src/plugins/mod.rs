@@ -3,6 +3,7 @@
 mod bridge;
 mod dummy;
 mod firewall;
+mod host_device;
 mod host_local;
 mod ipvlan;
 mod loopback;
@@ -32,6 +33,10 @@ pub const PLUGINS: &[Entry] = &[
     ),
     entry::<vlan::Vlan>("vlan", "an interface that is one VLAN of a link of the host"),
     entry::<dummy::Dummy>("dummy", "an interface without a cable, to have addresses on"),
+    entry::<host_device::HostDevice>(
+        "host-device",
+        "an interface of the host, moved into the container",
+    ),
     entry::<firewall::Firewall>(
         "firewall",
         "lets a container's packets pass where the host drops, and keeps bridges apart",

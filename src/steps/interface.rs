@@ -164,17 +164,21 @@ pub fn del(
     netns: Option<&NetNs>,
     kind: &'static str,
 ) -> Result<()> {
-    let remove = || -> Result<()> {
+    release(cx, at, &|| {
         let Some(netns) = netns else { return Ok(()) };
         let there = netns.rtnl()?;
         match there.link(&at.ifname)? {
             Some(link) if link.kind.as_deref() == Some(kind) => there.del_link(link.index),
             _ => Ok(()),
         }
-    };
+    })
+}
+
+/// DEL of whoever has a way of his own to remove the interface.
+pub fn release(cx: &Context<'_>, at: &Attachment, remove: &dyn Fn() -> Result<()>) -> Result<()> {
     let release = || delegate::call_ipam(cx, &Verb::Del(at.clone()));
     // The interface first: an address must not be given to the next container while this one still uses it.
-    let mut steps: [&dyn Fn() -> Result<()>; 2] = [&remove, &release];
+    let mut steps: [&dyn Fn() -> Result<()>; 2] = [remove, &release];
     if asks_the_network(cx) {
         steps.reverse();
     }
@@ -185,7 +189,7 @@ pub fn del(
 
 /// Whether the IPAM plugin talks through the interface, which then has to be there before the addresses, and go after
 /// them. The reference's tries again after three seconds where it finds it down.
-fn asks_the_network(cx: &Context<'_>) -> bool {
+pub fn asks_the_network(cx: &Context<'_>) -> bool {
     cx.request.conf.ipam.kind == "dhcp"
 }
 

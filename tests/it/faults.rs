@@ -47,6 +47,8 @@ fn subjects() -> Vec<Subject> {
             true,
         ),
         subject("macvlan", json!({"mode": "passthru", "mac": "02:00:00:00:00:07"}), true, false),
+        subject("host-device", json!({"device": "card", "ipam": dual_stack()}), true, true),
+        subject("host-device", json!({"device": "card"}), true, false),
         subject("host-local", json!({"ipam": dual_stack()}), false, true),
         subject("loopback", json!({}), true, false),
         subject("firewall", json!({"prevResult": chained()}), true, false),
@@ -131,10 +133,11 @@ fn container(world: &World) -> Container<'_> {
     container
 }
 
-/// A host with a link for interfaces to sit on.
+/// A host with a link for interfaces to sit on, and one to give away.
 fn world() -> World {
     let world = World::new();
     world.host(["sh", "-ec", LAN]);
+    world.host(["sh", "-ec", "ip link add card mtu 1400 up type veth peer name cable"]);
     world
 }
 

@@ -10,6 +10,7 @@ mod delegate;
 mod dummy;
 mod faults;
 mod firewall;
+mod host_device;
 mod host_local;
 mod ipvlan;
 mod loopback;

@@ -5,6 +5,10 @@ pub(super) const NLM_F_ECHO: u16 = 0x8;
 pub(super) const NLM_F_EXCL: u16 = 0x200;
 pub(super) const NLM_F_CREATE: u16 = 0x400;
 
+/// Requests about other names of a link, and its other properties (linux/rtnetlink.h).
+pub(super) const RTM_NEWLINKPROP: u16 = 108;
+pub(super) const RTM_DELLINKPROP: u16 = 109;
+
 /// Address families (linux/socket.h).
 pub(super) const AF_UNSPEC: u8 = 0;
 pub(super) const AF_INET: u8 = 2;
@@ -32,6 +36,8 @@ pub(super) const IFLA_NET_NS_FD: u16 = 28;
 pub(super) const IFLA_EXT_MASK: u16 = 29;
 pub(super) const IFLA_NUM_TX_QUEUES: u16 = 31;
 pub(super) const IFLA_LINK_NETNSID: u16 = 37;
+pub(super) const IFLA_PROP_LIST: u16 = 52;
+pub(super) const IFLA_ALT_IFNAME: u16 = 53;
 /// In IFLA_AF_SPEC of AF_INET; in that, by the numbers of the parameters (linux/ip.h).
 pub(super) const IFLA_INET_CONF: u16 = 1;
 pub(super) const IPV4_DEVCONF_ARP_NOTIFY: u16 = 22;

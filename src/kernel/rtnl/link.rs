@@ -7,14 +7,14 @@ use nix::libc;
 use super::Rtnl;
 use super::consts::{
     AF_UNSPEC, BR_STATE_FORWARDING, IF_OPER_UP, IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS,
-    IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_BRPORT_STATE, IFLA_EXT_MASK, IFLA_IFALIAS,
-    IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND,
-    IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE,
-    IFLA_TXQLEN, RTEXT_FILTER_SKIP_STATS,
+    IFLA_ALT_IFNAME, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_BRPORT_STATE, IFLA_EXT_MASK,
+    IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA,
+    IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU,
+    IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN, RTEXT_FILTER_SKIP_STATS,
 };
 use crate::error::Result;
 use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, text, u8_of, u32_of};
-use crate::names::Mac;
+use crate::names::{IFNAME_BYTES_MAX, Mac};
 
 /// A link as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub struct Link {
     /// Never set on links without a notion of a carrier, like `lo`.
     pub operstate_up: bool,
     pub alias: Option<String>,
+    /// Names that it has besides; up to 127 bytes long.
+    pub alt_names: Vec<String>,
     /// `Some` for the port of a bridge.
     pub port: Option<Port>,
 }
@@ -57,9 +59,11 @@ pub struct Port {
 impl Rtnl {
     /// The link of that name, or with that alternative name; its own is in the result.
     pub fn link(&self, name: &str) -> Result<Option<Link>> {
+        // Either finds both; but too long for the one is an error there.
+        let kind = if name.len() > IFNAME_BYTES_MAX { IFLA_ALT_IFNAME } else { IFLA_IFNAME };
         self.get_link(format!("cannot find link {name}"), |attrs| {
             attrs.raw(&header(0, 0, 0));
-            attrs.string(IFLA_IFNAME, name);
+            attrs.string(kind, name);
         })
     }
 
@@ -67,6 +71,11 @@ impl Rtnl {
         self.get_link(format!("cannot find link {index}"), |attrs| {
             attrs.raw(&header(index, 0, 0));
         })
+    }
+
+    /// All of them, in the order of their indexes.
+    pub fn links(&self) -> Result<Vec<Link>> {
+        self.list_links(|_| {}, |_| true)
     }
 
     /// The ports of a bridge, the links of a VRF.
@@ -171,6 +180,7 @@ impl Link {
                 IFLA_OPERSTATE => link.operstate_up = u8_of(value) == Some(IF_OPER_UP),
                 IFLA_IFALIAS => link.alias = Some(text(value).into_owned()),
                 IFLA_LINKINFO => link.parse_info(value),
+                IFLA_PROP_LIST => link.alt_names = alt_names(value),
                 _ => {}
             }
         }
@@ -212,6 +222,11 @@ impl Port {
     }
 }
 
+fn alt_names(properties: &[u8]) -> Vec<String> {
+    let names = attributes(properties).filter(|(kind, _)| *kind == IFLA_ALT_IFNAME);
+    names.map(|(_, name)| text(name).into_owned()).collect()
+}
+
 pub(super) const HEADER_BYTES: usize = 16;
 
 /// struct ifinfomsg: family, type, index, flags, and which of them to change.
@@ -246,6 +261,7 @@ mod tests {
             tx_queue_len: 1000,
             operstate_up: true,
             alias: Some("abc".into()),
+            alt_names: vec!["one".into(), "other".into()],
             port: Some(Port { forwarding: true, hairpin: true, isolated: false }),
         };
         let mut reply = Attrs::default();
@@ -259,6 +275,10 @@ mod tests {
         reply.u32(IFLA_LINK_NETNSID, 0);
         reply.u8(IFLA_OPERSTATE, IF_OPER_UP);
         reply.string(IFLA_IFALIAS, "abc");
+        reply.nested(IFLA_PROP_LIST, |properties| {
+            properties.string(IFLA_ALT_IFNAME, "one");
+            properties.string(IFLA_ALT_IFNAME, "other");
+        });
         reply.nested(IFLA_LINKINFO, |info| {
             info.string(IFLA_INFO_KIND, "veth");
             info.bytes(IFLA_INFO_DATA, &[1, 2, 3, 4]);

@@ -5,11 +5,12 @@ use std::os::fd::{AsFd, AsRawFd};
 use nix::libc;
 
 use super::consts::{
-    AF_INET, IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_BRPORT_ISOLATED,
-    IFLA_BRPORT_MODE, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET_CONF, IFLA_INFO_DATA, IFLA_INFO_KIND,
-    IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU,
-    IFLA_NET_NS_FD, IFLA_TXQLEN, IPV4_DEVCONF_ARP_NOTIFY, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL,
-    VETH_INFO_PEER,
+    AF_INET, IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME,
+    IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET_CONF,
+    IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK,
+    IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_NET_NS_FD, IFLA_PROP_LIST, IFLA_TXQLEN,
+    IPV4_DEVCONF_ARP_NOTIFY, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, RTM_DELLINKPROP,
+    RTM_NEWLINKPROP, VETH_INFO_PEER,
 };
 use super::link::{Link, header};
 use super::{Batch, Rtnl};
@@ -198,6 +199,28 @@ impl Batch {
                     ipv4.nested(IFLA_INET_CONF, |conf| conf.u32(IPV4_DEVCONF_ARP_NOTIFY, 1));
                 });
             });
+        });
+    }
+
+    /// Gives a link one more name. Kernels before 5.5 know no such names, and then nothing happens.
+    pub fn add_alt_name(&mut self, link: &str, alt_name: &str) {
+        let flags = NLM_F_CREATE | NLM_F_EXCL;
+        self.push_alt_name(RTM_NEWLINKPROP, flags, link, alt_name);
+        self.requests.tolerate(libc::EOPNOTSUPP);
+    }
+
+    /// It is fine when it has no such name.
+    pub fn del_alt_name(&mut self, link: &str, alt_name: &str) {
+        self.push_alt_name(RTM_DELLINKPROP, 0, link, alt_name);
+        self.requests.tolerate(libc::ENOENT);
+    }
+
+    fn push_alt_name(&mut self, kind: u16, flags: u16, link: &str, alt_name: &str) {
+        let doing = format!("cannot change the alternative name {alt_name} of link {link}");
+        self.requests.push(kind, flags, doing, |attrs| {
+            attrs.raw(&header(0, 0, 0));
+            attrs.string(IFLA_IFNAME, link);
+            attrs.nested(IFLA_PROP_LIST, |list| list.string(IFLA_ALT_IFNAME, alt_name));
         });
     }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{dual_stack, dual_stack_with, eth0, plain_with};
-use crate::world::{World, all_at_once, lan};
+use crate::world::{World, all_at_once, lan, through_dhcp};
 
 const MAC: &str = "02:00:00:00:00:01";
 
@@ -156,20 +156,9 @@ fn an_ipam_plugin_that_talks_through_the_interface_finds_it() {
     let world = World::new();
     let _outside = lan(&world);
     let c1 = world.container("c1");
-    // As dhcp does: it needs the link on ADD, and on DEL to give the address back.
-    let look = r#"nsenter --net="$CNI_NETNS" ip link show up | grep -q " eth0""#;
-    world.write(
-        "/run/ipam/dhcp",
-        format!(
-            "#!/bin/sh\n[ $CNI_COMMAND = VERSION ] || {look} || exit 7\n\
-             echo '{{\"cniVersion\": \"1.0.0\", \"ips\": [{{\"address\": \"10.1.0.7/24\"}}]}}'\n"
-        ),
-    );
-    world.host(["chmod", "755", "/run/ipam/dhcp"]);
     let config = plain_with(json!({"cniVersion": "1.0.0", "ipam": {"type": "dhcp"}}));
     for verb in ["ADD", "DEL"] {
-        let call = c1.call("macvlan", verb, &config).env("CNI_PATH", "/run/ipam");
-        let outcome = call.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").run();
+        let outcome = through_dhcp(c1.call("macvlan", verb, &config)).run();
         assert_eq!(outcome.status, 0, "{}", outcome.report());
     }
     assert_eq!(c1.exec(["ip", "-o", "link"]).lines().count(), 1);

@@ -91,6 +91,10 @@ impl<'w> Call<'w> {
         Self { netns: netns.map(str::to_owned), ..call }
     }
 
+    pub fn world(&self) -> Option<&'w World> {
+        self.world
+    }
+
     /// The plugin of the same name in another directory, which is also where it looks for others.
     pub fn of_directory(mut self, dir: &str) -> Self {
         let name = self.program.file_name().unwrap().to_owned();

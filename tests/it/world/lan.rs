@@ -1,7 +1,7 @@
 //! A network outside of the host, for interfaces that are to be in it: the host has the link `lan`, whose other end is
 //! the port of a switch, and the switch has addresses.
 
-use super::{Container, World};
+use super::{Call, Container, World};
 
 /// The addresses of `outside`.
 pub const OUTSIDE: [&str; 2] = ["10.1.0.254", "fd00:1::fe"];
@@ -35,4 +35,18 @@ pub const LAN: &str = "ip link add lan type bridge; ip link set lan up
 pub fn kernel_has(world: &World, kind: &str, words: &str) -> bool {
     let script = format!("ip link add probe {words} type {kind} && ip link del probe");
     world.tool(&["sh", "-c", &script], None).run().status == 0
+}
+
+/// The call with an IPAM plugin called dhcp, which like that one needs the container's `eth0`, up, on ADD, and on DEL to
+/// give the address 10.1.0.7 back.
+pub fn through_dhcp(call: Call<'_>) -> Call<'_> {
+    let look = r#"nsenter --net="$CNI_NETNS" ip link show up | grep -q " eth0""#;
+    let script = format!(
+        "#!/bin/sh\n[ $CNI_COMMAND = VERSION ] || {look} || exit 7\n\
+         echo '{{\"cniVersion\": \"1.0.0\", \"ips\": [{{\"address\": \"10.1.0.7/24\"}}]}}'\n"
+    );
+    let world = call.world().unwrap();
+    world.write("/run/ipam/dhcp", script);
+    world.host(["chmod", "755", "/run/ipam/dhcp"]);
+    call.env("CNI_PATH", "/run/ipam").env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
 }

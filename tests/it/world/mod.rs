@@ -4,6 +4,7 @@
 pub mod bare;
 pub mod call;
 pub mod json;
+pub mod killed;
 pub mod lan;
 pub mod scratch;
 pub mod state;
@@ -22,7 +23,8 @@ use serde_json::Value;
 pub use bare::Bare;
 pub use call::{Call, Outcome, VERSIONS, all_at_once};
 pub use json::{with, without};
-pub use lan::{LAN, OUTSIDE, kernel_has, lan};
+pub use killed::at_every_system_call;
+pub use lan::{LAN, OUTSIDE, kernel_has, lan, through_dhcp};
 pub use scratch::Scratch;
 pub use state::State;
 pub use sys::Namespaces;

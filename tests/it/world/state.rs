@@ -163,8 +163,9 @@ fn link(place: &str, link: &Value) -> String {
     let all = link["flags"].as_array().unwrap().iter().map(plain);
     let mut flags: Vec<String> = all.filter(|f| !FLAGS_OF_CARRIER.contains(&f.as_str())).collect();
     flags.sort();
+    let alt_names = link.get("altnames").map(|it| format!(" altnames={it}")).unwrap_or_default();
     format!(
-        "{place} link {} kind={} master={} mtu={} flags={}",
+        "{place} link {} kind={} master={} mtu={} flags={}{alt_names}",
         plain(&link["ifname"]),
         plain(&link["linkinfo"]["info_kind"]),
         plain(&link["master"]),

@@ -1,0 +1,63 @@
+//! Which network link belongs to a device, as sysfs tells it. It shows links of the network namespace that it was
+//! mounted in, the host's: not those that have been moved elsewhere.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::kernel::sys;
+
+/// Where all devices have their place.
+pub const DEVICES: &str = "/sys/devices";
+
+/// A bus, with the name that it has in sysfs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bus {
+    Pci,
+    Auxiliary,
+}
+
+/// The directory of a device on its bus. `None` when there is no such device.
+pub fn device(bus: Bus, id: &str) -> Option<PathBuf> {
+    let bus = match bus {
+        Bus::Pci => "pci",
+        Bus::Auxiliary => "auxiliary",
+    };
+    let dir = Path::new("/sys/bus").join(bus).join("devices").join(id);
+    dir.exists().then_some(dir)
+}
+
+/// The name of the driver that a device is bound to, if it is.
+pub fn driver(device: &Path) -> Option<String> {
+    let driver = fs::read_link(device.join("driver")).ok()?;
+    Some(driver.file_name()?.to_string_lossy().into_owned())
+}
+
+/// The name of a device's link, the first one where there are several. A virtio device has it one level further down.
+pub fn link(device: &Path) -> Result<Option<String>> {
+    let found = first(&device.join("net"), "")?;
+    match (&found, first(device, "virtio")?) {
+        (None, Some(virtio)) => first(&device.join(virtio).join("net"), ""),
+        _ => Ok(found),
+    }
+}
+
+/// The first entry of a directory, in the order of their names, that begins so.
+fn first(dir: &Path, prefix: &str) -> Result<Option<String>> {
+    let failed = |error: io::Error| {
+        Error::internal(format!("cannot list {}: {}", dir.display(), sys::reason(&error)))
+    };
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        entries => entries.map_err(failed)?,
+    };
+    let mut first = None;
+    for entry in entries {
+        let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
+        if name.starts_with(prefix) && first.as_ref().is_none_or(|first| name < *first) {
+            first = Some(name);
+        }
+    }
+    Ok(first)
+}

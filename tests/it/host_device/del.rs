@@ -1,0 +1,207 @@
+//! DEL: whatever happened in between, the card is on the host as it was.
+
+use serde_json::json;
+
+use super::{card, config, config_with, end_namespace, plain, world};
+use crate::world::{Container, at_every_system_call, with};
+
+type Happening = fn(&Container<'_>);
+
+fn del(c: &Container<'_>) {
+    c.del("host-device", &config());
+}
+
+fn del_without_netns(c: &Container<'_>) {
+    c.call("host-device", "DEL", &config()).env("CNI_NETNS", "").run().silence();
+}
+
+const HAPPENINGS: [(&str, Happening); 13] = [
+    ("nothing", del),
+    ("it has another name in the container", |c| {
+        c.exec(["sh", "-ec", "ip link set eth0 down; ip link set eth0 name wan0"]);
+        del(c);
+    }),
+    ("another interface has taken its name in the container", |c| {
+        c.exec([
+            "sh",
+            "-ec",
+            "ip link set eth0 down; ip link set eth0 name wan0
+            ip link add eth0 type bridge",
+        ]);
+        del(c);
+    }),
+    ("the container has changed it", |c| {
+        c.exec(["ip", "link", "set", "eth0", "mtu", "1300", "promisc", "on"]);
+        c.exec(["ip", "link", "set", "eth0", "address", "02:00:00:00:07:99"]);
+        del(c);
+    }),
+    ("the host has an interface of the name in the container", |c| {
+        c.world.host(["ip", "link", "add", "eth0", "type", "bridge"]);
+        del(c);
+    }),
+    ("the namespace has ended", |c| {
+        end_namespace(c, "eth0");
+        del(c);
+    }),
+    ("the namespace has ended, and none is named", |c| {
+        end_namespace(c, "eth0");
+        del_without_netns(c);
+    }),
+    ("the namespace has ended, and somebody sets up what came back", |c| {
+        end_namespace(c, "eth0");
+        c.world.host(["ip", "link", "set", "eth0", "up", "mtu", "1300"]);
+        del(c);
+    }),
+    ("the host has given it its name back already", |c| {
+        end_namespace(c, "eth0");
+        c.world.host(["ip", "link", "set", "eth0", "name", "nic0"]);
+        del(c);
+    }),
+    ("udev has found out one more name for it", |c| {
+        end_namespace(c, "eth0");
+        c.world.host(["ip", "link", "property", "add", "dev", "eth0", "altname", "nic0"]);
+        del(c);
+    }),
+    ("another container that wanted it has left a passport on it", |c| {
+        c.exec([
+            "sh",
+            "-ec",
+            "mine=$(ip -j link show eth0 | grep -o 'cnibox[^\"]*')
+            ip link property del dev eth0 altname $mine
+            ip link property add dev eth0 altname cnibox.1.2.1300.02-00-00-00-07-09..nic8
+            ip link property add dev eth0 altname $mine",
+        ]);
+        del(c);
+    }),
+    ("the selector leads nowhere any more", |c| {
+        c.del("host-device", &config_with(json!({"device": null, "pciBusID": "ffff:ff:1f.7"})));
+    }),
+    ("there is no selector any more, nor an IPAM plugin of that configuration", |c| {
+        c.del("host-device", &config_with(json!({"device": null, "ipam": {"ranges": null}})));
+    }),
+];
+
+#[test]
+fn the_card_comes_back_whatever_happened() {
+    for (what, happening) in HAPPENINGS {
+        // What the administrator has set on the host.
+        for setting in ["up", "down", "up promisc on", "up alias upstairs", "up mtu 1280"] {
+            let world = world();
+            let c1 = world.container("c1");
+            let words = format!("ip link set nic0 {setting}");
+            world.host(["sh", "-ec", &words]);
+            let before = card(&world, "nic0");
+            c1.add("host-device", &config());
+            happening(&c1);
+            assert_eq!(card(&world, "nic0"), before, "{what}, {setting}");
+            let file = "file /var/lib/cni/networks/uplink/10.7.0.10";
+            assert!(!world.state().has(file), "{what}: the address is released");
+            del_without_netns(&c1);
+            c1.del("host-device", &config());
+            assert_eq!(card(&world, "nic0"), before, "{what}, {setting}: after two more DELs");
+        }
+    }
+}
+
+#[test]
+fn a_name_that_is_taken_is_an_error_but_the_card_is_not_lost() {
+    // With the name in the container taken on the host, too, or free.
+    for (also, name) in [("wan0", "eth0"), ("eth0", "dev")] {
+        let world = world();
+        let c1 = world.container("c1");
+        let before = card(&world, "nic0");
+        c1.add("host-device", &config());
+        c1.exec(["ip", "link", "set", "eth0", "mtu", "1300"]);
+        for taken in ["nic0", also] {
+            world.host(["ip", "link", "add", taken, "type", "bridge"]);
+        }
+        let call = || c1.call("host-device", "DEL", &config()).run();
+        for _ in 0..2 {
+            call().fails(
+                999,
+                &["cannot restore device nic0, which is on the host as", name, "File exists"],
+            );
+            let links = world.links();
+            let found: Vec<&String> =
+                links.iter().filter(|link| link.starts_with(name) && *link != also).collect();
+            assert_eq!(found.len(), 1, "it is on the host: {links:?}");
+            let there = card(&world, found[0]);
+            assert!(there.contains("mtu=1400 up=true"), "all but its name is as before: {there}");
+            let file = "file /var/lib/cni/networks/uplink/10.7.0.10";
+            assert!(!world.state().has(file), "the address is released");
+        }
+        world.host(["ip", "link", "del", "nic0"]);
+        call().silence();
+        assert_eq!(card(&world, "nic0"), before);
+    }
+}
+
+#[test]
+fn an_alias_of_the_container_does_not_come_along() {
+    let world = world();
+    let c1 = world.container("c1");
+    let before = card(&world, "nic0");
+    c1.add("host-device", &config());
+    c1.exec(["ip", "link", "set", "eth0", "alias", "mine"]);
+    del(&c1);
+    assert_eq!(card(&world, "nic0"), before);
+}
+
+#[test]
+fn an_interface_that_is_not_ours_stays_in_the_container() {
+    let setups = [
+        "ip link add eth0 type bridge",
+        "ip link add eth0 type veth peer name x0; ip link set eth0 alias 'no name'",
+        "ip link add eth0 type veth peer name x0; ip link set eth0 alias other0",
+    ];
+    for setup in setups {
+        let world = world();
+        let c1 = world.container("c1");
+        c1.exec(["sh", "-ec", setup]);
+        let before = world.state_with(&[&c1]).apart_from("", "uplink");
+        c1.del("host-device", &config());
+        before.assert_same(&world.state_with(&[&c1]).apart_from("", "uplink"), setup);
+    }
+}
+
+#[test]
+fn del_of_another_network_or_container_does_not_take_it() {
+    let world = world();
+    let (c1, c2) = (world.container("c1"), world.container("c2"));
+    let result = c1.add("host-device", &config());
+    c1.del("host-device", &with(&config(), json!({"name": "other"})));
+    let c2_in_c1 = c2.call("host-device", "DEL", &config()).env("CNI_NETNS", &c1.netns());
+    c2_in_c1.run().silence();
+    c1.check("host-device", &config(), &result);
+    c1.ping("10.7.0.1");
+}
+
+#[test]
+fn del_brings_the_card_home_although_ipam_fails_and_says_so() {
+    let world = world();
+    let c1 = world.container("c1");
+    let before = card(&world, "nic0");
+    c1.add("host-device", &config());
+    let gone = config_with(json!({"ipam": {"type": "gone-ipam"}}));
+    c1.call("host-device", "DEL", &gone).run().fails(7, &["failed to find plugin"]);
+    assert_eq!(card(&world, "nic0"), before);
+}
+
+#[test]
+fn a_call_that_is_killed_at_any_point_leaves_what_del_can_bring_home() {
+    for verb in ["ADD", "DEL"] {
+        let world = world();
+        let c1 = world.container("c1");
+        let before = card(&world, "nic0");
+        let call = || c1.call("host-device", verb, &plain());
+        let prepare = || {
+            if verb == "DEL" {
+                c1.add("host-device", &plain());
+            }
+        };
+        at_every_system_call(&world, call, prepare, |point| {
+            c1.del("host-device", &plain());
+            assert_eq!(card(&world, "nic0"), before, "{verb}, {point}");
+        });
+    }
+}

@@ -1,0 +1,75 @@
+//! GC: what the kernel brought back to the host is made what it was.
+
+use serde_json::{Value, json};
+
+use super::{card, config, config_with, end_namespace, world};
+
+fn gc(keep: &[&str]) -> Value {
+    let attachment = |id: &&str| json!({"containerID": id, "ifname": "eth0"});
+    let keep: Vec<Value> = keep.iter().map(attachment).collect();
+    config_with(json!({"cni.dev/valid-attachments": keep}))
+}
+
+#[test]
+fn a_card_that_came_back_by_itself_gets_everything_back() {
+    // Whether somebody on the host has the name that it had in the container.
+    for is_taken in [false, true] {
+        let world = world();
+        let c1 = world.container("c1");
+        world.host(["ip", "link", "set", "nic0", "allmulticast", "on", "promisc", "on"]);
+        let before = card(&world, "nic0");
+        c1.add("host-device", &config());
+        let script = "ip link set eth0 promisc off allmulticast off mtu 1300
+            ip link set eth0 address 02:00:00:00:07:99";
+        c1.exec(["sh", "-ec", script]);
+        if is_taken {
+            world.host(["ip", "link", "add", "eth0", "type", "bridge"]);
+        }
+        end_namespace(&c1, "eth0");
+        world.call("host-device", "GC", &gc(&["c2"])).run().silence();
+        assert_eq!(card(&world, "nic0"), before);
+        assert!(!world.state().has("file /var/lib/cni/networks/uplink/10.7.0.10"), "its address");
+        world.call("host-device", "GC", &gc(&[])).run().silence();
+        c1.call("host-device", "DEL", &config()).env("CNI_NETNS", "").run().silence();
+        assert_eq!(card(&world, "nic0"), before);
+    }
+}
+
+#[test]
+fn a_card_of_a_valid_attachment_or_another_network_is_left_alone() {
+    let world = world();
+    let c1 = world.container("c1");
+    c1.add("host-device", &config());
+    end_namespace(&c1, "eth0");
+    let before = card(&world, "eth0");
+    world.call("host-device", "GC", &gc(&["c1"])).run().silence();
+    let other = crate::world::with(&gc(&[]), json!({"name": "uplink2"}));
+    world.call("host-device", "GC", &other).run().silence();
+    assert_eq!(card(&world, "eth0"), before);
+}
+
+#[test]
+fn a_card_in_a_living_container_is_not_touched() {
+    let world = world();
+    let c1 = world.container("c1");
+    let result = c1.add("host-device", &config());
+    world.call("host-device", "GC", &gc(&["c1"])).run().silence();
+    c1.check("host-device", &config(), &result);
+    c1.ping("10.7.0.1");
+}
+
+#[test]
+fn a_name_that_is_taken_is_an_error_until_it_is_free() {
+    let world = world();
+    let c1 = world.container("c1");
+    let before = card(&world, "nic0");
+    c1.add("host-device", &config());
+    end_namespace(&c1, "eth0");
+    world.host(["ip", "link", "add", "nic0", "type", "bridge"]);
+    let call = || world.call("host-device", "GC", &gc(&[])).run();
+    call().fails(999, &["nic0", "eth0", "File exists"]);
+    assert!(!world.state().has("file /var/lib/cni/networks/uplink/10.7.0.10"), "its address");
+    world.host(["ip", "link", "del", "nic0"]);
+    call().silence();
+    assert_eq!(card(&world, "nic0"), before);
+}
