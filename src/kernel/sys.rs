@@ -26,6 +26,12 @@ const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
 /// Source: linux/sockios.h.
 const SIOCGSKNS: libc::Ioctl = 0x894c;
 
+/// Requests to /dev/net/tun that take a number. Source: linux/if_tun.h.
+pub const TUNSETPERSIST: u32 = 0x4004_54cb;
+pub const TUNSETOWNER: u32 = 0x4004_54cc;
+pub const TUNSETGROUP: u32 = 0x4004_54ce;
+const TUNSETIFF: u32 = 0x4004_54ca;
+
 /// Makes `fn run(Vec<OsString>) -> u8` the program: it gets the arguments, and returns the exit code.
 ///
 /// In place of std's own entry, which costs 19 system calls and 110 KB, for what we do without: a message when the stack
@@ -165,6 +171,56 @@ pub(crate) fn errno_text(errno: i32) -> &'static str {
     }
 }
 
+/// Connects an open /dev/net/tun with the interface of that name, and makes it if there is none.
+pub fn tun_set_name(tun: BorrowedFd<'_>, name: &str, flags: u16) -> io::Result<()> {
+    /// struct ifreq: a name, and a union of which the flags are a member.
+    const BYTES: usize = size_of::<libc::ifreq>();
+
+    let mut request = [0; BYTES];
+    // The last byte of the name's place stays a NUL.
+    let place = request.get_mut(..name.len()).filter(|_| name.len() < libc::IFNAMSIZ);
+    place.ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(name.as_bytes());
+    request[libc::IFNAMSIZ..libc::IFNAMSIZ + 2].copy_from_slice(&flags.to_ne_bytes());
+    // SAFETY: the kernel reads and writes one ifreq, which is as long as the array, and the array outlives the call.
+    let status =
+        unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETIFF as libc::Ioctl, request.as_mut_ptr()) };
+    Ok(Errno::result(status).map(drop)?)
+}
+
+/// One of the requests above.
+pub fn tun_set(tun: BorrowedFd<'_>, request: u32, value: u32) -> io::Result<()> {
+    // SAFETY: these requests take a number, of the width of a pointer, and touch no memory.
+    let status =
+        unsafe { libc::ioctl(tun.as_raw_fd(), request as libc::Ioctl, libc::c_ulong::from(value)) };
+    Ok(Errno::result(status).map(drop)?)
+}
+
+/// Runs the closure in a child, for what a process can do to itself only once. What it fails with has to have come from
+/// the kernel.
+pub fn in_child(run: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    // SAFETY: this process has one thread, so that the child finds no lock that is taken for ever.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let errno = run().err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
+        // SAFETY: it never returns. What the parent wants done at its end is not done here.
+        unsafe { libc::_exit(errno) }
+    }
+    let pid = Errno::result(pid)?;
+    let mut status = 0;
+    loop {
+        // SAFETY: the pointer is that of a variable that outlives the call.
+        match Errno::result(unsafe { libc::waitpid(pid, &mut status, 0) }) {
+            Err(Errno::EINTR) => {}
+            result => break result.map(drop)?,
+        };
+    }
+    match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
+        (true, 0) => Ok(()),
+        (true, errno) => Err(io::Error::from_raw_os_error(errno)),
+        (false, _) => Err(Errno::EINTR.into()),
+    }
+}
+
 /// Lets a socket take a datagram of that length, whatever the limit of the system is; where we are root only of a user
 /// namespace, as far as it allows (net.core.wmem_max, twice).
 pub fn widen_send_buffer(socket: &impl AsRawFd, bytes: usize) -> io::Result<()> {
@@ -183,6 +239,13 @@ mod tests {
     fn proc_and_the_auxiliary_vector_name_the_same_executable() {
         let by_path = std::fs::metadata(started_by().unwrap()).unwrap();
         assert_eq!(own_executable(), Some((by_path.dev(), by_path.ino())));
+    }
+
+    #[test]
+    fn a_child_returns_what_it_failed_with() {
+        assert!(in_child(|| Ok(())).is_ok());
+        let error = in_child(|| Err(io::Error::from_raw_os_error(libc::EBUSY))).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
     }
 
     #[test]

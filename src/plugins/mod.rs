@@ -10,6 +10,7 @@ mod loopback;
 mod macvlan;
 mod portmap;
 mod static_ipam;
+mod tap;
 mod veth;
 mod vlan;
 
@@ -37,6 +38,7 @@ pub const PLUGINS: &[Entry] = &[
         "host-device",
         "an interface of the host, moved into the container",
     ),
+    entry::<tap::Tap>("tap", "an interface whose cable is a program, a virtual machine for one"),
     entry::<firewall::Firewall>(
         "firewall",
         "lets a container's packets pass where the host drops, and keeps bridges apart",

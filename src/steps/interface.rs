@@ -242,7 +242,7 @@ pub fn status(cx: &Context<'_>, new: &NewInterface<'_>) -> Result<()> {
 }
 
 /// What is sent in frames that its parent cannot carry would be lost.
-fn valid_mtu(new: &NewInterface<'_>, parent: Option<&Link>) -> Result<Option<u32>> {
+pub fn valid_mtu(new: &NewInterface<'_>, parent: Option<&Link>) -> Result<Option<u32>> {
     let is_limited = new.parent.as_ref().is_some_and(|parent| parent.limits_mtu);
     match (u32::try_from(new.mtu), parent.filter(|_| is_limited)) {
         (Ok(0), _) => Ok(None),

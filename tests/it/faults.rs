@@ -49,6 +49,12 @@ fn subjects() -> Vec<Subject> {
         subject("macvlan", json!({"mode": "passthru", "mac": "02:00:00:00:00:07"}), true, false),
         subject("host-device", json!({"device": "card", "ipam": dual_stack()}), true, true),
         subject("host-device", json!({"device": "card"}), true, false),
+        subject(
+            "tap",
+            json!({"mtu": 1400, "owner": 0, "group": 0, "ipam": dual_stack()}),
+            true,
+            true,
+        ),
         subject("host-local", json!({"ipam": dual_stack()}), false, true),
         subject("loopback", json!({}), true, false),
         subject("firewall", json!({"prevResult": chained()}), true, false),

@@ -22,6 +22,7 @@ mod protocol;
 mod scale;
 mod spec;
 mod static_ipam;
+mod tap;
 mod tidy;
 mod veth;
 mod vlan;

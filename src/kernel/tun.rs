@@ -1,0 +1,93 @@
+//! Tap interfaces: links whose cable is a file that a program reads frames from and writes frames to.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+
+use crate::error::{Error, Result};
+use crate::fault;
+use crate::kernel::sys::{self, TUNSETGROUP, TUNSETOWNER, TUNSETPERSIST};
+
+/// Source: linux/if_tun.h.
+const IFF_TAP: u16 = 0x0002;
+const IFF_MULTI_QUEUE: u16 = 0x0100;
+const IFF_NO_PI: u16 = 0x1000;
+/// It must not be there yet. Without it the kernel connects us with a tap that has the name.
+const IFF_TUN_EXCL: u16 = 0x8000;
+
+const DEVICE: &str = "/dev/net/tun";
+
+/// A tap to be made.
+pub struct NewTap<'a> {
+    pub name: &'a str,
+    /// Who may use it besides root: a user, a group.
+    pub owner: Option<u32>,
+    pub group: Option<u32>,
+    pub multi_queue: bool,
+    /// What SELinux is to know it by; empty for the context of this process.
+    pub selinux_context: &'a str,
+}
+
+/// A tap of this process. It is gone when this is dropped, or the process dies, unless it is kept.
+pub struct Tap {
+    device: File,
+    name: String,
+}
+
+/// Whether taps can be made. The kernel loads its module on the way, if it can.
+pub fn open() -> Result<File> {
+    OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|error| {
+        Error::internal(format!("cannot open {DEVICE}: {}", sys::reason(&error)))
+            .with_details("the kernel has to have CONFIG_TUN (module tun)")
+    })
+}
+
+impl Tap {
+    /// Makes a tap in the namespace that the calling thread is in.
+    pub fn create(new: &NewTap<'_>) -> Result<Self> {
+        let tap = Self { device: open()?, name: new.name.into() };
+        let multi_queue = if new.multi_queue { IFF_MULTI_QUEUE } else { 0 };
+        let flags = IFF_TAP | IFF_NO_PI | IFF_TUN_EXCL | multi_queue;
+        let set = || sys::tun_set_name(tap.device.as_fd(), new.name, flags);
+        let label = || fs::write("/proc/thread-self/attr/current", new.selinux_context);
+        match new.selinux_context {
+            "" => tap.step("create", fault::kernel_request().and_then(|()| set()))?,
+            // The kernel takes the context of whoever gives the tap its name, and there may be no way back from it.
+            context => {
+                let given = sys::in_child(|| label().and_then(|()| set()));
+                tap.step("create", given).map_err(|error| {
+                    error.with_details(format!(
+                        "as SELinux context {context}, which the host may not have"
+                    ))
+                })?;
+            }
+        }
+        for (request, id) in [(TUNSETOWNER, new.owner), (TUNSETGROUP, new.group)] {
+            if let Some(id) = id {
+                tap.set("set the owner of", request, id)?;
+            }
+        }
+        Ok(tap)
+    }
+
+    /// It stays when this process ends.
+    pub fn keep(self) -> Result<()> {
+        self.set("keep", TUNSETPERSIST, 1)
+    }
+
+    fn set(&self, verb: &str, request: u32, value: u32) -> Result<()> {
+        let set = || sys::tun_set(self.device.as_fd(), request, value);
+        self.step(verb, fault::kernel_request().and_then(|()| set()))
+    }
+
+    fn step(&self, verb: &str, result: io::Result<()>) -> Result<()> {
+        result.map_err(|error| {
+            // EBUSY, whatever kind of link it is.
+            let reason = match error.kind() {
+                io::ErrorKind::ResourceBusy => "it already exists",
+                _ => &sys::reason(&error),
+            };
+            Error::internal(format!("cannot {verb} tap {}: {reason}", self.name))
+        })
+    }
+}

@@ -1,0 +1,167 @@
+//! `tap`: an interface of the container whose cable is a program there: a virtual machine, or a VPN.
+//!
+//! ```json
+//! { "cniVersion": "1.1.0", "name": "vm", "type": "tap", "owner": 107, "group": 107, "multiQueue": true,
+//!   "ipam": { "type": "host-local", "subnet": "10.6.0.0/24" } }
+//! ```
+//!
+//! `mtu` and `mac` are as for macvlan. `owner` and `group` say who may use it besides root. With `multiQueue` programs
+//! have to open it so, without they cannot. `bridge` names a bridge of the container, whose port it becomes.
+//! `selinuxContext` is what SELinux is to know it by, so that a program that is confined to that context may use it; a
+//! host that does not have the context is an error.
+//!
+//! There is one way in which it is made, whatever is asked for (the reference has two, and needs `ip` for one). Whether a
+//! frame has a header of its own is for each program to say as it opens the interface (IFF_VNET_HDR, IFF_NO_PI), so no
+//! choice is made here that it could meet. Until then there is no carrier.
+//!
+//! It is this process's own, and would end with it, until all the rest has been done. DEL removes it and releases the
+//! addresses; GC releases the addresses of what is not valid, the interface ends with its namespace.
+
+use serde::Deserialize;
+
+use crate::cni::success::Success;
+use crate::error::{Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
+use crate::kernel::tun::{self, NewTap};
+use crate::names::Attachment;
+use crate::plugin::{Context, Plugin};
+use crate::steps::configure::{self, Options};
+use crate::steps::delegate;
+use crate::steps::interface::{self, NewInterface, Property};
+use crate::steps::undo::Undo;
+
+/// As the kernel calls it, whether it is one for frames (tap) or for packets (tun).
+const KIND: &str = "tun";
+
+/// Attributes in IFLA_INFO_DATA (linux/if_link.h), and the type that says that it is a tap.
+const IFLA_TUN_OWNER: u16 = 1;
+const IFLA_TUN_GROUP: u16 = 2;
+const IFLA_TUN_TYPE: u16 = 3;
+const IFLA_TUN_PERSIST: u16 = 6;
+const IFLA_TUN_MULTI_QUEUE: u16 = 7;
+const IFF_TAP: u8 = 2;
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Tap {
+    multi_queue: bool,
+    mtu: i64,
+    mac: String,
+    owner: Option<u32>,
+    group: Option<u32>,
+    selinux_context: String,
+    bridge: String,
+}
+
+impl Plugin for Tap {
+    fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
+        let new = self.interface(cx)?;
+        let (mtu, mac) = (interface::valid_mtu(&new, None)?, new.mac);
+        let there = netns.rtnl()?;
+        let master = self.find_bridge(&there)?.map(|bridge| bridge.index);
+        let tap = netns.run(|| {
+            tun::Tap::create(&NewTap {
+                name: &at.ifname,
+                owner: self.owner,
+                group: self.group,
+                multi_queue: self.multi_queue,
+                selinux_context: &self.selinux_context,
+            })
+        })?;
+        let link = there.link(&at.ifname)?.ok_or_else(|| {
+            Error::internal(format!("cannot find interface {}, which was just made", at.ifname))
+        })?;
+        let up = interface::asks_the_network(cx).then_some(true);
+        let mut batch = Batch::new();
+        let change = LinkChange { mac, mtu, master, up, ..LinkChange::default() };
+        batch.change_link(link.index, &at.ifname, &change);
+        there.commit(batch)?;
+
+        let mut undo = Undo::default();
+        // Not before there is an interface: some IPAM plugins talk through it (dhcp).
+        let success = delegate::add_ipam(cx, at, &mut undo)?;
+        let interface =
+            configure::Interface { netns, rtnl: &there, name: &at.ifname, index: link.index };
+        let options = Options { announce: true, announce_ipv6: true, ..Options::default() };
+        let success = interface::equip(cx, &interface, mac.or(link.mac), success, options)?;
+        tap.keep()?;
+        undo.keep();
+        Ok(success)
+    }
+
+    fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
+        interface::del(cx, at, netns, KIND)
+    }
+
+    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
+        interface::check(cx, at, netns, &self.interface(cx)?)?;
+        let there = netns.rtnl()?;
+        let Some(bridge) = self.find_bridge(&there)? else { return Ok(()) };
+        match there.link(&at.ifname)? {
+            Some(link) if link.master == Some(bridge.index) => Ok(()),
+            _ => Err(Error::internal(format!(
+                "interface {} is not a port of bridge {}",
+                at.ifname, bridge.name
+            ))),
+        }
+    }
+
+    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
+        interface::gc(cx, keep)
+    }
+
+    fn status(&self, cx: &Context<'_>) -> Result<()> {
+        tun::open().map_err(Error::into_not_available)?;
+        interface::status(cx, &self.interface(cx)?)
+    }
+}
+
+impl Tap {
+    /// What CHECK compares. How frames look like is not ours to say.
+    fn interface(&self, cx: &Context<'_>) -> Result<NewInterface<'_>> {
+        let flag = |what: &str, attribute, value| Property {
+            what: what.into(),
+            attribute,
+            value: vec![value],
+        };
+        let id = |what: &str, attribute, id: u32| Property {
+            what: format!("{what} {id}"),
+            attribute,
+            value: id.to_ne_bytes().into(),
+        };
+        let mut properties = vec![
+            flag("mode tap", IFLA_TUN_TYPE, IFF_TAP),
+            flag("a life of its own", IFLA_TUN_PERSIST, 1),
+            flag(
+                "the multiQueue of its configuration",
+                IFLA_TUN_MULTI_QUEUE,
+                self.multi_queue.into(),
+            ),
+        ];
+        properties.extend(self.owner.map(|owner| id("owner", IFLA_TUN_OWNER, owner)));
+        properties.extend(self.group.map(|group| id("group", IFLA_TUN_GROUP, group)));
+        Ok(NewInterface {
+            kind: KIND,
+            needs: "CONFIG_TUN (module tun)",
+            properties,
+            mtu: self.mtu,
+            mac: interface::wanted_mac(cx, &self.mac)?,
+            parent: None,
+        })
+    }
+
+    fn find_bridge(&self, there: &Rtnl) -> Result<Option<Link>> {
+        let name = self.bridge.as_str();
+        if name.is_empty() {
+            return Ok(None);
+        }
+        match there.link(name)? {
+            Some(link) if link.kind.as_deref() == Some("bridge") => Ok(Some(link)),
+            Some(_) => Err(Error::config(format!("bridge: interface {name} is not a bridge"))),
+            None => {
+                Err(Error::config(format!("bridge: interface {name} not found in the container")))
+            }
+        }
+    }
+}
