@@ -1,0 +1,21 @@
+# The tool under its own name, and what is true of the host as a whole.
+
+test_the_host_holds_busybox_and_cnibox_and_nothing_else() {
+    same "/bin/busybox /opt/cni/bin/cnibox" "$(find / -xdev -type f -perm -100 ! -path /init | sort | xargs)"
+    for name in nft iptables bridge bash; do not command -v "$name"; done
+    for link in "$cni_bin"/*; do same cnibox "$(basename "$(realpath "$link")")"; done
+}
+
+test_the_demonstration_shows_two_containers_and_leaves_nothing() {
+    remember
+    "$cni_bin/cnibox" demo
+    nothing_changed
+}
+
+test_every_plugin_answers_version_and_is_listed() {
+    local name
+    same "$(ls "$cni_bin" | grep -vx cnibox)" "$("$cni_bin/cnibox" --list | sort)"
+    for name in $("$cni_bin/cnibox" --list); do
+        plugin VERSION "$name" '' </dev/null | grep -q '"1.1.0"'
+    done
+}
