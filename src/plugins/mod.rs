@@ -1,5 +1,6 @@
 //! The table of plugins. Adding one is a file beside this one, its `mod` line and its line in the table.
 
+mod bandwidth;
 mod bridge;
 mod dummy;
 mod firewall;
@@ -39,6 +40,7 @@ pub const PLUGINS: &[Entry] = &[
         "an interface of the host, moved into the container",
     ),
     entry::<tap::Tap>("tap", "an interface whose cable is a program, a virtual machine for one"),
+    entry::<bandwidth::Bandwidth>("bandwidth", "how fast a container may receive and send"),
     entry::<firewall::Firewall>(
         "firewall",
         "lets a container's packets pass where the host drops, and keeps bridges apart",

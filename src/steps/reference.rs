@@ -192,7 +192,7 @@ fn masquerade_chain(network: &NetworkName, at: &Attachment) -> String {
 }
 
 /// The prefix, and SHA-512 of the texts one after the other in hexadecimal, cut to a length in bytes.
-fn hashed(prefix: &str, texts: &[&str], length: usize) -> String {
+pub fn hashed(prefix: &str, texts: &[&str], length: usize) -> String {
     let mut hash = Hash::new();
     texts.iter().for_each(|text| hash.update(text));
     let digits = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>();

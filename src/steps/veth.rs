@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Link, NewLink, Rtnl, Veth};
 use crate::kernel::sys;
-use crate::names::{Attachment, IfName, Mac};
+use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::plugin::Context;
 use crate::steps::delegate;
 use crate::steps::owner::Owner;
@@ -100,6 +100,11 @@ pub fn alias(owner: &Owner) -> String {
     format!("{ALIAS_PREFIX}{owner}")
 }
 
+/// What the aliases of a network's links begin with.
+pub fn alias_prefix(network: &NetworkName) -> String {
+    format!("{ALIAS_PREFIX}{}", Owner::prefix(network))
+}
+
 /// A random address: unicast, locally administered.
 pub fn random_mac() -> Result<Mac> {
     let mut bytes: [u8; 6] = sys::random_bytes()?;
@@ -151,7 +156,7 @@ fn remove(cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()
 fn collect_garbage(cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
     let host = Rtnl::open()?;
     let network = &cx.request.network;
-    let prefix = format!("{ALIAS_PREFIX}{}", Owner::prefix(network));
+    let prefix = alias_prefix(network);
     let kept: Vec<String> = keep.iter().map(|at| alias(&Owner::new(network, at))).collect();
     for link in host.links_of_kind("veth")? {
         let is_stale = |alias: &String| alias.starts_with(&prefix) && !kept.contains(alias);

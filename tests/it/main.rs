@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics is a test that reports")]
 #![allow(unreachable_pub, reason = "nobody imports a crate of tests")]
 
+mod bandwidth;
 mod bridge;
 mod delegate;
 mod dummy;

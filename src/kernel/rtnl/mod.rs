@@ -1,4 +1,5 @@
-//! rtnetlink: links, addresses and routes as plain values. No netlink is visible from outside, but for `LinkKind`.
+//! rtnetlink: links, addresses, routes and traffic control as plain values. No netlink is visible from outside, but for
+//! `LinkKind`.
 
 mod address;
 mod bridge_vlan;
@@ -6,6 +7,7 @@ mod consts;
 mod link;
 mod link_change;
 mod route;
+mod traffic;
 
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,7 @@ pub use bridge_vlan::{PortVlans, VlanRange};
 pub use link::{Link, Port};
 pub use link_change::{LinkChange, LinkKind, NewLink, Veth};
 pub use route::{Family, Route};
+pub use traffic::{Bucket, Part, Side, Traffic};
 
 /// A conversation about one network namespace.
 pub struct Rtnl {

@@ -1,0 +1,465 @@
+//! Traffic control: what a link sends no faster than, and where it sends on what it receives.
+//!
+//! A link has one queueing discipline of ours at its root, `1:`. It is a token bucket (tbf) for all that the link sends, or
+//! htb with a class `1:30` for a part of it; in either there may be fq_codel, so that one flow does not wait for another.
+
+use ipnet::IpNet;
+use nix::libc;
+
+use super::consts::{AF_UNSPEC, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL};
+use super::{Batch, Rtnl};
+use crate::error::Result;
+use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, text, u32_of};
+
+/// Handles (linux/pkt_sched.h) and our own.
+const TC_H_ROOT: u32 = 0xffff_ffff;
+const TC_H_INGRESS: u32 = 0xffff_fff1;
+const INGRESS: u32 = 0xffff_0000;
+const ROOT: u32 = 0x0001_0000;
+/// The class that tbf has for its inner discipline, and ours of htb.
+const BUCKET_CLASS: u32 = ROOT | 1;
+const SHAPED_CLASS: u32 = ROOT | 0x30;
+const FAIR: u32 = 0x0002_0000;
+
+/// linux/rtnetlink.h
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+/// linux/pkt_sched.h
+const TCA_TBF_PARMS: u16 = 1;
+const TCA_TBF_RATE64: u16 = 4;
+const TCA_TBF_BURST: u16 = 6;
+const TCA_HTB_PARMS: u16 = 1;
+const TCA_HTB_INIT: u16 = 2;
+const TCA_HTB_DIRECT_QLEN: u16 = 5;
+const TCA_HTB_RATE64: u16 = 6;
+const TCA_HTB_CEIL64: u16 = 7;
+const HTB_VERSION: u32 = 3;
+/// linux/pkt_cls.h
+const TCA_U32_CLASSID: u16 = 1;
+const TCA_U32_SEL: u16 = 5;
+const TCA_U32_ACT: u16 = 7;
+const TC_U32_TERMINAL: u8 = 1;
+const TCA_ACT_KIND: u16 = 1;
+const TCA_ACT_OPTIONS: u16 = 2;
+const TC_ACT_STOLEN: u32 = 4;
+/// linux/tc_act/tc_mirred.h
+const TCA_MIRRED_PARMS: u16 = 2;
+const TCA_EGRESS_REDIR: u32 = 1;
+/// linux/if_ether.h
+const ETH_P_ALL: u16 = 0x0003;
+const ETH_P_IP: u16 = 0x0800;
+const ETH_P_IPV6: u16 = 0x86dd;
+
+/// The kernel counts time in ticks of 64 ns here (PSCHED_SHIFT in net/pkt_sched.h).
+const NS_PER_TICK: u64 = 64;
+/// How many packets may wait that are not shaped; a link's own length of queue may be 0.
+const DIRECT_QUEUE_PACKETS: u32 = 1000;
+
+/// A token bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// In bytes per second; not 0.
+    pub rate: u64,
+    /// In bytes: what may be sent at once after a silence.
+    pub burst: u32,
+    /// In bytes: what may wait; more is dropped.
+    pub limit: u32,
+}
+
+/// Which part of the packets that a link sends goes through its bucket, by the addresses of one side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub subnets: Vec<IpNet>,
+    /// It is these that do; else all others.
+    pub is_shaped: bool,
+    /// Where their addresses are looked for.
+    pub side: Side,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Source,
+    Destination,
+}
+
+/// A queueing discipline, a class or a filter, as the kernel tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    pub kind: String,
+    pub handle: u32,
+    pub parent: u32,
+    /// Attributes that the kind knows.
+    options: Vec<u8>,
+}
+
+impl Batch {
+    /// From now on the link sends no faster; all of it, or a part. The name is for the error message.
+    pub fn shape(&mut self, link: u32, name: &str, bucket: &Bucket, part: Option<&Part>) {
+        let doing = format!("cannot limit the rate of link {name}");
+        let Some(part) = part else {
+            self.push_traffic(
+                libc::RTM_NEWQDISC,
+                doing,
+                header(link, ROOT, TC_H_ROOT, 0),
+                "tbf",
+                |it| {
+                    bucket.encode(it);
+                },
+            );
+            return;
+        };
+        self.push_traffic(
+            libc::RTM_NEWQDISC,
+            doing.clone(),
+            header(link, ROOT, TC_H_ROOT, 0),
+            "htb",
+            |it| {
+                // What no filter sends to the class, and what is sent to `1:0`, does not wait.
+                let default = if part.is_shaped { 0 } else { SHAPED_CLASS & 0xffff };
+                it.bytes(TCA_HTB_INIT, &words(&[HTB_VERSION, 10, default, 0, 0]));
+                it.u32(TCA_HTB_DIRECT_QLEN, DIRECT_QUEUE_PACKETS);
+            },
+        );
+        self.push_traffic(
+            libc::RTM_NEWTCLASS,
+            doing.clone(),
+            header(link, SHAPED_CLASS, ROOT, 0),
+            "htb",
+            |it| {
+                bucket.encode_class(it);
+            },
+        );
+        let class = if part.is_shaped { SHAPED_CLASS } else { ROOT };
+        for subnet in &part.subnets {
+            let (priority, protocol) =
+                if subnet.addr().is_ipv4() { (16, ETH_P_IP) } else { (15, ETH_P_IPV6) };
+            let header = header(link, 0, ROOT, info(priority, protocol));
+            self.push_traffic(libc::RTM_NEWTFILTER, doing.clone(), header, "u32", |it| {
+                it.u32(TCA_U32_CLASSID, class);
+                it.bytes(TCA_U32_SEL, &selector(&keys(*subnet, part.side)));
+            });
+        }
+    }
+
+    /// From now on another link sends what this one receives.
+    pub fn redirect_incoming(&mut self, link: u32, name: &str, to: u32) {
+        let doing = format!("cannot redirect what link {name} receives");
+        let at = header(link, INGRESS, TC_H_INGRESS, 0);
+        self.push_traffic(libc::RTM_NEWQDISC, doing.clone(), at, "ingress", |_| {});
+        let at = header(link, 0, INGRESS, info(1, ETH_P_ALL));
+        self.push_traffic(libc::RTM_NEWTFILTER, doing, at, "u32", |it| {
+            it.u32(TCA_U32_CLASSID, ROOT | 1);
+            it.bytes(TCA_U32_SEL, &selector(&[(0, 0, 0)]));
+            it.nested(TCA_U32_ACT, |actions| {
+                actions.nested(1, |action| {
+                    action.string(TCA_ACT_KIND, "mirred");
+                    action.nested(TCA_ACT_OPTIONS, |it| it.bytes(TCA_MIRRED_PARMS, &mirred(to)));
+                });
+            });
+        });
+    }
+
+    fn push_traffic(
+        &mut self,
+        message: u16,
+        doing: String,
+        header: [u8; HEADER_BYTES],
+        kind: &str,
+        options: impl FnOnce(&mut Attrs),
+    ) {
+        self.requests.push(message, NLM_F_CREATE | NLM_F_EXCL, doing, |attrs| {
+            attrs.raw(&header);
+            attrs.string(TCA_KIND, kind);
+            attrs.nested(TCA_OPTIONS, options);
+        });
+    }
+}
+
+impl Rtnl {
+    /// Puts fq_codel into the bucket. Where the kernel has none, nothing changes.
+    pub fn share_fairly(&self, link: u32, name: &str, part: Option<&Part>) -> Result<()> {
+        let parent = if part.is_some() { SHAPED_CLASS } else { BUCKET_CLASS };
+        let doing = format!("cannot share the rate of link {name}");
+        let mut batch = Batch::new();
+        let at = header(link, FAIR, parent, 0);
+        batch.push_traffic(libc::RTM_NEWQDISC, doing, at, "fq_codel", |_| {});
+        // "Specified qdisc kind is unknown."
+        batch.requests.tolerate(libc::ENOENT);
+        self.commit(batch)
+    }
+
+    /// The discipline at the root of a link.
+    pub fn root_discipline(&self, link: u32) -> Result<Option<Traffic>> {
+        self.get_traffic(libc::RTM_GETQDISC, header(link, 0, TC_H_ROOT, 0))
+    }
+
+    /// The one that filters what a link receives.
+    pub fn ingress_discipline(&self, link: u32) -> Result<Option<Traffic>> {
+        self.get_traffic(libc::RTM_GETQDISC, header(link, 0, TC_H_INGRESS, 0))
+    }
+
+    /// The class of a link of which only a part is shaped.
+    pub fn shaped_class(&self, link: u32) -> Result<Option<Traffic>> {
+        self.get_traffic(libc::RTM_GETTCLASS, header(link, SHAPED_CLASS, ROOT, 0))
+    }
+
+    /// The filters of what a link receives.
+    pub fn incoming_filters(&self, link: u32) -> Result<Vec<Traffic>> {
+        self.list_filters(header(link, 0, INGRESS, 0))
+    }
+
+    /// The filters of what it sends.
+    pub fn outgoing_filters(&self, link: u32) -> Result<Vec<Traffic>> {
+        self.list_filters(header(link, 0, ROOT, 0))
+    }
+
+    /// Takes away what `Batch::shape` and `Batch::redirect_incoming` did. It is fine when there is nothing, and others'
+    /// disciplines stay.
+    pub fn unshape(&self, link: u32) -> Result<()> {
+        let root = self.root_discipline(link)?.filter(Traffic::is_shaper);
+        for found in root.into_iter().chain(self.ingress_discipline(link)?) {
+            let mut requests = Requests::new();
+            let doing =
+                format!("cannot delete the queueing discipline {} of link {link}", found.kind);
+            requests.push(libc::RTM_DELQDISC, 0, doing, |attrs| {
+                attrs.raw(&header(link, found.handle, found.parent, 0));
+            });
+            requests.tolerate(libc::ENOENT);
+            self.change(requests)?;
+        }
+        Ok(())
+    }
+
+    fn get_traffic(&self, message: u16, header: [u8; HEADER_BYTES]) -> Result<Option<Traffic>> {
+        let mut request = Requests::new();
+        let doing = "cannot look at traffic control".into();
+        // Without this flag the kernel tells everybody who listens, but not who asked.
+        request.push(message, NLM_F_ECHO, doing, |attrs| attrs.raw(&header));
+        match self.socket.get(request, Traffic::parse) {
+            // The kernel's own has no handle.
+            Ok(found) => Ok(found.filter(|found| found.handle != 0)),
+            // Or it is not told of at all.
+            Err(error) if matches!(error.errno, libc::ENOENT | libc::EINVAL | libc::ENOMSG) => {
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn list_filters(&self, header: [u8; HEADER_BYTES]) -> Result<Vec<Traffic>> {
+        let request = || {
+            let mut request = Requests::new();
+            let doing = "cannot list the filters of traffic control".into();
+            request.push(libc::RTM_GETTFILTER, 0, doing, |attrs| attrs.raw(&header));
+            request
+        };
+        Ok(self.socket.dump(request, Traffic::parse)?)
+    }
+}
+
+impl Bucket {
+    /// struct tc_tbf_qopt: rate, peak rate, limit, the burst in ticks of time, and the same for the peak.
+    fn options(&self) -> Vec<u8> {
+        let none = [0; RATE_BYTES];
+        let mut options = [rate(self.rate), none].concat();
+        options.extend(words(&[self.limit, self.buffer().unwrap_or(u32::MAX), 0]));
+        options
+    }
+
+    /// How long the burst takes at the rate, in ticks, as the reference computes it; `None` when it is too long for that.
+    fn buffer(&self) -> Option<u32> {
+        let us = u64::from(self.burst) * 1_000_000 / self.rate;
+        u32::try_from(us.checked_mul(1000)? / NS_PER_TICK).ok()
+    }
+
+    fn encode(&self, options: &mut Attrs) {
+        options.bytes(TCA_TBF_PARMS, &self.options());
+        if self.buffer().is_none() {
+            options.u32(TCA_TBF_BURST, self.burst);
+        }
+        if u32::try_from(self.rate).is_err() {
+            options.bytes(TCA_TBF_RATE64, &self.rate.to_ne_bytes());
+        }
+    }
+
+    /// struct tc_htb_opt: rate, ceiling, how long the burst takes at either in ticks, quantum, level, priority.
+    fn encode_class(&self, options: &mut Attrs) {
+        let mut parameters = [rate(self.rate), rate(self.rate)].concat();
+        let buffer = self.buffer().unwrap_or(u32::MAX);
+        // A quantum of its own, since the kernel's would be out of its range and complained of.
+        parameters.extend(words(&[buffer, buffer, 10_000, 0, 0]));
+        options.bytes(TCA_HTB_PARMS, &parameters);
+        if u32::try_from(self.rate).is_err() {
+            for kind in [TCA_HTB_RATE64, TCA_HTB_CEIL64] {
+                options.bytes(kind, &self.rate.to_ne_bytes());
+            }
+        }
+    }
+}
+
+impl Traffic {
+    fn parse(payload: &[u8]) -> Option<Self> {
+        let (handle, parent) = (u32_of(payload.get(8..12)?)?, u32_of(payload.get(12..16)?)?);
+        let mut found = Self { kind: String::new(), handle, parent, options: Vec::new() };
+        for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
+            match kind {
+                TCA_KIND => found.kind = text(value).into_owned(),
+                TCA_OPTIONS => found.options = value.to_vec(),
+                _ => {}
+            }
+        }
+        Some(found)
+    }
+
+    /// It is what `Batch::shape` puts at the root of a link.
+    fn is_shaper(&self) -> bool {
+        self.handle == ROOT && matches!(self.kind.as_str(), "tbf" | "htb")
+    }
+
+    /// It is tbf, or a class of htb, with this bucket.
+    pub fn is_bucket(&self, bucket: &Bucket) -> bool {
+        let is_tbf = self.kind == "tbf";
+        let Some(parameters) = attribute(&self.options, TCA_TBF_PARMS) else { return false };
+        let word = |at: usize| parameters.get(at..at + 4).and_then(u32_of);
+        let rate64 = attribute(&self.options, if is_tbf { TCA_TBF_RATE64 } else { TCA_HTB_RATE64 });
+        let has_rate = match u32::try_from(bucket.rate) {
+            Ok(rate) => word(8) == Some(rate),
+            Err(_) => rate64 == Some(&bucket.rate.to_ne_bytes()),
+        };
+        // In tbf's parameters the limit comes first.
+        let has_limit = !is_tbf || word(24) == Some(bucket.limit);
+        let buffer = word(if is_tbf { 28 } else { 24 });
+        has_rate && has_limit && bucket.buffer().is_none_or(|it| buffer == Some(it))
+    }
+
+    /// It is the filter for this subnet, in the way of that part.
+    pub fn is_for(&self, subnet: IpNet, part: &Part) -> bool {
+        let class = if part.is_shaped { SHAPED_CLASS } else { ROOT };
+        let selector = selector(&keys(subnet, part.side));
+        attribute(&self.options, TCA_U32_CLASSID) == Some(&class.to_ne_bytes())
+            && attribute(&self.options, TCA_U32_SEL) == Some(&selector)
+    }
+
+    /// The link that everything is sent on to.
+    pub fn redirects_to(&self) -> Option<u32> {
+        let action = attribute(attribute(&self.options, TCA_U32_ACT)?, 1)?;
+        let mirred = attribute(attribute(action, TCA_ACT_OPTIONS)?, TCA_MIRRED_PARMS)?;
+        let word = |at: usize| u32_of(mirred.get(at..at + 4)?);
+        word(24).filter(|_| word(20) == Some(TCA_EGRESS_REDIR))
+    }
+}
+
+fn attribute(list: &[u8], kind: u16) -> Option<&[u8]> {
+    attributes(list).find(|(found, _)| *found == kind).map(|(_, value)| value)
+}
+
+const HEADER_BYTES: usize = 20;
+const RATE_BYTES: usize = 12;
+
+/// struct tcmsg: family, link, handle, parent, and for filters priority and protocol.
+fn header(link: u32, handle: u32, parent: u32, info: u32) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[0] = AF_UNSPEC;
+    for (at, word) in [(4, link), (8, handle), (12, parent), (16, info)] {
+        header[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+    }
+    header
+}
+
+fn info(priority: u32, protocol: u16) -> u32 {
+    priority << 16 | u32::from(protocol.to_be())
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// struct tc_ratespec; rates that it has no room for are in attributes of their own.
+fn rate(rate: u64) -> [u8; RATE_BYTES] {
+    let mut spec = [0; RATE_BYTES];
+    spec[8..].copy_from_slice(&u32::try_from(rate).unwrap_or(u32::MAX).to_ne_bytes());
+    spec
+}
+
+/// struct tc_mirred: index, capabilities, what becomes of the packet, two counters, what is done with it, where.
+fn mirred(to: u32) -> Vec<u8> {
+    words(&[0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, to])
+}
+
+/// 32 bits of a packet: mask, value, and where they are from the head of IP on, in bytes.
+type Key = (u32, u32, u32);
+
+/// struct tc_u32_sel with its keys.
+fn selector(keys: &[Key]) -> Vec<u8> {
+    let count = u8::try_from(keys.len()).unwrap_or(u8::MAX);
+    let mut selector = vec![TC_U32_TERMINAL, 0, count, 0];
+    selector.resize(16, 0);
+    for (mask, value, at) in keys {
+        let key = [mask.to_be_bytes(), value.to_be_bytes(), at.to_ne_bytes(), [0; 4]];
+        selector.extend(key.concat());
+    }
+    selector
+}
+
+/// What of a packet's address has to be like the subnet's.
+fn keys(subnet: IpNet, side: Side) -> Vec<Key> {
+    let (network, mask, of_source, of_destination) = match subnet {
+        IpNet::V4(net) => {
+            (net.network().octets().to_vec(), net.netmask().octets().to_vec(), 12, 16)
+        }
+        IpNet::V6(net) => (net.network().octets().to_vec(), net.netmask().octets().to_vec(), 8, 24),
+    };
+    let start = if side == Side::Source { of_source } else { of_destination };
+    let word = |bytes: &[u8]| fixed(bytes, 0).map_or(0, u32::from_be_bytes);
+    let words = mask.chunks_exact(4).zip(network.chunks_exact(4)).zip((start..).step_by(4));
+    let mut keys: Vec<Key> =
+        words.map(|((mask, network), at)| (word(mask), word(network), at)).collect();
+    let last = keys.iter().rposition(|(mask, ..)| *mask != 0).unwrap_or(0);
+    keys.truncate(last + 1);
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bursts_are_times_as_the_reference_counts_them() {
+        let buffer = |rate, burst| Bucket { rate, burst, limit: 0 }.buffer();
+        // 1 Mbit/s and 10,000 bytes: 80 ms, 15.625 ticks a microsecond.
+        assert_eq!(buffer(125_000, 10_000), Some(1_250_000));
+        assert_eq!(buffer(3, 1), Some(5_208_328));
+        assert_eq!(buffer(125_000, u32::MAX / 8), None);
+    }
+
+    #[test]
+    fn a_subnet_is_compared_as_far_as_its_prefix_goes() {
+        let keys = |net: &str, side| keys(net.parse().unwrap(), side);
+        assert_eq!(keys("10.1.0.0/16", Side::Source), [(0xffff_0000, 0x0a01_0000, 12)]);
+        assert_eq!(keys("0.0.0.0/0", Side::Destination), [(0, 0, 16)]);
+        assert_eq!(
+            keys("fd00:1::/40", Side::Destination),
+            [(0xffff_ffff, 0xfd00_0001, 24), (0xff00_0000, 0, 28)]
+        );
+    }
+
+    #[test]
+    fn what_is_written_is_recognised() {
+        for rate in [125_000, 20_000_000_000] {
+            let bucket = Bucket { rate, burst: 10_000, limit: 13_125 };
+            for (kind, encode) in
+                [("tbf", Bucket::encode as fn(&Bucket, &mut Attrs)), ("htb", Bucket::encode_class)]
+            {
+                let mut options = Attrs::default();
+                encode(&bucket, &mut options);
+                let options = options.as_slice().to_vec();
+                let found = Traffic { kind: kind.into(), handle: ROOT, parent: TC_H_ROOT, options };
+                assert!(found.is_bucket(&bucket), "{kind} {rate}");
+                assert!(!found.is_bucket(&Bucket { rate: rate + 1, ..bucket }), "{kind} {rate}");
+                assert!(!found.is_bucket(&Bucket { burst: 20_000, ..bucket }), "{kind} {rate}");
+                let cut = Traffic { options: found.options[..20].to_vec(), ..found };
+                assert!(!cut.is_bucket(&bucket), "{kind} {rate}");
+            }
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! `bandwidth`: how fast a container's interface may receive and send.
+//!
+//! ```json
+//! { "type": "bandwidth", "ingressRate": 8000000, "ingressBurst": 800000, "egressRate": 8000000, "egressBurst": 800000 }
+//! ```
+//!
+//! It comes after a plugin that made a veth pair, and hands that plugin's result on. Rates are in bits per second, bursts
+//! in bits. `ingress` is what goes into the container: the host's end of the pair sends it through a token bucket (tbf).
+//! `egress` is what comes out of it: the host's end sends all that it receives on to an ifb, which is added to the result,
+//! and that one has the bucket. Runtimes give the four numbers in `runtimeConfig.bandwidth` (capability `bandwidth`).
+//!
+//! Not in the reference, or no longer:
+//!
+//! - `latency`: how long a packet may wait before it is dropped, in milliseconds; 25 without.
+//! - `fairQueue`: flows take turns, so that a long one does not hold up a short one (fq_codel inside of the bucket). On a
+//!   kernel without fq_codel the key has no effect.
+//! - `shapedSubnets` or `unshapedSubnets`: only traffic with these, or with all others, is held to the rate. The bucket is
+//!   a class of htb then.
+//!
+//! DEL takes away both, with the pair or the namespace gone also the ifb. GC removes the ifbs of what is not valid: their
+//! aliases name their owners.
+
+mod limits;
+
+use serde::Deserialize;
+
+use crate::cni::success::{Interface, Success};
+use crate::error::{Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::{Batch, Bucket, Link, LinkChange, NewLink, Part, Rtnl, Side, Traffic};
+use crate::names::{Attachment, NetworkName};
+use crate::plugin::{Context, Plugin};
+use crate::steps::owner::Owner;
+use crate::steps::undo::{Failures, Undo};
+use crate::steps::{reference, veth};
+use limits::Limits;
+
+const IFB: &str = "ifb";
+/// The reference's: the longest that a link can have.
+const IFB_NAME_BYTES: usize = 15;
+/// The kernel's for an Ethernet card.
+const QUEUE_PACKETS: u32 = 1000;
+
+/// Its keys are those of `Limits`, which DEL and GC do without.
+#[derive(Deserialize)]
+pub struct Bandwidth {}
+
+impl Plugin for Bandwidth {
+    fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
+        let limits = Limits::read(cx.request)?;
+        let mut result = cx.request.required_prev_result()?;
+        if limits.are_none() {
+            return Ok(result);
+        }
+        let host = &Rtnl::open()?;
+        let end = host_end(host, at, netns, &result)?;
+        let network = &cx.request.network;
+        let owner = &Owner::new(network, at);
+        let mut undo = Undo::default();
+        undo.push("take the limits away", || host.unshape(end.index));
+        // A second ADD begins anew.
+        host.unshape(end.index)?;
+        remove_ifbs(host, network, at, owner)?;
+        if let Some(bucket) = &limits.ingress {
+            shape(host, &end, bucket, limits.part(Side::Source).as_ref(), limits.fair_queue)?;
+        }
+        if let Some(bucket) = &limits.egress {
+            undo.push("remove the ifb", || remove_ifbs(host, network, at, owner));
+            let part = limits.part(Side::Destination);
+            // A class of htb has a queue as long as the link's; tbf has one of its own.
+            let queue_len = if part.is_some() { QUEUE_PACKETS } else { 0 };
+            let ifb = make_ifb(host, network, at, owner, (end.mtu, queue_len))?;
+            shape(host, &ifb, bucket, part.as_ref(), limits.fair_queue)?;
+            let mut batch = Batch::new();
+            batch.redirect_incoming(end.index, &end.name, ifb.index);
+            host.commit(batch)?;
+            result.interfaces.push(Interface {
+                name: ifb.name,
+                mac: ifb.mac.map_or_else(String::new, |mac| mac.to_string()),
+                ..Interface::default()
+            });
+        }
+        undo.keep();
+        Ok(result)
+    }
+
+    fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
+        let host = Rtnl::open()?;
+        let owner = Owner::new(&cx.request.network, at);
+        let mut failures = Failures::default();
+        // First what leads to the ifb: what is sent to one that is gone is lost.
+        if let Some(end) = netns.and_then(|netns| peer(&host, at, netns).transpose()) {
+            failures.note(end.and_then(|end| host.unshape(end.index)));
+        }
+        failures.note(remove_ifbs(&host, &cx.request.network, at, &owner));
+        failures.into_result()
+    }
+
+    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
+        let limits = Limits::read(cx.request)?;
+        let result = cx.request.required_prev_result()?;
+        if limits.are_none() {
+            return Ok(());
+        }
+        let host = Rtnl::open()?;
+        let end = host_end(&host, at, netns, &result)?;
+        if let Some(bucket) = &limits.ingress {
+            check_shape(&host, &end, bucket, limits.part(Side::Source).as_ref())?;
+        }
+        let Some(bucket) = &limits.egress else { return Ok(()) };
+        let owner = Owner::new(&cx.request.network, at);
+        let ifb = ifbs(&host, &cx.request.network, at, &owner)?.into_iter().next();
+        let ifb =
+            ifb.ok_or_else(|| Error::internal(format!("the ifb of {} not found", at.ifname)))?;
+        if !ifb.up {
+            return Err(Error::internal(format!("interface {} is down", ifb.name)));
+        }
+        check_shape(&host, &ifb, bucket, limits.part(Side::Destination).as_ref())?;
+        let leads_there = |filter: &Traffic| filter.redirects_to() == Some(ifb.index);
+        if !host.incoming_filters(end.index)?.iter().any(leads_there) {
+            let (end, ifb) = (&end.name, &ifb.name);
+            return Err(Error::internal(format!("what {end} receives is not sent on to {ifb}")));
+        }
+        Ok(())
+    }
+
+    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
+        let host = Rtnl::open()?;
+        let network = &cx.request.network;
+        let prefix = veth::alias_prefix(network);
+        let kept: Vec<String> =
+            keep.iter().map(|at| veth::alias(&Owner::new(network, at))).collect();
+        let is_stale = |link: &Link| {
+            let alias = link.alias.as_ref();
+            alias.is_some_and(|alias| alias.starts_with(&prefix) && !kept.contains(alias))
+        };
+        let mut failures = Failures::default();
+        for link in host.links_of_kind(IFB)?.iter().filter(|link| is_stale(link)) {
+            failures.note(host.del_link(link.index));
+        }
+        failures.into_result()
+    }
+
+    fn status(&self, cx: &Context<'_>) -> Result<()> {
+        Limits::read(cx.request).map(drop)
+    }
+}
+
+/// The other end of the container's interface, if it is a veth pair and that end is on the host.
+fn peer(host: &Rtnl, at: &Attachment, netns: &NetNs) -> Result<Option<Link>> {
+    let Some(link) = netns.rtnl()?.link(&at.ifname)? else { return Ok(None) };
+    if link.kind.as_deref() != Some("veth") {
+        return Ok(None);
+    }
+    let end = link.peer.map(|index| host.link_at(index)).transpose()?.flatten();
+    // Indexes are counted per namespace: if the other end has been moved away, that index is some other link.
+    Ok(end.filter(|end| end.kind.as_deref() == Some("veth") && end.peer == Some(link.index)))
+}
+
+/// The host's end, which the plugin before us has to have told of.
+fn host_end(host: &Rtnl, at: &Attachment, netns: &NetNs, result: &Success) -> Result<Link> {
+    let end = peer(host, at, netns)?.ok_or_else(|| {
+        Error::internal(format!(
+            "the host end of interface {}, a veth pair, was not found",
+            at.ifname
+        ))
+    })?;
+    // Results before version 0.3.0 know no interfaces.
+    if result.interfaces.is_empty() || result.interface_index(&end.name, "").is_some() {
+        return Ok(end);
+    }
+    Err(Error::config(format!("prevResult has no interface {}", end.name)))
+}
+
+fn shape(
+    host: &Rtnl,
+    link: &Link,
+    bucket: &Bucket,
+    part: Option<&Part>,
+    fair_queue: bool,
+) -> Result<()> {
+    let mut batch = Batch::new();
+    batch.shape(link.index, &link.name, bucket, part);
+    host.commit(batch)?;
+    if fair_queue { host.share_fairly(link.index, &link.name, part) } else { Ok(()) }
+}
+
+fn check_shape(host: &Rtnl, link: &Link, bucket: &Bucket, part: Option<&Part>) -> Result<()> {
+    let differs = |what: &str| Err(Error::internal(format!("interface {} has {what}", link.name)));
+    let root = host.root_discipline(link.index)?;
+    let Some(part) = part else {
+        return match root {
+            Some(root) if root.is_bucket(bucket) => Ok(()),
+            Some(root) => {
+                differs(&format!("another queueing discipline than asked for: {}", root.kind))
+            }
+            None => differs("no queueing discipline that limits its rate"),
+        };
+    };
+    if !host.shaped_class(link.index)?.is_some_and(|class| class.is_bucket(bucket)) {
+        return differs("no class that limits its rate");
+    }
+    let filters = host.outgoing_filters(link.index)?;
+    let is_missing = |net: &&ipnet::IpNet| !filters.iter().any(|filter| filter.is_for(**net, part));
+    match part.subnets.iter().find(is_missing) {
+        Some(net) => differs(&format!("no filter for {net}")),
+        None => Ok(()),
+    }
+}
+
+/// Makes the ifb, up. Its name is the reference's unless that is another interface's of the same container.
+fn make_ifb(
+    host: &Rtnl,
+    network: &NetworkName,
+    at: &Attachment,
+    owner: &Owner,
+    (mtu, queue_len): (u32, u32),
+) -> Result<Link> {
+    let names = ifb_names(network, at);
+    for name in &names {
+        let new = NewLink { name, mtu: Some(mtu), ..NewLink::default() };
+        match host.make_link(&new, IFB, std::iter::empty()) {
+            Ok(()) => {}
+            Err(error) if error.is_exists() => continue,
+            Err(error) if error.is_unsupported() => {
+                return Err(error.with_hint("the kernel lacks CONFIG_IFB (module ifb)").into());
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let ifb =
+            host.link(name)?.ok_or_else(|| Error::internal(format!("cannot find link {name}")))?;
+        let alias = veth::alias(owner);
+        let mut batch = Batch::new();
+        let change = LinkChange {
+            up: Some(true),
+            alias: Some(&alias),
+            tx_queue_len: Some(queue_len),
+            ..LinkChange::default()
+        };
+        batch.change_link(ifb.index, name, &change);
+        host.commit(batch)?;
+        return Ok(ifb);
+    }
+    Err(Error::internal(format!("cannot add ifb link {}: the name is taken", names[0])))
+}
+
+/// The reference's name, which knows nothing of interfaces, and one that does.
+fn ifb_names(network: &NetworkName, at: &Attachment) -> [String; 2] {
+    let name = |texts: &[&str]| reference::hashed("bwp", texts, IFB_NAME_BYTES);
+    [name(&[network, &at.container_id]), name(&[network, &at.container_id, &at.ifname])]
+}
+
+/// The attachment's. One without an alias is the reference's, or of an ADD that was killed.
+fn ifbs(host: &Rtnl, network: &NetworkName, at: &Attachment, owner: &Owner) -> Result<Vec<Link>> {
+    let alias = veth::alias(owner);
+    let mut found = Vec::new();
+    for name in ifb_names(network, at) {
+        let is_ours = |link: &Link| {
+            link.kind.as_deref() == Some(IFB) && link.alias.as_ref().is_none_or(|it| *it == alias)
+        };
+        found.extend(host.link(&name)?.filter(is_ours));
+    }
+    Ok(found)
+}
+
+fn remove_ifbs(host: &Rtnl, network: &NetworkName, at: &Attachment, owner: &Owner) -> Result<()> {
+    ifbs(host, network, at, owner)?.iter().try_for_each(|ifb| host.del_link(ifb.index))
+}

@@ -1,0 +1,175 @@
+//! What the configuration asks for: how fast, in which direction, and for whom.
+
+use std::time::Duration;
+
+use ipnet::IpNet;
+use serde::Deserialize;
+
+use crate::cni::request::Request;
+use crate::cni::text::parse_cidr;
+use crate::error::{Error, Result};
+use crate::kernel::rtnl::{Bucket, Part, Side};
+
+/// The keys that stand in the configuration or in `runtimeConfig.bandwidth`.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Keys {
+    /// In bits per second, and in bits: what goes into the container.
+    ingress_rate: Option<u64>,
+    ingress_burst: Option<u64>,
+    /// What comes out of it.
+    egress_rate: Option<u64>,
+    egress_burst: Option<u64>,
+    shaped_subnets: Vec<String>,
+    unshaped_subnets: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Options {
+    runtime_config: RuntimeConfig,
+    /// In milliseconds.
+    latency: Option<u32>,
+    fair_queue: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RuntimeConfig {
+    bandwidth: Option<Keys>,
+}
+
+/// How long a packet may wait, where nobody says.
+const LATENCY_MS: u32 = 25;
+/// The largest burst, in bytes: the kernel counts them in 32 bits.
+const BURST_MAX: u64 = u32::MAX as u64;
+
+/// A configuration that has been found to be sound.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// What goes into the container: sent by the host's end of its pair.
+    pub ingress: Option<Bucket>,
+    /// What comes out of it: sent by the ifb.
+    pub egress: Option<Bucket>,
+    /// Flows share the rate, where the kernel can do that.
+    pub fair_queue: bool,
+    subnets: Option<(Vec<IpNet>, IsShaped)>,
+}
+
+type IsShaped = bool;
+
+impl Limits {
+    pub fn read(request: &Request) -> Result<Self> {
+        let options: Options = request.json.read("network configuration")?;
+        let own: Keys = request.json.read("network configuration")?;
+        // As in the reference, what the runtime says counts only where the configuration says nothing.
+        let keys = if own.says_nothing() {
+            options.runtime_config.bandwidth.unwrap_or_default()
+        } else {
+            own
+        };
+        let latency = Duration::from_millis(options.latency.unwrap_or(LATENCY_MS).into());
+        let subnets = match (keys.shaped_subnets, keys.unshaped_subnets) {
+            (shaped, unshaped) if !shaped.is_empty() && !unshaped.is_empty() => {
+                return Err(Error::config(
+                    "unshapedSubnets and shapedSubnets cannot be both specified",
+                ));
+            }
+            (shaped, _) if !shaped.is_empty() => Some((nets("shapedSubnets", &shaped)?, true)),
+            (_, unshaped) if !unshaped.is_empty() => {
+                Some((nets("unshapedSubnets", &unshaped)?, false))
+            }
+            _ => None,
+        };
+        Ok(Self {
+            ingress: bucket("ingress", keys.ingress_rate, keys.ingress_burst, latency)?,
+            egress: bucket("egress", keys.egress_rate, keys.egress_burst, latency)?,
+            fair_queue: options.fair_queue,
+            subnets,
+        })
+    }
+
+    pub fn are_none(&self) -> bool {
+        self.ingress.is_none() && self.egress.is_none()
+    }
+
+    /// What part of a direction is shaped; None is all of it. The subnets are those of the other side, so packets into
+    /// the container come from them.
+    pub fn part(&self, side: Side) -> Option<Part> {
+        let (subnets, is_shaped) = self.subnets.as_ref()?;
+        Some(Part { subnets: subnets.clone(), is_shaped: *is_shaped, side })
+    }
+}
+
+impl Keys {
+    fn says_nothing(&self) -> bool {
+        let numbers = [self.ingress_rate, self.ingress_burst, self.egress_rate, self.egress_burst];
+        numbers.iter().all(Option::is_none)
+    }
+}
+
+fn nets(key: &str, texts: &[String]) -> Result<Vec<IpNet>> {
+    let parse =
+        |text: &String| parse_cidr(text).map_err(|why| Error::config(format!("{key}: {why}")));
+    texts.iter().map(parse).collect()
+}
+
+/// A direction; bits become bytes. Both numbers or none, and 0 is none.
+fn bucket(
+    direction: &str,
+    rate_bits: Option<u64>,
+    burst_bits: Option<u64>,
+    latency: Duration,
+) -> Result<Option<Bucket>> {
+    let refuse = |key: &str, why: &str| Err(Error::config(format!("{direction}{key}: {why}")));
+    let (rate_bits, burst_bits) = (rate_bits.unwrap_or(0), burst_bits.unwrap_or(0));
+    let (rate, burst) = (rate_bits / 8, burst_bits / 8);
+    match (rate_bits, burst_bits) {
+        (0, 0) => return Ok(None),
+        (_, 0) => return refuse("Burst", "if rate is set, burst must also be set"),
+        (0, _) => return refuse("Rate", "if burst is set, rate must also be set"),
+        _ if burst >= BURST_MAX => return refuse("Burst", "burst cannot be more than 4GB"),
+        _ if rate == 0 => return refuse("Rate", "fewer than 8 bits per second cannot be kept to"),
+        _ if burst == 0 => return refuse("Burst", "fewer than 8 bits let nothing pass"),
+        _ => {}
+    }
+    let latency_us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+    let waiting = u128::from(rate) * u128::from(latency_us) / 1_000_000;
+    let limit = u32::try_from(waiting + u128::from(burst)).unwrap_or(u32::MAX);
+    let burst = u32::try_from(burst).unwrap_or(u32::MAX);
+    Ok(Some(Bucket { rate, burst, limit }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(rate: u64, burst: u64) -> Result<Option<Bucket>> {
+        bucket("ingress", Some(rate), Some(burst), Duration::from_millis(25))
+    }
+
+    #[test]
+    fn rates_and_bursts_become_bytes() {
+        let expected = Bucket { rate: 1_000_000, burst: 10_000, limit: 35_000 };
+        assert_eq!(limits(8_000_000, 80_000), Ok(Some(expected)));
+        assert_eq!(limits(0, 0), Ok(None));
+        // What containerd and CRI-O send with every rate.
+        let expected = Bucket { rate: 125_000, burst: 536_870_911, limit: 536_874_036 };
+        assert_eq!(limits(1_000_000, u32::MAX.into()), Ok(Some(expected)));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_by_its_key() {
+        for (rate, burst, key) in [
+            (1000, 0, "ingressBurst"),
+            (0, 1000, "ingressRate"),
+            (7, 1000, "ingressRate"),
+            (1000, 7, "ingressBurst"),
+            (1000, 8 * u64::from(u32::MAX), "ingressBurst"),
+        ] {
+            let error = limits(rate, burst).unwrap_err();
+            assert_eq!(error.code, crate::error::Code::INVALID_CONFIG);
+            assert!(error.msg.starts_with(key), "{error}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Every request to the kernel fails once: an ADD that failed has left nothing, and after a DEL there is nothing.
+
+use serde_json::json;
+
+use super::{bandwidth, chained, limits, network, shaping};
+use crate::faults::for_every_fault;
+use crate::world::{World, with};
+
+const FAULT: &str = "CNIBOX_FAIL_KERNEL";
+
+#[test]
+fn an_add_that_fails_leaves_nothing() {
+    for keys in
+        [limits(), with(&limits(), json!({"shapedSubnets": ["10.0.0.0/8"], "fairQueue": true}))]
+    {
+        let world = World::new();
+        let c1 = world.container("c1");
+        let before = c1.add("bridge", &network());
+        let config = chained(keys, &before);
+        let failures = for_every_fault(|number| {
+            let add = c1.call("bandwidth", "ADD", &config).env(FAULT, &number.to_string()).run();
+            let failed = add.status != 0;
+            if failed {
+                assert!(add.error().msg.contains("cannot "), "request {number}");
+                assert_eq!(shaping(&world), [""; 0], "request {number}");
+            }
+            c1.del("bandwidth", &config);
+            assert_eq!(shaping(&world), [""; 0], "request {number}");
+            failed
+        });
+        assert!(failures > 8, "{failures}");
+    }
+}
+
+#[test]
+fn a_del_that_fails_is_made_good_by_the_next() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let before = c1.add("bridge", &network());
+    let config = chained(limits(), &before);
+    let failures = for_every_fault(|number| {
+        c1.add("bandwidth", &config);
+        let del = c1.call("bandwidth", "DEL", &config).env(FAULT, &number.to_string()).run();
+        let failed = del.status != 0;
+        c1.del("bandwidth", &bandwidth(limits()));
+        assert_eq!(shaping(&world), [""; 0], "request {number}");
+        failed
+    });
+    assert!(failures > 3, "{failures}");
+}

@@ -1,0 +1,82 @@
+//! What cannot be meant, or done, is refused before anything is made.
+
+use serde_json::json;
+
+use super::{bandwidth, chained, limits, network, shaping};
+use crate::world::{World, with};
+
+#[test]
+fn keys_that_cannot_be_meant() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let before = c1.add("bridge", &network());
+    for (keys, code, text) in [
+        (json!({"ingressRate": 8000}), 7, "ingressBurst: if rate is set, burst must also be set"),
+        (json!({"ingressBurst": 8000}), 7, "ingressRate: if burst is set, rate must also be set"),
+        (json!({"egressRate": 8000, "egressBurst": 0}), 7, "egressBurst: if rate is set"),
+        (json!({"egressRate": 7, "egressBurst": 8000}), 7, "egressRate: "),
+        (
+            json!({"ingressRate": 8, "ingressBurst": 34_359_738_368_u64}),
+            7,
+            "burst cannot be more than 4GB",
+        ),
+        (json!({"ingressRate": -1, "ingressBurst": 8}), 6, "ingressRate"),
+        (json!({"egressRate": "8", "egressBurst": 8}), 6, "egressRate"),
+        (json!({"latency": -1}), 6, "latency"),
+        (with(&limits(), json!({"shapedSubnets": ["10.0.0.0/33"]})), 7, "shapedSubnets"),
+        (
+            with(
+                &limits(),
+                json!({"shapedSubnets": ["10.0.0.0/8"], "unshapedSubnets": ["10.0.0.0/8"]}),
+            ),
+            7,
+            "cannot be both specified",
+        ),
+    ] {
+        let config = with(&chained(keys.clone(), &before), json!({"cniVersion": "1.1.0"}));
+        for verb in ["ADD", "CHECK", "STATUS"] {
+            c1.call("bandwidth", verb, &config).run().fails(code, &[text]);
+        }
+        assert_eq!(shaping(&world), [""; 0], "{keys}");
+        c1.del("bandwidth", &bandwidth(keys));
+    }
+}
+
+#[test]
+fn what_is_no_veth_pair_or_not_in_the_result() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    c1.call("bandwidth", "ADD", &bandwidth(limits())).run().fails(7, &["prevResult"]);
+    c1.call("bandwidth", "ADD", &bandwidth(json!({}))).run().fails(7, &["prevResult"]);
+    let before = c1.add("bridge", &network());
+    let mut unknown = before.clone();
+    unknown["interfaces"][1]["name"] = "veth0".into();
+    c1.call("bandwidth", "ADD", &chained(limits(), &unknown))
+        .run()
+        .fails(7, &["prevResult has no interface"]);
+    c1.del("bridge", &network());
+    c1.call("bandwidth", "ADD", &chained(limits(), &before))
+        .run()
+        .fails(999, &["eth0", "was not found"]);
+    c1.exec(["ip", "link", "add", "eth0", "type", "bridge"]);
+    c1.call("bandwidth", "ADD", &chained(limits(), &before))
+        .run()
+        .fails(999, &["eth0", "was not found"]);
+    assert_eq!(shaping(&world), [""; 0]);
+}
+
+#[test]
+fn a_discipline_of_somebody_else_stays() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let before = c1.add("bridge", &network());
+    let end = super::host_end(&before);
+    world.host(["tc", "qdisc", "add", "dev", &end, "root", "handle", "7:", "pfifo", "limit", "5"]);
+    let there = shaping(&world);
+    c1.call("bandwidth", "ADD", &chained(limits(), &before))
+        .run()
+        .fails(999, &["cannot limit the rate", &end]);
+    assert_eq!(shaping(&world), there);
+    c1.del("bandwidth", &bandwidth(limits()));
+    assert_eq!(shaping(&world), there);
+}

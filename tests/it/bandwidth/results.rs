@@ -1,0 +1,86 @@
+//! What comes out, in every version; and where the limits come from.
+
+use serde_json::{Value, json};
+
+use super::{bandwidth, chained, host_end, ifb, limited, limits, network, root, shaping};
+use crate::world::{VERSIONS, World, with};
+
+#[test]
+fn the_ifb_is_added_in_the_versions_that_know_interfaces() {
+    for version in VERSIONS {
+        let world = World::new();
+        let c1 = world.container("c1");
+        let in_version = json!({"cniVersion": version});
+        let before = c1.add("bridge", &with(&network(), in_version.clone()));
+        let config = with(&chained(limits(), &before), in_version);
+        let after = c1.add("bandwidth", &config);
+        let link = world.links().into_iter().find(|link| link.starts_with("bwp")).unwrap();
+        if version < "0.3.0" {
+            assert_eq!(after, before, "{version}");
+        } else {
+            assert_eq!((after["ips"].clone(), ifb(&after)), (before["ips"].clone(), link));
+            assert_eq!(after["interfaces"].as_array().unwrap().len(), 4);
+            assert!(after["interfaces"][3].get("sandbox").is_none_or(|it| it == ""));
+        }
+        if version >= "0.4.0" {
+            c1.check("bandwidth", &config, &after);
+        }
+        c1.del("bandwidth", &config);
+        assert_eq!(shaping(&world), [""; 0], "{version}");
+    }
+}
+
+#[test]
+fn without_limits_nothing_happens() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let none = json!({"ingressRate": 0, "ingressBurst": 0, "egressRate": null});
+    for keys in [json!({}), none, json!({"runtimeConfig": {"bandwidth": {}}})] {
+        let (before, after) = limited(&c1, keys.clone());
+        assert_eq!(after, before);
+        assert_eq!(shaping(&world), [""; 0]);
+        c1.check("bandwidth", &bandwidth(keys.clone()), &after);
+        c1.del("bandwidth", &bandwidth(keys));
+        c1.del("bridge", &network());
+    }
+}
+
+#[test]
+fn the_runtime_is_asked_where_the_configuration_says_nothing() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let by_runtime = json!({"runtimeConfig": {"bandwidth": {
+        "IngressRate": 16000, "ingressBurst": u32::MAX, "egressRate": 0, "egressBurst": 0,
+    }}});
+    for (keys, rate) in [
+        (by_runtime.clone(), 2000),
+        (with(&by_runtime, json!({"ingressRate": 8000, "ingressBurst": 8000})), 1000),
+    ] {
+        let (before, after) = limited(&c1, keys);
+        assert_eq!(after, before, "nothing is sent through an ifb");
+        assert_eq!(root(&world, &host_end(&after))["rate"], rate);
+        c1.del("bandwidth", &bandwidth(json!({})));
+        c1.del("bridge", &network());
+    }
+}
+
+#[test]
+fn two_interfaces_of_a_container_have_an_ifb_each() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let mut names = Vec::new();
+    for ifname in ["eth0", "eth1"] {
+        let call =
+            |plugin, config: &Value| c1.call(plugin, "ADD", config).env("CNI_IFNAME", ifname);
+        let before = call("bridge", &network()).run().success();
+        names.push(ifb(&call("bandwidth", &chained(limits(), &before)).run().success()));
+    }
+    assert_ne!(names[0], names[1]);
+    let del = |ifname| {
+        c1.call("bandwidth", "DEL", &bandwidth(limits())).env("CNI_IFNAME", ifname).run().silence();
+    };
+    del("eth0");
+    assert!(!world.links().contains(&names[0]) && world.links().contains(&names[1]));
+    del("eth1");
+    assert_eq!(shaping(&world), [""; 0]);
+}
