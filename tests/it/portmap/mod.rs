@@ -4,7 +4,7 @@ mod check;
 mod collisions;
 mod conditions;
 mod del;
-mod failures;
+mod faults;
 mod gc;
 mod many;
 mod refused;
