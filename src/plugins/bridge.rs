@@ -37,7 +37,7 @@ use crate::cni::conf::requested_mac;
 use crate::cni::request::Verb;
 use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
-use crate::kernel::netns::NetNs;
+use crate::kernel::netns::{Lock, NetNs};
 use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::{Attachment, IfName};
@@ -46,7 +46,7 @@ use crate::steps::netfilter::Stale;
 use crate::steps::owner::Owner;
 use crate::steps::undo::Undo;
 use crate::steps::{
-    configure, delegate, forwarding, masquerade, reference, spoof_check, verify, veth,
+    configure, delegate, forwarding, interface, masquerade, reference, spoof_check, verify, veth,
 };
 use vlan::{Trunk, Vlans};
 
@@ -93,6 +93,20 @@ struct Sound {
     vlan_gateway: Option<IfName>,
 }
 
+/// What is there before the bridge.
+struct OnHost<'a> {
+    host: &'a Rtnl,
+    in_use: Option<&'a Lock>,
+    sound: &'a Sound,
+}
+
+/// What IPAM says, and what came of it.
+struct Plan {
+    success: Success,
+    gateways: Vec<IpNet>,
+    vlan_gateway: Option<Link>,
+}
+
 impl Default for Bridge {
     fn default() -> Self {
         Self {
@@ -125,13 +139,16 @@ impl Plugin for Bridge {
         let in_use = NetNs::own()?.lock_shared(LOCK_LIMIT)?;
         let mut undo = Undo::default();
 
-        let mut success = delegate::add_ipam(cx, at, &mut undo)?;
-        let gateways = self.plan_gateways(&mut success);
         let in_use = in_use.as_ref();
         let new = self.new_bridge(&sound.vlans);
         let bridge = host::ensure_bridge(&host, in_use, &sound.bridge, &new, &mut undo)?;
-        let vlan_gateway =
-            self.ensure_gateway(&host, in_use, &bridge, &sound, &gateways, &mut undo)?;
+        let on_host = OnHost { host: &host, in_use, sound: &sound };
+        // Addresses come first, so that a failure has little to take back; but some come through the interface.
+        let early = if interface::asks_the_network(cx) {
+            None
+        } else {
+            Some(self.plan(cx, at, &on_host, &bridge, &mut undo)?)
+        };
         let owner = Owner::new(&cx.request.network, at);
         let new = veth::NewPair {
             owner: &owner,
@@ -151,6 +168,14 @@ impl Plugin for Bridge {
             undo.push("remove the MAC spoof check", move || spoof_check::remove(&stale));
         }
         self.set_up_port(&owner, host, &bridge, &sound.vlans, &pair.host)?;
+        let Plan { mut success, gateways, vlan_gateway } = match early {
+            Some(plan) => plan,
+            None => {
+                veth::bring_up(netns, &pair, &at.ifname)?;
+                port::wait_until_forwarding(host, &pair.host)?;
+                self.plan(cx, at, &on_host, &bridge, &mut undo)?
+            }
+        };
         self.set_up_container(at, netns, pair.container_index, &success)?;
         if !self.disable_container_interface {
             port::wait_until_forwarding(host, &pair.host)?;
@@ -267,6 +292,22 @@ impl Plugin for Bridge {
 }
 
 impl Bridge {
+    /// Asks IPAM for addresses, and gives the host those of the gateways.
+    fn plan<'a>(
+        &self,
+        cx: &'a Context<'a>,
+        at: &'a Attachment,
+        on: &OnHost<'a>,
+        bridge: &Link,
+        undo: &mut Undo<'a>,
+    ) -> Result<Plan> {
+        let mut success = delegate::add_ipam(cx, at, undo)?;
+        let gateways = self.plan_gateways(&mut success);
+        let OnHost { host, in_use, sound } = *on;
+        let vlan_gateway = self.ensure_gateway(host, in_use, bridge, sound, &gateways, undo)?;
+        Ok(Plan { success, gateways, vlan_gateway })
+    }
+
     fn validate(&self, cx: &Context<'_>) -> Result<Sound> {
         let is_l3 = !cx.request.conf.ipam.kind.is_empty();
         let refused = [

@@ -6,13 +6,13 @@
 use crate::cni::request::Verb;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Link, NewLink, Rtnl, Veth};
+use crate::kernel::rtnl::{Batch, Link, LinkChange, NewLink, Rtnl, Veth};
 use crate::kernel::sys;
 use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::plugin::Context;
-use crate::steps::delegate;
 use crate::steps::owner::Owner;
 use crate::steps::undo::Failures;
+use crate::steps::{delegate, interface};
 
 /// How often another name is tried for the host end when somebody has that one.
 const NAME_ATTEMPTS_MAX: u32 = 10;
@@ -89,6 +89,14 @@ pub fn create(host: &Rtnl, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair> {
     )))
 }
 
+/// Brings the container's end up before it has addresses.
+pub fn bring_up(netns: &NetNs, pair: &Pair, ifname: &IfName) -> Result<()> {
+    let mut batch = Batch::new();
+    let up = LinkChange { up: Some(true), ..LinkChange::default() };
+    batch.change_link(pair.container_index, ifname, &up);
+    netns.rtnl()?.commit(batch)
+}
+
 /// The name of the host end: like the reference's random ones to look at, but the same for the same owner, so that DEL
 /// finds it with one request.
 fn host_name(owner: &Owner) -> String {
@@ -120,10 +128,8 @@ pub fn del(
     netns: Option<&NetNs>,
     last: impl FnOnce(&mut Failures),
 ) -> Result<()> {
-    // The interface first: an address must not be given to the next container while this one still uses it.
     let mut failures = Failures::default();
-    failures.note(remove(cx, at, netns));
-    failures.note(delegate::call_ipam(cx, &Verb::Del(at.clone())));
+    failures.note(interface::release(cx, at, &|| remove(cx, at, netns)));
     last(&mut failures);
     failures.into_result()
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{dbnet, dbnet_with, dual_stack, host_end, host_link, layer2};
-use crate::world::{World, with};
+use crate::world::{World, through_dhcp, with};
 
 #[test]
 fn a_container_gets_a_link_to_the_bridge_and_an_address() {
@@ -330,4 +330,17 @@ fn routes_carry_mtu_and_advmss() {
     c1.add("bridge", &dbnet_with(json!({"ipam": {"routes": routes}})));
     let shown = c1.json(["ip", "-j", "route", "show", "10.5.0.0/16"]);
     assert_eq!(shown[0]["metrics"], json!([{"mtu": 1280, "advmss": 1200}]), "{shown}");
+}
+
+#[test]
+fn an_ipam_plugin_that_talks_through_the_interface_finds_it() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let keys = json!({"cniVersion": "1.0.0", "ipam": {"type": "dhcp"}});
+    for verb in ["ADD", "DEL"] {
+        let config = with(&layer2(), keys.clone());
+        let outcome = through_dhcp(c1.call("bridge", verb, &config)).run();
+        assert_eq!(outcome.status, 0, "{}", outcome.report());
+    }
+    assert_eq!(c1.exec(["ip", "-o", "link"]).lines().count(), 1);
 }
