@@ -55,8 +55,13 @@ impl Json {
 
     /// The document indented by four spaces without a newline at the end, as results are printed.
     pub fn to_pretty(&self) -> String {
+        self.indented_by(b"    ")
+    }
+
+    /// The same with another indentation for each level.
+    pub fn indented_by(&self, indent: &[u8]) -> String {
         let mut out = Vec::new();
-        let formatter = PrettyFormatter::with_indent(b"    ");
+        let formatter = PrettyFormatter::with_indent(indent);
         self.serialize(&mut serde_json::Serializer::with_formatter(&mut out, formatter))
             .expect("writing into memory cannot fail");
         escape_as_go(String::from_utf8(out).expect("JSON is text"))

@@ -26,6 +26,39 @@ pub fn set_if_possible(path: &str, value: &str) -> Result<()> {
     }
 }
 
+/// The value without the line's end; `None` of a parameter that is there but does not tell: some are only written, some
+/// have no value yet.
+pub fn get(path: &str) -> Result<Option<String>> {
+    use ErrorKind::NotFound;
+
+    let value = resolve(Path::new(ROOT), path).and_then(File::open).and_then(|file| read(&file));
+    match value {
+        Ok(value) => Ok(Some(value.strip_suffix('\n').unwrap_or(&value).into())),
+        Err(error) if error.kind() == NotFound || error.raw_os_error().is_none() => {
+            let reason = sys::reason(&error);
+            Err(Error::internal(format!("cannot read {}: {reason}", dotted(path))))
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// Whether the kernel means the same by both. It prints the numbers of a list with tabs between them, where people
+/// write blanks, and takes hexadecimal and octal ones, too.
+pub fn is_same(one: &str, other: &str) -> bool {
+    let words = one.split_ascii_whitespace().map(number_or_text);
+    words.eq(other.split_ascii_whitespace().map(number_or_text))
+}
+
+fn number_or_text(word: &str) -> Result<i128, &str> {
+    let (sign, digits) = word.strip_prefix('-').map_or((1, word), |digits| (-1, digits));
+    let (radix, digits) = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+        Some(digits) => (16, digits),
+        None if digits.starts_with('0') => (8, digits),
+        None => (10, digits),
+    };
+    u64::from_str_radix(digits, radix).map_or(Err(word), |number| Ok(sign * i128::from(number)))
+}
+
 /// Whether there is such a parameter, or a directory of them: whether the kernel has what they are about.
 pub fn exists(path: &str) -> bool {
     Path::new(ROOT).join(path).exists()
@@ -44,11 +77,15 @@ fn set_under(root: &Path, path: &str, value: &str) -> io::Result<bool> {
     let file_path = resolve(root, path)?;
     match OpenOptions::new().read(true).write(true).open(&file_path) {
         // What cannot be read can still be written: stable_secret gives EIO until it is set.
-        Ok(file) if read(&file).is_ok_and(|now| same(&now, value)) => Ok(false),
+        Ok(file) if read(&file).is_ok_and(|now| is_same(&now, value)) => Ok(false),
         Ok(file) => write(&file, value).map(|()| true),
+        // There are some that nobody may read, such as `net/ipv4/route/flush`.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            write(&OpenOptions::new().write(true).open(&file_path)?, value).map(|()| true)
+        }
         // A read-only /proc is no obstacle where there is nothing to change.
         Err(error) => match File::open(&file_path).and_then(|file| read(&file)) {
-            Ok(now) if same(&now, value) => Ok(false),
+            Ok(now) if is_same(&now, value) => Ok(false),
             _ => Err(error),
         },
     }
@@ -83,13 +120,10 @@ fn read(mut file: &File) -> io::Result<String> {
     }
 }
 
-/// The kernel prints the numbers of a list with tabs between them, people write blanks.
-fn same(now: &str, wanted: &str) -> bool {
-    now.split_ascii_whitespace().eq(wanted.split_ascii_whitespace())
-}
-
 fn write(file: &File, value: &str) -> io::Result<()> {
     fault::kernel_request()?;
+    // Nothing is not even passed to the parameter; an empty line is an empty value.
+    let value = if value.is_empty() { "\n" } else { value };
     // At offset 0, since the kernel silently ignores numbers that are written anywhere else
     // (kernel.sysctl_writes_strict), and in one piece, since each write is taken as a whole value.
     let count = file.write_at(value.as_bytes(), 0)?;
@@ -109,9 +143,25 @@ mod tests {
     }
 
     #[test]
-    fn values_are_compared_without_regard_to_white_space() {
-        assert!(same("1\n", "1") && same("4096\t16384\t4194304\n", "4096 16384 4194304"));
-        assert!(!same("1\n", "10") && !same("\n", "1"));
+    fn values_are_compared_as_the_kernel_takes_them() {
+        for (one, other, expected) in [
+            ("1\n", "1", true),
+            ("4096\t16384\t4194304\n", "4096 16384 4194304", true),
+            ("1\n", "10", false),
+            ("\n", "1", false),
+            ("", "\n", true),
+            ("1", "01", true),
+            ("8", "010", true),
+            ("16", "0x10", true),
+            ("-1", "-01", true),
+            ("-1", "1", false),
+            ("0", "-0", true),
+            ("018", "18", false), // no number in octal
+            ("cubic", "reno", false),
+            ("99999999999999999999", "99999999999999999999", true),
+        ] {
+            assert_eq!(is_same(one, other), expected, "{one:?} {other:?}");
+        }
     }
 
     #[test]

@@ -55,6 +55,7 @@ use crate::kernel::nft::{Batch, Family, Feature, Nft};
 use crate::kernel::xtables;
 use crate::names::Attachment;
 use crate::plugin::{Context, Plugin};
+use crate::steps::chained;
 use crate::steps::netfilter::{self, Stale};
 use crate::steps::owner::Owner;
 use crate::steps::undo::{Failures, Undo};
@@ -88,7 +89,7 @@ enum Backend {
 impl Plugin for Firewall {
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let settings = self.settings()?;
-        let result = prev_result(cx)?;
+        let result = chained::prev_result(cx)?;
         let addresses = addresses(&result, at);
         let firewalld = settings.firewalld()?;
         let guard = Guard::of(settings.policy, netns, at)?;
@@ -131,7 +132,7 @@ impl Plugin for Firewall {
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
         let settings = self.settings()?;
-        let addresses = addresses(&prev_result(cx)?, at);
+        let addresses = addresses(&chained::prev_result(cx)?, at);
         let guard = Guard::of(settings.policy, netns, at)?;
         let firewalld = settings.firewalld()?;
         let uses_firewalld = firewalld.is_some();
@@ -286,19 +287,9 @@ fn remove_rules(
     Ok(())
 }
 
-fn prev_result(cx: &Context<'_>) -> Result<Success> {
-    cx.request.prev_result()?.ok_or_else(|| {
-        Error::config("required prevResult missing: firewall must be called as chained plugin")
-    })
-}
-
-/// The addresses of our interface: those that are said to be its, and those of which nothing is said.
+/// The addresses of our interface.
 fn addresses(result: &Success, at: &Attachment) -> Vec<IpAddr> {
-    let is_ours = |index: u32| match result.interfaces.get(index as usize) {
-        Some(interface) => interface.name == *at.ifname && !interface.sandbox.is_empty(),
-        None => true,
-    };
-    let own = result.ips.iter().filter(|ip| ip.interface.is_none_or(is_ours));
+    let own = chained::ips(result, at);
     let mut addresses: Vec<IpAddr> = own.map(|ip| ip.address.addr()).collect();
     addresses.sort_unstable();
     addresses.dedup();

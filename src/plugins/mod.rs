@@ -12,6 +12,7 @@ mod macvlan;
 mod portmap;
 mod static_ipam;
 mod tap;
+mod tuning;
 mod veth;
 mod vlan;
 
@@ -47,6 +48,10 @@ pub const PLUGINS: &[Entry] = &[
     ),
     entry::<loopback::Loopback>("loopback", "the container's lo interface"),
     entry::<portmap::Portmap>("portmap", "ports of the host that lead to ports of the container"),
+    entry::<tuning::Tuning>(
+        "tuning",
+        "sysctls of the container; MAC address, MTU and flags of an interface that is there",
+    ),
     ipam_entry::<host_local::HostLocal>(
         "host-local",
         "addresses out of ranges, reserved in files on this host",

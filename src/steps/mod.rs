@@ -1,5 +1,6 @@
 //! What several plugins do. A step that something else must take back later names who does.
 
+pub mod chained;
 pub mod configure;
 pub mod delegate;
 pub mod forwarding;
@@ -9,6 +10,7 @@ pub mod masquerade;
 pub mod netfilter;
 pub mod owner;
 pub mod parent;
+pub mod record;
 pub mod reference;
 pub mod spoof_check;
 pub mod undo;

@@ -24,11 +24,21 @@ struct Subject {
     config: Value,
     asks_kernel: bool,
     has_files: bool,
+    /// What is in the container already, for a plugin that comes after another: a command of its shell.
+    in_container: &'static str,
 }
 
 fn subjects() -> Vec<Subject> {
-    let subject =
-        |plugin, config, asks_kernel, has_files| Subject { plugin, config, asks_kernel, has_files };
+    let chained_subject = |plugin, config, asks_kernel, has_files, in_container| Subject {
+        plugin,
+        config,
+        asks_kernel,
+        has_files,
+        in_container,
+    };
+    let subject = |plugin, config, asks_kernel, has_files| {
+        chained_subject(plugin, config, asks_kernel, has_files, "")
+    };
     vec![
         subject("bridge", bridge(), true, true),
         subject(
@@ -58,8 +68,12 @@ fn subjects() -> Vec<Subject> {
         subject("host-local", json!({"ipam": dual_stack()}), false, true),
         subject("loopback", json!({}), true, false),
         subject("firewall", json!({"prevResult": chained()}), true, false),
+        chained_subject("tuning", tuning(), true, true, ETH0),
     ]
 }
+
+/// An interface as it comes from the plugin before.
+const ETH0: &str = "ip link del eth0 2>/dev/null; ip link add eth0 type veth peer name peer";
 
 fn dual_stack() -> Value {
     json!({
@@ -71,6 +85,11 @@ fn dual_stack() -> Value {
 /// What the plugin before has made.
 fn chained() -> Value {
     json!({"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.2/29"}, {"address": "fd00:1::2/64"}]})
+}
+
+fn tuning() -> Value {
+    json!({"prevResult": chained(), "mtu": 1400, "promisc": true, "allmulti": true, "txQLen": 77,
+        "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1", "net/core/somaxconn": "77"}})
 }
 
 fn bridge() -> Value {
@@ -131,8 +150,9 @@ pub fn for_every_fault(mut run: impl FnMut(u32) -> bool) -> u32 {
 }
 
 /// A container whose `lo` has been up, since the kernel keeps 127.0.0.1 from then on.
-fn container(world: &World) -> Container<'_> {
+fn container<'w>(world: &'w World, subject: &Subject) -> Container<'w> {
     let container = world.container("c1");
+    container.exec(["sh", "-c", subject.in_container]);
     for state in ["up", "down"] {
         container.exec(["ip", "link", "set", "lo", state]);
     }
@@ -161,7 +181,7 @@ fn remove_bridge(world: &World) {
 
 fn faults_of_add(subject: &Subject, fault: &str) -> Vec<String> {
     let world = world();
-    let container = container(&world);
+    let container = container(&world, subject);
     let config = subject.config();
     prime(subject, &container);
     let before = state(&world, &container);
@@ -199,7 +219,7 @@ fn faults_of_add(subject: &Subject, fault: &str) -> Vec<String> {
 /// DEL, GC and CHECK: whatever fails, the next DEL without a fault cleans up.
 fn faults_of(verb: &str, subject: &Subject, fault: &str) -> Vec<String> {
     let world = world();
-    let container = container(&world);
+    let container = container(&world, subject);
     let config = subject.config();
     prime(subject, &container);
     let before = state(&world, &container);
@@ -220,6 +240,10 @@ fn faults_of(verb: &str, subject: &Subject, fault: &str) -> Vec<String> {
             outcome.silence();
         }
         container.del(subject.plugin, &config);
+        if verb == "GC" {
+            // It cannot put back what is in the container: that ends with its interface.
+            container.exec(["sh", "-c", subject.in_container]);
+        }
         found.extend(fault_of_state(&before, &state(&world, &container), "after DEL"));
         problems.extend(found.into_iter().map(|problem| format!("{fault}={number}: {problem}")));
         failed

@@ -25,6 +25,7 @@ mod spec;
 mod static_ipam;
 mod tap;
 mod tidy;
+mod tuning;
 mod veth;
 mod vlan;
 mod world;

@@ -1,0 +1,283 @@
+//! `tuning`: sysctls of a container, and the MAC address, MTU and flags of an interface that another plugin has made.
+//!
+//! ```json
+//! { "type": "tuning", "sysctl": { "net.ipv4.conf.IFNAME.arp_notify": "1" }, "mac": "02:00:00:00:00:01", "mtu": 1400 }
+//! ```
+//!
+//! Besides there are `promisc`, `allmulti`, `txQLen`, and `dataDir` ("/run/cni/tuning"). The result of the plugin before is
+//! handed on, with the MAC address and MTU as they are now.
+//!
+//! **Who is heard.** `mac`, then `MAC` of CNI_ARGS, then `runtimeConfig.mac`; and over each key its counterpart in
+//! `args.cni`. `promisc` only turns it on, `mtu` 0 is none.
+//!
+//! **Sysctls** are written in their order. Each `.` of a key stands for `/`; after that the first `IFNAME` becomes the
+//! interface's name, which may have dots. Only those below `net` can be set. Where there is a file
+//! `/etc/cni/tuning/allowlist.conf`, one of its lines has to match the key as it is written; see `pattern` for what a line
+//! may say.
+//!
+//! **What was there before** is written into `DATADIR/CONTAINERID_IFNAME.json`, as by the reference, which can read it, but
+//! with the sysctls. A second ADD, also one of another `tuning` in the same chain, leaves what the first one wrote.
+//!
+//! A failing ADD takes everything back. DEL puts everything back as it was, if the namespace is still there, and removes the
+//! file in any case. GC removes the files of what is not valid. CHECK names what is different, and takes numbers as the
+//! kernel does. STATUS: a sysctl that is not allowed, or an allowlist that cannot be read.
+
+mod allowlist;
+mod backup;
+mod pattern;
+mod tuned;
+
+use serde::Deserialize;
+
+use crate::cni::args::Args;
+use crate::cni::json::Json;
+use crate::cni::success::Success;
+use crate::error::{Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::{Link, Rtnl};
+use crate::names::Attachment;
+use crate::plugin::{Context, Plugin};
+use crate::steps::chained;
+use crate::steps::owner::Owner;
+use crate::steps::undo::Undo;
+use tuned::Tuned;
+
+/// What is to be tuned is read later, so that DEL and GC do not mind it.
+#[derive(Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Tuning {
+    data_dir: String,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { data_dir: "/run/cni/tuning".into() }
+    }
+}
+
+impl Plugin for Tuning {
+    fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
+        let wanted = wanted(cx, &at.ifname)?;
+        are_allowed(cx)?;
+        let mut result = chained::prev_result(cx)?;
+        if wanted.is_empty() {
+            return Ok(result);
+        }
+        let rtnl = netns.rtnl()?;
+        let link = link(&wanted, &rtnl, at)?;
+        let before = wanted.now(netns, link.as_ref())?;
+
+        let mut undo = Undo::default();
+        self.remember(cx, at, &before, &mut undo)?;
+        undo.push("put back what was tuned", || before.put_back(netns, &rtnl, link.as_ref()));
+        wanted.apply(netns, &rtnl, link.as_ref())?;
+        undo.keep();
+        let sandbox = cx.request.sandbox();
+        let is_ours = |name: &str, of: &str| name == &*at.ifname && of == sandbox;
+        for it in result.interfaces.iter_mut().filter(|it| is_ours(&it.name, &it.sandbox)) {
+            if let Some(mac) = wanted.mac {
+                it.mac = mac.to_string();
+            }
+            // Who did not say it before did so for a reason.
+            it.mtu = wanted.mtu.filter(|_| it.mtu != 0).unwrap_or(it.mtu);
+        }
+        Ok(result)
+    }
+
+    fn del(&self, _cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
+        let record = backup::record(&self.data_dir, at);
+        let Some(content) = record.read()? else { return Ok(()) };
+        // From a file that somebody else has left torn nothing can be put back.
+        if let (Some(netns), Ok(before)) = (netns, backup::parse(&content)) {
+            let rtnl = netns.rtnl()?;
+            let link = rtnl.link(&at.ifname)?;
+            before.put_back(netns, &rtnl, link.as_ref())?;
+        }
+        record.remove()
+    }
+
+    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
+        let wanted = wanted(cx, &at.ifname)?;
+        cx.request.required_prev_result()?;
+        let rtnl = netns.rtnl()?;
+        let link = link(&wanted, &rtnl, at)?;
+        wanted.compare(&wanted.now(netns, link.as_ref())?, &at.ifname)
+    }
+
+    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
+        backup::collect(&self.data_dir, &cx.request.network, keep)
+    }
+
+    fn status(&self, cx: &Context<'_>) -> Result<()> {
+        let is_possible = wanted(cx, "IFNAME").and_then(|_| are_allowed(cx));
+        is_possible.map_err(Error::into_not_available)
+    }
+}
+
+impl Tuning {
+    /// Writes down how all was before the first ADD.
+    fn remember<'a>(
+        &self,
+        cx: &Context<'_>,
+        at: &Attachment,
+        before: &Tuned,
+        undo: &mut Undo<'a>,
+    ) -> Result<()> {
+        let owner = Owner::new(&cx.request.network, at);
+        let record = backup::record(&self.data_dir, at);
+        let old = record.read()?;
+        let earlier = old.as_ref().filter(|old| !backup::is_of_another(old, &owner));
+        let earlier = earlier.and_then(|old| backup::parse(old).ok()).unwrap_or_default();
+        record.write(backup::content(&earlier.or(before.clone()), &owner).as_bytes())?;
+        undo.push("put back what was written before", move || match &old {
+            Some(old) => record.write(old),
+            None => record.remove(),
+        });
+        Ok(())
+    }
+}
+
+/// The interface, if anything is wanted of it.
+fn link(wanted: &Tuned, rtnl: &Rtnl, at: &Attachment) -> Result<Option<Link>> {
+    if !wanted.is_about_link() {
+        return Ok(None);
+    }
+    let ifname = &at.ifname;
+    let missing = || Error::internal(format!("interface {ifname} not found in the container"));
+    rtnl.link(ifname)?.ok_or_else(missing).map(Some)
+}
+
+fn are_allowed(cx: &Context<'_>) -> Result<()> {
+    let mut sysctls = sysctls(&cx.request.json)?;
+    sysctls.extend(self::sysctls(args(cx))?);
+    allowlist::check(&sysctls)
+}
+
+fn args<'a>(cx: &'a Context<'_>) -> &'a Json {
+    cx.request.json.get("args").and_then(|args| args.get("cni")).unwrap_or(&Json::Null)
+}
+
+fn wanted(cx: &Context<'_>, ifname: &str) -> Result<Tuned> {
+    let (json, by_args) = (&cx.request.json, args(cx));
+    let mut wanted = Tuned::read(by_args)?;
+    let by_runtime = json.get("runtimeConfig").and_then(|config| config.get("mac")).cloned();
+    for mac in [by_runtime, Args::parse(&cx.request.args)?.mac.map(Json::from)] {
+        wanted = wanted.or(Tuned::read(&Json::object([("mac", mac)]))?);
+    }
+    wanted = wanted.or(Tuned::read(json)?);
+    wanted.promisc = wanted.promisc.filter(|is_on| *is_on);
+    wanted.sysctls = merged(&sysctls(json)?, &sysctls(by_args)?, ifname)?;
+    Ok(wanted)
+}
+
+/// The values of the configuration in their order, where `args.cni` has none; then what else that has.
+fn merged(
+    keys: &[(&str, &str)],
+    of_args: &[(&str, &str)],
+    ifname: &str,
+) -> Result<Vec<(String, String)>> {
+    let mut merged: Vec<(String, String)> = Vec::new();
+    for list in [keys, of_args] {
+        let earlier = merged.len();
+        for (key, value) in list {
+            let path = path(key, ifname)?;
+            match merged.iter().position(|(it, _)| *it == path) {
+                // The same one, spelled otherwise.
+                Some(at) if at >= earlier => return Err(duplicate(key)),
+                Some(at) => merged[at].1 = (*value).into(),
+                None => merged.push((path, (*value).into())),
+            }
+        }
+    }
+    Ok(merged)
+}
+
+/// The keys and values of `sysctl` as they are written.
+fn sysctls(json: &Json) -> Result<Vec<(&str, &str)>> {
+    let entries = match json.get("sysctl") {
+        None => return Ok(Vec::new()),
+        Some(Json::Object(entries)) => entries,
+        Some(_) => return Err(Error::config("sysctl: it is not an object")),
+    };
+    let mut list = Vec::new();
+    for (key, value) in entries {
+        let Json::String(value) = value else {
+            return Err(Error::config(format!("sysctl.{key}: it is not a string")));
+        };
+        if list.iter().any(|(it, _)| it == key) {
+            return Err(duplicate(key));
+        }
+        list.push((key.as_str(), value.as_str()));
+    }
+    Ok(list)
+}
+
+fn duplicate(key: &str) -> Error {
+    Error::config("duplicated sysctl keys are not allowed").with_details(format!("sysctl.{key}"))
+}
+
+/// The path below /proc/sys that a key means.
+fn path(key: &str, ifname: &str) -> Result<String> {
+    let with_slashes = key.replace('.', "/").replacen("IFNAME", ifname, 1);
+    let parts: Vec<&str> = with_slashes.split('/').filter(|part| !part.is_empty()).collect();
+    let is_below_net = matches!(parts[..], ["net", _, ..]);
+    // With these nobody means what would come out.
+    if !is_below_net || key.contains("..") || key.contains("./") || key.contains("/.") {
+        return Err(Error::config(format!("invalid net sysctl key: {key}")).with_details("sysctl"));
+    }
+    Ok(parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_become_paths_as_in_the_reference() {
+        for (key, expected) in [
+            ("net.core.somaxconn", "net/core/somaxconn"),
+            ("net/core/somaxconn", "net/core/somaxconn"),
+            ("net.ipv4/conf.lo/forwarding", "net/ipv4/conf/lo/forwarding"),
+            ("net.ipv4.conf.IFNAME.arp_notify", "net/ipv4/conf/eth0.100/arp_notify"),
+            ("net/ipv4/conf/IFNAME/arp_notify", "net/ipv4/conf/eth0.100/arp_notify"),
+            ("net.ipv4.conf.IFNAME.IFNAME", "net/ipv4/conf/eth0.100/IFNAME"),
+            ("/net/core/somaxconn", "net/core/somaxconn"),
+        ] {
+            assert_eq!(path(key, "eth0.100").as_deref(), Ok(expected), "{key}");
+        }
+    }
+
+    #[test]
+    fn keys_outside_of_net_are_refused() {
+        for key in [
+            "",
+            "net",
+            "net.",
+            "kernel.hostname",
+            "/kernel/hostname",
+            "fs.net.x",
+            "net.../kernel/x",
+            "net/../kernel/hostname",
+            "network.core",
+            "IFNAME",
+            "net/./core/x",
+            "../net/x",
+        ] {
+            let error = path(key, "eth0").unwrap_err();
+            assert_eq!(error.code, crate::error::Code::INVALID_CONFIG, "{key}");
+            assert!(error.msg.contains("invalid net sysctl key"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_runtimes_say_of_sysctls_goes_over_the_configuration() {
+        let list = |text: &'static [(&str, &str)]| text.to_vec();
+        let keys = list(&[("net.a", "1"), ("net.b", "2")]);
+        let args = list(&[("net/b", "3"), ("net.c", "4")]);
+        let merged = merged(&keys, &args, "eth0").unwrap();
+        let merged: Vec<(&str, &str)> =
+            merged.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        assert_eq!(merged, [("net/a", "1"), ("net/b", "3"), ("net/c", "4")]);
+        assert!(super::merged(&list(&[("net.a", "1"), ("net/a", "2")]), &[], "eth0").is_err());
+    }
+}

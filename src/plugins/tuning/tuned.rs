@@ -1,0 +1,180 @@
+//! What can be tuned: as it is wanted, as it is, and as it was before, in one type.
+
+use crate::cni::json::Json;
+use crate::error::{Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
+use crate::kernel::sysctl;
+use crate::names::Mac;
+use crate::steps::undo::Failures;
+
+/// `None` is left alone.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tuned {
+    pub mac: Option<Mac>,
+    pub promisc: Option<bool>,
+    pub mtu: Option<u32>,
+    pub allmulti: Option<bool>,
+    pub tx_queue_len: Option<u32>,
+    /// Paths below /proc/sys and values, in the order in which they are written.
+    pub sysctls: Vec<(String, String)>,
+}
+
+impl Tuned {
+    /// All but the sysctls, of which a configuration and a file have different keys.
+    pub fn read(json: &Json) -> Result<Self> {
+        let mac = match json.get("mac") {
+            None => None,
+            Some(Json::String(mac)) if mac.is_empty() => None,
+            Some(Json::String(mac)) => {
+                Some(mac.parse().map_err(|error: Error| error.context("mac"))?)
+            }
+            Some(_) => return Err(Error::config("mac: it is not a string")),
+        };
+        Ok(Self {
+            mac,
+            promisc: flag(json, "promisc")?,
+            mtu: number(json, "mtu")?.filter(|mtu| *mtu != 0),
+            allmulti: flag(json, "allmulti")?,
+            tx_queue_len: number(json, "txQLen")?,
+            sysctls: Vec::new(),
+        })
+    }
+
+    /// Each of these where this one has nothing.
+    pub fn or(mut self, other: Self) -> Self {
+        let is_new = |(path, _): &(String, String)| !self.sysctls.iter().any(|(it, _)| it == path);
+        let new: Vec<_> = other.sysctls.into_iter().filter(is_new).collect();
+        self.sysctls.extend(new);
+        Self {
+            mac: self.mac.or(other.mac),
+            promisc: self.promisc.or(other.promisc),
+            mtu: self.mtu.or(other.mtu),
+            allmulti: self.allmulti.or(other.allmulti),
+            tx_queue_len: self.tx_queue_len.or(other.tx_queue_len),
+            sysctls: self.sysctls,
+        }
+    }
+
+    pub fn is_about_link(&self) -> bool {
+        self.mac.is_some()
+            || self.mtu.or(self.tx_queue_len).is_some()
+            || self.promisc.or(self.allmulti).is_some()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.sysctls.is_empty() && !self.is_about_link()
+    }
+
+    /// As all this is now. What cannot be read is left out.
+    pub fn now(&self, netns: &NetNs, link: Option<&Link>) -> Result<Self> {
+        let mut now = netns.run(|| self.sysctls_now())?;
+        if let Some(link) = link {
+            now.mac = self.mac.and(link.mac);
+            now.promisc = self.promisc.and(Some(link.promiscuous));
+            now.mtu = self.mtu.and(Some(link.mtu));
+            now.allmulti = self.allmulti.and(Some(link.all_multicast));
+            now.tx_queue_len = self.tx_queue_len.and(Some(link.tx_queue_len));
+        }
+        Ok(now)
+    }
+
+    /// Runs inside of the namespace.
+    fn sysctls_now(&self) -> Result<Self> {
+        let mut now = Self::default();
+        for (path, _) in &self.sysctls {
+            if let Some(value) = sysctl::get(path)? {
+                now.sysctls.push((path.clone(), value));
+            }
+        }
+        Ok(now)
+    }
+
+    /// The sysctls first: `arp_notify` announces the new MAC address.
+    pub fn apply(&self, netns: &NetNs, rtnl: &Rtnl, link: Option<&Link>) -> Result<()> {
+        netns.run(|| {
+            self.sysctls.iter().try_for_each(|(path, value)| sysctl::set(path, value).map(drop))
+        })?;
+        link.map_or(Ok(()), |link| self.apply_to(rtnl, link))
+    }
+
+    /// The other way round, and as much of it as goes: what has vanished since, or has been made read-only, is none of
+    /// ours any more.
+    pub fn put_back(&self, netns: &NetNs, rtnl: &Rtnl, link: Option<&Link>) -> Result<()> {
+        let mut failures = Failures::default();
+        if let Some(link) = link.filter(|_| self.is_about_link()) {
+            failures.note(self.apply_to(rtnl, link));
+        }
+        netns.run(|| {
+            for (path, value) in self.sysctls.iter().rev() {
+                failures.note(sysctl::set_if_possible(path, value));
+            }
+            Ok(())
+        })?;
+        failures.into_result()
+    }
+
+    fn apply_to(&self, rtnl: &Rtnl, link: &Link) -> Result<()> {
+        let mut batch = Batch::new();
+        let change = LinkChange {
+            mac: self.mac,
+            promiscuous: self.promisc,
+            mtu: self.mtu,
+            all_multicast: self.allmulti,
+            tx_queue_len: self.tx_queue_len,
+            ..LinkChange::default()
+        };
+        batch.change_link(link.index, &link.name, &change);
+        rtnl.commit(batch)
+    }
+
+    /// Fails with the first thing that `now` has otherwise.
+    pub fn compare(&self, now: &Self, ifname: &str) -> Result<()> {
+        let mac = |mac: Option<Mac>| mac.map(|mac| mac.to_string());
+        let switch =
+            |is_on: Option<bool>| is_on.map(|is_on| if is_on { "on" } else { "off" }.into());
+        let number = |number: Option<u32>| number.map(|number| number.to_string());
+        for (what, wanted, now) in [
+            ("MAC address", mac(self.mac), mac(now.mac)),
+            ("promisc", switch(self.promisc), switch(now.promisc)),
+            ("MTU", number(self.mtu), number(now.mtu)),
+            ("allmulti", switch(self.allmulti), switch(now.allmulti)),
+            ("txQLen", number(self.tx_queue_len), number(now.tx_queue_len)),
+        ] {
+            if let Some(wanted) = wanted
+                && now.as_ref() != Some(&wanted)
+            {
+                let now = now.unwrap_or_else(|| "none".into());
+                return Err(Error::internal(format!(
+                    "interface {ifname} has {what} {now}, not {wanted}"
+                )));
+            }
+        }
+        for (path, wanted) in &self.sysctls {
+            // One that cannot be read cannot be wrong.
+            let now = now.sysctls.iter().find(|(it, _)| it == path);
+            if let Some((_, now)) = now.filter(|(_, now)| !sysctl::is_same(now, wanted)) {
+                return Err(Error::internal(format!("sysctl {path} is {now}, not {wanted}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn flag(json: &Json, key: &str) -> Result<Option<bool>> {
+    match json.get(key) {
+        None => Ok(None),
+        Some(Json::Bool(flag)) => Ok(Some(*flag)),
+        Some(_) => Err(Error::config(format!("{key}: it is not true or false"))),
+    }
+}
+
+fn number(json: &Json, key: &str) -> Result<Option<u32>> {
+    let Some(value) = json.get(key) else { return Ok(None) };
+    let number = match value {
+        Json::Number(number) => number.as_u64().and_then(|number| u32::try_from(number).ok()),
+        _ => None,
+    };
+    let invalid = || Error::config(format!("{key}: it is not a number from 0 to {}", u32::MAX));
+    number.ok_or_else(invalid).map(Some)
+}

@@ -1,0 +1,25 @@
+//! What plugins need to know that come after another one in a chain, and hand its result on.
+
+use crate::cni::success::{Ip, Success};
+use crate::error::{Error, Result};
+use crate::names::Attachment;
+use crate::plugin::Context;
+
+/// The result of the plugin before this one.
+pub fn prev_result(cx: &Context<'_>) -> Result<Success> {
+    cx.request.prev_result()?.ok_or_else(|| {
+        let kind = &cx.request.conf.kind;
+        Error::config(format!(
+            "required prevResult missing: {kind} must be called as chained plugin"
+        ))
+    })
+}
+
+/// The addresses of our interface: those that are said to be its, and those of which nothing is said.
+pub fn ips<'a>(result: &'a Success, at: &Attachment) -> impl Iterator<Item = &'a Ip> {
+    let is_ours = |index: u32| match result.interfaces.get(index as usize) {
+        Some(interface) => interface.name == *at.ifname && !interface.sandbox.is_empty(),
+        None => true,
+    };
+    result.ips.iter().filter(move |ip| ip.interface.is_none_or(is_ours))
+}

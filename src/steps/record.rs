@@ -1,0 +1,94 @@
+//! A file per attachment, by which a plugin remembers something from ADD to DEL. The reference has such files, too, and
+//! not even torn ones are to be seen: what is written is written aside and renamed.
+//!
+//! Who removes them: the plugin that wrote them, in a failing ADD, DEL and GC. The directories stay.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::fault;
+
+pub struct Record {
+    path: PathBuf,
+}
+
+impl Record {
+    pub fn new(dir: &str, name: &str) -> Self {
+        Self { path: Path::new(dir).join(name) }
+    }
+
+    /// `None` when there is none.
+    pub fn read(&self) -> Result<Option<Vec<u8>>> {
+        let content = fault::file_operation().and_then(|()| fs::read(&self.path));
+        self.none_if_missing("read", content)
+    }
+
+    pub fn write(&self, content: &[u8]) -> Result<()> {
+        let aside = self.aside();
+        write_aside(&aside, content).and_then(|()| rename(&aside, &self.path)).map_err(|error| {
+            // Whatever there is of it; the next ADD would write over it, too.
+            let _ = fs::remove_file(&aside);
+            self.cannot("write", &error)
+        })
+    }
+
+    /// It is fine when there is none.
+    pub fn remove(&self) -> Result<()> {
+        let removed = fault::file_operation().and_then(|()| fs::remove_file(&self.path));
+        self.none_if_missing("remove", removed).map(drop)
+    }
+
+    fn aside(&self) -> PathBuf {
+        let mut aside = self.path.clone().into_os_string();
+        aside.push("~");
+        aside.into()
+    }
+
+    fn none_if_missing<T>(&self, verb: &str, result: io::Result<T>) -> Result<Option<T>> {
+        match result {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(self.cannot(verb, &error)),
+        }
+    }
+
+    fn cannot(&self, verb: &str, error: &io::Error) -> Error {
+        Error::internal(format!("cannot {verb} {}", self.path.display()))
+            .with_details(error.to_string())
+    }
+}
+
+/// All that there are in a directory, and what a crash left of some.
+pub fn all(dir: &str) -> Result<Vec<Record>> {
+    let path = |entry: io::Result<fs::DirEntry>| entry.map(|entry| Record { path: entry.path() });
+    match fault::file_operation().and_then(|()| fs::read_dir(dir)?.map(path).collect()) {
+        Err(error) if is_missing(&error) => Ok(Vec::new()),
+        found => found.map_err(|error| {
+            Error::internal(format!("cannot list {dir}")).with_details(error.to_string())
+        }),
+    }
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+fn write_aside(path: &Path, content: &[u8]) -> io::Result<()> {
+    if let Some(dir) = path.parent() {
+        fault::file_operation()?;
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    }
+    fault::file_operation()?;
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    fault::file_operation()?;
+    file.write_all(content)
+}
+
+fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fault::file_operation()?;
+    fs::rename(from, to)
+}

@@ -1,0 +1,73 @@
+//! CHECK: one thing changed is one thing named, whoever changed it; what only looks different is the same.
+
+use serde_json::json;
+
+use super::{all, container, tuning};
+use crate::world::World;
+
+#[test]
+fn what_differs_is_named() {
+    let world = World::new();
+    let (c1, result) = container(&world);
+    let config = tuning(all(), &result);
+    for (command, text) in [
+        (
+            "ip link set eth0 address 02:00:00:00:00:fe",
+            "has MAC address 02:00:00:00:00:fe, not 02:00:00:00:00:ff",
+        ),
+        ("ip link set eth0 mtu 1401", "has MTU 1401, not 1400"),
+        ("ip link set eth0 promisc off", "has promisc off, not on"),
+        ("ip link set eth0 allmulticast off", "has allmulti off, not on"),
+        ("ip link set eth0 txqueuelen 78", "has txQLen 78, not 77"),
+        (
+            "echo 0 >/proc/sys/net/ipv4/conf/eth0/arp_notify",
+            "net/ipv4/conf/eth0/arp_notify is 0, not 1",
+        ),
+        ("echo 78 >/proc/sys/net/core/somaxconn", "net/core/somaxconn is 78, not 77"),
+        ("echo 2000 3001 >/proc/sys/net/ipv4/ip_local_port_range", "ip_local_port_range is"),
+        ("ip link set eth0 name eth1", "interface eth0 not found"),
+    ] {
+        let added = c1.add("tuning", &config);
+        c1.check("tuning", &config, &added);
+        c1.exec(["sh", "-c", command]);
+        c1.checking("tuning", &config, &added).run().fails(999, &[text]);
+    }
+}
+
+#[test]
+fn allmulti_that_is_wanted_off_has_to_be_off() {
+    let world = World::new();
+    let (c1, result) = container(&world);
+    let config = tuning(json!({"allmulti": false}), &result);
+    let added = c1.add("tuning", &config);
+    c1.check("tuning", &config, &added);
+    c1.exec(["ip", "link", "set", "eth0", "allmulticast", "on"]);
+    c1.checking("tuning", &config, &added).run().fails(999, &["has allmulti on, not off"]);
+}
+
+#[test]
+fn what_the_kernel_writes_otherwise_is_the_same() {
+    for (key, value) in [
+        ("net.core.somaxconn", "0077"),
+        ("net.core.somaxconn", " 0x4D\n"),
+        ("net.ipv4.tcp_rmem", "4096  131072\t6291456"),
+        ("net.ipv4.ip_local_reserved_ports", ""),
+        ("net.ipv4.ip_local_reserved_ports", "8080,9000-9010"),
+    ] {
+        let world = World::new();
+        let (c1, result) = container(&world);
+        let config = tuning(json!({"sysctl": {key: value}}), &result);
+        let added = c1.add("tuning", &config);
+        c1.check("tuning", &config, &added);
+    }
+}
+
+#[test]
+fn what_was_not_set_may_be_anything() {
+    let world = World::new();
+    let (c1, result) = container(&world);
+    let config = tuning(json!({"mtu": 1400}), &result);
+    let added = c1.add("tuning", &config);
+    c1.exec(["sh", "-c", "ip link set eth0 address 02:00:00:00:00:33 promisc on txqueuelen 3"]);
+    c1.check("tuning", &config, &added);
+}

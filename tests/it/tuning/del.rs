@@ -1,0 +1,165 @@
+//! DEL puts everything back as it was before the first ADD, and leaves no file; GC removes files of what is not valid.
+
+use serde_json::{Value, json};
+
+use super::{AFTERWARDS, FILE, all, container, files, tuned, tuning};
+use crate::world::{World, with};
+
+#[test]
+fn everything_is_put_back() {
+    let world = World::new();
+    let (c1, result) = container(&world);
+    let (before, state) = (tuned(&c1), world.state_with(&[&c1]));
+    let config = tuning(all(), &result);
+    // A second ADD must not take what the first one set for what was there before.
+    for adds in [1, 2] {
+        for _ in 0..adds {
+            c1.add("tuning", &config);
+            assert_eq!(tuned(&c1), AFTERWARDS);
+        }
+        for _ in 0..2 {
+            c1.del("tuning", &config);
+            assert_eq!(tuned(&c1), before, "after {adds} ADDs");
+        }
+        let lines = |state: &crate::world::State| {
+            state
+                .lines()
+                .iter()
+                .filter(|line| !line.starts_with("dir "))
+                .cloned()
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(lines(&world.state_with(&[&c1])), lines(&state));
+    }
+    assert!(world.state().has("dir /run/cni/tuning mode=700"));
+}
+
+#[test]
+fn two_of_them_in_one_chain_share_a_file() {
+    let world = World::new();
+    let (c1, result) = container(&world);
+    let before = tuned(&c1);
+    let first = tuning(json!({"mtu": 1300, "sysctl": {"net.core.somaxconn": "5"}}), &result);
+    let second = tuning(all(), &c1.add("tuning", &first));
+    c1.add("tuning", &second);
+    c1.del("tuning", &second);
+    c1.del("tuning", &first);
+    assert_eq!(tuned(&c1), before);
+}
+
+#[test]
+fn del_in_all_its_ways() {
+    type Way = (&'static str, fn(&Value) -> Value);
+    let ways: [Way; 4] = [
+        ("as it was added", Value::clone),
+        ("without a result", |config| with(config, json!({"prevResult": null}))),
+        ("changed", |config| {
+            with(config, json!({"mtu": 1300, "sysctl": null, "mac": "nonsense", "txQLen": null}))
+        }),
+        ("with sysctls that cannot be", |config| {
+            with(config, json!({"sysctl": {"kernel.x": "1"}}))
+        }),
+    ];
+    for (how, change) in ways {
+        let world = World::new();
+        let (c1, result) = container(&world);
+        let before = tuned(&c1);
+        let config = tuning(all(), &result);
+        c1.add("tuning", &config);
+        c1.del("tuning", &change(&config));
+        assert_eq!(tuned(&c1), before, "{how}");
+        assert!(files(&world).is_empty(), "{how}");
+    }
+}
+
+#[test]
+fn no_file_outlives_its_namespace() {
+    for how in ["destroyed", "unmounted", "not given", "no link"] {
+        let world = World::new();
+        let (c1, result) = container(&world);
+        let config = tuning(all(), &result);
+        c1.add("tuning", &config);
+        assert_eq!(files(&world).len(), 1);
+        let mut call = c1.call("tuning", "DEL", &config);
+        match how {
+            "destroyed" => c1.destroy(),
+            "unmounted" => c1.unmount(),
+            "not given" => call = call.without("CNI_NETNS"),
+            _ => drop(c1.exec(["ip", "link", "del", "eth0"])),
+        }
+        call.run().silence();
+        assert!(files(&world).is_empty(), "{how}");
+    }
+}
+
+#[test]
+fn without_its_link_the_rest_is_put_back() {
+    let world = World::new();
+    let (c1, result) = container(&world);
+    let config = tuning(all(), &result);
+    c1.add("tuning", &config);
+    c1.exec(["ip", "link", "del", "eth0"]);
+    c1.del("tuning", &config);
+    assert_eq!(c1.sysctl("net/core/somaxconn"), "4096");
+}
+
+#[test]
+fn a_torn_file_is_removed() {
+    let world = World::new();
+    let (c1, result) = container(&world);
+    let config = tuning(all(), &result);
+    for content in ["", "{", "[]", "{\"mtu\": \"x\"}"] {
+        world.write(FILE, content);
+        let before = tuned(&c1);
+        c1.del("tuning", &config);
+        assert!(files(&world).is_empty(), "{content}");
+        world.write(FILE, content);
+        c1.add("tuning", &config);
+        assert_eq!(tuned(&c1), AFTERWARDS);
+        c1.del("tuning", &config);
+        assert_eq!(tuned(&c1), before, "{content}");
+    }
+}
+
+#[test]
+fn another_directory_is_used() {
+    let world = World::new();
+    let (c1, result) = container(&world);
+    let before = tuned(&c1);
+    let config = tuning(with(&all(), json!({"dataDir": "/run/elsewhere/deep"})), &result);
+    c1.add("tuning", &config);
+    assert!(world.read("/run/elsewhere/deep/c1_eth0.json").contains("1500"));
+    c1.del("tuning", &config);
+    assert_eq!(tuned(&c1), before);
+    assert!(std::fs::read_dir(world.path("/run/elsewhere/deep")).unwrap().next().is_none());
+}
+
+#[test]
+fn gc_removes_files_of_this_network_that_are_not_valid() {
+    let world = World::new();
+    let (c1, result) = container(&world);
+    let config =
+        |network: &str| with(&tuning(json!({"mtu": 1400}), &result), json!({"name": network}));
+    let add = |network: &str, id: &str| {
+        c1.call("tuning", "ADD", &config(network)).env("CNI_CONTAINERID", id).run().success();
+    };
+    add("net", "valid");
+    add("net", "stale");
+    add("net2", "other");
+    world.write("/run/cni/tuning/reference_eth0.json", "{\n \"mtu\": 1500\n}");
+    world.write("/run/cni/tuning/torn_eth0.json", "{");
+    let valid = json!({"cni.dev/valid-attachments": [{"containerID": "valid", "ifname": "eth0"}]});
+    world.call("tuning", "GC", &with(&config("net"), valid)).run().silence();
+    let mut left: Vec<String> = std::fs::read_dir(world.path("/run/cni/tuning"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(
+        left,
+        ["other_eth0.json", "reference_eth0.json", "torn_eth0.json", "valid_eth0.json"]
+    );
+    let gc =
+        with(&config("net9"), json!({"cni.dev/valid-attachments": [], "dataDir": "/run/nowhere"}));
+    world.call("tuning", "GC", &gc).run().silence();
+}
