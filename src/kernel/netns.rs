@@ -118,8 +118,21 @@ impl NetNs {
     /// Any process in the namespace can hold the lock, for as long as it likes. So it only ever guards what is better
     /// not done at the same time: `None` after the limit, and the caller goes on without.
     pub fn lock_shared(&self, limit: Duration) -> Result<Option<Lock>> {
+        self.lock(limit, File::try_lock_shared)
+    }
+
+    /// The same against everybody, the reference's `sbr` among them.
+    pub fn lock_exclusive(&self, limit: Duration) -> Result<Option<Lock>> {
+        self.lock(limit, File::try_lock)
+    }
+
+    fn lock(
+        &self,
+        limit: Duration,
+        try_lock: fn(&File) -> Result<(), TryLockError>,
+    ) -> Result<Option<Lock>> {
         let file = self.reopen().map_err(|error| self.cannot_lock(&error))?;
-        let is_locked = self.try_until(limit, || file.try_lock_shared())?;
+        let is_locked = self.try_until(limit, || try_lock(&file))?;
         Ok(is_locked.then(|| Lock { file, netns: self.clone() }))
     }
 
@@ -316,6 +329,10 @@ mod tests {
         drop(two);
         assert!(one.try_make_exclusive().unwrap());
         assert!(lock().is_none());
+        drop(one);
+        let one = netns.lock_exclusive(Duration::ZERO).unwrap();
+        assert!(one.is_some() && lock().is_none());
+        assert!(netns.lock_exclusive(Duration::ZERO).unwrap().is_none());
     }
 
     #[test]

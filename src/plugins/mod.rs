@@ -10,6 +10,7 @@ mod ipvlan;
 mod loopback;
 mod macvlan;
 mod portmap;
+mod sbr;
 mod static_ipam;
 mod tap;
 mod tuning;
@@ -48,6 +49,10 @@ pub const PLUGINS: &[Entry] = &[
     ),
     entry::<loopback::Loopback>("loopback", "the container's lo interface"),
     entry::<portmap::Portmap>("portmap", "ports of the host that lead to ports of the container"),
+    entry::<sbr::Sbr>(
+        "sbr",
+        "packets from an interface's addresses leave by that interface, whatever the others have",
+    ),
     entry::<tuning::Tuning>(
         "tuning",
         "sysctls of the container; MAC address, MTU and flags of an interface that is there",

@@ -13,6 +13,7 @@ pub mod parent;
 pub mod record;
 pub mod reference;
 pub mod spoof_check;
+pub mod tables;
 pub mod undo;
 pub mod verify;
 pub mod veth;

@@ -68,12 +68,17 @@ fn subjects() -> Vec<Subject> {
         subject("host-local", json!({"ipam": dual_stack()}), false, true),
         subject("loopback", json!({}), true, false),
         subject("firewall", json!({"prevResult": chained()}), true, false),
+        chained_subject("sbr", routed(), true, false, ETH0_ROUTED),
         chained_subject("tuning", tuning(), true, true, ETH0),
     ]
 }
 
 /// An interface as it comes from the plugin before.
 const ETH0: &str = "ip link del eth0 2>/dev/null; ip link add eth0 type veth peer name peer";
+
+const ETH0_ROUTED: &str = "ip link del eth0 2>/dev/null; ip link add eth0 type veth peer name peer
+    ip address add 10.1.0.2/29 dev eth0; ip address add fd00:1::2/64 dev eth0 nodad
+    ip link set peer up; ip link set eth0 up; ip route add 10.9.0.0/16 via 10.1.0.1; ip route add fd09::/48 via fd00:1::1";
 
 fn dual_stack() -> Value {
     json!({
@@ -85,6 +90,13 @@ fn dual_stack() -> Value {
 /// What the plugin before has made.
 fn chained() -> Value {
     json!({"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.2/29"}, {"address": "fd00:1::2/64"}]})
+}
+
+/// For addresses that the interface has.
+fn routed() -> Value {
+    let ips =
+        json!([{"address": "10.1.0.2/29", "gateway": "10.1.0.1"}, {"address": "fd00:1::2/64"}]);
+    json!({"addSourceHints": true, "prevResult": with(&chained(), json!({"ips": ips}))})
 }
 
 fn tuning() -> Value {
@@ -171,6 +183,15 @@ fn world() -> World {
 fn prime(subject: &Subject, container: &Container<'_>) {
     container.add(subject.plugin, &subject.config());
     container.del(subject.plugin, &subject.config());
+    end_interface("ADD", subject, container);
+}
+
+/// Some things end with the interface only, and it begins anew: what GC cannot put back, since it has no namespace, and
+/// the routes that `sbr` took from the main table.
+fn end_interface(verb: &str, subject: &Subject, container: &Container<'_>) {
+    if verb == "GC" || subject.plugin == "sbr" {
+        container.exec(["sh", "-c", subject.in_container]);
+    }
 }
 
 fn remove_bridge(world: &World) {
@@ -206,6 +227,7 @@ fn faults_of_add(subject: &Subject, fault: &str) -> Vec<String> {
             outcome.success();
         }
         container.del(subject.plugin, &config);
+        end_interface("ADD", subject, &container);
         found.extend(fault_of_state(&before, &state(&world, &container), "after DEL"));
         problems.extend(found.into_iter().map(|problem| format!("{fault}={number}: {problem}")));
         failed
@@ -240,10 +262,7 @@ fn faults_of(verb: &str, subject: &Subject, fault: &str) -> Vec<String> {
             outcome.silence();
         }
         container.del(subject.plugin, &config);
-        if verb == "GC" {
-            // It cannot put back what is in the container: that ends with its interface.
-            container.exec(["sh", "-c", subject.in_container]);
-        }
+        end_interface(verb, subject, &container);
         found.extend(fault_of_state(&before, &state(&world, &container), "after DEL"));
         problems.extend(found.into_iter().map(|problem| format!("{fault}={number}: {problem}")));
         failed

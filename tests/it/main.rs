@@ -20,6 +20,7 @@ mod netfilter;
 mod parity;
 mod portmap;
 mod protocol;
+mod sbr;
 mod scale;
 mod spec;
 mod static_ipam;

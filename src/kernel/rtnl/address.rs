@@ -22,6 +22,8 @@ pub struct Address {
     pub dad_failed: bool,
     /// Of this link only: an IPv6 link-local address, or an IPv4 one that was given scope link.
     pub scope_link: bool,
+    /// The kernel was told to add no route to its subnet.
+    pub no_prefix_route: bool,
 }
 
 /// An address to be given to a link, with scope global.
@@ -170,6 +172,7 @@ impl Address {
             tentative: flags & libc::IFA_F_TENTATIVE != 0 && !is_optimistic,
             dad_failed: flags & libc::IFA_F_DADFAILED != 0,
             scope_link: scope == libc::RT_SCOPE_LINK,
+            no_prefix_route: flags & libc::IFA_F_NOPREFIXROUTE != 0,
         };
         Some((index, address))
     }
@@ -237,7 +240,7 @@ mod tests {
             reply.raw(&header);
             list.iter().for_each(|(kind, value)| reply.bytes(*kind, value));
             Address::parse(reply.as_slice()).map(|(index, address)| {
-                let Address { net, tentative, dad_failed, scope_link } = address;
+                let Address { net, tentative, dad_failed, scope_link, .. } = address;
                 (index, net.to_string(), [tentative, dad_failed, scope_link])
             })
         };

@@ -68,6 +68,16 @@ pub(super) const RTEXT_FILTER_SKIP_STATS: u32 = 0x8;
 
 /// The table that is meant when none is named (linux/rtnetlink.h).
 pub(super) const RT_TABLE_MAIN: u32 = 254;
+/// A flag of a route: its gateway need not be in a subnet (linux/rtnetlink.h).
+pub(super) const RTNH_F_ONLINK: u32 = 0x4;
+/// Attributes of a rule, and the action of those that lead to a table (linux/fib_rules.h).
+pub(super) const FRA_SRC: u16 = 2;
+pub(super) const FRA_PRIORITY: u16 = 6;
+pub(super) const FRA_SUPPRESS_IFGROUP: u16 = 13;
+pub(super) const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
+pub(super) const FRA_TABLE: u16 = 15;
+pub(super) const FRA_PROTOCOL: u16 = 21;
+pub(super) const FR_ACT_TO_TBL: u8 = 1;
 /// In RTA_METRICS, and an attribute that musl's part of `libc` lacks (linux/rtnetlink.h).
 pub(super) const RTAX_MTU: u16 = 2;
 pub(super) const RTAX_ADVMSS: u16 = 8;

@@ -1,5 +1,5 @@
-//! rtnetlink: links, addresses, routes and traffic control as plain values. No netlink is visible from outside, but for
-//! `LinkKind`.
+//! rtnetlink: links, addresses, routes, rules and traffic control as plain values. No netlink is visible from outside, but
+//! for `LinkKind`.
 
 mod address;
 mod bridge_vlan;
@@ -7,6 +7,7 @@ mod consts;
 mod link;
 mod link_change;
 mod route;
+mod rule;
 mod traffic;
 
 use std::time::{Duration, Instant};
@@ -15,11 +16,12 @@ use crate::error::Result;
 use crate::kernel::netlink::{self, Events, Protocol, Requests, Socket};
 use crate::kernel::netns::NetNs;
 
-pub use address::NewAddress;
+pub use address::{Address, NewAddress};
 pub use bridge_vlan::{PortVlans, VlanRange};
 pub use link::{Link, Port};
 pub use link_change::{LinkChange, LinkKind, NewLink, Veth};
 pub use route::{Family, Route};
+pub use rule::Rule;
 pub use traffic::{Bucket, Part, Side, Traffic};
 
 /// A conversation about one network namespace.

@@ -1,4 +1,4 @@
-//! Unicast routes: reading and adding them.
+//! Unicast routes: reading, adding and deleting them.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use nix::libc;
 
 use super::address::ip_of;
 use super::consts::{
-    AF_INET, AF_INET6, NLM_F_CREATE, RT_TABLE_MAIN, RTA_VIA, RTAX_ADVMSS, RTAX_MTU,
+    AF_INET, AF_INET6, NLM_F_CREATE, RT_TABLE_MAIN, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTNH_F_ONLINK,
 };
 use super::{Batch, Rtnl};
 use crate::error::Result;
@@ -26,6 +26,10 @@ pub struct Route {
     pub table: Option<u32>,
     /// RT_SCOPE_*: 0 universe, 253 link, 254 host. Of meaning in IPv4 only.
     pub scope: Option<u8>,
+    /// RTPROT_*: who made it; `None` is a person (3), 2 the kernel.
+    pub protocol: Option<u8>,
+    /// The gateway need not be in a subnet of the link.
+    pub onlink: bool,
     pub mtu: Option<u32>,
     pub advmss: Option<u32>,
     /// Only read: the ways of a multipath route, which has no `via` and no `dev` of its own.
@@ -92,6 +96,13 @@ impl Batch {
         self.requests.push(libc::RTM_NEWROUTE, NLM_F_CREATE, doing, |attrs| route.encode(attrs));
         self.requests.tolerate(libc::EEXIST);
     }
+
+    /// It is fine when it is not there. Nothing but this very route is deleted, if it is one that was read.
+    pub fn del_route(&mut self, route: &Route) {
+        let doing = format!("cannot delete route to {}", route.dst);
+        self.requests.push(libc::RTM_DELROUTE, 0, doing, |attrs| route.encode(attrs));
+        self.requests.tolerate(libc::ESRCH);
+    }
 }
 
 impl Route {
@@ -105,6 +116,8 @@ impl Route {
             metric: None,
             table: None,
             scope: None,
+            protocol: None,
+            onlink: false,
             mtu: None,
             advmss: None,
             nexthops: Vec::new(),
@@ -118,9 +131,12 @@ impl Route {
         header[1] = self.dst.prefix_len();
         // The kernel reads RTA_TABLE instead where it is there.
         header[4] = u8::try_from(table).unwrap_or(libc::RT_TABLE_UNSPEC);
-        header[5] = libc::RTPROT_BOOT;
+        header[5] = self.protocol.unwrap_or(libc::RTPROT_BOOT);
         header[6] = self.scope.unwrap_or(libc::RT_SCOPE_UNIVERSE);
         header[7] = libc::RTN_UNICAST;
+        if self.onlink {
+            header[8..].copy_from_slice(&RTNH_F_ONLINK.to_ne_bytes());
+        }
         attrs.raw(&header);
         // The kernel refuses a destination with bits outside of its prefix.
         encode_ip(libc::RTA_DST, self.dst.network(), attrs);
@@ -153,7 +169,7 @@ impl Route {
     }
 
     fn parse(payload: &[u8]) -> Option<Self> {
-        let [family, prefix_len, _, _, table, _, scope, kind] = fixed(payload, 0)?;
+        let [family, prefix_len, _, _, table, protocol, scope, kind] = fixed(payload, 0)?;
         let flags = u32::from_ne_bytes(fixed(payload, 8)?);
         if kind != libc::RTN_UNICAST || flags & libc::RTM_F_CLONED != 0 {
             return None;
@@ -161,6 +177,8 @@ impl Route {
         let mut route = Self {
             table: Some(table.into()),
             scope: Some(scope),
+            protocol: Some(protocol),
+            onlink: flags & RTNH_F_ONLINK != 0,
             ..Self::to(Family::numbered(family)?.everything())
         };
         for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
@@ -232,7 +250,7 @@ impl Family {
         if ip.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
-    fn number(self) -> u8 {
+    pub(super) fn number(self) -> u8 {
         match self {
             Self::V4 => AF_INET,
             Self::V6 => AF_INET6,
@@ -272,7 +290,7 @@ mod tests {
     }
 
     /// Routes as the kernel also sends them, so that what is written can be read back.
-    fn samples() -> [(Route, &'static str); 4] {
+    fn samples() -> [(Route, &'static str); 5] {
         let metrics = Route { mtu: Some(1300), advmss: Some(1200), ..to("::/0") };
         [
             (
@@ -297,6 +315,10 @@ mod tests {
                  08000f00 fe000000 14000880 08000200 14050000 08000800 b0040000",
             ),
             (
+                Route { via: ip("10.1.0.1"), onlink: true, ..to("0.0.0.0/0") },
+                "02000000 fe030001 04000000 08000100 00000000 08000500 0a010001 08000f00 fe000000",
+            ),
+            (
                 Route { via: ip("fe80::1"), ..to("10.8.0.0/16") },
                 "02100000 fe030001 00000000 08000100 0a080000 \
                  16001200 0a00fe80 00000000 00000000 00000000 00010000 08000f00 fe000000",
@@ -311,7 +333,8 @@ mod tests {
             route.encode(&mut attrs);
             assert_eq!(rows(attrs.as_slice()), expected, "{}", route.dst);
             let table = route.table.or(Some(RT_TABLE_MAIN));
-            let read = Route { table, scope: route.scope.or(Some(0)), ..route };
+            let scope = route.scope.or(Some(0));
+            let read = Route { table, scope, protocol: Some(libc::RTPROT_BOOT), ..route };
             assert_eq!(Route::parse(attrs.as_slice()), Some(read));
         }
     }

@@ -1,0 +1,182 @@
+//! Policy rules that lead to a table: reading, adding and deleting them.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use nix::libc;
+
+use super::address::ip_of;
+use super::consts::{
+    FR_ACT_TO_TBL, FRA_PRIORITY, FRA_PROTOCOL, FRA_SRC, FRA_SUPPRESS_IFGROUP,
+    FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, NLM_F_CREATE, NLM_F_EXCL,
+};
+use super::{Batch, Family, Rtnl};
+use crate::error::Result;
+use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, u8_of, u32_of};
+
+/// Packets from an address are looked up in a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The address that it is for; `None` when read for those that are for others, or look at more than that.
+    pub source: Option<IpAddr>,
+    pub table: u32,
+    /// The lower, the sooner. `None` when added: before all others but the one of the local table.
+    pub priority: Option<u32>,
+    /// RTPROT_*: who made it. Before Linux 4.17 the kernel does not keep it.
+    pub protocol: Option<u8>,
+}
+
+impl Rtnl {
+    /// None where the kernel has no rules for the family.
+    pub fn rules(&self, family: Family) -> Result<Vec<Rule>> {
+        let request = || {
+            let mut request = Requests::new();
+            request.push(libc::RTM_GETRULE, 0, "cannot list rules".into(), |attrs| {
+                let mut header = [0; HEADER_BYTES];
+                header[0] = family.number();
+                attrs.raw(&header);
+            });
+            request
+        };
+        match self.socket.dump(request, Rule::parse) {
+            Err(error) if matches!(error.errno, libc::EAFNOSUPPORT | libc::EOPNOTSUPP) => {
+                Ok(Vec::new())
+            }
+            rules => Ok(rules?),
+        }
+    }
+}
+
+impl Batch {
+    pub fn add_rule(&mut self, rule: &Rule) {
+        let doing = format!("cannot add {}", rule.title());
+        let flags = NLM_F_CREATE | NLM_F_EXCL;
+        self.requests.push(libc::RTM_NEWRULE, flags, doing, |attrs| rule.encode(attrs));
+    }
+
+    /// It is fine when it is not there.
+    pub fn del_rule(&mut self, rule: &Rule) {
+        let doing = format!("cannot delete {}", rule.title());
+        self.requests.push(libc::RTM_DELRULE, 0, doing, |attrs| rule.encode(attrs));
+        self.requests.tolerate(libc::ENOENT);
+    }
+}
+
+impl Rule {
+    /// `rule from 10.1.0.2 lookup 100`
+    pub fn title(&self) -> String {
+        let source = self.source.map_or_else(|| "all".into(), |source| source.to_string());
+        format!("rule from {source} lookup {}", self.table)
+    }
+
+    fn encode(&self, attrs: &mut Attrs) {
+        let mut header = [0; HEADER_BYTES];
+        if let Some(source) = &self.source {
+            header[0] = Family::of(source).number();
+            header[2] = if source.is_ipv4() { 32 } else { 128 };
+        }
+        header[7] = FR_ACT_TO_TBL;
+        attrs.raw(&header);
+        match self.source {
+            Some(IpAddr::V4(source)) => attrs.bytes(FRA_SRC, &source.octets()),
+            Some(IpAddr::V6(source)) => attrs.bytes(FRA_SRC, &source.octets()),
+            None => {}
+        }
+        attrs.u32(FRA_TABLE, self.table);
+        if let Some(priority) = self.priority {
+            attrs.u32(FRA_PRIORITY, priority);
+        }
+        if let Some(protocol) = self.protocol {
+            attrs.u8(FRA_PROTOCOL, protocol);
+        }
+    }
+
+    fn parse(payload: &[u8]) -> Option<Self> {
+        let [family, to_len, from_len, tos, table, _, _, action] = fixed(payload, 0)?;
+        let flags = u32::from_ne_bytes(fixed(payload, 8)?);
+        let mut rule =
+            Self { source: None, table: table.into(), priority: Some(0), protocol: None };
+        let mut is_plain = to_len == 0 && tos == 0 && flags == 0 && action == FR_ACT_TO_TBL;
+        for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
+            match kind {
+                FRA_SRC => rule.source = ip_of(family, value),
+                FRA_TABLE => rule.table = u32_of(value)?,
+                FRA_PRIORITY => rule.priority = u32_of(value),
+                FRA_PROTOCOL => rule.protocol = u8_of(value),
+                // The kernel always sends these two, as -1 where they are not used.
+                FRA_SUPPRESS_PREFIXLEN | FRA_SUPPRESS_IFGROUP => {
+                    is_plain &= u32_of(value) == Some(u32::MAX);
+                }
+                _ => is_plain = false,
+            }
+        }
+        let is_one = rule.source.is_some_and(|it| IpNet::from(it).prefix_len() == from_len);
+        if !is_plain || !is_one {
+            rule.source = None;
+        }
+        Some(rule)
+    }
+}
+
+/// struct fib_rule_hdr: family, lengths of destination and source, TOS, table, two reserved, action; flags.
+const HEADER_BYTES: usize = 12;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::netlink::rows;
+
+    fn rule(source: &str) -> Rule {
+        let source = Some(source.parse().unwrap());
+        Rule { source, table: 1000, priority: Some(32765), protocol: Some(99) }
+    }
+
+    fn encoded(rule: &Rule) -> Attrs {
+        let mut attrs = Attrs::default();
+        rule.encode(&mut attrs);
+        attrs
+    }
+
+    #[test]
+    fn rules_are_written_and_read_back() {
+        for (rule, expected) in [
+            (
+                rule("10.1.0.2"),
+                "02002000 00000001 00000000 08000200 0a010002 08000f00 e8030000 08000600 fd7f0000 \
+                 05001500 63000000",
+            ),
+            (
+                rule("fd00::2"),
+                "0a008000 00000001 00000000 14000200 fd000000 00000000 00000000 00000002 \
+                 08000f00 e8030000 08000600 fd7f0000 05001500 63000000",
+            ),
+        ] {
+            let attrs = encoded(&rule);
+            assert_eq!(rows(attrs.as_slice()), expected);
+            assert_eq!(Rule::parse(attrs.as_slice()), Some(rule));
+            for end in 0..attrs.as_slice().len() {
+                assert_eq!(Rule::parse(&attrs.as_slice()[..end]).is_some(), end >= HEADER_BYTES);
+            }
+        }
+    }
+
+    #[test]
+    fn what_looks_at_more_than_a_source_is_of_no_source() {
+        let with = |kind: u16, value: &[u8]| {
+            let mut attrs = encoded(&rule("10.1.0.2"));
+            attrs.bytes(kind, value);
+            Rule::parse(attrs.as_slice()).unwrap().source.is_some()
+        };
+        let minus_one = u32::MAX.to_ne_bytes();
+        assert!(with(FRA_SUPPRESS_PREFIXLEN, &minus_one) && with(FRA_SUPPRESS_IFGROUP, &minus_one));
+        assert!(!with(FRA_SUPPRESS_PREFIXLEN, &[0; 4]));
+        assert!(!with(10, &[1, 0, 0, 0]), "a mark of the firewall");
+        // A prefix, a destination, a TOS, `not`, another action.
+        for (at, value) in [(2, 24), (1, 32), (3, 8), (8, 2), (7, 6)] {
+            let mut bytes = encoded(&rule("10.1.0.2")).as_slice().to_vec();
+            bytes[at] = value;
+            let read = Rule::parse(&bytes).unwrap();
+            assert_eq!((read.source, read.table), (None, 1000), "{at}");
+        }
+    }
+}

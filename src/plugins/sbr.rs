@@ -1,0 +1,208 @@
+//! `sbr`, source based routing: what a container sends from the addresses of one of its interfaces leaves by that interface,
+//! so that answers go the way that the questions came.
+//!
+//! ```json
+//! { "type": "sbr", "gateways": ["10.1.0.254"], "addSourceHints": true }
+//! ```
+//!
+//! It comes after a plugin that made an interface, and hands that plugin's result on. For each address there is a rule,
+//! `from ADDRESS lookup TABLE`, and a table of its own, the first from 100 on that no rule, no route and no VRF in the
+//! container uses. In it are a default route by the address's gateway, and the routes that the interface has in the main
+//! table, but for those that are about another address. From the main table they vanish: whoever has not chosen an
+//! address goes another interface's way. Only the routes to link-local IPv6 addresses are in both, since neighbours talk
+//! by these, whatever the source.
+//!
+//! - `gateways`: at most one for each family, instead of those in the result.
+//! - `addSourceHints`: the routes to the subnets stay in the main table, and tell the source to be used there.
+//! - `table`: the rules lead to this table, which somebody else minds; no route is touched.
+//!
+//! A failing ADD takes all of it back. DEL removes the rules of the addresses in the result and on the interface; when
+//! both are gone, those rules with our number (`RTPROT`) whose table has no other interface's routes. It removes the
+//! tables' routes, too, but the main table stays without: the interface goes next. Everything is in the container's
+//! namespace and ends with it, so DEL and GC have nothing to do without it. CHECK names the rule or route that is missing.
+//! STATUS: the kernel has no rules.
+
+mod plan;
+
+use std::net::IpAddr;
+
+use serde::Deserialize;
+
+use crate::cni::success::{Ip, Success};
+use crate::cni::text::parse_ip;
+use crate::error::{Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::{Batch, Family, Link, Rtnl, Rule};
+use crate::names::Attachment;
+use crate::plugin::{Context, Plugin};
+use crate::steps::chained;
+use crate::steps::tables::{self, OF_KERNEL, Tables};
+use crate::steps::undo::Undo;
+use plan::{PROTOCOL, Plan};
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Sbr {
+    table: Option<u32>,
+    gateways: Vec<String>,
+    add_source_hints: bool,
+}
+
+impl Plugin for Sbr {
+    fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
+        self.is_possible()?;
+        let result = chained::prev_result(cx)?;
+        let ips = self.ips(&result, at)?;
+        let rtnl = netns.rtnl()?;
+        let lock = tables::lock(netns)?;
+        let mut tables = Tables::read(&rtnl)?;
+        let plan = match self.table {
+            Some(table) => Plan::of_rules(&tables, &ips, table),
+            None => {
+                let link = required_link(&rtnl, at)?;
+                Plan::of_tables(&mut tables, &link, &ips, self.add_source_hints)
+            }
+        };
+        let mut undo = Undo::default();
+        undo.push("take back rules and routes", || rtnl.commit(plan.backward()));
+        rtnl.commit(plan.forward())?;
+        undo.keep();
+        drop(lock);
+        Ok(result)
+    }
+
+    fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
+        let Some(netns) = netns else { return Ok(()) };
+        // A result that cannot be read is no reason to leave anything.
+        let result = cx.request.prev_result().unwrap_or_default().unwrap_or_default();
+        let mut sources: Vec<IpAddr> =
+            chained::ips(&result, at).map(|ip| ip.address.addr()).collect();
+        let rtnl = netns.rtnl()?;
+        let _lock = tables::lock(netns)?;
+        let link = rtnl.link(&at.ifname)?;
+        if let Some(link) = &link {
+            sources.extend(rtnl.addresses(link.index)?.iter().map(|address| address.net.addr()));
+        }
+        rtnl.commit(self.removal(&Tables::read(&rtnl)?, link.as_ref(), &sources))
+    }
+
+    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
+        let result = cx.request.required_prev_result()?;
+        let ips = self.ips(&result, at)?;
+        let rtnl = netns.rtnl()?;
+        let tables = Tables::read(&rtnl)?;
+        let link = match self.table {
+            Some(_) => None,
+            None => Some(required_link(&rtnl, at)?),
+        };
+        let addresses = match &link {
+            Some(link) => rtnl.addresses(link.index)?,
+            None => Vec::new(),
+        };
+        for ip in &ips {
+            let source = ip.address.addr();
+            let rule = plan::rule_of(&tables, source, self.table).ok_or_else(|| {
+                let table = self.table.map_or_else(String::new, |table| format!(" lookup {table}"));
+                Error::internal(format!("rule from {source}{table} not found in the container"))
+            })?;
+            if let Some(link) = &link {
+                plan::check_table(&tables, rule.table, link, ip, &addresses)?;
+                plan::check_routes(&tables, rule.table, link, &ips, ip, &result)?;
+                if self.add_source_hints {
+                    plan::check_hint(&tables, link, ip)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn gc(&self, _: &Context<'_>, _: &[Attachment]) -> Result<()> {
+        // All of it ends with the container's namespace.
+        Ok(())
+    }
+
+    fn status(&self, _: &Context<'_>) -> Result<()> {
+        self.is_possible().map_err(Error::into_not_available)?;
+        if Rtnl::open()?.rules(Family::V4)?.is_empty() {
+            // There are always those that lead to the main table.
+            let missing = Error::internal("the kernel lacks rules (CONFIG_IP_MULTIPLE_TABLES)");
+            return Err(missing.into_not_available());
+        }
+        Ok(())
+    }
+}
+
+impl Sbr {
+    /// Whether the keys make sense.
+    fn is_possible(&self) -> Result<()> {
+        if self.table == Some(0) {
+            return Err(Error::config("table: there is no table 0"));
+        }
+        self.gateways().map(drop)
+    }
+
+    fn gateways(&self) -> Result<Vec<IpAddr>> {
+        let parse = |text: &String| {
+            parse_ip(text).map_err(|error| Error::config("gateways").with_details(error))
+        };
+        let gateways = self.gateways.iter().map(parse).collect::<Result<Vec<_>>>()?;
+        let of_v4 = gateways.iter().filter(|gateway| gateway.is_ipv4()).count();
+        if of_v4 > 1 || gateways.len() - of_v4 > 1 {
+            return Err(Error::config("gateways: there can be one of each family"));
+        }
+        Ok(gateways)
+    }
+
+    /// The addresses of our interface, with the gateways that they are to have.
+    fn ips(&self, result: &Success, at: &Attachment) -> Result<Vec<Ip>> {
+        let gateways = self.gateways()?;
+        let with_gateway = |ip: &Ip| {
+            let is_v4 = ip.address.addr().is_ipv4();
+            let configured = gateways.iter().find(|gateway| gateway.is_ipv4() == is_v4);
+            Ip { gateway: configured.copied().or(ip.gateway), ..ip.clone() }
+        };
+        let ips: Vec<Ip> = chained::ips(result, at).map(with_gateway).collect();
+        if ips.is_empty() {
+            let ifname = &at.ifname;
+            return Err(Error::config(format!(
+                "no IP addresses supplied: prevResult has none of {ifname}"
+            )));
+        }
+        Ok(ips)
+    }
+
+    /// What DEL does; see the head of this file for which rules are ours.
+    fn removal(&self, tables: &Tables, link: Option<&Link>, sources: &[IpAddr]) -> Batch {
+        let index = link.map(|link| link.index);
+        let others_use = |table: u32| {
+            let mut routes = tables.routes.iter();
+            routes.any(|route| route.table == Some(table) && route.dev != index)
+        };
+        let is_ours = |rule: &&Rule| {
+            let is_of_person = OF_KERNEL.contains(&rule.table) && self.table != Some(rule.table);
+            let is_of_nobody = rule.protocol == Some(PROTOCOL) && !others_use(rule.table);
+            let has_source = |source| sources.contains(&source) && !is_of_person || is_of_nobody;
+            rule.source.is_some_and(has_source)
+        };
+        let (ours, others): (Vec<_>, Vec<_>) = tables.rules.iter().partition(is_ours);
+        let mut batch = Batch::new();
+        for rule in &ours {
+            batch.del_rule(rule);
+        }
+        let is_stale = |table: Option<u32>| {
+            let leads_there = |rule: &&Rule| Some(rule.table) == table;
+            let was_chosen = |rule: &&Rule| leads_there(rule) && rule.protocol == Some(PROTOCOL);
+            ours.iter().any(was_chosen) && !others.iter().any(leads_there)
+        };
+        for route in tables.routes.iter().filter(|it| it.dev == index && is_stale(it.table)) {
+            batch.del_route(route);
+        }
+        batch
+    }
+}
+
+fn required_link(rtnl: &Rtnl, at: &Attachment) -> Result<Link> {
+    let ifname = &at.ifname;
+    let missing = || Error::internal(format!("interface {ifname} not found in the container"));
+    rtnl.link(ifname)?.ok_or_else(missing)
+}

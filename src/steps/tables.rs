@@ -1,0 +1,71 @@
+//! Routing tables that nobody uses, for plugins that need one of their own.
+
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::kernel::netlink::{attributes, u32_of};
+use crate::kernel::netns::{Lock, NetNs};
+use crate::kernel::rtnl::{Family, Link, Route, Rtnl, Rule};
+
+/// RT_TABLE_DEFAULT, RT_TABLE_MAIN and RT_TABLE_LOCAL (linux/rtnetlink.h).
+pub const OF_KERNEL: std::ops::RangeInclusive<u32> = 253..=255;
+
+/// How long a plugin waits for another one that chooses a table in the same namespace.
+const LOCK_LIMIT: Duration = Duration::from_secs(10);
+/// In IFLA_INFO_DATA of a VRF (linux/if_link.h).
+pub const IFLA_VRF_TABLE: u16 = 1;
+
+/// What there is of rules and routes in a namespace, and which tables are taken by it.
+pub struct Tables {
+    pub rules: Vec<Rule>,
+    pub routes: Vec<Route>,
+    taken: Vec<u32>,
+}
+
+/// Keeps others, the reference's `sbr` among them, from choosing a table in the namespace. Whoever is kept waiting for too
+/// long goes on without: any process in the container could hold this lock.
+pub fn lock(netns: &NetNs) -> Result<Option<Lock>> {
+    netns.lock_exclusive(LOCK_LIMIT)
+}
+
+impl Tables {
+    /// Of both families, although their tables are different ones: a person who looks at them would be misled.
+    pub fn read(rtnl: &Rtnl) -> Result<Self> {
+        let (mut rules, mut routes) = (Vec::new(), Vec::new());
+        for family in [Family::V4, Family::V6] {
+            rules.extend(rtnl.rules(family)?);
+            routes.extend(rtnl.routes(family)?);
+        }
+        let vrfs = rtnl.links_of_kind("vrf")?;
+        let taken = rules.iter().map(|rule| rule.table);
+        let taken = taken.chain(routes.iter().filter_map(|route: &Route| route.table));
+        let taken = taken.chain(vrfs.iter().filter_map(table_of_vrf)).collect();
+        Ok(Self { rules, routes, taken })
+    }
+
+    /// The first table from a number on that nobody uses; from then on it is taken.
+    pub fn take(&mut self, first: u32) -> u32 {
+        let is_free = |table: &u32| !OF_KERNEL.contains(table) && !self.taken.contains(table);
+        let table = (first..=u32::MAX).find(is_free).unwrap_or(u32::MAX);
+        self.taken.push(table);
+        table
+    }
+}
+
+pub fn table_of_vrf(vrf: &Link) -> Option<u32> {
+    let mut data = attributes(&vrf.data);
+    data.find(|(kind, _)| *kind == IFLA_VRF_TABLE).and_then(|(_, value)| u32_of(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_others_and_of_the_kernel_are_left_out() {
+        let taken = vec![100, 102, 252];
+        let mut tables = Tables { rules: Vec::new(), routes: Vec::new(), taken };
+        assert_eq!([(); 3].map(|()| tables.take(100)), [101, 103, 104]);
+        assert_eq!([(); 2].map(|()| tables.take(252)), [256, 257]);
+    }
+}
