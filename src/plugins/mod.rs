@@ -16,6 +16,7 @@ mod tap;
 mod tuning;
 mod veth;
 mod vlan;
+mod vrf;
 
 use crate::plugin::{Entry, entry, ipam_entry};
 
@@ -57,6 +58,7 @@ pub const PLUGINS: &[Entry] = &[
         "tuning",
         "sysctls of the container; MAC address, MTU and flags of an interface that is there",
     ),
+    entry::<vrf::Vrf>("vrf", "a routing domain in the container, with interfaces of its own"),
     ipam_entry::<host_local::HostLocal>(
         "host-local",
         "addresses out of ranges, reserved in files on this host",

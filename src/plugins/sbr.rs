@@ -59,7 +59,7 @@ impl Plugin for Sbr {
         let plan = match self.table {
             Some(table) => Plan::of_rules(&tables, &ips, table),
             None => {
-                let link = required_link(&rtnl, at)?;
+                let link = chained::interface(&rtnl, at)?;
                 Plan::of_tables(&mut tables, &link, &ips, self.add_source_hints)
             }
         };
@@ -93,7 +93,7 @@ impl Plugin for Sbr {
         let tables = Tables::read(&rtnl)?;
         let link = match self.table {
             Some(_) => None,
-            None => Some(required_link(&rtnl, at)?),
+            None => Some(chained::interface(&rtnl, at)?),
         };
         let addresses = match &link {
             Some(link) => rtnl.addresses(link.index)?,
@@ -199,10 +199,4 @@ impl Sbr {
         }
         batch
     }
-}
-
-fn required_link(rtnl: &Rtnl, at: &Attachment) -> Result<Link> {
-    let ifname = &at.ifname;
-    let missing = || Error::internal(format!("interface {ifname} not found in the container"));
-    rtnl.link(ifname)?.ok_or_else(missing)
 }

@@ -86,9 +86,9 @@ impl Plugin for Tuning {
 
     fn del(&self, _cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
         let record = backup::record(&self.data_dir, at);
-        let Some(content) = record.read()? else { return Ok(()) };
         // From a file that somebody else has left torn nothing can be put back.
-        if let (Some(netns), Ok(before)) = (netns, backup::parse(&content)) {
+        let before = record.read()?.and_then(|content| backup::parse(&content).ok());
+        if let (Some(netns), Some(before)) = (netns, before) {
             let rtnl = netns.rtnl()?;
             let link = rtnl.link(&at.ifname)?;
             before.put_back(netns, &rtnl, link.as_ref())?;
@@ -139,12 +139,7 @@ impl Tuning {
 
 /// The interface, if anything is wanted of it.
 fn link(wanted: &Tuned, rtnl: &Rtnl, at: &Attachment) -> Result<Option<Link>> {
-    if !wanted.is_about_link() {
-        return Ok(None);
-    }
-    let ifname = &at.ifname;
-    let missing = || Error::internal(format!("interface {ifname} not found in the container"));
-    rtnl.link(ifname)?.ok_or_else(missing).map(Some)
+    if wanted.is_about_link() { chained::interface(rtnl, at).map(Some) } else { Ok(None) }
 }
 
 fn are_allowed(cx: &Context<'_>) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
+use crate::kernel::rtnl::{Link, Rtnl};
 use crate::names::Attachment;
 use crate::plugin::Context;
 
@@ -13,6 +14,13 @@ pub fn prev_result(cx: &Context<'_>) -> Result<Success> {
             "required prevResult missing: {kind} must be called as chained plugin"
         ))
     })
+}
+
+/// The interface that the plugin before has made.
+pub fn interface(rtnl: &Rtnl, at: &Attachment) -> Result<Link> {
+    let ifname = &at.ifname;
+    let missing = || Error::internal(format!("interface {ifname} not found in the container"));
+    rtnl.link(ifname)?.ok_or_else(missing)
 }
 
 /// The addresses of our interface: those that are said to be its, and those of which nothing is said.

@@ -35,8 +35,10 @@ impl Record {
         })
     }
 
-    /// It is fine when there is none.
+    /// Also what a crash has left of it. It is fine when there is none.
     pub fn remove(&self) -> Result<()> {
+        // Should this fail, GC finds it.
+        let _ = fs::remove_file(self.aside());
         let removed = fault::file_operation().and_then(|()| fs::remove_file(&self.path));
         self.none_if_missing("remove", removed).map(drop)
     }

@@ -5,8 +5,10 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::kernel::netlink::{attributes, u32_of};
 use crate::kernel::netns::{Lock, NetNs};
-use crate::kernel::rtnl::{Family, Link, Route, Rtnl, Rule};
+use crate::kernel::rtnl::{Family, Link, NextHop, Route, Rtnl, Rule};
 
+/// RT_TABLE_MAIN (linux/rtnetlink.h).
+pub const MAIN: u32 = 254;
 /// RT_TABLE_DEFAULT, RT_TABLE_MAIN and RT_TABLE_LOCAL (linux/rtnetlink.h).
 pub const OF_KERNEL: std::ops::RangeInclusive<u32> = 253..=255;
 
@@ -34,7 +36,7 @@ impl Tables {
         let (mut rules, mut routes) = (Vec::new(), Vec::new());
         for family in [Family::V4, Family::V6] {
             rules.extend(rtnl.rules(family)?);
-            routes.extend(rtnl.routes(family)?);
+            routes.extend(rtnl.routes(family)?.into_iter().flat_map(single));
         }
         let vrfs = rtnl.links_of_kind("vrf")?;
         let taken = rules.iter().map(|rule| rule.table);
@@ -52,6 +54,27 @@ impl Tables {
     }
 }
 
+/// The kernel shows routes of IPv6 that differ only in their gateways as one with several ways, but each can be added and
+/// deleted by itself. Those of IPv4 are one.
+fn single(route: Route) -> Vec<Route> {
+    if route.nexthops.is_empty() || route.dst.addr().is_ipv4() {
+        return vec![route];
+    }
+    let alone = |hop: &NextHop| Route {
+        via: hop.via,
+        dev: Some(hop.dev),
+        nexthops: Vec::new(),
+        ..route.clone()
+    };
+    route.nexthops.iter().map(alone).collect()
+}
+
+/// Those without a gateway come first: the kernel asks whether there is a way to it.
+pub fn near_first(routes: &[Route]) -> impl Iterator<Item = &Route> {
+    let with = |has_gateway| routes.iter().filter(move |it| it.via.is_some() == has_gateway);
+    with(false).chain(with(true))
+}
+
 pub fn table_of_vrf(vrf: &Link) -> Option<u32> {
     let mut data = attributes(&vrf.data);
     data.find(|(kind, _)| *kind == IFLA_VRF_TABLE).and_then(|(_, value)| u32_of(value))
@@ -60,6 +83,20 @@ pub fn table_of_vrf(vrf: &Link) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ways_of_ipv6_are_routes_of_their_own() {
+        let hop = |dev| NextHop { via: Some("fe80::1".parse().unwrap()), dev };
+        let route = |dst: &str| {
+            let nexthops = vec![hop(2), hop(3)];
+            Route { nexthops, table: Some(7), ..Route::to(dst.parse().unwrap()) }
+        };
+        let ways = single(route("fd00::/64"));
+        let found: Vec<_> = ways.iter().map(|way| (way.via, way.dev, way.table)).collect();
+        assert_eq!(found, [2, 3].map(|dev| (hop(0).via, Some(dev), Some(7))));
+        assert!(ways.iter().all(|way| way.nexthops.is_empty()));
+        assert_eq!(single(route("10.1.0.0/24")), [route("10.1.0.0/24")]);
+    }
 
     #[test]
     fn tables_of_others_and_of_the_kernel_are_left_out() {

@@ -29,4 +29,5 @@ mod tidy;
 mod tuning;
 mod veth;
 mod vlan;
+mod vrf;
 mod world;

@@ -24,6 +24,8 @@ pub struct Address {
     pub scope_link: bool,
     /// The kernel was told to add no route to its subnet.
     pub no_prefix_route: bool,
+    /// Not one that the kernel has learned and will forget again.
+    pub permanent: bool,
 }
 
 /// An address to be given to a link, with scope global.
@@ -173,6 +175,7 @@ impl Address {
             dad_failed: flags & libc::IFA_F_DADFAILED != 0,
             scope_link: scope == libc::RT_SCOPE_LINK,
             no_prefix_route: flags & libc::IFA_F_NOPREFIXROUTE != 0,
+            permanent: flags & libc::IFA_F_PERMANENT != 0,
         };
         Some((index, address))
     }

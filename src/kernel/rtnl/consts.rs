@@ -76,6 +76,7 @@ pub(super) const FRA_PRIORITY: u16 = 6;
 pub(super) const FRA_SUPPRESS_IFGROUP: u16 = 13;
 pub(super) const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
 pub(super) const FRA_TABLE: u16 = 15;
+pub(super) const FRA_L3MDEV: u16 = 19;
 pub(super) const FRA_PROTOCOL: u16 = 21;
 pub(super) const FR_ACT_TO_TBL: u8 = 1;
 /// In RTA_METRICS, and an attribute that musl's part of `libc` lacks (linux/rtnetlink.h).

@@ -1,6 +1,7 @@
 //! Unicast routes: reading, adding and deleting them.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use nix::libc;
@@ -52,6 +53,11 @@ pub enum Family {
 impl Rtnl {
     /// The unicast routes of every table.
     pub fn routes(&self, family: Family) -> Result<Vec<Route>> {
+        self.list_routes(family, libc::RTN_UNICAST)
+    }
+
+    /// `kind` is one of RTN_*.
+    fn list_routes(&self, family: Family, kind: u8) -> Result<Vec<Route>> {
         let request = || {
             let mut request = Requests::new();
             request.push(libc::RTM_GETROUTE, 0, "cannot list routes".into(), |attrs| {
@@ -61,11 +67,29 @@ impl Rtnl {
             });
             request
         };
-        Ok(self.socket.dump(request, Route::parse)?)
+        Ok(self.socket.dump(request, |payload| Route::parse(payload, kind))?)
     }
 }
 
 impl Rtnl {
+    /// Waits until the kernel takes packets to all these (IPv6) addresses in the table; `false` if it does not before the
+    /// limit. It begins with that some time after it has got an address.
+    pub fn wait_for_local(
+        &self,
+        table: u32,
+        addresses: &[IpAddr],
+        limit: Duration,
+    ) -> Result<bool> {
+        let (is_done, ()) = self.wait(libc::RTNLGRP_IPV6_ROUTE, limit, || {
+            let local = self.list_routes(Family::V6, libc::RTN_LOCAL)?;
+            let is_there = |address: &IpAddr| {
+                local.iter().any(|it| it.table == Some(table) && it.dst.addr() == *address)
+            };
+            Ok((addresses.iter().all(is_there), ()))
+        })?;
+        Ok(is_done)
+    }
+
     /// The index of the link by which packets to an address leave; `None` when there is no way to it.
     pub fn link_towards(&self, ip: IpAddr) -> Result<Option<u32>> {
         let mut request = Requests::new();
@@ -168,10 +192,10 @@ impl Route {
         }
     }
 
-    fn parse(payload: &[u8]) -> Option<Self> {
+    fn parse(payload: &[u8], wanted: u8) -> Option<Self> {
         let [family, prefix_len, _, _, table, protocol, scope, kind] = fixed(payload, 0)?;
         let flags = u32::from_ne_bytes(fixed(payload, 8)?);
-        if kind != libc::RTN_UNICAST || flags & libc::RTM_F_CLONED != 0 {
+        if kind != wanted || flags & libc::RTM_F_CLONED != 0 {
             return None;
         }
         let mut route = Self {
@@ -335,7 +359,7 @@ mod tests {
             let table = route.table.or(Some(RT_TABLE_MAIN));
             let scope = route.scope.or(Some(0));
             let read = Route { table, scope, protocol: Some(libc::RTPROT_BOOT), ..route };
-            assert_eq!(Route::parse(attrs.as_slice()), Some(read));
+            assert_eq!(Route::parse(attrs.as_slice(), libc::RTN_UNICAST), Some(read));
         }
     }
 
@@ -353,7 +377,10 @@ mod tests {
             let mut attrs = Attrs::default();
             route.encode(&mut attrs);
             for end in 0..attrs.as_slice().len() {
-                assert_eq!(Route::parse(&attrs.as_slice()[..end]).is_some(), end >= HEADER_BYTES);
+                assert_eq!(
+                    Route::parse(&attrs.as_slice()[..end], libc::RTN_UNICAST).is_some(),
+                    end >= HEADER_BYTES
+                );
             }
         }
     }
@@ -361,10 +388,10 @@ mod tests {
     #[test]
     fn only_unicast_routes_of_a_table_are_read() {
         let header = |kind: u8, flags: u8| [2, 0, 0, 0, 254, 3, 0, kind, 0, flags, 0, 0];
-        assert!(Route::parse(&header(libc::RTN_UNICAST, 0)).is_some());
-        assert_eq!(Route::parse(&header(libc::RTN_LOCAL, 0)), None);
+        assert!(Route::parse(&header(libc::RTN_UNICAST, 0), libc::RTN_UNICAST).is_some());
+        assert_eq!(Route::parse(&header(libc::RTN_LOCAL, 0), libc::RTN_UNICAST), None);
         // RTM_F_CLONED: the kernel's own memory of a path.
-        assert_eq!(Route::parse(&header(libc::RTN_UNICAST, 2)), None);
+        assert_eq!(Route::parse(&header(libc::RTN_UNICAST, 2), libc::RTN_UNICAST), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use nix::libc;
 
 use super::address::ip_of;
 use super::consts::{
-    FR_ACT_TO_TBL, FRA_PRIORITY, FRA_PROTOCOL, FRA_SRC, FRA_SUPPRESS_IFGROUP,
+    FR_ACT_TO_TBL, FRA_L3MDEV, FRA_PRIORITY, FRA_PROTOCOL, FRA_SRC, FRA_SUPPRESS_IFGROUP,
     FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, NLM_F_CREATE, NLM_F_EXCL,
 };
 use super::{Batch, Family, Rtnl};
@@ -24,6 +24,8 @@ pub struct Rule {
     pub priority: Option<u32>,
     /// RTPROT_*: who made it. Before Linux 4.17 the kernel does not keep it.
     pub protocol: Option<u8>,
+    /// It leads to the tables of VRFs, whichever those are.
+    pub is_of_vrfs: bool,
 }
 
 impl Rtnl {
@@ -52,6 +54,20 @@ impl Batch {
         let doing = format!("cannot add {}", rule.title());
         let flags = NLM_F_CREATE | NLM_F_EXCL;
         self.requests.push(libc::RTM_NEWRULE, flags, doing, |attrs| rule.encode(attrs));
+    }
+
+    /// The rule that leads to the tables of VRFs, as the kernel makes it with the first of them. It is fine when it is
+    /// there already.
+    pub fn add_rule_of_vrfs(&mut self, family: Family) {
+        let doing = "cannot add the rule for VRFs".into();
+        self.requests.push(libc::RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, doing, |attrs| {
+            let mut header = [0; HEADER_BYTES];
+            (header[0], header[7]) = (family.number(), FR_ACT_TO_TBL);
+            attrs.raw(&header);
+            attrs.u8(FRA_L3MDEV, 1);
+            attrs.u32(FRA_PRIORITY, PRIORITY_OF_VRFS);
+        });
+        self.requests.tolerate(libc::EEXIST);
     }
 
     /// It is fine when it is not there.
@@ -94,8 +110,13 @@ impl Rule {
     fn parse(payload: &[u8]) -> Option<Self> {
         let [family, to_len, from_len, tos, table, _, _, action] = fixed(payload, 0)?;
         let flags = u32::from_ne_bytes(fixed(payload, 8)?);
-        let mut rule =
-            Self { source: None, table: table.into(), priority: Some(0), protocol: None };
+        let mut rule = Self {
+            source: None,
+            table: table.into(),
+            priority: Some(0),
+            protocol: None,
+            is_of_vrfs: false,
+        };
         let mut is_plain = to_len == 0 && tos == 0 && flags == 0 && action == FR_ACT_TO_TBL;
         for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
             match kind {
@@ -103,6 +124,10 @@ impl Rule {
                 FRA_TABLE => rule.table = u32_of(value)?,
                 FRA_PRIORITY => rule.priority = u32_of(value),
                 FRA_PROTOCOL => rule.protocol = u8_of(value),
+                FRA_L3MDEV => {
+                    rule.is_of_vrfs = u8_of(value) == Some(1);
+                    is_plain = false;
+                }
                 // The kernel always sends these two, as -1 where they are not used.
                 FRA_SUPPRESS_PREFIXLEN | FRA_SUPPRESS_IFGROUP => {
                     is_plain &= u32_of(value) == Some(u32::MAX);
@@ -118,6 +143,9 @@ impl Rule {
     }
 }
 
+/// Where the kernel puts it (net/core/l3mdev, drivers/net/vrf.c: FIB_RULE_PREF).
+const PRIORITY_OF_VRFS: u32 = 1000;
+
 /// struct fib_rule_hdr: family, lengths of destination and source, TOS, table, two reserved, action; flags.
 const HEADER_BYTES: usize = 12;
 
@@ -128,7 +156,8 @@ mod tests {
 
     fn rule(source: &str) -> Rule {
         let source = Some(source.parse().unwrap());
-        Rule { source, table: 1000, priority: Some(32765), protocol: Some(99) }
+        let protocol = Some(99);
+        Rule { source, table: 1000, priority: Some(32765), protocol, is_of_vrfs: false }
     }
 
     fn encoded(rule: &Rule) -> Attrs {
@@ -171,6 +200,12 @@ mod tests {
         assert!(with(FRA_SUPPRESS_PREFIXLEN, &minus_one) && with(FRA_SUPPRESS_IFGROUP, &minus_one));
         assert!(!with(FRA_SUPPRESS_PREFIXLEN, &[0; 4]));
         assert!(!with(10, &[1, 0, 0, 0]), "a mark of the firewall");
+        let mut attrs = Attrs::default();
+        attrs.raw(&[2, 0, 0, 0, 0, 0, 0, FR_ACT_TO_TBL, 0, 0, 0, 0]);
+        attrs.u8(FRA_L3MDEV, 1);
+        assert!(
+            Rule::parse(attrs.as_slice()).is_some_and(|it| it.is_of_vrfs && it.source.is_none())
+        );
         // A prefix, a destination, a TOS, `not`, another action.
         for (at, value) in [(2, 24), (1, 32), (3, 8), (8, 2), (7, 6)] {
             let mut bytes = encoded(&rule("10.1.0.2")).as_slice().to_vec();

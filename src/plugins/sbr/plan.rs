@@ -7,14 +7,13 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Address, Batch, Link, Route, Rule};
-use crate::steps::tables::{OF_KERNEL, Tables};
+use crate::steps::tables::{MAIN, OF_KERNEL, Tables, near_first};
 
 /// RTPROT_*: by this number the rules say that they are ours, and that their table was chosen by us. Nobody else has it
 /// (linux/rtnetlink.h, iproute2's rt_protos).
 pub const PROTOCOL: u8 = 203;
 
-/// RT_TABLE_MAIN and RT_SCOPE_LINK (linux/rtnetlink.h).
-const MAIN: u32 = 254;
+/// RT_SCOPE_LINK (linux/rtnetlink.h).
 const SCOPE_LINK: u8 = 253;
 /// Where the reference begins to look for a table.
 const FIRST_TABLE: u32 = 100;
@@ -35,8 +34,7 @@ impl Plan {
     pub fn of_rules(tables: &Tables, ips: &[Ip], table: u32) -> Self {
         let sources = ips.iter().map(|ip| ip.address.addr());
         let missing = sources.filter(|source| rule_of(tables, *source, Some(table)).is_none());
-        let rule = |source| Rule { source: Some(source), table, priority: None, protocol: None };
-        Self { rules: missing.map(rule).collect(), ..Self::default() }
+        Self { rules: missing.map(|source| rule(source, table, None)).collect(), ..Self::default() }
     }
 
     pub fn of_tables(tables: &mut Tables, link: &Link, ips: &[Ip], has_hints: bool) -> Self {
@@ -47,8 +45,7 @@ impl Plan {
             let table = rule_of(tables, source, None).map(|rule| rule.table);
             let table = table.unwrap_or_else(|| {
                 let table = tables.take(FIRST_TABLE);
-                let protocol = Some(PROTOCOL);
-                plan.rules.push(Rule { source: Some(source), table, priority: None, protocol });
+                plan.rules.push(rule(source, table, Some(PROTOCOL)));
                 table
             });
             let copies = own.iter().filter(|route| is_about(route, ip, ips)).cloned();
@@ -106,11 +103,8 @@ impl Plan {
     }
 }
 
-/// Those without a gateway come first: the kernel asks whether there is a way to it.
-fn near_first(routes: &[Route]) -> impl Iterator<Item = &Route> {
-    let (near, far): (Vec<&Route>, Vec<&Route>) =
-        routes.iter().partition(|route| route.via.is_none());
-    near.into_iter().chain(far)
+fn rule(source: IpAddr, table: u32, protocol: Option<u8>) -> Rule {
+    Rule { source: Some(source), table, priority: None, protocol, is_of_vrfs: false }
 }
 
 /// The interface's routes in the main table, in the families of the addresses.

@@ -172,6 +172,20 @@ fn two_addresses_in_one_family_have_two_tables() {
 }
 
 #[test]
+fn of_two_ways_to_one_destination_only_ours_is_taken() {
+    let world = World::new();
+    let c1 = container(&world);
+    // The kernel now shows one default route of IPv6, with two ways.
+    c1.exec(["ip", "-6", "route", "append", "default", "via", "fd00:1::1", "dev", "net1"]);
+    assert!(routing(&c1).contains("nexthop via fd00:1::1 dev net1"));
+    call(&c1, "ADD", &sbr(json!({}), &result(&c1))).run().success();
+    let found = routing(&c1);
+    assert!(found.contains("\ndefault via fd00::1 dev eth0 metric 1024"), "{found}");
+    assert!(found.contains("default via fd00:1::1 dev net1 table 101"), "{found}");
+    assert!(!found.contains("nexthop"), "{found}");
+}
+
+#[test]
 fn every_version_is_handed_on() {
     for version in VERSIONS {
         let world = World::new();

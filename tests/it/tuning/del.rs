@@ -122,6 +122,15 @@ fn a_torn_file_is_removed() {
 }
 
 #[test]
+fn what_a_crash_left_is_removed() {
+    let world = World::new();
+    let (c1, result) = container(&world);
+    world.write(&format!("{FILE}~"), "{\n \"mtu\": 15");
+    c1.del("tuning", &tuning(all(), &result));
+    assert!(files(&world).is_empty());
+}
+
+#[test]
 fn another_directory_is_used() {
     let world = World::new();
     let (c1, result) = container(&world);

@@ -1,0 +1,268 @@
+//! `vrf`: a routing domain in the container, into which it puts an interface that another plugin has made. Interfaces of
+//! different domains may have the same subnets.
+//!
+//! ```json
+//! { "type": "vrf", "vrfname": "blue", "table": 10 }
+//! ```
+//!
+//! The first interface brings the domain, a VRF device, into being; without `table`, with the first table that no rule,
+//! no route and no other VRF in the container uses. A process in the container chooses it by SO_BINDTODEVICE, as by
+//! `ping -I blue`. The result of the plugin before is handed on.
+//!
+//! The kernel takes an interface down and up on its way into the domain, and out of it; so its IPv6 addresses and all
+//! routes but those to its subnets are lost. Here they come back, in the same datagram: routes of the main table in that
+//! of the domain, those of other tables where they were.
+//!
+//! A failing ADD takes all of it back. DEL takes the interface out, its routes into the main table (but where another
+//! interface has such a route by now), and removes the VRF when no interface is left in it. Everything is in the
+//! container's namespace and ends with it, so DEL and GC have nothing to do without it; the rule that the kernel adds with
+//! the first VRF stays until then. CHECK names what is missing. STATUS: the kernel has no VRF.
+
+mod port;
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::cni::success::Success;
+use crate::error::{Error, Result};
+use crate::kernel::netlink::{self, Attrs};
+use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::{Batch, Family, Link, LinkChange, LinkKind, NewLink, Rtnl};
+use crate::names::{Attachment, IfName};
+use crate::plugin::{Context, Plugin};
+use crate::steps::tables::{self, IFLA_VRF_TABLE, MAIN, OF_KERNEL, Tables, table_of_vrf};
+use crate::steps::undo::{Failures, Undo};
+use crate::steps::{chained, verify};
+use port::Belongings;
+
+/// How long the kernel may take to accept packets to an IPv6 address that it has got again; it is a matter of
+/// microseconds, once the link is up.
+const ADDRESSES_LIMIT: Duration = Duration::from_secs(5);
+/// Where the reference begins to look for a table.
+const FIRST_TABLE: u32 = 1;
+const KIND: &str = "vrf";
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub struct Vrf {
+    vrfname: String,
+    /// 0 leaves it to us.
+    table: u32,
+}
+
+/// The kernel's kind of link.
+struct VrfLink {
+    table: u32,
+}
+
+impl LinkKind for VrfLink {
+    const NAME: &'static str = KIND;
+
+    fn encode(&self, data: &mut Attrs) {
+        if self.table != 0 {
+            data.u32(IFLA_VRF_TABLE, self.table);
+        }
+    }
+}
+
+impl Plugin for Vrf {
+    fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
+        let name = self.name(&at.ifname)?;
+        let result = chained::prev_result(cx)?;
+        let rtnl = netns.rtnl()?;
+        let _lock = tables::lock(netns)?;
+        let link = chained::interface(&rtnl, at)?;
+        let mut tables = Tables::read(&rtnl)?;
+        let found = self.find(&rtnl, &name)?;
+        match (link.master, &found) {
+            (None, _) => {}
+            // A second ADD.
+            (Some(master), Some(vrf)) if master == vrf.index => return Ok(result),
+            (Some(master), _) => {
+                let master = rtnl.link_at(master)?.map_or_else(String::new, |it| it.name);
+                let ifname = &at.ifname;
+                return Err(Error::internal(format!(
+                    "interface {ifname} has master {master} already"
+                )));
+            }
+        }
+
+        let belongings = Belongings::of(&rtnl, &link, &tables)?;
+        let is_new = found.is_none();
+        let vrf = found.map_or_else(|| self.make(&rtnl, &name, &mut tables), Ok)?;
+        let table = table_of_vrf(&vrf).unwrap_or_default();
+        let mut undo = Undo::default();
+        undo.push("take the interface out of the VRF", || {
+            let mut failures = Failures::default();
+            let mut batch = Batch::new();
+            port::set_master(&mut batch, &link, 0);
+            belongings.give_back(&mut batch, &link, table, MAIN);
+            failures.note(rtnl.commit(batch));
+            if is_new {
+                failures.note(rtnl.del_link(vrf.index));
+            }
+            failures.into_result()
+        });
+        let mut batch = Batch::new();
+        port::set_master(&mut batch, &link, vrf.index);
+        belongings.give_back(&mut batch, &link, MAIN, table);
+        batch.change_link(
+            vrf.index,
+            &vrf.name,
+            &LinkChange { up: Some(true), ..LinkChange::default() },
+        );
+        for family in families_without_rule(&rtnl)? {
+            batch.add_rule_of_vrfs(family);
+        }
+        rtnl.commit(batch)?;
+        let addresses = belongings.usable_v6();
+        if !addresses.is_empty() && !rtnl.wait_for_local(table, &addresses, ADDRESSES_LIMIT)? {
+            port::fail_with_carrier(&rtnl, &link, ADDRESSES_LIMIT)?;
+        }
+        undo.keep();
+        Ok(result)
+    }
+
+    fn del(&self, _: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
+        let Some(netns) = netns else { return Ok(()) };
+        let rtnl = netns.rtnl()?;
+        let _lock = tables::lock(netns)?;
+        let link = rtnl.link(&at.ifname)?;
+        // By what it is in rather than by the configuration, which may be another one by now.
+        let vrf = match link.as_ref().and_then(|link| link.master) {
+            Some(master) => rtnl.link_at(master)?.filter(is_vrf),
+            None => match self.name(&at.ifname) {
+                Ok(name) => rtnl.link(&name)?.filter(is_vrf),
+                // With such keys no ADD has made one.
+                Err(_) => None,
+            },
+        };
+        let Some(vrf) = vrf else { return Ok(()) };
+        let mut failures = Failures::default();
+        if let Some(link) = link.filter(|link| link.master == Some(vrf.index)) {
+            failures.note(take_out(&rtnl, &link, &vrf));
+        }
+        if rtnl.links_with_master(vrf.index)?.is_empty() {
+            failures.note(rtnl.del_link_named(&vrf.name).map(drop));
+        }
+        failures.into_result()
+    }
+
+    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
+        let name = self.name(&at.ifname)?;
+        let result = cx.request.required_prev_result()?;
+        let rtnl = netns.rtnl()?;
+        let link = chained::interface(&rtnl, at)?;
+        let missing = || Error::internal(format!("VRF {name} not found in the container"));
+        let vrf = self.find(&rtnl, &name)?.ok_or_else(missing)?;
+        verify::is_up(&vrf)?;
+        if link.master != Some(vrf.index) {
+            return Err(Error::internal(format!("interface {} is not in VRF {name}", at.ifname)));
+        }
+        if !families_without_rule(&rtnl)?.is_empty() {
+            return Err(Error::internal("the rule that leads to the tables of VRFs is missing"));
+        }
+        port::check(&rtnl, &link, &vrf, &result, at)
+    }
+
+    fn gc(&self, _: &Context<'_>, _: &[Attachment]) -> Result<()> {
+        // All of it ends with the container's namespace.
+        Ok(())
+    }
+
+    fn status(&self, _: &Context<'_>) -> Result<()> {
+        let is_possible = self.name("").and_then(|_| is_supported());
+        is_possible.map_err(Error::into_not_available)
+    }
+}
+
+impl Vrf {
+    /// The name of the VRF, once the keys make sense.
+    fn name(&self, ifname: &str) -> Result<IfName> {
+        if self.vrfname.is_empty() {
+            return Err(Error::config("vrfname: it is required"));
+        }
+        if self.vrfname == ifname {
+            return Err(Error::config(format!("vrfname: {ifname} is the name of the interface")));
+        }
+        if OF_KERNEL.contains(&self.table) {
+            return Err(Error::config(format!("table: {} is one of the kernel's own", self.table)));
+        }
+        IfName::new(self.vrfname.as_str())
+            .map_err(|error| Error::config("vrfname").with_details(error.to_string()))
+    }
+
+    /// The VRF, if it is there. An error if it is something else, or has another table than is asked for.
+    fn find(&self, rtnl: &Rtnl, name: &str) -> Result<Option<Link>> {
+        let Some(link) = rtnl.link(name)? else { return Ok(None) };
+        if !is_vrf(&link) {
+            let kind = link.kind.as_deref().unwrap_or("physical");
+            return Err(Error::internal(format!(
+                "link {name} is there already, but {kind} and no VRF"
+            )));
+        }
+        let table = table_of_vrf(&link).unwrap_or_default();
+        if self.table != 0 && self.table != table {
+            let wanted = self.table;
+            return Err(Error::internal(format!("VRF {name} has table {table}, not {wanted}")));
+        }
+        Ok(Some(link))
+    }
+
+    fn make(&self, rtnl: &Rtnl, name: &str, tables: &mut Tables) -> Result<Link> {
+        let table = if self.table == 0 { tables.take(FIRST_TABLE) } else { self.table };
+        let new = NewLink { name, up: true, ..NewLink::default() };
+        rtnl.add_link(&new, &VrfLink { table }).map_err(explained)
+    }
+}
+
+fn take_out(rtnl: &Rtnl, link: &Link, vrf: &Link) -> Result<()> {
+    let tables = Tables::read(rtnl)?;
+    let table = table_of_vrf(vrf).unwrap_or_default();
+    let belongings = Belongings::of(rtnl, link, &tables)?.without_rivals(&tables, table);
+    let mut batch = Batch::new();
+    port::set_master(&mut batch, link, 0);
+    belongings.give_back(&mut batch, link, table, MAIN);
+    let Err(error) = rtnl.commit(batch) else { return Ok(()) };
+    match rtnl.link_at(link.index)? {
+        Some(link) if link.master == Some(vrf.index) => Err(error),
+        // It is out. Whoever changed the interface meanwhile may have taken away what one of the routes needs.
+        _ => {
+            eprintln!("vrf: {error}");
+            Ok(())
+        }
+    }
+}
+
+fn is_vrf(link: &Link) -> bool {
+    link.kind.as_deref() == Some(KIND)
+}
+
+/// The kernel makes the rule with the first VRF of a namespace, and never again.
+fn families_without_rule(rtnl: &Rtnl) -> Result<Vec<Family>> {
+    let mut families = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        let rules = rtnl.rules(family)?;
+        // Without any rules there is no such family.
+        if !rules.is_empty() && !rules.iter().any(|rule| rule.is_of_vrfs) {
+            families.push(family);
+        }
+    }
+    Ok(families)
+}
+
+fn explained(error: netlink::Error) -> Error {
+    let is_unsupported = error.is_unsupported();
+    if is_unsupported { error.with_hint("the kernel lacks VRF, CONFIG_NET_VRF") } else { error }
+        .into()
+}
+
+/// Asks for a VRF that cannot be: one without a table is an error where there are VRFs.
+fn is_supported() -> Result<()> {
+    let new = NewLink { name: "cnibox-probe", ..NewLink::default() };
+    match Rtnl::open()?.add_link(&new, &VrfLink { table: 0 }) {
+        Err(error) if error.is_unsupported() => Err(explained(error)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,117 @@
+//! What an interface has, and has again after its way into a VRF or out of it.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::cni::success::Success;
+use crate::error::{Error, Result};
+use crate::kernel::rtnl::{Address, Batch, Link, LinkChange, NewAddress, Route, Rtnl};
+use crate::names::Attachment;
+use crate::steps::chained;
+use crate::steps::tables::{MAIN, Tables, near_first, table_of_vrf};
+
+/// RTPROT_REDIRECT, RTPROT_KERNEL and RTPROT_RA (linux/rtnetlink.h): such routes the kernel makes again by itself.
+const BY_KERNEL: [u8; 3] = [1, 2, 9];
+
+pub struct Belongings {
+    /// Of IPv6. Those of IPv4 stay.
+    addresses: Vec<Address>,
+    routes: Vec<Route>,
+}
+
+impl Belongings {
+    pub fn of(rtnl: &Rtnl, link: &Link, tables: &Tables) -> Result<Self> {
+        let is_kept = |it: &Address| it.net.addr().is_ipv6() && it.permanent && !it.dad_failed;
+        let addresses = rtnl.addresses(link.index)?.into_iter().filter(is_kept).collect();
+        let is_own = |route: &&Route| {
+            let by_kernel = route.protocol.is_some_and(|protocol| BY_KERNEL.contains(&protocol));
+            route.dev == Some(link.index) && !by_kernel
+        };
+        let routes = tables.routes.iter().filter(is_own).cloned().collect();
+        Ok(Self { addresses, routes })
+    }
+
+    /// Without those routes that would be rivals, in the main table, of another interface's.
+    pub fn without_rivals(mut self, tables: &Tables, table: u32) -> Self {
+        self.routes.retain(|own| {
+            let is_rival =
+                |it: &Route| it.table == Some(MAIN) && (it.dst, it.metric) == (own.dst, own.metric);
+            own.table != Some(table) || !tables.routes.iter().any(is_rival)
+        });
+        self
+    }
+
+    /// What the link loses when it gets another master, again; routes of the table `from` in the table `to`.
+    pub fn give_back(&self, batch: &mut Batch, link: &Link, from: u32, to: u32) {
+        for address in &self.addresses {
+            let new = NewAddress {
+                net: address.net,
+                no_dad: !address.tentative,
+                no_prefix_route: address.no_prefix_route,
+                // Where net.ipv6.conf.*.keep_addr_on_down is set.
+                may_exist: true,
+            };
+            batch.add_address(link.index, &link.name, &new);
+        }
+        // One that is down has no routes, and can get none.
+        for route in near_first(&self.routes).filter(|_| link.up) {
+            let table = route.table.map(|table| if table == from { to } else { table });
+            batch.add_route(&Route { table, ..route.clone() });
+        }
+    }
+
+    pub fn usable_v6(&self) -> Vec<IpAddr> {
+        let usable = self.addresses.iter().filter(|it| !it.tentative && !it.scope_link);
+        usable.map(|address| address.net.addr()).collect()
+    }
+}
+
+/// 0 is no master.
+pub fn set_master(batch: &mut Batch, link: &Link, master: u32) {
+    let change = LinkChange { master: Some(master), ..LinkChange::default() };
+    batch.change_link(link.index, &link.name, &change);
+}
+
+/// Without a carrier there is nobody to whom the addresses matter.
+pub fn fail_with_carrier(rtnl: &Rtnl, link: &Link, limit: Duration) -> Result<()> {
+    if rtnl.link_at(link.index)?.is_some_and(|link| link.operstate_up) {
+        let (name, limit_ms) = (&link.name, limit.as_millis());
+        return Err(Error::internal(format!(
+            "cannot use the IPv6 addresses of {name} after {limit_ms} ms"
+        )));
+    }
+    Ok(())
+}
+
+/// The addresses and routes of the result are there, the latter in the VRF's table.
+pub fn check(
+    rtnl: &Rtnl,
+    link: &Link,
+    vrf: &Link,
+    result: &Success,
+    at: &Attachment,
+) -> Result<()> {
+    let present = rtnl.addresses(link.index)?;
+    for ip in chained::ips(result, at) {
+        if !present.iter().any(|address| address.net == ip.address) {
+            let (address, name) = (ip.address, &link.name);
+            return Err(Error::internal(format!("address {address} is not on interface {name}")));
+        }
+    }
+    let tables = Tables::read(rtnl)?;
+    let table = table_of_vrf(vrf).unwrap_or_default();
+    for route in &result.routes {
+        let table = route.table.filter(|table| ![0, MAIN].contains(table)).unwrap_or(table);
+        let dst = route.dst.trunc();
+        let is_it = |it: &Route| {
+            (it.dst, it.dev, it.table) == (dst, Some(link.index), Some(table))
+                && route.gw.is_none_or(|gw| it.via == Some(gw))
+        };
+        if !tables.routes.iter().any(is_it) {
+            return Err(Error::internal(format!(
+                "route to {dst} in table {table} not found in the container"
+            )));
+        }
+    }
+    Ok(())
+}
