@@ -37,29 +37,38 @@ impl Requests {
         doing: String,
         write: impl FnOnce(&mut Attrs),
     ) -> &mut Self {
-        let at = self.message(kind, flags, write);
+        let at = self.begin(kind, flags);
+        write(&mut self.attrs);
+        self.end(at);
         self.list.push(Request { at, doing, tolerated: None });
         self
     }
 
     /// Appends a message that the kernel never answers: the end of an nf_tables transaction.
     pub fn push_unanswered(&mut self, kind: u16, write: impl FnOnce(&mut Attrs)) {
-        self.message(kind, 0, write);
+        let at = self.begin(kind, 0);
+        write(&mut self.attrs);
+        self.end(at);
     }
 
-    /// Returns where it begins.
-    fn message(&mut self, kind: u16, flags: u16, write: impl FnOnce(&mut Attrs)) -> usize {
+    /// Writes a header; returns where it begins. (What is generic is called from everywhere, so it had better be short.)
+    #[inline(never)]
+    fn begin(&mut self, kind: u16, flags: u16) -> usize {
         let at = self.attrs.bytes.len();
         self.attrs.raw(&[0; 4]); // the length
         self.attrs.raw(&kind.to_ne_bytes());
         self.attrs.raw(&(flags | NLM_F_REQUEST).to_ne_bytes());
         self.attrs.raw(&[0; 8]); // the sequence number, which the socket knows, and the port, which the kernel does
-        write(&mut self.attrs);
+        at
+    }
+
+    /// Of the message that begins there.
+    #[inline(never)]
+    fn end(&mut self, at: usize) {
         match u32::try_from(self.attrs.bytes.len() - at) {
             Ok(length) => self.attrs.patch(at, &length.to_ne_bytes()),
             Err(_) => self.attrs.too_long = true,
         }
-        at
     }
 
     /// Says of the last request that this error is none.
@@ -102,6 +111,7 @@ pub struct Attrs {
 }
 
 impl Attrs {
+    #[inline(never)]
     pub fn bytes(&mut self, kind: u16, value: &[u8]) {
         self.attribute(kind, |attrs| attrs.raw(value));
     }
@@ -132,10 +142,22 @@ impl Attrs {
     }
 
     fn attribute(&mut self, kind: u16, write: impl FnOnce(&mut Self)) {
+        let at = self.begin(kind);
+        write(self);
+        self.end(at);
+    }
+
+    /// Returns where the attribute begins.
+    #[inline(never)]
+    fn begin(&mut self, kind: u16) -> usize {
         let at = self.bytes.len();
         self.raw(&[0; 2]);
         self.raw(&kind.to_ne_bytes());
-        write(self);
+        at
+    }
+
+    #[inline(never)]
+    fn end(&mut self, at: usize) {
         match u16::try_from(self.bytes.len() - at) {
             Ok(length) => self.patch(at, &length.to_ne_bytes()),
             Err(_) => self.too_long = true,

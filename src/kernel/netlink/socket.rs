@@ -163,7 +163,7 @@ impl Socket {
         if requests.is_empty() {
             return Ok(());
         }
-        self.exchange(requests, NLM_F_ACK, Until::Acknowledged, |message| on(message.payload))
+        self.exchange(requests, NLM_F_ACK, Until::Acknowledged, &mut |message| on(message.payload))
     }
 
     /// Asks for one object.
@@ -173,7 +173,7 @@ impl Socket {
         mut read: impl FnMut(&[u8]) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         let mut found = None;
-        self.exchange(request, 0, Until::Answer, |message| found = read(message.payload))?;
+        self.exchange(request, 0, Until::Answer, &mut |message| found = read(message.payload))?;
         Ok(found)
     }
 
@@ -188,7 +188,7 @@ impl Socket {
             return Ok(found);
         }
         let first = self.sequence.get();
-        self.exchange(requests, 0, Until::Answer, |message| {
+        self.exchange(requests, 0, Until::Answer, &mut |message| {
             if let Some(place) = found.get_mut(message.sequence.wrapping_sub(first) as usize) {
                 *place = read(message.payload);
             }
@@ -203,22 +203,37 @@ impl Socket {
         request: impl Fn() -> Requests,
         mut read: impl FnMut(&[u8]) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
+        let mut list = Vec::new();
+        self.dump_each(&request, &mut |payload| match payload {
+            Some(payload) => list.extend(read(payload)),
+            None => list.clear(),
+        })?;
+        Ok(list)
+    }
+
+    /// Calls `on` with each object; with `None` when all of them so far are void. (Not generic: it would be a kilobyte for
+    /// each kind of object.)
+    fn dump_each(
+        &self,
+        request: &dyn Fn() -> Requests,
+        on: &mut dyn FnMut(Option<&[u8]>),
+    ) -> Result<(), Error> {
         if !self.is_strict.replace(true) {
             // An old kernel refuses; then its dumps are longer, which `read` is prepared for.
             let _ = self.socket.enable_strict_checking(true);
         }
         for _ in 0..DUMP_ATTEMPTS_MAX {
-            let mut list = Vec::new();
+            on(None);
             let mut is_whole = true;
-            self.exchange(request(), NLM_F_DUMP, Until::Done, |message| {
+            self.exchange(request(), NLM_F_DUMP, Until::Done, &mut |message| {
                 is_whole &= message.flags & NLM_F_DUMP_INTR == 0;
                 // The end comes here too, but only to be looked at.
                 if message.kind != NLMSG_DONE {
-                    list.extend(read(message.payload));
+                    on(Some(message.payload));
                 }
             })?;
             if is_whole {
-                return Ok(list);
+                return Ok(());
             }
         }
         let doing = request().list.pop().map(|request| request.doing).unwrap_or_default();
@@ -236,7 +251,7 @@ impl Socket {
         mut requests: Requests,
         last_flags: u16,
         until: Until,
-        mut on: impl FnMut(&Message<'_>),
+        on: &mut dyn FnMut(&Message<'_>),
     ) -> Result<(), Error> {
         let first = self.sequence.get();
         let count = u32::try_from(requests.list.len()).unwrap_or(u32::MAX);
