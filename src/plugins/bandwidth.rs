@@ -32,7 +32,7 @@ use crate::names::{Attachment, NetworkName};
 use crate::plugin::{Context, Plugin};
 use crate::steps::owner::Owner;
 use crate::steps::undo::{Failures, Undo};
-use crate::steps::{reference, veth};
+use crate::steps::{chained, reference, veth};
 use limits::Limits;
 
 const IFB: &str = "ifb";
@@ -48,7 +48,7 @@ pub struct Bandwidth {}
 impl Plugin for Bandwidth {
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let limits = Limits::read(cx.request)?;
-        let mut result = cx.request.required_prev_result()?;
+        let mut result = chained::prev_result(cx)?;
         if limits.are_none() {
             return Ok(result);
         }
