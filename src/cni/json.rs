@@ -53,6 +53,19 @@ impl Json {
         Self::Object(present.collect())
     }
 
+    /// The same with the keys of all objects in order, as Go prints its maps.
+    pub fn sorted(self) -> Self {
+        match self {
+            Self::Array(values) => Self::Array(values.into_iter().map(Self::sorted).collect()),
+            Self::Object(mut entries) => {
+                entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+                let sorted = entries.into_iter().map(|(key, value)| (key, value.sorted()));
+                Self::Object(sorted.collect())
+            }
+            other => other,
+        }
+    }
+
     /// The document indented by four spaces without a newline at the end, as results are printed.
     pub fn to_pretty(&self) -> String {
         self.indented_by(b"    ")

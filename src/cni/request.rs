@@ -138,6 +138,23 @@ impl Request {
         })
     }
 
+    /// The same call with another configuration, for a delegate that does not get ours.
+    pub fn with_config(&self, json: Json) -> Result<Self> {
+        let conf: NetConf = json.read("configuration of the delegate")?;
+        Ok(Self {
+            verb: self.verb.clone(),
+            version: Version::negotiate(&conf.cni_version).unwrap_or(self.version),
+            network: NetworkName::new(conf.name.as_str())?,
+            conf,
+            netns_path: self.netns_path.clone(),
+            netns_override: self.netns_override,
+            args: self.args.clone(),
+            path: self.path.clone(),
+            stdin: json.to_compact().into_bytes(),
+            json,
+        })
+    }
+
     /// The result of the plugin before this one, or for CHECK and DEL of the whole chain.
     pub fn prev_result(&self) -> Result<Option<Success>> {
         match self.json.get("prevResult") {

@@ -4,6 +4,7 @@ mod bandwidth;
 mod bridge;
 mod dummy;
 mod firewall;
+mod flannel;
 mod host_device;
 mod host_local;
 mod ipvlan;
@@ -48,6 +49,7 @@ pub const PLUGINS: &[Entry] = &[
         "firewall",
         "lets a container's packets pass where the host drops, and keeps bridges apart",
     ),
+    entry::<flannel::Flannel>("flannel", "a network whose subnet flannel's daemon has chosen"),
     entry::<loopback::Loopback>("loopback", "the container's lo interface"),
     entry::<portmap::Portmap>("portmap", "ports of the host that lead to ports of the container"),
     entry::<sbr::Sbr>(

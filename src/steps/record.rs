@@ -20,6 +20,11 @@ impl Record {
         Self { path: Path::new(dir).join(name) }
     }
 
+    /// The file's name.
+    pub fn name(&self) -> Option<&str> {
+        self.path.file_name()?.to_str()
+    }
+
     /// `None` when there is none.
     pub fn read(&self) -> Result<Option<Vec<u8>>> {
         let content = fault::file_operation().and_then(|()| fs::read(&self.path));

@@ -11,6 +11,7 @@ mod delegate;
 mod dummy;
 mod faults;
 mod firewall;
+mod flannel;
 mod host_device;
 mod host_local;
 mod ipvlan;

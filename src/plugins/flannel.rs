@@ -1,0 +1,219 @@
+//! `flannel`: a network whose subnet flannel's daemon has chosen for this host; another plugin makes the interface.
+//!
+//! ```json
+//! { "cniVersion": "1.0.0", "name": "cbr0", "type": "flannel", "delegate": { "hairpinMode": true, "isDefaultGateway": true } }
+//! ```
+//!
+//! The daemon writes its subnets, networks, MTU, and whether it masquerades, into `subnetFile`
+//! ("/run/flannel/subnet.env"). What it says becomes the configuration of the delegate, together with `delegate` (which may
+//! have all keys of its plugin but `name` and `ipam`; `type` is "bridge" without), `ipam` (`type` is "host-local" without;
+//! `ranges` are the daemon's, and to `routes` its networks are added) and `runtimeConfig`.
+//!
+//! That configuration is kept in `dataDir` ("/var/lib/cni/flannel") until the delegate's DEL has succeeded: see `scratch`.
+//! DEL and CHECK use it; without it they ask the daemon's file again. GC and STATUS are the delegate's, too.
+
+mod scratch;
+mod subnet_env;
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::cni::json::Json;
+use crate::cni::request::{Request, Verb};
+use crate::cni::success::{Route, Success};
+use crate::error::{Code, Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::names::Attachment;
+use crate::plugin::{Context, Plugin};
+use crate::steps::delegate;
+use crate::steps::undo::{Failures, Undo};
+use scratch::Scratch;
+use subnet_env::SubnetEnv;
+
+#[derive(Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Flannel {
+    subnet_file: String,
+    data_dir: String,
+}
+
+impl Default for Flannel {
+    fn default() -> Self {
+        Self {
+            subnet_file: "/run/flannel/subnet.env".into(),
+            data_dir: "/var/lib/cni/flannel".into(),
+        }
+    }
+}
+
+impl Plugin for Flannel {
+    fn add(&self, cx: &Context<'_>, at: &Attachment, _netns: &NetNs) -> Result<Success> {
+        let config = self.config(cx)?;
+        let record = scratch::write(&self.data_dir, cx.request, at, &config)?;
+        let mut undo = Undo::default();
+        undo.push("remove what the delegate was asked", move || record.remove());
+        let request = cx.request.with_config(config)?;
+        let success = delegate::add(&delegated(cx, &request), &request.conf.kind, at)?;
+        undo.keep();
+        Ok(success)
+    }
+
+    fn del(&self, cx: &Context<'_>, at: &Attachment, _netns: Option<&NetNs>) -> Result<()> {
+        match scratch::find(&self.data_dir, cx.request, at)? {
+            Some(Scratch { record, config }) => {
+                self.call(cx, config, &Verb::Del(at.clone()))?;
+                record.remove()
+            }
+            None => match self.config(cx) {
+                Ok(config) => self.call(cx, config, &Verb::Del(at.clone())),
+                // There was no ADD, or it has been taken back: nobody can tell of anything that is left.
+                Err(_) => Ok(()),
+            },
+        }
+    }
+
+    fn check(&self, cx: &Context<'_>, at: &Attachment, _netns: &NetNs) -> Result<()> {
+        cx.request.required_prev_result()?;
+        let config = match scratch::find(&self.data_dir, cx.request, at)? {
+            Some(Scratch { config, .. }) => config,
+            None => self.config(cx)?,
+        };
+        self.call(cx, config, &Verb::Check(at.clone()))
+    }
+
+    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
+        let mut files = scratch::all(&self.data_dir, &cx.request.network, keep)?;
+        let config = match (self.config(cx), files.first()) {
+            (Err(_), Some((file, _))) => file.config.clone(),
+            (config, _) => config?,
+        };
+        self.call(cx, config, &Verb::Gc(keep.to_vec()))?;
+        let mut failures = Failures::default();
+        files.retain(|(_, is_stale)| *is_stale);
+        files.iter().for_each(|(file, _)| failures.note(file.record.remove()));
+        failures.into_result()
+    }
+
+    fn status(&self, cx: &Context<'_>) -> Result<()> {
+        let config = self.config(cx).map_err(Error::into_not_available)?;
+        self.call(cx, config, &Verb::Status)
+    }
+}
+
+impl Flannel {
+    /// The delegate's configuration.
+    fn config(&self, cx: &Context<'_>) -> Result<Json> {
+        let parts = Parts::read(cx.request)?;
+        Ok(parts.config(cx.request, &SubnetEnv::read(Path::new(&self.subnet_file))?))
+    }
+
+    fn call(&self, cx: &Context<'_>, config: Json, verb: &Verb) -> Result<()> {
+        let mut config = Config(config);
+        for key in ["prevResult", "cni.dev/valid-attachments"] {
+            if let Some(value) = cx.request.json.get(key) {
+                config.set(key, value.clone());
+            }
+        }
+        let request = cx.request.with_config(config.0)?;
+        delegate::call(&delegated(cx, &request), &request.conf.kind, verb)
+    }
+}
+
+fn delegated<'a>(cx: &Context<'a>, request: &'a Request) -> Context<'a> {
+    Context { request, namespace: cx.namespace, plugins: cx.plugins }
+}
+
+/// What the configuration says of the delegate, once it is known to make sense.
+struct Parts {
+    delegate: Config,
+    ipam: Config,
+    routes: Vec<Json>,
+}
+
+/// An object in the making.
+struct Config(Json);
+
+impl Parts {
+    fn read(request: &Request) -> Result<Self> {
+        let object = |key: &str| match request.json.get(key) {
+            None => Ok(Config(Json::Object(Vec::new()))),
+            Some(value @ Json::Object(_)) => Ok(Config(value.clone())),
+            Some(_) => Err(Error::config(format!("{key}: it is not an object"))),
+        };
+        let (delegate, ipam) = (object("delegate")?, object("ipam")?);
+        for key in ["name", "ipam"] {
+            if delegate.0.get(key).is_some() {
+                return Err(Error::config(format!(
+                    "'delegate' dictionary must not have '{key}' field, it'll be set by flannel"
+                )));
+            }
+        }
+        match delegate.0.get("type") {
+            None => {}
+            Some(Json::String(kind)) if kind != "flannel" => {}
+            Some(Json::String(_)) => {
+                return Err(Error::config("delegate.type: flannel cannot delegate to itself"));
+            }
+            Some(_) => {
+                return Err(Error::config(
+                    "'delegate' dictionary, if present, must have (string) 'type' field",
+                ));
+            }
+        }
+        // Whatever is no list of routes would make the delegate fail, when it is too late for a clear word.
+        let routes = match ipam.0.get("routes") {
+            None => Vec::new(),
+            Some(list @ Json::Array(routes)) => {
+                list.read::<Vec<Route>>("ipam.routes").map_err(|error| {
+                    Error::new(Code::INVALID_CONFIG, format!("ipam.routes: {}", error.msg))
+                })?;
+                routes.clone()
+            }
+            Some(_) => return Err(Error::config("ipam.routes: it is not a list of routes")),
+        };
+        Ok(Self { delegate, ipam, routes })
+    }
+
+    fn config(mut self, request: &Request, env: &SubnetEnv) -> Json {
+        let text = |net: &ipnet::IpNet| Json::String(net.to_string());
+        let range = |net| Json::Array(vec![Json::object([("subnet", Some(text(net)))])]);
+        let route = |net| Json::object([("dst", Some(text(net)))]);
+        self.ipam.set_default("type", "host-local".into());
+        self.ipam.set("ranges", Json::Array(env.subnets.iter().map(range).collect()));
+        self.routes.extend(env.networks.iter().map(route));
+        self.ipam.set("routes", Json::Array(self.routes));
+
+        let mut config = self.delegate;
+        config.set("name", Json::String(request.conf.name.clone()));
+        config.set_default("type", "bridge".into());
+        config.set_default("ipMasq", Json::Bool(!env.ip_masq));
+        config.set_default("mtu", env.mtu.into());
+        if config.0.get("type") == Some(&"bridge".into()) {
+            config.set_default("isGateway", Json::Bool(true));
+        }
+        if !request.conf.cni_version.is_empty() {
+            config.set("cniVersion", Json::String(request.conf.cni_version.clone()));
+        }
+        if let Some(runtime) = request.json.get("runtimeConfig") {
+            config.set("runtimeConfig", runtime.clone());
+        }
+        config.set("ipam", self.ipam.0);
+        config.0
+    }
+}
+
+impl Config {
+    fn set(&mut self, key: &str, value: Json) {
+        if let Json::Object(entries) = &mut self.0 {
+            entries.retain(|(name, _)| !name.eq_ignore_ascii_case(key));
+            entries.push((key.into(), value));
+        }
+    }
+
+    fn set_default(&mut self, key: &str, value: Json) {
+        if self.0.get(key).is_none() {
+            self.set(key, value);
+        }
+    }
+}
