@@ -79,7 +79,9 @@ test_addresses_and_routes_go_along_and_come_back() {
     at c1 ip route show table 77 | grep -q '^10.6.0.0/16'
     add vrf c1 "$(vrf blue)"
     check vrf c1 "$(vrf blue)"
+    check bridge c1 "$(network one 2)"
     del vrf c1 "$(vrf blue)"
+    check bridge c1 "$(network one 2)"
     same "$before" "$(routes main)"
     same fd00:1::2 "$(address_of c1 eth0 6)"
     reaches c1 fd00:1::1

@@ -203,3 +203,31 @@ fn every_version_is_handed_on() {
         assert!(routing(&c1).contains("from 10.1.0.2 lookup 100"), "{version}");
     }
 }
+
+#[test]
+fn the_plugin_before_still_finds_what_it_made() {
+    for plugin in ["bridge", "veth", "macvlan"] {
+        let world = World::new();
+        let c1 = world.container("c1");
+        world.host([
+            "sh",
+            "-c",
+            "ip link add up0 type veth peer name up1; ip link set up0 up; ip link set up1 up",
+        ]);
+        let network = json!({
+            "cniVersion": "1.1.0", "name": "net", "type": plugin, "isGateway": true, "master": "up0",
+            "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]],
+                "routes": [{"dst": "0.0.0.0/0"}, {"dst": "10.9.0.0/16"}, {"dst": "::/0"}]},
+        });
+        let result = c1.add(plugin, &network);
+        for keys in [json!({}), json!({"addSourceHints": true})] {
+            let config = sbr(keys, &result);
+            c1.add("sbr", &config);
+            c1.check("sbr", &config, &result);
+            c1.check(plugin, &network, &result);
+        }
+        c1.del("sbr", &sbr(json!({}), &result));
+        assert!(!routing(&c1).contains("lookup 1"), "{plugin}: {}", routing(&c1));
+        c1.del(plugin, &network);
+    }
+}
