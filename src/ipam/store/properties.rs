@@ -246,6 +246,18 @@ impl World {
                         self.last[set] = ip;
                         self.model.remove(&ip.unwrap());
                     }
+                } else {
+                    // Addresses of its own from an earlier boot may have made way, and then it came as far as above: the
+                    // files tell how far.
+                    for set in 0..count {
+                        let name = format!("last_reserved_ip.{set}");
+                        if self.dir.names().contains(&name) {
+                            self.last[set] = self.dir.read(&name).parse().ok();
+                        }
+                    }
+                    let dir = &self.dir;
+                    let exists = |ip: &IpAddr| dir.network_dir().join(ip.to_string()).exists();
+                    self.model.retain(|ip, (owner, _)| owner.is_some() || exists(ip));
                 }
             }
         }
@@ -388,5 +400,27 @@ proptest! {
         for id in 0..IDS.len() {
             world.run(Op::Check(id));
         }
+    }
+}
+
+/// An ADD that gives up after its own address of an earlier boot made way has moved the first set on.
+#[test]
+fn a_failing_add_after_a_reclaim_is_modelled() {
+    let add =
+        |id, sets, requested| Op::Add { id, sets, requested, stale_on_boot: StaleOnBoot::Reclaim };
+    let mut world = World::new();
+    for op in [
+        Op::GoAdd(5),
+        add(0, 2, None),
+        Op::Status(0),
+        Op::Reboot,
+        add(0, 1, None),
+        add(1, 2, None),
+        add(5, 2, Some(190)),
+        add(0, 1, None),
+        add(2, 1, None),
+    ] {
+        world.run(op);
+        world.compare();
     }
 }
