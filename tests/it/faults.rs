@@ -65,6 +65,7 @@ fn subjects() -> Vec<Subject> {
             true,
             true,
         ),
+        subject("flannel", json!({"delegate": {"hairpinMode": true}}), true, true),
         subject("host-local", json!({"ipam": dual_stack()}), false, true),
         subject("loopback", json!({}), true, false),
         subject("firewall", json!({"prevResult": chained()}), true, false),
@@ -175,6 +176,8 @@ fn container<'w>(world: &'w World, subject: &Subject) -> Container<'w> {
 fn world() -> World {
     let world = World::new();
     world.host(["sh", "-ec", LAN]);
+    let daemon = "FLANNEL_NETWORK=10.1.0.0/16\nFLANNEL_SUBNET=10.1.0.1/29\nFLANNEL_MTU=1400\nFLANNEL_IPMASQ=false\n";
+    world.write("/run/flannel/subnet.env", daemon);
     world.host(["sh", "-ec", "ip link add card mtu 1400 up type veth peer name cable"]);
     world
 }

@@ -7,6 +7,7 @@
 
 mod bandwidth;
 mod bridge;
+mod chain;
 mod delegate;
 mod dummy;
 mod faults;

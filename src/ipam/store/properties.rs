@@ -247,20 +247,24 @@ impl World {
                         self.model.remove(&ip.unwrap());
                     }
                 } else {
-                    // Addresses of its own from an earlier boot may have made way, and then it came as far as above: the
-                    // files tell how far.
-                    for set in 0..count {
-                        let name = format!("last_reserved_ip.{set}");
-                        if self.dir.names().contains(&name) {
-                            self.last[set] = self.dir.read(&name).parse().ok();
-                        }
-                    }
-                    let dir = &self.dir;
-                    let exists = |ip: &IpAddr| dir.network_dir().join(ip.to_string()).exists();
-                    self.model.retain(|ip, (owner, _)| owner.is_some() || exists(ip));
+                    self.learn_how_far_it_came(count);
                 }
             }
         }
+    }
+
+    /// For an ADD that gave up: addresses of its own from an earlier boot may have made way, and then sets have moved on,
+    /// and torn files in them were replaced and given back.
+    fn learn_how_far_it_came(&mut self, count: usize) {
+        for set in 0..count {
+            let name = format!("last_reserved_ip.{set}");
+            if self.dir.names().contains(&name) {
+                self.last[set] = self.dir.read(&name).parse().ok();
+            }
+        }
+        let dir = &self.dir;
+        let exists = |ip: &IpAddr| dir.network_dir().join(ip.to_string()).exists();
+        self.model.retain(|ip, (owner, _)| owner.is_some() || exists(ip));
     }
 
     /// As the Go plugin does it, for the first set.

@@ -1,10 +1,9 @@
-//! The examples of the specification, as printed in it: versions 0.3.1, 0.4.0 and 1.0.0, for bridge and host-local.
-//! The files beside this one are copies of its text, comments and stray commas included; what it prints for other
-//! plugins comes with those.
+//! The examples of the specification, as printed in it: versions 0.3.1, 0.4.0 and 1.0.0. The files beside this one are
+//! copies of its text, comments and stray commas included.
 
 use serde_json::{Value, json};
 
-use crate::world::{Container, World, parse, with, without};
+use crate::world::{Container, Outcome, World, parse, with, without};
 
 /// Everything that the specification says to be called with CNI_COMMAND=ADD.
 const ADDS: [(&str, &str); 8] = [
@@ -60,7 +59,7 @@ fn blue(world: &World) -> Container<'_> {
 }
 
 /// A call for the container of the examples, by the path that they print.
-fn call(container: &Container<'_>, verb: &str, stdin: &str) -> crate::world::Outcome {
+fn call(container: &Container<'_>, verb: &str, stdin: &str) -> Outcome {
     let call =
         container.call("bridge", verb, &Value::Null).env("CNI_ARGS", "argA=foo;IgnoreUnknown=1");
     call.env("CNI_NETNS", BLUE).stdin(stdin).run()
@@ -158,6 +157,57 @@ fn check_and_delete_of_the_appendix_succeed() {
         call(&container, verb, &request.to_string()).silence();
     }
     before.assert_same(&world.state_with(&[]).apart_from("cni0", "dbnet"), "after DEL");
+}
+
+/// A call of another plugin of the list, with the names of a real result in what is printed.
+fn chained(
+    container: &Container<'_>,
+    plugin: &str,
+    verb: &str,
+    printed: &str,
+    real: &Value,
+) -> Outcome {
+    let mut request = example(printed);
+    request["prevResult"] = with_real_names(&request["prevResult"], real);
+    let call = container.call(plugin, verb, &Value::Null).env("CNI_NETNS", BLUE);
+    call.env("CNI_ARGS", "argA=foo;IgnoreUnknown=1").stdin(request.to_string()).run()
+}
+
+#[test]
+fn the_whole_list_of_the_appendix_runs_as_printed() {
+    let world = World::new();
+    // What all share in nf_tables, and the container's sysctl, stay from the first time on.
+    for is_first in [true, false] {
+        let before = world.state_with(&[]).apart_from("cni0", "dbnet");
+        let (container, result) = blue_of_the_appendix(&world);
+        let add =
+            chained(&container, "tuning", "ADD", include_str!("1.0.0/tuning-add.jsonc"), &result);
+        let tuned = add.success();
+        let printed = example(include_str!("1.0.0/tuning-result.jsonc"));
+        assert_eq!(without(&tuned, "cniVersion"), with_real_names(&printed, &result));
+        assert_eq!(container.sysctl("net/core/somaxconn"), "500");
+        let links = container.json(["ip", "-j", "link", "show", "eth0"]);
+        assert_eq!(links[0]["address"], "00:11:22:33:44:66");
+        let add =
+            chained(&container, "portmap", "ADD", include_str!("1.0.0/portmap.jsonc"), &tuned);
+        assert_eq!(add.success(), tuned);
+        assert!(world.host(["nft", "list", "ruleset"]).contains("10.1.0.5 . 80"));
+
+        for (plugin, verb, text) in [
+            ("bridge", "CHECK", include_str!("1.0.0/check.jsonc")),
+            ("tuning", "CHECK", include_str!("1.0.0/tuning.jsonc")),
+            ("portmap", "CHECK", include_str!("1.0.0/portmap.jsonc")),
+            ("portmap", "DEL", include_str!("1.0.0/portmap.jsonc")),
+            ("tuning", "DEL", include_str!("1.0.0/tuning.jsonc")),
+            ("bridge", "DEL", include_str!("1.0.0/delete.jsonc")),
+        ] {
+            chained(&container, plugin, verb, text, &tuned).silence();
+        }
+        container.destroy();
+        if !is_first {
+            before.assert_same(&world.state_with(&[]).apart_from("cni0", "dbnet"), "after DEL");
+        }
+    }
 }
 
 #[test]
