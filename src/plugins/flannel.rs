@@ -50,9 +50,13 @@ impl Default for Flannel {
 impl Plugin for Flannel {
     fn add(&self, cx: &Context<'_>, at: &Attachment, _netns: &NetNs) -> Result<Success> {
         let config = self.config(cx)?;
-        let record = scratch::write(&self.data_dir, cx.request, at, &config)?;
+        let (record, before) = scratch::write(&self.data_dir, cx.request, at, &config)?;
         let mut undo = Undo::default();
-        undo.push("remove what the delegate was asked", move || record.remove());
+        // Where an earlier ADD has succeeded, its DEL is still to come and needs what that one was asked.
+        undo.push("take back what the delegate is asked", move || match before {
+            Some(content) => record.write(&content),
+            None => record.remove(),
+        });
         let request = cx.request.with_config(config)?;
         let success = delegate::add(&delegated(cx, &request), &request.conf.kind, at)?;
         undo.keep();
@@ -83,15 +87,29 @@ impl Plugin for Flannel {
     }
 
     fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-        let mut files = scratch::all(&self.data_dir, &cx.request.network, keep)?;
-        let config = match (self.config(cx), files.first()) {
-            (Err(_), Some((file, _))) => file.config.clone(),
-            (config, _) => config?,
-        };
-        self.call(cx, config, &Verb::Gc(keep.to_vec()))?;
+        let files = scratch::all(&self.data_dir, &cx.request.network, keep)?;
         let mut failures = Failures::default();
-        files.retain(|(_, is_stale)| *is_stale);
-        files.iter().for_each(|(file, _)| failures.note(file.record.remove()));
+        let mut asked = Vec::new();
+        let ask = |config: Json, asked: &mut Vec<Json>| {
+            self.call(cx, config.clone(), &Verb::Gc(keep.to_vec())).map(|()| asked.push(config))
+        };
+        match self.config(cx) {
+            Ok(config) => failures.note(ask(config.sorted(), &mut asked)),
+            Err(error) if files.is_empty() => return Err(error),
+            Err(_) => {}
+        }
+        for (Scratch { record, config }, is_stale) in files {
+            // The delegate may have been another then, or have kept its state elsewhere.
+            if asked.is_empty() || (is_stale && !asked.contains(&config)) {
+                if let Err(error) = ask(config, &mut asked) {
+                    failures.note(Err(error));
+                    continue;
+                }
+            }
+            if is_stale {
+                failures.note(record.remove());
+            }
+        }
         failures.into_result()
     }
 
@@ -110,7 +128,8 @@ impl Flannel {
 
     fn call(&self, cx: &Context<'_>, config: Json, verb: &Verb) -> Result<()> {
         let mut config = Config(config);
-        for key in ["prevResult", "cni.dev/valid-attachments"] {
+        // Which verbs there are is a matter of today's version, not of the one at ADD.
+        for key in ["cniVersion", "prevResult", "cni.dev/valid-attachments"] {
             if let Some(value) = cx.request.json.get(key) {
                 config.set(key, value.clone());
             }

@@ -172,6 +172,25 @@ fn a_failing_delegate_leaves_nothing() {
 }
 
 #[test]
+fn an_add_that_fails_after_another_leaves_what_the_del_needs() {
+    let world = world();
+    let c1 = world.container("c1");
+    let before = primed(&c1);
+    c1.add("flannel", &flannel());
+    let written = world.read(&format!("{DATA}/c1"));
+    let again = with(&flannel(), json!({"ipam": {"dataDir": "/run/elsewhere"}}));
+    assert_ne!(c1.call("flannel", "ADD", &again).run().status, 0);
+    assert_eq!(world.read(&format!("{DATA}/c1")), written);
+    world.host(["rm", ENV]);
+    c1.del("flannel", &flannel());
+    world.write(ENV, SUBNETS);
+    assert_eq!(files(&world), [""; 0]);
+    let taken = world.tool(&["ls", "/var/lib/cni/networks/cbr0"], None).run().stdout;
+    assert!(!taken.contains("10.42.1."), "{taken}");
+    assert_eq!(before.difference(&state(&world).apart_from("cni0", "cbr0")), [""; 0]);
+}
+
+#[test]
 fn a_del_needs_neither_the_daemon_nor_the_namespace_nor_the_configuration() {
     let world = world();
     let c1 = world.container("c1");
@@ -260,6 +279,41 @@ fn a_file_of_the_reference_is_found() {
     c1.del("flannel", &flannel());
     world.write(ENV, SUBNETS);
     assert_eq!(before.difference(&state(&world)), [""; 0]);
+}
+
+#[test]
+fn a_second_interface_leaves_the_file_of_the_reference_alone() {
+    let world = world();
+    let c1 = world.container("c1");
+    c1.add("flannel", &flannel());
+    let path = format!("{DATA}/c1");
+    let of_reference = without(&parse(&world.read(&path)), "cnibox.owner").to_string();
+    world.write(&path, of_reference.as_str());
+    let second = with(&flannel(), json!({"delegate": {"isDefaultGateway": false}}));
+    c1.call("flannel", "ADD", &second).env("CNI_IFNAME", "eth1").run().success();
+    assert_eq!((world.read(&path), files(&world).len()), (of_reference, 2));
+    world.host(["rm", ENV]);
+    for ifname in ["eth1", "eth0"] {
+        c1.call("flannel", "DEL", &second).env("CNI_IFNAME", ifname).run().silence();
+        let links = c1.exec(["ip", "-o", "link"]);
+        assert!(!links.contains(ifname), "{links}");
+    }
+    assert_eq!(files(&world), [""; 0]);
+}
+
+#[test]
+fn gc_asks_each_delegate_that_there_was() {
+    let world = world();
+    let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
+    let old = with(&flannel(), json!({"ipam": {"dataDir": "/run/old"}}));
+    c1.add("flannel", &old);
+    c2.add("flannel", &flannel());
+    let keys = json!({"cniVersion": "1.1.0", "cni.dev/valid-attachments": []});
+    world.call("flannel", "GC", &with(&flannel(), keys)).run().silence();
+    assert_eq!(files(&world), [""; 0]);
+    for directory in ["/run/old/cbr0", "/var/lib/cni/networks/cbr0"] {
+        assert!(!world.path(&format!("{directory}/10.42.1.2")).exists(), "{directory}");
+    }
 }
 
 #[test]

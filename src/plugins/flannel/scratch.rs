@@ -22,20 +22,36 @@ pub struct Scratch {
     pub config: Json,
 }
 
-/// Writes it; returns where.
-pub fn write(dir: &str, request: &Request, at: &Attachment, config: &Json) -> Result<Record> {
+/// Writes it; returns where, and what was there of an earlier ADD of the same attachment.
+pub fn write(
+    dir: &str,
+    request: &Request,
+    at: &Attachment,
+    config: &Json,
+) -> Result<(Record, Option<Vec<u8>>)> {
     let owner = Owner::new(&request.network, at);
     let [shared, own] = names(at, &owner);
     let record = Record::new(dir, &shared);
-    let is_free = match record.read()? {
-        Some(content) => Json::parse(&content).map_or(true, |it| is_of(&it, request, &owner)),
-        None => true,
+    let content = record.read()?;
+    // One of the reference may be another interface's.
+    let is_free = match content.as_deref().map(Json::parse) {
+        Some(Ok(it)) => text(&it, OWNER) == Some(&owner.to_string()),
+        Some(Err(_)) | None => true,
     };
-    let record = if is_free { record } else { Record::new(dir, &own) };
-    let Json::Object(mut entries) = config.clone() else { return Ok(record) };
+    let (record, before) = if is_free {
+        (record, content)
+    } else {
+        let record = Record::new(dir, &own);
+        let before = record.read()?;
+        (record, before)
+    };
+    let mut entries = match config.clone() {
+        Json::Object(entries) => entries,
+        _ => Vec::new(),
+    };
     entries.push((OWNER.into(), owner.to_string().into()));
     record.write(Json::Object(entries).sorted().to_compact().as_bytes())?;
-    Ok(record)
+    Ok((record, before))
 }
 
 /// The attachment's file. One that cannot be read is as good as none.
@@ -46,7 +62,7 @@ pub fn find(dir: &str, request: &Request, at: &Attachment) -> Result<Option<Scra
         let Some(content) = record.read()? else { continue };
         match Json::parse(&content) {
             Ok(config) if is_of(&config, request, &owner) => {
-                return Ok(Some(Scratch { record, config }));
+                return Ok(Some(Scratch { record, config: without_owner(config) }));
             }
             _ => {}
         }
@@ -68,7 +84,7 @@ pub fn all(dir: &str, network: &NetworkName, keep: &[Attachment]) -> Result<Vec<
             Some(owner) => owners.iter().any(|it| it == owner),
             None => keep.iter().any(|at| record.name() == Some(&at.container_id)),
         };
-        found.push((Scratch { record, config }, !is_kept));
+        found.push((Scratch { record, config: without_owner(config) }, !is_kept));
     }
     Ok(found)
 }
@@ -83,6 +99,14 @@ fn is_of(config: &Json, request: &Request, owner: &Owner) -> bool {
         Some(found) => found == owner.to_string(),
         None => text(config, "name") == Some(&request.network),
     }
+}
+
+/// As the delegate gets it.
+fn without_owner(mut config: Json) -> Json {
+    if let Json::Object(entries) = &mut config {
+        entries.retain(|(key, _)| key != OWNER);
+    }
+    config
 }
 
 fn text<'a>(json: &'a Json, key: &str) -> Option<&'a str> {
