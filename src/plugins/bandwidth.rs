@@ -60,12 +60,12 @@ impl Plugin for Bandwidth {
         undo.push("take the limits away", || host.unshape(end.index));
         // A second ADD begins anew.
         host.unshape(end.index)?;
-        remove_ifbs(host, network, at, owner)?;
+        remove_ifbs(host, network, at, owner, Some(&end))?;
         if let Some(bucket) = &limits.ingress {
             shape(host, &end, bucket, limits.part(Side::Source).as_ref(), limits.fair_queue)?;
         }
         if let Some(bucket) = &limits.egress {
-            undo.push("remove the ifb", || remove_ifbs(host, network, at, owner));
+            undo.push("remove the ifb", || remove_ifbs(host, network, at, owner, Some(&end)));
             let part = limits.part(Side::Destination);
             // A class of htb has a queue as long as the link's; tbf has one of its own.
             let queue_len = if part.is_some() { QUEUE_PACKETS } else { 0 };
@@ -89,10 +89,17 @@ impl Plugin for Bandwidth {
         let owner = Owner::new(&cx.request.network, at);
         let mut failures = Failures::default();
         // First what leads to the ifb: what is sent to one that is gone is lost.
-        if let Some(end) = netns.and_then(|netns| peer(&host, at, netns).transpose()) {
-            failures.note(end.and_then(|end| host.unshape(end.index)));
+        let end = match netns.map(|netns| peer(&host, at, netns)).transpose() {
+            Ok(end) => end.flatten(),
+            Err(error) => {
+                failures.note(Err(error));
+                None
+            }
+        };
+        if let Some(end) = &end {
+            failures.note(host.unshape(end.index));
         }
-        failures.note(remove_ifbs(&host, &cx.request.network, at, &owner));
+        failures.note(remove_ifbs(&host, &cx.request.network, at, &owner, end.as_ref()));
         failures.into_result()
     }
 
@@ -109,7 +116,7 @@ impl Plugin for Bandwidth {
         }
         let Some(bucket) = &limits.egress else { return Ok(()) };
         let owner = Owner::new(&cx.request.network, at);
-        let ifb = ifbs(&host, &cx.request.network, at, &owner)?.into_iter().next();
+        let ifb = ifbs(&host, &cx.request.network, at, &owner, Some(&end))?.into_iter().next();
         let ifb =
             ifb.ok_or_else(|| Error::internal(format!("the ifb of {} not found", at.ifname)))?;
         if !ifb.up {
@@ -250,19 +257,46 @@ fn ifb_names(network: &NetworkName, at: &Attachment) -> [String; 2] {
     [name(&[network, &at.container_id]), name(&[network, &at.container_id, &at.ifname])]
 }
 
-/// The attachment's. One without an alias is the reference's, or of an ADD that was killed.
-fn ifbs(host: &Rtnl, network: &NetworkName, at: &Attachment, owner: &Owner) -> Result<Vec<Link>> {
+/// The attachment's; `end` is the host's end of its pair, as far as that is there. One without an alias is the
+/// reference's, perhaps for another interface of the container, or of an ADD that was killed.
+fn ifbs(
+    host: &Rtnl,
+    network: &NetworkName,
+    at: &Attachment,
+    owner: &Owner,
+    end: Option<&Link>,
+) -> Result<Vec<Link>> {
     let alias = veth::alias(owner);
     let mut found = Vec::new();
     for name in ifb_names(network, at) {
-        let is_ours = |link: &Link| {
-            link.kind.as_deref() == Some(IFB) && link.alias.as_ref().is_none_or(|it| *it == alias)
-        };
-        found.extend(host.link(&name)?.filter(is_ours));
+        let Some(link) = host.link(&name)? else { continue };
+        let is_ours = link.kind.as_deref() == Some(IFB)
+            && match &link.alias {
+                Some(found) => *found == alias,
+                None => !is_used_by_another(host, &link, end)?,
+            };
+        found.extend(is_ours.then_some(link));
     }
     Ok(found)
 }
 
-fn remove_ifbs(host: &Rtnl, network: &NetworkName, at: &Attachment, owner: &Owner) -> Result<()> {
-    ifbs(host, network, at, owner)?.iter().try_for_each(|ifb| host.del_link(ifb.index))
+fn is_used_by_another(host: &Rtnl, ifb: &Link, end: Option<&Link>) -> Result<bool> {
+    for link in host.links_of_kind("veth")? {
+        let is_end = end.is_some_and(|end| end.index == link.index);
+        let leads_there = |filter: &Traffic| filter.redirects_to() == Some(ifb.index);
+        if !is_end && host.incoming_filters(link.index)?.iter().any(leads_there) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn remove_ifbs(
+    host: &Rtnl,
+    network: &NetworkName,
+    at: &Attachment,
+    owner: &Owner,
+    end: Option<&Link>,
+) -> Result<()> {
+    ifbs(host, network, at, owner, end)?.iter().try_for_each(|ifb| host.del_link(ifb.index))
 }

@@ -100,11 +100,10 @@ impl Plugin for Flannel {
         }
         for (Scratch { record, config }, is_stale) in files {
             // The delegate may have been another then, or have kept its state elsewhere.
-            if asked.is_empty() || (is_stale && !asked.contains(&config)) {
-                if let Err(error) = ask(config, &mut asked) {
-                    failures.note(Err(error));
-                    continue;
-                }
+            let is_to_be_asked = asked.is_empty() || (is_stale && !asked.contains(&config));
+            if is_to_be_asked && let Err(error) = ask(config, &mut asked) {
+                failures.note(Err(error));
+                continue;
             }
             if is_stale {
                 failures.note(record.remove());

@@ -312,7 +312,7 @@ fn gc_asks_each_delegate_that_there_was() {
     world.call("flannel", "GC", &with(&flannel(), keys)).run().silence();
     assert_eq!(files(&world), [""; 0]);
     for directory in ["/run/old/cbr0", "/var/lib/cni/networks/cbr0"] {
-        assert!(!world.path(&format!("{directory}/10.42.1.2")).exists(), "{directory}");
+        assert!(!world.path(format!("{directory}/10.42.1.2")).exists(), "{directory}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 /// Flags of a request (linux/netlink.h).
 pub(super) const NLM_F_ECHO: u16 = 0x8;
+pub(super) const NLM_F_REPLACE: u16 = 0x100;
 pub(super) const NLM_F_EXCL: u16 = 0x200;
 pub(super) const NLM_F_CREATE: u16 = 0x400;
 

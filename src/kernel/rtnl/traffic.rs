@@ -6,7 +6,7 @@
 use ipnet::IpNet;
 use nix::libc;
 
-use super::consts::{AF_UNSPEC, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL};
+use super::consts::{AF_UNSPEC, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE};
 use super::{Batch, Rtnl};
 use crate::error::Result;
 use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, text, u32_of};
@@ -19,7 +19,9 @@ const ROOT: u32 = 0x0001_0000;
 /// The class that tbf has for its inner discipline, and ours of htb.
 const BUCKET_CLASS: u32 = ROOT | 1;
 const SHAPED_CLASS: u32 = ROOT | 0x30;
-const FAIR: u32 = 0x0002_0000;
+/// What waits for the bucket: bfifo, and fq_codel, which takes its place.
+const QUEUE: u32 = 0x0002_0000;
+const FAIR: u32 = 0x0003_0000;
 
 /// linux/rtnetlink.h
 const TCA_KIND: u16 = 1;
@@ -129,6 +131,11 @@ impl Batch {
                 bucket.encode_class(it);
             },
         );
+        // Else as many packets could wait as the link's queue is long, however much that is.
+        let at = header(link, QUEUE, SHAPED_CLASS, 0);
+        self.push_traffic(libc::RTM_NEWQDISC, doing.clone(), at, "bfifo", |it| {
+            it.raw(&bucket.limit.to_ne_bytes());
+        });
         let class = if part.is_shaped { SHAPED_CLASS } else { ROOT };
         for subnet in &part.subnets {
             let (priority, protocol) =
@@ -179,13 +186,15 @@ impl Rtnl {
     /// Puts fq_codel into the bucket. Where the kernel has none, nothing changes.
     pub fn share_fairly(&self, link: u32, name: &str, part: Option<&Part>) -> Result<()> {
         let parent = if part.is_some() { SHAPED_CLASS } else { BUCKET_CLASS };
+        let mut requests = Requests::new();
         let doing = format!("cannot share the rate of link {name}");
-        let mut batch = Batch::new();
-        let at = header(link, FAIR, parent, 0);
-        batch.push_traffic(libc::RTM_NEWQDISC, doing, at, "fq_codel", |_| {});
+        requests.push(libc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, doing, |attrs| {
+            attrs.raw(&header(link, FAIR, parent, 0));
+            attrs.string(TCA_KIND, "fq_codel");
+        });
         // "Specified qdisc kind is unknown."
-        batch.requests.tolerate(libc::ENOENT);
-        self.commit(batch)
+        requests.tolerate(libc::ENOENT);
+        Ok(self.change(requests)?)
     }
 
     /// The discipline at the root of a link.
@@ -214,10 +223,17 @@ impl Rtnl {
     }
 
     /// Takes away what `Batch::shape` and `Batch::redirect_incoming` did. It is fine when there is nothing, and others'
-    /// disciplines stay.
+    /// disciplines and filters stay.
     pub fn unshape(&self, link: u32) -> Result<()> {
         let root = self.root_discipline(link)?.filter(Traffic::is_shaper);
-        for found in root.into_iter().chain(self.ingress_discipline(link)?) {
+        // Not clsact, which has the same handle and the programs of others.
+        let mut ingress = self.ingress_discipline(link)?.filter(|found| found.kind == "ingress");
+        if ingress.is_some() {
+            let filters = self.incoming_filters(link)?;
+            let is_ours = |filter: &Traffic| filter.is_head() || filter.redirects_to().is_some();
+            ingress = ingress.filter(|_| filters.iter().all(is_ours));
+        }
+        for found in root.into_iter().chain(ingress) {
             let mut requests = Requests::new();
             let doing =
                 format!("cannot delete the queueing discipline {} of link {link}", found.kind);
@@ -309,6 +325,11 @@ impl Traffic {
             }
         }
         Some(found)
+    }
+
+    /// The kernel tells of a table of filters, too, and of its parts, besides of what is in it.
+    fn is_head(&self) -> bool {
+        attribute(&self.options, TCA_U32_SEL).is_none() && self.kind == "u32"
     }
 
     /// It is what `Batch::shape` puts at the root of a link.

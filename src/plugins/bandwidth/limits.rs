@@ -63,11 +63,13 @@ impl Limits {
         let options: Options = request.json.read("network configuration")?;
         let own: Keys = request.json.read("network configuration")?;
         // As in the reference, what the runtime says counts only where the configuration says nothing.
-        let keys = if own.says_nothing() {
-            options.runtime_config.bandwidth.unwrap_or_default()
-        } else {
-            own
-        };
+        let mut by_runtime = options.runtime_config.bandwidth.unwrap_or_default();
+        if by_runtime.names_no_subnets() {
+            // Runtimes know rates only.
+            (by_runtime.shaped_subnets, by_runtime.unshaped_subnets) =
+                (own.shaped_subnets.clone(), own.unshaped_subnets.clone());
+        }
+        let keys = if own.says_nothing() { by_runtime } else { own };
         let latency = Duration::from_millis(options.latency.unwrap_or(LATENCY_MS).into());
         let subnets = match (keys.shaped_subnets, keys.unshaped_subnets) {
             (shaped, unshaped) if !shaped.is_empty() && !unshaped.is_empty() => {
@@ -102,6 +104,10 @@ impl Limits {
 }
 
 impl Keys {
+    fn names_no_subnets(&self) -> bool {
+        self.shaped_subnets.is_empty() && self.unshaped_subnets.is_empty()
+    }
+
     fn says_nothing(&self) -> bool {
         let numbers = [self.ingress_rate, self.ingress_burst, self.egress_rate, self.egress_burst];
         numbers.iter().all(Option::is_none)

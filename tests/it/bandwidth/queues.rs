@@ -91,3 +91,22 @@ fn a_second_add_replaces_the_first() {
     assert_eq!(root(&world, &host_end(&before))["rate"], 1000);
     assert!(!world.links().contains(&ifb(&after)));
 }
+
+#[test]
+fn an_ifb_of_the_reference_for_another_interface_stays() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let before = c1.add("bridge", &network());
+    by_reference(&c1, "ADD", &chained(limits(), &before));
+    let there = comparable(&world);
+    let second = |plugin, verb, config: &Value| {
+        c1.call(plugin, verb, config).env("CNI_IFNAME", "eth1").run()
+    };
+    let result = second("bridge", "ADD", &network()).success();
+    second("bandwidth", "ADD", &chained(limits(), &result)).success();
+    second("bandwidth", "DEL", &chained(limits(), &result)).silence();
+    second("bridge", "DEL", &network()).silence();
+    assert_eq!(comparable(&world), there);
+    c1.del("bandwidth", &bandwidth(limits()));
+    assert_eq!(shaping(&world), [""; 0]);
+}

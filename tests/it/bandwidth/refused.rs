@@ -80,3 +80,25 @@ fn a_discipline_of_somebody_else_stays() {
     c1.del("bandwidth", &bandwidth(limits()));
     assert_eq!(shaping(&world), there);
 }
+
+#[test]
+fn programs_of_somebody_else_on_what_is_received_stay() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let before = c1.add("bridge", &network());
+    let end = super::host_end(&before);
+    world.host(["tc", "qdisc", "add", "dev", &end, "clsact"]);
+    let script = format!(
+        "tc filter add dev {end} ingress u32 match u32 0 0 action mirred egress mirror dev lo"
+    );
+    world.host(["sh", "-c", &script]);
+    let there = shaping(&world);
+    c1.call("bandwidth", "ADD", &chained(limits(), &before))
+        .run()
+        .fails(999, &["cannot redirect", &end]);
+    assert_eq!(shaping(&world), there);
+    let only_in = json!({"ingressRate": 8_000_000, "ingressBurst": 800_000});
+    c1.add("bandwidth", &chained(only_in.clone(), &before));
+    c1.del("bandwidth", &bandwidth(only_in));
+    assert_eq!(shaping(&world), there);
+}

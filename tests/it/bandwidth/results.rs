@@ -84,3 +84,16 @@ fn two_interfaces_of_a_container_have_an_ifb_each() {
     del("eth1");
     assert_eq!(shaping(&world), [""; 0]);
 }
+
+#[test]
+fn subnets_of_the_configuration_go_with_the_rates_of_the_runtime() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let rates = json!({"ingressRate": 8_000_000, "ingressBurst": 800_000});
+    let keys = json!({"unshapedSubnets": ["10.2.0.0/16"], "runtimeConfig": {"bandwidth": rates}});
+    let (_, after) = limited(&c1, keys.clone());
+    let said = shaping(&world).join("\n");
+    // 0a020000/ffff0000 is 10.2.0.0/16. What waits is 25 ms and the burst.
+    assert!(said.contains("0a020000/ffff0000") && said.contains("limit 125000b"), "{said}");
+    c1.check("bandwidth", &bandwidth(keys), &after);
+}
