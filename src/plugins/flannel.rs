@@ -69,11 +69,14 @@ impl Plugin for Flannel {
                 self.call(cx, config, &Verb::Del(at.clone()))?;
                 record.remove()
             }
-            None => match self.config(cx) {
-                Ok(config) => self.call(cx, config, &Verb::Del(at.clone())),
-                // There was no ADD, or it has been taken back: nobody can tell of anything that is left.
-                Err(_) => Ok(()),
-            },
+            None => {
+                scratch::clean_up(&self.data_dir, cx.request, at);
+                match self.config(cx) {
+                    Ok(config) => self.call(cx, config, &Verb::Del(at.clone())),
+                    // There was no ADD, or it has been taken back: nobody can tell of anything that is left.
+                    Err(_) => Ok(()),
+                }
+            }
         }
     }
 

@@ -40,10 +40,15 @@ impl Record {
         })
     }
 
+    /// What a crash has left of a `write`.
+    pub fn remove_aside(&self) {
+        // Should this fail, the next `write` goes over it.
+        let _ = fs::remove_file(self.aside());
+    }
+
     /// Also what a crash has left of it. It is fine when there is none.
     pub fn remove(&self) -> Result<()> {
-        // Should this fail, GC finds it.
-        let _ = fs::remove_file(self.aside());
+        self.remove_aside();
         let removed = fault::file_operation().and_then(|()| fs::remove_file(&self.path));
         self.none_if_missing("remove", removed).map(drop)
     }

@@ -29,7 +29,7 @@ fn podman() -> Value {
             },
             {"type": "portmap", "capabilities": {"portMappings": true}},
             {"type": "firewall"},
-            {"type": "tuning", "capabilities": {"mac": true}},
+            {"type": "tuning", "capabilities": {"mac": true}, "sysctl": {"net.core.somaxconn": "500"}},
         ],
     })
 }
@@ -143,6 +143,8 @@ fn live(list: &Value, gateway: &str, changes: &[(&str, &str)]) {
     assert_eq!(published(&container, gateway), "hello");
     del(&container, list, &result);
     assert_eq!(before.difference(&state(&world, list)), [""; 0], "after DEL");
+    gc(&world, list);
+    assert_eq!(before.difference(&state(&world, list)), [""; 0], "after DEL and GC");
 
     for (change, expected) in changes {
         let result = add(&container, list);
@@ -175,6 +177,10 @@ fn a_list_of_k3s_lives_its_life() {
             ("IN ip address flush dev eth0 scope global", "flannel"),
             ("nft flush map ip cnibox published", "portmap"),
             ("tc qdisc del dev IFB root", "bandwidth"),
+            (
+                "tc qdisc del dev $(ip -o link | grep -o 'veth[0-9a-f]*' | head -n 1) root",
+                "bandwidth",
+            ),
         ],
     );
 }
@@ -189,6 +195,7 @@ fn a_list_of_podman_lives_its_life() {
             ("nft flush map ip cnibox masq", "bridge"),
             ("nft flush map ip cnibox published", "portmap"),
             ("nft flush map ip filter cnibox", "firewall"),
+            ("IN sh -c 'echo 400 >/proc/sys/net/core/somaxconn'", "tuning"),
         ],
     );
 }

@@ -349,3 +349,12 @@ fn check_is_the_delegates() {
     c1.exec(["ip", "address", "del", "10.42.1.2/24", "dev", "eth0"]);
     c1.checking("flannel", &flannel(), &result).run().fails(999, &["10.42.1.2/24"]);
 }
+
+#[test]
+fn what_a_killed_add_left_is_removed() {
+    let world = world();
+    let c1 = world.container("c1");
+    world.write(&format!("{DATA}/c1~"), "{\"na");
+    c1.del("flannel", &flannel());
+    assert_eq!(files(&world), [""; 0]);
+}

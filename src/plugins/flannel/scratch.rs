@@ -70,6 +70,12 @@ pub fn find(dir: &str, request: &Request, at: &Attachment) -> Result<Option<Scra
     Ok(None)
 }
 
+/// Removes what an ADD that was killed has left of the attachment's files.
+pub fn clean_up(dir: &str, request: &Request, at: &Attachment) {
+    let owner = Owner::new(&request.network, at);
+    names(at, &owner).iter().for_each(|name| Record::new(dir, name).remove_aside());
+}
+
 /// All of the network; those of none of `keep` are marked as stale.
 pub fn all(dir: &str, network: &NetworkName, keep: &[Attachment]) -> Result<Vec<(Scratch, bool)>> {
     let owners: Vec<String> = keep.iter().map(|at| Owner::new(network, at).to_string()).collect();
