@@ -82,11 +82,6 @@ impl Requests {
         self.list.is_empty()
     }
 
-    /// In bytes.
-    pub fn length(&self) -> usize {
-        self.attrs.bytes.len()
-    }
-
     /// Gives the requests consecutive sequence numbers, and the last one flags of its own.
     pub(super) fn seal(&mut self, first_sequence: u32, last_flags: u16) {
         let mut sequence = first_sequence;

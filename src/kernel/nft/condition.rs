@@ -3,13 +3,11 @@
 
 use ipnet::IpNet;
 
-use super::Family;
 use super::expr::Expr;
 use super::field::Field;
 use super::register::Register;
 use super::value::{Transport, padded_name};
-use crate::kernel::netlink::fixed;
-use crate::names::{IfName, Mac};
+use crate::names::IfName;
 
 /// `field & mask == value`, or `!=`. Mask and value are as long as the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +25,6 @@ pub struct Condition {
 pub struct CtState(pub u16);
 
 impl CtState {
-    pub const INVALID: Self = Self(1);
     pub const ESTABLISHED: Self = Self(2);
     pub const RELATED: Self = Self(4);
     pub const NEW: Self = Self(8);
@@ -70,16 +67,6 @@ impl Condition {
         Self::begins(Field::Oifname, prefix)
     }
 
-    /// `iif 1`; an index, so for links that stay, like `lo`
-    pub fn iif(index: u32) -> Self {
-        Self::is(Field::Iif, index.to_ne_bytes().into())
-    }
-
-    /// `ether saddr 02:00:00:00:00:01`, in tables of the family bridge
-    pub fn ether_saddr(mac: Mac) -> Self {
-        Self::is(Field::EtherSaddr, mac.0.into())
-    }
-
     /// `meta l4proto tcp`
     pub fn protocol(transport: Transport) -> Self {
         Self::is(Field::Protocol, vec![transport.number()])
@@ -93,11 +80,6 @@ impl Condition {
     /// `th dport 8080`; after `protocol` this is `tcp dport 8080`
     pub fn dport(port: u16) -> Self {
         Self::is(Field::Dport, port.to_be_bytes().into())
-    }
-
-    /// `meta nfproto ipv4`, in tables of the family inet
-    pub fn nfproto(family: Family) -> Self {
-        Self::is(Field::Nfproto, vec![family.number()])
     }
 
     /// `meta mark & 0x2000 == 0x2000`
@@ -133,19 +115,6 @@ impl Condition {
     /// The opposite: `ip daddr != 10.1.0.0/16`.
     pub fn negated(self) -> Self {
         Self { is_equal: !self.is_equal, ..self }
-    }
-
-    /// The addresses that a condition on an address is about.
-    pub fn address(&self) -> Option<IpNet> {
-        let prefix = self.mask.iter().map(|byte| byte.leading_ones()).sum::<u32>();
-        let ones = self.mask.iter().map(|byte| byte.count_ones()).sum::<u32>();
-        let is_prefix = prefix == ones && first_bits(prefix, self.mask.len()) == self.mask;
-        let address = match self.field {
-            Field::IpSaddr | Field::IpDaddr => fixed::<4>(&self.value, 0)?.into(),
-            Field::Ip6Saddr | Field::Ip6Daddr => fixed::<16>(&self.value, 0)?.into(),
-            _ => return None,
-        };
-        IpNet::new(address, u8::try_from(prefix).ok()?).ok().filter(|_| is_prefix)
     }
 
     fn is(field: Field, value: Vec<u8>) -> Self {
@@ -269,8 +238,6 @@ mod tests {
             Condition::daddr(net("fd00::1/128")),
             Condition::iifname(&name("eth0")),
             Condition::oifname_begins(&name("veth")),
-            Condition::iif(1),
-            Condition::ether_saddr(Mac([2, 0, 0, 0, 0, 1])).negated(),
             Condition::protocol(Transport::Udp),
             Condition::dport(53),
             Condition::mark(0x2000, 0x2000),
@@ -322,18 +289,5 @@ mod tests {
         ] {
             assert_eq!(Condition::all_of(&exprs), [], "{exprs:?}");
         }
-    }
-
-    #[test]
-    fn addresses_are_read_off() {
-        for text in ["10.1.0.0/12", "0.0.0.0/0", "10.1.2.3/32", "fd00::/57", "::1/128"] {
-            let net = net(text);
-            assert_eq!(Condition::saddr(net).address(), Some(net.trunc()));
-            assert_eq!(Condition::daddr(net).address(), Some(net.trunc()));
-        }
-        assert_eq!(Condition::dport(1).address(), None);
-        let mut odd = Condition::saddr(net("10.0.0.0/8"));
-        odd.mask = vec![0xff, 0, 0xff, 0];
-        assert_eq!(odd.address(), None);
     }
 }

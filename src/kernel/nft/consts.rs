@@ -11,7 +11,6 @@ pub(super) const NFNL_SUBSYS_NFTABLES: u16 = 10;
 /// Message types, below NFNL_SUBSYS_NFTABLES.
 pub(super) const NFT_MSG_NEWTABLE: u16 = message(0);
 pub(super) const NFT_MSG_GETTABLE: u16 = message(1);
-pub(super) const NFT_MSG_DELTABLE: u16 = message(2);
 pub(super) const NFT_MSG_NEWCHAIN: u16 = message(3);
 pub(super) const NFT_MSG_GETCHAIN: u16 = message(4);
 pub(super) const NFT_MSG_DELCHAIN: u16 = message(5);

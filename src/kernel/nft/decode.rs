@@ -179,7 +179,7 @@ mod tests {
     use crate::kernel::netlink::{Attrs, rows};
     use crate::kernel::nft::expr::{
         dnat_to, dnat_to_map, in_range, in_set, not_in_set, redirect_to, reject_prohibited,
-        set_mark, snat_to, verdict_map,
+        verdict_map,
     };
 
     fn written(exprs: &[Expr]) -> Attrs {
@@ -200,9 +200,7 @@ mod tests {
         samples.extend(verdict_map(&[Field::IpSaddr], "networks"));
         samples.extend(dnat_to_map(Family::Ip, &[Field::Protocol, Field::Dport], "ports"));
         samples.extend(dnat_to("10.1.0.5".parse().unwrap(), 80));
-        samples.extend(snat_to("10.1.0.1".parse().unwrap()));
         samples.extend(redirect_to(80));
-        samples.extend(set_mark(0x2000, 0x2000));
         samples.extend(in_range(Field::Dport, &[0, 80], &[0, 90]));
         samples.push(reject_prohibited(Family::Ip));
         for verdict in [

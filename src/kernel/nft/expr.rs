@@ -171,31 +171,11 @@ pub fn dnat_to(address: IpAddr, port: u16) -> Vec<Expr> {
     nat_to(Nat::Destination, address, Some(port))
 }
 
-/// `snat to 10.1.0.1`
-pub fn snat_to(address: IpAddr) -> Vec<Expr> {
-    nat_to(Nat::Source, address, None)
-}
-
 /// `redirect to :8080`
 pub fn redirect_to(port: u16) -> Vec<Expr> {
     let value = port.to_be_bytes().into();
     let to = Register::FIRST;
     vec![Expr::Put { value, to }, Expr::Redirect { port: Some(to) }]
-}
-
-/// `meta mark set meta mark | 0x00002000`, where mask and value are this one bit. The bits of the mask become those of
-/// the value, all others stay.
-pub fn set_mark(mask: u32, value: u32) -> Vec<Expr> {
-    let register = Register::FIRST;
-    vec![
-        Expr::Load { field: Field::Mark, bytes: Field::Mark.bytes(), to: register },
-        Expr::Bitwise {
-            register,
-            mask: (!mask).to_ne_bytes().into(),
-            xor: (value & mask).to_ne_bytes().into(),
-        },
-        Expr::SetMark { from: register },
-    ]
 }
 
 /// `th dport 8000-8080`, after a condition on the protocol

@@ -33,18 +33,17 @@ use crate::kernel::netlink::{self, Protocol, Requests, Socket};
 
 pub use batch::Batch;
 pub use chain::{Base, Chain, ChainKind, Hook, NewChain, Policy};
-pub use comment::{COMMENT_BYTES_MAX, COMMENT_BYTES_MAX_IN_NFT, Comment};
+pub use comment::{COMMENT_BYTES_MAX_IN_NFT, Comment};
 pub use condition::{Condition, CtState};
 pub use expr::{
-    Expr, Found, Nat, Verdict, dnat_to, dnat_to_map, in_range, in_set, not_in_range, not_in_set,
-    redirect_to, reject_prohibited, set_mark, snat_to, verdict_map,
+    Expr, Found, Verdict, dnat_to_map, in_range, in_set, not_in_range, not_in_set, verdict_map,
 };
 pub use feature::Feature;
 pub use field::Field;
 pub use read::Object;
 pub use register::Register;
 pub use rule::{NewRule, Rule};
-pub use set::{Datum, Element, NewSet, Set, SetKind};
+pub use set::{Datum, Element, NewSet, SetKind};
 pub use value::{Transport, Type, Value, pack};
 pub use xt::xt_ct_state;
 
@@ -165,14 +164,6 @@ impl Nft {
 }
 
 impl<'a> Table<'a> {
-    pub const fn ip(name: &'a str) -> Self {
-        Self { family: Family::Ip, name }
-    }
-
-    pub const fn ip6(name: &'a str) -> Self {
-        Self { family: Family::Ip6, name }
-    }
-
     pub const fn inet(name: &'a str) -> Self {
         Self { family: Family::Inet, name }
     }

@@ -11,10 +11,10 @@ use super::consts::{
 };
 use super::rule::Rule;
 use super::set::{Element, Set};
-use super::wire::{attributes_of, header};
+use super::wire::header;
 use super::{Family, Nft, Table};
 use crate::error::Result;
-use crate::kernel::netlink::{Attrs, Requests, text};
+use crate::kernel::netlink::{Attrs, Requests};
 
 /// Something that may be there.
 #[derive(Clone, Copy, Debug)]
@@ -59,16 +59,6 @@ impl Nft {
             found.extend(self.socket.get_each(requests, read)?);
         }
         Ok(found)
-    }
-
-    /// The names of a family's tables.
-    pub fn tables(&self, family: Family) -> Result<Vec<String>> {
-        let doing = format!("cannot list the tables of the family {family}");
-        let read = |message: &[u8]| {
-            let name = attributes_of(message).find(|(kind, _)| *kind == NFTA_TABLE_NAME);
-            name.map(|(_, name)| text(name).into_owned())
-        };
-        self.list(NFT_MSG_GETTABLE, family, doing, |_| {}, read)
     }
 
     pub fn chains(&self, table: Table<'_>) -> Result<Vec<Chain>> {
