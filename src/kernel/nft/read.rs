@@ -75,6 +75,7 @@ impl Nft {
         self.list(NFT_MSG_GETSET, table.family, doing, filter, read)
     }
 
+    /// In the order of their keys.
     pub fn elements(&self, table: Table<'_>, set: &str) -> Result<Vec<Element>> {
         let doing = format!("cannot list set {set} of table {table}");
         let filter = |attrs: &mut Attrs| {
@@ -82,7 +83,13 @@ impl Nft {
             attrs.string(NFTA_SET_ELEM_LIST_SET, set);
         };
         let read = |message: &[u8]| Some(Element::read_all(message));
-        Ok(self.list(NFT_MSG_GETSETELEM, table.family, doing, filter, read)?.concat())
+        let mut elements =
+            self.list(NFT_MSG_GETSETELEM, table.family, doing, filter, read)?.concat();
+        // While the kernel makes its hash table larger or smaller, which it does some time after a transaction, it lists
+        // elements twice; to delete one twice is an error.
+        elements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        elements.dedup();
+        Ok(elements)
     }
 
     /// The rules of all chains of a table, in their order.
