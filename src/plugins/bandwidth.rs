@@ -32,7 +32,7 @@ use crate::names::{Attachment, NetworkName};
 use crate::plugin::{Context, Plugin};
 use crate::steps::owner::Owner;
 use crate::steps::undo::{Failures, Undo};
-use crate::steps::{chained, reference, veth};
+use crate::steps::{chained, host_link, reference, veth};
 use limits::Limits;
 
 const IFB: &str = "ifb";
@@ -132,20 +132,7 @@ impl Plugin for Bandwidth {
     }
 
     fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-        let host = Rtnl::open()?;
-        let network = &cx.request.network;
-        let prefix = veth::alias_prefix(network);
-        let kept: Vec<String> =
-            keep.iter().map(|at| veth::alias(&Owner::new(network, at))).collect();
-        let is_stale = |link: &Link| {
-            let alias = link.alias.as_ref();
-            alias.is_some_and(|alias| alias.starts_with(&prefix) && !kept.contains(alias))
-        };
-        let mut failures = Failures::default();
-        for link in host.links_of_kind(IFB)?.iter().filter(|link| is_stale(link)) {
-            failures.note(host.del_link(link.index));
-        }
-        failures.into_result()
+        host_link::remove_stale(cx, IFB, keep)
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
@@ -155,13 +142,10 @@ impl Plugin for Bandwidth {
 
 /// The other end of the container's interface, if it is a veth pair and that end is on the host.
 fn peer(host: &Rtnl, at: &Attachment, netns: &NetNs) -> Result<Option<Link>> {
-    let Some(link) = netns.rtnl()?.link(&at.ifname)? else { return Ok(None) };
-    if link.kind.as_deref() != Some("veth") {
-        return Ok(None);
+    match netns.rtnl()?.link(&at.ifname)? {
+        Some(link) => veth::other_end(host, &link),
+        None => Ok(None),
     }
-    let end = link.peer.map(|index| host.link_at(index)).transpose()?.flatten();
-    // Indexes are counted per namespace: if the other end has been moved away, that index is some other link.
-    Ok(end.filter(|end| end.kind.as_deref() == Some("veth") && end.peer == Some(link.index)))
 }
 
 /// The host's end, which the plugin before us has to have told of.
@@ -236,7 +220,7 @@ fn make_ifb(
         }
         let ifb =
             host.link(name)?.ok_or_else(|| Error::internal(format!("cannot find link {name}")))?;
-        let alias = veth::alias(owner);
+        let alias = host_link::alias(owner);
         let mut batch = Batch::new();
         let change = LinkChange {
             up: Some(true),
@@ -266,7 +250,7 @@ fn ifbs(
     owner: &Owner,
     end: Option<&Link>,
 ) -> Result<Vec<Link>> {
-    let alias = veth::alias(owner);
+    let alias = host_link::alias(owner);
     let mut found = Vec::new();
     for name in ifb_names(network, at) {
         let Some(link) = host.link(&name)? else { continue };

@@ -256,7 +256,7 @@ fn set_up_host_end(owner: &Owner, host: &Rtnl, pair: &veth::Pair, success: &Succ
     if success.ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
         host_link::skip_duplicate_detection(name)?;
     }
-    let alias = veth::alias(owner);
+    let alias = host_link::alias(owner);
     let mut batch = Batch::new();
     let change = LinkChange { up: Some(true), alias: Some(&alias), ..LinkChange::default() };
     batch.change_link(pair.host.index, name, &change);

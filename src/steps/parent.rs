@@ -9,10 +9,7 @@ use crate::kernel::rtnl::{Family, Link, Rtnl};
 use crate::names::IfName;
 use crate::plugin::Context;
 use crate::steps::owner::Owner;
-use crate::steps::veth;
-
-/// RT_TABLE_MAIN (linux/rtnetlink.h).
-const TABLE_MAIN: u32 = 254;
+use crate::steps::{host_link, tables};
 
 /// What the configuration says of it.
 pub struct Wanted<'a> {
@@ -103,7 +100,7 @@ impl Wanted<'_> {
 }
 
 fn prefix(owner: &Owner) -> String {
-    format!("{} on ", veth::alias(owner))
+    format!("{} on ", host_link::alias(owner))
 }
 
 fn named(home: &Rtnl, name: &str) -> Result<Link> {
@@ -115,7 +112,7 @@ fn named(home: &Rtnl, name: &str) -> Result<Link> {
 fn of_default_route(home: &Rtnl) -> Result<Link> {
     for family in [Family::V4, Family::V6] {
         let mut routes = home.routes(family)?;
-        routes.retain(|route| route.dst.prefix_len() == 0 && route.table == Some(TABLE_MAIN));
+        routes.retain(|route| route.dst.prefix_len() == 0 && route.table == Some(tables::MAIN));
         let best = routes.iter().min_by_key(|route| route.metric.unwrap_or(0));
         let index = best.and_then(|route| route.dev.or_else(|| Some(route.nexthops.first()?.dev)));
         if let Some(index) = index

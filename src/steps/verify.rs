@@ -8,9 +8,9 @@ use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Family, Link, Route, Rtnl};
 use crate::names::Attachment;
 use crate::plugin::Context;
+use crate::steps::tables;
 
-/// RT_TABLE_MAIN and RT_TABLE_LOCAL (linux/rtnetlink.h).
-const TABLE_MAIN: u32 = 254;
+/// RT_TABLE_LOCAL (linux/rtnetlink.h).
 const TABLE_LOCAL: u32 = 255;
 
 /// The container's interface: it is in the result, it exists, it has the MAC address of the result.
@@ -116,7 +116,7 @@ fn missing(route: &success::Route) -> Error {
 }
 
 fn is_met_by(expected: &success::Route, found: &Route) -> bool {
-    let table = found.table.unwrap_or(TABLE_MAIN);
+    let table = found.table.unwrap_or(tables::MAIN);
     let is_in_table = match expected.table {
         Some(wanted) if wanted != 0 => table == wanted,
         // A later plugin of the chain may have moved it to a table of its own, as sbr does.

@@ -6,17 +6,16 @@
 use crate::cni::request::Verb;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, NewLink, Rtnl, Veth};
+use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewLink, Rtnl, Veth};
 use crate::kernel::sys;
-use crate::names::{Attachment, IfName, Mac, NetworkName};
+use crate::names::{Attachment, IfName, Mac};
 use crate::plugin::Context;
 use crate::steps::owner::Owner;
 use crate::steps::undo::Failures;
-use crate::steps::{delegate, interface};
+use crate::steps::{delegate, host_link, interface};
 
 /// How often another name is tried for the host end when somebody has that one.
 const NAME_ATTEMPTS_MAX: u32 = 10;
-const ALIAS_PREFIX: &str = "cnibox ";
 
 /// A pair just made; the container's end is down.
 pub struct Pair {
@@ -103,16 +102,6 @@ fn host_name(owner: &Owner) -> String {
     format!("veth{}", owner.short())
 }
 
-/// The alias of the host end.
-pub fn alias(owner: &Owner) -> String {
-    format!("{ALIAS_PREFIX}{owner}")
-}
-
-/// What the aliases of a network's links begin with.
-pub fn alias_prefix(network: &NetworkName) -> String {
-    format!("{ALIAS_PREFIX}{}", Owner::prefix(network))
-}
-
 /// A random address: unicast, locally administered.
 pub fn random_mac() -> Result<Mac> {
     let mut bytes: [u8; 6] = sys::random_bytes()?;
@@ -137,7 +126,7 @@ pub fn del(
 /// GC of a plugin that has pairs and addresses; `last` as for `del`.
 pub fn gc(cx: &Context<'_>, keep: &[Attachment], last: impl FnOnce(&mut Failures)) -> Result<()> {
     let mut failures = Failures::default();
-    failures.note(collect_garbage(cx, keep));
+    failures.note(host_link::remove_stale(cx, Veth::NAME, keep));
     failures.note(delegate::call_ipam(cx, &Verb::Gc(keep.to_vec())));
     last(&mut failures);
     failures.into_result()
@@ -153,39 +142,25 @@ fn remove(cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()
     let host = Rtnl::open()?;
     let owner = Owner::new(&cx.request.network, at);
     match host.link(&host_name(&owner))? {
-        Some(link) if link.alias == Some(alias(&owner)) => host.del_link(link.index),
+        Some(link) if link.alias == Some(host_link::alias(&owner)) => host.del_link(link.index),
         _ => Ok(()),
     }
 }
 
-/// Removes the pairs of this network whose attachments are not to be kept.
-fn collect_garbage(cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-    let host = Rtnl::open()?;
-    let network = &cx.request.network;
-    let prefix = alias_prefix(network);
-    let kept: Vec<String> = keep.iter().map(|at| alias(&Owner::new(network, at))).collect();
-    for link in host.links_of_kind("veth")? {
-        let is_stale = |alias: &String| alias.starts_with(&prefix) && !kept.contains(alias);
-        if link.alias.as_ref().is_some_and(is_stale) {
-            host.del_link(link.index)?;
-        }
-    }
-    Ok(())
+/// The other end of a pair, if it is in the namespace of `home`.
+pub fn other_end(home: &Rtnl, link: &Link) -> Result<Option<Link>> {
+    let (Some(Veth::NAME), Some(peer)) = (link.kind.as_deref(), link.peer) else { return Ok(None) };
+    // Indexes are counted per namespace: if the other end has been moved away, that index is some other link.
+    let is_it = |it: &Link| it.kind.as_deref() == Some(Veth::NAME) && it.peer == Some(link.index);
+    Ok(home.link_at(peer)?.filter(is_it))
 }
 
 /// For CHECK: the host end of the container's interface, which has to be there and up.
 pub fn host_end(host: &Rtnl, container: &Link, ifname: &IfName) -> Result<Link> {
-    if container.kind.as_deref() != Some("veth") {
+    if container.kind.as_deref() != Some(Veth::NAME) {
         return Err(Error::internal(format!("interface {ifname} is not a veth")));
     }
-    let link = match container.peer {
-        Some(index) => host.link_at(index)?,
-        None => None,
-    };
-    // Indexes are counted per namespace: if the other end has been moved away, that index is some other link.
-    let is_other_end =
-        |link: &Link| link.kind.as_deref() == Some("veth") && link.peer == Some(container.index);
-    match link.filter(is_other_end) {
+    match other_end(host, container)? {
         Some(link) if link.up => Ok(link),
         Some(link) => Err(Error::internal(format!(
             "interface {}, the host end of {ifname}, is down",

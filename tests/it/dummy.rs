@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{World, kernel_has, with};
+use crate::world::{World, is_made_or_missed, with};
 
 fn config() -> Value {
     json!({"cniVersion": "1.1.0", "name": "net", "type": "dummy",
@@ -11,20 +11,7 @@ fn config() -> Value {
 
 #[test]
 fn where_the_kernel_lacks_it_the_error_says_so_and_nothing_is_left() {
-    let world = World::new();
-    let c1 = world.container("c1");
-    let before = world.state_with(&[&c1]).apart_from("", "net");
-    let outcome = c1.call("dummy", "ADD", &config()).run();
-    if kernel_has(&world, "dummy", "") {
-        c1.check("dummy", &config(), &outcome.success());
-    } else {
-        outcome.fails(
-            999,
-            &["cannot add dummy link eth0", "the kernel has to have CONFIG_DUMMY (module dummy)"],
-        );
-    }
-    c1.del("dummy", &config());
-    before.assert_same(&world.state_with(&[&c1]).apart_from("", "net"), "after DEL");
+    is_made_or_missed(&World::new(), &config(), ["", "dummy"], "CONFIG_DUMMY (module dummy)");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{LAN, World, kernel_has, with, without};
+use crate::world::{LAN, World, is_made_or_missed, with, without};
 
 fn config() -> Value {
     json!({"cniVersion": "1.1.0", "name": "net", "type": "ipvlan", "master": "lan",
@@ -18,23 +18,7 @@ fn world() -> World {
 
 #[test]
 fn where_the_kernel_lacks_it_the_error_says_so_and_nothing_is_left() {
-    let world = world();
-    let c1 = world.container("c1");
-    let before = world.state_with(&[&c1]).apart_from("", "net");
-    let outcome = c1.call("ipvlan", "ADD", &config()).run();
-    if kernel_has(&world, "ipvlan", "link lan") {
-        c1.check("ipvlan", &config(), &outcome.success());
-    } else {
-        outcome.fails(
-            999,
-            &[
-                "cannot add ipvlan link eth0",
-                "the kernel has to have CONFIG_IPVLAN (module ipvlan)",
-            ],
-        );
-    }
-    c1.del("ipvlan", &config());
-    before.assert_same(&world.state_with(&[&c1]).apart_from("", "net"), "after DEL");
+    is_made_or_missed(&world(), &config(), ["link lan", "ipvlan"], "CONFIG_IPVLAN (module ipvlan)");
 }
 
 #[test]

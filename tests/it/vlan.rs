@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{LAN, World, kernel_has, with};
+use crate::world::{LAN, World, is_made_or_missed, with};
 
 fn config() -> Value {
     json!({"cniVersion": "1.1.0", "name": "net", "type": "vlan", "master": "lan", "vlanId": 10,
@@ -18,23 +18,12 @@ fn world() -> World {
 
 #[test]
 fn where_the_kernel_lacks_it_the_error_says_so_and_nothing_is_left() {
-    let world = world();
-    let c1 = world.container("c1");
-    let before = world.state_with(&[&c1]).apart_from("", "net");
-    let outcome = c1.call("vlan", "ADD", &config()).run();
-    if kernel_has(&world, "vlan id 7", "link lan") {
-        c1.check("vlan", &config(), &outcome.success());
-    } else {
-        outcome.fails(
-            999,
-            &[
-                "cannot add vlan link eth0",
-                "the kernel has to have CONFIG_VLAN_8021Q (module 8021q)",
-            ],
-        );
-    }
-    c1.del("vlan", &config());
-    before.assert_same(&world.state_with(&[&c1]).apart_from("", "net"), "after DEL");
+    is_made_or_missed(
+        &world(),
+        &config(),
+        ["link lan", "vlan id 7"],
+        "CONFIG_VLAN_8021Q (module 8021q)",
+    );
 }
 
 #[test]

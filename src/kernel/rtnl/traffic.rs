@@ -98,51 +98,32 @@ impl Batch {
     /// From now on the link sends no faster; all of it, or a part. The name is for the error message.
     pub fn shape(&mut self, link: u32, name: &str, bucket: &Bucket, part: Option<&Part>) {
         let doing = format!("cannot limit the rate of link {name}");
+        let root = header(link, ROOT, TC_H_ROOT, 0);
         let Some(part) = part else {
-            self.push_traffic(
-                libc::RTM_NEWQDISC,
-                doing,
-                header(link, ROOT, TC_H_ROOT, 0),
-                "tbf",
-                |it| {
-                    bucket.encode(it);
-                },
-            );
-            return;
+            let encode = |it: &mut Attrs| bucket.encode(it);
+            return self.push_traffic(libc::RTM_NEWQDISC, doing, root, "tbf", encode);
         };
-        self.push_traffic(
-            libc::RTM_NEWQDISC,
-            doing.clone(),
-            header(link, ROOT, TC_H_ROOT, 0),
-            "htb",
-            |it| {
-                // What no filter sends to the class, and what is sent to `1:0`, does not wait.
-                let default = if part.is_shaped { 0 } else { SHAPED_CLASS & 0xffff };
-                it.bytes(TCA_HTB_INIT, &words(&[HTB_VERSION, 10, default, 0, 0]));
-                it.u32(TCA_HTB_DIRECT_QLEN, DIRECT_QUEUE_PACKETS);
-            },
-        );
-        self.push_traffic(
-            libc::RTM_NEWTCLASS,
-            doing.clone(),
-            header(link, SHAPED_CLASS, ROOT, 0),
-            "htb",
-            |it| {
-                bucket.encode_class(it);
-            },
-        );
+        self.push_traffic(libc::RTM_NEWQDISC, doing.clone(), root, "htb", |it| {
+            // What no filter sends to the class, and what is sent to `1:0`, does not wait.
+            let default = if part.is_shaped { 0 } else { SHAPED_CLASS & 0xffff };
+            it.bytes(TCA_HTB_INIT, &words(&[HTB_VERSION, 10, default, 0, 0]));
+            it.u32(TCA_HTB_DIRECT_QLEN, DIRECT_QUEUE_PACKETS);
+        });
+        let class = header(link, SHAPED_CLASS, ROOT, 0);
+        self.push_traffic(libc::RTM_NEWTCLASS, doing.clone(), class, "htb", |it| {
+            bucket.encode_class(it);
+        });
         // Else as many packets could wait as the link's queue is long, however much that is.
         let at = header(link, QUEUE, SHAPED_CLASS, 0);
         self.push_traffic(libc::RTM_NEWQDISC, doing.clone(), at, "bfifo", |it| {
             it.raw(&bucket.limit.to_ne_bytes());
         });
-        let class = if part.is_shaped { SHAPED_CLASS } else { ROOT };
         for subnet in &part.subnets {
             let (priority, protocol) =
                 if subnet.addr().is_ipv4() { (16, ETH_P_IP) } else { (15, ETH_P_IPV6) };
             let header = header(link, 0, ROOT, info(priority, protocol));
             self.push_traffic(libc::RTM_NEWTFILTER, doing.clone(), header, "u32", |it| {
-                it.u32(TCA_U32_CLASSID, class);
+                it.u32(TCA_U32_CLASSID, part.class());
                 it.bytes(TCA_U32_SEL, &selector(&keys(*subnet, part.side)));
             });
         }
@@ -313,6 +294,13 @@ impl Bucket {
     }
 }
 
+impl Part {
+    /// Where the filters of its subnets lead: to the bucket, or past it.
+    fn class(&self) -> u32 {
+        if self.is_shaped { SHAPED_CLASS } else { ROOT }
+    }
+}
+
 impl Traffic {
     fn parse(payload: &[u8]) -> Option<Self> {
         let (handle, parent) = (u32_of(payload.get(8..12)?)?, u32_of(payload.get(12..16)?)?);
@@ -355,9 +343,8 @@ impl Traffic {
 
     /// It is the filter for this subnet, in the way of that part.
     pub fn is_for(&self, subnet: IpNet, part: &Part) -> bool {
-        let class = if part.is_shaped { SHAPED_CLASS } else { ROOT };
         let selector = selector(&keys(subnet, part.side));
-        attribute(&self.options, TCA_U32_CLASSID) == Some(&class.to_ne_bytes())
+        attribute(&self.options, TCA_U32_CLASSID) == Some(&part.class().to_ne_bytes())
             && attribute(&self.options, TCA_U32_SEL) == Some(&selector)
     }
 

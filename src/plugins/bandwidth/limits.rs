@@ -53,10 +53,11 @@ pub struct Limits {
     pub egress: Option<Bucket>,
     /// Flows share the rate, where the kernel can do that.
     pub fair_queue: bool,
-    subnets: Option<(Vec<IpNet>, IsShaped)>,
+    /// Of the other side; without any, everything is shaped.
+    subnets: Vec<IpNet>,
+    /// It is these that are shaped; else all others.
+    are_shaped: bool,
 }
-
-type IsShaped = bool;
 
 impl Limits {
     pub fn read(request: &Request) -> Result<Self> {
@@ -71,23 +72,23 @@ impl Limits {
         }
         let keys = if own.says_nothing() { by_runtime } else { own };
         let latency = Duration::from_millis(options.latency.unwrap_or(LATENCY_MS).into());
-        let subnets = match (keys.shaped_subnets, keys.unshaped_subnets) {
-            (shaped, unshaped) if !shaped.is_empty() && !unshaped.is_empty() => {
-                return Err(Error::config(
-                    "unshapedSubnets and shapedSubnets cannot be both specified",
-                ));
-            }
-            (shaped, _) if !shaped.is_empty() => Some((nets("shapedSubnets", &shaped)?, true)),
-            (_, unshaped) if !unshaped.is_empty() => {
-                Some((nets("unshapedSubnets", &unshaped)?, false))
-            }
-            _ => None,
+        let are_shaped = !keys.shaped_subnets.is_empty();
+        if are_shaped && !keys.unshaped_subnets.is_empty() {
+            return Err(Error::config(
+                "unshapedSubnets and shapedSubnets cannot be both specified",
+            ));
+        }
+        let subnets = if are_shaped {
+            nets("shapedSubnets", &keys.shaped_subnets)?
+        } else {
+            nets("unshapedSubnets", &keys.unshaped_subnets)?
         };
         Ok(Self {
             ingress: bucket("ingress", keys.ingress_rate, keys.ingress_burst, latency)?,
             egress: bucket("egress", keys.egress_rate, keys.egress_burst, latency)?,
             fair_queue: options.fair_queue,
             subnets,
+            are_shaped,
         })
     }
 
@@ -98,8 +99,8 @@ impl Limits {
     /// What part of a direction is shaped; None is all of it. The subnets are those of the other side, so packets into
     /// the container come from them.
     pub fn part(&self, side: Side) -> Option<Part> {
-        let (subnets, is_shaped) = self.subnets.as_ref()?;
-        Some(Part { subnets: subnets.clone(), is_shaped: *is_shaped, side })
+        let part = Part { subnets: self.subnets.clone(), is_shaped: self.are_shaped, side };
+        (!part.subnets.is_empty()).then_some(part)
     }
 }
 

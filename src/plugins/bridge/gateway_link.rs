@@ -22,7 +22,7 @@ const ATTEMPTS_MAX: u32 = 10;
 pub(super) fn ensure(host: &Rtnl, bridge: &Link, name: &IfName, vlans: &Vlans) -> Result<Link> {
     for _ in 0..ATTEMPTS_MAX {
         if let Some(link) = host.link(name)? {
-            let port = other_end(host, &link)?;
+            let port = veth::other_end(host, &link)?;
             let is_ours = |port: &Link| port.master.is_none_or(|master| master == bridge.index);
             return match port.filter(is_ours) {
                 Some(port) => complete(host, bridge, link, &port, vlans),
@@ -73,13 +73,6 @@ fn complete(host: &Rtnl, bridge: &Link, link: Link, port: &Link, vlans: &Vlans) 
     Ok(Link { up: true, ..link })
 }
 
-/// The other end of a pair both of whose ends are in this namespace.
-fn other_end(host: &Rtnl, link: &Link) -> Result<Option<Link>> {
-    let (Some(Veth::NAME), Some(peer)) = (link.kind.as_deref(), link.peer) else { return Ok(None) };
-    let other = host.link_at(peer)?;
-    Ok(other.filter(|it| it.kind.as_deref() == Some(Veth::NAME) && it.peer == Some(link.index)))
-}
-
 /// For CHECK: the link is up, and its other end is a port of the bridge in its VLAN.
 pub(super) fn check(
     host: &Rtnl,
@@ -90,7 +83,7 @@ pub(super) fn check(
 ) -> Result<Link> {
     let missing = |what: &str| Error::internal(format!("gateway link {name} {what}"));
     let link = host.link(name)?.ok_or_else(|| missing("not found"))?;
-    let Some(port) = other_end(host, &link)? else { return Ok(link) };
+    let Some(port) = veth::other_end(host, &link)? else { return Ok(link) };
     let is_port = |it: &&PortVlans| it.index == port.index && it.bridge == bridge.index;
     if !link.up || !port.up {
         return Err(missing("is down"));
@@ -129,7 +122,7 @@ fn unused(host: &Rtnl, named: Option<(&str, u16)>) -> Result<Vec<u32>> {
     let mut unused = Vec::new();
     if let Some((name, vlan)) = named
         && let Some(link) = host.link(name)?
-        && let Some(port) = other_end(host, &link)?
+        && let Some(port) = veth::other_end(host, &link)?
         && port.master.is_none_or(|master| link_name(&all, master, vlan).as_deref() == Some(name))
         && !has_container(host, &all, port.master, port.index, vlan)?
     {
@@ -143,7 +136,7 @@ fn unused(host: &Rtnl, named: Option<(&str, u16)>) -> Result<Vec<u32>> {
         }
         if let Some(link) = host.link_at(peer)?
             && link_name(&all, port.bridge, vlan).as_ref() == Some(&link.name)
-            && other_end(host, &link)?.is_some_and(|end| end.index == port.index)
+            && veth::other_end(host, &link)?.is_some_and(|end| end.index == port.index)
         {
             unused.push(link.index);
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::{Bridge, vlan::Vlans};
 use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Batch, Link, LinkChange, Port, Rtnl};
+use crate::steps::host_link;
 use crate::steps::owner::Owner;
-use crate::steps::{host_link, veth};
 
 /// How long the bridge may take to forward for a new port. It does so some hundred microseconds after both ends are up;
 /// a bridge with spanning tree takes up to 30 s, and the reference gives up after this time, too.
@@ -23,7 +23,7 @@ impl Bridge {
         port: &Link,
     ) -> Result<()> {
         host_link::refuse_router_advertisements(&port.name)?;
-        let alias = veth::alias(owner);
+        let alias = host_link::alias(owner);
         let mut batch = Batch::new();
         // Should this fail, the next request still brings the port up. Nothing comes in by it: the container's end is
         // down.

@@ -238,3 +238,13 @@ fn number(text: &str) -> Result<u32, String> {
 
 /// Each is two rules of a chain of its own.
 const ALTERNATIVES_MAX: usize = 64;
+
+/// Terms in one line, for tests.
+#[cfg(test)]
+fn shown(terms: &[Term]) -> String {
+    let shown = terms.iter().map(|term| {
+        let not = if term.is_negated { "!" } else { "" };
+        format!("{not}{:?} {}", term.subject, term.values.join("|"))
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}

@@ -1,6 +1,8 @@
 //! A network outside of the host, for interfaces that are to be in it: the host has the link `lan`, whose other end is
 //! the port of a switch, and the switch has addresses.
 
+use serde_json::Value;
+
 use super::{Call, Container, World};
 
 /// The addresses of `outside`.
@@ -32,9 +34,29 @@ pub const LAN: &str = "ip link add lan type bridge; ip link set lan up
     ip address add 10.20.0.1/24 dev lan; ip route add default via 10.20.0.9";
 
 /// Whether this kernel can make links of a kind; `words` is what `ip link add` has to be told besides.
-pub fn kernel_has(world: &World, kind: &str, words: &str) -> bool {
+fn kernel_has(world: &World, kind: &str, words: &str) -> bool {
     let script = format!("ip link add probe {words} type {kind} && ip link del probe");
     world.tool(&["sh", "-c", &script], None).run().status == 0
+}
+
+/// A kernel that has the link of a plugin makes it, and CHECK finds it; one that has not is said to lack what it needs. In
+/// either case a DEL leaves nothing. `words` are as for `kernel_has`, after which comes the kind.
+#[track_caller]
+pub fn is_made_or_missed(world: &World, config: &Value, words: [&str; 2], needs: &str) {
+    let c1 = world.container("c1");
+    let state = || world.state_with(&[&c1]).apart_from("", "net");
+    let before = state();
+    let plugin = config["type"].as_str().unwrap();
+    let outcome = c1.call(plugin, "ADD", config).run();
+    let [words, kind] = words;
+    if kernel_has(world, kind, words) {
+        c1.check(plugin, config, &outcome.success());
+    } else {
+        let made = format!("cannot add {plugin} link eth0");
+        outcome.fails(999, &[&made, &format!("the kernel has to have {needs}")]);
+    }
+    c1.del(plugin, config);
+    before.assert_same(&state(), "after DEL");
 }
 
 /// The call with an IPAM plugin called dhcp, which like that one needs the container's `eth0`, up, on ADD, and on DEL to

@@ -24,7 +24,7 @@ pub use bare::Bare;
 pub use call::{Call, Outcome, VERSIONS, all_at_once};
 pub use json::{with, without};
 pub use killed::at_every_system_call;
-pub use lan::{LAN, OUTSIDE, kernel_has, lan, through_dhcp};
+pub use lan::{LAN, OUTSIDE, is_made_or_missed, lan, through_dhcp};
 pub use scratch::Scratch;
 pub use state::State;
 pub use sys::Namespaces;

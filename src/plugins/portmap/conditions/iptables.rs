@@ -128,6 +128,7 @@ fn range(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::shown;
     use super::*;
 
     fn words(text: &str) -> Vec<String> {
@@ -148,11 +149,7 @@ mod tests {
             ("-m iprange --src-range 10.0.0.1-10.0.0.9", "Saddr 10.0.0.1-10.0.0.9"),
         ] {
             let terms = terms(&words(text)).unwrap();
-            let shown = terms.iter().map(|term| {
-                let not = if term.is_negated { "!" } else { "" };
-                format!("{not}{:?} {}", term.subject, term.values.join("|"))
-            });
-            assert_eq!(shown.collect::<Vec<_>>().join(", "), expected, "{text}");
+            assert_eq!(shown(&terms), expected, "{text}");
         }
     }
 

@@ -110,6 +110,7 @@ fn words(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::shown;
     use super::*;
 
     #[test]
@@ -125,11 +126,7 @@ mod tests {
             ("", ""),
         ] {
             let terms = terms(Family::Ip, &[text.to_owned()]).unwrap();
-            let shown = terms.iter().map(|term| {
-                let not = if term.is_negated { "!" } else { "" };
-                format!("{not}{:?} {}", term.subject, term.values.join("|"))
-            });
-            assert_eq!(shown.collect::<Vec<_>>().join(", "), expected, "{text}");
+            assert_eq!(shown(&terms), expected, "{text}");
         }
     }
 
