@@ -245,5 +245,6 @@ fn nothing_is_left(containers: &[Container]) -> Result<()> {
 }
 
 fn millis(duration: Duration) -> String {
-    format!("{:.2} ms", duration.as_secs_f64() * 1000.0)
+    let hundredths = duration.as_micros() / 10;
+    format!("{}.{:02} ms", hundredths / 100, hundredths % 100)
 }

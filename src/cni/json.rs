@@ -6,10 +6,8 @@ mod de;
 use std::fmt;
 
 use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor};
-use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde::{Deserialize, Deserializer};
 use serde_json::Number;
-use serde_json::ser::PrettyFormatter;
 
 use crate::error::{Code, Error, Result};
 
@@ -68,40 +66,106 @@ impl Json {
 
     /// The document indented by four spaces without a newline at the end, as results are printed.
     pub fn to_pretty(&self) -> String {
-        self.indented_by(b"    ")
+        self.indented_by("    ")
     }
 
     /// The same with another indentation for each level.
-    pub fn indented_by(&self, indent: &[u8]) -> String {
-        let mut out = Vec::new();
-        let formatter = PrettyFormatter::with_indent(indent);
-        self.serialize(&mut serde_json::Serializer::with_formatter(&mut out, formatter))
-            .expect("writing into memory cannot fail");
-        escape_as_go(String::from_utf8(out).expect("JSON is text"))
+    pub fn indented_by(&self, indent: &str) -> String {
+        Writer { out: String::with_capacity(OUT_BYTES), indent: Some(indent), depth: 0 }.write(self)
     }
 
     /// The document on one line.
     pub fn to_compact(&self) -> String {
-        escape_as_go(serde_json::to_string(self).expect("writing into memory cannot fail"))
+        Writer { out: String::with_capacity(OUT_BYTES), indent: None, depth: 0 }.write(self)
     }
 }
 
-/// These characters stand only inside strings, and Go escapes them so that JSON can be put into HTML.
-fn escape_as_go(text: String) -> String {
-    // The last two begin with 0xe2.
-    if !text.bytes().any(|byte| matches!(byte, b'<' | b'>' | b'&' | 0xe2)) {
-        return text;
+/// Room for a usual result.
+const OUT_BYTES: usize = 1024;
+
+/// Prints as Go does, which besides what JSON demands escapes what may mean something in HTML.
+struct Writer<'a> {
+    out: String,
+    /// Of each level; None is all on one line.
+    indent: Option<&'a str>,
+    depth: usize,
+}
+
+impl Writer<'_> {
+    fn write(mut self, json: &Json) -> String {
+        self.value(json);
+        self.out
     }
-    let mut escaped = String::with_capacity(text.len() + 16);
-    for c in text.chars() {
-        match c {
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
-                escaped.push_str(&format!("\\u{:04x}", u32::from(c)));
-            }
-            _ => escaped.push(c),
+
+    fn value(&mut self, json: &Json) {
+        match json {
+            Json::Null => self.out.push_str("null"),
+            Json::Bool(value) => self.out.push_str(if *value { "true" } else { "false" }),
+            Json::Number(number) => self.out.push_str(&number.to_string()),
+            Json::String(text) => self.text(text),
+            Json::Array(values) => self.list('[', ']', values, Self::value),
+            Json::Object(entries) => self.list('{', '}', entries, |this, (key, value)| {
+                this.text(key);
+                this.out.push_str(if this.indent.is_some() { ": " } else { ":" });
+                this.value(value);
+            }),
         }
     }
-    escaped
+
+    fn list<T>(&mut self, open: char, close: char, items: &[T], item: impl Fn(&mut Self, &T)) {
+        self.out.push(open);
+        self.depth += 1;
+        for (index, it) in items.iter().enumerate() {
+            if index > 0 {
+                self.out.push(',');
+            }
+            self.begin_line();
+            item(self, it);
+        }
+        self.depth -= 1;
+        if !items.is_empty() {
+            self.begin_line();
+        }
+        self.out.push(close);
+    }
+
+    fn begin_line(&mut self) {
+        if let Some(indent) = self.indent {
+            self.out.push('\n');
+            (0..self.depth).for_each(|_| self.out.push_str(indent));
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        self.out.push('"');
+        if text.bytes().all(is_plain) {
+            self.out.push_str(text);
+        } else {
+            text.chars().for_each(|c| self.push(c));
+        }
+        self.out.push('"');
+    }
+
+    fn push(&mut self, c: char) {
+        let short = match c {
+            '"' | '\\' => c,
+            '\u{8}' => 'b',
+            '\u{c}' => 'f',
+            '\n' => 'n',
+            '\r' => 'r',
+            '\t' => 't',
+            '\0'..='\u{1f}' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                return self.out.push_str(&format!("\\u{:04x}", u32::from(c)));
+            }
+            _ => return self.out.push(c),
+        };
+        self.out.extend(['\\', short]);
+    }
+}
+
+/// Not the first byte of anything that has to be escaped.
+fn is_plain(byte: u8) -> bool {
+    !matches!(byte, b'"' | b'\\' | 0..=0x1f | b'<' | b'>' | b'&' | 0xe2)
 }
 
 impl From<&str> for Json {
@@ -119,27 +183,6 @@ impl From<String> for Json {
 impl From<u32> for Json {
     fn from(number: u32) -> Self {
         Self::Number(number.into())
-    }
-}
-
-impl Serialize for Json {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Null => serializer.serialize_unit(),
-            Self::Bool(value) => serializer.serialize_bool(*value),
-            Self::Number(value) => value.serialize(serializer),
-            Self::String(value) => serializer.serialize_str(value),
-            Self::Array(values) => {
-                let mut list = serializer.serialize_seq(Some(values.len()))?;
-                values.iter().try_for_each(|value| list.serialize_element(value))?;
-                list.end()
-            }
-            Self::Object(entries) => {
-                let mut object = serializer.serialize_map(Some(entries.len()))?;
-                entries.iter().try_for_each(|(key, value)| object.serialize_entry(key, value))?;
-                object.end()
-            }
-        }
     }
 }
 
@@ -205,7 +248,63 @@ impl<'de> Visitor<'de> for AnyValue {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use serde_json::ser::PrettyFormatter;
+    use serde_json::{Serializer, Value};
+
     use super::*;
+
+    /// Texts of characters with a meaning, and of others beside them.
+    fn texts() -> impl Strategy<Value = String> {
+        let special = [
+            '"', '\\', '/', '\0', '\u{1f}', '\u{7f}', '<', '>', '&', '\u{2027}', '\u{2028}',
+            '\u{2029}',
+        ];
+        let chars = prop_oneof![
+            prop::sample::select(special.to_vec()),
+            any::<char>(),
+            prop::char::range('\0', 'z')
+        ];
+        vec(chars, 0..12).prop_map(String::from_iter)
+    }
+
+    fn documents() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<i32>().prop_map(|number| Value::from(f64::from(number) / 8.0)),
+            texts().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 5, |inner| {
+            prop_oneof![
+                vec(inner.clone(), 0..5).prop_map(Value::from),
+                vec((texts(), inner), 0..5).prop_map(Value::from_iter),
+            ]
+        })
+    }
+
+    fn escaped_for_html(text: &str) -> String {
+        ['<', '>', '&', '\u{2028}', '\u{2029}']
+            .into_iter()
+            .fold(text.into(), |text, c| text.replace(c, &format!("\\u{:04x}", u32::from(c))))
+    }
+
+    proptest! {
+        #[test]
+        fn all_is_printed_as_by_others_and_with_the_escapes_of_go(value in documents()) {
+            let compact = value.to_string();
+            let mut pretty = Vec::new();
+            let formatter = PrettyFormatter::with_indent(b"    ");
+            serde::Serialize::serialize(&value, &mut Serializer::with_formatter(&mut pretty, formatter)).unwrap();
+            let pretty = String::from_utf8(pretty).unwrap();
+            let json = Json::parse(compact.as_bytes()).unwrap();
+            prop_assert_eq!(json.to_compact(), escaped_for_html(&compact));
+            prop_assert_eq!(json.to_pretty(), escaped_for_html(&pretty));
+        }
+    }
 
     #[test]
     fn keys_keep_their_order_and_go_escapes() {

@@ -2,11 +2,9 @@
 
 use std::fmt::{self, Display};
 
-use serde::de::value::StrDeserializer;
-use serde::de::{
-    self, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor,
-};
+use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::forward_to_deserialize_any;
+use serde_json::Number;
 
 use super::Json;
 
@@ -56,13 +54,37 @@ impl de::Error for Error {
         Self(Box::new(Parts { path: String::new(), what: what.to_string() }))
     }
 
-    fn invalid_type(unexpected: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        match unexpected {
-            de::Unexpected::Unit => {
-                Self::custom(format_args!("invalid type: null, expected {expected}"))
-            }
-            other => Self::custom(format_args!("invalid type: {other}, expected {expected}")),
-        }
+    fn duplicate_field(_: &'static str) -> Self {
+        unreachable!() // see `Object`
+    }
+
+    fn invalid_type(unexpected: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
+        Self::invalid("type", unexpected, expected)
+    }
+
+    fn invalid_value(unexpected: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
+        Self::invalid("value", unexpected, expected)
+    }
+}
+
+impl Error {
+    /// In serde's words. (Its own come with the library's code for printing fractions, where serde_json has one, too.)
+    fn invalid(what: &str, unexpected: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
+        let found = match unexpected {
+            Unexpected::Unit => "null".into(),
+            Unexpected::Bool(value) => format!("boolean `{value}`"),
+            Unexpected::Unsigned(value) => format!("integer `{value}`"),
+            Unexpected::Signed(value) => format!("integer `{value}`"),
+            Unexpected::Str(value) => format!("string {value:?}"),
+            Unexpected::Seq => "sequence".into(),
+            Unexpected::Map => "map".into(),
+            Unexpected::Float(value) => match Number::from_f64(value) {
+                Some(value) => format!("floating point `{value}`"),
+                None => "no number".into(),
+            },
+            _ => "something else".into(),
+        };
+        de::Error::custom(format_args!("invalid {what}: {found}, expected {expected}"))
     }
 }
 
@@ -84,6 +106,82 @@ impl<'de> Deserializer<'de> for &'de Json {
         }
     }
 
+    // Whoever asks for one type gets that or an error. By way of `deserialize_any` each visitor would come with the code
+    // for all the others, for a struct that of all its fields in a list.
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self {
+            Json::Bool(value) => visitor.visit_bool(*value),
+            _ => Err(self.is_no(&visitor)),
+        }
+    }
+
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self {
+            Json::Number(value) => match (value.as_u64(), value.as_i64()) {
+                (Some(value), _) => visitor.visit_u64(value),
+                (_, Some(value)) => visitor.visit_i64(value),
+                _ => Err(self.is_no(&visitor)),
+            },
+            _ => Err(self.is_no(&visitor)),
+        }
+    }
+
+    fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.deserialize_u64(visitor)
+    }
+
+    fn deserialize_u32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.deserialize_u64(visitor)
+    }
+
+    fn deserialize_i32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.deserialize_u64(visitor)
+    }
+
+    fn deserialize_u16<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.deserialize_u64(visitor)
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self {
+            Json::String(value) => visitor.visit_borrowed_str(value),
+            _ => Err(self.is_no(&visitor)),
+        }
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self {
+            Json::Array(values) => visitor.visit_seq(List { rest: values, index: 0 }),
+            _ => Err(self.is_no(&visitor)),
+        }
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self {
+            Json::Object(entries) => visitor.visit_map(Object { rest: entries, fields: None }),
+            _ => Err(self.is_no(&visitor)),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        match self {
+            Json::Object(entries) => {
+                visitor.visit_map(Object { rest: entries, fields: Some(fields) })
+            }
+            _ => Err(self.is_no(&visitor)),
+        }
+    }
+
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self {
             Json::Null => visitor.visit_none(),
@@ -99,25 +197,27 @@ impl<'de> Deserializer<'de> for &'de Json {
         visitor.visit_newtype_struct(self)
     }
 
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, Error> {
-        match self {
-            Json::Object(entries) => {
-                visitor.visit_map(Object { rest: entries, fields: Some(fields) })
-            }
-            // Left to itself, serde takes a list for the fields in their order.
-            Json::Array(_) => Err(de::Error::invalid_type(de::Unexpected::Seq, &visitor)),
-            _ => self.deserialize_any(visitor),
-        }
-    }
-
     forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq
-        tuple tuple_struct map enum identifier ignored_any
+        i8 i16 i128 u8 u128 f32 f64 char bytes byte_buf unit unit_struct tuple tuple_struct enum identifier ignored_any
+    }
+}
+
+impl Json {
+    /// The error that this is of another type.
+    fn is_no(&self, expected: &dyn de::Expected) -> Error {
+        let unexpected = match self {
+            Self::Null => Unexpected::Unit,
+            Self::Bool(value) => Unexpected::Bool(*value),
+            Self::Number(value) => match (value.as_u64(), value.as_i64(), value.as_f64()) {
+                (Some(value), _, _) => Unexpected::Unsigned(value),
+                (_, Some(value), _) => Unexpected::Signed(value),
+                (_, _, value) => Unexpected::Float(value.unwrap_or(f64::NAN)),
+            },
+            Self::String(value) => Unexpected::Str(value),
+            Self::Array(_) => Unexpected::Seq,
+            Self::Object(_) => Unexpected::Map,
+        };
+        de::Error::invalid_type(unexpected, expected)
     }
 }
 
@@ -148,10 +248,30 @@ struct Object<'de> {
 }
 
 impl<'de> Object<'de> {
-    fn key_of(&self, name: &'de str) -> Option<&'de str> {
-        let Some(fields) = self.fields else { return Some(name) };
-        let exact = fields.iter().find(|field| **field == name);
-        exact.or_else(|| fields.iter().find(|field| field.eq_ignore_ascii_case(name))).copied()
+    /// Of a struct, the number of the field that a name means.
+    fn field_of(&self, name: &str) -> Option<usize> {
+        let fields = self.fields?;
+        let exact = fields.iter().position(|field| *field == name);
+        exact.or_else(|| fields.iter().position(|field| field.eq_ignore_ascii_case(name)))
+    }
+
+    /// The key of the next entry that counts, which then is the first of the rest. (Not generic: it would come with every
+    /// struct.)
+    fn next_key(&mut self) -> Option<Key<'de>> {
+        while let Some(((name, value), later)) = self.rest.split_first() {
+            let field = self.field_of(name);
+            let overridden = || {
+                let set_again = |(name, value): &(String, Json)| {
+                    *value != Json::Null && self.field_of(name) == field
+                };
+                *value == Json::Null || later.iter().any(set_again)
+            };
+            if self.fields.is_none() || field.is_some() && !overridden() {
+                return Some(Key { name, field });
+            }
+            self.rest = later;
+        }
+        None
     }
 }
 
@@ -162,21 +282,7 @@ impl<'de> MapAccess<'de> for Object<'de> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, Error> {
-        while let Some(((name, value), later)) = self.rest.split_first() {
-            let is_field = self.fields.is_some();
-            let overridden = |key: &str| {
-                let set_again = |(name, value): &'de (String, Json)| {
-                    *value != Json::Null && self.key_of(name) == Some(key)
-                };
-                is_field && (*value == Json::Null || later.iter().any(set_again))
-            };
-            if let Some(key) = self.key_of(name).filter(|key| !overridden(key)) {
-                let key: StrDeserializer<'_, Error> = key.into_deserializer();
-                return seed.deserialize(key).map(Some);
-            }
-            self.rest = later;
-        }
-        Ok(None)
+        self.next_key().map(|key| seed.deserialize(key)).transpose()
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {
@@ -184,6 +290,29 @@ impl<'de> MapAccess<'de> for Object<'de> {
             self.rest.split_first().expect("serde asks for a value after its key");
         self.rest = later;
         seed.deserialize(value).map_err(|error| error.under_key(name))
+    }
+}
+
+/// A key: for a struct the number of its field, so that nobody has to compare names once more.
+struct Key<'de> {
+    name: &'de str,
+    field: Option<usize>,
+}
+
+impl<'de> Deserializer<'de> for Key<'de> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_borrowed_str(self.name)
+    }
+
+    fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_u64(self.field.map_or(u64::MAX, |field| field as u64))
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct enum ignored_any
     }
 }
 

@@ -55,7 +55,7 @@ pub fn content(before: &Tuned, owner: &Owner) -> String {
         ("sysctl", Some(Json::Object(sysctls)).filter(|_| !before.sysctls.is_empty())),
         ("owner", Some(owner.to_string().into())),
     ]);
-    json.indented_by(b" ")
+    json.indented_by(" ")
 }
 
 /// Removes those of the network that are of none of `keep`.
