@@ -1,6 +1,6 @@
 //! Network namespaces: opening, comparing, entering and locking them. Knows nothing of what is inside.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::mem::ManuallyDrop;
@@ -142,11 +142,16 @@ impl NetNs {
         limit: Duration,
         lock: impl Fn() -> Result<(), TryLockError>,
     ) -> Result<bool> {
-        let start = Instant::now();
+        // Nobody who need not wait looks at the clock.
+        let start = OnceCell::new();
         loop {
             match lock() {
                 Ok(()) => return Ok(true),
-                Err(TryLockError::WouldBlock) if start.elapsed() >= limit => return Ok(false),
+                Err(TryLockError::WouldBlock)
+                    if start.get_or_init(Instant::now).elapsed() >= limit =>
+                {
+                    return Ok(false);
+                }
                 // flock(2) can wait for ever or not at all, and tells nobody.
                 #[allow(clippy::disallowed_methods)]
                 Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),

@@ -14,6 +14,9 @@ pub(super) fn digest(seed: u64, bytes: &[u8]) -> u64 {
 }
 
 /// Every bit of the result depends on every bit of the value, and no two values give one result.
+///
+/// Called for each word of a page, so it is worth its few bytes in each place.
+#[inline(always)]
 const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 32)).wrapping_mul(FACTOR);
     let value = (value ^ (value >> 32)).wrapping_mul(FACTOR);

@@ -36,7 +36,7 @@ impl Directory {
     /// Gives the directory a state that it never had.
     pub(super) fn stamp(&self, last: &DirState) -> io::Result<DirState> {
         fault::file_operation()?;
-        let modified = new_time(last);
+        let modified = new_time(&self.state()?, last);
         self.0.set_times(FileTimes::new().set_modified(modified))?;
         let metadata = self.0.metadata()?;
         // A file system that counts in whole seconds gives two states one time.
@@ -60,24 +60,28 @@ impl DirState {
         ])
     }
 
+    /// Since 1970; times before that are as good as none.
+    fn modified_seconds(&self) -> u64 {
+        u64::try_from(self.0[2].cast_signed()).unwrap_or_default()
+    }
+
     fn modified_nanoseconds(&self) -> u64 {
         self.0[3]
     }
 }
 
 /// A moment that is over, so that the kernel does not give it any more, and that is drawn by lot. In microseconds, since
-/// some file systems keep no more.
-fn new_time(last: &DirState) -> SystemTime {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+/// some file systems keep no more. Counted from the directory's own time: what the clock says costs more than that.
+fn new_time(present: &DirState, last: &DirState) -> SystemTime {
     let process = u64::from(std::process::id());
-    let words = [last.0, [process, u64::from(now.subsec_nanos()), 0, 0, 0, 0]].concat();
+    let words = [last.0, present.0].concat();
     let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
-    let mut micros = digest(now.as_secs(), &bytes) % MICROSECONDS;
+    let mut micros = digest(process, &bytes) % MICROSECONDS;
     if micros * 1000 == last.modified_nanoseconds() {
         micros = (micros + 1) % MICROSECONDS;
     }
     UNIX_EPOCH
-        + Duration::from_secs(now.as_secs().saturating_sub(1))
+        + Duration::from_secs(present.modified_seconds().saturating_sub(1))
         + Duration::from_micros(micros)
 }
 
@@ -104,6 +108,18 @@ mod tests {
         }
         for pair in states.windows(2) {
             assert_ne!(pair[0].0[2..4], pair[1].0[2..4]);
+        }
+    }
+
+    #[test]
+    fn a_directory_of_any_time_can_be_stamped() {
+        let century = Duration::from_secs(100 * 365 * 86400);
+        for modified in [UNIX_EPOCH - century, UNIX_EPOCH, UNIX_EPOCH + 3 * century] {
+            let dir = TempDir::new();
+            let directory = Directory::open(dir.path()).unwrap();
+            directory.0.set_times(FileTimes::new().set_modified(modified)).unwrap();
+            let before = directory.state().unwrap();
+            assert_ne!(directory.stamp(&before).unwrap(), before);
         }
     }
 

@@ -20,6 +20,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::mem;
 use std::path::{Path, PathBuf};
 
 use super::digest::digest;
@@ -30,6 +31,7 @@ pub(super) use format::{Holder, Kind};
 
 /// With the header that makes one page of memory, and is enough for a small host.
 const BUCKETS_MIN: usize = 7;
+const PAGE_BYTES: usize = BUCKET_BYTES * (1 + BUCKETS_MIN);
 /// More addresses than any host has containers. What claims more is damaged.
 const BUCKETS_MAX: u64 = 1 << 32;
 /// Of a new table: room to grow without wasting much.
@@ -65,7 +67,7 @@ impl Index {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let (file, length) = files::open_plain(path)?;
         // All that there is of a small index comes with one read.
-        let mut page = [0; BUCKET_BYTES * (1 + BUCKETS_MIN)];
+        let mut page = vec![0; PAGE_BYTES];
         if length < page.len() as u64 {
             return Err(damaged());
         }
@@ -82,7 +84,7 @@ impl Index {
         let mut index = Self { file: Some(file), header, buckets: BTreeMap::new() };
         if index.is_small() {
             for (number, bytes) in (0..).zip(&pieces[1..]) {
-                index.keep(number, *bytes)?;
+                index.keep(number, Bucket(Box::new(*bytes)))?;
             }
         }
         Ok(index)
@@ -96,7 +98,7 @@ impl Index {
         let entries = holders.len() + blocks.len();
         let count = (entries / ENTRIES_PER_BUCKET_NEW).max(BUCKETS_MIN) as u64;
         let header = Header { buckets: count, boot, ..Header::default() };
-        let buckets = (0..count).map(|number| (number, (Bucket::EMPTY, true))).collect();
+        let buckets = (0..count).map(|number| (number, (Bucket::empty(), true))).collect();
         let mut index = Self { file: None, header, buckets };
         for holder in holders {
             index.add(*holder)?;
@@ -227,7 +229,8 @@ impl Index {
         if self.buckets.len() as u64 != self.header.buckets {
             files::read_at(self.file()?, &mut bytes, offset(first))?;
         }
-        Ok(bytes.as_chunks::<BUCKET_BYTES>().0.iter().map(|bytes| Bucket(*bytes)).collect())
+        let buckets = bytes.as_chunks::<BUCKET_BYTES>().0.iter();
+        Ok(buckets.map(|bytes| Bucket(Box::new(*bytes))).collect())
     }
 
     pub(super) fn add(&mut self, holder: Holder) -> io::Result<()> {
@@ -346,15 +349,14 @@ impl Index {
 
     fn bucket(&mut self, number: u64) -> io::Result<&mut (Bucket, bool)> {
         if !self.buckets.contains_key(&number) {
-            let mut bytes = [0; BUCKET_BYTES];
-            files::read_at(self.file()?, &mut bytes, offset(number))?;
-            self.keep(number, bytes)?;
+            let mut bucket = Bucket::empty();
+            files::read_at(self.file()?, &mut bucket.0[..], offset(number))?;
+            self.keep(number, bucket)?;
         }
         self.buckets.get_mut(&number).ok_or_else(damaged)
     }
 
-    fn keep(&mut self, number: u64, bytes: [u8; BUCKET_BYTES]) -> io::Result<()> {
-        let bucket = Bucket(bytes);
+    fn keep(&mut self, number: u64, bucket: Bucket) -> io::Result<()> {
         bucket.check(number)?;
         self.buckets.insert(number, (bucket, false));
         Ok(())
@@ -388,7 +390,7 @@ impl Index {
                 bucket.seal(*number);
                 files::write_at(
                     self.file.as_ref().ok_or_else(damaged)?,
-                    &bucket.0,
+                    &bucket.0[..],
                     offset(*number),
                 )?;
                 *is_changed = false;
@@ -406,11 +408,13 @@ impl Index {
 
     /// The whole file, where all of it is in memory.
     fn seal_all(&mut self) -> Vec<u8> {
-        let mut bytes = self.header.encode().to_vec();
+        let mut bytes = Vec::with_capacity(BUCKET_BYTES * (1 + self.buckets.len()));
+        bytes.extend_from_slice(&self.header.encode());
         for (number, (bucket, is_changed)) in &mut self.buckets {
-            bucket.seal(*number);
-            *is_changed = false;
-            bytes.extend(bucket.0);
+            if mem::take(is_changed) {
+                bucket.seal(*number);
+            }
+            bytes.extend_from_slice(&bucket.0[..]);
         }
         bytes
     }

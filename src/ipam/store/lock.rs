@@ -1,5 +1,6 @@
 //! The lock of a network: waited for, but not for ever, and then it is said who has it.
 
+use std::cell::OnceCell;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::mem;
@@ -26,17 +27,18 @@ const TICKS_PER_SECOND: u64 = 100;
 
 /// How long everything together may wait.
 pub(super) struct Patience {
-    since: Instant,
+    /// When the waiting began. Nobody who need not wait looks at the clock, which takes two page faults the first time.
+    since: OnceCell<Instant>,
     limit: Duration,
 }
 
 impl Patience {
     pub(super) fn new(limit: Duration) -> Self {
-        Self { since: Instant::now(), limit }
+        Self { since: OnceCell::new(), limit }
     }
 
     fn left(&self) -> Duration {
-        self.limit.saturating_sub(self.since.elapsed())
+        self.limit.saturating_sub(self.since.get_or_init(Instant::now).elapsed())
     }
 
     /// Fails when the time is over, for who has found another reason than a lock to go on waiting.

@@ -85,7 +85,7 @@ pub(super) enum Entry {
 }
 
 #[derive(Clone)]
-pub(super) struct Bucket(pub(super) [u8; BUCKET_BYTES]);
+pub(super) struct Bucket(pub(super) Box<[u8; BUCKET_BYTES]>);
 
 impl Header {
     pub(super) fn encode(&self) -> [u8; BUCKET_BYTES] {
@@ -111,16 +111,18 @@ impl Header {
 }
 
 impl Bucket {
-    pub(super) const EMPTY: Self = Self([0; BUCKET_BYTES]);
+    pub(super) fn empty() -> Self {
+        Self(Box::new([0; BUCKET_BYTES]))
+    }
 
     /// To be called last: makes the bytes ones that `check` believes.
     pub(super) fn seal(&mut self, number: u64) {
         let check = digest(number, &self.0[8..]);
-        put_u64(&mut self.0, 0, check);
+        put_u64(&mut self.0[..], 0, check);
     }
 
     pub(super) fn check(&self, number: u64) -> io::Result<()> {
-        if u64_at(&self.0, 0) == digest(number, &self.0[8..]) { Ok(()) } else { Err(damaged()) }
+        if u64_at(&self.0[..], 0) == digest(number, &self.0[8..]) { Ok(()) } else { Err(damaged()) }
     }
 
     pub(super) fn overflows(&self) -> bool {
@@ -290,7 +292,7 @@ mod tests {
             block(Level::Address),
             block(Level::Block),
         ];
-        let mut bucket = Bucket::EMPTY;
+        let mut bucket = Bucket::empty();
         for (slot, entry) in entries.iter().enumerate() {
             bucket.set(slot, entry.as_ref());
         }
@@ -306,7 +308,7 @@ mod tests {
             assert!(bucket.check(3).is_err(), "byte {at}");
         }
         // Not even nothing is believed without its digest.
-        assert!(Bucket::EMPTY.check(0).is_err());
+        assert!(Bucket::empty().check(0).is_err());
     }
 
     #[test]
