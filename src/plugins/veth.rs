@@ -252,7 +252,7 @@ fn gateways(success: &Success) -> Vec<IpNet> {
 
 fn set_up_host_end(owner: &Owner, host: &Rtnl, pair: &veth::Pair, success: &Success) -> Result<()> {
     let name = &pair.host.name;
-    host_link::refuse_router_advertisements(name)?;
+    host_link::refuse_router_advertisements(&pair.host)?;
     if success.ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
         host_link::skip_duplicate_detection(name)?;
     }

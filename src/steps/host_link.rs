@@ -34,8 +34,11 @@ pub fn remove_stale(cx: &Context<'_>, kind: &str, keep: &[Attachment]) -> Result
 
 /// Makes it deaf to router advertisements, which a container could send to become the host's default gateway
 /// (CVE-2020-10749). Has to be said before the link is up.
-pub fn refuse_router_advertisements(name: &str) -> Result<()> {
-    sysctl::set_if_possible(&format!("net/ipv6/conf/{name}/accept_ra"), "0")
+pub fn refuse_router_advertisements(link: &Link) -> Result<()> {
+    if link.accept_ra == Some(0) {
+        return Ok(());
+    }
+    sysctl::set_if_possible(&format!("net/ipv6/conf/{}/accept_ra", link.name), "0")
 }
 
 /// Lets it use its link-local address at once; to be said before it is up, too. The kernel needs that address to find a

@@ -42,6 +42,9 @@ pub(super) const IFLA_ALT_IFNAME: u16 = 53;
 /// In IFLA_AF_SPEC of AF_INET; in that, by the numbers of the parameters (linux/ip.h).
 pub(super) const IFLA_INET_CONF: u16 = 1;
 pub(super) const IPV4_DEVCONF_ARP_NOTIFY: u16 = 22;
+/// In IFLA_AF_SPEC of AF_INET6; an array of 32-bit numbers, one for each parameter (linux/ipv6.h).
+pub(super) const IFLA_INET6_CONF: u16 = 2;
+pub(super) const DEVCONF_ACCEPT_RA: usize = 3;
 /// In IFLA_LINKINFO.
 pub(super) const IFLA_INFO_KIND: u16 = 1;
 pub(super) const IFLA_INFO_DATA: u16 = 2;

@@ -6,11 +6,12 @@ use nix::libc;
 
 use super::Rtnl;
 use super::consts::{
-    AF_UNSPEC, BR_STATE_FORWARDING, IF_OPER_UP, IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS,
-    IFLA_ALT_IFNAME, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_BRPORT_STATE, IFLA_EXT_MASK,
-    IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA,
-    IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU,
-    IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN, RTEXT_FILTER_SKIP_STATS,
+    AF_INET6, AF_UNSPEC, BR_STATE_FORWARDING, DEVCONF_ACCEPT_RA, IF_OPER_UP, IFF_ALLMULTI,
+    IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME, IFLA_BRPORT_ISOLATED,
+    IFLA_BRPORT_MODE, IFLA_BRPORT_STATE, IFLA_EXT_MASK, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET6_CONF,
+    IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK,
+    IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROP_LIST,
+    IFLA_TXQLEN, RTEXT_FILTER_SKIP_STATS,
 };
 use crate::error::Result;
 use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, text, u8_of, u32_of};
@@ -41,6 +42,8 @@ pub struct Link {
     pub tx_queue_len: u32,
     /// Never set on links without a notion of a carrier, like `lo`.
     pub operstate_up: bool,
+    /// What it does with router advertisements: `net.ipv6.conf.LINK.accept_ra`. `None` where it has no IPv6.
+    pub accept_ra: Option<u32>,
     pub alias: Option<String>,
     /// Names that it has besides; up to 127 bytes long.
     pub alt_names: Vec<String>,
@@ -180,6 +183,7 @@ impl Link {
                 IFLA_OPERSTATE => link.operstate_up = u8_of(value) == Some(IF_OPER_UP),
                 IFLA_IFALIAS => link.alias = Some(text(value).into_owned()),
                 IFLA_LINKINFO => link.parse_info(value),
+                IFLA_AF_SPEC => link.accept_ra = accept_ra(value),
                 IFLA_PROP_LIST => link.alt_names = alt_names(value),
                 _ => {}
             }
@@ -227,6 +231,12 @@ fn alt_names(properties: &[u8]) -> Vec<String> {
     names.map(|(_, name)| text(name).into_owned()).collect()
 }
 
+fn accept_ra(families: &[u8]) -> Option<u32> {
+    let ipv6 = attributes(families).find(|(family, _)| *family == u16::from(AF_INET6))?.1;
+    let conf = attributes(ipv6).find(|(kind, _)| *kind == IFLA_INET6_CONF)?.1;
+    fixed(conf, DEVCONF_ACCEPT_RA * size_of::<u32>()).map(u32::from_ne_bytes)
+}
+
 pub(super) const HEADER_BYTES: usize = 16;
 
 /// struct ifinfomsg: family, type, index, flags, and which of them to change.
@@ -242,6 +252,7 @@ pub(super) fn header(index: u32, flags: u32, mask: u32) -> [u8; HEADER_BYTES] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::rtnl::consts::AF_INET;
 
     /// The answer to GETLINK for a bridge's port.
     fn port() -> (Link, Attrs) {
@@ -260,6 +271,7 @@ mod tests {
             all_multicast: true,
             tx_queue_len: 1000,
             operstate_up: true,
+            accept_ra: Some(2),
             alias: Some("abc".into()),
             alt_names: vec!["one".into(), "other".into()],
             port: Some(Port { forwarding: true, hairpin: true, isolated: false }),
@@ -275,6 +287,13 @@ mod tests {
         reply.u32(IFLA_LINK_NETNSID, 0);
         reply.u8(IFLA_OPERSTATE, IF_OPER_UP);
         reply.string(IFLA_IFALIAS, "abc");
+        reply.nested(IFLA_AF_SPEC, |families| {
+            families.nested(AF_INET.into(), |ipv4| ipv4.bytes(IFLA_INET6_CONF, &[9; 20]));
+            families.nested(AF_INET6.into(), |ipv6| {
+                let conf = [0_u32, 64, 1500, 2, 1].map(u32::to_ne_bytes);
+                ipv6.bytes(IFLA_INET6_CONF, conf.as_flattened());
+            });
+        });
         reply.nested(IFLA_PROP_LIST, |properties| {
             properties.string(IFLA_ALT_IFNAME, "one");
             properties.string(IFLA_ALT_IFNAME, "other");

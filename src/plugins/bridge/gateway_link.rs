@@ -54,8 +54,8 @@ fn complete(host: &Rtnl, bridge: &Link, link: Link, port: &Link, vlans: &Vlans) 
     if link.up && port.up && is_attached {
         return Ok(link);
     }
-    for name in [&link.name, &port.name] {
-        host_link::refuse_router_advertisements(name)?;
+    for end in [&link, port] {
+        host_link::refuse_router_advertisements(end)?;
     }
     host_link::skip_duplicate_detection(&link.name)?;
     let mut batch = Batch::new();

@@ -68,7 +68,7 @@ pub(super) fn ensure_bridge<'a>(
     if new.must_filter_vlans {
         vlan::require_filtering(&bridge)?;
     }
-    host_link::refuse_router_advertisements(name)?;
+    host_link::refuse_router_advertisements(&bridge)?;
     let change = LinkChange {
         up: (!bridge.up).then_some(true),
         promiscuous: (new.promiscuous && !bridge.promiscuous).then_some(true),

@@ -22,7 +22,7 @@ impl Bridge {
         vlans: &Vlans,
         port: &Link,
     ) -> Result<()> {
-        host_link::refuse_router_advertisements(&port.name)?;
+        host_link::refuse_router_advertisements(port)?;
         let alias = host_link::alias(owner);
         let mut batch = Batch::new();
         // Should this fail, the next request still brings the port up. Nothing comes in by it: the container's end is
