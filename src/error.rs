@@ -48,7 +48,14 @@ pub struct Parts {
 
 impl Error {
     pub fn new(code: Code, msg: impl Into<String>) -> Self {
-        Self(Box::new(Parts { code, msg: msg.into(), details: String::new() }))
+        Self::of(code, msg.into())
+    }
+
+    /// In one place for all, and that tells the compiler which way is seldom taken.
+    #[cold]
+    #[inline(never)]
+    fn of(code: Code, msg: String) -> Self {
+        Self(Box::new(Parts { code, msg, details: String::new() }))
     }
 
     pub fn internal(msg: impl Into<String>) -> Self {

@@ -50,6 +50,8 @@ impl Display for Error {
 impl std::error::Error for Error {}
 
 impl de::Error for Error {
+    #[cold]
+    #[inline(never)]
     fn custom<T: Display>(what: T) -> Self {
         Self(Box::new(Parts { path: String::new(), what: what.to_string() }))
     }
@@ -204,6 +206,7 @@ impl<'de> Deserializer<'de> for &'de Json {
 
 impl Json {
     /// The error that this is of another type.
+    #[cold]
     fn is_no(&self, expected: &dyn de::Expected) -> Error {
         let unexpected = match self {
             Self::Null => Unexpected::Unit,

@@ -63,6 +63,8 @@ impl Error {
         matches!(self.errno, libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL)
     }
 
+    #[cold]
+    #[inline(never)]
     pub fn new(doing: String, errno: i32, hint: Option<String>) -> Self {
         Self(Box::new(Parts { doing, errno, hint }))
     }
@@ -101,6 +103,7 @@ impl Display for Error {
 impl std::error::Error for Error {}
 
 impl From<Error> for crate::error::Error {
+    #[cold]
     fn from(error: Error) -> Self {
         Self::internal(error.to_string())
     }
