@@ -176,9 +176,8 @@ impl Plugin for Bridge {
                 self.plan(cx, at, &on_host, &bridge, &mut undo)?
             }
         };
-        self.set_up_container(at, netns, pair.container_index, &success)?;
         if !self.disable_container_interface {
-            port::wait_until_forwarding(host, &pair.host)?;
+            self.set_up_container(at, netns, host, &pair, &success)?;
         }
 
         if self.masquerades(cx) {
@@ -363,23 +362,23 @@ impl Bridge {
         &self,
         at: &Attachment,
         netns: &NetNs,
-        index: u32,
+        host: &Rtnl,
+        pair: &veth::Pair,
         success: &Success,
     ) -> Result<()> {
-        if self.disable_container_interface {
-            return Ok(());
-        }
         if success.ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
             netns.run(|| self.set_sysctls(&at.ifname))?;
         }
+        let index = pair.container_index;
         let interface =
             configure::Interface { netns, rtnl: &netns.rtnl()?, name: &at.ifname, index };
         let options = configure::Options {
             detect_duplicates: self.enable_dad,
-            announce: true,
             ..configure::Options::default()
         };
-        configure::apply(&interface, success, &configure::routes(success, index), options)
+        configure::apply(&interface, success, &configure::routes(success, index), options)?;
+        port::wait_until_forwarding(host, &pair.host)?;
+        configure::announce(&interface, success, pair.container_mac)
     }
 
     /// Runs inside of the container's namespace.

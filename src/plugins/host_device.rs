@@ -82,7 +82,7 @@ impl Plugin for HostDevice {
         let success = delegate::add_ipam(cx, at, &mut undo)?;
         let interface =
             configure::Interface { netns, rtnl: &there, name: &at.ifname, index: link.index };
-        let options = Options { announce: true, announce_ipv6: true, ..Options::default() };
+        let options = Options { announce: true, ..Options::default() };
         let success = interface::equip(cx, &interface, link.mac, success, options)?;
         undo.keep();
         Ok(success)

@@ -83,7 +83,7 @@ impl Plugin for Tap {
         let success = delegate::add_ipam(cx, at, &mut undo)?;
         let interface =
             configure::Interface { netns, rtnl: &there, name: &at.ifname, index: link.index };
-        let options = Options { announce: true, announce_ipv6: true, ..Options::default() };
+        let options = Options { announce: true, ..Options::default() };
         let success = interface::equip(cx, &interface, mac.or(link.mac), success, options)?;
         tap.keep()?;
         undo.keep();

@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 use crate::kernel::sysctl;
+use crate::names::Mac;
 
 /// How long duplicate address detection may take.
 const DAD_LIMIT: Duration = Duration::from_secs(5);
@@ -32,10 +33,8 @@ pub struct Options<'a> {
     pub detect_duplicates: bool,
     /// Leave out the route to the prefix of each address.
     pub no_prefix_routes: bool,
-    /// Tell the neighbours of the IPv4 addresses when the interface comes up: another one may have had them.
+    /// Tell the neighbours of the addresses when the interface comes up: another one may have had them.
     pub announce: bool,
-    /// And those of the IPv6 addresses.
-    pub announce_ipv6: bool,
     /// What the interface is to remember.
     pub alias: Option<&'a str>,
 }
@@ -47,12 +46,14 @@ pub fn apply(
     routes: &[Route],
     options: Options<'_>,
 ) -> Result<()> {
-    let has = |is_v4| success.ips.iter().any(|ip| ip.address.addr().is_ipv4() == is_v4);
-    if has(false) {
-        interface.netns.run(|| allow_ipv6(interface.name, options.announce_ipv6))?;
+    if has_family(success, false) {
+        interface.netns.run(|| {
+            allow_ipv6(interface.name)?;
+            if options.announce { announce_ipv6(interface.name) } else { Ok(()) }
+        })?;
     }
     let mut batch = Batch::new();
-    if options.announce && has(true) {
+    if options.announce && has_family(success, true) {
         batch.announce_ipv4(interface.index, interface.name);
     }
     for ip in &success.ips {
@@ -82,14 +83,43 @@ pub fn apply(
     Ok(())
 }
 
+/// Tells the neighbours of the addresses of an interface that is up, with a MAC address of ours: for one that could not be
+/// heard when it came up. Who remembers that another one had them talks to that one for ten seconds before it asks.
+pub fn announce(interface: &Interface<'_>, success: &Success, mac: Mac) -> Result<()> {
+    if success.ips.is_empty() {
+        return Ok(());
+    }
+    let mut batch = Batch::new();
+    if has_family(success, true) {
+        batch.announce_ipv4(interface.index, interface.name);
+    }
+    if has_family(success, false) {
+        interface.netns.run(|| announce_ipv6(interface.name))?;
+    }
+    // The kernel does it whenever the MAC address is set, be it to what it was.
+    let same = LinkChange { mac: Some(mac), ..LinkChange::default() };
+    batch.change_link(interface.index, interface.name, &same);
+    interface.rtnl.commit(batch)
+}
+
+fn has_family(success: &Success, is_v4: bool) -> bool {
+    success.ips.iter().any(|ip| ip.address.addr().is_ipv4() == is_v4)
+}
+
 /// Runs inside of the container's namespace. A kernel without IPv6 will say so when it gets the address.
-fn allow_ipv6(name: &str, announce: bool) -> Result<()> {
-    let set =
-        |key: &str, value| sysctl::set_if_possible(&format!("net/ipv6/conf/{name}/{key}"), value);
+fn allow_ipv6(name: &str) -> Result<()> {
     sysctl::set_if_possible("net/ipv6/conf/lo/disable_ipv6", "0")?;
-    set("disable_ipv6", "0")?;
-    set("keep_addr_on_down", "1")?;
-    if announce { set("ndisc_notify", "1") } else { Ok(()) }
+    set_ipv6(name, "disable_ipv6", "0")?;
+    set_ipv6(name, "keep_addr_on_down", "1")
+}
+
+/// Runs inside of the container's namespace.
+fn announce_ipv6(name: &str) -> Result<()> {
+    set_ipv6(name, "ndisc_notify", "1")
+}
+
+fn set_ipv6(name: &str, key: &str, value: &str) -> Result<()> {
+    sysctl::set_if_possible(&format!("net/ipv6/conf/{name}/{key}"), value)
 }
 
 /// The routes of a result as the kernel gets them. One without a gateway goes by the first gateway of its family,

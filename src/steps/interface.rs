@@ -87,12 +87,7 @@ pub fn add(
     let alias = alias.and_then(|(wanted, parent)| wanted.alias(&owner, parent));
     let interface =
         configure::Interface { netns, rtnl: &there, name: &at.ifname, index: link.index };
-    let options = Options {
-        announce: true,
-        announce_ipv6: true,
-        alias: alias.as_deref(),
-        ..Options::default()
-    };
+    let options = Options { announce: true, alias: alias.as_deref(), ..Options::default() };
     let success =
         equip(cx, &interface, link.mac, success, options).map_err(|error| match &parent {
             Some(Link { name, up: false, .. }) => {

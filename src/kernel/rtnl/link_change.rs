@@ -186,7 +186,8 @@ impl Batch {
         self.push_link_change(index, name, &rest);
     }
 
-    /// From now on the neighbours are told of the link's IPv4 addresses when it comes up: `net.ipv4.conf.LINK.arp_notify`.
+    /// From now on the neighbours are told of the link's IPv4 addresses when it comes up or its MAC address is set:
+    /// `net.ipv4.conf.LINK.arp_notify`.
     ///
     /// Not by way of /proc/sys, where the directories of all namespaces have one name and the kernel searches through
     /// them: with 300 containers that takes a tenth of an ADD.

@@ -1,9 +1,14 @@
 //! Packets, not only configuration.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{address, dual_stack, layer2};
 use crate::world::{World, with};
+
+/// One packet, and two seconds for the answer.
+fn first_packet(address: &str) -> [&str; 8] {
+    ["ping", "-n", "-q", "-c", "1", "-W", "2", address]
+}
 
 #[test]
 fn containers_reach_one_another_and_the_gateway_in_both_families() {
@@ -18,7 +23,7 @@ fn containers_reach_one_another_and_the_gateway_in_both_families() {
     for gateway in ["10.1.0.1", "fd00:1::1"] {
         c1.ping(gateway);
     }
-    world.host(["ping", "-n", "-q", "-c", "1", "-W", "2", &address(&one, 0)]);
+    world.host(first_packet(&address(&one, 0)));
 }
 
 #[test]
@@ -28,7 +33,7 @@ fn the_first_packet_after_an_add_arrives() {
         let container = world.container(&format!("c{number}"));
         container.add("bridge", &dual_stack());
         for gateway in ["10.1.0.1", "fd00:1::1"] {
-            container.exec(["ping", "-n", "-q", "-c", "1", "-W", "2", gateway]);
+            container.exec(first_packet(gateway));
         }
     }
 }
@@ -48,9 +53,36 @@ fn the_first_packet_that_the_host_forwards_arrives() {
     let one = c1.add("bridge", &dual_stack());
     let two = c2.add("ptp", &routed);
     for index in [0, 1] {
-        c2.exec(["ping", "-n", "-q", "-c", "1", "-W", "2", &address(&one, index)]);
-        c1.exec(["ping", "-n", "-q", "-c", "1", "-W", "2", &address(&two, index)]);
+        c2.exec(first_packet(&address(&one, index)));
+        c1.exec(first_packet(&address(&two, index)));
     }
+}
+
+/// Each container gets the addresses that the one before it had, which the host and a neighbour just talked to.
+#[test]
+fn addresses_of_a_container_that_went_are_reached_at_once() {
+    let world = World::new();
+    let neighbour = world.container("neighbour");
+    neighbour.add("bridge", &fixed(20));
+    for number in 0..8 {
+        let container = world.container(&format!("c{number}"));
+        container.add("bridge", &fixed(30));
+        for address in ["10.1.0.30", "fd00:1::30"] {
+            neighbour.exec(first_packet(address));
+            world.host(first_packet(address));
+        }
+        container.del("bridge", &fixed(30));
+    }
+}
+
+/// The addresses that end with `number`.
+fn fixed(number: u8) -> Value {
+    let addresses = [format!("10.1.0.{number}/16"), format!("fd00:1::{number}/64")];
+    let addresses = addresses.map(|address| json!({"address": address}));
+    json!({
+        "cniVersion": "1.0.0", "name": "net", "type": "bridge", "isGateway": true,
+        "ipam": {"type": "static", "addresses": addresses},
+    })
 }
 
 #[test]
