@@ -8,8 +8,9 @@
 //! The runtime says which: `"runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp",
 //! "hostIP": "192.0.2.1"}]}`. Protocols are tcp (also where none is named), udp and sctp, in any case. Without `hostIP`
 //! a port is published under all addresses of the host, in both families; `0.0.0.0` and `::` are those of one family; an
-//! address of a family that the container has no address of publishes nothing. A port that another attachment has,
-//! under the same address or under all, is refused, and the error says who has it.
+//! address of a family that the container has no address of publishes nothing. A port that another container has, under
+//! the same address or under all, is refused, and the error says who has it. A container that is in several networks may
+//! have a port in each: packets go by one of them, and by another when that is gone.
 //!
 //! Only what is sent to the host itself is translated; what goes through it to others is left alone. Published ports
 //! answer outside, on the host under all of its addresses, in the container itself and at its neighbours. 127.0.0.1
@@ -169,7 +170,7 @@ fn publications<'a>(
 ) -> Vec<Publication<'a>> {
     let in_side = |side| {
         let address = container_address(side, at, result)?;
-        let publication = Publication { side, owner, address, settings };
+        let publication = Publication::new(side, owner, address, settings);
         (!publication.is_empty()).then_some(publication)
     };
     Side::BOTH.into_iter().filter_map(in_side).collect()
@@ -194,13 +195,14 @@ fn publish(nft: &Nft, owner: &Owner, publications: &[Publication<'_>]) -> Result
         for side in Side::BOTH {
             let publication = of_side(side);
             let found = publication.map(|publication| publication.look(nft)).transpose()?;
-            let has_own = found.as_ref().is_some_and(|found| found.is_own);
-            if has_own || is_registered(nft, side, owner)? {
-                let in_use = publication.map(Publication::group);
+            let found = found.unwrap_or_default();
+            let publication = publication.map(|publication| publication.placed(&found));
+            if found.is_own || is_registered(nft, side, owner)? {
+                let in_use = publication.as_ref().map(|publication| &publication.group);
                 Withdrawal { nft, side, stale: &stale, in_use }.withdraw(batch)?;
             }
-            if let (Some(publication), Some(found)) = (publication, &found) {
-                publication.publish(nft, batch, found)?;
+            if let Some(publication) = publication {
+                publication.publish(nft, batch, &found)?;
             }
         }
         Ok(())

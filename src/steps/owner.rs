@@ -27,6 +27,13 @@ impl Owner {
         format!("{} ", shortened(network, NETWORK_BYTES_MAX))
     }
 
+    /// The network, the container and the interface in the text of an owner.
+    pub fn parts(text: &str) -> Option<[&str; 3]> {
+        let mut parts = text.split(' ');
+        let found = [parts.next()?, parts.next()?, parts.next()?];
+        parts.next().is_none().then_some(found)
+    }
+
     /// Eight digits, the same for the same owner. Not safe against collisions: what is found by it is the owner's only if
     /// it also says so.
     pub fn short(&self) -> String {
@@ -70,6 +77,13 @@ mod tests {
         assert_eq!(owner("mynet", "abc"), "mynet abc eth0");
         let id = "k8s.io-".to_owned() + &"0123456789abcdef".repeat(4)[..63];
         assert_eq!(owner("mynet", &id), format!("mynet {id} eth0"));
+    }
+
+    #[test]
+    fn parts_are_told_apart() {
+        assert_eq!(Owner::parts(&owner("mynet", "abc")), Some(["mynet", "abc", "eth0"]));
+        assert_eq!(Owner::parts("two words"), None);
+        assert_eq!(Owner::parts("these are four words"), None);
     }
 
     #[test]

@@ -11,12 +11,14 @@ use crate::steps::netfilter;
 use crate::steps::owner::{self, Owner};
 
 /// What an attachment publishes in one family.
+#[derive(Clone)]
 pub struct Publication<'a> {
     pub side: Side,
     pub owner: &'a Owner,
     /// The container's, with the length of its subnet's prefix.
     pub address: IpNet,
     pub settings: &'a Settings,
+    pub group: Group,
 }
 
 /// An element that has to be there.
@@ -33,8 +35,19 @@ struct Wanted {
 pub struct Found {
     /// Something of its own, from an earlier ADD.
     pub is_own: bool,
+    /// The container has a port of it already, in another network.
+    is_besides: bool,
     /// Sets and keys of somebody who had the container's address before, and died without a DEL.
     inherited: Vec<(String, Vec<u8>)>,
+}
+
+/// Whose an element is, seen from an attachment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Relation {
+    Own,
+    /// Another attachment's of the same container: packets may go by either.
+    Sibling,
+    Other,
 }
 
 /// The sets whose keys nobody else can have.
@@ -44,7 +57,23 @@ struct Contested<'a> {
     key: Vec<u8>,
 }
 
-impl Publication<'_> {
+impl<'a> Publication<'a> {
+    pub fn new(side: Side, owner: &'a Owner, address: IpNet, settings: &'a Settings) -> Self {
+        let group = Group::of(settings.conditions(side.family()));
+        Self { side, owner, address, settings, group }
+    }
+
+    /// The same where it may be, by what is there before.
+    pub fn placed(&self, found: &Found) -> Self {
+        if found.is_besides { self.besides() } else { self.clone() }
+    }
+
+    fn besides(&self) -> Self {
+        let text = self.owner.to_string();
+        let [_, _, interface] = Owner::parts(&text).unwrap_or_default();
+        Self { group: self.group.besides(interface), ..self.clone() }
+    }
+
     pub fn mappings(&self) -> impl Iterator<Item = &Mapping> {
         let family = self.side.family();
         self.settings.mappings.iter().filter(move |mapping| mapping.host_ip.is_in(family))
@@ -57,7 +86,7 @@ impl Publication<'_> {
 
     fn skeleton(&self) -> Skeleton<'_> {
         let lengths = self.sources().iter().map(IpNet::prefix_len).collect();
-        Skeleton { side: self.side, settings: self.settings, lengths }
+        Skeleton { side: self.side, settings: self.settings, group: &self.group, lengths }
     }
 
     /// Whose packets get another source address.
@@ -84,7 +113,7 @@ impl Publication<'_> {
             comment: Some(comment.clone()),
         };
         let published = self.published();
-        let [any, on, _] = self.group().sets();
+        let [any, on, _] = self.group.sets();
         for set in [any, on] {
             let of_set = published.iter().filter(|wanted| wanted.set == set);
             batch.add_elements(table, &set, &of_set.map(element).collect::<Vec<_>>());
@@ -106,6 +135,20 @@ impl Publication<'_> {
 
     /// Fails if anything is missing.
     pub fn check(&self, nft: &Nft) -> Result<()> {
+        let besides = self.besides();
+        if besides.is_there(nft)? { besides.check_here(nft) } else { self.check_here(nft) }
+    }
+
+    /// Whether the first of its ports is in its group.
+    fn is_there(&self, nft: &Nft) -> Result<bool> {
+        let Some(Wanted { set, key, .. }) = self.published().into_iter().next() else {
+            return Ok(false);
+        };
+        let found = nft.elements_at(self.side.table(), &set, &[key])?;
+        Ok(found.iter().flatten().any(|found| is_of(found, self.owner)))
+    }
+
+    fn check_here(&self, nft: &Nft) -> Result<()> {
         let table = self.side.table();
         let mut all = self.published();
         all.extend(self.masqueraded());
@@ -124,14 +167,9 @@ impl Publication<'_> {
         self.skeleton().check(nft)
     }
 
-    pub fn group(&self) -> Group {
-        self.skeleton().group()
-    }
-
     fn published(&self) -> Vec<Wanted> {
-        let group = self.group();
         let of = |mapping: &Mapping| {
-            let (set, key) = location(&group, mapping);
+            let (set, key) = location(&self.group, mapping);
             let target = [Value::Address(self.address.addr()), Value::Port(mapping.container_port)];
             Wanted { set, key, data: Some(pack(&target)), title: title(mapping) }
         };
@@ -140,10 +178,9 @@ impl Publication<'_> {
 
     /// The ports that are published under single addresses.
     fn ports_on(&self) -> Vec<Wanted> {
-        let group = self.group();
         let specific = self.mappings().filter(|mapping| mapping.host_ip.one().is_some());
         let of = |mapping: &Mapping| Wanted {
-            set: group.published_on_ports(),
+            set: self.group.published_on_ports(),
             key: port_key(mapping.transport, mapping.host_port),
             data: None,
             title: title(mapping),
@@ -188,10 +225,11 @@ impl Publication<'_> {
                 let found = nft.elements_at(table, &set, &keys)?;
                 for (contested, found) in of_set.iter().zip(found) {
                     let Some(found) = found else { continue };
-                    if !is_of(&found, self.owner) {
-                        return Err(taken(contested.mapping, &found));
+                    match self.relation(&found) {
+                        Relation::Own => before.is_own = true,
+                        Relation::Sibling => before.is_besides |= group == self.group,
+                        Relation::Other => return Err(taken(contested.mapping, &found)),
                     }
-                    before.is_own = true;
                     if set == group.published_on_ports() {
                         // What is others' may stand behind it.
                         self.refuse_taken_on(nft, &group, contested.mapping)?;
@@ -215,19 +253,26 @@ impl Publication<'_> {
 
     /// Those whose packets may also be ours.
     fn competing_groups(&self, nft: &Nft) -> Result<Vec<Group>> {
-        let own = self.group();
-        if !own.is_unconditional() {
-            return Ok(vec![own, Group::unconditional()]);
-        }
         let sets = nft.sets(self.side.table())?;
-        let others = sets.iter().filter_map(|set| Group::of_map(&set.name));
-        Ok(others.filter(|group| !group.is_unconditional()).chain([own]).collect())
+        let groups = sets.iter().filter_map(|set| Group::of_map(&set.name));
+        Ok(groups.filter(|group| group.competes_with(&self.group)).collect())
     }
 
-    /// Fails if another attachment has the port under any single address.
+    fn relation(&self, found: &Element) -> Relation {
+        if is_of(found, self.owner) {
+            return Relation::Own;
+        }
+        let container =
+            |text: &str| Owner::parts(text).map(|[_, container, _]| container.to_owned());
+        let theirs = found.comment.as_ref().and_then(|comment| container(comment));
+        let is_sibling = theirs.is_some() && theirs == container(&self.owner.to_string());
+        if is_sibling { Relation::Sibling } else { Relation::Other }
+    }
+
+    /// Fails if another container has the port under any single address.
     fn refuse_taken_on(&self, nft: &Nft, group: &Group, mapping: &Mapping) -> Result<()> {
         let is_taken = |found: &Element| {
-            !is_of(found, self.owner)
+            self.relation(found) == Relation::Other
                 && found.key.ends_with(&port_key(mapping.transport, mapping.host_port))
         };
         let elements = nft.elements(self.side.table(), &group.published_on())?;
@@ -286,11 +331,11 @@ fn title(mapping: &Mapping) -> String {
 
 fn taken(mapping: &Mapping, by: &Element) -> Error {
     let owner = by.comment.as_deref().unwrap_or_default();
-    let owner = match owner.split(' ').collect::<Vec<_>>().as_slice() {
-        [network, container, interface] => {
+    let owner = match Owner::parts(owner) {
+        Some([network, container, interface]) => {
             format!("network {network}, container {container}, interface {interface}")
         }
-        _ => format!("{owner:?}"),
+        None => format!("{owner:?}"),
     };
     Error::internal(format!("cannot publish {}: it is taken by {owner}", title(mapping)))
 }

@@ -12,7 +12,8 @@
 //! The first two are looked up by packets, and so is the set of each length of prefix of which there are containers. The
 //! other two are only for us: they tell in one lookup whether a port is published under any single address, and whether
 //! an attachment has anything at all. Where there are conditions, there is a second set of the first three, and a chain,
-//! with a name that ends with the hash of the conditions.
+//! with a name that ends with the hash of the conditions. So there is for another attachment of a container that already
+//! has the port, as when it is in two networks: `_besides_` and the hash of its interface's name.
 
 use std::net::IpAddr;
 
@@ -24,17 +25,19 @@ use crate::kernel::nft::{
     SetKind, Table, Type, Verdict, dnat_to_map,
 };
 use crate::names::IfName;
-use crate::steps::netfilter;
+use crate::steps::{netfilter, owner};
 
 /// One family's half of everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Side(Family);
 
 /// The maps and the chain for ports that are published under the same conditions.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// Empty where there are no conditions.
-    suffix: String,
+    /// Of their names. Empty where there are no conditions.
+    conditions: String,
+    /// What comes after that. Empty but for the ports of containers that have them by another interface, too.
+    besides: String,
 }
 
 pub const OWNERS: &str = "portmap_owners";
@@ -47,6 +50,7 @@ const PUBLISHED: &str = "published";
 const PUBLISHED_ON: &str = "published_on";
 const PUBLISHED_ON_PORTS: &str = "published_on_ports";
 const MASQUERADED: &str = "masqueraded_";
+const BESIDES: &str = "_besides";
 
 /// Where destinations are translated, `dstnat`, as the reference does it: not before others who are more specific
 /// (CVE-2019-9946).
@@ -112,7 +116,7 @@ impl Side {
 
     /// `fib daddr type local jump published`: traffic through the host to others is none of ours (CVE-2025-67499).
     pub fn to_this_host(self) -> Vec<Expr> {
-        let jump = Verdict::Jump(Group::unconditional().chain());
+        let jump = Verdict::Jump(Group::main().chain());
         Condition::fib_daddr_type_local().into_iter().chain([jump.into()]).collect()
     }
 
@@ -190,31 +194,51 @@ pub fn is_ours(set: &str) -> bool {
 }
 
 impl Group {
-    pub fn unconditional() -> Self {
-        Self { suffix: String::new() }
+    /// Where the chains of all others are entered from.
+    pub fn main() -> Self {
+        Self::default()
     }
 
     pub fn of(conditions: &Conditions) -> Self {
-        match conditions.are_none() {
-            true => Self::unconditional(),
-            false => Self { suffix: format!("_{}", conditions.id()) },
-        }
+        let conditions = match conditions.are_none() {
+            true => String::new(),
+            false => format!("_{}", conditions.id()),
+        };
+        Self { conditions, ..Self::default() }
     }
 
-    pub fn is_unconditional(&self) -> bool {
-        self.suffix.is_empty()
+    /// For the same conditions, where somebody else has the port in this group.
+    pub fn besides(&self, interface: &str) -> Self {
+        let besides = format!("{BESIDES}_{:016x}", owner::hash(interface));
+        Self { conditions: self.conditions.clone(), besides }
+    }
+
+    pub fn is_main(&self) -> bool {
+        *self == Self::main()
+    }
+
+    /// Whether there may be packets that both mean, so that a port can be in one of them only. Conditions that differ may
+    /// share a port.
+    pub fn competes_with(&self, other: &Self) -> bool {
+        self.conditions == other.conditions
+            || self.conditions.is_empty()
+            || other.conditions.is_empty()
+    }
+
+    fn suffix(&self) -> String {
+        format!("{}{}", self.conditions, self.besides)
     }
 
     pub fn published(&self) -> String {
-        format!("{PUBLISHED}{}", self.suffix)
+        format!("{PUBLISHED}{}", self.suffix())
     }
 
     pub fn published_on(&self) -> String {
-        format!("{PUBLISHED_ON}{}", self.suffix)
+        format!("{PUBLISHED_ON}{}", self.suffix())
     }
 
     pub fn published_on_ports(&self) -> String {
-        format!("{PUBLISHED_ON_PORTS}{}", self.suffix)
+        format!("{PUBLISHED_ON_PORTS}{}", self.suffix())
     }
 
     pub fn sets(&self) -> [String; 3] {
@@ -239,16 +263,23 @@ impl Group {
     fn part(set: &str) -> Option<(&'static str, Self)> {
         let of = |part: &'static str| {
             let suffix = set.strip_prefix(part)?;
-            let is_id = suffix.len() == SUFFIX_BYTES
-                && suffix.strip_prefix('_')?.bytes().all(|byte| byte.is_ascii_hexdigit());
-            (suffix.is_empty() || is_id).then(|| (part, Self { suffix: suffix.into() }))
+            let (conditions, besides) =
+                suffix.split_at(suffix.find(BESIDES).unwrap_or(suffix.len()));
+            let group = Self { conditions: conditions.into(), besides: besides.into() };
+            let is_one = is_hash_or_nothing(conditions)
+                && is_hash_or_nothing(besides.strip_prefix(BESIDES).unwrap_or_default());
+            is_one.then_some((part, group))
         };
         [PUBLISHED, PUBLISHED_ON, PUBLISHED_ON_PORTS].into_iter().find_map(of)
     }
 }
 
-/// An underscore, and the hash of the conditions.
-const SUFFIX_BYTES: usize = 17;
+/// An underscore and sixteen digits.
+fn is_hash_or_nothing(suffix: &str) -> bool {
+    let is_digits =
+        |digits: &str| digits.len() == 16 && digits.bytes().all(|it| it.is_ascii_hexdigit());
+    suffix.is_empty() || suffix.strip_prefix('_').is_some_and(is_digits)
+}
 
 #[cfg(test)]
 mod tests {
@@ -256,12 +287,18 @@ mod tests {
 
     #[test]
     fn sets_are_told_by_their_names() {
-        let group = Group { suffix: "_0123456789abcdef".into() };
+        let hash = "_0123456789abcdef";
+        let group = Group { conditions: hash.into(), ..Group::default() };
+        let besides = Group { besides: format!("{BESIDES}{hash}"), ..Group::default() };
+        let both = Group { conditions: hash.into(), ..besides.clone() };
         for (name, expected) in [
-            ("published", Some((PUBLISHED, Group::unconditional()))),
-            ("published_on", Some((PUBLISHED_ON, Group::unconditional()))),
+            ("published", Some((PUBLISHED, Group::main()))),
+            ("published_on", Some((PUBLISHED_ON, Group::main()))),
             ("published_0123456789abcdef", Some((PUBLISHED, group.clone()))),
             ("published_on_ports_0123456789abcdef", Some((PUBLISHED_ON_PORTS, group))),
+            ("published_besides_0123456789abcdef", Some((PUBLISHED, besides))),
+            ("published_on_0123456789abcdef_besides_0123456789abcdef", Some((PUBLISHED_ON, both))),
+            ("published_besides_x", None),
             ("published_x", None),
             ("other", None),
         ] {

@@ -14,6 +14,8 @@ use crate::kernel::nft::{
 pub struct Skeleton<'a> {
     pub side: Side,
     pub settings: &'a Settings,
+    /// The one that it needs besides the main one.
+    pub group: &'a Group,
     /// The lengths of the prefixes that are masqueraded.
     pub lengths: Vec<u8>,
 }
@@ -29,10 +31,6 @@ struct Wanted {
 }
 
 impl Skeleton<'_> {
-    pub fn group(&self) -> Group {
-        Group::of(self.conditions())
-    }
-
     fn conditions(&self) -> &Conditions {
         self.settings.conditions(self.side.family())
     }
@@ -94,8 +92,8 @@ impl Skeleton<'_> {
     }
 
     fn sets(&self) -> Vec<String> {
-        let mut groups = vec![Group::unconditional()];
-        groups.extend(Some(self.group()).filter(|group| !group.is_unconditional()));
+        let mut groups = vec![Group::main()];
+        groups.extend(Some(self.group.clone()).filter(|group| !group.is_main()));
         let mut sets = vec![ruleset::OWNERS.to_owned()];
         sets.extend(groups.iter().flat_map(Group::sets));
         sets.extend(self.lengths.iter().map(|length| masqueraded_set(*length)));
@@ -104,14 +102,16 @@ impl Skeleton<'_> {
 
     /// Where a jump leads to comes before where it starts.
     fn chains(&self) -> Result<Vec<Wanted>> {
-        let (side, group) = (self.side, self.group());
-        let own = Group::unconditional();
-        let mut chains = vec![Wanted::regular(&own, side.published(&own, &Conditions::none()))];
-        if !group.is_unconditional() {
+        let (side, group, main) = (self.side, self.group, Group::main());
+        let mut chains = vec![Wanted::regular(&main, side.published(&main, &Conditions::none()))];
+        if !group.is_main() {
             // Before those without conditions, who would leave nothing over.
-            chains[0].first = Some(side.to_group(&group));
-            let mut chain = Wanted::regular(&group, side.published(&group, self.conditions()));
-            chain.comment = Some(Comment::new(shortened(self.conditions().text()))?);
+            chains[0].first = Some(side.to_group(group));
+            let conditions = self.conditions();
+            let mut chain = Wanted::regular(group, side.published(group, conditions));
+            if !conditions.are_none() {
+                chain.comment = Some(Comment::new(shortened(conditions.text()))?);
+            }
             chains.insert(0, chain);
         }
         let to_this_host = vec![side.to_this_host()];

@@ -17,7 +17,7 @@ pub struct Withdrawal<'a> {
     pub side: Side,
     pub stale: &'a Stale,
     /// The group that is needed even if nothing is left in it.
-    pub in_use: Option<Group>,
+    pub in_use: Option<&'a Group>,
 }
 
 /// Whether an attachment has anything in a family: one lookup, however much there is of others.
@@ -62,7 +62,7 @@ impl Withdrawal<'_> {
         }
         gone.extend(gone_on);
         kept.extend(kept_on);
-        if kept.is_empty() && !group.is_unconditional() && self.in_use.as_ref() != Some(group) {
+        if kept.is_empty() && !group.is_main() && self.in_use != Some(group) {
             self.remove_group(group, batch)?;
         }
         Ok(gone.iter().filter_map(|element| self.translated(element)).collect())
@@ -79,10 +79,10 @@ impl Withdrawal<'_> {
         Ok((gone, kept))
     }
 
-    /// Conditions that nobody has any more.
+    /// One that nobody has anything in any more.
     fn remove_group(&self, group: &Group, batch: &mut Batch) -> Result<()> {
         let table = self.side.table();
-        let (entrance, chain) = (Group::unconditional().chain(), group.chain());
+        let (entrance, chain) = (Group::main().chain(), group.chain());
         for rule in self.nft.rules_of(table, &entrance)? {
             if rule.leads_to() == Some(chain.as_str()) {
                 batch.delete_rule(table, &entrance, rule.handle);

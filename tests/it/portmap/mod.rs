@@ -10,6 +10,7 @@ mod many;
 mod refused;
 mod results;
 mod rules;
+mod several_networks;
 mod switch_over;
 mod traffic;
 mod udp;
