@@ -1,0 +1,115 @@
+# containerd, asked by its own tool (which looks for plugins where Debian and everybody has them) and by the CRI.
+
+readonly socket=/run/containerd/containerd.sock
+
+prepare() {
+    # There may be no right to lower a score, nor control groups of our own.
+    cat >"$node/config.toml" <<-TOML
+	version = 2
+	root = "$node/containerd"
+	state = "/run/containerd"
+	oom_score = 0
+	[grpc]
+	address = "$socket"
+	[plugins."io.containerd.grpc.v1.cri"]
+	disable_cgroup = true
+	restrict_oom_score_adj = true
+	[plugins."io.containerd.grpc.v1.cri".cni]
+	bin_dir = "$plugins"
+	conf_dir = "$config"
+	[plugins."io.containerd.grpc.v1.cri".containerd]
+	snapshotter = "native"
+	TOML
+    cat >"$config/10-pods.conflist" <<-JSON
+	{"cniVersion": "1.0.0", "name": "pods", "plugins": [
+	    {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+	     "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/16"}], [{"subnet": "fd88::/64"}]],
+	              "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}},
+	    {"type": "portmap", "capabilities": {"portMappings": true}},
+	    {"type": "bandwidth", "capabilities": {"bandwidth": true}},
+	    {"type": "firewall"},
+	    {"type": "tuning"}
+	]}
+	JSON
+    trap 'tail -n 20 "$node/log"' EXIT
+    containerd --config "$node/config.toml" >"$node/log" 2>&1 &
+    eventually ctr version
+    ctr --namespace default images import --snapshotter native "$node/image.tar"
+    ctr --namespace k8s.io images import --snapshotter native "$node/image.tar"
+}
+
+cri() {
+    # Debian's, which has Debian's gRPC.
+    /usr/bin/python3 tests/clients/cri.py "$socket" "$@"
+}
+
+test_a_container_of_ctr_is_reached_and_ends() {
+    local said
+    said=$(ctr run --rm --snapshotter native --cni "$image" k1 /bin/ip -o address)
+    [[ $said == *' lo '*127.0.0.1/8*10.88.0.2/16*fd88::2/64* ]]
+    nothing_is_left
+    ctr run --detach --snapshotter native --cni "$image" k2
+    eventually serves 10.88.0.3 '[fd88::3]'
+    [[ $(ctr run --rm --snapshotter native --cni "$image" k3 /bin/wget -qO- http://10.88.0.3/) == hello ]]
+    # It does not call DEL for what it started in the background.
+    ctr task kill --signal KILL k2
+    eventually ctr task rm k2
+}
+
+test_a_pod_has_its_port_and_its_limits_and_ends() {
+    local id other
+    eventually cri ready
+    id=$(cri run web 18080)
+    [[ $(cri status "$id") == $'10.88.0.2\nfd88::2' ]]
+    serves 10.88.0.2 '[fd88::2]' 127.0.0.1:18080 10.88.0.1:18080 '[fd88::1]:18080'
+    [[ $(tc qdisc show) == *'rate 100Mbit'* ]]
+    other=$(cri run other 18081)
+    serves 127.0.0.1:18080 127.0.0.1:18081
+    # The address of the one that goes is kept for a while, and the other's stays.
+    cri stop "$id"
+    not page 127.0.0.1:18080
+    serves 127.0.0.1:18081
+    cri remove "$id"
+    cri stop "$other"
+    cri stop "$other"
+    cri remove "$other"
+    nothing_is_left
+}
+
+test_a_pod_whose_port_is_taken_says_so_and_leaves_nothing() {
+    local id said
+    id=$(cri run web 18080)
+    said=$(not cri run thief 18080 2>&1)
+    [[ $said == *"cannot publish host port tcp 18080: it is taken by network pods, container $id"* ]]
+    cri stop "$id"
+    cri remove "$id"
+    nothing_is_left
+}
+
+test_pods_of_the_go_plugins_end_with_ours() {
+    local id
+    install_go
+    id=$(cri run web 18080)
+    serves 127.0.0.1:18080
+    install_ours
+    serves 127.0.0.1:18080
+    cri stop "$id"
+    cri remove "$id"
+    nothing_is_left
+}
+
+test_pods_that_start_at_once_all_get_their_port() {
+    local number pids=()
+    for number in {1..20}; do
+        cri run "pod$number" "$((18000 + number))" >"$node/id$number" &
+        pids+=($!)
+    done
+    for number in "${pids[@]}"; do wait "$number"; done
+    for number in {1..20}; do serves "127.0.0.1:$((18000 + number))"; done
+    for number in {1..20}; do
+        cri stop "$(<"$node/id$number")" &
+        pids[number - 1]=$!
+    done
+    for number in "${pids[@]}"; do wait "$number"; done
+    nothing_is_left
+}

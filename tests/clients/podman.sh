@@ -1,0 +1,181 @@
+# podman with its CNI backend, and buildah, which shares it.
+
+prepare() {
+    # There may be no right to raise limits, nor control groups of our own.
+    cat >/etc/containers/containers.conf <<-TOML
+	[containers]
+	cgroups = "disabled"
+	default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+	[network]
+	network_backend = "cni"
+	cni_plugin_dirs = ["$plugins"]
+	network_config_dir = "$config"
+	[engine]
+	cgroup_manager = "cgroupfs"
+	events_logger = "file"
+	runtime = "crun"
+	TOML
+    cat >/etc/containers/storage.conf <<-TOML
+	[storage]
+	driver = "vfs"
+	runroot = "$node/runroot"
+	graphroot = "$node/graphroot"
+	TOML
+    tar --directory "$node/root" --create . | podman import --quiet - "$image" >/dev/null
+}
+
+# web NAME OPTION...: a container that serves its page.
+web() {
+    podman run --detach --name "$1" "${@:2}" "$image" /bin/httpd -f -p 80 -h /www
+    eventually podman exec "$1" wget -qO- http://127.0.0.1/
+}
+
+# in_container NETWORK COMMAND: what a container says that is gone afterwards.
+in_container() {
+    podman run --rm --network "$1" "$image" /bin/sh -c "$2"
+}
+
+# collect_garbage NETWORK: what a runtime of 1.1.0 says when no container is left.
+collect_garbage() {
+    local plugin
+    for plugin in bridge portmap firewall; do
+        CNI_COMMAND=GC CNI_PATH=$plugins "$plugins/$plugin" <<-JSON
+	{"cniVersion": "1.1.0", "name": "$1", "type": "$plugin", "ipMasq": true, "ipam": {"type": "host-local"},
+	 "cni.dev/valid-attachments": []}
+	JSON
+    done
+}
+
+dual_stack() {
+    podman network create --subnet 10.99.0.0/24 --ipv6 --subnet fd99::/64 "$1"
+}
+
+published_ports_are_served_in_both_families() {
+    dual_stack eco
+    web c1 --network eco -p 18080:80 -p 127.0.0.1:18081:80
+    serves 127.0.0.1:18080 127.0.0.1:18081 10.99.0.1:18080 10.99.0.2 '[fd99::2]' '[fd99::1]:18080'
+    not page 10.99.0.1:18081
+    [[ $(podman inspect c1) == *'"IPAddress": "10.99.0.2"'*'"GlobalIPv6Address": "fd99::2"'* ]]
+    [[ $(in_container eco 'wget -qO- http://10.99.0.2/') == hello ]]
+    [[ $(in_container eco 'wget -qO- http://10.99.0.1:18080/; wget -qO- "http://[fd99::1]:18080/"') == $'hello\nhello' ]]
+    podman rm --force --time 0 c1
+    nothing_is_left
+}
+
+test_published_ports_are_served_through_symbolic_links() {
+    published_ports_are_served_in_both_families
+}
+
+test_published_ports_are_served_through_hard_links() {
+    install_ours hard
+    published_ports_are_served_in_both_families
+}
+
+test_published_ports_are_served_by_copies() {
+    install_ours copies
+    published_ports_are_served_in_both_families
+}
+
+test_a_container_has_its_port_by_each_of_its_networks() {
+    podman network create --subnet 10.98.0.0/24 one
+    podman network create --subnet 10.99.0.0/24 two
+    web c1 --network one,two -p 18080:80
+    serves 10.98.0.2 10.99.0.2 127.0.0.1:18080
+    podman network disconnect one c1
+    serves 127.0.0.1:18080
+    podman network connect one c1
+    podman network disconnect two c1
+    serves 127.0.0.1:18080
+    podman rm --force --time 0 c1
+    nothing_is_left
+}
+
+test_a_taken_port_is_refused_and_leaves_nothing() {
+    podman network create --subnet 10.99.0.0/24 eco
+    web c1 --network eco -p 18080:80
+    local said
+    said=$(not podman run --name c2 --network eco -p 18080:80 "$image" /bin/true 2>&1)
+    [[ $said == *"cannot publish host port tcp 18080: it is taken by network eco, container "* ]]
+    podman rm --force c2
+    podman rm --force --time 0 c1
+    nothing_is_left
+}
+
+test_addresses_that_are_asked_for_are_given() {
+    local said
+    dual_stack eco
+    said=$(podman run --rm --network eco --ip 10.99.0.77 --ip6 fd99::77 --mac-address 02:11:22:33:44:55 "$image" \
+        /bin/sh -c 'ip -o address show eth0; ip -o link show eth0')
+    [[ $said == *10.99.0.77/24*fd99::77/64*02:11:22:33:44:55* ]]
+    nothing_is_left
+}
+
+test_macvlan_reaches_the_network_of_its_parent() {
+    ip link add lan type veth peer name port
+    ip netns add outside
+    ip link set port netns outside
+    ip -n outside address add 10.95.0.1/24 dev port
+    ip -n outside link set port up
+    ip link set lan up
+    ip netns exec outside busybox httpd -p 80 -h "$node/root/www"
+    podman network create --driver macvlan --opt parent=lan --subnet 10.95.0.0/24 mac
+    [[ $(in_container mac 'wget -qO- http://10.95.0.1/') == hello ]]
+    not grep -E '/10[.]95' <<<"$(find /var/lib/cni/networks -type f)"
+}
+
+test_a_reload_brings_back_rules_that_were_flushed() {
+    dual_stack eco
+    web c1 --network eco -p 18080:80
+    nft flush ruleset
+    not page 127.0.0.1:18080
+    podman network reload c1
+    serves 127.0.0.1:18080 '[fd99::1]:18080'
+    podman rm --force --time 0 c1
+    nothing_is_left
+}
+
+test_restarts_keep_the_port() {
+    dual_stack eco
+    web c1 --network eco -p 18080:80
+    podman stop --time 0 c1
+    nothing_is_left
+    podman start c1
+    eventually serves 127.0.0.1:18080
+    podman restart --time 0 c1
+    eventually serves 127.0.0.1:18080
+    podman network rm --force --time 0 eco
+    nothing_is_left
+}
+
+test_what_the_go_plugins_made_ends_with_ours() {
+    podman network create --subnet 10.99.0.0/24 eco
+    install_go
+    web c1 --network eco -p 18080:80
+    serves 127.0.0.1:18080
+    install_ours
+    web c2 --network eco -p 18081:80
+    serves 127.0.0.1:18080 127.0.0.1:18081 10.99.0.2 10.99.0.3
+    podman rm --force --time 0 c1 c2
+    nothing_is_left
+}
+
+# The Go plugins know nothing of what we have in nf_tables, so that is left to GC.
+test_what_ours_made_ends_with_the_go_plugins_and_gc() {
+    podman network create --subnet 10.99.0.0/24 eco
+    web c1 --network eco -p 18080:80
+    install_go
+    web c2 --network eco -p 18081:80
+    serves 127.0.0.1:18080 127.0.0.1:18081
+    podman rm --force --time 0 c1 c2
+    install_ours
+    collect_garbage eco
+    nothing_is_left
+}
+
+test_buildah_runs_in_a_network() {
+    dual_stack eco
+    local container
+    container=$(buildah from "$image")
+    [[ $(buildah run --isolation oci --runtime crun --network eco "$container" -- ip -o address) == *10.99.0.2/24*fd99::2/64* ]]
+    nothing_is_left
+}
