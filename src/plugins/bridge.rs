@@ -348,6 +348,7 @@ impl Bridge {
         host::NewBridge {
             mtu: self.mtu(),
             promiscuous: self.promisc_mode,
+            is_gateway: self.is_gateway(),
             filters_vlans: self.asks_for_filtering(),
             must_filter_vlans: !vlans.are_none(),
         }

@@ -13,7 +13,7 @@ use crate::names::IfName;
 use crate::steps::undo::Undo;
 
 impl Bridge {
-    fn is_gateway(&self) -> bool {
+    pub(super) fn is_gateway(&self) -> bool {
         self.is_gateway || self.is_default_gateway
     }
 

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::kernel::netlink::Attrs;
 use crate::kernel::netns::Lock;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewLink, Rtnl};
-use crate::names::IfName;
+use crate::names::{IfName, Mac};
 use crate::steps::undo::Undo;
 use crate::steps::{host_link, veth};
 
@@ -19,6 +19,9 @@ pub(super) struct NewBridge {
     pub(super) mtu: Option<u32>,
     /// Also of one that is there.
     pub(super) promiscuous: bool,
+    /// One that is there and has no MAC address, because its last port has left, gets one: with the gateway's address
+    /// it would keep none, and nobody would reach it.
+    pub(super) is_gateway: bool,
     /// It is born with VLAN filtering; one that is there keeps its own.
     pub(super) filters_vlans: bool,
     /// One that is there and does not filter cannot be used.
@@ -69,16 +72,19 @@ pub(super) fn ensure_bridge<'a>(
         vlan::require_filtering(&bridge)?;
     }
     host_link::refuse_router_advertisements(&bridge)?;
+    let needs_mac = new.is_gateway && bridge.mac == Some(Mac([0; 6]));
     let change = LinkChange {
+        mac: needs_mac.then(veth::random_mac).transpose()?,
         up: (!bridge.up).then_some(true),
         promiscuous: (new.promiscuous && !bridge.promiscuous).then_some(true),
         ..LinkChange::default()
     };
-    if change.up.is_some() || change.promiscuous.is_some() {
+    if change.mac.is_some() || change.up.is_some() || change.promiscuous.is_some() {
         let mut batch = Batch::new();
         batch.change_link(bridge.index, name, &change);
         host.commit(batch)?;
         (bridge.up, bridge.promiscuous) = (true, new.promiscuous || bridge.promiscuous);
+        bridge.mac = change.mac.or(bridge.mac);
     }
     Ok(bridge)
 }

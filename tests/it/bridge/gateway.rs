@@ -119,6 +119,20 @@ fn another_address_gives_way_when_forced() {
 }
 
 #[test]
+fn a_bridge_that_lost_its_mac_with_its_last_port_is_a_gateway_all_the_same() {
+    let world = World::new();
+    let port_comes_and_goes = "ip link add cni0 type bridge; ip link set cni0 up
+        ip link add port type veth peer name cable; ip link set port master cni0; ip link del port";
+    world.host(["sh", "-ec", port_comes_and_goes]);
+    let mac = || world.host_json(["ip", "-j", "link", "show", "cni0"])[0]["address"].clone();
+    assert_eq!(mac(), "00:00:00:00:00:00");
+    let c1 = world.container("c1");
+    let result = c1.add("bridge", &dbnet_with(json!({"isGateway": true})));
+    assert_eq!(result["interfaces"][0]["mac"], mac());
+    c1.ping("10.1.0.1");
+}
+
+#[test]
 fn ipv6_networks_that_do_not_overlap_share_a_bridge() {
     let world = world_with_another_gateway("fd00:9::1/64");
     let ipam = json!({"subnet": "fd00:1::/64", "gateway": "fd00:1::1"});
