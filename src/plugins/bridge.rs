@@ -137,17 +137,19 @@ impl Plugin for Bridge {
         let host = Rtnl::open()?;
         // As long as we hold it, nobody takes back a bridge that we are about to use.
         let in_use = NetNs::own()?.lock_shared(LOCK_LIMIT)?;
+        // Dropped last: what others share is taken back when our own port is gone, and counts as a user no more.
+        let mut of_bridge = Undo::default();
         let mut undo = Undo::default();
 
         let in_use = in_use.as_ref();
         let new = self.new_bridge(&sound.vlans);
-        let bridge = host::ensure_bridge(&host, in_use, &sound.bridge, &new, &mut undo)?;
+        let bridge = host::ensure_bridge(&host, in_use, &sound.bridge, &new, &mut of_bridge)?;
         let on_host = OnHost { host: &host, in_use, sound: &sound };
         // Addresses come first, so that a failure has little to take back; but some come through the interface.
         let early = if interface::asks_the_network(cx) {
             None
         } else {
-            Some(self.plan(cx, at, &on_host, &bridge, &mut undo)?)
+            Some(self.plan(cx, at, &on_host, &bridge, [&mut undo, &mut of_bridge])?)
         };
         let owner = Owner::new(&cx.request.network, at);
         let new = veth::NewPair {
@@ -173,7 +175,7 @@ impl Plugin for Bridge {
             None => {
                 veth::bring_up(netns, &pair, &at.ifname)?;
                 port::wait_until_forwarding(host, &pair.host)?;
-                self.plan(cx, at, &on_host, &bridge, &mut undo)?
+                self.plan(cx, at, &on_host, &bridge, [&mut undo, &mut of_bridge])?
             }
         };
         if !self.disable_container_interface {
@@ -190,6 +192,7 @@ impl Plugin for Bridge {
         success.interfaces = interfaces(cx, at, &bridge, &pair, vlan_gateway.as_ref());
         success.dns = cx.request.conf.dns.or(success.dns);
         undo.keep();
+        of_bridge.keep();
         Ok(success)
     }
 
@@ -298,12 +301,13 @@ impl Bridge {
         at: &'a Attachment,
         on: &OnHost<'a>,
         bridge: &Link,
-        undo: &mut Undo<'a>,
+        [undo, of_bridge]: [&mut Undo<'a>; 2],
     ) -> Result<Plan> {
         let mut success = delegate::add_ipam(cx, at, undo)?;
         let gateways = self.plan_gateways(&mut success);
         let OnHost { host, in_use, sound } = *on;
-        let vlan_gateway = self.ensure_gateway(host, in_use, bridge, sound, &gateways, undo)?;
+        let vlan_gateway =
+            self.ensure_gateway(host, in_use, bridge, sound, &gateways, of_bridge)?;
         Ok(Plan { success, gateways, vlan_gateway })
     }
 
