@@ -90,6 +90,8 @@ pub struct Traffic {
     pub kind: String,
     pub handle: u32,
     pub parent: u32,
+    /// Of a filter: priority and protocol.
+    info: u32,
     /// Attributes that the kind knows.
     options: Vec<u8>,
 }
@@ -104,9 +106,7 @@ impl Batch {
             return self.push_traffic(libc::RTM_NEWQDISC, doing, root, "tbf", encode);
         };
         self.push_traffic(libc::RTM_NEWQDISC, doing.clone(), root, "htb", |it| {
-            // What no filter sends to the class, and what is sent to `1:0`, does not wait.
-            let default = if part.is_shaped { 0 } else { SHAPED_CLASS & 0xffff };
-            it.bytes(TCA_HTB_INIT, &words(&[HTB_VERSION, 10, default, 0, 0]));
+            it.bytes(TCA_HTB_INIT, &words(&[HTB_VERSION, 10, part.default_class(), 0, 0]));
             it.u32(TCA_HTB_DIRECT_QLEN, DIRECT_QUEUE_PACKETS);
         });
         let class = header(link, SHAPED_CLASS, ROOT, 0);
@@ -114,19 +114,23 @@ impl Batch {
             bucket.encode_class(it);
         });
         // Else as many packets could wait as the link's queue is long, however much that is.
-        let at = header(link, QUEUE, SHAPED_CLASS, 0);
-        self.push_traffic(libc::RTM_NEWQDISC, doing.clone(), at, "bfifo", |it| {
-            it.raw(&bucket.limit.to_ne_bytes());
-        });
+        self.queue(link, name, bucket, Some(part));
         for subnet in &part.subnets {
-            let (priority, protocol) =
-                if subnet.addr().is_ipv4() { (16, ETH_P_IP) } else { (15, ETH_P_IPV6) };
-            let header = header(link, 0, ROOT, info(priority, protocol));
+            let header = header(link, 0, ROOT, filter_info(*subnet));
             self.push_traffic(libc::RTM_NEWTFILTER, doing.clone(), header, "u32", |it| {
                 it.u32(TCA_U32_CLASSID, part.class());
                 it.bytes(TCA_U32_SEL, &selector(&keys(*subnet, part.side)));
             });
         }
+    }
+
+    /// What waits for the bucket does so in a queue that can be looked at.
+    pub fn queue(&mut self, link: u32, name: &str, bucket: &Bucket, part: Option<&Part>) {
+        let doing = format!("cannot limit the queue of link {name}");
+        let at = header(link, QUEUE, bucket_class(part), 0);
+        self.push_traffic(libc::RTM_NEWQDISC, doing, at, "bfifo", |it| {
+            it.raw(&bucket.limit.to_ne_bytes());
+        });
     }
 
     /// From now on another link sends what this one receives.
@@ -137,7 +141,7 @@ impl Batch {
         let at = header(link, 0, INGRESS, info(1, ETH_P_ALL));
         self.push_traffic(libc::RTM_NEWTFILTER, doing, at, "u32", |it| {
             it.u32(TCA_U32_CLASSID, ROOT | 1);
-            it.bytes(TCA_U32_SEL, &selector(&[(0, 0, 0)]));
+            it.bytes(TCA_U32_SEL, &selector(&[EVERYTHING]));
             it.nested(TCA_U32_ACT, |actions| {
                 actions.nested(1, |action| {
                     action.string(TCA_ACT_KIND, "mirred");
@@ -164,13 +168,12 @@ impl Batch {
 }
 
 impl Rtnl {
-    /// Puts fq_codel into the bucket. Where the kernel has none, nothing changes.
+    /// Puts fq_codel in the place of `Batch::queue`. Where the kernel has none, nothing changes.
     pub fn share_fairly(&self, link: u32, name: &str, part: Option<&Part>) -> Result<()> {
-        let parent = if part.is_some() { SHAPED_CLASS } else { BUCKET_CLASS };
         let mut requests = Requests::new();
         let doing = format!("cannot share the rate of link {name}");
         requests.push(libc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, doing, |attrs| {
-            attrs.raw(&header(link, FAIR, parent, 0));
+            attrs.raw(&header(link, FAIR, bucket_class(part), 0));
             attrs.string(TCA_KIND, "fq_codel");
         });
         // "Specified qdisc kind is unknown."
@@ -181,6 +184,11 @@ impl Rtnl {
     /// The discipline at the root of a link.
     pub fn root_discipline(&self, link: u32) -> Result<Option<Traffic>> {
         self.get_traffic(libc::RTM_GETQDISC, header(link, 0, TC_H_ROOT, 0))
+    }
+
+    /// The one that waits for the bucket, unless it is tbf's own.
+    pub fn queue(&self, link: u32, part: Option<&Part>) -> Result<Option<Traffic>> {
+        self.get_traffic(libc::RTM_GETQDISC, header(link, 0, bucket_class(part), 0))
     }
 
     /// The one that filters what a link receives.
@@ -295,6 +303,11 @@ impl Bucket {
 }
 
 impl Part {
+    /// Where what no filter knows of goes: with `1:0` it does not wait.
+    fn default_class(&self) -> u32 {
+        if self.is_shaped { 0 } else { SHAPED_CLASS & 0xffff }
+    }
+
     /// Where the filters of its subnets lead: to the bucket, or past it.
     fn class(&self) -> u32 {
         if self.is_shaped { SHAPED_CLASS } else { ROOT }
@@ -304,7 +317,8 @@ impl Part {
 impl Traffic {
     fn parse(payload: &[u8]) -> Option<Self> {
         let (handle, parent) = (u32_of(payload.get(8..12)?)?, u32_of(payload.get(12..16)?)?);
-        let mut found = Self { kind: String::new(), handle, parent, options: Vec::new() };
+        let info = u32_of(payload.get(16..20)?)?;
+        let mut found = Self { kind: String::new(), handle, parent, info, options: Vec::new() };
         for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
             match kind {
                 TCA_KIND => found.kind = text(value).into_owned(),
@@ -331,24 +345,56 @@ impl Traffic {
         let Some(parameters) = attribute(&self.options, TCA_TBF_PARMS) else { return false };
         let word = |at: usize| parameters.get(at..at + 4).and_then(u32_of);
         let rate64 = attribute(&self.options, if is_tbf { TCA_TBF_RATE64 } else { TCA_HTB_RATE64 });
-        let has_rate = match u32::try_from(bucket.rate) {
-            Ok(rate) => word(8) == Some(rate),
+        let ceiling64 = attribute(&self.options, TCA_HTB_CEIL64);
+        let has_rate = |at, rate64: Option<&[u8]>| match u32::try_from(bucket.rate) {
+            Ok(rate) => word(at) == Some(rate),
             Err(_) => rate64 == Some(&bucket.rate.to_ne_bytes()),
         };
-        // In tbf's parameters the limit comes first.
-        let has_limit = !is_tbf || word(24) == Some(bucket.limit);
-        let buffer = word(if is_tbf { 28 } else { 24 });
-        has_rate && has_limit && bucket.buffer().is_none_or(|it| buffer == Some(it))
+        let has_burst = |at| bucket.buffer().is_none_or(|it| word(at) == Some(it));
+        has_rate(8, rate64)
+            && if is_tbf {
+                word(24) == Some(bucket.limit) && has_burst(28)
+            } else {
+                has_rate(20, ceiling64) && has_burst(24) && has_burst(28)
+            }
+    }
+
+    /// It is the htb at the root of a link of which only this part is shaped.
+    pub fn is_for_part(&self, part: &Part) -> bool {
+        let init = attribute(&self.options, TCA_HTB_INIT);
+        let default = init.and_then(|init| u32_of(init.get(8..12)?));
+        self.is_shaper() && self.kind == "htb" && default == Some(part.default_class())
+    }
+
+    /// It is what `Batch::queue` made.
+    pub fn is_queue(&self, bucket: &Bucket) -> bool {
+        self.handle == QUEUE && self.kind == "bfifo" && self.options == bucket.limit.to_ne_bytes()
+    }
+
+    /// It is what `Rtnl::share_fairly` made.
+    pub fn is_fair(&self) -> bool {
+        self.handle == FAIR && self.kind == "fq_codel"
     }
 
     /// It is the filter for this subnet, in the way of that part.
     pub fn is_for(&self, subnet: IpNet, part: &Part) -> bool {
-        let selector = selector(&keys(subnet, part.side));
-        attribute(&self.options, TCA_U32_CLASSID) == Some(&part.class().to_ne_bytes())
-            && attribute(&self.options, TCA_U32_SEL) == Some(&selector)
+        self.info == filter_info(subnet)
+            && attribute(&self.options, TCA_U32_CLASSID) == Some(&part.class().to_ne_bytes())
+            && self.selects(&keys(subnet, part.side))
     }
 
-    /// The link that everything is sent on to.
+    fn selects(&self, keys: &[Key]) -> bool {
+        attribute(&self.options, TCA_U32_SEL) == Some(&selector(keys))
+    }
+
+    /// It is the filter by which `Batch::redirect_incoming` sends everything on to that link.
+    pub fn redirects_all_to(&self, link: u32) -> bool {
+        self.redirects_to() == Some(link)
+            && self.info == info(1, ETH_P_ALL)
+            && self.selects(&[EVERYTHING])
+    }
+
+    /// The link that what it is for is sent on to.
     pub fn redirects_to(&self) -> Option<u32> {
         let action = attribute(attribute(&self.options, TCA_U32_ACT)?, 1)?;
         let mirred = attribute(attribute(action, TCA_ACT_OPTIONS)?, TCA_MIRRED_PARMS)?;
@@ -378,6 +424,16 @@ fn info(priority: u32, protocol: u16) -> u32 {
     priority << 16 | u32::from(protocol.to_be())
 }
 
+/// Of the filter for a subnet. Two protocols cannot have the same priority.
+fn filter_info(subnet: IpNet) -> u32 {
+    if subnet.addr().is_ipv4() { info(16, ETH_P_IP) } else { info(15, ETH_P_IPV6) }
+}
+
+/// The class that the queue before the bucket belongs to.
+fn bucket_class(part: Option<&Part>) -> u32 {
+    if part.is_some() { SHAPED_CLASS } else { BUCKET_CLASS }
+}
+
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
@@ -396,6 +452,7 @@ fn mirred(to: u32) -> Vec<u8> {
 
 /// 32 bits of a packet: mask, value, and where they are from the head of IP on, in bytes.
 type Key = (u32, u32, u32);
+const EVERYTHING: Key = (0, 0, 0);
 
 /// struct tc_u32_sel with its keys.
 fn selector(keys: &[Key]) -> Vec<u8> {
@@ -461,7 +518,13 @@ mod tests {
                 let mut options = Attrs::default();
                 encode(&bucket, &mut options);
                 let options = options.as_slice().to_vec();
-                let found = Traffic { kind: kind.into(), handle: ROOT, parent: TC_H_ROOT, options };
+                let found = Traffic {
+                    kind: kind.into(),
+                    handle: ROOT,
+                    parent: TC_H_ROOT,
+                    info: 0,
+                    options,
+                };
                 assert!(found.is_bucket(&bucket), "{kind} {rate}");
                 assert!(!found.is_bucket(&Bucket { rate: rate + 1, ..bucket }), "{kind} {rate}");
                 assert!(!found.is_bucket(&Bucket { burst: 20_000, ..bucket }), "{kind} {rate}");

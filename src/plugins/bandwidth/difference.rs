@@ -1,0 +1,77 @@
+//! What is there, against what was asked for.
+
+use ipnet::IpNet;
+
+use super::limits::Limits;
+use crate::error::Result;
+use crate::kernel::rtnl::{Bucket, Link, Part, Rtnl, Side, Traffic};
+use crate::names::Attachment;
+
+/// The first thing that is not as an ADD makes it, in words. `ifb` is the attachment's, if there is one.
+pub fn of(
+    host: &Rtnl,
+    at: &Attachment,
+    end: &Link,
+    ifb: Option<&Link>,
+    limits: &Limits,
+) -> Result<Option<String>> {
+    if let Some(bucket) = &limits.ingress {
+        let found = of_shape(host, end, bucket, limits.part(Side::Source).as_ref(), limits)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    let Some(bucket) = &limits.egress else { return Ok(None) };
+    let Some(ifb) = ifb else {
+        return Ok(Some(format!("the ifb of {} not found", at.ifname)));
+    };
+    if !ifb.up {
+        return Ok(Some(format!("interface {} is down", ifb.name)));
+    }
+    let found = of_shape(host, ifb, bucket, limits.part(Side::Destination).as_ref(), limits)?;
+    if found.is_some() {
+        return Ok(found);
+    }
+    let leads_there = |filter: &Traffic| filter.redirects_all_to(ifb.index);
+    if !host.incoming_filters(end.index)?.iter().any(leads_there) {
+        let (end, ifb) = (&end.name, &ifb.name);
+        return Ok(Some(format!("what {end} receives is not sent on to {ifb}")));
+    }
+    Ok(None)
+}
+
+fn of_shape(
+    host: &Rtnl,
+    link: &Link,
+    bucket: &Bucket,
+    part: Option<&Part>,
+    limits: &Limits,
+) -> Result<Option<String>> {
+    let has = |what: &str| Ok(Some(format!("interface {} has {what}", link.name)));
+    let Some(root) = host.root_discipline(link.index)? else {
+        return has("no queueing discipline that limits its rate");
+    };
+    let is_asked_for = part.map_or_else(|| root.is_bucket(bucket), |part| root.is_for_part(part));
+    if !is_asked_for {
+        return has(&format!("another queueing discipline than asked for: {}", root.kind));
+    }
+    if let Some(part) = part {
+        if !host.shaped_class(link.index)?.is_some_and(|class| class.is_bucket(bucket)) {
+            return has("no class that limits its rate");
+        }
+        let filters = host.outgoing_filters(link.index)?;
+        let is_missing = |net: &&IpNet| !filters.iter().any(|filter| filter.is_for(**net, part));
+        if let Some(net) = part.subnets.iter().find(is_missing) {
+            return has(&format!("no filter for {net}"));
+        }
+    }
+    let is_as_made = match host.queue(link.index, part)? {
+        Some(queue) => {
+            (limits.fair_queue && queue.is_fair())
+                || ((limits.fair_queue || part.is_some()) && queue.is_queue(bucket))
+        }
+        // Without either, the queue is tbf's own.
+        None => !limits.fair_queue && part.is_none(),
+    };
+    if is_as_made { Ok(None) } else { has("another queue before its limit than asked for") }
+}
