@@ -57,11 +57,16 @@ impl Plugin for Bandwidth {
         let end = host_end(host, at, netns, &result)?;
         let network = &cx.request.network;
         let owner = &Owner::new(network, at);
+        let there = ifbs(host, network, at, owner, Some(&end))?;
+        if is_done(host, at, &end, &there, &limits)? {
+            result.interfaces.extend(there.into_iter().map(in_result));
+            return Ok(result);
+        }
         let mut undo = Undo::default();
         undo.push("take the limits away", || host.unshape(end.index));
-        // A second ADD begins anew.
+        // A second ADD that asks for something else begins anew.
         host.unshape(end.index)?;
-        remove_ifbs(host, network, at, owner, Some(&end))?;
+        there.iter().try_for_each(|ifb| host.del_link(ifb.index))?;
         if let Some(bucket) = &limits.ingress {
             shape(host, &end, bucket, limits.part(Side::Source).as_ref(), limits.fair_queue)?;
         }
@@ -75,11 +80,7 @@ impl Plugin for Bandwidth {
             let mut batch = Batch::new();
             batch.redirect_incoming(end.index, &end.name, ifb.index);
             host.commit(batch)?;
-            result.interfaces.push(Interface {
-                name: ifb.name,
-                mac: ifb.mac.map_or_else(String::new, |mac| mac.to_string()),
-                ..Interface::default()
-            });
+            result.interfaces.push(in_result(ifb));
         }
         undo.keep();
         Ok(result)
@@ -150,6 +151,28 @@ fn host_end(host: &Rtnl, at: &Attachment, netns: &NetNs, result: &Success) -> Re
         return Ok(end);
     }
     Err(Error::config(format!("prevResult has no interface {}", end.name)))
+}
+
+/// Whether an earlier ADD has done all of this, and nothing else. Then a second one changes nothing, so it cannot fail with
+/// the limits of the first already gone.
+fn is_done(
+    host: &Rtnl,
+    at: &Attachment,
+    end: &Link,
+    ifbs: &[Link],
+    limits: &Limits,
+) -> Result<bool> {
+    let has_more = ifbs.len() > usize::from(limits.egress.is_some())
+        || (limits.ingress.is_none() && host.root_discipline(end.index)?.is_some());
+    Ok(!has_more && difference::of(host, at, end, ifbs.first(), limits)?.is_none())
+}
+
+fn in_result(ifb: Link) -> Interface {
+    Interface {
+        name: ifb.name,
+        mac: ifb.mac.map_or_else(String::new, |mac| mac.to_string()),
+        ..Interface::default()
+    }
 }
 
 fn shape(

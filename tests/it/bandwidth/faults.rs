@@ -33,6 +33,30 @@ fn an_add_that_fails_leaves_nothing() {
 }
 
 #[test]
+fn a_second_add_that_fails_leaves_the_limits_of_the_first() {
+    for keys in
+        [limits(), with(&limits(), json!({"unshapedSubnets": ["10.0.0.0/8"], "fairQueue": true}))]
+    {
+        let world = World::new();
+        let c1 = world.container("c1");
+        let before = c1.add("bridge", &network());
+        let config = chained(keys, &before);
+        let after = c1.add("bandwidth", &config);
+        let once = shaping(&world);
+        let failures = for_every_fault(|number| {
+            let add = c1.call("bandwidth", "ADD", &config).env(FAULT, &number.to_string()).run();
+            let failed = add.status != 0;
+            if !failed {
+                assert_eq!(add.success(), after, "request {number}");
+            }
+            assert_eq!(shaping(&world), once, "request {number}");
+            failed
+        });
+        assert!(failures > 8, "{failures}");
+    }
+}
+
+#[test]
 fn a_del_that_fails_is_made_good_by_the_next() {
     let world = World::new();
     let c1 = world.container("c1");

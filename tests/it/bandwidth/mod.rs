@@ -65,7 +65,12 @@ fn shaping(world: &World) -> Vec<String> {
                 let words: Vec<&str> = ["tc"].iter().chain(what).chain(more).copied().collect();
                 let said = world.tool(&words, None).output_of_success();
                 let own = |line: &&str| !line.contains("qdisc noqueue") && !line.trim().is_empty();
-                lines.extend(said.lines().filter(own).map(|line| format!("{link}: {line}")));
+                // The rest is a counter of packets, and a limit that does not depend on what is asked for.
+                let constant =
+                    |line: &str| line.split(" direct_packets_stat").next().unwrap().to_owned();
+                lines.extend(
+                    said.lines().filter(own).map(constant).map(|line| format!("{link}: {line}")),
+                );
             }
         }
         if link.starts_with("bwp") {
