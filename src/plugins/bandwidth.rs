@@ -27,9 +27,10 @@ use serde::Deserialize;
 
 use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
+use crate::kernel::netlink;
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Bucket, Link, LinkChange, NewLink, Part, Rtnl, Side, Traffic};
-use crate::names::{Attachment, NetworkName};
+use crate::names::{Attachment, Mac, NetworkName};
 use crate::plugin::{Context, Plugin};
 use crate::steps::owner::Owner;
 use crate::steps::undo::{Failures, Undo};
@@ -126,8 +127,32 @@ impl Plugin for Bandwidth {
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        Limits::read(cx.request).map(drop)
+        // Limits that only a runtime will ask for, and perhaps never, must not make a network unusable.
+        is_possible(&Limits::read(cx.request)?).map_err(Error::into_not_available)
     }
+}
+
+/// Whether the kernel has what these limits need.
+fn is_possible(limits: &Limits) -> Result<()> {
+    if limits.are_none() {
+        return Ok(());
+    }
+    let host = Rtnl::open()?;
+    let has_part = limits.part(Side::Source).is_some();
+    host.require_discipline(if has_part { "htb" } else { "tbf" })?;
+    if limits.egress.is_none() {
+        return Ok(());
+    }
+    // One that cannot be: where there are ifbs, this is no MAC address for one.
+    let new = NewLink { name: "cnibox-probe", mac: Some(Mac([0; 6])), ..NewLink::default() };
+    match host.make_link(&new, IFB, std::iter::empty()) {
+        Err(error) if error.is_unsupported() => Err(without_ifb(error)),
+        _ => Ok(()),
+    }
+}
+
+fn without_ifb(error: netlink::Error) -> Error {
+    error.with_hint("the kernel lacks CONFIG_IFB (module ifb)").into()
 }
 
 /// The other end of the container's interface, if it is a veth pair and that end is on the host.
@@ -206,9 +231,7 @@ fn make_ifb(
         match host.make_link(&new, IFB, std::iter::empty()) {
             Ok(()) => {}
             Err(error) if error.is_exists() => continue,
-            Err(error) if error.is_unsupported() => {
-                return Err(error.with_hint("the kernel lacks CONFIG_IFB (module ifb)").into());
-            }
+            Err(error) if error.is_unsupported() => return Err(without_ifb(error)),
             Err(error) => return Err(error.into()),
         }
         let ifb =

@@ -52,3 +52,27 @@ test_flows_take_turns_inside_of_the_rate() {
     gc bandwidth "$(limits '')"
     [ -z "$(ls /sys/class/net | grep bwp)" ] || fail "an ifb is left"
 }
+
+machine_status_says_what_the_kernel_lacks() {
+    local module modprobe part
+    part=$(limits ', "shapedSubnets": ["10.0.0.0/8"]')
+    status bandwidth "$(limits '')"
+    status bandwidth "$part"
+    [ -z "$(ls /sys/class/net | grep -e bwp -e ifb -e probe)" ] || fail "STATUS has left an ifb"
+    # The kernel is not to fetch them again by itself.
+    modprobe=$(cat /proc/sys/kernel/modprobe)
+    echo /none >/proc/sys/kernel/modprobe
+    for module in ifb sch_tbf sch_htb; do rmmod $module; done
+    expect_fail 50 STATUS bandwidth '' "$(limits '')"
+    said_contains 'cannot use queueing discipline tbf'
+    expect_fail 50 STATUS bandwidth '' "$part"
+    said_contains 'cannot use queueing discipline htb'
+    modprobe -a sch_tbf sch_htb
+    expect_fail 50 STATUS bandwidth '' "$(limits '')"
+    said_contains CONFIG_IFB
+    # Nothing comes out of this one through an ifb.
+    status bandwidth '{"cniVersion": "1.1.0", "name": "net", "type": "bandwidth", "ingressRate": 8000, "ingressBurst": 8000}'
+    modprobe ifb
+    echo "$modprobe" >/proc/sys/kernel/modprobe
+    status bandwidth "$(limits '')"
+}

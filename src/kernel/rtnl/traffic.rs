@@ -23,6 +23,8 @@ const SHAPED_CLASS: u32 = ROOT | 0x30;
 const QUEUE: u32 = 0x0002_0000;
 const FAIR: u32 = 0x0003_0000;
 
+/// The index that `lo` has in every namespace (LOOPBACK_IFINDEX in linux/netdevice.h).
+const LOOPBACK: u32 = 1;
 /// linux/rtnetlink.h
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
@@ -209,6 +211,20 @@ impl Rtnl {
     /// The filters of what it sends.
     pub fn outgoing_filters(&self, link: u32) -> Result<Vec<Traffic>> {
         self.list_filters(header(link, 0, ROOT, 0))
+    }
+
+    /// Fails when the kernel lacks this kind of discipline, tbf or htb. Nothing is made: without their numbers either is
+    /// refused.
+    pub fn require_discipline(&self, kind: &str) -> Result<()> {
+        let mut batch = Batch::new();
+        let doing = format!("cannot use queueing discipline {kind}");
+        let at = header(LOOPBACK, 0, TC_H_ROOT, 0);
+        batch.push_traffic(libc::RTM_NEWQDISC, doing, at, kind, |_| {});
+        match self.change(batch.requests) {
+            // "Specified qdisc kind is unknown."
+            Err(error) if error.errno == libc::ENOENT => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Takes away what `Batch::shape` and `Batch::redirect_incoming` did. It is fine when there is nothing, and others'

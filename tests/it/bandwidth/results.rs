@@ -97,3 +97,14 @@ fn subnets_of_the_configuration_go_with_the_rates_of_the_runtime() {
     assert!(said.contains("0a020000/ffff0000") && said.contains("limit 125000b"), "{said}");
     c1.check("bandwidth", &bandwidth(keys), &after);
 }
+
+#[test]
+fn status_asks_the_kernel_and_leaves_nothing() {
+    let world = World::new();
+    let (links, before) = (world.links(), shaping(&world));
+    for part in [json!({}), json!({"shapedSubnets": ["10.0.0.0/8"]})] {
+        let config = with(&with(&bandwidth(limits()), part), json!({"cniVersion": "1.1.0"}));
+        world.call("bandwidth", "STATUS", &config).run().silence();
+    }
+    assert_eq!((world.links(), shaping(&world)), (links, before));
+}
