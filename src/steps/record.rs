@@ -3,7 +3,7 @@
 //!
 //! Who removes them: the plugin that wrote them, in a failing ADD, DEL and GC. The directories stay.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -73,6 +73,21 @@ impl Record {
     }
 }
 
+/// Nobody else has the directory's lock until what is returned is dropped; it is made if there is none. For files that
+/// belong to whoever is first. Who has it looks at one and writes one, so nobody waits for long.
+pub fn lock(dir: &str) -> Result<File> {
+    let lock = || {
+        make_dir(Path::new(dir))?;
+        fault::file_operation()?;
+        let dir = File::open(dir)?;
+        dir.lock()?;
+        Ok(dir)
+    };
+    lock().map_err(|error: io::Error| {
+        Error::internal(format!("cannot lock {dir}")).with_details(error.to_string())
+    })
+}
+
 /// All that there are in a directory, and what a crash left of some.
 pub fn all(dir: &str) -> Result<Vec<Record>> {
     let path = |entry: io::Result<fs::DirEntry>| entry.map(|entry| Record { path: entry.path() });
@@ -90,14 +105,18 @@ fn is_missing(error: &io::Error) -> bool {
 
 fn write_aside(path: &Path, content: &[u8]) -> io::Result<()> {
     if let Some(dir) = path.parent() {
-        fault::file_operation()?;
-        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        make_dir(dir)?;
     }
     fault::file_operation()?;
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     fault::file_operation()?;
     file.write_all(content)
+}
+
+fn make_dir(dir: &Path) -> io::Result<()> {
+    fault::file_operation()?;
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 fn rename(from: &Path, to: &Path) -> io::Result<()> {

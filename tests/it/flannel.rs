@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Container, State, VERSIONS, World, parse, with, without};
+use crate::world::{Container, Outcome, State, VERSIONS, World, all_at_once, parse, with, without};
 
 const ENV: &str = "/run/flannel/subnet.env";
 const DATA: &str = "/var/lib/cni/flannel";
@@ -263,6 +263,34 @@ fn networks_and_interfaces_of_a_container_do_not_collide() {
         assert_eq!(files(&world).len(), count);
         let links = c1.exec(["ip", "-o", "link"]);
         assert!(!links.contains(ifname), "{links}");
+    }
+}
+
+#[test]
+fn interfaces_of_a_container_that_come_at_once_do_not_collide() {
+    let world = world();
+    let c1 = world.container("c1");
+    let config = with(&flannel(), json!({"delegate": {"isDefaultGateway": false}}));
+    let ifnames: Vec<String> = (0..8).map(|number| format!("eth{number}")).collect();
+    let calls = |verb| {
+        all_at_once(
+            ifnames
+                .iter()
+                .map(|ifname| c1.call("flannel", verb, &config).env("CNI_IFNAME", ifname)),
+        )
+    };
+    for _ in 0..20 {
+        calls("ADD").into_iter().for_each(|outcome| drop(outcome.success()));
+        let mut owners: Vec<String> = files(&world)
+            .iter()
+            .map(|file| parse(&world.read(&format!("{DATA}/{file}")))["cnibox.owner"].to_string())
+            .collect();
+        owners.sort();
+        let expected: Vec<String> =
+            ifnames.iter().map(|ifname| format!("\"cbr0 c1 {ifname}\"")).collect();
+        assert_eq!(owners, expected);
+        calls("DEL").into_iter().for_each(Outcome::silence);
+        assert_eq!(files(&world), [""; 0]);
     }
 }
 

@@ -31,6 +31,8 @@ pub fn write(
 ) -> Result<(Record, Option<Vec<u8>>)> {
     let owner = Owner::new(&request.network, at);
     let [shared, own] = names(at, &owner);
+    // Another interface of the container may come at the same time.
+    let _lock = record::lock(dir)?;
     let record = Record::new(dir, &shared);
     let content = record.read()?;
     // One of the reference may be another interface's.
