@@ -51,6 +51,7 @@ impl Plugin for Flannel {
     fn add(&self, cx: &Context<'_>, at: &Attachment, _netns: &NetNs) -> Result<Success> {
         let config = self.config(cx)?;
         let (record, before) = scratch::write(&self.data_dir, cx.request, at, &config)?;
+        let is_first = before.is_none();
         let mut undo = Undo::default();
         // Where an earlier ADD has succeeded, its DEL is still to come and needs what that one was asked.
         undo.push("take back what the delegate is asked", move || match before {
@@ -58,9 +59,19 @@ impl Plugin for Flannel {
             None => record.remove(),
         });
         let request = cx.request.with_config(config)?;
-        let success = delegate::add(&delegated(cx, &request), &request.conf.kind, at)?;
-        undo.keep();
-        Ok(success)
+        match delegate::add(&delegated(cx, &request), &request.conf.kind, at) {
+            Ok(success) => {
+                undo.keep();
+                Ok(success)
+            }
+            Err(failed) => {
+                if is_first && !failed.is_taken_back {
+                    // So that a later DEL or GC can ask the delegate once more.
+                    undo.keep();
+                }
+                Err(failed.error)
+            }
+        }
     }
 
     fn del(&self, cx: &Context<'_>, at: &Attachment, _netns: Option<&NetNs>) -> Result<()> {

@@ -37,7 +37,7 @@ pub fn add_ipam<'a>(
     if kind.is_empty() {
         return Ok(Success::default());
     }
-    let success = add(cx, kind, at)?;
+    let success = add(cx, kind, at).map_err(|failed| failed.error)?;
     undo.push("give the address back", || call_ipam(cx, &Verb::Del(at.clone())));
     if success.ips.is_empty() {
         return Err(Error::internal("IPAM plugin returned missing IP config"));
@@ -46,17 +46,38 @@ pub fn add_ipam<'a>(
     Ok(Success { interfaces: Vec::new(), ..success })
 }
 
-/// Asks the plugin `kind` to ADD. A failed ADD leaves nothing behind.
-pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success> {
-    let delegate = Delegate::find(cx, kind)?;
-    let added = delegate.call(cx, &Verb::Add(at.clone()));
-    if let (Err(_), Delegate::Executable(_)) = (&added, &delegate) {
-        // A plugin of ours takes back what it did. Of others the specification says that DEL has to follow.
-        if let Err(error) = delegate.call(cx, &Verb::Del(at.clone())) {
-            eprintln!("cannot take back the failed ADD of plugin {kind}: {error}");
-        }
+/// An ADD that failed.
+pub struct Failed {
+    pub error: Error,
+    /// Otherwise it may have left something behind, and a later DEL has to try again.
+    pub is_taken_back: bool,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self { error, is_taken_back: true }
     }
-    Ok(added?.unwrap_or_default())
+}
+
+/// Asks the plugin `kind` to ADD. What a failed ADD has done is taken back, if that is possible.
+pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, Failed> {
+    let delegate = Delegate::find(cx, kind)?;
+    let error = match delegate.call(cx, &Verb::Add(at.clone())) {
+        Ok(added) => return Ok(added.unwrap_or_default()),
+        Err(error) => error,
+    };
+    // A plugin of ours takes back what it did. Of others the specification says that DEL has to follow.
+    let is_taken_back = match delegate {
+        Delegate::Ours(_) => true,
+        Delegate::Executable(_) => match delegate.call(cx, &Verb::Del(at.clone())) {
+            Ok(_) => true,
+            Err(error) => {
+                eprintln!("cannot take back the failed ADD of plugin {kind}: {error}");
+                false
+            }
+        },
+    };
+    Err(Failed { error, is_taken_back })
 }
 
 /// Asks the plugin `kind` for anything but ADD.

@@ -245,6 +245,37 @@ fn the_file_is_kept_until_the_delegate_is_done() {
 }
 
 #[test]
+fn what_a_failing_delegate_could_not_take_back_is_not_forgotten() {
+    let world = world();
+    let c1 = world.container("c1");
+    // It makes something, says that it failed, and takes it back only when it has been mended.
+    let script = "#!/bin/sh
+        case $CNI_COMMAND in
+        ADD) : >/run/made; exit 3 ;;
+        DEL) [ -e /run/fixed ] || exit 3; rm -f /run/made ;;
+        esac\n";
+    world.write("/run/ipam/fragile", script);
+    world.host(["chmod", "755", "/run/ipam/fragile"]);
+    let config = with(&without(&flannel(), "delegate"), json!({"delegate": {"type": "fragile"}}));
+    let call = |verb| {
+        let call = c1.call("flannel", verb, &config);
+        call.env("CNI_PATH", "/run/ipam").env("PATH", "/usr/bin:/bin").run()
+    };
+    call("ADD").error();
+    assert_eq!(files(&world), ["c1"]);
+    world.host(["rm", ENV]);
+    call("DEL").error();
+    world.write("/run/fixed", "");
+    call("DEL").silence();
+    assert_eq!(files(&world), [""; 0]);
+    assert_eq!(world.tool(&["ls", "/run/made"], None).run().status, 2);
+    // What has been taken back is.
+    world.write(ENV, SUBNETS);
+    call("ADD").error();
+    assert_eq!(files(&world), [""; 0]);
+}
+
+#[test]
 fn networks_and_interfaces_of_a_container_do_not_collide() {
     let world = world();
     let c1 = world.container("c1");

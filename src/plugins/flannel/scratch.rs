@@ -5,7 +5,8 @@
 //! `DATADIR/CONTAINERID:HASH`. Whose a file is stands in a key of our own; of one of the reference only the network is
 //! known.
 //!
-//! Written by ADD, before the delegate is called. Removed by a failing ADD, and by DEL and GC once the delegate is done.
+//! Written by ADD, before the delegate is called. Removed by a failing ADD, unless the delegate could not take back what it
+//! did, and by DEL and GC once the delegate is done.
 
 use crate::cni::json::Json;
 use crate::cni::request::Request;
