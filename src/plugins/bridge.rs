@@ -186,6 +186,12 @@ impl Plugin for Bridge {
             masquerade::add(&owner, &success.nets())?;
             undo.push("remove the masquerade", move || masquerade::remove(&stale));
         }
+        let bridge = if gateways.is_empty() || vlan_gateway.is_some() {
+            // One that somebody else made may have taken the MAC address of its new port.
+            host.link_at(bridge.index)?.unwrap_or(bridge)
+        } else {
+            bridge
+        };
         // Last, since there is no taking it back.
         forwarding::enable(gateways.iter().map(IpNet::addr))?;
 

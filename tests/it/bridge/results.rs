@@ -199,3 +199,16 @@ fn dns_of_the_network_replaces_dns_of_ipam() {
         assert_eq!(result.get("dns").cloned().unwrap_or_else(|| json!({})), expected, "{dns}");
     }
 }
+
+#[test]
+fn the_mac_of_a_bridge_that_takes_that_of_its_port_is_the_new_one() {
+    for ipam in [json!({}), json!({"ipam": {"type": "host-local", "subnet": "10.1.0.0/16"}})] {
+        let world = World::new();
+        world.host(["ip", "link", "add", "cni0", "up", "type", "bridge"]);
+        let mac = || world.host_json(["ip", "-j", "link", "show", "cni0"])[0]["address"].clone();
+        let before = mac();
+        let result = world.container("c1").add("bridge", &with(&layer2(), ipam));
+        assert_eq!(result["interfaces"][0]["mac"], mac());
+        assert_ne!(mac(), before);
+    }
+}
