@@ -385,6 +385,8 @@ impl Bridge {
             configure::Interface { netns, rtnl: &netns.rtnl()?, name: &at.ifname, index };
         let options = configure::Options {
             detect_duplicates: self.enable_dad,
+            // A port does not forward at once.
+            announce: configure::Announce::Later,
             ..configure::Options::default()
         };
         configure::apply(&interface, success, &configure::routes(success, index), options)?;

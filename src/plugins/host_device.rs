@@ -41,7 +41,7 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::Rtnl;
 use crate::names::Attachment;
 use crate::plugin::{Context, Plugin};
-use crate::steps::configure::{self, Options};
+use crate::steps::configure::{self, Announce, Options};
 use crate::steps::interface;
 use crate::steps::undo::{Failures, Undo};
 use crate::steps::{delegate, verify};
@@ -82,7 +82,7 @@ impl Plugin for HostDevice {
         let success = delegate::add_ipam(cx, at, &mut undo)?;
         let interface =
             configure::Interface { netns, rtnl: &there, name: &at.ifname, index: link.index };
-        let options = Options { announce: true, ..Options::default() };
+        let options = Options { announce: Announce::WhenUp, ..Options::default() };
         let success = interface::equip(cx, &interface, link.mac, success, options)?;
         undo.keep();
         Ok(success)

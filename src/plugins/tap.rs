@@ -26,7 +26,7 @@ use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
 use crate::kernel::tun::{self, NewTap};
 use crate::names::Attachment;
 use crate::plugin::{Context, Plugin};
-use crate::steps::configure::{self, Options};
+use crate::steps::configure::{self, Announce, Options};
 use crate::steps::delegate;
 use crate::steps::interface::{self, NewInterface, Property};
 use crate::steps::undo::Undo;
@@ -83,7 +83,7 @@ impl Plugin for Tap {
         let success = delegate::add_ipam(cx, at, &mut undo)?;
         let interface =
             configure::Interface { netns, rtnl: &there, name: &at.ifname, index: link.index };
-        let options = Options { announce: true, ..Options::default() };
+        let options = Options { announce: Announce::WhenUp, ..Options::default() };
         let success = interface::equip(cx, &interface, mac.or(link.mac), success, options)?;
         tap.keep()?;
         undo.keep();

@@ -33,10 +33,20 @@ pub struct Options<'a> {
     pub detect_duplicates: bool,
     /// Leave out the route to the prefix of each address.
     pub no_prefix_routes: bool,
-    /// Tell the neighbours of the addresses when the interface comes up: another one may have had them.
-    pub announce: bool,
+    pub announce: Announce,
     /// What the interface is to remember.
     pub alias: Option<&'a str>,
+}
+
+/// When the neighbours are told of the addresses. Another interface may have had them, and who remembers that talks to
+/// that one for ten seconds before it asks.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Announce {
+    #[default]
+    Never,
+    WhenUp,
+    /// By `announce`: when it comes up, it cannot be heard yet.
+    Later,
 }
 
 /// Sets addresses, brings the interface up, and sets `routes`, in one go. Of the result only the addresses are used.
@@ -49,12 +59,18 @@ pub fn apply(
     if has_family(success, false) {
         interface.netns.run(|| {
             allow_ipv6(interface.name)?;
-            if options.announce { announce_ipv6(interface.name) } else { Ok(()) }
+            if options.announce == Announce::WhenUp {
+                announce_ipv6(interface.name)
+            } else {
+                Ok(())
+            }
         })?;
     }
+    let announces = |when| options.announce == when && has_family(success, true);
     let mut batch = Batch::new();
-    if options.announce && has_family(success, true) {
-        batch.announce_ipv4(interface.index, interface.name);
+    if announces(Announce::WhenUp) {
+        let change = LinkChange { announce_ipv4: true, ..LinkChange::default() };
+        batch.change_link(interface.index, interface.name, &change);
     }
     for ip in &success.ips {
         batch.add_address(
@@ -68,11 +84,13 @@ pub fn apply(
             },
         );
     }
-    batch.change_link(
-        interface.index,
-        interface.name,
-        &LinkChange { up: Some(true), alias: options.alias, ..LinkChange::default() },
-    );
+    let up = LinkChange {
+        up: Some(true),
+        alias: options.alias,
+        announce_ipv4: announces(Announce::Later),
+        ..LinkChange::default()
+    };
+    batch.change_link(interface.index, interface.name, &up);
     for route in routes {
         batch.add_route(route);
     }
@@ -83,21 +101,17 @@ pub fn apply(
     Ok(())
 }
 
-/// Tells the neighbours of the addresses of an interface that is up, with a MAC address of ours: for one that could not be
-/// heard when it came up. Who remembers that another one had them talks to that one for ten seconds before it asks.
+/// Tells the neighbours of the addresses of an interface that is up and has this MAC address.
 pub fn announce(interface: &Interface<'_>, success: &Success, mac: Mac) -> Result<()> {
     if success.ips.is_empty() {
         return Ok(());
-    }
-    let mut batch = Batch::new();
-    if has_family(success, true) {
-        batch.announce_ipv4(interface.index, interface.name);
     }
     if has_family(success, false) {
         interface.netns.run(|| announce_ipv6(interface.name))?;
     }
     // The kernel does it whenever the MAC address is set, be it to what it was.
     let same = LinkChange { mac: Some(mac), ..LinkChange::default() };
+    let mut batch = Batch::new();
     batch.change_link(interface.index, interface.name, &same);
     interface.rtnl.commit(batch)
 }

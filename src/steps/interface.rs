@@ -13,7 +13,7 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, NewLink, Rtnl};
 use crate::names::{Attachment, Mac};
 use crate::plugin::Context;
-use crate::steps::configure::{self, Options};
+use crate::steps::configure::{self, Announce, Options};
 use crate::steps::owner::Owner;
 use crate::steps::undo::{Failures, Undo};
 use crate::steps::{delegate, parent, verify};
@@ -87,7 +87,8 @@ pub fn add(
     let alias = alias.and_then(|(wanted, parent)| wanted.alias(&owner, parent));
     let interface =
         configure::Interface { netns, rtnl: &there, name: &at.ifname, index: link.index };
-    let options = Options { announce: true, alias: alias.as_deref(), ..Options::default() };
+    let options =
+        Options { announce: Announce::WhenUp, alias: alias.as_deref(), ..Options::default() };
     let success =
         equip(cx, &interface, link.mac, success, options).map_err(|error| match &parent {
             Some(Link { name, up: false, .. }) => {

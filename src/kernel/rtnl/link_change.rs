@@ -66,6 +66,12 @@ pub struct LinkChange<'a> {
     pub alias: Option<&'a str>,
     /// 0 releases it from the one that it has.
     pub master: Option<u32>,
+    /// After all of this, the neighbours are told of the link's IPv4 addresses whenever it comes up or its MAC address is
+    /// set: `net.ipv4.conf.LINK.arp_notify`.
+    ///
+    /// Not by way of /proc/sys, where the directories of all namespaces have one name and the kernel searches through
+    /// them: with 300 containers that takes a tenth of an ADD.
+    pub announce_ipv4: bool,
     /// These two only of the port of a bridge.
     pub hairpin: Option<bool>,
     pub isolated: Option<bool>,
@@ -186,23 +192,6 @@ impl Batch {
         self.push_link_change(index, name, &rest);
     }
 
-    /// From now on the neighbours are told of the link's IPv4 addresses when it comes up or its MAC address is set:
-    /// `net.ipv4.conf.LINK.arp_notify`.
-    ///
-    /// Not by way of /proc/sys, where the directories of all namespaces have one name and the kernel searches through
-    /// them: with 300 containers that takes a tenth of an ADD.
-    pub fn announce_ipv4(&mut self, index: u32, name: &str) {
-        let doing = format!("cannot set arp_notify of link {name}");
-        self.requests.push(libc::RTM_NEWLINK, 0, doing, |attrs| {
-            attrs.raw(&header(index, 0, 0));
-            attrs.nested(IFLA_AF_SPEC, |families| {
-                families.nested(AF_INET.into(), |ipv4| {
-                    ipv4.nested(IFLA_INET_CONF, |conf| conf.u32(IPV4_DEVCONF_ARP_NOTIFY, 1));
-                });
-            });
-        });
-    }
-
     /// Gives a link one more name. Kernels before 5.5 know no such names, and then nothing happens.
     pub fn add_alt_name(&mut self, link: &str, alt_name: &str) {
         let flags = NLM_F_CREATE | NLM_F_EXCL;
@@ -261,6 +250,13 @@ impl LinkChange<'_> {
             // Without a NUL, which would become a part of it.
             attrs.bytes(IFLA_IFALIAS, alias.as_bytes());
         }
+        if self.announce_ipv4 {
+            attrs.nested(IFLA_AF_SPEC, |families| {
+                families.nested(AF_INET.into(), |ipv4| {
+                    ipv4.nested(IFLA_INET_CONF, |conf| conf.u32(IPV4_DEVCONF_ARP_NOTIFY, 1));
+                });
+            });
+        }
         if self.hairpin.is_none() && self.isolated.is_none() {
             return;
         }
@@ -311,7 +307,8 @@ mod tests {
     #[test]
     fn parameter_of_ipv4() {
         let mut batch = Batch::new();
-        batch.announce_ipv4(7, "x");
+        let change = LinkChange { announce_ipv4: true, ..LinkChange::default() };
+        batch.change_link(7, "x", &change);
         assert_eq!(
             rows(batch.requests.as_slice()),
             "34000000 10000100 00000000 00000000 \
