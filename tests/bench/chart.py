@@ -4,7 +4,7 @@
 import math
 from html import escape
 
-from scenarios import CNIBOX, EMPTY, FLOOR
+from scenarios import C_PROGRAMS, CNIBOX
 
 # What the chart shows, of what was measured.
 SHOWN = [
@@ -27,10 +27,10 @@ STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #24292f }
   .small { font-size: 11px; fill: #57606a }
   .grid { stroke: #8c959f; stroke-opacity: .3 }
-  .cnibox { fill: #1a7f37 } .floor, .empty { fill: #8c959f } .other { fill: #bf5b16 } .third { fill: #6639ba }
+  .cnibox { fill: #1a7f37 } .floor, .duties, .empty { fill: #8c959f } .other { fill: #bf5b16 } .third { fill: #6639ba }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3 } .small { fill: #9198a1 }
-    .cnibox { fill: #3fb950 } .floor, .empty { fill: #6e7681 } .other { fill: #db8a4a } .third { fill: #a371f7 }
+    .cnibox { fill: #3fb950 } .floor, .duties, .empty { fill: #6e7681 } .other { fill: #db8a4a } .third { fill: #a371f7 }
   }
 """
 
@@ -49,9 +49,9 @@ def bars(results):
 
 
 def kind(contestant, names):
-    if contestant in (CNIBOX, FLOOR, EMPTY):
+    if contestant in (CNIBOX, *C_PROGRAMS):
         return contestant
-    others = [name for name in names if name not in (CNIBOX, FLOOR, EMPTY)]
+    others = [name for name in names if name not in (CNIBOX, *C_PROGRAMS)]
     return "other" if contestant == others[0] else "third"
 
 

@@ -6,6 +6,12 @@
 // container's namespace), enters it, and sends link-up, address and default route with one sendmsg.
 // DEL enters the namespace and deletes the link.
 //
+// With FLOOR_DUTIES, a directory with the files `lock` and `last`, it also does what is asked of every plugin, as far as
+// that is the kernel's work: it reads a configuration (and does not look at it), looks at the bridge, reserves the address
+// (a file of that name that is whole as soon as it is there, under the lock), names the owner of the host's end, makes
+// that deaf to router advertisements, asks once whether the port forwards, announces the address, looks whether packets
+// are forwarded, and prints a result. DEL gives the address back.
+//
 // CNI_COMMAND, CNI_NETNS, CNI_IFNAME as for a plugin; FLOOR_MASTER (index of the bridge), FLOOR_HOST_NAME and
 // FLOOR_HOST_INDEX, FLOOR_ADDRESS (with FLOOR_PREFIX_LENGTH) and FLOOR_GATEWAY stand for what a plugin reads and looks up.
 
@@ -20,16 +26,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <linux/if_addr.h>
+#include <linux/ip.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <linux/veth.h>
 
 // A namespace has only lo, which is 1. Asking for an index saves asking what it became.
 enum { PEER_INDEX = 2 };
+
+static const char *duties;
+static unsigned char mac[6];
 
 static struct {
     _Alignas(struct nlmsghdr) char bytes[2048];
@@ -101,25 +113,47 @@ static void add_text(uint16_t type, const char *text)
     add_attribute(type, text, strlen(text) + 1);
 }
 
-// Sends all requests with one system call; only the last is acknowledged. The kernel answers inside of it.
-static void commit(const char *doing)
+static int netlink_socket(void)
 {
-    batch.last->nlmsg_flags |= NLM_F_ACK;
     int netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
-    if (netlink < 0 || send(netlink, batch.bytes, batch.length, 0) < 0)
+    if (netlink < 0)
+        fail("open a socket");
+    return netlink;
+}
+
+// Sends all requests with one system call. The kernel answers inside of it: with a link, or whether all went well.
+static void exchange(int netlink, const char *doing)
+{
+    _Alignas(struct nlmsghdr) char answer[8192];
+    if (send(netlink, batch.bytes, batch.length, 0) < 0 || recv(netlink, answer, sizeof answer, MSG_DONTWAIT) < 0)
         fail(doing);
-    _Alignas(struct nlmsghdr) char answer[1024];
-    if (recv(netlink, answer, sizeof answer, MSG_DONTWAIT) < 0)
-        fail(doing);
-    const struct nlmsgerr *verdict = NLMSG_DATA((struct nlmsghdr *)answer);
-    if (verdict->error) {
+    const struct nlmsghdr *header = (struct nlmsghdr *)answer;
+    const struct nlmsgerr *verdict = NLMSG_DATA(header);
+    if (header->nlmsg_type == NLMSG_ERROR && verdict->error) {
         errno = -verdict->error;
         fail(doing);
     }
     batch.length = 0;
 }
 
-static void make_pair(int netns)
+// Only the last is acknowledged.
+static void commit(int netlink, const char *doing)
+{
+    batch.last->nlmsg_flags |= NLM_F_ACK;
+    exchange(netlink, doing);
+}
+
+static void look_at(int netlink, int index)
+{
+    struct ifinfomsg *link = begin(RTM_GETLINK, 0, sizeof *link);
+    *link = (struct ifinfomsg){.ifi_index = index};
+    uint32_t without_statistics = RTEXT_FILTER_SKIP_STATS;
+    add_attribute(IFLA_EXT_MASK, &without_statistics, sizeof without_statistics);
+    end();
+    exchange(netlink, "look at a link");
+}
+
+static void make_pair(int netlink, int netns)
 {
     struct ifinfomsg *host = begin(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, sizeof *host);
     // The kernel minds the index that is asked for the peer only if one is asked for this end, too.
@@ -135,18 +169,30 @@ static void make_pair(int netns)
     struct ifinfomsg *container = append(sizeof *container);
     *container = (struct ifinfomsg){.ifi_index = PEER_INDEX};
     add_text(IFLA_IFNAME, setting("CNI_IFNAME"));
+    if (duties)
+        add_attribute(IFLA_ADDRESS, mac, sizeof mac);
     add_attribute(IFLA_NET_NS_FD, &netns, sizeof netns);
     close_attribute(peer);
     close_attribute(data);
     close_attribute(info);
     end();
-    commit("make the veth pair");
+    commit(netlink, "make the veth pair");
 }
 
-static void configure(void)
+static void configure(int netlink)
 {
     struct ifinfomsg *link = begin(RTM_NEWLINK, 0, sizeof *link);
     *link = (struct ifinfomsg){.ifi_index = PEER_INDEX, .ifi_flags = IFF_UP, .ifi_change = IFF_UP};
+    if (duties) {
+        struct rtattr *families = open_attribute(IFLA_AF_SPEC | NLA_F_NESTED);
+        struct rtattr *ipv4 = open_attribute(AF_INET | NLA_F_NESTED);
+        struct rtattr *settings = open_attribute(IFLA_INET_CONF | NLA_F_NESTED);
+        uint32_t yes = 1;
+        add_attribute(IPV4_DEVCONF_ARP_NOTIFY, &yes, sizeof yes);
+        close_attribute(settings);
+        close_attribute(ipv4);
+        close_attribute(families);
+    }
     end();
 
     struct in_addr address, gateway;
@@ -172,31 +218,156 @@ static void configure(void)
     add_attribute(RTA_GATEWAY, &gateway, sizeof gateway);
     add_attribute(RTA_OIF, &index, sizeof index);
     end();
-    commit("configure the container");
+    commit(netlink, "configure the container");
 }
 
-static void remove_link(void)
+static void remove_link(int netlink)
 {
     struct ifinfomsg *link = begin(RTM_DELLINK, 0, sizeof *link);
     *link = (struct ifinfomsg){0};
     add_text(IFLA_IFNAME, setting("CNI_IFNAME"));
     end();
-    commit("delete the link");
+    commit(netlink, "delete the link");
+}
+
+// --- Duties ----------------------------------------------------------------------------------------------------------
+
+static int open_in(const char *directory, const char *name, int flags)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    int file = open(path, flags | O_CLOEXEC, 0600);
+    if (file < 0)
+        fail(path);
+    return file;
+}
+
+static void read_all(int file)
+{
+    char text[8192];
+    while (read(file, text, sizeof text) > 0)
+        ;
+}
+
+static void write_all(int file, const char *text)
+{
+    if (write(file, text, strlen(text)) < 0)
+        fail("write");
+}
+
+static int lock(void)
+{
+    int file = open_in(duties, "lock", O_RDONLY);
+    if (flock(file, LOCK_EX) < 0)
+        fail("lock");
+    return file;
+}
+
+static void reserve(void)
+{
+    const char *address = setting("FLOOR_ADDRESS");
+    int locked = lock(), directory = open(duties, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int last = open_in(duties, "last", O_RDWR);
+    read_all(last);
+    int aside = open_in(duties, "aside", O_WRONLY | O_CREAT | O_EXCL);
+    write_all(aside, "bench\r\neth0");
+    close(aside);
+    if (linkat(directory, "aside", directory, address, 0) < 0 || unlinkat(directory, "aside", 0) < 0)
+        fail("reserve the address");
+    if (pwrite(last, address, strlen(address), 0) < 0)
+        fail("write");
+    close(last);
+    close(directory);
+    close(locked);
+}
+
+static void release(void)
+{
+    char path[256];
+    int locked = lock();
+    snprintf(path, sizeof path, "%s/%s", duties, setting("FLOOR_ADDRESS"));
+    if (unlink(path) < 0)
+        fail(path);
+    close(locked);
+}
+
+static void prepare_host_end(int netlink)
+{
+    char directory[256];
+    snprintf(directory, sizeof directory, "/proc/sys/net/ipv6/conf/%s", setting("FLOOR_HOST_NAME"));
+    int accept_ra = open_in(directory, "accept_ra", O_WRONLY);
+    write_all(accept_ra, "0");
+    close(accept_ra);
+    struct ifinfomsg *link = begin(RTM_NEWLINK, 0, sizeof *link);
+    *link = (struct ifinfomsg){.ifi_index = atoi(setting("FLOOR_HOST_INDEX"))};
+    add_text(IFLA_IFALIAS, "cnibox bench-bridge bench-1 eth0");
+    end();
+    commit(netlink, "name the owner");
+}
+
+static void announce(int netlink)
+{
+    struct ifinfomsg *link = begin(RTM_NEWLINK, 0, sizeof *link);
+    *link = (struct ifinfomsg){.ifi_index = PEER_INDEX};
+    add_attribute(IFLA_ADDRESS, mac, sizeof mac);
+    end();
+    commit(netlink, "announce the address");
+}
+
+static void print_result(void)
+{
+    int forwarding = open_in("/proc/sys/net/ipv4", "ip_forward", O_RDONLY);
+    read_all(forwarding);
+    close(forwarding);
+    write_all(STDOUT_FILENO, "{\"cniVersion\": \"1.0.0\"}\n");
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+static void add(int netns)
+{
+    int host = netlink_socket();
+    if (duties) {
+        if (getrandom(mac, sizeof mac, 0) < 0)
+            fail("get random bytes");
+        mac[0] = (mac[0] & 0xfc) | 2;
+        look_at(host, atoi(setting("FLOOR_MASTER")));
+        reserve();
+    }
+    make_pair(host, netns);
+    if (duties)
+        prepare_host_end(host);
+    if (setns(netns, CLONE_NEWNET) < 0)
+        fail("enter the namespace");
+    int container = netlink_socket();
+    configure(container);
+    if (duties) {
+        look_at(host, atoi(setting("FLOOR_HOST_INDEX")));
+        announce(container);
+        print_result();
+    }
+}
+
+static void del(int netns)
+{
+    if (setns(netns, CLONE_NEWNET) < 0)
+        fail("enter the namespace");
+    remove_link(netlink_socket());
+    if (duties)
+        release();
 }
 
 int main(void)
 {
-    bool adding = strcmp(setting("CNI_COMMAND"), "ADD") == 0;
+    duties = getenv("FLOOR_DUTIES");
+    if (duties)
+        read_all(STDIN_FILENO);
     int netns = open(setting("CNI_NETNS"), O_RDONLY | O_CLOEXEC);
     if (netns < 0)
         fail("open the namespace");
-    if (adding)
-        make_pair(netns);
-    if (setns(netns, CLONE_NEWNET) < 0)
-        fail("enter the namespace");
-    if (adding)
-        configure();
+    if (strcmp(setting("CNI_COMMAND"), "ADD") == 0)
+        add(netns);
     else
-        remove_link();
+        del(netns);
     return 0;
 }

@@ -4,9 +4,13 @@
 import dataclasses
 import pathlib
 
-# Contestants that are no plugins.
+# Contestants that are no plugins. The first two are one program: what the kernel needs for the link and its addresses,
+# and that with the duties that every plugin has besides.
 FLOOR = "floor"
+DUTIES = "duties"
+FLOORS = (FLOOR, DUTIES)
 EMPTY = "empty"
+C_PROGRAMS = (*FLOORS, EMPTY)
 CNIBOX = "cnibox"
 # cnibox once more, in a network where nothing else is reserved.
 FEW = "few"
@@ -33,7 +37,9 @@ class Contestant:
     skipped: set = dataclasses.field(default_factory=set)
 
     def executable(self, plugin):
-        return self.directory / (self.name if self.name in (FLOOR, EMPTY) else plugin)
+        if self.name in C_PROGRAMS:
+            return self.directory / (FLOOR if self.name in FLOORS else self.name)
+        return self.directory / plugin
 
     @property
     def bridge(self):
@@ -64,7 +70,7 @@ class Scenario:
     def takes(self, contestant):
         if self.contestants is not None:
             return contestant.name in self.contestants
-        return contestant.name not in (FLOOR, EMPTY, FEW)
+        return contestant.name not in (*C_PROGRAMS, FEW)
 
 
 def network(contestant, scenario, **keys):
@@ -142,7 +148,7 @@ def life(at_once=1, check=True):
 
 def all_scenarios(plugin_directories):
     plugins = list(plugin_directories)
-    with_floor = [FLOOR, CNIBOX, *plugins]
+    with_floor = [*FLOORS, CNIBOX, *plugins]
     masq = {"ipMasq": True}
     yield Scenario(
         "version", "VERSION", "bridge", [Call("VERSION")], None, contestants=[EMPTY, CNIBOX, *plugins]

@@ -5,7 +5,7 @@ import os
 import pathlib
 import subprocess
 
-from scenarios import FEW, FLOOR
+from scenarios import DUTIES, FEW, FLOORS
 
 RUN = pathlib.Path("/run/bench")
 NETNS = pathlib.Path("/run/netns")
@@ -50,16 +50,22 @@ class World:
             "CNI_IFNAME": "eth0",
             "CNI_PATH": str(contestant.directory),
         }
-        if contestant.name == FLOOR:
+        if contestant.name in FLOORS:
             network = f"10.{20 + contestant.number}"
             variables |= {
                 "FLOOR_MASTER": str(index_of(contestant.bridge)),
-                "FLOOR_HOST_NAME": "floor@",
-                "FLOOR_HOST_INDEX": "100@",
+                "FLOOR_HOST_NAME": f"{contestant.name}@",
+                "FLOOR_HOST_INDEX": f"{contestant.number + 1}00@",
                 "FLOOR_ADDRESS": f"{network}.1.@",
                 "FLOOR_PREFIX_LENGTH": "16",
                 "FLOOR_GATEWAY": f"{network}.0.1",
             }
+        if contestant.name == DUTIES:
+            directory = self.data_dir(contestant)
+            directory.mkdir(parents=True, exist_ok=True)
+            for name, content in (("lock", ""), ("last", "10.0.0.0")):
+                (directory / name).write_text(content)
+            variables["FLOOR_DUTIES"] = str(directory)
         return variables
 
     def reserve(self, contestant, scenario, subnets):
