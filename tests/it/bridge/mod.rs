@@ -4,6 +4,7 @@ mod add;
 mod check;
 mod del;
 mod failures;
+mod faults;
 mod gateway;
 mod many;
 mod results;
