@@ -4,7 +4,7 @@
 import math
 from html import escape
 
-from scenarios import C_PROGRAMS, CNIBOX
+from scenarios import C_PROGRAMS, CNIBOX, FEW
 
 # What the chart shows, of what was measured.
 SHOWN = [
@@ -51,7 +51,7 @@ def bars(results):
 def kind(contestant, names):
     if contestant in (CNIBOX, *C_PROGRAMS):
         return contestant
-    others = [name for name in names if name not in (CNIBOX, *C_PROGRAMS)]
+    others = [name for name in names if name not in (CNIBOX, FEW, *C_PROGRAMS)]
     return "other" if contestant == others[0] else "third"
 
 
