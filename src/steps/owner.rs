@@ -27,6 +27,10 @@ impl Owner {
         format!("{} ", shortened(network, NETWORK_BYTES_MAX))
     }
 
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// The network, the container and the interface in the text of an owner.
     pub fn parts(text: &str) -> Option<[&str; 3]> {
         let mut parts = text.split(' ');

@@ -69,8 +69,7 @@ impl<'a> Publication<'a> {
     }
 
     fn besides(&self) -> Self {
-        let text = self.owner.to_string();
-        let [_, _, interface] = Owner::parts(&text).unwrap_or_default();
+        let [_, _, interface] = Owner::parts(self.owner.as_str()).unwrap_or_default();
         Self { group: self.group.besides(interface), ..self.clone() }
     }
 
@@ -262,18 +261,17 @@ impl<'a> Publication<'a> {
         if is_of(found, self.owner) {
             return Relation::Own;
         }
-        let container =
-            |text: &str| Owner::parts(text).map(|[_, container, _]| container.to_owned());
-        let theirs = found.comment.as_ref().and_then(|comment| container(comment));
-        let is_sibling = theirs.is_some() && theirs == container(&self.owner.to_string());
+        let container = |text| Owner::parts(text).map(|[_, container, _]| container);
+        let theirs = found.comment.as_deref().and_then(container);
+        let is_sibling = theirs.is_some() && theirs == container(self.owner.as_str());
         if is_sibling { Relation::Sibling } else { Relation::Other }
     }
 
     /// Fails if another container has the port under any single address.
     fn refuse_taken_on(&self, nft: &Nft, group: &Group, mapping: &Mapping) -> Result<()> {
         let is_taken = |found: &Element| {
-            self.relation(found) == Relation::Other
-                && found.key.ends_with(&port_key(mapping.transport, mapping.host_port))
+            found.key.ends_with(&port_key(mapping.transport, mapping.host_port))
+                && self.relation(found) == Relation::Other
         };
         let elements = nft.elements(self.side.table(), &group.published_on())?;
         elements.iter().find(|found| is_taken(found)).map_or(Ok(()), |it| Err(taken(mapping, it)))
@@ -321,7 +319,7 @@ pub fn owner_key(owner: &Owner) -> Vec<u8> {
 }
 
 pub fn is_of(element: &Element, owner: &Owner) -> bool {
-    element.comment.as_ref().is_some_and(|comment| **comment == *owner.to_string())
+    element.comment.as_ref().is_some_and(|comment| **comment == *owner.as_str())
 }
 
 fn title(mapping: &Mapping) -> String {
