@@ -35,12 +35,17 @@ class World:
     def data_dir(contestant):
         return RUN / "networks" / contestant.name
 
-    def bridge_for_floor(self, contestant):
+    def prepare_floor(self, contestant):
         """What the plugins make at their first ADD; the floor finds it."""
         address = f"10.{20 + contestant.number}.0.1"
         tool("ip", "link", "add", contestant.bridge, "type", "bridge")
         tool("ip", "address", "add", f"{address}/16", "dev", contestant.bridge)
         tool("ip", "link", "set", contestant.bridge, "up")
+        if contestant.name == DUTIES:
+            directory = self.data_dir(contestant)
+            directory.mkdir(parents=True)
+            for name, content in (("lock", ""), ("last", "10.0.0.0")):
+                (directory / name).write_text(content)
 
     def environment(self, contestant):
         variables = {
@@ -61,11 +66,7 @@ class World:
                 "FLOOR_GATEWAY": f"{network}.0.1",
             }
         if contestant.name == DUTIES:
-            directory = self.data_dir(contestant)
-            directory.mkdir(parents=True, exist_ok=True)
-            for name, content in (("lock", ""), ("last", "10.0.0.0")):
-                (directory / name).write_text(content)
-            variables["FLOOR_DUTIES"] = str(directory)
+            variables["FLOOR_DUTIES"] = str(self.data_dir(contestant))
         return variables
 
     def reserve(self, contestant, scenario, subnets):
