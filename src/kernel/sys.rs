@@ -36,9 +36,9 @@ const TUNSETIFF: u32 = 0x4004_54ca;
 ///
 /// In place of std's own entry, which costs 19 system calls and 110 KB, for what we do without: a message when the stack
 /// overflows, and ignoring SIGPIPE (see `ignore_broken_pipes`). Standard output has to be flushed.
+#[macro_export]
 macro_rules! entry_point {
     ($run:path) => {
-        #[cfg(not(test))]
         #[allow(unsafe_code)]
         // SAFETY: the C library calls the one function of this name, with these arguments.
         #[unsafe(no_mangle)]
@@ -46,17 +46,22 @@ macro_rules! entry_point {
             count: std::ffi::c_int,
             values: *const *const std::ffi::c_char,
         ) -> std::ffi::c_int {
-            $run($crate::kernel::sys::arguments(count, values)).into()
+            // SAFETY: they are what the C library gave.
+            let arguments = unsafe { $crate::kernel::sys::arguments(count, values) };
+            $run(arguments).into()
         }
     };
 }
-pub(crate) use entry_point;
 
-/// The arguments of the program, as the C library gives them to `main`.
-pub fn arguments(count: c_int, values: *const *const c_char) -> Vec<OsString> {
+/// The arguments of the program.
+///
+/// # Safety
+///
+/// They are those that the C library gives to `main`.
+pub unsafe fn arguments(count: c_int, values: *const *const c_char) -> Vec<OsString> {
     let count = usize::try_from(count).unwrap_or_default();
     let argument = |index| {
-        // SAFETY: the C library passes `count` pointers to NUL-terminated strings, which last as long as the process.
+        // SAFETY: the caller passes what the C library gave: `count` pointers to NUL-terminated strings, which last as long as the process.
         let argument = unsafe { CStr::from_ptr(*values.add(index)) };
         OsStr::from_bytes(argument.to_bytes()).to_owned()
     };

@@ -1,0 +1,100 @@
+//! `cnibox`: every CNI plugin in one executable. The name that it is called by decides what it does.
+//!
+//! The library holds everything; `main.rs` only starts it. So documentation, tests, fuzz targets and callers in the same
+//! process reach each module.
+
+pub mod cli;
+pub mod cni;
+pub mod error;
+pub mod fault;
+pub mod ipam;
+pub mod kernel;
+pub mod names;
+pub mod plugin;
+pub mod plugins;
+pub mod serve;
+pub mod steps;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Code, Error};
+use crate::plugin::Entry;
+
+/// Distributions and tools put these before the names of plugins, to tell their set from another.
+const PREFIXES: [&str; 2] = ["buildkit-cni-", "cnv-"];
+/// The longest chain of symbolic links that is followed for a name, as in the kernel.
+const LINKS_MAX: usize = 40;
+
+/// The program, with the name that it is called by as the first argument. Returns the exit code, 0 for success.
+pub fn run(args: Vec<OsString>) -> u8 {
+    arm_faults();
+    let mut args = args.into_iter();
+    let called_as = PathBuf::from(args.next().unwrap_or_else(|| "cnibox".into()));
+    let args: Vec<OsString> = args.collect();
+    if let Some(entry) = plugin_behind(&called_as) {
+        return serve::serve(entry, plugins::PLUGINS);
+    }
+    let name = base_name(&called_as);
+    if name != "cni" && !name.starts_with("cnibox") {
+        return unknown(&name);
+    }
+    let first = args.first().map(|arg| arg.to_string_lossy());
+    match first.as_deref() {
+        None if !serve::command().is_empty() => unknown(&name),
+        None => cli::run(&args, plugins::PLUGINS),
+        Some(first) => match find(first) {
+            Some(entry) => serve::serve(entry, plugins::PLUGINS),
+            None if cli::knows(first) => cli::run(&args, plugins::PLUGINS),
+            None => unknown(first),
+        },
+    }
+}
+
+/// The plugin that a path names: by its last component, or by that of a link on the way to this executable. Needs no
+/// /proc, since callers may have changed the root directory.
+fn plugin_behind(path: &Path) -> Option<&'static Entry> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let found = find(&base_name(&path));
+        if found.is_some() {
+            return found;
+        }
+        path = path.parent()?.join(std::fs::read_link(&path).ok()?);
+    }
+    None
+}
+
+fn find(name: &str) -> Option<&'static Entry> {
+    let by_name = |name: &str| plugins::PLUGINS.iter().find(|entry| entry.name == name);
+    by_name(name).or_else(|| PREFIXES.iter().find_map(|prefix| by_name(name.strip_prefix(prefix)?)))
+}
+
+fn base_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Exit code 127, as a shell has it for a command that is not found; a runtime gets an error object, too.
+fn unknown(name: &str) -> u8 {
+    let known = plugins::PLUGINS.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ");
+    let msg = format!("cannot run {name}: cnibox has no plugin of that name");
+    if serve::command().is_empty() {
+        eprintln!("{msg}; it has {known}");
+    } else {
+        let error = Error::new(Code::INVALID_ENVIRONMENT, msg)
+            .with_details(format!("known plugins: {known}"));
+        eprintln!("{error}");
+        serve::fail(error);
+    }
+    127
+}
+
+/// In debug builds a test can make the n-th request to the kernel, or the n-th operation on a file, fail.
+#[cfg(debug_assertions)]
+fn arm_faults() {
+    let number = |name: &str| std::env::var_os(name)?.to_str()?.parse().ok();
+    fault::arm(number("CNIBOX_FAIL_KERNEL"), number("CNIBOX_FAIL_FILE"));
+}
+
+#[cfg(not(debug_assertions))]
+fn arm_faults() {}
