@@ -1,41 +1,78 @@
-//! What a plugin is: its own configuration, plus one method per CNI verb.
+//! What a plugin is: its own configuration, and what the CNI verbs ask of it.
+
+mod session;
+
+use std::fmt::Display;
 
 use serde::de::DeserializeOwned;
 
 use crate::cni::request::{Request, Verb};
 use crate::cni::success::Success;
-use crate::error::{Code, Error, Result};
+use crate::error::Result;
 use crate::kernel::netns::NetNs;
+use crate::kernel::nft::{Batch, Nft};
+use crate::kernel::sys;
 use crate::names::Attachment;
+
+pub use session::Session;
 
 /// The release of the reference plugins that we are compatible with, then our own; runtimes compare the first part.
 pub const VERSION: &str = concat!("v1.9.1+cnibox.", env!("CARGO_PKG_VERSION"));
 
 /// A plugin that makes or changes an interface. `self` is the configuration, read from stdin.
 ///
-/// No default methods: the compiler asks five questions, and "nothing outlives the namespace" is a fine answer.
+/// No default methods: the compiler asks four questions, and "nothing outlives the namespace" is a fine answer.
+///
+/// There is no fifth one that restores what others removed. Everything that an ADD makes beside its link is made by a
+/// step that looks first and adds what is missing. For a chained plugin, ADD itself is that step: called again for a
+/// living attachment, with the same previous result, it restores. `bridge` and `veth` call theirs from ADD.
 pub trait Plugin: DeserializeOwned {
     /// All or nothing: on an error everything that was done has been taken back.
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success>;
-    /// Goes on past errors and reports them at the end. What is not there is removed already. `netns` is None when
-    /// the runtime names none, or when it is gone.
-    fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()>;
     /// Fails when something that `add` made is missing or different.
     fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()>;
-    /// Removes what belongs to this network and to none of `keep`.
-    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()>;
     /// Fails with code 50 when an `add` could not succeed.
     fn status(&self, cx: &Context<'_>) -> Result<()>;
+    /// DEL and GC: removes what belongs to the network and the scope. It is found by its owner, whatever the
+    /// configuration says today. Goes on past errors and reports them at the end. What is not there is removed already.
+    /// `netns` is None for GC, when the runtime names none, and when it is gone.
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()>;
 }
 
 /// A plugin that only manages addresses. It gets no namespace, so it cannot touch the kernel, and works for callers
 /// that have none yet.
 pub trait Ipam: DeserializeOwned {
     fn add(&self, cx: &Context<'_>, at: &Attachment) -> Result<Success>;
-    fn del(&self, cx: &Context<'_>, at: &Attachment) -> Result<()>;
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()>;
-    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()>;
     fn status(&self, cx: &Context<'_>) -> Result<()>;
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>) -> Result<()>;
+}
+
+/// What of a network is removed.
+#[derive(Clone, Copy, Debug)]
+pub enum Scope<'a> {
+    /// DEL: what belongs to this attachment.
+    One(&'a Attachment),
+    /// GC: what belongs to none of these.
+    AllExcept(&'a [Attachment]),
+}
+
+impl<'a> Scope<'a> {
+    /// The one attachment of a DEL.
+    pub fn one(self) -> Option<&'a Attachment> {
+        match self {
+            Self::One(at) => Some(at),
+            Self::AllExcept(_) => None,
+        }
+    }
+
+    /// The verb that removes it, for a delegate.
+    pub fn verb(self) -> Verb {
+        match self {
+            Self::One(at) => Verb::Del(at.clone()),
+            Self::AllExcept(keep) => Verb::Gc(keep.to_vec()),
+        }
+    }
 }
 
 /// A line of the table of plugins.
@@ -43,108 +80,89 @@ pub struct Entry {
     pub name: &'static str,
     /// One sentence for `cnibox --list-full` and the README.
     pub about: &'static str,
+    /// It is an IPAM plugin that talks through the interface, which has to be there before the addresses and go after
+    /// them.
+    pub needs_link: bool,
     pub run: fn(&Context<'_>, &Verb) -> Result<Option<Success>>,
 }
 
-/// What a plugin may look at besides its own configuration.
+/// One call of a plugin on a session, which the plugins of a chain share.
 pub struct Context<'a> {
     pub request: &'a Request,
-    pub namespace: &'a Namespace,
+    pub session: &'a Session,
     /// All plugins, for those that delegate to another.
     pub plugins: &'static [Entry],
 }
 
-/// The container's network namespace, as far as there is one.
-pub enum Namespace {
-    /// CNI_NETNS is empty, or the verb is not about a container.
-    NotGiven,
-    /// There is nothing at its path, or something that is no namespace (any more).
-    Gone(Error),
-    /// It may well be there, but cannot be opened.
-    Unusable(Error),
-    Open(NetNs),
-}
-
-impl Namespace {
-    /// Opens the container's namespace, and refuses (code 8) to work on our own one, before anything is touched: an ADD
-    /// or DEL there would change the host.
-    pub fn of(request: &Request) -> Result<Self> {
-        let (Verb::Add(_) | Verb::Del(_) | Verb::Check(_), Some(path)) =
-            (&request.verb, &request.netns_path)
-        else {
-            return Ok(Self::NotGiven);
-        };
-        let netns = match NetNs::open_if_exists(path) {
-            Ok(Some(netns)) => netns,
-            Ok(None) => {
-                let path = path.display();
-                let msg =
-                    format!("cannot open network namespace {path}: no such file or directory");
-                return Ok(Self::Gone(Error::new(Code::UNKNOWN_CONTAINER, msg)));
-            }
-            Err(error) => return Ok(Self::Unusable(error)),
-        };
-        let is_check = matches!(request.verb, Verb::Check(_));
-        if !is_check && !request.netns_override && netns.is(&NetNs::own()?)? {
-            let (verb, path) = (request.verb.name(), path.display());
-            return Err(Error::new(
-                Code::SAME_NETNS,
-                format!("cannot {verb} {path}: it is the network namespace of the plugin itself"),
-            )
-            .with_details("the container's namespace (CNI_NETNS) must be another one"));
-        }
-        Ok(Self::Open(netns))
+impl Context<'_> {
+    /// Says something that is no reason to fail, in one line on stderr.
+    pub fn warn(&self, text: impl Display) {
+        sys::warn(&format!("{}: {text}", self.request.conf.kind));
     }
 
-    fn required(&self) -> Result<&NetNs> {
-        match self {
-            Self::Open(netns) => Ok(netns),
-            Self::Gone(error) | Self::Unusable(error) => Err(error.clone()),
-            Self::NotGiven => {
-                Err(Error::internal("cannot open network namespace: CNI_NETNS is empty"))
-            }
-        }
+    /// Adds changes to nf_tables to the one transaction that ends a DEL or GC, see `Session::settle`. `build` looks at what
+    /// is there and puts what has to be done into the batch; it is called again when another process changed something in
+    /// between. `then` is called when the changes are made.
+    pub fn later(
+        &self,
+        build: impl FnMut(&Nft, &mut Batch) -> Result<()> + 'static,
+        then: impl FnOnce() -> Result<()> + 'static,
+    ) {
+        self.session.later(&self.request.conf.kind, build, then);
     }
 }
 
 /// The entry of an interface plugin.
 pub const fn entry<P: Plugin>(name: &'static str, about: &'static str) -> Entry {
-    Entry { name, about, run: run::<P> }
+    Entry { name, about, needs_link: false, run: run::<P> }
 }
 
 /// The entry of an IPAM plugin.
 pub const fn ipam_entry<P: Ipam>(name: &'static str, about: &'static str) -> Entry {
-    Entry { name, about, run: run_ipam::<P> }
+    Entry { name, about, needs_link: false, run: run_ipam::<P> }
 }
 
 fn run<P: Plugin>(cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
-    let plugin: P = cx.request.json.read("network configuration")?;
+    let plugin: P = configuration(cx, verb)?;
     match verb {
-        Verb::Add(at) => return plugin.add(cx, at, cx.namespace.required()?).map(Some),
-        Verb::Del(at) => match cx.namespace {
-            Namespace::Open(netns) => plugin.del(cx, at, Some(netns))?,
-            Namespace::NotGiven | Namespace::Gone(_) => plugin.del(cx, at, None)?,
-            Namespace::Unusable(error) => {
-                // What is outside of the namespace can be released all the same.
-                plugin.del(cx, at, None)?;
-                return Err(error.clone());
-            }
-        },
-        Verb::Check(at) => plugin.check(cx, at, cx.namespace.required()?)?,
-        Verb::Gc(keep) => plugin.gc(cx, keep)?,
+        Verb::Add(at) => return plugin.add(cx, at, cx.session.required_netns()?).map(Some),
+        Verb::Check(at) => plugin.check(cx, at, cx.session.required_netns()?)?,
         Verb::Status => plugin.status(cx)?,
+        // What is outside of a namespace that cannot be opened is released all the same.
+        Verb::Del(at) => {
+            let (netns, unusable) = cx.session.netns_of_del();
+            plugin.clean(cx, Scope::One(at), netns)?;
+            unusable.map_or(Ok(()), |error| Err(error.clone()))?;
+        }
+        Verb::Gc(keep) => plugin.clean(cx, Scope::AllExcept(keep), None)?,
     }
     Ok(None)
 }
 
 fn run_ipam<P: Ipam>(cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
-    let plugin: P = cx.request.json.read("network configuration")?;
+    let plugin: P = configuration(cx, verb)?;
     match verb {
         Verb::Add(at) => return plugin.add(cx, at).map(Some),
-        Verb::Del(at) => plugin.del(cx, at)?,
         Verb::Check(at) => plugin.check(cx, at)?,
-        Verb::Gc(keep) => plugin.gc(cx, keep)?,
         Verb::Status => plugin.status(cx)?,
+        Verb::Del(at) => plugin.clean(cx, Scope::One(at))?,
+        Verb::Gc(keep) => plugin.clean(cx, Scope::AllExcept(keep))?,
     }
     Ok(None)
 }
+
+/// ADD, CHECK and STATUS read all keys or fail. DEL and GC do without a key that cannot be read, and say so: a mistake in
+/// the configuration must not keep anything from being removed.
+fn configuration<P: DeserializeOwned>(cx: &Context<'_>, verb: &Verb) -> Result<P> {
+    let json = &cx.request.json;
+    match verb {
+        Verb::Add(_) | Verb::Check(_) | Verb::Status => json.read(CONFIGURATION),
+        Verb::Del(_) | Verb::Gc(_) => {
+            let (plugin, dropped) = json.read_or_drop(CONFIGURATION)?;
+            dropped.iter().for_each(|error| cx.warn(error));
+            Ok(plugin)
+        }
+    }
+}
+
+const CONFIGURATION: &str = "network configuration";

@@ -6,11 +6,11 @@ use std::os::fd::AsFd;
 
 use crate::cni::json::Json;
 use crate::cni::request::{Refusal, Request, Verb};
+use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
-use crate::error::{Error, Result};
-use crate::kernel::sys;
-use crate::names::Attachment;
-use crate::plugin::{Context, Entry, Namespace, VERSION};
+use crate::error::{Code, Error, Result};
+use crate::kernel::sys::{self, warn};
+use crate::plugin::{Context, Entry, Session, VERSION};
 
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
@@ -21,21 +21,14 @@ pub fn serve(entry: &Entry, plugins: &'static [Entry]) -> u8 {
     let command = command();
     let outcome = match command.as_str() {
         "" => {
-            eprint!("{}", banner(entry.name));
-            return SUCCESS;
+            warn(banner(entry.name).trim_end());
+            Ok(())
         }
-        "VERSION" => Ok(Some(format!("{}\n", version::supported().to_compact()))),
+        "VERSION" => print(&format!("{}\n", version::supported().to_compact())),
         _ => answer(&command, entry, plugins),
     };
     match outcome {
-        Ok(None) => SUCCESS,
-        Ok(Some(document)) => match print(&document) {
-            Ok(()) => SUCCESS,
-            Err(error) => {
-                eprintln!("{}: cannot print the result: {error}", entry.name);
-                FAILURE
-            }
-        },
+        Ok(()) => SUCCESS,
         Err(refusal) => refuse(&refusal),
     }
 }
@@ -62,7 +55,7 @@ fn refuse(Refusal { version, error }: &Refusal) -> u8 {
         ("details", (!error.details.is_empty()).then(|| error.details.as_str().into())),
     ]);
     if let Err(failure) = print(&object.to_pretty()) {
-        eprintln!("cannot print the error: {failure}; it is: {error}");
+        warn(&format!("{}; it is: {error}", failure.error));
     }
     FAILURE
 }
@@ -72,33 +65,41 @@ fn banner(name: &str) -> String {
     format!("CNI {name} plugin {VERSION}\nCNI protocol versions supported: {versions}\n")
 }
 
-fn print(document: &str) -> io::Result<()> {
-    sys::write_all(io::stdout().as_fd(), document.as_bytes())
+fn print(document: &str) -> Result<(), Refusal> {
+    let written = sys::write_all(io::stdout().as_fd(), document.as_bytes());
+    written.map_err(|error| {
+        let msg = "cannot write to stdout";
+        Error::new(Code::IO, msg).with_details(error.to_string()).into()
+    })
 }
 
-fn answer(
-    command: &str,
-    entry: &Entry,
-    plugins: &'static [Entry],
-) -> Result<Option<String>, Refusal> {
-    let request = Request::read(command, |name| std::env::var_os(name), io::stdin().lock())?;
+/// One call: everything that it opens is closed when this returns.
+fn answer(command: &str, entry: &Entry, plugins: &'static [Entry]) -> Result<(), Refusal> {
+    let (request, verb) =
+        Request::read(command, |name| std::env::var_os(name), io::stdin().lock())?;
     let refused = |error| Refusal { version: request.version, error };
-    let namespace = Namespace::of(&request).map_err(refused)?;
-    let cx = Context { request: &request, namespace: &namespace, plugins };
-    let Some(success) = (entry.run)(&cx, &request.verb).map_err(refused)? else { return Ok(None) };
-    match version::print_result(&success, request.version) {
-        Ok(json) => Ok(Some(json.to_pretty())),
-        Err(error) => {
-            take_back(entry, &cx);
-            Err(refused(error))
-        }
+    let session = Session::open(&request, &verb).map_err(refused)?;
+    let cx = Context { request: &request, session: &session, plugins };
+    request.dropped.iter().for_each(|error| cx.warn(error));
+    let Some(success) = finish(&cx, (entry.run)(&cx, &verb)).map_err(refused)? else {
+        return Ok(());
+    };
+    let printed = version::print_result(&success, request.version)
+        .map_err(refused)
+        .and_then(|json| print(&json.to_pretty()));
+    // An ADD whose result does not reach the caller has failed, so nothing may be left of it.
+    if let (Err(_), Verb::Add(at)) = (&printed, verb)
+        && let Err(error) = finish(&cx, (entry.run)(&cx, &Verb::Del(at)))
+    {
+        cx.warn(format!("cannot take back the failed ADD: {error}"));
     }
+    printed
 }
 
-/// An ADD whose result cannot be written in the version asked for has failed, so nothing may be left of it.
-fn take_back(entry: &Entry, cx: &Context<'_>) {
-    let Verb::Add(at) = &cx.request.verb else { return };
-    if let Err(error) = (entry.run)(cx, &Verb::Del(Attachment::clone(at))) {
-        eprintln!("{}: cannot take back the failed ADD: {error}", entry.name);
+/// The end of a call: makes the changes to nf_tables that wait.
+fn finish(cx: &Context<'_>, result: Result<Option<Success>>) -> Result<Option<Success>> {
+    match (result, cx.session.settle()) {
+        (Err(first), Err(second)) => Err(first.also(&second)),
+        (result, settled) => settled.and(result),
     }
 }

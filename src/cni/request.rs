@@ -40,9 +40,9 @@ impl Verb {
     }
 }
 
+/// One call without its verb: what delegates are asked may be another one.
 #[derive(Debug)]
 pub struct Request {
-    pub verb: Verb,
     pub version: Version,
     pub network: NetworkName,
     pub conf: NetConf,
@@ -55,6 +55,8 @@ pub struct Request {
     /// The directories of CNI_PATH.
     pub path: Vec<PathBuf>,
     pub json: Json,
+    /// What of the configuration cannot be read, of a DEL or GC, which do without.
+    pub dropped: Vec<Error>,
     /// What came in on stdin, for plugins that are executed.
     pub stdin: Vec<u8>,
 }
@@ -79,7 +81,7 @@ impl Request {
         command: &str,
         env: impl Fn(&str) -> Option<OsString>,
         mut stdin: impl Read,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<(Self, Verb), Refusal> {
         let environment = Environment::read(command, env)?;
         let mut bytes = Vec::with_capacity(STDIN_BYTES);
         stdin.read_to_end(&mut bytes).map_err(|error| {
@@ -89,43 +91,36 @@ impl Request {
         let json = Json::parse(&bytes).map_err(|error| {
             error.context("error unmarshalling network config: cannot read stdin")
         })?;
-        let conf: NetConf = json.read("network configuration")?;
-        let version = Version::negotiate(&conf.cni_version).unwrap_or(Version::NEWEST);
-        Self::build(command, environment, conf, json, bytes)
-            .map_err(|error| Refusal { version, error })
+        Self::of(command, environment, json, bytes)
     }
 
-    fn build(
+    /// The same for a caller in this process, which has the configuration already. `env` gives the values of CNI_
+    /// variables.
+    pub fn new(
+        command: &str,
+        env: impl Fn(&str) -> Option<OsString>,
+        json: Json,
+    ) -> Result<(Self, Verb), Refusal> {
+        let stdin = json.to_compact().into_bytes();
+        Self::of(command, Environment::read(command, env)?, json, stdin)
+    }
+
+    fn of(
         command: &str,
         environment: Environment,
-        conf: NetConf,
         json: Json,
         stdin: Vec<u8>,
-    ) -> Result<Self> {
-        let network = NetworkName::new(conf.name.as_str())?;
-        let asked = conf.cni_version.as_str();
-        let version = match command {
-            "ADD" | "DEL" => Version::negotiate(asked)?,
-            "CHECK" => Version::negotiate_for(asked, command, Version::V0_4_0)?,
-            "GC" | "STATUS" => Version::negotiate_for(asked, command, Version::V1_1_0)?,
-            _ => return Err(unknown_command(command)),
+    ) -> Result<(Self, Verb), Refusal> {
+        let (conf, dropped): (NetConf, _) = match command {
+            "DEL" | "GC" => json.read_or_drop("network configuration")?,
+            _ => (json.read("network configuration")?, Vec::new()),
         };
-        let verb = match (command, environment.attachment) {
-            ("ADD", Some(at)) => Verb::Add(at),
-            ("DEL", Some(at)) => Verb::Del(at),
-            ("CHECK", Some(at)) => Verb::Check(at),
-            ("GC", _) => Verb::Gc(conf.valid_attachments(&json)?),
-            ("STATUS", _) => Verb::Status,
-            _ => return Err(unknown_command(command)),
-        };
-        if !matches!(verb, Verb::Del(_))
-            && !matches!(json.get("prevResult"), None | Some(Json::Object(_)))
-        {
-            return Err(Error::new(Code::DECODE, "cannot read prevResult: it is not an object"));
-        }
+        let version = Version::negotiate(&conf.cni_version).unwrap_or(Version::NEWEST);
+        let refused = |error| Refusal { version, error };
+        let network = NetworkName::new(conf.name.as_str()).map_err(refused)?;
+        let verb = Self::verb(command, &environment, &conf, &json).map_err(refused)?;
         let Environment { netns_path, netns_override, args, path, .. } = environment;
-        Ok(Self {
-            verb,
+        let request = Self {
             version,
             network,
             conf,
@@ -134,15 +129,40 @@ impl Request {
             args,
             path,
             json,
+            dropped,
             stdin,
-        })
+        };
+        Ok((request, verb))
+    }
+
+    fn verb(command: &str, environment: &Environment, conf: &NetConf, json: &Json) -> Result<Verb> {
+        let asked = conf.cni_version.as_str();
+        match command {
+            "ADD" | "DEL" => Version::negotiate(asked)?,
+            "CHECK" => Version::negotiate_for(asked, command, Version::V0_4_0)?,
+            "GC" | "STATUS" => Version::negotiate_for(asked, command, Version::V1_1_0)?,
+            _ => return Err(unknown_command(command)),
+        };
+        let verb = match (command, environment.attachment.clone()) {
+            ("ADD", Some(at)) => Verb::Add(at),
+            ("DEL", Some(at)) => Verb::Del(at),
+            ("CHECK", Some(at)) => Verb::Check(at),
+            ("GC", _) => Verb::Gc(conf.valid_attachments(json)?),
+            ("STATUS", _) => Verb::Status,
+            _ => return Err(unknown_command(command)),
+        };
+        if !matches!(verb, Verb::Del(_) | Verb::Gc(_))
+            && !matches!(json.get("prevResult"), None | Some(Json::Object(_)))
+        {
+            return Err(Error::new(Code::DECODE, "cannot read prevResult: it is not an object"));
+        }
+        Ok(verb)
     }
 
     /// The same call with another configuration, for a delegate that does not get ours.
     pub fn with_config(&self, json: Json) -> Result<Self> {
         let conf: NetConf = json.read("configuration of the delegate")?;
         Ok(Self {
-            verb: self.verb.clone(),
             version: Version::negotiate(&conf.cni_version).unwrap_or(self.version),
             network: NetworkName::new(conf.name.as_str())?,
             conf,
@@ -152,7 +172,29 @@ impl Request {
             path: self.path.clone(),
             stdin: json.to_compact().into_bytes(),
             json,
+            dropped: Vec::new(),
         })
+    }
+
+    /// The environment variables of the protocol as an executed plugin gets them; None where there is none.
+    ///
+    /// Source: CNI specification 1.1.0, section 2, "Parameters".
+    pub fn environment(&self, verb: &Verb) -> [(&'static str, Option<OsString>); 7] {
+        let at = match verb {
+            Verb::Add(at) | Verb::Del(at) | Verb::Check(at) => Some(at),
+            Verb::Gc(_) | Verb::Status => None,
+        };
+        let path: Vec<&OsStr> = self.path.iter().map(|path| path.as_os_str()).collect();
+        let given = |text: &OsStr| Some(text.to_owned()).filter(|text| !text.is_empty());
+        [
+            ("CNI_COMMAND", Some(verb.name().into())),
+            ("CNI_CONTAINERID", at.map(|at| at.container_id.to_string().into())),
+            ("CNI_IFNAME", at.map(|at| at.ifname.to_string().into())),
+            ("CNI_NETNS", self.netns_path.as_ref().map(OsString::from)),
+            ("CNI_NETNS_OVERRIDE", self.netns_override.then(|| "1".into())),
+            ("CNI_ARGS", given(self.args.as_ref())),
+            ("CNI_PATH", given(&path.join(OsStr::new(":")))),
+        ]
     }
 
     /// The result of the plugin before this one, or for CHECK and DEL of the whole chain.

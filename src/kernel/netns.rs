@@ -1,9 +1,8 @@
 //! Network namespaces: opening, comparing, entering and locking them. Knows nothing of what is inside.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::OnceCell;
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
-use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -20,27 +19,51 @@ use crate::error::{Code, Error, Result};
 use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sys;
 
-/// An open network namespace. Cloning it costs no system call.
+/// An open network namespace, and the one that `run` goes back to. Cloning it costs no system call.
 #[derive(Clone, Debug)]
 pub struct NetNs {
     file: Arc<File>,
     path: PathBuf,
+    /// The namespace of the threads that use this value.
+    home: Arc<File>,
 }
 
 /// How long to pause between two tries to get a lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// A lock on a network namespace; given back when dropped, and by the kernel when the process dies.
+/// A lock on a network namespace; given back when dropped, and by the kernel when the process dies. flock(2) belongs to
+/// what open(2) made, so a `NetNs` holds one lock at a time.
 #[derive(Debug)]
 pub struct Lock {
-    file: File,
     netns: NetNs,
 }
 
 impl NetNs {
-    /// Opens a namespace that has to be there.
-    pub fn open(path: &Path) -> Result<Self> {
-        match Self::find(path)? {
+    /// The namespace that the calling thread is in.
+    pub fn own() -> Result<Self> {
+        let (family, kind) = (AddressFamily::Unix, SockType::Datagram);
+        let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC, None);
+        let file = socket.map_err(io::Error::from).and_then(|socket| sys::namespace_of(&socket));
+        Self::at_home(file)
+    }
+
+    /// The namespace that a socket lives in, for a thread that lives there, too.
+    pub(super) fn of_socket(socket: &impl AsRawFd) -> Result<Self> {
+        Self::at_home(sys::namespace_of(socket))
+    }
+
+    /// Before Linux 4.10, and without CAP_NET_ADMIN, no socket tells its namespace. /proc does, for twice the time.
+    fn at_home(file: io::Result<File>) -> Result<Self> {
+        let file = file.or_else(|_| File::open(OWN)).map_err(|error| {
+            Error::internal(format!("{}: {}", cannot_open(Path::new(OWN)), sys::reason(&error)))
+        })?;
+        let file = Arc::new(file);
+        Ok(Self { home: Arc::clone(&file), file, path: OWN.into() })
+    }
+
+    /// Opens another namespace, which has to be there.
+    pub fn open(&self, path: &Path) -> Result<Self> {
+        match self.find(path)? {
             Found::Namespace(netns) => Ok(netns),
             // The text is in lower case since runtimes look for it in this form.
             Found::Nothing => Err(Error::new(
@@ -54,28 +77,11 @@ impl NetNs {
     }
 
     /// Opens a namespace that may be gone: `None` also for what a removed bind mount leaves behind, a plain file.
-    pub fn open_if_exists(path: &Path) -> Result<Option<Self>> {
-        match Self::find(path)? {
+    pub fn open_if_exists(&self, path: &Path) -> Result<Option<Self>> {
+        match self.find(path)? {
             Found::Namespace(netns) => Ok(Some(netns)),
             Found::Nothing | Found::SomethingElse => Ok(None),
         }
-    }
-
-    /// The namespace that the calling thread is in.
-    pub fn own() -> Result<Self> {
-        let path = Path::new(OWN);
-        let file = match current() {
-            Some(file) => file,
-            None => Arc::new(open_own().map_err(|error| {
-                Error::internal(format!("{}: {}", cannot_open(path), sys::reason(&error)))
-            })?),
-        };
-        debug_assert!(
-            is_current(&file),
-            "this thread's namespace was changed, but not by NetNs::run"
-        );
-        set_current(&file);
-        Ok(Self { file, path: path.into() })
     }
 
     /// Whether both are the same namespace, whatever their paths.
@@ -88,23 +94,29 @@ impl NetNs {
         &self.path
     }
 
-    /// Enters the namespace, runs the closure, and leaves, all on this thread. What the closure starts stays there:
-    /// sockets, and child processes. Inside read `/proc/thread-self`: `/proc/self` shows the main thread's namespace.
+    /// The namespace of the threads that use this value.
+    pub fn home(&self) -> Self {
+        Self { file: Arc::clone(&self.home), home: Arc::clone(&self.home), path: OWN.into() }
+    }
+
+    /// Enters the namespace, runs the closure, and goes back, all on this thread, which has to be at home. What the
+    /// closure starts stays there: sockets, and child processes. Inside read `/proc/thread-self`: `/proc/self` shows the
+    /// main thread's namespace.
+    ///
+    /// If the way back fails, the process aborts in its main thread, and only the thread ends in another one: whatever it
+    /// did next would happen to the wrong host.
     #[expect(clippy::disallowed_methods, reason = "this is where namespaces are changed")]
     pub fn run<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        let home = Self::own()?.file;
+        debug_assert!(is_current(&self.home), "a thread enters a namespace from its own only");
         if let Err(errno) = setns(&*self.file, CloneFlags::CLONE_NEWNET) {
             let reason = sys::errno_text(errno as i32);
             return Err(Error::internal(format!("cannot enter {}: {reason}", self.title())));
         }
-        set_current(&self.file);
         let result = f();
-        if let Err(errno) = setns(&*home, CloneFlags::CLONE_NEWNET) {
-            // Whatever this process did now would happen to the wrong host.
-            eprintln!("cannot leave {}: {}", self.title(), sys::errno_text(errno as i32));
-            std::process::abort();
+        if let Err(errno) = setns(&*self.home, CloneFlags::CLONE_NEWNET) {
+            sys::warn(&format!("cannot leave {}: {}", self.title(), sys::errno_text(errno as i32)));
+            sys::end_thread();
         }
-        set_current(&home);
         result
     }
 
@@ -131,21 +143,20 @@ impl NetNs {
         limit: Duration,
         try_lock: fn(&File) -> Result<(), TryLockError>,
     ) -> Result<Option<Lock>> {
-        let file = self.reopen().map_err(|error| self.cannot_lock(&error))?;
-        let is_locked = self.try_until(limit, || try_lock(&file))?;
-        Ok(is_locked.then(|| Lock { file, netns: self.clone() }))
+        let is_locked = self.try_until(limit, try_lock)?;
+        Ok(is_locked.then(|| Lock { netns: self.clone() }))
     }
 
     /// Tries to get a lock; false when the limit comes first.
     fn try_until(
         &self,
         limit: Duration,
-        lock: impl Fn() -> Result<(), TryLockError>,
+        lock: impl Fn(&File) -> Result<(), TryLockError>,
     ) -> Result<bool> {
         // Nobody who need not wait looks at the clock.
         let start = OnceCell::new();
         loop {
-            match lock() {
+            match lock(&self.file) {
                 Ok(()) => return Ok(true),
                 Err(TryLockError::WouldBlock)
                     if start.get_or_init(Instant::now).elapsed() >= limit =>
@@ -155,22 +166,12 @@ impl NetNs {
                 // flock(2) can wait for ever or not at all, and tells nobody.
                 #[allow(clippy::disallowed_methods)]
                 Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
-                Err(TryLockError::Error(error)) => return Err(self.cannot_lock(&error)),
+                Err(TryLockError::Error(error)) => {
+                    let reason = sys::reason(&error);
+                    return Err(Error::internal(format!("cannot lock {}: {reason}", self.title())));
+                }
             }
         }
-    }
-
-    fn cannot_lock(&self, error: &io::Error) -> Error {
-        Error::internal(format!("cannot lock {}: {}", self.title(), sys::reason(error)))
-    }
-
-    /// The same file once more. flock(2) belongs to what open(2) made, so two users of one descriptor would not
-    /// exclude each other; and by now the path may lead to another namespace.
-    fn reopen(&self) -> io::Result<File> {
-        if current().is_some_and(|file| Arc::ptr_eq(&file, &self.file)) {
-            return open_own();
-        }
-        File::open(format!("/proc/thread-self/fd/{}", self.file.as_raw_fd()))
     }
 
     fn identity(&self) -> Result<(u64, u64)> {
@@ -184,7 +185,7 @@ impl NetNs {
         format!("network namespace {}", self.path.display())
     }
 
-    fn find(path: &Path) -> Result<Found> {
+    fn find(&self, path: &Path) -> Result<Found> {
         let failed = |reason: &str| Error::internal(format!("{}: {reason}", cannot_open(path)));
         // Not to wait for a writer, should there be a FIFO in the place.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
@@ -209,7 +210,8 @@ impl NetNs {
         if !sys::is_network_namespace(file.as_fd()) {
             return Ok(Found::SomethingElse);
         }
-        Ok(Found::Namespace(Self { file: Arc::new(file), path: path.into() }))
+        let home = Arc::clone(&self.home);
+        Ok(Found::Namespace(Self { file: Arc::new(file), path: path.into(), home }))
     }
 }
 
@@ -223,7 +225,14 @@ impl Lock {
     /// The same, as soon as nobody else has it; false when that takes longer than the limit.
     pub fn make_exclusive(&self, limit: Duration) -> Result<bool> {
         // After the first attempt, ours is given back: two who wait for one another both get their turn.
-        self.netns.try_until(limit, || self.file.try_lock())
+        self.netns.try_until(limit, File::try_lock)
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // The kernel gives it back with the last descriptor at the latest.
+        let _ = self.netns.file.unlock();
     }
 }
 
@@ -231,34 +240,6 @@ impl AsFd for NetNs {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
-}
-
-thread_local! {
-    /// The namespace that this thread is in, once that is known; then nobody but `run` may change it. Asking the
-    /// kernel each time costs more than entering and leaving together.
-    ///
-    /// It is not closed with the thread, whose end is that of the process wherever time counts: that something is to
-    /// be done at the end costs nine system calls with musl.
-    static CURRENT: RefCell<ManuallyDrop<Option<Arc<File>>>> =
-        const { RefCell::new(ManuallyDrop::new(None)) };
-}
-
-fn current() -> Option<Arc<File>> {
-    CURRENT.with_borrow(|file| Option::clone(file))
-}
-
-fn set_current(file: &Arc<File>) {
-    CURRENT.with_borrow_mut(|current| **current = Some(Arc::clone(file)));
-}
-
-/// The namespace that this thread is in. Whoever may not ask a socket, or has Linux before 4.10, finds it in /proc, which
-/// costs twice as much.
-fn open_own() -> io::Result<File> {
-    let (family, kind) = (AddressFamily::Unix, SockType::Datagram);
-    let any_socket = socket(family, kind, SockFlag::SOCK_CLOEXEC, None);
-    let by_socket =
-        any_socket.map_err(io::Error::from).and_then(|any| sys::namespace_of(any.as_fd()));
-    by_socket.or_else(|_| File::open(OWN))
 }
 
 fn is_current(file: &File) -> bool {
@@ -291,7 +272,7 @@ mod tests {
     #[test]
     fn own_namespace_is_itself_under_any_path() {
         let own = NetNs::own().unwrap();
-        let same = NetNs::open(Path::new("/proc/self/ns/net")).unwrap();
+        let same = own.open(Path::new("/proc/self/ns/net")).unwrap();
         assert_eq!(own.is(&same), Ok(true));
         let other = another();
         assert_eq!(own.is(&other), Ok(false));
@@ -299,10 +280,11 @@ mod tests {
 
     #[test]
     fn absent_paths() {
+        let own = NetNs::own().unwrap();
         for path in ["/nowhere/netns", "/proc/self/exe/x", ""] {
             let path = Path::new(path);
-            assert!(NetNs::open_if_exists(path).unwrap().is_none(), "{path:?}");
-            let error = NetNs::open(path).unwrap_err();
+            assert!(own.open_if_exists(path).unwrap().is_none(), "{path:?}");
+            let error = own.open(path).unwrap_err();
             assert_eq!(error.code, Code::UNKNOWN_CONTAINER);
             assert!(error.msg.ends_with(": no such file or directory"), "{error}");
         }
@@ -310,11 +292,12 @@ mod tests {
 
     #[test]
     fn leftovers_are_as_good_as_absent_and_yet_no_namespace() {
+        let own = NetNs::own().unwrap();
         let fifo = std::env::temp_dir().join(format!("cnibox-fifo-{}", std::process::id()));
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         for path in [Path::new("/"), Path::new("/dev/null"), &fifo] {
-            assert!(NetNs::open_if_exists(path).unwrap().is_none(), "{path:?}");
-            assert_eq!(NetNs::open(path).unwrap_err().code, Code::INTERNAL);
+            assert!(own.open_if_exists(path).unwrap().is_none(), "{path:?}");
+            assert_eq!(own.open(path).unwrap_err().code, Code::INTERNAL);
         }
         std::fs::remove_file(fifo).unwrap();
     }
@@ -322,29 +305,28 @@ mod tests {
     /// Some other namespace, which not even has to be one of a network.
     fn another() -> NetNs {
         let path = Path::new("/proc/self/ns/uts");
-        NetNs { file: Arc::new(File::open(path).unwrap()), path: path.into() }
+        let file = Arc::new(File::open(path).unwrap());
+        NetNs { home: Arc::clone(&file), file, path: path.into() }
     }
 
     #[test]
     fn a_lock_is_exclusive_only_when_nobody_shares_it() {
-        let netns = another();
-        let lock = || netns.lock_shared(Duration::ZERO).unwrap();
+        let lock = || another().lock_shared(Duration::ZERO).unwrap();
         let (one, two) = (lock().unwrap(), lock().unwrap());
         assert!(!one.try_make_exclusive().unwrap());
         drop(two);
         assert!(one.try_make_exclusive().unwrap());
         assert!(lock().is_none());
         drop(one);
-        let one = netns.lock_exclusive(Duration::ZERO).unwrap();
+        let one = another().lock_exclusive(Duration::ZERO).unwrap();
         assert!(one.is_some() && lock().is_none());
-        assert!(netns.lock_exclusive(Duration::ZERO).unwrap().is_none());
+        assert!(another().lock_exclusive(Duration::ZERO).unwrap().is_none());
     }
 
     #[test]
     fn of_two_that_wait_to_be_alone_both_are() {
-        let netns = another();
         let limit = Duration::from_secs(60);
-        let locks = [(); 2].map(|()| netns.lock_shared(limit).unwrap().unwrap());
+        let locks = [(); 2].map(|()| another().lock_shared(limit).unwrap().unwrap());
         std::thread::scope(|scope| {
             let alone = |lock: Lock| assert!(lock.make_exclusive(limit).unwrap());
             let threads = locks.map(|lock| scope.spawn(move || alone(lock)));

@@ -48,14 +48,15 @@ pub fn mount_memory(directory: &Path) -> Result<()> {
 pub fn new_namespace(path: &Path) -> Result<NetNs> {
     File::create(path).map_err(|error| failed("create", path, &error))?;
     // Whatever happens inside, `run` brings us back to where we were.
-    NetNs::own()?.run(|| {
+    let own = NetNs::own()?;
+    own.run(|| {
         unshare(CloneFlags::CLONE_NEWNET)
             .map_err(|errno| failed("make a network namespace for", path, &errno.into()))?;
         let none: Option<&str> = None;
         mount(Some("/proc/thread-self/ns/net"), path, none, MsFlags::MS_BIND, none)
             .map_err(|errno| failed("mount a network namespace on", path, &errno.into()))
     })?;
-    NetNs::open(path)
+    own.open(path)
 }
 
 fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {

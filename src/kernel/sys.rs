@@ -6,7 +6,7 @@ mod heap;
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
@@ -17,7 +17,7 @@ use nix::sys::socket::{
     setsockopt,
     sockopt::{SndBuf, SndBufForce},
 };
-use nix::unistd::write;
+use nix::unistd::{getpid, gettid, write};
 
 use crate::error::{Error, Result};
 
@@ -87,6 +87,22 @@ pub fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Writes a line to stderr. One that cannot be written is dropped: no call depends on it.
+pub fn warn(line: &str) {
+    let _ = write_all(io::stderr().as_fd(), format!("{line}\n").as_bytes());
+}
+
+/// Ends the process by SIGABRT if this is its main thread, else this thread alone, without any clean-up.
+pub fn end_thread() -> ! {
+    if gettid() == getpid() {
+        std::process::abort();
+    }
+    loop {
+        // SAFETY: the thread never runs again. What it owns stays where it is.
+        unsafe { libc::syscall(libc::SYS_exit, 1) };
+    }
+}
+
 /// Device and inode of the executable that is running; `None` where that cannot be found out.
 pub fn own_executable() -> Option<(u64, u64)> {
     let metadata = match std::fs::metadata("/proc/self/exe") {
@@ -118,7 +134,7 @@ pub fn is_network_namespace(file: BorrowedFd<'_>) -> bool {
 }
 
 /// The network namespace that a socket lives in. Needs CAP_NET_ADMIN there.
-pub fn namespace_of(socket: BorrowedFd<'_>) -> io::Result<File> {
+pub fn namespace_of(socket: &impl AsRawFd) -> io::Result<File> {
     // SAFETY: the request takes no argument and returns a new descriptor.
     let file = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) };
     if file < 0 {

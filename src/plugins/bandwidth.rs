@@ -31,11 +31,11 @@ use crate::kernel::netlink;
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Bucket, Link, LinkChange, NewLink, Part, Rtnl, Side, Traffic};
 use crate::names::{Attachment, Mac, NetworkName};
-use crate::plugin::{Context, Plugin};
-use crate::steps::owner::Owner;
+use crate::plugin::{Context, Plugin, Scope};
+use crate::steps::owner::{Owner, Owners};
 use crate::steps::undo::{Failures, Undo};
 use crate::steps::{chained, host_link, reference, veth};
-use limits::Limits;
+use limits::{Keys, Limits};
 
 const IFB: &str = "ifb";
 /// The reference's: the longest that a link can have.
@@ -43,19 +43,21 @@ const IFB_NAME_BYTES: usize = 15;
 /// The kernel's for an Ethernet card.
 const QUEUE_PACKETS: u32 = 1000;
 
-/// Its keys are those of `Limits`, which DEL and GC do without.
 #[derive(Deserialize)]
-pub struct Bandwidth {}
+#[serde(transparent)]
+pub struct Bandwidth {
+    keys: Keys,
+}
 
 impl Plugin for Bandwidth {
-    fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
-        let limits = Limits::read(cx.request)?;
+    fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
+        let limits = self.keys.limits()?;
         let mut result = chained::prev_result(cx)?;
         if limits.are_none() {
             return Ok(result);
         }
-        let host = &Rtnl::open()?;
-        let end = host_end(host, at, netns, &result)?;
+        let host = cx.session.host()?;
+        let end = host_end(cx, at, &result)?;
         let network = &cx.request.network;
         let owner = &Owner::new(network, at);
         let there = ifbs(host, network, at, owner, Some(&end))?;
@@ -63,7 +65,7 @@ impl Plugin for Bandwidth {
             result.interfaces.extend(there.into_iter().map(in_result));
             return Ok(result);
         }
-        let mut undo = Undo::default();
+        let mut undo = Undo::new(cx);
         undo.push("take the limits away", || host.unshape(end.index));
         // A second ADD that asks for something else begins anew.
         host.unshape(end.index)?;
@@ -87,12 +89,34 @@ impl Plugin for Bandwidth {
         Ok(result)
     }
 
-    fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
-        let host = Rtnl::open()?;
+    fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
+        let limits = self.keys.limits()?;
+        let result = cx.request.required_prev_result()?;
+        if limits.are_none() {
+            return Ok(());
+        }
+        let host = cx.session.host()?;
+        let end = host_end(cx, at, &result)?;
         let owner = Owner::new(&cx.request.network, at);
+        let ifb = ifbs(host, &cx.request.network, at, &owner, Some(&end))?.into_iter().next();
+        match difference::of(host, at, &end, ifb.as_ref(), &limits)? {
+            Some(what) => Err(Error::internal(what)),
+            None => Ok(()),
+        }
+    }
+
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
+        let host = cx.session.host()?;
+        let owners = Owners::of(cx, scope);
         let mut failures = Failures::default();
+        let Some((at, owner)) = owners.one() else {
+            for ifb in host_link::all_of(host, IFB, &owners)? {
+                failures.note(host.del_link(ifb.index));
+            }
+            return failures.into_result();
+        };
         // First what leads to the ifb: what is sent to one that is gone is lost.
-        let end = match netns.map(|netns| peer(&host, at, netns)).transpose() {
+        let end = match netns.map(|_| peer(cx, at)).transpose() {
             Ok(end) => end.flatten(),
             Err(error) => {
                 failures.note(Err(error));
@@ -102,42 +126,21 @@ impl Plugin for Bandwidth {
         if let Some(end) = &end {
             failures.note(host.unshape(end.index));
         }
-        failures.note(remove_ifbs(&host, &cx.request.network, at, &owner, end.as_ref()));
+        failures.note(remove_ifbs(host, &cx.request.network, at, owner, end.as_ref()));
         failures.into_result()
-    }
-
-    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
-        let limits = Limits::read(cx.request)?;
-        let result = cx.request.required_prev_result()?;
-        if limits.are_none() {
-            return Ok(());
-        }
-        let host = Rtnl::open()?;
-        let end = host_end(&host, at, netns, &result)?;
-        let owner = Owner::new(&cx.request.network, at);
-        let ifb = ifbs(&host, &cx.request.network, at, &owner, Some(&end))?.into_iter().next();
-        match difference::of(&host, at, &end, ifb.as_ref(), &limits)? {
-            Some(what) => Err(Error::internal(what)),
-            None => Ok(()),
-        }
-    }
-
-    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-        host_link::remove_stale(cx, IFB, keep)
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         // Limits that only a runtime will ask for, and perhaps never, must not make a network unusable.
-        is_possible(&Limits::read(cx.request)?).map_err(Error::into_not_available)
+        is_possible(cx.session.host()?, &self.keys.limits()?).map_err(Error::into_not_available)
     }
 }
 
 /// Whether the kernel has what these limits need.
-fn is_possible(limits: &Limits) -> Result<()> {
+fn is_possible(host: &Rtnl, limits: &Limits) -> Result<()> {
     if limits.are_none() {
         return Ok(());
     }
-    let host = Rtnl::open()?;
     let has_part = limits.part(Side::Source).is_some();
     host.require_discipline(if has_part { "htb" } else { "tbf" })?;
     if limits.egress.is_none() {
@@ -156,16 +159,16 @@ fn without_ifb(error: netlink::Error) -> Error {
 }
 
 /// The other end of the container's interface, if it is a veth pair and that end is on the host.
-fn peer(host: &Rtnl, at: &Attachment, netns: &NetNs) -> Result<Option<Link>> {
-    match netns.rtnl()?.link(&at.ifname)? {
-        Some(link) => veth::other_end(host, &link),
+fn peer(cx: &Context<'_>, at: &Attachment) -> Result<Option<Link>> {
+    match cx.session.container()?.link(&at.ifname)? {
+        Some(link) => veth::other_end(cx.session.host()?, &link),
         None => Ok(None),
     }
 }
 
 /// The host's end, which the plugin before us has to have told of.
-fn host_end(host: &Rtnl, at: &Attachment, netns: &NetNs, result: &Success) -> Result<Link> {
-    let end = peer(host, at, netns)?.ok_or_else(|| {
+fn host_end(cx: &Context<'_>, at: &Attachment, result: &Success) -> Result<Link> {
+    let end = peer(cx, at)?.ok_or_else(|| {
         Error::internal(format!(
             "the host end of interface {}, a veth pair, was not found",
             at.ifname

@@ -41,13 +41,11 @@ use crate::kernel::netns::{Lock, NetNs};
 use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::{Attachment, IfName};
-use crate::plugin::{Context, Plugin};
-use crate::steps::netfilter::Stale;
-use crate::steps::owner::Owner;
-use crate::steps::undo::Undo;
-use crate::steps::{
-    configure, delegate, forwarding, interface, masquerade, reference, spoof_check, verify, veth,
-};
+use crate::plugin::{Context, Plugin, Scope};
+use crate::steps::owner::{Owner, Owners};
+use crate::steps::rules::Rules;
+use crate::steps::undo::{Failures, Undo};
+use crate::steps::{configure, delegate, forwarding, masquerade, spoof_check, verify, veth};
 use vlan::{Trunk, Vlans};
 
 /// How long to wait for others that use, or take back, a bridge or the gateway of a VLAN. Taking back takes the kernel
@@ -93,7 +91,7 @@ struct Sound {
     vlan_gateway: Option<IfName>,
 }
 
-/// What is there before the bridge.
+/// What an ADD finds on the host.
 struct OnHost<'a> {
     host: &'a Rtnl,
     in_use: Option<&'a Lock>,
@@ -101,6 +99,7 @@ struct OnHost<'a> {
 }
 
 /// What IPAM says, and what came of it.
+#[derive(Default)]
 struct Plan {
     success: Success,
     gateways: Vec<IpNet>,
@@ -134,23 +133,21 @@ impl Plugin for Bridge {
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let sound = self.validate(cx)?;
         let mac = requested_mac(&cx.request.json, &cx.request.args)?;
-        let host = Rtnl::open()?;
+        let host = cx.session.host()?;
         // As long as we hold it, nobody takes back a bridge that we are about to use.
-        let in_use = NetNs::own()?.lock_shared(LOCK_LIMIT)?;
-        // Dropped last: what others share is taken back when our own port is gone, and counts as a user no more.
-        let mut of_bridge = Undo::default();
-        let mut undo = Undo::default();
-
+        let in_use = cx.session.home()?.lock_shared(LOCK_LIMIT)?;
         let in_use = in_use.as_ref();
+        let mut undo = Undo::new(cx);
+
         let new = self.new_bridge(&sound.vlans);
-        let bridge = host::ensure_bridge(&host, in_use, &sound.bridge, &new, &mut of_bridge)?;
-        let on_host = OnHost { host: &host, in_use, sound: &sound };
-        // Addresses come first, so that a failure has little to take back; but some come through the interface.
-        let early = if interface::asks_the_network(cx) {
-            None
-        } else {
-            Some(self.plan(cx, at, &on_host, &bridge, [&mut undo, &mut of_bridge])?)
-        };
+        let bridge = host::ensure_bridge(host, in_use, &sound.bridge, &new, &mut undo)?;
+        let on_host = OnHost { host, in_use, sound: &sound };
+        let mut plan = Plan::default();
+        let needs_link = delegate::ipam_needs_link(cx);
+        if !needs_link {
+            // Addresses come first, so that a failure has little to take back.
+            plan = self.plan(cx, at, &on_host, &bridge, &mut undo)?;
+        }
         let owner = Owner::new(&cx.request.network, at);
         let new = veth::NewPair {
             owner: &owner,
@@ -159,81 +156,40 @@ impl Plugin for Bridge {
             mac,
             master: Some(bridge.index),
         };
-        let pair = veth::create(&host, netns, &new)?;
-        let (host, host_index) = (&host, pair.host.index);
+        let pair = veth::create(cx, netns, &new)?;
+        let host_index = pair.host.index;
         undo.push("remove the veth pair", move || host.del_link(host_index));
-        let stale = Stale::Of(owner.clone());
-        if self.macspoofchk {
-            // Before the port is up, so that not a single frame gets by.
-            spoof_check::add(&owner, &IfName::new(pair.host.name.as_str())?, pair.container_mac)?;
-            let stale = stale.clone();
-            undo.push("remove the MAC spoof check", move || spoof_check::remove(&stale));
-        }
+        // Before the port is up, so that not a single frame gets by.
+        self.set_rules(cx, at, &owner, &pair, &plan, &mut undo)?;
         self.set_up_port(&owner, host, &bridge, &sound.vlans, &pair.host)?;
-        let Plan { mut success, gateways, vlan_gateway } = match early {
-            Some(plan) => plan,
-            None => {
-                veth::bring_up(netns, &pair, &at.ifname)?;
-                port::wait_until_forwarding(host, &pair.host)?;
-                self.plan(cx, at, &on_host, &bridge, [&mut undo, &mut of_bridge])?
-            }
-        };
+        if needs_link {
+            veth::bring_up(cx, &pair, &at.ifname)?;
+            port::wait_until_forwarding(host, &pair.host)?;
+            plan = self.plan(cx, at, &on_host, &bridge, &mut undo)?;
+            self.set_rules(cx, at, &owner, &pair, &plan, &mut undo)?;
+        }
         if !self.disable_container_interface {
-            self.set_up_container(at, netns, host, &pair, &success)?;
+            self.set_up_container(cx, at, netns, &pair, &plan.success)?;
         }
-
-        if self.masquerades(cx) {
-            masquerade::add(&owner, &success.nets())?;
-            undo.push("remove the masquerade", move || masquerade::remove(&stale));
-        }
-        let bridge = if gateways.is_empty() || vlan_gateway.is_some() {
-            // One that somebody else made may have taken the MAC address of its new port.
-            host.link_at(bridge.index)?.unwrap_or(bridge)
-        } else {
-            bridge
-        };
-        // Last, since there is no taking it back.
-        forwarding::enable(gateways.iter().map(IpNet::addr))?;
-
-        success.interfaces = interfaces(cx, at, &bridge, &pair, vlan_gateway.as_ref());
-        success.dns = cx.request.conf.dns.or(success.dns);
+        let success = self.finish(cx, at, &bridge, &pair, plan)?;
         undo.keep();
-        of_bridge.keep();
         Ok(success)
     }
 
-    fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
-        let network = &cx.request.network;
-        veth::del(cx, at, netns, |failures| {
-            if self.asks_for_filtering() {
-                failures.note(self.collect_unused_gateways());
-            }
-            let stale = Stale::Of(Owner::new(network, at));
-            if self.masquerades(cx) {
-                failures.note(masquerade::remove(&stale));
-                failures.note(reference::remove_masquerade(network, reference::Stale::Of(at)));
-            }
-            if self.macspoofchk {
-                failures.note(spoof_check::remove(&stale));
-                failures.note(reference::remove_spoof_check(at));
-            }
-        })
-    }
-
-    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
+    fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
         let Sound { bridge: bridge_name, vlans, vlan_gateway } = self.validate(cx)?;
         delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
         let result = cx.request.required_prev_result()?;
-        let rtnl = netns.rtnl()?;
-        let (index, link) = verify::interface(cx, at, &rtnl, &result)?;
+        let rtnl = cx.session.container()?;
+        let (index, link) = verify::interface(cx, at, rtnl, &result)?;
         if !self.disable_container_interface {
             verify::is_up(&link)?;
         }
-        verify::addresses(&rtnl, &link, &result, index)?;
-        verify::routes(&rtnl, &result)?;
+        verify::addresses(rtnl, &link, &result, index)?;
+        verify::routes(rtnl, &result)?;
 
-        let host = Rtnl::open()?;
-        let bridge = host::existing_bridge(&host, &bridge_name)?
+        let host = cx.session.host()?;
+        let bridge = host::existing_bridge(host, &bridge_name)?
             .ok_or_else(|| Error::internal(format!("bridge {bridge_name} not found")))?;
         verify::is_up(&bridge)?;
         if self.promisc_mode && !bridge.promiscuous {
@@ -241,7 +197,7 @@ impl Plugin for Bridge {
                 "bridge {bridge_name} is not in promiscuous mode"
             )));
         }
-        let port = veth::host_end(&host, &link, &at.ifname)?;
+        let port = veth::host_end(host, &link, &at.ifname)?;
         self.check_port(&bridge, &port)?;
         let mut gateway = bridge.clone();
         if !vlans.are_none() {
@@ -249,51 +205,43 @@ impl Plugin for Bridge {
             let ports = host.bridge_ports()?;
             vlans.check(&bridge, &port, &ports)?;
             if let Some(name) = vlan_gateway {
-                gateway = gateway_link::check(&host, &bridge, &name, vlans.access, &ports)?;
+                gateway = gateway_link::check(host, &bridge, &name, vlans.access, &ports)?;
             }
         }
         let mut own =
             Success { ips: result.ips_of(index).cloned().collect(), ..Success::default() };
-        verify::host_addresses(&host, &gateway, &self.plan_gateways(&mut own))?;
+        verify::host_addresses(host, &gateway, &self.plan_gateways(&mut own))?;
         let owner = Owner::new(&cx.request.network, at);
         if self.masquerades(cx) {
-            masquerade::check(&owner, &own.nets())?;
+            masquerade::check(cx.session.nft()?, &owner, &own.nets())?;
         }
-        if self.macspoofchk { spoof_check::check(&owner) } else { Ok(()) }
+        if self.macspoofchk { spoof_check::check(cx.session.nft()?, &owner) } else { Ok(()) }
     }
 
-    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-        let network = &cx.request.network;
-        veth::gc(cx, keep, |failures| {
-            failures.note(self.collect_unused_gateways());
-            let stale = Stale::all_but(network, keep);
-            if self.masquerades(cx) {
-                failures.note(masquerade::remove(&stale));
-                failures
-                    .note(reference::remove_masquerade(network, reference::Stale::AllBut(keep)));
-            }
-            if self.macspoofchk {
-                failures.note(spoof_check::remove(&stale));
-            }
-        })
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
+        let owners = Owners::of(cx, scope);
+        let mut failures = Failures::default();
+        failures.note(veth::clean(cx, scope, netns, &owners));
+        failures.note(self.collect_unused_gateways(cx));
+        failures.into_result()
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         let Sound { bridge: bridge_name, vlans, .. } = self.validate(cx)?;
-        let host = Rtnl::open()?;
+        let host = cx.session.host()?;
         let bridge =
-            host::existing_bridge(&host, &bridge_name).map_err(Error::into_not_available)?;
+            host::existing_bridge(host, &bridge_name).map_err(Error::into_not_available)?;
         let filtering = match &bridge {
             Some(bridge) if !vlans.are_none() => vlan::require_filtering(bridge),
-            None if self.asks_for_filtering() => vlan::require_kernel(&host),
+            None if self.asks_for_filtering() => vlan::require_kernel(host),
             _ => Ok(()),
         };
         filtering.map_err(Error::into_not_available)?;
         if self.masquerades(cx) {
-            masquerade::status()?;
+            masquerade::status(cx.session.nft()?)?;
         }
         if self.macspoofchk {
-            spoof_check::status()?;
+            spoof_check::status(cx.session.nft()?)?;
         }
         delegate::call_ipam(cx, &Verb::Status)
     }
@@ -307,14 +255,35 @@ impl Bridge {
         at: &'a Attachment,
         on: &OnHost<'a>,
         bridge: &Link,
-        [undo, of_bridge]: [&mut Undo<'a>; 2],
+        undo: &mut Undo<'a>,
     ) -> Result<Plan> {
         let mut success = delegate::add_ipam(cx, at, undo)?;
         let gateways = self.plan_gateways(&mut success);
-        let OnHost { host, in_use, sound } = *on;
-        let vlan_gateway =
-            self.ensure_gateway(host, in_use, bridge, sound, &gateways, of_bridge)?;
+        let vlan_gateway = self.ensure_gateway(on, bridge, &gateways, undo)?;
         Ok(Plan { success, gateways, vlan_gateway })
+    }
+
+    /// The last steps of an ADD, and its result.
+    fn finish(
+        &self,
+        cx: &Context<'_>,
+        at: &Attachment,
+        bridge: &Link,
+        pair: &veth::Pair,
+        Plan { mut success, gateways, vlan_gateway }: Plan,
+    ) -> Result<Success> {
+        let mut bridge = bridge.clone();
+        if (gateways.is_empty() || vlan_gateway.is_some())
+            && let Some(now) = cx.session.host()?.link_at(bridge.index)?
+        {
+            // A bridge that we did not make may have taken the MAC address of its new port.
+            bridge = now;
+        }
+        // Last, since it stays.
+        forwarding::enable(gateways.iter().map(IpNet::addr))?;
+        success.interfaces = interfaces(cx, at, &bridge, pair, vlan_gateway.as_ref());
+        success.dns = cx.request.conf.dns.or(success.dns);
+        Ok(success)
     }
 
     fn validate(&self, cx: &Context<'_>) -> Result<Sound> {
@@ -371,18 +340,17 @@ impl Bridge {
 
     fn set_up_container(
         &self,
+        cx: &Context<'_>,
         at: &Attachment,
         netns: &NetNs,
-        host: &Rtnl,
         pair: &veth::Pair,
         success: &Success,
     ) -> Result<()> {
         if success.ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
             netns.run(|| self.set_sysctls(&at.ifname))?;
         }
-        let index = pair.container_index;
-        let interface =
-            configure::Interface { netns, rtnl: &netns.rtnl()?, name: &at.ifname, index };
+        let (rtnl, index) = (cx.session.container()?, pair.container_index);
+        let interface = configure::Interface { netns, rtnl, name: &at.ifname, index };
         let options = configure::Options {
             detect_duplicates: self.enable_dad,
             // A port does not forward at once.
@@ -390,8 +358,31 @@ impl Bridge {
             ..configure::Options::default()
         };
         configure::apply(&interface, success, &configure::routes(success, index), options)?;
-        port::wait_until_forwarding(host, &pair.host)?;
+        port::wait_until_forwarding(cx.session.host()?, &pair.host)?;
         configure::announce(&interface, success, pair.container_mac)
+    }
+
+    /// Makes nf_tables what the configuration asks for.
+    fn set_rules<'a>(
+        &self,
+        cx: &'a Context<'a>,
+        at: &'a Attachment,
+        owner: &Owner,
+        pair: &veth::Pair,
+        plan: &Plan,
+        undo: &mut Undo<'a>,
+    ) -> Result<()> {
+        let mac = self.macspoofchk.then_some(pair.container_mac);
+        let rules = Rules {
+            owner,
+            masquerades: self.masquerades(cx),
+            nets: &plan.success.nets(),
+            checked: Some((&pair.host.name, mac)),
+        };
+        if !rules.are_none() {
+            undo.push("remove the rules", || Rules::take_back(cx, at));
+        }
+        rules.set(cx)
     }
 
     /// Runs inside of the container's namespace.

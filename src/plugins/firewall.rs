@@ -54,10 +54,10 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::nft::{Batch, Family, Feature, Nft};
 use crate::kernel::xtables;
 use crate::names::Attachment;
-use crate::plugin::{Context, Plugin};
+use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::chained;
-use crate::steps::netfilter::{self, Stale};
-use crate::steps::owner::Owner;
+use crate::steps::netfilter;
+use crate::steps::owner::{Owner, Owners};
 use crate::steps::undo::{Failures, Undo};
 use firewalld::Firewalld;
 use ingress::{Guard, Policy};
@@ -87,21 +87,21 @@ enum Backend {
 }
 
 impl Plugin for Firewall {
-    fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
+    fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
         let settings = self.settings()?;
         let result = chained::prev_result(cx)?;
         let addresses = addresses(&result, at);
         let firewalld = settings.firewalld()?;
-        let guard = Guard::of(settings.policy, netns, at)?;
+        let guard = Guard::of(cx, settings.policy, at)?;
         let firewalld = firewalld.map(RefCell::new);
 
-        let mut undo = Undo::default();
+        let mut undo = Undo::new(cx);
         match &firewalld {
             Some(firewalld) => self.add_sources(firewalld, &addresses, &mut undo)?,
-            None => warn_of_legacy_rules(&addresses),
+            None => warn_of_legacy_rules(cx, &addresses),
         }
         let owner = netfilter::comment(&Owner::new(&cx.request.network, at))?;
-        Nft::open()?.transact(|nft, batch| {
+        cx.session.nft()?.transact(|nft, batch| {
             for (family, addresses) in by_family(&addresses) {
                 ruleset::add(nft, batch, family, &addresses, guard.as_ref(), &owner)?;
                 if firewalld.is_none() {
@@ -115,25 +115,10 @@ impl Plugin for Firewall {
         Ok(result)
     }
 
-    fn del(&self, cx: &Context<'_>, at: &Attachment, _netns: Option<&NetNs>) -> Result<()> {
-        let mut failures = Failures::default();
-        // An unreadable result costs no more than what only it can tell.
-        let result = match cx.request.prev_result() {
-            Ok(result) => result.unwrap_or_default(),
-            Err(error) => {
-                failures.note(Err(error));
-                Success::default()
-            }
-        };
-        let of_reference: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
-        failures.note(self.remove(&of_reference, &Stale::Of(Owner::new(&cx.request.network, at))));
-        failures.into_result()
-    }
-
-    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
+    fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
         let settings = self.settings()?;
         let addresses = addresses(&chained::prev_result(cx)?, at);
-        let guard = Guard::of(settings.policy, netns, at)?;
+        let guard = Guard::of(cx, settings.policy, at)?;
         let firewalld = settings.firewalld()?;
         let uses_firewalld = firewalld.is_some();
         if let Some(mut firewalld) = firewalld {
@@ -147,24 +132,37 @@ impl Plugin for Firewall {
             }
         }
         let owner = netfilter::comment(&Owner::new(&cx.request.network, at))?;
-        let nft = Nft::open()?;
+        let nft = cx.session.nft()?;
         for (family, addresses) in by_family(&addresses) {
-            ruleset::check(&nft, family, &addresses, guard.as_ref(), &owner)?;
+            ruleset::check(nft, family, &addresses, guard.as_ref(), &owner)?;
             if !uses_firewalld {
-                forward::check(&nft, family, &addresses, settings.admin_chain, &owner)?;
+                forward::check(nft, family, &addresses, settings.admin_chain, &owner)?;
             }
         }
-        guard.map_or(Ok(()), |guard| guard.check_port(&nft, &owner))
+        guard.map_or(Ok(()), |guard| guard.check_port(nft, &owner))
     }
 
-    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-        self.remove(&[], &Stale::all_but(&cx.request.network, keep))
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
+        let of_reference: Vec<IpAddr> = scope.one().map_or_else(Vec::new, |_| {
+            let result = chained::prev_result_of_del(cx);
+            result.ips.iter().map(|ip| ip.address.addr()).collect()
+        });
+        let owners = Owners::of(cx, scope);
+        // Before the elements go, which tell the addresses.
+        let sources = match cx.session.nft_if_supported()? {
+            Some(nft) => remove_sources(nft, &of_reference, &owners),
+            None => Ok(()),
+        };
+        let build =
+            move |nft: &Nft, batch: &mut Batch| remove_rules(nft, batch, &of_reference, &owners);
+        cx.later(build, || Ok(()));
+        sources
     }
 
-    fn status(&self, _cx: &Context<'_>) -> Result<()> {
+    fn status(&self, cx: &Context<'_>) -> Result<()> {
         let settings = self.settings()?;
         let uses_firewalld = settings.firewalld().map_err(Error::into_not_available)?.is_some();
-        let nft = Nft::open().map_err(|error| Error::from(error).into_not_available())?;
+        let nft = cx.session.nft().map_err(Error::into_not_available)?;
         let mut needed = vec![(Family::Ip, Feature::Tables)];
         if settings.policy == Policy::Isolated {
             needed.push((Family::Bridge, Feature::Tables));
@@ -179,7 +177,7 @@ impl Plugin for Firewall {
             return Ok(());
         }
         for family in [Family::Ip, Family::Ip6] {
-            forward::is_possible(&nft, family).map_err(Error::into_not_available)?;
+            forward::is_possible(nft, family).map_err(Error::into_not_available)?;
             if xtables::drops_forwarded(family == Family::Ip6) {
                 return Err(Error::internal(legacy_drops(family)).into_not_available());
             }
@@ -223,34 +221,26 @@ impl Firewall {
         }
         Ok(())
     }
+}
 
-    /// Removes what is stale, and the reference's rules for the addresses.
-    fn remove(&self, of_reference: &[IpAddr], stale: &Stale) -> Result<()> {
-        let Some(nft) = Nft::open_if_supported()? else { return Ok(()) };
-        let mut failures = Failures::default();
-        failures.note(self.remove_sources(&nft, of_reference, stale));
-        failures.note(nft.transact(|nft, batch| remove_rules(nft, batch, of_reference, stale)));
-        failures.into_result()
+/// Takes the owners' addresses, and those of the reference, out of firewalld's zones, whatever zone the configuration says
+/// today. Only where firewalld is running can there be any.
+fn remove_sources(nft: &Nft, of_reference: &[IpAddr], owners: &Owners) -> Result<()> {
+    let mut addresses = of_reference.to_vec();
+    for family in FAMILIES {
+        addresses.extend(ruleset::addresses(nft, family, owners)?);
     }
-
-    /// Only where firewalld is running can there be any of its sources.
-    fn remove_sources(&self, nft: &Nft, of_reference: &[IpAddr], stale: &Stale) -> Result<()> {
-        if self.backend == "iptables" {
-            return Ok(());
-        }
-        let Ok(mut firewalld) = Firewalld::running() else { return Ok(()) };
-        let mut addresses = of_reference.to_vec();
-        for family in FAMILIES {
-            addresses.extend(ruleset::addresses(nft, family, stale)?);
-        }
-        addresses.sort_unstable();
-        addresses.dedup();
-        let mut failures = Failures::default();
-        for address in addresses {
-            failures.note(firewalld.remove_source(self.zone(), address));
-        }
-        failures.into_result()
+    addresses.sort_unstable();
+    addresses.dedup();
+    if addresses.is_empty() {
+        return Ok(());
     }
+    let Ok(mut firewalld) = Firewalld::running() else { return Ok(()) };
+    let mut failures = Failures::default();
+    for address in addresses {
+        failures.note(firewalld.remove_from_any_zone(address));
+    }
+    failures.into_result()
 }
 
 impl Settings<'_> {
@@ -274,13 +264,13 @@ fn remove_rules(
     nft: &Nft,
     batch: &mut Batch,
     of_reference: &[IpAddr],
-    stale: &Stale,
+    owners: &Owners,
 ) -> Result<()> {
     for family in FAMILIES {
-        ruleset::remove(nft, batch, family, stale)?;
-        forward::remove(nft, batch, family, stale)?;
+        ruleset::remove(nft, batch, family, owners)?;
+        forward::remove(nft, batch, family, owners)?;
     }
-    ingress::remove_ports(nft, batch, stale)?;
+    ingress::remove_ports(nft, batch, owners)?;
     for (family, addresses) in by_family(of_reference) {
         reference::remove(nft, batch, family, &addresses)?;
     }
@@ -315,10 +305,10 @@ fn legacy_drops(family: Family) -> String {
 }
 
 /// The container has its interface and may need no forwarding at all, so this is no reason to fail.
-fn warn_of_legacy_rules(addresses: &[IpAddr]) {
+fn warn_of_legacy_rules(cx: &Context<'_>, addresses: &[IpAddr]) {
     for (family, _) in by_family(addresses) {
         if xtables::drops_forwarded(family == Family::Ip6) {
-            eprintln!("firewall: {}", legacy_drops(family));
+            cx.warn(legacy_drops(family));
         }
     }
 }

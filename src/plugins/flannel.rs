@@ -25,8 +25,9 @@ use crate::cni::success::{Route, Success};
 use crate::error::{Code, Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::Attachment;
-use crate::plugin::{Context, Plugin};
+use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::delegate;
+use crate::steps::owner::Owners;
 use crate::steps::undo::{Failures, Undo};
 use scratch::Scratch;
 use subnet_env::SubnetEnv;
@@ -52,7 +53,7 @@ impl Plugin for Flannel {
         let config = self.config(cx)?;
         let (record, before) = scratch::write(&self.data_dir, cx.request, at, &config)?;
         let is_first = before.is_none();
-        let mut undo = Undo::default();
+        let mut undo = Undo::new(cx);
         // Where an earlier ADD has succeeded, its DEL is still to come and needs what that one was asked.
         undo.push("take back what the delegate is asked", move || match before {
             Some(content) => record.write(&content),
@@ -74,7 +75,30 @@ impl Plugin for Flannel {
         }
     }
 
-    fn del(&self, cx: &Context<'_>, at: &Attachment, _netns: Option<&NetNs>) -> Result<()> {
+    fn check(&self, cx: &Context<'_>, at: &Attachment, _netns: &NetNs) -> Result<()> {
+        cx.request.required_prev_result()?;
+        let config = match scratch::find(&self.data_dir, cx.request, at)? {
+            Some(Scratch { config, .. }) => config,
+            None => self.config(cx)?,
+        };
+        self.call(cx, config, &Verb::Check(at.clone()))
+    }
+
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
+        match scope {
+            Scope::One(at) => self.del(cx, at),
+            Scope::AllExcept(_) => self.gc(cx, scope),
+        }
+    }
+
+    fn status(&self, cx: &Context<'_>) -> Result<()> {
+        let config = self.config(cx).map_err(Error::into_not_available)?;
+        self.call(cx, config, &Verb::Status)
+    }
+}
+
+impl Flannel {
+    fn del(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         match scratch::find(&self.data_dir, cx.request, at)? {
             Some(Scratch { record, config }) => {
                 self.call(cx, config, &Verb::Del(at.clone()))?;
@@ -91,21 +115,12 @@ impl Plugin for Flannel {
         }
     }
 
-    fn check(&self, cx: &Context<'_>, at: &Attachment, _netns: &NetNs) -> Result<()> {
-        cx.request.required_prev_result()?;
-        let config = match scratch::find(&self.data_dir, cx.request, at)? {
-            Some(Scratch { config, .. }) => config,
-            None => self.config(cx)?,
-        };
-        self.call(cx, config, &Verb::Check(at.clone()))
-    }
-
-    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-        let files = scratch::all(&self.data_dir, &cx.request.network, keep)?;
+    fn gc(&self, cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
+        let files = scratch::all(&self.data_dir, &Owners::of(cx, scope))?;
         let mut failures = Failures::default();
         let mut asked = Vec::new();
         let ask = |config: Json, asked: &mut Vec<Json>| {
-            self.call(cx, config.clone(), &Verb::Gc(keep.to_vec())).map(|()| asked.push(config))
+            self.call(cx, config.clone(), &scope.verb()).map(|()| asked.push(config))
         };
         match self.config(cx) {
             Ok(config) => failures.note(ask(config.sorted(), &mut asked)),
@@ -126,13 +141,6 @@ impl Plugin for Flannel {
         failures.into_result()
     }
 
-    fn status(&self, cx: &Context<'_>) -> Result<()> {
-        let config = self.config(cx).map_err(Error::into_not_available)?;
-        self.call(cx, config, &Verb::Status)
-    }
-}
-
-impl Flannel {
     /// The delegate's configuration.
     fn config(&self, cx: &Context<'_>) -> Result<Json> {
         let parts = Parts::read(cx.request)?;
@@ -148,12 +156,14 @@ impl Flannel {
             }
         }
         let request = cx.request.with_config(config.0)?;
-        delegate::call(&delegated(cx, &request), &request.conf.kind, verb)
+        delegate::call(&delegated(cx, &request), &request.conf.kind, verb)?;
+        // What is asked of the delegate is forgotten only when all of it is done.
+        cx.session.settle()
     }
 }
 
 fn delegated<'a>(cx: &Context<'a>, request: &'a Request) -> Context<'a> {
-    Context { request, namespace: cx.namespace, plugins: cx.plugins }
+    Context { request, session: cx.session, plugins: cx.plugins }
 }
 
 /// What the configuration says of the delegate, once it is known to make sense.

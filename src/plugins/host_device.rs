@@ -38,11 +38,11 @@ use crate::cni::request::Verb;
 use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::Rtnl;
 use crate::names::Attachment;
-use crate::plugin::{Context, Plugin};
+use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::configure::{self, Announce, Options};
 use crate::steps::interface;
+use crate::steps::owner::Owners;
 use crate::steps::undo::{Failures, Undo};
 use crate::steps::{delegate, verify};
 
@@ -54,15 +54,14 @@ pub struct HostDevice {
 
 impl Plugin for HostDevice {
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
-        let mut undo = Undo::default();
+        let mut undo = Undo::new(cx);
         let Target::Link(wanted) = self.selector.target()? else {
             let success = add_without_link(cx, at, &mut undo)?;
             undo.keep();
             return Ok(success);
         };
-        let host = Rtnl::open()?;
-        let there = netns.rtnl()?;
-        let link = wanted.find(&host)?;
+        let (host, there) = (cx.session.host()?, cx.session.container()?);
+        let link = wanted.find(host)?;
         // Before anything is touched: a link that has been moved, if only for a moment, has lost its addresses.
         if there.link(&at.ifname)?.is_some() {
             return Err(Error::internal(format!(
@@ -72,37 +71,29 @@ impl Plugin for HostDevice {
         }
         let passport = Passport::issue(&cx.request.network, at, &link);
         undo.push("bring the device home", || self.bring_home(cx, at, Some(netns)));
-        let to = Destination {
-            netns,
-            rtnl: &there,
-            name: &at.ifname,
-            up: interface::asks_the_network(cx),
-        };
-        let link = journey::go(&host, &link, &passport, &to)?;
+        let to =
+            Destination { netns, rtnl: there, name: &at.ifname, up: delegate::ipam_needs_link(cx) };
+        let link = journey::go(host, &link, &passport, &to)?;
         let success = delegate::add_ipam(cx, at, &mut undo)?;
         let interface =
-            configure::Interface { netns, rtnl: &there, name: &at.ifname, index: link.index };
+            configure::Interface { netns, rtnl: there, name: &at.ifname, index: link.index };
         let options = Options { announce: Announce::WhenUp, ..Options::default() };
         let success = interface::equip(cx, &interface, link.mac, success, options)?;
         undo.keep();
         Ok(success)
     }
 
-    fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
-        interface::release(cx, at, &|| self.bring_home(cx, at, netns))
-    }
-
-    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
+    fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
         let target = self.selector.target()?;
         delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
         let result = cx.request.required_prev_result()?;
         if matches!(target, Target::Dpdk) {
             return Ok(());
         }
-        let there = netns.rtnl()?;
-        let (index, link) = verify::interface(cx, at, &there, &result)?;
+        let there = cx.session.container()?;
+        let (index, link) = verify::interface(cx, at, there, &result)?;
         let ifname = &at.ifname;
-        let mine = Passport::find(&there, &cx.request.network, at)?;
+        let mine = Passport::find(there, &cx.request.network, at)?;
         if mine.is_none_or(|(mine, _)| mine.index != link.index)
             && (Passport::of(&link).is_some() || Passport::of_reference(&link).is_none())
         {
@@ -111,20 +102,20 @@ impl Plugin for HostDevice {
             )));
         }
         verify::is_up(&link)?;
-        verify::addresses(&there, &link, &result, index)?;
-        verify::routes(&there, &result)
+        verify::addresses(there, &link, &result, index)?;
+        verify::routes(there, &result)
     }
 
-    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-        let mut failures = Failures::default();
-        failures.note(self.collect_garbage(cx, keep));
-        failures.note(delegate::call_ipam(cx, &Verb::Gc(keep.to_vec())));
-        failures.into_result()
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
+        interface::release(cx, scope, &|| match scope.one() {
+            Some(at) => self.bring_home(cx, at, netns),
+            None => collect_garbage(cx, &Owners::of(cx, scope)),
+        })
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         if let Target::Link(wanted) = self.selector.target().map_err(Error::into_not_available)? {
-            wanted.find(&Rtnl::open()?).map_err(Error::into_not_available)?;
+            wanted.find(cx.session.host()?).map_err(Error::into_not_available)?;
         }
         delegate::call_ipam(cx, &Verb::Status)
     }
@@ -134,40 +125,40 @@ impl HostDevice {
     /// Brings the device of an attachment home, from wherever it is. That it is there already is fine.
     fn bring_home(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
         let network = &cx.request.network;
-        let host = Rtnl::open()?;
-        let there = netns.map(NetNs::rtnl).transpose()?;
-        if let Some(there) = &there
+        let (host, home) = (cx.session.host()?, cx.session.home()?);
+        let there = netns.map(|_| cx.session.container()).transpose()?;
+        if let Some(there) = there
             && let Some((link, passport)) = Passport::find(there, network, at)?
         {
-            return journey::come_home(there, &host, &link, &passport);
+            return journey::come_home(there, (host, home), &link, &passport);
         }
-        if let Some((link, passport)) = Passport::find(&host, network, at)? {
-            return journey::settle(&host, &link, &passport);
+        if let Some((link, passport)) = Passport::find(host, network, at)? {
+            return journey::settle(host, &link, &passport);
         }
         let Some(there) = there else { return Ok(()) };
         // The reference's, or taken by a kernel without alternative names.
         match there.link(&at.ifname)? {
             Some(link) if Passport::of(&link).is_none() => match Passport::of_reference(&link) {
                 Some(passport) if self.selector.may_mean(&passport.name) => {
-                    journey::come_home(&there, &host, &link, &passport)
+                    journey::come_home(there, (host, home), &link, &passport)
                 }
                 _ => Ok(()),
             },
             _ => Ok(()),
         }
     }
+}
 
-    /// Devices that the kernel brought back when their namespace ended.
-    fn collect_garbage(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-        let host = Rtnl::open()?;
-        let mut failures = Failures::default();
-        for (link, passport) in Passport::all(&host)? {
-            if passport.is_stale(&cx.request.network, keep) {
-                failures.note(journey::settle(&host, &link, &passport));
-            }
+/// Devices that the kernel brought back when their namespace ended.
+fn collect_garbage(cx: &Context<'_>, owners: &Owners) -> Result<()> {
+    let host = cx.session.host()?;
+    let mut failures = Failures::default();
+    for (link, passport) in Passport::all(host)? {
+        if passport.belongs_to(owners) {
+            failures.note(journey::settle(host, &link, &passport));
         }
-        failures.into_result()
     }
+    failures.into_result()
 }
 
 /// A program of the container drives the device; it only needs to know its addresses.

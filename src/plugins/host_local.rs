@@ -57,30 +57,22 @@ use crate::error::{Error, Result};
 use crate::ipam::store::Store;
 use crate::ipam::{Wish, allocate, check_not_exhausted};
 use crate::names::Attachment;
-use crate::plugin::{Context, Ipam};
+use crate::plugin::{Context, Ipam, Scope};
 
-use config::Config;
+use config::Keys;
 
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
-/// What every verb needs. The rest is [`Config`], which DEL and GC do not look at: a mistake in it must not keep an
-/// address from being given back.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Deserialize)]
+#[serde(transparent)]
 pub struct HostLocal {
-    ipam: Option<Place>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Place {
-    data_dir: String,
+    keys: Keys,
 }
 
 impl Ipam for HostLocal {
     fn add(&self, cx: &Context<'_>, at: &Attachment) -> Result<Success> {
         let data_dir = self.data_dir()?;
-        let config = Config::read(cx.request)?;
+        let config = self.keys.config(cx.request)?;
         let dns = config.dns()?;
         let wish = Wish {
             sets: &config.sets,
@@ -97,16 +89,9 @@ impl Ipam for HostLocal {
         Ok(Success { ips, routes: config.routes, dns, ..Success::default() })
     }
 
-    fn del(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
-        match Store::open_if_exists(self.data_dir()?, &cx.request.network)? {
-            Some(store) => store.locked(|locked| locked.release(at)),
-            None => Ok(()),
-        }
-    }
-
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         let data_dir = self.data_dir()?;
-        let config = Config::read(cx.request)?;
+        let config = self.keys.config(cx.request)?;
         let Some(store) = Store::open_if_exists(data_dir, &cx.request.network)? else {
             return Err(not_found(at));
         };
@@ -126,16 +111,19 @@ impl Ipam for HostLocal {
         })
     }
 
-    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
         match Store::open_if_exists(self.data_dir()?, &cx.request.network)? {
-            Some(store) => store.locked(|locked| locked.keep_only(keep)),
+            Some(store) => store.locked(|locked| match scope {
+                Scope::One(at) => locked.release(at),
+                Scope::AllExcept(keep) => locked.keep_only(keep),
+            }),
             None => Ok(()),
         }
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         let data_dir = self.data_dir()?;
-        let config = Config::read(cx.request)?;
+        let config = self.keys.config(cx.request)?;
         let is_ready = || {
             config.dns()?;
             Store::check_usable(data_dir, &cx.request.network)?;
@@ -158,11 +146,8 @@ fn not_found(at: &Attachment) -> Error {
 
 impl HostLocal {
     fn data_dir(&self) -> Result<&Path> {
-        let Some(ipam) = &self.ipam else {
-            return Err(Error::config("IPAM config missing 'ipam' key"));
-        };
-        let data_dir = if ipam.data_dir.is_empty() { DATA_DIR } else { ipam.data_dir.as_str() };
-        Ok(Path::new(data_dir))
+        let data_dir = self.keys.ipam()?.data_dir.as_str();
+        Ok(Path::new(if data_dir.is_empty() { DATA_DIR } else { data_dir }))
     }
 }
 
@@ -181,7 +166,7 @@ mod tests {
 
     use crate::error::Code;
     use crate::ipam::store::tests::TempDir;
-    use crate::plugin::{Namespace, ipam_entry};
+    use crate::plugin::{Session, ipam_entry};
 
     use super::*;
 
@@ -211,9 +196,11 @@ mod tests {
             "CNI_ARGS" => Some(args.into()),
             _ => None,
         };
-        let request = Request::read(command, env, stdin.as_bytes()).map_err(|it| it.error)?;
-        let cx = Context { request: &request, namespace: &Namespace::NotGiven, plugins: &[] };
-        (PLUGIN.run)(&cx, &request.verb)
+        let (request, verb) =
+            Request::read(command, env, stdin.as_bytes()).map_err(|it| it.error)?;
+        let session = Session::without_container();
+        let cx = Context { request: &request, session: &session, plugins: &[] };
+        (PLUGIN.run)(&cx, &verb)
     }
 
     fn add(dir: &TempDir, ipam: &str, more: &str, args: &str) -> Result<String> {

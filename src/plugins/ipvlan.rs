@@ -29,7 +29,7 @@ use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::Attachment;
-use crate::plugin::{Context, Plugin};
+use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::interface::{self, NewInterface, Property};
 use crate::steps::parent;
 
@@ -60,16 +60,12 @@ impl Plugin for Ipvlan {
         interface::add(cx, at, netns, &self.interface()?, given)
     }
 
-    fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
-        interface::del(cx, at, netns, KIND)
+    fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
+        interface::check(cx, at, &self.interface()?)
     }
 
-    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
-        interface::check(cx, at, netns, &self.interface()?)
-    }
-
-    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-        interface::gc(cx, keep)
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
+        interface::clean(cx, scope, netns, KIND)
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {

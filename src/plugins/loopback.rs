@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
 use crate::names::Attachment;
-use crate::plugin::{Context, Plugin};
+use crate::plugin::{Context, Plugin, Scope};
 
 const LO: &str = "lo";
 
@@ -23,33 +23,29 @@ const LO: &str = "lo";
 pub struct Loopback {}
 
 impl Plugin for Loopback {
-    fn add(&self, cx: &Context<'_>, _: &Attachment, netns: &NetNs) -> Result<Success> {
+    fn add(&self, cx: &Context<'_>, _: &Attachment, _: &NetNs) -> Result<Success> {
         let prev_result = cx.request.prev_result()?;
-        let rtnl = netns.rtnl()?;
-        let lo = find(&rtnl)?;
-        set_up(&rtnl, &lo, true)?;
-        let result = finish(cx, &rtnl, &lo, prev_result);
+        let rtnl = cx.session.container()?;
+        let lo = find(rtnl)?;
+        set_up(rtnl, &lo, true)?;
+        let result = finish(cx, rtnl, &lo, prev_result);
         if result.is_err() && !lo.up {
-            set_up(&rtnl, &lo, false)?;
+            set_up(rtnl, &lo, false)?;
         }
         result
     }
 
-    fn del(&self, _: &Context<'_>, _: &Attachment, netns: Option<&NetNs>) -> Result<()> {
-        let Some(netns) = netns else { return Ok(()) };
-        let rtnl = netns.rtnl()?;
-        set_up(&rtnl, &find(&rtnl)?, false)
-    }
-
-    fn check(&self, _: &Context<'_>, _: &Attachment, netns: &NetNs) -> Result<()> {
-        match find(&netns.rtnl()?)? {
+    fn check(&self, cx: &Context<'_>, _: &Attachment, _: &NetNs) -> Result<()> {
+        match find(cx.session.container()?)? {
             lo if lo.up => Ok(()),
             _ => Err(Error::internal("loopback interface is down")),
         }
     }
 
-    fn gc(&self, _: &Context<'_>, _: &[Attachment]) -> Result<()> {
-        Ok(())
+    fn clean(&self, cx: &Context<'_>, _: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
+        let Some(_) = netns else { return Ok(()) };
+        let rtnl = cx.session.container()?;
+        set_up(rtnl, &find(rtnl)?, false)
     }
 
     fn status(&self, _: &Context<'_>) -> Result<()> {

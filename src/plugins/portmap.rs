@@ -43,8 +43,10 @@ mod ruleset;
 mod skeleton;
 mod withdrawal;
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::rc::Rc;
 
 use ipnet::IpNet;
 
@@ -52,15 +54,14 @@ use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::conntrack::{Conntrack, Flows};
 use crate::kernel::netns::NetNs;
-use crate::kernel::nft::{Family, Feature, Nft, Transport};
+use crate::kernel::nft::{Batch, Family, Feature, Nft, Transport};
 use crate::kernel::rtnl::{self, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::Attachment;
-use crate::plugin::{Context, Plugin};
-use crate::steps::netfilter::Stale;
-use crate::steps::owner::Owner;
-use crate::steps::reference;
-use crate::steps::undo::{Failures, Undo};
+use crate::plugin::{Context, Plugin, Scope};
+use crate::steps::owner::{Owner, Owners};
+use crate::steps::undo::Undo;
+use crate::steps::{chained, reference};
 use attachment::Publication;
 pub use config::Portmap;
 use config::{HostIp, Settings, Source};
@@ -74,42 +75,27 @@ impl Plugin for Portmap {
         })?;
         let settings = self.settings()?;
         let owner = Owner::new(&cx.request.network, at);
+        let owners = Owners::of(cx, Scope::One(at));
         let publications = publications(at, &success, &settings, &owner);
         if publications.is_empty() {
+            // What an earlier ADD published goes all the same.
+            withdraw_now(cx, &owners)?;
             return Ok(success);
         }
-        let nft = Nft::open()?;
-        let mut undo = Undo::default();
-        publish(&nft, &owner, &publications)?;
-        let (nft, own) = (&nft, &owner);
-        undo.push("take the published ports back", move || {
-            withdraw(nft, &Stale::Of(own.clone())).map(drop)
-        });
+        let nft = cx.session.nft()?;
+        let mut undo = Undo::new(cx);
+        publish(nft, &owner, &owners, &publications)?;
+        undo.push("take the published ports back", || withdraw_now(cx, &owners));
         if settings.source != Source::Kept {
-            publications.iter().try_for_each(allow_loopback)?;
+            let host = cx.session.host()?;
+            publications.iter().try_for_each(|publication| allow_loopback(host, publication))?;
         }
-        // The ports are published all the same, only for those who used them before it takes until their pause.
-        if let Err(error) = forget_untranslated(&publications) {
-            eprintln!("portmap: {error}");
+        // The ports are published all the same. A connection from before is translated after its next pause.
+        if let Err(error) = forget_untranslated(cx, &publications) {
+            cx.warn(error);
         }
         undo.keep();
         Ok(success)
-    }
-
-    fn del(&self, cx: &Context<'_>, at: &Attachment, _: Option<&NetNs>) -> Result<()> {
-        let network = &cx.request.network;
-        let mut failures = Failures::default();
-        failures.note(withdraw_if_supported(&Stale::Of(Owner::new(network, at))));
-        // A result that cannot be read is no reason to leave anything.
-        let result = cx.request.prev_result().unwrap_or_default().unwrap_or_default();
-        let addresses: Vec<IpAddr> = Side::BOTH
-            .into_iter()
-            .filter_map(|side| container_address(side, at, &result))
-            .map(|net| net.addr())
-            .collect();
-        let of_reference = reference::Stale::Of(at);
-        failures.note(reference::remove_portmap(network, of_reference, &addresses));
-        failures.into_result()
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
@@ -120,22 +106,23 @@ impl Plugin for Portmap {
         if publications.is_empty() {
             return Ok(());
         }
-        let nft = Nft::open()?;
-        publications.iter().try_for_each(|publication| publication.check(&nft))
+        let nft = cx.session.nft()?;
+        publications.iter().try_for_each(|publication| publication.check(nft))
     }
 
-    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-        let network = &cx.request.network;
-        let mut failures = Failures::default();
-        failures.note(withdraw_if_supported(&Stale::all_but(network, keep)));
-        let of_reference = reference::Stale::AllBut(keep);
-        failures.note(reference::remove_portmap(network, of_reference, &[]));
-        failures.into_result()
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
+        let addresses = scope.one().map_or_else(Vec::new, |at| {
+            let result = chained::prev_result_of_del(cx);
+            let address = |side| container_address(side, at, &result);
+            Side::BOTH.into_iter().filter_map(address).map(|net| net.addr()).collect()
+        });
+        withdraw_later(cx, Owners::of(cx, scope), addresses);
+        Ok(())
     }
 
-    fn status(&self, _: &Context<'_>) -> Result<()> {
+    fn status(&self, cx: &Context<'_>) -> Result<()> {
         self.settings()?;
-        let missing = Nft::open().map_err(Error::from).and_then(|nft| {
+        let missing = cx.session.nft().and_then(|nft| {
             let all = [Family::Ip, Family::Ip6].into_iter().filter(|family| is_present(*family));
             let features: Vec<(Family, Feature)> =
                 all.flat_map(|family| FEATURES.map(|feature| (family, feature))).collect();
@@ -188,9 +175,13 @@ fn container_address(side: Side, at: &Attachment, result: &Success) -> Option<Ip
 }
 
 /// One transaction for both families. What the attachment had before is replaced by it.
-fn publish(nft: &Nft, owner: &Owner, publications: &[Publication<'_>]) -> Result<()> {
+fn publish(
+    nft: &Nft,
+    owner: &Owner,
+    owners: &Owners,
+    publications: &[Publication<'_>],
+) -> Result<()> {
     let of_side = |side| publications.iter().find(move |publication| publication.side == side);
-    let stale = Stale::Of(owner.clone());
     nft.transact(|nft, batch| {
         for side in Side::BOTH {
             let publication = of_side(side);
@@ -199,7 +190,7 @@ fn publish(nft: &Nft, owner: &Owner, publications: &[Publication<'_>]) -> Result
             let publication = publication.map(|publication| publication.placed(&found));
             if found.is_own || is_registered(nft, side, owner)? {
                 let in_use = publication.as_ref().map(|publication| &publication.group);
-                Withdrawal { nft, side, stale: &stale, in_use }.withdraw(batch)?;
+                Withdrawal { nft, side, owners, in_use }.withdraw(batch)?;
             }
             if let Some(publication) = publication {
                 publication.publish(nft, batch, &found)?;
@@ -209,47 +200,54 @@ fn publish(nft: &Nft, owner: &Owner, publications: &[Publication<'_>]) -> Result
     })
 }
 
-/// Removes what is stale, and the connections to it.
-fn withdraw_if_supported(stale: &Stale) -> Result<()> {
-    match Nft::open_if_supported()? {
-        Some(nft) => forget(&withdraw(&nft, stale)?),
+/// Removes what the owners published and what the reference's plugin left, and then the connections to it, at the end of
+/// the session or before.
+fn withdraw_later(cx: &Context<'_>, owners: Owners, addresses: Vec<IpAddr>) {
+    let flows = Rc::new(RefCell::new(Vec::new()));
+    let found = Rc::clone(&flows);
+    let build = move |nft: &Nft, batch: &mut Batch| {
+        *found.borrow_mut() = withdraw(nft, batch, &owners)?;
+        reference::remove_portmap(nft, batch, &owners, &addresses)
+    };
+    cx.later(build, move || forget(&flows.take()));
+}
+
+/// Removes what an attachment published, for an ADD that fails or publishes nothing any more.
+fn withdraw_now(cx: &Context<'_>, owners: &Owners) -> Result<()> {
+    match cx.session.nft_if_supported()? {
+        Some(nft) => nft.transact(|nft, batch| withdraw(nft, batch, owners).map(drop)),
         None => Ok(()),
     }
 }
 
-/// Removes what is stale; returns the connections to it that it leaves behind.
-fn withdraw(nft: &Nft, stale: &Stale) -> Result<Vec<Flows>> {
+/// Returns the connections that were translated and must not be any longer.
+fn withdraw(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<Vec<Flows>> {
     let mut flows = Vec::new();
-    nft.transact(|nft, batch| {
-        flows.clear();
-        for side in Side::BOTH {
-            let may_be_there = match stale {
-                // Most containers have no ports.
-                Stale::Of(owner) => is_registered(nft, side, owner)?,
-                Stale::AllBut { .. } => true,
-            };
-            if may_be_there {
-                flows.extend(Withdrawal { nft, side, stale, in_use: None }.withdraw(batch)?);
-            }
+    for side in Side::BOTH {
+        let may_be_there = match owners.one() {
+            // Most containers have no ports.
+            Some((_, owner)) => is_registered(nft, side, owner)?,
+            None => true,
+        };
+        if may_be_there {
+            flows.extend(Withdrawal { nft, side, owners, in_use: None }.withdraw(batch)?);
         }
-        Ok(())
-    })?;
+    }
     Ok(flows)
 }
 
 /// Lets packets from 127.0.0.1 out by the link that leads to the container. The rule that keeps others' out is there.
-fn allow_loopback(publication: &Publication<'_>) -> Result<()> {
+fn allow_loopback(host: &Rtnl, publication: &Publication<'_>) -> Result<()> {
     if !publication.side.has(ruleset::loopback().addr()) {
         return Ok(());
     }
-    let host = Rtnl::open()?;
     let Some(index) = host.link_towards(publication.address.addr())? else { return Ok(()) };
     let Some(link) = host.link_at(index)? else { return Ok(()) };
     sysctl::set(&format!("net/ipv4/conf/{}/route_localnet", link.name), "1").map(drop)
 }
 
 /// UDP connections to a port from before it was published would go on past it, as long as packets keep coming.
-fn forget_untranslated(publications: &[Publication<'_>]) -> Result<()> {
+fn forget_untranslated(cx: &Context<'_>, publications: &[Publication<'_>]) -> Result<()> {
     let mut flows = Vec::new();
     let mut own: Option<BTreeSet<IpAddr>> = None;
     for publication in publications {
@@ -262,7 +260,7 @@ fn forget_untranslated(publications: &[Publication<'_>]) -> Result<()> {
                 // Connections through the host to others' same port are none of ours.
                 HostIp::Any | HostIp::AnyOf(_) => {
                     if own.is_none() {
-                        own = Some(Rtnl::open()?.all_addresses()?.into_iter().collect());
+                        own = Some(cx.session.host()?.all_addresses()?.into_iter().collect());
                     }
                     let own = own.iter().flatten().filter(|ip| side.has(**ip));
                     flows.extend(own.map(|ip| to_port.at(*ip)));

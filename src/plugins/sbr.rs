@@ -32,9 +32,9 @@ use crate::cni::success::{Ip, Success};
 use crate::cni::text::parse_ip;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Family, Link, Rtnl, Rule};
+use crate::kernel::rtnl::{Batch, Family, Link, Rule};
 use crate::names::Attachment;
-use crate::plugin::{Context, Plugin};
+use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::chained;
 use crate::steps::tables::{self, OF_KERNEL, Tables};
 use crate::steps::undo::Undo;
@@ -53,17 +53,17 @@ impl Plugin for Sbr {
         self.is_possible()?;
         let result = chained::prev_result(cx)?;
         let ips = self.ips(&result, at)?;
-        let rtnl = netns.rtnl()?;
+        let rtnl = cx.session.container()?;
         let lock = tables::lock(netns)?;
-        let mut tables = Tables::read(&rtnl)?;
+        let mut tables = Tables::read(rtnl)?;
         let plan = match self.table {
             Some(table) => Plan::of_rules(&tables, &ips, table),
             None => {
-                let link = chained::interface(&rtnl, at)?;
+                let link = chained::interface(rtnl, at)?;
                 Plan::of_tables(&mut tables, &link, &ips, self.add_source_hints)
             }
         };
-        let mut undo = Undo::default();
+        let mut undo = Undo::new(cx);
         undo.push("take back rules and routes", || rtnl.commit(plan.backward()));
         rtnl.commit(plan.forward())?;
         undo.keep();
@@ -71,29 +71,14 @@ impl Plugin for Sbr {
         Ok(result)
     }
 
-    fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
-        let Some(netns) = netns else { return Ok(()) };
-        // A result that cannot be read is no reason to leave anything.
-        let result = cx.request.prev_result().unwrap_or_default().unwrap_or_default();
-        let mut sources: Vec<IpAddr> =
-            chained::ips(&result, at).map(|ip| ip.address.addr()).collect();
-        let rtnl = netns.rtnl()?;
-        let _lock = tables::lock(netns)?;
-        let link = rtnl.link(&at.ifname)?;
-        if let Some(link) = &link {
-            sources.extend(rtnl.addresses(link.index)?.iter().map(|address| address.net.addr()));
-        }
-        rtnl.commit(self.removal(&Tables::read(&rtnl)?, link.as_ref(), &sources))
-    }
-
-    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
+    fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
         let result = cx.request.required_prev_result()?;
         let ips = self.ips(&result, at)?;
-        let rtnl = netns.rtnl()?;
-        let tables = Tables::read(&rtnl)?;
+        let rtnl = cx.session.container()?;
+        let tables = Tables::read(rtnl)?;
         let link = match self.table {
             Some(_) => None,
-            None => Some(chained::interface(&rtnl, at)?),
+            None => Some(chained::interface(rtnl, at)?),
         };
         let addresses = match &link {
             Some(link) => rtnl.addresses(link.index)?,
@@ -116,14 +101,24 @@ impl Plugin for Sbr {
         Ok(())
     }
 
-    fn gc(&self, _: &Context<'_>, _: &[Attachment]) -> Result<()> {
-        // All of it ends with the container's namespace.
-        Ok(())
+    /// All of it ends with the container's namespace, so GC has nothing to do.
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
+        let (Some(at), Some(netns)) = (scope.one(), netns) else { return Ok(()) };
+        let result = chained::prev_result_of_del(cx);
+        let mut sources: Vec<IpAddr> =
+            chained::ips(&result, at).map(|ip| ip.address.addr()).collect();
+        let rtnl = cx.session.container()?;
+        let _lock = tables::lock(netns)?;
+        let link = rtnl.link(&at.ifname)?;
+        if let Some(link) = &link {
+            sources.extend(rtnl.addresses(link.index)?.iter().map(|address| address.net.addr()));
+        }
+        rtnl.commit(self.removal(&Tables::read(rtnl)?, link.as_ref(), &sources))
     }
 
-    fn status(&self, _: &Context<'_>) -> Result<()> {
+    fn status(&self, cx: &Context<'_>) -> Result<()> {
         self.is_possible().map_err(Error::into_not_available)?;
-        if Rtnl::open()?.rules(Family::V4)?.is_empty() {
+        if cx.session.host()?.rules(Family::V4)?.is_empty() {
             // There are always those that lead to the main table.
             let missing = Error::internal("the kernel lacks rules (CONFIG_IP_MULTIPLE_TABLES)");
             return Err(missing.into_not_available());

@@ -32,15 +32,17 @@ use crate::cni::text;
 use crate::cni::version::Version;
 use crate::error::{Code, Error, Result};
 use crate::names::Attachment;
-use crate::plugin::{Context, Ipam};
+use crate::plugin::{Context, Ipam, Scope};
 
-/// DEL succeeds whatever the configuration is, so it is read by those verbs that need it.
-#[derive(Debug, Default, Deserialize)]
-pub struct Static {}
+#[derive(Deserialize)]
+#[serde(transparent)]
+pub struct Static {
+    keys: Keys,
+}
 
 impl Ipam for Static {
     fn add(&self, cx: &Context<'_>, _: &Attachment) -> Result<Success> {
-        let Config { addresses, routes, dns } = Config::read(cx.request)?;
+        let Config { addresses, routes, dns } = self.keys.config(cx.request)?;
         let ips = addresses
             .into_iter()
             .map(|it| Ip { address: it.net, gateway: it.gateway, interface: None })
@@ -48,12 +50,8 @@ impl Ipam for Static {
         Ok(Success { ips, routes, dns, ..Success::default() })
     }
 
-    fn del(&self, _: &Context<'_>, _: &Attachment) -> Result<()> {
-        Ok(())
-    }
-
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
-        let config = Config::read(cx.request)?;
+        let config = self.keys.config(cx.request)?;
         let prev_result = cx.request.required_prev_result()?;
         for Address { net, gateway } in config.addresses {
             let mut found = prev_result.ips.iter().filter(|ip| ip.address == net).peekable();
@@ -74,12 +72,12 @@ impl Ipam for Static {
         Ok(())
     }
 
-    fn gc(&self, _: &Context<'_>, _: &[Attachment]) -> Result<()> {
+    fn clean(&self, _: &Context<'_>, _: Scope<'_>) -> Result<()> {
         Ok(())
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        Config::read(cx.request).map(drop)
+        self.keys.config(cx.request).map(drop)
     }
 }
 
@@ -134,9 +132,10 @@ struct Ips {
     ips: Vec<String>,
 }
 
-impl Config {
-    fn read(request: &Request) -> Result<Self> {
-        let Keys { ipam, runtime_config, args } = request.json.read("network configuration")?;
+impl Keys {
+    /// What they mean, with what the environment says.
+    fn config(&self, request: &Request) -> Result<Config> {
+        let Self { ipam, runtime_config, args } = self;
         let Some(IpamKeys { addresses, routes, dns }) = ipam else {
             return Err(Error::config("IPAM config missing 'ipam' key"));
         };
@@ -160,16 +159,16 @@ impl Config {
                 request.version
             )));
         }
-        Ok(Self { addresses, routes, dns })
+        Ok(Config { addresses, routes: routes.clone(), dns: dns.clone() })
     }
 }
 
 /// What is configured is looked at only where nothing replaces it.
-fn configured(keys: Vec<AddressKeys>, env_ips: Vec<Address>) -> Result<Vec<Address>> {
+fn configured(keys: &[AddressKeys], env_ips: Vec<Address>) -> Result<Vec<Address>> {
     let mut addresses = Vec::with_capacity(keys.len() + env_ips.len());
     for AddressKeys { address, gateway } in keys {
-        let net = parse(&address, Code::INVALID_CONFIG, "the 'address' field is expected to be")?;
-        addresses.push(Address { net, gateway });
+        let net = parse(address, Code::INVALID_CONFIG, "the 'address' field is expected to be")?;
+        addresses.push(Address { net, gateway: *gateway });
     }
     addresses.extend(env_ips);
     Ok(addresses)
@@ -204,7 +203,7 @@ fn set_gateways(addresses: &mut [Address], gateways: &str) -> Result<()> {
 mod tests {
     use std::ffi::OsString;
 
-    use crate::plugin::Namespace;
+    use crate::plugin::Session;
 
     use super::*;
 
@@ -219,11 +218,12 @@ mod tests {
             "CNI_ARGS" => Some(args.into()),
             _ => None,
         };
-        Request::read(command, env, stdin.as_bytes()).unwrap()
+        Request::read(command, env, stdin.as_bytes()).unwrap().0
     }
 
     fn addresses(ipam: &str, more: &str, args: &str) -> Result<String> {
-        let config = Config::read(&request("ADD", ipam, more, args))?;
+        let request = request("ADD", ipam, more, args);
+        let config = request.json.read::<Keys>("it")?.config(&request)?;
         let show = |it: &Address| match it.gateway {
             Some(gateway) => format!("{} via {gateway}", it.net),
             None => it.net.to_string(),
@@ -330,11 +330,18 @@ mod tests {
         for (ips, missing) in cases {
             let more = format!(r#","prevResult":{{"cniVersion":"1.1.0","ips":[{ips}]}}"#);
             let request = request("CHECK", TWO, &more, "");
-            let cx = Context { request: &request, namespace: &Namespace::NotGiven, plugins: &[] };
+            let session = Session::without_container();
+            let cx = Context { request: &request, session: &session, plugins: &[] };
             let expected = missing.map(|what| {
                 format!("static: Failed to find {what} in the result for interface eth0")
             });
-            let error = Static {}.check(&cx, &at).err().map(|error| error.msg.clone());
+            let error = request
+                .json
+                .read::<Static>("it")
+                .unwrap()
+                .check(&cx, &at)
+                .err()
+                .map(|error| error.msg.clone());
             assert_eq!(error, expected, "{ips}");
         }
     }

@@ -25,7 +25,7 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
 use crate::kernel::tun::{self, NewTap};
 use crate::names::Attachment;
-use crate::plugin::{Context, Plugin};
+use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::configure::{self, Announce, Options};
 use crate::steps::delegate;
 use crate::steps::interface::{self, NewInterface, Property};
@@ -58,8 +58,8 @@ impl Plugin for Tap {
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let new = self.interface(cx)?;
         let (mtu, mac) = (interface::valid_mtu(&new, None)?, new.mac);
-        let there = netns.rtnl()?;
-        let master = self.find_bridge(&there)?.map(|bridge| bridge.index);
+        let there = cx.session.container()?;
+        let master = self.find_bridge(there)?.map(|bridge| bridge.index);
         let tap = netns.run(|| {
             tun::Tap::create(&NewTap {
                 name: &at.ifname,
@@ -72,17 +72,17 @@ impl Plugin for Tap {
         let link = there.link(&at.ifname)?.ok_or_else(|| {
             Error::internal(format!("cannot find interface {}, which was just made", at.ifname))
         })?;
-        let up = interface::asks_the_network(cx).then_some(true);
+        let up = delegate::ipam_needs_link(cx).then_some(true);
         let mut batch = Batch::new();
         let change = LinkChange { mac, mtu, master, up, ..LinkChange::default() };
         batch.change_link(link.index, &at.ifname, &change);
         there.commit(batch)?;
 
-        let mut undo = Undo::default();
+        let mut undo = Undo::new(cx);
         // Not before there is an interface: some IPAM plugins talk through it (dhcp).
         let success = delegate::add_ipam(cx, at, &mut undo)?;
         let interface =
-            configure::Interface { netns, rtnl: &there, name: &at.ifname, index: link.index };
+            configure::Interface { netns, rtnl: there, name: &at.ifname, index: link.index };
         let options = Options { announce: Announce::WhenUp, ..Options::default() };
         let success = interface::equip(cx, &interface, mac.or(link.mac), success, options)?;
         tap.keep()?;
@@ -90,14 +90,10 @@ impl Plugin for Tap {
         Ok(success)
     }
 
-    fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
-        interface::del(cx, at, netns, KIND)
-    }
-
-    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
-        interface::check(cx, at, netns, &self.interface(cx)?)?;
-        let there = netns.rtnl()?;
-        let Some(bridge) = self.find_bridge(&there)? else { return Ok(()) };
+    fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
+        interface::check(cx, at, &self.interface(cx)?)?;
+        let there = cx.session.container()?;
+        let Some(bridge) = self.find_bridge(there)? else { return Ok(()) };
         match there.link(&at.ifname)? {
             Some(link) if link.master == Some(bridge.index) => Ok(()),
             _ => Err(Error::internal(format!(
@@ -107,8 +103,8 @@ impl Plugin for Tap {
         }
     }
 
-    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-        interface::gc(cx, keep)
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
+        interface::clean(cx, scope, netns, KIND)
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
@@ -132,7 +128,7 @@ impl Tap {
         };
         let mut properties = vec![
             flag("mode tap", IFLA_TUN_TYPE, IFF_TAP),
-            flag("a life of its own", IFLA_TUN_PERSIST, 1),
+            flag("persistence", IFLA_TUN_PERSIST, 1),
             flag(
                 "the multiQueue of its configuration",
                 IFLA_TUN_MULTI_QUEUE,

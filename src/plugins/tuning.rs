@@ -36,9 +36,9 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Link, Rtnl};
 use crate::names::Attachment;
-use crate::plugin::{Context, Plugin};
+use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::chained;
-use crate::steps::owner::Owner;
+use crate::steps::owner::{Owner, Owners};
 use crate::steps::undo::Undo;
 use tuned::Tuned;
 
@@ -63,14 +63,14 @@ impl Plugin for Tuning {
         if wanted.is_empty() {
             return Ok(result);
         }
-        let rtnl = netns.rtnl()?;
-        let link = link(&wanted, &rtnl, at)?;
+        let rtnl = cx.session.container()?;
+        let link = link(&wanted, rtnl, at)?;
         let before = wanted.now(netns, link.as_ref())?;
 
-        let mut undo = Undo::default();
+        let mut undo = Undo::new(cx);
         self.remember(cx, at, &before, &mut undo)?;
-        undo.push("put back what was tuned", || before.put_back(netns, &rtnl, link.as_ref()));
-        wanted.apply(netns, &rtnl, link.as_ref())?;
+        undo.push("put back what was tuned", || before.put_back(netns, rtnl, link.as_ref()));
+        wanted.apply(netns, rtnl, link.as_ref())?;
         undo.keep();
         let sandbox = cx.request.sandbox();
         let is_ours = |name: &str, of: &str| name == &*at.ifname && of == sandbox;
@@ -84,28 +84,26 @@ impl Plugin for Tuning {
         Ok(result)
     }
 
-    fn del(&self, _cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
+    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
+        let wanted = wanted(cx, &at.ifname)?;
+        cx.request.required_prev_result()?;
+        let link = link(&wanted, cx.session.container()?, at)?;
+        wanted.compare(&wanted.now(netns, link.as_ref())?, &at.ifname)
+    }
+
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
+        let Some(at) = scope.one() else {
+            return backup::collect(&self.data_dir, &Owners::of(cx, scope));
+        };
         let record = backup::record(&self.data_dir, at);
         // From a file that somebody else has left torn nothing can be put back.
         let before = record.read()?.and_then(|content| backup::parse(&content).ok());
         if let (Some(netns), Some(before)) = (netns, before) {
-            let rtnl = netns.rtnl()?;
+            let rtnl = cx.session.container()?;
             let link = rtnl.link(&at.ifname)?;
-            before.put_back(netns, &rtnl, link.as_ref())?;
+            before.put_back(netns, rtnl, link.as_ref())?;
         }
         record.remove()
-    }
-
-    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
-        let wanted = wanted(cx, &at.ifname)?;
-        cx.request.required_prev_result()?;
-        let rtnl = netns.rtnl()?;
-        let link = link(&wanted, &rtnl, at)?;
-        wanted.compare(&wanted.now(netns, link.as_ref())?, &at.ifname)
-    }
-
-    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-        backup::collect(&self.data_dir, &cx.request.network, keep)
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {

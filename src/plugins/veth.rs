@@ -26,13 +26,11 @@ use crate::error::{Code, Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 use crate::names::Attachment;
-use crate::plugin::{Context, Plugin};
-use crate::steps::netfilter::Stale;
-use crate::steps::owner::Owner;
+use crate::plugin::{Context, Plugin, Scope};
+use crate::steps::owner::{Owner, Owners};
+use crate::steps::rules::Rules;
 use crate::steps::undo::Undo;
-use crate::steps::{
-    configure, delegate, forwarding, host_link, masquerade, reference, verify, veth,
-};
+use crate::steps::{configure, delegate, forwarding, host_link, masquerade, verify, veth};
 
 /// RT_SCOPE_LINK and RT_SCOPE_HOST (linux/rtnetlink.h).
 const SCOPE_LINK: u8 = 253;
@@ -54,8 +52,8 @@ impl Plugin for Veth {
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         self.validate()?;
         let mac = requested_mac(&cx.request.json, &cx.request.args)?;
-        let host = Rtnl::open()?;
-        let mut undo = Undo::default();
+        let host = cx.session.host()?;
+        let mut undo = Undo::new(cx);
         let mut success = delegate::add_ipam(cx, at, &mut undo)?;
         require_gateways(&success)?;
 
@@ -67,16 +65,15 @@ impl Plugin for Veth {
             mac,
             master: None,
         };
-        let pair = veth::create(&host, netns, &new)?;
+        let pair = veth::create(cx, netns, &new)?;
         let host_index = pair.host.index;
-        let host = &host;
         undo.push("remove the veth pair", move || host.del_link(host_index));
         success.ips.iter_mut().for_each(|ip| ip.interface = Some(CONTAINER));
 
         set_up_host_end(&owner, host, &pair, &success)?;
         let container = configure::Interface {
             netns,
-            rtnl: &netns.rtnl()?,
+            rtnl: cx.session.container()?,
             name: &at.ifname,
             index: pair.container_index,
         };
@@ -84,12 +81,15 @@ impl Plugin for Veth {
         routes.extend(configure::routes(&success, pair.container_index));
         let options =
             configure::Options { no_prefix_routes: true, ..configure::Options::default() };
-        configure::apply(&container, &success, &routes, options)?;
-        if self.masquerades(cx) {
-            masquerade::add(&owner, &success.nets())?;
-            let stale = Stale::Of(owner);
-            undo.push("remove the masquerade", move || masquerade::remove(&stale));
+        let nets = success.nets();
+        let rules =
+            Rules { owner: &owner, masquerades: self.masquerades(cx), nets: &nets, checked: None };
+        if !rules.are_none() {
+            undo.push("remove the rules", || Rules::take_back(cx, at));
         }
+        // Before the container can send.
+        rules.set(cx)?;
+        configure::apply(&container, &success, &routes, options)?;
         // Last, since there is no taking it back.
         forwarding::enable(success.ips.iter().map(|ip| ip.address.addr()))?;
 
@@ -111,58 +111,41 @@ impl Plugin for Veth {
         Ok(success)
     }
 
-    fn del(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
-        let network = &cx.request.network;
-        veth::del(cx, at, netns, |failures| {
-            if self.masquerades(cx) {
-                let stale = Stale::Of(Owner::new(network, at));
-                failures.note(masquerade::remove(&stale));
-                failures.note(reference::remove_masquerade(network, reference::Stale::Of(at)));
-            }
-        })
-    }
-
-    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
+    fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
         self.validate()?;
         delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
         let result = cx.request.required_prev_result()?;
-        let rtnl = netns.rtnl()?;
-        let (index, link) = verify::interface(cx, at, &rtnl, &result)?;
+        let (rtnl, host) = (cx.session.container()?, cx.session.host()?);
+        let (index, link) = verify::interface(cx, at, rtnl, &result)?;
         verify::is_up(&link)?;
-        let host = Rtnl::open()?;
-        let host_end = veth::host_end(&host, &link, &at.ifname)?;
-        verify::addresses(&rtnl, &link, &result, index)?;
-        verify::routes(&rtnl, &result)?;
+        let host_end = veth::host_end(host, &link, &at.ifname)?;
+        verify::addresses(rtnl, &link, &result, index)?;
+        verify::routes(rtnl, &result)?;
         if cx.request.conf.ipam.kind.is_empty() {
             return Ok(());
         }
         let mut own =
             Success { ips: result.ips_of(index).cloned().collect(), ..Success::default() };
         own.ips.retain(|ip| ip.gateway.is_some());
-        verify::kernel_routes(&rtnl, &subnet_routes(&own, link.index))?;
-        verify::kernel_routes(&host, &host_routes(&own, host_end.index))?;
-        verify::host_addresses(&host, &host_end, &gateways(&own))?;
+        verify::kernel_routes(rtnl, &subnet_routes(&own, link.index))?;
+        verify::kernel_routes(host, &host_routes(&own, host_end.index))?;
+        verify::host_addresses(host, &host_end, &gateways(&own))?;
         if self.masquerades(cx) {
-            masquerade::check(&Owner::new(&cx.request.network, at), &own.nets())?;
+            let owner = Owner::new(&cx.request.network, at);
+            masquerade::check(cx.session.nft()?, &owner, &own.nets())?;
         }
         Ok(())
     }
 
-    fn gc(&self, cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-        let network = &cx.request.network;
-        veth::gc(cx, keep, |failures| {
-            if self.masquerades(cx) {
-                failures.note(masquerade::remove(&Stale::all_but(network, keep)));
-                failures
-                    .note(reference::remove_masquerade(network, reference::Stale::AllBut(keep)));
-            }
-        })
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
+        let owners = Owners::of(cx, scope);
+        veth::clean(cx, scope, netns, &owners)
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         self.validate()?;
         if self.masquerades(cx) {
-            masquerade::status()?;
+            masquerade::status(cx.session.nft()?)?;
         }
         delegate::call_ipam(cx, &Verb::Status)
     }

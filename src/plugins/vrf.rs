@@ -30,7 +30,7 @@ use crate::kernel::netlink::{self, Attrs};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Family, Link, LinkChange, LinkKind, NewLink, Rtnl};
 use crate::names::{Attachment, IfName};
-use crate::plugin::{Context, Plugin};
+use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::tables::{self, IFLA_VRF_TABLE, MAIN, OF_KERNEL, Tables, table_of_vrf};
 use crate::steps::undo::{Failures, Undo};
 use crate::steps::{chained, verify};
@@ -70,11 +70,11 @@ impl Plugin for Vrf {
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let name = self.name(&at.ifname)?;
         let result = chained::prev_result(cx)?;
-        let rtnl = netns.rtnl()?;
+        let rtnl = cx.session.container()?;
         let _lock = tables::lock(netns)?;
-        let link = chained::interface(&rtnl, at)?;
-        let mut tables = Tables::read(&rtnl)?;
-        let found = self.find(&rtnl, &name)?;
+        let link = chained::interface(rtnl, at)?;
+        let mut tables = Tables::read(rtnl)?;
+        let found = self.find(rtnl, &name)?;
         match (link.master, &found) {
             (None, _) => {}
             // A second ADD.
@@ -88,11 +88,11 @@ impl Plugin for Vrf {
             }
         }
 
-        let belongings = Belongings::of(&rtnl, &link, &tables)?;
+        let belongings = Belongings::of(rtnl, &link, &tables)?;
         let is_new = found.is_none();
-        let vrf = found.map_or_else(|| self.make(&rtnl, &name, &mut tables), Ok)?;
+        let vrf = found.map_or_else(|| self.make(rtnl, &name, &mut tables), Ok)?;
         let table = table_of_vrf(&vrf).unwrap_or_default();
-        let mut undo = Undo::default();
+        let mut undo = Undo::new(cx);
         undo.push("take the interface out of the VRF", || {
             let mut failures = Failures::default();
             let mut batch = Batch::new();
@@ -112,21 +112,39 @@ impl Plugin for Vrf {
             &vrf.name,
             &LinkChange { up: Some(true), ..LinkChange::default() },
         );
-        for family in families_without_rule(&rtnl)? {
+        for family in families_without_rule(rtnl)? {
             batch.add_rule_of_vrfs(family);
         }
         rtnl.commit(batch)?;
         let addresses = belongings.usable_v6();
         if !addresses.is_empty() && !rtnl.wait_for_local(table, &addresses, ADDRESSES_LIMIT)? {
-            port::fail_with_carrier(&rtnl, &link, ADDRESSES_LIMIT)?;
+            port::fail_with_carrier(rtnl, &link, ADDRESSES_LIMIT)?;
         }
         undo.keep();
         Ok(result)
     }
 
-    fn del(&self, _: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
-        let Some(netns) = netns else { return Ok(()) };
-        let rtnl = netns.rtnl()?;
+    fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
+        let name = self.name(&at.ifname)?;
+        let result = cx.request.required_prev_result()?;
+        let rtnl = cx.session.container()?;
+        let link = chained::interface(rtnl, at)?;
+        let missing = || Error::internal(format!("VRF {name} not found in the container"));
+        let vrf = self.find(rtnl, &name)?.ok_or_else(missing)?;
+        verify::is_up(&vrf)?;
+        if link.master != Some(vrf.index) {
+            return Err(Error::internal(format!("interface {} is not in VRF {name}", at.ifname)));
+        }
+        if !families_without_rule(rtnl)?.is_empty() {
+            return Err(Error::internal("the rule that leads to the tables of VRFs is missing"));
+        }
+        port::check(rtnl, &link, &vrf, &result, at)
+    }
+
+    /// All of it ends with the container's namespace, so GC has nothing to do.
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
+        let (Some(at), Some(netns)) = (scope.one(), netns) else { return Ok(()) };
+        let rtnl = cx.session.container()?;
         let _lock = tables::lock(netns)?;
         let link = rtnl.link(&at.ifname)?;
         // By what it is in rather than by the configuration, which may be another one by now.
@@ -141,7 +159,7 @@ impl Plugin for Vrf {
         let Some(vrf) = vrf else { return Ok(()) };
         let mut failures = Failures::default();
         if let Some(link) = link.filter(|link| link.master == Some(vrf.index)) {
-            failures.note(take_out(&rtnl, &link, &vrf));
+            failures.note(take_out(cx, rtnl, &link, &vrf));
         }
         if rtnl.links_with_master(vrf.index)?.is_empty() {
             failures.note(rtnl.del_link_named(&vrf.name).map(drop));
@@ -149,30 +167,8 @@ impl Plugin for Vrf {
         failures.into_result()
     }
 
-    fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
-        let name = self.name(&at.ifname)?;
-        let result = cx.request.required_prev_result()?;
-        let rtnl = netns.rtnl()?;
-        let link = chained::interface(&rtnl, at)?;
-        let missing = || Error::internal(format!("VRF {name} not found in the container"));
-        let vrf = self.find(&rtnl, &name)?.ok_or_else(missing)?;
-        verify::is_up(&vrf)?;
-        if link.master != Some(vrf.index) {
-            return Err(Error::internal(format!("interface {} is not in VRF {name}", at.ifname)));
-        }
-        if !families_without_rule(&rtnl)?.is_empty() {
-            return Err(Error::internal("the rule that leads to the tables of VRFs is missing"));
-        }
-        port::check(&rtnl, &link, &vrf, &result, at)
-    }
-
-    fn gc(&self, _: &Context<'_>, _: &[Attachment]) -> Result<()> {
-        // All of it ends with the container's namespace.
-        Ok(())
-    }
-
-    fn status(&self, _: &Context<'_>) -> Result<()> {
-        let is_possible = self.name("").and_then(|_| is_supported());
+    fn status(&self, cx: &Context<'_>) -> Result<()> {
+        let is_possible = self.name("").and_then(|_| is_supported(cx.session.host()?));
         is_possible.map_err(Error::into_not_available)
     }
 }
@@ -217,7 +213,7 @@ impl Vrf {
     }
 }
 
-fn take_out(rtnl: &Rtnl, link: &Link, vrf: &Link) -> Result<()> {
+fn take_out(cx: &Context<'_>, rtnl: &Rtnl, link: &Link, vrf: &Link) -> Result<()> {
     let tables = Tables::read(rtnl)?;
     let table = table_of_vrf(vrf).unwrap_or_default();
     let belongings = Belongings::of(rtnl, link, &tables)?.without_rivals(&tables, table);
@@ -227,9 +223,9 @@ fn take_out(rtnl: &Rtnl, link: &Link, vrf: &Link) -> Result<()> {
     let Err(error) = rtnl.commit(batch) else { return Ok(()) };
     match rtnl.link_at(link.index)? {
         Some(link) if link.master == Some(vrf.index) => Err(error),
-        // It is out. Whoever changed the interface meanwhile may have taken away what one of the routes needs.
+        // It is out. A change of the interface in between may have removed what one of the routes needs.
         _ => {
-            eprintln!("vrf: {error}");
+            cx.warn(error);
             Ok(())
         }
     }
@@ -259,9 +255,9 @@ fn explained(error: netlink::Error) -> Error {
 }
 
 /// Asks for a VRF that cannot be: one without a table is an error where there are VRFs.
-fn is_supported() -> Result<()> {
+fn is_supported(host: &Rtnl) -> Result<()> {
     let new = NewLink { name: "cnibox-probe", ..NewLink::default() };
-    match Rtnl::open()?.add_link(&new, &VrfLink { table: 0 }) {
+    match host.add_link(&new, &VrfLink { table: 0 }) {
         Err(error) if error.is_unsupported() => Err(explained(error)),
         _ => Ok(()),
     }

@@ -16,6 +16,17 @@ pub fn prev_result(cx: &Context<'_>) -> Result<Success> {
     })
 }
 
+/// The result that a DEL brings. One that cannot be read costs no more than what only it can tell.
+pub fn prev_result_of_del(cx: &Context<'_>) -> Success {
+    cx.request
+        .prev_result()
+        .unwrap_or_else(|error| {
+            cx.warn(error);
+            None
+        })
+        .unwrap_or_default()
+}
+
 /// The interface that the plugin before has made.
 pub fn interface(rtnl: &Rtnl, at: &Attachment) -> Result<Link> {
     let ifname = &at.ifname;

@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -20,7 +21,7 @@ use crate::cni::version;
 use crate::error::{Code, Error, Result};
 use crate::kernel::sys;
 use crate::names::Attachment;
-use crate::plugin::{Context, Entry};
+use crate::plugin::{Context, Entry, Scope};
 use crate::steps::undo::Undo;
 
 /// An executable that somebody is writing cannot be started; installers replace plugins under our feet. As libcni.
@@ -38,7 +39,7 @@ pub fn add_ipam<'a>(
         return Ok(Success::default());
     }
     let success = add(cx, kind, at).map_err(|failed| failed.error)?;
-    undo.push("give the address back", || call_ipam(cx, &Verb::Del(at.clone())));
+    undo.push("give the address back", || clean_ipam(cx, Scope::One(at)));
     if success.ips.is_empty() {
         return Err(Error::internal("IPAM plugin returned missing IP config"));
     }
@@ -72,7 +73,7 @@ pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, Fai
         Delegate::Executable(_) => match delegate.call(cx, &Verb::Del(at.clone())) {
             Ok(_) => true,
             Err(error) => {
-                eprintln!("cannot take back the failed ADD of plugin {kind}: {error}");
+                cx.warn(format_args!("cannot take back the failed ADD of plugin {kind}: {error}"));
                 false
             }
         },
@@ -85,6 +86,19 @@ pub fn call(cx: &Context<'_>, kind: &str, verb: &Verb) -> Result<()> {
     Delegate::find(cx, kind)?.call(cx, verb).map(drop)
 }
 
+/// DEL and GC of the IPAM plugin, if the network has one.
+pub fn clean_ipam(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
+    call_ipam(cx, &scope.verb())
+}
+
+/// Whether the IPAM plugin talks through the interface. Ours declare it; of executed ones it is known by name. (The
+/// reference's dhcp tries again after three seconds where it finds the interface down.)
+pub fn ipam_needs_link(cx: &Context<'_>) -> bool {
+    let kind = cx.request.conf.ipam.kind.as_str();
+    let ours = cx.plugins.iter().find(|entry| entry.name == kind);
+    ours.is_some_and(|entry| entry.needs_link) || EXECUTED_THAT_NEED_LINK.contains(&kind)
+}
+
 /// Asks the IPAM plugin, if the network has one, for anything but ADD.
 pub fn call_ipam(cx: &Context<'_>, verb: &Verb) -> Result<()> {
     match cx.request.conf.ipam.kind.as_str() {
@@ -92,6 +106,8 @@ pub fn call_ipam(cx: &Context<'_>, verb: &Verb) -> Result<()> {
         kind => call(cx, kind, verb),
     }
 }
+
+const EXECUTED_THAT_NEED_LINK: [&str; 1] = ["dhcp"];
 
 enum Delegate {
     Ours(&'static Entry),
@@ -132,13 +148,13 @@ impl Delegate {
     }
 }
 
-/// The child gets our environment, with another CNI_COMMAND, and the very bytes that we got on stdin.
+/// The child gets our environment, with the CNI_ variables of the request in it, and the very bytes that came in.
 fn execute(path: &Path, request: &Request, verb: &Verb) -> Result<Option<Success>> {
     let failed = |error: io::Error| {
         Error::internal(format!("cannot run plugin {}: {error}", path.display()))
     };
     sys::ignore_broken_pipes();
-    let mut child = spawn(path, verb).map_err(failed)?;
+    let mut child = spawn(path, request, verb).map_err(failed)?;
     let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(&request.stdin));
     let output = child.wait_with_output().map_err(failed)?;
     match written {
@@ -149,7 +165,8 @@ fn execute(path: &Path, request: &Request, verb: &Verb) -> Result<Option<Success
     if !output.status.success() {
         return Err(reported_error(path, &output));
     }
-    io::stderr().write_all(&output.stderr).map_err(failed)?;
+    // What cannot be said is no failure of the plugin.
+    let _ = sys::write_all(io::stderr().as_fd(), &output.stderr);
     if !matches!(verb, Verb::Add(_)) {
         return Ok(None);
     }
@@ -163,16 +180,18 @@ fn execute(path: &Path, request: &Request, verb: &Verb) -> Result<Option<Success
     version::parse_result(&result, request.version).map(Some).map_err(unreadable)
 }
 
-fn spawn(path: &Path, verb: &Verb) -> io::Result<Child> {
+fn spawn(path: &Path, request: &Request, verb: &Verb) -> io::Result<Child> {
     let mut attempt = 1;
     loop {
-        let spawned = Command::new(path)
-            .env("CNI_COMMAND", verb.name())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        match spawned {
+        let mut command = Command::new(path);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        for (name, value) in request.environment(verb) {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        match command.spawn() {
             Err(error)
                 if error.kind() == ErrorKind::ExecutableFileBusy && attempt < BUSY_ATTEMPTS_MAX =>
             {

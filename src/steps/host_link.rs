@@ -1,35 +1,34 @@
-//! Links on the host that belong to containers: whose they are, and how they treat IPv6.
+//! Links on the host that belong to containers: their owners, and how they treat IPv6.
 
 use crate::error::Result;
 use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysctl;
-use crate::names::Attachment;
-use crate::plugin::Context;
-use crate::steps::owner::Owner;
-use crate::steps::undo::Failures;
+use crate::steps::owner::{Owner, Owners};
 
 const ALIAS_PREFIX: &str = "cnibox ";
 
-/// The alias by which a link says whose it is.
+/// The alias by which a link names its owner.
 pub fn alias(owner: &Owner) -> String {
     format!("{ALIAS_PREFIX}{owner}")
 }
 
-/// For GC: removes the links of a kind that say that they are of this network, and of none of `keep`.
-pub fn remove_stale(cx: &Context<'_>, kind: &str, keep: &[Attachment]) -> Result<()> {
-    let host = Rtnl::open()?;
-    let network = &cx.request.network;
-    let prefix = format!("{ALIAS_PREFIX}{}", Owner::prefix(network));
-    let kept: Vec<String> = keep.iter().map(|at| alias(&Owner::new(network, at))).collect();
-    let is_stale = |link: &&Link| {
-        let alias = link.alias.as_ref();
-        alias.is_some_and(|alias| alias.starts_with(&prefix) && !kept.contains(alias))
-    };
-    let mut failures = Failures::default();
-    for link in host.links_of_kind(kind)?.iter().filter(is_stale) {
-        failures.note(host.del_link(link.index));
-    }
-    failures.into_result()
+/// Whether a link says that it belongs to one of the owners.
+pub fn is_of(link: &Link, owners: &Owners) -> bool {
+    let owner = link.alias.as_deref().and_then(|alias| alias.strip_prefix(ALIAS_PREFIX));
+    owner.is_some_and(|owner| owners.contain(owner))
+}
+
+/// Whether a link names another owner.
+pub fn is_of_another(link: &Link, owners: &Owners) -> bool {
+    let owner = link.alias.as_deref().and_then(|alias| alias.strip_prefix(ALIAS_PREFIX));
+    owner.is_some_and(|owner| !owners.contain(owner))
+}
+
+/// The links of a kind that say that they belong to the owners.
+pub fn all_of(host: &Rtnl, kind: &str, owners: &Owners) -> Result<Vec<Link>> {
+    let mut links = host.links_of_kind(kind)?;
+    links.retain(|link| is_of(link, owners));
+    Ok(links)
 }
 
 /// Makes it deaf to router advertisements, which a container could send to become the host's default gateway

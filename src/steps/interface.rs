@@ -12,7 +12,7 @@ use crate::kernel::netlink;
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, NewLink, Rtnl};
 use crate::names::{Attachment, Mac};
-use crate::plugin::Context;
+use crate::plugin::{Context, Scope};
 use crate::steps::configure::{self, Announce, Options};
 use crate::steps::owner::Owner;
 use crate::steps::undo::{Failures, Undo};
@@ -62,9 +62,9 @@ pub fn add(
     new: &NewInterface<'_>,
     given: Option<Success>,
 ) -> Result<Success> {
-    let there = netns.rtnl()?;
+    let there = cx.session.container()?;
     let in_host = new.parent.as_ref().is_some_and(|parent| !parent.in_container);
-    let home = if in_host { &Rtnl::open()? } else { &there };
+    let home = if in_host { cx.session.host()? } else { there };
     let parent = new.parent.as_ref().map(|parent| parent.find(cx, home)).transpose()?;
     let link = NewLink {
         name: &at.ifname,
@@ -75,8 +75,8 @@ pub fn add(
         ..NewLink::default()
     };
 
-    let mut undo = Undo::default();
-    let link = make(home, &there, new, &link, asks_the_network(cx), &mut undo)?;
+    let mut undo = Undo::new(cx);
+    let link = make(home, there, new, &link, delegate::ipam_needs_link(cx), &mut undo)?;
 
     let success = match given {
         Some(success) => success,
@@ -86,7 +86,7 @@ pub fn add(
     let alias = new.parent.as_ref().zip(parent.as_ref());
     let alias = alias.and_then(|(wanted, parent)| wanted.alias(&owner, parent));
     let interface =
-        configure::Interface { netns, rtnl: &there, name: &at.ifname, index: link.index };
+        configure::Interface { netns, rtnl: there, name: &at.ifname, index: link.index };
     let options =
         Options { announce: Announce::WhenUp, alias: alias.as_deref(), ..Options::default() };
     let success =
@@ -153,16 +153,17 @@ pub fn equip(
     Ok(success)
 }
 
-/// DEL. It needs neither the configuration nor what the interface sits on. One of another kind is not ours, and stays.
-pub fn del(
+/// DEL and GC. They need neither the configuration nor what the interface sits on. An interface of another kind is not ours,
+/// and stays. GC releases the addresses alone: the interfaces are in containers.
+pub fn clean(
     cx: &Context<'_>,
-    at: &Attachment,
+    scope: Scope<'_>,
     netns: Option<&NetNs>,
     kind: &'static str,
 ) -> Result<()> {
-    release(cx, at, &|| {
-        let Some(netns) = netns else { return Ok(()) };
-        let there = netns.rtnl()?;
+    release(cx, scope, &|| {
+        let (Some(at), Some(_)) = (scope.one(), netns) else { return Ok(()) };
+        let there = cx.session.container()?;
         match there.link(&at.ifname)? {
             Some(link) if link.kind.as_deref() == Some(kind) => there.del_link(link.index),
             _ => Ok(()),
@@ -170,12 +171,12 @@ pub fn del(
     })
 }
 
-/// DEL of whoever has a way of his own to remove the interface.
-pub fn release(cx: &Context<'_>, at: &Attachment, remove: &dyn Fn() -> Result<()>) -> Result<()> {
-    let release = || delegate::call_ipam(cx, &Verb::Del(at.clone()));
+/// DEL and GC of a plugin that has its own way to remove the interface.
+pub fn release(cx: &Context<'_>, scope: Scope<'_>, remove: &dyn Fn() -> Result<()>) -> Result<()> {
+    let release = || delegate::clean_ipam(cx, scope);
     // The interface first: an address must not be given to the next container while this one still uses it.
     let mut steps: [&dyn Fn() -> Result<()>; 2] = [remove, &release];
-    if asks_the_network(cx) {
+    if delegate::ipam_needs_link(cx) {
         steps.reverse();
     }
     let mut failures = Failures::default();
@@ -183,23 +184,12 @@ pub fn release(cx: &Context<'_>, at: &Attachment, remove: &dyn Fn() -> Result<()
     failures.into_result()
 }
 
-/// Whether the IPAM plugin talks through the interface, which then has to be there before the addresses, and go after
-/// them. The reference's tries again after three seconds where it finds it down.
-pub fn asks_the_network(cx: &Context<'_>) -> bool {
-    cx.request.conf.ipam.kind == "dhcp"
-}
-
 /// CHECK: the interface is what was asked for, and has what the result says.
-pub fn check(
-    cx: &Context<'_>,
-    at: &Attachment,
-    netns: &NetNs,
-    new: &NewInterface<'_>,
-) -> Result<()> {
+pub fn check(cx: &Context<'_>, at: &Attachment, new: &NewInterface<'_>) -> Result<()> {
     delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
     let result = cx.request.required_prev_result()?;
-    let there = netns.rtnl()?;
-    let (index, link) = verify::interface(cx, at, &there, &result)?;
+    let there = cx.session.container()?;
+    let (index, link) = verify::interface(cx, at, there, &result)?;
     let ifname = &at.ifname;
     if link.kind.as_deref() != Some(new.kind) {
         return Err(Error::internal(format!("interface {ifname} is not of kind {}", new.kind)));
@@ -215,22 +205,17 @@ pub fn check(
         )));
     }
     if let Some(parent) = &new.parent {
-        let home = if parent.in_container { &there } else { &Rtnl::open()? };
+        let home = if parent.in_container { there } else { cx.session.host()? };
         parent.check(cx, &Owner::new(&cx.request.network, at), home, &link)?;
     }
     verify::is_up(&link)?;
-    verify::addresses(&there, &link, &result, index)?;
-    verify::routes(&there, &result)
-}
-
-/// GC. Whatever else there is, is in containers.
-pub fn gc(cx: &Context<'_>, keep: &[Attachment]) -> Result<()> {
-    delegate::call_ipam(cx, &Verb::Gc(keep.to_vec()))
+    verify::addresses(there, &link, &result, index)?;
+    verify::routes(there, &result)
 }
 
 pub fn status(cx: &Context<'_>, new: &NewInterface<'_>) -> Result<()> {
     let parent = match &new.parent {
-        Some(parent) => parent.status()?,
+        Some(parent) => parent.status(cx)?,
         None => None,
     };
     valid_mtu(new, parent.as_ref()).map_err(Error::into_not_available)?;

@@ -29,12 +29,11 @@ use ipnet::IpNet;
 
 use crate::error::{Code, Error, Result};
 use crate::kernel::nft::{
-    Base, Batch, ChainKind, Condition, Datum, Element, Expr, Family, Feature, Field, Hook,
-    NewChain, NewRule, NewSet, Nft, Object, Policy, SetKind, Table, Type, Value, Verdict, pack,
-    verdict_map,
+    Base, Batch, ChainKind, Condition, Datum, Element, Expr, Family, Feature, Field, Hook, NewSet,
+    Nft, Policy, SetKind, Table, Type, Value, Verdict, pack, verdict_map,
 };
-use crate::steps::netfilter::{self, Stale};
-use crate::steps::owner::Owner;
+use crate::steps::netfilter::{self, Chain, Skeleton};
+use crate::steps::owner::{Owner, Owners};
 
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 /// The base chain, the map, and what the chains of subnets begin with. (`masquerade` is a word of nft's language.)
@@ -44,51 +43,75 @@ const SUBNET_RULES: u32 = 3;
 /// `srcnat`
 const PRIORITY: i32 = 100;
 
-/// Masquerades for the addresses, whose prefixes are their own subnets.
-pub fn add(owner: &Owner, nets: &[IpNet]) -> Result<()> {
-    Nft::open()?.transact(|nft, batch| {
-        FAMILIES.iter().try_for_each(|family| {
-            let nets: Vec<IpNet> = of_family(nets, *family).collect();
-            if nets.is_empty() { Ok(()) } else { add_to(nft, batch, *family, owner, &nets) }
-        })
+/// Masquerades for the addresses, whose prefixes are their own subnets. Shared rules that are missing are added again.
+pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Result<()> {
+    let comment = netfilter::comment(owner)?;
+    for family in FAMILIES {
+        let nets: Vec<IpNet> = of_family(nets, family).collect();
+        if nets.is_empty() {
+            continue;
+        }
+        let skeleton = skeleton(family, &nets);
+        skeleton.ensure(nft, batch, |batch, name| add_map(batch, skeleton.table, name))?;
+        for net in nets {
+            let wanted = Element { comment: Some(comment.clone()), ..element(net) };
+            netfilter::put(nft, batch, skeleton.table, NAME, wanted)?;
+        }
+    }
+    Ok(())
+}
+
+/// The elements that an address has if it is masqueraded: table, map and key.
+pub fn places(nets: &[IpNet]) -> impl Iterator<Item = (Table<'static>, &'static str, Vec<u8>)> {
+    nets.iter().map(|net| {
+        let family = if net.addr().is_ipv4() { Family::Ip } else { Family::Ip6 };
+        (netfilter::table(family), NAME, element(*net).key)
     })
 }
 
-/// Removes what is stale, with its addresses being unknown.
-pub fn remove(stale: &Stale) -> Result<()> {
-    let Some(nft) = Nft::open_if_supported()? else { return Ok(()) };
-    nft.transact(|nft, batch| {
-        FAMILIES.iter().try_for_each(|family| remove_from(nft, batch, *family, stale))
-    })
+/// Ends masquerading for addresses that are not to have it: an earlier owner ended without a DEL, or an earlier ADD asked
+/// for it.
+pub fn clear(nft: &Nft, batch: &mut Batch, nets: &[IpNet]) -> Result<()> {
+    for (table, map, key) in places(nets) {
+        if nft.elements_at(table, map, std::slice::from_ref(&key))? != [None] {
+            batch.delete_elements(table, map, &[key]);
+        }
+    }
+    Ok(())
+}
+
+/// Removes what belongs to the owners.
+pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
+    FAMILIES.iter().try_for_each(|family| remove_from(nft, batch, *family, owners))
 }
 
 /// Fails when what `add` made is not there.
-pub fn check(owner: &Owner, nets: &[IpNet]) -> Result<()> {
-    let nft = Nft::open()?;
+pub fn check(nft: &Nft, owner: &Owner, nets: &[IpNet]) -> Result<()> {
     let comment = netfilter::comment(owner)?;
     for family in FAMILIES {
-        let table = netfilter::table(family);
-        for net in of_family(nets, family) {
-            let missing = || Error::internal(format!("masquerading of {} is missing", net.addr()));
-            let expected = Element { comment: Some(comment.clone()), ..element(net) };
+        let nets: Vec<IpNet> = of_family(nets, family).collect();
+        for net in &nets {
+            let missing = |_| Error::internal(format!("masquerading of {} is missing", net.addr()));
+            let expected = Element { comment: Some(comment.clone()), ..element(*net) };
+            let table = netfilter::table(family);
             let found = nft.elements_at(table, NAME, std::slice::from_ref(&expected.key))?;
-            let subnet = nft.rules_of(table, &subnet_chain(net))?;
-            let base = nft.rules_of(table, NAME)?;
-            let is_whole = subnet.len() == SUBNET_RULES as usize && !base.is_empty();
-            if found != [Some(expected)] || !is_whole {
-                return Err(missing());
+            if found != [Some(expected)] {
+                return Err(missing(()));
             }
+            skeleton(family, &nets)
+                .check(nft)
+                .map_err(|error| missing(()).with_details(error.to_string()))?;
         }
     }
     Ok(())
 }
 
 /// Fails with code 50 when the kernel cannot do it.
-pub fn status() -> Result<()> {
+pub fn status(nft: &Nft) -> Result<()> {
     let needed = FAMILIES
         .iter()
         .flat_map(|family| [Feature::Nat, Feature::Masquerade].map(|feature| (*family, feature)));
-    let missing = Nft::open()?.missing(&needed.collect::<Vec<_>>())?;
+    let missing = nft.missing(&needed.collect::<Vec<_>>())?;
     if missing.is_empty() {
         return Ok(());
     }
@@ -96,86 +119,51 @@ pub fn status() -> Result<()> {
     Err(Error::new(Code::NOT_AVAILABLE, msg))
 }
 
-fn add_to(
-    nft: &Nft,
-    batch: &mut Batch,
-    family: Family,
-    owner: &Owner,
-    nets: &[IpNet],
-) -> Result<()> {
-    let table = netfilter::table(family);
+/// Table, map and chains for the addresses of a family:
+/// `type nat hook postrouting priority srcnat; policy accept;` with
+/// `ip saddr vmap @masq`, and for each subnet
+/// `ip daddr 10.1.0.0/16 return`,
+/// `ip daddr 224.0.0.0/4 return` and
+/// `masquerade`
+fn skeleton(family: Family, nets: &[IpNet]) -> Skeleton<'static> {
     let mut subnets: Vec<IpNet> = nets.iter().map(IpNet::trunc).collect();
     subnets.sort_unstable();
     subnets.dedup();
-    let chains: Vec<String> = subnets.iter().map(|subnet| subnet_chain(*subnet)).collect();
-    let mut objects =
-        vec![Object::Table(table), Object::Set(table, NAME), Object::Chain(table, NAME)];
-    objects.extend(chains.iter().map(|chain| Object::Chain(table, chain)));
-    let found = nft.exist(&objects)?;
-    let (skeleton, has_chain) = found.split_at(found.len() - chains.len());
-    add_skeleton(batch, table, skeleton);
-    for (subnet, _) in subnets.iter().zip(has_chain).filter(|(_, is_there)| !**is_there) {
-        add_subnet_chain(batch, table, *subnet);
-    }
-    let comment = netfilter::comment(owner)?;
-    for net in nets {
-        let wanted = Element { comment: Some(comment.clone()), ..element(*net) };
-        netfilter::put(nft, batch, table, NAME, wanted)?;
-    }
-    Ok(())
-}
-
-/// Adds what is missing of table, map and base chain:
-/// `type nat hook postrouting priority srcnat; policy accept;` and
-/// `ip saddr vmap @masq`
-fn add_skeleton(batch: &mut Batch, table: Table<'_>, is_there: &[bool]) {
-    let [has_table, has_map, has_base] = [0, 1, 2].map(|index| is_there[index]);
-    if !has_table {
-        batch.add_table(table, None);
-    }
-    if !has_map {
-        let key = &[if table.family == Family::Ip { Type::Ipv4Addr } else { Type::Ipv6Addr }];
-        batch.add_set(table, NewSet { name: NAME, key, kind: SetKind::VerdictMap, comment: None });
-    }
-    if has_base {
-        return;
-    }
+    let of_subnet = |subnet: &IpNet| {
+        let mut rules: Vec<Vec<Expr>> = Vec::new();
+        for inside in [*subnet, multicast(family)] {
+            let condition = Condition::daddr(inside).into_iter();
+            rules.push(condition.chain([Verdict::Return.into()]).collect());
+        }
+        rules.push(vec![Expr::Masquerade]);
+        Chain::regular(&subnet_chain(*subnet), rules)
+    };
     let base = Base {
         kind: ChainKind::Nat,
         hook: Hook::Postrouting,
         priority: PRIORITY,
         policy: Policy::Accept,
     };
-    batch.add_chain(table, NewChain { name: NAME, base: Some(base), comment: None });
-    let saddr = if table.family == Family::Ip { Field::IpSaddr } else { Field::Ip6Saddr };
-    batch.add_rule(table, NewRule::last(NAME).with(verdict_map(&[saddr], NAME)));
+    let saddr = if family == Family::Ip { Field::IpSaddr } else { Field::Ip6Saddr };
+    let by_source = verdict_map(&[saddr], NAME).into_iter().collect();
+    let mut chains = vec![Chain::base(NAME, base, vec![by_source])];
+    chains.extend(subnets.iter().map(of_subnet));
+    Skeleton { table: netfilter::table(family), sets: vec![NAME.into()], chains }
 }
 
-/// `ip daddr 10.1.0.0/16 return`,
-/// `ip daddr 224.0.0.0/4 return` and
-/// `masquerade`
-fn add_subnet_chain(batch: &mut Batch, table: Table<'_>, subnet: IpNet) {
-    let name = subnet_chain(subnet);
-    batch.add_chain(table, NewChain { name: &name, base: None, comment: None });
-    for inside in [subnet, multicast(table.family)] {
-        let rule = NewRule::last(&name).with(Condition::daddr(inside)).then(Verdict::Return);
-        batch.add_rule(table, rule);
-    }
-    batch.add_rule(table, NewRule::last(&name).then(Expr::Masquerade));
+fn add_map(batch: &mut Batch, table: Table<'_>, name: &str) {
+    let key = &[if table.family == Family::Ip { Type::Ipv4Addr } else { Type::Ipv6Addr }];
+    batch.add_set(table, NewSet { name, key, kind: SetKind::VerdictMap, comment: None });
 }
 
-fn remove_from(nft: &Nft, batch: &mut Batch, family: Family, stale: &Stale) -> Result<()> {
+fn remove_from(nft: &Nft, batch: &mut Batch, family: Family, owners: &Owners) -> Result<()> {
     let table = netfilter::table(family);
-    let elements = nft.elements(table, NAME)?;
-    let removed: Vec<&Element> =
-        elements.iter().filter(|element| stale.has(element.comment.as_ref())).collect();
+    let removed = netfilter::delete(nft, batch, table, NAME, owners)?;
     if removed.is_empty() {
         return Ok(());
     }
-    let keys: Vec<Vec<u8>> = removed.iter().map(|element| element.key.clone()).collect();
-    batch.delete_elements(table, NAME, &keys);
     for chain in nft.chains(table)? {
-        let leads_there = |element: &&&Element| match &element.data {
+        let leads_there = |element: &&Element| match &element.data {
             Some(Datum::Verdict(Verdict::Goto(to))) => *to == chain.name,
             _ => false,
         };

@@ -12,6 +12,7 @@ pub mod owner;
 pub mod parent;
 pub mod record;
 pub mod reference;
+pub mod rules;
 pub mod spoof_check;
 pub mod tables;
 pub mod undo;

@@ -1,30 +1,139 @@
 //! What all of our tables in nf_tables have in common.
 //!
-//! They are called `cnibox`, one per family. Whoever needs a chain or map there makes it if it is missing; these stay.
-//! What belongs to an attachment has its owner for a comment, and goes with it.
+//! They are called `cnibox`, one per family. An ADD makes the chains and maps that it needs and that are missing; these
+//! stay. An element of an attachment has its owner as its comment, and goes with it.
 
-use crate::error::Result;
-use crate::kernel::nft::{Batch, Comment, Element, Family, Nft, Object, Table};
-use crate::names::{Attachment, NetworkName};
-use crate::steps::owner::Owner;
+use crate::error::{Error, Result};
+use crate::kernel::nft::{
+    Base, Batch, Comment, Element, Expr, Family, NewChain, NewRule, Nft, Object, Rule, Table,
+};
+use crate::steps::owner::{Owner, Owners};
 
 /// Our table of a family.
 pub const fn table(family: Family) -> Table<'static> {
     Table { family, name: "cnibox" }
 }
 
-/// The comment by which an owner finds what is his.
+/// The comment that names the owner of an element.
 pub fn comment(owner: &Owner) -> Result<Comment> {
     Comment::new(owner.to_string())
 }
 
-/// Whether these are there, in their order.
-pub fn exist<const N: usize>(nft: &Nft, objects: [Object<'_>; N]) -> Result<[bool; N]> {
-    let found = nft.exist(&objects)?;
-    Ok(std::array::from_fn(|index| found.get(index).copied().unwrap_or_default()))
+/// What several attachments share in a table. ADD adds what is missing of it, and nothing else, since adding a chain
+/// again costs the kernel milliseconds.
+pub struct Skeleton<'a> {
+    pub table: Table<'a>,
+    /// The names of sets and maps.
+    pub sets: Vec<String>,
+    /// Where a jump leads to comes before where it starts.
+    pub chains: Vec<Chain>,
 }
 
-/// Adds an element. One with the same key makes way for it: whoever it belonged to has left without a DEL.
+/// A chain as it has to be. Other rules in it are other networks' or the administrator's.
+pub struct Chain {
+    pub name: String,
+    pub base: Option<Base>,
+    pub comment: Option<Comment>,
+    /// A rule that goes before all others.
+    pub first: Option<Vec<Expr>>,
+    pub rules: Vec<Vec<Expr>>,
+}
+
+impl Skeleton<'_> {
+    /// Adds what is missing. `declare` adds the set of a name.
+    pub fn ensure(
+        &self,
+        nft: &Nft,
+        batch: &mut Batch,
+        declare: impl Fn(&mut Batch, &str),
+    ) -> Result<()> {
+        let table = self.table;
+        let mut objects = vec![Object::Table(table)];
+        objects.extend(self.sets.iter().map(|set| Object::Set(table, set)));
+        objects.extend(self.chains.iter().map(|chain| Object::Chain(table, &chain.name)));
+        let mut is_there = nft.exist(&objects)?.into_iter();
+        let mut is_there = || is_there.next().unwrap_or_default();
+        if !is_there() {
+            batch.add_table(table, None);
+        }
+        for set in &self.sets {
+            if !is_there() {
+                declare(batch, set);
+            }
+        }
+        for chain in &self.chains {
+            let mut present = Vec::new();
+            if is_there() {
+                present = nft.rules_of(table, &chain.name)?;
+            } else {
+                let (name, comment) = (chain.name.as_str(), chain.comment.as_ref());
+                batch.add_chain(table, NewChain { name, base: chain.base, comment });
+            }
+            chain.ensure_rules(table, &present, batch);
+        }
+        Ok(())
+    }
+
+    /// Fails if anything is missing.
+    pub fn check(&self, nft: &Nft) -> Result<()> {
+        let table = self.table;
+        let objects: Vec<Object<'_>> =
+            self.sets.iter().map(|set| Object::Set(table, set)).collect();
+        if let Some((set, _)) = self.sets.iter().zip(nft.exist(&objects)?).find(|(_, it)| !it) {
+            return Err(Error::internal(format!("set {set} not found in table {table}")));
+        }
+        let present = nft.chains(table)?;
+        for chain in &self.chains {
+            let name = &chain.name;
+            let found = present.iter().find(|found| found.name == *name);
+            if found.is_none_or(|found| found.base != chain.base) {
+                return Err(Error::internal(format!("chain {name} not found in table {table}")));
+            }
+            let rules = nft.rules_of(table, name)?;
+            let is_whole = chain.in_order(&rules) == chain.rules.len()
+                && chain.first.iter().all(|first| rules.iter().any(|rule| rule.exprs == *first));
+            if !is_whole {
+                return Err(Error::internal(format!(
+                    "rules of chain {name} of table {table} are missing"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Chain {
+    pub fn base(name: &str, base: Base, rules: Vec<Vec<Expr>>) -> Self {
+        Self { base: Some(base), ..Self::regular(name, rules) }
+    }
+
+    pub fn regular(name: &str, rules: Vec<Vec<Expr>>) -> Self {
+        Self { name: name.into(), base: None, comment: None, first: None, rules }
+    }
+
+    fn ensure_rules(&self, table: Table<'_>, present: &[Rule], batch: &mut Batch) {
+        let has = |exprs: &[Expr]| present.iter().find(|rule| rule.exprs == *exprs);
+        if let Some(first) = self.first.as_ref().filter(|first| has(first).is_none()) {
+            batch.add_rule(table, NewRule::first(&self.name).with(first.iter().cloned()));
+        }
+        // Rules that are independent of one another are none the worse for being added again at the end.
+        for rule in &self.rules[self.in_order(present)..] {
+            if let Some(misplaced) = has(rule) {
+                batch.delete_rule(table, &self.name, misplaced.handle);
+            }
+            batch.add_rule(table, NewRule::last(&self.name).with(rule.iter().cloned()));
+        }
+    }
+
+    /// How many of the rules are there, one after the other.
+    fn in_order(&self, present: &[Rule]) -> usize {
+        let mut present = present.iter();
+        let is_next = |rule: &&Vec<Expr>| present.any(|found| found.exprs == **rule);
+        self.rules.iter().take_while(is_next).count()
+    }
+}
+
+/// Adds an element. One with the same key makes way for it: its owner ended without a DEL.
 pub fn put(
     nft: &Nft,
     batch: &mut Batch,
@@ -44,29 +153,22 @@ pub fn put(
     Ok(())
 }
 
-/// Whose things are to be removed.
-#[derive(Clone)]
-pub enum Stale {
-    /// One owner's.
-    Of(Owner),
-    /// Those of a network but these.
-    AllBut { prefix: String, keep: Vec<String> },
+/// Whether an element belongs to one of the owners.
+pub fn is_of(element: &Element, owners: &Owners) -> bool {
+    element.comment.as_deref().is_some_and(|comment| owners.contain(comment))
 }
 
-impl Stale {
-    /// Everything of the network that belongs to none of the attachments.
-    pub fn all_but(network: &NetworkName, keep: &[Attachment]) -> Self {
-        let keep = keep.iter().map(|at| Owner::new(network, at).to_string()).collect();
-        Self::AllBut { prefix: Owner::prefix(network), keep }
-    }
-
-    pub fn has(&self, comment: Option<&Comment>) -> bool {
-        let Some(comment) = comment else { return false };
-        match self {
-            Self::Of(owner) => **comment == *owner.to_string(),
-            Self::AllBut { prefix, keep } => {
-                comment.starts_with(prefix) && !keep.iter().any(|kept| **kept == **comment)
-            }
-        }
-    }
+/// Deletes what a set has of the owners.
+pub fn delete(
+    nft: &Nft,
+    batch: &mut Batch,
+    table: Table<'_>,
+    set: &str,
+    owners: &Owners,
+) -> Result<Vec<Element>> {
+    let mut elements = nft.elements(table, set)?;
+    elements.retain(|element| is_of(element, owners));
+    let keys: Vec<Vec<u8>> = elements.iter().map(|element| element.key.clone()).collect();
+    batch.delete_elements(table, set, &keys);
+    Ok(elements)
 }

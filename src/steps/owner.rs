@@ -2,8 +2,10 @@
 //! attachment when they have neither its namespace nor its result.
 
 use std::fmt::{self, Display};
+use std::rc::Rc;
 
 use crate::names::{Attachment, NetworkName};
+use crate::plugin::{Context, Scope};
 
 /// A network, a container and an interface in one line: `dbnet 3f2a… eth0`.
 ///
@@ -49,6 +51,59 @@ impl Owner {
 impl Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// Whose things a DEL or GC removes, in a form that steps can keep. Cloning it copies nothing.
+#[derive(Clone)]
+pub struct Owners(Rc<OwnersParts>);
+
+struct OwnersParts {
+    network: NetworkName,
+    /// What every owner in the network begins with.
+    prefix: String,
+    /// The one of a DEL, or those that a GC keeps, with their texts.
+    listed: Vec<(Attachment, Owner)>,
+    is_one: bool,
+}
+
+impl Owners {
+    /// The owners of what a scope of the request's network has.
+    pub fn of(cx: &Context<'_>, scope: Scope<'_>) -> Self {
+        Self::in_network(&cx.request.network, scope)
+    }
+
+    pub fn in_network(network: &NetworkName, scope: Scope<'_>) -> Self {
+        let (listed, is_one) = match scope {
+            Scope::One(at) => (std::slice::from_ref(at), true),
+            Scope::AllExcept(keep) => (keep, false),
+        };
+        Self(Rc::new(OwnersParts {
+            network: network.clone(),
+            prefix: Owner::prefix(network),
+            listed: listed.iter().map(|at| (at.clone(), Owner::new(network, at))).collect(),
+            is_one,
+        }))
+    }
+
+    pub fn network(&self) -> &NetworkName {
+        &self.0.network
+    }
+
+    /// The only owner, of a DEL.
+    pub fn one(&self) -> Option<(&Attachment, &Owner)> {
+        let (at, owner) = self.0.listed.first().filter(|_| self.0.is_one)?;
+        Some((at, owner))
+    }
+
+    /// Whether something of the network is to be removed; `is_of` tells whether it belongs to an attachment.
+    pub fn has(&self, is_of: impl Fn(&Attachment, &Owner) -> bool) -> bool {
+        self.0.listed.iter().any(|(at, owner)| is_of(at, owner)) == self.0.is_one
+    }
+
+    /// Whether the text is that of an owner whose things are to be removed.
+    pub fn contain(&self, text: &str) -> bool {
+        text.starts_with(&self.0.prefix) && self.has(|_, owner| owner.0 == text)
     }
 }
 

@@ -81,14 +81,14 @@ impl Wanted<'_> {
     }
 
     /// For STATUS, when there is no container to look into: None if it would be there.
-    pub fn status(&self) -> Result<Option<Link>> {
+    pub fn status(&self, cx: &Context<'_>) -> Result<Option<Link>> {
         if self.in_container {
             return Ok(None);
         }
-        let host = Rtnl::open()?;
+        let host = cx.session.host()?;
         let found = match self.master {
-            "" => of_default_route(&host),
-            master => named(&host, master),
+            "" => of_default_route(host),
+            master => named(host, master),
         };
         match found.map_err(Error::into_not_available)? {
             link if link.up => Ok(Some(link)),

@@ -11,124 +11,107 @@ use hmac_sha512::Hash;
 use crate::error::Result;
 use crate::kernel::nft::{Batch, Chain, Expr, Family, Nft, Rule, Table};
 use crate::names::{Attachment, NetworkName};
+use crate::steps::owner::{Owner, Owners};
 
 const IP_FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 
-/// Whose things are to be removed.
-#[derive(Clone, Copy)]
-pub enum Stale<'a> {
-    Of(&'a Attachment),
-    /// Those of the network but these.
-    AllBut(&'a [Attachment]),
-}
-
 /// Removes the rules of `ipMasq`, of both backends.
-pub fn remove_masquerade(network: &NetworkName, stale: Stale<'_>) -> Result<()> {
-    transact(|nft, batch| {
-        masquerade_of_nft(nft, batch, network, stale)?;
-        for family in IP_FAMILIES {
-            let table = Table { family, name: "nat" };
-            let is_stale = |rule: &Rule| match stale {
-                Stale::Of(at) => rule.leads_to() == Some(&masquerade_chain(network, at)),
-                Stale::AllBut(keep) => {
-                    let comment = rule.comment.as_deref().unwrap_or_default();
-                    let leads_to = rule.leads_to().unwrap_or_default();
-                    leads_to.starts_with("CNI-")
-                        && belongs_to_none(comment, "name: ", network, keep)
-                }
-            };
-            remove_chains(nft, batch, table, "POSTROUTING", is_stale)?;
+pub fn remove_masquerade(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
+    masquerade_of_nft(nft, batch, owners)?;
+    let is_stale = |rule: &Rule| match owners.one() {
+        Some((at, _)) => rule.leads_to() == Some(&masquerade_chain(owners.network(), at)),
+        None => {
+            let comment = rule.comment.as_deref().unwrap_or_default();
+            let leads_to = rule.leads_to().unwrap_or_default();
+            leads_to.starts_with("CNI-") && belongs_to_none(comment, "name: ", owners)
         }
-        Ok(())
+    };
+    IP_FAMILIES.into_iter().try_for_each(|family| {
+        remove_chains(nft, batch, Table { family, name: "nat" }, "POSTROUTING", is_stale)
     })
 }
 
-/// Removes the mappings of `portmap`, of both backends. Those of its nftables backend name only the container, so where
-/// the container's addresses are known, only what leads there is removed.
-pub fn remove_portmap(network: &NetworkName, stale: Stale<'_>, addresses: &[IpAddr]) -> Result<()> {
-    transact(|nft, batch| {
-        for family in IP_FAMILIES {
-            let nat = Table { family, name: "nat" };
-            for (entry, prefix) in
-                [("CNI-HOSTPORT-DNAT", "CNI-DN-"), ("CNI-HOSTPORT-SNAT", "CNI-SN-")]
-            {
-                let is_stale = |rule: &Rule| match stale {
-                    Stale::Of(at) => {
-                        rule.leads_to() == Some(&hashed(prefix, &[network, &at.container_id], 28))
-                    }
-                    Stale::AllBut(keep) => {
-                        let comment = rule.comment.as_deref().unwrap_or_default();
-                        belongs_to_none(comment, "dnat name: ", network, keep)
-                    }
-                };
-                remove_chains(nft, batch, nat, entry, is_stale)?;
+/// Removes the mappings of `portmap`, of both backends. Those of its nftables backend name only the container, so where the
+/// container's addresses are known, only what leads there is removed.
+pub fn remove_portmap(
+    nft: &Nft,
+    batch: &mut Batch,
+    owners: &Owners,
+    addresses: &[IpAddr],
+) -> Result<()> {
+    IP_FAMILIES
+        .into_iter()
+        .try_for_each(|family| portmap_of_family(nft, batch, family, owners, addresses))
+}
+
+fn portmap_of_family(
+    nft: &Nft,
+    batch: &mut Batch,
+    family: Family,
+    owners: &Owners,
+    addresses: &[IpAddr],
+) -> Result<()> {
+    let nat = Table { family, name: "nat" };
+    let network = owners.network();
+    for (entry, prefix) in [("CNI-HOSTPORT-DNAT", "CNI-DN-"), ("CNI-HOSTPORT-SNAT", "CNI-SN-")] {
+        let is_stale = |rule: &Rule| match owners.one() {
+            Some((at, _)) => {
+                rule.leads_to() == Some(&hashed(prefix, &[network, &at.container_id], 28))
             }
-            // There is nothing in these rules that tells their network, so GC cannot judge them.
-            let Stale::Of(at) = stale else { continue };
-            let table = Table { family, name: "cni_hostport" };
-            for rule in nft.rules(table)? {
-                let is_of_container = rule.comment.as_deref() == Some(&*at.container_id);
-                if is_of_container && (addresses.is_empty() || is_about(&rule, addresses)) {
-                    batch.delete_rule(table, &rule.chain, rule.handle);
-                }
+            None => {
+                let comment = rule.comment.as_deref().unwrap_or_default();
+                belongs_to_none(comment, "dnat name: ", owners)
             }
+        };
+        remove_chains(nft, batch, nat, entry, is_stale)?;
+    }
+    // There is nothing in these rules that tells their network, so GC cannot judge them.
+    let Some((at, _)) = owners.one() else { return Ok(()) };
+    let table = Table { family, name: "cni_hostport" };
+    for rule in nft.rules(table)? {
+        let is_of_container = rule.comment.as_deref() == Some(&*at.container_id);
+        if is_of_container && (addresses.is_empty() || is_about(&rule, addresses)) {
+            batch.delete_rule(table, &rule.chain, rule.handle);
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// Removes the chains of `macspoofchk`. They name container and interface but no network, so only DEL can tell.
-pub fn remove_spoof_check(at: &Attachment) -> Result<()> {
+pub fn remove_spoof_check(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
+    let Some((at, _)) = owners.one() else { return Ok(()) };
     let table = Table::bridge("nat");
     let id = format!("{}-{}", at.container_id, at.ifname);
     let chains = [format!("cni-br-iface-{id}"), format!("cni-br-iface-{id}-mac")];
-    transact(|nft, batch| {
-        for rule in nft.rules_of(table, "PREROUTING")? {
-            if rule.leads_to() == Some(&chains[0]) {
-                batch.delete_rule(table, &rule.chain, rule.handle);
-            }
+    for rule in nft.rules_of(table, "PREROUTING")? {
+        if rule.leads_to() == Some(&chains[0]) {
+            batch.delete_rule(table, &rule.chain, rule.handle);
         }
-        let there = nft.chains(table)?;
-        for chain in chains.iter().filter(|name| there.iter().any(|chain| chain.name == **name)) {
-            batch.flush_chain(table, chain);
-        }
-        for chain in chains.iter().filter(|name| there.iter().any(|chain| chain.name == **name)) {
-            batch.delete_chain(table, chain);
-        }
-        Ok(())
-    })
-}
-
-fn transact(build: impl FnMut(&Nft, &mut Batch) -> Result<()>) -> Result<()> {
-    match Nft::open_if_supported()? {
-        Some(nft) => nft.transact(build),
-        None => Ok(()),
     }
+    let there = nft.chains(table)?;
+    let is_there = |name: &&String| there.iter().any(|chain| chain.name == **name);
+    let present: Vec<&String> = chains.iter().filter(is_there).collect();
+    for chain in &present {
+        batch.flush_chain(table, chain);
+    }
+    for chain in &present {
+        batch.delete_chain(table, chain);
+    }
+    Ok(())
 }
 
 /// `table inet cni_plugins_masquerade`, whose rules begin their comments with two hashes: of the network, and of the
 /// interface and its container.
-fn masquerade_of_nft(
-    nft: &Nft,
-    batch: &mut Batch,
-    network: &NetworkName,
-    stale: Stale<'_>,
-) -> Result<()> {
+fn masquerade_of_nft(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     let table = Table::inet("cni_plugins_masquerade");
-    let of_network = hashed("", &[network], 16);
-    let prefix = |at: &Attachment| {
-        format!("{of_network}-{}", hashed("", &[&at.ifname, ":", &at.container_id], 16))
-    };
+    let of_network = format!("{}-", hashed("", &[owners.network()], 16));
     for rule in nft.rules_of(table, "masq_checks")? {
         let comment = rule.comment.as_deref().unwrap_or_default();
-        let is_stale = match stale {
-            Stale::Of(at) => comment.starts_with(&prefix(at)),
-            Stale::AllBut(keep) => {
-                comment.starts_with(&format!("{of_network}-"))
-                    && !keep.iter().any(|at| comment.starts_with(&prefix(at)))
-            }
+        let Some(rest) = comment.strip_prefix(&of_network) else { continue };
+        let is_of = |at: &Attachment, _: &Owner| {
+            rest.starts_with(&hashed("", &[&at.ifname, ":", &at.container_id], 16))
         };
-        if is_stale {
+        if owners.has(is_of) {
             batch.delete_rule(table, &rule.chain, rule.handle);
         }
     }
@@ -161,16 +144,12 @@ fn remove_chains(
     Ok(())
 }
 
-/// Whether a comment of iptables, `name: "NET" id: "CID"`, is of the network and of no container that is kept.
-fn belongs_to_none(
-    comment: &str,
-    before: &str,
-    network: &NetworkName,
-    keep: &[Attachment],
-) -> bool {
-    let of = |id: &str| format!("{before}\"{network}\" id: \"{id}");
-    comment.starts_with(&of(""))
-        && !keep.iter().any(|at| comment.starts_with(&of(&format!("{}\"", at.container_id))))
+/// For GC: whether a comment of iptables, `name: "NET" id: "CID"`, is of the network and of no container that is kept.
+fn belongs_to_none(comment: &str, before: &str, owners: &Owners) -> bool {
+    let of = |id: &str| format!("{before}\"{}\" id: \"{id}", owners.network());
+    let is_of =
+        |at: &Attachment, _: &Owner| comment.starts_with(&of(&format!("{}\"", at.container_id)));
+    comment.starts_with(&of("")) && owners.has(is_of)
 }
 
 /// Whether a rule translates to, or matches, one of the addresses.
@@ -205,6 +184,7 @@ pub fn hashed(prefix: &str, texts: &[&str], length: usize) -> String {
 mod tests {
     use super::*;
     use crate::names::{ContainerId, IfName};
+    use crate::plugin::Scope;
 
     fn attachment() -> (NetworkName, Attachment) {
         let container_id = ContainerId::new("abc").unwrap();
@@ -225,7 +205,7 @@ mod tests {
     #[test]
     fn comments_of_iptables_tell_network_and_container() {
         let (network, at) = attachment();
-        let keep = [at];
+        let owners = Owners::in_network(&network, Scope::AllExcept(&[at]));
         for (comment, expected) in [
             ("name: \"mynet\" id: \"abc\"", false),
             ("name: \"mynet\" id: \"abcd\"", true),
@@ -233,7 +213,7 @@ mod tests {
             ("dnat name: \"mynet\" id: \"abcd\"", false),
             ("", false),
         ] {
-            assert_eq!(belongs_to_none(comment, "name: ", &network, &keep), expected, "{comment}");
+            assert_eq!(belongs_to_none(comment, "name: ", &owners), expected, "{comment}");
         }
     }
 }

@@ -18,67 +18,91 @@
 
 use crate::error::{Code, Error, Result};
 use crate::kernel::nft::{
-    Base, Batch, ChainKind, Element, Family, Feature, Field, Hook, NewChain, NewRule, NewSet, Nft,
-    Object, Policy, SetKind, Type, Value, Verdict, in_set, not_in_set, pack,
+    Base, Batch, ChainKind, Element, Family, Feature, Field, Hook, NewSet, Nft, Policy, SetKind,
+    Table, Type, Value, Verdict, in_set, not_in_set, pack,
 };
 use crate::names::{IfName, Mac};
-use crate::steps::netfilter::{self, Stale};
-use crate::steps::owner::Owner;
+use crate::steps::netfilter::{self, Chain, Skeleton};
+use crate::steps::owner::{Owner, Owners};
 
 /// The chain, and the set of what may pass.
 const NAME: &str = "spoof-check";
 const PORTS: &str = "spoof-check-ports";
+const TABLE: Table<'static> = netfilter::table(Family::Bridge);
 /// `dstnat` of the family bridge: before anything looks at the frame.
 const PRIORITY: i32 = -300;
 
-/// Lets only frames from `mac` in by `port`, from the moment on that it returns.
-pub fn add(owner: &Owner, port: &IfName, mac: Mac) -> Result<()> {
-    Nft::open()?.transact(|nft, batch| {
-        add_skeleton(nft, batch)?;
-        let table = netfilter::table(Family::Bridge);
-        let comment = Some(netfilter::comment(owner)?);
-        // Names are used again by the same owner, and by others after him.
-        for (set, name) in [(PORTS, pack(&port_key(port))), (NAME, pack(&pair_key(port, mac)))] {
-            let wanted = Element { key: name, data: None, comment: comment.clone() };
-            netfilter::put(nft, batch, table, set, wanted)?;
-        }
-        Ok(())
-    })
+/// Lets only frames from `mac` in by `port`. Shared rules that are missing are added again.
+pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, port: &IfName, mac: Mac) -> Result<()> {
+    skeleton().ensure(nft, batch, |batch, name| {
+        let key =
+            if name == PORTS { &[Type::IfName][..] } else { &[Type::IfName, Type::EtherAddr] };
+        batch.add_set(TABLE, NewSet { name, key, kind: SetKind::Set, comment: None });
+    })?;
+    // The same owner uses a name again, and later another one may.
+    remove_others(nft, batch, port, Some(mac))?;
+    let comment = Some(netfilter::comment(owner)?);
+    for (set, key) in [(PORTS, pack(&port_key(port))), (NAME, pack(&pair_key(port, mac)))] {
+        let wanted = Element { key, data: None, comment: comment.clone() };
+        netfilter::put(nft, batch, TABLE, set, wanted)?;
+    }
+    Ok(())
 }
 
-pub fn remove(stale: &Stale) -> Result<()> {
-    let Some(nft) = Nft::open_if_supported()? else { return Ok(()) };
-    let table = netfilter::table(Family::Bridge);
-    nft.transact(|nft, batch| {
-        for set in [PORTS, NAME] {
-            let elements = nft.elements(table, set)?.into_iter();
-            let removed = elements.filter(|element| stale.has(element.comment.as_ref()));
-            let keys: Vec<Vec<u8>> = removed.map(|element| element.key).collect();
-            batch.delete_elements(table, set, &keys);
-        }
-        Ok(())
-    })
+/// The element that a port has if it is checked: table, set and key.
+pub fn place(port: &IfName) -> (Table<'static>, &'static str, Vec<u8>) {
+    (TABLE, PORTS, pack(&port_key(port)))
+}
+
+/// Ends the check of a port that is not to have one: an earlier port of that name was not removed by a DEL.
+pub fn clear(nft: &Nft, batch: &mut Batch, port: &IfName) -> Result<()> {
+    remove_others(nft, batch, port, None)
+}
+
+/// Removes all that is about a port, but what lets a MAC address pass.
+fn remove_others(nft: &Nft, batch: &mut Batch, port: &IfName, kept: Option<Mac>) -> Result<()> {
+    let key = pack(&port_key(port));
+    if nft.elements_at(TABLE, PORTS, std::slice::from_ref(&key))? == [None] {
+        return Ok(());
+    }
+    if kept.is_none() {
+        batch.delete_elements(TABLE, PORTS, std::slice::from_ref(&key));
+    }
+    let kept = kept.map(|mac| pack(&pair_key(port, mac)));
+    let is_other =
+        |element: &Element| element.key.starts_with(&key) && kept.as_ref() != Some(&element.key);
+    let others = nft.elements(TABLE, NAME)?.into_iter().filter(is_other);
+    let keys: Vec<Vec<u8>> = others.map(|element| element.key).collect();
+    batch.delete_elements(TABLE, NAME, &keys);
+    Ok(())
+}
+
+/// Removes what belongs to the owners.
+pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
+    for set in [PORTS, NAME] {
+        netfilter::delete(nft, batch, TABLE, set, owners)?;
+    }
+    Ok(())
 }
 
 /// Fails when what `add` made is not there. Which MAC address it lets pass is not looked at: a later plugin of the chain
 /// may have changed the container's.
-pub fn check(owner: &Owner) -> Result<()> {
-    let nft = Nft::open()?;
-    let table = netfilter::table(Family::Bridge);
-    let stale = Stale::Of(owner.clone());
-    let has_rule = !nft.rules_of(table, NAME)?.is_empty();
+pub fn check(nft: &Nft, owner: &Owner) -> Result<()> {
+    let missing = || Error::internal(format!("the MAC spoof check of {owner} is missing"));
+    skeleton().check(nft).map_err(|error| missing().with_details(error.to_string()))?;
     for set in [PORTS, NAME] {
-        let mut elements = nft.elements(table, set)?.into_iter();
-        if !has_rule || !elements.any(|element| stale.has(element.comment.as_ref())) {
-            return Err(Error::internal(format!("the MAC spoof check of {owner} is missing")));
+        let elements = nft.elements(TABLE, set)?;
+        let is_own = |it: &Element| it.comment.as_deref() == Some(owner.as_str());
+        if !elements.iter().any(is_own) {
+            return Err(missing());
         }
     }
     Ok(())
 }
 
 /// Fails with code 50 when the kernel cannot do it.
-pub fn status() -> Result<()> {
-    let missing = Nft::open()?.missing(&[(Family::Bridge, Feature::Tables)])?;
+pub fn status(nft: &Nft) -> Result<()> {
+    let missing = nft.missing(&[(Family::Bridge, Feature::Tables)])?;
     if missing.is_empty() {
         return Ok(());
     }
@@ -89,32 +113,21 @@ pub fn status() -> Result<()> {
 
 /// `type filter hook prerouting priority dstnat; policy accept;` and
 /// `iifname @spoof-check-ports iifname . ether saddr != @spoof-check drop`
-fn add_skeleton(nft: &Nft, batch: &mut Batch) -> Result<()> {
-    let table = netfilter::table(Family::Bridge);
-    let [has_table, has_chain] =
-        netfilter::exist(nft, [Object::Table(table), Object::Chain(table, NAME)])?;
-    if !has_table {
-        batch.add_table(table, None);
-    }
-    if has_chain {
-        return Ok(());
-    }
-    for (name, key) in [(PORTS, &[Type::IfName][..]), (NAME, &[Type::IfName, Type::EtherAddr])] {
-        batch.add_set(table, NewSet { name, key, kind: SetKind::Set, comment: None });
-    }
+fn skeleton() -> Skeleton<'static> {
     let base = Base {
         kind: ChainKind::Filter,
         hook: Hook::Prerouting,
         priority: PRIORITY,
         policy: Policy::Accept,
     };
-    batch.add_chain(table, NewChain { name: NAME, base: Some(base), comment: None });
-    let rule = NewRule::last(NAME)
-        .with(in_set(&[Field::Iifname], PORTS))
-        .with(not_in_set(&[Field::Iifname, Field::EtherSaddr], NAME))
-        .then(Verdict::Drop);
-    batch.add_rule(table, rule);
-    Ok(())
+    let is_checked = in_set(&[Field::Iifname], PORTS);
+    let is_foreign = not_in_set(&[Field::Iifname, Field::EtherSaddr], NAME);
+    let rule = is_checked.into_iter().chain(is_foreign).chain([Verdict::Drop.into()]).collect();
+    Skeleton {
+        table: TABLE,
+        sets: vec![PORTS.into(), NAME.into()],
+        chains: vec![Chain::base(NAME, base, vec![rule])],
+    }
 }
 
 fn port_key(port: &IfName) -> [Value<'_>; 1] {

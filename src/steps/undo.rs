@@ -1,11 +1,14 @@
 //! What happens when a call fails half-way: ADD takes back what it did, DEL goes on with the rest.
 
 use crate::error::{Error, Result};
+use crate::plugin::Context;
 
-/// Steps to take back, newest first, unless `keep` is called.
-#[derive(Default)]
+/// Steps to take back unless `keep` is called: first the attachment's own, newest first, then the shared ones, newest
+/// first. What attachments share is taken back only when nobody uses it, and our own port is a user.
 pub struct Undo<'a> {
-    steps: Vec<Step<'a>>,
+    cx: &'a Context<'a>,
+    own: Vec<Step<'a>>,
+    shared: Vec<Step<'a>>,
 }
 
 struct Step<'a> {
@@ -14,22 +17,36 @@ struct Step<'a> {
 }
 
 impl<'a> Undo<'a> {
+    pub fn new(cx: &'a Context<'a>) -> Self {
+        Self { cx, own: Vec::new(), shared: Vec::new() }
+    }
+
     /// `doing` says what cannot be done if `take_back` fails: `give the address back`.
     pub fn push(&mut self, doing: &'static str, take_back: impl FnOnce() -> Result<()> + 'a) {
-        self.steps.push(Step { doing, take_back: Box::new(take_back) });
+        self.own.push(Step { doing, take_back: Box::new(take_back) });
+    }
+
+    /// The same for what attachments share.
+    pub fn push_shared(
+        &mut self,
+        doing: &'static str,
+        take_back: impl FnOnce() -> Result<()> + 'a,
+    ) {
+        self.shared.push(Step { doing, take_back: Box::new(take_back) });
     }
 
     pub fn keep(mut self) {
-        self.steps.clear();
+        self.own.clear();
+        self.shared.clear();
     }
 }
 
 impl Drop for Undo<'_> {
     fn drop(&mut self) {
-        while let Some(Step { doing, take_back }) = self.steps.pop() {
+        while let Some(Step { doing, take_back }) = self.own.pop().or_else(|| self.shared.pop()) {
             if let Err(error) = take_back() {
                 // The caller gets the first error, which led here; the runtime's DEL will try this again.
-                eprintln!("cannot {doing}: {error}");
+                self.cx.warn(format_args!("cannot {doing}: {error}"));
             }
         }
     }
@@ -58,11 +75,21 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+    use crate::cni::json::Json;
+    use crate::cni::request::Request;
+    use crate::plugin::Session;
+
+    fn request() -> Request {
+        let json = Json::parse(br#"{"cniVersion": "1.1.0", "name": "net", "type": "x"}"#);
+        Request::new("STATUS", |_| None, json.unwrap()).unwrap().0
+    }
 
     #[test]
     fn undo_runs_newest_first_and_goes_on_past_errors() {
         let log = RefCell::new(Vec::new());
-        let mut undo = Undo::default();
+        let (request, session) = (request(), Session::without_container());
+        let cx = Context { request: &request, session: &session, plugins: &[] };
+        let mut undo = Undo::new(&cx);
         for number in 1..=3 {
             let log = &log;
             undo.push("note it", move || {
@@ -70,13 +97,23 @@ mod tests {
                 Err(Error::internal("no"))
             });
         }
+        undo.push_shared("note it", || {
+            log.borrow_mut().push(9);
+            Ok(())
+        });
+        undo.push("note it", || {
+            log.borrow_mut().push(4);
+            Ok(())
+        });
         drop(undo);
-        assert_eq!(*log.borrow(), [3, 2, 1]);
+        assert_eq!(*log.borrow(), [4, 3, 2, 1, 9]);
     }
 
     #[test]
     fn what_is_kept_is_not_taken_back() {
-        let mut undo = Undo::default();
+        let (request, session) = (request(), Session::without_container());
+        let cx = Context { request: &request, session: &session, plugins: &[] };
+        let mut undo = Undo::new(&cx);
         undo.push("stay", || panic!("it was kept"));
         undo.keep();
     }

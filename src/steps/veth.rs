@@ -3,16 +3,16 @@
 //! Who removes it: the failing ADD that made it, DEL, GC; and the kernel, when the container's namespace ends. The
 //! host end carries its owner in its alias, so DEL and GC find it also when the namespace cannot be reached any more.
 
-use crate::cni::request::Verb;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewLink, Rtnl, Veth};
 use crate::kernel::sys;
-use crate::names::{Attachment, IfName, Mac};
-use crate::plugin::Context;
-use crate::steps::owner::Owner;
+use crate::names::{IfName, Mac};
+use crate::plugin::{Context, Scope};
+use crate::steps::owner::{Owner, Owners};
+use crate::steps::rules::Rules;
 use crate::steps::undo::Failures;
-use crate::steps::{delegate, host_link, interface};
+use crate::steps::{host_link, interface};
 
 /// How often another name is tried for the host end when somebody has that one.
 const NAME_ATTEMPTS_MAX: u32 = 10;
@@ -40,7 +40,8 @@ pub struct NewPair<'a> {
 
 /// Makes both ends in one request, the container's under its final name in its namespace, so that nobody (udev,
 /// NetworkManager) sees a temporary name. Both are down.
-pub fn create(host: &Rtnl, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair> {
+pub fn create(cx: &Context<'_>, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair> {
+    let host = cx.session.host()?;
     // Chosen here rather than by the kernel: this spares asking for them, and systemd-udevd leaves them alone.
     let container_mac = new.mac.map_or_else(random_mac, Ok)?;
     let host_mac = random_mac()?;
@@ -74,7 +75,7 @@ pub fn create(host: &Rtnl, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair> {
             Err(error) if error.is_exists() => {}
             Err(error) => return Err(error.into()),
         }
-        if netns.rtnl()?.link(new.ifname)?.is_some() {
+        if cx.session.container()?.link(new.ifname)?.is_some() {
             return Err(Error::internal(format!(
                 "cannot create interface {} in the container: it already exists",
                 new.ifname
@@ -89,11 +90,11 @@ pub fn create(host: &Rtnl, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair> {
 }
 
 /// Brings the container's end up before it has addresses.
-pub fn bring_up(netns: &NetNs, pair: &Pair, ifname: &IfName) -> Result<()> {
+pub fn bring_up(cx: &Context<'_>, pair: &Pair, ifname: &IfName) -> Result<()> {
     let mut batch = Batch::new();
     let up = LinkChange { up: Some(true), ..LinkChange::default() };
     batch.change_link(pair.container_index, ifname, &up);
-    netns.rtnl()?.commit(batch)
+    cx.session.container()?.commit(batch)
 }
 
 /// The name of the host end: like the reference's random ones to look at, but the same for the same owner, so that DEL
@@ -109,41 +110,64 @@ pub fn random_mac() -> Result<Mac> {
     Ok(Mac(bytes))
 }
 
-/// DEL of a plugin that has a pair and addresses. `last` is for what it has in nf_tables: deleting there makes the end of
-/// the process wait for the kernel.
-pub fn del(
+/// DEL and GC of a plugin that has pairs with rules, and addresses.
+///
+/// The order is such that no packet of the container leaves the host while the rules for it are gone: the pair goes down
+/// first, which takes the kernel microseconds. Then the rules go, then the pair: the kernel frees what belonged to the rules
+/// while it removes the link, and waits for both at once.
+pub fn clean(
     cx: &Context<'_>,
-    at: &Attachment,
+    scope: Scope<'_>,
     netns: Option<&NetNs>,
-    last: impl FnOnce(&mut Failures),
+    owners: &Owners,
 ) -> Result<()> {
-    let mut failures = Failures::default();
-    failures.note(interface::release(cx, at, &|| remove(cx, at, netns)));
-    last(&mut failures);
-    failures.into_result()
+    let stale = owners.clone();
+    cx.later(move |nft, batch| Rules::remove(nft, batch, &stale), || Ok(()));
+    interface::release(cx, scope, &|| {
+        let mut failures = Failures::default();
+        let host = cx.session.host()?;
+        let links = match find(cx, netns, owners) {
+            Ok(links) => links,
+            Err(error) => {
+                failures.note(Err(error));
+                Vec::new()
+            }
+        };
+        let take_down = || {
+            let mut batch = Batch::new();
+            links.iter().for_each(|link| batch.take_down(link.index, &link.name));
+            host.commit(batch)
+        };
+        failures.note(cx.session.settle_after(&take_down));
+        for link in &links {
+            failures.note(host.del_link(link.index));
+        }
+        failures.into_result()
+    })
 }
 
-/// GC of a plugin that has pairs and addresses; `last` as for `del`.
-pub fn gc(cx: &Context<'_>, keep: &[Attachment], last: impl FnOnce(&mut Failures)) -> Result<()> {
-    let mut failures = Failures::default();
-    failures.note(host_link::remove_stale(cx, Veth::NAME, keep));
-    failures.note(delegate::call_ipam(cx, &Verb::Gc(keep.to_vec())));
-    last(&mut failures);
-    failures.into_result()
-}
-
-/// Removes the pair from whichever side it can be reached. That it is gone already is fine.
-fn remove(cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
-    if let Some(netns) = netns
-        && netns.rtnl()?.del_link_named(&at.ifname)?
+/// The host ends of the owners' pairs. One that is gone already is fine.
+fn find(cx: &Context<'_>, netns: Option<&NetNs>, owners: &Owners) -> Result<Vec<Link>> {
+    let host = cx.session.host()?;
+    let Some((at, owner)) = owners.one() else {
+        return host_link::all_of(host, Veth::NAME, owners);
+    };
+    if let Some(link) = host.link(&host_name(owner))?.filter(|link| host_link::is_of(link, owners))
     {
-        return Ok(());
+        return Ok(vec![link]);
     }
-    let host = Rtnl::open()?;
-    let owner = Owner::new(&cx.request.network, at);
-    match host.link(&host_name(&owner))? {
-        Some(link) if link.alias == Some(host_link::alias(&owner)) => host.del_link(link.index),
-        _ => Ok(()),
+    // The name was taken, or another implementation made the pair.
+    let Some(_) = netns else { return host_link::all_of(host, Veth::NAME, owners) };
+    let Some(link) = cx.session.container()?.link(&at.ifname)? else { return Ok(Vec::new()) };
+    match other_end(host, &link)? {
+        // The path of the namespace is another container's by now.
+        Some(end) if host_link::is_of_another(&end, owners) => Ok(Vec::new()),
+        Some(end) => Ok(vec![end]),
+        None => {
+            // Its other end is not on this host, so it can be removed from here only.
+            cx.session.container()?.del_link(link.index)?;
+            Ok(Vec::new())
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt::{self, Display};
 use std::io::{self, ErrorKind};
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use neli::consts::socket::{Msg, NlFamily};
@@ -124,6 +124,12 @@ pub(crate) struct Socket {
     /// Whether the kernel was asked to filter dumps, and to refuse filters that it does not have.
     is_strict: Cell<bool>,
     datagram: RefCell<Vec<u8>>,
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
 }
 
 /// What an exchange ends with.

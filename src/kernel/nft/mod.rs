@@ -98,9 +98,14 @@ impl Nft {
             Err(error) if error.errno == libc::EPROTONOSUPPORT => return Ok(None),
             nft => nft?,
         };
-        match nft.generation() {
-            Ok(_) => Ok(Some(nft)),
-            Err(error) if is_without_nf_tables(&error) => Ok(None),
+        Ok(nft.is_supported()?.then_some(nft))
+    }
+
+    /// Whether the kernel has nf_tables.
+    pub fn is_supported(&self) -> Result<bool, netlink::Error> {
+        match self.generation() {
+            Ok(_) => Ok(true),
+            Err(error) if is_without_nf_tables(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -201,6 +206,5 @@ impl Display for Table<'_> {
     }
 }
 
-/// Each time that it is somebody else's turn a change of his is made, so as many as change things at once come through
-/// in as many turns.
+/// Each retry means that another writer succeeded, so N concurrent writers need at most N attempts.
 const TRANSACT_ATTEMPTS_MAX: u32 = 32;

@@ -61,6 +61,20 @@ impl Nft {
         Ok(found)
     }
 
+    /// Whether any of these elements is there, each named by its table, its set and its key. All are asked for at once.
+    pub fn is_any_there(&self, elements: &[(Table<'_>, &str, Vec<u8>)]) -> Result<bool> {
+        let mut requests = Requests::new();
+        for (table, set, key) in elements {
+            let doing = format!("cannot look into set {set} of table {table}");
+            requests.push(NFT_MSG_GETSETELEM, 0, doing, |attrs| {
+                attrs.raw(&header(table.family));
+                write_elements(attrs, *table, set, |attrs| Element::write_key(key, attrs));
+            });
+            requests.tolerate(libc::ENOENT);
+        }
+        Ok(self.socket.get_each(requests, |_| Some(()))?.iter().any(Option::is_some))
+    }
+
     pub fn chains(&self, table: Table<'_>) -> Result<Vec<Chain>> {
         let doing = format!("cannot list the chains of table {table}");
         let filter = |attrs: &mut Attrs| attrs.string(NFTA_CHAIN_TABLE, table.name);

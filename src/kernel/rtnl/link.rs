@@ -94,10 +94,12 @@ impl Rtnl {
         self.list_links(filter, |link| link.kind.as_deref() == Some(kind))
     }
 
+    /// One that is gone is fine.
     pub fn del_link(&self, index: u32) -> Result<()> {
         let mut requests = Requests::new();
         let doing = format!("cannot delete link {index}");
         requests.push(libc::RTM_DELLINK, 0, doing, |attrs| attrs.raw(&header(index, 0, 0)));
+        requests.tolerate(libc::ENODEV);
         Ok(self.change(requests)?)
     }
 

@@ -192,6 +192,16 @@ impl Batch {
         self.push_link_change(index, name, &rest);
     }
 
+    /// Takes a link down. One that is gone is fine.
+    pub fn take_down(&mut self, index: u32, name: &str) {
+        self.push_link_change(
+            index,
+            name,
+            &LinkChange { up: Some(false), ..LinkChange::default() },
+        );
+        self.requests.tolerate(libc::ENODEV);
+    }
+
     /// Gives a link one more name. Kernels before 5.5 know no such names, and then nothing happens.
     pub fn add_alt_name(&mut self, link: &str, alt_name: &str) {
         let flags = NLM_F_CREATE | NLM_F_EXCL;

@@ -43,6 +43,11 @@ impl Rtnl {
         Ok(Self { socket: Socket::open(Protocol::Route)?, netns: None })
     }
 
+    /// The namespace of the calling thread, where the socket was opened.
+    pub fn home(&self) -> Result<NetNs> {
+        NetNs::of_socket(&self.socket)
+    }
+
     pub(super) fn living_in(self, netns: NetNs) -> Self {
         Self { netns: Some(netns), ..self }
     }

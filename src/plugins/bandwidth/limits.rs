@@ -5,15 +5,14 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use crate::cni::request::Request;
 use crate::cni::text::parse_cidr;
 use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Bucket, Part, Side};
 
-/// The keys that stand in the configuration or in `runtimeConfig.bandwidth`.
+/// The configuration as it is written.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Keys {
+pub struct Keys {
     /// In bits per second, and in bits: what goes into the container.
     ingress_rate: Option<u64>,
     ingress_burst: Option<u64>,
@@ -22,21 +21,28 @@ struct Keys {
     egress_burst: Option<u64>,
     shaped_subnets: Vec<String>,
     unshaped_subnets: Vec<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Options {
-    runtime_config: RuntimeConfig,
     /// In milliseconds.
     latency: Option<u32>,
     fair_queue: bool,
+    runtime_config: RuntimeConfig,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct RuntimeConfig {
-    bandwidth: Option<Keys>,
+    bandwidth: Option<Shape>,
+}
+
+/// The keys that may stand in `runtimeConfig.bandwidth`, too.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Shape {
+    ingress_rate: Option<u64>,
+    ingress_burst: Option<u64>,
+    egress_rate: Option<u64>,
+    egress_burst: Option<u64>,
+    shaped_subnets: Vec<String>,
+    unshaped_subnets: Vec<String>,
 }
 
 /// How long a packet may wait, where nobody says.
@@ -59,19 +65,26 @@ pub struct Limits {
     are_shaped: bool,
 }
 
-impl Limits {
-    pub fn read(request: &Request) -> Result<Self> {
-        let options: Options = request.json.read("network configuration")?;
-        let own: Keys = request.json.read("network configuration")?;
+impl Keys {
+    /// What they mean.
+    pub fn limits(&self) -> Result<Limits> {
+        let own = Shape {
+            ingress_rate: self.ingress_rate,
+            ingress_burst: self.ingress_burst,
+            egress_rate: self.egress_rate,
+            egress_burst: self.egress_burst,
+            shaped_subnets: self.shaped_subnets.clone(),
+            unshaped_subnets: self.unshaped_subnets.clone(),
+        };
         // As in the reference, what the runtime says counts only where the configuration says nothing.
-        let mut by_runtime = options.runtime_config.bandwidth.unwrap_or_default();
+        let mut by_runtime = self.runtime_config.bandwidth.clone().unwrap_or_default();
         if by_runtime.names_no_subnets() {
             // Runtimes know rates only.
             (by_runtime.shaped_subnets, by_runtime.unshaped_subnets) =
                 (own.shaped_subnets.clone(), own.unshaped_subnets.clone());
         }
         let keys = if own.says_nothing() { by_runtime } else { own };
-        let latency = Duration::from_millis(options.latency.unwrap_or(LATENCY_MS).into());
+        let latency = Duration::from_millis(self.latency.unwrap_or(LATENCY_MS).into());
         let are_shaped = !keys.shaped_subnets.is_empty();
         if are_shaped && !keys.unshaped_subnets.is_empty() {
             return Err(Error::config(
@@ -83,15 +96,17 @@ impl Limits {
         } else {
             nets("unshapedSubnets", &keys.unshaped_subnets)?
         };
-        Ok(Self {
+        Ok(Limits {
             ingress: bucket("ingress", keys.ingress_rate, keys.ingress_burst, latency)?,
             egress: bucket("egress", keys.egress_rate, keys.egress_burst, latency)?,
-            fair_queue: options.fair_queue,
+            fair_queue: self.fair_queue,
             subnets,
             are_shaped,
         })
     }
+}
 
+impl Limits {
     pub fn are_none(&self) -> bool {
         self.ingress.is_none() && self.egress.is_none()
     }
@@ -104,7 +119,7 @@ impl Limits {
     }
 }
 
-impl Keys {
+impl Shape {
     fn names_no_subnets(&self) -> bool {
         self.shaped_subnets.is_empty() && self.unshaped_subnets.is_empty()
     }

@@ -4,12 +4,12 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Bridge, CONTAINER, LOCK_LIMIT, Sound, gateway_link, host};
+use super::{Bridge, CONTAINER, LOCK_LIMIT, OnHost, gateway_link, host};
 use crate::cni::success::{Route, Success};
 use crate::error::{Error, Result};
-use crate::kernel::netns::{Lock, NetNs};
 use crate::kernel::rtnl::{Batch, Link, LinkChange, NewAddress, Rtnl};
 use crate::names::IfName;
+use crate::plugin::Context;
 use crate::steps::undo::Undo;
 
 impl Bridge {
@@ -31,16 +31,15 @@ impl Bridge {
     /// Gives the gateways' addresses to the bridge, or to the link of the VLAN, which is returned.
     pub(super) fn ensure_gateway<'a>(
         &self,
-        host: &'a Rtnl,
-        in_use: Option<&'a Lock>,
+        on: &OnHost<'a>,
         bridge: &Link,
-        sound: &'a Sound,
         gateways: &[IpNet],
         undo: &mut Undo<'a>,
     ) -> Result<Option<Link>> {
+        let OnHost { host, in_use, sound } = *on;
         if let Some(name) = &sound.vlan_gateway {
             let named = sound.vlans.access.map(|vlan| (&**name, vlan));
-            undo.push("remove the gateway's link", move || {
+            undo.push_shared("remove the gateway's link", move || {
                 gateway_link::remove_unused(host, in_use, named)
             });
             let link = gateway_link::ensure(host, bridge, name, &sound.vlans)?;
@@ -53,7 +52,7 @@ impl Bridge {
         }
         if let Some(change) = AddressChange::plan(host, bridge, gateways, self.force_address)? {
             let result = change.make(host);
-            undo.push("give the bridge the addresses that it had", move || {
+            undo.push_shared("give the bridge the addresses that it had", move || {
                 let bridge = change.link.index;
                 host::if_unused(host, in_use, bridge, || change.take_back(host))
             });
@@ -62,13 +61,18 @@ impl Bridge {
         Ok(None)
     }
 
-    /// For DEL and GC: removes the links of gateways that no container needs any more.
-    pub(super) fn collect_unused_gateways(&self) -> Result<()> {
+    /// For DEL and GC: removes the links of gateways that no container needs any more, whatever VLAN the configuration
+    /// has now.
+    pub(super) fn collect_unused_gateways(&self, cx: &Context<'_>) -> Result<()> {
+        let host = cx.session.host()?;
         // Where the configuration makes no sense, it names no link.
         let name = self.vlan_gateway(true).ok().flatten();
         let named = name.as_deref().zip(u16::try_from(self.vlan).ok());
-        let in_use = NetNs::own()?.lock_shared(LOCK_LIMIT)?;
-        gateway_link::remove_unused(&Rtnl::open()?, in_use.as_ref(), named)
+        if !gateway_link::is_any_unused(host, named)? {
+            return Ok(());
+        }
+        let in_use = cx.session.home()?.lock_shared(LOCK_LIMIT)?;
+        gateway_link::remove_unused(host, in_use.as_ref(), named)
     }
 
     /// Completes the result of IPAM: whose the addresses are, the gateways, the default routes. Returns the gateways'

@@ -63,7 +63,7 @@ pub(super) fn ensure_bridge<'a>(
     let (mut bridge, is_new) = find_or_make(host, name, new)?;
     if is_new {
         let index = bridge.index;
-        undo.push("remove the bridge", move || {
+        undo.push_shared("remove the bridge", move || {
             if_unused(host, in_use, index, || host.del_link(index))
         });
         host_link::skip_duplicate_detection(name)?;

@@ -56,6 +56,22 @@ impl Firewalld {
         }
     }
 
+    /// The same, from whatever zone it is in.
+    pub(super) fn remove_from_any_zone(&mut self, address: IpAddr) -> Result<()> {
+        let source = ipnet::IpNet::from(address).to_string();
+        match self.bus.call(&zone_method("getZoneOfSource"), &[&source]) {
+            Ok(answer) => match answer.text.filter(|zone| !zone.is_empty()) {
+                Some(zone) => self.remove_source(&zone, address),
+                None => Ok(()),
+            },
+            Err(Failure::Refused { .. }) => Ok(()),
+            Err(failure) => {
+                Err(Error::internal(format!("cannot look for {address} in the zones of firewalld"))
+                    .with_details(failure.to_string()))
+            }
+        }
+    }
+
     pub(super) fn has_source(&mut self, zone: &str, address: IpAddr) -> Result<bool> {
         let answer = self.call("querySource", zone, address).map_err(|failure| {
             Error::internal(format!("cannot look for {address} in zone {zone} of firewalld"))
@@ -70,14 +86,17 @@ impl Firewalld {
         zone: &str,
         address: IpAddr,
     ) -> Result<super::dbus::Answer, Failure> {
-        let method = Method {
-            destination: NAME,
-            path: "/org/fedoraproject/FirewallD1",
-            interface: "org.fedoraproject.FirewallD1.zone",
-            name,
-        };
         let source = ipnet::IpNet::from(address).to_string();
-        self.bus.call(&method, &[zone, &source])
+        self.bus.call(&zone_method(name), &[zone, &source])
+    }
+}
+
+fn zone_method(name: &str) -> Method<'_> {
+    Method {
+        destination: NAME,
+        path: "/org/fedoraproject/FirewallD1",
+        interface: "org.fedoraproject.FirewallD1.zone",
+        name,
     }
 }
 

@@ -31,7 +31,8 @@ use crate::kernel::nft::{
     Batch, Comment, CtState, Datum, Element, Expr, Family, Field, Found, NewChain, NewRule, NewSet,
     Nft, Object, Rule, SetKind, Table, Type, Verdict, verdict_map, xt_ct_state,
 };
-use crate::steps::netfilter::{self, Stale};
+use crate::steps::netfilter;
+use crate::steps::owner::Owners;
 
 const FORWARD: &str = "FORWARD";
 const CNI_FORWARD: &str = "CNI-FORWARD";
@@ -236,11 +237,8 @@ impl Comments {
     }
 }
 
-pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, stale: &Stale) -> Result<()> {
-    let elements = nft.elements(table(family), MAP)?;
-    let keys = ruleset::keys_of(elements, stale);
-    batch.delete_elements(table(family), MAP, &keys);
-    Ok(())
+pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, owners: &Owners) -> Result<()> {
+    netfilter::delete(nft, batch, table(family), MAP, owners).map(drop)
 }
 
 pub(super) fn check(

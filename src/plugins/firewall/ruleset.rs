@@ -29,10 +29,11 @@ use std::net::IpAddr;
 use super::ingress::Guard;
 use crate::error::{Error, Result};
 use crate::kernel::nft::{
-    Base, Batch, ChainKind, Comment, Datum, Element, Family, Field, Hook, NewChain, NewRule,
-    NewSet, Nft, Object, Policy, SetKind, Table, Type, Value, Verdict, in_set, pack,
+    Base, Batch, ChainKind, Comment, Datum, Element, Expr, Family, Field, Hook, NewSet, Nft,
+    Policy, SetKind, Table, Type, Value, Verdict, in_set, pack,
 };
-use crate::steps::netfilter::{self, Stale};
+use crate::steps::netfilter::{self, Chain, Skeleton};
+use crate::steps::owner::Owners;
 
 /// Where the addresses are.
 pub(super) const ADDRESSES: &str = "firewall";
@@ -45,9 +46,6 @@ const ALONE: &str = "firewall-alone";
 
 const FORWARD_CHAIN: &str = "firewall";
 const WITHIN_CHAIN: &str = "firewall-within";
-/// How many rules they have.
-const FORWARD_RULES: usize = 2;
-const WITHIN_RULES: usize = 1;
 
 pub(super) fn key(address: IpAddr) -> Vec<u8> {
     pack(&[Value::Address(address)])
@@ -96,7 +94,8 @@ pub(super) fn add(
     owner: &Comment,
 ) -> Result<()> {
     let table = netfilter::table(family);
-    make_room(nft, batch, family, guard.is_some())?;
+    skeleton(family, guard.is_some())
+        .ensure(nft, batch, |batch, name| declare(batch, table, name))?;
     let keys: Vec<Vec<u8>> = addresses.iter().copied().map(key).collect();
     let wanted = Wanted { keys, guard, owner };
     let mut is_in_the_way = false;
@@ -130,8 +129,8 @@ pub(super) fn add(
 }
 
 /// Removes what is stale, and the bridges that nobody has kept apart any more.
-pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, stale: &Stale) -> Result<()> {
-    remove_if(nft, batch, family, |element| stale.has(element.comment.as_ref()))
+pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, owners: &Owners) -> Result<()> {
+    remove_if(nft, batch, family, |element| netfilter::is_of(element, owners))
 }
 
 fn remove_if(
@@ -179,16 +178,10 @@ fn bridges(elements: Vec<Element>) -> Bridges {
 }
 
 /// The addresses in what is stale.
-pub(super) fn addresses(nft: &Nft, family: Family, stale: &Stale) -> Result<Vec<IpAddr>> {
+pub(super) fn addresses(nft: &Nft, family: Family, owners: &Owners) -> Result<Vec<IpAddr>> {
     let elements = nft.elements(netfilter::table(family), ADDRESSES)?;
-    let own = elements.iter().filter(|element| stale.has(element.comment.as_ref()));
+    let own = elements.iter().filter(|element| netfilter::is_of(element, owners));
     Ok(own.filter_map(address).collect())
-}
-
-/// The keys of what is stale.
-pub(super) fn keys_of(elements: Vec<Element>, stale: &Stale) -> Vec<Vec<u8>> {
-    let own = elements.into_iter().filter(|element| stale.has(element.comment.as_ref()));
-    own.map(|element| element.key).collect()
 }
 
 fn address(element: &Element) -> Option<IpAddr> {
@@ -230,95 +223,64 @@ pub(super) fn check(
             )));
         }
     }
-    for (chain, rules) in CHAINS {
-        if nft.rules_of(table, chain)?.len() < rules {
-            return Err(Error::internal(format!(
-                "rules of chain {chain} of table {table} are missing"
-            )));
-        }
-    }
-    Ok(())
+    skeleton(family, true).check(nft)
 }
 
-/// Adds what is missing of the table and of its sets; of what keeps bridges apart only if that is wanted.
-fn make_room(nft: &Nft, batch: &mut Batch, family: Family, keeps_apart: bool) -> Result<()> {
-    let table = netfilter::table(family);
-    let address = [if family == Family::Ip6 { Type::Ipv6Addr } else { Type::Ipv4Addr }];
-    let to_bridge = SetKind::Map(&[Type::IfName]);
-    let mut sets: Vec<(&str, &[Type], SetKind<'_>)> = vec![(ADDRESSES, &address, SetKind::Set)];
-    if keeps_apart {
-        sets.extend([
-            (SAME_BRIDGE, &address[..], to_bridge),
-            (ISOLATED, &address, to_bridge),
-            (BRIDGES, &[Type::IfName], SetKind::Set),
-            (WITHIN, &[Type::IfName, Type::IfName], SetKind::Set),
-            (ALONE, &[Type::IfName], SetKind::Set),
-        ]);
-    }
-    let mut objects = vec![Object::Table(table)];
-    objects.extend(sets.iter().map(|(name, ..)| Object::Set(table, name)));
-    let there = nft.exist(&objects)?;
-    if !there[0] {
-        batch.add_table(table, None);
-    }
-    for ((name, key, kind), _) in sets.into_iter().zip(&there[1..]).filter(|(_, there)| !**there) {
-        batch.add_set(table, NewSet { name, key, kind, comment: None });
-    }
-    if keeps_apart { make_chains(nft, batch, table) } else { Ok(()) }
-}
-
-/// Adds the chains where they, or rules of theirs, are missing.
-fn make_chains(nft: &Nft, batch: &mut Batch, table: Table<'_>) -> Result<()> {
-    let mut is_whole = true;
-    for (chain, rules) in CHAINS {
-        is_whole &= nft.rules_of(table, chain)?.len() >= rules;
-    }
-    if is_whole {
-        return Ok(());
-    }
-    let chains = CHAINS.map(|(chain, _)| Object::Chain(table, chain));
-    let base = Base {
-        kind: ChainKind::Filter,
-        hook: Hook::Forward,
-        priority: PRIORITY,
-        policy: Policy::Accept,
+/// The table with its sets; what keeps bridges apart only if that is wanted.
+fn skeleton(family: Family, keeps_apart: bool) -> Skeleton<'static> {
+    let mut skeleton = Skeleton {
+        table: netfilter::table(family),
+        sets: vec![ADDRESSES.into()],
+        chains: Vec::new(),
     };
-    for ((chain, _), is_there) in CHAINS.into_iter().zip(nft.exist(&chains)?) {
-        let base = (chain == FORWARD_CHAIN).then_some(base);
-        if is_there {
-            batch.flush_chain(table, chain);
-        } else {
-            batch.add_chain(table, NewChain { name: chain, base, comment: None });
-        }
+    if keeps_apart {
+        skeleton.sets.extend([SAME_BRIDGE, ISOLATED, BRIDGES, WITHIN, ALONE].map(String::from));
+        let base = Base {
+            kind: ChainKind::Filter,
+            hook: Hook::Forward,
+            priority: PRIORITY,
+            policy: Policy::Accept,
+        };
+        skeleton.chains = vec![
+            Chain::regular(WITHIN_CHAIN, vec![drop_within()]),
+            Chain::base(FORWARD_CHAIN, base, vec![go_within(), drop_between()]),
+        ];
     }
-    batch.add_rule(table, drop_within());
-    batch.add_rule(table, go_within());
-    batch.add_rule(table, drop_between());
-    Ok(())
+    skeleton
 }
 
-/// The chains and how many rules they have, each before those that lead to it.
-const CHAINS: [(&str, usize); 2] = [(WITHIN_CHAIN, WITHIN_RULES), (FORWARD_CHAIN, FORWARD_RULES)];
+fn declare(batch: &mut Batch, table: Table<'_>, name: &str) {
+    let address = [if table.family == Family::Ip6 { Type::Ipv6Addr } else { Type::Ipv4Addr }];
+    let (key, kind): (&[Type], _) = match name {
+        ADDRESSES => (&address, SetKind::Set),
+        SAME_BRIDGE | ISOLATED => (&address, SetKind::Map(&[Type::IfName])),
+        WITHIN => (&[Type::IfName, Type::IfName], SetKind::Set),
+        _ => (&[Type::IfName], SetKind::Set),
+    };
+    batch.add_set(table, NewSet { name, key, kind, comment: None });
+}
 
 /// NF_IP_PRI_FILTER (linux/netfilter_ipv4.h) and its like for IPv6; nft calls it `filter`.
 const PRIORITY: i32 = 0;
 
 /// `iifname @firewall-alone drop`
-fn drop_within() -> NewRule<'static> {
-    NewRule::last(WITHIN_CHAIN).with(in_set(&[Field::Iifname], ALONE)).then(Verdict::Drop)
+fn drop_within() -> Vec<Expr> {
+    let mut rule = in_set(&[Field::Iifname], ALONE);
+    rule.push(Verdict::Drop.into());
+    rule
 }
 
 /// `iifname . oifname @firewall-within goto firewall-within`
-fn go_within() -> NewRule<'static> {
-    NewRule::last(FORWARD_CHAIN)
-        .with(in_set(&[Field::Iifname, Field::Oifname], WITHIN))
-        .then(Verdict::Goto(WITHIN_CHAIN.into()))
+fn go_within() -> Vec<Expr> {
+    let mut rule = in_set(&[Field::Iifname, Field::Oifname], WITHIN);
+    rule.push(Verdict::Goto(WITHIN_CHAIN.into()).into());
+    rule
 }
 
 /// `iifname @firewall-bridges oifname @firewall-bridges drop`
-fn drop_between() -> NewRule<'static> {
-    NewRule::last(FORWARD_CHAIN)
-        .with(in_set(&[Field::Iifname], BRIDGES))
-        .with(in_set(&[Field::Oifname], BRIDGES))
-        .then(Verdict::Drop)
+fn drop_between() -> Vec<Expr> {
+    let mut rule = in_set(&[Field::Iifname], BRIDGES);
+    rule.extend(in_set(&[Field::Oifname], BRIDGES));
+    rule.push(Verdict::Drop.into());
+    rule
 }

@@ -11,8 +11,8 @@
 use crate::cni::json::Json;
 use crate::cni::request::Request;
 use crate::error::Result;
-use crate::names::{Attachment, NetworkName};
-use crate::steps::owner::Owner;
+use crate::names::Attachment;
+use crate::steps::owner::{Owner, Owners};
 use crate::steps::record::{self, Record};
 
 const OWNER: &str = "cnibox.owner";
@@ -79,21 +79,20 @@ pub fn clean_up(dir: &str, request: &Request, at: &Attachment) {
     names(at, &owner).iter().for_each(|name| Record::new(dir, name).remove_aside());
 }
 
-/// All of the network; those of none of `keep` are marked as stale.
-pub fn all(dir: &str, network: &NetworkName, keep: &[Attachment]) -> Result<Vec<(Scratch, bool)>> {
-    let owners: Vec<String> = keep.iter().map(|at| Owner::new(network, at).to_string()).collect();
+/// All of the network; those of the owners are marked as stale.
+pub fn all(dir: &str, owners: &Owners) -> Result<Vec<(Scratch, bool)>> {
     let mut found = Vec::new();
     for record in record::all(dir)? {
         let content = record.read()?;
         let Some(config) = content.and_then(|content| Json::parse(&content).ok()) else { continue };
-        if text(&config, "name") != Some(network) {
+        if text(&config, "name") != Some(owners.network()) {
             continue;
         }
-        let is_kept = match text(&config, OWNER) {
-            Some(owner) => owners.iter().any(|it| it == owner),
-            None => keep.iter().any(|at| record.name() == Some(&at.container_id)),
+        let is_stale = match text(&config, OWNER) {
+            Some(owner) => owners.contain(owner),
+            None => owners.has(|at, _| record.name() == Some(&at.container_id)),
         };
-        found.push((Scratch { record, config: without_owner(config) }, !is_kept));
+        found.push((Scratch { record, config: without_owner(config) }, is_stale));
     }
     Ok(found)
 }

@@ -45,12 +45,16 @@ pub fn go(host: &Rtnl, link: &Link, passport: &Passport, to: &Destination<'_>) -
 }
 
 /// Moves a link of a container to the host, and makes it what it was there.
-pub fn come_home(there: &Rtnl, host: &Rtnl, link: &Link, passport: &Passport) -> Result<()> {
-    let home = NetNs::own()?;
+pub fn come_home(
+    there: &Rtnl,
+    (host, home): (&Rtnl, &NetNs),
+    link: &Link,
+    passport: &Passport,
+) -> Result<()> {
     let move_as = |name, change| {
         let mut batch = Batch::new();
         del_alt_name(&mut batch, link, passport);
-        let change = LinkChange { netns: Some(&home), name: Some(name), ..change };
+        let change = LinkChange { netns: Some(home), name: Some(name), ..change };
         batch.change_link(link.index, &link.name, &change);
         there.commit(batch)
     };

@@ -15,7 +15,7 @@ use std::fmt::{self, Display};
 use crate::error::Result;
 use crate::kernel::rtnl::{Link, LinkChange, Rtnl};
 use crate::names::{Attachment, IfName, Mac, NetworkName};
-use crate::steps::owner::{Owner, hash};
+use crate::steps::owner::{Owner, Owners, hash};
 
 const PREFIX: &str = "cnibox.";
 
@@ -108,10 +108,10 @@ impl Passport {
         Ok(found)
     }
 
-    /// Whether nobody of these has it.
-    pub fn is_stale(&self, network: &NetworkName, keep: &[Attachment]) -> bool {
-        let is_kept = |at: &Attachment| owner_hash(network, at) == self.owner;
-        self.network == network_hash(network) && !keep.iter().any(is_kept)
+    /// Whether the device belongs to one of the owners.
+    pub fn belongs_to(&self, owners: &Owners) -> bool {
+        let is_of = |_: &Attachment, owner: &Owner| hash(owner.as_str()) == self.owner;
+        self.network == network_hash(owners.network()) && owners.has(is_of)
     }
 
     /// What has to be done to a link for it to be again as it was. Says nothing of what is so already, since not every

@@ -28,15 +28,16 @@ pub(super) struct Config {
 /// The keys as they are written.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Keys {
-    ipam: IpamKeys,
+pub(super) struct Keys {
+    ipam: Option<IpamKeys>,
     runtime_config: RuntimeConfig,
     args: ArgsKey,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct IpamKeys {
+pub(super) struct IpamKeys {
+    pub(super) data_dir: String,
     subnet: String,
     #[serde(deserialize_with = "text::optional_ip")]
     range_start: Option<IpAddr>,
@@ -73,23 +74,30 @@ struct CniArgs {
     ips: Vec<IpAddr>,
 }
 
-impl Config {
-    pub(super) fn read(request: &Request) -> Result<Self> {
-        let Keys { ipam, runtime_config, args } = request.json.read("network configuration")?;
+impl Keys {
+    pub(super) fn ipam(&self) -> Result<&IpamKeys> {
+        self.ipam.as_ref().ok_or_else(|| Error::config("IPAM config missing 'ipam' key"))
+    }
+
+    /// What they mean, with what the environment says. DEL and GC do without: a mistake must not keep an address from
+    /// being given back.
+    pub(super) fn config(&self, request: &Request) -> Result<Config> {
+        let (ipam, runtime_config, args) = (self.ipam()?, &self.runtime_config, &self.args);
         let mut requested = Vec::new();
         let from_env = requested_in_args(&request.args)?.into_iter();
-        for ip in from_env.chain(args.cni.ips).chain(runtime_config.ips) {
+        for ip in from_env.chain(args.cni.ips.clone()).chain(runtime_config.ips.clone()) {
             if !requested.contains(&ip) {
                 requested.push(ip);
             }
         }
-        let mut ranges = runtime_config.ip_ranges;
+        let mut ranges = runtime_config.ip_ranges.clone();
         if !ipam.subnet.is_empty() {
-            let IpamKeys { subnet, range_start, range_end, gateway, .. } = ipam;
+            let IpamKeys { range_start, range_end, gateway, .. } = *ipam;
+            let subnet = ipam.subnet.clone();
             let exclude = Vec::new(); // it is that of all sets
             ranges.push(vec![RangeConf { subnet, range_start, range_end, gateway, exclude }]);
         }
-        ranges.extend(ipam.ranges);
+        ranges.extend(ipam.ranges.iter().cloned());
         let sets = range::parse(&ranges, &ipam.exclude)?;
         let v4_count = sets.iter().filter(|set| set.is_ipv4()).count();
         if request.version < Version::V0_3_0 && (v4_count > 1 || sets.len() - v4_count > 1) {
@@ -98,16 +106,18 @@ impl Config {
                 request.version
             )));
         }
-        Ok(Self {
+        Ok(Config {
             sets,
             requested,
-            routes: ipam.routes,
+            routes: ipam.routes.clone(),
             stale_on_boot: parse_stale_on_boot(&ipam.stale_on_boot)?,
             is_sticky: ipam.sticky,
-            resolv_conf: ipam.resolv_conf,
+            resolv_conf: ipam.resolv_conf.clone(),
         })
     }
+}
 
+impl Config {
     /// By what a container is known again, if it wants to be: its pod, which has a name of its own and containers that
     /// come and go; else its id.
     pub(super) fn identity(&self, at: &Attachment, request: &Request) -> Result<Option<u64>> {

@@ -8,14 +8,14 @@ use crate::error::Result;
 use crate::kernel::conntrack::Flows;
 use crate::kernel::nft::{Batch, Datum, Element, Nft, Transport};
 use crate::kernel::rtnl;
-use crate::steps::netfilter::Stale;
-use crate::steps::owner::Owner;
+use crate::steps::netfilter;
+use crate::steps::owner::{Owner, Owners};
 
 /// What goes, in one family.
 pub struct Withdrawal<'a> {
     pub nft: &'a Nft,
     pub side: Side,
-    pub stale: &'a Stale,
+    pub owners: &'a Owners,
     /// The group that is needed even if nothing is left in it.
     pub in_use: Option<&'a Group>,
 }
@@ -73,7 +73,7 @@ impl Withdrawal<'_> {
         let table = self.side.table();
         let elements = self.nft.elements(table, set)?;
         let (gone, kept): (Vec<Element>, _) =
-            elements.into_iter().partition(|element| self.stale.has(element.comment.as_ref()));
+            elements.into_iter().partition(|element| netfilter::is_of(element, self.owners));
         let keys: Vec<Vec<u8>> = gone.iter().map(|element| element.key.clone()).collect();
         batch.delete_elements(table, set, &keys);
         Ok((gone, kept))

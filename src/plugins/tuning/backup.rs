@@ -7,8 +7,8 @@
 use super::tuned::Tuned;
 use crate::cni::json::Json;
 use crate::error::Result;
-use crate::names::{Attachment, NetworkName};
-use crate::steps::owner::Owner;
+use crate::names::Attachment;
+use crate::steps::owner::{Owner, Owners};
 use crate::steps::record::{self, Record};
 use crate::steps::undo::Failures;
 
@@ -58,16 +58,12 @@ pub fn content(before: &Tuned, owner: &Owner) -> String {
     json.indented_by(" ")
 }
 
-/// Removes those of the network that are of none of `keep`.
-pub fn collect(dir: &str, network: &NetworkName, keep: &[Attachment]) -> Result<()> {
-    let prefix = Owner::prefix(network);
-    let keep: Vec<String> = keep.iter().map(|at| Owner::new(network, at).to_string()).collect();
+/// For GC: removes those that belong to the owners.
+pub fn collect(dir: &str, owners: &Owners) -> Result<()> {
     let mut failures = Failures::default();
     for record in record::all(dir)? {
-        let is_stale = |content: &[u8]| {
-            owner_of(content)
-                .is_some_and(|owner| owner.starts_with(&prefix) && !keep.contains(&owner))
-        };
+        let is_stale =
+            |content: &[u8]| owner_of(content).is_some_and(|owner| owners.contain(&owner));
         failures.note(match record.read() {
             Ok(Some(content)) if is_stale(&content) => record.remove(),
             result => result.map(drop),
@@ -79,7 +75,7 @@ pub fn collect(dir: &str, network: &NetworkName, keep: &[Attachment]) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::{ContainerId, IfName};
+    use crate::names::{ContainerId, IfName, NetworkName};
 
     fn owner() -> (NetworkName, Owner) {
         let container_id = ContainerId::new("abc").unwrap();

@@ -1,0 +1,203 @@
+//! What a call opens: the container's namespace, a socket on the host and one in the container, and a conversation with
+//! nf_tables. Each is opened once, when it is first needed; the plugins of a chain share them.
+
+use std::cell::{OnceCell, RefCell};
+
+use crate::cni::request::{Request, Verb};
+use crate::error::{Code, Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::kernel::nft::{self, Nft};
+use crate::kernel::rtnl::Rtnl;
+
+/// The container's network namespace, as far as there is one.
+enum Namespace {
+    /// CNI_NETNS is empty, or the verb is not about a container.
+    NotGiven,
+    /// There is nothing at its path, or something that is no namespace (any more).
+    Gone(Error),
+    /// It may well be there, but cannot be opened.
+    Unusable(Error),
+    Open(NetNs),
+}
+
+/// A part of the transaction in nf_tables that a DEL or GC makes.
+struct Part {
+    plugin: String,
+    build: Box<dyn FnMut(&Nft, &mut nft::Batch) -> Result<()>>,
+    /// What can be done only when the changes are made.
+    then: Box<dyn FnOnce() -> Result<()>>,
+}
+
+/// See the head of this file.
+pub struct Session {
+    namespace: Namespace,
+    host: OnceCell<Rtnl>,
+    home: OnceCell<NetNs>,
+    container: OnceCell<Rtnl>,
+    parts: RefCell<Vec<Part>>,
+    has_nf_tables: OnceCell<bool>,
+    /// The last field, so it is closed last: after a transaction that deletes, closing waits for the kernel, which does
+    /// that work while a link is removed.
+    nft: OnceCell<Nft>,
+}
+
+impl Session {
+    /// A session for the container that a request names, if the verb is about one. Our own namespace is refused (code 8)
+    /// before anything is touched: an ADD or DEL there would change the host.
+    pub fn open(request: &Request, verb: &Verb) -> Result<Self> {
+        let mut session = Self::without_container();
+        if let (Verb::Add(_) | Verb::Del(_) | Verb::Check(_), Some(path)) =
+            (verb, &request.netns_path)
+        {
+            let home = session.home()?;
+            session.namespace = match home.open_if_exists(path) {
+                Ok(Some(netns)) => {
+                    let is_check = matches!(verb, Verb::Check(_));
+                    if !is_check && !request.netns_override && netns.is(home)? {
+                        return Err(same_netns(verb, &netns));
+                    }
+                    Namespace::Open(netns)
+                }
+                Ok(None) => {
+                    let path = path.display();
+                    let msg =
+                        format!("cannot open network namespace {path}: no such file or directory");
+                    Namespace::Gone(Error::new(Code::UNKNOWN_CONTAINER, msg))
+                }
+                Err(error) => Namespace::Unusable(error),
+            };
+        }
+        Ok(session)
+    }
+
+    /// A session that is about no container.
+    pub fn without_container() -> Self {
+        Self {
+            namespace: Namespace::NotGiven,
+            host: OnceCell::new(),
+            home: OnceCell::new(),
+            container: OnceCell::new(),
+            parts: RefCell::default(),
+            has_nf_tables: OnceCell::new(),
+            nft: OnceCell::new(),
+        }
+    }
+
+    /// Links, addresses and routes of the host.
+    pub fn host(&self) -> Result<&Rtnl> {
+        once(&self.host, Rtnl::open)
+    }
+
+    /// The host's namespace.
+    pub fn home(&self) -> Result<&NetNs> {
+        once(&self.home, || self.host()?.home())
+    }
+
+    /// Links, addresses and routes of the container.
+    pub fn container(&self) -> Result<&Rtnl> {
+        once(&self.container, || self.required_netns()?.rtnl())
+    }
+
+    /// The host's nf_tables.
+    pub fn nft(&self) -> Result<&Nft> {
+        once(&self.nft, || Ok(Nft::open()?))
+    }
+
+    /// The same; None where the kernel has no nf_tables, so that there is nothing to remove.
+    pub fn nft_if_supported(&self) -> Result<Option<&Nft>> {
+        let is_supported = *once(&self.has_nf_tables, || {
+            Ok(match self.nft.get() {
+                Some(nft) => nft.is_supported()?,
+                None => match Nft::open_if_supported()? {
+                    Some(nft) => self.nft.set(nft).is_ok(),
+                    None => false,
+                },
+            })
+        })?;
+        if is_supported { self.nft().map(Some) } else { Ok(None) }
+    }
+
+    /// See `Context::later`.
+    pub(super) fn later(
+        &self,
+        plugin: &str,
+        build: impl FnMut(&Nft, &mut nft::Batch) -> Result<()> + 'static,
+        then: impl FnOnce() -> Result<()> + 'static,
+    ) {
+        let part = Part { plugin: plugin.into(), build: Box::new(build), then: Box::new(then) };
+        self.parts.borrow_mut().push(part);
+    }
+
+    /// Makes all changes to nf_tables that wait, in one transaction. If that fails, each plugin's part gets one of its own,
+    /// and the error names the plugins whose parts fail. The caller that opened the session calls this at its end.
+    pub fn settle(&self) -> Result<()> {
+        self.settle_after(&|| Ok(()))
+    }
+
+    /// The same; if there is anything to change, `before` is called first. It may be called several times.
+    pub fn settle_after(&self, before: &dyn Fn() -> Result<()>) -> Result<()> {
+        let mut parts = self.parts.take();
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let Some(nft) = self.nft_if_supported()? else { return Ok(()) };
+        let shared = nft.transact(|nft, batch| {
+            parts.iter_mut().try_for_each(|part| (part.build)(nft, batch))?;
+            if batch.is_empty() { Ok(()) } else { before() }
+        });
+        let is_shared = parts.len() > 1;
+        let mut errors = Vec::new();
+        for Part { plugin, mut build, then } in parts {
+            let own = match &shared {
+                Err(_) if is_shared => nft.transact(&mut build),
+                shared => shared.clone(),
+            };
+            let result = own.and_then(|()| then());
+            errors.extend(result.err().map(|error| {
+                if is_shared {
+                    error.context(format!("cannot remove the rules of {plugin}"))
+                } else {
+                    error
+                }
+            }));
+        }
+        let errors = errors.into_iter();
+        errors.reduce(|first, error| first.also(&error)).map_or(Ok(()), Err)
+    }
+
+    /// The container's namespace for a DEL, and why there is none although there may be.
+    pub fn netns_of_del(&self) -> (Option<&NetNs>, Option<&Error>) {
+        match &self.namespace {
+            Namespace::Open(netns) => (Some(netns), None),
+            Namespace::NotGiven | Namespace::Gone(_) => (None, None),
+            Namespace::Unusable(error) => (None, Some(error)),
+        }
+    }
+
+    /// The container's namespace, which has to be there.
+    pub fn required_netns(&self) -> Result<&NetNs> {
+        match &self.namespace {
+            Namespace::Open(netns) => Ok(netns),
+            Namespace::Gone(error) | Namespace::Unusable(error) => Err(error.clone()),
+            Namespace::NotGiven => {
+                Err(Error::internal("cannot open network namespace: CNI_NETNS is empty"))
+            }
+        }
+    }
+}
+
+fn same_netns(verb: &Verb, netns: &NetNs) -> Error {
+    let (verb, path) = (verb.name(), netns.path().display());
+    let msg = format!("cannot {verb} {path}: it is the network namespace of the plugin itself");
+    Error::new(Code::SAME_NETNS, msg)
+        .with_details("the container's namespace (CNI_NETNS) must be another one")
+}
+
+/// What the cell has; if that is nothing yet, what `open` returns.
+fn once<T>(cell: &OnceCell<T>, open: impl FnOnce() -> Result<T>) -> Result<&T> {
+    if let Some(opened) = cell.get() {
+        return Ok(opened);
+    }
+    let opened = open()?;
+    Ok(cell.get_or_init(|| opened))
+}
