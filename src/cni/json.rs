@@ -2,6 +2,7 @@
 //! regard to case, the last of several equal keys wins, `null` is the same as nothing. Errors name the key.
 
 mod de;
+mod print;
 
 use std::fmt;
 
@@ -71,101 +72,13 @@ impl Json {
 
     /// The same with another indentation for each level.
     pub fn indented_by(&self, indent: &str) -> String {
-        Writer { out: String::with_capacity(OUT_BYTES), indent: Some(indent), depth: 0 }.write(self)
+        print::print(self, Some(indent))
     }
 
     /// The document on one line.
     pub fn to_compact(&self) -> String {
-        Writer { out: String::with_capacity(OUT_BYTES), indent: None, depth: 0 }.write(self)
+        print::print(self, None)
     }
-}
-
-/// Room for a usual result.
-const OUT_BYTES: usize = 1024;
-
-/// Prints as Go does, which besides what JSON demands escapes what may mean something in HTML.
-struct Writer<'a> {
-    out: String,
-    /// Of each level; None is all on one line.
-    indent: Option<&'a str>,
-    depth: usize,
-}
-
-impl Writer<'_> {
-    fn write(mut self, json: &Json) -> String {
-        self.value(json);
-        self.out
-    }
-
-    fn value(&mut self, json: &Json) {
-        match json {
-            Json::Null => self.out.push_str("null"),
-            Json::Bool(value) => self.out.push_str(if *value { "true" } else { "false" }),
-            Json::Number(number) => self.out.push_str(&number.to_string()),
-            Json::String(text) => self.text(text),
-            Json::Array(values) => self.list('[', ']', values, Self::value),
-            Json::Object(entries) => self.list('{', '}', entries, |this, (key, value)| {
-                this.text(key);
-                this.out.push_str(if this.indent.is_some() { ": " } else { ":" });
-                this.value(value);
-            }),
-        }
-    }
-
-    fn list<T>(&mut self, open: char, close: char, items: &[T], item: impl Fn(&mut Self, &T)) {
-        self.out.push(open);
-        self.depth += 1;
-        for (index, it) in items.iter().enumerate() {
-            if index > 0 {
-                self.out.push(',');
-            }
-            self.begin_line();
-            item(self, it);
-        }
-        self.depth -= 1;
-        if !items.is_empty() {
-            self.begin_line();
-        }
-        self.out.push(close);
-    }
-
-    fn begin_line(&mut self) {
-        if let Some(indent) = self.indent {
-            self.out.push('\n');
-            (0..self.depth).for_each(|_| self.out.push_str(indent));
-        }
-    }
-
-    fn text(&mut self, text: &str) {
-        self.out.push('"');
-        if text.bytes().all(is_plain) {
-            self.out.push_str(text);
-        } else {
-            text.chars().for_each(|c| self.push(c));
-        }
-        self.out.push('"');
-    }
-
-    fn push(&mut self, c: char) {
-        let short = match c {
-            '"' | '\\' => c,
-            '\u{8}' => 'b',
-            '\u{c}' => 'f',
-            '\n' => 'n',
-            '\r' => 'r',
-            '\t' => 't',
-            '\0'..='\u{1f}' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
-                return self.out.push_str(&format!("\\u{:04x}", u32::from(c)));
-            }
-            _ => return self.out.push(c),
-        };
-        self.out.extend(['\\', short]);
-    }
-}
-
-/// Not the first byte of anything that has to be escaped.
-fn is_plain(byte: u8) -> bool {
-    !matches!(byte, b'"' | b'\\' | 0..=0x1f | b'<' | b'>' | b'&' | 0xe2)
 }
 
 impl From<&str> for Json {
