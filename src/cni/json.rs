@@ -2,13 +2,14 @@
 //! regard to case, the last of several equal keys wins, `null` is the same as nothing. Errors name the key.
 
 mod de;
+mod error;
+mod number;
+mod parse;
 mod print;
 
-use std::fmt;
+use serde::de::DeserializeOwned;
 
-use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
-use serde_json::Number;
+pub use number::Number;
 
 use crate::error::{Code, Error, Result};
 
@@ -22,21 +23,19 @@ pub enum Json {
     String(String),
     Array(Vec<Self>),
     Object(Vec<(String, Self)>),
+    /// The text of an array or object that is nested too deeply for code that recurses. It can only be printed.
+    Raw(Box<str>),
 }
 
 impl Json {
     /// Parses one document; anything but white space after it is an error (code 6).
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        serde_json::from_str(&String::from_utf8_lossy(bytes)).map_err(|error| {
-            Error::new(Code::DECODE, "cannot read JSON").with_details(error.to_string())
-        })
+        parse::parse(bytes)
     }
 
     /// Reads the value as a type; `what` names the whole document in errors (code 6).
     pub fn read<T: DeserializeOwned>(&self, what: &str) -> Result<T> {
-        T::deserialize(self).map_err(|error: de::Error| {
-            Error::new(Code::DECODE, format!("cannot read {what}: {error}"))
-        })
+        T::deserialize(self).map_err(|error| unreadable(what, &error))
     }
 
     /// The value of a key of an object, found as Go finds it; `null` is nothing.
@@ -53,15 +52,19 @@ impl Json {
     }
 
     /// The same with the keys of all objects in order, as Go prints its maps.
-    pub fn sorted(self) -> Self {
+    pub fn sorted(mut self) -> Self {
+        self.sort();
+        self
+    }
+
+    fn sort(&mut self) {
         match self {
-            Self::Array(values) => Self::Array(values.into_iter().map(Self::sorted).collect()),
-            Self::Object(mut entries) => {
+            Self::Array(values) => values.iter_mut().for_each(Self::sort),
+            Self::Object(entries) => {
                 entries.sort_by(|(a, _), (b, _)| a.cmp(b));
-                let sorted = entries.into_iter().map(|(key, value)| (key, value.sorted()));
-                Self::Object(sorted.collect())
+                entries.iter_mut().for_each(|(_, value)| value.sort());
             }
-            other => other,
+            _ => {}
         }
     }
 
@@ -79,6 +82,11 @@ impl Json {
     pub fn to_compact(&self) -> String {
         print::print(self, None)
     }
+}
+
+#[cold]
+fn unreadable(what: &str, error: &error::Error) -> Error {
+    Error::new(Code::DECODE, format!("cannot read {what}: {error}"))
 }
 
 impl From<&str> for Json {
@@ -99,70 +107,12 @@ impl From<u32> for Json {
     }
 }
 
-impl<'de> Deserialize<'de> for Json {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnyValue)
-    }
-}
-
-struct AnyValue;
-
-impl<'de> Visitor<'de> for AnyValue {
-    type Value = Json;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Json, E> {
-        Ok(Json::Null)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Json, E> {
-        Ok(Json::Bool(value))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
-        Ok(Json::Number(value.into()))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
-        Ok(Json::Number(value.into()))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Json, E> {
-        Ok(Number::from_f64(value).map_or(Json::Null, Json::Number))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Json, E> {
-        Ok(value.into())
-    }
-
-    fn visit_string<E>(self, value: String) -> Result<Json, E> {
-        Ok(value.into())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Json, A::Error> {
-        let mut values = Vec::new();
-        while let Some(value) = list.next_element()? {
-            values.push(value);
-        }
-        Ok(Json::Array(values))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Json, A::Error> {
-        let mut entries = Vec::new();
-        while let Some(entry) = object.next_entry()? {
-            entries.push(entry);
-        }
-        Ok(Json::Object(entries))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
+    use serde::Deserialize;
+    use serde::de::IgnoredAny;
     use serde_json::ser::PrettyFormatter;
     use serde_json::{Serializer, Value};
 
@@ -238,5 +188,34 @@ mod tests {
         for text in ["", "{", "{} x", "{\"a\":}", "nope"] {
             assert_eq!(Json::parse(text.as_bytes()).unwrap_err().code, Code::DECODE, "{text}");
         }
+    }
+
+    /// Measured: a release build needs less than 48 KiB, a debug build with its larger stack frames less than 80 KiB.
+    const STACK_BYTES: usize = if cfg!(debug_assertions) { 96 << 10 } else { 64 << 10 };
+
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(default)]
+    struct Nested {
+        a: Vec<Self>,
+    }
+
+    fn use_all_of_a_deep_document() {
+        let levels = 5_000;
+        let text = [&*"[{\"b\":1,\"a\":".repeat(levels), "0", &*"}]".repeat(levels)].concat();
+        let json = Json::parse(text.as_bytes()).unwrap();
+        assert_eq!(json.to_compact(), text);
+        let sorted = json.clone().sorted();
+        assert!(json == json.clone() && json != sorted && sorted.to_pretty().len() > text.len());
+        assert!(format!("{json:?}").len() > text.len());
+        assert!(json.read::<IgnoredAny>("it").is_ok());
+        let error = json.read::<Vec<Nested>>("it").unwrap_err();
+        let found = "invalid type: value with too many levels, expected a sequence";
+        assert!(error.msg.ends_with(found), "{error}");
+    }
+
+    #[test]
+    fn deep_documents_need_little_stack() {
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+        thread.spawn(use_all_of_a_deep_document).unwrap().join().unwrap();
     }
 }

@@ -1,94 +1,10 @@
 //! Reads types out of a `Json` value, by Go's rules, and says where in the document an error is.
 
-use std::fmt::{self, Display};
-
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::forward_to_deserialize_any;
-use serde_json::Number;
 
 use super::Json;
-
-/// What is wrong, and the way to it: `ipam.ranges[0][1].subnet: invalid type: integer `5`, expected a string`.
-#[derive(Debug)]
-pub struct Error(Box<Parts>);
-
-#[derive(Debug)]
-struct Parts {
-    path: String,
-    what: String,
-}
-
-impl Error {
-    fn under_key(self, key: &str) -> Self {
-        self.under(key.into())
-    }
-
-    fn under_index(self, index: usize) -> Self {
-        self.under(format!("[{index}]"))
-    }
-
-    fn under(mut self, mut path: String) -> Self {
-        let parts = &mut *self.0;
-        if !parts.path.is_empty() && !parts.path.starts_with('[') {
-            path.push('.');
-        }
-        path.push_str(&parts.path);
-        parts.path = path;
-        self
-    }
-}
-
-impl Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.path.as_str() {
-            "" => f.write_str(&self.0.what),
-            path => write!(f, "{path}: {}", self.0.what),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
-impl de::Error for Error {
-    #[cold]
-    #[inline(never)]
-    fn custom<T: Display>(what: T) -> Self {
-        Self(Box::new(Parts { path: String::new(), what: what.to_string() }))
-    }
-
-    fn duplicate_field(_: &'static str) -> Self {
-        unreachable!() // see `Object`
-    }
-
-    fn invalid_type(unexpected: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        Self::invalid("type", unexpected, expected)
-    }
-
-    fn invalid_value(unexpected: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        Self::invalid("value", unexpected, expected)
-    }
-}
-
-impl Error {
-    /// In serde's words. (Its own come with the library's code for printing fractions, where serde_json has one, too.)
-    fn invalid(what: &str, unexpected: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        let found = match unexpected {
-            Unexpected::Unit => "null".into(),
-            Unexpected::Bool(value) => format!("boolean `{value}`"),
-            Unexpected::Unsigned(value) => format!("integer `{value}`"),
-            Unexpected::Signed(value) => format!("integer `{value}`"),
-            Unexpected::Str(value) => format!("string {value:?}"),
-            Unexpected::Seq => "sequence".into(),
-            Unexpected::Map => "map".into(),
-            Unexpected::Float(value) => match Number::from_f64(value) {
-                Some(value) => format!("floating point `{value}`"),
-                None => "no number".into(),
-            },
-            _ => "something else".into(),
-        };
-        de::Error::custom(format_args!("invalid {what}: {found}, expected {expected}"))
-    }
-}
+use super::error::Error;
 
 impl<'de> Deserializer<'de> for &'de Json {
     type Error = Error;
@@ -97,14 +13,11 @@ impl<'de> Deserializer<'de> for &'de Json {
         match self {
             Json::Null => visitor.visit_unit(),
             Json::Bool(value) => visitor.visit_bool(*value),
-            Json::Number(value) => match (value.as_u64(), value.as_i64(), value.as_f64()) {
-                (Some(value), _, _) => visitor.visit_u64(value),
-                (_, Some(value), _) => visitor.visit_i64(value),
-                (_, _, value) => visitor.visit_f64(value.unwrap_or(f64::NAN)),
-            },
+            Json::Number(_) => self.deserialize_u64(visitor),
+            Json::Raw(_) => Err(self.is_no(&visitor)),
             Json::String(value) => visitor.visit_borrowed_str(value),
             Json::Array(values) => visitor.visit_seq(List { rest: values, index: 0 }),
-            Json::Object(entries) => visitor.visit_map(Object { rest: entries, fields: None }),
+            Json::Object(entries) => visitor.visit_map(Object { entries, at: 0, fields: None }),
         }
     }
 
@@ -145,6 +58,19 @@ impl<'de> Deserializer<'de> for &'de Json {
         self.deserialize_u64(visitor)
     }
 
+    /// `deserialize_any` does not call it: no type needs fractions today, and the code that parses them takes 17 KB.
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let Json::Number(value) = self else { return Err(self.is_no(&visitor)) };
+        match value.as_f64() {
+            Some(value) => visitor.visit_f64(value),
+            None => Err(self.is_no(&visitor)),
+        }
+    }
+
+    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.deserialize_f64(visitor)
+    }
+
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self {
             Json::String(value) => visitor.visit_borrowed_str(value),
@@ -165,7 +91,7 @@ impl<'de> Deserializer<'de> for &'de Json {
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self {
-            Json::Object(entries) => visitor.visit_map(Object { rest: entries, fields: None }),
+            Json::Object(entries) => visitor.visit_map(Object { entries, at: 0, fields: None }),
             _ => Err(self.is_no(&visitor)),
         }
     }
@@ -178,7 +104,7 @@ impl<'de> Deserializer<'de> for &'de Json {
     ) -> Result<V::Value, Error> {
         match self {
             Json::Object(entries) => {
-                visitor.visit_map(Object { rest: entries, fields: Some(fields) })
+                visitor.visit_map(Object { entries, at: 0, fields: Some(fields) })
             }
             _ => Err(self.is_no(&visitor)),
         }
@@ -199,8 +125,12 @@ impl<'de> Deserializer<'de> for &'de Json {
         visitor.visit_newtype_struct(self)
     }
 
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_unit()
+    }
+
     forward_to_deserialize_any! {
-        i8 i16 i128 u8 u128 f32 f64 char bytes byte_buf unit unit_struct tuple tuple_struct enum identifier ignored_any
+        i8 i16 i128 u8 u128 char bytes byte_buf unit unit_struct tuple tuple_struct enum identifier
     }
 }
 
@@ -208,17 +138,21 @@ impl Json {
     /// The error that this is of another type.
     #[cold]
     fn is_no(&self, expected: &dyn de::Expected) -> Error {
+        let text;
         let unexpected = match self {
             Self::Null => Unexpected::Unit,
             Self::Bool(value) => Unexpected::Bool(*value),
-            Self::Number(value) => match (value.as_u64(), value.as_i64(), value.as_f64()) {
-                (Some(value), _, _) => Unexpected::Unsigned(value),
-                (_, Some(value), _) => Unexpected::Signed(value),
-                (_, _, value) => Unexpected::Float(value.unwrap_or(f64::NAN)),
-            },
+            Self::Number(value) => {
+                let digits = value.to_string();
+                let is_integer = !digits.contains(['.', 'e', 'E']);
+                let kind = if is_integer { "integer" } else { "floating point" };
+                text = format!("{kind} `{digits}`");
+                Unexpected::Other(&text)
+            }
             Self::String(value) => Unexpected::Str(value),
             Self::Array(_) => Unexpected::Seq,
             Self::Object(_) => Unexpected::Map,
+            Self::Raw(_) => Unexpected::Other("value with too many levels"),
         };
         de::Error::invalid_type(unexpected, expected)
     }
@@ -246,7 +180,8 @@ impl<'de> SeqAccess<'de> for List<'de> {
 /// The entries of an object. For a struct, `fields` are its keys: entries that match none are left out, as are those
 /// that are `null` and those that a later entry for the same field overrides (serde refuses a field that comes twice).
 struct Object<'de> {
-    rest: &'de [(String, Json)],
+    entries: &'de [(String, Json)],
+    at: usize,
     fields: Option<&'static [&'static str]>,
 }
 
@@ -258,10 +193,10 @@ impl<'de> Object<'de> {
         exact.or_else(|| fields.iter().position(|field| field.eq_ignore_ascii_case(name)))
     }
 
-    /// The key of the next entry that counts, which then is the first of the rest. (Not generic: it would come with every
+    /// The key of the next entry that counts, which is then at the position. (Not generic: it would come with every
     /// struct.)
     fn next_key(&mut self) -> Option<Key<'de>> {
-        while let Some(((name, value), later)) = self.rest.split_first() {
+        while let Some(((name, value), later)) = self.entries.get(self.at..)?.split_first() {
             let field = self.field_of(name);
             let overridden = || {
                 let set_again = |(name, value): &(String, Json)| {
@@ -272,7 +207,7 @@ impl<'de> Object<'de> {
             if self.fields.is_none() || field.is_some() && !overridden() {
                 return Some(Key { name, field });
             }
-            self.rest = later;
+            self.at += 1;
         }
         None
     }
@@ -289,10 +224,10 @@ impl<'de> MapAccess<'de> for Object<'de> {
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {
-        let ((name, value), later) =
-            self.rest.split_first().expect("serde asks for a value after its key");
-        self.rest = later;
-        seed.deserialize(value).map_err(|error| error.under_key(name))
+        let index = self.at;
+        let (name, value) = self.entries.get(index).expect("serde asks for a value after its key");
+        self.at += 1;
+        seed.deserialize(value).map_err(|error| error.under_key(name, index))
     }
 }
 
@@ -358,6 +293,17 @@ mod tests {
     #[test]
     fn keys_of_maps_keep_their_case() {
         assert!(read(r#"{"flags":{"Mac":true}}"#).unwrap().flags["Mac"]);
+    }
+
+    #[test]
+    fn a_fraction_is_read_where_it_is_expected() {
+        let json = Json::parse(b"[1, -0.5e1, 1e400]").unwrap();
+        let Json::Array(values) = &json else { panic!("{json:?}") };
+        let read =
+            |index: usize| values[index].read::<f64>("it").map_err(|error| error.to_string());
+        assert_eq!((read(0), read(1)), (Ok(1.0), Ok(-5.0)));
+        let found = "cannot read it: invalid type: floating point `1e400`, expected f64";
+        assert_eq!(read(2), Err(found.into()));
     }
 
     #[test]

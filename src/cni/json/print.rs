@@ -27,6 +27,7 @@ impl Writer<'_> {
             Json::Bool(value) => self.out.push_str(if *value { "true" } else { "false" }),
             Json::Number(number) => self.out.push_str(&number.to_string()),
             Json::String(text) => self.text(text),
+            Json::Raw(text) => self.out.push_str(text),
             Json::Array(values) => self.list('[', ']', values, Self::value),
             Json::Object(entries) => self.list('{', '}', entries, |this, (key, value)| {
                 this.text(key);
