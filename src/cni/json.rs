@@ -6,6 +6,7 @@ mod error;
 mod number;
 mod parse;
 mod print;
+mod tolerant;
 
 use serde::de::DeserializeOwned;
 
@@ -211,6 +212,9 @@ mod tests {
         let error = json.read::<Vec<Nested>>("it").unwrap_err();
         let found = "invalid type: value with too many levels, expected a sequence";
         assert!(error.msg.ends_with(found), "{error}");
+        let json = Json::object([("a", Some(json))]);
+        let (nested, errors) = json.read_or_drop::<Nested>("it").unwrap();
+        assert_eq!((nested.a.len(), errors.len()), (1, 1));
     }
 
     #[test]

@@ -1,0 +1,201 @@
+//! Reads types out of documents with mistakes, for commands that have to clean up whatever the configuration says.
+
+use std::borrow::Cow;
+
+use serde::de::DeserializeOwned;
+
+use super::error::{self, Step};
+use super::{Json, unreadable};
+use crate::error::{Error, Result};
+
+/// After this number of dropped keys, a mistake drops the key of the document that contains it. Each drop reads the
+/// document once more, so a long list of mistakes would take quadratic time.
+const INNERMOST_MAX: usize = 100;
+
+impl Json {
+    /// Like `read`, but drops each key that cannot be read, and returns the errors together with the value. The dropped
+    /// key is the innermost one on the path to the error. It is an error if there is no such key, as in a document that
+    /// is no object.
+    pub fn read_or_drop<T: DeserializeOwned>(&self, what: &str) -> Result<(T, Vec<Error>)> {
+        let mut json = Cow::Borrowed(self);
+        let mut errors = Vec::new();
+        loop {
+            match T::deserialize(&*json) {
+                Ok(value) => return Ok((value, errors)),
+                Err(error) => drop_key(&mut json, &error, what, &mut errors)?,
+            }
+        }
+    }
+}
+
+#[cold]
+fn drop_key(
+    json: &mut Cow<'_, Json>,
+    error: &error::Error,
+    what: &str,
+    errors: &mut Vec<Error>,
+) -> Result<()> {
+    let unreadable = unreadable(what, error);
+    let path = error.path();
+    let removed = if errors.len() < INNERMOST_MAX {
+        let innermost = path.iter().position(|step| matches!(step, Step::Key(..)));
+        innermost.and_then(|key| remove(json.to_mut(), &path[key..]))
+    } else {
+        path.last().and_then(|key| remove_all(json.to_mut(), key))
+    };
+    removed.ok_or_else(|| unreadable.clone())?;
+    errors.push(unreadable);
+    Ok(())
+}
+
+/// Removes the entry at the end of a path, which starts with its last step.
+fn remove(json: &mut Json, path: &[Step]) -> Option<()> {
+    let (Step::Key(_, index), outer) = path.split_first()? else { return None };
+    let mut container = json;
+    for step in outer.iter().rev() {
+        container = match (step, container) {
+            (Step::Key(_, index), Json::Object(entries)) => &mut entries.get_mut(*index)?.1,
+            (Step::Index(index), Json::Array(values)) => values.get_mut(*index)?,
+            _ => return None,
+        };
+    }
+    let Json::Object(entries) = container else { return None };
+    entries.get(*index)?;
+    entries.remove(*index);
+    Some(())
+}
+
+/// Removes all entries of an object with the same key.
+fn remove_all(json: &mut Json, key: &Step) -> Option<()> {
+    let (Step::Key(key, _), Json::Object(entries)) = (key, json) else { return None };
+    entries.retain(|(name, _)| !name.eq_ignore_ascii_case(key));
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Default, Deserialize, PartialEq)]
+    #[serde(default)]
+    struct Sample {
+        name: String,
+        port: u16,
+        list: Vec<Self>,
+        flags: BTreeMap<String, bool>,
+        dns: Dns,
+        strict: Option<Strict>,
+    }
+
+    #[derive(Debug, Default, Deserialize, PartialEq)]
+    #[serde(default)]
+    struct Dns {
+        search: Vec<String>,
+        domain: String,
+    }
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Strict {
+        id: u16,
+    }
+
+    /// The document reads as `equivalent`, with these errors.
+    fn check(text: &str, equivalent: &str, errors: &[&str]) {
+        let json = Json::parse(text.as_bytes()).unwrap();
+        let before = json.clone();
+        let (sample, found): (Sample, _) = json.read_or_drop("it").unwrap();
+        let expected = Json::parse(equivalent.as_bytes()).unwrap().read::<Sample>("it").unwrap();
+        assert_eq!(sample, expected, "{text}");
+        let found: Vec<_> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(found, errors, "{text}");
+        assert_eq!(json, before);
+    }
+
+    #[test]
+    fn keys_that_cannot_be_read_are_dropped_and_noted() {
+        let cases: &[(&str, &str, &[&str])] = &[
+            (r#"{"name":"a","port":1}"#, r#"{"name":"a","port":1}"#, &[]),
+            (
+                r#"{"name":"a","port":"1"}"#,
+                r#"{"name":"a"}"#,
+                &["cannot read it: port: invalid type: string \"1\", expected u16"],
+            ),
+            (
+                r#"{"x":1,"name":5,"dns":{"y":2,"DOMAIN":6,"search":["s"]},"port":7}"#,
+                r#"{"dns":{"search":["s"]},"port":7}"#,
+                &[
+                    "cannot read it: name: invalid type: integer `5`, expected a string",
+                    "cannot read it: dns.DOMAIN: invalid type: integer `6`, expected a string",
+                ],
+            ),
+            (
+                r#"{"list":[{"port":1},{"name":"b","port":70000},{"list":[{"port":[],"name":"c"}]}]}"#,
+                r#"{"list":[{"port":1},{"name":"b"},{"list":[{"name":"c"}]}]}"#,
+                &[
+                    "cannot read it: list[1].port: invalid value: integer `70000`, expected u16",
+                    "cannot read it: list[2].list[0].port: invalid type: sequence, expected u16",
+                ],
+            ),
+            (
+                r#"{"list":[{},5],"dns":{"domain":"d","search":["a",{}]}}"#,
+                r#"{"dns":{"domain":"d"}}"#,
+                &[
+                    "cannot read it: list[1]: invalid type: integer `5`, expected struct Sample",
+                    "cannot read it: dns.search[1]: invalid type: map, expected a string",
+                ],
+            ),
+            (
+                r#"{"flags":{"a":true,"b":1,"b":null,"c":false}}"#,
+                r#"{"flags":{"a":true,"c":false}}"#,
+                &[
+                    "cannot read it: flags.b: invalid type: integer `1`, expected a boolean",
+                    "cannot read it: flags.b: invalid type: null, expected a boolean",
+                ],
+            ),
+            (
+                r#"{"strict":{"x":1},"name":"a"}"#,
+                r#"{"name":"a"}"#,
+                &["cannot read it: strict: missing field `id`"],
+            ),
+            // The value before counts, as in Go.
+            (
+                r#"{"name":"a","NAME":5}"#,
+                r#"{"name":"a"}"#,
+                &["cannot read it: NAME: invalid type: integer `5`, expected a string"],
+            ),
+        ];
+        for (text, equivalent, errors) in cases {
+            check(text, equivalent, errors);
+        }
+    }
+
+    #[test]
+    fn a_document_of_another_type_is_refused() {
+        for text in ["[]", "5", "null", "\"x\""] {
+            let json = Json::parse(text.as_bytes()).unwrap();
+            let read = json.read::<Sample>("it").unwrap_err();
+            assert_eq!(json.read_or_drop::<Sample>("it").unwrap_err(), read, "{text}");
+        }
+        let json = Json::parse(b"{\"x\":1}").unwrap();
+        let error = json.read_or_drop::<Strict>("it").unwrap_err();
+        assert_eq!(error.to_string(), "cannot read it: missing field `id`");
+    }
+
+    #[test]
+    fn many_mistakes_drop_the_key_of_the_document() {
+        let keys = vec![r#""port":"x""#; 50_000].join(",");
+        let json = Json::parse(format!("{{{keys}}}").as_bytes()).unwrap();
+        let (_, errors) = json.read_or_drop::<Sample>("it").unwrap();
+        assert_eq!(errors.len(), INNERMOST_MAX + 1);
+
+        let list = vec![r#"{"port":"x"}"#; 50_000].join(",");
+        let json = Json::parse(format!(r#"{{"list":[{list}],"name":"a"}}"#).as_bytes()).unwrap();
+        let (sample, errors): (Sample, _) = json.read_or_drop("it").unwrap();
+        assert_eq!(sample, Sample { name: "a".into(), ..Sample::default() });
+        assert_eq!(errors.len(), INNERMOST_MAX + 1);
+    }
+}
