@@ -49,10 +49,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Code, Error, Result};
+use crate::kernel::flock::Limit;
 use crate::names::NetworkName;
 
 use index::IndexPath;
-use lock::Patience;
 pub use locked::Locked;
 use sticky::Sticky;
 pub use sticky::identity;
@@ -127,14 +127,14 @@ impl Store {
         Ok(())
     }
 
-    /// Waits until nobody else has the lock, and keeps it until `f` has returned.
+    /// Waits for the lock, runs `f` with it, and unlocks. Fails with code 11 after 30 s.
     pub fn locked<T>(self, f: impl FnOnce(&mut Locked<'_>) -> Result<T>) -> Result<T> {
         let Self { place, mut lock, if_missing } = self;
         let path = place.dir.join(LOCK);
-        let patience = Patience::new(lock::WAIT_MAX);
-        // Whoever removed the directory while we waited has left us the lock of nothing.
+        let limit = Limit::new(lock::WAIT_MAX);
+        // Another process can remove the directory during the wait. The lock of a removed file excludes nobody.
         let has_lock = loop {
-            lock = lock::take(lock, &path, &patience)?;
+            lock::take(&lock, &path, &limit)?;
             if files::is_at(&lock, &path).map_err(failed("look at", &path))? {
                 break true;
             }
@@ -145,7 +145,7 @@ impl Store {
                     None => break false,
                 },
             };
-            patience.check(&path)?;
+            lock::check(&path, &limit)?;
         };
         if !has_lock {
             return f(&mut Locked::of_nothing(&place));

@@ -1,6 +1,7 @@
 //! Linux: namespaces, links, addresses, routes, sysctls. Knows nothing of CNI.
 
 pub mod conntrack;
+pub mod flock;
 pub mod netlink;
 pub mod netns;
 pub mod nft;

@@ -7,9 +7,14 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::fault;
+use crate::kernel::flock::{self, Mode};
+
+/// The longest wait for the lock of a directory. A holder reads one file and writes one, which takes milliseconds.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(10);
 
 pub struct Record {
     path: PathBuf,
@@ -73,19 +78,28 @@ impl Record {
     }
 }
 
-/// Nobody else has the directory's lock until what is returned is dropped; it is made if there is none. For files that
-/// belong to whoever is first. Who has it looks at one and writes one, so nobody waits for long.
+/// Locks the directory until the returned file is dropped; creates the directory if it is missing. For files that belong
+/// to the first attachment that writes them. Fails with code 11 after 10 s.
 pub fn lock(dir: &str) -> Result<File> {
-    let lock = || {
+    lock_within(dir, LOCK_WAIT_MAX)
+}
+
+fn lock_within(dir: &str, limit: Duration) -> Result<File> {
+    let open_and_lock = || {
         make_dir(Path::new(dir))?;
         fault::file_operation()?;
-        let dir = File::open(dir)?;
-        dir.lock()?;
-        Ok(dir)
+        let file = File::open(dir)?;
+        let is_locked = flock::lock(&file, Mode::Exclusive, limit)?;
+        Ok((file, is_locked))
     };
-    lock().map_err(|error: io::Error| {
+    let (file, is_locked) = open_and_lock().map_err(|error: io::Error| {
         Error::internal(format!("cannot lock {dir}")).with_details(error.to_string())
-    })
+    })?;
+    if is_locked {
+        return Ok(file);
+    }
+    let msg = format!("cannot lock {dir} within {} s", limit.as_secs());
+    Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(flock::holder(&file)))
 }
 
 /// All that there are in a directory, and what a crash left of some.
@@ -122,4 +136,24 @@ fn make_dir(dir: &Path) -> io::Result<()> {
 fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fault::file_operation()?;
     fs::rename(from, to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_on_a_directory_is_waited_for_only_so_long() {
+        let dir = std::env::temp_dir().join(format!("cnibox-record-{}", std::process::id()));
+        let path = dir.to_str().unwrap();
+        let first = lock(path).unwrap();
+        let error = lock_within(path, Duration::from_millis(20)).unwrap_err();
+        assert_eq!(error.code, Code::TRY_AGAIN_LATER);
+        assert_eq!(error.msg, format!("cannot lock {path} within 0 s"));
+        let holder = format!("process {} (", std::process::id());
+        assert!(error.details.starts_with(&holder), "{error}");
+        drop(first);
+        drop(lock_within(path, Duration::ZERO).unwrap());
+        fs::remove_dir(dir).unwrap();
+    }
 }

@@ -1,0 +1,198 @@
+//! flock(2) with a time limit. Knows nothing of what the locked files are for.
+
+mod holder;
+
+use std::cell::OnceCell;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::mem;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fd_lock::RwLock;
+
+pub use holder::holder;
+
+/// The first pause between two attempts: half of the time for which the store of `host-local` holds its lock.
+const PAUSE_MIN: Duration = Duration::from_micros(100);
+/// Each pause is twice as long as the one before, up to this one.
+const PAUSE_MAX: Duration = Duration::from_millis(5);
+
+/// The kind of a lock.
+#[derive(Clone, Copy, Debug)]
+pub enum Mode {
+    /// Other shared locks may exist at the same time.
+    #[cfg_attr(not(test), expect(dead_code, reason = "locks on namespaces will be shared ones"))]
+    Shared,
+    /// No other lock exists at the same time.
+    Exclusive,
+}
+
+/// The total time that one caller may wait. It starts with the first wait: without contention the clock is not read,
+/// since the first reading costs two page faults.
+pub struct Limit {
+    pub duration: Duration,
+    since: OnceCell<Instant>,
+}
+
+impl Limit {
+    pub const fn new(duration: Duration) -> Self {
+        Self { duration, since: OnceCell::new() }
+    }
+
+    /// The remaining time; zero when the limit is reached. The first call starts the clock.
+    pub fn left(&self) -> Duration {
+        self.duration.saturating_sub(self.since.get_or_init(Instant::now).elapsed())
+    }
+}
+
+/// Locks the file, or changes the mode of its lock; false when another open file holds a conflicting lock. The lock lasts
+/// until `unlock`, or until every descriptor of this open file is closed.
+///
+/// A change of mode is not atomic: the kernel removes the old lock first, and does not restore it on failure.
+/// Source: flock(2).
+pub fn try_lock(file: &File, mode: Mode) -> io::Result<bool> {
+    let mut lock = RwLock::new(file);
+    // A guard unlocks when it is dropped. Without the guard the lock belongs to the open file.
+    let locked = match mode {
+        Mode::Shared => lock.try_read().map(mem::forget),
+        Mode::Exclusive => lock.try_write().map(mem::forget),
+    };
+    match locked {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// `try_lock` until it succeeds; false when the limit is reached. A limit of zero means one attempt.
+pub fn lock(file: &File, mode: Mode, limit: Duration) -> io::Result<bool> {
+    lock_within(file, mode, &Limit::new(limit))
+}
+
+/// `lock` with a limit that also covers other waits of the caller.
+///
+/// flock(2) itself waits without a limit; a limit would take a signal handler, or a thread and 60 KiB. So this polls.
+/// A process that waits in flock(2), as the Go plugin does, is woken when the lock is free, and until the process runs the
+/// lock is available: about 50 us after each holder. A poll every 5 ms meets such a gap soon.
+#[expect(clippy::disallowed_methods, reason = "flock(2) has no event; the limit bounds the loop")]
+pub fn lock_within(file: &File, mode: Mode, limit: &Limit) -> io::Result<bool> {
+    let mut pause = PAUSE_MIN;
+    while !try_lock(file, mode)? {
+        let left = limit.left();
+        if left.is_zero() {
+            return Ok(false);
+        }
+        thread::sleep(pause.min(left));
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+    Ok(true)
+}
+
+/// Removes the lock of the file, if there is one.
+#[cfg_attr(not(test), expect(dead_code, reason = "so far every lock ends with its file"))]
+pub fn unlock(file: &File) -> io::Result<()> {
+    file.unlock()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+    const SHORT: Duration = Duration::from_millis(20);
+
+    /// A file that can be opened more than once, without a name after the test.
+    struct Scratch(std::path::PathBuf);
+
+    impl Scratch {
+        fn new() -> Self {
+            static COUNT: AtomicU32 = AtomicU32::new(0);
+            let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Relaxed));
+            let path = std::env::temp_dir().join(format!("cnibox-flock-{pid}-{count}"));
+            File::create(&path).unwrap();
+            Self(path)
+        }
+
+        fn open(&self) -> File {
+            File::open(&self.0).unwrap()
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            std::fs::remove_file(&self.0).unwrap();
+        }
+    }
+
+    #[test]
+    fn flock_excludes_what_it_should() {
+        use Mode::{Exclusive, Shared};
+
+        let cases = [
+            (Shared, Shared, true),
+            (Shared, Exclusive, false),
+            (Exclusive, Shared, false),
+            (Exclusive, Exclusive, false),
+        ];
+        for (first, second, expected) in cases {
+            let scratch = Scratch::new();
+            let (one, two) = (scratch.open(), scratch.open());
+            assert!(try_lock(&one, first).unwrap());
+            assert_eq!(try_lock(&two, second).unwrap(), expected, "{first:?} {second:?}");
+        }
+    }
+
+    #[test]
+    fn a_flock_lasts_until_unlock_or_close() {
+        let scratch = Scratch::new();
+        let (one, two) = (scratch.open(), scratch.open());
+        assert!(try_lock(&one, Mode::Exclusive).unwrap());
+        assert!(!try_lock(&two, Mode::Exclusive).unwrap());
+        unlock(&one).unwrap();
+        assert!(try_lock(&two, Mode::Exclusive).unwrap());
+        drop(two);
+        assert!(try_lock(&one, Mode::Exclusive).unwrap());
+        unlock(&one).unwrap();
+        unlock(&one).unwrap();
+    }
+
+    #[test]
+    fn a_shared_flock_becomes_exclusive_when_it_is_the_only_one() {
+        let scratch = Scratch::new();
+        let (one, two) = (scratch.open(), scratch.open());
+        assert!(try_lock(&one, Mode::Shared).unwrap() && try_lock(&two, Mode::Shared).unwrap());
+        assert!(!lock(&one, Mode::Exclusive, Duration::ZERO).unwrap());
+        drop(two);
+        assert!(lock(&one, Mode::Exclusive, Duration::ZERO).unwrap());
+        assert!(!try_lock(&scratch.open(), Mode::Shared).unwrap());
+    }
+
+    #[test]
+    fn a_flock_without_contention_does_not_read_the_clock() {
+        let scratch = Scratch::new();
+        let (limit, one) = (Limit::new(SHORT), scratch.open());
+        assert!(lock_within(&one, Mode::Exclusive, &limit).unwrap());
+        assert!(limit.since.get().is_none());
+        assert!(!lock_within(&scratch.open(), Mode::Exclusive, &limit).unwrap());
+        assert_eq!(limit.left(), Duration::ZERO);
+        let start = limit.since.get().unwrap();
+        assert!(start.elapsed() >= SHORT);
+    }
+
+    #[test]
+    fn every_waiter_gets_the_flock() {
+        let scratch = Scratch::new();
+        let first = scratch.open();
+        assert!(try_lock(&first, Mode::Exclusive).unwrap());
+        let count = thread::scope(|scope| {
+            let wait = || lock(&scratch.open(), Mode::Exclusive, LONG).unwrap();
+            let threads: Vec<_> = (0..64).map(|_| scope.spawn(wait)).collect();
+            drop(first);
+            threads.into_iter().filter_map(|thread| thread.join().unwrap().then_some(())).count()
+        });
+        assert_eq!(count, 64);
+    }
+}
