@@ -49,7 +49,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Code, Error, Result};
-use crate::kernel::flock::Limit;
+use crate::kernel::flock::{Limit, Turns};
 use crate::names::NetworkName;
 
 use index::IndexPath;
@@ -76,8 +76,9 @@ struct Place {
 }
 
 /// The reservations of one network. Nothing is read or changed but under its lock.
-pub struct Store {
+pub struct Store<'a> {
     place: Place,
+    turns: &'a Turns,
     lock: File,
     if_missing: IfMissing,
 }
@@ -88,21 +89,28 @@ enum IfMissing {
     LeaveAlone,
 }
 
-impl Store {
+impl<'a> Store<'a> {
     /// For ADD: what is missing is created.
-    pub fn open(data_dir: &Path, network: &NetworkName) -> Result<Self> {
+    ///
+    /// Threads that use one store at the same time share `turns`: they queue there, and only one of them at a time waits
+    /// for the lock of the file.
+    pub fn open(data_dir: &Path, network: &NetworkName, turns: &'a Turns) -> Result<Self> {
         let mut place = Place::new(data_dir, network);
         let lock = place.open_or_create_lock()?;
         place.boot = boot::id();
-        Ok(Self { place, lock, if_missing: IfMissing::Create })
+        Ok(Self { place, turns, lock, if_missing: IfMissing::Create })
     }
 
     /// For every other verb: where there is no store nothing is reserved, and nothing is created.
-    pub fn open_if_exists(data_dir: &Path, network: &NetworkName) -> Result<Option<Self>> {
+    pub fn open_if_exists(
+        data_dir: &Path,
+        network: &NetworkName,
+        turns: &'a Turns,
+    ) -> Result<Option<Self>> {
         let mut place = Place::new(data_dir, network);
         let Some(lock) = place.open_lock_if_needed()? else { return Ok(None) };
         place.boot = boot::id();
-        Ok(Some(Self { place, lock, if_missing: IfMissing::LeaveAlone }))
+        Ok(Some(Self { place, turns, lock, if_missing: IfMissing::LeaveAlone }))
     }
 
     /// For STATUS: fails when `open` would, or when nothing could be written then; creates nothing.
@@ -127,11 +135,14 @@ impl Store {
         Ok(())
     }
 
-    /// Waits for the lock, runs `f` with it, and unlocks. Fails with code 11 after 30 s.
+    /// Waits for the turn of this thread and then for the lock, runs `f`, and unlocks. Fails with code 11 after 30 s of
+    /// waiting in all.
     pub fn locked<T>(self, f: impl FnOnce(&mut Locked<'_>) -> Result<T>) -> Result<T> {
-        let Self { place, mut lock, if_missing } = self;
-        let path = place.dir.join(LOCK);
         let limit = Limit::new(lock::WAIT_MAX);
+        let path = self.place.dir.join(LOCK);
+        // Declared before the lock and so dropped after it: the next thread finds the file unlocked.
+        let _turn = lock::take_turn(self.turns, &path, &limit)?;
+        let Self { place, mut lock, if_missing, .. } = self;
         // Another process can remove the directory during the wait. The lock of a removed file excludes nobody.
         let has_lock = loop {
             lock::take(&lock, &path, &limit)?;

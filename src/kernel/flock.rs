@@ -1,6 +1,8 @@
-//! flock(2) with a time limit. Knows nothing of what the locked files are for.
+//! flock(2) with a time limit, and a queue in front of it for the threads of one process. Knows nothing of what the
+//! locked files are for.
 
 mod holder;
+mod turns;
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -12,6 +14,7 @@ use std::time::{Duration, Instant};
 use fd_lock::RwLock;
 
 pub use holder::holder;
+pub use turns::{Turn, Turns};
 
 /// The first pause between two attempts: half of the time for which the store of `host-local` holds its lock.
 const PAUSE_MIN: Duration = Duration::from_micros(100);

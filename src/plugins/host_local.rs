@@ -80,7 +80,7 @@ impl Ipam for HostLocal {
             sticky: config.identity(at, cx.request)?,
             stale_on_boot: config.stale_on_boot,
         };
-        let store = Store::open(data_dir, &cx.request.network)?;
+        let store = Store::open(data_dir, &cx.request.network, cx.session.turns())?;
         let allocated = store.locked(|locked| allocate(locked, &wish, at))?;
         let ips = allocated
             .into_iter()
@@ -92,7 +92,7 @@ impl Ipam for HostLocal {
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         let data_dir = self.data_dir()?;
         let config = self.keys.config(cx.request)?;
-        let Some(store) = Store::open_if_exists(data_dir, &cx.request.network)? else {
+        let Some(store) = Store::open_if_exists(data_dir, &cx.request.network, cx.session.turns())? else {
             return Err(not_found(at));
         };
         let expected = addresses_in_prev_result(cx.request, at)?;
@@ -112,7 +112,7 @@ impl Ipam for HostLocal {
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
-        match Store::open_if_exists(self.data_dir()?, &cx.request.network)? {
+        match Store::open_if_exists(self.data_dir()?, &cx.request.network, cx.session.turns())? {
             Some(store) => store.locked(|locked| match scope {
                 Scope::One(at) => locked.release(at),
                 Scope::AllExcept(keep) => locked.keep_only(keep),
@@ -127,7 +127,7 @@ impl Ipam for HostLocal {
         let is_ready = || {
             config.dns()?;
             Store::check_usable(data_dir, &cx.request.network)?;
-            let Some(store) = Store::open_if_exists(data_dir, &cx.request.network)? else {
+            let Some(store) = Store::open_if_exists(data_dir, &cx.request.network, cx.session.turns())? else {
                 return Ok(());
             };
             store.locked(|locked| {

@@ -322,10 +322,11 @@ fn networks_have_an_index_each() {
     let dir = TempDir::new();
     let other = NetworkName::new("other").unwrap();
     reserve(&dir, "10.1.0.2", "abc");
-    let store = Store::open(dir.path(), &other).unwrap();
+    let turns = Turns::default();
+    let store = Store::open(dir.path(), &other, &turns).unwrap();
     assert!(store.locked(|locked| locked.reserve(ip("10.1.0.2"), &attachment("abc"))).unwrap());
     assert!(has_index(&dir));
-    assert!(Store::open(dir.path(), &network()).is_ok());
+    assert!(Store::open(dir.path(), &network(), &turns).is_ok());
     let names: Vec<_> = fs::read_dir(dir.path().join(".cnibox"))
         .unwrap()
         .map(|it| it.unwrap().file_name())

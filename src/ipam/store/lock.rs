@@ -1,4 +1,5 @@
-//! The lock of a network: a flock(2) on its file `lock`, with a time limit and an error that names the holder.
+//! The lock of a network: a turn among the threads of this process, then a flock(2) on the file `lock`. One time limit
+//! covers both, and the error names the holder.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,10 +8,17 @@ use std::time::Duration;
 use super::failed;
 use crate::error::{Code, Error, Result};
 use crate::fault;
-use crate::kernel::flock::{self, Limit, Mode};
+use crate::kernel::flock::{self, Limit, Mode, Turn, Turns};
 
 /// The longest wait for other holders. Runtimes give up on a call only after minutes, and retry after code 11.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Waits until no other thread that shares `turns` has the lock at this path. Fails with code 11 when the limit is
+/// reached.
+pub(super) fn take_turn<'a>(turns: &'a Turns, path: &Path, limit: &Limit) -> Result<Turn<'a>> {
+    let turn = turns.take(path, limit);
+    turn.ok_or_else(|| timeout(path, limit, "another thread of this process holds it"))
+}
 
 /// Locks the file, which stays locked until it is closed. Fails with code 11 when the limit is reached.
 pub(super) fn take(file: &File, path: &Path, limit: &Limit) -> Result<()> {
@@ -58,5 +66,17 @@ mod tests {
         assert!(error.msg.ends_with("lock within 0 s: the file is removed again and again"));
         drop(first);
         take(&second, &path, &Limit::new(WAIT_MAX)).unwrap();
+    }
+
+    #[test]
+    fn the_error_of_a_turn_that_does_not_come_says_so_and_the_limit_covers_turn_and_lock() {
+        let (turns, path) = (Turns::default(), Path::new("/net/lock"));
+        let _first = take_turn(&turns, path, &Limit::new(WAIT_MAX)).unwrap();
+        let limit = Limit::new(Duration::from_millis(20));
+        let error = take_turn(&turns, path, &limit).err().unwrap();
+        assert_eq!(error.code, Code::TRY_AGAIN_LATER);
+        let expected = "cannot lock /net/lock within 0 s: another thread of this process holds it";
+        assert_eq!(error.msg, expected);
+        assert!(limit.left().is_zero());
     }
 }

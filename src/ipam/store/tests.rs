@@ -1,9 +1,11 @@
 //! What the store does, on real directories.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::locked::{Placed, put_in_place};
@@ -11,7 +13,10 @@ use super::*;
 use crate::names::{Attachment, ContainerId, IfName};
 
 /// A data directory of its own, removed in the end.
-pub(crate) struct TempDir(PathBuf);
+pub(crate) struct TempDir {
+    path: PathBuf,
+    turns: Turns,
+}
 
 impl TempDir {
     pub(crate) fn new() -> Self {
@@ -19,23 +24,23 @@ impl TempDir {
         let name = format!("cnibox-{}-{}", process::id(), COUNT.fetch_add(1, Relaxed));
         let path = env::temp_dir().join(name);
         fs::create_dir(&path).unwrap();
-        Self(path)
+        Self { path, turns: Turns::default() }
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     pub(crate) fn network_dir(&self) -> PathBuf {
-        self.0.join("net")
+        self.path.join("net")
     }
 
-    pub(crate) fn store(&self) -> Store {
-        Store::open(&self.0, &network()).unwrap()
+    pub(crate) fn store(&self) -> Store<'_> {
+        Store::open(&self.path, &network(), &self.turns).unwrap()
     }
 
-    pub(crate) fn store_if_exists(&self) -> Option<Store> {
-        Store::open_if_exists(&self.0, &network()).unwrap()
+    pub(crate) fn store_if_exists(&self) -> Option<Store<'_>> {
+        Store::open_if_exists(&self.path, &network(), &self.turns).unwrap()
     }
 
     pub(crate) fn write(&self, name: &str, content: &str) {
@@ -60,7 +65,7 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).unwrap();
+        fs::remove_dir_all(&self.path).unwrap();
     }
 }
 
@@ -127,6 +132,57 @@ fn one_of_sixteen_gets_the_address() {
     });
     assert_eq!(winners, 1);
     assert_eq!(dir.names(), ["10.1.0.2", "lock"]);
+}
+
+/// The descriptors of this process that are open in a directory. Tests in other threads have theirs elsewhere.
+fn descriptors_in(dir: &Path) -> usize {
+    let links = fs::read_dir("/proc/self/fd").unwrap();
+    let targets = links.filter_map(|link| fs::read_link(link.unwrap().path()).ok());
+    targets.filter(|target| target.starts_with(dir)).count()
+}
+
+#[test]
+fn threads_that_share_turns_all_come_through() {
+    const THREADS: u32 = 32;
+    const ROUNDS: u32 = 100;
+
+    let dir = TempDir::new();
+    let (first, last) = (ip("10.1.0.2"), ip("10.1.0.100"));
+    let in_use = Mutex::new(BTreeSet::new());
+    let add = |at: &Attachment| {
+        let reserved = dir.store().locked(|locked| {
+            let ip = locked.next_free(first, last)?.unwrap();
+            locked.reserve(ip, at).map(|is_reserved| (ip, is_reserved))
+        });
+        let (ip, is_reserved) = reserved.unwrap();
+        assert!(is_reserved && in_use.lock().unwrap().insert(ip), "{ip} was reserved twice");
+        ip
+    };
+    let del = |at: &Attachment, ip: IpAddr| {
+        // First, since another thread can reserve it as soon as it is released.
+        assert!(in_use.lock().unwrap().remove(&ip));
+        dir.store_if_exists().unwrap().locked(|locked| locked.release(at)).unwrap();
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (add, del) = (&add, &del);
+            scope.spawn(move || {
+                // An address is kept until the next one is reserved.
+                let mut held = None;
+                for round in 0..ROUNDS {
+                    let at = attachment(&format!("c{thread}-{round}"));
+                    let ip = add(&at);
+                    if let Some((at, ip)) = held.replace((at, ip)) {
+                        del(&at, ip);
+                    }
+                }
+                let (at, ip) = held.unwrap();
+                del(&at, ip);
+            });
+        }
+    });
+    assert_eq!(dir.names(), ["lock"]);
+    assert_eq!(descriptors_in(dir.path()), 0);
 }
 
 #[test]
@@ -284,10 +340,10 @@ fn a_file_in_the_way_is_no_store() {
     let dir = TempDir::new();
     fs::write(dir.path().join("file"), "").unwrap();
     let data_dir = dir.path().join("file/networks");
-    assert!(Store::open_if_exists(&data_dir, &network()).unwrap().is_none());
-    for result in
-        [Store::open(&data_dir, &network()).map(drop), Store::check_usable(&data_dir, &network())]
-    {
+    let turns = Turns::default();
+    assert!(Store::open_if_exists(&data_dir, &network(), &turns).unwrap().is_none());
+    let opened = Store::open(&data_dir, &network(), &turns).map(drop);
+    for result in [opened, Store::check_usable(&data_dir, &network())] {
         let error = result.unwrap_err();
         assert_eq!(error.code, Code::IO);
         assert!(error.msg.to_lowercase().contains("not a directory"), "{error}");
