@@ -1,6 +1,8 @@
 //! The few system calls that no safe crate offers. All of the project's unsafe code is here and in `heap`.
 #![allow(unsafe_code)]
 
+// The allocator of the shipped build. The others have it for its tests.
+#[cfg(any(test, target_env = "musl"))]
 mod heap;
 
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};

@@ -1,28 +1,40 @@
 //! The memory of a process that lives for a millisecond: blocks of the sizes 16, 32, 64 … bytes, cut from one piece that
-//! is a part of the executable, so that a plugin call asks the kernel for no memory at all. The C library's asks 14 times.
+//! is a part of the executable, so that a plugin call asks the kernel for no memory at all. musl's allocator asks 14
+//! times. glibc's is good enough for what is not shipped, so other targets compile this for its tests only.
 //!
-//! A freed block waits in the list of its size for the next of that size; nothing goes back to the kernel but large
-//! pieces, which are mappings of their own. Threads take turns.
+//! A freed block waits in the list of its size for the next request of that size. When the piece is used up, and for
+//! large blocks, the C library's allocator takes over, which returns memory to the kernel: a process that lives longer
+//! keeps no more than the piece. The address tells whose block it is. Threads take turns.
 #![allow(unsafe_code)]
 
-use std::alloc::{GlobalAlloc, Layout};
+#[cfg(test)]
+mod tests;
+
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::ptr::{self, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
-
-use nix::libc;
+use std::thread;
+use std::time::Duration;
 
 /// Every block begins at a multiple of this, and is at least as long.
 const ALIGNMENT: usize = 16;
-/// Of the longest block that is cut; what is longer gets a mapping.
+/// The smallest page of all targets. Nothing in this program asks for a larger alignment, so larger ones are refused.
+const ALIGNMENT_MAX: usize = 4096;
+/// The length of the longest block that is cut.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
 /// 16 bytes to 64 KiB.
 const SIZES: usize = (BLOCK_BYTES_MAX / ALIGNMENT).ilog2() as usize + 1;
 /// What a usual call needs, with room to spare; pages that are not touched cost nothing.
-const FIRST_BYTES: usize = 128 << 10;
-/// What the kernel is asked for when that is used up.
-const MORE_BYTES: usize = 256 << 10;
+const PIECE_BYTES: usize = 128 << 10;
 
+/// The attempts after which a waiting thread sleeps. The state is taken for nanoseconds, so one or two are enough unless
+/// the holder was interrupted.
+const YIELDS_MAX: u32 = 8;
+/// Much longer than the state is taken for, and much shorter than a plugin call.
+const SLEEP: Duration = Duration::from_micros(50);
+
+#[cfg(target_env = "musl")]
 #[global_allocator]
 static HEAP: Heap = Heap::new();
 
@@ -30,139 +42,136 @@ static HEAP: Heap = Heap::new();
 struct Heap {
     is_taken: AtomicBool,
     state: UnsafeCell<State>,
-    first: UnsafeCell<First>,
+    piece: UnsafeCell<Piece>,
 }
 
 #[repr(align(16))]
-struct First {
-    _bytes: [u8; FIRST_BYTES],
+struct Piece {
+    _bytes: [u8; PIECE_BYTES],
 }
 
 struct State {
-    /// The part that nothing has been cut from yet. It has never been written to, so it is all zeros.
-    rest: *mut u8,
-    rest_bytes: usize,
-    is_begun: bool,
+    /// The bytes that have been cut off the piece. The rest has never been written to, so it is all zeros.
+    cut_bytes: usize,
     /// Blocks that wait, for each size; the first bytes of each point to the next.
     free: [*mut u8; SIZES],
 }
 
-/// A block, and whether it is known to be all zeros.
+/// A block of the piece, and whether it is known to be all zeros.
 struct Block {
     address: *mut u8,
     is_zero: bool,
 }
 
-// SAFETY: `state` and what is cut from `first` are only touched between `lock` and `unlock`.
+// SAFETY: `state` and what is cut from `piece` are only touched by the thread that has set `is_taken`.
 unsafe impl Sync for Heap {}
 
 impl Heap {
     const fn new() -> Self {
         Self {
             is_taken: AtomicBool::new(false),
-            state: UnsafeCell::new(State {
-                rest: null_mut(),
-                rest_bytes: 0,
-                is_begun: false,
-                free: [null_mut(); SIZES],
-            }),
-            first: UnsafeCell::new(First { _bytes: [0; FIRST_BYTES] }),
+            state: UnsafeCell::new(State { cut_bytes: 0, free: [null_mut(); SIZES] }),
+            piece: UnsafeCell::new(Piece { _bytes: [0; PIECE_BYTES] }),
         }
     }
 
+    /// Runs `f` while no other thread has the state. `f` must not allocate from this heap.
     fn locked<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        let mut attempts = 0;
         while self.is_taken.swap(true, Ordering::Acquire) {
-            // It takes nanoseconds, unless whoever has it was interrupted; then it is his turn.
-            // SAFETY: it takes nothing and changes nothing.
-            unsafe { libc::sched_yield() };
+            wait(&mut attempts);
         }
-        // SAFETY: whoever set `is_taken` is the only one here, and `f` cannot allocate, so it cannot come here again.
-        let state = unsafe { &mut *self.state.get() };
-        if !state.is_begun {
-            (state.rest, state.rest_bytes) = (self.first.get().cast(), FIRST_BYTES);
-            state.is_begun = true;
-        }
-        let result = f(state);
+        // SAFETY: the thread that set `is_taken` is the only one here, and `f` cannot come here again.
+        let result = f(unsafe { &mut *self.state.get() });
         self.is_taken.store(false, Ordering::Release);
         result
     }
 
-    fn block(&self, size: usize) -> Block {
+    /// None when the piece has no block of this kind.
+    fn block(&self, layout: Layout) -> Option<Block> {
+        if layout.size() > BLOCK_BYTES_MAX || layout.align() > ALIGNMENT {
+            return None;
+        }
+        let index = list_of(layout.size());
         self.locked(|state| {
-            let list = &mut state.free[list_of(size)];
+            let list = &mut state.free[index];
             if !list.is_null() {
                 let address = *list;
                 // SAFETY: the block is in no use, and `dealloc` wrote there where the next one is.
                 *list = unsafe { address.cast::<*mut u8>().read() };
-                return Block { address, is_zero: false };
+                return Some(Block { address, is_zero: false });
             }
-            Block { address: state.cut(ALIGNMENT << list_of(size)), is_zero: true }
+            let bytes = ALIGNMENT << index;
+            if bytes > PIECE_BYTES - state.cut_bytes {
+                return None;
+            }
+            let address = self.piece.get().cast::<u8>().wrapping_add(state.cut_bytes);
+            state.cut_bytes += bytes;
+            Some(Block { address, is_zero: true })
         })
     }
-}
 
-impl State {
-    /// Null when the kernel has no more memory.
-    fn cut(&mut self, bytes: usize) -> *mut u8 {
-        if self.rest_bytes < bytes {
-            // What is left of the old piece is lost; that is less than this block.
-            let piece = map(MORE_BYTES);
-            if piece.is_null() {
-                return piece;
-            }
-            (self.rest, self.rest_bytes) = (piece, MORE_BYTES);
-        }
-        let block = self.rest;
-        self.rest = block.wrapping_add(bytes);
-        self.rest_bytes -= bytes;
-        block
+    /// Whether the block was cut from the piece. All others are the C library's.
+    fn is_own(&self, address: *mut u8) -> bool {
+        address.addr().wrapping_sub(self.piece.get().addr()) < PIECE_BYTES
     }
 }
 
-/// Which list blocks for so many bytes are in. Called with every block, so it is worth its few bytes in each place.
+/// Lets other threads run. sched_yield(2) does not let a thread of a lower real-time priority run, and that thread may be
+/// the holder; so after some attempts the waiter sleeps.
+#[cold]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the holder sends no event, or it would pay for it each time"
+)]
+fn wait(attempts: &mut u32) {
+    if *attempts < YIELDS_MAX {
+        *attempts += 1;
+        thread::yield_now();
+    } else {
+        thread::sleep(SLEEP);
+    }
+}
+
+/// The index of the list for blocks of so many bytes; `SIZES` or more for a block that is too large. Called with every
+/// block, so it is worth its few bytes in each place.
 #[inline(always)]
 const fn list_of(size: usize) -> usize {
     let multiples = (size.saturating_sub(1)) / ALIGNMENT;
     (usize::BITS - multiples.leading_zeros()) as usize
 }
 
-fn is_large(layout: Layout) -> bool {
-    layout.size() > BLOCK_BYTES_MAX || layout.align() > ALIGNMENT
-}
-
-/// Null when the kernel refuses.
-fn map(bytes: usize) -> *mut u8 {
-    let (access, kind) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping is nobody else's.
-    let address = unsafe { libc::mmap(null_mut(), bytes, access, kind, -1, 0) };
-    if address == libc::MAP_FAILED { null_mut() } else { address.cast() }
-}
-
-// SAFETY: blocks of one list are of one size, do not overlap, and are either in that list or in use. Mappings are aligned to
-// pages, which is more than anything asks for.
+// SAFETY: blocks of one list are of one size, do not overlap, and are either in that list or in use. Every other block is
+// the system allocator's from its allocation to its end, always with the caller's layout.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if is_large(layout) { map(layout.size()) } else { self.block(layout.size()).address }
+        match self.block(layout) {
+            Some(block) => block.address,
+            None if layout.align() > ALIGNMENT_MAX => null_mut(),
+            // SAFETY: the caller keeps to what `GlobalAlloc` demands.
+            None => unsafe { System.alloc(layout) },
+        }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if is_large(layout) {
-            return map(layout.size());
+        match self.block(layout) {
+            Some(Block { address, is_zero }) => {
+                if !is_zero {
+                    // SAFETY: the block has at least so many bytes.
+                    unsafe { address.write_bytes(0, layout.size()) };
+                }
+                address
+            }
+            None if layout.align() > ALIGNMENT_MAX => null_mut(),
+            // SAFETY: the caller keeps to what `GlobalAlloc` demands.
+            None => unsafe { System.alloc_zeroed(layout) },
         }
-        let Block { address, is_zero } = self.block(layout.size());
-        if !is_zero {
-            // SAFETY: the block has at least so many bytes.
-            unsafe { address.write_bytes(0, layout.size()) };
-        }
-        address
     }
 
     unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
-        if is_large(layout) {
-            // SAFETY: such a block is a mapping of its own, of this size. That it is not unmapped costs memory only.
-            unsafe { libc::munmap(address.cast(), layout.size()) };
-            return;
+        if !self.is_own(address) {
+            // SAFETY: the block is the system allocator's, with this layout.
+            return unsafe { System.dealloc(address, layout) };
         }
         self.locked(|state| {
             let list = &mut state.free[list_of(layout.size())];
@@ -173,157 +182,22 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn realloc(&self, address: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller keeps to what `Layout` demands of sizes.
-        let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-        match (is_large(layout), is_large(new)) {
-            (false, false) if list_of(layout.size()) == list_of(size) => return address,
-            (true, true) => {
-                // SAFETY: such a block is a mapping of its own, of the old size.
-                let moved = unsafe {
-                    libc::mremap(address.cast(), layout.size(), size, libc::MREMAP_MAYMOVE)
-                };
-                return if moved == libc::MAP_FAILED { null_mut() } else { moved.cast() };
-            }
-            _ => {}
+        if !self.is_own(address) {
+            // SAFETY: the block is the system allocator's, with this layout.
+            return unsafe { System.realloc(address, layout, size) };
         }
-        // SAFETY: both blocks have room for what is copied, and do not overlap; the old one is not used again.
+        if list_of(layout.size()) == list_of(size) {
+            return address;
+        }
+        // SAFETY: the caller keeps to what `Layout` demands of sizes. Both blocks have room for what is copied, and do not
+        // overlap; the old one is not used again.
         unsafe {
-            let moved = self.alloc(new);
+            let moved = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !moved.is_null() {
                 ptr::copy_nonoverlapping(address, moved, layout.size().min(size));
                 self.dealloc(address, layout);
             }
             moved
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// What a caller has: a block, and the byte that it is filled with.
-    struct Held {
-        address: *mut u8,
-        layout: Layout,
-        filling: u8,
-    }
-
-    impl Held {
-        fn is_untouched(&self) -> bool {
-            // SAFETY: the block is ours, and was filled from end to end.
-            let bytes = unsafe { std::slice::from_raw_parts(self.address, self.layout.size()) };
-            bytes.iter().all(|byte| *byte == self.filling)
-        }
-    }
-
-    #[derive(Clone, Copy, Debug)]
-    enum Step {
-        Alloc { size: usize, zeroed: bool },
-        Dealloc(usize),
-        Realloc(usize, usize),
-    }
-
-    fn sizes() -> impl Strategy<Value = usize> {
-        prop_oneof![4 => 1..200_usize, 2 => 1..10_000_usize, 1 => 60_000..300_000_usize]
-    }
-
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let step = prop_oneof![
-            3 => (sizes(), any::<bool>()).prop_map(|(size, zeroed)| Step::Alloc { size, zeroed }),
-            2 => any::<usize>().prop_map(Step::Dealloc),
-            2 => (any::<usize>(), sizes()).prop_map(|(which, size)| Step::Realloc(which, size)),
-        ];
-        vec(step, 1..60)
-    }
-
-    fn layout(size: usize) -> Layout {
-        Layout::from_size_align(size, ALIGNMENT).unwrap()
-    }
-
-    fn fill(address: *mut u8, size: usize, filling: u8) {
-        // SAFETY: the block is ours and has this size.
-        unsafe { address.write_bytes(filling, size) };
-    }
-
-    /// Takes the steps; whatever is held must stay as it was filled, so nothing may overlap.
-    fn check(heap: &Heap, steps: &[Step]) {
-        let mut held: Vec<Held> = Vec::new();
-        for (filling, step) in (1..=u8::MAX).cycle().zip(steps) {
-            match *step {
-                Step::Alloc { size, zeroed } => {
-                    let layout = layout(size);
-                    // SAFETY: the layout has a size.
-                    let address = unsafe {
-                        if zeroed { heap.alloc_zeroed(layout) } else { heap.alloc(layout) }
-                    };
-                    assert!(!address.is_null() && address.addr() % ALIGNMENT == 0);
-                    let block = Held { address, layout, filling: 0 };
-                    assert!(!zeroed || block.is_untouched(), "{size} bytes are not zero");
-                    fill(address, size, filling);
-                    held.push(Held { filling, ..block });
-                }
-                Step::Dealloc(which) if !held.is_empty() => {
-                    let block = held.swap_remove(which % held.len());
-                    assert!(block.is_untouched());
-                    // SAFETY: it is held, and no more.
-                    unsafe { heap.dealloc(block.address, block.layout) };
-                }
-                Step::Realloc(which, size) if !held.is_empty() => {
-                    let block = held.swap_remove(which % held.len());
-                    // SAFETY: it is held, and from now on where the heap says.
-                    let address = unsafe { heap.realloc(block.address, block.layout, size) };
-                    let kept = size.min(block.layout.size());
-                    assert!(Held { address, layout: layout(kept), ..block }.is_untouched());
-                    fill(address, size, filling);
-                    held.push(Held { address, layout: layout(size), filling });
-                }
-                Step::Dealloc(_) | Step::Realloc(..) => {}
-            }
-            assert!(held.iter().all(Held::is_untouched));
-        }
-        for block in held {
-            // SAFETY: it is held, and no more.
-            unsafe { heap.dealloc(block.address, block.layout) };
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn blocks_never_overlap_and_keep_what_is_in_them(steps in steps()) {
-            static HEAP: Heap = Heap::new();
-            check(&HEAP, &steps);
-        }
-    }
-
-    #[test]
-    fn threads_take_turns() {
-        static HEAP: Heap = Heap::new();
-        let steps: Vec<Step> = (0..400)
-            .map(|number| match number % 3 {
-                2 => Step::Dealloc(number),
-                _ => Step::Alloc { size: number % 700 + 1, zeroed: number % 2 == 0 },
-            })
-            .collect();
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| check(&HEAP, &steps));
-            }
-        });
-    }
-
-    #[test]
-    fn what_was_freed_is_used_again() {
-        let heap = Heap::new();
-        // SAFETY: the layouts have sizes, and what is freed is not used again.
-        unsafe {
-            let first = heap.alloc(layout(100));
-            heap.dealloc(first, layout(100));
-            assert_eq!(heap.alloc(layout(65)), first);
-            assert_ne!(heap.alloc(layout(65)), first);
         }
     }
 }
