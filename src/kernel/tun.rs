@@ -1,6 +1,6 @@
 //! Tap interfaces: links whose cable is a file that a program reads frames from and writes frames to.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
 
@@ -48,13 +48,12 @@ impl Tap {
         let tap = Self { device: open()?, name: new.name.into() };
         let multi_queue = if new.multi_queue { IFF_MULTI_QUEUE } else { 0 };
         let flags = IFF_TAP | IFF_NO_PI | IFF_TUN_EXCL | multi_queue;
-        let set = || sys::tun_set_name(tap.device.as_fd(), new.name, flags);
-        let label = || fs::write("/proc/thread-self/attr/current", new.selinux_context);
+        let device = tap.device.as_fd();
+        tap.step("create", fault::kernel_request())?;
         match new.selinux_context {
-            "" => tap.step("create", fault::kernel_request().and_then(|()| set()))?,
-            // The kernel takes the context of whoever gives the tap its name, and there may be no way back from it.
+            "" => tap.step("create", sys::tun_set_name(device, new.name, flags))?,
             context => {
-                let given = sys::in_child(|| label().and_then(|()| set()));
+                let given = sys::tun_set_name_in_context(device, new.name, flags, context);
                 tap.step("create", given).map_err(|error| {
                     error.with_details(format!(
                         "as SELinux context {context}, which the host may not have"
