@@ -86,6 +86,16 @@ pub struct Entry {
     pub run: fn(&Context<'_>, &Verb) -> Result<Option<Success>>,
 }
 
+impl Entry {
+    /// A whole call: runs the plugin, then makes the changes to nf_tables that wait.
+    pub fn call(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
+        match ((self.run)(cx, verb), cx.session.settle()) {
+            (Err(first), Err(second)) => Err(first.also(&second)),
+            (result, settled) => settled.and(result),
+        }
+    }
+}
+
 /// One call of a plugin on a session, which the plugins of a chain share.
 pub struct Context<'a> {
     pub request: &'a Request,

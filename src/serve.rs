@@ -6,7 +6,6 @@ use std::os::fd::AsFd;
 
 use crate::cni::json::Json;
 use crate::cni::request::{Refusal, Request, Verb};
-use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
 use crate::error::{Code, Error, Result};
 use crate::kernel::sys::{self, warn};
@@ -81,7 +80,7 @@ fn answer(command: &str, entry: &Entry, plugins: &'static [Entry]) -> Result<(),
     let session = Session::open(&request, &verb).map_err(refused)?;
     let cx = Context { request: &request, session: &session, plugins };
     request.dropped.iter().for_each(|error| cx.warn(error));
-    let Some(success) = finish(&cx, (entry.run)(&cx, &verb)).map_err(refused)? else {
+    let Some(success) = entry.call(&cx, &verb).map_err(refused)? else {
         return Ok(());
     };
     let printed = version::print_result(&success, request.version)
@@ -89,17 +88,9 @@ fn answer(command: &str, entry: &Entry, plugins: &'static [Entry]) -> Result<(),
         .and_then(|json| print(&json.to_pretty()));
     // An ADD whose result does not reach the caller has failed, so nothing may be left of it.
     if let (Err(_), Verb::Add(at)) = (&printed, verb)
-        && let Err(error) = finish(&cx, (entry.run)(&cx, &Verb::Del(at)))
+        && let Err(error) = entry.call(&cx, &Verb::Del(at))
     {
         cx.warn(format!("cannot take back the failed ADD: {error}"));
     }
     printed
-}
-
-/// The end of a call: makes the changes to nf_tables that wait.
-fn finish(cx: &Context<'_>, result: Result<Option<Success>>) -> Result<Option<Success>> {
-    match (result, cx.session.settle()) {
-        (Err(first), Err(second)) => Err(first.also(&second)),
-        (result, settled) => settled.and(result),
-    }
 }

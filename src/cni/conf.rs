@@ -24,7 +24,12 @@ pub struct NetConf {
     /// Only for the runtime. A mistake in it is an error here, too, as in the reference.
     #[serde(rename = "capabilities")]
     _capabilities: BTreeMap<String, bool>,
-    /// What GC keeps. The list is called `cni.dev/attachments` in some runtimes, after an error in a draft.
+}
+
+/// What GC keeps. The list is called `cni.dev/attachments` in some runtimes, after an error in a draft.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Kept {
     #[serde(rename = "cni.dev/valid-attachments")]
     valid_attachments: Vec<ListedAttachment>,
     #[serde(rename = "cni.dev/attachments")]
@@ -68,41 +73,38 @@ struct ListedAttachment {
     ifname: String,
 }
 
-impl NetConf {
-    /// The attachments that GC has to keep, all others being stale.
-    ///
-    /// An empty or `null` list says that there are none. A list that is not there at all says nothing, and is
-    /// refused (code 7): it would cost every container of the network its address.
-    pub fn valid_attachments(&self, json: &Json) -> Result<Vec<Attachment>> {
-        let has = |wanted: &str| match json {
-            Json::Object(entries) => {
-                entries.iter().any(|(key, _)| key.eq_ignore_ascii_case(wanted))
-            }
-            _ => false,
-        };
-        let listed = if has("cni.dev/valid-attachments") {
-            &self.valid_attachments
-        } else if has("cni.dev/attachments") {
-            &self.attachments
-        } else {
-            return Err(Error::config(
-                "cannot collect garbage: the configuration has no cni.dev/valid-attachments",
-            )
-            .with_details("an empty list means that no attachment is valid"));
-        };
-        let parse = |listed: &ListedAttachment| {
-            Ok(Attachment {
-                container_id: ContainerId::new(listed.container_id.as_str())?,
-                ifname: IfName::new(listed.ifname.as_str())?,
-            })
-        };
-        listed.iter().map(parse).collect::<Result<_>>().map_err(|error: Error| {
-            Error::config(
-                "cannot collect garbage: cni.dev/valid-attachments has an entry that cannot be",
-            )
-            .with_details(error.to_string())
+/// The attachments that GC has to keep, all others being stale.
+///
+/// An empty or `null` list says that there are none. A list that is not there at all says nothing, and is refused
+/// (code 7), as is one that cannot be read (code 6): it would cost every container of the network its address.
+pub fn valid_attachments(json: &Json) -> Result<Vec<Attachment>> {
+    let kept: Kept = json.read("network configuration")?;
+    let has = |wanted: &str| match json {
+        Json::Object(entries) => entries.iter().any(|(key, _)| key.eq_ignore_ascii_case(wanted)),
+        _ => false,
+    };
+    let listed = if has("cni.dev/valid-attachments") {
+        &kept.valid_attachments
+    } else if has("cni.dev/attachments") {
+        &kept.attachments
+    } else {
+        return Err(Error::config(
+            "cannot collect garbage: the configuration has no cni.dev/valid-attachments",
+        )
+        .with_details("an empty list means that no attachment is valid"));
+    };
+    let parse = |listed: &ListedAttachment| {
+        Ok(Attachment {
+            container_id: ContainerId::new(listed.container_id.as_str())?,
+            ifname: IfName::new(listed.ifname.as_str())?,
         })
-    }
+    };
+    listed.iter().map(parse).collect::<Result<_>>().map_err(|error: Error| {
+        Error::config(
+            "cannot collect garbage: cni.dev/valid-attachments has an entry that cannot be",
+        )
+        .with_details(error.to_string())
+    })
 }
 
 /// The MAC address that the user or the runtime wants for the container's interface. `runtimeConfig.mac` goes before

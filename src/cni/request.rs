@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use crate::cni::conf::NetConf;
+use crate::cni::conf::{self, NetConf};
 use crate::cni::json::Json;
 use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
@@ -147,7 +147,7 @@ impl Request {
             ("ADD", Some(at)) => Verb::Add(at),
             ("DEL", Some(at)) => Verb::Del(at),
             ("CHECK", Some(at)) => Verb::Check(at),
-            ("GC", _) => Verb::Gc(conf.valid_attachments(json)?),
+            ("GC", _) => Verb::Gc(conf::valid_attachments(json)?),
             ("STATUS", _) => Verb::Status,
             _ => return Err(unknown_command(command)),
         };

@@ -25,7 +25,6 @@ const PAUSE_MAX: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy, Debug)]
 pub enum Mode {
     /// Other shared locks may exist at the same time.
-    #[cfg_attr(not(test), expect(dead_code, reason = "locks on namespaces will be shared ones"))]
     Shared,
     /// No other lock exists at the same time.
     Exclusive,
@@ -93,7 +92,6 @@ pub fn lock_within(file: &File, mode: Mode, limit: &Limit) -> io::Result<bool> {
 }
 
 /// Removes the lock of the file, if there is one.
-#[cfg_attr(not(test), expect(dead_code, reason = "so far every lock ends with its file"))]
 pub fn unlock(file: &File) -> io::Result<()> {
     file.unlock()
 }

@@ -1,13 +1,12 @@
 //! Network namespaces: opening, comparing, entering and locking them. Knows nothing of what is inside.
 
-use std::cell::OnceCell;
-use std::fs::{File, Metadata, OpenOptions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc;
@@ -16,6 +15,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::statfs::{NSFS_MAGIC, PROC_SUPER_MAGIC, fstatfs};
 
 use crate::error::{Code, Error, Result};
+use crate::kernel::flock::{self, Mode};
 use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sys;
 
@@ -27,9 +27,6 @@ pub struct NetNs {
     /// The namespace of the threads that use this value.
     home: Arc<File>,
 }
-
-/// How long to pause between two tries to get a lock.
-const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// A lock on a network namespace; given back when dropped, and by the kernel when the process dies. flock(2) belongs to
 /// what open(2) made, so a `NetNs` holds one lock at a time.
@@ -130,48 +127,24 @@ impl NetNs {
     /// Any process in the namespace can hold the lock, for as long as it likes. So it only ever guards what is better
     /// not done at the same time: `None` after the limit, and the caller goes on without.
     pub fn lock_shared(&self, limit: Duration) -> Result<Option<Lock>> {
-        self.lock(limit, File::try_lock_shared)
+        self.lock(Mode::Shared, limit)
     }
 
     /// The same against everybody, the reference's `sbr` among them.
     pub fn lock_exclusive(&self, limit: Duration) -> Result<Option<Lock>> {
-        self.lock(limit, File::try_lock)
+        self.lock(Mode::Exclusive, limit)
     }
 
-    fn lock(
-        &self,
-        limit: Duration,
-        try_lock: fn(&File) -> Result<(), TryLockError>,
-    ) -> Result<Option<Lock>> {
-        let is_locked = self.try_until(limit, try_lock)?;
-        Ok(is_locked.then(|| Lock { netns: self.clone() }))
+    fn lock(&self, mode: Mode, limit: Duration) -> Result<Option<Lock>> {
+        Ok(self.try_lock(mode, limit)?.then(|| Lock { netns: self.clone() }))
     }
 
-    /// Tries to get a lock; false when the limit comes first.
-    fn try_until(
-        &self,
-        limit: Duration,
-        lock: impl Fn(&File) -> Result<(), TryLockError>,
-    ) -> Result<bool> {
-        // Nobody who need not wait looks at the clock.
-        let start = OnceCell::new();
-        loop {
-            match lock(&self.file) {
-                Ok(()) => return Ok(true),
-                Err(TryLockError::WouldBlock)
-                    if start.get_or_init(Instant::now).elapsed() >= limit =>
-                {
-                    return Ok(false);
-                }
-                // flock(2) can wait for ever or not at all, and tells nobody.
-                #[allow(clippy::disallowed_methods)]
-                Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
-                Err(TryLockError::Error(error)) => {
-                    let reason = sys::reason(&error);
-                    return Err(Error::internal(format!("cannot lock {}: {reason}", self.title())));
-                }
-            }
-        }
+    /// False when the limit comes first.
+    fn try_lock(&self, mode: Mode, limit: Duration) -> Result<bool> {
+        flock::lock(&self.file, mode, limit).map_err(|error| {
+            let reason = sys::reason(&error);
+            Error::internal(format!("cannot lock {}: {reason}", self.title()))
+        })
     }
 
     fn identity(&self) -> Result<(u64, u64)> {
@@ -225,14 +198,14 @@ impl Lock {
     /// The same, as soon as nobody else has it; false when that takes longer than the limit.
     pub fn make_exclusive(&self, limit: Duration) -> Result<bool> {
         // After the first attempt, ours is given back: two who wait for one another both get their turn.
-        self.netns.try_until(limit, File::try_lock)
+        self.netns.try_lock(Mode::Exclusive, limit)
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
         // The kernel gives it back with the last descriptor at the latest.
-        let _ = self.netns.file.unlock();
+        let _ = flock::unlock(&self.netns.file);
     }
 }
 

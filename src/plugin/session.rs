@@ -2,9 +2,11 @@
 //! nf_tables. Each is opened once, when it is first needed; the plugins of a chain share them.
 
 use std::cell::{OnceCell, RefCell};
+use std::sync::Arc;
 
 use crate::cni::request::{Request, Verb};
 use crate::error::{Code, Error, Result};
+use crate::kernel::flock::Turns;
 use crate::kernel::netns::NetNs;
 use crate::kernel::nft::{self, Nft};
 use crate::kernel::rtnl::Rtnl;
@@ -35,6 +37,7 @@ pub struct Session {
     home: OnceCell<NetNs>,
     container: OnceCell<Rtnl>,
     parts: RefCell<Vec<Part>>,
+    turns: Arc<Turns>,
     has_nf_tables: OnceCell<bool>,
     /// The last field, so it is closed last: after a transaction that deletes, closing waits for the kernel, which does
     /// that work while a link is removed.
@@ -78,9 +81,20 @@ impl Session {
             home: OnceCell::new(),
             container: OnceCell::new(),
             parts: RefCell::default(),
+            turns: Arc::default(),
             has_nf_tables: OnceCell::new(),
             nft: OnceCell::new(),
         }
+    }
+
+    /// The same session, for one of several threads that share these turns: they queue for the locks of files.
+    pub fn sharing(self, turns: Arc<Turns>) -> Self {
+        Self { turns, ..self }
+    }
+
+    /// Where the threads of this process queue for the locks of files.
+    pub fn turns(&self) -> &Turns {
+        &self.turns
     }
 
     /// Links, addresses and routes of the host.

@@ -92,7 +92,8 @@ impl Ipam for HostLocal {
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         let data_dir = self.data_dir()?;
         let config = self.keys.config(cx.request)?;
-        let Some(store) = Store::open_if_exists(data_dir, &cx.request.network, cx.session.turns())? else {
+        let Some(store) = Store::open_if_exists(data_dir, &cx.request.network, cx.session.turns())?
+        else {
             return Err(not_found(at));
         };
         let expected = addresses_in_prev_result(cx.request, at)?;
@@ -127,7 +128,9 @@ impl Ipam for HostLocal {
         let is_ready = || {
             config.dns()?;
             Store::check_usable(data_dir, &cx.request.network)?;
-            let Some(store) = Store::open_if_exists(data_dir, &cx.request.network, cx.session.turns())? else {
+            let Some(store) =
+                Store::open_if_exists(data_dir, &cx.request.network, cx.session.turns())?
+            else {
                 return Ok(());
             };
             store.locked(|locked| {

@@ -27,6 +27,7 @@ mod scale;
 mod spec;
 mod static_ipam;
 mod tap;
+mod threads;
 mod tidy;
 mod tuning;
 mod veth;

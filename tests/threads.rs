@@ -1,0 +1,157 @@
+//! Many calls in one process, in several threads: `threads THREADS ROUNDS` makes so many containers, and each thread adds
+//! its own to one bridge network and deletes it again, ROUNDS times. Run it in a network and mount namespace of its own.
+//!
+//! It fails if a call fails, if two containers have one address at the same time, or if descriptors or memory grow. It is a
+//! program rather than a test so that it also runs as the shipped executable is built, with musl's small stacks and our
+//! own allocator.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Arc, Barrier, Mutex};
+
+use cnibox::cni::json::Json;
+use cnibox::cni::request::Request;
+use cnibox::error::{Error, Result};
+use cnibox::kernel::flock::Turns;
+use cnibox::kernel::sandbox;
+use cnibox::plugin::{Context, Session};
+use cnibox::plugins::PLUGINS;
+
+/// The rounds before the first look at descriptors and memory: caches are filled by then.
+const WARM_UP: usize = 10;
+/// How much the resident memory may differ between the two looks, in KiB: a freed page may stay with the allocator.
+const GROWTH_MAX_KIB: usize = 1024;
+
+const NETWORK: &str = r#"{"cniVersion": "1.1.0", "name": "many", "type": "bridge", "bridge": "many0",
+    "isGateway": true, "ipMasq": true, "macspoofchk": true,
+    "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd09::/64"}]]}}"#;
+
+/// What the threads share.
+struct Shared {
+    turns: Arc<Turns>,
+    /// The addresses that containers have now.
+    in_use: Mutex<BTreeSet<String>>,
+    /// Where all threads wait for the looks at the process.
+    barrier: Barrier,
+}
+
+fn main() -> ExitCode {
+    let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|it| it.parse().ok()).collect();
+    let [threads, rounds] = numbers[..] else {
+        eprintln!("usage: threads THREADS ROUNDS");
+        return ExitCode::from(2);
+    };
+    match run(threads, rounds) {
+        Ok(said) => {
+            eprintln!("{said}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("threads: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(threads: usize, rounds: usize) -> Result<String> {
+    for number in 0..threads {
+        sandbox::new_namespace(Path::new(&netns(number)))?;
+    }
+    let shared = Shared {
+        turns: Arc::default(),
+        in_use: Mutex::default(),
+        barrier: Barrier::new(threads + 1),
+    };
+    let looks = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|number| {
+                scope.spawn({
+                    let shared = &shared;
+                    move || work(shared, number, rounds)
+                })
+            })
+            .collect();
+        let looks = [(); 2].map(|()| {
+            shared.barrier.wait();
+            let look = (descriptors(), resident_kib());
+            shared.barrier.wait();
+            look
+        });
+        workers.into_iter().try_for_each(|worker| {
+            worker.join().unwrap_or_else(|_| Err(Error::internal("a thread panicked")))
+        })?;
+        Ok::<_, Error>(looks)
+    })?;
+    let [(files, memory), (files_later, memory_later)] = looks;
+    let said = format!(
+        "{threads} threads, {rounds} rounds: descriptors {files} and {files_later}, memory {memory} and {memory_later} KiB"
+    );
+    if files != files_later || memory_later > memory + GROWTH_MAX_KIB {
+        return Err(Error::internal(said));
+    }
+    Ok(said)
+}
+
+/// The first error ends the work of a thread, but it still meets the others.
+fn work(shared: &Shared, number: usize, rounds: usize) -> Result<()> {
+    let mut result = Ok(());
+    for part in [WARM_UP, rounds.saturating_sub(WARM_UP)] {
+        for _ in 0..part {
+            result = result.and_then(|()| round(shared, number));
+        }
+        shared.barrier.wait();
+        shared.barrier.wait();
+    }
+    result
+}
+
+fn round(shared: &Shared, number: usize) -> Result<()> {
+    let addresses = call(shared, number, "ADD")?;
+    for address in &addresses {
+        if !shared.in_use.lock().unwrap().insert(address.clone()) {
+            return Err(Error::internal(format!("{address} is given out twice")));
+        }
+    }
+    if addresses.len() != 2 {
+        return Err(Error::internal(format!("there are two families, not {addresses:?}")));
+    }
+    for address in &addresses {
+        shared.in_use.lock().unwrap().remove(address);
+    }
+    call(shared, number, "DEL").map(drop)
+}
+
+/// A call as the runtime makes it; returns the addresses of its result.
+fn call(shared: &Shared, number: usize, verb: &str) -> Result<Vec<String>> {
+    let env = |name: &str| match name {
+        "CNI_CONTAINERID" => Some(OsString::from(format!("c{number}"))),
+        "CNI_NETNS" => Some(netns(number).into()),
+        "CNI_IFNAME" => Some("eth0".into()),
+        _ => None,
+    };
+    let json = Json::parse(NETWORK.as_bytes())?;
+    let (request, verb) = Request::new(verb, env, json).map_err(|refusal| refusal.error)?;
+    let session = Session::open(&request, &verb)?.sharing(Arc::clone(&shared.turns));
+    let cx = Context { request: &request, session: &session, plugins: PLUGINS };
+    let bridge = PLUGINS.iter().find(|entry| entry.name == "bridge");
+    let bridge = bridge.ok_or_else(|| Error::internal("there is no plugin bridge"))?;
+    let success = bridge.call(&cx, &verb)?.unwrap_or_default();
+    Ok(success.ips.iter().map(|ip| ip.address.to_string()).collect())
+}
+
+fn netns(number: usize) -> String {
+    format!("/run/netns/many{number}")
+}
+
+fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+fn resident_kib() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
