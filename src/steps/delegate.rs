@@ -7,7 +7,6 @@
 use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -128,9 +127,8 @@ impl Delegate {
         for candidate in path.iter().map(|directory| directory.join(kind)) {
             let Ok(found) = fs::metadata(&candidate) else { continue };
             if found.is_file() {
-                let is_us = sys::own_executable() == Some((found.dev(), found.ino()));
                 return Ok(match ours {
-                    Some(entry) if is_us => Self::Ours(entry),
+                    Some(entry) if sys::is_own_executable(&found) => Self::Ours(entry),
                     _ => Self::Executable(candidate),
                 });
             }
