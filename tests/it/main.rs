@@ -29,6 +29,7 @@ mod static_ipam;
 mod tap;
 mod threads;
 mod tidy;
+mod toggle;
 mod tuning;
 mod veth;
 mod vlan;

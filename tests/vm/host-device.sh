@@ -74,6 +74,19 @@ machine_a_card_is_found_by_whatever_names_it() {
     tear_down
 }
 
+machine_a_card_comes_home_without_the_key_that_named_it() {
+    local selector
+    set_up
+    for selector in "\"pciBusID\": \"$(pci_address eth0)\"" \
+        "\"runtimeConfig\": {\"deviceID\": \"$(pci_address eth0)\"}"; do
+        add host-device c1 "$(config "$selector")"
+        not test -e /sys/class/net/eth0
+        del host-device c1 "$(config '"device": ""')"
+        card_is_home
+    done
+    tear_down
+}
+
 # The container changes the card, and its namespace ends without a DEL.
 lose_card() {
     ifname=$1 add host-device c1 "$by_name"

@@ -23,7 +23,7 @@ fn network(plugin: &str, more: Value) -> Value {
 }
 
 /// Another host, which knows nothing of the containers' addresses: whoever gets an answer from it was masqueraded.
-fn outside(world: &World) -> Container<'_> {
+pub fn outside(world: &World) -> Container<'_> {
     let outside = world.container("outside");
     world.host([
         "ip", "link", "add", "up0", "type", "veth", "peer", "name", "eth0", "netns", "outside",
@@ -39,7 +39,7 @@ fn outside(world: &World) -> Container<'_> {
     outside
 }
 
-const OUTSIDE: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
+pub const OUTSIDE: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
 
 /// The rules that a host has, as nft writes them, which nft must also be able to read again.
 fn ruleset(world: &World) -> String {

@@ -1,0 +1,117 @@
+//! A container whose namespace is gone without a DEL comes again with a key toggled: nothing of its first life is in the
+//! way of its packets, and its DEL leaves nothing of either.
+
+use serde_json::{Value, json};
+
+use super::subject::{BRIDGE, NEIGHBOUR, Subject};
+use crate::netfilter::{OUTSIDE, outside};
+use crate::world::{Container, State, World, with};
+
+/// A gateway of the host, and addresses that are the same in both lives, of the IPAM plugin `static` unless `keys` say
+/// otherwise.
+fn network(plugin: &str, keys: &Value) -> Value {
+    let ips = [("10.1.0.5/24", "10.1.0.1"), ("fd00:1::5/64", "fd00:1::1")];
+    let ips = ips.map(|(address, gateway)| json!({"address": address, "gateway": gateway}));
+    let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
+    let base = json!({
+        "cniVersion": "1.1.0", "name": "net", "type": plugin,
+        "ipam": {"type": "static", "addresses": ips, "routes": routes},
+    });
+    let gateway = if plugin == "bridge" { json!({"isGateway": true}) } else { json!({}) };
+    with(&with(&base, gateway), keys.clone())
+}
+
+fn state(world: &World, container: &Container<'_>) -> State {
+    world.state_with(&[container]).apart_from(BRIDGE, "net")
+}
+
+/// Whether one of several packets is answered, which needs masquerading where `target` does not know the way back.
+fn is_answered(container: &Container<'_>, target: &str) -> bool {
+    container.tool(["ping", "-n", "-q", "-c", "3", "-i", "0.2", "-W", "1", target]).run().status
+        == 0
+}
+
+/// The first life has the keys `first`, the second one `second`; DEL is of the second.
+#[track_caller]
+fn check(plugin: &'static str, first: &Value, second: &Value) {
+    let subject = Subject { targets: &NEIGHBOUR, ..Subject::new(plugin, json!({}), Vec::new()) };
+    let world = subject.world();
+    outside(&world);
+    let c1 = subject.container(&world);
+    for keys in [first, second] {
+        c1.add(plugin, &network(plugin, keys));
+        c1.del(plugin, &network(plugin, keys));
+    }
+    let before = state(&world, &c1);
+    let links = world.links();
+
+    c1.add(plugin, &network(plugin, first));
+    c1.destroy();
+    // The kernel removes the pair some time after the namespace; the next one can then have the same name.
+    world.eventually("the pair is gone", || world.links() == links);
+    if first["ipam"]["type"] == "host-local" {
+        // As after a boot of the host: an ADD of a container that has an address is refused.
+        c1.del("host-local", &network(plugin, first));
+    }
+    let c1 = subject.container(&world);
+    let when = format!("{plugin}: {first}, then {second}");
+    c1.add(plugin, &network(plugin, second));
+    for gateway in ["10.1.0.1", "fd00:1::1"] {
+        assert!(is_answered(&c1, gateway), "{when}: {gateway} does not answer");
+    }
+    for target in OUTSIDE {
+        let is_masqueraded = second["ipMasq"] == true;
+        assert_eq!(is_answered(&c1, target), is_masqueraded, "{when}: {target}");
+    }
+    c1.del(plugin, &network(plugin, second));
+    before.assert_same(&state(&world, &c1), &when);
+}
+
+/// Both directions of a key.
+#[track_caller]
+fn check_both(plugin: &'static str, key: Value, beside: &Value) {
+    let with_key = with(beside, key);
+    check(plugin, beside, &with_key);
+    check(plugin, &with_key, beside);
+}
+
+#[test]
+fn a_bridge_whose_spoof_check_is_toggled() {
+    check_both("bridge", json!({"macspoofchk": true}), &json!({}));
+}
+
+#[test]
+fn a_bridge_whose_masquerading_is_toggled() {
+    check_both("bridge", json!({"ipMasq": true}), &json!({}));
+}
+
+#[test]
+fn a_bridge_whose_masquerading_is_toggled_beside_a_spoof_check() {
+    check_both("bridge", json!({"ipMasq": true}), &json!({"macspoofchk": true}));
+}
+
+#[test]
+fn a_bridge_whose_spoof_check_is_toggled_beside_masquerading() {
+    check_both("bridge", json!({"macspoofchk": true}), &json!({"ipMasq": true}));
+}
+
+#[test]
+fn a_bridge_whose_port_isolation_is_toggled() {
+    check_both("bridge", json!({"portIsolation": true}), &json!({}));
+}
+
+#[test]
+fn a_pair_whose_masquerading_is_toggled() {
+    for plugin in ["veth", "ptp"] {
+        check_both(plugin, json!({"ipMasq": true}), &json!({}));
+    }
+}
+
+#[test]
+fn a_bridge_with_host_local_whose_keys_are_toggled() {
+    let ipam = json!({"ipam": {
+        "type": "host-local", "addresses": null,
+        "ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]],
+    }});
+    check_both("bridge", json!({"macspoofchk": true, "ipMasq": true}), &ipam);
+}

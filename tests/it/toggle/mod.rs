@@ -1,0 +1,288 @@
+//! Configurations change between ADD and DEL. For every key of every plugin: what an ADD with the key made goes with a
+//! DEL, or a GC, without it, and the other way round; and the same container then has an interface that carries packets.
+
+mod again;
+mod chained;
+mod first;
+mod keys;
+mod scan;
+pub mod subject;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde_json::{Value, json};
+
+use crate::world::{Container, State, World, with};
+use subject::{BRIDGE, Case, Kind, Place, Subject};
+
+pub fn subjects() -> Vec<Subject> {
+    let mut subjects = first::subjects();
+    subjects.extend(chained::subjects());
+    subjects
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verb {
+    Del,
+    Gc,
+}
+
+/// One case in one world.
+struct Run<'w> {
+    subject: &'w Subject,
+    world: &'w World,
+    container: Container<'w>,
+}
+
+impl<'w> Run<'w> {
+    fn new(subject: &'w Subject, world: &'w World) -> Self {
+        Self { subject, world, container: subject.container(world) }
+    }
+
+    /// All that can be seen. After a GC what is in the container ends with its namespace.
+    fn look(&self, verb: Verb) -> Vec<String> {
+        let is_whole = verb == Verb::Del;
+        let state =
+            if is_whole { self.world.state_with(&[&self.container]) } else { self.world.state() };
+        let [on_host, in_container] = self.subject.look;
+        let mut lines = lines(&state);
+        lines.push(self.world.host(["sh", "-c", on_host]));
+        if is_whole {
+            lines.push(self.container.tool(["sh", "-c", in_container]).run().stdout);
+        }
+        lines
+    }
+
+    /// The interface that a chained plugin needs, and its result.
+    fn begin(&self) -> Value {
+        match self.subject.is_chained() {
+            true => self.container.add("bridge", &Subject::network()),
+            false => json!({}),
+        }
+    }
+
+    fn add(&self, config: &Value, before: &Value) -> Value {
+        let more =
+            if self.subject.is_chained() { json!({"prevResult": before}) } else { json!({}) };
+        self.container.add(self.subject.plugin, &with(config, more))
+    }
+
+    fn end(&self, verb: Verb, config: &Value) {
+        let plugin = self.subject.plugin;
+        match verb {
+            Verb::Del => self.container.del(plugin, config),
+            Verb::Gc => {
+                self.world.host(["sh", "-c", self.subject.before_gc]);
+                self.world.call(plugin, "GC", &of_none(config)).run().silence();
+            }
+        }
+    }
+
+    /// The end of the interface that a chained plugin had.
+    fn finish(&self, verb: Verb) {
+        match verb {
+            _ if !self.subject.is_chained() => {}
+            Verb::Del => self.container.del("bridge", &Subject::network()),
+            Verb::Gc => {
+                let config = of_none(&Subject::network());
+                self.world.call("bridge", "GC", &config).run().silence();
+            }
+        }
+    }
+
+    /// What is made by the first ADD and stays: the bridge, empty maps, base chains, directories.
+    fn prime(&self, configs: &[&Value]) {
+        for config in configs {
+            let before = self.begin();
+            self.add(config, &before);
+            self.end(Verb::Del, &self.chained(config, &before, ""));
+            self.finish(Verb::Del);
+        }
+    }
+
+    /// A configuration as a runtime hands it to a DEL, which `/prevResult` may be missing from.
+    fn chained(&self, config: &Value, before: &Value, missing: &str) -> Value {
+        if self.subject.is_chained() && missing != "/prevResult" {
+            with(config, json!({"prevResult": before}))
+        } else {
+            config.clone()
+        }
+    }
+
+    /// The same container in a new namespace.
+    fn renew(self) -> Self {
+        self.container.exec(["sh", "-c", "ip link del eth0 2>/dev/null || true"]);
+        self.container.destroy();
+        Self::new(self.subject, self.world)
+    }
+
+    /// Pings from the addresses of the result, since `sbr` minds the source, the first of which is of IPv4.
+    fn reaches_its_targets(&self, case: &Case, result: &Value) {
+        if !case.has_traffic {
+            return;
+        }
+        for (target, ip) in self.subject.targets.iter().zip(result["ips"].as_array().unwrap()) {
+            let own = ip["address"].as_str().unwrap().split('/').next().unwrap();
+            self.container.pinging(target).args(&["-I", own]).run().output();
+        }
+    }
+}
+
+/// GC when no attachment is valid.
+fn of_none(config: &Value) -> Value {
+    with(config, json!({"cni.dev/valid-attachments": []}))
+}
+
+/// The state without what survives every DEL.
+fn lines(state: &State) -> Vec<String> {
+    let state = state.apart_from(BRIDGE, "net").apart_from("br9", "net");
+    // A ruleset is one entry of many lines, of which few differ.
+    state.lines().iter().flat_map(|entry| entry.split('\n')).map(str::to_owned).collect()
+}
+
+#[track_caller]
+fn assert_same(before: &[String], after: &[String], when: &str) {
+    let only = |sign: char, these: &[String], those: &[String]| {
+        let lines = these.iter().filter(|line| !those.contains(line));
+        lines.map(|line| format!("{sign} {line}\n")).collect::<String>()
+    };
+    let difference = only('-', before, after) + &only('+', after, before);
+    assert!(before == after, "after the {when}, the world is not as before:\n{difference}");
+}
+
+/// ADD with one configuration, DEL or GC with another; then the same container once more.
+fn toggle(subject: &Subject, case: &Case, verb: Verb, [first, second]: [&Value; 2]) {
+    let world = subject.world();
+    let mut run = Run::new(subject, &world);
+    let without = subject.config_without(case);
+    let is_required = case.kind == Kind::Required;
+    let plain = if is_required { first } else { &without };
+    let possible = [first, second];
+    run.prime(if is_required { &possible[..1] } else { &possible });
+    let before = run.look(verb);
+
+    let result = run.begin();
+    let behind = run.look(verb);
+    run.add(first, &result);
+    run.end(verb, &run.chained(second, &result, case.key));
+    if subject.place == Place::Chained && verb == Verb::Del {
+        assert_same(&behind, &run.look(verb), &format!("{verb:?}"));
+    }
+    run.finish(verb);
+    assert_same(&before, &run.look(verb), &format!("{verb:?}"));
+
+    if verb == Verb::Gc {
+        run = run.renew();
+    }
+    let result = run.begin();
+    let second = run.add(plain, &result);
+    run.reaches_its_targets(case, &second);
+    run.end(Verb::Del, &run.chained(plain, &result, ""));
+    run.finish(Verb::Del);
+    assert_same(&before, &run.look(verb), "second DEL");
+}
+
+/// Every case of a plugin in both directions, by DEL and by GC; reports all that went wrong at once.
+fn toggle_all(keys_of: &str) {
+    let mut problems = Vec::new();
+    let mut count = 0;
+    for subject in subjects().iter().filter(|subject| subject.keys_of == keys_of) {
+        for case in subject.cases.iter().filter(|case| case.kind != Kind::Vm) {
+            let (with, without) = (subject.config_with(case), subject.config_without(case));
+            let mut ways = vec![("taken out", [&with, &without])];
+            if case.kind != Kind::Required {
+                ways.push(("put in", [&without, &with]));
+            }
+            for (way, configs) in ways {
+                for verb in [Verb::Del, Verb::Gc] {
+                    count += 1;
+                    let toggle = || toggle(subject, case, verb, configs);
+                    if let Err(why) = catch_unwind(AssertUnwindSafe(toggle)) {
+                        let why = why.downcast_ref::<String>().map_or("?", String::as_str);
+                        let Case { key, needs, .. } = case;
+                        problems
+                            .push(format!("{key} {way} before {verb:?}, beside {needs}: {why}"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(count > 0, "no cases");
+    let report = problems.join("\n");
+    assert!(problems.is_empty(), "{} of {count} {keys_of}:\n{report}", problems.len());
+}
+
+#[test]
+fn keys_of_every_network_are_toggled() {
+    toggle_all("network");
+}
+
+#[test]
+fn keys_of_bridge_are_toggled() {
+    toggle_all("bridge");
+}
+
+#[test]
+fn keys_of_veth_are_toggled() {
+    toggle_all("veth");
+}
+
+#[test]
+fn keys_of_ptp_are_toggled() {
+    toggle_all("ptp");
+}
+
+#[test]
+fn keys_of_macvlan_are_toggled() {
+    toggle_all("macvlan");
+}
+
+#[test]
+fn keys_of_host_device_are_toggled() {
+    toggle_all("host-device");
+}
+
+#[test]
+fn keys_of_tap_are_toggled() {
+    toggle_all("tap");
+}
+
+#[test]
+fn keys_of_flannel_are_toggled() {
+    toggle_all("flannel");
+}
+
+#[test]
+fn keys_of_host_local_are_toggled() {
+    toggle_all("host-local");
+}
+
+#[test]
+fn keys_of_static_are_toggled() {
+    toggle_all("static");
+}
+
+#[test]
+fn keys_of_portmap_are_toggled() {
+    toggle_all("portmap");
+}
+
+#[test]
+fn keys_of_firewall_are_toggled() {
+    toggle_all("firewall");
+}
+
+#[test]
+fn keys_of_bandwidth_are_toggled() {
+    toggle_all("bandwidth");
+}
+
+#[test]
+fn keys_of_sbr_are_toggled() {
+    toggle_all("sbr");
+}
+
+#[test]
+fn keys_of_tuning_are_toggled() {
+    toggle_all("tuning");
+}
