@@ -103,6 +103,37 @@ fn addresses_are_sources_of_the_zone_as_long_as_they_are_attached() {
 }
 
 #[test]
+fn sources_go_whatever_the_configuration_says_by_then() {
+    let world = World::new();
+    let _running = start_firewalld(&world);
+    let c1 = world.container("c1");
+    let result = c1.add("bridge", &bridge("net", 1));
+    let mut problems = Vec::new();
+    for (keys, zone) in [
+        (json!({"firewalldZone": "home"}), "home"),
+        (json!({"backend": "firewalld"}), "trusted"),
+        (json!({}), "trusted"),
+    ] {
+        for later in [json!({}), json!({"backend": "iptables"}), json!({"firewalldZone": "work"})] {
+            for verb in ["DEL", "GC"] {
+                c1.add("firewall", &firewall("net", keys.clone(), &result));
+                let none = json!({"cni.dev/valid-attachments": []});
+                let config = crate::world::with(&without_result("net", later.clone()), none);
+                c1.call("firewall", verb, &config).run().silence();
+                if sources(&world, zone) != [false, false] {
+                    problems.push(format!("{keys}, then {verb} with {later}"));
+                }
+                c1.del("firewall", &firewall("net", keys.clone(), &result));
+                for source in SOURCES {
+                    dbus(&world, "org.fedoraproject.FirewallD1", "removeSource", &[zone, source]);
+                }
+            }
+        }
+    }
+    assert!(problems.is_empty(), "sources are left:\n{}", problems.join("\n"));
+}
+
+#[test]
 fn packets_pass_where_firewalld_does_not_let_others() {
     let world = World::new();
     let _running = start_firewalld(&world);
