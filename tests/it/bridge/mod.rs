@@ -8,6 +8,7 @@ mod faults;
 mod gateway;
 mod many;
 mod results;
+mod session;
 mod traffic;
 mod vlan;
 

@@ -1,0 +1,104 @@
+//! What a call asks the kernel for, and in which order, as strace shows it: few sockets, and the rules of a container go
+//! before its interface does, by a socket that is still open when the interface has gone.
+
+use serde_json::{Value, json};
+
+use super::dual_stack;
+use crate::world::{Call, World, with};
+
+const TRACE: &str = "/run/trace";
+
+/// strace knows the protocol of a socket, and so the names of its messages, only after the first message.
+const DELETE_LINK: [&str; 2] = ["nlmsg_type=RTM_DELLINK", "nlmsg_type=0x11 "];
+const BEGIN_BATCH: [&str; 2] = ["nlmsg_type=NFNL_MSG_BATCH_BEGIN", "nlmsg_type=0x10 "];
+
+/// With a spoof check and with masquerading.
+fn both() -> Value {
+    with(&dual_stack(), json!({"macspoofchk": true, "ipMasq": true}))
+}
+
+/// The system calls about descriptors and messages, in their order, without the process number.
+struct Trace(Vec<String>);
+
+/// A netlink socket: its descriptor, and the calls that opened and closed it. A process closes all when it ends.
+struct Socket {
+    fd: String,
+    opened: usize,
+    closed: usize,
+}
+
+impl Trace {
+    fn of(world: &World, call: Call<'_>) -> Self {
+        let calls = "trace=socket,close,sendto,sendmsg,recvfrom,recvmsg,setns,openat";
+        let outcome = call.under(&["strace", "-f", "-qq", "-o", TRACE, "-e", calls]).run();
+        assert_eq!(outcome.status, 0, "{}", outcome.report());
+        let text = world.read(TRACE);
+        Self(text.lines().filter_map(|line| line.split_once(' ')).map(|it| it.1.into()).collect())
+    }
+
+    fn sockets(&self, protocol: &str) -> Vec<Socket> {
+        let is_socket = |line: &&str| {
+            line.trim().starts_with("socket(AF_NETLINK") && line.contains(&format!("{protocol})"))
+        };
+        let lines = self.0.iter().map(String::as_str).enumerate();
+        let opened = lines.filter(|(_, line)| is_socket(line));
+        opened
+            .map(|(opened, line)| {
+                let fd = line.rsplit(' ').next().unwrap().to_owned();
+                let closed = self.find_from(opened, &format!("close({fd})"), &[""]);
+                Socket { fd, opened, closed: closed.unwrap_or(self.0.len()) }
+            })
+            .collect()
+    }
+
+    /// The first call from `start` on that begins like this, and has one of the texts in it.
+    fn find_from(&self, start: usize, call: &str, texts: &[&str]) -> Option<usize> {
+        let is_it = |line: &String| {
+            line.trim().starts_with(call) && texts.iter().any(|text| line.contains(text))
+        };
+        self.0.iter().skip(start).position(is_it).map(|index| index + start)
+    }
+
+    /// What a socket sent that has one of the texts in it, while it was open.
+    fn sent(&self, socket: &Socket, texts: &[&str]) -> Option<usize> {
+        let calls = ["sendto", "sendmsg"].map(|call| format!("{call}({},", socket.fd));
+        let found = calls.iter().filter_map(|call| self.find_from(socket.opened, call, texts));
+        found.filter(|index| *index < socket.closed).min()
+    }
+
+    /// The first answer to what a socket sent.
+    fn answered(&self, socket: &Socket, sent: usize) -> usize {
+        let calls = ["recvfrom", "recvmsg"].map(|call| format!("{call}({},", socket.fd));
+        calls.iter().filter_map(|call| self.find_from(sent, call, &[""])).min().expect("an answer")
+    }
+}
+
+#[test]
+fn a_del_has_one_netfilter_socket_which_outlives_the_interface() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    c1.add("bridge", &both());
+    let trace = Trace::of(&world, c1.call("bridge", "DEL", &both()));
+    let of_links = trace.sockets("NETLINK_ROUTE");
+    let deleted = of_links
+        .iter()
+        .find_map(|socket| Some((socket, trace.sent(socket, &DELETE_LINK)?)))
+        .map(|(socket, sent)| (sent, trace.answered(socket, sent)));
+    let (deleting, deleted) = deleted.expect("the interface is removed");
+    let rules = trace.sockets("NETLINK_NETFILTER");
+    assert_eq!(rules.len(), 1, "netfilter sockets");
+    let batch = trace.sent(&rules[0], &BEGIN_BATCH).expect("a batch");
+    assert!(batch < deleting, "the rules go at call {batch}, the interface at {deleting}");
+    let closed = rules[0].closed;
+    assert!(closed > deleted, "closed at call {closed}, the interface has gone at {deleted}");
+}
+
+#[test]
+fn an_add_has_one_netfilter_socket_and_two_for_links() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let trace = Trace::of(&world, c1.call("bridge", "ADD", &both()));
+    let [rules, links] =
+        ["NETLINK_NETFILTER", "NETLINK_ROUTE"].map(|protocol| trace.sockets(protocol).len());
+    assert!(rules == 1 && (1..=2).contains(&links), "{rules} netfilter, {links} rtnetlink sockets");
+}
