@@ -2,6 +2,7 @@
 
 mod config;
 mod environment;
+mod lenient;
 mod links;
 mod namespace;
 mod tool;
