@@ -1,5 +1,5 @@
-//! What a call asks the kernel for, and in which order, as strace shows it: few sockets, and the rules of a container go
-//! before its interface does, by a socket that is still open when the interface has gone.
+//! The netlink sockets of one call, as strace shows them. A call opens few of them. DEL removes the rules of a container
+//! before its interface, and closes the netfilter socket after the interface is gone.
 
 use serde_json::{Value, json};
 
@@ -59,7 +59,7 @@ impl Trace {
         self.0.iter().skip(start).position(is_it).map(|index| index + start)
     }
 
-    /// What a socket sent that has one of the texts in it, while it was open.
+    /// The first message with one of the texts in it that a socket sent while it was open.
     fn sent(&self, socket: &Socket, texts: &[&str]) -> Option<usize> {
         let calls = ["sendto", "sendmsg"].map(|call| format!("{call}({},", socket.fd));
         let found = calls.iter().filter_map(|call| self.find_from(socket.opened, call, texts));

@@ -1,5 +1,5 @@
-//! A container whose namespace is gone without a DEL comes again with a key toggled: nothing of its first life is in the
-//! way of its packets, and its DEL leaves nothing of either.
+//! The namespace of a container is gone without a DEL, and an ADD of the same container follows, with a key toggled. Its
+//! packets pass as the new configuration says, and its DEL removes what either ADD made.
 
 use serde_json::{Value, json};
 
@@ -7,8 +7,8 @@ use super::subject::{BRIDGE, NEIGHBOUR, Subject};
 use crate::netfilter::{OUTSIDE, outside};
 use crate::world::{Container, State, World, with};
 
-/// A gateway of the host, and addresses that are the same in both lives, of the IPAM plugin `static` unless `keys` say
-/// otherwise.
+/// A network whose gateway is the host. Both ADDs get the same addresses, from the IPAM plugin `static` unless `keys` name
+/// another.
 fn network(plugin: &str, keys: &Value) -> Value {
     let ips = [("10.1.0.5/24", "10.1.0.1"), ("fd00:1::5/64", "fd00:1::1")];
     let ips = ips.map(|(address, gateway)| json!({"address": address, "gateway": gateway}));
@@ -25,13 +25,13 @@ fn state(world: &World, container: &Container<'_>) -> State {
     world.state_with(&[container]).apart_from(BRIDGE, "net")
 }
 
-/// Whether one of several packets is answered, which needs masquerading where `target` does not know the way back.
+/// Whether `target` answers one of several packets. A target that has no route to the container needs masquerading.
 fn is_answered(container: &Container<'_>, target: &str) -> bool {
     container.tool(["ping", "-n", "-q", "-c", "3", "-i", "0.2", "-W", "1", target]).run().status
         == 0
 }
 
-/// The first life has the keys `first`, the second one `second`; DEL is of the second.
+/// The first ADD has the keys `first`; the second one, and the DEL, have `second`.
 #[track_caller]
 fn check(plugin: &'static str, first: &Value, second: &Value) {
     let subject = Subject { targets: &NEIGHBOUR, ..Subject::new(plugin, json!({}), Vec::new()) };

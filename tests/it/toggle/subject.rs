@@ -1,4 +1,4 @@
-//! What is toggled: a plugin with the configuration and the surroundings that it needs, and its keys.
+//! A plugin with the configuration and the surroundings that it needs, and the keys that are toggled.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ pub const BRIDGE: &str = "cni0";
 /// The addresses of the neighbour on the bridge.
 pub const NEIGHBOUR: [&str; 2] = ["10.1.0.200", "fd00:1::c8"];
 
-/// A plugin in its surroundings.
+/// A plugin in its surroundings. Each one has a line in the tables of `first` or `chained`.
 #[derive(Clone)]
 pub struct Subject {
     /// The sources whose keys these are: a plugin, or `network`.
@@ -54,7 +54,7 @@ pub struct Case {
     /// What else is in the configuration, with the key and without.
     pub needs: Value,
     pub kind: Kind,
-    /// There is an address, on a link that leads to somebody who answers.
+    /// The interface has addresses, and its link leads to a host that answers.
     pub has_traffic: bool,
 }
 
