@@ -3,21 +3,23 @@
 
 use serde_json::{Value, json};
 
-use super::host_local;
-use crate::toggle::subject::{Case, Kind, NEIGHBOUR, Place, Subject, set};
+use crate::toggle::subject::{Case, Kind, Place, Subject, set};
 use crate::toggle::subjects;
-use crate::world::{Bare, Call, Container, Outcome, State, World, plugin_names, with};
+use crate::world::{Call, Container, Outcome, State, World, with};
 
 /// The codes of a configuration that cannot be read, or that cannot be meant.
-const REFUSED: [u64; 2] = [6, 7];
+pub(super) const REFUSED: [u64; 2] = [6, 7];
 
 /// The code of STATUS when an ADD could not succeed, for whatever reason.
 const NOT_AVAILABLE: u64 = 50;
 
-/// What is said of one container, which only an ADD needs to read.
+/// Keys of every plugin.
+const SHARED: [&str; 2] = ["/dns", "/capabilities"];
+
+/// Keys about one container, which only an ADD needs to read.
 const OF_ONE_CONTAINER: [&str; 2] = ["/args", "/runtimeConfig"];
 
-/// Of these the plugin keeps what the ADD was asked, and CHECK looks at that.
+/// The plugin keeps the value that the ADD had, and CHECK uses that.
 const KEPT_BY_ADD: [(&str, &str); 2] = [("flannel", "/delegate"), ("flannel", "/runtimeConfig")];
 
 /// A value of another type than that of `value`.
@@ -174,13 +176,25 @@ fn problems_of(subject: &Subject, case: &Case) -> Vec<String> {
     mistake.problems.into_iter().map(of_case).collect()
 }
 
+/// The cases of the keys that every plugin has, in a configuration that is good for this one.
+fn shared(subject: &Subject, subjects: &[Subject]) -> Vec<Case> {
+    let mut needs = json!({});
+    if let Some(first) = subject.cases.first() {
+        needs = first.needs.clone();
+        set(&mut needs, first.key, first.value.clone());
+    }
+    let cases = subjects.iter().filter(|it| it.keys_of == "network").flat_map(|it| &it.cases);
+    let cases = cases.filter(|case| SHARED.contains(&case.key)).cloned();
+    cases.map(|case| case.with(needs.clone())).collect()
+}
+
 /// The keys of a plugin, each once. A key that needs what this kernel lacks, or a result, has its tests elsewhere.
 fn keys_have_one_type(keys_of: &str) {
     let mut problems = Vec::new();
     let mut seen: Vec<&str> = Vec::new();
     let subjects = subjects();
     let subject = subjects.iter().find(|subject| subject.keys_of == keys_of).unwrap();
-    for case in &subject.cases {
+    for case in &[subject.cases.clone(), shared(subject, &subjects)].concat() {
         if case.kind == Kind::Vm || case.key == "/prevResult" || seen.contains(&case.key) {
             continue;
         }
@@ -288,108 +302,4 @@ fn keys_of_vlan_have_one_type() {
 #[test]
 fn keys_of_vrf_have_one_type() {
     keys_have_one_type("vrf");
-}
-
-/// Calls of each plugin that cannot make anything, since they have no good configuration.
-fn every_plugin(check: impl Fn(&Bare, &str)) {
-    let bare = Bare::new();
-    plugin_names().iter().for_each(|plugin| check(&bare, plugin));
-}
-
-#[test]
-fn what_is_no_json_object_stays_an_error() {
-    every_plugin(|bare, plugin| {
-        for stdin in ["", "{", "nonsense", "5", "[]", "\"text\"", "{} {}"] {
-            for verb in ["ADD", "DEL", "CHECK", "GC", "STATUS"] {
-                let call = bare.call(plugin, verb, &json!({})).stdin(stdin);
-                let error = call.run().error();
-                assert_eq!(error.code, 6, "{plugin} {verb} <<< {stdin}: {error:?}");
-            }
-        }
-    });
-}
-
-#[test]
-fn gc_without_a_list_that_can_be_read_removes_nothing() {
-    let bare = Bare::new();
-    let config = host_local(&bare);
-    bare.call("host-local", "ADD", &config).run().success();
-    for list in [json!("c1"), json!(5), json!({"containerID": "c1"}), json!([5]), json!([[]])] {
-        let config = with(&config, json!({"cni.dev/valid-attachments": list}));
-        let code = bare.call("host-local", "GC", &config).run().error().code;
-        assert!(REFUSED.contains(&code), "{list}: {code}");
-        assert_eq!(bare.taken("net"), ["10.1.0.2"], "{list}");
-    }
-}
-
-/// What a DEL with such a result does otherwise than one with a good result.
-fn problem_of_result(subject: &Subject, result: &Value) -> Option<String> {
-    let plugin = subject.plugin;
-    let world = subject.world();
-    let container = subject.container(&world);
-    let state = || world.state_with(&[&container]).apart_from("cni0", "net");
-    let mut good =
-        subject.cases.first().map_or_else(|| named(plugin), |it| subject.config_with(it));
-    let begin = |config: &mut Value| {
-        if subject.is_chained() {
-            container.del("bridge", &Subject::network());
-            config["prevResult"] = container.add("bridge", &Subject::network());
-        }
-    };
-    begin(&mut good);
-    container.add(plugin, &good);
-    container.del(plugin, &good);
-    begin(&mut good);
-    let before = state();
-    container.add(plugin, &good);
-    let mut bad = good.clone();
-    bad["prevResult"] = result.clone();
-    let outcome = container.call(plugin, "DEL", &bad).run();
-    let is_good = outcome.status == 0 && outcome.stdout.is_empty();
-    begin(&mut good);
-    let difference = before.difference(&state());
-    (!is_good || !difference.is_empty())
-        .then(|| format!("{plugin} {result}: {}\n{difference:?}", outcome.report()))
-}
-
-fn named(plugin: &str) -> Value {
-    json!({"cniVersion": "1.1.0", "name": "net", "type": plugin})
-}
-
-#[test]
-fn a_result_that_cannot_be_read_does_not_keep_a_del_from_anything() {
-    let subjects = subjects();
-    let results = [json!({"ips": 5}), json!("text"), json!([]), json!({"cniVersion": "9"})];
-    let possible = subjects.iter().filter(|subject| subject.place != Place::Vm);
-    let problems: Vec<String> = possible
-        .flat_map(|subject| results.iter().filter_map(|it| problem_of_result(subject, it)))
-        .collect();
-    assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));
-}
-
-#[test]
-fn a_stderr_that_cannot_be_written_changes_nothing() {
-    let subjects = subjects();
-    let subject = subjects.iter().find(|subject| subject.keys_of == "bridge").unwrap();
-    assert_eq!(subject.targets, NEIGHBOUR);
-    let world = subject.world();
-    let c1 = subject.container(&world);
-    let good = with(&Subject::network(), json!({"macspoofchk": true, "ipMasq": true}));
-    c1.add("bridge", &good);
-    c1.del("bridge", &good);
-    let state = || world.state_with(&[&c1]).apart_from("cni0", "net");
-    let before = state();
-    let bad = with(&good, json!({"mtu": "1500", "cni.dev/valid-attachments": []}));
-    for stderr in ["2>/dev/full", "2>&-", "2</dev/null"] {
-        let script = format!("exec \"$0\" {stderr}");
-        for (verb, config) in [("DEL", &bad), ("GC", &bad), ("DEL", &good)] {
-            let added = c1.call("bridge", "ADD", &good).under(&["sh", "-c", &script]).run();
-            added.success();
-            let outcome = c1.call("bridge", verb, config).under(&["sh", "-c", &script]).run();
-            assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{verb} {stderr}");
-            before.assert_same(&state(), &format!("after {verb} {stderr}"));
-        }
-        let refused = c1.call("bridge", "ADD", &bad).under(&["sh", "-c", &script]).run();
-        assert_eq!(refused.error().code, 6, "{stderr}");
-    }
 }

@@ -6,6 +6,7 @@ mod lenient;
 mod links;
 mod namespace;
 mod tool;
+mod unreadable;
 mod versions;
 
 use serde_json::{Value, json};
