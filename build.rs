@@ -14,6 +14,8 @@ fn main() {
         .and_then(|output| String::from_utf8(output.stdout).ok());
     println!("cargo::rustc-env=CNIBOX_COMMIT={}", commit.as_deref().unwrap_or("unknown").trim());
     println!("cargo::rerun-if-changed=build.rs");
+    // The linker script of packaging/release: cargo links again when it changes.
+    println!("cargo::rerun-if-changed=packaging/order.ld");
     if Path::new(GIT_LOG).exists() {
         println!("cargo::rerun-if-changed={GIT_LOG}");
     }
