@@ -21,9 +21,9 @@ use cnibox::plugin::{Context, Session};
 use cnibox::plugins::PLUGINS;
 
 /// The rounds before the first look at descriptors and memory: caches are filled by then.
-const WARM_UP: usize = 10;
-/// How much the resident memory may differ between the two looks, in KiB: a freed page may stay with the allocator.
-const GROWTH_MAX_KIB: usize = 1024;
+const WARM_UP: usize = 20;
+/// How much the resident memory may differ between the two looks, in KiB: the C library keeps freed pages for each thread.
+const GROWTH_MAX_KIB: usize = 2048;
 
 const NETWORK: &str = r#"{"cniVersion": "1.1.0", "name": "many", "type": "bridge", "bridge": "many0",
     "isGateway": true, "ipMasq": true, "macspoofchk": true,

@@ -85,6 +85,9 @@ impl Plugin for Flannel {
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
+        if let Err(error) = Parts::read(cx.request) {
+            cx.warn(error);
+        }
         match scope {
             Scope::One(at) => self.del(cx, at),
             Scope::AllExcept(_) => self.gc(cx, scope),

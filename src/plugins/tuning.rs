@@ -92,6 +92,9 @@ impl Plugin for Tuning {
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
+        if let Err(error) = wanted(cx, "IFNAME") {
+            cx.warn(error);
+        }
         let Some(at) = scope.one() else {
             return backup::collect(&self.data_dir, &Owners::of(cx, scope));
         };

@@ -72,17 +72,22 @@ pub fn places(nets: &[IpNet]) -> impl Iterator<Item = (Table<'static>, &'static 
 /// Ends masquerading for addresses that are not to have it: an earlier owner ended without a DEL, or an earlier ADD asked
 /// for it.
 pub fn clear(nft: &Nft, batch: &mut Batch, nets: &[IpNet]) -> Result<()> {
-    for (table, map, key) in places(nets) {
-        if nft.elements_at(table, map, std::slice::from_ref(&key))? != [None] {
-            batch.delete_elements(table, map, &[key]);
-        }
+    for family in FAMILIES {
+        let keys: Vec<Vec<u8>> = of_family(nets, family).map(|net| element(net).key).collect();
+        let found = nft.elements_at(netfilter::table(family), NAME, &keys)?;
+        delete(nft, batch, family, &found.into_iter().flatten().collect::<Vec<_>>())?;
     }
     Ok(())
 }
 
 /// Removes what belongs to the owners.
 pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
-    FAMILIES.iter().try_for_each(|family| remove_from(nft, batch, *family, owners))
+    for family in FAMILIES {
+        let mut elements = nft.elements(netfilter::table(family), NAME)?;
+        elements.retain(|element| netfilter::is_of(element, owners));
+        delete(nft, batch, family, &elements)?;
+    }
+    Ok(())
 }
 
 /// Fails when what `add` made is not there.
@@ -156,12 +161,14 @@ fn add_map(batch: &mut Batch, table: Table<'_>, name: &str) {
     batch.add_set(table, NewSet { name, key, kind: SetKind::VerdictMap, comment: None });
 }
 
-fn remove_from(nft: &Nft, batch: &mut Batch, family: Family, owners: &Owners) -> Result<()> {
-    let table = netfilter::table(family);
-    let removed = netfilter::delete(nft, batch, table, NAME, owners)?;
+/// Deletes elements, and the chains of subnets that nothing leads to any more.
+fn delete(nft: &Nft, batch: &mut Batch, family: Family, removed: &[Element]) -> Result<()> {
     if removed.is_empty() {
         return Ok(());
     }
+    let table = netfilter::table(family);
+    let keys: Vec<Vec<u8>> = removed.iter().map(|element| element.key.clone()).collect();
+    batch.delete_elements(table, NAME, &keys);
     for chain in nft.chains(table)? {
         let leads_there = |element: &&Element| match &element.data {
             Some(Datum::Verdict(Verdict::Goto(to))) => *to == chain.name,

@@ -255,7 +255,7 @@ impl Parser<'_> {
         Ok(c)
     }
 
-    /// Reads `uXXXX`. A pair of surrogates is one character; Go reads any other surrogate as U+FFFD.
+    /// Reads `u` and four hexadecimal digits. A pair of surrogates is one character; Go reads any other surrogate as U+FFFD.
     fn unicode(&mut self) -> Parsed<char> {
         let first = self.code_unit()?;
         let after_first = self.at;
@@ -272,7 +272,7 @@ impl Parser<'_> {
         Ok(char::from_u32(first.into()).unwrap_or(char::REPLACEMENT_CHARACTER))
     }
 
-    /// Reads `uXXXX` as a number.
+    /// Reads `u` and four hexadecimal digits as a number.
     fn code_unit(&mut self) -> Parsed<u16> {
         self.at += 1;
         let mut value = 0_u32;

@@ -6,7 +6,7 @@ use super::host_local;
 use super::lenient::REFUSED;
 use crate::toggle::subject::{NEIGHBOUR, Place, Subject};
 use crate::toggle::subjects;
-use crate::world::{Bare, World, plugin_names, with};
+use crate::world::{Bare, plugin_names, with};
 
 /// Calls of each plugin that cannot make anything, since they have no good configuration.
 fn every_plugin(check: impl Fn(&Bare, &str)) {
