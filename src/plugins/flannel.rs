@@ -85,7 +85,10 @@ impl Plugin for Flannel {
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
-        if let Err(error) = Parts::read(cx.request) {
+        // What cannot be read of the keys that all plugins have has been said.
+        if cx.request.dropped.is_empty()
+            && let Err(error) = Parts::read(cx.request)
+        {
             cx.warn(error);
         }
         match scope {
