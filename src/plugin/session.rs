@@ -22,10 +22,13 @@ enum Namespace {
     Open(NetNs),
 }
 
+/// Looks at what is there, and puts what has to be done into the batch.
+type Build = Box<dyn FnMut(&Nft, &mut nft::Batch) -> Result<()>>;
+
 /// A part of the transaction in nf_tables that a DEL or GC makes.
 struct Part {
     plugin: String,
-    build: Box<dyn FnMut(&Nft, &mut nft::Batch) -> Result<()>>,
+    build: Build,
     /// What can be done only when the changes are made.
     then: Box<dyn FnOnce() -> Result<()>>,
 }
