@@ -1,6 +1,8 @@
 //! Many calls in one process, in several threads: `threads THREADS ROUNDS` makes so many containers, and each thread adds
 //! its own to one bridge network and deletes it again, ROUNDS times. Run it in a network and mount namespace of its own.
 //!
+//! `threads transaction` makes one transaction of the parts of two plugins, of which the kernel refuses one.
+//!
 //! It fails if a call fails, if two containers have one address at the same time, or if descriptors or memory grow. It is a
 //! program rather than a test so that it also runs as the shipped executable is built, with musl's small stacks and our
 //! own allocator.
@@ -10,15 +12,17 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier};
 
 use cnibox::cni::json::Json;
 use cnibox::cni::request::Request;
 use cnibox::error::{Error, Result};
 use cnibox::kernel::flock::Turns;
+use cnibox::kernel::nft::{Batch, Family, Nft, Object, Table};
 use cnibox::kernel::sandbox;
 use cnibox::plugin::{Context, Session};
 use cnibox::plugins::PLUGINS;
+use parking_lot::Mutex;
 
 /// The rounds before the first look at descriptors and memory: caches are filled by then.
 const WARM_UP: usize = 20;
@@ -39,12 +43,19 @@ struct Shared {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some("transaction") {
+        return said(transaction());
+    }
     let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|it| it.parse().ok()).collect();
     let [threads, rounds] = numbers[..] else {
         eprintln!("usage: threads THREADS ROUNDS");
         return ExitCode::from(2);
     };
-    match run(threads, rounds) {
+    said(run(threads, rounds))
+}
+
+fn said(result: Result<String>) -> ExitCode {
+    match result {
         Ok(said) => {
             eprintln!("{said}");
             ExitCode::SUCCESS
@@ -111,7 +122,7 @@ fn work(shared: &Shared, number: usize, rounds: usize) -> Result<()> {
 fn round(shared: &Shared, number: usize) -> Result<()> {
     let addresses = call(shared, number, "ADD")?;
     for address in &addresses {
-        if !shared.in_use.lock().unwrap().insert(address.clone()) {
+        if !shared.in_use.lock().insert(address.clone()) {
             return Err(Error::internal(format!("{address} is given out twice")));
         }
     }
@@ -119,7 +130,7 @@ fn round(shared: &Shared, number: usize) -> Result<()> {
         return Err(Error::internal(format!("there are two families, not {addresses:?}")));
     }
     for address in &addresses {
-        shared.in_use.lock().unwrap().remove(address);
+        shared.in_use.lock().remove(address);
     }
     call(shared, number, "DEL").map(drop)
 }
@@ -141,6 +152,39 @@ fn call(shared: &Shared, number: usize, verb: &str) -> Result<Vec<String>> {
     let success = bridge.call(&cx, &verb)?.unwrap_or_default();
     Ok(success.ips.iter().map(|ip| ip.address.to_string()).collect())
 }
+
+/// Two plugins of a chain delete on one session. The kernel refuses the part of the first; that of the second is made all
+/// the same, and the error names the first.
+fn transaction() -> Result<String> {
+    let session = Session::without_container();
+    let call = |kind: &str, build: fn(&mut Batch)| {
+        let config = format!(r#"{{"cniVersion": "1.1.0", "name": "net", "type": "{kind}"}}"#);
+        let json = Json::parse(config.as_bytes())?;
+        let (request, _) = Request::new("STATUS", |_| None, json).map_err(|it| it.error)?;
+        let cx = Context { request: &request, session: &session, plugins: PLUGINS };
+        let build = move |_: &Nft, batch: &mut Batch| {
+            build(batch);
+            Ok(())
+        };
+        cx.later(build, || Ok(()));
+        Ok::<_, Error>(())
+    };
+    call("first", |batch| {
+        batch.delete_chain(TABLE, "absent");
+    })?;
+    call("second", |batch| {
+        batch.add_table(TABLE, None);
+    })?;
+    let refused = session.settle().err().map_or_else(String::new, |error| error.to_string());
+    let is_there = session.nft()?.exist(&[Object::Table(TABLE)])?;
+    if refused.contains("the rules of first: ") && !refused.contains("second") && is_there == [true]
+    {
+        return Ok(refused);
+    }
+    Err(Error::internal(format!("{is_there:?}: {refused}")))
+}
+
+const TABLE: Table<'static> = Table { family: Family::Ip, name: "survivor" };
 
 fn netns(number: usize) -> String {
     format!("/run/netns/many{number}")

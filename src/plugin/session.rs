@@ -120,18 +120,22 @@ impl Session {
         once(&self.nft, || Ok(Nft::open()?))
     }
 
+    /// The same; None where the kernel has no netlink for netfilter. It may have no nf_tables all the same.
+    pub fn nft_if_any(&self) -> Result<Option<&Nft>> {
+        if self.nft.get().is_none() {
+            match Nft::open_if_any()? {
+                Some(nft) => return Ok(Some(self.nft.get_or_init(|| nft))),
+                None => return Ok(None),
+            }
+        }
+        Ok(self.nft.get())
+    }
+
     /// The same; None where the kernel has no nf_tables, so that there is nothing to remove.
     pub fn nft_if_supported(&self) -> Result<Option<&Nft>> {
-        let is_supported = *once(&self.has_nf_tables, || {
-            Ok(match self.nft.get() {
-                Some(nft) => nft.is_supported()?,
-                None => match Nft::open_if_supported()? {
-                    Some(nft) => self.nft.set(nft).is_ok(),
-                    None => false,
-                },
-            })
-        })?;
-        if is_supported { self.nft().map(Some) } else { Ok(None) }
+        let Some(nft) = self.nft_if_any()? else { return Ok(None) };
+        let is_supported = *once(&self.has_nf_tables, || Ok(nft.is_supported()?))?;
+        Ok(is_supported.then_some(nft))
     }
 
     /// See `Context::later`.

@@ -38,7 +38,7 @@ impl Rules<'_> {
 
     /// Whether the port or one of the addresses has rules already. Most have none, and that is one question.
     fn are_there(&self, cx: &Context<'_>) -> Result<bool> {
-        let Some(nft) = cx.session.nft_if_supported()? else { return Ok(false) };
+        let Some(nft) = cx.session.nft_if_any()? else { return Ok(false) };
         let mut places: Vec<_> = masquerade::places(self.nets).collect();
         if let Some((port, _)) = self.checked {
             places.push(spoof_check::place(&IfName::new(port)?));

@@ -12,7 +12,7 @@ FLOORS = (FLOOR, DUTIES)
 EMPTY = "empty"
 C_PROGRAMS = (*FLOORS, EMPTY)
 CNIBOX = "cnibox"
-# cnibox once more, in a network where nothing else is reserved.
+# cnibox once more, in a network where nothing else is reserved, or that has no rules.
 FEW = "few"
 
 RESERVATIONS = (0, 1_000, 10_000, 60_000)
@@ -141,6 +141,10 @@ def portmap(name):
     return config
 
 
+def rules(contestant):
+    return {} if contestant.name == FEW else {"ipMasq": True, "macspoofchk": True}
+
+
 def life(at_once=1, check=True):
     calls = [Call("ADD", at_once, "keep"), Call("CHECK", at_once, "use"), Call("DEL", at_once, "use")]
     return calls if check else [calls[0], calls[2]]
@@ -163,6 +167,14 @@ def all_scenarios(plugin_directories):
         ("bridge-dual-masq", "bridge, dual-stack, ipMasq", masq),
     ):
         yield Scenario(name, title, "bridge", life(), bridge(name, "46", **keys))
+    yield Scenario(
+        "bridge-rules",
+        "bridge, ipMasq and macspoofchk against neither",
+        "bridge",
+        life(),
+        lambda contestant, world: bridge("bridge-rules", **rules(contestant))(contestant, world),
+        [CNIBOX, FEW],
+    )
     for name, title, keys in (
         ("veth-dual", "veth (ptp), dual-stack", {}),
         ("veth-dual-masq", "veth (ptp), dual-stack, ipMasq", masq),

@@ -29,3 +29,11 @@ fn many_threads_add_and_delete_in_one_process() {
     let files = world.host(["ls", "/var/lib/cni/networks/many"]);
     assert!(!files.contains("10.9.0.") && !files.contains("fd09"), "{files}");
 }
+
+#[test]
+fn what_the_kernel_refuses_of_one_plugin_does_not_stop_another() {
+    let world = World::new();
+    let program = program();
+    let said = world.tool(&[&program, "transaction"], None).run();
+    assert!(said.status == 0, "{}", said.report());
+}

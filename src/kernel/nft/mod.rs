@@ -92,13 +92,12 @@ impl Nft {
         }
     }
 
-    /// `None` where the kernel has no nf_tables, so that there is nothing to delete either.
-    pub fn open_if_supported() -> Result<Option<Self>, netlink::Error> {
-        let nft = match Self::open() {
-            Err(error) if error.errno == libc::EPROTONOSUPPORT => return Ok(None),
-            nft => nft?,
-        };
-        Ok(nft.is_supported()?.then_some(nft))
+    /// `None` where the kernel has no netlink for netfilter. It may have no nf_tables all the same.
+    pub fn open_if_any() -> Result<Option<Self>, netlink::Error> {
+        match Self::open() {
+            Err(error) if error.errno == libc::EPROTONOSUPPORT => Ok(None),
+            nft => nft.map(Some),
+        }
     }
 
     /// Whether the kernel has nf_tables.

@@ -9,6 +9,7 @@ use super::consts::{
     NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_SET_ELEM_LIST_SET,
     NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME,
 };
+use super::feature::is_without_nf_tables;
 use super::rule::Rule;
 use super::set::{Element, Set};
 use super::wire::header;
@@ -61,7 +62,8 @@ impl Nft {
         Ok(found)
     }
 
-    /// Whether any of these elements is there, each named by its table, its set and its key. All are asked for at once.
+    /// Whether any of these elements is there, each named by its table, its set and its key. All are asked for at once. A
+    /// kernel without nf_tables has none.
     pub fn is_any_there(&self, elements: &[(Table<'_>, &str, Vec<u8>)]) -> Result<bool> {
         let mut requests = Requests::new();
         for (table, set, key) in elements {
@@ -72,7 +74,10 @@ impl Nft {
             });
             requests.tolerate(libc::ENOENT);
         }
-        Ok(self.socket.get_each(requests, |_| Some(()))?.iter().any(Option::is_some))
+        match self.socket.get_each(requests, |_| Some(())) {
+            Err(error) if is_without_nf_tables(&error) => Ok(false),
+            found => Ok(found?.iter().any(Option::is_some)),
+        }
     }
 
     pub fn chains(&self, table: Table<'_>) -> Result<Vec<Chain>> {

@@ -2,6 +2,7 @@
 
 mod alone;
 mod masquerade;
+mod restored;
 mod spoof_check;
 mod switch_over;
 
