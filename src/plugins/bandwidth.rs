@@ -53,13 +53,15 @@ impl Plugin for Bandwidth {
     fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
         let limits = self.keys.limits()?;
         let mut result = chained::prev_result(cx)?;
-        if limits.are_none() {
-            return Ok(result);
-        }
         let host = cx.session.host()?;
-        let end = host_end(cx, at, &result)?;
         let network = &cx.request.network;
         let owner = &Owner::new(network, at);
+        if limits.are_none() {
+            // An earlier ADD may have asked for some.
+            clear(cx, at, owner)?;
+            return Ok(result);
+        }
+        let end = host_end(cx, at, &result)?;
         let there = ifbs(host, network, at, owner, Some(&end))?;
         if is_done(host, at, &end, &there, &limits)? {
             result.interfaces.extend(there.into_iter().map(in_result));
@@ -109,24 +111,16 @@ impl Plugin for Bandwidth {
         let host = cx.session.host()?;
         let owners = Owners::of(cx, scope);
         let mut failures = Failures::default();
-        let Some((at, owner)) = owners.one() else {
-            for ifb in host_link::all_of(host, IFB, &owners)? {
-                failures.note(host.del_link(ifb.index));
-            }
-            return failures.into_result();
-        };
-        // First what leads to the ifb: what is sent to one that is gone is lost.
-        let end = match netns.map(|_| peer(cx, at)).transpose() {
-            Ok(end) => end.flatten(),
-            Err(error) => {
-                failures.note(Err(error));
-                None
-            }
-        };
-        if let Some(end) = &end {
-            failures.note(host.unshape(end.index));
+        if let Some((at, owner)) = owners.one() {
+            // Without the namespace the pair is gone, or goes with the interface.
+            return match netns {
+                Some(_) => clear(cx, at, owner),
+                None => remove_ifbs(host, &cx.request.network, at, owner, None),
+            };
         }
-        failures.note(remove_ifbs(host, &cx.request.network, at, owner, end.as_ref()));
+        for ifb in host_link::all_of(host, IFB, &owners)? {
+            failures.note(host.del_link(ifb.index));
+        }
         failures.into_result()
     }
 
@@ -134,6 +128,25 @@ impl Plugin for Bandwidth {
         // Limits that only a runtime will ask for, and perhaps never, must not make a network unusable.
         is_possible(cx.session.host()?, &self.keys.limits()?).map_err(Error::into_not_available)
     }
+}
+
+/// Takes all limits of an attachment away, from whichever end its pair can be reached.
+fn clear(cx: &Context<'_>, at: &Attachment, owner: &Owner) -> Result<()> {
+    let host = cx.session.host()?;
+    let mut failures = Failures::default();
+    // First what leads to the ifb: what is sent to one that is gone is lost.
+    let end = match peer(cx, at) {
+        Ok(end) => end,
+        Err(error) => {
+            failures.note(Err(error));
+            None
+        }
+    };
+    if let Some(end) = &end {
+        failures.note(host.unshape(end.index));
+    }
+    failures.note(remove_ifbs(host, &cx.request.network, at, owner, end.as_ref()));
+    failures.into_result()
 }
 
 /// Whether the kernel has what these limits need.

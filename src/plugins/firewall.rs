@@ -109,7 +109,7 @@ impl Plugin for Firewall {
                     forward::add(nft, batch, family, &addresses, chain, &owner)?;
                 }
             }
-            guard.as_ref().map_or(Ok(()), |guard| guard.add_port(nft, batch, &owner))
+            ingress::set_port(nft, batch, guard.as_ref(), &owner)
         })?;
         undo.keep();
         Ok(result)

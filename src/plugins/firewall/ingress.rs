@@ -65,13 +65,10 @@ impl Guard {
         Ok(Some(Self { is_isolated: policy == Policy::Isolated, bridge, port }))
     }
 
-    /// Isolates the port, if there is one to isolate.
-    pub(super) fn add_port(&self, nft: &Nft, batch: &mut Batch, owner: &Comment) -> Result<()> {
-        let Some(port) = self.port.as_ref().filter(|_| self.is_isolated) else { return Ok(()) };
-        skeleton().ensure(nft, batch, declare)?;
-        let key = pack(&[Value::IfName(port)]);
-        let wanted = Element { key, data: None, comment: Some(owner.clone()) };
-        netfilter::put(nft, batch, TABLE, PORTS, wanted)
+    /// The key of the port, if there is one to isolate.
+    fn isolated_port(&self) -> Option<Vec<u8>> {
+        let port = self.port.as_ref().filter(|_| self.is_isolated)?;
+        Some(pack(&[Value::IfName(port)]))
     }
 
     pub(super) fn check_port(&self, nft: &Nft, owner: &Comment) -> Result<()> {
@@ -85,6 +82,24 @@ impl Guard {
         }
         skeleton().check(nft).map_err(|error| error.context(format!("port {port} is not isolated")))
     }
+}
+
+/// Isolates the port, if there is one to isolate, and ends what an earlier ADD of the owner isolated.
+pub(super) fn set_port(
+    nft: &Nft,
+    batch: &mut Batch,
+    guard: Option<&Guard>,
+    owner: &Comment,
+) -> Result<()> {
+    let wanted = guard.and_then(Guard::isolated_port);
+    let mut earlier = nft.elements(TABLE, PORTS)?;
+    earlier.retain(|it| it.comment.as_ref() == Some(owner) && Some(&it.key) != wanted.as_ref());
+    let keys: Vec<Vec<u8>> = earlier.into_iter().map(|element| element.key).collect();
+    batch.delete_elements(TABLE, PORTS, &keys);
+    let Some(key) = wanted else { return Ok(()) };
+    skeleton().ensure(nft, batch, declare)?;
+    let wanted = Element { key, data: None, comment: Some(owner.clone()) };
+    netfilter::put(nft, batch, TABLE, PORTS, wanted)
 }
 
 pub(super) fn remove_ports(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {

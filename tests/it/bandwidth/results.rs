@@ -46,6 +46,20 @@ fn without_limits_nothing_happens() {
 }
 
 #[test]
+fn an_add_without_limits_ends_those_of_an_earlier_one() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let rates =
+        json!({"ingressRate": 8000, "ingressBurst": 8000, "egressRate": 8000, "egressBurst": 8000});
+    let (before, _) = limited(&c1, rates);
+    assert_ne!(shaping(&world), [""; 0]);
+    let config = with(&bandwidth(json!({})), json!({"prevResult": before}));
+    assert_eq!(c1.add("bandwidth", &config), before);
+    assert_eq!(shaping(&world), [""; 0]);
+    assert!(!world.links().iter().any(|link| link.starts_with("bwp")), "{:?}", world.links());
+}
+
+#[test]
 fn the_runtime_is_asked_where_the_configuration_says_nothing() {
     let world = World::new();
     let c1 = world.container("c1");

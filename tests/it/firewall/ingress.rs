@@ -221,3 +221,16 @@ fn a_container_without_addresses_has_its_port_isolated() {
     forget(&c2, "l2");
     assert_reaches(&c1, &["192.168.5.2"]);
 }
+
+#[test]
+fn an_add_that_asks_for_no_policy_ends_the_isolation_of_an_earlier_one() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let result = c1.add("bridge", &bridge("net", 1));
+    let ports =
+        || world.host(["nft", "list", "set", "bridge", "cnibox", "firewall-isolated-ports"]);
+    c1.add("firewall", &firewall("net", policy("isolated"), &result));
+    assert!(ports().contains("net c1 eth0"), "{}", ports());
+    c1.add("firewall", &firewall("net", json!({}), &result));
+    assert!(!ports().contains("elements"), "{}", ports());
+}
