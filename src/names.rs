@@ -55,7 +55,9 @@ impl IfName {
         if name == "." || name == ".." {
             return Err(invalid("it is a directory".into()));
         }
-        match name.chars().find(|c| matches!(c, '/' | ':' | '\0') || c.is_whitespace()) {
+        // With a percent sign the kernel takes a name for a pattern, and chooses another one: dev_alloc_name().
+        let is_bad = |c: &char| matches!(c, '/' | ':' | '%' | '\0') || c.is_whitespace();
+        match name.chars().find(is_bad) {
             Some(c) => Err(invalid(format!("it contains {c:?}"))),
             None => Ok(Self(name)),
         }
@@ -163,7 +165,8 @@ mod tests {
         for name in ["eth0", "a", "br-lan.100", "fifteen-bytes-x", "é"] {
             assert!(IfName::new(name).is_ok(), "{name}");
         }
-        for name in ["", ".", "..", "a/b", "a:b", "a b", "a\u{a0}b", "sixteen-bytes-xy", "éééééééé"]
+        for name in
+            ["", ".", "..", "a/b", "a:b", "a b", "a\u{a0}b", "a%d", "sixteen-bytes-xy", "éééééééé"]
         {
             assert_eq!(IfName::new(name).unwrap_err().code, Code::INVALID_ENVIRONMENT, "{name}");
         }

@@ -80,6 +80,8 @@ pub struct Entry {
     pub name: &'static str,
     /// One sentence for `cnibox --list-full` and the README.
     pub about: &'static str,
+    /// It only manages addresses.
+    pub is_ipam: bool,
     /// It is an IPAM plugin that talks through the interface, which has to be there before the addresses and go after
     /// them.
     pub needs_link: bool,
@@ -124,12 +126,12 @@ impl Context<'_> {
 
 /// The entry of an interface plugin.
 pub const fn entry<P: Plugin>(name: &'static str, about: &'static str) -> Entry {
-    Entry { name, about, needs_link: false, run: run::<P> }
+    Entry { name, about, is_ipam: false, needs_link: false, run: run::<P> }
 }
 
 /// The entry of an IPAM plugin.
 pub const fn ipam_entry<P: Ipam>(name: &'static str, about: &'static str) -> Entry {
-    Entry { name, about, needs_link: false, run: run_ipam::<P> }
+    Entry { name, about, is_ipam: true, needs_link: false, run: run_ipam::<P> }
 }
 
 fn run<P: Plugin>(cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {

@@ -54,6 +54,8 @@ pub struct Request {
     pub args: String,
     /// The directories of CNI_PATH.
     pub path: Vec<PathBuf>,
+    /// How many plugins called one another before this one (CNIBOX_DEPTH).
+    pub depth: u32,
     pub json: Json,
     /// What of the configuration cannot be read, of a DEL or GC, which do without.
     pub dropped: Vec<Error>,
@@ -119,7 +121,7 @@ impl Request {
         let refused = |error| Refusal { version, error };
         let network = NetworkName::new(conf.name.as_str()).map_err(refused)?;
         let verb = Self::verb(command, &environment, &conf, &json).map_err(refused)?;
-        let Environment { netns_path, netns_override, args, path, .. } = environment;
+        let Environment { netns_path, netns_override, args, path, depth, .. } = environment;
         let request = Self {
             version,
             network,
@@ -128,6 +130,7 @@ impl Request {
             netns_override,
             args,
             path,
+            depth,
             json,
             dropped,
             stdin,
@@ -170,6 +173,7 @@ impl Request {
             netns_override: self.netns_override,
             args: self.args.clone(),
             path: self.path.clone(),
+            depth: self.depth,
             stdin: json.to_compact().into_bytes(),
             json,
             dropped: Vec::new(),
@@ -179,7 +183,7 @@ impl Request {
     /// The environment variables of the protocol as an executed plugin gets them; None where there is none.
     ///
     /// Source: CNI specification 1.1.0, section 2, "Parameters".
-    pub fn environment(&self, verb: &Verb) -> [(&'static str, Option<OsString>); 7] {
+    pub fn environment(&self, verb: &Verb) -> [(&'static str, Option<OsString>); 8] {
         let at = match verb {
             Verb::Add(at) | Verb::Del(at) | Verb::Check(at) => Some(at),
             Verb::Gc(_) | Verb::Status => None,
@@ -194,6 +198,7 @@ impl Request {
             ("CNI_NETNS_OVERRIDE", self.netns_override.then(|| "1".into())),
             ("CNI_ARGS", given(self.args.as_ref())),
             ("CNI_PATH", given(&path.join(OsStr::new(":")))),
+            (DEPTH, Some((self.depth + 1).to_string().into())),
         ]
     }
 
@@ -221,6 +226,9 @@ impl Request {
     }
 }
 
+/// Not of the protocol: counts plugins that call one another.
+const DEPTH: &str = "CNIBOX_DEPTH";
+
 fn unknown_command(command: &str) -> Error {
     Error::new(Code::INVALID_ENVIRONMENT, format!("unknown CNI_COMMAND: {command}"))
 }
@@ -232,6 +240,7 @@ struct Environment {
     netns_override: bool,
     args: String,
     path: Vec<PathBuf>,
+    depth: u32,
 }
 
 impl Environment {
@@ -287,6 +296,7 @@ impl Environment {
             netns_path,
             netns_override: text("CNI_NETNS_OVERRIDE")?
                 .is_some_and(|value| value == "1" || value.eq_ignore_ascii_case("true")),
+            depth: text(DEPTH)?.and_then(|depth| depth.parse().ok()).unwrap_or_default(),
             args: text("CNI_ARGS")?.unwrap_or_default(),
             path: directories.map(|directory| OsStr::from_bytes(directory).into()).collect(),
         })

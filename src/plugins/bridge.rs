@@ -164,12 +164,12 @@ impl Plugin for Bridge {
         self.set_up_port(&owner, host, &bridge, &sound.vlans, &pair.host)?;
         if needs_link {
             veth::bring_up(cx, &pair, &at.ifname)?;
-            port::wait_until_forwarding(host, &pair.host)?;
+            port::wait_until_forwarding(host, &bridge, &pair.host)?;
             plan = self.plan(cx, at, &on_host, &bridge, &mut undo)?;
             self.set_rules(cx, at, &owner, &pair, &plan, &mut undo)?;
         }
         if !self.disable_container_interface {
-            self.set_up_container(cx, at, netns, &pair, &plan.success)?;
+            self.set_up_container(cx, at, netns, &bridge, &pair, &plan.success)?;
         }
         let success = self.finish(cx, at, &bridge, &pair, plan)?;
         undo.keep();
@@ -343,6 +343,7 @@ impl Bridge {
         cx: &Context<'_>,
         at: &Attachment,
         netns: &NetNs,
+        bridge: &Link,
         pair: &veth::Pair,
         success: &Success,
     ) -> Result<()> {
@@ -358,7 +359,7 @@ impl Bridge {
             ..configure::Options::default()
         };
         configure::apply(&interface, success, &configure::routes(success, index), options)?;
-        port::wait_until_forwarding(cx.session.host()?, &pair.host)?;
+        port::wait_until_forwarding(cx.session.host()?, bridge, &pair.host)?;
         configure::announce(&interface, success, pair.container_mac)
     }
 

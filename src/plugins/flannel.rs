@@ -162,6 +162,9 @@ impl Flannel {
             }
         }
         let request = cx.request.with_config(config.0)?;
+        if request.conf.kind == "flannel" {
+            return Err(Error::config("delegate.type: flannel cannot delegate to itself"));
+        }
         delegate::call(&delegated(cx, &request), &request.conf.kind, verb)?;
         // What is asked of the delegate is forgotten only when all of it is done.
         cx.session.settle()

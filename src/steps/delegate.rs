@@ -37,6 +37,7 @@ pub fn add_ipam<'a>(
     if kind.is_empty() {
         return Ok(Success::default());
     }
+    require_ipam(cx)?;
     let success = add(cx, kind, at).map_err(|failed| failed.error)?;
     undo.push("give the address back", || clean_ipam(cx, Scope::One(at)));
     if success.ips.is_empty() {
@@ -102,10 +103,23 @@ pub fn ipam_needs_link(cx: &Context<'_>) -> bool {
 pub fn call_ipam(cx: &Context<'_>, verb: &Verb) -> Result<()> {
     match cx.request.conf.ipam.kind.as_str() {
         "" => Ok(()),
-        kind => call(cx, kind, verb),
+        kind => require_ipam(cx).and_then(|()| call(cx, kind, verb)),
     }
 }
 
+/// An interface plugin of ours as IPAM plugin would delegate to itself, without end.
+fn require_ipam(cx: &Context<'_>) -> Result<()> {
+    let kind = cx.request.conf.ipam.kind.as_str();
+    match cx.plugins.iter().find(|entry| entry.name == kind) {
+        Some(entry) if !entry.is_ipam => {
+            Err(Error::config(format!("ipam.type: {kind} is not an IPAM plugin")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How many plugins may call one another in processes of their own: CNIBOX_DEPTH counts them.
+const DEPTH_MAX: u32 = 8;
 const EXECUTED_THAT_NEED_LINK: [&str; 1] = ["dhcp"];
 
 enum Delegate {
@@ -151,6 +165,11 @@ fn execute(path: &Path, request: &Request, verb: &Verb) -> Result<Option<Success
     let failed = |error: io::Error| {
         Error::internal(format!("cannot run plugin {}: {error}", path.display()))
     };
+    if request.depth >= DEPTH_MAX {
+        let msg =
+            format!("cannot run plugin {}: too many plugins call one another", path.display());
+        return Err(Error::config(msg).with_details(format!("{DEPTH_MAX} is the limit")));
+    }
     sys::ignore_broken_pipes();
     let mut child = spawn(path, request, verb).map_err(failed)?;
     let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(&request.stdin));

@@ -346,3 +346,32 @@ fn names_of_our_own_that_are_prefixed_are_our_own() {
     let result = world.container("c1").add("buildkit-cni-bridge", &config);
     assert_eq!(result["ips"][0]["address"], "10.1.0.2/16");
 }
+
+#[test]
+fn an_interface_plugin_is_no_ipam_plugin() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let before = world.state();
+    for kind in ["bridge", "veth", "macvlan", "flannel", "portmap"] {
+        for plugin in ["bridge", "veth"] {
+            let keys = json!({"type": plugin, "ipam": {"type": kind}});
+            let config = with(&config(), keys);
+            for verb in ["ADD", "DEL"] {
+                c1.call(plugin, verb, &config).run().fails(7, &[kind, "is not an IPAM plugin"]);
+            }
+        }
+    }
+    before.assert_same(&world.state(), "nothing is left");
+}
+
+#[test]
+fn plugins_that_call_one_another_without_end_are_stopped() {
+    let world = World::new();
+    own_plugin(&world, "endless", "exec /run/plugins/bridge < /run/notes/$CNI_COMMAND.stdin");
+    let c1 = world.container("c1");
+    let config = with(&config(), json!({"ipam": {"type": "endless"}}));
+    for verb in ["ADD", "DEL"] {
+        let call = c1.call("bridge", verb, &config).env("CNI_PATH", OWN_FIRST);
+        call.env("PATH", "/usr/bin:/bin").run().fails(7, &["too many plugins call one another"]);
+    }
+}

@@ -132,3 +132,30 @@ fn connect(world: &World, netns: &str) {
     );
     world.host(["sh", "-c", &script]);
 }
+
+/// As NetworkManager and libvirt make bridges: a port forwards after twice the forward delay, at least 4 s.
+#[test]
+fn an_add_to_a_bridge_with_spanning_tree_succeeds_before_the_port_forwards() {
+    let world = World::new();
+    world.host([
+        "ip",
+        "link",
+        "add",
+        "cni0",
+        "up",
+        "type",
+        "bridge",
+        "stp_state",
+        "1",
+        "forward_delay",
+        "200",
+    ]);
+    let c1 = world.container("c1");
+    let result = c1.add("bridge", &dual_stack());
+    let port = result["interfaces"][1]["name"].as_str().unwrap();
+    let state = world.host(["ip", "-d", "link", "show", port]);
+    assert!(!state.contains("state forwarding"), "it did not wait: {state}");
+    c1.check("bridge", &dual_stack(), &result);
+    c1.ping("10.1.0.1");
+    c1.del("bridge", &dual_stack());
+}
