@@ -91,11 +91,6 @@ impl NetNs {
         &self.path
     }
 
-    /// The namespace of the threads that use this value.
-    pub fn home(&self) -> Self {
-        Self { file: Arc::clone(&self.home), home: Arc::clone(&self.home), path: OWN.into() }
-    }
-
     /// Enters the namespace, runs the closure, and goes back, all on this thread, which has to be at home. What the
     /// closure starts stays there: sockets, and child processes. Inside read `/proc/thread-self`: `/proc/self` shows the
     /// main thread's namespace.
