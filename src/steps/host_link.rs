@@ -14,14 +14,16 @@ pub fn alias(owner: &Owner) -> String {
 
 /// Whether a link says that it belongs to one of the owners.
 pub fn is_of(link: &Link, owners: &Owners) -> bool {
-    let owner = link.alias.as_deref().and_then(|alias| alias.strip_prefix(ALIAS_PREFIX));
-    owner.is_some_and(|owner| owners.contain(owner))
+    owner_of(link).is_some_and(|owner| owners.contain(owner))
 }
 
 /// Whether a link names another owner.
 pub fn is_of_another(link: &Link, owners: &Owners) -> bool {
-    let owner = link.alias.as_deref().and_then(|alias| alias.strip_prefix(ALIAS_PREFIX));
-    owner.is_some_and(|owner| !owners.contain(owner))
+    owner_of(link).is_some_and(|owner| !owners.contain(owner))
+}
+
+fn owner_of(link: &Link) -> Option<&str> {
+    link.alias.as_deref()?.strip_prefix(ALIAS_PREFIX)
 }
 
 /// The links of a kind that say that they belong to the owners.

@@ -115,11 +115,6 @@ pub(super) fn remove_unused(
     Ok(())
 }
 
-/// Whether there is one to remove; asked without the lock.
-pub(super) fn is_any_unused(host: &Rtnl, named: Option<(&str, u16)>) -> Result<bool> {
-    Ok(!unused(host, named)?.is_empty())
-}
-
 /// The links without a container in their VLANs. One that is only half made, or whose bridge has been removed, is known
 /// by its name alone.
 fn unused(host: &Rtnl, named: Option<(&str, u16)>) -> Result<Vec<u32>> {
