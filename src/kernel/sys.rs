@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
+use neli::socket::NlSocket;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{SigHandler, Signal, signal};
@@ -28,11 +29,20 @@ const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
 /// Source: linux/sockios.h.
 const SIOCGSKNS: libc::Ioctl = 0x894c;
 
-/// Requests to /dev/net/tun that take a number. Source: linux/if_tun.h.
-pub const TUNSETPERSIST: u32 = 0x4004_54cb;
-pub const TUNSETOWNER: u32 = 0x4004_54cc;
-pub const TUNSETGROUP: u32 = 0x4004_54ce;
+/// Source: linux/if_tun.h.
 const TUNSETIFF: u32 = 0x4004_54ca;
+
+/// The requests to /dev/net/tun that take a number and touch no memory. Source: linux/if_tun.h.
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub enum TunRequest {
+    /// TUNSETPERSIST: 1 keeps the interface when the file is closed.
+    Persist = 0x4004_54cb,
+    /// TUNSETOWNER: a user id.
+    Owner = 0x4004_54cc,
+    /// TUNSETGROUP: a group id.
+    Group = 0x4004_54ce,
+}
 
 /// The SELinux context of the calling thread. Source: proc_pid_attr(5).
 const OWN_CONTEXT: &CStr = c"/proc/thread-self/attr/current";
@@ -261,18 +271,19 @@ fn interface_request(name: &str, flags: u16) -> io::Result<[u8; size_of::<libc::
     Ok(request)
 }
 
-/// One of the requests above.
-pub fn tun_set(tun: BorrowedFd<'_>, request: u32, value: u32) -> io::Result<()> {
-    // SAFETY: these requests take a number, of the width of a pointer, and touch no memory.
-    let status =
-        unsafe { libc::ioctl(tun.as_raw_fd(), request as libc::Ioctl, libc::c_ulong::from(value)) };
+/// Sends a request to an open /dev/net/tun that has an interface.
+pub fn tun_set(tun: BorrowedFd<'_>, request: TunRequest, value: u32) -> io::Result<()> {
+    // SAFETY: every `TunRequest` takes a number, of the width of a pointer, and touches no memory.
+    let status = unsafe {
+        libc::ioctl(tun.as_raw_fd(), request as u32 as libc::Ioctl, libc::c_ulong::from(value))
+    };
     Ok(Errno::result(status).map(drop)?)
 }
 
-/// Lets a socket take a datagram of that length, whatever the limit of the system is; where we are root only of a user
-/// namespace, as far as it allows (net.core.wmem_max, twice).
-pub fn widen_send_buffer(socket: &impl AsRawFd, bytes: usize) -> io::Result<()> {
-    // SAFETY: the socket is borrowed for as long as the descriptor is.
+/// Lets a socket send a datagram of that length. Root may exceed the limit of the system; root of a user namespace may
+/// not (2 x net.core.wmem_max).
+pub fn widen_send_buffer(socket: &NlSocket, bytes: usize) -> io::Result<()> {
+    // SAFETY: an `NlSocket` owns an open descriptor, and is borrowed for as long as the descriptor is.
     let fd = unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) };
     // The kernel keeps some bytes for itself.
     let bytes = bytes + 4096;

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use crate::error::{Error, Result};
 use crate::fault;
-use crate::kernel::sys::{self, TUNSETGROUP, TUNSETOWNER, TUNSETPERSIST};
+use crate::kernel::sys::{self, TunRequest};
 
 /// Source: linux/if_tun.h.
 const IFF_TAP: u16 = 0x0002;
@@ -61,7 +61,7 @@ impl Tap {
                 })?;
             }
         }
-        for (request, id) in [(TUNSETOWNER, new.owner), (TUNSETGROUP, new.group)] {
+        for (request, id) in [(TunRequest::Owner, new.owner), (TunRequest::Group, new.group)] {
             if let Some(id) = id {
                 tap.set("set the owner of", request, id)?;
             }
@@ -71,10 +71,10 @@ impl Tap {
 
     /// It stays when this process ends.
     pub fn keep(self) -> Result<()> {
-        self.set("keep", TUNSETPERSIST, 1)
+        self.set("keep", TunRequest::Persist, 1)
     }
 
-    fn set(&self, verb: &str, request: u32, value: u32) -> Result<()> {
+    fn set(&self, verb: &str, request: TunRequest, value: u32) -> Result<()> {
         let set = || sys::tun_set(self.device.as_fd(), request, value);
         self.step(verb, fault::kernel_request().and_then(|()| set()))
     }
