@@ -1,5 +1,6 @@
 //! The tool under its own name: what a busybox user expects of one, and the demo.
 
+#[cfg(feature = "demo")]
 mod demo;
 mod install;
 
@@ -16,7 +17,10 @@ const NAME: &str = "cnibox";
 const PLUGIN_DIRECTORY: &str = "opt/cni/bin";
 
 /// The names of `Command`, and help.
-const COMMANDS: [&str; 5] = ["list", "install", "demo", "version", "help"];
+#[cfg(feature = "demo")]
+const COMMANDS: &[&str] = &["list", "install", "demo", "version", "help"];
+#[cfg(not(feature = "demo"))]
+const COMMANDS: &[&str] = &["list", "install", "version", "help"];
 
 /// Every CNI plugin in one executable.
 #[derive(FromArgs)]
@@ -30,6 +34,7 @@ struct Tool {
 enum Command {
     List(List),
     Install(install::Install),
+    #[cfg(feature = "demo")]
     Demo(demo::Demo),
     Version(Version),
 }
@@ -95,6 +100,7 @@ impl Tool {
                 Ok(())
             }
             Command::Install(install) => install.run(plugins),
+            #[cfg(feature = "demo")]
             Command::Demo(demo) => demo.run(),
         };
         match done {
@@ -111,9 +117,10 @@ impl Tool {
 fn overview(plugins: &[Entry]) {
     let table: String =
         plugins.iter().map(|entry| format!("  {:<12}{}\n", entry.name, entry.about)).collect();
+    let commands = COMMANDS.join("|");
     say(&format!(
         "{NAME} {VERSION} : every CNI plugin in one executable\n\n\
-         Usage: {NAME} [list|install|demo|version] [arguments...]\n   \
+         Usage: {NAME} [{commands}] [arguments...]\n   \
          or: {NAME} --list[-full]\n   \
          or: {NAME} --install [-s] [DIR]\n   \
          or: PLUGIN, through a link of that name to {NAME}; {NAME} PLUGIN\n\n\
