@@ -8,6 +8,7 @@
 mod bandwidth;
 mod bridge;
 mod chain;
+mod contract;
 mod delegate;
 mod dummy;
 mod faults;
