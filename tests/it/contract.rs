@@ -260,6 +260,20 @@ fn gc_keeps_what_is_valid_and_what_is_of_another_network() {
 }
 
 #[test]
+fn gc_without_the_list_of_valid_attachments_is_refused() {
+    for_every_plugin("1.1.0", |scene| {
+        let config = scene.begin();
+        let result = scene.add(&config);
+        let before = scene.state();
+        let bare = without(&config, "prevResult");
+        let outcome = scene.world.call(scene.plugin(), "GC", &bare).run();
+        outcome.fails(7, &["cni.dev/valid-attachments"]);
+        before.assert_same(&scene.state(), "GC");
+        scene.container.check(scene.plugin(), &config, &result);
+    });
+}
+
+#[test]
 fn status_is_silent_where_add_succeeds() {
     for_every_plugin("1.1.0", |scene| {
         let config = without(&scene.begin(), "prevResult");

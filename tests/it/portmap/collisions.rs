@@ -62,7 +62,15 @@ fn the_same_container_may_be_more_specific() {
             with(&on("192.0.2.1", 8080), json!({"containerPort": 81}))
         ])),
     );
+    // The elements with that address of the host.
+    let specific = || {
+        let lines = elements(&world).into_iter();
+        lines.filter(|line| line.contains("192.0.2.1")).collect::<Vec<_>>()
+    };
+    let with_port = |port: &str| specific().iter().any(|line| line.contains(port));
+    assert!(with_port("8080") && with_port("81"), "{:?}", specific());
     publish(&c1, 1, &portmap(json!([tcp(8080, 80), tcp(8080, 80)])));
+    assert_eq!(specific(), [""; 0], "the second ADD replaces the first");
 }
 
 #[test]
