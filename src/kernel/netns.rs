@@ -15,6 +15,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::statfs::{NSFS_MAGIC, PROC_SUPER_MAGIC, fstatfs};
 
 use crate::error::{Code, Error, Result};
+use crate::fault;
 use crate::kernel::flock::{self, Mode};
 use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sys;
@@ -100,10 +101,10 @@ impl NetNs {
     #[expect(clippy::disallowed_methods, reason = "this is where namespaces are changed")]
     pub fn run<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         debug_assert!(is_current(&self.home), "a thread enters a namespace from its own only");
-        if let Err(errno) = setns(&*self.file, CloneFlags::CLONE_NEWNET) {
-            let reason = sys::errno_text(errno as i32);
-            return Err(Error::internal(format!("cannot enter {}: {reason}", self.title())));
-        }
+        let enter = || Ok(setns(&*self.file, CloneFlags::CLONE_NEWNET)?);
+        fault::kernel_request().and_then(|()| enter()).map_err(|error| {
+            Error::internal(format!("cannot enter {}: {}", self.title(), sys::reason(&error)))
+        })?;
         let result = f();
         if let Err(errno) = setns(&*self.home, CloneFlags::CLONE_NEWNET) {
             sys::warn(&format!("cannot leave {}: {}", self.title(), sys::errno_text(errno as i32)));

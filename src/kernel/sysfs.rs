@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::fault;
 use crate::kernel::sys;
 
 /// Where all devices have their place.
@@ -48,7 +49,7 @@ fn first(dir: &Path, prefix: &str) -> Result<Option<String>> {
     let failed = |error: io::Error| {
         Error::internal(format!("cannot list {}: {}", dir.display(), sys::reason(&error)))
     };
-    let entries = match fs::read_dir(dir) {
+    let entries = match fault::file_operation().and_then(|()| fs::read_dir(dir)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         entries => entries.map_err(failed)?,
     };

@@ -18,6 +18,7 @@ use crate::cni::request::{Request, Verb};
 use crate::cni::success::Success;
 use crate::cni::version;
 use crate::error::{Code, Error, Result};
+use crate::fault;
 use crate::kernel::sys;
 use crate::names::Attachment;
 use crate::plugin::{Context, Entry, Scope};
@@ -208,7 +209,7 @@ fn spawn(path: &Path, request: &Request, verb: &Verb) -> io::Result<Child> {
                 None => command.env_remove(name),
             };
         }
-        match command.spawn() {
+        match fault::kernel_request().and_then(|()| command.spawn()) {
             Err(error)
                 if error.kind() == ErrorKind::ExecutableFileBusy && attempt < BUSY_ATTEMPTS_MAX =>
             {

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Container, LAN, Outcome, State, World, with};
+use crate::world::{Container, LAN, Outcome, State, World, plugin_names, with};
 
 /// What can fail, by the variable that makes it fail.
 const FAULTS: [&str; 2] = ["CNIBOX_FAIL_KERNEL", "CNIBOX_FAIL_FILE"];
@@ -48,6 +48,7 @@ fn subjects() -> Vec<Subject> {
             true,
         ),
         subject("bridge", json!({"hairpinMode": true, "mtu": 1400}), true, false),
+        subject("bridge", json!({"ipam": executed()}), true, true),
         subject("veth", json!({"ipam": dual_stack(), "ipMasq": true}), true, true),
         subject("veth", json!({"mtu": 1400}), true, false),
         subject(
@@ -86,6 +87,11 @@ fn dual_stack() -> Value {
         "type": "host-local", "ranges": [[{"subnet": "10.1.0.0/29"}], [{"subnet": "fd00:1::/64"}]],
         "routes": [{"dst": "10.9.0.0/16"}, {"dst": "fd09::/48"}],
     })
+}
+
+/// The IPAM plugin is `host-local`, as a process of its own: `world` makes the executable.
+fn executed() -> Value {
+    with(&dual_stack(), json!({"type": "executed"}))
 }
 
 /// What the plugin before has made.
@@ -162,6 +168,9 @@ pub fn for_every_fault(mut run: impl FnMut(u32) -> bool) -> u32 {
     panic!("there are still failures at request {REQUESTS_MAX}");
 }
 
+const EXECUTED: &str = "printf '#!/bin/sh\nexec /run/plugins/host-local\n' >/run/plugins/executed
+    chmod 755 /run/plugins/executed";
+
 /// A container whose `lo` has been up, since the kernel keeps 127.0.0.1 from then on.
 fn container<'w>(world: &'w World, subject: &Subject) -> Container<'w> {
     let container = world.container("c1");
@@ -179,6 +188,7 @@ fn world() -> World {
     let daemon = "FLANNEL_NETWORK=10.1.0.0/16\nFLANNEL_SUBNET=10.1.0.1/29\nFLANNEL_MTU=1400\nFLANNEL_IPMASQ=false\n";
     world.write("/run/flannel/subnet.env", daemon);
     world.host(["sh", "-ec", "ip link add card mtu 1400 up type veth peer name cable"]);
+    world.host(["sh", "-ec", EXECUTED]);
     world
 }
 
@@ -294,6 +304,29 @@ fn assert_no_problems(verb: &str, check: impl Fn(&Subject, &str) -> Vec<String> 
             .collect()
     });
     assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));
+}
+
+/// The plugins of `--list` that are not in the table, each with the reason.
+const ELSEWHERE: [(&str, &str); 8] = [
+    ("ptp", "is veth"),
+    ("static", "makes no request and has no file"),
+    ("portmap", "tests/it/portmap/faults.rs"),
+    ("bandwidth", "tests/it/bandwidth/faults.rs"),
+    ("vlan", "this kernel lacks it: tests/vm"),
+    ("ipvlan", "this kernel lacks it: tests/vm"),
+    ("dummy", "this kernel lacks it: tests/vm"),
+    ("vrf", "this kernel lacks it: tests/vm"),
+];
+
+#[test]
+fn every_plugin_is_in_the_table_or_has_a_reason() {
+    let mut names: Vec<&str> = subjects().iter().map(|subject| subject.plugin).collect();
+    names.dedup();
+    names.extend(ELSEWHERE.map(|(name, _)| name));
+    names.sort_unstable();
+    let mut all = plugin_names();
+    all.sort_unstable();
+    assert_eq!(names, all);
 }
 
 #[test]
