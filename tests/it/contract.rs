@@ -16,20 +16,20 @@ const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0
 const INCOMPATIBLE: u64 = 1;
 
 /// One container of one plugin in a world of its own.
-struct Scene<'w> {
-    subject: &'w Subject,
-    world: &'w World,
-    container: Container<'w>,
+pub struct Scene<'w> {
+    pub subject: &'w Subject,
+    pub world: &'w World,
+    pub container: Container<'w>,
     version: &'static str,
 }
 
 impl Scene<'_> {
-    fn plugin(&self) -> &'static str {
+    pub fn plugin(&self) -> &'static str {
         self.subject.plugin
     }
 
     /// Runs the plugin before a chained one. Returns a configuration with which ADD succeeds.
-    fn begin(&self) -> Value {
+    pub fn begin(&self) -> Value {
         let version = json!({"cniVersion": self.version});
         let config = with(&good(self.subject), version.clone());
         if !self.subject.is_chained() {
@@ -39,29 +39,29 @@ impl Scene<'_> {
         with(&config, json!({"prevResult": result}))
     }
 
-    fn end(&self) {
+    pub fn end(&self) {
         if self.subject.is_chained() {
             self.container.del("bridge", &Subject::network());
         }
     }
 
-    fn add(&self, config: &Value) -> Value {
+    pub fn add(&self, config: &Value) -> Value {
         self.container.add(self.plugin(), config)
     }
 
-    fn del(&self, config: &Value) {
+    pub fn del(&self, config: &Value) {
         self.container.del(self.plugin(), config);
     }
 
     /// Makes what outlives every DEL: the bridge, base chains, directories.
-    fn prime(&self) {
+    pub fn prime(&self) {
         let config = self.begin();
         self.add(&config);
         self.del(&config);
         self.end();
     }
 
-    fn state(&self) -> State {
+    pub fn state(&self) -> State {
         self.world.state_with(&[&self.container]).apart_from(BRIDGE, "net")
     }
 }
@@ -83,7 +83,7 @@ fn runnable() -> Vec<Subject> {
 
 /// Runs the rule for every plugin in a world of its own, and reports all plugins that break it.
 #[track_caller]
-fn for_every_plugin(version: &'static str, rule: impl Fn(&Scene<'_>)) {
+pub fn for_every_plugin(version: &'static str, rule: impl Fn(&Scene<'_>)) {
     let mut broken = Vec::new();
     for subject in runnable() {
         let run = || {

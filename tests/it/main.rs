@@ -17,6 +17,7 @@ mod flannel;
 mod host_device;
 mod host_local;
 mod ipvlan;
+mod killed;
 mod loopback;
 mod macvlan;
 mod netfilter;
