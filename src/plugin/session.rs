@@ -68,7 +68,11 @@ impl Session {
                     let path = path.display();
                     let msg =
                         format!("cannot open network namespace {path}: no such file or directory");
-                    Namespace::Gone(Error::new(Code::UNKNOWN_CONTAINER, msg))
+                    // Code 3 tells the runtime that there is nothing to clean up. Other plugins of the chain have
+                    // made something before a chained ADD, and a CHECK follows an ADD.
+                    let is_first = matches!(verb, Verb::Add(_)) && !request.has_prev_result();
+                    let code = if is_first { Code::UNKNOWN_CONTAINER } else { Code::INTERNAL };
+                    Namespace::Gone(Error::new(code, msg))
                 }
                 Err(error) => Namespace::Unusable(error),
             };

@@ -199,3 +199,24 @@ fn a_list_of_podman_lives_its_life() {
         ],
     );
 }
+
+/// Code 3 tells a runtime that there is nothing to clean up, but the bridge plugin has made a link and a reservation.
+#[test]
+fn a_namespace_that_goes_in_the_middle_of_a_chain_is_not_code_3() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let list = podman();
+    let bridge = config(&list, &plugins(&list)[0], &Value::Null);
+    let result = c1.add("bridge", &bridge);
+    c1.destroy();
+    let text = "no such file or directory";
+    let chained = [json!({"type": "sbr"}), json!({"type": "bandwidth"})];
+    for plugin in plugins(&list)[1..].iter().chain(&chained) {
+        let config = config(&list, plugin, &result);
+        for verb in ["ADD", "CHECK"] {
+            c1.call(kind(plugin), verb, &config).run().fails(999, &[text]);
+        }
+    }
+    let checked = with(&bridge, json!({"prevResult": result}));
+    c1.call("bridge", "CHECK", &checked).run().fails(999, &[text]);
+}
