@@ -4,23 +4,23 @@
 //! { "type": "firewall", "backend": "iptables", "ingressPolicy": "same-bridge" }
 //! ```
 //!
-//! It comes after a plugin that made an interface, and hands that plugin's result on. What it does is for the addresses
-//! of that interface, in the families that they are of. No other program is run.
+//! It comes after a plugin that made an interface, and hands that plugin's result on. What it does is for every address of
+//! that result, in the families of these; a result without addresses is warned about. No other program is run.
 //!
 //! **What may pass.** Everything that comes from the container, and answers to it. With `backend` "iptables", "" or none
-//! this is said where others drop: if the host has the table `filter` of iptables-nft with a chain FORWARD, as Docker
-//! makes it, then in that one, by the reference's chains. FORWARD begins with a jump to CNI-FORWARD (only where there was
-//! none: what an administrator puts before it stays before it), CNI-FORWARD with one to CNI-ADMIN or
-//! `iptablesAdminChainName`, and two rules of CNI-FORWARD look the address up in a map. So neither a packet nor an ADD
-//! takes longer with more containers; the reference has two rules for each address. iptables knows nothing of maps: it
-//! prints these rules with their comment and no target, which is also what it would restore. A set, or a mark to be
-//! looked for, it would restore as a rule that accepts far too much. `nft list map ip filter cnibox` shows the addresses.
+//! this is said where others drop: in the chain FORWARD of iptables-nft's table `filter`, by the reference's chains. An
+//! ADD makes table and chain as iptables does where they are missing, so nothing is lost when Docker or ufw starts later
+//! and drops. FORWARD begins with a jump to CNI-FORWARD (only where there was none: what an administrator puts before it
+//! stays before it), CNI-FORWARD with one to CNI-ADMIN or `iptablesAdminChainName`, and two rules of CNI-FORWARD look the
+//! address up in a map. So neither a packet nor an ADD takes longer with more containers; the reference has two rules for
+//! each address. iptables knows nothing of maps: it prints these rules with their comment and no target, which is also
+//! what it would restore. A set, or a mark to be looked for, it would restore as a rule that accepts far too much.
+//! `nft list map ip filter cnibox` shows the addresses.
 //!
-//! The addresses are also in our own tables. When FORWARD appears later, or somebody reloads his rules, the next ADD of
-//! any container puts all of them back. Where there is no such FORWARD nothing more is done: an `accept` in a table of
-//! ours ends only our own chain, and what another table drops stays dropped, whatever its priority. That is so for the
-//! reference, too: neither opens a hand-written nft ruleset, nor the table of iptables-legacy where that is still in use.
-//! (STATUS says so when that one drops, and an ADD warns of it.)
+//! The addresses are also in our own tables. When FORWARD was flushed or its rules were reloaded, the next ADD of any
+//! container restores all of them. An `accept` ends only its own base chain, so neither this plugin nor the reference
+//! opens a hand-written nft ruleset, or the table of iptables-legacy where that is still in use. (STATUS says so when that
+//! one drops, and an ADD warns of it.)
 //!
 //! **firewalld.** With `backend` "firewalld", or without any if it is running, the addresses become sources of the zone
 //! `firewalldZone` ("trusted"), over the system bus. They last until firewalld is reloaded, as the reference's.
@@ -90,11 +90,14 @@ impl Plugin for Firewall {
     fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
         let settings = self.settings()?;
         let result = chained::prev_result(cx)?;
-        let addresses = addresses(&result, at);
+        let addresses = addresses(&result);
         let firewalld = settings.firewalld()?;
         let guard = Guard::of(cx, settings.policy, at)?;
         let firewalld = firewalld.map(RefCell::new);
 
+        if addresses.is_empty() {
+            cx.warn("prevResult has no addresses, so there is no rule for any");
+        }
         let mut undo = Undo::new(cx);
         match &firewalld {
             Some(firewalld) => self.add_sources(firewalld, &addresses, &mut undo)?,
@@ -117,7 +120,7 @@ impl Plugin for Firewall {
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
         let settings = self.settings()?;
-        let addresses = addresses(&chained::prev_result(cx)?, at);
+        let addresses = addresses(&chained::prev_result(cx)?);
         let guard = Guard::of(cx, settings.policy, at)?;
         let firewalld = settings.firewalld()?;
         let uses_firewalld = firewalld.is_some();
@@ -143,10 +146,8 @@ impl Plugin for Firewall {
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
-        let of_reference: Vec<IpAddr> = scope.one().map_or_else(Vec::new, |_| {
-            let result = chained::prev_result_of_del(cx);
-            result.ips.iter().map(|ip| ip.address.addr()).collect()
-        });
+        let of_reference: Vec<IpAddr> =
+            scope.one().map_or_else(Vec::new, |_| addresses(&chained::prev_result_of_del(cx)));
         let owners = Owners::of(cx, scope);
         // Before the elements go, which tell the addresses.
         let sources = match cx.session.nft_if_supported()? {
@@ -176,8 +177,14 @@ impl Plugin for Firewall {
         if uses_firewalld {
             return Ok(());
         }
-        for family in [Family::Ip, Family::Ip6] {
-            forward::is_possible(nft, family).map_err(Error::into_not_available)?;
+        for family in FAMILIES {
+            // Without tables for IPv6, an ADD for IPv4 works all the same.
+            let tables = nft.missing(&[(family, Feature::Tables)]);
+            if !tables.map_err(|error| Error::from(error).into_not_available())?.is_empty() {
+                continue;
+            }
+            forward::is_possible(nft, family, settings.admin_chain)
+                .map_err(Error::into_not_available)?;
             if xtables::drops_forwarded(family == Family::Ip6) {
                 return Err(Error::internal(legacy_drops(family)).into_not_available());
             }
@@ -277,10 +284,9 @@ fn remove_rules(
     Ok(())
 }
 
-/// The addresses of our interface.
-fn addresses(result: &Success, at: &Attachment) -> Vec<IpAddr> {
-    let own = chained::ips(result, at);
-    let mut addresses: Vec<IpAddr> = own.map(|ip| ip.address.addr()).collect();
+/// All addresses, of whatever interface.
+fn addresses(result: &Success) -> Vec<IpAddr> {
+    let mut addresses: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
     addresses.sort_unstable();
     addresses.dedup();
     addresses

@@ -9,6 +9,7 @@ use super::chain::{Base, ChainKind, Hook, NewChain, Policy};
 use super::condition::{Condition, CtState};
 use super::expr::{Expr, dnat_to, redirect_to, reject_prohibited};
 use super::rule::NewRule;
+use super::xt::xt_ct_state;
 use super::{Family, Nft, Table};
 use crate::kernel::netlink;
 
@@ -23,6 +24,8 @@ pub enum Feature {
     Redirect,
     Fib,
     Conntrack,
+    /// The match `conntrack` of iptables.
+    XtConntrack,
     Reject,
 }
 
@@ -55,6 +58,7 @@ impl Feature {
             (Self::Fib, _) => "CONFIG_NFT_FIB_INET",
             (Self::Conntrack, Family::Bridge) => "CONFIG_NF_CONNTRACK_BRIDGE",
             (Self::Conntrack, _) => "CONFIG_NFT_CT",
+            (Self::XtConntrack, _) => "CONFIG_NETFILTER_XT_MATCH_CONNTRACK",
             (Self::Reject, Family::Bridge) => "CONFIG_NFT_BRIDGE_REJECT",
             (Self::Reject, _) => "CONFIG_NFT_REJECT",
         }
@@ -86,6 +90,7 @@ impl Feature {
             Self::Redirect => rule.with(redirect_to(1)),
             Self::Fib => rule.with(Condition::fib_daddr_type_local()),
             Self::Conntrack => rule.with(Condition::ct_state(CtState::NEW)),
+            Self::XtConntrack => rule.then(xt_ct_state(CtState::NEW)),
             Self::Reject => rule.then(reject_prohibited(table.family)),
         };
         batch.add_rule(table, rule);

@@ -1,5 +1,6 @@
-//! The FORWARD of iptables-nft: its table `filter` belongs to iptables and to whoever calls it, and what is accepted has to
-//! be accepted in there.
+//! The FORWARD of iptables-nft. Its table `filter` belongs to iptables and the programs that call it; a packet that FORWARD
+//! drops can be accepted only there. Where iptables has made no FORWARD yet, `add` makes it as iptables does, so the rules
+//! are there when a program sets its policy to DROP later.
 //!
 //! ```nft
 //! table ip filter {
@@ -21,15 +22,17 @@
 //! without the map; `add` finds that there is none and puts all back.
 //!
 //! The first rule with the map asks for the state with the match `conntrack` of iptables, which nft lists as its own: that
-//! one makes iptables call the whole table incompatible.
+//! one makes iptables call the whole table incompatible. A kernel without that match has no iptables rule with a state
+//! either, and gets `ct state`.
 
 use std::net::IpAddr;
 
 use super::ruleset;
 use crate::error::{Error, Result};
 use crate::kernel::nft::{
-    Batch, Comment, CtState, Datum, Element, Expr, Family, Field, Found, NewChain, NewRule, NewSet,
-    Nft, Object, Rule, SetKind, Table, Type, Verdict, verdict_map, xt_ct_state,
+    Base, Batch, ChainKind, Comment, Condition, CtState, Datum, Element, Expr, Family, Feature,
+    Field, Found, Hook, NewChain, NewRule, NewSet, Nft, Object, Policy, Rule, SetKind, Table, Type,
+    Verdict, verdict_map, xt_ct_state,
 };
 use crate::steps::netfilter;
 use crate::steps::owner::Owners;
@@ -42,6 +45,10 @@ const MAP: &str = "cnibox";
 /// The longest name of a chain that iptables takes, in bytes: XT_EXTENSION_MAXNAMELEN without its NUL
 /// (linux/netfilter/x_tables.h).
 const CHAIN_BYTES_MAX: usize = 28;
+
+/// FORWARD as iptables makes it: at NF_IP_PRI_FILTER (linux/netfilter_ipv4.h), and its like for IPv6.
+const BASE: Base =
+    Base { kind: ChainKind::Filter, hook: Hook::Forward, priority: 0, policy: Policy::Accept };
 
 fn table(family: Family) -> Table<'static> {
     Table { family, name: "filter" }
@@ -73,6 +80,8 @@ pub(super) fn admin_chain(configured: &str) -> Result<&str> {
 
 /// What is there already.
 struct Present {
+    table: bool,
+    forward: bool,
     cni_forward: bool,
     admin_chain: bool,
     map: bool,
@@ -83,29 +92,28 @@ struct Present {
 }
 
 impl Present {
-    /// `None` where iptables-nft has no FORWARD.
-    fn read(nft: &Nft, family: Family, admin_chain: &str) -> Result<Option<Self>> {
+    fn read(nft: &Nft, family: Family, admin_chain: &str) -> Result<Self> {
         let table = table(family);
         let there = nft.exist(&[
+            Object::Table(table),
             Object::Chain(table, FORWARD),
             Object::Chain(table, CNI_FORWARD),
             Object::Chain(table, admin_chain),
             Object::Set(table, MAP),
         ])?;
-        if !there[0] {
-            return Ok(None);
-        }
         let rules = nft.rules_of(table, CNI_FORWARD)?;
         let has = |is_it: &dyn Fn(&Rule) -> bool| rules.iter().any(is_it);
-        Ok(Some(Self {
-            cni_forward: there[1],
-            admin_chain: there[2],
-            map: there[3],
+        Ok(Self {
+            table: there[0],
+            forward: there[1],
+            cni_forward: there[2],
+            admin_chain: there[3],
+            map: there[4],
             jump: nft.rules_of(table, FORWARD)?.iter().any(|rule| jumps_to(rule, CNI_FORWARD)),
             admin_jump: has(&|rule| jumps_to(rule, admin_chain)),
             answers: has(&|rule| looks_up(rule, fields(family).1)),
             sources: has(&|rule| looks_up(rule, fields(family).0)),
-        }))
+        })
     }
 }
 
@@ -144,9 +152,9 @@ pub(super) fn add(
     admin_chain: &str,
     owner: &Comment,
 ) -> Result<()> {
-    let Some(present) = Present::read(nft, family, admin_chain)? else { return Ok(()) };
+    let present = Present::read(nft, family, admin_chain)?;
     let table = table(family);
-    make_room(batch, family, admin_chain, &present)?;
+    make_room(nft, batch, family, admin_chain, &present)?;
     let keys: Vec<Vec<u8>> = addresses.iter().copied().map(ruleset::key).collect();
     let mut wanted: Vec<Element> = keys.iter().map(|key| element(key.clone(), owner)).collect();
     if present.map {
@@ -171,6 +179,7 @@ fn element(key: Vec<u8>, owner: &Comment) -> Element {
 }
 
 fn make_room(
+    nft: &Nft,
     batch: &mut Batch,
     family: Family,
     admin_chain: &str,
@@ -178,10 +187,16 @@ fn make_room(
 ) -> Result<()> {
     let table = table(family);
     let comments = Comments::new(family)?;
-    for (name, is_there) in [(CNI_FORWARD, present.cni_forward), (admin_chain, present.admin_chain)]
-    {
+    if !present.table {
+        batch.add_table(table, None);
+    }
+    for (name, base, is_there) in [
+        (FORWARD, Some(BASE), present.forward),
+        (CNI_FORWARD, None, present.cni_forward),
+        (admin_chain, None, present.admin_chain),
+    ] {
         if !is_there {
-            batch.add_chain(table, NewChain { name, base: None, comment: None });
+            batch.add_chain(table, NewChain { name, base, comment: None });
         }
     }
     if !present.map {
@@ -198,7 +213,7 @@ fn make_room(
         batch.add_rule(table, rule.comment(&comments.admin));
     }
     if !present.answers {
-        batch.add_rule(table, accept_answers(family).comment(&comments.answers));
+        batch.add_rule(table, accept_answers(nft, family)?.comment(&comments.answers));
     }
     if !present.sources {
         batch.add_rule(table, accept_sources(family).comment(&comments.sources));
@@ -206,10 +221,16 @@ fn make_room(
     Ok(())
 }
 
-/// `ct state related,established ip daddr vmap @cnibox`, the first part in iptables' words
-fn accept_answers(family: Family) -> NewRule<'static> {
+/// `ct state related,established ip daddr vmap @cnibox`, the first part in iptables' words if the kernel has them
+fn accept_answers(nft: &Nft, family: Family) -> Result<NewRule<'static>> {
     let state = CtState::ESTABLISHED.or(CtState::RELATED);
-    NewRule::last(CNI_FORWARD).then(xt_ct_state(state)).with(verdict_map(&[fields(family).1], MAP))
+    let rule = NewRule::last(CNI_FORWARD);
+    let rule = if nft.missing(&[(family, Feature::XtConntrack)])?.is_empty() {
+        rule.then(xt_ct_state(state))
+    } else {
+        rule.with(Condition::ct_state(state))
+    };
+    Ok(rule.with(verdict_map(&[fields(family).1], MAP)))
 }
 
 /// `ip saddr vmap @cnibox`
@@ -248,7 +269,7 @@ pub(super) fn check(
     admin_chain: &str,
     owner: &Comment,
 ) -> Result<()> {
-    let Some(present) = Present::read(nft, family, admin_chain)? else { return Ok(()) };
+    let present = Present::read(nft, family, admin_chain)?;
     let table = table(family);
     for (what, is_there) in [
         (format!("the jump from {FORWARD} to {CNI_FORWARD}"), present.jump),
@@ -276,19 +297,11 @@ pub(super) fn check(
 }
 
 /// Whether the kernel can do what an ADD would need there; nothing is changed.
-pub(super) fn is_possible(nft: &Nft, family: Family) -> Result<()> {
-    let Some(present) = Present::read(nft, family, CNI_ADMIN)? else { return Ok(()) };
-    if present.answers {
-        return Ok(());
-    }
+pub(super) fn is_possible(nft: &Nft, family: Family, admin_chain: &str) -> Result<()> {
+    let present = Present::read(nft, family, admin_chain)?;
     let mut batch = Batch::new();
-    make_room(&mut batch, family, CNI_ADMIN, &present)?;
+    make_room(nft, &mut batch, family, admin_chain, &present)?;
     nft.check(batch).map_err(|error| {
-        let error = Error::from(error);
-        error.context(format!(
-            "cannot add rules to table {}: does the kernel lack CONFIG_NFT_COMPAT or \
-             CONFIG_NETFILTER_XT_MATCH_CONNTRACK?",
-            table(family)
-        ))
+        Error::from(error).context(format!("cannot add rules to table {}", table(family)))
     })
 }

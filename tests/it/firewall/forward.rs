@@ -1,6 +1,6 @@
 //! What a container sends passes where FORWARD drops, and nothing else does.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     OUTSIDE, address, assert_does_not_reach, assert_reaches, attach, bridge, drop_forwarded,
@@ -124,13 +124,77 @@ fn what_an_administrator_put_before_our_chain_stays_there() {
     assert!(lines[2].ends_with("-j CNI-FORWARD") && lines.len() == 3, "{lines:?}");
 }
 
+/// What was wrong: without a FORWARD chain an ADD made no rule, and Docker or ufw, started later, cut the container off.
 #[test]
-fn a_table_that_comes_later_or_was_restored_gets_all_addresses_with_the_next_add() {
+fn a_host_that_drops_only_after_the_add_lets_the_container_pass() {
+    let world = World::new();
+    let _outside = outside(&world);
+    let (c1, c2) = (world.container("c1"), world.container("c2"));
+    assert_eq!(rules(&world), "");
+    let result = attach(&c1, &bridge("net", 1), json!({}));
+    c2.add("bridge", &bridge("net", 1));
+    let config = firewall("net", json!({}), &result);
+    c1.check("firewall", &config, &result);
+    // As dockerd and ufw begin.
+    for program in ["iptables", "ip6tables"] {
+        let script = format!(
+            "{program} -P FORWARD DROP && {program} -N DOCKER-USER &&
+             {program} -A DOCKER-USER -j RETURN && {program} -I FORWARD -j DOCKER-USER &&
+             {program}-restore -n <<'END'\n*filter\n:ufw-forward - [0:0]\n-A FORWARD -j ufw-forward\nCOMMIT\nEND"
+        );
+        world.host(["sh", "-c", &script]);
+    }
+    assert_reaches(&c1, &OUTSIDE);
+    assert_does_not_reach(&c2, &OUTSIDE);
+    c1.check("firewall", &config, &result);
+    forget(&c1, "net");
+    assert_does_not_reach(&c1, &OUTSIDE);
+    c1.add("firewall", &config);
+    assert_reaches(&c1, &OUTSIDE);
+    let none = with(&config, json!({"cni.dev/valid-attachments": []}));
+    world.call("firewall", "GC", &none).run().silence();
+    assert_does_not_reach(&c1, &OUTSIDE);
+    assert!(!rules(&world).contains("net c1"), "{}", rules(&world));
+}
+
+/// The tables are those that iptables makes itself.
+#[test]
+fn iptables_reads_the_forward_that_an_add_made_and_makes_none_of_its_own() {
+    let [ours, theirs] = [World::new(), World::new()];
+    let c1 = ours.container("c1");
+    attach(&c1, &bridge("net", 1), json!({}));
+    for program in ["iptables", "ip6tables"] {
+        theirs.host([program, "-A", "FORWARD", "-j", "ACCEPT"]);
+        for words in [&["-S"][..], &["-S", "FORWARD"], &["-L", "-n", "-v"]] {
+            let listed = ours.tool(&[&[program], words].concat(), None).run();
+            assert_eq!((listed.status, listed.stderr.as_str()), (0, ""), "{}", listed.report());
+        }
+        let family = if program == "iptables" { "ip" } else { "ip6" };
+        let chain = ["nft", "-j", "list", "chain", family, "filter", "FORWARD"];
+        let [ours, theirs] = [&ours, &theirs].map(|world| declared(&world.host(chain)));
+        assert_eq!(ours, theirs);
+    }
+    // A DEL leaves the chains, as with the reference, and iptables can remove them.
+    forget(&c1, "net");
+    ours.host(["sh", "-c", "iptables -F && iptables -X && ip6tables -F && ip6tables -X"]);
+}
+
+/// A base chain as nft lists it, without its handle and its rules.
+fn declared(listed: &str) -> Value {
+    let listed: Value = serde_json::from_str(listed).unwrap();
+    let chains = listed["nftables"].as_array().unwrap().iter().filter_map(|it| it.get("chain"));
+    let mut chain = chains.last().unwrap().clone();
+    chain.as_object_mut().unwrap().remove("handle").unwrap();
+    chain
+}
+
+#[test]
+fn a_table_that_was_removed_or_restored_gets_all_addresses_with_the_next_add() {
     let world = World::new();
     let _outside = outside(&world);
     let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| world.container(name));
     attach(&c1, &bridge("net", 1), json!({}));
-    assert!(!rules(&world).contains("table ip filter"));
+    world.host(["sh", "-c", "nft delete table ip filter && nft delete table ip6 filter"]);
     drop_forwarded(&world);
     assert_does_not_reach(&c1, &OUTSIDE);
     attach(&c2, &bridge("net", 1), json!({}));

@@ -34,32 +34,50 @@ fn result(container: &str, ips: Value) -> Value {
     })
 }
 
+/// What was wrong: an address counted only if its interface was called CNI_IFNAME and had a sandbox.
 #[test]
-fn only_our_own_addresses_may_pass() {
+fn every_address_of_the_result_may_pass_whatever_its_interface() {
     let world = World::new();
     let c1 = world.container("c1");
+    drop_forwarded(&world);
+    let addresses = ["10.1.0.1", "10.1.0.5", "10.1.0.6", "10.1.0.7", "fd00:1::8"];
     let ips = json!([
         {"address": "10.1.0.1/24", "interface": 0},
         {"address": "10.1.0.5/24", "interface": 1},
         {"address": "10.1.0.6/24", "interface": 2},
         {"address": "10.1.0.7/24"},
+        {"address": "fd00:1::8/64", "interface": 3},
     ]);
-    c1.add("firewall", &firewall("net", json!({}), &result(&c1.netns(), ips)));
-    let rules = rules(&world);
-    for (address, is_ours) in
-        [("10.1.0.1 ", false), ("10.1.0.5 ", true), ("10.1.0.6 ", false), ("10.1.0.7 ", true)]
-    {
-        assert_eq!(rules.contains(address), is_ours, "{address}: {rules}");
+    let mut result = result(&c1.netns(), ips);
+    result["interfaces"].as_array_mut().unwrap().push(json!({"name": "eth0"}));
+    let config = firewall("net", json!({}), &result);
+    c1.add("firewall", &config);
+    let listed = rules(&world);
+    for address in addresses {
+        let element = format!("{address} comment \"net c1 eth0\"");
+        assert_eq!(listed.matches(&element).count(), 2, "{address}: {listed}");
     }
+    c1.check("firewall", &config, &result);
+    for (table, address) in [("ip", "10.1.0.1"), ("ip6", "fd00:1::8")] {
+        world.host(["nft", &format!("delete element {table} filter cnibox {{ {address} }}")]);
+        c1.checking("firewall", &config, &result).run().fails(999, &[address, "is missing"]);
+        c1.add("firewall", &config);
+    }
+    c1.del("firewall", &config);
+    assert!(!rules(&world).contains("net c1"), "{}", rules(&world));
 }
 
 #[test]
-fn a_result_without_addresses_needs_nothing() {
+fn a_result_without_addresses_makes_no_rule_and_says_so() {
     let world = World::new();
     let c1 = world.container("c1");
     drop_forwarded(&world);
     let before = rules(&world);
-    c1.add("firewall", &firewall("net", json!({}), &result(&c1.netns(), json!([]))));
-    c1.add("firewall", &firewall("net", json!({}), &json!({"cniVersion": "1.1.0"})));
-    assert_eq!(rules(&world), before);
+    for result in [result(&c1.netns(), json!([])), json!({"cniVersion": "1.1.0"})] {
+        let outcome = c1.call("firewall", "ADD", &firewall("net", json!({}), &result)).run();
+        assert!(outcome.stderr.contains("prevResult has no addresses"), "{}", outcome.report());
+        assert_eq!(outcome.success()["interfaces"], result["interfaces"]);
+        c1.check("firewall", &firewall("net", json!({}), &result), &result);
+        assert_eq!(rules(&world), before);
+    }
 }
