@@ -56,6 +56,8 @@ pub struct Request {
     pub path: Vec<PathBuf>,
     /// How many plugins called one another before this one (CNIBOX_DEPTH).
     pub depth: u32,
+    /// DBUS_SYSTEM_BUS_ADDRESS, if it says anything.
+    pub bus_address: Option<OsString>,
     pub json: Json,
     /// What of the configuration cannot be read, of a DEL or GC, which do without.
     pub dropped: Vec<Error>,
@@ -121,7 +123,8 @@ impl Request {
         let refused = |error| Refusal { version, error };
         let network = NetworkName::new(conf.name.as_str()).map_err(refused)?;
         let verb = Self::verb(command, &environment, &conf, &json).map_err(refused)?;
-        let Environment { netns_path, netns_override, args, path, depth, .. } = environment;
+        let Environment { netns_path, netns_override, args, path, depth, bus_address, .. } =
+            environment;
         let request = Self {
             version,
             network,
@@ -131,6 +134,7 @@ impl Request {
             args,
             path,
             depth,
+            bus_address,
             json,
             dropped,
             stdin,
@@ -174,6 +178,7 @@ impl Request {
             args: self.args.clone(),
             path: self.path.clone(),
             depth: self.depth,
+            bus_address: self.bus_address.clone(),
             stdin: json.to_compact().into_bytes(),
             json,
             dropped: Vec::new(),
@@ -246,6 +251,7 @@ struct Environment {
     args: String,
     path: Vec<PathBuf>,
     depth: u32,
+    bus_address: Option<OsString>,
 }
 
 impl Environment {
@@ -303,6 +309,7 @@ impl Environment {
                 .is_some_and(|value| value == "1" || value.eq_ignore_ascii_case("true")),
             depth: text(DEPTH)?.and_then(|depth| depth.parse().ok()).unwrap_or_default(),
             args: text("CNI_ARGS")?.unwrap_or_default(),
+            bus_address: env("DBUS_SYSTEM_BUS_ADDRESS"),
             path: directories.map(|directory| OsStr::from_bytes(directory).into()).collect(),
         })
     }

@@ -11,4 +11,5 @@ pub mod sys;
 pub mod sysctl;
 pub mod sysfs;
 pub mod tun;
+pub mod unix;
 pub mod xtables;

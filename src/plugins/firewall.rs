@@ -23,7 +23,9 @@
 //! one drops, and an ADD warns of it.)
 //!
 //! **firewalld.** With `backend` "firewalld", or without any if it is running, the addresses become sources of the zone
-//! `firewalldZone` ("trusted"), over the system bus. They last until firewalld is reloaded, as the reference's.
+//! `firewalldZone` ("trusted"), over the system bus, which is where DBUS_SYSTEM_BUS_ADDRESS says. They last until firewalld
+//! is reloaded, as the reference's. A bus that does not answer within 3 s is an error. DEL takes an address out of the zone
+//! that ADD put it into; in another zone it is the administrator's.
 //!
 //! **`ingressPolicy`**, always by our own tables: "open" or none is no limit. "same-bridge": what is forwarded from one
 //! such bridge to another is dropped. "isolated": also what is forwarded within the bridge, by the host (in the families
@@ -36,12 +38,14 @@
 //! with the reference. CHECK names what is missing. STATUS: the kernel lacks something, firewalld is not running where it
 //! is asked for, iptables-legacy drops what is forwarded.
 
+mod address;
 mod dbus;
 mod firewalld;
 mod forward;
 mod ingress;
 mod reference;
 mod ruleset;
+mod sources;
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -58,9 +62,10 @@ use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::chained;
 use crate::steps::netfilter;
 use crate::steps::owner::{Owner, Owners};
-use crate::steps::undo::{Failures, Undo};
-use firewalld::Firewalld;
+use crate::steps::undo::Undo;
+use firewalld::{Firewalld, Found};
 use ingress::{Guard, Policy};
+use sources::Source;
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -91,7 +96,7 @@ impl Plugin for Firewall {
         let settings = self.settings()?;
         let result = chained::prev_result(cx)?;
         let addresses = addresses(&result);
-        let firewalld = settings.firewalld()?;
+        let firewalld = settings.firewalld(cx)?;
         let guard = Guard::of(cx, settings.policy, at)?;
         let firewalld = firewalld.map(RefCell::new);
 
@@ -107,7 +112,9 @@ impl Plugin for Firewall {
         cx.session.nft()?.transact(|nft, batch| {
             for (family, addresses) in by_family(&addresses) {
                 ruleset::add(nft, batch, family, &addresses, guard.as_ref(), &owner)?;
-                if firewalld.is_none() {
+                if firewalld.is_some() {
+                    sources::record(nft, batch, family, &addresses, self.zone(), &owner)?;
+                } else {
                     let chain = settings.admin_chain;
                     forward::add(nft, batch, family, &addresses, chain, &owner)?;
                 }
@@ -122,7 +129,7 @@ impl Plugin for Firewall {
         let settings = self.settings()?;
         let addresses = addresses(&chained::prev_result(cx)?);
         let guard = Guard::of(cx, settings.policy, at)?;
-        let firewalld = settings.firewalld()?;
+        let firewalld = settings.firewalld(cx)?;
         let uses_firewalld = firewalld.is_some();
         if let Some(mut firewalld) = firewalld {
             let zone = self.zone();
@@ -149,20 +156,24 @@ impl Plugin for Firewall {
         let of_reference: Vec<IpAddr> =
             scope.one().map_or_else(Vec::new, |_| addresses(&chained::prev_result_of_del(cx)));
         let owners = Owners::of(cx, scope);
-        // Before the elements go, which tell the addresses.
-        let sources = match cx.session.nft_if_supported()? {
-            Some(nft) => remove_sources(nft, &of_reference, &owners),
-            None => Ok(()),
+        let (staying, sources) = match cx.session.nft_if_supported()? {
+            Some(nft) => {
+                let others = self.sources_of_reference(nft, &of_reference, &owners)?;
+                sources::remove(cx, nft, scope, others)
+            }
+            None => (Vec::new(), Ok(())),
         };
-        let build =
-            move |nft: &Nft, batch: &mut Batch| remove_rules(nft, batch, &of_reference, &owners);
+        let build = move |nft: &Nft, batch: &mut Batch| {
+            sources::forget(nft, batch, &owners, &staying)?;
+            remove_rules(nft, batch, &of_reference, &owners)
+        };
         cx.later(build, || Ok(()));
         sources
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         let settings = self.settings()?;
-        let uses_firewalld = settings.firewalld().map_err(Error::into_not_available)?.is_some();
+        let uses_firewalld = settings.firewalld(cx).map_err(Error::into_not_available)?.is_some();
         let nft = cx.session.nft().map_err(Error::into_not_available)?;
         let mut needed = vec![(Family::Ip, Feature::Tables)];
         if settings.policy == Policy::Isolated {
@@ -213,6 +224,26 @@ impl Firewall {
         if self.firewalld_zone.is_empty() { "trusted" } else { &self.firewalld_zone }
     }
 
+    /// Where the reference would have put these addresses; those with an element of ours have a record, or no zone.
+    fn sources_of_reference(
+        &self,
+        nft: &Nft,
+        addresses: &[IpAddr],
+        owners: &Owners,
+    ) -> Result<Vec<Source>> {
+        let mut sources = Vec::new();
+        if self.backend == "iptables" {
+            return Ok(sources);
+        }
+        for (family, addresses) in by_family(addresses) {
+            let are_ours = ruleset::are_of(nft, family, &addresses, owners)?;
+            let others = addresses.into_iter().zip(are_ours).filter(|(_, is_ours)| !is_ours);
+            let source = |(address, _)| Source { zone: self.zone().into(), address };
+            sources.extend(others.map(source));
+        }
+        Ok(sources)
+    }
+
     fn add_sources<'a>(
         &'a self,
         firewalld: &'a RefCell<Firewalld>,
@@ -230,36 +261,16 @@ impl Firewall {
     }
 }
 
-/// Takes the owners' addresses, and those of the reference, out of firewalld's zones, whatever zone the configuration says
-/// today. Only where firewalld is running can there be any.
-fn remove_sources(nft: &Nft, of_reference: &[IpAddr], owners: &Owners) -> Result<()> {
-    let mut addresses = of_reference.to_vec();
-    for family in FAMILIES {
-        addresses.extend(ruleset::addresses(nft, family, owners)?);
-    }
-    addresses.sort_unstable();
-    addresses.dedup();
-    if addresses.is_empty() {
-        return Ok(());
-    }
-    let Ok(mut firewalld) = Firewalld::running() else { return Ok(()) };
-    let mut failures = Failures::default();
-    for address in addresses {
-        failures.note(firewalld.remove_from_any_zone(address));
-    }
-    failures.into_result()
-}
-
 impl Settings<'_> {
     /// firewalld if it is to be used.
-    fn firewalld(&self) -> Result<Option<Firewalld>> {
-        match self.backend {
-            Backend::Iptables => Ok(None),
-            Backend::Any => Ok(Firewalld::running().ok()),
-            Backend::Firewalld => {
-                let key = |error| Error::config("backend").with_details(format!("{error}"));
-                Firewalld::running().map(Some).map_err(key)
-            }
+    fn firewalld(&self, cx: &Context<'_>) -> Result<Option<Firewalld>> {
+        if self.backend == Backend::Iptables {
+            return Ok(None);
+        }
+        match Firewalld::find(cx)? {
+            Found::Running(firewalld) => Ok(Some(firewalld)),
+            Found::NotRunning(_) if self.backend == Backend::Any => Ok(None),
+            Found::NotRunning(why) => Err(Error::config("backend").with_details(format!("{why}"))),
         }
     }
 }

@@ -5,13 +5,14 @@
 
 use std::fmt::{self, Display};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use super::address::endpoints;
+use crate::kernel::unix::Stream;
 
 /// A connection to a bus.
 pub(super) struct Bus {
-    stream: BufReader<UnixStream>,
+    stream: BufReader<Stream>,
     /// The number of the last message.
     serial: u32,
     /// What goes out before the next message: who we are, and a greeting, which every bus insists on.
@@ -56,14 +57,29 @@ pub(super) const fn bus_method(name: &str) -> Method<'_> {
 }
 
 impl Bus {
-    /// Whoever is at the other end takes our word for nothing: the kernel tells him who we are.
-    pub(super) fn connect(path: &Path) -> io::Result<Self> {
-        let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(TIME_LIMIT))?;
-        stream.set_write_timeout(Some(TIME_LIMIT))?;
-        let mut greeting = b"\0AUTH EXTERNAL\r\nDATA\r\nBEGIN\r\n".to_vec();
-        greeting.extend(encode(&bus_method("Hello"), 1, &[]));
-        Ok(Self { stream: BufReader::new(stream), serial: 1, greeting })
+    /// Connects to the first of the addresses that answers. The kernel tells the other end who we are.
+    pub(super) fn connect(addresses: &[u8]) -> Result<Self, Failure> {
+        let deadline = Instant::now() + TIME_LIMIT;
+        let mut failure = io::Error::new(ErrorKind::InvalidInput, "no address of a socket");
+        for endpoint in endpoints(addresses) {
+            match Stream::connect(&endpoint, deadline) {
+                Ok(stream) => {
+                    let mut greeting = b"\0AUTH EXTERNAL\r\nDATA\r\nBEGIN\r\n".to_vec();
+                    greeting.extend(encode(&bus_method("Hello"), 1, &[]));
+                    return Ok(Self { stream: BufReader::new(stream), serial: 1, greeting });
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Err(Failure::Connection(error));
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(Failure::Connection(failure))
+    }
+
+    /// Gives the next calls as much time as all calls together have.
+    pub(super) fn restart_time(&mut self) {
+        self.stream.get_mut().deadline = Instant::now() + TIME_LIMIT;
     }
 
     pub(super) fn call(
@@ -129,10 +145,17 @@ impl Bus {
     }
 }
 
+impl Failure {
+    /// Whether the other end is mute. It may be there and do its work, for all we know.
+    pub(super) fn is_silence(&self) -> bool {
+        matches!(self, Self::Connection(error) if error.kind() == ErrorKind::WouldBlock)
+    }
+}
+
 impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Connection(error) if error.kind() == ErrorKind::WouldBlock => {
+            Self::Connection(_) if self.is_silence() => {
                 write!(f, "no answer within {} s", TIME_LIMIT.as_secs())
             }
             Self::Connection(error) => write!(f, "{error}"),
@@ -290,8 +313,8 @@ impl Message {
     }
 }
 
-/// How long a program on the bus may take; the usual time of D-Bus libraries.
-const TIME_LIMIT: Duration = Duration::from_secs(25);
+/// How long all calls on a connection may take together. firewalld answers within milliseconds; a runtime waits for us.
+const TIME_LIMIT: Duration = Duration::from_secs(3);
 
 /// The length of what every message begins with.
 const FIXED_BYTES: usize = 16;

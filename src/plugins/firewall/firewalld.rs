@@ -3,13 +3,15 @@
 //! What is asked for lasts until firewalld is reloaded or restarted, as with the reference.
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
 
 use super::dbus::{Bus, Failure, Method, bus_method};
 use crate::error::{Error, Result};
+use crate::plugin::Context;
 
-/// The one place for it on every system with systemd; others link it there.
-const SYSTEM_BUS: &str = "/run/dbus/system_bus_socket";
+/// The address of the system bus, if DBUS_SYSTEM_BUS_ADDRESS says nothing else: the place on every system with systemd;
+/// others link it there.
+const SYSTEM_BUS: &str = "unix:path=/run/dbus/system_bus_socket";
 
 const NAME: &str = "org.fedoraproject.FirewallD1";
 
@@ -17,17 +19,39 @@ pub(super) struct Firewalld {
     bus: Bus,
 }
 
+/// Whether firewalld is running.
+pub(super) enum Found {
+    Running(Firewalld),
+    /// The error says why it counts as not running.
+    NotRunning(Error),
+}
+
 impl Firewalld {
-    /// firewalld if it is running; the error says why it counts as not running.
-    pub(super) fn running() -> Result<Self> {
-        let not_running = |why: String| {
-            Error::internal("cannot use firewalld: it is not running").with_details(why)
+    /// Fails if the bus is there but does not answer.
+    pub(super) fn find(cx: &Context<'_>) -> Result<Found> {
+        let addresses = cx.request.bus_address.as_deref().unwrap_or_else(|| SYSTEM_BUS.as_ref());
+        let failure = match Self::connect(addresses.as_bytes()) {
+            Ok(firewalld) => return Ok(Found::Running(firewalld)),
+            Err(failure) => failure,
         };
-        let mut bus = Bus::connect(Path::new(SYSTEM_BUS))
-            .map_err(|error| not_running(format!("{SYSTEM_BUS}: {error}")))?;
-        bus.call(&bus_method("GetNameOwner"), &[NAME])
-            .map_err(|failure| not_running(failure.to_string()))?;
+        let why = format!("{}: {failure}", addresses.display());
+        if failure.is_silence() {
+            let error = Error::internal("cannot ask D-Bus whether firewalld is running");
+            return Err(error.with_details(why));
+        }
+        let error = Error::internal("cannot use firewalld: it is not running").with_details(why);
+        Ok(Found::NotRunning(error))
+    }
+
+    fn connect(addresses: &[u8]) -> Result<Self, Failure> {
+        let mut bus = Bus::connect(addresses)?;
+        bus.call(&bus_method("GetNameOwner"), &[NAME])?;
         Ok(Self { bus })
+    }
+
+    /// Gives the next calls the time anew that all calls have together.
+    pub(super) fn restart_time(&mut self) {
+        self.bus.restart_time();
     }
 
     /// Takes what comes from the address into the zone. That it is there already is fine.
@@ -53,22 +77,6 @@ impl Firewalld {
                 "cannot remove {address} from zone {zone} of firewalld"
             ))
             .with_details(failure.to_string())),
-        }
-    }
-
-    /// The same, from whatever zone it is in.
-    pub(super) fn remove_from_any_zone(&mut self, address: IpAddr) -> Result<()> {
-        let source = ipnet::IpNet::from(address).to_string();
-        match self.bus.call(&zone_method("getZoneOfSource"), &[&source]) {
-            Ok(answer) => match answer.text.filter(|zone| !zone.is_empty()) {
-                Some(zone) => self.remove_source(&zone, address),
-                None => Ok(()),
-            },
-            Err(Failure::Refused { .. }) => Ok(()),
-            Err(failure) => {
-                Err(Error::internal(format!("cannot look for {address} in the zones of firewalld"))
-                    .with_details(failure.to_string()))
-            }
         }
     }
 

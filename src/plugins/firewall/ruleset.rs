@@ -177,14 +177,21 @@ fn bridges(elements: Vec<Element>) -> Bridges {
     elements.into_iter().filter_map(bridge).collect()
 }
 
-/// The addresses in what is stale.
-pub(super) fn addresses(nft: &Nft, family: Family, owners: &Owners) -> Result<Vec<IpAddr>> {
-    let elements = nft.elements(netfilter::table(family), ADDRESSES)?;
-    let own = elements.iter().filter(|element| netfilter::is_of(element, owners));
-    Ok(own.filter_map(address).collect())
+/// Which of the addresses have elements of the owners.
+pub(super) fn are_of(
+    nft: &Nft,
+    family: Family,
+    addresses: &[IpAddr],
+    owners: &Owners,
+) -> Result<Vec<bool>> {
+    let keys: Vec<Vec<u8>> = addresses.iter().copied().map(key).collect();
+    let known = nft.elements_at(netfilter::table(family), ADDRESSES, &keys)?;
+    let is_of = |element: Option<Element>| element.is_some_and(|it| netfilter::is_of(&it, owners));
+    Ok(known.into_iter().map(is_of).collect())
 }
 
-fn address(element: &Element) -> Option<IpAddr> {
+/// The address that is the key.
+pub(super) fn address(element: &Element) -> Option<IpAddr> {
     if let Ok(octets) = <[u8; 4]>::try_from(element.key.as_slice()) {
         return Some(octets.into());
     }

@@ -29,7 +29,7 @@ fn start_bus(world: &World) -> Running {
 }
 
 /// A world with a bus and firewalld, which end with the test.
-fn start_firewalld(world: &World) -> [Running; 2] {
+pub fn start_firewalld(world: &World) -> [Running; 2] {
     let bus = start_bus(world);
     let words = ["firewalld", "--nofork", "--nopid", "--log-target", "console"];
     let firewalld = world.tool(&words, None).start();
@@ -40,7 +40,7 @@ fn start_firewalld(world: &World) -> [Running; 2] {
 }
 
 /// A call with dbus-send: whether it succeeded, and what it printed.
-fn dbus(world: &World, destination: &str, method: &str, arguments: &[&str]) -> (bool, String) {
+pub fn dbus(world: &World, destination: &str, method: &str, arguments: &[&str]) -> (bool, String) {
     let object = format!("/{}", destination.replace('.', "/"));
     let to = format!("--dest={destination}");
     let arguments: Vec<String> = arguments.iter().map(|text| format!("string:{text}")).collect();
@@ -53,18 +53,18 @@ fn dbus(world: &World, destination: &str, method: &str, arguments: &[&str]) -> (
     (outcome.status == 0, outcome.stdout)
 }
 
-fn has_source(world: &World, zone: &str, source: &str) -> bool {
+pub fn has_source(world: &World, zone: &str, source: &str) -> bool {
     let (_, answer) = dbus(world, "org.fedoraproject.FirewallD1", "querySource", &[zone, source]);
     answer.contains("true")
 }
 
 const SOURCES: [&str; 2] = ["10.1.0.2/32", "fd00:1::2/128"];
 
-fn sources(world: &World, zone: &str) -> [bool; 2] {
+pub fn sources(world: &World, zone: &str) -> [bool; 2] {
     SOURCES.map(|source| has_source(world, zone, source))
 }
 
-fn without_result(network: &str, keys: Value) -> Value {
+pub fn without_result(network: &str, keys: Value) -> Value {
     firewall(network, keys, &Value::Null)
 }
 

@@ -1,6 +1,7 @@
 //! `firewall`: what a container sends passes where the host drops, and bridges are kept apart. Looked at with real packets,
 //! with iptables and with nft.
 
+mod bus;
 mod check;
 mod del;
 mod faults;

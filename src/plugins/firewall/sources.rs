@@ -1,0 +1,128 @@
+//! Which addresses are sources of which zone of firewalld because of us, as our own tables record it:
+//!
+//! ```nft
+//! table ip cnibox {
+//!     set firewall-zone-trusted { type ipv4_addr; }
+//! }
+//! ```
+//!
+//! Each element has its owner for a comment. An address is taken only out of the zone that an ADD put it into: in another
+//! zone it is the administrator's.
+
+use std::net::IpAddr;
+
+use super::firewalld::{Firewalld, Found};
+use super::{FAMILIES, ruleset};
+use crate::error::Result;
+use crate::kernel::nft::{Batch, Comment, Element, Family, NewSet, Nft, SetKind, Type};
+use crate::plugin::{Context, Scope};
+use crate::steps::netfilter::{self, Skeleton};
+use crate::steps::owner::Owners;
+
+const PREFIX: &str = "firewall-zone-";
+
+/// An address in a zone.
+#[derive(PartialEq, Eq)]
+pub(super) struct Source {
+    pub(super) zone: String,
+    pub(super) address: IpAddr,
+}
+
+/// Records that the addresses are sources of the zone.
+pub(super) fn record(
+    nft: &Nft,
+    batch: &mut Batch,
+    family: Family,
+    addresses: &[IpAddr],
+    zone: &str,
+    owner: &Comment,
+) -> Result<()> {
+    let table = netfilter::table(family);
+    let set = format!("{PREFIX}{zone}");
+    let skeleton = Skeleton { table, sets: vec![set.clone()], chains: Vec::new() };
+    let key = [if family == Family::Ip6 { Type::Ipv6Addr } else { Type::Ipv4Addr }];
+    skeleton.ensure(nft, batch, |batch, name| {
+        batch.add_set(table, NewSet { name, key: &key, kind: SetKind::Set, comment: None });
+    })?;
+    for address in addresses {
+        let key = ruleset::key(*address);
+        let element = Element { key, data: None, comment: Some(owner.clone()) };
+        netfilter::put(nft, batch, table, &set, element)?;
+    }
+    Ok(())
+}
+
+/// The sources of the owners, each with its table's family and its element.
+fn recorded(nft: &Nft, owners: &Owners) -> Result<Vec<(Family, Element, Source)>> {
+    let mut found = Vec::new();
+    for family in FAMILIES {
+        let table = netfilter::table(family);
+        for set in nft.sets(table)? {
+            let Some(zone) = set.name.strip_prefix(PREFIX) else { continue };
+            let elements = nft.elements(table, &set.name)?;
+            for element in elements.into_iter().filter(|it| netfilter::is_of(it, owners)) {
+                let Some(address) = ruleset::address(&element) else { continue };
+                found.push((family, element, Source { zone: zone.into(), address }));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Takes the owners' sources out of their zones, and those of others. The error comes with the sources that stay: their
+/// records have to stay, too, for the next DEL or GC.
+pub(super) fn remove(
+    cx: &Context<'_>,
+    nft: &Nft,
+    scope: Scope<'_>,
+    others: Vec<Source>,
+) -> (Vec<Source>, Result<()>) {
+    let recorded = match recorded(nft, &Owners::of(cx, scope)) {
+        Ok(recorded) => recorded,
+        Err(error) => return (Vec::new(), Err(error)),
+    };
+    let is_any_ours = !recorded.is_empty();
+    let mut sources: Vec<Source> = recorded.into_iter().map(|(_, _, source)| source).collect();
+    sources.extend(others);
+    if sources.is_empty() {
+        return (sources, Ok(()));
+    }
+    let mut firewalld = match Firewalld::find(cx) {
+        Ok(Found::Running(firewalld)) => firewalld,
+        // The sources ended with it.
+        Ok(Found::NotRunning(_)) => return (Vec::new(), Ok(())),
+        Err(error) if is_any_ours => return (sources, Err(error)),
+        // Nothing says that there is a source, so a broken bus does not keep a container from its end.
+        Err(error) => {
+            cx.warn(error);
+            return (Vec::new(), Ok(()));
+        }
+    };
+    while let Some(source) = sources.last() {
+        if let Err(error) = firewalld.remove_source(&source.zone, source.address) {
+            return (sources, Err(error));
+        }
+        sources.pop();
+        if scope.one().is_none() {
+            // A GC may have hundreds; each has the time of one.
+            firewalld.restart_time();
+        }
+    }
+    (sources, Ok(()))
+}
+
+/// Deletes the records of the owners, except those of the sources that stay.
+pub(super) fn forget(
+    nft: &Nft,
+    batch: &mut Batch,
+    owners: &Owners,
+    staying: &[Source],
+) -> Result<()> {
+    for (family, element, source) in recorded(nft, owners)? {
+        if !staying.contains(&source) {
+            let set = format!("{PREFIX}{}", source.zone);
+            batch.delete_elements(netfilter::table(family), &set, &[element.key]);
+        }
+    }
+    Ok(())
+}
