@@ -17,7 +17,7 @@
 //!
 //! `IP` in CNI_ARGS (prefixes with `,` between them) adds addresses; `args.cni.ips` replaces them all, and
 //! `runtimeConfig.ips` those again. `GATEWAY` in CNI_ARGS (addresses with `,` between them) is the gateway of those
-//! addresses in whose subnet it is, unless the configuration gives them one. Nobody looks whether an address is in
+//! addresses of `IP` in whose subnet it is; no other address gets it. The plugin does not know whether an address is in
 //! use elsewhere. There is nothing to remove, so DEL and GC have nothing to do.
 
 use std::net::IpAddr;
@@ -142,16 +142,16 @@ impl Keys {
         let from_env = Args::parse(&request.args)?;
         let env_ips: Vec<&str> = from_env.ip.map_or_else(Vec::new, |ips| ips.split(',').collect());
         let wanted = "the 'ip' field is expected to be";
-        let env_ips = parse_all(&env_ips, Code::INVALID_ENVIRONMENT, wanted)?;
+        let mut env_ips = parse_all(&env_ips, Code::INVALID_ENVIRONMENT, wanted)?;
+        set_gateways(&mut env_ips, from_env.gateway.unwrap_or_default())?;
         let wanted = "an entry in the 'ips' field is NOT";
         let args_ips = parse_all(&args.cni.ips, Code::INVALID_CONFIG, wanted)?;
         let runtime_ips = parse_all(&runtime_config.ips, Code::INVALID_CONFIG, wanted)?;
         let mut replacing = [runtime_ips, args_ips].into_iter().filter(|ips| !ips.is_empty());
-        let mut addresses = match replacing.next() {
+        let addresses = match replacing.next() {
             Some(ips) => ips,
             None => configured(addresses, env_ips)?,
         };
-        set_gateways(&mut addresses, from_env.gateway.unwrap_or_default())?;
         let v4_count = addresses.iter().filter(|it| it.net.addr().is_ipv4()).count();
         if request.version < Version::V0_3_0 && (v4_count > 1 || addresses.len() - v4_count > 1) {
             return Err(Error::config(format!(
@@ -186,13 +186,11 @@ fn parse(text: &str, code: Code, wanted: &str) -> Result<IpNet> {
 
 /// Of several gateways in the subnet of an address the last is taken.
 fn set_gateways(addresses: &mut [Address], gateways: &str) -> Result<()> {
-    let mut without: Vec<&mut Address> =
-        addresses.iter_mut().filter(|it| it.gateway.is_none()).collect();
     for text in gateways.split(',').map(str::trim).filter(|_| !gateways.is_empty()) {
         let gateway = text::parse_ip(text).map_err(|_| {
             Error::new(Code::INVALID_ENVIRONMENT, format!("invalid gateway address: {text}"))
         })?;
-        for address in without.iter_mut().filter(|it| it.net.contains(&gateway)) {
+        for address in addresses.iter_mut().filter(|it| it.net.contains(&gateway)) {
             address.gateway = Some(gateway);
         }
     }
@@ -251,7 +249,13 @@ mod tests {
                 TWO,
                 "",
                 "GATEWAY=10.0.0.9,fd00::1",
-                "10.0.0.5/24 via 10.0.0.1, fd00::5/64 via fd00::1",
+                "10.0.0.5/24 via 10.0.0.1, fd00::5/64",
+            ),
+            (
+                TWO,
+                "",
+                "IP=fd00::6/64;GATEWAY=fd00::1",
+                "10.0.0.5/24 via 10.0.0.1, fd00::5/64, fd00::6/64 via fd00::1",
             ),
             (
                 "{}",
@@ -260,7 +264,8 @@ mod tests {
                 "10.1.0.1/24 via 10.1.0.8",
             ),
             (TWO, args_ips, "IP=10.1.0.1/8", "10.2.0.1/16"),
-            (TWO, both_ips, "GATEWAY=10.3.0.9", "10.3.0.1/16 via 10.3.0.9"),
+            (TWO, both_ips, "GATEWAY=10.3.0.9", "10.3.0.1/16"),
+            (TWO, args_ips, "IP=10.2.0.9/16;GATEWAY=10.2.0.9", "10.2.0.1/16"),
             (r#"{"addresses":[{"address":"replaced"}]}"#, both_ips, "", "10.3.0.1/16"),
         ];
         for (ipam, more, args, expected) in cases {

@@ -63,6 +63,7 @@ fn every_version_has_its_shape() {
 fn addresses_come_from_four_sources() {
     let own = [("10.1.0.5/16", "10.1.0.1"), ("fd00:1::5/64", "fd00:1::1")];
     let plus = |more: &[(&'static str, &'static str)]| ips(&[&own[..], more].concat());
+    let bare = json!([{"address": "10.1.0.5/16"}]);
     let cases = [
         ("", json!({}), ips(&own)),
         ("IP=10.9.0.7/24", json!({}), plus(&[("10.9.0.7/24", "")])),
@@ -86,6 +87,13 @@ fn addresses_come_from_four_sources() {
             "IP=10.9.0.7/24",
             json!({"args": {"cni": {"ips": ["10.8.0.7/24"]}}, "runtimeConfig": {"ips": ["10.7.0.7/24"]}}),
             ips(&[("10.7.0.7/24", "")]),
+        ),
+        // GATEWAY is that of the addresses of IP alone.
+        ("GATEWAY=10.1.0.9", json!({"ipam": {"addresses": bare}}), ips(&[("10.1.0.5/16", "")])),
+        (
+            "IP=10.8.0.9/24;GATEWAY=10.8.0.1",
+            json!({"args": {"cni": {"ips": ["10.8.0.7/24"]}}}),
+            ips(&[("10.8.0.7/24", "")]),
         ),
     ];
     for (args, keys, expected) in cases {
