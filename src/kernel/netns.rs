@@ -143,7 +143,8 @@ impl NetNs {
         })
     }
 
-    fn identity(&self) -> Result<(u64, u64)> {
+    /// Device and inode. Another namespace can have them when this one has ended.
+    pub fn identity(&self) -> Result<(u64, u64)> {
         let metadata = self.file.metadata().map_err(|error| {
             Error::internal(format!("cannot examine {}: {}", self.title(), sys::reason(&error)))
         })?;

@@ -178,7 +178,7 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
 
 /// Asks a socket for an option whose question and answer share a buffer: iptables-legacy's are so.
 pub fn socket_option(
-    socket: BorrowedFd<'_>,
+    socket: &impl AsRawFd,
     level: c_int,
     option: c_int,
     answer: &mut [u8],

@@ -2,7 +2,6 @@
 //! done is to find out whether they are in the way.
 
 use std::fs;
-use std::os::fd::AsFd;
 
 use nix::libc;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
@@ -38,7 +37,7 @@ fn policy_verdict(is_v6: bool) -> Option<i32> {
     let socket = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
     let ask = |option, answer: &mut [u8]| {
         answer[..TABLE.len()].copy_from_slice(TABLE.as_bytes());
-        sys::socket_option(socket.as_fd(), level, option, answer).ok()
+        sys::socket_option(&socket, level, option, answer).ok()
     };
     let mut info = [0; INFO_BYTES];
     ask(SO_GET_INFO, &mut info)?;

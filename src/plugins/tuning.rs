@@ -16,10 +16,11 @@
 //! may say.
 //!
 //! **What was there before** is written into `DATADIR/CONTAINERID_IFNAME.json`, as by the reference, which can read it, but
-//! with the sysctls. A second ADD, also one of another `tuning` in the same chain, leaves what the first one wrote.
+//! with the sysctls, and with the namespace that it is about. A second ADD, also one of another `tuning` in the same chain,
+//! leaves what the first one wrote; what is about another namespace is replaced.
 //!
 //! A failing ADD takes everything back. DEL puts everything back as it was, if the namespace is still there, and removes the
-//! file in any case. GC removes the files of what is not valid. CHECK names what is different, and takes numbers as the
+//! file of the attachment in any case. GC removes the files of what is not valid. CHECK names what is different, and takes numbers as the
 //! kernel does. STATUS: a sysctl that is not allowed, or an allowlist that cannot be read.
 
 mod allowlist;
@@ -40,6 +41,7 @@ use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::chained;
 use crate::steps::owner::{Owner, Owners};
 use crate::steps::undo::Undo;
+use backup::Backup;
 use tuned::Tuned;
 
 /// What is to be tuned is read later, so that DEL and GC do not mind it.
@@ -68,17 +70,17 @@ impl Plugin for Tuning {
         let before = wanted.now(netns, link.as_ref())?;
 
         let mut undo = Undo::new(cx);
-        self.remember(cx, at, &before, &mut undo)?;
+        let netns_id = backup::netns_id(netns, rtnl);
+        self.remember(cx, at, (&before, netns_id), &mut undo)?;
         undo.push("put back what was tuned", || before.put_back(netns, rtnl, link.as_ref()));
         wanted.apply(netns, rtnl, link.as_ref())?;
         undo.keep();
-        let sandbox = cx.request.sandbox();
-        let is_ours = |name: &str, of: &str| name == &*at.ifname && of == sandbox;
-        for it in result.interfaces.iter_mut().filter(|it| is_ours(&it.name, &it.sandbox)) {
+        // By name alone, as in the reference: plugins and runtimes write the sandbox in several ways.
+        for it in result.interfaces.iter_mut().filter(|it| it.name == *at.ifname) {
             if let Some(mac) = wanted.mac {
                 it.mac = mac.to_string();
             }
-            // Who did not say it before did so for a reason.
+            // A plugin that did not say the MTU did so for a reason.
             it.mtu = wanted.mtu.filter(|_| it.mtu != 0).unwrap_or(it.mtu);
         }
         Ok(result)
@@ -99,12 +101,20 @@ impl Plugin for Tuning {
             return backup::collect(&self.data_dir, &Owners::of(cx, scope));
         };
         let record = backup::record(&self.data_dir, at);
-        // From a file that somebody else has left torn nothing can be put back.
-        let before = record.read()?.and_then(|content| backup::parse(&content).ok());
-        if let (Some(netns), Some(before)) = (netns, before) {
+        let owner = Owner::new(&cx.request.network, at);
+        let Some(backup) = record.read()?.map(|content| Backup::parse(&content)) else {
+            record.remove_aside();
+            return Ok(());
+        };
+        if backup.is_of_another_attachment(&owner) {
+            return Ok(());
+        }
+        if let (Some(netns), Some(before)) = (netns, &backup.before) {
             let rtnl = cx.session.container()?;
-            let link = rtnl.link(&at.ifname)?;
-            before.put_back(netns, rtnl, link.as_ref())?;
+            if !backup.is_of_another_netns(backup::netns_id(netns, rtnl).as_deref()) {
+                let link = rtnl.link(&at.ifname)?;
+                before.put_back(netns, rtnl, link.as_ref())?;
+            }
         }
         record.remove()
     }
@@ -121,15 +131,19 @@ impl Tuning {
         &self,
         cx: &Context<'_>,
         at: &Attachment,
-        before: &Tuned,
+        (now, netns_id): (&Tuned, Option<String>),
         undo: &mut Undo<'a>,
     ) -> Result<()> {
         let owner = Owner::new(&cx.request.network, at);
         let record = backup::record(&self.data_dir, at);
         let old = record.read()?;
-        let earlier = old.as_ref().filter(|old| !backup::is_of_another(old, &owner));
-        let earlier = earlier.and_then(|old| backup::parse(old).ok()).unwrap_or_default();
-        record.write(backup::content(&earlier.or(before.clone()), &owner).as_bytes())?;
+        let is_ours = |old: &Backup| {
+            !old.is_of_another_attachment(&owner) && !old.is_of_another_netns(netns_id.as_deref())
+        };
+        let earlier = old.as_ref().map(|content| Backup::parse(content)).filter(is_ours);
+        let earlier = earlier.and_then(|backup| backup.before).unwrap_or_default();
+        let before = earlier.or(now.clone());
+        record.write(backup::content(&before, &owner, netns_id).as_bytes())?;
         undo.push("put back what was written before", move || match &old {
             Some(old) => record.write(old),
             None => record.remove(),

@@ -12,17 +12,22 @@ use std::time::Duration;
 use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::kernel::flock::{self, Mode};
+use crate::steps::owner::hash;
 
 /// The longest wait for the lock of a directory. A holder reads one file and writes one, which takes milliseconds.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(10);
 
+/// The longest name of a file on Linux (NAME_MAX).
+const NAME_BYTES_MAX: usize = 255;
+
+/// The file of an attachment.
 pub struct Record {
     path: PathBuf,
 }
 
 impl Record {
     pub fn new(dir: &str, name: &str) -> Self {
-        Self { path: Path::new(dir).join(name) }
+        Self { path: Path::new(dir).join(fitting(name)) }
     }
 
     /// The file's name.
@@ -59,9 +64,8 @@ impl Record {
     }
 
     fn aside(&self) -> PathBuf {
-        let mut aside = self.path.clone().into_os_string();
-        aside.push("~");
-        aside.into()
+        let name = self.name().unwrap_or_default();
+        self.path.with_file_name(fitting(&format!("{name}~")))
     }
 
     fn none_if_missing<T>(&self, verb: &str, result: io::Result<T>) -> Result<Option<T>> {
@@ -113,6 +117,15 @@ pub fn all(dir: &str) -> Result<Vec<Record>> {
     }
 }
 
+/// The name, or if that is too long for a file, as much of it as a hash leaves room for. No container id has a `#`.
+fn fitting(name: &str) -> String {
+    if name.len() <= NAME_BYTES_MAX {
+        return name.to_owned();
+    }
+    let start = name.floor_char_boundary(NAME_BYTES_MAX - 17);
+    format!("{}#{:016x}", &name[..start], hash(name))
+}
+
 fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
@@ -141,6 +154,18 @@ fn rename(from: &Path, to: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_are_too_long_for_a_file_are_shortened_and_still_differ() {
+        let name = |bytes: usize| "n".repeat(bytes);
+        assert_eq!(
+            (fitting(&name(255)), fitting("c1_eth0.json")),
+            (name(255), "c1_eth0.json".into())
+        );
+        let long = [name(256), name(257), name(255) + "m"].map(|name| fitting(&name));
+        assert!(long.iter().all(|name| name.len() == 255), "{long:?}");
+        assert!(long[0] != long[1] && long[0] != long[2] && long[1] != long[2]);
+    }
 
     #[test]
     fn a_lock_on_a_directory_is_waited_for_only_so_long() {

@@ -12,9 +12,12 @@ mod traffic;
 
 use std::time::{Duration, Instant};
 
+use nix::libc;
+
 use crate::error::Result;
 use crate::kernel::netlink::{self, Events, Protocol, Requests, Socket};
 use crate::kernel::netns::NetNs;
+use crate::kernel::sys;
 
 pub use address::{Address, NewAddress};
 pub use bridge_vlan::{PortVlans, VlanRange};
@@ -46,6 +49,15 @@ impl Rtnl {
     /// The namespace of the calling thread, where the socket was opened.
     pub fn home(&self) -> Result<NetNs> {
         NetNs::of_socket(&self.socket)
+    }
+
+    /// The kernel's number for the namespace of the socket, which no other one gets before the next boot. None before
+    /// Linux 5.14.
+    pub fn netns_cookie(&self) -> Option<u64> {
+        let mut cookie = [0; 8];
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);
+        sys::socket_option(&self.socket, level, option, &mut cookie).ok()?;
+        Some(u64::from_ne_bytes(cookie))
     }
 
     pub(super) fn living_in(self, netns: NetNs) -> Self {

@@ -1,5 +1,5 @@
 //! How all was before an attachment's first ADD, in the reference's file, `DATADIR/CONTAINERID_IFNAME.json`. Its keys come
-//! first, as it writes them; `sysctl` and `owner` are ours, and it does not look at keys that it does not know.
+//! first, as it writes them; `sysctl`, `owner` and `netns` are ours, and it does not look at keys that it does not know.
 //!
 //! Written by ADD. Removed by a failing ADD, DEL and GC. GC removes only what says in `owner` that it is of the network:
 //! of a file of the reference nobody can tell.
@@ -7,6 +7,9 @@
 use super::tuned::Tuned;
 use crate::cni::json::Json;
 use crate::error::Result;
+use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::Rtnl;
+use crate::kernel::sysctl;
 use crate::names::Attachment;
 use crate::steps::owner::{Owner, Owners};
 use crate::steps::record::{self, Record};
@@ -16,10 +19,41 @@ pub fn record(dir: &str, at: &Attachment) -> Record {
     Record::new(dir, &format!("{}_{}.json", at.container_id, at.ifname))
 }
 
-/// What a file says. The error is of one that cannot be read.
-pub fn parse(content: &[u8]) -> Result<Tuned> {
-    let json = Json::parse(content)?;
-    let mut tuned = Tuned::read(&json)?;
+/// What a file says.
+#[derive(Debug, Default)]
+pub struct Backup {
+    /// None if another program has left it torn.
+    pub before: Option<Tuned>,
+    owner: Option<String>,
+    netns: Option<String>,
+}
+
+impl Backup {
+    pub fn parse(content: &[u8]) -> Self {
+        let Ok(json) = Json::parse(content) else { return Self::default() };
+        let text = |key: &str| match json.get(key) {
+            Some(Json::String(text)) => Some(text.clone()),
+            _ => None,
+        };
+        Self { before: before(&json).ok(), owner: text("owner"), netns: text("netns") }
+    }
+
+    /// Whether it is another attachment's, of which container id and interface are the same when joined. The network may
+    /// have got another name since.
+    pub fn is_of_another_attachment(&self, owner: &Owner) -> bool {
+        let attachment = |text| Owner::parts(text).map(|[_, id, ifname]| [id, ifname]);
+        let mine = attachment(owner.as_str());
+        self.owner.as_deref().and_then(attachment).is_some_and(|it| Some(it) != mine)
+    }
+
+    /// Whether it tells of another namespace than that one, as far as both are known.
+    pub fn is_of_another_netns(&self, id: Option<&str>) -> bool {
+        self.netns.as_deref().zip(id).is_some_and(|(then, now)| then != now)
+    }
+}
+
+fn before(json: &Json) -> Result<Tuned> {
+    let mut tuned = Tuned::read(json)?;
     if let Some(Json::Object(entries)) = json.get("sysctl") {
         for (path, value) in entries {
             if let Json::String(value) = value {
@@ -30,19 +64,18 @@ pub fn parse(content: &[u8]) -> Result<Tuned> {
     Ok(tuned)
 }
 
-/// Whether it is another attachment's, whose name happens to be the same when joined.
-pub fn is_of_another(content: &[u8], owner: &Owner) -> bool {
-    owner_of(content).is_some_and(|it| it != owner.to_string())
+/// What tells a namespace from all others: the boot, and the kernel's cookie. Where there is no cookie, device and inode;
+/// a later namespace can have these again.
+pub fn netns_id(netns: &NetNs, rtnl: &Rtnl) -> Option<String> {
+    let boot = sysctl::get("kernel/random/boot_id").ok()??;
+    Some(match (rtnl.netns_cookie(), netns.identity()) {
+        (Some(cookie), _) => format!("{boot} {cookie}"),
+        (None, Ok((device, inode))) => format!("{boot} {device}:{inode}"),
+        (None, Err(_)) => return None,
+    })
 }
 
-fn owner_of(content: &[u8]) -> Option<String> {
-    match Json::parse(content).ok()?.get("owner") {
-        Some(Json::String(owner)) => Some(owner.clone()),
-        _ => None,
-    }
-}
-
-pub fn content(before: &Tuned, owner: &Owner) -> String {
+pub fn content(before: &Tuned, owner: &Owner, netns_id: Option<String>) -> String {
     let flag = |flag: Option<bool>| flag.map(Json::Bool);
     let sysctls = before.sysctls.iter();
     let sysctls = sysctls.map(|(path, value)| (path.clone(), value.as_str().into())).collect();
@@ -54,6 +87,7 @@ pub fn content(before: &Tuned, owner: &Owner) -> String {
         ("txQLen", before.tx_queue_len.map(Json::from)),
         ("sysctl", Some(Json::Object(sysctls)).filter(|_| !before.sysctls.is_empty())),
         ("owner", Some(owner.to_string().into())),
+        ("netns", netns_id.map(Json::from)),
     ]);
     json.indented_by(" ")
 }
@@ -62,8 +96,9 @@ pub fn content(before: &Tuned, owner: &Owner) -> String {
 pub fn collect(dir: &str, owners: &Owners) -> Result<()> {
     let mut failures = Failures::default();
     for record in record::all(dir)? {
-        let is_stale =
-            |content: &[u8]| owner_of(content).is_some_and(|owner| owners.contain(&owner));
+        let is_stale = |content: &[u8]| {
+            Backup::parse(content).owner.is_some_and(|owner| owners.contain(&owner))
+        };
         failures.note(match record.read() {
             Ok(Some(content)) if is_stale(&content) => record.remove(),
             result => result.map(drop),
@@ -90,13 +125,19 @@ mod tests {
 
     #[test]
     fn the_file_begins_as_the_references() {
-        let before = parse(OF_REFERENCE.as_bytes()).unwrap();
-        let whole = content(&before, &owner().1);
-        let ours = ",\n \"owner\": \"net abc eth0\"\n}";
+        let of_reference = Backup::parse(OF_REFERENCE.as_bytes());
+        let whole = content(&of_reference.before.clone().unwrap(), &owner().1, Some("b 7".into()));
+        let ours = ",\n \"owner\": \"net abc eth0\",\n \"netns\": \"b 7\"\n}";
         assert_eq!(whole, OF_REFERENCE.strip_suffix("\n}").unwrap().to_owned() + ours);
-        assert!(!is_of_another(OF_REFERENCE.as_bytes(), &owner().1));
-        assert!(!is_of_another(whole.as_bytes(), &owner().1));
-        assert!(is_of_another(whole.replace("abc", "abd").as_bytes(), &owner().1));
+        let is_of_another = |text: &str| {
+            let backup = Backup::parse(text.as_bytes());
+            backup.is_of_another_attachment(&owner().1) || backup.is_of_another_netns(Some("b 7"))
+        };
+        assert!(!is_of_another(OF_REFERENCE));
+        assert!(!is_of_another(&whole));
+        assert!(!is_of_another(&whole.replace("net abc", "net2 abc")));
+        assert!(is_of_another(&whole.replace("abc", "abd")));
+        assert!(is_of_another(&whole.replace("b 7", "b 8")));
     }
 
     #[test]
@@ -107,14 +148,15 @@ mod tests {
             Tuned { mtu: Some(1400), promisc: Some(true), sysctls, ..Tuned::default() },
             Tuned::default(),
         ] {
-            assert_eq!(parse(content(&before, &owner().1).as_bytes()), Ok(before));
+            let read = Backup::parse(content(&before, &owner().1, None).as_bytes());
+            assert_eq!(read.before, Some(before));
         }
     }
 
     #[test]
-    fn torn_files_are_errors() {
+    fn of_torn_files_nothing_is_believed() {
         for content in ["", "{", "{\"mtu\": \"x\"}", "{\"mac\": \"x\"}"] {
-            assert!(parse(content.as_bytes()).is_err(), "{content}");
+            assert_eq!(Backup::parse(content.as_bytes()).before, None, "{content}");
         }
     }
 }

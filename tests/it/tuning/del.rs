@@ -172,3 +172,68 @@ fn gc_removes_files_of_this_network_that_are_not_valid() {
         with(&config("net9"), json!({"cni.dev/valid-attachments": [], "dataDir": "/run/nowhere"}));
     world.call("tuning", "GC", &gc).run().silence();
 }
+
+#[test]
+fn a_backup_of_another_namespace_is_not_believed() {
+    for verb in ["ADD", "DEL"] {
+        let world = World::new();
+        let (old, result) = container(&world);
+        let config = tuning(all(), &result);
+        old.exec(["ip", "link", "set", "eth0", "mtu", "1234"]);
+        old.add("tuning", &config);
+        let left = world.read(FILE);
+        old.destroy();
+
+        // The same id and path, after a crash or a reboot without a DEL.
+        let (c1, result) = container(&world);
+        let config = tuning(all(), &result);
+        let before = tuned(&c1);
+        if verb == "ADD" {
+            c1.add("tuning", &config);
+            let written = world.read(FILE);
+            assert!(written.contains("1500") && !written.contains("1234"), "{left} {written}");
+        }
+        c1.del("tuning", &config);
+        assert_eq!(tuned(&c1), before, "{verb} with what another one left: {left}");
+        assert!(files(&world).is_empty());
+    }
+}
+
+#[test]
+fn a_backup_of_another_attachment_with_the_same_file_stays() {
+    let world = World::new();
+    let (c1, result) = container(&world);
+    let before = tuned(&c1);
+    let config = tuning(all(), &result);
+    let call =
+        |verb: &str, id: &str| c1.call("tuning", verb, &config).env("CNI_CONTAINERID", id).run();
+    let c2 = world.container("c2");
+    call("ADD", "a_b").success();
+    let other = c2.call("tuning", "DEL", &config).env("CNI_CONTAINERID", "a");
+    other.env("CNI_IFNAME", "b_eth0").run().silence();
+    assert_eq!(files(&world).len(), 1);
+    call("DEL", "a_b").silence();
+    assert_eq!(tuned(&c1), before);
+    assert!(files(&world).is_empty());
+}
+
+#[test]
+fn the_longest_container_ids() {
+    // 245: its file's name has 255 bytes, the longest that there may be.
+    for length in [230, 244, 245, 246, 255, 4000] {
+        let world = World::new();
+        let (c1, result) = container(&world);
+        let (before, config) = (tuned(&c1), tuning(all(), &result));
+        let id = "i".repeat(length);
+        let call = |verb: &str| c1.call("tuning", verb, &config).env("CNI_CONTAINERID", &id).run();
+        call("DEL").silence();
+        call("ADD").success();
+        call("ADD").success();
+        assert_eq!((tuned(&c1).as_str(), files(&world).len()), (AFTERWARDS, 1), "{length}");
+        let as_it_was = format!("file /run/cni/tuning/{id}_eth0.json ");
+        assert_eq!(world.state().has(&as_it_was), length <= 245, "{length}");
+        call("DEL").silence();
+        assert_eq!(tuned(&c1), before, "{length}");
+        assert!(files(&world).is_empty(), "{length}");
+    }
+}

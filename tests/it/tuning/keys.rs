@@ -12,10 +12,27 @@ fn everything_at_once_and_the_result_says_so() {
     let added = c1.add("tuning", &tuning(all(), &result));
     assert_eq!(tuned(&c1), AFTERWARDS);
     let mut expected = result;
-    expected["interfaces"][1]["mac"] = "02:00:00:00:00:ff".into();
     expected["interfaces"][1]["mtu"] = 1400.into();
-    assert_eq!(added, expected, "the host's interface of the same name is another one");
+    for index in [0, 1] {
+        expected["interfaces"][index]["mac"] = "02:00:00:00:00:ff".into();
+    }
+    assert_eq!(added, expected, "by name, as in the reference");
     c1.check("tuning", &tuning(all(), &added), &added);
+}
+
+#[test]
+fn the_result_tells_the_new_mac_and_mtu_however_the_sandbox_is_written() {
+    let world = World::new();
+    let (c1, result) = container(&world);
+    for sandbox in ["", "/proc/1/ns/net", "/var/run/netns/c1"] {
+        let mut result = result.clone();
+        result["interfaces"][1]["sandbox"] = sandbox.into();
+        result["interfaces"].as_array_mut().unwrap().push(json!({"name": "peer", "mtu": 1500}));
+        let added = c1.add("tuning", &tuning(all(), &result));
+        let eth0 = &added["interfaces"][1];
+        assert_eq!((&eth0["mac"], &eth0["mtu"]), (&json!("02:00:00:00:00:ff"), &json!(1400)));
+        assert_eq!(added["interfaces"][2], result["interfaces"][2], "another name");
+    }
 }
 
 #[test]
