@@ -6,6 +6,7 @@
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
+use crate::steps::undo::Failures;
 
 use super::passport::{self, Passport};
 
@@ -66,14 +67,31 @@ pub fn come_home(
     if there.link_at(link.index)?.is_some_and(|still| still.alias == link.alias) {
         move_as(NAME_OF_LAST_RESORT, LinkChange::default()).map_err(|_| error.clone())?;
     }
-    match host.links()?.into_iter().find(|link| passport.is_on(link)) {
+    match passport.find(host)? {
         Some(link) => settle(host, &link, passport),
         None => Err(error),
     }
 }
 
+/// Moves a link of a container to the host under a name that the container has no say in, and leaves it down.
+pub fn evict(there: &Rtnl, home: &NetNs, link: &Link, name: &str) -> Result<()> {
+    let mut batch = Batch::new();
+    let claims = link.alt_names.iter().filter(|name| passport::is_one(name));
+    claims.for_each(|claim| batch.del_alt_name(&link.name, claim));
+    let change = LinkChange {
+        netns: Some(home),
+        name: Some(name),
+        up: Some(false),
+        alias: Some(""),
+        ..LinkChange::default()
+    };
+    batch.change_link(link.index, &link.name, &change);
+    there.commit(batch)
+}
+
 /// Makes a link that is on the host already what it was there: the kernel brought it, when its namespace ended. What
-/// fails does not stop the rest, and it keeps its passport, so that the next DEL or GC can try again.
+/// fails does not stop the rest, and it keeps its passport, so that the next DEL or GC can try again. Under another name
+/// than its own it stays down.
 pub fn settle(host: &Rtnl, link: &Link, passport: &Passport) -> Result<()> {
     let LinkChange { name, mtu, mac, .. } = passport.restore(link);
     let mut batch = Batch::new();
@@ -86,11 +104,19 @@ pub fn settle(host: &Rtnl, link: &Link, passport: &Passport) -> Result<()> {
     if name.is_some() {
         del_alt_name(&mut batch, link, passport);
     }
-    let mut change = |change| batch.change_link(link.index, &link.name, &change);
-    change(LinkChange { name, ..LinkChange::default() });
-    change(LinkChange { name: None, mtu: None, mac: None, ..passport.restore(link) });
-    host.commit(batch).map_err(|error| {
-        let (name, now) = (&passport.name, &link.name);
+    batch.change_link(link.index, &link.name, &LinkChange { name, ..LinkChange::default() });
+    let mut failures = Failures::default();
+    failures.note(host.commit(batch));
+
+    let has_name = host.link(&passport.name)?.is_some_and(|now| now.index == link.index);
+    let mut batch = Batch::new();
+    let flags = LinkChange { name: None, mtu: None, mac: None, ..passport.restore(link) };
+    let flags = LinkChange { up: Some(passport.up && has_name), ..flags };
+    batch.change_link(link.index, &link.name, &flags);
+    failures.note(host.commit(batch));
+    failures.into_result().map_err(|error| {
+        let now = if has_name { &passport.name } else { &link.name };
+        let name = &passport.name;
         error.context(format!("cannot restore device {name}, which is on the host as {now}"))
     })?;
     hand_in(host, passport)

@@ -1,9 +1,8 @@
 //! What a device carries with it on its way: whose it is now, and what it was on the host.
 //!
-//! It is an alternative name of the link, so it is there exactly as long as the device is away: no file is left behind
-//! when the device is unplugged or the host crashes, and none can be lost with a file system. It comes back to the
-//! host with the device when nothing but the kernel is left to bring it. (A container that may change its links can
-//! change it, as it can change the device. The worst that it gains is another free name for the device on the host.)
+//! It is an alternative name of the link, so the device is found by it wherever it is, also when nothing but the kernel
+//! is left to bring it back. A container that may change its links can change it: what it says is believed only where
+//! the host has recorded the same, see `journal`.
 //!
 //! ```text
 //! cnibox.8a5cf2b101c3d9e0.12fd4e6a7b8c9d0e.1500.52-54-00-12-34-56.ua.enp3s0
@@ -17,9 +16,11 @@ use crate::kernel::rtnl::{Link, LinkChange, Rtnl};
 use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::steps::owner::{Owner, Owners, hash};
 
+use super::journal::Journal;
+
 const PREFIX: &str = "cnibox.";
 
-/// Has to fit 127 bytes as text; it takes 90 at most.
+/// Has to fit 127 bytes as text; it takes 91 at most.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passport {
     /// Hashes, since the names themselves may be too long.
@@ -33,17 +34,19 @@ pub struct Passport {
     pub all_multicast: bool,
     /// The alias is the name, as the reference has it. Otherwise the administrator's was there, and stays.
     pub alias_is_name: bool,
+    /// The kernel knows its kind: it is no hardware. A container cannot make a link without a kind.
+    pub has_kind: bool,
     /// Its name on the host.
     pub name: String,
 }
 
 impl Passport {
-    /// For a link of the host. If that one was away and has not been brought home yet, its old passport knows what it
-    /// really is like.
-    pub fn issue(network: &NetworkName, at: &Attachment, link: &Link) -> Self {
+    /// For a link of the host. If that one was away and has not been brought home yet, the journal knows what it really
+    /// is like.
+    pub fn issue(network: &NetworkName, at: &Attachment, link: &Link, journal: &Journal) -> Self {
         let (network, owner) = (network_hash(network), owner_hash(network, at));
-        match Self::of(link) {
-            Some(old) => Self { network, owner, ..old },
+        match journal.of(link) {
+            Some(old) => Self { network, owner, ..old.clone() },
             None => Self {
                 network,
                 owner,
@@ -53,6 +56,7 @@ impl Passport {
                 promiscuous: link.promiscuous,
                 all_multicast: link.all_multicast,
                 alias_is_name: link.alias.is_none(),
+                has_kind: link.kind.is_some(),
                 name: link.name.clone(),
             },
         }
@@ -70,42 +74,37 @@ impl Passport {
             promiscuous: false,
             all_multicast: false,
             alias_is_name: true,
+            has_kind: link.kind.is_some(),
             name: IfName::new(name).ok()?.to_string(),
         })
     }
 
-    /// Whether it is on this link.
+    /// Whether it is on this link. Two containers that wanted it at once may each have given it one.
     pub fn is_on(&self, link: &Link) -> bool {
-        Self::all_of(link).chain(Self::of_reference(link)).any(|found| found == *self)
+        let text = self.to_string();
+        link.alt_names.contains(&text) && self.may_be_of(link)
     }
 
-    pub fn of(link: &Link) -> Option<Self> {
-        Self::all_of(link).next()
+    /// Whether the device may be this link, as far as a container cannot change it.
+    pub fn may_be_of(&self, link: &Link) -> bool {
+        self.has_kind == link.kind.is_some()
     }
 
-    /// Two containers that wanted it at once may each have given it one. The one that got it is the owner of one.
-    fn all_of(link: &Link) -> impl Iterator<Item = Self> {
-        link.alt_names.iter().filter_map(|name| Self::parse(name))
+    /// Whether the device is this link of the host, without any passport: it has not left, or is home again.
+    pub fn is_at_home_as(&self, link: &Link) -> bool {
+        self.name == link.name && self.mac == link.mac && self.may_be_of(link)
     }
 
-    /// The device of an attachment, wherever it is among the links of a namespace, and whatever it is called.
-    pub fn find(
-        rtnl: &Rtnl,
-        network: &NetworkName,
-        at: &Attachment,
-    ) -> Result<Option<(Link, Self)>> {
+    /// Whether the link says that it is the attachment's. A container may have written that.
+    pub fn is_claimed(network: &NetworkName, at: &Attachment, link: &Link) -> bool {
         let owner = owner_hash(network, at);
-        let all = Self::all(rtnl)?;
-        Ok(all.into_iter().find(|(_, passport)| passport.owner == owner))
+        let mut claims = link.alt_names.iter().filter_map(|name| Self::parse(name));
+        claims.any(|claim| claim.owner == owner)
     }
 
-    /// All devices with a passport in a namespace, once for each that they have.
-    pub fn all(rtnl: &Rtnl) -> Result<Vec<(Link, Self)>> {
-        let mut found = Vec::new();
-        for link in rtnl.links()? {
-            found.extend(Self::all_of(&link).map(|passport| (link.clone(), passport)));
-        }
-        Ok(found)
+    /// The link in a namespace that it is on, whatever that is called.
+    pub fn find(&self, rtnl: &Rtnl) -> Result<Option<Link>> {
+        Ok(rtnl.links()?.into_iter().find(|link| self.is_on(link)))
     }
 
     /// Whether the device belongs to one of the owners.
@@ -128,7 +127,7 @@ impl Passport {
         }
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.strip_prefix(PREFIX)?.splitn(6, '.');
         let mut next = || parts.next();
         let (network, owner) = (next()?, next()?);
@@ -142,6 +141,7 @@ impl Passport {
             promiscuous: flags.contains('p'),
             all_multicast: flags.contains('m'),
             alias_is_name: flags.contains('a'),
+            has_kind: flags.contains('k'),
             name: IfName::new(name).ok()?.to_string(),
         })
     }
@@ -156,6 +156,7 @@ impl Display for Passport {
             (self.promiscuous, "p"),
             (self.all_multicast, "m"),
             (self.alias_is_name, "a"),
+            (self.has_kind, "k"),
         ];
         for (_, letter) in flags.iter().filter(|(is_set, _)| *is_set) {
             f.write_str(letter)?;
@@ -190,6 +191,7 @@ mod tests {
             promiscuous: false,
             all_multicast: false,
             alias_is_name: true,
+            has_kind: false,
             name: name.into(),
         }
     }
@@ -212,6 +214,7 @@ mod tests {
             mtu: u32::MAX,
             promiscuous: true,
             all_multicast: true,
+            has_kind: true,
             ..passport("fifteen-bytes-x")
         };
         assert!(longest.to_string().len() <= 127);

@@ -9,6 +9,7 @@ use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysfs::{self, Bus};
 use crate::names::Mac;
 
+use super::journal::Journal;
 use super::passport::Passport;
 
 /// Drivers that hand a PCI device to a program, so that it has no link.
@@ -79,9 +80,9 @@ impl Selector {
         }
     }
 
-    /// Whether a link of this name can be the one that is meant.
-    pub fn may_mean(&self, name: &str) -> bool {
-        self.device.is_empty() || self.device == name
+    /// The name on the host, where the configuration says it.
+    pub fn name(&self) -> Option<&str> {
+        Some(self.device.as_str()).filter(|name| !name.is_empty())
     }
 
     fn by_name(&self) -> Result<Option<Wanted>> {
@@ -129,11 +130,12 @@ impl Selector {
 
 impl Wanted {
     /// Finds the link on the host.
-    pub fn find(&self, host: &Rtnl) -> Result<Link> {
+    pub fn find(&self, host: &Rtnl, journal: &Journal) -> Result<Link> {
         let (found, said) = match self {
-            Self::Name(name) => (named(host, name)?, format!("device: {name}")),
+            Self::Name(name) => (named(host, name, journal)?, format!("device: {name}")),
             Self::Mac(mac) => {
-                let has_it = |link: &Link| original_mac(link) == Some(*mac);
+                let original = |link: &Link| journal.of(link).map_or(link.mac, |it| it.mac);
+                let has_it = |link: &Link| original(link) == Some(*mac);
                 (host.links()?.into_iter().find(has_it), format!("hwaddr: {mac}"))
             }
             Self::Device(dir, said) => match sysfs::link(dir)? {
@@ -143,19 +145,24 @@ impl Wanted {
         };
         found.ok_or_else(|| Error::config(format!("{said}: interface not found on the host")))
     }
+
+    /// Whether this device, which is in a container, may be the one. Of a directory in sysfs it is not known.
+    pub fn may_be(&self, away: &Passport) -> bool {
+        match self {
+            Self::Name(name) => away.name == *name,
+            Self::Mac(mac) => away.mac == Some(*mac),
+            Self::Device(..) => true,
+        }
+    }
 }
 
 /// A device that came back by itself may have another name now.
-fn named(host: &Rtnl, name: &str) -> Result<Option<Link>> {
+fn named(host: &Rtnl, name: &str, journal: &Journal) -> Result<Option<Link>> {
     if let Some(link) = host.link(name)? {
         return Ok(Some(link));
     }
-    let was = |link: &Link| Passport::of(link).is_some_and(|passport| passport.name == name);
+    let was = |link: &Link| journal.of(link).is_some_and(|passport| passport.name == name);
     Ok(host.links()?.into_iter().find(was))
-}
-
-fn original_mac(link: &Link) -> Option<Mac> {
-    Passport::of(link).map_or(link.mac, |passport| passport.mac)
 }
 
 fn is_plain(id: &str) -> bool {

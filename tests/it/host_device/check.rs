@@ -71,5 +71,11 @@ fn status_says_whether_there_is_a_device_to_give() {
     status(json!({"ipam": {"type": "none-such"}})).error();
     let c1 = world.container("c1");
     c1.add("host-device", &config());
+    // What a container has is no fault of the host.
+    status(json!({})).silence();
+    status(json!({"device": null, "hwaddr": super::MAC})).silence();
+    status(json!({"device": "none0"})).fails(50, &["device: none0"]);
+    c1.del("host-device", &config());
+    world.host(["ip", "link", "del", "nic0"]);
     status(json!({})).fails(50, &["device: nic0"]);
 }

@@ -126,7 +126,7 @@ fn a_name_that_is_taken_is_an_error_but_the_card_is_not_lost() {
                 links.iter().filter(|link| link.starts_with(name) && *link != also).collect();
             assert_eq!(found.len(), 1, "it is on the host: {links:?}");
             let there = card(&world, found[0]);
-            assert!(there.contains("mtu=1400 up=true"), "all but its name is as before: {there}");
+            assert!(there.contains("mtu=1400 up=false"), "all but its name is as before: {there}");
             let file = "file /var/lib/cni/networks/uplink/10.7.0.10";
             assert!(!world.state().has(file), "the address is released");
         }
@@ -165,15 +165,102 @@ fn an_interface_that_is_not_ours_stays_in_the_container() {
 }
 
 #[test]
-fn del_of_another_network_or_container_does_not_take_it() {
+fn del_of_another_container_does_not_take_it_and_says_so() {
     let world = world();
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     let result = c1.add("host-device", &config());
-    c1.del("host-device", &with(&config(), json!({"name": "other"})));
-    let c2_in_c1 = c2.call("host-device", "DEL", &config()).env("CNI_NETNS", &c1.netns());
-    c2_in_c1.run().silence();
+    let outcome = c2.call("host-device", "DEL", &config()).env("CNI_NETNS", &c1.netns()).run();
+    assert!(outcome.stderr.contains("eth0 is not a device of c2 eth0"), "{}", outcome.report());
+    outcome.silence();
     c1.check("host-device", &config(), &result);
     c1.ping("10.7.0.1");
+}
+
+#[test]
+fn del_finds_the_card_whatever_the_network_is_called_by_now() {
+    let happenings: [Happening; 2] = [|_| (), |c| end_namespace(c, "eth0")];
+    for happening in happenings {
+        let world = world();
+        let c1 = world.container("c1");
+        let before = card(&world, "nic0");
+        c1.add("host-device", &plain());
+        happening(&c1);
+        c1.del("host-device", &with(&plain(), json!({"name": "other"})));
+        assert_eq!(card(&world, "nic0"), before);
+        assert!(!world.state().has("file /run/cni/host-device/"));
+    }
+}
+
+#[test]
+fn a_card_that_is_nowhere_to_be_found_is_no_silent_success() {
+    let world = world();
+    let c1 = world.container("c1");
+    let before = card(&world, "nic0");
+    c1.add("host-device", &plain());
+    let outcome = c1.call("host-device", "DEL", &plain()).env("CNI_NETNS", "").run();
+    assert!(outcome.stderr.contains("device nic0 of c1 eth0 is in no"), "{}", outcome.report());
+    outcome.silence();
+    // It is still known when it comes.
+    c1.del("host-device", &plain());
+    assert_eq!(card(&world, "nic0"), before);
+}
+
+/// Commands in the container that make its device claim to be `dbus0`, or nothing.
+const FORGERIES: [&str; 3] = [
+    "ip link property del dev eth0 altname $mine
+    ip link property add dev eth0 altname ${mine%nic0}dbus0; ip link set eth0 alias dbus0",
+    "ip link property del dev eth0 altname $mine; ip link set eth0 alias dbus0",
+    "ip link property del dev eth0 altname $mine; ip link set eth0 alias ''",
+];
+
+#[test]
+fn a_container_cannot_choose_the_name_on_the_host() {
+    let by_mac = with(&plain(), json!({"device": null, "hwaddr": super::MAC}));
+    for forgery in FORGERIES {
+        for config in [&plain(), &by_mac] {
+            let world = world();
+            let c1 = world.container("c1");
+            c1.add("host-device", config);
+            let find = "mine=$(ip -j link show eth0 | grep -o 'cnibox[^\"]*')\n";
+            c1.exec(["sh", "-ec", &(find.to_owned() + forgery)]);
+            let error = c1.call("host-device", "DEL", config).run().error();
+            let name = error.msg.rsplit(' ').next().unwrap().to_owned();
+            assert!(
+                error.msg.contains("cannot restore the name") && name.starts_with("dev"),
+                "{error:?}"
+            );
+            let there = card(&world, &name);
+            assert!(there.contains("up=false") && !there.contains("dbus0"), "{there}");
+            assert!(!world.links().contains(&"dbus0".into()), "{:?}", world.links());
+            c1.del("host-device", config);
+        }
+    }
+}
+
+#[test]
+fn without_the_record_only_the_name_of_the_configuration_is_restored() {
+    let by_mac = with(&plain(), json!({"device": null, "hwaddr": super::MAC}));
+    for (config, marks) in [(plain(), "reference"), (by_mac.clone(), "reference"), (by_mac, "ours")]
+    {
+        let world = world();
+        let c1 = world.container("c1");
+        c1.add("host-device", &config);
+        world.host(["rm", "/run/cni/host-device/c1:eth0"]);
+        if marks == "reference" {
+            let script = "ip link property del dev eth0 altname \
+                $(ip -j link show eth0 | grep -o 'cnibox[^\"]*')";
+            c1.exec(["sh", "-ec", script]);
+        }
+        let outcome = c1.call("host-device", "DEL", &config).run();
+        if config["device"] == "nic0" {
+            outcome.silence();
+            assert!(world.links().contains(&"nic0".into()));
+        } else {
+            outcome
+                .fails(999, &["cannot restore the name of device eth0: it is on the host as dev"]);
+        }
+        assert_eq!(c1.json(["ip", "-j", "link"]).as_array().unwrap().len(), 1, "it has left");
+    }
 }
 
 #[test]

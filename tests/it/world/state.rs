@@ -44,19 +44,23 @@ impl State {
     }
 
     /// Without what survives a DEL in the reference, and so in cnibox: the bridge with its addresses and routes,
-    /// forwarding, the directory of the network with `lock` and `last_reserved_ip.N`. And nothing more than that.
+    /// forwarding, the directory of the network with `lock` and `last_reserved_ip.N`; and the directory of the records of
+    /// host-device. And nothing more than that.
     pub fn apart_from(&self, bridge: &str, network: &str) -> Self {
         let survives = |line: &String| {
             let of_bridge = line.starts_with("host ")
                 && (line.starts_with(&format!("host link {bridge} "))
                     || line.contains(&format!(" dev={bridge} ")));
             let dir = format!("/var/lib/cni/networks/{network}");
+            // Records of attachments are gone, their directory stays.
+            let of_records =
+                line.starts_with("dir /run/cni ") || line.starts_with("dir /run/cni/host-device ");
             let of_store = line.starts_with("dir /var/lib/cni ")
                 || line.starts_with("dir /var/lib/cni/networks ")
                 || line.starts_with(&format!("dir {dir} "))
                 || line.starts_with(&format!("file {dir}/lock "))
                 || line.starts_with(&format!("file {dir}/last_reserved_ip."));
-            of_bridge || of_store || line.starts_with("host setting ")
+            of_bridge || of_records || of_store || line.starts_with("host setting ")
         };
         Self(self.0.iter().filter(|line| !survives(line)).cloned().collect())
     }
