@@ -15,6 +15,7 @@ pub struct Code(pub u32);
 impl Code {
     pub const INCOMPATIBLE_VERSION: Self = Self(1);
     pub const UNSUPPORTED_FIELD: Self = Self(2);
+    /// It tells runtimes that nothing has to be cleaned up. No plugin of ours can know that of the whole chain.
     pub const UNKNOWN_CONTAINER: Self = Self(3);
     pub const INVALID_ENVIRONMENT: Self = Self(4);
     pub const IO: Self = Self(5);

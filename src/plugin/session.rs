@@ -68,11 +68,9 @@ impl Session {
                     let path = path.display();
                     let msg =
                         format!("cannot open network namespace {path}: no such file or directory");
-                    // Code 3 tells the runtime that there is nothing to clean up. Other plugins of the chain have
-                    // made something before a chained ADD, and a CHECK follows an ADD.
-                    let is_first = matches!(verb, Verb::Add(_)) && !request.has_prev_result();
-                    let code = if is_first { Code::UNKNOWN_CONTAINER } else { Code::INTERNAL };
-                    Namespace::Gone(Error::new(code, msg))
+                    // Not code 3, which tells runtimes that no DEL is needed: an earlier plugin of the chain, or an
+                    // earlier ADD, may have left reservations, links and rules.
+                    Namespace::Gone(Error::internal(msg))
                 }
                 Err(error) => Namespace::Unusable(error),
             };
