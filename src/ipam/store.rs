@@ -115,24 +115,7 @@ impl<'a> Store<'a> {
 
     /// For STATUS: fails when `open` would, or when nothing could be written then; creates nothing.
     pub fn check_usable(data_dir: &Path, network: &NetworkName) -> Result<()> {
-        let dir = data_dir.join(&**network);
-        let lock = dir.join(LOCK);
-        match files::probe_writing(&lock) {
-            Err(error) if is_missing(&error) => {}
-            probed => return probed.map_err(failed("write", &lock)),
-        }
-        for existing in dir.ancestors().filter(|path| !path.as_os_str().is_empty()) {
-            match files::open(existing).and_then(|file| file.metadata()) {
-                Ok(metadata) if metadata.is_dir() => return Ok(()),
-                Ok(_) => {
-                    let error = ErrorKind::NotADirectory.into();
-                    return Err(failed("create directory in", existing)(error));
-                }
-                Err(error) if is_missing(&error) => {}
-                Err(error) => return Err(failed("open", existing)(error)),
-            }
-        }
-        Ok(())
+        check_writable(&data_dir.join(&**network))
     }
 
     /// Waits for the turn of this thread and then for the lock, runs `f`, and unlocks. Fails with code 11 after 30 s of
@@ -213,6 +196,24 @@ impl Place {
         };
         opened.map(Some).map_err(failed("open", path))
     }
+}
+
+/// Fails when no file could be made in a directory, or the directory itself could not be made; creates nothing.
+pub fn check_writable(dir: &Path) -> Result<()> {
+    for existing in dir.ancestors().filter(|path| !path.as_os_str().is_empty()) {
+        match files::open(existing).and_then(|file| file.metadata()) {
+            Ok(metadata) if metadata.is_dir() => {
+                return files::probe_writing(existing).map_err(failed("write to", existing));
+            }
+            Ok(_) => {
+                let error = ErrorKind::NotADirectory.into();
+                return Err(failed("create directory in", existing)(error));
+            }
+            Err(error) if is_missing(&error) => {}
+            Err(error) => return Err(failed("open", existing)(error)),
+        }
+    }
+    Ok(())
 }
 
 /// An address as a number, of which IPv4 and IPv6 have different ones.

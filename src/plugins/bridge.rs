@@ -238,10 +238,10 @@ impl Plugin for Bridge {
         };
         filtering.map_err(Error::into_not_available)?;
         if self.masquerades(cx) {
-            masquerade::status(cx.session.nft()?)?;
+            masquerade::status(cx.session.nft().map_err(Error::into_not_available)?)?;
         }
         if self.macspoofchk {
-            spoof_check::status(cx.session.nft()?)?;
+            spoof_check::status(cx.session.nft().map_err(Error::into_not_available)?)?;
         }
         delegate::call_ipam(cx, &Verb::Status)
     }

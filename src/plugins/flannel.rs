@@ -26,9 +26,9 @@ use crate::error::{Code, Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::Attachment;
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::delegate;
 use crate::steps::owner::Owners;
 use crate::steps::undo::{Failures, Undo};
+use crate::steps::{delegate, record};
 use scratch::Scratch;
 use subnet_env::SubnetEnv;
 
@@ -98,7 +98,11 @@ impl Plugin for Flannel {
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        let config = self.config(cx).map_err(Error::into_not_available)?;
+        let config = self.config(cx).and_then(|config| {
+            record::check_writable(&self.data_dir)?;
+            Ok(config)
+        });
+        let config = config.map_err(Error::into_not_available)?;
         self.call(cx, config, &Verb::Status)
     }
 }

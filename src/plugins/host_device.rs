@@ -123,6 +123,7 @@ impl Plugin for HostDevice {
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         let is_there = || {
             let Target::Link(wanted) = self.selector.target()? else { return Ok(()) };
+            journal::check_writable()?;
             let (host, journal) = (cx.session.host()?, Journal::open()?);
             match wanted.find(host, &journal) {
                 // A device that a container has is no fault of the host.

@@ -98,6 +98,8 @@ impl Ipvlan {
                 in_container: self.link_in_container,
                 // Nor does the reference look.
                 limits_mtu: false,
+                must_be_up: false,
+                takes_frames: true,
             }),
         })
     }

@@ -94,6 +94,8 @@ impl Macvlan {
                 master: &self.master,
                 in_container: self.link_in_container,
                 limits_mtu: true,
+                must_be_up: false,
+                takes_frames: true,
             }),
         })
     }

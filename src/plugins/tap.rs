@@ -19,6 +19,7 @@
 
 use serde::Deserialize;
 
+use crate::cni::request::Verb;
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
@@ -109,7 +110,8 @@ impl Plugin for Tap {
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         tun::open().map_err(Error::into_not_available)?;
-        interface::status(cx, &self.interface(cx)?)
+        interface::valid_mtu(&self.interface(cx)?, None).map_err(Error::into_not_available)?;
+        delegate::call_ipam(cx, &Verb::Status)
     }
 }
 

@@ -21,7 +21,8 @@
 //!
 //! A failing ADD takes everything back. DEL puts everything back as it was, if the namespace is still there, and removes the
 //! file of the attachment in any case. GC removes the files of what is not valid. CHECK names what is different, and takes numbers as the
-//! kernel does. STATUS: a sysctl that is not allowed, or an allowlist that cannot be read.
+//! kernel does. STATUS: a sysctl that is not allowed or not there, an allowlist that cannot be read, a `dataDir` that
+//! cannot be written.
 
 mod allowlist;
 mod backup;
@@ -36,11 +37,12 @@ use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Link, Rtnl};
+use crate::kernel::sysctl;
 use crate::names::Attachment;
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::chained;
 use crate::steps::owner::{Owner, Owners};
 use crate::steps::undo::Undo;
+use crate::steps::{chained, record};
 use backup::Backup;
 use tuned::Tuned;
 
@@ -120,12 +122,27 @@ impl Plugin for Tuning {
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        let is_possible = wanted(cx, "IFNAME").and_then(|_| are_allowed(cx));
-        is_possible.map_err(Error::into_not_available)
+        self.is_possible(cx).map_err(Error::into_not_available)
     }
 }
 
 impl Tuning {
+    /// Whether an ADD could succeed, as far as the host is concerned.
+    fn is_possible(&self, cx: &Context<'_>) -> Result<()> {
+        let wanted = wanted(cx, "IFNAME")?;
+        are_allowed(cx)?;
+        for (path, _) in &wanted.sysctls {
+            // What is there for each interface is not known without the container's.
+            let is_of_interface = path.contains("/conf/") || path.contains("/neigh/");
+            if !is_of_interface && !sysctl::exists(path) {
+                return Err(Error::internal(format!(
+                    "cannot find sysctl {path}: the kernel has none"
+                )));
+            }
+        }
+        if wanted.is_empty() { Ok(()) } else { record::check_writable(&self.data_dir) }
+    }
+
     /// Writes down how all was before the first ADD.
     fn remember<'a>(
         &self,

@@ -145,7 +145,7 @@ impl Plugin for Veth {
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         self.validate()?;
         if self.masquerades(cx) {
-            masquerade::status(cx.session.nft()?)?;
+            masquerade::status(cx.session.nft().map_err(Error::into_not_available)?)?;
         }
         delegate::call_ipam(cx, &Verb::Status)
     }

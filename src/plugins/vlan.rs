@@ -84,6 +84,8 @@ impl Vlan {
                 master: &self.master,
                 in_container: self.link_in_container,
                 limits_mtu: true,
+                must_be_up: true,
+                takes_frames: false,
             }),
         })
     }

@@ -84,7 +84,11 @@ pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, Fai
 
 /// Asks the plugin `kind` for anything but ADD.
 pub fn call(cx: &Context<'_>, kind: &str, verb: &Verb) -> Result<()> {
-    Delegate::find(cx, kind)?.call(cx, verb).map(drop)
+    let delegate = match (Delegate::find(cx, kind), verb) {
+        (Err(error), Verb::Status) => return Err(error.into_not_available()),
+        (found, _) => found?,
+    };
+    delegate.call(cx, verb).map(drop)
 }
 
 /// DEL and GC of the IPAM plugin, if the network has one.
@@ -245,7 +249,11 @@ fn reported_error(path: &Path, output: &Output) -> Error {
         };
     }
     match Json::parse(&output.stdout).and_then(|json| json.read::<Reported>("error")) {
-        Ok(Reported { code, msg, details }) => Error::new(Code(code), msg).with_details(details),
+        Ok(Reported { code, msg, details }) => {
+            // It speaks for itself alone: what its caller has made may still be there.
+            let code = Some(Code(code)).filter(|code| *code != Code::UNKNOWN_CONTAINER);
+            Error::new(code.unwrap_or(Code::INTERNAL), msg).with_details(details)
+        }
         Err(error) => {
             let text = String::from_utf8_lossy(&output.stdout);
             Error::internal(format!("netplugin failed but its error cannot be read: {text:?}"))

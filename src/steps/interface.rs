@@ -213,13 +213,27 @@ pub fn check(cx: &Context<'_>, at: &Attachment, new: &NewInterface<'_>) -> Resul
     verify::routes(there, &result)
 }
 
+/// STATUS of what a whole ADD needs: the kernel's part, the parent's, and that of IPAM.
 pub fn status(cx: &Context<'_>, new: &NewInterface<'_>) -> Result<()> {
-    let parent = match &new.parent {
-        Some(parent) => parent.status(cx)?,
-        None => None,
+    let is_possible = || {
+        let parent = match &new.parent {
+            Some(parent) => parent.status(cx)?,
+            None => None,
+        };
+        valid_mtu(new, parent.as_ref()).map(drop)
     };
-    valid_mtu(new, parent.as_ref()).map_err(Error::into_not_available)?;
-    delegate::call_ipam(cx, &Verb::Status)
+    is_possible().map_err(Error::into_not_available)?;
+    delegate::call_ipam(cx, &Verb::Status)?;
+    require_kind(cx.session.host()?, new).map_err(Error::into_not_available)
+}
+
+/// Asks for a link that cannot be: with this MAC address, and without a parent. It matters only why it cannot.
+fn require_kind(host: &Rtnl, new: &NewInterface<'_>) -> Result<()> {
+    let probe = NewLink { name: "cnibox-probe", mac: Some(Mac([0; 6])), ..NewLink::default() };
+    match host.make_link(&probe, new.kind, std::iter::empty()) {
+        Err(error) if error.is_unsupported() => Err(cannot_make(error, host, new, probe.name)),
+        _ => Ok(()),
+    }
 }
 
 /// What is sent in frames that its parent cannot carry would be lost.

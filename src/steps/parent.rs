@@ -4,7 +4,7 @@
 //! new interface remembers it in its alias, for CHECK: routes come and go.
 
 use crate::cni::success::Success;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Family, Link, Rtnl};
 use crate::names::IfName;
 use crate::plugin::Context;
@@ -19,6 +19,10 @@ pub struct Wanted<'a> {
     pub in_container: bool,
     /// No interface on it has a larger MTU.
     pub limits_mtu: bool,
+    /// No interface on it comes up while it is down.
+    pub must_be_up: bool,
+    /// It is given all frames first, so it cannot be the port of a bridge.
+    pub takes_frames: bool,
 }
 
 impl Wanted<'_> {
@@ -90,12 +94,17 @@ impl Wanted<'_> {
             "" => of_default_route(host),
             master => named(host, master),
         };
-        match found.map_err(Error::into_not_available)? {
-            link if link.up => Ok(Some(link)),
-            Link { name, .. } => {
-                Err(Error::new(Code::NOT_AVAILABLE, format!("master: interface {name} is down")))
-            }
+        let link = found?;
+        let Link { name, .. } = &link;
+        if self.must_be_up && !link.up {
+            return Err(Error::internal(format!("master: interface {name} is down")));
         }
+        if self.takes_frames && link.port.is_some() {
+            return Err(Error::internal(format!(
+                "master: interface {name} is the port of a bridge"
+            )));
+        }
+        Ok(Some(link))
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::error::{Code, Error, Result};
 use crate::fault;
+use crate::ipam::store;
 use crate::kernel::flock::{self, Mode};
 use crate::steps::owner::hash;
 
@@ -104,6 +105,11 @@ fn lock_within(dir: &str, limit: Duration) -> Result<File> {
     }
     let msg = format!("cannot lock {dir} within {} s", limit.as_secs());
     Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(flock::holder(&file)))
+}
+
+/// For STATUS: fails when nothing could be written there.
+pub fn check_writable(dir: &str) -> Result<()> {
+    store::check_writable(Path::new(dir))
 }
 
 /// All that there are in a directory, and what a crash left of some.

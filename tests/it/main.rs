@@ -28,6 +28,7 @@ mod sbr;
 mod scale;
 mod spec;
 mod static_ipam;
+mod status;
 mod tap;
 mod threads;
 mod tidy;

@@ -37,6 +37,11 @@ fn read(record: &Record) -> Result<Option<Passport>> {
     Ok(content.and_then(|content| Passport::parse(std::str::from_utf8(&content).ok()?)))
 }
 
+/// For STATUS: fails when nothing could be recorded.
+pub fn check_writable() -> Result<()> {
+    record::check_writable(DIR)
+}
+
 impl Journal {
     pub fn open() -> Result<Self> {
         let mut entries = Vec::new();

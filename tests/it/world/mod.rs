@@ -147,6 +147,20 @@ impl World {
         self.host(["cat", &path]).trim().into()
     }
 
+    /// STATUS of a plugin that makes links of this kind, on a host where nothing else is in the way: whether the kernel
+    /// has them decides.
+    #[track_caller]
+    pub fn status_as_the_kernel_has(&self, kind: &str, plugin: &str, config: &Value) {
+        let words = ["ip", "link", "add", "probe0", "address", "0:0:0:0:0:0", "type", kind];
+        let is_unknown = self.tool(&words, None).run().stderr.contains("Unknown device type");
+        let status = self.call(plugin, "STATUS", config).run();
+        if is_unknown {
+            status.fails(50, &["Unknown device type", "the kernel has to have CONFIG_"]);
+        } else {
+            status.silence();
+        }
+    }
+
     /// Names of the links on the host that are ports of `bridge`.
     pub fn ports_of(&self, bridge: &str) -> Vec<String> {
         names(&self.host_json(["ip", "-j", "link", "show", "master", bridge]))
