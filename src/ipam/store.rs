@@ -209,7 +209,7 @@ pub fn check_writable(dir: &Path) -> Result<()> {
                 let error = ErrorKind::NotADirectory.into();
                 return Err(failed("create directory in", existing)(error));
             }
-            Err(error) if is_missing(&error) => {}
+            Err(error) if is_missing(&error) && error.kind() != ErrorKind::InvalidFilename => {}
             Err(error) => return Err(failed("open", existing)(error)),
         }
     }
@@ -228,9 +228,11 @@ fn address_of(number: u128) -> IpAddr {
     Ipv6Addr::from_bits(number).to_canonical()
 }
 
-/// Nothing is there, nor can it be, since something on the way to it is not a directory.
+/// Nothing is there, nor can it be, since something on the way to it is not a directory or has too long a name.
 fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+    use ErrorKind::{InvalidFilename, NotADirectory, NotFound};
+
+    matches!(error.kind(), NotFound | NotADirectory | InvalidFilename)
 }
 
 fn failed(doing: impl Display, path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Error {

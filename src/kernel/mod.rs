@@ -1,6 +1,7 @@
 //! Linux: namespaces, links, addresses, routes, sysctls. Knows nothing of CNI.
 
 pub mod conntrack;
+pub mod disk;
 pub mod flock;
 pub mod netlink;
 pub mod netns;

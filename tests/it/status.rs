@@ -145,8 +145,7 @@ fn conditions_of_host_local() -> Vec<Condition> {
 fn conditions_of_interfaces() -> Vec<Condition> {
     let macvlan = |master: &str| plugin("macvlan", json!({"master": master}));
     let port = "ip link add br0 type bridge; ip link set up0 master br0";
-    let no_ipam = json!({"ipam": {"type": "none-such"}});
-    let mut conditions = vec![
+    vec![
         ready("all is well", "", "macvlan", macvlan("up0")),
         ready("the master is down", "", "macvlan", macvlan("down0")),
         ready(
@@ -211,17 +210,16 @@ fn conditions_of_interfaces() -> Vec<Condition> {
             addressed("ipvlan", json!({"master": "up0"})),
         ),
         of_kernel("all is well", "", "dummy", addressed("dummy", json!({}))),
-    ];
-    for kind in ["bridge", "veth", "macvlan", "tap", "dummy", "vlan", "ipvlan", "host-device"] {
-        let keys = json!({"master": "up0", "device": "up0", "vlanId": 7});
-        conditions.push(not_ready(
-            "there is no IPAM plugin",
-            "",
-            kind,
-            with(&plugin(kind, keys), no_ipam.clone()),
-        ));
-    }
-    conditions
+    ]
+}
+
+fn conditions_without_an_ipam_plugin() -> Vec<Condition> {
+    let kinds = ["bridge", "veth", "macvlan", "tap", "dummy", "vlan", "ipvlan", "host-device"];
+    let keys =
+        json!({"master": "up0", "device": "up0", "vlanId": 7, "ipam": {"type": "none-such"}});
+    let condition =
+        |kind| not_ready("there is no IPAM plugin", "", kind, plugin(kind, keys.clone()));
+    kinds.map(condition).into()
 }
 
 fn conditions_of_the_rest() -> Vec<Condition> {
@@ -247,12 +245,6 @@ fn conditions_of_the_rest() -> Vec<Condition> {
             device("up0"),
         ),
         ready("all is well", "", "tuning", sysctl("net.core.somaxconn")),
-        ready(
-            "of an interface",
-            "",
-            "tuning",
-            chained("tuning", json!({"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}})),
-        ),
         ready("nothing is wanted", &full("/run/cni/tuning"), "tuning", tuning(json!({}))),
         not_ready("the kernel lacks it", "", "tuning", sysctl("net.core.nothing")),
         not_ready(
@@ -292,6 +284,17 @@ fn conditions_of_the_rest() -> Vec<Condition> {
             "",
             "flannel",
             flannel(json!({"delegate": {"type": "none-such"}})),
+        ),
+    ]
+}
+
+fn conditions_of_chained_plugins() -> Vec<Condition> {
+    vec![
+        ready(
+            "of an interface",
+            "",
+            "tuning",
+            chained("tuning", json!({"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}})),
         ),
         ready("all is well", "", "portmap", chained("portmap", json!({}))),
         ready("all is well", "", "firewall", chained("firewall", json!({}))),
@@ -344,17 +347,24 @@ fn status_of_ipam_plugins_says_50_exactly_when_an_add_fails() {
 #[test]
 fn status_of_interface_plugins_says_50_exactly_when_an_add_fails() {
     conditions_of_interfaces().iter().for_each(check);
+    conditions_without_an_ipam_plugin().iter().for_each(check);
 }
 
 #[test]
 fn status_of_the_other_plugins_says_50_exactly_when_an_add_fails() {
     conditions_of_the_rest().iter().for_each(check);
+    conditions_of_chained_plugins().iter().for_each(check);
 }
 
 #[test]
 fn every_plugin_is_in_a_table() {
-    let tables =
-        [conditions_of_host_local(), conditions_of_interfaces(), conditions_of_the_rest()].concat();
+    let tables = [
+        conditions_of_host_local(),
+        conditions_of_interfaces(),
+        conditions_of_the_rest(),
+        conditions_of_chained_plugins(),
+    ]
+    .concat();
     for name in crate::world::plugin_names() {
         let has_line = tables.iter().any(|condition| condition.plugin == name);
         assert!(has_line, "{name} has no condition");

@@ -6,12 +6,9 @@ use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use nix::fcntl::{AT_FDCWD, AtFlags};
-use nix::libc;
-use nix::unistd::{AccessFlags, faccessat};
-
 use super::digest::digest;
 use crate::fault;
+use crate::kernel::disk;
 
 pub(super) fn create_dirs(path: &Path) -> io::Result<()> {
     fault::file_operation()?;
@@ -46,23 +43,10 @@ pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Fails where no file can be made and written: the file system is full or read-only, the directory may not be changed.
-/// The file that this takes has no name, so no one sees it and the directory stays as it is. Of a file system that has
-/// no such files, only the rights are known.
+/// Fails where no file can be made in a directory and written; changes nothing.
 pub(super) fn probe_writing(dir: &Path) -> io::Result<()> {
     fault::file_operation()?;
-    match OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).mode(0o600).open(dir) {
-        Err(error) if is_without_tmpfile(&error) => {
-            let rights = AccessFlags::W_OK | AccessFlags::X_OK;
-            Ok(faccessat(AT_FDCWD, dir, rights, AtFlags::AT_EACCESS)?)
-        }
-        file => file?.write_all(b"0"),
-    }
-}
-
-/// Kernels before 3.11 open the directory itself, which cannot be written.
-fn is_without_tmpfile(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL))
+    disk::probe_writing(dir)
 }
 
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {

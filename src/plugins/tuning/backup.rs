@@ -31,11 +31,12 @@ pub struct Backup {
 impl Backup {
     pub fn parse(content: &[u8]) -> Self {
         let Ok(json) = Json::parse(content) else { return Self::default() };
-        let text = |key: &str| match json.get(key) {
+        let text = |value: Option<&Json>| match value {
             Some(Json::String(text)) => Some(text.clone()),
             _ => None,
         };
-        Self { before: before(&json).ok(), owner: text("owner"), netns: text("netns") }
+        let (owner, netns) = (text(json.get("owner")), text(json.get("netns")));
+        Self { before: before(&json).ok(), owner, netns }
     }
 
     /// Whether it is another attachment's, of which container id and interface are the same when joined. The network may
@@ -126,7 +127,7 @@ mod tests {
     #[test]
     fn the_file_begins_as_the_references() {
         let of_reference = Backup::parse(OF_REFERENCE.as_bytes());
-        let whole = content(&of_reference.before.clone().unwrap(), &owner().1, Some("b 7".into()));
+        let whole = content(&of_reference.before.unwrap(), &owner().1, Some("b 7".into()));
         let ours = ",\n \"owner\": \"net abc eth0\",\n \"netns\": \"b 7\"\n}";
         assert_eq!(whole, OF_REFERENCE.strip_suffix("\n}").unwrap().to_owned() + ours);
         let is_of_another = |text: &str| {

@@ -179,3 +179,13 @@ fn verbs_work_without_a_type_at_the_top() {
         assert_eq!(outcome.status, 0, "{}", outcome.report());
     }
 }
+
+#[test]
+fn a_network_whose_name_no_directory_can_have_is_free_of_reservations() {
+    let long = with(&net().config, json!({"name": "n".repeat(256)}));
+    let net = Net { config: with(&long, json!({"cni.dev/valid-attachments": []})), ..net() };
+    net.run("ADD", "x").fails(5, &["File name too long"]);
+    net.run("STATUS", "x").fails(50, &["File name too long"]);
+    net.del("x");
+    net.run("GC", "x").silence();
+}

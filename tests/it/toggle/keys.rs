@@ -8,7 +8,7 @@ use super::{scan, subjects};
 use crate::world::plugin_names;
 
 /// Keys that no case toggles: the plugin, the key, and the reason.
-const EXCLUDED: [(&str, &str, &str); 22] = [
+const EXCLUDED: [(&str, &str, &str); 23] = [
     ("network", "cniVersion", "the language of one call, no part of what is made"),
     ("network", "name", "the owner of all that is made: another name is another network"),
     ("network", "type", "says which plugin is called, or which delegate"),
@@ -26,6 +26,7 @@ const EXCLUDED: [(&str, &str, &str); 22] = [
     ("host-local", "dataDir", "says where state lies"),
     ("tuning", "dataDir", "says where state lies"),
     ("tuning", "owner", "in the file that ADD writes"),
+    ("tuning", "netns", "in the file that ADD writes"),
     ("flannel", "dataDir", "says where state lies"),
     ("flannel", "subnetFile", "says where the daemon's file lies"),
     ("flannel", "routes", "in ipam, which is toggled as a whole"),
