@@ -218,11 +218,6 @@ impl Request {
         }
     }
 
-    /// Whether other plugins of the chain came before.
-    pub fn has_prev_result(&self) -> bool {
-        self.json.get("prevResult").is_some()
-    }
-
     /// For CHECK, which makes no sense without.
     pub fn required_prev_result(&self) -> Result<Success> {
         self.prev_result()?.ok_or_else(|| Error::config("required prevResult missing"))
