@@ -2,6 +2,7 @@
 //! done is to find out whether they are in the way.
 
 use std::fs;
+use std::mem::offset_of;
 
 use nix::libc;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
@@ -58,16 +59,51 @@ const TABLE: &str = "filter";
 const SO_GET_INFO: i32 = 64;
 const SO_GET_ENTRIES: i32 = 65;
 
-/// `struct ipt_getinfo`: the name, the hooks, where the rules and the policy of each of five hooks begin, the number of
-/// rules, their size.
-const INFO_BYTES: usize = 84;
-const UNDERFLOW_OF_FORWARD_AT: usize = 64;
-const SIZE_AT: usize = 80;
-/// `struct ipt_get_entries`: the name, the size, the rules.
-const ENTRIES_SIZE_AT: usize = 32;
-const ENTRIES_AT: usize = 40;
+/// `struct ipt_getinfo`: the hooks, where the rules and the policy of each of five hooks begin, the number of rules, their
+/// size. It has 4 bytes at most in a row, and so the same layout on every architecture.
+#[repr(C)]
+struct Info {
+    name: [u8; NAME_BYTES],
+    valid_hooks: u32,
+    hook_entry: [u32; 5],
+    underflow: [u32; 5],
+    num_entries: u32,
+    size: u32,
+}
+
+/// `struct ipt_get_entries` without its rules. They begin where their counters, which are u64, may be: those have an
+/// alignment of 4 on i386, and of 8 elsewhere.
+#[repr(C)]
+struct Entries {
+    name: [u8; NAME_BYTES],
+    size: u32,
+    entries: [u64; 0],
+}
+
+/// XT_TABLE_MAXNAMELEN (linux/netfilter/x_tables.h).
+const NAME_BYTES: usize = 32;
+const INFO_BYTES: usize = size_of::<Info>();
+const UNDERFLOW_OF_FORWARD_AT: usize = offset_of!(Info, underflow) + NF_INET_FORWARD * 4;
+const SIZE_AT: usize = offset_of!(Info, size);
+const ENTRIES_SIZE_AT: usize = offset_of!(Entries, size);
+const ENTRIES_AT: usize = offset_of!(Entries, entries);
+/// Source: linux/netfilter.h, `enum nf_inet_hooks`.
+const NF_INET_FORWARD: usize = 2;
 /// `struct xt_entry_target`, after which comes the verdict.
 const TARGET_BYTES: usize = 32;
 
 /// `-NF_DROP - 1`, as rules have it.
 const VERDICT_DROP: i32 = -1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `offsetof` of a C compiler says, with `-m32` for i386.
+    #[test]
+    fn structures_are_those_of_the_kernel() {
+        let entries_at = if cfg!(target_arch = "x86") { 36 } else { 40 };
+        assert_eq!((ENTRIES_SIZE_AT, ENTRIES_AT), (32, entries_at));
+        assert_eq!((UNDERFLOW_OF_FORWARD_AT, SIZE_AT, INFO_BYTES), (64, 80, 84));
+    }
+}
