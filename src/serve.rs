@@ -17,6 +17,7 @@ const FAILURE: u8 = 1;
 /// Serves the call that the environment describes. Without CNI_COMMAND that is the banner, which runtimes read to
 /// learn the version.
 pub fn serve(entry: &Entry, plugins: &'static [Entry]) -> u8 {
+    sys::survive_failed_writes();
     let command = command();
     let outcome = match command.as_str() {
         "" => {

@@ -50,7 +50,7 @@ const OWN_CONTEXT: &CStr = c"/proc/thread-self/attr/current";
 /// Makes `fn run(Vec<OsString>) -> u8` the program: it gets the arguments, and returns the exit code.
 ///
 /// In place of std's own entry, which costs 19 system calls and 110 KB, for what we do without: a message when the stack
-/// overflows, and ignoring SIGPIPE (see `ignore_broken_pipes`). Standard output has to be flushed.
+/// overflows, and ignoring SIGPIPE (see `survive_failed_writes`). Standard output has to be flushed.
 #[macro_export]
 macro_rules! entry_point {
     ($run:path) => {
@@ -83,10 +83,16 @@ pub unsafe fn arguments(count: c_int, values: *const *const c_char) -> Vec<OsStr
     (0..count).map(argument).collect()
 }
 
-/// Lets a write to a pipe that nobody reads fail, rather than end this process. Programs started later do not inherit it.
-pub fn ignore_broken_pipes() {
-    // SAFETY: no handler is installed, so nothing can run at the wrong time.
-    let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) }; // it cannot fail for this signal
+/// Lets a write fail that would end this process: to a pipe that nobody reads (SIGPIPE), to a file that is as long as it may
+/// be (SIGXFSZ).
+///
+/// By a handler, and not by ignoring them: execve(2) gives programs that are started later the default back.
+pub fn survive_failed_writes() {
+    extern "C" fn nothing(_: c_int) {}
+    for kind in [Signal::SIGPIPE, Signal::SIGXFSZ] {
+        // SAFETY: the handler does nothing, so it can run at any time.
+        let _ = unsafe { signal(kind, SigHandler::Handler(nothing)) }; // it cannot fail for these signals
+    }
 }
 
 /// Writes everything, in one system call where the kernel takes it so: std's standard output cuts text at its last line.

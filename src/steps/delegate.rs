@@ -175,7 +175,6 @@ fn execute(path: &Path, request: &Request, verb: &Verb) -> Result<Option<Success
             format!("cannot run plugin {}: too many plugins call one another", path.display());
         return Err(Error::config(msg).with_details(format!("{DEPTH_MAX} is the limit")));
     }
-    sys::ignore_broken_pipes();
     let mut child = spawn(path, request, verb).map_err(failed)?;
     let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(&request.stdin));
     let output = child.wait_with_output().map_err(failed)?;

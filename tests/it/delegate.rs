@@ -375,3 +375,19 @@ fn plugins_that_call_one_another_without_end_are_stopped() {
         call.env("PATH", "/usr/bin:/bin").run().fails(7, &["too many plugins call one another"]);
     }
 }
+
+/// We survive writes that fail; what an executed plugin does then is its own business.
+#[test]
+fn a_delegate_has_the_default_signals() {
+    let world = World::new();
+    let signals = "grep -E '^Sig(Ign|Cgt)' /proc/self/status > /run/notes/signals";
+    own_plugin(&world, "host-local", &format!("{signals}\n{GIVES_AN_ADDRESS}"));
+    let c1 = world.container("c1");
+    c1.call("bridge", "ADD", &config()).env("CNI_PATH", OWN_FIRST).run().success();
+    let found = world.read("/run/notes/signals");
+    let masks = found.lines().filter_map(|line| line.split_once(":\t"));
+    let masks: Vec<u64> = masks.map(|(_, mask)| u64::from_str_radix(mask, 16).unwrap()).collect();
+    // SIGPIPE is 13, SIGXFSZ is 25.
+    let ours = 1 << 12 | 1 << 24;
+    assert_eq!(masks.iter().map(|mask| mask & ours).collect::<Vec<u64>>(), [0, 0], "{found}");
+}

@@ -7,6 +7,7 @@ mod links;
 mod namespace;
 mod tool;
 mod unreadable;
+mod unwritable;
 mod versions;
 
 use serde_json::{Value, json};
