@@ -91,7 +91,7 @@ impl Skeleton<'_> {
             }
             let rules = nft.rules_of(table, name)?;
             let is_whole = chain.in_order(&rules) == chain.rules.len()
-                && chain.first.iter().all(|first| rules.iter().any(|rule| rule.exprs == *first));
+                && chain.first.iter().all(|first| rules.iter().any(|rule| rule.does(first)));
             if !is_whole {
                 return Err(Error::internal(format!(
                     "rules of chain {name} of table {table} are missing"
@@ -112,7 +112,7 @@ impl Chain {
     }
 
     fn ensure_rules(&self, table: Table<'_>, present: &[Rule], batch: &mut Batch) {
-        let has = |exprs: &[Expr]| present.iter().find(|rule| rule.exprs == *exprs);
+        let has = |exprs: &[Expr]| present.iter().find(|rule| rule.does(exprs));
         if let Some(first) = self.first.as_ref().filter(|first| has(first).is_none()) {
             batch.add_rule(table, NewRule::first(&self.name).with(first.iter().cloned()));
         }
@@ -128,7 +128,7 @@ impl Chain {
     /// How many of the rules are there, one after the other.
     fn in_order(&self, present: &[Rule]) -> usize {
         let mut present = present.iter();
-        let is_next = |rule: &&Vec<Expr>| present.any(|found| found.exprs == **rule);
+        let is_next = |rule: &&Vec<Expr>| present.any(|found| found.does(rule));
         self.rules.iter().take_while(is_next).count()
     }
 }

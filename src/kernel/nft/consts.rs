@@ -116,6 +116,8 @@ pub(super) const NFTA_RANGE_TO_DATA: u16 = 4;
 /// Of comparisons and ranges alike.
 pub(super) const NFT_CMP_EQ: u32 = 0;
 pub(super) const NFT_CMP_NEQ: u32 = 1;
+pub(super) const NFT_CMP_LTE: u32 = 3;
+pub(super) const NFT_CMP_GTE: u32 = 5;
 
 pub(super) const NFTA_LOOKUP_SET: u16 = 1;
 pub(super) const NFTA_LOOKUP_SREG: u16 = 2;

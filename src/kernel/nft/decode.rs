@@ -2,16 +2,17 @@
 
 use super::Family;
 use super::consts::{
-    NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_CONTINUE, NFT_GOTO, NFT_JUMP,
-    NFT_LOOKUP_F_INV, NFT_META_MARK, NFT_NAT_DNAT, NFT_NAT_SNAT, NFT_REG_VERDICT, NFT_RETURN,
-    NFTA_BITWISE_DREG, NFTA_BITWISE_MASK, NFTA_BITWISE_OP, NFTA_BITWISE_SREG, NFTA_BITWISE_XOR,
-    NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME,
-    NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOOKUP_DREG, NFTA_LOOKUP_FLAGS,
-    NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_META_KEY, NFTA_META_SREG, NFTA_NAT_FAMILY,
-    NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_TYPE, NFTA_RANGE_FROM_DATA,
-    NFTA_RANGE_OP, NFTA_RANGE_SREG, NFTA_RANGE_TO_DATA, NFTA_REDIR_REG_PROTO_MIN,
-    NFTA_REJECT_ICMP_CODE, NFTA_REJECT_TYPE, NFTA_TARGET_INFO, NFTA_TARGET_NAME, NFTA_TARGET_REV,
-    NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+    NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_GTE, NFT_CMP_LTE, NFT_CMP_NEQ, NFT_CONTINUE, NFT_GOTO,
+    NFT_JUMP, NFT_LOOKUP_F_INV, NFT_META_MARK, NFT_NAT_DNAT, NFT_NAT_SNAT, NFT_REG_VERDICT,
+    NFT_RETURN, NFTA_BITWISE_DREG, NFTA_BITWISE_MASK, NFTA_BITWISE_OP, NFTA_BITWISE_SREG,
+    NFTA_BITWISE_XOR, NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
+    NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOOKUP_DREG,
+    NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_META_KEY, NFTA_META_SREG,
+    NFTA_NAT_FAMILY, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_TYPE,
+    NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
+    NFTA_RANGE_FROM_DATA, NFTA_RANGE_OP, NFTA_RANGE_SREG, NFTA_RANGE_TO_DATA,
+    NFTA_REDIR_REG_PROTO_MIN, NFTA_REJECT_ICMP_CODE, NFTA_REJECT_TYPE, NFTA_TARGET_INFO,
+    NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
 use super::expr::{Expr, Found, Nat, Verdict};
 use super::field::Field;
@@ -46,11 +47,13 @@ impl Expr {
                 to: arguments.register(NFTA_IMMEDIATE_DREG)?,
             },
             "bitwise" => arguments.bitwise()?,
-            "cmp" => Self::Compare {
-                register: arguments.register(NFTA_CMP_SREG)?,
-                is_equal: arguments.is_equal(NFTA_CMP_OP)?,
-                value: arguments.data(NFTA_CMP_DATA)?,
+            "payload" => Self::LoadPayload {
+                header: arguments.number(NFTA_PAYLOAD_BASE)?,
+                offset: arguments.number(NFTA_PAYLOAD_OFFSET)?,
+                bytes: u8::try_from(arguments.number(NFTA_PAYLOAD_LEN)?).ok()?,
+                to: arguments.register(NFTA_PAYLOAD_DREG)?,
             },
+            "cmp" => arguments.comparison()?,
             "range" => Self::Range {
                 register: arguments.register(NFTA_RANGE_SREG)?,
                 is_inside: arguments.is_equal(NFTA_RANGE_OP)?,
@@ -103,7 +106,17 @@ impl<'a> Arguments<'a> {
         self.bytes(kind).and_then(data_of)
     }
 
-    /// `None` for "less than" and its like.
+    fn comparison(self) -> Option<Expr> {
+        let (register, value) = (self.register(NFTA_CMP_SREG)?, self.data(NFTA_CMP_DATA)?);
+        Some(match self.number(NFTA_CMP_OP)? {
+            NFT_CMP_EQ => Expr::Compare { register, is_equal: true, value },
+            NFT_CMP_NEQ => Expr::Compare { register, is_equal: false, value },
+            NFT_CMP_GTE => Expr::AtLeast { register, value },
+            NFT_CMP_LTE => Expr::AtMost { register, value },
+            _ => return None,
+        })
+    }
+
     fn is_equal(self, kind: u16) -> Option<bool> {
         match self.number(kind)? {
             NFT_CMP_EQ => Some(true),
@@ -202,6 +215,10 @@ mod tests {
         samples.extend(dnat_to("10.1.0.5".parse().unwrap(), 80));
         samples.extend(redirect_to(80));
         samples.extend(in_range(Field::Dport, &[0, 80], &[0, 90]));
+        let (register, value) = (Register::FIRST, vec![0, 80]);
+        samples.push(Expr::LoadPayload { header: 1, offset: 12, bytes: 8, to: register });
+        samples.push(Expr::AtLeast { register, value: value.clone() });
+        samples.push(Expr::AtMost { register, value });
         samples.push(reject_prohibited(Family::Ip));
         for verdict in [
             Verdict::Accept,

@@ -5,19 +5,19 @@ use std::net::IpAddr;
 use super::Family;
 use super::consts::{
     ICMP_PKT_FILTERED, ICMPV6_ADM_PROHIBITED, NF_ACCEPT, NF_DROP, NF_NAT_RANGE_PROTO_SPECIFIED,
-    NFT_CMP_EQ, NFT_CMP_NEQ, NFT_CONTINUE, NFT_GOTO, NFT_JUMP, NFT_LOOKUP_F_INV, NFT_META_MARK,
-    NFT_NAT_DNAT, NFT_NAT_SNAT, NFT_REG_VERDICT, NFT_REJECT_ICMP_UNREACH,
-    NFT_REJECT_ICMPX_ADMIN_PROHIBITED, NFT_REJECT_ICMPX_UNREACH, NFT_RETURN, NFTA_BITWISE_DREG,
-    NFTA_BITWISE_LEN, NFTA_BITWISE_MASK, NFTA_BITWISE_SREG, NFTA_BITWISE_XOR, NFTA_CMP_DATA,
-    NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME,
-    NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOOKUP_DREG, NFTA_LOOKUP_FLAGS,
-    NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_META_KEY, NFTA_META_SREG, NFTA_NAT_FAMILY,
-    NFTA_NAT_FLAGS, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_TYPE,
+    NFT_CMP_EQ, NFT_CMP_GTE, NFT_CMP_LTE, NFT_CMP_NEQ, NFT_CONTINUE, NFT_GOTO, NFT_JUMP,
+    NFT_LOOKUP_F_INV, NFT_META_MARK, NFT_NAT_DNAT, NFT_NAT_SNAT, NFT_REG_VERDICT,
+    NFT_REJECT_ICMP_UNREACH, NFT_REJECT_ICMPX_ADMIN_PROHIBITED, NFT_REJECT_ICMPX_UNREACH,
+    NFT_RETURN, NFTA_BITWISE_DREG, NFTA_BITWISE_LEN, NFTA_BITWISE_MASK, NFTA_BITWISE_SREG,
+    NFTA_BITWISE_XOR, NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
+    NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOOKUP_DREG,
+    NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_META_KEY, NFTA_META_SREG,
+    NFTA_NAT_FAMILY, NFTA_NAT_FLAGS, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_TYPE,
     NFTA_RANGE_FROM_DATA, NFTA_RANGE_OP, NFTA_RANGE_SREG, NFTA_RANGE_TO_DATA, NFTA_REDIR_FLAGS,
     NFTA_REDIR_REG_PROTO_MIN, NFTA_REJECT_ICMP_CODE, NFTA_REJECT_TYPE, NFTA_TARGET_INFO,
     NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
-use super::field::Field;
+use super::field::{Field, Source};
 use super::register::Register;
 use super::wire::{be32, data};
 use crate::kernel::netlink::Attrs;
@@ -28,6 +28,14 @@ pub enum Expr {
     /// Puts a field into registers: all of its bytes, unless the rule is somebody else's.
     Load {
         field: Field,
+        bytes: u8,
+        to: Register,
+    },
+    /// Puts a part of a header into registers that is no field, or several.
+    LoadPayload {
+        header: u32,
+        /// In bytes.
+        offset: u32,
         bytes: u8,
         to: Register,
     },
@@ -46,6 +54,16 @@ pub enum Expr {
     Compare {
         register: Register,
         is_equal: bool,
+        value: Vec<u8>,
+    },
+    /// Holds if the register is not less.
+    AtLeast {
+        register: Register,
+        value: Vec<u8>,
+    },
+    /// Holds if the register is not more.
+    AtMost {
+        register: Register,
         value: Vec<u8>,
     },
     /// Holds if the register is within these, first and last included; if not `is_inside`, when it is not.
@@ -236,9 +254,10 @@ impl Expr {
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Load { field, .. } => field.expression(),
+            Self::LoadPayload { .. } => "payload",
             Self::Put { .. } | Self::Verdict(_) => "immediate",
             Self::Bitwise { .. } => "bitwise",
-            Self::Compare { .. } => "cmp",
+            Self::Compare { .. } | Self::AtLeast { .. } | Self::AtMost { .. } => "cmp",
             Self::Range { .. } => "range",
             Self::Lookup { .. } => "lookup",
             Self::SetMark { .. } => "meta",
@@ -256,6 +275,9 @@ impl Expr {
     fn write_arguments(&self, attrs: &mut Attrs) {
         match self {
             Self::Load { field, bytes, to } => field.write(*bytes, *to, attrs),
+            Self::LoadPayload { header, offset, bytes, to } => {
+                Source::Payload(*header, *offset).write(*bytes, *to, attrs);
+            }
             Self::Put { value, to } => {
                 be32(attrs, NFTA_IMMEDIATE_DREG, to.number());
                 data(attrs, NFTA_IMMEDIATE_DATA, value);
@@ -272,9 +294,14 @@ impl Expr {
                 data(attrs, NFTA_BITWISE_XOR, xor);
             }
             Self::Compare { register, is_equal, value } => {
-                be32(attrs, NFTA_CMP_SREG, register.number());
-                be32(attrs, NFTA_CMP_OP, if *is_equal { NFT_CMP_EQ } else { NFT_CMP_NEQ });
-                data(attrs, NFTA_CMP_DATA, value);
+                let operation = if *is_equal { NFT_CMP_EQ } else { NFT_CMP_NEQ };
+                write_comparison(attrs, *register, operation, value);
+            }
+            Self::AtLeast { register, value } => {
+                write_comparison(attrs, *register, NFT_CMP_GTE, value);
+            }
+            Self::AtMost { register, value } => {
+                write_comparison(attrs, *register, NFT_CMP_LTE, value);
             }
             Self::Range { register, is_inside, first, last } => {
                 be32(attrs, NFTA_RANGE_SREG, register.number());
@@ -327,6 +354,12 @@ impl Found {
             Self::Decides => be32(attrs, NFTA_LOOKUP_DREG, NFT_REG_VERDICT),
         }
     }
+}
+
+fn write_comparison(attrs: &mut Attrs, register: Register, operation: u32, value: &[u8]) {
+    be32(attrs, NFTA_CMP_SREG, register.number());
+    be32(attrs, NFTA_CMP_OP, operation);
+    data(attrs, NFTA_CMP_DATA, value);
 }
 
 fn write_nat(

@@ -59,13 +59,39 @@ pub enum Field {
 }
 
 /// Which expression loads a field, and its arguments.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Source {
     /// The header, and where in it, in bytes.
     Payload(u32, u32),
     Meta(u32),
     Ct(u32),
     FibDaddrType,
+}
+
+impl Source {
+    pub(super) fn write(self, bytes: u8, to: Register, attrs: &mut Attrs) {
+        match self {
+            Self::Payload(header, offset) => {
+                be32(attrs, NFTA_PAYLOAD_DREG, to.number());
+                be32(attrs, NFTA_PAYLOAD_BASE, header);
+                be32(attrs, NFTA_PAYLOAD_OFFSET, offset);
+                be32(attrs, NFTA_PAYLOAD_LEN, bytes.into());
+            }
+            Self::Meta(key) => {
+                be32(attrs, NFTA_META_KEY, key);
+                be32(attrs, NFTA_META_DREG, to.number());
+            }
+            Self::Ct(key) => {
+                be32(attrs, NFTA_CT_KEY, key);
+                be32(attrs, NFTA_CT_DREG, to.number());
+            }
+            Self::FibDaddrType => {
+                be32(attrs, NFTA_FIB_FLAGS, NFTA_FIB_F_DADDR);
+                be32(attrs, NFTA_FIB_RESULT, NFT_FIB_RESULT_ADDRTYPE);
+                be32(attrs, NFTA_FIB_DREG, to.number());
+            }
+        }
+    }
 }
 
 impl Field {
@@ -92,7 +118,7 @@ impl Field {
         Self::FibDaddrType,
     ];
 
-    fn source(self) -> Source {
+    pub(super) fn source(self) -> Source {
         match self {
             Self::IpSaddr => Source::Payload(NFT_PAYLOAD_NETWORK_HEADER, 12),
             Self::IpDaddr => Source::Payload(NFT_PAYLOAD_NETWORK_HEADER, 16),
@@ -153,27 +179,7 @@ impl Field {
 
     /// `bytes` is less than all only for what is copied from somebody else's rule.
     pub(super) fn write(self, bytes: u8, to: Register, attrs: &mut Attrs) {
-        match self.source() {
-            Source::Payload(header, offset) => {
-                be32(attrs, NFTA_PAYLOAD_DREG, to.number());
-                be32(attrs, NFTA_PAYLOAD_BASE, header);
-                be32(attrs, NFTA_PAYLOAD_OFFSET, offset);
-                be32(attrs, NFTA_PAYLOAD_LEN, bytes.into());
-            }
-            Source::Meta(key) => {
-                be32(attrs, NFTA_META_KEY, key);
-                be32(attrs, NFTA_META_DREG, to.number());
-            }
-            Source::Ct(key) => {
-                be32(attrs, NFTA_CT_KEY, key);
-                be32(attrs, NFTA_CT_DREG, to.number());
-            }
-            Source::FibDaddrType => {
-                be32(attrs, NFTA_FIB_FLAGS, NFTA_FIB_F_DADDR);
-                be32(attrs, NFTA_FIB_RESULT, NFT_FIB_RESULT_ADDRTYPE);
-                be32(attrs, NFTA_FIB_DREG, to.number());
-            }
-        }
+        self.source().write(bytes, to, attrs);
     }
 
     /// The field that an expression loads, how many of its bytes, and where to. iptables and nft load only the first

@@ -16,6 +16,7 @@ mod decode;
 mod expr;
 mod feature;
 mod field;
+mod meaning;
 mod read;
 mod register;
 mod rule;

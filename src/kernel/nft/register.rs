@@ -2,6 +2,11 @@
 
 use super::consts::{NFT_REG_1, NFT_REG_VERDICT, NFT_REG32_00};
 
+/// All registers together.
+pub(super) const REGISTERS_BYTES: usize = REGISTERS as usize * size_of::<u32>();
+
+const REGISTERS: u8 = 16;
+
 /// One of sixteen registers of four bytes. Longer values take several, beginning with this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Register(u8);
@@ -9,13 +14,18 @@ pub struct Register(u8);
 impl Register {
     pub const FIRST: Self = Self(0);
 
-    const COUNT: u8 = 16;
+    const COUNT: u8 = REGISTERS;
 
     /// The register after a value of that many bytes which begins here. Behind the last one the first comes again;
     /// the kernel refuses values that long.
     pub fn after(self, value_bytes: u8) -> Self {
         let words = value_bytes.div_ceil(4);
         Self(self.0.wrapping_add(words) % Self::COUNT)
+    }
+
+    /// Where it begins, in bytes.
+    pub(super) fn byte(self) -> usize {
+        usize::from(self.0) * size_of::<u32>()
     }
 
     /// Its number in expressions. Where one of the older registers of 16 bytes begins it is that one's, as nft has it.

@@ -7,6 +7,7 @@ use super::consts::{
     NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_RULE_USERDATA,
 };
 use super::expr::{Expr, Verdict};
+use super::meaning::Meaning;
 use super::wire::{attributes_of, be64_of};
 use crate::kernel::netlink::{Attrs, text};
 
@@ -77,6 +78,11 @@ impl Rule {
             Expr::Verdict(Verdict::Jump(chain) | Verdict::Goto(chain)) => Some(chain.as_str()),
             _ => None,
         })
+    }
+
+    /// Whether it does what these do, in whatever spelling.
+    pub fn does(&self, exprs: &[Expr]) -> bool {
+        self.exprs == exprs || Meaning::of(&self.exprs) == Meaning::of(exprs)
     }
 
     /// What it asks of a packet, but for ranges, sets and what iptables has extensions for.

@@ -3,6 +3,7 @@
 mod alone;
 mod masquerade;
 mod restored;
+mod spelled;
 mod spoof_check;
 mod switch_over;
 

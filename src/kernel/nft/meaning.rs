@@ -1,0 +1,380 @@
+//! What the expressions of a rule do, apart from how they are spelled. After `nft list ruleset >f; nft -f f` a rule that we
+//! wrote is there in nft's spelling: it loads only what a prefix covers, writes a range as two comparisons, loads neighbouring
+//! fields at once, and may take other registers.
+
+use std::collections::BTreeSet;
+
+use super::Family;
+use super::expr::{Expr, Found, Nat};
+use super::field::Source;
+use super::register::{REGISTERS_BYTES, Register};
+
+/// Rules with equal meanings do the same with every packet. Those of others that do the same may have unequal ones.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Meaning {
+    /// What is done, each with what is asked of a packet before.
+    steps: Vec<(BTreeSet<Condition>, Act)>,
+}
+
+/// Asked of a packet; in which order makes no difference.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Condition {
+    Is(Bits),
+    /// Not all of these are so.
+    IsNot(Vec<Bits>),
+    AtLeast(Vec<Byte>, Vec<u8>),
+    AtMost(Vec<Byte>, Vec<u8>),
+    Outside(Vec<Byte>, Vec<u8>, Vec<u8>),
+    In(Vec<Byte>, String),
+    NotIn(Vec<Byte>, String),
+    Never,
+}
+
+/// `origin & mask == value`, with a mask that is not 0.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Bits {
+    origin: Origin,
+    mask: u8,
+    value: u8,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Act {
+    Decide(Vec<Byte>, String),
+    Nat(Nat, Family, Option<Vec<Byte>>, Option<Vec<Byte>>),
+    Redirect(Option<Vec<Byte>>),
+    SetMark(Vec<Byte>),
+    Other(Expr),
+    /// The end of the rule.
+    End,
+}
+
+/// One byte of the registers: `origin & mask ^ xor`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Byte {
+    origin: Origin,
+    mask: u8,
+    xor: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Origin {
+    /// Nothing, so that the byte is constant.
+    Constant,
+    /// A byte of a header, or of what the kernel knows about a packet.
+    Source(Source, u32),
+    /// A byte of what a map has for a key.
+    Map(String, Vec<Byte>, usize),
+}
+
+impl Byte {
+    fn constant(value: u8) -> Self {
+        Self { origin: Origin::Constant, mask: 0, xor: value }
+    }
+
+    fn whole(origin: Origin) -> Self {
+        Self { origin, mask: 0xff, xor: 0 }
+    }
+
+    fn masked(self, mask: u8, xor: u8) -> Self {
+        let masked = Self { mask: self.mask & mask, xor: (self.xor & mask) ^ xor, ..self };
+        if masked.mask == 0 { Self::constant(masked.xor) } else { masked }
+    }
+}
+
+impl Meaning {
+    pub(super) fn of(exprs: &[Expr]) -> Self {
+        let mut reader = Reader {
+            registers: vec![None; REGISTERS_BYTES],
+            conditions: BTreeSet::new(),
+            steps: Vec::new(),
+        };
+        exprs.iter().for_each(|expr| reader.read(expr));
+        reader.act(Act::End);
+        Self { steps: reader.steps }
+    }
+}
+
+/// Goes through the expressions as a packet does.
+struct Reader {
+    /// What they hold; `None` where the rule has put nothing.
+    registers: Vec<Option<Byte>>,
+    conditions: BTreeSet<Condition>,
+    steps: Vec<(BTreeSet<Condition>, Act)>,
+}
+
+impl Reader {
+    fn read(&mut self, expr: &Expr) {
+        match expr {
+            Expr::Load { field, bytes, to } => self.load(field.source(), *bytes, *to),
+            Expr::LoadPayload { header, offset, bytes, to } => {
+                self.load(Source::Payload(*header, *offset), *bytes, *to);
+            }
+            Expr::Put { value, to } => self.put(*to, value.iter().copied().map(Byte::constant)),
+            Expr::Bitwise { register, mask, xor } => {
+                let at = self.registers.iter_mut().skip(register.byte());
+                for (byte, (mask, xor)) in at.zip(mask.iter().zip(xor)) {
+                    *byte = byte.take().map(|byte| byte.masked(*mask, *xor));
+                }
+            }
+            Expr::Compare { register, is_equal, value } => {
+                self.compare(*register, *is_equal, value);
+            }
+            Expr::AtLeast { register, value } => {
+                self.ask(Condition::AtLeast(self.bytes(*register, value.len()), value.clone()));
+            }
+            Expr::AtMost { register, value } => {
+                self.ask(Condition::AtMost(self.bytes(*register, value.len()), value.clone()));
+            }
+            Expr::Range { register, is_inside, first, last } => {
+                let bytes = self.bytes(*register, first.len());
+                if *is_inside {
+                    self.ask(Condition::AtLeast(bytes.clone(), first.clone()));
+                    self.ask(Condition::AtMost(bytes, last.clone()));
+                } else {
+                    self.ask(Condition::Outside(bytes, first.clone(), last.clone()));
+                }
+            }
+            Expr::Lookup { set, key, found } => self.look_up(set, *key, *found),
+            Expr::SetMark { from } => self.act(Act::SetMark(self.bytes(*from, 4))),
+            Expr::Nat { nat, family, address, port } => {
+                let length = if *family == Family::Ip6 { 16 } else { 4 };
+                let address = address.map(|register| self.bytes(register, length));
+                let port = port.map(|register| self.bytes(register, 2));
+                self.act(Act::Nat(*nat, *family, address, port));
+            }
+            Expr::Redirect { port } => {
+                self.act(Act::Redirect(port.map(|register| self.bytes(register, 2))));
+            }
+            // It does nothing to a packet.
+            Expr::Counter => {}
+            Expr::Verdict(_)
+            | Expr::Masquerade
+            | Expr::Reject { .. }
+            | Expr::XtMatch { .. }
+            | Expr::XtTarget { .. }
+            | Expr::Other(_) => self.act(Act::Other(expr.clone())),
+        }
+    }
+
+    fn load(&mut self, source: Source, bytes: u8, to: Register) {
+        let byte = |at: u8| {
+            let at = u32::from(at);
+            Byte::whole(match source {
+                Source::Payload(header, offset) => {
+                    Origin::Source(Source::Payload(header, offset.saturating_add(at)), 0)
+                }
+                other => Origin::Source(other, at),
+            })
+        };
+        self.put(to, (0..bytes).map(byte));
+    }
+
+    /// The kernel fills up the last register with zeros. What is behind it is of no use any more: every concatenation is
+    /// loaded from its beginning.
+    fn put(&mut self, to: Register, bytes: impl Iterator<Item = Byte>) {
+        self.registers.truncate(to.byte());
+        self.registers.extend(bytes.map(Some));
+        let filled = self.registers.len().next_multiple_of(size_of::<u32>());
+        self.registers.resize(filled, Some(Byte::constant(0)));
+        self.registers.resize(REGISTERS_BYTES, None);
+    }
+
+    /// What is there up to where nothing is, and no more than so many bytes.
+    fn bytes(&self, from: Register, count: usize) -> Vec<Byte> {
+        let there = self.registers.iter().skip(from.byte()).map_while(Clone::clone);
+        there.take(count).collect()
+    }
+
+    fn ask(&mut self, condition: Condition) {
+        self.conditions.insert(condition);
+    }
+
+    fn act(&mut self, act: Act) {
+        let conditions = std::mem::take(&mut self.conditions);
+        self.steps.push((conditions, act));
+    }
+
+    fn compare(&mut self, register: Register, is_equal: bool, value: &[u8]) {
+        let bytes = self.bytes(register, value.len());
+        let mut all = Vec::new();
+        // Nobody compares what was never loaded.
+        let mut is_possible = bytes.len() == value.len();
+        for (Byte { origin, mask, xor }, value) in bytes.into_iter().zip(value) {
+            let value = value ^ xor;
+            is_possible &= value & !mask == 0;
+            if mask != 0 {
+                all.push(Bits { origin, mask, value });
+            }
+        }
+        match (is_possible, is_equal) {
+            (true, true) => self.conditions.extend(all.into_iter().map(Condition::Is)),
+            (true, false) => self.ask(Condition::is_not(all)),
+            (false, true) => self.ask(Condition::Never),
+            (false, false) => {}
+        }
+    }
+
+    fn look_up(&mut self, set: &str, key: Register, found: Found) {
+        let bytes = self.bytes(key, REGISTERS_BYTES);
+        match found {
+            Found::Holds => self.ask(Condition::In(bytes, set.into())),
+            Found::HoldsNot => self.ask(Condition::NotIn(bytes, set.into())),
+            Found::Decides => self.act(Act::Decide(bytes, set.into())),
+            Found::Loads(to) => {
+                self.ask(Condition::In(bytes.clone(), set.into()));
+                // How much it is, only the map knows.
+                let of_map = |at| Byte::whole(Origin::Map(set.into(), bytes.clone(), at));
+                self.put(to, (0..REGISTERS_BYTES - to.byte()).map(of_map));
+            }
+        }
+    }
+}
+
+impl Condition {
+    /// A single bit that is not 0 is 1.
+    fn is_not(bits: Vec<Bits>) -> Self {
+        match bits.as_slice() {
+            [] => Self::Never,
+            [one] if one.mask.is_power_of_two() => {
+                Self::Is(Bits { value: one.value ^ one.mask, ..one.clone() })
+            }
+            _ => Self::IsNot(bits),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::nft::expr::{Verdict, dnat_to_map, in_range};
+    use crate::kernel::nft::{Condition as Asked, CtState, Field, Transport, in_set};
+
+    fn net(net: &str) -> ipnet::IpNet {
+        net.parse().unwrap()
+    }
+
+    fn rule(conditions: impl IntoIterator<Item = Asked>) -> Vec<Expr> {
+        conditions.into_iter().flatten().chain([Verdict::Drop.into()]).collect()
+    }
+
+    fn compare(register: Register, value: &[u8]) -> Expr {
+        Expr::Compare { register, is_equal: true, value: value.into() }
+    }
+
+    /// The same rule, in our spelling and in another.
+    fn spellings() -> Vec<(Vec<Expr>, Vec<Expr>)> {
+        let (first, second) = (Register::FIRST, Register::FIRST.after(4));
+        let load = |field: Field, bytes, to| Expr::Load { field, bytes, to };
+        let drop = Expr::from(Verdict::Drop);
+        let ports = [[0, 80], [0, 90]];
+        vec![
+            (
+                rule([Asked::daddr(net("10.1.0.0/16"))]),
+                vec![load(Field::IpDaddr, 2, first), compare(first, &[10, 1]), drop.clone()],
+            ),
+            (
+                rule([Asked::daddr(net("10.128.0.0/9"))]),
+                vec![
+                    load(Field::IpDaddr, 4, second),
+                    Expr::Bitwise { register: second, mask: vec![255, 128, 0, 0], xor: vec![0; 4] },
+                    compare(second, &[10, 128, 0, 0]),
+                    Expr::Counter,
+                    drop.clone(),
+                ],
+            ),
+            (
+                rule(
+                    ["10.0.0.1/32", "10.0.0.2/32"]
+                        .map(net)
+                        .map(Asked::saddr)
+                        .into_iter()
+                        .take(1)
+                        .chain([Asked::daddr(net("10.0.0.2/32"))]),
+                ),
+                vec![
+                    Expr::LoadPayload { header: 1, offset: 12, bytes: 8, to: first },
+                    compare(first, &[10, 0, 0, 1, 10, 0, 0, 2]),
+                    drop.clone(),
+                ],
+            ),
+            (
+                in_range(Field::Dport, &ports[0], &ports[1]),
+                vec![
+                    load(Field::Dport, 2, first),
+                    Expr::AtLeast { register: first, value: ports[0].into() },
+                    Expr::AtMost { register: first, value: ports[1].into() },
+                ],
+            ),
+            (
+                rule([Asked::ct_state(CtState::NEW), Asked::protocol(Transport::Udp)]),
+                rule([Asked::protocol(Transport::Udp), Asked::ct_state(CtState::NEW)]),
+            ),
+            (in_set(&[Field::Protocol, Field::Dport], "ports"), {
+                // In other registers, after something longer.
+                let to = Register::FIRST.after(8);
+                vec![
+                    load(Field::Ip6Saddr, 16, first),
+                    load(Field::Protocol, 1, to),
+                    load(Field::Dport, 2, to.after(1)),
+                    Expr::Lookup { set: "ports".into(), key: to, found: Found::Holds },
+                ]
+            }),
+        ]
+    }
+
+    #[test]
+    fn spellings_of_one_rule_have_one_meaning() {
+        let all = spellings();
+        for (index, (ours, theirs)) in all.iter().enumerate() {
+            assert_eq!(Meaning::of(ours), Meaning::of(theirs), "{index}");
+            for (other, _) in all.iter().skip(index + 1) {
+                assert_ne!(Meaning::of(ours), Meaning::of(other), "{index}");
+            }
+        }
+    }
+
+    #[test]
+    fn rules_that_do_something_else_have_another_meaning() {
+        let map = |fields: &[Field], name| dnat_to_map(Family::Ip, fields, name);
+        let fields = [Field::Protocol, Field::Dport];
+        let rules = [
+            rule([Asked::daddr(net("10.1.0.0/16"))]),
+            rule([Asked::daddr(net("10.1.0.0/17"))]),
+            rule([Asked::daddr(net("10.1.0.0/16")).negated()]),
+            rule([Asked::saddr(net("10.1.0.0/16"))]),
+            rule([Asked::daddr(net("10.0.0.0/8"))]),
+            rule([Asked::mark(0x2000, 0x2000)]),
+            rule([Asked::mark(0x2000, 0)]),
+            rule([Asked::mark(0x6000, 0x2000)]),
+            rule([]),
+            vec![],
+            vec![Verdict::Accept.into()],
+            vec![Expr::Masquerade],
+            map(&fields, "ports"),
+            map(&fields, "others"),
+            map(&[Field::Protocol, Field::Sport], "ports"),
+            map(&[Field::Dport], "ports"),
+            in_range(Field::Dport, &[0, 80], &[0, 90]),
+            in_range(Field::Dport, &[0, 80], &[0, 91]),
+            vec![Expr::Other("limit".into()), Verdict::Drop.into()],
+        ];
+        for (index, one) in rules.iter().enumerate() {
+            for other in &rules[index + 1..] {
+                assert_ne!(Meaning::of(one), Meaning::of(other));
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_has_a_meaning_of_its_own() {
+        let first = Register::FIRST;
+        let never = vec![compare(first, &[1])];
+        assert_ne!(Meaning::of(&never), Meaning::of(&[]));
+        let last = Register::FIRST.after(60);
+        let too_long = vec![Expr::Put { value: vec![1; 16], to: last }, compare(last, &[1; 16])];
+        assert_ne!(Meaning::of(&too_long), Meaning::of(&[]));
+        let constant = vec![Expr::Put { value: vec![1], to: first }, compare(first, &[1])];
+        assert_eq!(Meaning::of(&constant), Meaning::of(&[]));
+    }
+}
