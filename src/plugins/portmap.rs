@@ -66,7 +66,7 @@ use attachment::Publication;
 pub use config::Portmap;
 use config::{HostIp, Settings, Source};
 use ruleset::Side;
-use withdrawal::{Withdrawal, is_registered};
+use withdrawal::Withdrawal;
 
 impl Plugin for Portmap {
     fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
@@ -79,13 +79,13 @@ impl Plugin for Portmap {
         let publications = publications(at, &success, &settings, &owner);
         if publications.is_empty() {
             // What an earlier ADD published goes all the same.
-            withdraw_now(cx, &owners)?;
+            withdraw_now(cx, &owners, &settings)?;
             return Ok(success);
         }
         let nft = cx.session.nft()?;
         let mut undo = Undo::new(cx);
-        publish(nft, &owner, &owners, &publications)?;
-        undo.push("take the published ports back", || withdraw_now(cx, &owners));
+        publish(nft, &owner, &owners, &settings, &publications)?;
+        undo.push("take the published ports back", || withdraw_now(cx, &owners, &settings));
         if settings.source != Source::Kept {
             let host = cx.session.host()?;
             publications.iter().try_for_each(|publication| allow_loopback(host, publication))?;
@@ -116,7 +116,7 @@ impl Plugin for Portmap {
             let address = |side| container_address(side, at, &result);
             Side::BOTH.into_iter().filter_map(address).map(|net| net.addr()).collect()
         });
-        withdraw_later(cx, Owners::of(cx, scope), addresses);
+        withdraw_later(cx, Owners::of(cx, scope), self.settings().ok(), addresses);
         Ok(())
     }
 
@@ -179,6 +179,7 @@ fn publish(
     nft: &Nft,
     owner: &Owner,
     owners: &Owners,
+    settings: &Settings,
     publications: &[Publication<'_>],
 ) -> Result<()> {
     let of_side = |side| publications.iter().find(move |publication| publication.side == side);
@@ -186,11 +187,12 @@ fn publish(
         for side in Side::BOTH {
             let publication = of_side(side);
             let found = publication.map(|publication| publication.look(nft)).transpose()?;
-            let found = found.unwrap_or_default();
+            let mut found = found.unwrap_or_default();
             let publication = publication.map(|publication| publication.placed(&found));
-            if found.is_own || is_registered(nft, side, owner)? {
-                let in_use = publication.as_ref().map(|publication| &publication.group);
-                Withdrawal { nft, side, owners, in_use }.withdraw(batch)?;
+            let in_use = publication.as_ref().map(|publication| &publication.group);
+            let withdrawal = Withdrawal { nft, side, owners, settings: Some(settings), in_use };
+            if found.is_own || withdrawal.is_registered(owner)? {
+                found.shared.extend(withdrawal.withdraw(batch)?.shared);
             }
             if let Some(publication) = publication {
                 publication.publish(nft, batch, &found)?;
@@ -202,36 +204,42 @@ fn publish(
 
 /// Removes what the owners published and what the reference's plugin left, and then the connections to it, at the end of
 /// the session or before.
-fn withdraw_later(cx: &Context<'_>, owners: Owners, addresses: Vec<IpAddr>) {
+fn withdraw_later(
+    cx: &Context<'_>,
+    owners: Owners,
+    settings: Option<Settings>,
+    addresses: Vec<IpAddr>,
+) {
     let flows = Rc::new(RefCell::new(Vec::new()));
     let found = Rc::clone(&flows);
     let build = move |nft: &Nft, batch: &mut Batch| {
-        *found.borrow_mut() = withdraw(nft, batch, &owners)?;
+        *found.borrow_mut() = withdraw(nft, batch, &owners, settings.as_ref())?;
         reference::remove_portmap(nft, batch, &owners, &addresses)
     };
     cx.later(build, move || forget(&flows.take()));
 }
 
 /// Removes what an attachment published, for an ADD that fails or publishes nothing any more.
-fn withdraw_now(cx: &Context<'_>, owners: &Owners) -> Result<()> {
+fn withdraw_now(cx: &Context<'_>, owners: &Owners, settings: &Settings) -> Result<()> {
     match cx.session.nft_if_supported()? {
-        Some(nft) => nft.transact(|nft, batch| withdraw(nft, batch, owners).map(drop)),
+        Some(nft) => {
+            nft.transact(|nft, batch| withdraw(nft, batch, owners, Some(settings)).map(drop))
+        }
         None => Ok(()),
     }
 }
 
 /// Returns the connections that were translated and must not be any longer.
-fn withdraw(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<Vec<Flows>> {
+fn withdraw(
+    nft: &Nft,
+    batch: &mut Batch,
+    owners: &Owners,
+    settings: Option<&Settings>,
+) -> Result<Vec<Flows>> {
     let mut flows = Vec::new();
     for side in Side::BOTH {
-        let may_be_there = match owners.one() {
-            // Most containers have no ports.
-            Some((_, owner)) => is_registered(nft, side, owner)?,
-            None => true,
-        };
-        if may_be_there {
-            flows.extend(Withdrawal { nft, side, owners, in_use: None }.withdraw(batch)?);
-        }
+        let withdrawal = Withdrawal { nft, side, owners, settings, in_use: None };
+        flows.extend(withdrawal.withdraw(batch)?.flows);
     }
     Ok(flows)
 }

@@ -1,12 +1,14 @@
 //! What one attachment has published: elements of maps and sets, each with its owner's name as the comment.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 
 use super::config::{Mapping, Settings, Source, transport_name};
 use super::ruleset::{self, Group, Side, masqueraded_set};
 use super::skeleton::Skeleton;
 use crate::error::{Error, Result};
-use crate::kernel::nft::{Batch, Datum, Element, Nft, Transport, Value, pack};
+use crate::kernel::nft::{Batch, Comment, Datum, Element, Nft, Transport, Value, pack};
 use crate::steps::netfilter;
 use crate::steps::owner::{self, Owner};
 
@@ -39,6 +41,8 @@ pub struct Found {
     is_besides: bool,
     /// Sets and keys of somebody who had the container's address before, and died without a DEL.
     inherited: Vec<(String, Vec<u8>)>,
+    /// The keys of ports that others have under addresses of their own.
+    pub shared: Vec<Vec<u8>>,
 }
 
 /// Whose an element is, seen from an attachment.
@@ -121,14 +125,22 @@ impl<'a> Publication<'a> {
             // Another attachment may publish the port under another address.
             batch.ensure_elements(table, &wanted.set, &[element(&wanted)]);
         }
+        if self.group.is_main() {
+            let shared =
+                self.ports_on().into_iter().filter(|port| found.shared.contains(&port.key));
+            let shared: Vec<Element> =
+                shared.map(|port| shared_element(&port.key, Some(comment.clone()))).collect();
+            batch.ensure_elements(table, ruleset::OWNERS, &shared);
+        }
         for (set, key) in &found.inherited {
             batch.delete_elements(table, set, std::slice::from_ref(key));
         }
         for wanted in self.masqueraded() {
             batch.add_elements(table, &wanted.set, &[element(&wanted)]);
         }
-        let registered = self.registered();
-        batch.add_elements(table, &registered.set, &[element(&registered)]);
+        let count = Wanted { key: count_key(self.owner, published.len()), ..self.registered() };
+        let registered = [self.registered(), count];
+        batch.add_elements(table, ruleset::OWNERS, &registered.each_ref().map(element));
         Ok(())
     }
 
@@ -190,7 +202,7 @@ impl<'a> Publication<'a> {
     fn masqueraded(&self) -> Vec<Wanted> {
         let of = |source: &IpNet| Wanted {
             set: masqueraded_set(source.prefix_len()),
-            key: pack(&[Value::Address(source.network()), Value::Address(self.address.addr())]),
+            key: masqueraded_key(source, self.address.addr()),
             data: None,
             title: format!("masquerading of {source}"),
         };
@@ -247,7 +259,17 @@ impl<'a> Publication<'a> {
                 None => {}
             }
         }
+        before.shared = self.shared_ports(nft)?;
         Ok(before)
+    }
+
+    /// Those of its ports that others have, too, each under an address of its own.
+    fn shared_ports(&self, nft: &Nft) -> Result<Vec<Vec<u8>>> {
+        let keys: Vec<Vec<u8>> = self.ports_on().into_iter().map(|port| port.key).collect();
+        let found =
+            nft.elements_at(self.side.table(), &Group::main().published_on_ports(), &keys)?;
+        let others = found.into_iter().flatten().filter(|found| !is_of(found, self.owner));
+        Ok(others.map(|found| found.key).collect())
     }
 
     /// Those whose packets may also be ours.
@@ -293,7 +315,7 @@ fn contested<'a>(group: &Group, mapping: &'a Mapping) -> Vec<Contested<'a>> {
 }
 
 /// The map and the key that publish a port.
-fn location(group: &Group, mapping: &Mapping) -> (String, Vec<u8>) {
+pub fn location(group: &Group, mapping: &Mapping) -> (String, Vec<u8>) {
     match mapping.host_ip.one() {
         None => (group.published(), port_key(mapping.transport, mapping.host_port)),
         Some(ip) => {
@@ -311,9 +333,28 @@ fn port_key(transport: Transport, port: u16) -> Vec<u8> {
     pack(&[Value::Transport(transport), Value::Port(port)])
 }
 
+/// For packets from a net to a container.
+pub fn masqueraded_key(source: &IpNet, address: IpAddr) -> Vec<u8> {
+    pack(&[Value::Address(source.network()), Value::Address(address)])
+}
+
 /// 64 bits of hash in two halves. Should two owners ever have the same, the later one is refused.
 pub fn owner_key(owner: &Owner) -> Vec<u8> {
-    let [a, b, c, d, e, f, g, h] = owner::hash(&owner.to_string()).to_be_bytes();
+    key_of(owner.as_str())
+}
+
+/// The key of an owner that has so many ports in the maps: if it is there and they are found, there are no others.
+pub fn count_key(owner: &Owner, count: usize) -> Vec<u8> {
+    key_of(&format!("{owner} {count}"))
+}
+
+/// Says that several attachments have, or had, a port in the main group under an address of their own.
+pub fn shared_element(port_key: &[u8], comment: Option<Comment>) -> Element {
+    Element { key: key_of(&format!("shared {port_key:?}")), data: None, comment }
+}
+
+fn key_of(text: &str) -> Vec<u8> {
+    let [a, b, c, d, e, f, g, h] = owner::hash(text).to_be_bytes();
     let halves = [[a, b, c, d], [e, f, g, h]].map(u32::from_be_bytes).map(Value::Mark);
     pack(&halves)
 }

@@ -10,8 +10,9 @@
 //! ```
 //!
 //! The first two are looked up by packets, and so is the set of each length of prefix of which there are containers. The
-//! other two are only for us: they tell in one lookup whether a port is published under any single address, and whether
-//! an attachment has anything at all. Where there are conditions, there is a second set of the first three, and a chain,
+//! other two are only for us. `published_on_ports` tells in one lookup whether a port is published under any single address.
+//! `portmap_owners` has hashes: of an attachment, if it has anything at all; of the attachment and the number of its ports,
+//! so that a DEL that finds so many knows that these are all; of a port that several have under different addresses. Where there are conditions, there is a second set of the first three, and a chain,
 //! with a name that ends with the hash of the conditions. So there is for another attachment of a container that already
 //! has the port, as when it is in two networks: `_besides_` and the hash of its interface's name.
 
@@ -188,11 +189,6 @@ pub fn masqueraded_length(set: &str) -> Option<u8> {
     set.strip_prefix(MASQUERADED)?.parse().ok()
 }
 
-/// Whether a set of the table, which is not ours alone, is ours.
-pub fn is_ours(set: &str) -> bool {
-    set == OWNERS || masqueraded_length(set).is_some() || Group::part(set).is_some()
-}
-
 impl Group {
     /// Where the chains of all others are entered from.
     pub fn main() -> Self {
@@ -254,11 +250,6 @@ impl Group {
         Self::part(set).filter(|(part, _)| *part == PUBLISHED).map(|(_, group)| group)
     }
 
-    /// Whether this is the name of one of a group's sets.
-    pub fn owns(set: &str) -> bool {
-        Self::part(set).is_some()
-    }
-
     /// Which of a group's sets has this name.
     fn part(set: &str) -> Option<(&'static str, Self)> {
         let of = |part: &'static str| {
@@ -306,7 +297,7 @@ mod tests {
         }
         assert_eq!(masqueraded_length("masqueraded_16"), Some(16));
         for name in ["masqueraded_", "masqueraded_999", "masquerade"] {
-            assert!(!is_ours(name), "{name}");
+            assert_eq!(masqueraded_length(name), None, "{name}");
         }
     }
 }

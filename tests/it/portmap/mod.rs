@@ -7,6 +7,7 @@ mod del;
 mod faults;
 mod gc;
 mod many;
+mod own;
 mod refused;
 mod results;
 mod rules;

@@ -18,7 +18,8 @@ fn mappings() -> Value {
 const IPV4: &str = r#"table ip cnibox {
 	set portmap_owners {
 		type mark . mark
-		elements = { OWNER comment "net c1 eth0" }
+		elements = { OWNER comment "net c1 eth0",
+COUNT comment "net c1 eth0" }
 	}
 	map published {
 		type inet_proto . inet_service : ipv4_addr . inet_service
@@ -67,7 +68,8 @@ const IPV4: &str = r#"table ip cnibox {
 const IPV6: &str = r#"table ip6 cnibox {
 	set portmap_owners {
 		type mark . mark
-		elements = { OWNER comment "net c1 eth0" }
+		elements = { OWNER comment "net c1 eth0",
+COUNT comment "net c1 eth0" }
 	}
 	map published {
 		type inet_proto . inet_service : ipv6_addr . inet_service
@@ -102,9 +104,10 @@ const IPV6: &str = r#"table ip6 cnibox {
 }
 "#;
 
-/// What two attachments give, with the hash of the owner left out.
+/// What an attachment gives, with the hashes of the owner and of its number of ports, in whichever order, left out.
 fn without_owner(text: &str) -> String {
     let mask = |line: &str| match line.split_once("elements = { 0x") {
+        _ if line.trim().starts_with("0x") => "COUNT comment \"net c1 eth0\" }\n".to_owned(),
         Some((start, rest)) => {
             let comment = rest.find(" comment").map_or("", |at| &rest[at..]);
             format!("{start}elements = {{ OWNER{comment}\n")

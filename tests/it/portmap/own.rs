@@ -1,0 +1,109 @@
+//! A DEL that looks up the ports of its configuration finds the same as one that reads everything.
+
+use serde_json::{Value, json};
+
+use super::{chained, elements, portmap, publish, result, tcp, udp};
+use crate::world::{World, with};
+
+const NOTHING: [&str; 0] = [];
+
+fn on(ip: &str, port: u16) -> Value {
+    with(&tcp(port, 80), json!({"hostIP": ip}))
+}
+
+fn ports() -> Value {
+    json!([tcp(8080, 80), udp(8053, 53), on("192.0.2.1", 8081), on("fd00:2::1", 8081)])
+}
+
+/// FNV-1a of 64 bits, as nft writes its halves.
+fn key(text: &str) -> String {
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{:#x} . {:#x}", hash >> 32, hash & 0xffff_ffff)
+}
+
+/// What happens between an ADD and its DEL.
+type Change = (&'static str, fn(&World));
+
+const CHANGES: [Change; 5] = [
+    ("nothing", |_| {}),
+    ("the number of ports is not there, as with earlier versions", |world| {
+        for family in ["ip", "ip6"] {
+            let count = key("net c1 eth0 3");
+            world.host([
+                "nft",
+                &format!("delete element {family} cnibox portmap_owners {{ {count} }}"),
+            ]);
+        }
+    }),
+    ("the names are gone", |world| {
+        world.host([
+            "nft",
+            "flush set ip cnibox portmap_owners; flush set ip6 cnibox portmap_owners",
+        ]);
+    }),
+    ("a port is gone", |world| {
+        world.host(["nft", "delete element ip cnibox published { tcp . 8080 }"]);
+    }),
+    ("the rules were restored", |world| {
+        world.host(["sh", "-ec", "nft list ruleset >/run/f; nft flush ruleset; nft -f /run/f"]);
+    }),
+];
+
+#[test]
+fn nothing_is_left_whatever_happened_and_whatever_is_configured() {
+    let later = [
+        portmap(ports()),
+        portmap(json!([tcp(8080, 80)])),
+        portmap(json!([tcp(8080, 80), udp(8053, 53), on("192.0.2.1", 8081), tcp(9000, 80)])),
+        portmap(json!([tcp(8080, 80), udp(8053, 53), on("192.0.2.7", 8081)])),
+        with(&portmap(ports()), json!({"conditionsV4": ["-i", "eth0"]})),
+        with(&portmap(ports()), json!({"snat": false})),
+    ];
+    for (what, change) in CHANGES {
+        for config in &later {
+            let world = World::new();
+            let (c1, c2) = (world.container("c1"), world.container("c2"));
+            publish(&c2, 2, &portmap(json!([tcp(9080, 80), on("192.0.2.2", 8081)])));
+            let of_c2 = || -> Vec<String> {
+                let lines = elements(&world).into_iter();
+                lines.filter(|it| it.ends_with("net c2 eth0") && !it.contains("_owners")).collect()
+            };
+            let before = of_c2();
+            publish(&c1, 1, &portmap(ports()));
+            change(&world);
+            c1.del("portmap", config);
+            assert_eq!(of_c2(), before, "{what}: {config}");
+            let of_c1 = elements(&world).into_iter().find(|line| line.ends_with("net c1 eth0"));
+            assert_eq!(of_c1, None, "{what}: {config}");
+            c2.del("portmap", &portmap(json!([tcp(9080, 80), on("192.0.2.2", 8081)])));
+            assert_eq!(elements(&world), NOTHING, "{what}: {config}");
+        }
+    }
+}
+
+#[test]
+fn a_port_under_several_addresses_stays_while_anybody_has_it() {
+    let orders = [[1, 2, 3], [1, 3, 2], [2, 1, 3], [2, 3, 1], [3, 1, 2], [3, 2, 1]];
+    for (order, knows_ports) in orders.into_iter().flat_map(|order| [(order, true), (order, false)])
+    {
+        let world = World::new();
+        let containers = [1, 2, 3].map(|number| world.container(&format!("c{number}")));
+        let config = |number: usize| portmap(json!([on(&format!("192.0.2.{number}"), 8080)]));
+        for (number, container) in (1..).zip(&containers) {
+            publish(container, number, &config(number as usize));
+        }
+        // One of them once more.
+        publish(&containers[1], 2, &config(2));
+        let other = world.container("other");
+        let any = chained(&portmap(json!([tcp(8080, 80)])), &result(9, &other.netns()));
+        for number in order {
+            other.call("portmap", "ADD", &any).run().fails(999, &["it is taken by"]);
+            let config = if knows_ports { config(number) } else { portmap(json!(null)) };
+            containers[number - 1].del("portmap", &config);
+        }
+        assert_eq!(elements(&world), NOTHING, "{order:?} {knows_ports}");
+        other.add("portmap", &any);
+    }
+}
