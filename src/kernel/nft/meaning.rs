@@ -295,7 +295,7 @@ mod tests {
                 vec![
                     Expr::LoadPayload { header: 1, offset: 12, bytes: 8, to: first },
                     compare(first, &[10, 0, 0, 1, 10, 0, 0, 2]),
-                    drop.clone(),
+                    drop,
                 ],
             ),
             (
