@@ -8,6 +8,7 @@
 //
 //   group NAME            the steps that follow belong together; groups take turns
 //   env NAME=VALUE        set for all calls of the group (@ is replaced by the number of the container)
+//   netns PATH            the network namespace of all calls of the group, if it is not that of this program
 //   call ID EXECUTABLE ARGV0 COMMAND COUNT CONFIG RESULT
 //                         one call for each of the containers 1..COUNT, all started at once; CONFIG is the file that
 //                         is its stdin ("-": empty), RESULT is "keep" (stdout goes to the file that a later "use"
@@ -25,6 +26,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -55,6 +57,7 @@ struct step {
 struct group {
     const char *env[ENV_MAX];
     int env_count;
+    const char *netns;
     int first, end;
 };
 
@@ -70,6 +73,7 @@ static int step_count;
 static struct group groups[GROUPS_MAX];
 static int group_count;
 static FILE *samples;
+static int home; // the network namespace of this program
 
 static void fail(const char *format, ...)
 {
@@ -123,6 +127,8 @@ static void read_line(char *line)
         if (group->env_count == ENV_MAX)
             fail("more than %d variables", ENV_MAX);
         group->env[group->env_count++] = fields[1];
+    } else if (strcmp(fields[0], "netns") == 0 && group_count > 0 && count == 2) {
+        groups[group_count - 1].netns = fields[1];
     } else {
         read_step(fields, count);
     }
@@ -330,14 +336,26 @@ static void put(const char *path, const char *text)
     close(file);
 }
 
+static void enter(const char *netns)
+{
+    int file = open(netns, O_RDONLY | O_CLOEXEC);
+    if (file < 0 || setns(file, CLONE_NEWNET) != 0)
+        fail("cannot enter %s: %s", netns, strerror(errno));
+    close(file);
+}
+
 static void run_group(const struct group *group, int round, bool written)
 {
+    if (group->netns)
+        enter(group->netns);
     for (int i = group->first; i < group->end; i++) {
         if (steps[i].kind == PUT)
             put(steps[i].field[1], steps[i].field[2]);
         else
             run_call(group, &steps[i], round, written);
     }
+    if (group->netns && setns(home, CLONE_NEWNET) != 0)
+        fail("cannot go back: %s", strerror(errno));
 }
 
 // Fisher and Yates, with the generator of the POSIX example: the same order in every run.
@@ -358,6 +376,7 @@ int main(int count, char **values)
         fail("usage: drive PLAN SAMPLES ROUNDS WARMUP");
     int rounds = atoi(values[3]), warmup = atoi(values[4]);
     read_plan(values[1]);
+    home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     samples = fopen(values[2], "w");
     if (!samples)
         fail("cannot write %s: %s", values[2], strerror(errno));

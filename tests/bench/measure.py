@@ -34,6 +34,9 @@ def plan(scenario, contestants, world):
         lines.append(f"group\t{contestant.name}")
         for name, value in world.environment(contestant).items():
             lines.append(f"env\t{name}={value}")
+        netns = world.netns(contestant, scenario)
+        if netns:
+            lines.append(f"netns\t{netns}")
         lines += steps(scenario, contestant, world)
     return "\n".join(lines) + "\n"
 
@@ -179,6 +182,8 @@ class Bench:
                 continue
             if scenario.reservations is not None:
                 self.world.reserve(contestant, scenario, subnets(scenario, contestant, self.world))
+            if scenario.ports:
+                self.world.publish(contestant, scenario)
             show(f"{scenario.title}: trying {contestant.name}")
             try:
                 started = time.monotonic()

@@ -13,6 +13,9 @@ BUDGETS = [
     ("bridge", "ADD", DUTIES, "cpu", 1.24),
     ("bridge", "DEL", FLOOR, "wall", 1.15),
     ("bridge-rules", "DEL", FEW, "wall", 1.2),
+    ("portmap-many", "ADD", FEW, "wall", 1.2),
+    ("portmap-many", "DEL", FEW, "wall", 1.2),
+    ("portmap-many", "DEL", FEW, "cpu", 1.2),
     ("bridge-dual-masq", "ADD", "go", "wall", 1 / 15),
     ("veth-dual", "ADD", "go", "wall", 1 / 200),
 ]

@@ -16,6 +16,8 @@ CNIBOX = "cnibox"
 FEW = "few"
 
 RESERVATIONS = (0, 1_000, 10_000, 60_000)
+# Published by others, for FEW and for the rest, and how many each of them has.
+PORTS_FEW, PORTS_MANY, PORTS_EACH = 50, 5_000, 50
 AT_ONCE = (1, 8, 64)
 # Name, families, whether all that is reserved comes after the last address given, and that in words.
 SCALES = (
@@ -66,6 +68,8 @@ class Scenario:
     contestants: object = None
     reservations: int | None = None
     is_dense: bool = False
+    # Whether others have published ports.
+    ports: bool = False
 
     def takes(self, contestant):
         if self.contestants is not None:
@@ -182,6 +186,9 @@ def all_scenarios(plugin_directories):
         yield Scenario(name, title, "ptp", life(), ptp(name, "46", **keys))
     chained = [Call("ADD"), Call("CHECK"), Call("DEL")]
     yield Scenario("portmap", "portmap, one port", "portmap", chained, portmap("portmap"))
+    title = f"portmap, one port beside {PORTS_MANY:,} against beside {PORTS_FEW}"
+    config = portmap("portmap-many")
+    yield Scenario("portmap-many", title, "portmap", chained, config, [CNIBOX, FEW], ports=True)
     for count in RESERVATIONS:
         name = f"host-local-{count}"
         title = f"host-local, {count:,} reservations"

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The namespaces that the calls are made in: a bridge for everyone, containers, directories of reservations."""
 
+import json
 import os
 import pathlib
 import subprocess
 
-from scenarios import DUTIES, FEW, FLOORS
+from scenarios import DUTIES, FEW, FLOORS, PORTS_EACH, PORTS_FEW, PORTS_MANY
 
 RUN = pathlib.Path("/run/bench")
 NETNS = pathlib.Path("/run/netns")
@@ -68,6 +69,30 @@ class World:
         if contestant.name == DUTIES:
             variables["FLOOR_DUTIES"] = str(self.data_dir(contestant))
         return variables
+
+    def netns(self, contestant, scenario):
+        """Where a contestant's calls are made, if it is not here: ports are published for a whole host."""
+        return NETNS / FEW if scenario.ports and contestant.name == FEW else None
+
+    def publish(self, contestant, scenario):
+        """Ports of others, who have many each."""
+        words, count = [], PORTS_MANY
+        netns = self.netns(contestant, scenario)
+        if netns:
+            netns.touch()
+            tool("unshare", f"--net={netns}", "true")
+            words, count = ["nsenter", f"--net={netns}"], PORTS_FEW
+        config = scenario.config(contestant, self)
+        for first in range(0, count, PORTS_EACH):
+            ports = range(20_000 + first, 20_000 + first + PORTS_EACH)
+            mappings = [{"hostPort": port, "containerPort": 80, "protocol": "tcp"} for port in ports]
+            config["runtimeConfig"]["portMappings"] = mappings
+            config["prevResult"]["ips"][0]["address"] = f"10.99.{first // PORTS_EACH}.9/16"
+            environment = self.environment(contestant)
+            environment |= {"CNI_COMMAND": "ADD", "CNI_NETNS": f"{NETNS}/c1", "CNI_CONTAINERID": f"other-{first}"}
+            call = [*words, str(contestant.executable(scenario.plugin))]
+            text = json.dumps(config)
+            subprocess.run(call, check=True, stdout=subprocess.DEVNULL, input=text, text=True, env=environment)
 
     def reserve(self, contestant, scenario, subnets):
         """Fills a network as the reference does, each subnet from its second address on."""
