@@ -79,11 +79,11 @@ fn unknown(name: &str) -> u8 {
     let known = plugins::PLUGINS.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ");
     let msg = format!("cannot run {name}: cnibox has no plugin of that name");
     if serve::command().is_empty() {
-        eprintln!("{msg}; it has {known}");
+        serve::say(&format!("{msg}; it has {known}"));
     } else {
         let error = Error::new(Code::INVALID_ENVIRONMENT, msg)
             .with_details(format!("known plugins: {known}"));
-        eprintln!("{error}");
+        serve::say(&error.to_string());
         serve::fail(error);
     }
     127

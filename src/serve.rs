@@ -39,6 +39,11 @@ pub fn command() -> String {
         .map_or_else(String::new, |value| value.to_string_lossy().into_owned())
 }
 
+/// Writes a line to stderr, if that can be written.
+pub fn say(line: &str) {
+    warn(line);
+}
+
 /// Answers a call that never got to be one.
 pub fn fail(error: Error) -> u8 {
     refuse(&error.into())

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Outcome, World, with};
+use crate::world::{Bare, Outcome, World, with};
 
 /// `$0` with a stdout that is a pipe without a reader. The shell ends it only when it has started.
 const BROKEN_PIPE: &str = "mkfifo /run/pipe; exec 3<>/run/pipe 4>/run/pipe 3<&-; exec \"$0\" >&4";
@@ -74,4 +74,17 @@ fn a_state_file_that_cannot_be_written_is_an_error_object() {
     c1.call("tuning", "ADD", &tuning).under(&no_byte).run().fails(999, &["File too large"]);
     before.assert_same(&state(), "without a backup");
     c1.add("tuning", &tuning);
+}
+
+#[test]
+fn a_plugin_that_is_not_there_needs_no_stderr() {
+    let bare = Bare::new();
+    bare.scratch.link("nothing");
+    for stderr in ["2>/dev/full", "2>&-"] {
+        let script = format!("exec \"$0\" {stderr}");
+        let call = bare.call("nothing", "ADD", &network()).under(&["sh", "-c", &script]);
+        let outcome = call.run();
+        assert_eq!(outcome.status, 127, "{}", outcome.report());
+        assert_eq!(outcome.error_object().code, 4);
+    }
 }
