@@ -78,7 +78,7 @@ impl Plugin for Veth {
             index: pair.container_index,
         };
         let mut routes = subnet_routes(&success, pair.container_index);
-        routes.extend(configure::routes(&success, pair.container_index));
+        routes.extend(result_routes(&success, pair.container_index));
         let options =
             configure::Options { no_prefix_routes: true, ..configure::Options::default() };
         let nets = success.nets();
@@ -212,6 +212,18 @@ fn subnet_routes(success: &Success, index: u32) -> Vec<Route> {
             }
         }
     }
+    routes
+}
+
+/// The routes of the result. The kernel refuses a gateway that it would reach through another one, and so reaches the
+/// subnet; a gateway there is on the link all the same.
+fn result_routes(success: &Success, index: u32) -> Vec<Route> {
+    let is_behind_gateway = |via: IpAddr| {
+        success.ips.iter().any(|ip| ip.address.contains(&via))
+            && success.ips.iter().all(|ip| ip.gateway != Some(via))
+    };
+    let mut routes = configure::routes(success, index);
+    routes.iter_mut().for_each(|route| route.onlink = route.via.is_some_and(is_behind_gateway));
     routes
 }
 

@@ -178,3 +178,37 @@ fn many_at_once_give_many_working_links() {
     dels.into_iter().for_each(Outcome::silence);
     before.assert_same(&world.state().apart_from("", "p2p"), "after all DELs");
 }
+
+#[test]
+fn a_route_may_go_by_another_address_of_the_subnet() {
+    for name in NAMES {
+        let world = World::new();
+        let c1 = world.container("c1");
+        let ranges = json!([[{"subnet": "10.2.0.0/24"}], [{"subnet": "fd00:2::/64"}]]);
+        let routes = json!([
+            {"dst": "10.7.0.0/16", "gw": "10.2.0.77"}, {"dst": "fd07::/48", "gw": "fd00:2::77"},
+        ]);
+        let ipam = json!({"subnet": null, "ranges": ranges, "routes": routes});
+        let config = routed_with(json!({"ipam": ipam}));
+        let result = c1.add(name, &config);
+        let state = world.state_with(&[&c1]);
+        for line in [
+            "c1 route dst=10.7.0.0/16 dev=eth0 type=unicast via=10.2.0.77 src=- table=main",
+            "c1 route dst=fd07::/48 dev=eth0 type=unicast via=fd00:2::77 src=- table=main",
+        ] {
+            assert!(state.has(line), "{line}\nis not in {state:?}");
+        }
+        c1.check(name, &config, &result);
+        // The host is that gateway, too.
+        for (address, dev) in [
+            ("10.2.0.77/32", &*host_end(&result)),
+            ("fd00:2::77/128", &*host_end(&result)),
+            ("10.7.0.1/32", "lo"),
+            ("fd07::1/128", "lo"),
+        ] {
+            world.host(["ip", "address", "add", address, "dev", dev, "nodad"]);
+        }
+        c1.ping("10.7.0.1");
+        c1.ping("fd07::1");
+    }
+}
