@@ -32,12 +32,12 @@ use crate::cni::success::{Ip, Success};
 use crate::cni::text::parse_ip;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Family, Link, Rule};
+use crate::kernel::rtnl::{Batch, Family, Link, Route, Rule};
 use crate::names::Attachment;
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::chained;
-use crate::steps::tables::{self, OF_KERNEL, Tables};
+use crate::steps::tables::{self, MAIN, OF_KERNEL, Tables};
 use crate::steps::undo::Undo;
+use crate::steps::{chained, configure};
 use plan::{PROTOCOL, Plan};
 
 #[derive(Default, Deserialize)]
@@ -84,6 +84,7 @@ impl Plugin for Sbr {
             Some(link) => rtnl.addresses(link.index)?,
             None => Vec::new(),
         };
+        let routes = expected_routes(&result, at);
         for ip in &ips {
             let source = ip.address.addr();
             let rule = plan::rule_of(&tables, source, self.table).ok_or_else(|| {
@@ -92,7 +93,7 @@ impl Plugin for Sbr {
             })?;
             if let Some(link) = &link {
                 plan::check_table(&tables, rule.table, link, ip, &addresses)?;
-                plan::check_routes(&tables, rule.table, link, &ips, ip, &result)?;
+                plan::check_routes(&tables, rule.table, link, &ips, ip, &routes)?;
                 if self.add_source_hints {
                     plan::check_hint(&tables, link, ip)?;
                 }
@@ -125,6 +126,19 @@ impl Plugin for Sbr {
         }
         Ok(())
     }
+}
+
+/// The routes of the result that ADD found in the main table: one without a gateway of its own goes by the first gateway
+/// of our interface, as the plugin before has set it.
+fn expected_routes(result: &Success, at: &Attachment) -> Vec<Route> {
+    let is_in_main = |route: &Route| route.table.is_none_or(|table| table == 0 || table == MAIN);
+    let own = Success {
+        ips: chained::ips(result, at).cloned().collect(),
+        routes: result.routes.clone(),
+        ..Success::default()
+    };
+    // What link it is by is not compared.
+    configure::routes(&own, 0).into_iter().filter(is_in_main).collect()
 }
 
 impl Sbr {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::cni::success::{Ip, Success};
+use crate::cni::success::Ip;
 use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Address, Batch, Link, Route, Rule};
 use crate::steps::tables::{MAIN, OF_KERNEL, Tables, near_first};
@@ -193,23 +193,17 @@ pub fn check_table(
     Ok(())
 }
 
-/// The routes of the result that are of use to the address.
+/// Those of the routes that are of use to the address.
 pub fn check_routes(
     tables: &Tables,
     table: u32,
     link: &Link,
     ips: &[Ip],
     ip: &Ip,
-    result: &Success,
+    routes: &[Route],
 ) -> Result<()> {
-    let in_main = result.routes.iter().filter(|it| it.table.is_none_or(|it| it == 0 || it == MAIN));
-    for route in in_main {
-        let route = Route { via: route.gw, ..Route::to(route.dst.trunc()) };
-        if is_about(&route, ip, ips) {
-            find(tables, table, link, route.dst)?;
-        }
-    }
-    Ok(())
+    let mut of_use = routes.iter().filter(|route| is_about(route, ip, ips));
+    of_use.try_for_each(|route| find(tables, table, link, route.dst))
 }
 
 pub fn check_hint(tables: &Tables, link: &Link, ip: &Ip) -> Result<()> {

@@ -59,6 +59,45 @@ fn what_is_missing_is_named() {
     }
 }
 
+/// What host-local gives for `ranges` of two subnets, and `routes` without gateways.
+#[test]
+fn a_route_without_a_gateway_is_in_the_table_of_the_first_one() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let ranges = json!([
+        [{"subnet": "10.1.0.0/24"}], [{"subnet": "10.2.0.0/24"}],
+        [{"subnet": "fd00:1::/64"}], [{"subnet": "fd00:2::/64"}],
+    ]);
+    let routes = json!([
+        {"dst": "172.30.0.0/16"}, {"dst": "172.31.0.0/16", "scope": 253}, {"dst": "fd09::/48"},
+        {"dst": "172.29.0.0/16", "gw": "10.2.0.9"},
+    ]);
+    let network = json!({
+        "cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": "br1",
+        "ipam": {"type": "host-local", "ranges": ranges, "routes": routes},
+    });
+    let result = c1.add("bridge", &network);
+    let config = sbr(json!({}), &result);
+    c1.add("sbr", &config);
+    c1.call("sbr", "CHECK", &config).run().silence();
+    for (family, dst, tables) in [
+        ("-4", "172.30.0.0/16", &["100"][..]),
+        ("-4", "172.31.0.0/16", &["100", "101"]),
+        ("-4", "172.29.0.0/16", &["101"]),
+        ("-6", "fd09::/48", &["102"]),
+    ] {
+        for table in tables {
+            let route = c1.exec(["ip", family, "route", "show", dst, "table", table]);
+            c1.exec(["ip", family, "route", "del", dst, "table", table]);
+            let missing = format!("route to {dst} in table {table} not found");
+            c1.call("sbr", "CHECK", &config).run().fails(999, &[&missing]);
+            let script = format!("ip {family} route add {} table {table}", route.trim());
+            c1.exec(["sh", "-c", &script]);
+            c1.call("sbr", "CHECK", &config).run().silence();
+        }
+    }
+}
+
 #[test]
 fn a_check_needs_a_result() {
     let world = World::new();
