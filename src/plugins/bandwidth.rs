@@ -136,7 +136,8 @@ fn clear(cx: &Context<'_>, at: &Attachment, owner: &Owner) -> Result<()> {
     let mut failures = Failures::default();
     // First what leads to the ifb: what is sent to one that is gone is lost.
     let end = match peer(cx, at) {
-        Ok(end) => end,
+        // The path of the namespace can be another container's by now.
+        Ok(end) => end.filter(|end| !host_link::is_of_another_container(end, owner)),
         Err(error) => {
             failures.note(Err(error));
             None

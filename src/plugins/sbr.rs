@@ -111,6 +111,9 @@ impl Plugin for Sbr {
         let rtnl = cx.session.container()?;
         let _lock = tables::lock(netns)?;
         let link = rtnl.link(&at.ifname)?;
+        if chained::is_in_another_container(cx, at, link.as_ref())? {
+            return Ok(());
+        }
         if let Some(link) = &link {
             sources.extend(rtnl.addresses(link.index)?.iter().map(|address| address.net.addr()));
         }

@@ -28,9 +28,10 @@ use crate::kernel::tun::{self, NewTap};
 use crate::names::Attachment;
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::configure::{self, Announce, Options};
-use crate::steps::delegate;
 use crate::steps::interface::{self, NewInterface, Property};
+use crate::steps::owner::Owner;
 use crate::steps::undo::Undo;
+use crate::steps::{delegate, host_link};
 
 /// As the kernel calls it, whether it is one for frames (tap) or for packets (tun).
 const KIND: &str = "tun";
@@ -84,7 +85,9 @@ impl Plugin for Tap {
         let success = delegate::add_ipam(cx, at, &mut undo)?;
         let interface =
             configure::Interface { netns, rtnl: there, name: &at.ifname, index: link.index };
-        let options = Options { announce: Announce::WhenUp, ..Options::default() };
+        let alias = host_link::alias(&Owner::new(&cx.request.network, at));
+        let options =
+            Options { announce: Announce::WhenUp, alias: Some(&alias), ..Options::default() };
         let success = interface::equip(cx, &interface, mac.or(link.mac), success, options)?;
         tap.keep()?;
         undo.keep();

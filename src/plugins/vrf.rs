@@ -147,6 +147,9 @@ impl Plugin for Vrf {
         let rtnl = cx.session.container()?;
         let _lock = tables::lock(netns)?;
         let link = rtnl.link(&at.ifname)?;
+        if chained::is_in_another_container(cx, at, link.as_ref())? {
+            return Ok(());
+        }
         // By what it is in rather than by the configuration, which may be another one by now.
         let vrf = match link.as_ref().and_then(|link| link.master) {
             Some(master) => rtnl.link_at(master)?.filter(is_vrf),

@@ -5,6 +5,8 @@ use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Link, Rtnl};
 use crate::names::Attachment;
 use crate::plugin::Context;
+use crate::steps::owner::Owner;
+use crate::steps::{host_link, veth};
 
 /// The result of the plugin before this one.
 pub fn prev_result(cx: &Context<'_>) -> Result<Success> {
@@ -32,6 +34,19 @@ pub fn interface(rtnl: &Rtnl, at: &Attachment) -> Result<Link> {
     let ifname = &at.ifname;
     let missing = || Error::internal(format!("interface {ifname} not found in the container"));
     rtnl.link(ifname)?.ok_or_else(missing)
+}
+
+/// For DEL: whether the path of the namespace is another container's by now, and so nothing in it is ours. Its interface
+/// tells; one that names no owner is taken for ours.
+pub fn is_in_another_container(
+    cx: &Context<'_>,
+    at: &Attachment,
+    link: Option<&Link>,
+) -> Result<bool> {
+    let Some(link) = link else { return Ok(false) };
+    let owner = Owner::new(&cx.request.network, at);
+    let is_of_another = |link: &Link| host_link::is_of_another_container(link, &owner);
+    veth::either_end(cx.session.host()?, link, is_of_another)
 }
 
 /// The addresses of our interface: those that are said to be its, and those of which nothing is said.

@@ -1,4 +1,4 @@
-//! Links on the host that belong to containers: their owners, and how they treat IPv6.
+//! Links that belong to containers: their owners, and how those on the host treat IPv6.
 
 use crate::error::Result;
 use crate::kernel::rtnl::{Link, Rtnl};
@@ -22,8 +22,17 @@ pub fn is_of_another(link: &Link, owners: &Owners) -> bool {
     owner_of(link).is_some_and(|owner| !owners.contain(owner))
 }
 
+/// Whether a link names another container than the owner's, in whatever network.
+pub fn is_of_another_container(link: &Link, owner: &Owner) -> bool {
+    let container = |text| Owner::parts(text).map(|[_, container, _]| container);
+    owner_of(link).is_some_and(|text| container(text) != container(owner.as_str()))
+}
+
 fn owner_of(link: &Link) -> Option<&str> {
-    link.alias.as_deref()?.strip_prefix(ALIAS_PREFIX)
+    let text = link.alias.as_deref()?.strip_prefix(ALIAS_PREFIX)?;
+    // An owner is three words. What follows is the link's own, see `parent`.
+    let end = text.match_indices(' ').nth(2).map_or(text.len(), |(end, _)| end);
+    Some(&text[..end])
 }
 
 /// The links of a kind that say that they belong to the owners.

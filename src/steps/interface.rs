@@ -14,9 +14,9 @@ use crate::kernel::rtnl::{Batch, Link, LinkChange, NewLink, Rtnl};
 use crate::names::{Attachment, Mac};
 use crate::plugin::{Context, Scope};
 use crate::steps::configure::{self, Announce, Options};
-use crate::steps::owner::Owner;
+use crate::steps::owner::{Owner, Owners};
 use crate::steps::undo::{Failures, Undo};
-use crate::steps::{delegate, parent, verify};
+use crate::steps::{delegate, host_link, parent, verify};
 
 /// What a plugin's configuration asks for.
 pub struct NewInterface<'a> {
@@ -83,12 +83,13 @@ pub fn add(
         None => delegate::add_ipam(cx, at, &mut undo)?,
     };
     let owner = Owner::new(&cx.request.network, at);
-    let alias = new.parent.as_ref().zip(parent.as_ref());
-    let alias = alias.and_then(|(wanted, parent)| wanted.alias(&owner, parent));
+    let alias = match (&new.parent, &parent) {
+        (Some(wanted), Some(parent)) => wanted.alias(&owner, parent),
+        _ => host_link::alias(&owner),
+    };
     let interface =
         configure::Interface { netns, rtnl: there, name: &at.ifname, index: link.index };
-    let options =
-        Options { announce: Announce::WhenUp, alias: alias.as_deref(), ..Options::default() };
+    let options = Options { announce: Announce::WhenUp, alias: Some(&alias), ..Options::default() };
     let success =
         equip(cx, &interface, link.mac, success, options).map_err(|error| match &parent {
             Some(Link { name, up: false, .. }) => {
@@ -154,7 +155,8 @@ pub fn equip(
 }
 
 /// DEL and GC. They need neither the configuration nor what the interface sits on. An interface of another kind is not ours,
-/// and stays. GC releases the addresses alone: the interfaces are in containers.
+/// and stays; so does one that names another owner, since the path of the namespace can be another container's by now. One
+/// that names no owner is of the reference, or its ADD was killed. GC releases the addresses alone: the interfaces are in containers.
 pub fn clean(
     cx: &Context<'_>,
     scope: Scope<'_>,
@@ -164,9 +166,13 @@ pub fn clean(
     release(cx, scope, &|| {
         let (Some(at), Some(_)) = (scope.one(), netns) else { return Ok(()) };
         let there = cx.session.container()?;
-        match there.link(&at.ifname)? {
-            Some(link) if link.kind.as_deref() == Some(kind) => there.del_link(link.index),
-            _ => Ok(()),
+        let owners = Owners::of(cx, scope);
+        let is_ours = |link: &Link| {
+            link.kind.as_deref() == Some(kind) && !host_link::is_of_another(link, &owners)
+        };
+        match there.link(&at.ifname)?.filter(is_ours) {
+            Some(link) => there.del_link(link.index),
+            None => Ok(()),
         }
     })
 }

@@ -52,9 +52,9 @@ impl Wanted<'_> {
         }
     }
 
-    /// What the interface is to remember; nothing where the configuration says it.
-    pub fn alias(&self, owner: &Owner, parent: &Link) -> Option<String> {
-        self.master.is_empty().then(|| prefix(owner) + &parent.name)
+    /// What the interface is to remember: its owner, and where the configuration does not say it, what it sits on.
+    pub fn alias(&self, owner: &Owner, parent: &Link) -> String {
+        if self.master.is_empty() { prefix(owner) + &parent.name } else { host_link::alias(owner) }
     }
 
     /// For CHECK: the container's interface sits on it.

@@ -159,9 +159,12 @@ fn find(cx: &Context<'_>, netns: Option<&NetNs>, owners: &Owners) -> Result<Vec<
     // The name was taken, or another implementation made the pair.
     let Some(_) = netns else { return host_link::all_of(host, Veth::NAME, owners) };
     let Some(link) = cx.session.container()?.link(&at.ifname)? else { return Ok(Vec::new()) };
+    let is_of_another = |link: &Link| host_link::is_of_another(link, owners);
+    if link.kind.as_deref() != Some(Veth::NAME) || either_end(host, &link, is_of_another)? {
+        // The path of the namespace is another container's by now, or the interface is of another plugin.
+        return Ok(Vec::new());
+    }
     match other_end(host, &link)? {
-        // The path of the namespace is another container's by now.
-        Some(end) if host_link::is_of_another(&end, owners) => Ok(Vec::new()),
         Some(end) => Ok(vec![end]),
         None => {
             // Its other end is not on this host, so it can be removed from here only.
@@ -177,6 +180,11 @@ pub fn other_end(home: &Rtnl, link: &Link) -> Result<Option<Link>> {
     // Indexes are counted per namespace: if the other end has been moved away, that index is some other link.
     let is_it = |it: &Link| it.kind.as_deref() == Some(Veth::NAME) && it.peer == Some(link.index);
     Ok(home.link_at(peer)?.filter(is_it))
+}
+
+/// Whether a container's interface says something of its owner, or the host's end of its pair does.
+pub fn either_end(home: &Rtnl, link: &Link, says: impl Fn(&Link) -> bool) -> Result<bool> {
+    Ok(says(link) || other_end(home, link)?.is_some_and(|end| says(&end)))
 }
 
 /// For CHECK: the host end of the container's interface, which has to be there and up.

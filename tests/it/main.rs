@@ -24,6 +24,7 @@ mod netfilter;
 mod parity;
 mod portmap;
 mod protocol;
+mod reused_path;
 mod sbr;
 mod scale;
 mod spec;

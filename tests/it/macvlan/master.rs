@@ -118,7 +118,8 @@ fn the_previous_plugins_interface_goes_before_the_default_route() {
     }
     let named = with(&interfaces(json!([])), json!({"master": "lan"}));
     c1.add("macvlan", &named);
-    assert_eq!(eth0(&c1).get("ifalias"), None, "the configuration remembers it");
+    // The configuration remembers the master.
+    assert_eq!(eth0(&c1)["ifalias"], "cnibox net c1 eth0");
 }
 
 #[test]

@@ -1,0 +1,170 @@
+//! DEL of a container whose namespace is gone, while another container's is bound at its path: that one keeps everything.
+
+use serde_json::{Value, json};
+
+use crate::world::{Container, World, lan, with};
+
+/// Where both containers have their namespace, one after the other.
+const NAME: &str = "pod";
+
+/// The plugins of a network in their order.
+type Chain = Vec<(&'static str, Value)>;
+
+fn config(kind: &str, keys: Value) -> Value {
+    let ipam = json!({"type": "host-local", "subnet": "10.1.0.0/24"});
+    let base = json!({"cniVersion": "1.1.0", "name": "net", "type": kind});
+    let is_chained = ["sbr", "tuning", "bandwidth"].contains(&kind);
+    with(&with(&base, if is_chained { json!({}) } else { json!({"ipam": ipam}) }), keys)
+}
+
+fn bridge() -> (&'static str, Value) {
+    ("bridge", config("bridge", json!({"bridge": "br1", "isGateway": true})))
+}
+
+fn macvlan() -> (&'static str, Value) {
+    ("macvlan", config("macvlan", json!({"master": "lan"})))
+}
+
+fn tuning() -> (&'static str, Value) {
+    let sysctl = json!({"net.ipv4.conf.IFNAME.arp_filter": "1", "net.core.somaxconn": "99"});
+    ("tuning", config("tuning", json!({"mtu": 1300, "sysctl": sysctl})))
+}
+
+fn bandwidth() -> (&'static str, Value) {
+    let rate = json!({"ingressRate": 20_000_000, "ingressBurst": 2_000_000,
+        "egressRate": 10_000_000, "egressBurst": 1_000_000});
+    ("bandwidth", config("bandwidth", rate))
+}
+
+fn sbr() -> (&'static str, Value) {
+    ("sbr", config("sbr", json!({})))
+}
+
+/// A chain, and who answers its containers.
+fn chains() -> Vec<(Chain, Option<&'static str>)> {
+    vec![
+        (vec![bridge()], Some("10.1.0.1")),
+        (vec![("veth", config("veth", json!({})))], Some("10.1.0.1")),
+        (vec![macvlan()], Some("10.1.0.254")),
+        (vec![("macvlan", config("macvlan", json!({})))], Some("10.1.0.254")),
+        (vec![("tap", config("tap", json!({})))], None),
+        (vec![("host-device", config("host-device", json!({"device": "card"})))], None),
+        (vec![bridge(), sbr()], Some("10.1.0.1")),
+        (vec![bridge(), tuning()], Some("10.1.0.1")),
+        (vec![bridge(), bandwidth()], Some("10.1.0.1")),
+        (vec![macvlan(), sbr()], Some("10.1.0.254")),
+        (vec![macvlan(), tuning()], Some("10.1.0.254")),
+    ]
+}
+
+fn call(
+    pod: &Container<'_>,
+    id: &str,
+    plugin: &str,
+    verb: &str,
+    config: &Value,
+    result: &Value,
+) -> Value {
+    let config = with(config, json!({"prevResult": result}));
+    let outcome = pod.call(plugin, verb, &config).env("CNI_CONTAINERID", id).run();
+    if verb == "ADD" {
+        return outcome.success();
+    }
+    outcome.silence();
+    Value::Null
+}
+
+fn add(pod: &Container<'_>, id: &str, chain: &Chain) -> Value {
+    if !pod.world.links().contains(&"card".into()) {
+        pod.world.host(["ip", "link", "add", "card", "type", "veth", "peer", "name", "vethplug"]);
+    }
+    let each = chain.iter();
+    each.fold(Value::Null, |result, (plugin, config)| call(pod, id, plugin, "ADD", config, &result))
+}
+
+fn del(pod: &Container<'_>, id: &str, chain: &Chain, result: &Value) {
+    for (plugin, config) in chain.iter().rev() {
+        call(pod, id, plugin, "DEL", config, result);
+    }
+}
+
+fn is_reserved(world: &World, address: &str) -> bool {
+    world.state().has(&format!("file /var/lib/cni/networks/net/{address} "))
+}
+
+/// DEL of `a`, in whose place `b` is.
+fn spares(a: &Chain, b: &Chain, answers: Option<&str>) {
+    let what = format!("{a:?}, {b:?}");
+    let world = World::new();
+    let _outside = lan(&world);
+    world.host(["ip", "route", "add", "default", "dev", "lan"]);
+    let pod = world.container(NAME);
+    let result_of_a = add(&pod, "a", a);
+    pod.destroy();
+    world.eventually("the links of a are gone", || {
+        let links = world.links();
+        let has_card = links.contains(&"card".into());
+        links.iter().all(|link| !link.starts_with("veth") || has_card && link == "vethplug")
+    });
+    let pod = world.container(NAME);
+    let result = add(&pod, "b", b);
+    let state = || {
+        let mut lines = world.state_with(&[&pod]).lines().to_vec();
+        lines.retain(|line| line.starts_with("pod "));
+        lines
+    };
+    let before = state();
+    del(&pod, "a", a, &result_of_a);
+    assert_eq!(before, state(), "{what}");
+    assert!(!is_reserved(&world, "10.1.0.2") && is_reserved(&world, "10.1.0.3"), "{what}");
+    for (plugin, config) in b {
+        call(&pod, "b", plugin, "CHECK", config, &result);
+    }
+    if let Some(address) = answers {
+        // Where sbr is, nothing leads anywhere without a source.
+        pod.tool([
+            "ping", "-n", "-q", "-c", "1", "-w", "10", "-i", "0.2", "-I", "10.1.0.3", address,
+        ])
+        .output_of_success();
+    }
+    del(&pod, "b", b, &result);
+    assert!(!is_reserved(&world, "10.1.0.3"), "{what}");
+    assert_eq!(pod.exec(["ip", "-o", "link"]).lines().count(), 1, "{what}: b's own DEL removes it");
+}
+
+#[test]
+fn del_spares_the_container_that_has_the_path_now() {
+    for (chain, answers) in chains() {
+        spares(&chain, &chain, answers);
+    }
+}
+
+#[test]
+fn del_spares_a_container_of_another_plugin() {
+    let tap = || vec![("tap", config("tap", json!({})))];
+    let host_device = || vec![("host-device", config("host-device", json!({"device": "card"})))];
+    spares(&vec![bridge()], &vec![macvlan()], Some("10.1.0.254"));
+    spares(&vec![bridge()], &tap(), None);
+    spares(&vec![macvlan()], &vec![bridge()], Some("10.1.0.1"));
+    spares(&host_device(), &vec![bridge()], Some("10.1.0.1"));
+    spares(&vec![bridge(), tuning()], &vec![macvlan()], Some("10.1.0.254"));
+}
+
+/// As the reference makes them, which writes no owner.
+#[test]
+fn an_interface_that_names_no_owner_is_removed() {
+    for chain in [vec![bridge()], vec![macvlan()], vec![("tap", config("tap", json!({})))]] {
+        let world = World::new();
+        let _outside = lan(&world);
+        let pod = world.container(NAME);
+        world.host(["ip", "link", "add", "br1", "type", "bridge"]);
+        let result = add(&pod, "a", &chain);
+        pod.exec(["ip", "link", "set", "eth0", "alias", ""]);
+        for link in world.ports_of("br1") {
+            let script = "ip link set LINK down; ip link set LINK name other alias ''";
+            world.host(["sh", "-ec", &script.replace("LINK", &link)]);
+        }
+        del(&pod, "a", &chain, &result);
+        assert_eq!(pod.exec(["ip", "-o", "link"]).lines().count(), 1, "{chain:?}");
+    }
+}
