@@ -198,7 +198,8 @@ impl Plugin for Bridge {
             )));
         }
         let port = veth::host_end(host, &link, &at.ifname)?;
-        self.check_port(&bridge, &port)?;
+        veth::check_mtu(&port, &link, self.mtu())?;
+        self.check_port(host, &bridge, &port)?;
         let mut gateway = bridge.clone();
         if !vlans.are_none() {
             vlan::require_filtering(&bridge)?;
@@ -210,7 +211,9 @@ impl Plugin for Bridge {
         }
         let mut own =
             Success { ips: result.ips_of(index).cloned().collect(), ..Success::default() };
-        verify::host_addresses(host, &gateway, &self.plan_gateways(&mut own))?;
+        let gateways = self.plan_gateways(&mut own);
+        verify::host_addresses(host, &gateway, &gateways)?;
+        forwarding::check(gateways.iter().map(IpNet::addr))?;
         let owner = Owner::new(&cx.request.network, at);
         if self.masquerades(cx) {
             masquerade::check(cx.session.nft()?, &owner, &own.nets())?;

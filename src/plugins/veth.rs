@@ -58,13 +58,8 @@ impl Plugin for Veth {
         require_gateways(&success)?;
 
         let owner = Owner::new(&cx.request.network, at);
-        let new = veth::NewPair {
-            owner: &owner,
-            ifname: &at.ifname,
-            mtu: u32::try_from(self.mtu).ok().filter(|mtu| *mtu > 0),
-            mac,
-            master: None,
-        };
+        let new =
+            veth::NewPair { owner: &owner, ifname: &at.ifname, mtu: self.mtu(), mac, master: None };
         let pair = veth::create(cx, netns, &new)?;
         let host_index = pair.host.index;
         undo.push("remove the veth pair", move || host.del_link(host_index));
@@ -119,6 +114,7 @@ impl Plugin for Veth {
         let (index, link) = verify::interface(cx, at, rtnl, &result)?;
         verify::is_up(&link)?;
         let host_end = veth::host_end(host, &link, &at.ifname)?;
+        veth::check_mtu(&host_end, &link, self.mtu())?;
         verify::addresses(rtnl, &link, &result, index)?;
         verify::routes(rtnl, &result)?;
         if cx.request.conf.ipam.kind.is_empty() {
@@ -130,6 +126,7 @@ impl Plugin for Veth {
         verify::kernel_routes(rtnl, &subnet_routes(&own, link.index))?;
         verify::kernel_routes(host, &host_routes(&own, host_end.index))?;
         verify::host_addresses(host, &host_end, &gateways(&own))?;
+        forwarding::check(own.ips.iter().map(|ip| ip.address.addr()))?;
         if self.masquerades(cx) {
             let owner = Owner::new(&cx.request.network, at);
             masquerade::check(cx.session.nft()?, &owner, &own.nets())?;
@@ -152,6 +149,10 @@ impl Plugin for Veth {
 }
 
 impl Veth {
+    fn mtu(&self) -> Option<u32> {
+        u32::try_from(self.mtu).ok().filter(|mtu| *mtu > 0)
+    }
+
     /// Without addresses there is nothing to masquerade.
     fn masquerades(&self, cx: &Context<'_>) -> bool {
         self.ip_masq && !cx.request.conf.ipam.kind.is_empty()

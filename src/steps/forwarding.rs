@@ -3,21 +3,33 @@
 
 use std::net::IpAddr;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::sysctl;
 
 /// Turns forwarding on for the families of the addresses.
 pub fn enable(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
-    let (mut v4, mut v6) = (false, false);
-    for address in addresses {
-        let (is_done, key) = match address {
-            IpAddr::V4(_) => (&mut v4, "net/ipv4/ip_forward"),
-            IpAddr::V6(_) => (&mut v6, "net/ipv6/conf/all/forwarding"),
-        };
-        if !*is_done {
-            sysctl::set(key, "1")?;
-            *is_done = true;
+    keys(addresses).try_for_each(|key| sysctl::set(key, "1").map(drop))
+}
+
+/// For CHECK: it is on.
+pub fn check(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
+    for key in keys(addresses) {
+        if sysctl::get(key)?.as_deref() == Some("0") {
+            let key = key.replace('/', ".");
+            return Err(Error::internal(format!("the host does not forward: {key} is 0")));
         }
     }
     Ok(())
+}
+
+/// The parameters of the families, each once.
+fn keys(addresses: impl IntoIterator<Item = IpAddr>) -> impl Iterator<Item = &'static str> {
+    let (mut v4, mut v6) = (None, None);
+    for address in addresses {
+        match address {
+            IpAddr::V4(_) => v4 = Some("net/ipv4/ip_forward"),
+            IpAddr::V6(_) => v6 = Some("net/ipv6/conf/all/forwarding"),
+        }
+    }
+    v4.into_iter().chain(v6)
 }

@@ -187,6 +187,21 @@ pub fn either_end(home: &Rtnl, link: &Link, says: impl Fn(&Link) -> bool) -> Res
     Ok(says(link) || other_end(home, link)?.is_some_and(|end| says(&end)))
 }
 
+/// For CHECK: the pair has the MTU that was asked for. A later plugin of the chain, or the container, may give its own end a
+/// smaller one; what is larger does not arrive.
+pub fn check_mtu(host_end: &Link, container: &Link, wanted: Option<u32>) -> Result<()> {
+    let Some(wanted) = wanted else { return Ok(()) };
+    let (name, mtu) = (&host_end.name, host_end.mtu);
+    if mtu != wanted {
+        return Err(Error::internal(format!("interface {name} has mtu {mtu}, not {wanted}")));
+    }
+    let (name, mtu) = (&container.name, container.mtu);
+    if mtu > wanted {
+        return Err(Error::internal(format!("interface {name} has mtu {mtu}, more than {wanted}")));
+    }
+    Ok(())
+}
+
 /// For CHECK: the host end of the container's interface, which has to be there and up.
 pub fn host_end(host: &Rtnl, container: &Link, ifname: &IfName) -> Result<Link> {
     if container.kind.as_deref() != Some(Veth::NAME) {

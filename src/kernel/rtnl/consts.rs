@@ -54,7 +54,6 @@ pub(super) const IFLA_INFO_SLAVE_DATA: u16 = 5;
 pub(super) const IFLA_BRPORT_STATE: u16 = 1;
 pub(super) const IFLA_BRPORT_MODE: u16 = 4;
 pub(super) const IFLA_BRPORT_ISOLATED: u16 = 33;
-pub(super) const BR_STATE_FORWARDING: u8 = 3;
 /// In IFLA_INFO_DATA of a bridge.
 pub(super) const IFLA_BR_VLAN_PROTOCOL: u16 = 8;
 /// In IFLA_AF_SPEC of a bridge's port, and the flags in it (linux/if_bridge.h).

@@ -6,12 +6,12 @@ use nix::libc;
 
 use super::Rtnl;
 use super::consts::{
-    AF_INET6, AF_UNSPEC, BR_STATE_FORWARDING, DEVCONF_ACCEPT_RA, IF_OPER_UP, IFF_ALLMULTI,
-    IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME, IFLA_BRPORT_ISOLATED,
-    IFLA_BRPORT_MODE, IFLA_BRPORT_STATE, IFLA_EXT_MASK, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET6_CONF,
-    IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK,
-    IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROP_LIST,
-    IFLA_TXQLEN, RTEXT_FILTER_SKIP_STATS,
+    AF_INET6, AF_UNSPEC, DEVCONF_ACCEPT_RA, IF_OPER_UP, IFF_ALLMULTI, IFF_PROMISC, IFF_UP,
+    IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE,
+    IFLA_BRPORT_STATE, IFLA_EXT_MASK, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET6_CONF, IFLA_INFO_DATA,
+    IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINK_NETNSID,
+    IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN,
+    RTEXT_FILTER_SKIP_STATS,
 };
 use crate::error::Result;
 use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, text, u8_of, u32_of};
@@ -54,9 +54,45 @@ pub struct Link {
 /// What a bridge knows of one of its ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Port {
-    pub forwarding: bool,
+    pub state: PortState,
     pub hairpin: bool,
     pub isolated: bool,
+}
+
+/// What a bridge does with the frames of a port: BR_STATE_* (linux/if_bridge.h).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PortState {
+    /// It is down, has no carrier, or somebody wants it so.
+    #[default]
+    Disabled,
+    /// On the way to forwarding, with spanning tree.
+    Listening,
+    Learning,
+    Forwarding,
+    Blocking,
+}
+
+impl PortState {
+    /// In the words of `ip`.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Disabled => "disabled",
+            Self::Listening => "listening",
+            Self::Learning => "learning",
+            Self::Forwarding => "forwarding",
+            Self::Blocking => "blocking",
+        }
+    }
+
+    fn numbered(number: u8) -> Self {
+        match number {
+            1 => Self::Listening,
+            2 => Self::Learning,
+            3 => Self::Forwarding,
+            4 => Self::Blocking,
+            _ => Self::Disabled,
+        }
+    }
 }
 
 impl Rtnl {
@@ -218,7 +254,9 @@ impl Port {
         for (kind, value) in attributes(data) {
             let is_set = u8_of(value).is_some_and(|value| value != 0);
             match kind {
-                IFLA_BRPORT_STATE => port.forwarding = u8_of(value) == Some(BR_STATE_FORWARDING),
+                IFLA_BRPORT_STATE => {
+                    port.state = u8_of(value).map(PortState::numbered).unwrap_or_default();
+                }
                 IFLA_BRPORT_MODE => port.hairpin = is_set,
                 IFLA_BRPORT_ISOLATED => port.isolated = is_set,
                 _ => {}
@@ -276,7 +314,7 @@ mod tests {
             accept_ra: Some(2),
             alias: Some("abc".into()),
             alt_names: vec!["one".into(), "other".into()],
-            port: Some(Port { forwarding: true, hairpin: true, isolated: false }),
+            port: Some(Port { state: PortState::Forwarding, hairpin: true, isolated: false }),
         };
         let mut reply = Attrs::default();
         reply.raw(&header(7, IFF_UP | IFF_PROMISC | IFF_ALLMULTI, 0));
@@ -305,7 +343,7 @@ mod tests {
             info.bytes(IFLA_INFO_DATA, &[1, 2, 3, 4]);
             info.string(IFLA_INFO_SLAVE_KIND, "bridge");
             info.nested(IFLA_INFO_SLAVE_DATA, |data| {
-                data.u8(IFLA_BRPORT_STATE, BR_STATE_FORWARDING);
+                data.u8(IFLA_BRPORT_STATE, 3);
                 data.u8(IFLA_BRPORT_MODE, 1);
                 data.u8(IFLA_BRPORT_ISOLATED, 0);
             });

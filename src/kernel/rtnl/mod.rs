@@ -21,7 +21,7 @@ use crate::kernel::sys;
 
 pub use address::{Address, NewAddress};
 pub use bridge_vlan::{PortVlans, VlanRange};
-pub use link::{Link, Port};
+pub use link::{Link, Port, PortState};
 pub use link_change::{LinkChange, LinkKind, NewLink, Veth};
 pub use route::{Family, NextHop, Route};
 pub use rule::Rule;

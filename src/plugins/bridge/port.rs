@@ -4,13 +4,17 @@ use std::time::Duration;
 
 use super::{Bridge, vlan::Vlans};
 use crate::error::{Error, Result};
-use crate::kernel::rtnl::{Batch, Link, LinkChange, Port, Rtnl};
+use crate::kernel::netlink::{attributes, u32_of};
+use crate::kernel::rtnl::{Batch, Link, LinkChange, PortState, Rtnl};
 use crate::steps::host_link;
 use crate::steps::owner::Owner;
 
 /// How long the bridge may take to forward for a new port. It does so some hundred microseconds after both ends are up.
 /// Later the port is announced all the same, and the ADD succeeds.
 const PORT_LIMIT: Duration = Duration::from_millis(100);
+
+/// How long CHECK waits for it.
+const CHECK_LIMIT: Duration = Duration::from_secs(1);
 
 /// In IFLA_INFO_DATA of a bridge (linux/if_link.h), and its value where the kernel itself runs the protocol (BR_KERNEL_STP,
 /// net/bridge/br_private.h). Where a program does, ports forward when that says so: PORT_LIMIT.
@@ -45,7 +49,7 @@ impl Bridge {
         host.commit(batch)
     }
 
-    pub(super) fn check_port(&self, bridge: &Link, port: &Link) -> Result<()> {
+    pub(super) fn check_port(&self, host: &Rtnl, bridge: &Link, port: &Link) -> Result<()> {
         let name = &port.name;
         if port.master != Some(bridge.index) {
             return Err(Error::internal(format!(
@@ -66,8 +70,33 @@ impl Bridge {
                 bridge.name
             )));
         }
-        Ok(())
+        // Without a carrier, it is disabled.
+        if self.disable_container_interface { Ok(()) } else { check_state(host, bridge, port) }
     }
+}
+
+/// The port forwards, or spanning tree is about to let it.
+fn check_state(host: &Rtnl, bridge: &Link, port: &Link) -> Result<()> {
+    use PortState::{Forwarding, Learning, Listening};
+
+    let has_stp = attributes(&bridge.data)
+        .any(|(kind, value)| kind == IFLA_BR_STP_STATE && u32_of(value) != Some(0));
+    let state = |link: &Link| link.port.unwrap_or_default().state;
+    let is_fine = |link: &Link| match state(link) {
+        Forwarding => true,
+        Listening | Learning => has_stp,
+        _ => false,
+    };
+    if is_fine(port) {
+        return Ok(());
+    }
+    // CHECK can come before the kernel has noticed the carrier of a new port.
+    let state = match host.wait_for_link(port.index, CHECK_LIMIT, is_fine)? {
+        Some(port) if is_fine(&port) => return Ok(()),
+        Some(port) => state(&port).text(),
+        None => "gone",
+    };
+    Err(Error::internal(format!("bridge port in error state: {} is {state}", port.name)))
 }
 
 /// Frames that come before the port forwards are lost, and a lost ARP request costs its sender a second. Not waited for with
@@ -77,7 +106,7 @@ pub(super) fn wait_until_forwarding(host: &Rtnl, bridge: &Link, port: &Link) -> 
     if bridge.has_property(IFLA_BR_STP_STATE, &STP_ON.to_ne_bytes()) {
         return Ok(());
     }
-    let forwards = |link: &Link| link.port.is_some_and(|Port { forwarding, .. }| forwarding);
+    let forwards = |link: &Link| link.port.is_some_and(|port| port.state == PortState::Forwarding);
     match host.wait_for_link(port.index, PORT_LIMIT, forwards)? {
         Some(_) => Ok(()),
         None => Err(Error::internal(format!("bridge port in error state: {} is gone", port.name))),

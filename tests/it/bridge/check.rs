@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{address, dbnet_with, dual_stack, host_end, layer2};
+use super::{address, dbnet_with, dual_stack, host_end, host_link, layer2};
 use crate::world::{Container, World, with, without};
 
 fn full() -> Value {
@@ -15,11 +15,14 @@ fn full() -> Value {
             {"dst": "10.9.0.0/16", "table": 1000}, {"dst": "fd09::/48", "table": 1000},
         ],
     });
-    dbnet_with(json!({"isGateway": true, "ipam": ipam}))
+    let keys = json!({
+        "isGateway": true, "mtu": 1400, "hairpinMode": true, "portIsolation": true, "ipam": ipam,
+    });
+    dbnet_with(keys)
 }
 
 /// A change in the container, where `IP4`, `IP6` stand for its addresses, and what CHECK must name.
-const IN_CONTAINER: [(&str, &str); 15] = [
+const IN_CONTAINER: [(&str, &str); 16] = [
     ("ip address del IP4/16 dev eth0", "IP4"),
     ("ip address del IP6/64 dev eth0", "IP6"),
     ("ip address del IP4/16 dev eth0; ip address add IP4/24 dev eth0", "IP4"),
@@ -33,12 +36,13 @@ const IN_CONTAINER: [(&str, &str); 15] = [
     ("ip route change 10.7.0.0/16 via 10.1.0.251", "10.7.0.0/16"),
     ("ip -6 route del fd07::/48", "fd07::/48"),
     ("ip -6 route del fd07::/48; ip -6 route add fd07::/48 via fd00:1::fb", "fd07::/48"),
+    ("ip link set eth0 mtu 1500", "eth0 has mtu 1500, more than 1400"),
     ("ip route flush table 1000", "10.9.0.0/16"),
     ("ip -6 route flush table 1000", "fd09::/48"),
 ];
 
 /// The same on the host, where `VETH` stands for the host's end.
-const ON_HOST: [(&str, &str); 6] = [
+const ON_HOST: [(&str, &str); 12] = [
     ("ip link set VETH nomaster", "VETH"),
     (
         "ip link set VETH nomaster; ip link add other type bridge; ip link set VETH master other",
@@ -48,6 +52,15 @@ const ON_HOST: [(&str, &str); 6] = [
     ("rm /var/lib/cni/networks/dbnet/IP4 /var/lib/cni/networks/dbnet/IP6", "CONTAINER"),
     ("ip link del VETH", "eth0"),
     ("ip link del cni0", "cni0"),
+    ("ip link set VETH mtu 1300", "VETH has mtu 1300, not 1400"),
+    ("bridge link set dev VETH state 0", "VETH is disabled"),
+    (
+        "ip link set VETH type bridge_slave hairpin off",
+        "VETH of bridge cni0 is not in hairpin mode",
+    ),
+    ("ip link set VETH type bridge_slave isolated off", "VETH of bridge cni0 is not isolated"),
+    ("echo 0 >/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"),
+    ("echo 0 >/proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"),
 ];
 
 /// Makes an attachment, changes one thing, and expects a CHECK that fails and names it.
@@ -131,6 +144,7 @@ fn what_others_did_is_none_of_our_business() {
         "ip address add 10.201.0.1/24 dev eth0",
         "ip route add 10.202.0.0/16 via 10.1.0.1",
         "ip route add default via 10.1.0.9 metric 50",
+        "ip link set eth0 mtu 1380",
     ] {
         c1.exec(["sh", "-c", words]);
     }
@@ -160,6 +174,49 @@ fn promiscuous_mode_that_was_asked_for_is_checked() {
     c1.check("bridge", &config, &result);
     world.host(["ip", "link", "set", "cni0", "promisc", "off"]);
     c1.checking("bridge", &config, &result).run().fails(999, &["cni0"]);
+}
+
+/// Spanning tree takes its time with a new port, and forwards in the end.
+#[test]
+fn a_port_that_does_not_forward_yet_is_no_error() {
+    let world = World::new();
+    world.host(["ip", "link", "add", "cni0", "type", "bridge", "stp_state", "1"]);
+    let c1 = world.container("c1");
+    let result = c1.add("bridge", &dual_stack());
+    let state =
+        || host_link(&world, &host_end(&result))["linkinfo"]["info_slave_data"]["state"].clone();
+    assert_ne!(state(), "forwarding");
+    c1.check("bridge", &dual_stack(), &result);
+    assert_ne!(state(), "forwarding", "CHECK waits for it");
+}
+
+#[test]
+fn forwarding_is_checked_where_the_bridge_is_the_gateway() {
+    let world = World::new();
+    let (c1, c2) = (world.container("c1"), world.container("c2"));
+    let plain = dbnet_with(json!({"name": "plain", "bridge": "plain0"}));
+    let result = c1.add("bridge", &plain);
+    let v4 = dbnet_with(json!({"isGateway": true}));
+    let result_of_v4 = c2.add("bridge", &v4);
+    world.host(["sh", "-c", "echo 0 >/proc/sys/net/ipv6/conf/all/forwarding"]);
+    c2.check("bridge", &v4, &result_of_v4);
+    world.host(["sh", "-c", "echo 0 >/proc/sys/net/ipv4/ip_forward"]);
+    c1.check("bridge", &plain, &result);
+    let named = ["net.ipv4.ip_forward"];
+    c2.checking("bridge", &v4, &result_of_v4).run().fails(999, &named);
+    // An ADD turns it on again.
+    world.container("c3").add("bridge", &v4);
+    c2.check("bridge", &v4, &result_of_v4);
+}
+
+/// Its end in the container is down, and so the port is disabled.
+#[test]
+fn the_port_of_an_interface_that_stays_down_is_not_waited_for() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let config = with(&layer2(), json!({"disableContainerInterface": true}));
+    let result = c1.add("bridge", &config);
+    c1.check("bridge", &config, &result);
 }
 
 #[test]
