@@ -55,7 +55,7 @@ use crate::error::{Error, Result};
 use crate::kernel::conntrack::{Conntrack, Flows};
 use crate::kernel::netns::NetNs;
 use crate::kernel::nft::{Batch, Family, Feature, Nft, Transport};
-use crate::kernel::rtnl::{self, Rtnl};
+use crate::kernel::rtnl::{self, Link, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::Attachment;
 use crate::plugin::{Context, Plugin, Scope};
@@ -107,7 +107,12 @@ impl Plugin for Portmap {
             return Ok(());
         }
         let nft = cx.session.nft()?;
-        publications.iter().try_for_each(|publication| publication.check(nft))
+        publications.iter().try_for_each(|publication| publication.check(nft))?;
+        if settings.source == Source::Kept {
+            return Ok(());
+        }
+        let host = cx.session.host()?;
+        publications.iter().try_for_each(|publication| check_loopback(host, publication))
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
@@ -246,12 +251,35 @@ fn withdraw(
 
 /// Lets packets from 127.0.0.1 out by the link that leads to the container. The rule that keeps others' out is there.
 fn allow_loopback(host: &Rtnl, publication: &Publication<'_>) -> Result<()> {
-    if !publication.side.has(ruleset::loopback().addr()) {
-        return Ok(());
+    match link_to_container(host, publication)? {
+        Some(link) => sysctl::set(&route_localnet(&link.name), "1").map(drop),
+        None => Ok(()),
     }
-    let Some(index) = host.link_towards(publication.address.addr())? else { return Ok(()) };
-    let Some(link) = host.link_at(index)? else { return Ok(()) };
-    sysctl::set(&format!("net/ipv4/conf/{}/route_localnet", link.name), "1").map(drop)
+}
+
+/// For CHECK. The kernel takes it for on where it is on for all links.
+fn check_loopback(host: &Rtnl, publication: &Publication<'_>) -> Result<()> {
+    let Some(Link { name, .. }) = link_to_container(host, publication)? else { return Ok(()) };
+    let value = |link: &str| sysctl::get(&route_localnet(link));
+    if [value(&name)?, value("all")?].iter().all(|value| value.as_deref() == Some("0")) {
+        let msg =
+            format!("127.0.0.1 does not lead to the container: route_localnet of {name} is 0");
+        return Err(Error::internal(msg));
+    }
+    Ok(())
+}
+
+fn route_localnet(link: &str) -> String {
+    format!("net/ipv4/conf/{link}/route_localnet")
+}
+
+/// The link by which the host reaches a container under its IPv4 address.
+fn link_to_container(host: &Rtnl, publication: &Publication<'_>) -> Result<Option<Link>> {
+    if !publication.side.has(ruleset::loopback().addr()) {
+        return Ok(None);
+    }
+    let index = host.link_towards(publication.address.addr())?;
+    index.map_or(Ok(None), |index| host.link_at(index))
 }
 
 /// UDP connections to a port from before it was published would go on past it, as long as packets keep coming.

@@ -180,7 +180,17 @@ fn routed_pairs_have_it_too() {
     c1.add("portmap", &config);
     serve(&c1, "tcp", 80);
     let host_end = result["interfaces"][0]["name"].as_str().unwrap();
-    assert_eq!(world.sysctl(&format!("net/ipv4/conf/{host_end}/route_localnet")), "1");
+    let setting = format!("net/ipv4/conf/{host_end}/route_localnet");
+    assert_eq!(world.sysctl(&setting), "1");
+    c1.check("portmap", &config, &result);
+    world.host(["sh", "-c", &format!("echo 0 >/proc/sys/{setting}")]);
+    let named = format!("route_localnet of {host_end} is 0");
+    c1.checking("portmap", &config, &result).run().fails(999, &[&named]);
+    world.host(["sh", "-c", "echo 1 >/proc/sys/net/ipv4/conf/all/route_localnet"]);
+    c1.check("portmap", &config, &result);
+    world.host(["sh", "-c", "echo 0 >/proc/sys/net/ipv4/conf/all/route_localnet"]);
+    c1.add("portmap", &config);
+    c1.check("portmap", &config, &result);
     for client in [Some(outside.netns()), Some(c1.netns()), Some(c2.netns()), None] {
         let answer = ask(&world, client.as_deref(), "tcp", "192.0.2.1", 8080);
         assert!(answer.starts_with("c1 "), "{client:?}: {answer}");
