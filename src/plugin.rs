@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::cni::request::{Request, Verb};
 use crate::cni::success::Success;
-use crate::error::Result;
+use crate::error::{Code, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::nft::{Batch, Nft};
 use crate::kernel::sys;
@@ -136,6 +136,17 @@ pub const fn ipam_entry<P: Ipam>(name: &'static str, about: &'static str) -> Ent
 
 fn run<P: Plugin>(cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
     let plugin: P = configuration(cx, verb)?;
+    run_plugin(&plugin, cx, verb).map_err(|mut error| {
+        // It tells the runtime that nothing has to be cleaned up. Neither we nor an IPAM plugin can know: an earlier
+        // call, or another plugin of the chain, may have left something.
+        if error.code == Code::UNKNOWN_CONTAINER {
+            error.code = Code::INTERNAL;
+        }
+        error
+    })
+}
+
+fn run_plugin(plugin: &impl Plugin, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
     match verb {
         Verb::Add(at) => return plugin.add(cx, at, cx.session.required_netns()?).map(Some),
         Verb::Check(at) => plugin.check(cx, at, cx.session.required_netns()?)?,

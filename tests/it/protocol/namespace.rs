@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::world::{World, plugin_names};
+use crate::world::{World, plugin_names, with};
 
 #[test]
 fn the_hosts_own_namespace_is_refused_before_anything_is_touched() {
@@ -55,4 +55,48 @@ fn a_namespace_that_is_none_is_refused_on_add() {
     }
     let after = world.state().apart_from("cni0", "net");
     before.apart_from("cni0", "net").assert_same(&after, "after refused calls");
+}
+
+/// Code 3 tells the runtime that nothing has to be cleaned up.
+#[test]
+fn a_namespace_that_is_gone_is_not_said_to_have_left_nothing() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let network = json!({
+        "cniVersion": "1.0.0", "name": "net", "type": "bridge",
+        "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"},
+    });
+    let result = c1.add("bridge", &network);
+    c1.destroy();
+    for plugin in plugin_names() {
+        let config = json!({
+            "cniVersion": "1.0.0", "name": "net", "type": plugin, "device": "lan", "vrfname": "blue",
+            "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"}, "prevResult": result,
+        });
+        for verb in ["ADD", "CHECK"] {
+            let outcome = c1.call(&plugin, verb, &config).run();
+            if outcome.status != 0 {
+                let report = outcome.report();
+                assert_ne!(outcome.error().code, 3, "{report}");
+            }
+        }
+    }
+    c1.call("bridge", "CHECK", &with(&network, json!({"prevResult": result})))
+        .run()
+        .fails(999, &["cannot open network namespace /run/netns/c1: no such file or directory"]);
+}
+
+#[test]
+fn an_ipam_plugin_that_knows_no_container_does_not_speak_for_the_link() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let script = "#!/bin/sh\n[ $CNI_COMMAND = CHECK ] || exit 0\n\
+                  echo '{\"cniVersion\": \"1.0.0\", \"code\": 3, \"msg\": \"unknown\"}'; exit 1\n";
+    world.write("/run/ipam/other", script);
+    world.host(["chmod", "755", "/run/ipam/other"]);
+    let network = json!({"cniVersion": "1.0.0", "name": "net", "type": "bridge"});
+    let result = c1.add("bridge", &network);
+    let keys = json!({"ipam": {"type": "other"}, "prevResult": result});
+    let check = c1.call("bridge", "CHECK", &with(&network, keys)).env("CNI_PATH", "/run/ipam");
+    check.run().fails(999, &["unknown"]);
 }
