@@ -85,6 +85,11 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         &["- after DEL: dir *", "- after DEL: file */lock *", "- after DEL: mode of */lock: *"],
     ),
     known(
+        "DEL leaves an interface of another kind",
+        "failure, eth0 is there",
+        &["+ after DEL: c* link eth0 kind=bridge *"],
+    ),
+    known(
         "DEL makes no directory, and leaves an interface of another kind",
         "failure, macvlan, eth0 is there",
         &[
