@@ -136,14 +136,7 @@ pub const fn ipam_entry<P: Ipam>(name: &'static str, about: &'static str) -> Ent
 
 fn run<P: Plugin>(cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
     let plugin: P = configuration(cx, verb)?;
-    run_plugin(&plugin, cx, verb).map_err(|mut error| {
-        // It tells the runtime that nothing has to be cleaned up. Neither we nor an IPAM plugin can know: an earlier
-        // call, or another plugin of the chain, may have left something.
-        if error.code == Code::UNKNOWN_CONTAINER {
-            error.code = Code::INTERNAL;
-        }
-        error
-    })
+    run_plugin(&plugin, cx, verb)
 }
 
 fn run_plugin(plugin: &impl Plugin, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
