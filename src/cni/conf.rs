@@ -1,4 +1,34 @@
 //! The keys of a network configuration that mean the same in every plugin.
+//!
+//! The manuals of the plugins, at the heads of `src/plugins/NAME.rs`, have the keys of their own. A plugin that makes
+//! an interface reads `ipam` and `dns`. A plugin that follows another one in a chain reads `prevResult`. The IPAM
+//! plugins `host-local` and `static` read `ipam.routes`.
+//!
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `cniVersion` | string | 0.1.0 | Version of the protocol, 0.1.0 to 1.1.0. Decides the shape of the result. |
+//! | `name` | string | required | Name of the network. All that an ADD makes is recorded under network, container and interface. |
+//! | `type` | string | required by runtimes | Name of the plugin that the runtime calls. |
+//! | `prevResult` | object | none | Result of the previous plugin, from the runtime. CHECK requires it; chained plugins require it in ADD. |
+//! | `capabilities` | object of booleans | none | Tells the runtime which keys of `runtimeConfig` to send. Plugins check its type only. |
+//! | `ipam.type` | string | none | IPAM plugin that provides the addresses. Its own keys stand in `ipam`, too. |
+//! | `ipam.routes[].dst` | string | required | Destination prefix: `0.0.0.0/0`. |
+//! | `ipam.routes[].gw` | string | gateway of the address | Address of the next hop. |
+//! | `ipam.routes[].mtu` | integer | kernel's | MTU of the route in bytes. |
+//! | `ipam.routes[].advmss` | integer | kernel's | Advertised TCP segment size in bytes. |
+//! | `ipam.routes[].priority` | integer | kernel's | Metric of the route. |
+//! | `ipam.routes[].table` | integer | main table | Routing table. |
+//! | `ipam.routes[].scope` | integer | 0 (universe) | Scope as in rtnetlink: 0 universe, 253 link, 254 host. |
+//! | `dns.nameservers` | list of strings | none | Name servers in the result. Any key of `dns` replaces the whole DNS of the IPAM plugin. |
+//! | `dns.domain` | string | none | Local domain in the result. |
+//! | `dns.search` | list of strings | none | Search domains in the result. |
+//! | `dns.options` | list of strings | none | Resolver options in the result. |
+//! | `cni.dev/valid-attachments` | list of objects | required by GC | Attachments that GC keeps. GC without this list is refused; an empty list means none. |
+//! | `cni.dev/valid-attachments[].containerID` | string | required | Container of a valid attachment. |
+//! | `cni.dev/valid-attachments[].ifname` | string | required | Interface of a valid attachment. |
+//! | `cni.dev/attachments` | list of objects | none | Other name of the same list, which some runtimes use. |
+//! | `cni.dev/attachments[].containerID` | string | required | Container of a valid attachment. |
+//! | `cni.dev/attachments[].ifname` | string | required | Interface of a valid attachment. |
 
 use std::collections::BTreeMap;
 

@@ -1,24 +1,36 @@
-//! `bandwidth`: how fast a container's interface may receive and send.
+//! `bandwidth`: limits the rate at which the interface of a container receives and sends.
 //!
 //! ```json
 //! { "type": "bandwidth", "ingressRate": 8000000, "ingressBurst": 800000, "egressRate": 8000000, "egressBurst": 800000 }
 //! ```
 //!
-//! It comes after a plugin that made a veth pair, and hands that plugin's result on. Rates are in bits per second, bursts
-//! in bits. `ingress` is what goes into the container: the host's end of the pair sends it through a token bucket (tbf).
-//! `egress` is what comes out of it: the host's end sends all that it receives on to an ifb, which is added to the result,
-//! and that one has the bucket. Runtimes give the four numbers in `runtimeConfig.bandwidth` (capability `bandwidth`).
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `ingressRate` | integer | 0 (no limit) | Rate into the container, in bits per second. |
+//! | `ingressBurst` | integer | 0 (no limit) | Burst into the container, in bits. Needs `ingressRate`, and the other way round. |
+//! | `egressRate` | integer | 0 (no limit) | Rate out of the container, in bits per second. |
+//! | `egressBurst` | integer | 0 (no limit) | Burst out of the container, in bits. Needs `egressRate`, and the other way round. |
+//! | `shapedSubnets` | list of strings | all | Only traffic with these subnets is limited. Not with `unshapedSubnets`. |
+//! | `unshapedSubnets` | list of strings | none | Traffic with these subnets is not limited. |
+//! | `latency` | integer | 25 | Time in milliseconds that a packet may wait before it is dropped. |
+//! | `fairQueue` | boolean | false | Flows share the rate (fq_codel inside the token bucket), if the kernel has fq_codel. |
+//! | `runtimeConfig.bandwidth.ingressRate` | integer | 0 | The runtime's value (capability `bandwidth`), used if the configuration has none of the four numbers. |
+//! | `runtimeConfig.bandwidth.ingressBurst` | integer | 0 | The same for `ingressBurst`. |
+//! | `runtimeConfig.bandwidth.egressRate` | integer | 0 | The same for `egressRate`. |
+//! | `runtimeConfig.bandwidth.egressBurst` | integer | 0 | The same for `egressBurst`. |
+//! | `runtimeConfig.bandwidth.shapedSubnets` | list of strings | the configuration's | The same for `shapedSubnets`. |
+//! | `runtimeConfig.bandwidth.unshapedSubnets` | list of strings | the configuration's | The same for `unshapedSubnets`. |
 //!
-//! Not in the reference, or no longer:
+//! The plugin follows one that made a veth pair. `latency`, `fairQueue` and the subnets are not in the current
+//! reference.
 //!
-//! - `latency`: how long a packet may wait before it is dropped, in milliseconds; 25 without.
-//! - `fairQueue`: flows take turns, so that a long one does not hold up a short one (fq_codel inside of the bucket). On a
-//!   kernel without fq_codel the key has no effect.
-//! - `shapedSubnets` or `unshapedSubnets`: only traffic with these, or with all others, is held to the rate. The bucket is
-//!   a class of htb then.
-//!
-//! DEL takes away both, with the pair or the namespace gone also the ifb. GC removes the ifbs of what is not valid: their
-//! aliases name their owners.
+//! - **ADD** gives the host end of the pair a token bucket (`tbf`) for traffic into the container. Traffic out of it
+//!   is redirected to an ifb link with a token bucket of its own; the result lists the ifb. With subnets, the bucket
+//!   is a class of `htb`. A second ADD with other limits replaces those of the first.
+//! - **CHECK** compares the buckets, filters and queues of the kernel with the configuration.
+//! - **DEL** removes the queueing disciplines of the host end and the ifb.
+//! - **GC** removes the ifbs of attachments that are not valid. Their aliases name the owners.
+//! - **STATUS** fails if the kernel lacks `tbf`, `htb` or `ifb`, as far as the configuration needs them.
 
 mod difference;
 mod limits;

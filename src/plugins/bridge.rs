@@ -1,4 +1,4 @@
-//! `bridge`: a veth pair whose host end is a port of a bridge on the host.
+//! `bridge`: a veth pair between host and container; the host end is a port of a bridge.
 //!
 //! ```json
 //! {
@@ -7,20 +7,47 @@
 //! }
 //! ```
 //!
-//! It makes the bridge if there is none, and with `isGateway` puts the gateway's address on it. Without `ipam` the
-//! container gets an interface with no address.
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `bridge` | string | `cni0` | Name of the bridge. ADD makes it if it does not exist. |
+//! | `isGateway` | boolean | false | The bridge gets the gateway address of the subnet, and the host forwards packets. |
+//! | `isDefaultGateway` | boolean | false | Implies `isGateway`. The container also gets default routes via the gateway. |
+//! | `forceAddress` | boolean | false | Replaces another address of the bridge that conflicts with the gateway. Otherwise ADD fails. |
+//! | `ipMasq` | boolean | false | Masquerades packets from the container to addresses outside its subnet. |
+//! | `ipMasqBackend` | string | any | `iptables` or `nftables`. Both give the same nf_tables rules. |
+//! | `mtu` | integer | kernel's | MTU in bytes of both ends of the pair and of a new bridge. 0 means the default. |
+//! | `hairpinMode` | boolean | false | The port also sends frames back that it received. Not with `promiscMode`. |
+//! | `promiscMode` | boolean | false | Puts the bridge into promiscuous mode. Not with `hairpinMode`. |
+//! | `vlan` | integer | 0 (none) | VLAN of the port, untagged, 1 to 4094. |
+//! | `vlanTrunk` | list of objects | none | VLANs of the port, tagged. An empty list makes a new bridge filter VLANs. |
+//! | `vlanTrunk[].minID` | integer | none | First VLAN of a range. Needs `maxID`. |
+//! | `vlanTrunk[].maxID` | integer | none | Last VLAN of a range. Needs `minID`. |
+//! | `vlanTrunk[].id` | integer | none | A single VLAN, alone or beside a range. |
+//! | `preserveDefaultVlan` | boolean | false | The port also stays in the default VLAN of the bridge (VLAN 1), untagged. |
+//! | `macspoofchk` | boolean | false | Drops frames from the container with another source MAC address than that of its interface. |
+//! | `enabledad` | boolean | false | Enables duplicate address detection for the IPv6 addresses of the container. |
+//! | `disableContainerInterface` | boolean | false | The interface in the container stays down. Not with `ipam`. |
+//! | `portIsolation` | boolean | false | Isolated ports of a bridge do not exchange frames. |
+//! | `runtimeConfig.mac` | string | random | MAC address of the container's interface (capability `mac`). |
+//! | `args.cni.mac` | string | random | The same, if `runtimeConfig.mac` is not set. |
+//! | `CNI_ARGS: MAC` | string | random | The same, if neither of them is set. |
 //!
-//! With `vlan`, and with `vlanTrunk` (`[{"minID": 20, "maxID": 29}, {"id": 40}]`), the container is in those VLANs of the
-//! bridge: without a tag in the first, with tags in the others. It is in no other, so frames without a tag go nowhere
-//! when there is no `vlan`. `preserveDefaultVlan` also keeps it in the VLAN of all ports that have none of their own
-//! (VLAN 1), and without `vlan` that is the one without a tag. A bridge that is made for it filters VLANs; one that is
-//! there must do so. The gateway of `"bridge": "cni0", "vlan": 10` is a link `cni0.10`.
+//! **VLANs.** A port is in the listed VLANs only. A trunk without `vlan` therefore drops untagged frames. A bridge
+//! that exists must have VLAN filtering enabled; a new one gets it. With `isGateway` the gateway of VLAN 10 on `cni0`
+//! is a link `cni0.10`.
 //!
-//! `ipMasqBackend` may be "iptables" or "nftables": both are served by nf_tables.
-//!
-//! DEL removes the pair, then releases the addresses; GC does the same for what is not valid. With the last container in
-//! a VLAN goes the link of its gateway. The bridge, its address and the host's forwarding stay, as with the reference:
-//! other containers use them.
+//! - **ADD** makes the bridge, the gateway address, the pair and the nf_tables elements, and configures the
+//!   container's interface. Without `ipam` the interface gets no addresses. The order is chosen so that no frame
+//!   passes unfiltered. The result lists the bridge, both ends of the pair and, with `vlan`, the link of the gateway.
+//! - **CHECK** calls the CHECK of the IPAM plugin. It compares the MAC address, addresses and routes of the interface
+//!   with `prevResult`, and the bridge, its port, VLANs, gateway, masquerading and spoof check with the configuration.
+//! - **DEL** removes the pair and its nf_tables elements, then releases the addresses. It also removes the link of a
+//!   VLAN gateway when no container is in the VLAN. The bridge, its address and IP forwarding stay, as with the
+//!   reference.
+//! - **GC** does the same for all attachments that are not valid.
+//! - **STATUS** fails if `bridge` names a link of another kind, if VLANs are configured and the bridge or the kernel
+//!   cannot filter them, if the kernel lacks an nf_tables feature that `ipMasq` or `macspoofchk` needs, or if the IPAM
+//!   plugin fails.
 
 mod gateway;
 mod gateway_link;

@@ -1,13 +1,26 @@
-//! `dummy`: an interface without a cable. It has addresses that services of the container can listen on.
+//! `dummy`: an interface without a link to anything. Its addresses serve programs in the container.
 //!
 //! ```json
 //! { "cniVersion": "1.1.0", "name": "vips", "type": "dummy", "ipam": { "type": "host-local", "subnet": "10.5.0.0/24" } }
 //! ```
 //!
-//! `ipam` is required. `mtu` and `mac` are as for macvlan; the reference ignores them, and `dns`.
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `mtu` | integer | kernel's | MTU in bytes. The reference ignores it. |
+//! | `mac` | string | random | MAC address of the interface. The three keys below override it. The reference ignores it. |
+//! | `runtimeConfig.mac` | string | value of `mac` | MAC address from the runtime (capability `mac`). |
+//! | `args.cni.mac` | string | value of `mac` | The same, if `runtimeConfig.mac` is not set. |
+//! | `CNI_ARGS: MAC` | string | value of `mac` | The same, if neither of them is set. |
 //!
-//! DEL removes the interface and releases the addresses. GC releases the addresses of what is not valid; an interface
-//! ends with its namespace.
+//! `ipam` is required.
+//!
+//! - **ADD** makes the interface in the container and configures it.
+//! - **CHECK** calls the CHECK of the IPAM plugin. It compares kind and `mtu` with the configuration, and the MAC
+//!   address, addresses and routes with `prevResult`.
+//! - **DEL** removes the interface, if it is of this kind, and releases the addresses.
+//! - **GC** releases the addresses of attachments that are not valid. The kernel removes an interface with its
+//!   namespace.
+//! - **STATUS** fails if the kernel lacks this kind of link, or if the IPAM plugin fails.
 
 use serde::Deserialize;
 

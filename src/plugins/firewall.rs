@@ -1,42 +1,48 @@
-//! `firewall`: lets a container's traffic pass where the host drops what it forwards, and keeps bridges apart.
+//! `firewall`: accepts the forwarded traffic of a container where the host drops forwarded traffic, and isolates
+//! bridges.
 //!
 //! ```json
 //! { "type": "firewall", "backend": "iptables", "ingressPolicy": "same-bridge" }
 //! ```
 //!
-//! It comes after a plugin that made an interface, and hands that plugin's result on. What it does is for every address of
-//! that result, in the families of these; a result without addresses is warned about. No other program is run.
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `backend` | string | firewalld if it runs, else iptables | `iptables` or `firewalld`. |
+//! | `iptablesAdminChainName` | string | `CNI-ADMIN` | Chain of the administrator, evaluated before the rules of the plugin. |
+//! | `firewalldZone` | string | `trusted` | Zone of firewalld that gets the addresses as sources. |
+//! | `ingressPolicy` | string | `open` | `open`, `same-bridge` or `isolated`, see below. |
 //!
-//! **What may pass.** Everything that comes from the container, and answers to it. With `backend` "iptables", "" or none
-//! this is said where others drop: in the chain FORWARD of iptables-nft's table `filter`, by the reference's chains. An
-//! ADD makes table and chain as iptables does where they are missing, so nothing is lost when Docker or ufw starts later
-//! and drops. FORWARD begins with a jump to CNI-FORWARD (only where there was none: what an administrator puts before it
-//! stays before it), CNI-FORWARD with one to CNI-ADMIN or `iptablesAdminChainName`, and two rules of CNI-FORWARD look the
-//! address up in a map. So neither a packet nor an ADD takes longer with more containers; the reference has two rules for
-//! each address. iptables knows nothing of maps: it prints these rules with their comment and no target, which is also
-//! what it would restore. A set, or a mark to be looked for, it would restore as a rule that accepts far too much.
-//! `nft list map ip filter cnibox` shows the addresses.
+//! The plugin follows one that made an interface. It handles every address of `prevResult`, warns if there is none,
+//! and runs no other program.
 //!
-//! The addresses are also in our own tables. When FORWARD was flushed or its rules were reloaded, the next ADD of any
-//! container restores all of them. An `accept` ends only its own base chain, so neither this plugin nor the reference
-//! opens a hand-written nft ruleset, or the table of iptables-legacy where that is still in use. (STATUS says so when that
-//! one drops, and an ADD warns of it.)
+//! **Backend iptables.** The chain FORWARD in the table `filter` of iptables-nft begins with a jump to CNI-FORWARD. An
+//! existing jump stays where it is. ADD makes the table and the chain if they are missing, so that the rules are there
+//! when another program starts to drop packets later. CNI-FORWARD begins with a jump to the chain of the
+//! administrator. Two rules in CNI-FORWARD accept packets from the addresses, and established packets to them. They
+//! look the address up in a map, so their cost does not depend on the number of containers; the reference has two
+//! rules per address. `iptables -S` prints these rules with a comment and without a target, because iptables does not
+//! know maps. `nft list map ip filter cnibox` lists the addresses. The rules do not overrule a `drop` in another
+//! table, such as a hand-written ruleset or that of iptables-legacy; those of the reference do not either. An ADD
+//! warns if the policy of FORWARD in iptables-legacy is DROP.
 //!
-//! **firewalld.** With `backend` "firewalld", or without any if it is running, the addresses become sources of the zone
-//! `firewalldZone` ("trusted"), over the system bus, which is where DBUS_SYSTEM_BUS_ADDRESS says. They last until firewalld
-//! is reloaded, as the reference's. A bus that does not answer within 3 s is an error. DEL takes an address out of the zone
-//! that ADD put it into; in another zone it is the administrator's.
+//! **Backend firewalld.** The addresses become sources of the zone, over the system D-Bus (DBUS_SYSTEM_BUS_ADDRESS).
+//! They last until firewalld is reloaded, as with the reference. A bus that does not answer within 3 seconds is an
+//! error. DEL removes an address only from the zone that ADD put it into.
 //!
-//! **`ingressPolicy`**, always by our own tables: "open" or none is no limit. "same-bridge": what is forwarded from one
-//! such bridge to another is dropped. "isolated": also what is forwarded within the bridge, by the host (in the families
-//! ip and ip6) or by the bridge itself, from or to this container's port (in the family bridge, so it needs no
-//! br_netfilter). A pair without a bridge (veth, ptp) counts as a bridge of its own. A container without addresses has no
-//! more than its port isolated. A bridge is one of these as long as one of its containers says so.
+//! **Ingress policy**, in tables of cnibox for every backend. `same-bridge`: forwarded packets from one bridge with
+//! this policy to another one are dropped. `isolated`: packets within the bridge from or to the port of this container
+//! are dropped, too. A pair without a bridge counts as a bridge of its own. A bridge has the policy as long as one of
+//! its containers asks for it.
 //!
-//! DEL removes all that is the attachment's, with neither namespace, nor prevResult, nor the bridge; with prevResult also
-//! the two rules per address that the reference made. GC does it for what is not valid. Chains, rules and sets stay, as
-//! with the reference. CHECK names what is missing. STATUS: the kernel lacks something, firewalld is not running where it
-//! is asked for, iptables-legacy drops what is forwarded.
+//! - **ADD** adds the elements of the attachment, and all shared chains and rules that are missing. So an ADD of any
+//!   container restores rules that another program flushed. Elements of an earlier ADD that are not wanted any more
+//!   are removed.
+//! - **CHECK** fails with the name of the first element, rule or source that is missing.
+//! - **DEL** removes the elements and sources of the attachment. It needs neither namespace nor `prevResult`; with
+//!   `prevResult` it also removes the two rules per address of the reference. Chains, rules and sets stay.
+//! - **GC** does the same for all attachments that are not valid.
+//! - **STATUS** fails if the kernel lacks an nf_tables feature, if firewalld is asked for and does not run, or if the
+//!   policy of FORWARD in iptables-legacy is DROP.
 
 mod address;
 mod dbus;

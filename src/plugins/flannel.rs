@@ -1,16 +1,34 @@
-//! `flannel`: a network whose subnet flannel's daemon has chosen for this host; another plugin makes the interface.
+//! `flannel`: a network with the subnet that the daemon flanneld chose for this host. Another plugin makes the
+//! interface.
 //!
 //! ```json
 //! { "cniVersion": "1.0.0", "name": "cbr0", "type": "flannel", "delegate": { "hairpinMode": true, "isDefaultGateway": true } }
 //! ```
 //!
-//! The daemon writes its subnets, networks, MTU, and whether it masquerades, into `subnetFile`
-//! ("/run/flannel/subnet.env"). What it says becomes the configuration of the delegate, together with `delegate` (which may
-//! have all keys of its plugin but `name` and `ipam`; `type` is "bridge" without), `ipam` (`type` is "host-local" without;
-//! `ranges` are the daemon's, and to `routes` its networks are added) and `runtimeConfig`.
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `subnetFile` | string | `/run/flannel/subnet.env` | File in which the daemon writes subnets, networks, MTU and masquerading. |
+//! | `dataDir` | string | `/var/lib/cni/flannel` | Directory of the saved configurations. |
+//! | `delegate` | object | none | Keys of the delegate, all but `name` and `ipam`. They override what the file implies. |
+//! | `delegate.type` | string | `bridge` | Plugin that makes the interface. It must not be `flannel`. |
+//! | `ipam` | object | none | Keys of the delegate's `ipam`. `ranges` are always the subnets of the file. |
+//! | `ipam.type` | string | `host-local` | IPAM plugin of the delegate. |
+//! | `ipam.routes` | list of objects | none | Routes of the container. The networks of the file are added. |
+//! | `runtimeConfig` | object | none | Handed to the delegate as it is. |
 //!
-//! That configuration is kept in `dataDir` ("/var/lib/cni/flannel") until the delegate's DEL has succeeded: see `scratch`.
-//! DEL and CHECK use it; without it they ask the daemon's file again. GC and STATUS are the delegate's, too.
+//! The file sets `mtu` and `ipMasq` of the delegate (`ipMasq` is the opposite of FLANNEL_IPMASQ). A delegate `bridge`
+//! also gets `isGateway`. All of these are defaults: a key in `delegate` overrides them.
+//!
+//! - **ADD** saves the configuration of the delegate in `dataDir`, and calls the ADD of the delegate. If the delegate
+//!   fails and cannot undo its work, the file stays for a later DEL.
+//! - **CHECK** calls the CHECK of the delegate with the saved configuration. Without that file it reads `subnetFile`
+//!   again.
+//! - **DEL** calls the DEL of the delegate with the saved configuration, and removes the file once that succeeded.
+//!   Without both files it does nothing and succeeds.
+//! - **GC** calls the GC of the delegate, with each different saved configuration of attachments that are not valid,
+//!   and removes their files.
+//! - **STATUS** fails if `subnetFile` is missing or incomplete, if `dataDir` cannot be written, or if the STATUS of
+//!   the delegate fails.
 
 mod scratch;
 mod subnet_env;

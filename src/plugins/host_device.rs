@@ -1,32 +1,45 @@
-//! `host-device`: a network card, or any other interface of the host, given to a container as it is.
+//! `host-device`: moves a network card, or another interface of the host, into a container.
 //!
 //! ```json
 //! { "cniVersion": "1.1.0", "name": "uplink", "type": "host-device", "device": "enp3s0",
 //!   "ipam": { "type": "host-local", "subnet": "192.168.7.0/24" } }
 //! ```
 //!
-//! `device` is its name, `hwaddr` its MAC address, `kernelpath` its directory below /sys/devices, `pciBusID` its PCI
-//! address; one is needed, and the first of them counts. `runtimeConfig.deviceID`, from a device plugin, goes before
-//! `pciBusID`, and may be of the auxiliary bus. A PCI device that is bound to vfio-pci, uio_pci_generic or igb_uio has no
-//! link: then only addresses are asked for, for the program that drives it.
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `device` | string | none | Name of the interface on the host. |
+//! | `hwaddr` | string | none | MAC address of the interface. |
+//! | `kernelpath` | string | none | Directory of the device below `/sys/devices`. |
+//! | `pciBusID` | string | none | PCI address of the device. |
+//! | `DPDKMode` | boolean | false | The device has no link, for a device that `pciBusID` does not name. |
+//! | `runtimeConfig.deviceID` | string | none | Overrides `pciBusID` (capability `deviceID`). It may be a device of the auxiliary bus. |
 //!
-//! The link is moved and renamed in one request. What it was on the host it carries with it, see `passport`, and the host
-//! records it, see `journal`: DEL and GC give it back its name, MTU, MAC address, and whether it was up; its addresses,
-//! routes, master and settings on the host are lost. Its name there is in the alias, too, as in the reference, so that
-//! either's DEL can bring home what the other's ADD has taken. An alias that it has already stays; then only ours can.
+//! One of the keys that name a device is required. If there are several, the first in the order of the table counts.
 //!
-//! A namespace that ends gives the device back to the host, under the name that it had in there, or as `devN`. DEL, GC,
-//! and the next ADD of the device, find it by its passport. One that is in a namespace that nobody names any more is
-//! out of reach until that ends; DEL says so on stderr.
+//! A PCI device that is bound to `vfio-pci`, `uio_pci_generic` or `igb_uio` has no link. ADD then only requests
+//! addresses, for the program that drives the device.
 //!
-//! DEL finds the device by container and interface, whatever the network is called by then. Only a name that is known to
-//! have been the device's on the host is restored: one that the host has recorded, or the `device` of the configuration.
-//! A device of which neither is known comes home down, as `dev` with eight digits, and DEL fails.
+//! An alternative name of the link, `cnibox.…`, saves its state on the host: name, MTU, MAC address and flags. A file
+//! on the host records the name as well, because the container can change the link. The alias has the name, too, as
+//! with the reference, so that the DEL of either plugin can return a device that the other one moved. An alias of the
+//! administrator stays; the reference's DEL then does not know the name. A kernel before 5.5 has no alternative names;
+//! DEL then finds the device only while the namespace exists.
 //!
-//! A kernel before 5.5 has no place for a passport: then DEL finds the device only while there is the namespace.
+//! When a namespace ends, the kernel returns the device to the host, under its name in the container or as `devN`.
+//! DEL, GC and the next ADD of the device find it by the saved state. A device in a namespace without a path is out of
+//! reach until that ends; DEL then says so on stderr.
 //!
-//! Where its name is taken on the host by now, DEL does everything else, leaves it down, and fails; so does the next
-//! one, until the name is free.
+//! - **ADD** moves and renames the link in one request and configures it. Addresses, routes, master and settings that
+//!   the link had on the host are lost.
+//! - **CHECK** calls the CHECK of the IPAM plugin. It checks that the link is there, is up and has its saved state,
+//!   and compares its MAC address, addresses and routes with `prevResult`. It checks no link for a device that has
+//!   none.
+//! - **DEL** returns the device to the host, restores its saved state, and releases the addresses. It finds the device
+//!   by container and interface. It restores only a name that the host recorded or that `device` has. A device without
+//!   a known name gets a new one, stays down, and DEL fails. If another link has the name by then, DEL does everything
+//!   else, leaves the device down and fails, and so does the next DEL until the name is free.
+//! - **GC** restores devices on the host of attachments that are not valid, and releases their addresses.
+//! - **STATUS** fails if the device is not on the host, or if the IPAM plugin fails.
 
 mod journal;
 mod journey;

@@ -1,4 +1,4 @@
-//! `host-local`: addresses out of ranges, reserved in files on this host.
+//! `host-local`: addresses from ranges, reserved in files on this host.
 //!
 //! ```json
 //! {
@@ -19,30 +19,58 @@
 //! }
 //! ```
 //!
-//! ADD takes one address from each range set (a list of ranges), going round so that an address that was given back
-//! rests as long as possible. Of a range only `subnet` is required. `subnet`, `rangeStart`, `rangeEnd` and `gateway`
-//! may also stand in `ipam` itself: they are the first set then. `runtimeConfig.ipRanges` goes before both. Addresses
-//! are asked for with `IP` in CNI_ARGS, `args.cni.ips` and `runtimeConfig.ips`, all of which count.
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `ipam.ranges` | list of lists of objects | none | Range sets. ADD takes one address from each set. |
+//! | `ipam.ranges[][].subnet` | string | required | Subnet of a range. |
+//! | `ipam.ranges[][].rangeStart` | string | first host address | First address of the range. |
+//! | `ipam.ranges[][].rangeEnd` | string | last host address | Last address of the range. |
+//! | `ipam.ranges[][].gateway` | string | first host address | Gateway in the result. It is never allocated. |
+//! | `ipam.ranges[][].exclude` | list of strings | none | Addresses and prefixes of this range that are never allocated. |
+//! | `ipam.subnet` | string | none | A further set of one range, before those of `ranges`. |
+//! | `ipam.rangeStart` | string | first host address | First address of that range. |
+//! | `ipam.rangeEnd` | string | last host address | Last address of that range. |
+//! | `ipam.gateway` | string | first host address | Gateway of that range. |
+//! | `ipam.routes` | list of objects | none | Routes in the result. `cni::conf` describes the objects. |
+//! | `ipam.resolvConf` | string | none | File in the format of resolv.conf(5), for the DNS in the result. |
+//! | `ipam.dataDir` | string | `/var/lib/cni/networks` | Directory of the reservations. |
+//! | `ipam.exclude` | list of strings | none | Addresses and prefixes of all ranges that are never allocated. A container that has one keeps it. |
+//! | `ipam.sticky` | boolean | false | A container gets the addresses that it had last, if they are free. |
+//! | `ipam.staleOnBoot` | string | `reclaim` | `reclaim` or `keep`: what happens to reservations of an earlier boot, see below. |
+//! | `runtimeConfig.ipRanges` | list of lists of objects | none | Range sets of the runtime (capability `ipRanges`), before all others. |
+//! | `runtimeConfig.ipRanges[][].subnet` | string | required | As in `ipam.ranges`. |
+//! | `runtimeConfig.ipRanges[][].rangeStart` | string | first host address | As in `ipam.ranges`. |
+//! | `runtimeConfig.ipRanges[][].rangeEnd` | string | last host address | As in `ipam.ranges`. |
+//! | `runtimeConfig.ipRanges[][].gateway` | string | first host address | As in `ipam.ranges`. |
+//! | `runtimeConfig.ipRanges[][].exclude` | list of strings | none | As in `ipam.ranges`. |
+//! | `runtimeConfig.ips` | list of strings | none | Requested addresses (capability `ips`). ADD fails if it cannot allocate all of them. |
+//! | `args.cni.ips` | list of strings | none | Further requested addresses. |
+//! | `CNI_ARGS: IP` | string | none | A further requested address. |
+//! | `CNI_ARGS: K8S_POD_NAMESPACE` | string | none | With `K8S_POD_NAME`, identifies the container for `sticky`. Otherwise its id does. |
+//! | `CNI_ARGS: K8S_POD_NAME` | string | none | See `K8S_POD_NAMESPACE`. |
 //!
-//! Three keys are ours alone; the Go plugin, working on the same directory, does not mind them:
+//! `exclude`, `sticky` and `staleOnBoot` are not in the reference. The Go plugin can use the same directory and
+//! ignores them.
 //!
-//! - `exclude`: addresses and prefixes that are never given out, in `ipam` for all ranges or in one range. Who asks for
-//!   one gets an error that says so; who has one keeps it.
-//! - `sticky`: a container gets the addresses again that it had last, if they are free. What it is known by is its pod
-//!   (`K8S_POD_NAMESPACE` and `K8S_POD_NAME` in CNI_ARGS), else its id, with the name of the interface.
-//! - `staleOnBoot`: what an earlier boot of the host has reserved belongs to nobody any more. `"reclaim"` gives it back
-//!   when it is in the way: before a range set is called exhausted, when the same attachment comes again without a DEL,
-//!   when the address is asked for. `"keep"` never does; a `dataDir` that several hosts share needs it. Known are the
-//!   boots of reservations that cnibox has seen in them: what the Go plugin reserved is of the first boot in which we
-//!   find it. Clocks do not matter, the kernel's boot id does.
+//! **Order.** Allocation continues after the last allocated address of a set, so that a released address stays unused
+//! as long as possible.
 //!
-//! Reservations are files in `dataDir/<network>`, the same as the Go plugin's. DEL removes those of the attachment and
-//! needs nothing but the name of the network and `dataDir`; GC removes those of all attachments that are not valid any
-//! more. `lock` and `last_reserved_ip.N` stay. STATUS fails when a range set has no address left.
+//! **Reservations of an earlier boot** belong to no running container. With `reclaim` they are released when a range
+//! set is exhausted, when the same attachment comes again without a DEL, and when the address is requested. With
+//! `keep` they are not; a `dataDir` that several hosts share needs that. Boots are distinguished by the kernel's boot
+//! id, not by clocks. A reservation of the Go plugin belongs to the boot in which cnibox first saw it.
 //!
-//! `dataDir/.cnibox` holds an index of every network, so that a call costs the same however many reservations there are,
-//! and the memory of sticky addresses. Whatever happens to it, it is made anew from the files; see `ipam/store.rs`. The
-//! lock of a network is waited for for 30 seconds; then the call fails with code 11 and says which process holds it.
+//! **Files.** `dataDir/NETWORK` has the format of the Go plugin, and both use the same lock. `dataDir/.cnibox` holds
+//! an index, so that the cost of a call does not depend on the number of reservations, and the addresses for `sticky`.
+//! Both may be removed at any time; see `ipam/store.rs`. A call waits up to 30 seconds for the lock. Then it fails
+//! with code 11 and names the process that holds the lock.
+//!
+//! - **ADD** reserves one address from each set: a requested one, the last one of the container, or the next free one.
+//! - **CHECK** fails if the attachment has no reservation, or lacks one for an address of `prevResult`.
+//! - **DEL** removes the reservations of the attachment. It needs only `name` and `dataDir`. `lock` and
+//!   `last_reserved_ip.N` stay.
+//! - **GC** removes the reservations of attachments that are not valid.
+//! - **STATUS** fails if a range set is exhausted, or if `dataDir` or `resolvConf` cannot be used.
 
 mod config;
 

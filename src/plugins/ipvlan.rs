@@ -1,5 +1,5 @@
-//! `ipvlan`: an interface on a link of the host that shares the link's MAC address and has IP addresses of its own, for
-//! networks that allow one MAC address per port (clouds, Wi-Fi).
+//! `ipvlan`: an interface on a link of the host that shares the MAC address of the link and has its own IP addresses.
+//! It is for networks that allow one MAC address per port (clouds, Wi-Fi).
 //!
 //! ```json
 //! {
@@ -8,20 +8,29 @@
 //! }
 //! ```
 //!
-//! - `master`: the link. Without, the one that the previous plugin of the chain made; without a chain, the one of the
-//!   default route. With `linkInContainer` a link of the container.
-//! - `mode`: `l2` (default; the container is in the link's network), `l3` (the host's side routes for it, without
-//!   broadcasts), `l3s` (the same, and netfilter of the host sees its packets).
-//! - `flag`: `bridge` (default; such interfaces on one link reach each other), `private` (they do not), `vepa` (they do
-//!   if the switch sends frames back). Not in the reference.
-//! - `mtu`: by default the link's. In mode `l3` it may be larger, since the host's side fragments.
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `master` | string | see below | Link that the interface is on. |
+//! | `mode` | string | `l2` | `l2`: the container is in the network of the master. `l3`: the host routes, without broadcast. `l3s`: as `l3`, and packets pass the netfilter hooks of the host. |
+//! | `flag` | string | `bridge` | `bridge`: interfaces on one master reach each other. `private`: they do not. `vepa`: they do if the switch sends frames back. Not in the reference. |
+//! | `mtu` | integer | MTU of the master | MTU in bytes. It may exceed that of the master. |
+//! | `linkInContainer` | boolean | false | `master` is a link in the container. |
 //!
-//! Mode and flag belong to the link: the latest ADD decides for all of its interfaces, and their CHECK will tell.
+//! Without `master`, the interface of the previous result is the master; without `prevResult`, the interface of the
+//! default route with the lowest metric. The alias of the new interface then records the master for CHECK. Mode and
+//! flag belong to the master: the latest ADD sets them for all of its interfaces.
 //!
-//! Without `ipam` it takes the addresses and routes of the previous plugin's result; without these it has none.
-//!
-//! DEL removes the interface and releases the addresses. GC releases the addresses of what is not valid; an interface
-//! ends with its namespace.
+//! - **ADD** makes the interface in the container and configures it. Without `ipam` it uses the addresses and routes
+//!   of `prevResult`; without these it sets none.
+//! - **CHECK** calls the CHECK of the IPAM plugin. It compares kind, mode, flag, `mtu` and master with the
+//!   configuration, and the MAC address, addresses and routes with `prevResult`.
+//! - **DEL** removes the interface, if it is of this kind, and releases the addresses. It needs neither the
+//!   configuration nor the master.
+//! - **GC** releases the addresses of attachments that are not valid. The kernel removes an interface with its
+//!   namespace.
+//! - **STATUS** fails if the kernel lacks this kind of link, if the master does not exist or is the port of a bridge,
+//!   or if the IPAM plugin fails. Without `master` and `ipam` it does not look for a master: the previous plugin of
+//!   the chain will make it.
 
 use serde::Deserialize;
 

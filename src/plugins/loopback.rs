@@ -1,11 +1,16 @@
-//! `loopback`: brings the container's `lo` up.
+//! `loopback`: brings the interface `lo` of the container up.
 //!
 //! ```json
 //! { "cniVersion": "1.1.0", "name": "lo", "type": "loopback" }
 //! ```
 //!
-//! CNI_IFNAME does not matter, the interface is always `lo`. DEL takes it down again; nothing outlives the namespace,
-//! so GC has nothing to do.
+//! The plugin has no keys of its own, and ignores CNI_IFNAME.
+//!
+//! - **ADD** brings `lo` up. It returns `prevResult` if there is one, else `lo` with its addresses.
+//! - **CHECK** fails if `lo` is down.
+//! - **DEL** brings `lo` down, if the namespace exists.
+//! - **GC** has nothing to do: everything ends with the namespace.
+//! - **STATUS** always succeeds.
 
 use serde::Deserialize;
 

@@ -1,4 +1,5 @@
-//! `macvlan`: an interface with a MAC address of its own on a link of the host; the container is in that link's network.
+//! `macvlan`: an interface with its own MAC address on a link of the host. The container is in the network of that
+//! link.
 //!
 //! ```json
 //! {
@@ -7,17 +8,34 @@
 //! }
 //! ```
 //!
-//! - `master`: the link. Without, the one that the previous plugin of the chain made; without a chain, the one of the
-//!   default route. With `linkInContainer` a link of the container.
-//! - `mode`: `bridge` (default; such interfaces on one link reach each other), `private` (they do not), `vepa` (they do
-//!   if the switch sends frames back), `passthru` (one only; it takes over the link, and its MAC address).
-//! - `mtu`: at most the link's, which it is by default. `mac`: random by default; CNI_ARGS and the runtime go before it.
-//! - `bcqueuelen`: how many frames for everybody the link keeps for its interfaces; the kernel takes the largest.
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `master` | string | see below | Link that the interface is on. |
+//! | `mode` | string | `bridge` | `bridge`, `private`, `vepa` or `passthru`, see below. |
+//! | `mtu` | integer | MTU of the master | MTU in bytes, at most that of the master. |
+//! | `mac` | string | random | MAC address of the interface. The three keys below override it. |
+//! | `linkInContainer` | boolean | false | `master` is a link in the container. |
+//! | `bcqueuelen` | integer | kernel's | Length of the master's queue for broadcast frames. The kernel uses the largest of all interfaces. |
+//! | `runtimeConfig.mac` | string | value of `mac` | MAC address from the runtime (capability `mac`). |
+//! | `args.cni.mac` | string | value of `mac` | The same, if `runtimeConfig.mac` is not set. |
+//! | `CNI_ARGS: MAC` | string | value of `mac` | The same, if neither of them is set. |
 //!
-//! The host and the container cannot reach one another over the link. Without `ipam` the interface has no address.
+//! Without `master`, the interface of the previous result is the master; without `prevResult`, the interface of the
+//! default route with the lowest metric. The alias of the new interface then records the master for CHECK.
 //!
-//! DEL removes the interface and releases the addresses. GC releases the addresses of what is not valid; an interface
-//! ends with its namespace.
+//! Modes: interfaces on one master exchange frames (`bridge`), do not (`private`), or do so if the switch sends the
+//! frames back (`vepa`). In mode `passthru` there is one interface only, and it takes over the master and its MAC
+//! address. In every mode, host and container do not reach each other over the master.
+//!
+//! - **ADD** makes the interface in the container and configures it. Without `ipam` it gets no addresses.
+//! - **CHECK** calls the CHECK of the IPAM plugin. It compares kind, mode, `bcqueuelen`, `mtu` and master with the
+//!   configuration, and the MAC address, addresses and routes with `prevResult`.
+//! - **DEL** removes the interface, if it is of this kind, and releases the addresses. It needs neither the
+//!   configuration nor the master.
+//! - **GC** releases the addresses of attachments that are not valid. The kernel removes an interface with its
+//!   namespace.
+//! - **STATUS** fails if the kernel lacks this kind of link, if the master does not exist or is the port of a bridge,
+//!   if `mtu` is too large, or if the IPAM plugin fails.
 
 use serde::Deserialize;
 

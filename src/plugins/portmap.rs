@@ -1,40 +1,43 @@
-//! `portmap`: ports of the host that lead to ports of the container. A chained plugin, after the one that makes the
-//! interface.
+//! `portmap`: publishes ports of a container on the host.
 //!
 //! ```json
 //! { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true }
 //! ```
 //!
-//! The runtime says which: `"runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp",
-//! "hostIP": "192.0.2.1"}]}`. Protocols are tcp (also where none is named), udp and sctp, in any case. Without `hostIP`
-//! a port is published under all addresses of the host, in both families; `0.0.0.0` and `::` are those of one family; an
-//! address of a family that the container has no address of publishes nothing. A port that another container has, under
-//! the same address or under all, is refused, and the error says who has it. A container that is in several networks may
-//! have a port in each: packets go by one of them, and by another when that is gone.
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `backend` | string | any | `iptables` or `nftables`. Both give the same nf_tables rules. Keys of the other backend are then refused. |
+//! | `snat` | boolean | true | Packets from the subnet of the container and from 127.0.0.1 get the host's address as source, so that replies return through the host. |
+//! | `masqAll` | boolean | false | With `snat`, all packets to published ports get the host's address as source. |
+//! | `markMasqBit` | integer | none | Checked (0 to 31), and served by masquerading without a mark. Not with `externalSetMarkChain`. |
+//! | `externalSetMarkChain` | string | none | Checked, and served by masquerading without a mark. |
+//! | `conditionsV4` | list of strings | none | Further conditions on IPv4 packets: arguments of iptables (`["!", "-s", "10.0.0.0/8"]`) or parts of an nft rule (`["iifname eth0"]`). An unknown condition is an error. |
+//! | `conditionsV6` | list of strings | none | The same for IPv6 packets. |
+//! | `runtimeConfig.portMappings` | list of objects | none | Ports to publish (capability `portMappings`). |
+//! | `runtimeConfig.portMappings[].hostPort` | integer | required | Port on the host, 1 to 65535. |
+//! | `runtimeConfig.portMappings[].containerPort` | integer | required | Port in the container, 1 to 65535. |
+//! | `runtimeConfig.portMappings[].protocol` | string | `tcp` | `tcp`, `udp` or `sctp`, in upper or lower case. |
+//! | `runtimeConfig.portMappings[].hostIP` | string | all addresses | Address of the host. `0.0.0.0` and `::` mean all addresses of one family. |
 //!
-//! Only what is sent to the host itself is translated; what goes through it to others is left alone. Published ports
-//! answer outside, on the host under all of its addresses, in the container itself and at its neighbours. 127.0.0.1
-//! works, too: for that `route_localnet` is switched on for the link that leads to the container, and packets to
-//! 127.0.0.0/8 from any other interface than `lo` are dropped, since otherwise neighbours could reach what the host offers
-//! only to itself (CVE-2020-8558). The kernel has nothing like it for IPv6: `::1` is not translated.
+//! The plugin follows one that made an interface. It uses the first address of the container in each family; a port
+//! for a family without an address is not published. ADD refuses a port that another container has at the same
+//! address, and names that container. Two attachments may have the same port if their conditions differ: the later ADD
+//! wins where both match. A container in several networks may publish a port in each of them.
 //!
-//! | key | meaning |
-//! |---|---|
-//! | `snat` | default true: what comes from the container's subnet, or from 127.0.0.1, gets the host's address as its source, or else the answers would not find back |
-//! | `masqAll` | default false: what comes from anywhere does |
-//! | `conditionsV4`, `conditionsV6` | what a packet must be besides, as arguments for iptables (`["!", "-s", "10.0.0.0/8"]`) or as pieces of a rule of nft (`["iifname eth0"]`); what cannot be expressed is refused by name |
-//! | `backend` | `iptables`, `nftables` or absent: all are served by nf_tables, through netlink, without any program. Keys that are only for the other one are refused, as in the reference |
-//! | `markMasqBit`, `externalSetMarkChain` | ask for packets to be marked so that somebody masquerades them; they are checked, and served by masquerading, without a mark |
+//! Only packets to addresses of the host are translated. A published port answers to other hosts, to the host under
+//! all of its addresses, to the container itself and to its neighbours. A container reaches itself only if its link
+//! sends frames back: on a bridge this needs `hairpinMode`, unless `net.bridge.bridge-nf-call-iptables` is 0. `::1` is
+//! not translated, because the kernel has no `route_localnet` for IPv6.
 //!
-//! Two attachments with the same port and different conditions may both have it: where both mean a packet, the one whose
-//! conditions came to this host later gets it. A port without conditions can only have one.
-//!
-//! A container reaches itself by a published port only if its link takes packets back that it sent: on a bridge that is
-//! `hairpinMode`, unless `net.bridge.bridge-nf-call-iptables` is 0.
-//!
-//! DEL removes what the attachment published and forgets the UDP connections to it; it needs neither the ports nor a
-//! result nor the namespace. It also removes what the Go plugin made for the attachment. GC does the same for what is not
-//! valid. The tables `ip cnibox` and `ip6 cnibox` with their empty maps stay, as does `route_localnet`.
+//! - **ADD** adds the elements for all ports in one transaction, and replaces those of an earlier ADD of the
+//!   attachment. With `snat` it enables `route_localnet` on the link to the container, for 127.0.0.1; a rule drops
+//!   packets to 127.0.0.0/8 that arrive on any interface but `lo` (CVE-2020-8558). It deletes old UDP connections to
+//!   the ports from conntrack.
+//! - **CHECK** compares the elements and shared rules with the configuration.
+//! - **DEL** removes the elements of the attachment and its UDP connections. It needs neither ports, `prevResult` nor
+//!   namespace. It also removes the rules of the Go plugin for the attachment. Empty maps and `route_localnet` stay.
+//! - **GC** does the same for all attachments that are not valid.
+//! - **STATUS** fails if the kernel lacks nf_tables, NAT, masquerading, `fib` or conntrack in a family that it has.
 
 mod attachment;
 mod conditions;

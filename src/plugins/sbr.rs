@@ -1,26 +1,28 @@
-//! `sbr`, source based routing: what a container sends from the addresses of one of its interfaces leaves by that interface,
-//! so that answers go the way that the questions came.
+//! `sbr`, source based routing: packets from the addresses of an interface leave by that interface.
 //!
 //! ```json
 //! { "type": "sbr", "gateways": ["10.1.0.254"], "addSourceHints": true }
 //! ```
 //!
-//! It comes after a plugin that made an interface, and hands that plugin's result on. For each address there is a rule,
-//! `from ADDRESS lookup TABLE`, and a table of its own, the first from 100 on that no rule, no route and no VRF in the
-//! container uses. In it are a default route by the address's gateway, and the routes that the interface has in the main
-//! table, but for those that are about another address. From the main table they vanish: whoever has not chosen an
-//! address goes another interface's way. Only the routes to link-local IPv6 addresses are in both, since neighbours talk
-//! by these, whatever the source.
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `table` | integer | a new table | The rules lead to this table. The plugin then changes no routes. |
+//! | `gateways` | list of strings | those of `prevResult` | Gateways, at most one per family. |
+//! | `addSourceHints` | boolean | false | The subnet routes stay in the main table, with the interface's address as preferred source. |
 //!
-//! - `gateways`: at most one for each family, instead of those in the result.
-//! - `addSourceHints`: the routes to the subnets stay in the main table, and tell the source to be used there.
-//! - `table`: the rules lead to this table, which somebody else minds; no route is touched.
+//! The plugin follows one that made an interface. For each address there is a rule `from ADDRESS lookup TABLE`. Its
+//! table is the first one from 100 on that no rule, route or VRF of the container uses. The table holds a default
+//! route via the gateway of the address, and the routes of the interface except those that belong to another of its
+//! addresses. These routes are removed from the main table, so a program that binds no address uses another interface.
+//! Routes to link-local IPv6 addresses stay in both tables, because neighbour discovery needs them.
 //!
-//! A failing ADD takes all of it back. DEL removes the rules of the addresses in the result and on the interface; when
-//! both are gone, those rules with our number (`RTPROT`) whose table has no other interface's routes. It removes the
-//! tables' routes, too, but the main table stays without: the interface goes next. Everything is in the container's
-//! namespace and ends with it, so DEL and GC have nothing to do without it. CHECK names the rule or route that is missing.
-//! STATUS: the kernel has no rules.
+//! - **ADD** adds the rules and moves the routes, in one request.
+//! - **CHECK** fails with the name of the first rule or route that is missing.
+//! - **DEL** removes the rules of the addresses in `prevResult` and on the interface, and the routes of their tables.
+//!   If it knows no addresses, it removes the rules with the routing protocol number of this plugin that lead to a
+//!   table without routes of another interface. It does not restore the main table: the interface is removed next.
+//! - **GC** has nothing to do: everything ends with the namespace.
+//! - **STATUS** fails if a key is wrong or the kernel has no routing rules (CONFIG_IP_MULTIPLE_TABLES).
 
 mod plan;
 

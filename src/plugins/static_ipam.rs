@@ -1,4 +1,4 @@
-//! `static`: addresses that are written in the configuration. It keeps no state.
+//! `static`: addresses that the configuration lists. The plugin keeps no state.
 //!
 //! ```json
 //! {
@@ -15,10 +15,25 @@
 //! }
 //! ```
 //!
-//! `IP` in CNI_ARGS (prefixes with `,` between them) adds addresses; `args.cni.ips` replaces them all, and
-//! `runtimeConfig.ips` those again. `GATEWAY` in CNI_ARGS (addresses with `,` between them) is the gateway of those
-//! addresses of `IP` in whose subnet it is; no other address gets it. The plugin does not know whether an address is in
-//! use elsewhere. There is nothing to remove, so DEL and GC have nothing to do.
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `ipam.addresses` | list of objects | none | Addresses of the container. |
+//! | `ipam.addresses[].address` | string | required | Address with prefix length. |
+//! | `ipam.addresses[].gateway` | string | none | Gateway of the address. |
+//! | `ipam.routes` | list of objects | none | Routes in the result. `cni::conf` describes the objects. |
+//! | `ipam.dns` | object | none | DNS in the result: `nameservers`, `domain`, `search` and `options`. |
+//! | `runtimeConfig.ips` | list of strings | none | Addresses with prefix length (capability `ips`). They replace all others. |
+//! | `args.cni.ips` | list of strings | none | Addresses with prefix length. They replace those of `addresses` and CNI_ARGS. |
+//! | `CNI_ARGS: IP` | string | none | Further addresses with prefix length, separated by commas. |
+//! | `CNI_ARGS: GATEWAY` | string | none | Gateways, separated by commas. Each is the gateway of the addresses of `IP` in the same subnet. |
+//!
+//! The plugin does not test whether an address is in use elsewhere.
+//!
+//! - **ADD** returns the addresses, routes and DNS.
+//! - **CHECK** fails if an address or its gateway is missing in `prevResult`.
+//! - **DEL** has nothing to do.
+//! - **GC** has nothing to do.
+//! - **STATUS** fails if a key is wrong.
 
 use std::net::IpAddr;
 

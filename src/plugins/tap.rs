@@ -1,21 +1,35 @@
-//! `tap`: an interface of the container whose cable is a program there: a virtual machine, or a VPN.
+//! `tap`: an interface in the container for a program that reads and writes its frames: a virtual machine or a VPN.
 //!
 //! ```json
 //! { "cniVersion": "1.1.0", "name": "vm", "type": "tap", "owner": 107, "group": 107, "multiQueue": true,
 //!   "ipam": { "type": "host-local", "subnet": "10.6.0.0/24" } }
 //! ```
 //!
-//! `mtu` and `mac` are as for macvlan. `owner` and `group` say who may use it besides root. With `multiQueue` programs
-//! have to open it so, without they cannot. `bridge` names a bridge of the container, whose port it becomes.
-//! `selinuxContext` is what SELinux is to know it by, so that a program that is confined to that context may use it; a
-//! host that does not have the context is an error.
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `multiQueue` | boolean | false | Programs open the interface with several queues. With false they open it with one. |
+//! | `mtu` | integer | kernel's | MTU in bytes. |
+//! | `mac` | string | random | MAC address of the interface. The three keys at the end override it. |
+//! | `owner` | integer | none | User id that may open the interface, beside root. |
+//! | `group` | integer | none | Group id that may open the interface, beside root. |
+//! | `selinuxContext` | string | none | SELinux context of the interface. ADD fails on a host that does not know it. |
+//! | `bridge` | string | none | Bridge in the container that the interface becomes a port of. |
+//! | `runtimeConfig.mac` | string | value of `mac` | MAC address from the runtime (capability `mac`). |
+//! | `args.cni.mac` | string | value of `mac` | The same, if `runtimeConfig.mac` is not set. |
+//! | `CNI_ARGS: MAC` | string | value of `mac` | The same, if neither of them is set. |
 //!
-//! There is one way in which it is made, whatever is asked for (the reference has two, and needs `ip` for one). Whether a
-//! frame has a header of its own is for each program to say as it opens the interface (IFF_VNET_HDR, IFF_NO_PI), so no
-//! choice is made here that it could meet. Until then there is no carrier.
+//! The interface is always made in the same way, without the program `ip`; the reference has two ways with different
+//! keys. Each program that opens the interface chooses the frame header (IFF_VNET_HDR, IFF_NO_PI). The interface has
+//! no carrier until then.
 //!
-//! It is this process's own, and would end with it, until all the rest has been done. DEL removes it and releases the
-//! addresses; GC releases the addresses of what is not valid, the interface ends with its namespace.
+//! - **ADD** makes the interface, sets its keys, and configures it. The interface is temporary until the last step, so
+//!   it ends with the process if ADD is killed.
+//! - **CHECK** calls the CHECK of the IPAM plugin. It compares kind, persistence, `multiQueue`, `owner`, `group`,
+//!   `mtu` and `bridge` with the configuration, and the MAC address, addresses and routes with `prevResult`.
+//! - **DEL** removes the interface, if it is of this kind, and releases the addresses.
+//! - **GC** releases the addresses of attachments that are not valid. The kernel removes an interface with its
+//!   namespace.
+//! - **STATUS** fails if `/dev/net/tun` cannot be opened, or if the IPAM plugin fails.
 
 use serde::Deserialize;
 

@@ -1,28 +1,43 @@
-//! `tuning`: sysctls of a container, and the MAC address, MTU and flags of an interface that another plugin has made.
+//! `tuning`: sets sysctls of a container, and MAC address, MTU and flags of its interface.
 //!
 //! ```json
 //! { "type": "tuning", "sysctl": { "net.ipv4.conf.IFNAME.arp_notify": "1" }, "mac": "02:00:00:00:00:01", "mtu": 1400 }
 //! ```
 //!
-//! Besides there are `promisc`, `allmulti`, `txQLen`, and `dataDir` ("/run/cni/tuning"). The result of the plugin before is
-//! handed on, with the MAC address and MTU as they are now.
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `sysctl` | object of strings | none | Sysctls below `net` and their values, written in this order. |
+//! | `mac` | string | unchanged | MAC address of the interface. |
+//! | `mtu` | integer | unchanged | MTU in bytes. 0 means unchanged. |
+//! | `promisc` | boolean | unchanged | true enables promiscuous mode; false means unchanged. |
+//! | `allmulti` | boolean | unchanged | Receives all multicast frames, or not. |
+//! | `txQLen` | integer | unchanged | Length of the transmit queue in packets. |
+//! | `dataDir` | string | `/run/cni/tuning` | Directory of the saved values. |
+//! | `runtimeConfig.mac` | string | value of `mac` | MAC address from the runtime (capability `mac`). Overrides `mac` and CNI_ARGS. |
+//! | `args.cni.mac` | string | value of `mac` | Overrides all other MAC addresses. |
+//! | `args.cni.mtu` | integer | value of `mtu` | Overrides `mtu`. |
+//! | `args.cni.promisc` | boolean | value of `promisc` | Overrides `promisc`. |
+//! | `args.cni.allmulti` | boolean | value of `allmulti` | Overrides `allmulti`. |
+//! | `args.cni.txQLen` | integer | value of `txQLen` | Overrides `txQLen`. |
+//! | `args.cni.sysctl` | object of strings | none | Added to `sysctl`, and overrides equal keys. |
+//! | `CNI_ARGS: MAC` | string | value of `mac` | Overrides `mac`. |
 //!
-//! **Who is heard.** `mac`, then `MAC` of CNI_ARGS, then `runtimeConfig.mac`; and over each key its counterpart in
-//! `args.cni`. `promisc` only turns it on, `mtu` 0 is none.
+//! In a sysctl key, `.` and `/` separate names, and the first `IFNAME` is replaced by the name of the interface. If
+//! the file `/etc/cni/tuning/allowlist.conf` exists, one of its lines, a regular expression, must match each key as it
+//! is written; see `pattern` for the syntax.
 //!
-//! **Sysctls** are written in their order. Each `.` of a key stands for `/`; after that the first `IFNAME` becomes the
-//! interface's name, which may have dots. Only those below `net` can be set. Where there is a file
-//! `/etc/cni/tuning/allowlist.conf`, one of its lines has to match the key as it is written; see `pattern` for what a line
-//! may say.
+//! The plugin follows one that made an interface.
 //!
-//! **What was there before** is written into `DATADIR/CONTAINERID_IFNAME.json`, as by the reference, which can read it, but
-//! with the sysctls, and with the namespace that it is about. A second ADD, also one of another `tuning` in the same chain,
-//! leaves what the first one wrote; what is about another namespace is replaced.
-//!
-//! A failing ADD takes everything back. DEL puts everything back as it was, if the namespace is still there, and removes the
-//! file of the attachment in any case. GC removes the files of what is not valid. CHECK names what is different, and takes numbers as the
-//! kernel does. STATUS: a sysctl that is not allowed or not there, an allowlist that cannot be read, a `dataDir` that
-//! cannot be written.
+//! - **ADD** saves the old values in `dataDir/CONTAINERID_IFNAME.json` and sets the new ones. The file has the
+//!   reference's format, with the sysctls and the identity of the namespace in addition. A second ADD keeps what the
+//!   first one saved; values of another namespace are replaced. The result is `prevResult` with the new MAC address
+//!   and MTU.
+//! - **CHECK** compares the values with the configuration, numbers as the kernel reads them.
+//! - **DEL** restores the saved values, if the namespace exists and the file is about that namespace, and removes the
+//!   file.
+//! - **GC** removes the files of attachments that are not valid.
+//! - **STATUS** fails if a key is wrong, a sysctl is not allowed or does not exist, or the allowlist cannot be read or
+//!   `dataDir` cannot be written.
 
 mod allowlist;
 mod backup;

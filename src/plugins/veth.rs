@@ -1,18 +1,30 @@
-//! `veth`, also called `ptp`: a veth pair between host and container, routed, no bridge.
+//! `veth`, also called `ptp`: a veth pair between host and container, routed, without a bridge.
 //!
 //! ```json
 //! { "cniVersion": "1.1.0", "name": "p2p", "type": "veth", "ipam": { "type": "host-local", "subnet": "10.1.1.0/24" } }
 //! ```
 //!
-//! The container reaches its own subnet only through the host, so instead of the route to the subnet that the kernel
-//! would add with the address it gets two of ours: the gateway on the link, and the subnet via the gateway. The host
-//! gets the gateway's address and a route to the container's on its end. Without `ipam` it is a plain pair, both ends
-//! up.
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `mtu` | integer | kernel's | MTU in bytes of both ends of the pair. 0 means the default. |
+//! | `ipMasq` | boolean | false | Masquerades packets from the container to addresses outside its subnet. |
+//! | `ipMasqBackend` | string | any | `iptables` or `nftables`. Both give the same nf_tables rules. |
+//! | `runtimeConfig.mac` | string | random | MAC address of the container's interface (capability `mac`). |
+//! | `args.cni.mac` | string | random | The same, if `runtimeConfig.mac` is not set. |
+//! | `CNI_ARGS: MAC` | string | random | The same, if neither of them is set. |
 //!
-//! `ipMasqBackend` may be "iptables" or "nftables": both are served by nf_tables.
+//! The container reaches all addresses via the host, those of its own subnet included. In place of the kernel's subnet
+//! route it has two routes: the gateway on the link, and the subnet via the gateway. The host end has the gateway
+//! address and a route to the container. The IPAM plugin must return a gateway for every address.
 //!
-//! DEL removes the pair, and the host's addresses and routes with it, then releases the addresses; GC does the same for
-//! what is not valid.
+//! - **ADD** makes the pair, the addresses and routes of both ends and the masquerade elements, and enables IP
+//!   forwarding. Without `ipam` it makes a plain pair, both ends up.
+//! - **CHECK** calls the CHECK of the IPAM plugin. It compares the MAC address, addresses and routes of the interface
+//!   with `prevResult`, and checks the host end, its address and routes, and masquerading.
+//! - **DEL** removes the pair, and with it the addresses and routes of the host, and its nf_tables elements. Then it
+//!   releases the addresses. IP forwarding stays enabled.
+//! - **GC** does the same for all attachments that are not valid.
+//! - **STATUS** fails if the kernel lacks an nf_tables feature that `ipMasq` needs, or if the IPAM plugin fails.
 
 use std::net::IpAddr;
 

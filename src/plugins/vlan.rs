@@ -1,4 +1,4 @@
-//! `vlan`: an interface that is one VLAN (802.1Q) of a link of the host.
+//! `vlan`: an interface in one VLAN (802.1Q) of a link of the host.
 //!
 //! ```json
 //! {
@@ -7,14 +7,24 @@
 //! }
 //! ```
 //!
-//! - `master`: the link, which has to be up. With `linkInContainer` a link of the container.
-//! - `vlanId`: 0 to 4094. A link has one interface for each: the next container gets an error.
-//! - `mtu`: at most the link's, which it is by default.
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `master` | string | required | Link that carries the VLAN. It must be up. |
+//! | `vlanId` | integer | 0 | VLAN id, 0 to 4094. A master has one interface per id; a second ADD fails. |
+//! | `mtu` | integer | MTU of the master | MTU in bytes, at most that of the master. |
+//! | `linkInContainer` | boolean | false | `master` is a link in the container. |
 //!
-//! It has the MAC address of the link. Without `ipam` it has no IP address.
+//! The interface has the MAC address of the master.
 //!
-//! DEL removes the interface and releases the addresses. GC releases the addresses of what is not valid; an interface
-//! ends with its namespace.
+//! - **ADD** makes the interface in the container and configures it. Without `ipam` it gets no addresses.
+//! - **CHECK** calls the CHECK of the IPAM plugin. It compares kind, VLAN id, `mtu` and master with the configuration,
+//!   and the MAC address, addresses and routes with `prevResult`.
+//! - **DEL** removes the interface, if it is of this kind, and releases the addresses. It needs neither the
+//!   configuration nor the master.
+//! - **GC** releases the addresses of attachments that are not valid. The kernel removes an interface with its
+//!   namespace.
+//! - **STATUS** fails if the kernel lacks this kind of link, if the master does not exist or is down, if `mtu` is too
+//!   large, or if the IPAM plugin fails.
 
 use serde::Deserialize;
 

@@ -1,22 +1,26 @@
-//! `vrf`: a routing domain in the container, into which it puts an interface that another plugin has made. Interfaces of
-//! different domains may have the same subnets.
+//! `vrf`: puts an interface of the container into a VRF. Interfaces in different VRFs may have the same subnets.
 //!
 //! ```json
 //! { "type": "vrf", "vrfname": "blue", "table": 10 }
 //! ```
 //!
-//! The first interface brings the domain, a VRF device, into being; without `table`, with the first table that no rule,
-//! no route and no other VRF in the container uses. A process in the container chooses it by SO_BINDTODEVICE, as by
-//! `ping -I blue`. The result of the plugin before is handed on.
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `vrfname` | string | required | Name of the VRF device in the container. |
+//! | `table` | integer | first unused table | Routing table of the VRF. A VRF that exists must have this table. |
 //!
-//! The kernel takes an interface down and up on its way into the domain, and out of it; so its IPv6 addresses and all
-//! routes but those to its subnets are lost. Here they come back, in the same datagram: routes of the main table in that
-//! of the domain, those of other tables where they were.
+//! The plugin follows one that made an interface. A process in the container selects the VRF with SO_BINDTODEVICE, as
+//! `ping -I blue` does.
 //!
-//! A failing ADD takes all of it back. DEL takes the interface out, its routes into the main table (but where another
-//! interface has such a route by now), and removes the VRF when no interface is left in it. Everything is in the
-//! container's namespace and ends with it, so DEL and GC have nothing to do without it; the rule that the kernel adds with
-//! the first VRF stays until then. CHECK names what is missing. STATUS: the kernel has no VRF.
+//! - **ADD** makes the VRF if it does not exist, and makes it the master of the interface. The kernel then removes the
+//!   IPv6 addresses and most routes of the interface. ADD restores them in the same request: routes of the main table
+//!   in the table of the VRF, all others where they were.
+//! - **CHECK** fails if the VRF, the rule for VRFs, or an address or route of `prevResult` is missing.
+//! - **DEL** takes the interface out of the VRF and restores its addresses and routes, except routes that another
+//!   interface now has in the main table. It removes the VRF after its last interface. The rule that the kernel added
+//!   with the first VRF stays.
+//! - **GC** has nothing to do: everything ends with the namespace.
+//! - **STATUS** fails if a key is wrong or the kernel has no VRF (CONFIG_NET_VRF).
 
 mod port;
 

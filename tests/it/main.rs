@@ -8,6 +8,7 @@
 mod bandwidth;
 mod bridge;
 mod chain;
+mod config_keys;
 mod contract;
 mod delegate;
 mod dummy;
@@ -20,6 +21,7 @@ mod ipvlan;
 mod killed;
 mod loopback;
 mod macvlan;
+mod manuals;
 mod netfilter;
 mod parity;
 mod portmap;

@@ -5,7 +5,6 @@ mod again;
 mod chained;
 mod first;
 mod keys;
-mod scan;
 pub mod subject;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,0 +1,318 @@
+//! The keys of configurations, read out of the sources: the fields of structs that derive `Deserialize`, the names that code
+//! asks a JSON value for, and the keys of CNI_ARGS.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The text before a key where code asks a JSON value for it.
+const ASKING: [&str; 3] = [".get(\"", "(json, \"", "object(\""];
+
+/// Names that code asks a file of its own for, and not the configuration.
+const IN_STATE_FILES: [(&str, &str); 1] = [("tuning", "owner")];
+
+/// The configuration that all plugins share, beside the plugins.
+pub const NETWORK: &str = "network";
+
+const CONF: &str = "cni/conf.rs";
+
+#[derive(Debug, PartialEq)]
+struct Struct {
+    name: String,
+    is_transparent: bool,
+    fields: Vec<Field>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Field {
+    key: String,
+    of_type: String,
+}
+
+/// The names of a plugin's keys, without their place.
+pub fn names(plugin: &str) -> BTreeSet<String> {
+    let structs = structs(&code(plugin));
+    let named = structs.into_iter().filter(|it| !it.is_transparent);
+    let fields = named.flat_map(|it| it.fields).map(|field| field.key);
+    fields.chain(asked(plugin)).collect()
+}
+
+/// The names that a plugin's code asks a JSON value for.
+pub fn asked(plugin: &str) -> BTreeSet<String> {
+    let mut names = asked_in(&code(plugin));
+    names.retain(|name| !IN_STATE_FILES.contains(&(plugin, name)));
+    names
+}
+
+/// The paths that serde reads, `ipam.ranges[][].subnet` for one, each with the JSON type of the value.
+pub fn paths(plugin: &str) -> BTreeMap<String, &'static str> {
+    let code = code(plugin);
+    let (mac, rest) = requested_mac();
+    if plugin == NETWORK {
+        let mut paths = paths_of(&structs(&rest), "");
+        let mut route = structs(&read("cni/success.rs"));
+        route.retain(|it| it.name == "Route");
+        paths.extend(paths_of(&route, "ipam.routes[]."));
+        return paths;
+    }
+    let mut paths = paths_of(&structs(&code), "");
+    if code.contains("requested_mac(") || code.contains("wanted_mac(") {
+        paths.extend(paths_of(&structs(&mac), ""));
+    }
+    paths
+}
+
+/// The keys of CNI_ARGS by the names of the fields that hold them.
+pub fn args() -> BTreeMap<String, String> {
+    let code = read("cni/args.rs");
+    let pairs = code.split(": given(\"").collect::<Vec<_>>();
+    let pairs = pairs.windows(2).map(|it| {
+        let field = it[0].rsplit(' ').next().unwrap();
+        (field.to_owned(), it[1].split('"').next().unwrap().to_owned())
+    });
+    pairs.collect()
+}
+
+/// Whether the code of a plugin has these words.
+pub fn says(plugin: &str, words: &str) -> bool {
+    code(plugin).contains(words)
+}
+
+/// The file with a plugin's manual.
+pub fn manual(plugin: &str) -> PathBuf {
+    files(plugin).swap_remove(0)
+}
+
+fn read(path: &str) -> String {
+    without_tests(&fs::read_to_string(src().join(path)).unwrap())
+}
+
+fn without_tests(text: &str) -> String {
+    text.split("#[cfg(test)]\nmod tests").next().unwrap().to_owned()
+}
+
+/// The function that reads the MAC address for several plugins, and the rest of its file.
+fn requested_mac() -> (String, String) {
+    let conf = read(CONF);
+    let start = conf.find("pub fn requested_mac(").unwrap();
+    let end = start + conf[start..].find("\n}\n").unwrap();
+    (conf[start..end].to_owned(), conf[..start].to_owned() + &conf[end..])
+}
+
+fn src() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+fn code(plugin: &str) -> String {
+    let texts = files(plugin).into_iter().map(|path| fs::read_to_string(path).unwrap());
+    texts.map(|text| without_tests(&text)).collect()
+}
+
+fn files(plugin: &str) -> Vec<PathBuf> {
+    let module = match plugin {
+        NETWORK => return vec![src().join(CONF), src().join("cni/request.rs")],
+        "ptp" => "veth".to_owned(),
+        "static" => "static_ipam".to_owned(),
+        name => name.replace('-', "_"),
+    };
+    let mut files = vec![src().join(format!("plugins/{module}.rs"))];
+    if let Ok(entries) = fs::read_dir(src().join("plugins").join(module)) {
+        files.extend(entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()));
+    }
+    if plugin == "host-local" {
+        files.push(src().join("ipam/range.rs"));
+    }
+    files
+}
+
+fn asked_in(code: &str) -> BTreeSet<String> {
+    let after = ASKING.iter().flat_map(|start| code.split(start).skip(1));
+    after.map(|rest| rest.split('"').next().unwrap().to_owned()).collect()
+}
+
+fn structs(code: &str) -> Vec<Struct> {
+    let mut structs = Vec::new();
+    let mut lines = joined_attributes(code).into_iter();
+    while let Some(line) = lines.next() {
+        if line.starts_with("#[derive(") && line.contains("Deserialize") {
+            structs.extend(next_struct(&mut lines));
+        }
+    }
+    structs
+}
+
+/// The lines without indentation, and an attribute that is on several lines on one.
+fn joined_attributes(code: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for line in code.lines().map(str::trim) {
+        match lines.last_mut() {
+            Some(last) if last.starts_with("#[") && !last.ends_with(']') => last.push_str(line),
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    lines
+}
+
+/// The struct whose `derive` was read last.
+fn next_struct(lines: &mut impl Iterator<Item = String>) -> Option<Struct> {
+    let mut of_struct = String::new();
+    let head = loop {
+        let line = lines.next()?;
+        if line.contains("struct ") || line.contains("enum ") {
+            break line;
+        }
+        of_struct += &line;
+    };
+    let name = head.split_once("struct ")?.1.strip_suffix(" {")?.to_owned();
+    let mut fields = Vec::new();
+    let mut of_field = String::new();
+    for line in lines.take_while(|line| line != "}") {
+        if line.starts_with("#[") {
+            of_field += &line;
+        } else if let Some((field, of_type)) =
+            line.split_once(": ").filter(|_| !line.starts_with("//"))
+        {
+            assert!(!of_field.contains("flatten"), "{name}: flattened fields are not followed");
+            let field = field.rsplit(' ').next().unwrap();
+            let of_type = of_type.trim_end_matches(',').to_owned();
+            fields.push(Field { key: key(field, &of_struct, &of_field), of_type });
+            of_field.clear();
+        }
+    }
+    Some(Struct { name, is_transparent: of_struct.contains("transparent"), fields })
+}
+
+fn key(field: &str, of_struct: &str, of_field: &str) -> String {
+    if let Some((_, renamed)) = of_field.split_once("rename = \"") {
+        return renamed.split('"').next().unwrap().to_owned();
+    }
+    if !of_struct.contains("rename_all = \"camelCase\"") {
+        return field.to_owned();
+    }
+    let mut words = field.split('_');
+    let first = words.next().unwrap().to_owned();
+    words.fold(first, |key, word| key + &word[..1].to_uppercase() + &word[1..])
+}
+
+/// The paths of those structs that are no part of another one.
+fn paths_of(structs: &[Struct], prefix: &str) -> BTreeMap<String, &'static str> {
+    let mut paths = BTreeMap::new();
+    let is_part = |it: &Struct| {
+        let types = structs.iter().flat_map(|other| &other.fields).map(|field| &field.of_type);
+        types.into_iter().any(|of_type| innermost(of_type) == it.name)
+    };
+    for root in structs.iter().filter(|it| !is_part(it)) {
+        walk(structs, root, prefix, &mut paths);
+    }
+    paths
+}
+
+fn innermost(of_type: &str) -> &str {
+    of_type.rsplit('<').next().unwrap().trim_end_matches('>')
+}
+
+fn walk(structs: &[Struct], at: &Struct, prefix: &str, paths: &mut BTreeMap<String, &'static str>) {
+    for field in &at.fields {
+        let path = if at.is_transparent { "" } else { &field.key };
+        let mut path = prefix.to_owned() + path;
+        let mut of_type = field.of_type.as_str();
+        loop {
+            let inner = |outer: &str| of_type.strip_prefix(outer)?.strip_suffix('>');
+            if let Some(inner) = inner("Option<") {
+                of_type = inner;
+            } else if let Some(inner) = inner("Vec<") {
+                // A list of lists is one key.
+                if !path.ends_with("[]") {
+                    paths.insert(path.clone(), "list");
+                }
+                of_type = inner;
+                path += "[]";
+            } else {
+                break;
+            }
+        }
+        if let Some(inner) = structs.iter().find(|it| it.name == of_type) {
+            let prefix = if path.is_empty() { path } else { path + "." };
+            walk(structs, inner, &prefix, paths);
+        } else if !path.ends_with("[]") {
+            paths.insert(path, json_type(of_type));
+        }
+    }
+}
+
+fn json_type(of_type: &str) -> &'static str {
+    match of_type {
+        "bool" => "boolean",
+        "u8" | "u32" | "u64" | "i32" | "i64" => "integer",
+        "String" | "IpAddr" | "IpNet" => "string",
+        "Dns" => "object",
+        map if map.starts_with("BTreeMap<") => "object",
+        other => panic!("this test does not know the JSON type of {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "
+        #[derive(Default, Deserialize)]
+        #[serde(default, rename_all = \"camelCase\")]
+        pub struct Keys {
+            /// A comment: with a colon.
+            ip_masq: bool,
+            #[serde(rename = \"hostIP\", deserialize_with = \"text\")]
+            pub host_ip: Option<IpAddr>,
+            #[serde(
+                rename = \"long\"
+            )]
+            pub(super) broken: Vec<String>,
+            ranges: Vec<Vec<Range>>,
+            range: Option<Range>,
+        }
+        #[derive(Deserialize)]
+        #[serde(transparent)]
+        struct Around {
+            keys: Keys,
+        }
+        #[derive(Deserialize)]
+        struct Empty {}
+        struct NoConfiguration {
+            other: bool,
+        }
+        fn read(json: &Json) {
+            json.get(\"mac\"); number(json, \"txQLen\"); let it = object(\"delegate\");
+        }
+        #[derive(Default, Deserialize)]
+        struct Range {
+            plain_name: u32,
+        }
+";
+
+    #[test]
+    fn paths_are_found_as_serde_reads_them() {
+        let found = paths_of(&structs(TEXT), "");
+        let expected = [
+            ("hostIP", "string"),
+            ("ipMasq", "boolean"),
+            ("long", "list"),
+            ("range.plain_name", "integer"),
+            ("ranges", "list"),
+            ("ranges[][].plain_name", "integer"),
+        ];
+        assert_eq!(found, expected.map(|(path, of_type)| (path.to_owned(), of_type)).into());
+    }
+
+    #[test]
+    fn names_that_code_asks_for_are_found() {
+        let found: Vec<String> = asked_in(TEXT).into_iter().collect();
+        assert_eq!(found, ["delegate", "mac", "txQLen"]);
+    }
+
+    #[test]
+    fn keys_of_cni_args_are_found() {
+        let args = args();
+        assert_eq!(args["mac"], "MAC");
+        assert_eq!(args["pod_name"], "K8S_POD_NAME");
+    }
+}
