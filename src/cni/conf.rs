@@ -13,12 +13,12 @@
 //! | `capabilities` | object of booleans | none | Tells the runtime which keys of `runtimeConfig` to send. Plugins check its type only. |
 //! | `ipam.type` | string | none | IPAM plugin that provides the addresses. Its own keys stand in `ipam`, too. |
 //! | `ipam.routes[].dst` | string | required | Destination prefix: `0.0.0.0/0`. |
-//! | `ipam.routes[].gw` | string | gateway of the address | Address of the next hop. |
+//! | `ipam.routes[].gw` | string | first gateway of the family | Address of the next hop. A route with a scope other than 0 has no default. |
 //! | `ipam.routes[].mtu` | integer | kernel's | MTU of the route in bytes. |
 //! | `ipam.routes[].advmss` | integer | kernel's | Advertised TCP segment size in bytes. |
 //! | `ipam.routes[].priority` | integer | kernel's | Metric of the route. |
 //! | `ipam.routes[].table` | integer | main table | Routing table. |
-//! | `ipam.routes[].scope` | integer | 0 (universe) | Scope as in rtnetlink: 0 universe, 253 link, 254 host. |
+//! | `ipam.routes[].scope` | integer | kernel's | Scope as in rtnetlink: 0 universe, 253 link, 254 host. |
 //! | `dns.nameservers` | list of strings | none | Name servers in the result. Any key of `dns` replaces the whole DNS of the IPAM plugin. |
 //! | `dns.domain` | string | none | Local domain in the result. |
 //! | `dns.search` | list of strings | none | Search domains in the result. |

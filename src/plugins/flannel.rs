@@ -25,8 +25,8 @@
 //!   again.
 //! - **DEL** calls the DEL of the delegate with the saved configuration, and removes the file once that succeeded.
 //!   Without both files it does nothing and succeeds.
-//! - **GC** calls the GC of the delegate, with each different saved configuration of attachments that are not valid,
-//!   and removes their files.
+//! - **GC** calls the GC of the delegate, with the current configuration and with each different saved configuration
+//!   of attachments that are not valid, and removes the files of these attachments.
 //! - **STATUS** fails if `subnetFile` is missing or incomplete, if `dataDir` cannot be written, or if the STATUS of
 //!   the delegate fails.
 

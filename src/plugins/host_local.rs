@@ -34,7 +34,7 @@
 //! | `ipam.routes` | list of objects | none | Routes in the result. `cni::conf` describes the objects. |
 //! | `ipam.resolvConf` | string | none | File in the format of resolv.conf(5), for the DNS in the result. |
 //! | `ipam.dataDir` | string | `/var/lib/cni/networks` | Directory of the reservations. |
-//! | `ipam.exclude` | list of strings | none | Addresses and prefixes of all ranges that are never allocated. A container that has one keeps it. |
+//! | `ipam.exclude` | list of strings | none | Addresses and prefixes of all ranges that are never allocated. A request for one is an error; a container that has one keeps it. |
 //! | `ipam.sticky` | boolean | false | A container gets the addresses that it had last, if they are free. |
 //! | `ipam.staleOnBoot` | string | `reclaim` | `reclaim` or `keep`: what happens to reservations of an earlier boot, see below. |
 //! | `runtimeConfig.ipRanges` | list of lists of objects | none | Range sets of the runtime (capability `ipRanges`), before all others. |

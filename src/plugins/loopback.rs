@@ -6,7 +6,8 @@
 //!
 //! The plugin has no keys of its own, and ignores CNI_IFNAME.
 //!
-//! - **ADD** brings `lo` up. It returns `prevResult` if there is one, else `lo` with its addresses.
+//! - **ADD** brings `lo` up. It returns `prevResult` if there is one, else `lo` with its first address of each family.
+//!   It fails if `lo` has an address outside the loopback range.
 //! - **CHECK** fails if `lo` is down.
 //! - **DEL** brings `lo` down, if the namespace exists.
 //! - **GC** has nothing to do: everything ends with the namespace.

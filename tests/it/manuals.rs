@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
@@ -294,9 +295,9 @@ fn every_manual_says_what_each_verb_does() {
 fn manuals_and_documents_are_in_plain_words() {
     let mut texts: Vec<(String, String)> =
         subjects().into_iter().map(|plugin| (plugin.clone(), head(&plugin))).collect();
-    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/docs");
-    for entry in fs::read_dir(docs).unwrap() {
-        let path = entry.unwrap().path();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    for path in docs.chain([root.join("README.md")]) {
         texts.push((path.display().to_string(), fs::read_to_string(path).unwrap()));
     }
     let mut problems = Vec::new();
