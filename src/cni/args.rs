@@ -2,19 +2,19 @@
 
 use crate::error::{Code, Error, Result};
 
-/// The keys that some plugin of ours understands. One plugin's key must not be an error in another, since all
-/// plugins of a chain, and the IPAM plugin behind them, get the same text.
+/// The keys that any of the plugins reads. All plugins of a chain and their IPAM plugin get the same text, so a key of one
+/// plugin must not be an error in another.
 const KNOWN: [&str; 3] = ["IP", "GATEWAY", "MAC"];
 
-/// The values of the keys that we know, the last of equal ones.
+/// The values of the known keys. The last of equal keys counts.
 ///
-/// A key that nobody knows is an error (code 4) unless `IgnoreUnknown` is true, as in the reference.
+/// An unknown key is an error (code 4) unless `IgnoreUnknown` is true, as in the reference.
 #[derive(Debug, Default, PartialEq)]
 pub struct Args<'a> {
     pub ip: Option<&'a str>,
     pub gateway: Option<&'a str>,
     pub mac: Option<&'a str>,
-    /// `K8S_POD_NAMESPACE` and `K8S_POD_NAME`: which pod the container is of. They come with `IgnoreUnknown`.
+    /// `K8S_POD_NAMESPACE` and `K8S_POD_NAME`: the pod of the container. They come with `IgnoreUnknown`.
     pub pod_namespace: Option<&'a str>,
     pub pod_name: Option<&'a str>,
 }

@@ -46,17 +46,17 @@ use crate::names::{Attachment, ContainerId, IfName, Mac};
 pub struct NetConf {
     pub cni_version: String,
     pub name: String,
-    /// What this plugin is called in the configuration.
+    /// The name of this plugin in the configuration.
     #[serde(rename = "type")]
     pub kind: String,
     pub ipam: Ipam,
     pub dns: ConfiguredDns,
-    /// Only for the runtime. A mistake in it is an error here, too, as in the reference.
+    /// Only the runtime uses it. A value of the wrong type is an error here, too, as in the reference.
     #[serde(rename = "capabilities")]
     _capabilities: BTreeMap<String, bool>,
 }
 
-/// What GC keeps. The list is called `cni.dev/attachments` in some runtimes, after an error in a draft.
+/// The attachments that GC keeps. Some runtimes call the list `cni.dev/attachments`, after an error in a draft.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Kept {
@@ -69,12 +69,12 @@ struct Kept {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Ipam {
-    /// The delegated plugin; empty for none.
+    /// The delegated plugin, empty if there is none.
     #[serde(rename = "type")]
     pub kind: String,
 }
 
-/// DNS as the network has it. What is there, even if it is empty, replaces what the IPAM plugin says.
+/// The DNS of the network. A key that is present, even an empty list, replaces the DNS of the IPAM plugin.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ConfiguredDns {
@@ -103,10 +103,10 @@ struct ListedAttachment {
     ifname: String,
 }
 
-/// The attachments that GC has to keep, all others being stale.
+/// The attachments that GC keeps. All others are stale.
 ///
-/// An empty or `null` list says that there are none. A list that is not there at all says nothing, and is refused
-/// (code 7), as is one that cannot be read (code 6): it would cost every container of the network its address.
+/// An empty or `null` list means no attachment. A missing list is refused (code 7), and so is one that cannot be read
+/// (code 6): GC would release the address of every container of the network.
 pub fn valid_attachments(json: &Json) -> Result<Vec<Attachment>> {
     let kept: Kept = json.read("network configuration")?;
     let has = |wanted: &str| match json {
@@ -137,8 +137,8 @@ pub fn valid_attachments(json: &Json) -> Result<Vec<Attachment>> {
     })
 }
 
-/// The MAC address that the user or the runtime wants for the container's interface. `runtimeConfig.mac` goes before
-/// `args.cni.mac`, and that before `MAC` of CNI_ARGS.
+/// The MAC address that the user or the runtime requests for the container's interface. `runtimeConfig.mac` overrides
+/// `args.cni.mac`, which overrides `MAC` of CNI_ARGS.
 pub fn requested_mac(json: &Json, args: &str) -> Result<Option<Mac>> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]

@@ -50,9 +50,9 @@ use crate::steps::{chained, host_link, reference, veth};
 use limits::{Keys, Limits};
 
 const IFB: &str = "ifb";
-/// The reference's: the longest that a link can have.
+/// The length of the reference's names, the longest that a link can have.
 const IFB_NAME_BYTES: usize = 15;
-/// The kernel's for an Ethernet card.
+/// The kernel's default for an Ethernet card.
 const QUEUE_PACKETS: u32 = 1000;
 
 #[derive(Deserialize)]
@@ -142,7 +142,7 @@ impl Plugin for Bandwidth {
     }
 }
 
-/// Takes all limits of an attachment away, from whichever end its pair can be reached.
+/// Removes all limits of an attachment, by either end of its pair.
 fn clear(cx: &Context<'_>, at: &Attachment, owner: &Owner) -> Result<()> {
     let host = cx.session.host()?;
     let mut failures = Failures::default();
@@ -162,7 +162,7 @@ fn clear(cx: &Context<'_>, at: &Attachment, owner: &Owner) -> Result<()> {
     failures.into_result()
 }
 
-/// Whether the kernel has what these limits need.
+/// Fails if the kernel lacks a feature that these limits need.
 fn is_possible(host: &Rtnl, limits: &Limits) -> Result<()> {
     if limits.are_none() {
         return Ok(());
@@ -192,7 +192,7 @@ fn peer(cx: &Context<'_>, at: &Attachment) -> Result<Option<Link>> {
     }
 }
 
-/// The host's end, which the plugin before us has to have told of.
+/// The host end of the pair. It must be in the previous result.
 fn host_end(cx: &Context<'_>, at: &Attachment, result: &Success) -> Result<Link> {
     let end = peer(cx, at)?.ok_or_else(|| {
         Error::internal(format!(
@@ -207,8 +207,8 @@ fn host_end(cx: &Context<'_>, at: &Attachment, result: &Success) -> Result<Link>
     Err(Error::config(format!("prevResult has no interface {}", end.name)))
 }
 
-/// Whether an earlier ADD has done all of this, and nothing else. Then a second one changes nothing, so it cannot fail with
-/// the limits of the first already gone.
+/// Whether an earlier ADD set exactly these limits. A second ADD then changes nothing, so its failure cannot remove the
+/// limits of the first.
 fn is_done(
     host: &Rtnl,
     at: &Attachment,
@@ -246,7 +246,7 @@ fn shape(
     if fair_queue { host.share_fairly(link.index, &link.name, part) } else { Ok(()) }
 }
 
-/// Makes the ifb, up. Its name is the reference's unless that is another interface's of the same container.
+/// Makes the ifb and brings it up. It has the reference's name, unless another interface of the container has that one.
 fn make_ifb(
     host: &Rtnl,
     network: &NetworkName,
@@ -280,14 +280,14 @@ fn make_ifb(
     Err(Error::internal(format!("cannot add ifb link {}: the name is taken", names[0])))
 }
 
-/// The reference's name, which knows nothing of interfaces, and one that does.
+/// The reference's name, which is the same for all interfaces of a container, and a name of this interface.
 fn ifb_names(network: &NetworkName, at: &Attachment) -> [String; 2] {
     let name = |texts: &[&str]| reference::hashed("bwp", texts, IFB_NAME_BYTES);
     [name(&[network, &at.container_id]), name(&[network, &at.container_id, &at.ifname])]
 }
 
-/// The attachment's; `end` is the host's end of its pair, as far as that is there. One without an alias is the
-/// reference's, perhaps for another interface of the container, or of an ADD that was killed.
+/// The ifbs of the attachment. `end` is the host end of its pair, if that exists. An ifb without an alias was made by the
+/// reference, possibly for another interface of the container, or by an ADD that was killed.
 fn ifbs(
     host: &Rtnl,
     network: &NetworkName,

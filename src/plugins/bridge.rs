@@ -75,8 +75,8 @@ use crate::steps::undo::{Failures, Undo};
 use crate::steps::{configure, delegate, forwarding, masquerade, spoof_check, verify, veth};
 use vlan::{Trunk, Vlans};
 
-/// How long to wait for others that use, or take back, a bridge or the gateway of a VLAN. Taking back takes the kernel
-/// some 20 ms.
+/// The longest wait for other calls that use or remove a bridge or the gateway of a VLAN. A removal takes the kernel about
+/// 20 ms.
 const LOCK_LIMIT: Duration = Duration::from_millis(250);
 
 /// The index of the container's interface in our results.
@@ -88,17 +88,17 @@ pub struct Bridge {
     bridge: String,
     /// The bridge is the gateway of the containers.
     is_gateway: bool,
-    /// It is, and they have their default route through it.
+    /// The same, and the containers get a default route via the bridge.
     is_default_gateway: bool,
-    /// Another address of the same family on the bridge makes way for the gateway's.
+    /// The gateway's address replaces another address of the same family on the bridge.
     force_address: bool,
     ip_masq: bool,
     ip_masq_backend: String,
-    /// Of both ends, and of a bridge that is made now, in bytes; 0 and less leave it to the kernel.
+    /// MTU of both ends and of a new bridge, in bytes. Values below 1 mean the kernel's default.
     mtu: i32,
     hairpin_mode: bool,
     promisc_mode: bool,
-    /// 0 is none.
+    /// 0 means no VLAN.
     vlan: i32,
     vlan_trunk: Option<Vec<Trunk>>,
     preserve_default_vlan: bool,
@@ -110,7 +110,7 @@ pub struct Bridge {
     port_isolation: bool,
 }
 
-/// What the configuration says, once it has been found to be sound.
+/// The validated configuration.
 struct Sound {
     bridge: IfName,
     vlans: Vlans,
@@ -118,14 +118,14 @@ struct Sound {
     vlan_gateway: Option<IfName>,
 }
 
-/// What an ADD finds on the host.
+/// The state of the host at the start of an ADD.
 struct OnHost<'a> {
     host: &'a Rtnl,
     in_use: Option<&'a Lock>,
     sound: &'a Sound,
 }
 
-/// What IPAM says, and what came of it.
+/// The result of the IPAM plugin, and the gateways that follow from it.
 #[derive(Default)]
 struct Plan {
     success: Success,
@@ -278,7 +278,7 @@ impl Plugin for Bridge {
 }
 
 impl Bridge {
-    /// Asks IPAM for addresses, and gives the host those of the gateways.
+    /// Gets addresses from the IPAM plugin, and sets the gateways' addresses on the host.
     fn plan<'a>(
         &self,
         cx: &'a Context<'a>,
@@ -393,7 +393,7 @@ impl Bridge {
         configure::announce(&interface, success, pair.container_mac)
     }
 
-    /// Makes nf_tables what the configuration asks for.
+    /// Sets the nf_tables elements that the configuration asks for, and removes the others of this owner.
     fn set_rules<'a>(
         &self,
         cx: &'a Context<'a>,

@@ -197,14 +197,14 @@ fn delegated<'a>(cx: &Context<'a>, request: &'a Request) -> Context<'a> {
     Context { request, session: cx.session, plugins: cx.plugins }
 }
 
-/// What the configuration says of the delegate, once it is known to make sense.
+/// The validated keys for the delegate.
 struct Parts {
     delegate: Config,
     ipam: Config,
     routes: Vec<Json>,
 }
 
-/// An object in the making.
+/// A configuration that is being built.
 struct Config(Json);
 
 impl Parts {

@@ -182,7 +182,7 @@ impl HostLocal {
     }
 }
 
-/// The addresses of our interface, and those that no interface has yet.
+/// The addresses of the attachment's interface, and addresses without an interface.
 fn addresses_in_prev_result(request: &Request, at: &Attachment) -> Result<Vec<IpAddr>> {
     let Some(prev_result) = request.prev_result()? else { return Ok(Vec::new()) };
     let ours = prev_result.interface_index(&at.ifname, &request.sandbox());

@@ -114,7 +114,7 @@ impl Ipvlan {
     }
 }
 
-/// One of several words, by default the first, as the kernel numbers them.
+/// The kernel's number of a word. The first of `words` is the default.
 fn property(key: &str, word: &str, attribute: u16, words: &[(&str, u16)]) -> Result<Property> {
     let word = if word.is_empty() { words[0].0 } else { word };
     match words.iter().find(|(known, _)| *known == word) {

@@ -24,7 +24,7 @@ use crate::plugin::{Context, Plugin, Scope};
 
 const LO: &str = "lo";
 
-/// It has no keys of its own.
+/// The plugin has no keys of its own.
 #[derive(Deserialize)]
 pub struct Loopback {}
 
@@ -69,7 +69,7 @@ fn set_up(rtnl: &Rtnl, lo: &Link, up: bool) -> Result<()> {
     rtnl.commit(batch)
 }
 
-/// A result that came in goes out again; the first plugin of a chain describes `lo` itself.
+/// The previous result, or a description of `lo` if this plugin is the first of a chain.
 fn finish(
     cx: &Context<'_>,
     rtnl: &Rtnl,

@@ -62,7 +62,7 @@ pub struct Macvlan {
     mtu: i64,
     mac: String,
     link_in_container: bool,
-    /// 0 leaves it to the kernel.
+    /// 0 means the kernel's default.
     #[serde(rename = "bcqueuelen")]
     broadcast_queue_length: u32,
 }

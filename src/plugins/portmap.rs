@@ -147,16 +147,16 @@ impl Plugin for Portmap {
     }
 }
 
-/// What rules of ours are made of.
+/// The kernel features that the rules need.
 const FEATURES: [Feature; 5] =
     [Feature::Tables, Feature::Nat, Feature::Masquerade, Feature::Fib, Feature::Conntrack];
 
-/// Nobody needs rules for IPv6 where there is none.
+/// A host without IPv6 needs no IPv6 rules.
 fn is_present(family: Family) -> bool {
     family != Family::Ip6 || sysctl::exists("net/ipv6")
 }
 
-/// One for each family in which there is something to publish.
+/// The port bindings, one for each family with a port to publish.
 fn publications<'a>(
     at: &Attachment,
     result: &Success,
@@ -171,8 +171,8 @@ fn publications<'a>(
     Side::BOTH.into_iter().filter_map(in_side).collect()
 }
 
-/// The first address of the family that is the container's: those of links on the host and of its other interfaces are
-/// not; where a result does not say whose an address is, it is.
+/// The first address of the family on the container's interface. An address without an interface in the result counts as
+/// one of this interface.
 fn container_address(side: Side, at: &Attachment, result: &Success) -> Option<IpNet> {
     let is_ours = |index: Option<u32>| {
         let interface = index.and_then(|index| result.interfaces.get(index as usize));
@@ -182,7 +182,7 @@ fn container_address(side: Side, at: &Attachment, result: &Success) -> Option<Ip
     ips.filter(|ip| is_ours(ip.interface)).map(|ip| ip.address).next()
 }
 
-/// One transaction for both families. What the attachment had before is replaced by it.
+/// Publishes in both families in one transaction, and replaces what the attachment published before.
 fn publish(
     nft: &Nft,
     owner: &Owner,
@@ -252,7 +252,8 @@ fn withdraw(
     Ok(flows)
 }
 
-/// Lets packets from 127.0.0.1 out by the link that leads to the container. The rule that keeps others' out is there.
+/// Enables `route_localnet` on the link to the container, for packets from 127.0.0.1. The rule that drops such packets from
+/// other links exists by then.
 fn allow_loopback(host: &Rtnl, publication: &Publication<'_>) -> Result<()> {
     match link_to_container(host, publication)? {
         Some(link) => sysctl::set(&route_localnet(&link.name), "1").map(drop),
@@ -285,7 +286,8 @@ fn link_to_container(host: &Rtnl, publication: &Publication<'_>) -> Result<Optio
     index.map_or(Ok(None), |index| host.link_at(index))
 }
 
-/// UDP connections to a port from before it was published would go on past it, as long as packets keep coming.
+/// Deletes UDP connections to a port from before it was published. The kernel would not translate them as long as packets
+/// keep coming.
 fn forget_untranslated(cx: &Context<'_>, publications: &[Publication<'_>]) -> Result<()> {
     let mut flows = Vec::new();
     let mut own: Option<BTreeSet<IpAddr>> = None;

@@ -104,7 +104,7 @@ impl Plugin for Sbr {
         Ok(())
     }
 
-    /// All of it ends with the container's namespace, so GC has nothing to do.
+    /// Everything ends with the container's namespace, so GC has nothing to do.
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
         let (Some(at), Some(netns)) = (scope.one(), netns) else { return Ok(()) };
         let result = chained::prev_result_of_del(cx);
@@ -147,7 +147,7 @@ fn expected_routes(result: &Success, at: &Attachment) -> Vec<Route> {
 }
 
 impl Sbr {
-    /// Whether the keys make sense.
+    /// Fails if a key has a wrong value.
     fn is_possible(&self) -> Result<()> {
         if self.table == Some(0) {
             return Err(Error::config("table: there is no table 0"));
@@ -167,7 +167,7 @@ impl Sbr {
         Ok(gateways)
     }
 
-    /// The addresses of our interface, with the gateways that they are to have.
+    /// The addresses of the interface, with the configured gateways.
     fn ips(&self, result: &Success, at: &Attachment) -> Result<Vec<Ip>> {
         let gateways = self.gateways()?;
         let with_gateway = |ip: &Ip| {
@@ -185,7 +185,7 @@ impl Sbr {
         Ok(ips)
     }
 
-    /// What DEL does; see the head of this file for which rules are ours.
+    /// The changes that DEL makes. The head of this file says which rules belong to the plugin.
     fn removal(&self, tables: &Tables, link: Option<&Link>, sources: &[IpAddr]) -> Batch {
         let index = link.map(|link| link.index);
         let others_use = |table: u32| {

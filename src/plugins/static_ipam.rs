@@ -96,7 +96,7 @@ impl Ipam for Static {
     }
 }
 
-/// The configuration, checked, with what the runtime wants otherwise.
+/// The validated configuration, with the values of the runtime.
 #[derive(Debug)]
 struct Config {
     addresses: Vec<Address>,
@@ -148,7 +148,7 @@ struct Ips {
 }
 
 impl Keys {
-    /// What they mean, with what the environment says.
+    /// Validates the keys and adds the values of CNI_ARGS.
     fn config(&self, request: &Request) -> Result<Config> {
         let Self { ipam, runtime_config, args } = self;
         let Some(IpamKeys { addresses, routes, dns }) = ipam else {
@@ -178,7 +178,7 @@ impl Keys {
     }
 }
 
-/// What is configured is looked at only where nothing replaces it.
+/// The configured addresses are validated only if no other addresses replace them.
 fn configured(keys: &[AddressKeys], env_ips: Vec<Address>) -> Result<Vec<Address>> {
     let mut addresses = Vec::with_capacity(keys.len() + env_ips.len());
     for AddressKeys { address, gateway } in keys {
@@ -199,7 +199,7 @@ fn parse(text: &str, code: Code, wanted: &str) -> Result<IpNet> {
         .map_err(|_| Error::new(code, format!("{wanted} in CIDR notation, got: '{text}'")))
 }
 
-/// Of several gateways in the subnet of an address the last is taken.
+/// If several gateways are in the subnet of an address, the last one is used.
 fn set_gateways(addresses: &mut [Address], gateways: &str) -> Result<()> {
     for text in gateways.split(',').map(str::trim).filter(|_| !gateways.is_empty()) {
         let gateway = text::parse_ip(text).map_err(|_| {
@@ -220,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    /// What is in `"ipam"`, what follows it, CNI_ARGS.
+    /// `ipam` is the value of that key, `more` the text behind it, `args` CNI_ARGS.
     fn request(command: &str, ipam: &str, more: &str, args: &str) -> Request {
         let stdin =
             format!(r#"{{"cniVersion":"1.1.0","name":"net","type":"x","ipam":{ipam}{more}}}"#);

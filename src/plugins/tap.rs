@@ -47,10 +47,10 @@ use crate::steps::owner::Owner;
 use crate::steps::undo::Undo;
 use crate::steps::{delegate, host_link};
 
-/// As the kernel calls it, whether it is one for frames (tap) or for packets (tun).
+/// The kernel's name of the kind, for frames (tap) and for packets (tun).
 const KIND: &str = "tun";
 
-/// Attributes in IFLA_INFO_DATA (linux/if_link.h), and the type that says that it is a tap.
+/// Attributes in IFLA_INFO_DATA (linux/if_link.h), and the type of a tap.
 const IFLA_TUN_OWNER: u16 = 1;
 const IFLA_TUN_GROUP: u16 = 2;
 const IFLA_TUN_TYPE: u16 = 3;
@@ -133,7 +133,7 @@ impl Plugin for Tap {
 }
 
 impl Tap {
-    /// What CHECK compares. How frames look like is not ours to say.
+    /// The properties that CHECK compares. The frame format is not among them: each program chooses it.
     fn interface(&self, cx: &Context<'_>) -> Result<NewInterface<'_>> {
         let flag = |what: &str, attribute, value| Property {
             what: what.into(),

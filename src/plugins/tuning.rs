@@ -61,7 +61,7 @@ use crate::steps::{chained, record};
 use backup::Backup;
 use tuned::Tuned;
 
-/// What is to be tuned is read later, so that DEL and GC do not mind it.
+/// The keys to tune are read later, so that a mistake in them cannot fail DEL and GC.
 #[derive(Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Tuning {
@@ -184,7 +184,7 @@ impl Tuning {
     }
 }
 
-/// The interface, if anything is wanted of it.
+/// The interface, if a key is about it.
 fn link(wanted: &Tuned, rtnl: &Rtnl, at: &Attachment) -> Result<Option<Link>> {
     if wanted.is_about_link() { chained::interface(rtnl, at).map(Some) } else { Ok(None) }
 }
@@ -212,7 +212,7 @@ fn wanted(cx: &Context<'_>, ifname: &str) -> Result<Tuned> {
     Ok(wanted)
 }
 
-/// The values of the configuration in their order, where `args.cni` has none; then what else that has.
+/// The sysctls of the configuration in their order, with the values of `args.cni`; then the further ones of `args.cni`.
 fn merged(
     keys: &[(&str, &str)],
     of_args: &[(&str, &str)],
@@ -234,7 +234,7 @@ fn merged(
     Ok(merged)
 }
 
-/// The keys and values of `sysctl` as they are written.
+/// The keys and values of `sysctl`, unchanged.
 fn sysctls(json: &Json) -> Result<Vec<(&str, &str)>> {
     let entries = match json.get("sysctl") {
         None => return Ok(Vec::new()),
@@ -258,7 +258,7 @@ fn duplicate(key: &str) -> Error {
     Error::config("duplicated sysctl keys are not allowed").with_details(format!("sysctl.{key}"))
 }
 
-/// The path below /proc/sys that a key means.
+/// The path below /proc/sys for a key.
 fn path(key: &str, ifname: &str) -> Result<String> {
     let with_slashes = key.replace('.', "/").replacen("IFNAME", ifname, 1);
     let parts: Vec<&str> = with_slashes.split('/').filter(|part| !part.is_empty()).collect();

@@ -54,7 +54,7 @@ const CONTAINER: u32 = 1;
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Veth {
-    /// Of both ends, in bytes; 0 and less leave it to the kernel.
+    /// MTU of both ends, in bytes. Values below 1 mean the kernel's default.
     mtu: i32,
     ip_masq: bool,
     ip_masq_backend: String,
@@ -178,7 +178,7 @@ impl Veth {
     }
 }
 
-/// Everything that the container sends goes to the gateway, so there has to be one.
+/// Every packet of the container goes to the gateway, so each address needs one.
 fn require_gateways(success: &Success) -> Result<()> {
     for ip in &success.ips {
         match ip.gateway {
@@ -203,7 +203,7 @@ fn require_gateways(success: &Success) -> Result<()> {
     Ok(())
 }
 
-/// What stands in for the route to the subnet of each address: `GW dev IF scope link src IP` and
+/// The routes in place of the kernel's subnet route of each address: `GW dev IF scope link src IP` and
 /// `NET/len via GW src IP`. Addresses of one subnet share them.
 fn subnet_routes(success: &Success, index: u32) -> Vec<Route> {
     let mut routes: Vec<Route> = Vec::new();
@@ -250,7 +250,7 @@ fn host_routes(success: &Success, index: u32) -> Vec<Route> {
     success.ips.iter().map(to_container).collect()
 }
 
-/// The gateways as the host end has them: without a subnet, since every container's end has the same.
+/// The gateway addresses of the host end, without a subnet, because the host ends of all containers have the same ones.
 fn gateways(success: &Success) -> Vec<IpNet> {
     let mut gateways: Vec<IpAddr> = success.ips.iter().filter_map(|ip| ip.gateway).collect();
     gateways.sort_unstable();

@@ -38,7 +38,7 @@ use crate::steps::parent;
 
 const KIND: &str = "vlan";
 
-/// linux/if_link.h; and the largest id that 802.1Q does not reserve.
+/// The attribute (linux/if_link.h), and the largest id that 802.1Q does not reserve.
 const IFLA_VLAN_ID: u16 = 1;
 const ID_MAX: u16 = 4094;
 

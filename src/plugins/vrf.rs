@@ -40,10 +40,10 @@ use crate::steps::undo::{Failures, Undo};
 use crate::steps::{chained, verify};
 use port::Belongings;
 
-/// How long the kernel may take to accept packets to an IPv6 address that it has got again; it is a matter of
-/// microseconds, once the link is up.
+/// The longest wait until the kernel accepts packets to a restored IPv6 address. It takes microseconds once the link is
+/// up.
 const ADDRESSES_LIMIT: Duration = Duration::from_secs(5);
-/// Where the reference begins to look for a table.
+/// The first table that the reference tries.
 const FIRST_TABLE: u32 = 1;
 const KIND: &str = "vrf";
 
@@ -51,7 +51,7 @@ const KIND: &str = "vrf";
 #[serde(default)]
 pub struct Vrf {
     vrfname: String,
-    /// 0 leaves it to us.
+    /// 0 means the first unused table.
     table: u32,
 }
 
@@ -145,7 +145,7 @@ impl Plugin for Vrf {
         port::check(rtnl, &link, &vrf, &result, at)
     }
 
-    /// All of it ends with the container's namespace, so GC has nothing to do.
+    /// Everything ends with the container's namespace, so GC has nothing to do.
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
         let (Some(at), Some(netns)) = (scope.one(), netns) else { return Ok(()) };
         let rtnl = cx.session.container()?;
@@ -181,7 +181,7 @@ impl Plugin for Vrf {
 }
 
 impl Vrf {
-    /// The name of the VRF, once the keys make sense.
+    /// The name of the VRF. Fails if a key has a wrong value.
     fn name(&self, ifname: &str) -> Result<IfName> {
         if self.vrfname.is_empty() {
             return Err(Error::config("vrfname: it is required"));
@@ -196,7 +196,7 @@ impl Vrf {
             .map_err(|error| Error::config("vrfname").with_details(error.to_string()))
     }
 
-    /// The VRF, if it is there. An error if it is something else, or has another table than is asked for.
+    /// The VRF, if it exists. Fails if the link is of another kind or has another table than the configured one.
     fn find(&self, rtnl: &Rtnl, name: &str) -> Result<Option<Link>> {
         let Some(link) = rtnl.link(name)? else { return Ok(None) };
         if !is_vrf(&link) {
@@ -242,7 +242,7 @@ fn is_vrf(link: &Link) -> bool {
     link.kind.as_deref() == Some(KIND)
 }
 
-/// The kernel makes the rule with the first VRF of a namespace, and never again.
+/// The kernel adds the rule with the first VRF of a namespace only.
 fn families_without_rule(rtnl: &Rtnl) -> Result<Vec<Family>> {
     let mut families = Vec::new();
     for family in [Family::V4, Family::V6] {
@@ -261,7 +261,7 @@ fn explained(error: netlink::Error) -> Error {
         .into()
 }
 
-/// Asks for a VRF that cannot be: one without a table is an error where there are VRFs.
+/// Requests an invalid VRF, one without a table. The errno tells whether the kernel has VRFs.
 fn is_supported(host: &Rtnl) -> Result<()> {
     let new = NewLink { name: "cnibox-probe", ..NewLink::default() };
     match host.add_link(&new, &VrfLink { table: 0 }) {

@@ -9,7 +9,7 @@ use crate::config_keys;
 use crate::world::plugin_names;
 
 /// Keys that no case toggles: the plugin, the key, and the reason.
-const EXCLUDED: [(&str, &str, &str); 24] = [
+const EXCLUDED: [(&str, &str, &str); 22] = [
     ("network", "cniVersion", "the language of one call, no part of what is made"),
     ("network", "name", "the owner of all that is made: another name is another network"),
     ("network", "type", "says which plugin is called, or which delegate"),
