@@ -1,13 +1,14 @@
 //! `resolv.conf`, as far as a result can carry it.
 
-use std::fs;
+use std::path::Path;
 
 use crate::cni::success::Dns;
 use crate::error::{Code, Error, Result};
+use crate::kernel::file;
 
 /// Reads the file that `ipam.resolvConf` names.
 pub fn read(path: &str) -> Result<Dns> {
-    let content = fs::read(path)
+    let content = file::read(Path::new(path))
         .map_err(|error| Error::new(Code::IO, format!("cannot read resolvConf {path}: {error}")))?;
     Ok(parse(&String::from_utf8_lossy(&content)))
 }

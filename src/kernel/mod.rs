@@ -2,6 +2,7 @@
 
 pub mod conntrack;
 pub mod disk;
+pub mod file;
 pub mod flock;
 pub mod netlink;
 pub mod netns;

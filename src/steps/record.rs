@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::ipam::store;
+use crate::kernel::file;
 use crate::kernel::flock::{self, Mode};
 use crate::steps::owner::hash;
 
@@ -38,7 +39,7 @@ impl Record {
 
     /// `None` when there is none.
     pub fn read(&self) -> Result<Option<Vec<u8>>> {
-        let content = fault::file_operation().and_then(|()| fs::read(&self.path));
+        let content = fault::file_operation().and_then(|()| file::read(&self.path));
         self.none_if_missing("read", content)
     }
 
@@ -140,9 +141,19 @@ fn write_aside(path: &Path, content: &[u8]) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         make_dir(dir)?;
     }
-    fault::file_operation()?;
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let create = || {
+        fault::file_operation()?;
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+    };
+    // What a crash has left is not written to: it may be a link to another file by now.
+    let mut file = match create() {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            fault::file_operation()?;
+            fs::remove_file(path)?;
+            create()?
+        }
+        created => created?,
+    };
     fault::file_operation()?;
     file.write_all(content)
 }

@@ -1,6 +1,6 @@
 //! The file operations of the store, each of which a test can make fail.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
@@ -9,6 +9,7 @@ use std::path::Path;
 use super::digest::digest;
 use crate::fault;
 use crate::kernel::disk;
+use crate::kernel::file;
 
 pub(super) fn create_dirs(path: &Path) -> io::Result<()> {
     fault::file_operation()?;
@@ -20,22 +21,23 @@ pub(super) fn open_or_create(path: &Path) -> io::Result<File> {
     match open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             fault::file_operation()?;
-            OpenOptions::new().read(true).append(true).create(true).mode(0o750).open(path)
+            let mut options = file::writing();
+            file::open(options.read(true).append(true).create(true).mode(0o750), path)
         }
         opened => opened,
     }
 }
 
-/// Opens for reading, which also works where the file system is mounted read-only.
+/// Opens a file or directory for reading, which also works where the file system is mounted read-only.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     fault::file_operation()?;
-    File::open(path)
+    file::open(&file::reading(), path)
 }
 
-/// Whether a path still leads to a file that was opened by it.
+/// Whether a path still leads to the regular file that was opened by it.
 pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     fault::file_operation()?;
-    let ours = file.metadata()?;
+    let ours = file::regular(file)?;
     match fs::metadata(path) {
         Ok(there) => Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino())),
         Err(error) if super::is_missing(&error) => Ok(false),
@@ -50,14 +52,17 @@ pub(super) fn probe_writing(dir: &Path) -> io::Result<()> {
 }
 
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    fault::file_operation()?;
-    read_all(&mut File::open(path)?)
+    read_all(&mut open(path)?)
 }
 
-/// Nearly always one look: nothing that a plugin writes is longer than the buffer.
+/// Nearly always one system call: a plugin writes something, and nothing longer than the buffer.
 fn read_all(file: &mut File) -> io::Result<Vec<u8>> {
     let mut content = vec![0; 512];
-    let length = file.read(&mut content)?;
+    // A FIFO without data is at its end or would have to be waited for, and a device may have no end.
+    let length = match file.read(&mut content) {
+        Ok(length) if 0 < length && length < 512 => length,
+        result => file::regular(file).and(result)?,
+    };
     content.truncate(length);
     if length == 512 {
         file.read_to_end(&mut content)?;
@@ -71,21 +76,17 @@ pub(super) fn read_start(path: &Path, buffer: &mut [u8]) -> io::Result<()> {
     File::open(path)?.read_exact(buffer)
 }
 
-/// Like `read`, of what may be no file at all: a pipe would be waited for for ever.
+/// Like `read`, of what may well be no regular file.
 pub(super) fn read_any(path: &Path) -> io::Result<Vec<u8>> {
     fault::file_operation()?;
-    if !fs::metadata(path)?.is_file() {
-        return Err(ErrorKind::IsADirectory.into());
-    }
-    read(path)
+    file::read(path)
 }
 
 /// What a file holds, and its identity.
 pub(super) fn read_identified(path: &Path) -> io::Result<(Vec<u8>, u64)> {
     fault::file_operation()?;
-    let mut file = File::open(path)?;
-    let identity = identity(&file)?;
-    Ok((read_all(&mut file)?, identity))
+    let (mut file, metadata) = file::open_regular(&file::reading(), path)?;
+    Ok((read_all(&mut file)?, identity(&metadata)))
 }
 
 /// Writes a file that is not there yet, and gives its identity. On an error there may be one that is not complete.
@@ -94,18 +95,18 @@ pub(super) fn write_new(path: &Path, content: &str) -> io::Result<u64> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     fault::file_operation()?;
     file.write_all(content.as_bytes())?;
-    identity(&file)
+    Ok(identity(&file.metadata()?))
 }
 
 /// Writes into a file that is there, and is of use also when that is cut short; false when it is not there.
 pub(super) fn overwrite(path: &Path, content: &str) -> io::Result<bool> {
     fault::file_operation()?;
-    let file = match OpenOptions::new().write(true).open(path) {
+    let (file, metadata) = match file::open_regular(&file::writing(), path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         opened => opened?,
     };
     let length = content.len() as u64;
-    let is_shorter = file.metadata()?.len() > length;
+    let is_shorter = metadata.len() > length;
     fault::file_operation()?;
     file.write_all_at(content.as_bytes(), 0)?;
     if is_shorter {
@@ -117,11 +118,10 @@ pub(super) fn overwrite(path: &Path, content: &str) -> io::Result<bool> {
 
 /// A number that another file, or this one written anew, does not have, also after a reboot. Times are compared for
 /// being the same, and not taken for times.
-fn identity(file: &File) -> io::Result<u64> {
-    let metadata = file.metadata()?;
+fn identity(metadata: &Metadata) -> u64 {
     let (seconds, nanoseconds) =
         (metadata.mtime().to_le_bytes(), metadata.mtime_nsec().to_le_bytes());
-    Ok(digest(metadata.ino(), &[seconds, nanoseconds].concat()))
+    digest(metadata.ino(), &[seconds, nanoseconds].concat())
 }
 
 /// Whether there was anything to remove.
@@ -191,12 +191,7 @@ fn address(name: &str) -> Option<IpAddr> {
 /// nothing that waits.
 pub(super) fn open_plain(path: &Path) -> io::Result<(File, u64)> {
     fault::file_operation()?;
-    let metadata = fs::symlink_metadata(path)?;
-    if !metadata.is_file() {
-        return Err(ErrorKind::InvalidData.into());
-    }
-    fault::file_operation()?;
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    let (file, metadata) = file::open_regular(file::writing().read(true), path)?;
     Ok((file, metadata.len()))
 }
 

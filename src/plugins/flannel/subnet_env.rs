@@ -1,12 +1,12 @@
 //! What flannel's daemon says of this host: the file `subnet.env`.
 
-use std::fs;
 use std::path::Path;
 
 use ipnet::IpNet;
 
 use crate::cni::text::parse_cidr;
 use crate::error::{Code, Error, Result};
+use crate::kernel::file;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct SubnetEnv {
@@ -23,7 +23,7 @@ pub struct SubnetEnv {
 impl SubnetEnv {
     /// Code 11 where there is no such file: the daemon has not come so far yet.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = fs::read_to_string(path).map_err(|error| {
+        let text = file::read_text(path).map_err(|error| {
             let msg = format!("cannot read {}: {error}", path.display());
             Error::new(Code::TRY_AGAIN_LATER, msg)
                 .with_details("flannel's daemon writes it: check the flannel pod log for this node")

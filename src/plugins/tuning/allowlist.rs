@@ -1,11 +1,12 @@
 //! Which sysctls an administrator allows: a file with a regular expression on each line, one of which has to be found in
 //! the key as it is written in the configuration. Without the file all are allowed.
 
-use std::fs;
 use std::io::ErrorKind;
+use std::path::Path;
 
 use super::pattern::Pattern;
 use crate::error::{Error, Result};
+use crate::kernel::file;
 
 const PATH: &str = "/etc/cni/tuning/allowlist.conf";
 
@@ -14,7 +15,7 @@ pub fn check(sysctls: &[(&str, &str)]) -> Result<()> {
     if sysctls.is_empty() {
         return Ok(());
     }
-    let text = match fs::read_to_string(PATH) {
+    let text = match file::read_text(Path::new(PATH)) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => {

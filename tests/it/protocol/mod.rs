@@ -5,6 +5,7 @@ mod environment;
 mod lenient;
 mod links;
 mod namespace;
+mod not_regular;
 mod tool;
 mod unreadable;
 mod unwritable;
