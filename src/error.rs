@@ -86,6 +86,12 @@ impl Error {
         self
     }
 
+    /// Puts a text in front of the message, which stays a part of it: callers look for both.
+    pub fn in_front(mut self, text: impl Display) -> Self {
+        self.msg = format!("{text}: {}", self.msg);
+        self
+    }
+
     /// Puts what we were doing in front; what was the message becomes the first of the details.
     pub fn context(mut self, doing: impl Display) -> Self {
         let reason = std::mem::replace(&mut self.msg, doing.to_string());

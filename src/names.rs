@@ -43,12 +43,12 @@ impl IfName {
                 .with_details(details)
         };
         if name.is_empty() {
-            return Err(invalid("it is empty".into()));
+            return Err(Error::new(Code::INVALID_ENVIRONMENT, "interface name is empty"));
         }
         if name.len() > IFNAME_BYTES_MAX {
             return Err(Error::new(
                 Code::INVALID_ENVIRONMENT,
-                format!("interface name {name:?} is too long"),
+                format!("interface name is too long: {name:?}"),
             )
             .with_details("interface name should be less than 16 characters"));
         }
@@ -100,12 +100,22 @@ impl Mac {
     }
 }
 
+impl Mac {
+    /// Reads an argument, with the reference's message for a mistake.
+    pub fn of_argument(text: &str) -> Result<Self> {
+        let read = text.parse().ok().filter(|mac: &Self| mac.is_unicast());
+        read.ok_or_else(|| {
+            Error::config(format!("invalid args {text} for MAC addr")).with_details("mac")
+        })
+    }
+}
+
 impl FromStr for Mac {
     type Err = Error;
 
     /// Six bytes in hexadecimal: `aa:bb:cc:dd:ee:ff`, `aa-bb-cc-dd-ee-ff` or `aabb.ccdd.eeff`, in either case.
     fn from_str(text: &str) -> Result<Self> {
-        let invalid = || Error::config(format!("address {text:?} is an invalid MAC address"));
+        let invalid = || Error::config(format!("address {text}: invalid MAC address"));
         let separator = text.chars().find(|c| !c.is_ascii_hexdigit()).ok_or_else(invalid)?;
         let digits_per_group = match separator {
             ':' | '-' => 2,

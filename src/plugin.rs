@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::cni::request::{Request, Verb};
 use crate::cni::success::Success;
-use crate::error::{Code, Result};
+use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::kernel::nft::{Batch, Nft};
 use crate::kernel::sys;
@@ -21,12 +21,18 @@ pub const VERSION: &str = concat!("v1.9.1+cnibox.", env!("CARGO_PKG_VERSION"));
 
 /// A plugin that makes or changes an interface. `self` is the configuration, read from stdin.
 ///
-/// No default methods: the compiler asks four questions, and "nothing outlives the namespace" is a fine answer.
+/// No default methods: the compiler asks each question, and "nothing outlives the namespace" is a fine answer.
 ///
-/// There is no fifth one that restores what others removed. Everything that an ADD makes beside its link is made by a
+/// There is none that restores what others removed. Everything that an ADD makes beside its link is made by a
 /// step that looks first and adds what is missing. For a chained plugin, ADD itself is that step: called again for a
 /// living attachment, with the same previous result, it restores. `bridge` and `veth` call theirs from ADD.
 pub trait Plugin: DeserializeOwned {
+    /// How the reference's message begins when it cannot read the configuration.
+    const UNREADABLE: &'static str;
+
+    /// Fails when the configuration is wrong, whatever is in the container. Asked when the container's namespace cannot be
+    /// opened: a wrong configuration is said to be wrong all the same.
+    fn examine(&self, cx: &Context<'_>, at: &Attachment) -> Result<()>;
     /// All or nothing: on an error everything that was done has been taken back.
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success>;
     /// Fails when something that `add` made is missing or different.
@@ -135,14 +141,14 @@ pub const fn ipam_entry<P: Ipam>(name: &'static str, about: &'static str) -> Ent
 }
 
 fn run<P: Plugin>(cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
-    let plugin: P = configuration(cx, verb)?;
-    run_plugin(&plugin, cx, verb)
-}
-
-fn run_plugin(plugin: &impl Plugin, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
+    let plugin: P = configuration(cx, verb).map_err(|error| error.in_front(P::UNREADABLE))?;
+    let netns = |at| {
+        let netns = cx.session.required_netns();
+        netns.or_else(|error| plugin.examine(cx, at).and(Err(error)))
+    };
     match verb {
-        Verb::Add(at) => return plugin.add(cx, at, cx.session.required_netns()?).map(Some),
-        Verb::Check(at) => plugin.check(cx, at, cx.session.required_netns()?)?,
+        Verb::Add(at) => return plugin.add(cx, at, netns(at)?).map(Some),
+        Verb::Check(at) => plugin.check(cx, at, netns(at)?)?,
         Verb::Status => plugin.status(cx)?,
         // What is outside of a namespace that cannot be opened is released all the same.
         Verb::Del(at) => {

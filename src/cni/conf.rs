@@ -38,7 +38,7 @@ use crate::cni::args::Args;
 use crate::cni::json::Json;
 use crate::cni::success::Dns;
 use crate::error::{Error, Result};
-use crate::names::{Attachment, ContainerId, IfName, Mac};
+use crate::names::{Attachment, ContainerId, IfName};
 
 /// Source: CNI specification 1.1.0, section 1.
 #[derive(Debug, Default, Deserialize)]
@@ -137,9 +137,9 @@ pub fn valid_attachments(json: &Json) -> Result<Vec<Attachment>> {
     })
 }
 
-/// The MAC address that the user or the runtime requests for the container's interface. `runtimeConfig.mac` overrides
-/// `args.cni.mac`, which overrides `MAC` of CNI_ARGS.
-pub fn requested_mac(json: &Json, args: &str) -> Result<Option<Mac>> {
+/// The MAC address that the user or the runtime requests for the container's interface, as text. `runtimeConfig.mac`
+/// overrides `args.cni.mac`, which overrides `MAC` of CNI_ARGS.
+pub fn requested_mac(json: &Json, args: &str) -> Result<Option<String>> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
     struct Sources {
@@ -160,5 +160,5 @@ pub fn requested_mac(json: &Json, args: &str) -> Result<Option<Mac>> {
     let env = Args::parse(args)?.mac;
     let mut sources =
         [runtime_config.mac.as_str(), cni.mac.as_str(), env.unwrap_or("")].into_iter();
-    sources.find(|mac| !mac.is_empty()).map(str::parse).transpose()
+    Ok(sources.find(|mac| !mac.is_empty()).map(str::to_owned))
 }

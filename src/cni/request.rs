@@ -92,9 +92,8 @@ impl Request {
             Error::new(Code::IO, "cannot read network configuration from stdin")
                 .with_details(error.to_string())
         })?;
-        let json = Json::parse(&bytes).map_err(|error| {
-            error.context("error unmarshalling network config: cannot read stdin")
-        })?;
+        let json = Json::parse(&bytes)
+            .map_err(|error| error.context("error unmarshall network config: cannot read stdin"))?;
         Self::of(command, environment, json, bytes)
     }
 
@@ -116,9 +115,10 @@ impl Request {
         stdin: Vec<u8>,
     ) -> Result<(Self, Verb), Refusal> {
         let (conf, dropped): (NetConf, _) = match command {
-            "DEL" | "GC" => json.read_or_drop("network configuration")?,
-            _ => (json.read("network configuration")?, Vec::new()),
-        };
+            "DEL" | "GC" => json.read_or_drop("network configuration"),
+            _ => json.read("network configuration").map(|conf| (conf, Vec::new())),
+        }
+        .map_err(|error: Error| error.in_front("error unmarshall network config"))?;
         let version = Version::negotiate(&conf.cni_version).unwrap_or(Version::NEWEST);
         let refused = |error| Refusal { version, error };
         let network = NetworkName::new(conf.name.as_str()).map_err(refused)?;
@@ -161,7 +161,10 @@ impl Request {
         if !matches!(verb, Verb::Del(_) | Verb::Gc(_))
             && !matches!(json.get("prevResult"), None | Some(Json::Object(_)))
         {
-            return Err(Error::new(Code::DECODE, "cannot read prevResult: it is not an object"));
+            return Err(Error::new(
+                Code::DECODE,
+                "could not parse prevResult: it is not an object",
+            ));
         }
         Ok(verb)
     }
@@ -213,8 +216,10 @@ impl Request {
             None => Ok(None),
             Some(json @ Json::Object(_)) => version::parse_prev_result(json, self.version)
                 .map(Some)
-                .map_err(|error| error.context("cannot read prevResult")),
-            Some(_) => Err(Error::new(Code::DECODE, "cannot read prevResult: it is not an object")),
+                .map_err(|error| error.context("could not parse prevResult")),
+            Some(_) => {
+                Err(Error::new(Code::DECODE, "could not parse prevResult: it is not an object"))
+            }
         }
     }
 

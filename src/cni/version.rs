@@ -197,9 +197,8 @@ fn legacy_result(success: &Success, version: Version) -> Result<Json> {
     };
     let (ip4, ip6) = (of_family(true), of_family(false));
     if ip4.is_none() && ip6.is_none() {
-        return Err(Error::internal(format!(
-            "cannot convert: no valid IP addresses, which a result of version {version} must have"
-        )));
+        return Err(Error::internal("cannot convert: no valid IP addresses")
+            .with_details(format!("a result of version {version} must have one")));
     }
     Ok(Json::object([
         ("cniVersion", Some(version.text().into())),

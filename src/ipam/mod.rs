@@ -63,12 +63,13 @@ fn check_no_duplicate(locked: &mut Locked<'_>, wish: &Wish<'_>, at: &Attachment)
     let is_in_a_set = |ip: &IpAddr| wish.sets.iter().any(|set| set.range_of(*ip).is_some());
     let held = locked.held_by(at)?;
     let Some(ip) = held.iter().copied().find(is_in_a_set) else { return Ok(()) };
+    let index = wish.sets.iter().position(|set| set.range_of(ip).is_some()).unwrap_or_default();
     // A container that is started again after a reboot without a DEL has nothing of its own in the way.
     if wish.reclaims(locked, |ip| held.contains(&ip))? {
         return check_no_duplicate(locked, wish, at);
     }
     Err(Error::internal(format!(
-        "cannot allocate an address: {ip} has been allocated to {}, duplicate allocation is not allowed",
+        "failed to allocate for range {index}: {ip} has been allocated to {}, duplicate allocation is not allowed",
         at.container_id
     )))
 }
@@ -89,7 +90,7 @@ fn allocate_from_each(
             Some(ip) => reserve_requested(locked, wish, set, ip, at),
             None => reserve_any(locked, wish, (index, set), &remembered, at),
         }
-        .map_err(|error| in_front(&format!("cannot allocate from range set {index}"), error))?;
+        .map_err(|error| error.in_front(format_args!("failed to allocate for range {index}")))?;
         reserved.push(ip);
         // Who gets its old address again has not moved the round on: others would be given what was just given back.
         if wanted.is_some() || !remembered.contains(&ip) {
@@ -103,7 +104,7 @@ fn allocate_from_each(
         return Ok(allocated);
     }
     let left = pending.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" ");
-    Err(Error::internal(format!("cannot allocate all requested IPs: {left}"))
+    Err(Error::internal(format!("failed to allocate all requested IPs: {left}"))
         .with_details("each range set gives one address, and only one that is in it"))
 }
 
@@ -219,12 +220,6 @@ fn exhausted(set: &RangeSet) -> Error {
     Error::internal(format!("no IP addresses available in range set: {set}"))
 }
 
-/// Says in one sentence what could not be done and why, since callers look for the why in the message.
-fn in_front(doing: &str, mut error: Error) -> Error {
-    error.msg = format!("{doing}: {}", error.msg);
-    error
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -270,7 +265,7 @@ mod tests {
         }
         assert_eq!(
             add(&dir, &sets, &[], "c7").unwrap_err(),
-            "cannot allocate from range set 0: no IP addresses available in range set: 10.0.0.1-10.0.0.6"
+            "failed to allocate for range 0: no IP addresses available in range set: 10.0.0.1-10.0.0.6"
         );
         del(&dir, "c3");
         assert_eq!(add(&dir, &sets, &[], "c7").unwrap(), "10.0.0.3/29");
@@ -311,16 +306,16 @@ mod tests {
         let cases = [
             (
                 &["10.0.0.20"][..],
-                "cannot allocate from range set 0: requested IP address 10.0.0.20 is not available in range \
+                "failed to allocate for range 0: requested IP address 10.0.0.20 is not available in range \
                  set 10.0.0.1-10.0.0.254",
             ),
             (
                 &["10.0.0.30", "fd00::1"],
-                "cannot allocate from range set 1: requested ip fd00::1 is subnet's gateway",
+                "failed to allocate for range 1: requested ip fd00::1 is subnet's gateway",
             ),
             (
                 &["10.0.0.30", "10.0.0.31", "192.168.0.1"],
-                "cannot allocate all requested IPs: 10.0.0.31 192.168.0.1",
+                "failed to allocate all requested IPs: 10.0.0.31 192.168.0.1",
             ),
         ];
         for (requested, expected) in cases {

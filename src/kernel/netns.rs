@@ -231,7 +231,7 @@ enum Found {
 const OWN: &str = "/proc/thread-self/ns/net";
 
 fn cannot_open(path: &Path) -> String {
-    format!("cannot open network namespace {}", path.display())
+    format!("failed to open netns {path:?}")
 }
 
 #[cfg(test)]

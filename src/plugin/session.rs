@@ -65,9 +65,7 @@ impl Session {
                     Namespace::Open(netns)
                 }
                 Ok(None) => {
-                    let path = path.display();
-                    let msg =
-                        format!("cannot open network namespace {path}: no such file or directory");
+                    let msg = format!("failed to open netns {path:?}: no such file or directory");
                     // Not code 3, which tells runtimes that no DEL is needed: an earlier plugin of the chain, or an
                     // earlier ADD, may have left reservations, links and rules.
                     Namespace::Gone(Error::internal(msg))
@@ -202,9 +200,7 @@ impl Session {
         match &self.namespace {
             Namespace::Open(netns) => Ok(netns),
             Namespace::Gone(error) | Namespace::Unusable(error) => Err(error.clone()),
-            Namespace::NotGiven => {
-                Err(Error::internal("cannot open network namespace: CNI_NETNS is empty"))
-            }
+            Namespace::NotGiven => Err(Error::internal("failed to open netns: CNI_NETNS is empty")),
         }
     }
 }

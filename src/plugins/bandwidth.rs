@@ -61,10 +61,20 @@ pub struct Bandwidth {
     keys: Keys,
 }
 
+/// The reference's message.
+const WITHOUT_RESULT: &str = "must be called as chained plugin";
+
 impl Plugin for Bandwidth {
+    const UNREADABLE: &'static str = "failed to parse network configuration";
+
+    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
+        self.keys.limits()?;
+        chained::prev_result(cx, WITHOUT_RESULT).map(drop)
+    }
+
     fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
         let limits = self.keys.limits()?;
-        let mut result = chained::prev_result(cx)?;
+        let mut result = chained::prev_result(cx, WITHOUT_RESULT)?;
         let host = cx.session.host()?;
         let network = &cx.request.network;
         let owner = &Owner::new(network, at);

@@ -60,7 +60,6 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use crate::cni::conf::requested_mac;
 use crate::cni::request::Verb;
 use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
@@ -157,9 +156,17 @@ impl Default for Bridge {
 }
 
 impl Plugin for Bridge {
+    const UNREADABLE: &'static str = "failed to load netconf";
+
+    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
+        self.validate(cx)?;
+        veth::requested_mac(cx)?;
+        delegate::examine(cx)
+    }
+
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let sound = self.validate(cx)?;
-        let mac = requested_mac(&cx.request.json, &cx.request.args)?;
+        let mac = veth::requested_mac(cx)?;
         let host = cx.session.host()?;
         // As long as we hold it, nobody takes back a bridge that we are about to use.
         let in_use = cx.session.home()?.lock_shared(LOCK_LIMIT)?;
@@ -332,10 +339,8 @@ impl Bridge {
             return Err(Error::config(*why));
         }
         if !matches!(self.ip_masq_backend.as_str(), "" | "iptables" | "nftables") {
-            return Err(Error::config(format!(
-                "ipMasqBackend: unknown backend {:?}",
-                self.ip_masq_backend
-            )));
+            let msg = format!("unknown ipmasq backend {:?}", self.ip_masq_backend);
+            return Err(Error::config(msg).with_details("ipMasqBackend"));
         }
         let bridge = IfName::new(self.bridge.as_str())
             .map_err(|error| Error::config(format!("bridge: {error}")))?;

@@ -41,6 +41,12 @@ pub struct Dummy {
 }
 
 impl Plugin for Dummy {
+    const UNREADABLE: &'static str = "failed to parse network config";
+
+    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
+        interface::examine(cx, &self.interface(cx)?)
+    }
+
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         interface::add(cx, at, netns, &self.interface(cx)?, None)
     }

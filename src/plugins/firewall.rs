@@ -97,10 +97,20 @@ enum Backend {
     Firewalld,
 }
 
+/// The reference's message.
+const WITHOUT_RESULT: &str = "missing prevResult from earlier plugin";
+
 impl Plugin for Firewall {
+    const UNREADABLE: &'static str = "failed to load netconf";
+
+    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
+        self.settings()?;
+        chained::prev_result(cx, WITHOUT_RESULT).map(drop)
+    }
+
     fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
         let settings = self.settings()?;
-        let result = chained::prev_result(cx)?;
+        let result = chained::prev_result(cx, WITHOUT_RESULT)?;
         let addresses = addresses(&result);
         let firewalld = settings.firewalld(cx)?;
         let guard = Guard::of(cx, settings.policy, at)?;
@@ -133,7 +143,7 @@ impl Plugin for Firewall {
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
         let settings = self.settings()?;
-        let addresses = addresses(&chained::prev_result(cx)?);
+        let addresses = addresses(&chained::prev_result(cx, WITHOUT_RESULT)?);
         let guard = Guard::of(cx, settings.policy, at)?;
         let firewalld = settings.firewalld(cx)?;
         let uses_firewalld = firewalld.is_some();
@@ -370,7 +380,7 @@ mod tests {
         ] {
             let error = settings(backend, chain, policy).unwrap_err();
             assert_eq!(error.code, crate::error::Code::INVALID_CONFIG);
-            assert!(error.msg.starts_with(key), "{error}");
+            assert!(error.to_string().contains(key), "{error}");
         }
     }
 }

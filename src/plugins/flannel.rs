@@ -67,6 +67,12 @@ impl Default for Flannel {
 }
 
 impl Plugin for Flannel {
+    const UNREADABLE: &'static str = "failed to load netconf";
+
+    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
+        self.config(cx).map(drop)
+    }
+
     fn add(&self, cx: &Context<'_>, at: &Attachment, _netns: &NetNs) -> Result<Success> {
         let config = self.config(cx)?;
         let (record, before) = scratch::write(&self.data_dir, cx.request, at, &config)?;

@@ -72,6 +72,13 @@ pub struct HostDevice {
 }
 
 impl Plugin for HostDevice {
+    const UNREADABLE: &'static str = "failed to load netconf";
+
+    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
+        self.selector.target()?;
+        delegate::examine(cx)
+    }
+
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let mut undo = Undo::new(cx);
         let Target::Link(wanted) = self.selector.target()? else {

@@ -61,6 +61,12 @@ pub struct Ipvlan {
 }
 
 impl Plugin for Ipvlan {
+    const UNREADABLE: &'static str = "failed to load netconf";
+
+    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
+        interface::examine(cx, &self.interface()?)
+    }
+
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let given = match cx.request.prev_result()? {
             Some(result) if is_without_ipam(cx) => Some(result),
@@ -123,6 +129,6 @@ fn property(key: &str, word: &str, attribute: u16, words: &[(&str, u16)]) -> Res
             attribute,
             value: number.to_ne_bytes().into(),
         }),
-        None => Err(Error::config(format!("{key}: unknown ipvlan {key} {word:?}"))),
+        None => Err(Error::config(format!("unknown ipvlan {key} {word:?}"))),
     }
 }

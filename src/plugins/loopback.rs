@@ -29,6 +29,12 @@ const LO: &str = "lo";
 pub struct Loopback {}
 
 impl Plugin for Loopback {
+    const UNREADABLE: &'static str = "failed to parse network config";
+
+    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
+        cx.request.prev_result().map(drop)
+    }
+
     fn add(&self, cx: &Context<'_>, _: &Attachment, _: &NetNs) -> Result<Success> {
         let prev_result = cx.request.prev_result()?;
         let rtnl = cx.session.container()?;

@@ -68,6 +68,12 @@ pub struct Macvlan {
 }
 
 impl Plugin for Macvlan {
+    const UNREADABLE: &'static str = "failed to load netconf";
+
+    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
+        interface::examine(cx, &self.interface(cx)?)
+    }
+
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         interface::add(cx, at, netns, &self.interface(cx)?, None)
     }
@@ -89,7 +95,7 @@ impl Macvlan {
     fn interface(&self, cx: &Context<'_>) -> Result<NewInterface<'_>> {
         let mode = if self.mode.is_empty() { MODES[0].0 } else { &self.mode };
         let Some((_, number)) = MODES.iter().find(|(name, _)| *name == mode) else {
-            return Err(Error::config(format!("mode: unknown macvlan mode {mode:?}")));
+            return Err(Error::config(format!("unknown macvlan mode {mode:?}")));
         };
         let property = |what: String, attribute, number: u32| Property {
             what,

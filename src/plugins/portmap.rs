@@ -71,12 +71,20 @@ use config::{HostIp, Settings, Source};
 use ruleset::Side;
 use withdrawal::Withdrawal;
 
+/// The reference's message.
+const WITHOUT_RESULT: &str = "must be called as chained plugin";
+
 impl Plugin for Portmap {
+    const UNREADABLE: &'static str = "failed to parse network configuration";
+
+    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
+        chained::prev_result(cx, WITHOUT_RESULT)?;
+        self.settings().map(drop).map_err(|error| error.in_front("failed to parse config"))
+    }
+
     fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
-        let success = cx.request.prev_result()?.ok_or_else(|| {
-            Error::config("must be called as chained plugin: required prevResult missing")
-        })?;
-        let settings = self.settings()?;
+        let success = chained::prev_result(cx, WITHOUT_RESULT)?;
+        let settings = self.settings().map_err(|error| error.in_front("failed to parse config"))?;
         let owner = Owner::new(&cx.request.network, at);
         let owners = Owners::of(cx, Scope::One(at));
         let publications = publications(at, &success, &settings, &owner);

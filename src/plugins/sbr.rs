@@ -50,10 +50,20 @@ pub struct Sbr {
     add_source_hints: bool,
 }
 
+/// The reference's message.
+const WITHOUT_RESULT: &str = "This plugin must be called as chained plugin";
+
 impl Plugin for Sbr {
+    const UNREADABLE: &'static str = "failed to parse network configuration";
+
+    fn examine(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
+        self.is_possible()?;
+        self.ips(&chained::prev_result(cx, WITHOUT_RESULT)?, at).map(drop)
+    }
+
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         self.is_possible()?;
-        let result = chained::prev_result(cx)?;
+        let result = chained::prev_result(cx, WITHOUT_RESULT)?;
         let ips = self.ips(&result, at)?;
         let rtnl = cx.session.container()?;
         let lock = tables::lock(netns)?;
@@ -179,7 +189,7 @@ impl Sbr {
         if ips.is_empty() {
             let ifname = &at.ifname;
             return Err(Error::config(format!(
-                "no IP addresses supplied: prevResult has none of {ifname}"
+                "No IP addresses supplied: prevResult has none of {ifname}"
             )));
         }
         Ok(ips)

@@ -71,6 +71,12 @@ pub struct Tap {
 }
 
 impl Plugin for Tap {
+    const UNREADABLE: &'static str = "failed to load netconf";
+
+    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
+        interface::examine(cx, &self.interface(cx)?)
+    }
+
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let new = self.interface(cx)?;
         let (mtu, mac) = (interface::valid_mtu(&new, None)?, new.mac);

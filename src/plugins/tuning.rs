@@ -74,11 +74,22 @@ impl Default for Tuning {
     }
 }
 
+/// The reference's message.
+const WITHOUT_RESULT: &str = "Required prevResult missing";
+
 impl Plugin for Tuning {
+    const UNREADABLE: &'static str = "failed to load netconf";
+
+    fn examine(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
+        wanted(cx, &at.ifname)?;
+        are_allowed(cx)?;
+        chained::prev_result(cx, WITHOUT_RESULT).map(drop)
+    }
+
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let wanted = wanted(cx, &at.ifname)?;
         are_allowed(cx)?;
-        let mut result = chained::prev_result(cx)?;
+        let mut result = chained::prev_result(cx, WITHOUT_RESULT)?;
         if wanted.is_empty() {
             return Ok(result);
         }
@@ -105,7 +116,7 @@ impl Plugin for Tuning {
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
         let wanted = wanted(cx, &at.ifname)?;
-        cx.request.required_prev_result()?;
+        chained::prev_result(cx, WITHOUT_RESULT)?;
         let link = link(&wanted, cx.session.container()?, at)?;
         wanted.compare(&wanted.now(netns, link.as_ref())?, &at.ifname)
     }

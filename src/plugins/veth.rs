@@ -31,7 +31,6 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use crate::cni::conf::requested_mac;
 use crate::cni::request::Verb;
 use crate::cni::success::{Interface, Ip, Success};
 use crate::error::{Code, Error, Result};
@@ -61,9 +60,17 @@ pub struct Veth {
 }
 
 impl Plugin for Veth {
+    const UNREADABLE: &'static str = "failed to load netconf";
+
+    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
+        self.validate()?;
+        veth::requested_mac(cx)?;
+        delegate::examine(cx)
+    }
+
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         self.validate()?;
-        let mac = requested_mac(&cx.request.json, &cx.request.args)?;
+        let mac = veth::requested_mac(cx)?;
         let host = cx.session.host()?;
         let mut undo = Undo::new(cx);
         let mut success = delegate::add_ipam(cx, at, &mut undo)?;
@@ -173,7 +180,8 @@ impl Veth {
     fn validate(&self) -> Result<()> {
         match self.ip_masq_backend.as_str() {
             "" | "iptables" | "nftables" => Ok(()),
-            other => Err(Error::config(format!("ipMasqBackend: unknown backend {other:?}"))),
+            other => Err(Error::config(format!("unknown ipmasq backend {other:?}"))
+                .with_details("ipMasqBackend")),
         }
     }
 }

@@ -52,6 +52,12 @@ pub struct Vlan {
 }
 
 impl Plugin for Vlan {
+    const UNREADABLE: &'static str = "failed to load netconf";
+
+    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
+        interface::examine(cx, &self.interface()?)
+    }
+
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         interface::add(cx, at, netns, &self.interface()?, None)
     }
@@ -78,7 +84,7 @@ impl Vlan {
         }
         let id = u16::try_from(self.vlan_id).ok().filter(|id| *id <= ID_MAX).ok_or_else(|| {
             let id = self.vlan_id;
-            Error::config(format!("vlanId: invalid VLAN ID {id}, must be [0, {ID_MAX}]"))
+            Error::config(format!("invalid VLAN ID {id}, must be [0, {ID_MAX}]"))
         })?;
         Ok(NewInterface {
             kind: KIND,

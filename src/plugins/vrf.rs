@@ -70,61 +70,21 @@ impl LinkKind for VrfLink {
     }
 }
 
+/// The reference's message.
+const WITHOUT_RESULT: &str = "missing prevResult from earlier plugin";
+
 impl Plugin for Vrf {
+    const UNREADABLE: &'static str = "failed to load netconf";
+
+    fn examine(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
+        self.name(&at.ifname)?;
+        chained::prev_result(cx, WITHOUT_RESULT).map(drop)
+    }
+
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let name = self.name(&at.ifname)?;
-        let result = chained::prev_result(cx)?;
-        let rtnl = cx.session.container()?;
-        let _lock = tables::lock(netns)?;
-        let link = chained::interface(rtnl, at)?;
-        let mut tables = Tables::read(rtnl)?;
-        let found = self.find(rtnl, &name)?;
-        match (link.master, &found) {
-            (None, _) => {}
-            // A second ADD.
-            (Some(master), Some(vrf)) if master == vrf.index => return Ok(result),
-            (Some(master), _) => {
-                let master = rtnl.link_at(master)?.map_or_else(String::new, |it| it.name);
-                let ifname = &at.ifname;
-                return Err(Error::internal(format!(
-                    "interface {ifname} has master {master} already"
-                )));
-            }
-        }
-
-        let belongings = Belongings::of(rtnl, &link, &tables)?;
-        let is_new = found.is_none();
-        let vrf = found.map_or_else(|| self.make(rtnl, &name, &mut tables), Ok)?;
-        let table = table_of_vrf(&vrf).unwrap_or_default();
-        let mut undo = Undo::new(cx);
-        undo.push("take the interface out of the VRF", || {
-            let mut failures = Failures::default();
-            let mut batch = Batch::new();
-            port::set_master(&mut batch, &link, 0);
-            belongings.give_back(&mut batch, &link, table, MAIN);
-            failures.note(rtnl.commit(batch));
-            if is_new {
-                failures.note(rtnl.del_link(vrf.index));
-            }
-            failures.into_result()
-        });
-        let mut batch = Batch::new();
-        port::set_master(&mut batch, &link, vrf.index);
-        belongings.give_back(&mut batch, &link, MAIN, table);
-        batch.change_link(
-            vrf.index,
-            &vrf.name,
-            &LinkChange { up: Some(true), ..LinkChange::default() },
-        );
-        for family in families_without_rule(rtnl)? {
-            batch.add_rule_of_vrfs(family);
-        }
-        rtnl.commit(batch)?;
-        let addresses = belongings.usable_v6();
-        if !addresses.is_empty() && !rtnl.wait_for_local(table, &addresses, ADDRESSES_LIMIT)? {
-            port::fail_with_carrier(rtnl, &link, ADDRESSES_LIMIT)?;
-        }
-        undo.keep();
+        let result = chained::prev_result(cx, WITHOUT_RESULT)?;
+        self.join(cx, at, netns, &name).map_err(|error| error.in_front("cmdAdd failed"))?;
         Ok(result)
     }
 
@@ -181,6 +141,62 @@ impl Plugin for Vrf {
 }
 
 impl Vrf {
+    /// Puts the interface into the VRF, which is made if it is missing.
+    fn join(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs, name: &IfName) -> Result<()> {
+        let rtnl = cx.session.container()?;
+        let _lock = tables::lock(netns)?;
+        let link = chained::interface(rtnl, at)?;
+        let mut tables = Tables::read(rtnl)?;
+        let found = self.find(rtnl, name)?;
+        match (link.master, &found) {
+            (None, _) => {}
+            // A second ADD.
+            (Some(master), Some(vrf)) if master == vrf.index => return Ok(()),
+            (Some(master), _) => {
+                let master = rtnl.link_at(master)?.map_or_else(String::new, |it| it.name);
+                let ifname = &at.ifname;
+                return Err(Error::internal(format!(
+                    "interface {ifname} has master {master} already"
+                )));
+            }
+        }
+
+        let belongings = Belongings::of(rtnl, &link, &tables)?;
+        let is_new = found.is_none();
+        let vrf = found.map_or_else(|| self.make(rtnl, name, &mut tables), Ok)?;
+        let table = table_of_vrf(&vrf).unwrap_or_default();
+        let mut undo = Undo::new(cx);
+        undo.push("take the interface out of the VRF", || {
+            let mut failures = Failures::default();
+            let mut batch = Batch::new();
+            port::set_master(&mut batch, &link, 0);
+            belongings.give_back(&mut batch, &link, table, MAIN);
+            failures.note(rtnl.commit(batch));
+            if is_new {
+                failures.note(rtnl.del_link(vrf.index));
+            }
+            failures.into_result()
+        });
+        let mut batch = Batch::new();
+        port::set_master(&mut batch, &link, vrf.index);
+        belongings.give_back(&mut batch, &link, MAIN, table);
+        batch.change_link(
+            vrf.index,
+            &vrf.name,
+            &LinkChange { up: Some(true), ..LinkChange::default() },
+        );
+        for family in families_without_rule(rtnl)? {
+            batch.add_rule_of_vrfs(family);
+        }
+        rtnl.commit(batch)?;
+        let addresses = belongings.usable_v6();
+        if !addresses.is_empty() && !rtnl.wait_for_local(table, &addresses, ADDRESSES_LIMIT)? {
+            port::fail_with_carrier(rtnl, &link, ADDRESSES_LIMIT)?;
+        }
+        undo.keep();
+        Ok(())
+    }
+
     /// The name of the VRF. Fails if a key has a wrong value.
     fn name(&self, ifname: &str) -> Result<IfName> {
         if self.vrfname.is_empty() {

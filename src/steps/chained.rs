@@ -8,13 +8,13 @@ use crate::plugin::Context;
 use crate::steps::owner::Owner;
 use crate::steps::{host_link, veth};
 
-/// The result of the plugin before this one.
-pub fn prev_result(cx: &Context<'_>) -> Result<Success> {
+/// The result of the plugin before this one. `without` is the reference's message where there is none.
+pub fn prev_result(cx: &Context<'_>, without: &str) -> Result<Success> {
     cx.request.prev_result()?.ok_or_else(|| {
         let kind = &cx.request.conf.kind;
-        Error::config(format!(
-            "required prevResult missing: {kind} must be called as chained plugin"
-        ))
+        let missing =
+            format!("required prevResult missing: {kind} must be called as chained plugin");
+        Error::config(without).with_details(missing)
     })
 }
 

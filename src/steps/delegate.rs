@@ -96,6 +96,14 @@ pub fn clean_ipam(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
     call_ipam(cx, &scope.verb())
 }
 
+/// Fails if the network has an IPAM plugin that cannot be one, or is not found.
+pub fn examine(cx: &Context<'_>) -> Result<()> {
+    match cx.request.conf.ipam.kind.as_str() {
+        "" => Ok(()),
+        kind => require_ipam(cx).and_then(|()| Delegate::find(cx, kind).map(drop)),
+    }
+}
+
 /// Whether the IPAM plugin talks through the interface. Ours declare it; of executed ones it is known by name. (The
 /// reference's dhcp tries again after three seconds where it finds the interface down.)
 pub fn ipam_needs_link(cx: &Context<'_>) -> bool {
@@ -153,6 +161,10 @@ impl Delegate {
             }
         }
         ours.map(Self::Ours).ok_or_else(|| {
+            if path.is_empty() {
+                return Error::config("no paths provided")
+                    .with_details(format!("CNI_PATH is needed for {kind}"));
+            }
             Error::config(format!("failed to find plugin {kind:?} in path {path:?}"))
         })
     }

@@ -42,16 +42,19 @@ pub struct Property {
 
 /// The MAC address that is asked for. The configuration's `mac` comes after all that is about this one container.
 pub fn wanted_mac(cx: &Context<'_>, configured: &str) -> Result<Option<Mac>> {
-    let configured = match configured {
-        "" => None,
-        mac => Some(mac.parse().map_err(|error| Error::config(format!("mac: {error}")))?),
-    };
-    match requested_mac(&cx.request.json, &cx.request.args)?.or(configured) {
-        Some(mac) if !mac.is_unicast() => {
-            Err(Error::config(format!("mac: {mac} is not the address of an interface")))
-        }
-        mac => Ok(mac),
-    }
+    let requested = requested_mac(&cx.request.json, &cx.request.args)?;
+    let configured = Some(configured).filter(|mac| !mac.is_empty());
+    // One that is overridden has to be right, too.
+    let configured = configured.map(Mac::of_argument).transpose()?;
+    Ok(requested.as_deref().map(Mac::of_argument).transpose()?.or(configured))
+}
+
+/// What is wrong with the configuration, also in view of the host.
+pub fn examine(cx: &Context<'_>, new: &NewInterface<'_>) -> Result<()> {
+    let of_host = new.parent.as_ref().filter(|parent| !parent.in_container);
+    let parent = of_host.map(|parent| parent.find(cx, cx.session.host()?)).transpose()?;
+    valid_mtu(new, parent.as_ref())?;
+    delegate::examine(cx)
 }
 
 /// ADD of a plugin whose interface this is. The addresses are the IPAM plugin's unless they are `given`.
@@ -252,7 +255,7 @@ pub fn valid_mtu(new: &NewInterface<'_>, parent: Option<&Link>) -> Result<Option
         (_, parent) => {
             let range = parent.map(|it| format!(", must be [0, master MTU({})]", it.mtu));
             let range = range.unwrap_or_default();
-            Err(Error::config(format!("mtu: invalid MTU {}{range}", new.mtu)))
+            Err(Error::config(format!("invalid MTU {}{range}", new.mtu)).with_details("mtu"))
         }
     }
 }

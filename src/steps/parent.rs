@@ -114,7 +114,7 @@ fn prefix(owner: &Owner) -> String {
 
 fn named(home: &Rtnl, name: &str) -> Result<Link> {
     let name = IfName::new(name).map_err(|error| Error::config(format!("master: {error}")))?;
-    home.link(&name)?.ok_or_else(|| Error::config(format!("master: interface {name} not found")))
+    home.link(&name)?.ok_or_else(|| Error::config(format!("Link not found: master {name}")))
 }
 
 /// The interface of the default route: of IPv4 before that of IPv6, and of several the one with the lowest metric.
@@ -130,5 +130,5 @@ fn of_default_route(home: &Rtnl) -> Result<Link> {
             return Ok(link);
         }
     }
-    Err(Error::config("master: no default route interface found"))
+    Err(Error::config("no default route interface found").with_details("master names no interface"))
 }

@@ -3,6 +3,7 @@
 //! Who removes it: the failing ADD that made it, DEL, GC; and the kernel, when the container's namespace ends. The
 //! host end carries its owner in its alias, so DEL and GC find it also when the namespace cannot be reached any more.
 
+use crate::cni::conf;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewLink, Rtnl, Veth};
@@ -36,6 +37,14 @@ pub struct NewPair<'a> {
     pub mac: Option<Mac>,
     /// The bridge that the host's end is a port of.
     pub master: Option<u32>,
+}
+
+/// The MAC address that is asked for of the container's end.
+pub fn requested_mac(cx: &Context<'_>) -> Result<Option<Mac>> {
+    let requested = conf::requested_mac(&cx.request.json, &cx.request.args)?;
+    let parse =
+        |mac: &str| mac.parse().map_err(|error: Error| error.in_front("failed to make veth pair"));
+    requested.as_deref().map(parse).transpose()
 }
 
 /// Makes both ends in one request, the container's under its final name in its namespace, so that nobody (udev,
@@ -77,8 +86,8 @@ pub fn create(cx: &Context<'_>, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair
         }
         if cx.session.container()?.link(new.ifname)?.is_some() {
             return Err(Error::internal(format!(
-                "cannot create interface {} in the container: it already exists",
-                new.ifname
+                "container veth name ({:?}) peer provided ({name:?}) already exists",
+                &**new.ifname
             )));
         }
         name = format!("veth{:08x}", u32::from_be_bytes(sys::random_bytes()?));

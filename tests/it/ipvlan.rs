@@ -31,14 +31,14 @@ fn values_that_cannot_be_meant_are_named() {
         json!({"master": null, "prevResult": prev})
     };
     for (code, keys, named) in [
-        (7, json!({"mode": "l4"}), "mode: unknown ipvlan mode \"l4\""),
+        (7, json!({"mode": "l4"}), "unknown ipvlan mode \"l4\""),
         (7, json!({"mode": "L2"}), "mode"),
         (6, json!({"mode": 2}), "mode"),
         (7, json!({"flag": "secret"}), "flag: unknown ipvlan flag \"secret\""),
         (6, json!({"flag": true}), "flag"),
         (7, json!({"mtu": -1}), "invalid MTU -1"),
-        (7, json!({"master": "gone"}), "master: interface gone not found"),
-        (7, json!({"linkInContainer": true}), "master: interface lan not found"),
+        (7, json!({"master": "gone"}), "Link not found: master gone"),
+        (7, json!({"linkInContainer": true}), "Link not found: master lan"),
         (7, interfaces(json!([])), "chained master failure"),
         (7, interfaces(json!([{"name": "lan"}, {"name": "lo"}])), "chained master failure"),
         (7, interfaces(json!([{"name": "gone"}])), "interface gone not found"),
@@ -52,7 +52,7 @@ fn values_that_cannot_be_meant_are_named() {
 fn status_needs_the_master_unless_a_chain_will_bring_it() {
     let world = World::new();
     let status = |config: &Value| world.call("ipvlan", "STATUS", config).run();
-    status(&config()).fails(50, &["master: interface lan not found"]);
+    status(&config()).fails(50, &["Link not found: master lan"]);
     status(&without(&config(), "master")).fails(50, &["no default route interface found"]);
     let ready = |config: &Value| world.status_as_the_kernel_has("ipvlan", "ipvlan", config);
     ready(&without(&without(&config(), "master"), "ipam"));

@@ -33,6 +33,7 @@ mod spec;
 mod static_ipam;
 mod status;
 mod tap;
+mod texts;
 mod threads;
 mod tidy;
 mod toggle;

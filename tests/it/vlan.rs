@@ -32,13 +32,13 @@ fn values_that_cannot_be_meant_are_named() {
     let c1 = world.container("c1");
     let before = world.state_with(&[&c1]);
     for (code, keys, named) in [
-        (7, json!({"vlanId": 4095}), "vlanId: invalid VLAN ID 4095, must be [0, 4094]"),
-        (7, json!({"vlanId": -1}), "vlanId: invalid VLAN ID -1"),
-        (7, json!({"vlanId": 65546}), "vlanId: invalid VLAN ID 65546"),
+        (7, json!({"vlanId": 4095}), "invalid VLAN ID 4095, must be [0, 4094]"),
+        (7, json!({"vlanId": -1}), "invalid VLAN ID -1"),
+        (7, json!({"vlanId": 65546}), "invalid VLAN ID 65546"),
         (6, json!({"vlanId": "10"}), "vlanId"),
         (7, json!({"master": null}), "\"master\" field is required"),
-        (7, json!({"master": "gone"}), "master: interface gone not found"),
-        (7, json!({"linkInContainer": true}), "master: interface lan not found"),
+        (7, json!({"master": "gone"}), "Link not found: master gone"),
+        (7, json!({"linkInContainer": true}), "Link not found: master lan"),
         (7, json!({"mtu": 1501}), "invalid MTU 1501, must be [0, master MTU(1500)]"),
         (7, json!({"mtu": -1}), "invalid MTU -1"),
     ] {
@@ -51,7 +51,7 @@ fn values_that_cannot_be_meant_are_named() {
 fn status_needs_the_master() {
     let world = World::new();
     let status = |config: &Value| world.call("vlan", "STATUS", config).run();
-    status(&config()).fails(50, &["master: interface lan not found"]);
+    status(&config()).fails(50, &["Link not found: master lan"]);
     status(&with(&config(), json!({"master": ""}))).fails(7, &["\"master\" field is required"]);
     world.host(["sh", "-ec", LAN]);
     world.status_as_the_kernel_has("vlan", "vlan", &config());

@@ -143,7 +143,8 @@ fn bucket(
     burst_bits: Option<u64>,
     latency: Duration,
 ) -> Result<Option<Bucket>> {
-    let refuse = |key: &str, why: &str| Err(Error::config(format!("{direction}{key}: {why}")));
+    let refuse =
+        |key: &str, why: &str| Err(Error::config(why).with_details(format!("{direction}{key}")));
     let (rate_bits, burst_bits) = (rate_bits.unwrap_or(0), burst_bits.unwrap_or(0));
     let (rate, burst) = (rate_bits / 8, burst_bits / 8);
     match (rate_bits, burst_bits) {
@@ -191,7 +192,7 @@ mod tests {
         ] {
             let error = limits(rate, burst).unwrap_err();
             assert_eq!(error.code, crate::error::Code::INVALID_CONFIG);
-            assert!(error.msg.starts_with(key), "{error}");
+            assert_eq!(error.details, key, "{error}");
         }
     }
 }

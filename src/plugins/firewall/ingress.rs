@@ -33,8 +33,8 @@ impl Policy {
             "" | "open" => Ok(Self::Open),
             "same-bridge" => Ok(Self::SameBridge),
             "isolated" => Ok(Self::Isolated),
-            other => Err(Error::config(format!("ingressPolicy: unknown ingress policy {other:?}"))
-                .with_details("there are open, same-bridge and isolated")),
+            other => Err(Error::config(format!("unknown ingress policy: {other:?}"))
+                .with_details("ingressPolicy can be open, same-bridge or isolated")),
         }
     }
 }

@@ -143,7 +143,7 @@ impl Portmap {
             "" => return Ok(()),
             "iptables" => true,
             "nftables" => false,
-            other => return Err(Error::config(format!("backend: unrecognized backend {other:?}"))),
+            other => return Err(Error::config(format!("unrecognized backend {other:?}"))),
         };
         let is_of_other = |list: &[String]| {
             list.first().is_some_and(|first| conditions::is_iptables_style(first) != is_iptables)

@@ -32,8 +32,8 @@ pub fn check(sysctls: &[(&str, &str)]) -> Result<()> {
     }
     for (key, _) in sysctls {
         if !patterns.iter().any(|pattern| pattern.is_in(key)) {
-            return Err(Error::config(format!("Sysctl {key} is not allowed"))
-                .with_details(format!("no line of {PATH} matches it")));
+            let msg = format!("Sysctl {key} is not allowed. No line of {PATH} matches it");
+            return Err(Error::config(msg));
         }
     }
     Ok(())

@@ -26,9 +26,7 @@ impl Tuned {
         let mac = match json.get("mac") {
             None => None,
             Some(Json::String(mac)) if mac.is_empty() => None,
-            Some(Json::String(mac)) => {
-                Some(mac.parse().map_err(|error: Error| error.context("mac"))?)
-            }
+            Some(Json::String(mac)) => Some(Mac::of_argument(mac)?),
             Some(_) => return Err(Error::config("mac: it is not a string")),
         };
         Ok(Self {

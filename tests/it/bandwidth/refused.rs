@@ -11,10 +11,18 @@ fn keys_that_cannot_be_meant() {
     let c1 = world.container("c1");
     let before = c1.add("bridge", &network());
     for (keys, code, text) in [
-        (json!({"ingressRate": 8000}), 7, "ingressBurst: if rate is set, burst must also be set"),
-        (json!({"ingressBurst": 8000}), 7, "ingressRate: if burst is set, rate must also be set"),
-        (json!({"egressRate": 8000, "egressBurst": 0}), 7, "egressBurst: if rate is set"),
-        (json!({"egressRate": 7, "egressBurst": 8000}), 7, "egressRate: "),
+        (json!({"ingressRate": 8000}), 7, "if rate is set, burst must also be set: ingressBurst"),
+        (json!({"ingressBurst": 8000}), 7, "if burst is set, rate must also be set: ingressRate"),
+        (
+            json!({"egressRate": 8000, "egressBurst": 0}),
+            7,
+            "if rate is set, burst must also be set: egressBurst",
+        ),
+        (
+            json!({"egressRate": 7, "egressBurst": 8000}),
+            7,
+            "fewer than 8 bits per second cannot be kept to: egressRate",
+        ),
         (
             json!({"ingressRate": 8, "ingressBurst": 34_359_738_368_u64}),
             7,

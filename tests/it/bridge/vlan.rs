@@ -22,11 +22,11 @@ fn refused() -> Vec<(Value, &'static str)> {
         (trunk(json!({"maxID": 9, "id": 9})), "minID is missing"),
         (
             json!({"bridge": "eleven-byte", "vlan": 1000, "isGateway": true}),
-            "interface name \"eleven-byte.1000\" is too long",
+            "interface name is too long: \"eleven-byte.1000\"",
         ),
         (
             json!({"bridge": "twelve-bytes", "vlan": 100, "isDefaultGateway": true}),
-            "interface name \"twelve-bytes.100\" is too long",
+            "interface name is too long: \"twelve-bytes.100\"",
         ),
     ]
 }

@@ -104,7 +104,7 @@ fn a_result_that_cannot_be_read_does_not_keep_a_del_from_its_work() {
         &json!({"cniVersion": "0.4.0", "ips": [{"address": "nonsense"}]}),
     );
     let outcome = c1.call("firewall", "DEL", &config).run();
-    assert!(outcome.stderr.contains("cannot read prevResult"), "{}", outcome.report());
+    assert!(outcome.stderr.contains("could not parse prevResult"), "{}", outcome.report());
     outcome.silence();
     assert_eq!(rules(&world), before);
 }

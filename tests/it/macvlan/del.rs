@@ -109,7 +109,7 @@ fn status_is_50_while_an_add_could_not_succeed() {
     let world = World::new();
     let _outside = lan(&world);
     for (keys, code, named) in [
-        (json!({"master": "gone"}), 50, "master: interface gone not found"),
+        (json!({"master": "gone"}), 50, "Link not found: master gone"),
         (json!({"mtu": 9000}), 50, "invalid MTU 9000, must be [0, master MTU(1500)]"),
         (json!({"ipam": {"type": "none-such"}}), 50, "none-such"),
         (json!({"mode": "none"}), 7, "mode"),

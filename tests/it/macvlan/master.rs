@@ -85,7 +85,7 @@ fn without_any_the_error_says_so_and_status_is_50() {
     let said = ["master", "no default route interface found"];
     c1.call("macvlan", "ADD", &anywhere()).run().fails(7, &said);
     world.call("macvlan", "STATUS", &anywhere()).run().fails(50, &said);
-    let named = ["master: interface lan not found"];
+    let named = ["Link not found: master lan"];
     c1.call("macvlan", "ADD", &dual_stack()).run().fails(7, &named);
     world.call("macvlan", "STATUS", &dual_stack()).run().fails(50, &named);
     before.assert_same(&world.state_with(&[&c1]), "after failed ADDs");

@@ -12,7 +12,7 @@ fn values_that_cannot_be_meant_are_named() {
     let c1 = world.container("c1");
     let before = world.state_with(&[&c1]);
     for (keys, named) in [
-        (json!({"mode": "source"}), "mode: unknown macvlan mode \"source\""),
+        (json!({"mode": "source"}), "unknown macvlan mode \"source\""),
         (json!({"mode": "Bridge"}), "mode"),
         (json!({"mtu": 1501}), "invalid MTU 1501, must be [0, master MTU(1500)]"),
         (json!({"mtu": -1}), "invalid MTU -1, must be [0, master MTU(1500)]"),
@@ -20,7 +20,7 @@ fn values_that_cannot_be_meant_are_named() {
         (json!({"mac": "nonsense"}), "mac"),
         (json!({"mac": "00:00:00:00:00:00"}), "mac"),
         (json!({"mac": "01:00:5e:00:00:01"}), "mac"),
-        (json!({"runtimeConfig": {"mac": "nonsense"}}), "invalid MAC address"),
+        (json!({"runtimeConfig": {"mac": "nonsense"}}), "invalid args nonsense for MAC addr"),
         (json!({"master": "a-name-of-16-byte"}), "master"),
         (json!({"master": "a/b"}), "master"),
     ] {

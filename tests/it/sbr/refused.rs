@@ -29,7 +29,7 @@ fn bad_input_is_named_before_anything_is_done() {
         (
             json!({"prevResult": {"ips": [{"address": "10.9.9.9/24", "interface": 0}]}}),
             7,
-            "no IP addresses supplied",
+            "No IP addresses supplied",
         ),
     ] {
         call(&c1, "ADD", &with(&sbr(json!({}), &good), keys)).run().fails(code, &[text]);
