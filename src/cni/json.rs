@@ -8,6 +8,9 @@ mod parse;
 mod print;
 mod tolerant;
 
+use std::collections::BTreeMap;
+use std::mem;
+
 use serde::de::DeserializeOwned;
 
 pub use number::Number;
@@ -44,6 +47,25 @@ impl Json {
         let Self::Object(entries) = self else { return None };
         let found = entries.iter().rev().find(|(name, _)| name.eq_ignore_ascii_case(key));
         found.map(|(_, value)| value).filter(|value| **value != Self::Null)
+    }
+
+    /// Makes one object of several under equal keys, as Go does when it reads them into one struct: of equal keys in
+    /// there the last wins, whichever object has it.
+    pub fn merge_repeated(&mut self) {
+        match self {
+            Self::Array(values) => values.iter_mut().for_each(Self::merge_repeated),
+            Self::Object(entries) => {
+                if entries.iter().filter(|(_, value)| value.is_object()).count() > 1 {
+                    *entries = merged(mem::take(entries));
+                }
+                entries.iter_mut().for_each(|(_, value)| value.merge_repeated());
+            }
+            _ => {}
+        }
+    }
+
+    fn is_object(&self) -> bool {
+        matches!(self, Self::Object(_))
     }
 
     /// An object of those entries that have a value.
@@ -83,6 +105,23 @@ impl Json {
     pub fn to_compact(&self) -> String {
         print::print(self, None)
     }
+}
+
+fn merged(entries: Vec<(String, Json)>) -> Vec<(String, Json)> {
+    let mut merged: Vec<(String, Json)> = Vec::with_capacity(entries.len());
+    let mut places = BTreeMap::new();
+    for (key, value) in entries {
+        if let Json::Object(more) = value {
+            let place = *places.entry(key.to_ascii_lowercase()).or_insert(merged.len());
+            match merged.get_mut(place) {
+                Some((_, Json::Object(first))) => first.extend(more),
+                _ => merged.push((key, Json::Object(more))),
+            }
+        } else {
+            merged.push((key, value));
+        }
+    }
+    merged
 }
 
 #[cold]
@@ -182,6 +221,28 @@ mod tests {
         let json = Json::parse(br#"{"name":"a","NAME":"b","x":null}"#).unwrap();
         assert_eq!(json.get("Name"), Some(&"b".into()));
         assert_eq!(json.get("x"), None);
+    }
+
+    #[test]
+    fn objects_under_equal_keys_become_one_as_in_go() {
+        let cases = [
+            (r#"{"a":{"x":1},"b":2,"A":{"y":3}}"#, r#"{"a":{"x":1,"y":3},"b":2}"#),
+            (r#"{"a":{"b":{"x":1}},"a":{"b":{"x":2}}}"#, r#"{"a":{"b":{"x":1,"x":2}}}"#),
+            (r#"[{"a":{"x":1},"a":{},"a":5}]"#, r#"[{"a":{"x":1},"a":5}]"#),
+            (
+                r#"{"a":[{"x":1}],"a":[{"y":2}],"b":1,"b":2}"#,
+                r#"{"a":[{"x":1}],"a":[{"y":2}],"b":1,"b":2}"#,
+            ),
+        ];
+        for (text, expected) in cases {
+            let mut json = Json::parse(text.as_bytes()).unwrap();
+            json.merge_repeated();
+            assert_eq!(json.to_compact(), expected, "{text}");
+        }
+        let many: Vec<String> = (0..100_000).map(|n| format!("\"{}\":{{}}", n % 50_000)).collect();
+        let mut json = Json::parse(format!("{{{}}}", many.join(",")).as_bytes()).unwrap();
+        json.merge_repeated();
+        assert!(matches!(json, Json::Object(entries) if entries.len() == 50_000));
     }
 
     #[test]

@@ -92,8 +92,9 @@ impl Request {
             Error::new(Code::IO, "cannot read network configuration from stdin")
                 .with_details(error.to_string())
         })?;
-        let json = Json::parse(&bytes)
+        let mut json = Json::parse(&bytes)
             .map_err(|error| error.context("error unmarshall network config: cannot read stdin"))?;
+        json.merge_repeated();
         Self::of(command, environment, json, bytes)
     }
 

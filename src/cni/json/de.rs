@@ -13,7 +13,7 @@ impl<'de> Deserializer<'de> for &'de Json {
         match self {
             Json::Null => visitor.visit_unit(),
             Json::Bool(value) => visitor.visit_bool(*value),
-            Json::Number(_) => self.deserialize_u64(visitor),
+            Json::Number(_) => self.deserialize_i64(visitor),
             Json::Raw(_) => Err(self.is_no(&visitor)),
             Json::String(value) => visitor.visit_borrowed_str(value),
             Json::Array(values) => visitor.visit_seq(List { rest: values, index: 0 }),
@@ -33,6 +33,14 @@ impl<'de> Deserializer<'de> for &'de Json {
 
     fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self {
+            // To Go it is a negative number.
+            Json::Number(value) if value.is_minus_zero() => Err(self.is_no(&visitor)),
+            _ => self.deserialize_i64(visitor),
+        }
+    }
+
+    fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self {
             Json::Number(value) => match (value.as_u64(), value.as_i64()) {
                 (Some(value), _) => visitor.visit_u64(value),
                 (_, Some(value)) => visitor.visit_i64(value),
@@ -42,16 +50,12 @@ impl<'de> Deserializer<'de> for &'de Json {
         }
     }
 
-    fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        self.deserialize_u64(visitor)
-    }
-
     fn deserialize_u32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         self.deserialize_u64(visitor)
     }
 
     fn deserialize_i32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        self.deserialize_u64(visitor)
+        self.deserialize_i64(visitor)
     }
 
     fn deserialize_u16<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -288,6 +292,13 @@ mod tests {
         let sample =
             read(r#"{"hostPort":null,"list":null,"maybe":null,"name":"a","NAME":"b","name":null}"#);
         assert_eq!(sample.unwrap(), Sample { name: "b".into(), ..Sample::default() });
+    }
+
+    #[test]
+    fn minus_zero_is_a_signed_number() {
+        assert_eq!(read(r#"{"maybe":-0}"#).unwrap().maybe, Some(0));
+        let error = "cannot read it: hostPort: invalid type: integer `-0`, expected u16";
+        assert_eq!(read(r#"{"hostPort":-0}"#), Err(error.into()));
     }
 
     #[test]

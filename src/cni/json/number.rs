@@ -37,6 +37,10 @@ impl Number {
         }
     }
 
+    pub(super) fn is_minus_zero(&self) -> bool {
+        matches!(&self.0, Repr::Text(text) if **text == *"-0")
+    }
+
     /// The nearest float; None if the number is too large.
     pub fn as_f64(&self) -> Option<f64> {
         self.to_string().parse().ok().filter(|value: &f64| value.is_finite())

@@ -112,6 +112,16 @@ fn of_a_key_given_twice_the_last_counts() {
 }
 
 #[test]
+fn of_an_object_given_twice_both_count() {
+    let bare = Bare::new();
+    let text = host_local(&bare).to_string();
+    let other = r#"{"IPAM": {"subnet": "10.9.0.0/24", "rangeStart": "10.1.0.7"}, "#;
+    let twice = text.replacen('{', other, 1);
+    let result = bare.call("host-local", "ADD", &json!({})).stdin(twice).run().success();
+    assert_eq!(result["ips"][0]["address"], "10.1.0.7/24");
+}
+
+#[test]
 fn a_value_of_the_wrong_type_is_refused_with_its_key() {
     let world = World::new();
     let c1 = world.container("c1");
