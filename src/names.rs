@@ -103,10 +103,12 @@ impl Mac {
 impl Mac {
     /// Reads an argument, with the reference's message for a mistake.
     pub fn of_argument(text: &str) -> Result<Self> {
-        let read = text.parse().ok().filter(|mac: &Self| mac.is_unicast());
-        read.ok_or_else(|| {
-            Error::config(format!("invalid args {text} for MAC addr")).with_details("mac")
-        })
+        text.parse().map_err(|_| Self::no_argument(text))
+    }
+
+    /// The error that a text is not the address of an interface.
+    pub fn no_argument(text: &str) -> Error {
+        Error::config(format!("invalid args {text} for MAC addr")).with_details("mac")
     }
 }
 

@@ -44,9 +44,13 @@ pub struct Property {
 pub fn wanted_mac(cx: &Context<'_>, configured: &str) -> Result<Option<Mac>> {
     let requested = requested_mac(&cx.request.json, &cx.request.args)?;
     let configured = Some(configured).filter(|mac| !mac.is_empty());
+    let parse = |text: &str| match Mac::of_argument(text)? {
+        mac if mac.is_unicast() => Ok(mac),
+        _ => Err(Mac::no_argument(text)),
+    };
     // One that is overridden has to be right, too.
-    let configured = configured.map(Mac::of_argument).transpose()?;
-    Ok(requested.as_deref().map(Mac::of_argument).transpose()?.or(configured))
+    let configured = configured.map(parse).transpose()?;
+    Ok(requested.as_deref().map(parse).transpose()?.or(configured))
 }
 
 /// What is wrong with the configuration, also in view of the host.

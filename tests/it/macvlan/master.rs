@@ -112,7 +112,7 @@ fn the_previous_plugins_interface_goes_before_the_default_route() {
         (json!([{"name": "lan"}, {"name": "da"}]), "chained master failure"),
         (json!([{"name": ""}]), "chained master failure"),
         (json!([{"name": "lan", "sandbox": "/run/netns/c1"}]), "linkInContainer"),
-        (json!([{"name": "none"}]), "interface none not found"),
+        (json!([{"name": "none"}]), "Link not found: master none"),
     ] {
         c1.call("macvlan", "ADD", &interfaces(refused)).run().fails(7, &[says]);
     }

@@ -51,6 +51,11 @@ fn of_interface_plugins() -> Vec<Row> {
         row("1", "host-device", json!({"device": 5}), 6, load),
         row("1", "tap", json!({"mtu": "x"}), 6, load),
         row("1", "dummy", json!({"mtu": "x"}), 6, parse),
+    ]
+}
+
+fn of_keys_of_interfaces() -> Vec<Row> {
+    vec![
         row("1.2", "bridge", json!({"ipMasqBackend": "x"}), 7, "unknown ipmasq backend"),
         row(
             "1.2",
@@ -124,8 +129,6 @@ fn mac(mac: &str) -> Value {
 fn of_ipam_plugins() -> Vec<Row> {
     let range = |range: Value| json!({"ipam": {"subnet": null, "ranges": [[range]]}});
     let sets = |sets: Value| json!({"ipam": {"subnet": null, "ranges": sets}});
-    let two = json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "10.2.0.0/24"}]]);
-    let of_0_2_0 = json!({"cniVersion": "0.2.0", "ipam": {"subnet": null, "ranges": two}});
     vec![
         row("2.1", "host-local", json!({"ipam": null}), 7, "IPAM config missing 'ipam' key"),
         row("2.1", "host-local", json!({"ipam": {"subnet": null}}), 7, "no IP ranges specified"),
@@ -172,6 +175,14 @@ fn of_ipam_plugins() -> Vec<Row> {
             7,
             "invalid range set 0: RangeEnd 10.9.0.1 not in network",
         ),
+    ]
+}
+
+fn of_range_sets() -> Vec<Row> {
+    let sets = |sets: Value| json!({"ipam": {"subnet": null, "ranges": sets}});
+    let two = json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "10.2.0.0/24"}]]);
+    let of_0_2_0 = json!({"cniVersion": "0.2.0", "ipam": {"subnet": null, "ranges": two}});
+    vec![
         row(
             "2.1",
             "host-local",
@@ -193,6 +204,11 @@ fn of_ipam_plugins() -> Vec<Row> {
             7,
             "CNI version 0.2.0 does not support more than 1 address per family",
         ),
+    ]
+}
+
+fn of_static() -> Vec<Row> {
+    vec![
         row("2.2", "static", json!({"ipam": null}), 7, "IPAM config missing 'ipam' key"),
         row(
             "2.2",
@@ -207,9 +223,6 @@ fn of_ipam_plugins() -> Vec<Row> {
 fn of_chained_plugins() -> Vec<Row> {
     let parse = "failed to parse network configuration";
     let load = "failed to load netconf";
-    let without = || json!({"prevResult": null});
-    let limits = |more: Value| json!({"runtimeConfig": {"bandwidth": more}});
-    let burst = json!({"ingressRate": 8000, "ingressBurst": 40_000_000_000_u64});
     vec![
         row("3", "portmap", json!({"snat": "x"}), 6, parse),
         row("3", "bandwidth", json!({"ingressRate": "x"}), 6, parse),
@@ -218,6 +231,14 @@ fn of_chained_plugins() -> Vec<Row> {
         row("3", "tuning", json!({"dataDir": 5}), 6, load),
         row("3", "vrf", json!({"vrfname": 5}), 6, load),
         row("3", "flannel", json!({"dataDir": 5}), 6, load),
+    ]
+}
+
+fn of_keys_of_chained_plugins() -> Vec<Row> {
+    let without = || json!({"prevResult": null});
+    let limits = |more: Value| json!({"runtimeConfig": {"bandwidth": more}});
+    let burst = json!({"ingressRate": 8000, "ingressBurst": 40_000_000_000_u64});
+    vec![
         row("3.1", "portmap", without(), 7, "must be called as chained plugin"),
         row(
             "3.1",
@@ -245,6 +266,12 @@ fn of_chained_plugins() -> Vec<Row> {
         row("3.2", "bandwidth", limits(burst), 7, "burst cannot be more than 4GB"),
         row("3.3", "firewall", without(), 7, "missing prevResult from earlier plugin"),
         row("3.3", "firewall", json!({"ingressPolicy": "x"}), 7, "unknown ingress policy"),
+    ]
+}
+
+fn of_tuning_and_routing() -> Vec<Row> {
+    let without = || json!({"prevResult": null});
+    vec![
         row("3.4", "tuning", without(), 7, "Required prevResult missing"),
         row(
             "3.4",
@@ -296,10 +323,20 @@ fn of_chained_plugins() -> Vec<Row> {
 }
 
 fn rows() -> Vec<Row> {
-    [of_all_plugins(), of_interface_plugins(), of_ipam_plugins(), of_chained_plugins()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        of_all_plugins(),
+        of_interface_plugins(),
+        of_keys_of_interfaces(),
+        of_ipam_plugins(),
+        of_static(),
+        of_range_sets(),
+        of_tuning_and_routing(),
+        of_chained_plugins(),
+        of_keys_of_chained_plugins(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn world() -> World {

@@ -5,8 +5,10 @@ use serde_json::json;
 use super::{base, none, problem};
 use crate::world::{Bare, with};
 
+type Variables = &'static [(&'static str, &'static str)];
+
 /// The section, variables that are other than usual, the code and how the message begins.
-const ENVIRONMENT: [(&str, &[(&str, &str)], u64, &str); 10] = [
+const ENVIRONMENT: [(&str, Variables, u64, &str); 10] = [
     ("0.4", &[("CNI_CONTAINERID", "")], 4, "required env variables [CNI_CONTAINERID] missing"),
     (
         "0.4",
