@@ -163,7 +163,7 @@ impl Delegate {
         ours.map(Self::Ours).ok_or_else(|| {
             if path.is_empty() {
                 return Error::config("no paths provided")
-                    .with_details(format!("CNI_PATH is needed for {kind}"));
+                    .with_details(format!("failed to find plugin {kind:?}: CNI_PATH is empty"));
             }
             Error::config(format!("failed to find plugin {kind:?} in path {path:?}"))
         })

@@ -310,11 +310,9 @@ fn a_type_that_nobody_has_is_not_found() {
             Some(path) => call.env("CNI_PATH", path),
             None => call.without("CNI_PATH"),
         };
-        let error = call.run().error();
-        assert!(
-            error.msg.contains("failed to find plugin") && error.msg.contains("nobody-has-it"),
-            "{error:?}"
-        );
+        let error = call.run().fails(7, &["failed to find plugin \"nobody-has-it\""]);
+        let has_paths = path == Some(OWN_FIRST);
+        assert_eq!(error.msg == "no paths provided", !has_paths, "{error:?}");
     }
 }
 

@@ -34,14 +34,14 @@ fn values_that_cannot_be_meant_are_named() {
         (7, json!({"mode": "l4"}), "unknown ipvlan mode \"l4\""),
         (7, json!({"mode": "L2"}), "mode"),
         (6, json!({"mode": 2}), "mode"),
-        (7, json!({"flag": "secret"}), "flag: unknown ipvlan flag \"secret\""),
+        (7, json!({"flag": "secret"}), "unknown ipvlan flag \"secret\""),
         (6, json!({"flag": true}), "flag"),
         (7, json!({"mtu": -1}), "invalid MTU -1"),
         (7, json!({"master": "gone"}), "Link not found: master gone"),
         (7, json!({"linkInContainer": true}), "Link not found: master lan"),
         (7, interfaces(json!([])), "chained master failure"),
         (7, interfaces(json!([{"name": "lan"}, {"name": "lo"}])), "chained master failure"),
-        (7, interfaces(json!([{"name": "gone"}])), "interface gone not found"),
+        (7, interfaces(json!([{"name": "gone"}])), "Link not found: master gone"),
     ] {
         c1.call("ipvlan", "ADD", &with(&config(), keys)).run().fails(code, &[named]);
     }
