@@ -10,6 +10,7 @@ use nix::unistd::{getegid, geteuid};
 
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
+use crate::kernel::sys;
 
 /// Moves this process into network and mount namespaces of its own, for good. A user who is not root gets a user
 /// namespace in which he is. The process must have no other threads.
@@ -20,7 +21,7 @@ pub fn enter() -> Result<()> {
         flags |= CloneFlags::CLONE_NEWUSER;
     }
     unshare(flags).map_err(|errno| {
-        Error::internal(format!("cannot make namespaces: {}", errno.desc()))
+        Error::internal(format!("cannot make namespaces: {}", sys::errno_text(errno as i32)))
             .with_details("this needs root, or a kernel that lets users make user namespaces")
     })?;
     if !user.is_root() {

@@ -5,6 +5,8 @@
 #[cfg(any(test, target_env = "musl"))]
 mod heap;
 
+mod errno;
+
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -23,6 +25,8 @@ use nix::sys::socket::{
 use nix::unistd::{getpid, gettid, write};
 
 use crate::error::{Error, Result};
+
+pub(crate) use errno::errno_text;
 
 /// Source: linux/nsfs.h.
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
@@ -201,17 +205,6 @@ pub fn socket_option(
 /// The text of an error alone: std's appends " (os error 17)".
 pub(crate) fn reason(error: &io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), |errno| errno_text(errno).into())
-}
-
-/// The text of an error number as glibc has it, which is what people search for. Not asked of the C library, since musl
-/// has others.
-pub(crate) fn errno_text(errno: i32) -> &'static str {
-    match Errno::from_raw(errno) {
-        Errno::EIO => "Input/output error",
-        Errno::EOPNOTSUPP => "Operation not supported",
-        Errno::ERANGE => "Numerical result out of range",
-        other => other.desc(),
-    }
 }
 
 /// Connects an open /dev/net/tun with the interface of that name, and makes it if there is none.
