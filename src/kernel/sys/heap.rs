@@ -39,7 +39,8 @@ const SLEEP: Duration = Duration::from_micros(50);
 #[global_allocator]
 static HEAP: Heap = Heap::new();
 
-/// The allocator of a program.
+/// The allocator of a program. What every call touches comes first, so that it shares a page with what lies before it.
+#[repr(C)]
 struct Heap {
     is_taken: AtomicBool,
     state: UnsafeCell<State>,
