@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use nix::libc;
 
 /// Requests that go to the kernel together, in one datagram.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Requests {
     pub(super) attrs: Attrs,
     pub(super) list: Vec<Request>,
@@ -22,6 +22,13 @@ pub(super) struct Request {
     pub(super) doing: String,
     /// An error that is none for the caller.
     pub(super) tolerated: Option<i32>,
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        let attrs = Attrs { bytes: Vec::with_capacity(REQUESTS_BYTES), too_long: false };
+        Self { attrs, list: Vec::new() }
+    }
 }
 
 impl Requests {
@@ -255,6 +262,9 @@ pub(super) const NLM_F_DUMP_INTR: u16 = 0x10;
 pub(super) const NLM_F_CAPPED: u16 = 0x100;
 pub(super) const NLM_F_ACK_TLVS: u16 = 0x200;
 pub(super) const NLM_F_DUMP: u16 = 0x300;
+
+/// Room for what is usually sent together, so that it does not grow by and by.
+const REQUESTS_BYTES: usize = 256;
 
 const NLMSGERR_ATTR_MSG: u16 = 1;
 const NLA_F_NESTED: u16 = 0x8000;

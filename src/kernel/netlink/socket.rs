@@ -317,10 +317,10 @@ impl Socket {
     /// The length of the next datagram; ENOMSG when there is none.
     fn receive(&self, datagram: &mut [u8]) -> io::Result<usize> {
         // With TRUNC the length is the real one, also where the buffer was too small.
-        let flags = Msg::DONTWAIT | Msg::TRUNC;
-        match uninterrupted(|| self.socket.recv(&mut *datagram, flags)) {
-            Ok((length, _)) if length > datagram.len() => Err(Errno::EMSGSIZE.into()),
-            Ok((length, _)) => Ok(length),
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
+        match uninterrupted(|| Ok(recv(self.as_raw_fd(), &mut *datagram, flags)?)) {
+            Ok(length) if length > datagram.len() => Err(Errno::EMSGSIZE.into()),
+            Ok(length) => Ok(length),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Err(Errno::ENOMSG.into()),
             Err(error) => Err(error),
         }
