@@ -18,11 +18,23 @@ pub fn set(path: &str, value: &str) -> Result<bool> {
 /// The same, but it is fine when there is no such parameter (the kernel has no IPv6, or is too old), and when none can
 /// be changed at all: where `/proc/sys` is mounted read-only, whoever did that has decided what holds.
 pub fn set_if_possible(path: &str, value: &str) -> Result<()> {
+    if_possible(path, value, set_under(Path::new(ROOT), path, value).map(drop))
+}
+
+/// The same for a parameter that is known to have another value: it is not looked at before.
+pub fn change_if_possible(path: &str, value: &str) -> Result<()> {
+    let changed = resolve(Path::new(ROOT), path)
+        .and_then(|path| OpenOptions::new().write(true).open(path))
+        .and_then(|file| write(&file, value));
+    if_possible(path, value, changed)
+}
+
+fn if_possible(path: &str, value: &str, result: io::Result<()>) -> Result<()> {
     use ErrorKind::{NotFound, ReadOnlyFilesystem};
 
-    match set_under(Path::new(ROOT), path, value) {
+    match result {
         Err(error) if matches!(error.kind(), NotFound | ReadOnlyFilesystem) => Ok(()),
-        result => result.map(drop).map_err(|error| cannot_set(path, value, &error)),
+        result => result.map_err(|error| cannot_set(path, value, &error)),
     }
 }
 

@@ -45,10 +45,12 @@ pub fn all_of(host: &Rtnl, kind: &str, owners: &Owners) -> Result<Vec<Link>> {
 /// Makes it deaf to router advertisements, which a container could send to become the host's default gateway
 /// (CVE-2020-10749). Has to be said before the link is up.
 pub fn refuse_router_advertisements(link: &Link) -> Result<()> {
-    if link.accept_ra == Some(0) {
-        return Ok(());
+    let path = format!("net/ipv6/conf/{}/accept_ra", link.name);
+    match link.accept_ra {
+        Some(0) => Ok(()),
+        Some(_) => sysctl::change_if_possible(&path, "0"),
+        None => sysctl::set_if_possible(&path, "0"),
     }
-    sysctl::set_if_possible(&format!("net/ipv6/conf/{}/accept_ra", link.name), "0")
 }
 
 /// Lets it use its link-local address at once; to be said before it is up, too. The kernel needs that address to find a

@@ -65,7 +65,7 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Resul
 pub fn places(nets: &[IpNet]) -> impl Iterator<Item = (Table<'static>, &'static str, Vec<u8>)> {
     nets.iter().map(|net| {
         let family = if net.addr().is_ipv4() { Family::Ip } else { Family::Ip6 };
-        (netfilter::table(family), NAME, element(*net).key)
+        (netfilter::table(family), NAME, key(*net))
     })
 }
 
@@ -73,7 +73,7 @@ pub fn places(nets: &[IpNet]) -> impl Iterator<Item = (Table<'static>, &'static 
 /// for it.
 pub fn clear(nft: &Nft, batch: &mut Batch, nets: &[IpNet]) -> Result<()> {
     for family in FAMILIES {
-        let keys: Vec<Vec<u8>> = of_family(nets, family).map(|net| element(net).key).collect();
+        let keys: Vec<Vec<u8>> = of_family(nets, family).map(key).collect();
         let found = nft.elements_at(netfilter::table(family), NAME, &keys)?;
         delete(nft, batch, family, &found.into_iter().flatten().collect::<Vec<_>>())?;
     }
@@ -185,10 +185,14 @@ fn delete(nft: &Nft, batch: &mut Batch, family: Family, removed: &[Element]) -> 
 /// The element for an address, without its comment.
 fn element(net: IpNet) -> Element {
     Element {
-        key: pack(&[Value::Address(net.addr())]),
+        key: key(net),
         data: Some(Datum::Verdict(Verdict::Goto(subnet_chain(net)))),
         comment: None,
     }
+}
+
+fn key(net: IpNet) -> Vec<u8> {
+    pack(&[Value::Address(net.addr())])
 }
 
 /// The chain of an address's subnet. Names have no colons in nft.

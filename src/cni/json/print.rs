@@ -4,7 +4,7 @@ use super::Json;
 
 /// The document on one line, or with this indentation for each level.
 pub fn print(json: &Json, indent: Option<&str>) -> String {
-    let mut writer = Writer { out: String::with_capacity(OUT_BYTES), indent, depth: 0 };
+    let mut writer = Writer { out: String::with_capacity(OUT_BYTES), indent, margin: "\n".into() };
     writer.value(json);
     writer.out
 }
@@ -17,7 +17,8 @@ struct Writer<'a> {
     out: String,
     /// Of each level; None is all on one line.
     indent: Option<&'a str>,
-    depth: usize,
+    /// What a line of this level begins with, after the end of the line before.
+    margin: String,
 }
 
 impl Writer<'_> {
@@ -39,7 +40,8 @@ impl Writer<'_> {
 
     fn list<T>(&mut self, open: char, close: char, items: &[T], item: impl Fn(&mut Self, &T)) {
         self.out.push(open);
-        self.depth += 1;
+        let outside = self.margin.len();
+        self.margin.push_str(self.indent.unwrap_or_default());
         for (index, it) in items.iter().enumerate() {
             if index > 0 {
                 self.out.push(',');
@@ -47,7 +49,7 @@ impl Writer<'_> {
             self.begin_line();
             item(self, it);
         }
-        self.depth -= 1;
+        self.margin.truncate(outside);
         if !items.is_empty() {
             self.begin_line();
         }
@@ -55,9 +57,8 @@ impl Writer<'_> {
     }
 
     fn begin_line(&mut self) {
-        if let Some(indent) = self.indent {
-            self.out.push('\n');
-            (0..self.depth).for_each(|_| self.out.push_str(indent));
+        if self.indent.is_some() {
+            self.out.push_str(&self.margin);
         }
     }
 
