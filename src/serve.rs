@@ -80,8 +80,7 @@ fn print(document: &str) -> Result<(), Refusal> {
 
 /// One call: everything that it opens is closed when this returns.
 fn answer(command: &str, entry: &Entry, plugins: &'static [Entry]) -> Result<(), Refusal> {
-    let (request, verb) =
-        Request::read(command, |name| std::env::var_os(name), io::stdin().lock())?;
+    let (request, verb) = Request::read(command, |name| std::env::var_os(name), sys::Stdin)?;
     let refused = |error| Refusal { version: request.version, error };
     let session = Session::open(&request, &verb).map_err(refused)?;
     let cx = Context { request: &request, session: &session, plugins };

@@ -14,7 +14,7 @@ use crate::error::{Code, Error, Result};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 
 /// Room for a usual configuration, so that it is read in one piece. Larger ones are read, too.
-const STDIN_BYTES: usize = 8192;
+const STDIN_BYTES: usize = 2048;
 
 /// What is asked for. Source: CNI specification 1.1.0, section 2, "CNI operations".
 #[derive(Clone, Debug)]

@@ -22,7 +22,7 @@ use nix::sys::socket::{
     setsockopt,
     sockopt::{SndBuf, SndBufForce},
 };
-use nix::unistd::{getpid, gettid, write};
+use nix::unistd::{getpid, gettid, read, write};
 
 use crate::error::{Error, Result};
 
@@ -96,6 +96,21 @@ pub fn survive_failed_writes() {
     for kind in [Signal::SIGPIPE, Signal::SIGXFSZ] {
         // SAFETY: the handler does nothing, so it can run at any time.
         let _ = unsafe { signal(kind, SigHandler::Handler(nothing)) }; // it cannot fail for these signals
+    }
+}
+
+/// Standard input without std's buffer, which is longer than most configurations. One that is closed is empty, as std
+/// has it.
+pub struct Stdin;
+
+impl Read for Stdin {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // SAFETY: nobody in this program closes it. If it was never open, the read fails.
+        let stdin = unsafe { BorrowedFd::borrow_raw(libc::STDIN_FILENO) };
+        match read(stdin, buffer) {
+            Err(Errno::EBADF) => Ok(0),
+            result => Ok(result?),
+        }
     }
 }
 
