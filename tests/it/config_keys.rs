@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const ASKING: [&str; 3] = [".get(\"", "(json, \"", "object(\""];
 
 /// Names that code asks a file of its own for, and not the configuration.
-const IN_STATE_FILES: [(&str, &str); 1] = [("tuning", "owner")];
+const IN_STATE_FILES: [(&str, &str); 2] = [("tuning", "owner"), ("tuning", "netns")];
 
 /// The configuration that all plugins share, beside the plugins.
 pub const NETWORK: &str = "network";

@@ -147,7 +147,10 @@ fn ipam_uses_nothing_of_the_kernel_but_files_and_locks() {
             let uses_more = line.match_indices("kernel").any(|(at, word)| {
                 let after = &line[at + word.len()..];
                 let is_word = !line[..at].ends_with(is_in_word) && !after.starts_with(is_in_word);
-                is_word && !["::disk", "::file", "::flock"].iter().any(|module| after.starts_with(module))
+                is_word
+                    && !["::disk", "::file", "::flock"]
+                        .iter()
+                        .any(|module| after.starts_with(module))
             });
             if uses_more {
                 broken.push(format!("{}:{}", source.path, number + 1));

@@ -22,10 +22,10 @@ const ENVIRONMENT: [(&str, Variables, u64, &str); 10] = [
     (
         "0.8",
         &[("CNI_NETNS", "/none")],
-        3,
+        999,
         "failed to open netns \"/none\": no such file or directory",
     ),
-    ("0.8", &[("CNI_NETNS", "/")], 3, "failed to open netns \"/\""),
+    ("0.8", &[("CNI_NETNS", "/")], 999, "failed to open netns \"/\""),
     ("0.12", &[("CNI_ARGS", "MAC")], 4, "ARGS: invalid pair"),
     ("0.12", &[("CNI_ARGS", "MAC=a;")], 4, "ARGS: invalid pair"),
     ("0.12", &[("CNI_ARGS", "X=1")], 4, "ARGS: unknown args ["),
