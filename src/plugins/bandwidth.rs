@@ -38,15 +38,17 @@ mod limits;
 use serde::Deserialize;
 
 use crate::cni::success::{Interface, Success};
+use crate::compat::rules;
 use crate::error::{Error, Result};
 use crate::kernel::netlink;
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Bucket, Link, LinkChange, NewLink, Part, Rtnl, Side, Traffic};
 use crate::names::{Attachment, Mac, NetworkName};
+use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::owner::{Owner, Owners};
-use crate::steps::undo::{Failures, Undo};
-use crate::steps::{chained, host_link, reference, veth};
+use crate::steps::flow::chained;
+use crate::steps::flow::undo::{Failures, Undo};
+use crate::steps::link::{host_link, veth};
 use limits::{Keys, Limits};
 
 const IFB: &str = "ifb";
@@ -292,7 +294,7 @@ fn make_ifb(
 
 /// The reference's name, which is the same for all interfaces of a container, and a name of this interface.
 fn ifb_names(network: &NetworkName, at: &Attachment) -> [String; 2] {
-    let name = |texts: &[&str]| reference::hashed("bwp", texts, IFB_NAME_BYTES);
+    let name = |texts: &[&str]| rules::hashed("bwp", texts, IFB_NAME_BYTES);
     [name(&[network, &at.container_id]), name(&[network, &at.container_id, &at.ifname])]
 }
 

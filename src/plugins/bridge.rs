@@ -67,11 +67,13 @@ use crate::kernel::netns::{Lock, NetNs};
 use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::{Attachment, IfName};
+use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::owner::{Owner, Owners};
-use crate::steps::rules::Rules;
-use crate::steps::undo::{Failures, Undo};
-use crate::steps::{configure, delegate, forwarding, masquerade, spoof_check, verify, veth};
+use crate::steps::flow::undo::{Failures, Undo};
+use crate::steps::flow::{delegate, verify};
+use crate::steps::link::{configure, forwarding, veth};
+use crate::steps::nft::rules::Rules;
+use crate::steps::nft::{masquerade, spoof_check};
 use vlan::{Trunk, Vlans};
 
 /// The longest wait for other calls that use or remove a bridge or the gateway of a VLAN. A removal takes the kernel about

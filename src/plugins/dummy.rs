@@ -29,7 +29,7 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::Attachment;
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::interface::{self, NewInterface};
+use crate::steps::link::interface::{self, NewInterface};
 
 const KIND: &str = "dummy";
 

@@ -49,7 +49,6 @@ mod dbus;
 mod firewalld;
 mod forward;
 mod ingress;
-mod reference;
 mod ruleset;
 mod sources;
 
@@ -59,16 +58,17 @@ use std::net::IpAddr;
 use serde::Deserialize;
 
 use crate::cni::success::Success;
+use crate::compat::forward_rules;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::nft::{Batch, Family, Feature, Nft};
 use crate::kernel::xtables;
 use crate::names::Attachment;
+use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::chained;
-use crate::steps::netfilter;
-use crate::steps::owner::{Owner, Owners};
-use crate::steps::undo::Undo;
+use crate::steps::flow::chained;
+use crate::steps::flow::undo::Undo;
+use crate::steps::nft::shared_rules;
 use firewalld::{Firewalld, Found};
 use ingress::{Guard, Policy};
 use sources::Source;
@@ -124,7 +124,7 @@ impl Plugin for Firewall {
             Some(firewalld) => self.add_sources(firewalld, &addresses, &mut undo)?,
             None => warn_of_legacy_rules(cx, &addresses),
         }
-        let owner = netfilter::comment(&Owner::new(&cx.request.network, at))?;
+        let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
         cx.session.nft()?.transact(|nft, batch| {
             for (family, addresses) in by_family(&addresses) {
                 ruleset::add(nft, batch, family, &addresses, guard.as_ref(), &owner)?;
@@ -157,7 +157,7 @@ impl Plugin for Firewall {
                 }
             }
         }
-        let owner = netfilter::comment(&Owner::new(&cx.request.network, at))?;
+        let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
         let nft = cx.session.nft()?;
         for (family, addresses) in by_family(&addresses) {
             ruleset::check(nft, family, &addresses, guard.as_ref(), &owner)?;
@@ -306,7 +306,7 @@ fn remove_rules(
     }
     ingress::remove_ports(nft, batch, owners)?;
     for (family, addresses) in by_family(of_reference) {
-        reference::remove(nft, batch, family, &addresses)?;
+        forward_rules::remove(nft, batch, family, &addresses)?;
     }
     Ok(())
 }

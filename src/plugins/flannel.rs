@@ -43,10 +43,11 @@ use crate::cni::success::{Route, Success};
 use crate::error::{Code, Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::Attachment;
+use crate::plugin::owner::Owners;
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::owner::Owners;
-use crate::steps::undo::{Failures, Undo};
-use crate::steps::{delegate, record};
+use crate::steps::flow::delegate;
+use crate::steps::flow::undo::{Failures, Undo};
+use crate::steps::state;
 use scratch::Scratch;
 use subnet_env::SubnetEnv;
 
@@ -123,7 +124,7 @@ impl Plugin for Flannel {
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         let config = self.config(cx).and_then(|config| {
-            record::check_writable(&self.data_dir)?;
+            state::check_writable(&self.data_dir)?;
             Ok(config)
         });
         let config = config.map_err(Error::into_not_available)?;

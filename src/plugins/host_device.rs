@@ -58,12 +58,12 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Link, Rtnl};
 use crate::names::Attachment;
+use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::configure::{self, Announce, Options};
-use crate::steps::interface;
-use crate::steps::owner::{Owner, Owners};
-use crate::steps::undo::{Failures, Undo};
-use crate::steps::{delegate, verify};
+use crate::steps::flow::undo::{Failures, Undo};
+use crate::steps::flow::{delegate, verify};
+use crate::steps::link::configure::{self, Announce, Options};
+use crate::steps::link::interface;
 
 #[derive(Deserialize)]
 #[serde(transparent)]

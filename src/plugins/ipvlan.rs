@@ -39,8 +39,8 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::Attachment;
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::interface::{self, NewInterface, Property};
-use crate::steps::parent;
+use crate::steps::link::interface::{self, NewInterface, Property};
+use crate::steps::link::parent;
 
 const KIND: &str = "ipvlan";
 

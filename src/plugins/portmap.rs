@@ -54,6 +54,7 @@ use std::rc::Rc;
 use ipnet::IpNet;
 
 use crate::cni::success::Success;
+use crate::compat::rules;
 use crate::error::{Error, Result};
 use crate::kernel::conntrack::{Conntrack, Flows};
 use crate::kernel::netns::NetNs;
@@ -61,10 +62,10 @@ use crate::kernel::nft::{Batch, Family, Feature, Nft, Transport};
 use crate::kernel::rtnl::{self, Link, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::Attachment;
+use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::owner::{Owner, Owners};
-use crate::steps::undo::Undo;
-use crate::steps::{chained, reference};
+use crate::steps::flow::chained;
+use crate::steps::flow::undo::Undo;
 use attachment::Publication;
 pub use config::Portmap;
 use config::{HostIp, Settings, Source};
@@ -230,7 +231,7 @@ fn withdraw_later(
     let found = Rc::clone(&flows);
     let build = move |nft: &Nft, batch: &mut Batch| {
         *found.borrow_mut() = withdraw(nft, batch, &owners, settings.as_ref())?;
-        reference::remove_portmap(nft, batch, &owners, &addresses)
+        rules::remove_portmap(nft, batch, &owners, &addresses)
     };
     cx.later(build, move || forget(&flows.take()));
 }

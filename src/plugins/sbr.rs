@@ -37,9 +37,10 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Family, Link, Route, Rule};
 use crate::names::Attachment;
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::tables::{self, MAIN, OF_KERNEL, Tables};
-use crate::steps::undo::Undo;
-use crate::steps::{chained, configure};
+use crate::steps::flow::chained;
+use crate::steps::flow::undo::Undo;
+use crate::steps::link::configure;
+use crate::steps::link::routing_tables::{self, MAIN, OF_KERNEL, Tables};
 use plan::{PROTOCOL, Plan};
 
 #[derive(Default, Deserialize)]
@@ -66,7 +67,7 @@ impl Plugin for Sbr {
         let result = chained::prev_result(cx, WITHOUT_RESULT)?;
         let ips = self.ips(&result, at)?;
         let rtnl = cx.session.container()?;
-        let lock = tables::lock(netns)?;
+        let lock = routing_tables::lock(netns)?;
         let mut tables = Tables::read(rtnl)?;
         let plan = match self.table {
             Some(table) => Plan::of_rules(&tables, &ips, table),
@@ -121,7 +122,7 @@ impl Plugin for Sbr {
         let mut sources: Vec<IpAddr> =
             chained::ips(&result, at).map(|ip| ip.address.addr()).collect();
         let rtnl = cx.session.container()?;
-        let _lock = tables::lock(netns)?;
+        let _lock = routing_tables::lock(netns)?;
         let link = rtnl.link(&at.ifname)?;
         if chained::is_in_another_container(cx, at, link.as_ref())? {
             return Ok(());

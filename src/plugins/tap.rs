@@ -40,12 +40,13 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
 use crate::kernel::tun::{self, NewTap};
 use crate::names::Attachment;
+use crate::plugin::owner::Owner;
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::configure::{self, Announce, Options};
-use crate::steps::interface::{self, NewInterface, Property};
-use crate::steps::owner::Owner;
-use crate::steps::undo::Undo;
-use crate::steps::{delegate, host_link};
+use crate::steps::flow::delegate;
+use crate::steps::flow::undo::Undo;
+use crate::steps::link::configure::{self, Announce, Options};
+use crate::steps::link::host_link;
+use crate::steps::link::interface::{self, NewInterface, Property};
 
 /// The kernel's name of the kind, for frames (tap) and for packets (tun).
 const KIND: &str = "tun";

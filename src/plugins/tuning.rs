@@ -54,10 +54,11 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::Attachment;
+use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::owner::{Owner, Owners};
-use crate::steps::undo::Undo;
-use crate::steps::{chained, record};
+use crate::steps::flow::chained;
+use crate::steps::flow::undo::Undo;
+use crate::steps::state;
 use backup::Backup;
 use tuned::Tuned;
 
@@ -166,7 +167,7 @@ impl Tuning {
                 )));
             }
         }
-        if wanted.is_empty() { Ok(()) } else { record::check_writable(&self.data_dir) }
+        if wanted.is_empty() { Ok(()) } else { state::check_writable(&self.data_dir) }
     }
 
     /// Writes down how all was before the first ADD.

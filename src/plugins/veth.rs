@@ -37,11 +37,13 @@ use crate::error::{Code, Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 use crate::names::Attachment;
+use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::owner::{Owner, Owners};
-use crate::steps::rules::Rules;
-use crate::steps::undo::Undo;
-use crate::steps::{configure, delegate, forwarding, host_link, masquerade, verify, veth};
+use crate::steps::flow::undo::Undo;
+use crate::steps::flow::{delegate, verify};
+use crate::steps::link::{configure, forwarding, host_link, veth};
+use crate::steps::nft::masquerade;
+use crate::steps::nft::rules::Rules;
 
 /// RT_SCOPE_LINK and RT_SCOPE_HOST (linux/rtnetlink.h).
 const SCOPE_LINK: u8 = 253;

@@ -35,9 +35,11 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Family, Link, LinkChange, LinkKind, NewLink, Rtnl};
 use crate::names::{Attachment, IfName};
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::tables::{self, IFLA_VRF_TABLE, MAIN, OF_KERNEL, Tables, table_of_vrf};
-use crate::steps::undo::{Failures, Undo};
-use crate::steps::{chained, verify};
+use crate::steps::flow::undo::{Failures, Undo};
+use crate::steps::flow::{chained, verify};
+use crate::steps::link::routing_tables::{
+    self, IFLA_VRF_TABLE, MAIN, OF_KERNEL, Tables, table_of_vrf,
+};
 use port::Belongings;
 
 /// The longest wait until the kernel accepts packets to a restored IPv6 address. It takes microseconds once the link is
@@ -109,7 +111,7 @@ impl Plugin for Vrf {
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
         let (Some(at), Some(netns)) = (scope.one(), netns) else { return Ok(()) };
         let rtnl = cx.session.container()?;
-        let _lock = tables::lock(netns)?;
+        let _lock = routing_tables::lock(netns)?;
         let link = rtnl.link(&at.ifname)?;
         if chained::is_in_another_container(cx, at, link.as_ref())? {
             return Ok(());
@@ -144,7 +146,7 @@ impl Vrf {
     /// Puts the interface into the VRF, which is made if it is missing.
     fn join(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs, name: &IfName) -> Result<()> {
         let rtnl = cx.session.container()?;
-        let _lock = tables::lock(netns)?;
+        let _lock = routing_tables::lock(netns)?;
         let link = chained::interface(rtnl, at)?;
         let mut tables = Tables::read(rtnl)?;
         let found = self.find(rtnl, name)?;

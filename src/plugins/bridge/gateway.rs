@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Batch, Link, LinkChange, NewAddress, Rtnl};
 use crate::names::IfName;
 use crate::plugin::Context;
-use crate::steps::undo::Undo;
+use crate::steps::flow::undo::Undo;
 
 impl Bridge {
     pub(super) fn is_gateway(&self) -> bool {

@@ -13,7 +13,7 @@ use crate::kernel::netns::Lock;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewLink, PortVlans, Rtnl, Veth};
 use crate::kernel::sys;
 use crate::names::IfName;
-use crate::steps::{host_link, veth};
+use crate::steps::link::{host_link, veth};
 
 /// How often the link is looked for and made, while others make and remove it.
 const ATTEMPTS_MAX: u32 = 10;

@@ -7,8 +7,8 @@ use crate::kernel::netlink::Attrs;
 use crate::kernel::netns::Lock;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewLink, Rtnl};
 use crate::names::{IfName, Mac};
-use crate::steps::undo::Undo;
-use crate::steps::{host_link, veth};
+use crate::steps::flow::undo::Undo;
+use crate::steps::link::{host_link, veth};
 
 /// How often the bridge is looked for and made, while others make and remove it.
 const ATTEMPTS_MAX: u32 = 10;

@@ -6,8 +6,8 @@ use super::{Bridge, vlan::Vlans};
 use crate::error::{Error, Result};
 use crate::kernel::netlink::{attributes, u32_of};
 use crate::kernel::rtnl::{Batch, Link, LinkChange, PortState, Rtnl};
-use crate::steps::host_link;
-use crate::steps::owner::Owner;
+use crate::plugin::owner::Owner;
+use crate::steps::link::host_link;
 
 /// How long the bridge may take to forward for a new port. It does so some hundred microseconds after both ends are up.
 /// Later the port is announced all the same, and the ADD succeeds.

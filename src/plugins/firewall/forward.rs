@@ -34,8 +34,8 @@ use crate::kernel::nft::{
     Field, Found, Hook, NewChain, NewRule, NewSet, Nft, Object, Policy, Rule, SetKind, Table, Type,
     Verdict, verdict_map, xt_ct_state,
 };
-use crate::steps::netfilter;
-use crate::steps::owner::Owners;
+use crate::plugin::owner::Owners;
+use crate::steps::nft::shared_rules;
 
 const FORWARD: &str = "FORWARD";
 const CNI_FORWARD: &str = "CNI-FORWARD";
@@ -165,7 +165,7 @@ pub(super) fn add(
         let stale: Vec<Vec<u8>> = stale.map(|element| element.key.clone()).collect();
         batch.delete_elements(table, MAP, &stale);
     } else {
-        let others = nft.elements(netfilter::table(family), ruleset::ADDRESSES)?;
+        let others = nft.elements(shared_rules::table(family), ruleset::ADDRESSES)?;
         let others = others.into_iter().filter(|other| !keys.contains(&other.key));
         wanted.extend(others.filter_map(|other| Some(element(other.key, &other.comment?))));
     }
@@ -259,7 +259,7 @@ impl Comments {
 }
 
 pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, owners: &Owners) -> Result<()> {
-    netfilter::delete(nft, batch, table(family), MAP, owners).map(drop)
+    shared_rules::delete(nft, batch, table(family), MAP, owners).map(drop)
 }
 
 pub(super) fn check(

@@ -7,9 +7,9 @@ use crate::kernel::nft::{
 };
 use crate::names::{Attachment, IfName};
 use crate::plugin::Context;
-use crate::steps::netfilter::{self, Chain, Skeleton};
-use crate::steps::owner::Owners;
-use crate::steps::veth;
+use crate::plugin::owner::Owners;
+use crate::steps::link::veth;
+use crate::steps::nft::shared_rules::{self, Chain, Skeleton};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
@@ -99,11 +99,11 @@ pub(super) fn set_port(
     let Some(key) = wanted else { return Ok(()) };
     skeleton().ensure(nft, batch, declare)?;
     let wanted = Element { key, data: None, comment: Some(owner.clone()) };
-    netfilter::put(nft, batch, TABLE, PORTS, wanted)
+    shared_rules::put(nft, batch, TABLE, PORTS, wanted)
 }
 
 pub(super) fn remove_ports(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
-    netfilter::delete(nft, batch, TABLE, PORTS, owners).map(drop)
+    shared_rules::delete(nft, batch, TABLE, PORTS, owners).map(drop)
 }
 
 /// What has no bridge between its ports:
@@ -142,7 +142,7 @@ fn declare(batch: &mut Batch, name: &str) {
     batch.add_set(TABLE, set);
 }
 
-const TABLE: Table<'static> = netfilter::table(Family::Bridge);
+const TABLE: Table<'static> = shared_rules::table(Family::Bridge);
 const PORTS: &str = "firewall-isolated-ports";
 const CHAIN: &str = "firewall";
 

@@ -32,8 +32,8 @@ use crate::kernel::nft::{
     Base, Batch, ChainKind, Comment, Datum, Element, Expr, Family, Field, Hook, NewSet, Nft,
     Policy, SetKind, Table, Type, Value, Verdict, in_set, pack,
 };
-use crate::steps::netfilter::{self, Chain, Skeleton};
-use crate::steps::owner::Owners;
+use crate::plugin::owner::Owners;
+use crate::steps::nft::shared_rules::{self, Chain, Skeleton};
 
 /// Where the addresses are.
 pub(super) const ADDRESSES: &str = "firewall";
@@ -93,7 +93,7 @@ pub(super) fn add(
     guard: Option<&Guard>,
     owner: &Comment,
 ) -> Result<()> {
-    let table = netfilter::table(family);
+    let table = shared_rules::table(family);
     skeleton(family, guard.is_some())
         .ensure(nft, batch, |batch, name| declare(batch, table, name))?;
     let keys: Vec<Vec<u8>> = addresses.iter().copied().map(key).collect();
@@ -130,7 +130,7 @@ pub(super) fn add(
 
 /// Removes what is stale, and the bridges that nobody has kept apart any more.
 pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, owners: &Owners) -> Result<()> {
-    remove_if(nft, batch, family, |element| netfilter::is_of(element, owners))
+    remove_if(nft, batch, family, |element| shared_rules::is_of(element, owners))
 }
 
 fn remove_if(
@@ -139,7 +139,7 @@ fn remove_if(
     family: Family,
     is_stale: impl Fn(&Element) -> bool,
 ) -> Result<()> {
-    let table = netfilter::table(family);
+    let table = shared_rules::table(family);
     let mut split = |set| -> Result<(Bridges, Bridges)> {
         let (stale, rest): (Vec<_>, Vec<_>) =
             nft.elements(table, set)?.into_iter().partition(&is_stale);
@@ -185,8 +185,9 @@ pub(super) fn are_of(
     owners: &Owners,
 ) -> Result<Vec<bool>> {
     let keys: Vec<Vec<u8>> = addresses.iter().copied().map(key).collect();
-    let known = nft.elements_at(netfilter::table(family), ADDRESSES, &keys)?;
-    let is_of = |element: Option<Element>| element.is_some_and(|it| netfilter::is_of(&it, owners));
+    let known = nft.elements_at(shared_rules::table(family), ADDRESSES, &keys)?;
+    let is_of =
+        |element: Option<Element>| element.is_some_and(|it| shared_rules::is_of(&it, owners));
     Ok(known.into_iter().map(is_of).collect())
 }
 
@@ -205,7 +206,7 @@ pub(super) fn check(
     guard: Option<&Guard>,
     owner: &Comment,
 ) -> Result<()> {
-    let table = netfilter::table(family);
+    let table = shared_rules::table(family);
     let keys = addresses.iter().copied().map(key).collect();
     let wanted = Wanted { keys, guard, owner };
     for (set, elements) in wanted.sets().into_iter().filter(|(_, elements)| !elements.is_empty()) {
@@ -236,7 +237,7 @@ pub(super) fn check(
 /// The table with its sets; what keeps bridges apart only if that is wanted.
 fn skeleton(family: Family, keeps_apart: bool) -> Skeleton<'static> {
     let mut skeleton = Skeleton {
-        table: netfilter::table(family),
+        table: shared_rules::table(family),
         sets: vec![ADDRESSES.into()],
         chains: Vec::new(),
     };

@@ -15,9 +15,9 @@ use super::firewalld::{Firewalld, Found};
 use super::{FAMILIES, ruleset};
 use crate::error::Result;
 use crate::kernel::nft::{Batch, Comment, Element, Family, NewSet, Nft, SetKind, Type};
+use crate::plugin::owner::Owners;
 use crate::plugin::{Context, Scope};
-use crate::steps::netfilter::{self, Skeleton};
-use crate::steps::owner::Owners;
+use crate::steps::nft::shared_rules::{self, Skeleton};
 
 const PREFIX: &str = "firewall-zone-";
 
@@ -37,7 +37,7 @@ pub(super) fn record(
     zone: &str,
     owner: &Comment,
 ) -> Result<()> {
-    let table = netfilter::table(family);
+    let table = shared_rules::table(family);
     let set = format!("{PREFIX}{zone}");
     let skeleton = Skeleton { table, sets: vec![set.clone()], chains: Vec::new() };
     let key = [if family == Family::Ip6 { Type::Ipv6Addr } else { Type::Ipv4Addr }];
@@ -47,7 +47,7 @@ pub(super) fn record(
     for address in addresses {
         let key = ruleset::key(*address);
         let element = Element { key, data: None, comment: Some(owner.clone()) };
-        netfilter::put(nft, batch, table, &set, element)?;
+        shared_rules::put(nft, batch, table, &set, element)?;
     }
     Ok(())
 }
@@ -56,11 +56,11 @@ pub(super) fn record(
 fn recorded(nft: &Nft, owners: &Owners) -> Result<Vec<(Family, Element, Source)>> {
     let mut found = Vec::new();
     for family in FAMILIES {
-        let table = netfilter::table(family);
+        let table = shared_rules::table(family);
         for set in nft.sets(table)? {
             let Some(zone) = set.name.strip_prefix(PREFIX) else { continue };
             let elements = nft.elements(table, &set.name)?;
-            for element in elements.into_iter().filter(|it| netfilter::is_of(it, owners)) {
+            for element in elements.into_iter().filter(|it| shared_rules::is_of(it, owners)) {
                 let Some(address) = ruleset::address(&element) else { continue };
                 found.push((family, element, Source { zone: zone.into(), address }));
             }
@@ -121,7 +121,7 @@ pub(super) fn forget(
     for (family, element, source) in recorded(nft, owners)? {
         if !staying.contains(&source) {
             let set = format!("{PREFIX}{}", source.zone);
-            batch.delete_elements(netfilter::table(family), &set, &[element.key]);
+            batch.delete_elements(shared_rules::table(family), &set, &[element.key]);
         }
     }
     Ok(())

@@ -12,8 +12,8 @@ use crate::cni::json::Json;
 use crate::cni::request::Request;
 use crate::error::Result;
 use crate::names::Attachment;
-use crate::steps::owner::{Owner, Owners};
-use crate::steps::record::{self, Record};
+use crate::plugin::owner::{Owner, Owners};
+use crate::steps::state::{self, Record};
 
 const OWNER: &str = "cnibox.owner";
 
@@ -33,7 +33,7 @@ pub fn write(
     let owner = Owner::new(&request.network, at);
     let [shared, own] = names(at, &owner);
     // Another interface of the container may come at the same time.
-    let _lock = record::lock(dir)?;
+    let _lock = state::lock(dir)?;
     let record = Record::new(dir, &shared);
     let content = record.read()?;
     // One of the reference may be another interface's.
@@ -82,7 +82,7 @@ pub fn clean_up(dir: &str, request: &Request, at: &Attachment) {
 /// All of the network; those of the owners are marked as stale.
 pub fn all(dir: &str, owners: &Owners) -> Result<Vec<(Scratch, bool)>> {
     let mut found = Vec::new();
-    for record in record::all(dir)? {
+    for record in state::all(dir)? {
         let content = record.read()?;
         let Some(config) = content.and_then(|content| Json::parse(&content).ok()) else { continue };
         if text(&config, "name") != Some(owners.network()) {

@@ -7,7 +7,7 @@
 use crate::error::Result;
 use crate::kernel::rtnl::{Link, Rtnl};
 use crate::names::Attachment;
-use crate::steps::record::{self, Record};
+use crate::steps::state::{self, Record};
 
 use super::passport::Passport;
 
@@ -39,13 +39,13 @@ fn read(record: &Record) -> Result<Option<Passport>> {
 
 /// For STATUS: fails when nothing could be recorded.
 pub fn check_writable() -> Result<()> {
-    record::check_writable(DIR)
+    state::check_writable(DIR)
 }
 
 impl Journal {
     pub fn open() -> Result<Self> {
         let mut entries = Vec::new();
-        for record in record::all(DIR)? {
+        for record in state::all(DIR)? {
             entries.extend(read(&record)?.map(|passport| Entry { record, passport }));
         }
         Ok(Self(entries))

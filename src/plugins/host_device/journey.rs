@@ -6,7 +6,7 @@
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
-use crate::steps::undo::Failures;
+use crate::steps::flow::undo::Failures;
 
 use super::passport::{self, Passport};
 

@@ -14,7 +14,7 @@ use std::fmt::{self, Display};
 use crate::error::Result;
 use crate::kernel::rtnl::{Link, LinkChange, Rtnl};
 use crate::names::{Attachment, IfName, Mac, NetworkName};
-use crate::steps::owner::{Owner, Owners, hash};
+use crate::plugin::owner::{Owner, Owners, hash};
 
 use super::journal::Journal;
 

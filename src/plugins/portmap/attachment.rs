@@ -9,8 +9,8 @@ use super::ruleset::{self, Group, Side, masqueraded_set};
 use super::skeleton::Skeleton;
 use crate::error::{Error, Result};
 use crate::kernel::nft::{Batch, Comment, Datum, Element, Nft, Transport, Value, pack};
-use crate::steps::netfilter;
-use crate::steps::owner::{self, Owner};
+use crate::plugin::owner::{self, Owner};
+use crate::steps::nft::shared_rules;
 
 /// What an attachment publishes in one family.
 #[derive(Clone)]
@@ -109,7 +109,7 @@ impl<'a> Publication<'a> {
     pub fn publish(&self, nft: &Nft, batch: &mut Batch, found: &Found) -> Result<()> {
         self.skeleton().ensure(nft, batch)?;
         let table = self.side.table();
-        let comment = netfilter::comment(self.owner)?;
+        let comment = shared_rules::comment(self.owner)?;
         let element = |wanted: &Wanted| Element {
             key: wanted.key.clone(),
             data: wanted.data.clone().map(Datum::Value),

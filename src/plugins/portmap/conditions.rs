@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use crate::error::{Error, Result};
 use crate::kernel::nft::{Condition, Expr, Family, Field, Transport, in_range, not_in_range};
 use crate::names::IfName;
-use crate::steps::owner;
+use crate::plugin::owner;
 
 /// The conditions of one family.
 pub struct Conditions {

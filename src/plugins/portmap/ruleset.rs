@@ -26,7 +26,8 @@ use crate::kernel::nft::{
     SetKind, Table, Type, Verdict, dnat_to_map,
 };
 use crate::names::IfName;
-use crate::steps::{netfilter, owner};
+use crate::plugin::owner;
+use crate::steps::nft::shared_rules;
 
 /// One family's half of everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +80,7 @@ impl Side {
     }
 
     pub fn table(self) -> Table<'static> {
-        netfilter::table(self.0)
+        shared_rules::table(self.0)
     }
 
     /// Whether an address is of this family.

@@ -5,7 +5,7 @@ use super::config::{Settings, Source};
 use super::ruleset::{self, Group, Side, masqueraded_set};
 use crate::error::Result;
 use crate::kernel::nft::{Batch, COMMENT_BYTES_MAX_IN_NFT, Comment, Nft};
-use crate::steps::netfilter::{self, Chain};
+use crate::steps::nft::shared_rules::{self, Chain};
 
 /// One family's skeleton, as far as a network needs it.
 pub struct Skeleton<'a> {
@@ -35,9 +35,9 @@ impl Skeleton<'_> {
         self.skeleton()?.check(nft)
     }
 
-    fn skeleton(&self) -> Result<netfilter::Skeleton<'static>> {
+    fn skeleton(&self) -> Result<shared_rules::Skeleton<'static>> {
         let table = self.side.table();
-        Ok(netfilter::Skeleton { table, sets: self.sets(), chains: self.chains()? })
+        Ok(shared_rules::Skeleton { table, sets: self.sets(), chains: self.chains()? })
     }
 
     fn sets(&self) -> Vec<String> {

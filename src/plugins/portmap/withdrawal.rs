@@ -12,8 +12,8 @@ use crate::error::Result;
 use crate::kernel::conntrack::Flows;
 use crate::kernel::nft::{Batch, Datum, Element, Nft, Transport};
 use crate::kernel::rtnl;
-use crate::steps::netfilter;
-use crate::steps::owner::{Owner, Owners};
+use crate::plugin::owner::{Owner, Owners};
+use crate::steps::nft::shared_rules;
 
 /// What goes, in one family.
 pub struct Withdrawal<'a> {
@@ -218,7 +218,7 @@ impl Withdrawal<'_> {
         let table = self.side.table();
         let elements = self.nft.elements(table, set)?;
         let (gone, kept): (Vec<Element>, _) =
-            elements.into_iter().partition(|element| netfilter::is_of(element, self.owners));
+            elements.into_iter().partition(|element| shared_rules::is_of(element, self.owners));
         let keys: Vec<Vec<u8>> = gone.iter().map(|element| element.key.clone()).collect();
         batch.delete_elements(table, set, &keys);
         Ok((gone, kept))

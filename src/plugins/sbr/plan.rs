@@ -7,7 +7,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use crate::cni::success::Ip;
 use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Address, Batch, Link, Route, Rule};
-use crate::steps::tables::{MAIN, OF_KERNEL, Tables, near_first};
+use crate::steps::link::routing_tables::{MAIN, OF_KERNEL, Tables, near_first};
 
 /// RTPROT_*: by this number the rules say that they are ours, and that their table was chosen by us. Nobody else has it
 /// (linux/rtnetlink.h, iproute2's rt_protos).

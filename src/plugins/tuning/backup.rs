@@ -11,9 +11,9 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sysctl;
 use crate::names::Attachment;
-use crate::steps::owner::{Owner, Owners};
-use crate::steps::record::{self, Record};
-use crate::steps::undo::Failures;
+use crate::plugin::owner::{Owner, Owners};
+use crate::steps::flow::undo::Failures;
+use crate::steps::state::{self, Record};
 
 pub fn record(dir: &str, at: &Attachment) -> Record {
     Record::new(dir, &format!("{}_{}.json", at.container_id, at.ifname))
@@ -96,7 +96,7 @@ pub fn content(before: &Tuned, owner: &Owner, netns_id: Option<String>) -> Strin
 /// For GC: removes those that belong to the owners.
 pub fn collect(dir: &str, owners: &Owners) -> Result<()> {
     let mut failures = Failures::default();
-    for record in record::all(dir)? {
+    for record in state::all(dir)? {
         let is_stale = |content: &[u8]| {
             Backup::parse(content).owner.is_some_and(|owner| owners.contain(&owner))
         };

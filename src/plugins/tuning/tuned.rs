@@ -6,7 +6,7 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::Mac;
-use crate::steps::undo::Failures;
+use crate::steps::flow::undo::Failures;
 
 /// `None` is left alone.
 #[derive(Clone, Debug, Default, PartialEq)]

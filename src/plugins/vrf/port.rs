@@ -7,8 +7,8 @@ use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Address, Batch, Link, LinkChange, NewAddress, Route, Rtnl};
 use crate::names::Attachment;
-use crate::steps::chained;
-use crate::steps::tables::{MAIN, Tables, near_first, table_of_vrf};
+use crate::steps::flow::chained;
+use crate::steps::link::routing_tables::{MAIN, Tables, near_first, table_of_vrf};
 
 /// RTPROT_REDIRECT, RTPROT_KERNEL and RTPROT_RA (linux/rtnetlink.h): such routes the kernel makes again by itself.
 const BY_KERNEL: [u8; 3] = [1, 2, 9];

@@ -14,7 +14,7 @@ use crate::fault;
 use crate::ipam::store;
 use crate::kernel::file;
 use crate::kernel::flock::{self, Mode};
-use crate::steps::owner::hash;
+use crate::plugin::owner::hash;
 
 /// The longest wait for the lock of a directory. A holder reads one file and writes one, which takes milliseconds.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(10);

@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Family, Link, Rtnl};
 use crate::names::IfName;
 use crate::plugin::Context;
-use crate::steps::owner::Owner;
-use crate::steps::{host_link, tables};
+use crate::plugin::owner::Owner;
+use crate::steps::link::{host_link, routing_tables};
 
 /// What the configuration says of it.
 pub struct Wanted<'a> {
@@ -121,7 +121,9 @@ fn named(home: &Rtnl, name: &str) -> Result<Link> {
 fn of_default_route(home: &Rtnl) -> Result<Link> {
     for family in [Family::V4, Family::V6] {
         let mut routes = home.routes(family)?;
-        routes.retain(|route| route.dst.prefix_len() == 0 && route.table == Some(tables::MAIN));
+        routes.retain(|route| {
+            route.dst.prefix_len() == 0 && route.table == Some(routing_tables::MAIN)
+        });
         let best = routes.iter().min_by_key(|route| route.metric.unwrap_or(0));
         let index = best.and_then(|route| route.dev.or_else(|| Some(route.nexthops.first()?.dev)));
         if let Some(index) = index

@@ -22,7 +22,7 @@ use crate::fault;
 use crate::kernel::sys;
 use crate::names::Attachment;
 use crate::plugin::{Context, Entry, Scope};
-use crate::steps::undo::Undo;
+use crate::steps::flow::undo::Undo;
 
 /// An executable that somebody is writing cannot be started; installers replace plugins under our feet. As libcni.
 const BUSY_ATTEMPTS_MAX: u32 = 6;

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Family, Link, Route, Rtnl};
 use crate::names::Attachment;
 use crate::plugin::Context;
-use crate::steps::tables;
+use crate::steps::link::routing_tables;
 
 /// RT_TABLE_LOCAL (linux/rtnetlink.h).
 const TABLE_LOCAL: u32 = 255;
@@ -116,7 +116,7 @@ fn missing(route: &success::Route) -> Error {
 }
 
 fn is_met_by(expected: &success::Route, found: &Route) -> bool {
-    let table = found.table.unwrap_or(tables::MAIN);
+    let table = found.table.unwrap_or(routing_tables::MAIN);
     let is_in_table = match expected.table {
         Some(wanted) if wanted != 0 => table == wanted,
         // A later plugin of the chain may have moved it to a table of its own, as sbr does.

@@ -32,8 +32,8 @@ use crate::kernel::nft::{
     Base, Batch, ChainKind, Condition, Datum, Element, Expr, Family, Feature, Field, Hook, NewSet,
     Nft, Policy, SetKind, Table, Type, Value, Verdict, pack, verdict_map,
 };
-use crate::steps::netfilter::{self, Chain, Skeleton};
-use crate::steps::owner::{Owner, Owners};
+use crate::plugin::owner::{Owner, Owners};
+use crate::steps::nft::shared_rules::{self, Chain, Skeleton};
 
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 /// The base chain, the map, and what the chains of subnets begin with. (`masquerade` is a word of nft's language.)
@@ -45,7 +45,7 @@ const PRIORITY: i32 = 100;
 
 /// Masquerades for the addresses, whose prefixes are their own subnets. Shared rules that are missing are added again.
 pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Result<()> {
-    let comment = netfilter::comment(owner)?;
+    let comment = shared_rules::comment(owner)?;
     for family in FAMILIES {
         let nets: Vec<IpNet> = of_family(nets, family).collect();
         if nets.is_empty() {
@@ -55,7 +55,7 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Resul
         skeleton.ensure(nft, batch, |batch, name| add_map(batch, skeleton.table, name))?;
         for net in nets {
             let wanted = Element { comment: Some(comment.clone()), ..element(net) };
-            netfilter::put(nft, batch, skeleton.table, NAME, wanted)?;
+            shared_rules::put(nft, batch, skeleton.table, NAME, wanted)?;
         }
     }
     Ok(())
@@ -65,7 +65,7 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Resul
 pub fn places(nets: &[IpNet]) -> impl Iterator<Item = (Table<'static>, &'static str, Vec<u8>)> {
     nets.iter().map(|net| {
         let family = if net.addr().is_ipv4() { Family::Ip } else { Family::Ip6 };
-        (netfilter::table(family), NAME, key(*net))
+        (shared_rules::table(family), NAME, key(*net))
     })
 }
 
@@ -74,7 +74,7 @@ pub fn places(nets: &[IpNet]) -> impl Iterator<Item = (Table<'static>, &'static 
 pub fn clear(nft: &Nft, batch: &mut Batch, nets: &[IpNet]) -> Result<()> {
     for family in FAMILIES {
         let keys: Vec<Vec<u8>> = of_family(nets, family).map(key).collect();
-        let found = nft.elements_at(netfilter::table(family), NAME, &keys)?;
+        let found = nft.elements_at(shared_rules::table(family), NAME, &keys)?;
         delete(nft, batch, family, &found.into_iter().flatten().collect::<Vec<_>>())?;
     }
     Ok(())
@@ -83,8 +83,8 @@ pub fn clear(nft: &Nft, batch: &mut Batch, nets: &[IpNet]) -> Result<()> {
 /// Removes what belongs to the owners.
 pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     for family in FAMILIES {
-        let mut elements = nft.elements(netfilter::table(family), NAME)?;
-        elements.retain(|element| netfilter::is_of(element, owners));
+        let mut elements = nft.elements(shared_rules::table(family), NAME)?;
+        elements.retain(|element| shared_rules::is_of(element, owners));
         delete(nft, batch, family, &elements)?;
     }
     Ok(())
@@ -92,13 +92,13 @@ pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
 
 /// Fails when what `add` made is not there.
 pub fn check(nft: &Nft, owner: &Owner, nets: &[IpNet]) -> Result<()> {
-    let comment = netfilter::comment(owner)?;
+    let comment = shared_rules::comment(owner)?;
     for family in FAMILIES {
         let nets: Vec<IpNet> = of_family(nets, family).collect();
         for net in &nets {
             let missing = |_| Error::internal(format!("masquerading of {} is missing", net.addr()));
             let expected = Element { comment: Some(comment.clone()), ..element(*net) };
-            let table = netfilter::table(family);
+            let table = shared_rules::table(family);
             let found = nft.elements_at(table, NAME, std::slice::from_ref(&expected.key))?;
             if found != [Some(expected)] {
                 return Err(missing(()));
@@ -153,7 +153,7 @@ fn skeleton(family: Family, nets: &[IpNet]) -> Skeleton<'static> {
     let by_source = verdict_map(&[saddr], NAME).into_iter().collect();
     let mut chains = vec![Chain::base(NAME, base, vec![by_source])];
     chains.extend(subnets.iter().map(of_subnet));
-    Skeleton { table: netfilter::table(family), sets: vec![NAME.into()], chains }
+    Skeleton { table: shared_rules::table(family), sets: vec![NAME.into()], chains }
 }
 
 fn add_map(batch: &mut Batch, table: Table<'_>, name: &str) {
@@ -166,7 +166,7 @@ fn delete(nft: &Nft, batch: &mut Batch, family: Family, removed: &[Element]) -> 
     if removed.is_empty() {
         return Ok(());
     }
-    let table = netfilter::table(family);
+    let table = shared_rules::table(family);
     let keys: Vec<Vec<u8>> = removed.iter().map(|element| element.key.clone()).collect();
     batch.delete_elements(table, NAME, &keys);
     for chain in nft.chains(table)? {

@@ -12,11 +12,12 @@ use crate::kernel::netlink;
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, NewLink, Rtnl};
 use crate::names::{Attachment, Mac};
+use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Scope};
-use crate::steps::configure::{self, Announce, Options};
-use crate::steps::owner::{Owner, Owners};
-use crate::steps::undo::{Failures, Undo};
-use crate::steps::{delegate, host_link, parent, verify};
+use crate::steps::flow::undo::{Failures, Undo};
+use crate::steps::flow::{delegate, verify};
+use crate::steps::link::configure::{self, Announce, Options};
+use crate::steps::link::{host_link, parent};
 
 /// What a plugin's configuration asks for.
 pub struct NewInterface<'a> {

@@ -5,8 +5,8 @@ use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Link, Rtnl};
 use crate::names::Attachment;
 use crate::plugin::Context;
-use crate::steps::owner::Owner;
-use crate::steps::{host_link, veth};
+use crate::plugin::owner::Owner;
+use crate::steps::link::{host_link, veth};
 
 /// The result of the plugin before this one. `without` is the reference's message where there is none.
 pub fn prev_result(cx: &Context<'_>, without: &str) -> Result<Success> {

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::kernel::nft::{
     Base, Batch, Comment, Element, Expr, Family, NewChain, NewRule, Nft, Object, Rule, Table,
 };
-use crate::steps::owner::{Owner, Owners};
+use crate::plugin::owner::{Owner, Owners};
 
 /// Our table of a family.
 pub const fn table(family: Family) -> Table<'static> {

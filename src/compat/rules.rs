@@ -11,7 +11,7 @@ use hmac_sha512::Hash;
 use crate::error::Result;
 use crate::kernel::nft::{Batch, Chain, Expr, Family, Nft, Rule, Table};
 use crate::names::{Attachment, NetworkName};
-use crate::steps::owner::{Owner, Owners};
+use crate::plugin::owner::{Owner, Owners};
 
 const IP_FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 

@@ -5,12 +5,13 @@
 
 use ipnet::IpNet;
 
+use crate::compat::rules;
 use crate::error::Result;
 use crate::kernel::nft::{Batch, Nft};
 use crate::names::{Attachment, IfName, Mac};
+use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Scope};
-use crate::steps::owner::{Owner, Owners};
-use crate::steps::{masquerade, reference, spoof_check};
+use crate::steps::nft::{masquerade, spoof_check};
 
 /// What an attachment is to have.
 pub struct Rules<'a> {
@@ -65,8 +66,8 @@ impl Rules<'_> {
     pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
         masquerade::remove(nft, batch, owners)?;
         spoof_check::remove(nft, batch, owners)?;
-        reference::remove_masquerade(nft, batch, owners)?;
-        reference::remove_spoof_check(nft, batch, owners)
+        rules::remove_masquerade(nft, batch, owners)?;
+        rules::remove_spoof_check(nft, batch, owners)
     }
 
     /// The same, now, for an ADD that fails.

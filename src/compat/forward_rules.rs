@@ -8,12 +8,7 @@ use crate::kernel::nft::{Batch, Condition, Expr, Family, Nft, Rule, Table, Verdi
 
 const CHAIN: &str = "CNI-FORWARD";
 
-pub(super) fn remove(
-    nft: &Nft,
-    batch: &mut Batch,
-    family: Family,
-    addresses: &[IpAddr],
-) -> Result<()> {
+pub fn remove(nft: &Nft, batch: &mut Batch, family: Family, addresses: &[IpAddr]) -> Result<()> {
     let table = Table { family, name: "filter" };
     for rule in nft.rules_of(table, CHAIN)? {
         if addresses.iter().any(|address| is_about(&rule, *address)) {

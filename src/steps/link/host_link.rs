@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysctl;
-use crate::steps::owner::{Owner, Owners};
+use crate::plugin::owner::{Owner, Owners};
 
 const ALIAS_PREFIX: &str = "cnibox ";
 

@@ -22,13 +22,13 @@ use crate::kernel::nft::{
     Table, Type, Value, Verdict, in_set, not_in_set, pack,
 };
 use crate::names::{IfName, Mac};
-use crate::steps::netfilter::{self, Chain, Skeleton};
-use crate::steps::owner::{Owner, Owners};
+use crate::plugin::owner::{Owner, Owners};
+use crate::steps::nft::shared_rules::{self, Chain, Skeleton};
 
 /// The chain, and the set of what may pass.
 const NAME: &str = "spoof-check";
 const PORTS: &str = "spoof-check-ports";
-const TABLE: Table<'static> = netfilter::table(Family::Bridge);
+const TABLE: Table<'static> = shared_rules::table(Family::Bridge);
 /// `dstnat` of the family bridge: before anything looks at the frame.
 const PRIORITY: i32 = -300;
 
@@ -41,10 +41,10 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, port: &IfName, mac: Mac)
     })?;
     // The same owner uses a name again, and later another one may.
     remove_others(nft, batch, port, Some(mac))?;
-    let comment = Some(netfilter::comment(owner)?);
+    let comment = Some(shared_rules::comment(owner)?);
     for (set, key) in [(PORTS, pack(&port_key(port))), (NAME, pack(&pair_key(port, mac)))] {
         let wanted = Element { key, data: None, comment: comment.clone() };
-        netfilter::put(nft, batch, TABLE, set, wanted)?;
+        shared_rules::put(nft, batch, TABLE, set, wanted)?;
     }
     Ok(())
 }
@@ -80,7 +80,7 @@ fn remove_others(nft: &Nft, batch: &mut Batch, port: &IfName, kept: Option<Mac>)
 /// Removes what belongs to the owners.
 pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     for set in [PORTS, NAME] {
-        netfilter::delete(nft, batch, TABLE, set, owners)?;
+        shared_rules::delete(nft, batch, TABLE, set, owners)?;
     }
     Ok(())
 }

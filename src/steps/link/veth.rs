@@ -9,11 +9,11 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewLink, Rtnl, Veth};
 use crate::kernel::sys;
 use crate::names::{IfName, Mac};
+use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Scope};
-use crate::steps::owner::{Owner, Owners};
-use crate::steps::rules::Rules;
-use crate::steps::undo::Failures;
-use crate::steps::{host_link, interface};
+use crate::steps::flow::undo::Failures;
+use crate::steps::link::{host_link, interface};
+use crate::steps::nft::rules::Rules;
 
 /// How often another name is tried for the host end when somebody has that one.
 const NAME_ATTEMPTS_MAX: u32 = 10;

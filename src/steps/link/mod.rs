@@ -1,0 +1,9 @@
+//! Links of the container and of the host, with their addresses and routes.
+
+pub mod configure;
+pub mod forwarding;
+pub mod host_link;
+pub mod interface;
+pub mod parent;
+pub mod routing_tables;
+pub mod veth;
