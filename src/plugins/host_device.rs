@@ -61,7 +61,7 @@ use crate::names::Attachment;
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
-use crate::steps::flow::{delegate, verify};
+use crate::steps::flow::{chained, delegate, verify};
 use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::interface;
 
@@ -162,6 +162,9 @@ impl HostDevice {
         let (host, home) = (cx.session.host()?, cx.session.home()?);
         let there = netns.map(|_| cx.session.container()).transpose()?;
         let recorded = journal::find(at)?;
+        if recorded.is_none() {
+            journal::record(at).remove_aside();
+        }
         if let Some(passport) = &recorded {
             if let Some(there) = there
                 && let Some(link) = passport.find(there)?
@@ -199,6 +202,9 @@ impl HostDevice {
         let (network, ifname) = (&cx.request.network, &at.ifname);
         let (host, home) = (cx.session.host()?, cx.session.home()?);
         let may_be_device = match &recorded {
+            // The host has recorded it for another attachment, or it names another owner.
+            _ if Journal::open()?.of(link).is_some() => false,
+            _ if chained::is_in_another_container(cx, at, Some(link))? => false,
             Some(passport) => passport.may_be_of(link),
             None => {
                 let has_name = Passport::of_reference(link).is_some();
