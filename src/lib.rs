@@ -13,6 +13,7 @@ pub mod kernel;
 pub mod names;
 pub mod plugin;
 pub mod plugins;
+pub mod runtime;
 pub mod serve;
 pub mod steps;
 

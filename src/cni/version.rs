@@ -53,6 +53,16 @@ impl Version {
         })
     }
 
+    /// The highest that we know of those that a network has. One from the future is passed over (code 1 if no other is
+    /// left); a text that is no version is refused (code 6).
+    pub fn highest(asked: &[&str]) -> Result<Self> {
+        for text in asked {
+            numbers(text)?;
+        }
+        let known = asked.iter().filter_map(|text| Self::negotiate(text).ok());
+        known.max().map_or_else(|| Self::negotiate(asked.last().unwrap_or(&"")), Ok)
+    }
+
     /// CHECK, GC and STATUS came with later versions: an older configuration does not allow them (code 1).
     pub fn negotiate_for(asked: &str, verb: &str, since: Self) -> Result<Self> {
         let asked_numbers = numbers(asked)?;

@@ -1,0 +1,312 @@
+//! The cache of results, in libcni's format (cniCacheV1): what one runtime attached, another one finds, checks and
+//! deletes. Knows nothing of what lives.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::cni::json::Json;
+use crate::cni::success::Success;
+use crate::cni::version::{self, Version};
+use crate::error::{Error, Result};
+use crate::fault;
+use crate::names::{Attachment, ContainerId, IfName, NetworkName};
+use crate::runtime::conf::Network;
+
+mod base64;
+
+/// Where runtimes keep their cache.
+pub const DIRECTORY: &str = "/var/lib/cni/results";
+const KIND: &str = "cniCacheV1";
+
+/// What the cache knows of one attachment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    pub network: NetworkName,
+    pub at: Attachment,
+    /// The configuration of the network at the time of ADD. Empty in entries of old runtimes.
+    pub config: Vec<u8>,
+    /// CNI_NETNS; empty if the runtime named none.
+    pub netns: PathBuf,
+    /// The pairs of CNI_ARGS.
+    pub args: Vec<(String, String)>,
+    /// An object, or `Null`.
+    pub capability_args: Json,
+    /// What the last plugin of ADD returned, or `Null`.
+    pub result: Json,
+}
+
+/// A directory with a file per attachment.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    directory: PathBuf,
+}
+
+/// What a cache has.
+#[derive(Debug, Default)]
+pub struct Entries {
+    /// In the order of their files' names.
+    pub entries: Vec<Entry>,
+    /// One error per file that cannot be used.
+    pub damaged: Vec<Error>,
+}
+
+impl Entry {
+    /// The configuration of the network at the time of ADD.
+    pub fn network_of_add(&self) -> Result<Network> {
+        let network = Network::from_cache(&self.config).map_err(|error| {
+            error.context(format!("cannot read the cached configuration of {}", self.title()))
+        })?;
+        // Nobody may delete by an entry what belongs to another network.
+        if network.name == self.network {
+            return Ok(network);
+        }
+        let msg = format!("cannot use the cached configuration of {}", self.title());
+        Err(Error::config(msg).with_details(format!("it is of network {}", network.name)))
+    }
+
+    /// The result of ADD; None if there is none.
+    pub fn success(&self) -> Result<Option<Success>> {
+        if self.result == Json::Null {
+            return Ok(None);
+        }
+        let success = version::parse_result(&self.result, Version::NEWEST);
+        success.map(Some).map_err(|error| {
+            error.context(format!("cannot read the cached result of {}", self.title()))
+        })
+    }
+
+    /// CNI_ARGS.
+    pub fn cni_args(&self) -> String {
+        let pairs: Vec<String> =
+            self.args.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        pairs.join(";")
+    }
+
+    /// The attachment in words.
+    pub fn title(&self) -> String {
+        title(&self.network, &self.at)
+    }
+
+    /// The document of the file, with its keys in libcni's order.
+    fn to_json(&self) -> Json {
+        let pair = |(key, value): &(String, String)| {
+            Json::Array(vec![key.as_str().into(), value.as_str().into()])
+        };
+        let pairs: Vec<Json> = self.args.iter().map(pair).collect();
+        let present = |json: &Json| Some(json.clone()).filter(|json| *json != Json::Null);
+        let netns = self.netns.to_string_lossy();
+        Json::object([
+            ("kind", Some(KIND.into())),
+            ("containerId", Some(self.at.container_id.to_string().into())),
+            ("config", Some(base64::encode(&self.config).into())),
+            ("ifName", Some(self.at.ifname.to_string().into())),
+            ("networkName", Some(self.network.to_string().into())),
+            ("netns", (!netns.is_empty()).then(|| netns.as_ref().into())),
+            ("cniArgs", (!pairs.is_empty()).then_some(Json::Array(pairs))),
+            ("capabilityArgs", present(&self.capability_args)),
+            ("result", present(&self.result)),
+        ])
+    }
+
+    fn parse(json: &Json) -> Result<Self> {
+        let text = |key: &str| match json.get(key) {
+            None => Ok(""),
+            Some(Json::String(text)) => Ok(text.as_str()),
+            Some(_) => Err(Error::config(format!("{key}: not a string"))),
+        };
+        if text("kind")? != KIND {
+            return Err(Error::config(format!("kind: not {KIND}")));
+        }
+        let config = base64::decode(text("config")?);
+        let is_object_or_nothing = |key: &str| match json.get(key) {
+            None => Ok(Json::Null),
+            Some(object @ Json::Object(_)) => Ok(object.clone()),
+            Some(_) => Err(Error::config(format!("{key}: not an object"))),
+        };
+        Ok(Self {
+            network: NetworkName::new(text("networkName")?)?,
+            at: Attachment {
+                container_id: ContainerId::new(text("containerId")?)?,
+                ifname: IfName::new(text("ifName")?)?,
+            },
+            config: config.ok_or_else(|| Error::config("config: not base64"))?,
+            netns: text("netns")?.into(),
+            args: pairs(json.get("cniArgs"))?,
+            capability_args: is_object_or_nothing("capabilityArgs")?,
+            result: is_object_or_nothing("result")?,
+        })
+    }
+}
+
+fn pairs(json: Option<&Json>) -> Result<Vec<(String, String)>> {
+    let pair = |pair: &Json| match pair {
+        Json::Array(pair) => match pair.as_slice() {
+            [Json::String(key), Json::String(value)] => Some((key.clone(), value.clone())),
+            _ => None,
+        },
+        _ => None,
+    };
+    let pairs = match json {
+        None => Some(Vec::new()),
+        Some(Json::Array(pairs)) => pairs.iter().map(pair).collect(),
+        Some(_) => None,
+    };
+    pairs.ok_or_else(|| Error::config("cniArgs: not a list of pairs"))
+}
+
+/// An attachment in words.
+pub fn title(network: &NetworkName, at: &Attachment) -> String {
+    format!("{} of container {} in network {network}", at.ifname, at.container_id)
+}
+
+impl Cache {
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into() }
+    }
+
+    /// The entry of an attachment; None if there is none. A file that cannot be used is an error.
+    pub fn read(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Entry>> {
+        let path = self.path(network, at);
+        let Some(json) = read(&path)? else { return Ok(None) };
+        if json.get("kind").is_none() && matches!(json, Json::Object(_)) {
+            return Ok(Some(of_old_runtime(network, at, json)));
+        }
+        let entry = Entry::parse(&json).map_err(|error| unusable(&path, error))?;
+        // `a-b` and `c` share a file with `a` and `b-c`.
+        if entry.network != *network || entry.at != *at {
+            let belongs = format!("it belongs to {}", entry.title());
+            return Err(unusable(&path, Error::config(belongs)));
+        }
+        Ok(Some(entry))
+    }
+
+    /// All entries. What a file says counts, not its name.
+    pub fn all(&self) -> Result<Entries> {
+        let cannot = |error: io::Error| {
+            let msg = format!("cannot read directory {}", self.directory.display());
+            Error::internal(msg).with_details(error.to_string())
+        };
+        let files = fault::file_operation().and_then(|()| fs::read_dir(&self.directory));
+        let files = match files {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Entries::default()),
+            files => files.map_err(cannot)?,
+        };
+        let mut paths = Vec::new();
+        for file in files {
+            paths.push(file.map_err(cannot)?.path());
+        }
+        paths.sort();
+        let mut all = Entries::default();
+        for path in paths {
+            let json = match read(&path) {
+                // It was removed in between.
+                Ok(None) => continue,
+                Ok(Some(json)) => Ok(json),
+                Err(error) => Err(error),
+            };
+            let entry =
+                json.and_then(|json| Entry::parse(&json).map_err(|error| unusable(&path, error)));
+            match entry {
+                Ok(entry) => all.entries.push(entry),
+                Err(error) => all.damaged.push(error),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Writes an entry, or replaces it. Nobody sees half of one.
+    pub fn write(&self, entry: &Entry) -> Result<()> {
+        let path = self.path(&entry.network, &entry.at);
+        replace(&path, entry.to_json().to_compact().as_bytes())
+    }
+
+    /// It is fine if there is none.
+    pub fn remove(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
+        remove(&self.path(network, at))
+    }
+
+    /// The file of an attachment.
+    pub fn path(&self, network: &NetworkName, at: &Attachment) -> PathBuf {
+        self.directory.join(file_name(network, at))
+    }
+}
+
+/// What libcni calls the file of an attachment.
+pub fn file_name(network: &NetworkName, at: &Attachment) -> String {
+    format!("{network}-{}-{}", at.container_id, at.ifname)
+}
+
+/// Before cniCacheV1 the file was the result alone.
+fn of_old_runtime(network: &NetworkName, at: &Attachment, result: Json) -> Entry {
+    Entry {
+        network: network.clone(),
+        at: at.clone(),
+        config: Vec::new(),
+        netns: PathBuf::new(),
+        args: Vec::new(),
+        capability_args: Json::Null,
+        result,
+    }
+}
+
+fn unusable(path: &Path, error: Error) -> Error {
+    error.context(format!("cannot use cache entry {}", path.display()))
+}
+
+/// None if there is no such file.
+fn read(path: &Path) -> Result<Option<Json>> {
+    match fault::file_operation().and_then(|()| fs::read(path)) {
+        Ok(bytes) => Json::parse(&bytes).map(Some).map_err(|error| unusable(path, error)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unusable(path, Error::internal(error.to_string()))),
+    }
+}
+
+/// Writes a file aside and renames it. The directory of the files never has another one, so the one aside is in the
+/// directory above.
+pub(super) fn replace(path: &Path, content: &[u8]) -> Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let aside = directory.parent().unwrap_or(directory).join(format!(".{name}"));
+    let write = || {
+        fault::file_operation()?;
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        fault::file_operation()?;
+        file.write_all(content)?;
+        fault::file_operation()?;
+        fs::rename(&aside, path)
+    };
+    let written = match write() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            make_directory(directory).and_then(|()| write())
+        }
+        written => written,
+    };
+    written.map_err(|error| {
+        // Whatever there is of it; the next one would write over it, too.
+        let _ = fs::remove_file(&aside);
+        Error::internal(format!("cannot write {}", path.display())).with_details(error.to_string())
+    })
+}
+
+/// It is fine if there is no such file.
+pub(super) fn remove(path: &Path) -> Result<()> {
+    match fault::file_operation().and_then(|()| fs::remove_file(path)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            let msg = format!("cannot remove {}", path.display());
+            Err(Error::internal(msg).with_details(error.to_string()))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn make_directory(directory: &Path) -> io::Result<()> {
+    fault::file_operation()?;
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,289 @@
+//! Network configurations: the files, and the lists of plugins in them. Knows nothing of what is attached.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use crate::cni::json::Json;
+use crate::cni::version::Version;
+use crate::error::{Error, Result};
+use crate::names::NetworkName;
+
+/// Where runtimes look for configurations.
+pub const DIRECTORY: &str = "/etc/cni/net.d";
+
+/// A network as it is configured: a list of plugins. A single configuration is a list of one.
+#[derive(Clone, Debug)]
+pub struct Network {
+    pub name: NetworkName,
+    /// The highest version of `cniVersion` and `cniVersions` that we know.
+    pub version: Version,
+    pub disable_check: bool,
+    pub disable_gc: bool,
+    /// The configurations of the plugins as they were written. Each is an object with a type.
+    pub plugins: Vec<Json>,
+    /// The list as a document that needs no other file. The cache keeps it.
+    pub bytes: Vec<u8>,
+    /// Empty for a configuration from the cache.
+    pub file: PathBuf,
+}
+
+/// What a directory has.
+#[derive(Debug, Default)]
+pub struct Networks {
+    /// In the order in which a name is looked up: the first of a name is the one that counts.
+    pub networks: Vec<Network>,
+    /// One error per file that cannot be used.
+    pub broken: Vec<Error>,
+}
+
+impl Network {
+    /// Finds a network by its name in a directory, or loads it if `wanted` is a path. Each broken file in front of the
+    /// network is a warning.
+    pub fn find(wanted: &str, directory: &Path, warn: &mut dyn FnMut(&Error)) -> Result<Self> {
+        if wanted.contains('/') {
+            return Self::load(Path::new(wanted));
+        }
+        let files = files(directory)?;
+        for file in &files {
+            match Self::load(file) {
+                Ok(network) if *network.name == *wanted => return Ok(network),
+                Ok(_) => {}
+                Err(error) => warn(&error),
+            }
+        }
+        let directory = directory.display();
+        Err(Error::config(match files.as_slice() {
+            [] => format!("no net configurations found in {directory}"),
+            _ => format!("no net configuration with name {wanted:?} in {directory}"),
+        }))
+    }
+
+    /// Reads a file, and the plugins that its network has in a directory of their own.
+    pub fn load(file: &Path) -> Result<Self> {
+        let cannot = |error: Error| error.context(format!("cannot read {}", file.display()));
+        let bytes = read(file)?;
+        let is_list = file.extension().is_some_and(|extension| extension == "conflist");
+        let mut network = Self::parse(&bytes, is_list, Some(file)).map_err(cannot)?;
+        network.file = file.into();
+        Ok(network)
+    }
+
+    /// Reads a configuration from the cache: a list, or what an old runtime keeps, a single one.
+    pub fn from_cache(bytes: &[u8]) -> Result<Self> {
+        Self::parse(bytes, false, None)
+    }
+
+    /// `file` tells where further plugins are.
+    fn parse(bytes: &[u8], is_list: bool, file: Option<&Path>) -> Result<Self> {
+        let json = Json::parse(bytes)?;
+        if !matches!(json, Json::Object(_)) {
+            return Err(Error::config("network configuration is not an object"));
+        }
+        let name = NetworkName::new(text(&json, "name")?.unwrap_or_default())?;
+        let mut network = Self {
+            version: version(&json)?,
+            disable_check: boolean(&json, "disableCheck")?,
+            disable_gc: boolean(&json, "disableGC")?,
+            plugins: Vec::new(),
+            bytes: bytes.into(),
+            file: PathBuf::new(),
+            name,
+        };
+        match json.get("plugins") {
+            None if !is_list && json.get("type").is_some() => network.add_single(json)?,
+            listed => {
+                let only_inlined = boolean(&json, "loadOnlyInlinedPlugins")?;
+                network.add_inlined(listed, only_inlined)?;
+                if let (Some(file), false) = (file, only_inlined) {
+                    network.add_from_directory(&json, file)?;
+                }
+            }
+        }
+        match network.plugins.as_slice() {
+            [] => Err(Error::config("no plugin configs found")),
+            _ => Ok(network),
+        }
+    }
+
+    fn add_single(&mut self, json: Json) -> Result<()> {
+        require_type(&json, 0)?;
+        let list = Json::object([
+            ("name", json.get("name").cloned()),
+            ("cniVersion", json.get("cniVersion").cloned()),
+            ("plugins", Some(Json::Array(vec![json.clone()]))),
+        ]);
+        self.bytes = list.to_compact().into_bytes();
+        self.plugins.push(json);
+        Ok(())
+    }
+
+    fn add_inlined(&mut self, listed: Option<&Json>, only_inlined: bool) -> Result<()> {
+        match listed {
+            None if only_inlined => {
+                Err(Error::config("plugins: missing, although loadOnlyInlinedPlugins is true"))
+            }
+            None => Ok(()),
+            Some(Json::Array(plugins)) if !plugins.is_empty() => {
+                for (index, plugin) in plugins.iter().enumerate() {
+                    require_type(plugin, index)?;
+                }
+                self.plugins.clone_from(plugins);
+                Ok(())
+            }
+            Some(Json::Array(_)) => Err(Error::config("plugins: the list is empty")),
+            Some(_) => Err(Error::config("plugins: not a list")),
+        }
+    }
+
+    /// Adds the plugins of `NAME/*.conf` beside the file. What the cache keeps has them inlined.
+    fn add_from_directory(&mut self, json: &Json, file: &Path) -> Result<()> {
+        let beside = file.parent().unwrap_or(Path::new("")).join(&*self.name);
+        let found = files_with(&beside, &["conf"])?;
+        if found.is_empty() {
+            return Ok(());
+        }
+        for path in found {
+            let plugin = Json::parse(&read(&path)?).and_then(|plugin| {
+                require_type(&plugin, self.plugins.len())?;
+                Ok(plugin)
+            });
+            let cannot = |error: Error| error.context(format!("cannot read {}", path.display()));
+            self.plugins.push(plugin.map_err(cannot)?);
+        }
+        let Json::Object(entries) = json else { return Ok(()) };
+        let mut list = entries.clone();
+        without(&mut list, &["plugins", "loadOnlyInlinedPlugins"]);
+        list.push(("loadOnlyInlinedPlugins".into(), Json::Bool(true)));
+        list.push(("plugins".into(), Json::Array(self.plugins.clone())));
+        self.bytes = Json::Object(list).to_compact().into_bytes();
+        Ok(())
+    }
+
+    /// Whether a plugin of the list declares a capability.
+    pub fn is_capable_of(&self, capability: &str) -> bool {
+        self.plugins.iter().any(|plugin| declares(plugin, capability))
+    }
+}
+
+impl Networks {
+    /// All that a directory has. A missing directory has nothing.
+    pub fn of(directory: &Path) -> Result<Self> {
+        let mut all = Self::default();
+        for file in files(directory)? {
+            match Network::load(&file) {
+                Ok(network) => all.networks.push(network),
+                Err(error) => all.broken.push(error),
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// The type of a plugin in a list.
+pub fn kind(plugin: &Json) -> &str {
+    match plugin.get("type") {
+        Some(Json::String(kind)) => kind,
+        _ => "",
+    }
+}
+
+/// Whether a plugin declares a capability.
+pub fn declares(plugin: &Json, capability: &str) -> bool {
+    // The names of capabilities are data, so case counts.
+    let Some(Json::Object(declared)) = plugin.get("capabilities") else { return false };
+    let found = declared.iter().rfind(|(name, _)| name == capability);
+    matches!(found, Some((_, Json::Bool(true))))
+}
+
+/// Removes keys from an object, in any case, as a plugin would find them.
+pub fn without(entries: &mut Vec<(String, Json)>, keys: &[&str]) {
+    entries.retain(|(name, _)| !keys.iter().any(|key| name.eq_ignore_ascii_case(key)));
+}
+
+/// All lists in the order of their names, then all single configurations.
+fn files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = files_with(directory, &["conflist"])?;
+    files.extend(files_with(directory, &["conf", "json"])?);
+    Ok(files)
+}
+
+fn files_with(directory: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
+    let cannot = |error: io::Error| {
+        Error::internal(format!("cannot read directory {}: {error}", directory.display()))
+    };
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(cannot)?,
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(cannot)?;
+        let path = entry.path();
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        let is_wanted = extension.is_some_and(|extension| extensions.contains(&extension));
+        if is_wanted && !entry.file_type().map_err(cannot)?.is_dir() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    fs::read(file).map_err(|error| {
+        Error::internal(format!("cannot read {}", file.display())).with_details(error.to_string())
+    })
+}
+
+/// `cniVersions` lists what the network can do, and the runtime takes the highest that it knows.
+fn version(json: &Json) -> Result<Version> {
+    let single = text(json, "cniVersion")?.unwrap_or_default();
+    let listed = match json.get("cniVersions") {
+        None => return Version::negotiate(single),
+        Some(Json::Array(listed)) => listed.iter(),
+        Some(_) => return Err(Error::config("cniVersions: not a list")),
+    };
+    let mut texts = vec![single];
+    for version in listed {
+        let Json::String(version) = version else {
+            return Err(Error::config("cniVersions: not a list of strings"));
+        };
+        texts.push(version);
+    }
+    Version::highest(&texts)
+}
+
+fn require_type(plugin: &Json, index: usize) -> Result<()> {
+    let found = match plugin {
+        Json::Object(_) => text(plugin, "type"),
+        _ => Err(Error::config("not an object")),
+    };
+    match found {
+        Ok(Some(kind)) if !kind.is_empty() => Ok(()),
+        Ok(_) => Err(Error::config(format!("plugins[{index}]: type is missing"))),
+        Err(error) => Err(error.context(format!("plugins[{index}]"))),
+    }
+}
+
+fn text<'a>(json: &'a Json, key: &str) -> Result<Option<&'a str>> {
+    match json.get(key) {
+        None => Ok(None),
+        Some(Json::String(text)) => Ok(Some(text)),
+        Some(_) => Err(Error::config(format!("{key}: not a string"))),
+    }
+}
+
+/// A boolean, or the text of one, which libcni accepts, too.
+fn boolean(json: &Json, key: &str) -> Result<bool> {
+    match json.get(key) {
+        None => Ok(false),
+        Some(Json::Bool(value)) => Ok(*value),
+        Some(Json::String(text)) if text.eq_ignore_ascii_case("true") => Ok(true),
+        Some(Json::String(text)) if text.eq_ignore_ascii_case("false") => Ok(false),
+        Some(_) => Err(Error::config(format!("{key}: neither true nor false"))),
+    }
+}
+
+#[cfg(test)]
+mod tests;
