@@ -1,5 +1,6 @@
 //! What a plugin is: its own configuration, and what the CNI verbs ask of it.
 
+pub mod execute;
 pub mod owner;
 mod session;
 

@@ -1,5 +1,6 @@
 //! Linux: namespaces, links, addresses, routes, sysctls. Knows nothing of CNI.
 
+pub mod child;
 pub mod conntrack;
 pub mod disk;
 pub mod file;

@@ -13,6 +13,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use neli::socket::NlSocket;
 use nix::errno::Errno;
@@ -112,6 +113,31 @@ impl Read for Stdin {
             result => Ok(result?),
         }
     }
+}
+
+/// Whether this process was interrupted, and nobody has taken note.
+static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note_interrupt(_: c_int) {
+    IS_INTERRUPTED.store(true, Relaxed);
+}
+
+/// From now on SIGINT, SIGTERM and SIGHUP do not end this process: `take_interrupt` tells that one came. A signal that is
+/// ignored stays ignored. Programs started later do not inherit it.
+pub fn catch_interrupts() {
+    for number in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        // SAFETY: the handler only stores to an atomic variable. Calls for these signals cannot fail.
+        unsafe {
+            if let Ok(SigHandler::SigIgn) = signal(number, SigHandler::Handler(note_interrupt)) {
+                let _ = signal(number, SigHandler::SigIgn);
+            }
+        }
+    }
+}
+
+/// Whether an interrupt has come since the last call.
+pub fn take_interrupt() -> bool {
+    IS_INTERRUPTED.swap(false, Relaxed)
 }
 
 /// Writes everything, in one system call where the kernel takes it so: std's standard output cuts text at its last line.

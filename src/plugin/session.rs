@@ -3,6 +3,7 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::cni::request::{Request, Verb};
 use crate::error::{Code, Error, Result};
@@ -41,6 +42,7 @@ pub struct Session {
     container: OnceCell<Rtnl>,
     parts: RefCell<Vec<Part>>,
     turns: Arc<Turns>,
+    limit: Option<Duration>,
     has_nf_tables: OnceCell<bool>,
     /// The last field, so it is closed last: after a transaction that deletes, closing waits for the kernel, which does
     /// that work while a link is removed.
@@ -85,6 +87,7 @@ impl Session {
             container: OnceCell::new(),
             parts: RefCell::default(),
             turns: Arc::default(),
+            limit: None,
             has_nf_tables: OnceCell::new(),
             nft: OnceCell::new(),
         }
@@ -93,6 +96,16 @@ impl Session {
     /// The same session, for one of several threads that share these turns: they queue for the locks of files.
     pub fn sharing(self, turns: Arc<Turns>) -> Self {
         Self { turns, ..self }
+    }
+
+    /// The same session, for a runtime: an executed plugin that takes longer is killed.
+    pub fn limited_to(self, limit: Duration) -> Self {
+        Self { limit: Some(limit), ..self }
+    }
+
+    /// How long an executed plugin may take; None is for ever.
+    pub fn limit(&self) -> Option<Duration> {
+        self.limit
     }
 
     /// Where the threads of this process queue for the locks of files.

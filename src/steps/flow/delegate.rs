@@ -1,32 +1,12 @@
 //! Calls another plugin for a part of the work, as a rule the IPAM plugin of `ipam.type`.
-//!
-//! It is looked up on CNI_PATH, as the specification says, so a user's own plugin always wins. If what is found is
-//! this very executable, or nothing is found and we have the plugin, it is called as a function: no process, no second
-//! round of JSON.
 
-use std::fs;
-use std::io::{self, ErrorKind, Write};
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
-
-use serde::Deserialize;
-
-use crate::cni::json::Json;
-use crate::cni::request::{Request, Verb};
+use crate::cni::request::Verb;
 use crate::cni::success::Success;
-use crate::cni::version;
-use crate::error::{Code, Error, Result};
-use crate::fault;
-use crate::kernel::sys;
+use crate::error::{Error, Result};
 use crate::names::Attachment;
-use crate::plugin::{Context, Entry, Scope};
+use crate::plugin::execute::{Program, execute};
+use crate::plugin::{Context, Scope};
 use crate::steps::flow::undo::Undo;
-
-/// An executable that somebody is writing cannot be started; installers replace plugins under our feet. As libcni.
-const BUSY_ATTEMPTS_MAX: u32 = 6;
-const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Asks the IPAM plugin, if the network has one, for addresses; they are given back if the caller fails.
 pub fn add_ipam<'a>(
@@ -69,9 +49,9 @@ pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, Fai
         Err(error) => error,
     };
     // A plugin of ours takes back what it did. Of others the specification says that DEL has to follow.
-    let is_taken_back = match delegate {
-        Delegate::Ours(_) => true,
-        Delegate::Executable(_) => match delegate.call(cx, &Verb::Del(at.clone())) {
+    let is_taken_back = match &delegate.0 {
+        Program::Ours(_) => true,
+        Program::Executable(_) => match delegate.call(cx, &Verb::Del(at.clone())) {
             Ok(_) => true,
             Err(error) => {
                 cx.warn(format_args!("cannot take back the failed ADD of plugin {kind}: {error}"));
@@ -131,144 +111,20 @@ fn require_ipam(cx: &Context<'_>) -> Result<()> {
     }
 }
 
-/// How many plugins may call one another in processes of their own: CNIBOX_DEPTH counts them.
-const DEPTH_MAX: u32 = 8;
 const EXECUTED_THAT_NEED_LINK: [&str; 1] = ["dhcp"];
 
-enum Delegate {
-    Ours(&'static Entry),
-    Executable(PathBuf),
-}
+/// What is behind the type of a plugin.
+struct Delegate(Program);
 
 impl Delegate {
     fn find(cx: &Context<'_>, kind: &str) -> Result<Self> {
-        if kind.is_empty() {
-            return Err(Error::config("no plugin name provided"));
-        }
-        // A name with a way in it could reach any program of the host (CVE-2021-20206).
-        if kind.contains('/') || kind == "." || kind == ".." {
-            return Err(Error::config(format!("invalid plugin name: {kind}")));
-        }
-        let ours = cx.plugins.iter().find(|entry| entry.name == kind);
-        let path = &cx.request.path;
-        for candidate in path.iter().map(|directory| directory.join(kind)) {
-            let Ok(found) = fs::metadata(&candidate) else { continue };
-            if found.is_file() {
-                return Ok(match ours {
-                    Some(entry) if sys::is_own_executable(&found) => Self::Ours(entry),
-                    _ => Self::Executable(candidate),
-                });
-            }
-        }
-        ours.map(Self::Ours).ok_or_else(|| {
-            if path.is_empty() {
-                return Error::config("no paths provided")
-                    .with_details(format!("failed to find plugin {kind:?}: CNI_PATH is empty"));
-            }
-            Error::config(format!("failed to find plugin {kind:?} in path {path:?}"))
-        })
+        Program::find(kind, &cx.request.path, cx.plugins).map(Self)
     }
 
     fn call(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
-        match self {
-            Self::Ours(entry) => (entry.run)(cx, verb),
-            Self::Executable(path) => execute(path, cx.request, verb),
-        }
-    }
-}
-
-/// The child gets our environment, with the CNI_ variables of the request in it, and the very bytes that came in.
-fn execute(path: &Path, request: &Request, verb: &Verb) -> Result<Option<Success>> {
-    let failed = |error: io::Error| {
-        Error::internal(format!("cannot run plugin {}: {error}", path.display()))
-    };
-    if request.depth >= DEPTH_MAX {
-        let msg =
-            format!("cannot run plugin {}: too many plugins call one another", path.display());
-        return Err(Error::config(msg).with_details(format!("{DEPTH_MAX} is the limit")));
-    }
-    let mut child = spawn(path, request, verb).map_err(failed)?;
-    let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(&request.stdin));
-    let output = child.wait_with_output().map_err(failed)?;
-    match written {
-        // It need not read its configuration, e.g. on a DEL that has nothing to do.
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(failed(error)),
-        _ => {}
-    }
-    if !output.status.success() {
-        return Err(reported_error(path, &output));
-    }
-    // What cannot be said is no failure of the plugin.
-    let _ = sys::write_all(io::stderr().as_fd(), &output.stderr);
-    if !matches!(verb, Verb::Add(_)) {
-        return Ok(None);
-    }
-    let unreadable = |error: Error| {
-        error.context(format!("cannot read the result of plugin {}", path.display()))
-    };
-    let result = Json::parse(&output.stdout).map_err(unreadable)?;
-    if result == Json::Null {
-        return Ok(None);
-    }
-    version::parse_result(&result, request.version).map(Some).map_err(unreadable)
-}
-
-fn spawn(path: &Path, request: &Request, verb: &Verb) -> io::Result<Child> {
-    let mut attempt = 1;
-    loop {
-        let mut command = Command::new(path);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        for (name, value) in request.environment(verb) {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        match fault::kernel_request().and_then(|()| command.spawn()) {
-            Err(error)
-                if error.kind() == ErrorKind::ExecutableFileBusy && attempt < BUSY_ATTEMPTS_MAX =>
-            {
-                attempt += 1;
-                // There is no event to wait for: the writer is some installer.
-                #[allow(clippy::disallowed_methods)]
-                std::thread::sleep(BUSY_PAUSE);
-            }
-            other => return other,
-        }
-    }
-}
-
-/// The plugin's own error, unchanged, so that codes and texts mean what they mean without us in between.
-fn reported_error(path: &Path, output: &Output) -> Error {
-    #[derive(Deserialize)]
-    struct Reported {
-        code: u32,
-        #[serde(default)]
-        msg: String,
-        #[serde(default)]
-        details: String,
-    }
-    let name = path.display();
-    let status = output.status;
-    if output.stdout.trim_ascii().is_empty() {
-        return match String::from_utf8_lossy(&output.stderr).trim() {
-            "" => {
-                Error::internal(format!("netplugin failed with no error message: {name}: {status}"))
-            }
-            text => Error::internal(format!("netplugin failed: {text:?}"))
-                .with_details(format!("{name}: {status}")),
-        };
-    }
-    match Json::parse(&output.stdout).and_then(|json| json.read::<Reported>("error")) {
-        Ok(Reported { code, msg, details }) => {
-            // It speaks for itself alone: what its caller has made may still be there.
-            let code = Some(Code(code)).filter(|code| *code != Code::UNKNOWN_CONTAINER);
-            Error::new(code.unwrap_or(Code::INTERNAL), msg).with_details(details)
-        }
-        Err(error) => {
-            let text = String::from_utf8_lossy(&output.stdout);
-            Error::internal(format!("netplugin failed but its error cannot be read: {text:?}"))
-                .with_details(format!("{name}: {status}: {error}"))
+        match &self.0 {
+            Program::Ours(entry) => (entry.run)(cx, verb),
+            Program::Executable(path) => execute(path, cx.request, verb, cx.session.limit()),
         }
     }
 }

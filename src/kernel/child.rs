@@ -1,0 +1,204 @@
+//! Talks to a child process within a time limit. Knows nothing of what is said.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::kernel::sys;
+
+/// What a pipe takes at once, once it takes anything. Source: pipe(7).
+const PIPE_BUF: usize = 4096;
+/// An interrupt that comes right before a wait is seen after it.
+const WAIT_MAX: Duration = Duration::from_millis(100);
+/// A child that has closed its pipes is about to exit.
+const EXIT_PAUSE: Duration = Duration::from_millis(1);
+
+/// What a child said.
+#[derive(Debug)]
+pub struct Said {
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub end: End,
+}
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug)]
+pub enum End {
+    Exited(ExitStatus),
+    /// It was killed at the time limit.
+    TimedOut,
+    /// It was killed since this process was interrupted: see `sys::catch_interrupts`.
+    Interrupted,
+}
+
+/// Writes the input, and reads until the child has closed its pipes and has exited. With a limit, the child must lead a
+/// process group of its own, which is killed at the limit, and when this process is interrupted.
+pub fn converse(mut child: Child, input: &[u8], limit: Option<Duration>) -> io::Result<Said> {
+    let mut said = Said { stdout: Vec::new(), stderr: Vec::new(), end: End::TimedOut };
+    let deadline = limit.map(|limit| Instant::now() + limit);
+    said.end = match talk(&mut child, input, &mut said, deadline) {
+        Ok(end) => end,
+        Err(error) => {
+            end(&mut child, deadline.is_some());
+            return Err(error);
+        }
+    };
+    if !matches!(said.end, End::Exited(_)) {
+        end(&mut child, true);
+    }
+    Ok(said)
+}
+
+/// Kills the child and what it has started, and reaps it.
+fn end(child: &mut Child, has_group: bool) {
+    let group = i32::try_from(child.id()).ok().filter(|_| has_group);
+    // Both fail only for a child that has ended.
+    let _ = group.map(|group| killpg(Pid::from_raw(group), Signal::SIGKILL));
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn talk(
+    child: &mut Child,
+    mut input: &[u8],
+    said: &mut Said,
+    deadline: Option<Instant>,
+) -> io::Result<End> {
+    let (mut stdin, mut stdout) = (child.stdin.take(), child.stdout.take());
+    let mut stderr = child.stderr.take();
+    loop {
+        if input.is_empty() {
+            stdin = None;
+        }
+        let is_closed = stdin.is_none() && stdout.is_none() && stderr.is_none();
+        if is_closed && deadline.is_none() {
+            return child.wait().map(End::Exited);
+        }
+        if let Some(status) = is_closed.then(|| child.try_wait()).transpose()?.flatten() {
+            return Ok(End::Exited(status));
+        }
+        let Some(wait) = time_to_wait(deadline) else { return Ok(End::TimedOut) };
+        if deadline.is_some() && sys::take_interrupt() {
+            return Ok(End::Interrupted);
+        }
+        let wait = if is_closed { PollTimeout::from(1_u8) } else { wait };
+        let files = [
+            stdin.as_ref().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLOUT)),
+            stdout.as_ref().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLIN)),
+            stderr.as_ref().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLIN)),
+        ];
+        let [can_write, can_read, can_read_errors] = ready(files, wait)?;
+        if can_write && !write(&mut stdin, &mut input)? {
+            stdin = None;
+        }
+        if can_read && !read(&mut stdout, &mut said.stdout)? {
+            stdout = None;
+        }
+        if can_read_errors && !read(&mut stderr, &mut said.stderr)? {
+            stderr = None;
+        }
+    }
+}
+
+/// None at the deadline.
+fn time_to_wait(deadline: Option<Instant>) -> Option<PollTimeout> {
+    let Some(deadline) = deadline else { return Some(PollTimeout::NONE) };
+    let left = deadline.saturating_duration_since(Instant::now());
+    (!left.is_zero()).then(|| {
+        let wait = left.clamp(EXIT_PAUSE, WAIT_MAX);
+        PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
+    })
+}
+
+/// Which of the files can be used without waiting, or are closed at the other end.
+fn ready(files: [Option<PollFd<'_>>; 3], wait: PollTimeout) -> io::Result<[bool; 3]> {
+    let mut open: Vec<PollFd<'_>> = files.iter().flatten().cloned().collect();
+    match poll(&mut open, wait) {
+        Ok(_) => {}
+        Err(Errno::EINTR) => return Ok([false; 3]),
+        Err(errno) => return Err(errno.into()),
+    }
+    let mut answers = open.iter().map(|file| file.any().unwrap_or(true));
+    Ok(files.map(|file| file.is_some() && answers.next().unwrap_or_default()))
+}
+
+/// False when the child reads no more: it need not read all.
+fn write(stdin: &mut Option<impl Write>, input: &mut &[u8]) -> io::Result<bool> {
+    let Some(file) = stdin else { return Ok(false) };
+    match file.write(&input[..input.len().min(PIPE_BUF)]) {
+        Ok(count) => {
+            *input = &input[count..];
+            Ok(true)
+        }
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// False at the end.
+fn read(file: &mut Option<impl Read>, into: &mut Vec<u8>) -> io::Result<bool> {
+    let Some(file) = file else { return Ok(false) };
+    let mut bytes = [0; PIPE_BUF];
+    match file.read(&mut bytes) {
+        Ok(count) => {
+            into.extend(&bytes[..count]);
+            Ok(count > 0)
+        }
+        Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn shell(script: &str, input: &[u8], limit: Option<Duration>) -> Said {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(Stdio::piped()).process_group(0);
+        sys::ignore_broken_pipes();
+        converse(command.spawn().unwrap(), input, limit).unwrap()
+    }
+
+    const LONG: Option<Duration> = Some(Duration::from_secs(60));
+
+    #[test]
+    fn more_than_a_pipe_holds_goes_there_and_back() {
+        let input: Vec<u8> = (0..=255).cycle().take(300_000).collect();
+        for limit in [None, LONG] {
+            let said = shell("tee /dev/stderr", &input, limit);
+            assert!(matches!(said.end, End::Exited(status) if status.success()));
+            assert!(said.stdout == input && said.stderr == input);
+        }
+    }
+
+    #[test]
+    fn a_child_need_not_read_and_its_status_is_told() {
+        for limit in [None, LONG] {
+            let said = shell("echo no >&2; exit 3", &[b'x'; 100_000], limit);
+            assert!(matches!(said.end, End::Exited(status) if status.code() == Some(3)));
+            assert_eq!(said.stderr, b"no\n");
+        }
+    }
+
+    #[test]
+    fn a_child_is_killed_at_the_limit_with_what_it_started() {
+        let limit = Some(Duration::from_millis(200));
+        for script in ["echo so far; sleep 100; true", "echo so far; exec >&- 2>&-; sleep 100"] {
+            let said = shell(script, b"", limit);
+            assert!(matches!(said.end, End::TimedOut), "{said:?}");
+            assert_eq!(said.stdout, b"so far\n");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Finds the plugin of a type, and executes it if it is not one of ours.
+//!
+//! It is looked up on CNI_PATH, as the specification says, so a user's own plugin always wins. If what is found is
+//! this very executable, or nothing is found and we have the plugin, it can be called as a function: no process, no second
+//! round of JSON.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::cni::json::Json;
+use crate::cni::request::{Request, Verb};
+use crate::cni::success::Success;
+use crate::cni::version::{self, Version};
+use crate::error::{Code, Error, Result};
+use crate::fault;
+use crate::kernel::child::{self, End, Said};
+use crate::kernel::sys;
+
+use super::Entry;
+
+/// An executable that somebody is writing cannot be started; installers replace plugins under our feet. As libcni.
+const BUSY_ATTEMPTS_MAX: u32 = 6;
+const BUSY_PAUSE: Duration = Duration::from_secs(1);
+/// How many plugins may call one another in processes of their own: CNIBOX_DEPTH counts them.
+const DEPTH_MAX: u32 = 8;
+
+/// What is behind the type of a plugin.
+#[derive(Clone)]
+pub enum Program {
+    Ours(&'static Entry),
+    Executable(PathBuf),
+}
+
+/// A variable of the environment, and its value; None removes it.
+type Variable = (&'static str, Option<OsString>);
+
+impl Program {
+    /// Looks the type up in the directories of CNI_PATH, and then among ours.
+    pub fn find(kind: &str, path: &[PathBuf], plugins: &'static [Entry]) -> Result<Self> {
+        if kind.is_empty() {
+            return Err(Error::config("no plugin name provided"));
+        }
+        // A name with a way in it could reach any program of the host (CVE-2021-20206).
+        if kind.contains('/') || kind == "." || kind == ".." {
+            return Err(Error::config(format!("invalid plugin name: {kind}")));
+        }
+        let ours = plugins.iter().find(|entry| entry.name == kind);
+        for candidate in path.iter().map(|directory| directory.join(kind)) {
+            let Ok(found) = fs::metadata(&candidate) else { continue };
+            if found.is_file() {
+                return Ok(match ours {
+                    Some(entry) if sys::is_own_executable(&found) => Self::Ours(entry),
+                    _ => Self::Executable(candidate),
+                });
+            }
+        }
+        ours.map(Self::Ours).ok_or_else(|| {
+            if path.is_empty() {
+                return Error::config("no paths provided")
+                    .with_details(format!("failed to find plugin {kind:?}: CNI_PATH is empty"));
+            }
+            Error::config(format!("failed to find plugin {kind:?} in path {path:?}"))
+        })
+    }
+}
+
+/// Executes a plugin. It gets our environment, with the CNI_ variables of the request in it, and the very bytes of the
+/// request's configuration. What it says on stderr is said on ours.
+///
+/// With a limit, it is killed when it takes longer, and when this process is interrupted.
+pub fn execute(
+    path: &Path,
+    request: &Request,
+    verb: &Verb,
+    limit: Option<Duration>,
+) -> Result<Option<Success>> {
+    if request.depth >= DEPTH_MAX {
+        let msg =
+            format!("cannot run plugin {}: too many plugins call one another", path.display());
+        return Err(Error::config(msg).with_details(format!("{DEPTH_MAX} is the limit")));
+    }
+    let stdout = call(path, &request.environment(verb), &request.stdin, limit)?;
+    if !matches!(verb, Verb::Add(_)) {
+        return Ok(None);
+    }
+    let unreadable = |error: Error| {
+        error.context(format!("cannot read the result of plugin {}", path.display()))
+    };
+    let result = Json::parse(&stdout).map_err(unreadable)?;
+    if result == Json::Null {
+        return Ok(None);
+    }
+    version::parse_result(&result, request.version).map(Some).map_err(unreadable)
+}
+
+/// The versions that a plugin speaks. One that does not know the question is of version 0.1.0.
+///
+/// Source: CNI specification 1.1.0, section 5, "Version"; 0.2.0 brought the question.
+pub fn supported_versions(path: &Path, limit: Option<Duration>) -> Result<Vec<String>> {
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Answer {
+        cni_version: String,
+        supported_versions: Vec<String>,
+    }
+    let dummy = || Some("dummy".into());
+    let environment = [
+        ("CNI_COMMAND", Some("VERSION".into())),
+        ("CNI_CONTAINERID", None),
+        ("CNI_NETNS", dummy()),
+        ("CNI_IFNAME", dummy()),
+        ("CNI_PATH", dummy()),
+        ("CNI_ARGS", None),
+    ];
+    let question = Json::object([("cniVersion", Some(Version::NEWEST.text().into()))]);
+    let answer = match call(path, &environment, question.to_compact().as_bytes(), limit) {
+        Err(error) if error.msg == "unknown CNI_COMMAND: VERSION" => {
+            return Ok(vec![Version::V0_1_0.text().into()]);
+        }
+        answer => answer.and_then(|bytes| Json::parse(&bytes)?.read::<Answer>("answer")),
+    };
+    let answer = answer.map_err(|error| {
+        error.context(format!("cannot ask plugin {} for its VERSION", path.display()))
+    })?;
+    Ok(match answer.supported_versions {
+        none if none.is_empty() && answer.cni_version == Version::V0_2_0.text() => {
+            [Version::V0_1_0, Version::V0_2_0].map(|version| version.text().into()).into()
+        }
+        versions => versions,
+    })
+}
+
+/// What the plugin printed, or its error.
+fn call(
+    path: &Path,
+    environment: &[Variable],
+    stdin: &[u8],
+    limit: Option<Duration>,
+) -> Result<Vec<u8>> {
+    let name = path.display();
+    let failed = |error: io::Error| Error::internal(format!("cannot run plugin {name}: {error}"));
+    let child = spawn(path, environment, limit.is_some()).map_err(failed)?;
+    let said = child::converse(child, stdin, limit).map_err(failed)?;
+    let error = match said.end {
+        End::Exited(status) if status.success() => {
+            repeat(&said.stderr);
+            return Ok(said.stdout);
+        }
+        End::Exited(status) => return Err(reported_error(path, &said, status)),
+        End::TimedOut => {
+            let seconds = limit.unwrap_or_default().as_secs();
+            Error::internal(format!("plugin {name} was killed: it did not end within {seconds} s"))
+        }
+        End::Interrupted => Error::internal(format!("plugin {name} was killed: interrupted")),
+    };
+    repeat(&said.stderr);
+    Err(error)
+}
+
+/// What cannot be said is no failure of the plugin.
+fn repeat(stderr: &[u8]) {
+    let _ = sys::write_all(io::stderr().as_fd(), stderr);
+}
+
+fn spawn(path: &Path, environment: &[Variable], has_group: bool) -> io::Result<Child> {
+    let mut attempt = 1;
+    loop {
+        let mut command = Command::new(path);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if has_group {
+            command.process_group(0);
+        }
+        for (name, value) in environment {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        match fault::kernel_request().and_then(|()| command.spawn()) {
+            Err(error)
+                if error.kind() == ErrorKind::ExecutableFileBusy && attempt < BUSY_ATTEMPTS_MAX =>
+            {
+                attempt += 1;
+                // There is no event to wait for: the writer is some installer.
+                #[allow(clippy::disallowed_methods)]
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// The plugin's own error, unchanged, so that codes and texts mean what they mean without us in between.
+fn reported_error(path: &Path, said: &Said, status: ExitStatus) -> Error {
+    #[derive(Deserialize)]
+    struct Reported {
+        code: u32,
+        #[serde(default)]
+        msg: String,
+        #[serde(default)]
+        details: String,
+    }
+    let name = path.display();
+    if said.stdout.trim_ascii().is_empty() {
+        return match String::from_utf8_lossy(&said.stderr).trim() {
+            "" => {
+                Error::internal(format!("netplugin failed with no error message: {name}: {status}"))
+            }
+            text => Error::internal(format!("netplugin failed: {text:?}"))
+                .with_details(format!("{name}: {status}")),
+        };
+    }
+    repeat(&said.stderr);
+    match Json::parse(&said.stdout).and_then(|json| json.read::<Reported>("error")) {
+        Ok(Reported { code, msg, details }) => {
+            // It speaks for itself alone: what its caller has made may still be there.
+            let code = Some(Code(code)).filter(|code| *code != Code::UNKNOWN_CONTAINER);
+            Error::new(code.unwrap_or(Code::INTERNAL), msg).with_details(details)
+        }
+        Err(error) => {
+            let text = String::from_utf8_lossy(&said.stdout);
+            Error::internal(format!("netplugin failed but its error cannot be read: {text:?}"))
+                .with_details(format!("{name}: {status}: {error}"))
+        }
+    }
+}
