@@ -1,14 +1,17 @@
 //! The tool under its own name: what a busybox user expects of one, and the demo.
 
+mod attach;
 #[cfg(feature = "demo")]
 mod demo;
+mod gc;
 mod install;
+mod parameters;
 
 use std::ffi::OsString;
 
 use argh::{EarlyExit, FromArgs};
 
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::plugin::{Entry, VERSION};
 
 const NAME: &str = "cnibox";
@@ -17,10 +20,12 @@ const NAME: &str = "cnibox";
 const PLUGIN_DIRECTORY: &str = "opt/cni/bin";
 
 /// The names of `Command`, and help.
-#[cfg(feature = "demo")]
-const COMMANDS: &[&str] = &["list", "install", "demo", "version", "help"];
-#[cfg(not(feature = "demo"))]
-const COMMANDS: &[&str] = &["list", "install", "version", "help"];
+const COMMANDS: &[&str] = &[
+    "add", "check", "del", "gc", "status", "list", "install",
+    #[cfg(feature = "demo")]
+    "demo",
+    "version", "help",
+];
 
 /// Every CNI plugin in one executable.
 #[derive(FromArgs)]
@@ -32,6 +37,11 @@ struct Tool {
 #[derive(FromArgs)]
 #[argh(subcommand)]
 enum Command {
+    Add(attach::Add),
+    Check(attach::Check),
+    Del(attach::Del),
+    Gc(gc::Gc),
+    Status(attach::Status),
     List(List),
     Install(install::Install),
     #[cfg(feature = "demo")]
@@ -90,6 +100,11 @@ pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
 impl Tool {
     fn run(self, plugins: &'static [Entry]) -> u8 {
         let done: Result<()> = match self.command {
+            Command::Add(add) => add.run(plugins),
+            Command::Check(check) => check.run(plugins),
+            Command::Del(del) => del.run(plugins),
+            Command::Gc(gc) => gc.run(plugins),
+            Command::Status(status) => status.run(plugins),
             Command::List(List { full }) => {
                 let directory = if full { format!("{PLUGIN_DIRECTORY}/") } else { String::new() };
                 plugins.iter().for_each(|entry| say(&format!("{directory}{}", entry.name)));
@@ -107,7 +122,7 @@ impl Tool {
             Ok(()) => 0,
             Err(error) => {
                 eprintln!("{NAME}: {error}");
-                1
+                if error.code == parameters::NOT_UNDERSTOOD { 2 } else { 1 }
             }
         }
     }
@@ -127,6 +142,10 @@ fn overview(plugins: &[Entry]) {
          A plugin reads CNI_COMMAND and the other variables of the CNI specification, and its configuration on stdin.\n\n\
          Plugins:\n{table}"
     ));
+}
+
+fn cannot_write(error: &std::io::Error) -> Error {
+    Error::new(Code::IO, "cannot write to stdout").with_details(error.to_string())
 }
 
 /// A line of what the tool has to tell. The only way for it to get to stdout.

@@ -84,7 +84,7 @@ fn talk(
             return Ok(End::Exited(status));
         }
         let Some(wait) = time_to_wait(deadline) else { return Ok(End::TimedOut) };
-        if deadline.is_some() && sys::take_interrupt() {
+        if deadline.is_some() && sys::is_interrupted() {
             return Ok(End::Interrupted);
         }
         let wait = if is_closed { PollTimeout::from(1_u8) } else { wait };

@@ -144,10 +144,21 @@ impl NetNs {
 
     /// Device and inode. Another namespace can have them when this one has ended.
     pub fn identity(&self) -> Result<(u64, u64)> {
-        let metadata = self.file.metadata().map_err(|error| {
-            Error::internal(format!("cannot examine {}: {}", self.title(), sys::reason(&error)))
-        })?;
+        let metadata = self.metadata()?;
         Ok((metadata.dev(), metadata.ino()))
+    }
+
+    /// When the kernel made the inode, in seconds and nanoseconds. A namespace that nothing but a process holds gets a new
+    /// inode whenever it is opened.
+    pub fn inode_time(&self) -> Result<(i64, i64)> {
+        let metadata = self.metadata()?;
+        Ok((metadata.ctime(), metadata.ctime_nsec()))
+    }
+
+    fn metadata(&self) -> Result<Metadata> {
+        self.file.metadata().map_err(|error| {
+            Error::internal(format!("cannot examine {}: {}", self.title(), sys::reason(&error)))
+        })
     }
 
     fn title(&self) -> String {

@@ -4,7 +4,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-use nix::mount::{MsFlags, mount};
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
 
@@ -58,6 +59,32 @@ pub fn new_namespace(path: &Path) -> Result<NetNs> {
             .map_err(|errno| failed("mount a network namespace on", path, &errno.into()))
     })?;
     own.open(path)
+}
+
+/// The same in a directory that may have to be made, where no namespace of that name is.
+pub fn new_named_namespace(path: &Path) -> Result<NetNs> {
+    if NetNs::own()?.open_if_exists(path)?.is_some() {
+        return Err(failed("create", path, &io::ErrorKind::AlreadyExists.into()));
+    }
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory).map_err(|error| failed("create", directory, &error))?;
+    }
+    new_namespace(path)
+}
+
+/// Removes the file of a namespace, as `ip netns del` does; the namespace lives as long as something is in it. It is fine
+/// if there is none.
+pub fn remove_namespace(path: &Path) -> Result<()> {
+    match umount2(path, MntFlags::MNT_DETACH) {
+        Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
+        Err(errno) => return Err(failed("unmount", path, &errno.into())),
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(failed("remove", path, &error))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {

@@ -115,14 +115,14 @@ impl Read for Stdin {
     }
 }
 
-/// Whether this process was interrupted, and nobody has taken note.
+/// Whether this process was interrupted.
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note_interrupt(_: c_int) {
     IS_INTERRUPTED.store(true, Relaxed);
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP do not end this process: `take_interrupt` tells that one came. A signal that is
+/// From now on SIGINT, SIGTERM and SIGHUP do not end this process: `is_interrupted` tells that one came. A signal that is
 /// ignored stays ignored. Programs started later do not inherit it.
 pub fn catch_interrupts() {
     for number in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -135,9 +135,14 @@ pub fn catch_interrupts() {
     }
 }
 
-/// Whether an interrupt has come since the last call.
-pub fn take_interrupt() -> bool {
-    IS_INTERRUPTED.swap(false, Relaxed)
+/// Whether an interrupt has come since `forget_interrupt`.
+pub fn is_interrupted() -> bool {
+    IS_INTERRUPTED.load(Relaxed)
+}
+
+/// For what has to be done after an interrupt, and may be interrupted, too.
+pub fn forget_interrupt() {
+    IS_INTERRUPTED.store(false, Relaxed);
 }
 
 /// Writes everything, in one system call where the kernel takes it so: std's standard output cuts text at its last line.

@@ -29,8 +29,8 @@ pub struct Entry {
     pub config: Vec<u8>,
     /// CNI_NETNS; empty if the runtime named none.
     pub netns: PathBuf,
-    /// The pairs of CNI_ARGS.
-    pub args: Vec<(String, String)>,
+    /// CNI_ARGS.
+    pub args: String,
     /// An object, or `Null`.
     pub capability_args: Json,
     /// What the last plugin of ADD returned, or `Null`.
@@ -77,13 +77,6 @@ impl Entry {
         })
     }
 
-    /// CNI_ARGS.
-    pub fn cni_args(&self) -> String {
-        let pairs: Vec<String> =
-            self.args.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        pairs.join(";")
-    }
-
     /// The attachment in words.
     pub fn title(&self) -> String {
         title(&self.network, &self.at)
@@ -91,10 +84,12 @@ impl Entry {
 
     /// The document of the file, with its keys in libcni's order.
     fn to_json(&self) -> Json {
-        let pair = |(key, value): &(String, String)| {
-            Json::Array(vec![key.as_str().into(), value.as_str().into()])
+        let pair = |pair: &str| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            Json::Array(vec![key.into(), value.into()])
         };
-        let pairs: Vec<Json> = self.args.iter().map(pair).collect();
+        let pairs = self.args.split(';').filter(|pair| !pair.is_empty());
+        let pairs: Vec<Json> = pairs.map(pair).collect();
         let present = |json: &Json| Some(json.clone()).filter(|json| *json != Json::Null);
         let netns = self.netns.to_string_lossy();
         Json::object([
@@ -133,27 +128,30 @@ impl Entry {
             },
             config: config.ok_or_else(|| Error::config("config: not base64"))?,
             netns: text("netns")?.into(),
-            args: pairs(json.get("cniArgs"))?,
+            args: args(json.get("cniArgs"))?,
             capability_args: is_object_or_nothing("capabilityArgs")?,
             result: is_object_or_nothing("result")?,
         })
     }
 }
 
-fn pairs(json: Option<&Json>) -> Result<Vec<(String, String)>> {
-    let pair = |pair: &Json| match pair {
-        Json::Array(pair) => match pair.as_slice() {
-            [Json::String(key), Json::String(value)] => Some((key.clone(), value.clone())),
-            _ => None,
-        },
-        _ => None,
-    };
+/// CNI_ARGS of its pairs.
+fn args(json: Option<&Json>) -> Result<String> {
+    let invalid = || Error::config("cniArgs: not a list of pairs");
     let pairs = match json {
-        None => Some(Vec::new()),
-        Some(Json::Array(pairs)) => pairs.iter().map(pair).collect(),
-        Some(_) => None,
+        None => &[][..],
+        Some(Json::Array(pairs)) => pairs,
+        Some(_) => return Err(invalid()),
     };
-    pairs.ok_or_else(|| Error::config("cniArgs: not a list of pairs"))
+    let mut args: Vec<String> = Vec::new();
+    for pair in pairs {
+        let Json::Array(pair) = pair else { return Err(invalid()) };
+        let [Json::String(key), Json::String(value)] = pair.as_slice() else {
+            return Err(invalid());
+        };
+        args.push(format!("{key}={value}"));
+    }
+    Ok(args.join(";"))
 }
 
 /// An attachment in words.
@@ -182,8 +180,20 @@ impl Cache {
         Ok(Some(entry))
     }
 
+    /// The entries of one interface of a container, in whatever network. Damaged ones are passed over.
+    pub fn of_interface(&self, at: &Attachment) -> Result<Vec<Entry>> {
+        let end = format!("-{}-{}", at.container_id, at.ifname);
+        let Entries { mut entries, .. } = self.all_of(|name| name.ends_with(&end))?;
+        entries.retain(|entry| entry.at == *at);
+        Ok(entries)
+    }
+
     /// All entries. What a file says counts, not its name.
     pub fn all(&self) -> Result<Entries> {
+        self.all_of(|_| true)
+    }
+
+    fn all_of(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Entries> {
         let cannot = |error: io::Error| {
             let msg = format!("cannot read directory {}", self.directory.display());
             Error::internal(msg).with_details(error.to_string())
@@ -195,7 +205,10 @@ impl Cache {
         };
         let mut paths = Vec::new();
         for file in files {
-            paths.push(file.map_err(cannot)?.path());
+            let file = file.map_err(cannot)?;
+            if is_wanted(&file.file_name().to_string_lossy()) {
+                paths.push(file.path());
+            }
         }
         paths.sort();
         let mut all = Entries::default();
@@ -245,7 +258,7 @@ fn of_old_runtime(network: &NetworkName, at: &Attachment, result: Json) -> Entry
         at: at.clone(),
         config: Vec::new(),
         netns: PathBuf::new(),
-        args: Vec::new(),
+        args: String::new(),
         capability_args: Json::Null,
         result,
     }

@@ -63,7 +63,7 @@ fn an_entry_of_libcni_is_read_and_written_as_it_is() {
     assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
     assert_eq!(fs::read_dir(dir.path().join("lib")).unwrap().count(), 1, "nothing is left aside");
     assert_eq!(cache.read(&entry.network, &entry.at), Ok(Some(entry.clone())));
-    assert_eq!(entry.cni_args(), "A=b;C=d");
+    assert_eq!(entry.args, "A=b;C=d");
     assert_eq!(entry.network_of_add().unwrap().plugins.len(), 1);
     assert_eq!(entry.success().unwrap().unwrap().ips.len(), 1);
     cache.remove(&entry.network, &entry.at).unwrap();

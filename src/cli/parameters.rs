@@ -1,0 +1,350 @@
+//! What the commands of the runtime are given: arguments, and the variables that cnitool reads.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use crate::cni::json::Json;
+use crate::error::{Code, Error, Result};
+use crate::names::{Mac, NetworkName};
+use crate::plugin::Entry;
+use crate::runtime::chain::Means;
+use crate::runtime::conf::{self, Network};
+use crate::runtime::lifecycle::{Choice, Runtime};
+
+/// Marks an error in the arguments, which has an exit code of its own.
+pub(super) const NOT_UNDERSTOOD: Code = Code(u32::MAX);
+/// Where plugins are, unless CNI_PATH says so: the usual directory, Debian's, Fedora's.
+const PLUGINS: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
+const NAMED_NAMESPACES: &str = "/run/netns";
+/// How long an executed plugin may take, in seconds.
+pub(super) const TIMEOUT_S: u64 = 180;
+
+/// An error in the arguments.
+pub(super) fn not_understood(msg: impl Into<String>) -> Error {
+    Error::new(NOT_UNDERSTOOD, msg)
+}
+
+/// The runtime, with what the environment says of it.
+pub(super) fn runtime(plugins: &'static [Entry], timeout_s: u64) -> Runtime {
+    let path = variable("CNI_PATH").unwrap_or_else(|| PLUGINS.into());
+    let directories = std::env::split_paths(&path).filter(|path| !path.as_os_str().is_empty());
+    let is_true = |value: &OsString| value == "1" || value.eq_ignore_ascii_case("true");
+    let means = Means {
+        plugins,
+        path: directories.collect(),
+        limit: Duration::from_secs(timeout_s),
+        netns_override: variable("CNI_NETNS_OVERRIDE").filter(is_true),
+        turns: std::sync::Arc::default(),
+    };
+    let configurations = variable("NETCONFPATH").unwrap_or_else(|| conf::DIRECTORY.into());
+    Runtime::new(means, configurations.into())
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn text(name: &str) -> Result<String> {
+    let text = variable(name).unwrap_or_default().into_string();
+    text.map_err(|_| not_understood(format!("{name}: not UTF-8")))
+}
+
+/// The network of an argument: a name, or the path of a file.
+pub(super) fn choice(network: &str) -> Result<Choice> {
+    if network.contains('/') {
+        return Network::load(Path::new(network)).map(Choice::Given);
+    }
+    let name = NetworkName::new(network);
+    name.map(Choice::Named).map_err(|error| not_understood(error.to_string()))
+}
+
+/// The path of a namespace that is given as a path, as a name, or as the id of a process in it.
+pub(super) fn netns(argument: &str) -> Result<PathBuf> {
+    if argument.is_empty() || argument == "." || argument == ".." {
+        return Err(not_understood(format!("{argument:?} is no network namespace")));
+    }
+    if argument.contains('/') {
+        let path = std::path::absolute(argument)
+            .map_err(|error| not_understood(format!("{argument:?}: {error}")))?;
+        return Ok(cleaned(&path));
+    }
+    if argument.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(format!("/proc/{argument}/ns/net").into());
+    }
+    Ok(Path::new(NAMED_NAMESPACES).join(argument))
+}
+
+/// Two arguments that may be missing.
+pub(super) fn network_and_netns(operands: &[String]) -> Result<(Option<&str>, Option<&str>)> {
+    match operands {
+        [] => Ok((None, None)),
+        [network] => Ok((Some(network), None)),
+        [network, netns] => Ok((Some(network), Some(netns))),
+        [_, _, other, ..] => Err(not_understood(format!("Unrecognized argument: {other}"))),
+    }
+}
+
+/// Without `.` and `..`, as cnitool cleans the path that it makes container ids of.
+fn cleaned(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => drop(clean.pop()),
+            Component::CurDir => {}
+            other => clean.push(other),
+        }
+    }
+    clean
+}
+
+/// The path of a namespace that has a name, to make it or to remove it.
+pub(super) fn named(argument: &str) -> Result<PathBuf> {
+    let path = netns(argument)?;
+    if path.parent() == Some(Path::new(NAMED_NAMESPACES)) {
+        return Ok(path);
+    }
+    Err(not_understood(format!("{argument:?} is not the name of a network namespace")))
+}
+
+/// What of the interface's name is given: the option, or CNI_IFNAME.
+pub(super) fn ifname(option: Option<String>) -> Result<Option<String>> {
+    match option {
+        None => Ok(Some(text("CNI_IFNAME")?).filter(|name| !name.is_empty())),
+        given => Ok(given),
+    }
+}
+
+/// CNI_ARGS: pairs of keys and values.
+pub(super) fn cni_args() -> Result<String> {
+    let args = text("CNI_ARGS")?;
+    let pairs = args.split(';').filter(|_| !args.is_empty());
+    for pair in pairs {
+        let parts =
+            pair.split_once('=').filter(|(key, value)| !key.is_empty() && !value.is_empty());
+        parts.ok_or_else(|| not_understood(format!("CNI_ARGS: invalid pair {pair:?}")))?;
+    }
+    Ok(args)
+}
+
+/// CAP_ARGS: an object, or `Null`.
+pub(super) fn capability_args() -> Result<Json> {
+    let args = text("CAP_ARGS")?;
+    if args.is_empty() {
+        return Ok(Json::Null);
+    }
+    match Json::parse(args.as_bytes()) {
+        Ok(object @ Json::Object(_)) => Ok(object),
+        Ok(_) => Err(not_understood("CAP_ARGS: not an object")),
+        Err(error) => Err(not_understood(format!("CAP_ARGS: {error}"))),
+    }
+}
+
+/// What an ADD is asked for by options.
+pub(super) struct Wishes<'a> {
+    pub(super) publish: &'a [String],
+    pub(super) ip: &'a [String],
+    pub(super) mac: Option<&'a str>,
+}
+
+impl Wishes<'_> {
+    /// Puts the wishes into the capability arguments where a plugin has the capability, else into CNI_ARGS.
+    pub(super) fn apply(
+        &self,
+        network: &Network,
+        args: &mut String,
+        caps: &mut Json,
+    ) -> Result<()> {
+        let cannot = |what: &str, capability: &str| {
+            let msg = format!("cannot {what}: no plugin of network {} can", network.name);
+            Error::config(msg).with_details(format!("none has the capability {capability}"))
+        };
+        if !self.publish.is_empty() {
+            if !network.is_capable_of("portMappings") {
+                return Err(cannot("publish a port", "portMappings"));
+            }
+            let mut mappings = Vec::new();
+            for text in self.publish {
+                mappings.extend(mappings_of(text)?);
+            }
+            set(caps, "portMappings", Json::Array(mappings));
+        }
+        for ip in self.ip {
+            let address = ip.split_once('/').map_or(ip.as_str(), |(address, _)| address);
+            let valid = address.parse::<IpAddr>();
+            valid.map_err(|_| not_understood(format!("--ip: {ip:?} is no IP address")))?;
+        }
+        match self.ip {
+            [] => {}
+            ips if network.is_capable_of("ips") => {
+                set(caps, "ips", Json::Array(ips.iter().map(|ip| ip.as_str().into()).collect()));
+            }
+            [ip] => push(args, "IP", ip),
+            _ => return Err(cannot("use several addresses", "ips")),
+        }
+        if let Some(mac) = self.mac {
+            mac.parse::<Mac>().map_err(|error| not_understood(format!("--mac: {error}")))?;
+            match network.is_capable_of("mac") {
+                true => set(caps, "mac", mac.into()),
+                false => push(args, "MAC", mac),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn set(caps: &mut Json, key: &str, value: Json) {
+    if *caps == Json::Null {
+        *caps = Json::Object(Vec::new());
+    }
+    if let Json::Object(entries) = caps {
+        entries.retain(|(known, _)| known != key);
+        entries.push((key.into(), value));
+    }
+}
+
+/// The reference's plugins refuse a key that is another plugin's, unless they are told not to.
+fn push(args: &mut String, key: &str, value: &str) {
+    for (key, value) in [("IgnoreUnknown", "1"), (key, value)] {
+        let is_there = args.split(';').any(|pair| pair.split('=').next() == Some(key));
+        if !is_there || key != "IgnoreUnknown" {
+            let separator = if args.is_empty() { "" } else { ";" };
+            args.push_str(&format!("{separator}{key}={value}"));
+        }
+    }
+}
+
+/// The port mappings of `[IP:]HOST:CONTAINER[/PROTOCOL]`, where HOST and CONTAINER are ports or ranges of equal length.
+fn mappings_of(text: &str) -> Result<Vec<Json>> {
+    let invalid = |reason: &str| not_understood(format!("--publish {text}: {reason}"));
+    let (address, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
+    let protocol = protocol.to_ascii_lowercase();
+    if !matches!(protocol.as_str(), "tcp" | "udp" | "sctp") {
+        return Err(invalid("the protocol is not tcp, udp or sctp"));
+    }
+    let (rest, container) = address
+        .rsplit_once(':')
+        .ok_or_else(|| invalid("it is not [IP:]HOST:CONTAINER[/PROTOCOL]"))?;
+    let (ip, host) = match rest.rsplit_once(':') {
+        None => (None, rest),
+        Some((ip, host)) => {
+            let bare = ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']'));
+            let valid = match bare {
+                Some(ip) => ip.parse().map(IpAddr::V6),
+                None => ip.parse().map(IpAddr::V4),
+            };
+            (Some(valid.map_err(|_| invalid("the IP address is invalid"))?), host)
+        }
+    };
+    let (host, container) = (ports(host), ports(container));
+    let (Some(host), Some(container)) = (host, container) else {
+        return Err(invalid("a port is a number from 1 to 65535, or two with a - between them"));
+    };
+    if host.len() != container.len() {
+        return Err(invalid("the ranges differ in length"));
+    }
+    let mapping = |(host, container): (u32, u32)| {
+        Json::object([
+            ("hostPort", Some(host.into())),
+            ("containerPort", Some(container.into())),
+            ("protocol", Some(protocol.as_str().into())),
+            ("hostIP", ip.map(|ip| ip.to_string().into())),
+        ])
+    };
+    Ok(host.zip(container).map(mapping).collect())
+}
+
+fn ports(text: &str) -> Option<std::ops::Range<u32>> {
+    let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0).map(u32::from);
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (port(first)?, port(last)?);
+    (first <= last).then_some(first..last + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_published_as_podman_reads_them() {
+        let printed = |text: &str| {
+            mappings_of(text)
+                .map(|mappings| Json::Array(mappings).to_compact())
+                .map_err(|it| it.msg)
+        };
+        assert_eq!(
+            printed("8080:80").unwrap(),
+            r#"[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]"#
+        );
+        assert_eq!(
+            printed("127.0.0.1:53:5353/UDP").unwrap(),
+            r#"[{"hostPort":53,"containerPort":5353,"protocol":"udp","hostIP":"127.0.0.1"}]"#
+        );
+        assert_eq!(
+            printed("[fd00::1]:1-2:7-8/sctp").unwrap(),
+            r#"[{"hostPort":1,"containerPort":7,"protocol":"sctp","hostIP":"fd00::1"},{"hostPort":2,"containerPort":8,"protocol":"sctp","hostIP":"fd00::1"}]"#
+        );
+        for text in [
+            "80",
+            "80:",
+            ":80",
+            "0:80",
+            "80:65536",
+            "1-2:80",
+            "2-1:2-1",
+            "x:1:2",
+            "fd00::1:1:2",
+            "[10.0.0.1]:1:2",
+            "1:2/icmp",
+            "1:2/",
+            "+1:2",
+            "1:2:3:4",
+        ] {
+            assert!(printed(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn namespaces_are_paths_names_or_processes() {
+        let path =
+            |argument: &str| netns(argument).unwrap().into_os_string().into_string().unwrap();
+        assert_eq!(path("web"), "/run/netns/web");
+        assert_eq!(path("123"), "/proc/123/ns/net");
+        assert_eq!(path("12a"), "/run/netns/12a");
+        assert_eq!(path("/run//netns/./x/../web/"), "/run/netns/web");
+        assert!(path("./web").ends_with("/web") && path("./web").starts_with('/'));
+        assert!(netns("").is_err() && netns("..").is_err());
+        assert!(named("web").is_ok() && named("1").is_err() && named("/tmp/x").is_err());
+    }
+
+    #[test]
+    fn a_wish_without_a_capability_goes_into_cni_args() {
+        let network = |capabilities: &str| {
+            let text = format!(
+                r#"{{"name":"net","plugins":[{{"type":"a","capabilities":{capabilities}}}]}}"#
+            );
+            Network::from_cache(text.as_bytes()).unwrap()
+        };
+        let apply = |capabilities: &str, args: &str, ip: &[&str]| {
+            let ip: Vec<String> = ip.iter().map(|&ip| ip.into()).collect();
+            let wishes = Wishes { publish: &[], ip: &ip, mac: Some("02:00:00:00:00:01") };
+            let (mut args, mut caps) = (args.to_owned(), Json::Null);
+            wishes.apply(&network(capabilities), &mut args, &mut caps).map_err(|it| it.code)?;
+            Ok((args, caps.to_compact()))
+        };
+        assert_eq!(
+            apply("{}", "A=b", &["10.0.0.2"]),
+            Ok(("A=b;IgnoreUnknown=1;IP=10.0.0.2;MAC=02:00:00:00:00:01".into(), "null".into()))
+        );
+        assert_eq!(
+            apply(r#"{"ips":true,"mac":true}"#, "", &["10.0.0.2", "fd00::2/64"]),
+            Ok((
+                String::new(),
+                r#"{"ips":["10.0.0.2","fd00::2/64"],"mac":"02:00:00:00:00:01"}"#.into()
+            ))
+        );
+        assert_eq!(apply("{}", "", &["10.0.0.2", "fd00::2"]), Err(Code::INVALID_CONFIG));
+        assert_eq!(apply("{}", "", &["x"]), Err(NOT_UNDERSTOOD));
+    }
+}

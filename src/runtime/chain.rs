@@ -1,0 +1,296 @@
+//! Runs the plugins of a list in one process, on one session: each of ours is a function call, others are executed.
+//! Knows nothing of caches and locks.
+
+use std::cell::OnceCell;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cni::json::Json;
+use crate::cni::request::{Request, Verb};
+use crate::cni::success::Success;
+use crate::cni::version::{self, Version};
+use crate::error::{Code, Error, Result};
+use crate::kernel::flock::Turns;
+use crate::kernel::sys;
+use crate::names::Attachment;
+use crate::plugin::execute::{Program, execute, supported_versions};
+use crate::plugin::{Context, Entry, Session};
+use crate::runtime::conf::{self, Network};
+use crate::runtime::request::{Additions, configuration};
+
+/// What is the same for every call of a process.
+#[derive(Clone)]
+pub struct Means {
+    /// Ours.
+    pub plugins: &'static [Entry],
+    /// The directories of CNI_PATH.
+    pub path: Vec<PathBuf>,
+    /// How long an executed plugin may take.
+    pub limit: Duration,
+    /// CNI_NETNS_OVERRIDE.
+    pub netns_override: Option<OsString>,
+    /// Where the threads of this process queue for locks.
+    pub turns: Arc<Turns>,
+}
+
+/// The parameters of an attachment. Empty ones are those that STATUS and GC do not have.
+#[derive(Clone, Copy)]
+pub struct Parameters<'a> {
+    pub at: Option<&'a Attachment>,
+    /// CNI_NETNS; empty if there is none.
+    pub netns: &'a Path,
+    /// CNI_ARGS.
+    pub args: &'a str,
+    /// An object, or `Null`.
+    pub capability_args: &'a Json,
+}
+
+/// The plugins of a network, and the parameters of their calls.
+pub struct Chain<'a> {
+    pub means: &'a Means,
+    pub network: &'a Network,
+    pub parameters: Parameters<'a>,
+}
+
+/// An ADD that failed.
+pub struct Failed {
+    pub error: Error,
+    /// It was the first plugin, and it is one of ours: those take back what they did.
+    pub has_done_nothing: bool,
+}
+
+impl Chain<'_> {
+    /// Each plugin must be there, and must speak the version of the list.
+    ///
+    /// An executed plugin is asked, once per file.
+    pub fn require_plugins(&self) -> Result<()> {
+        let mut asked: Vec<PathBuf> = Vec::new();
+        let version = self.network.version.text();
+        for plugin in &self.network.plugins {
+            let kind = conf::kind(plugin);
+            let Program::Executable(file) = self.program(kind)? else { continue };
+            if asked.contains(&file) {
+                continue;
+            }
+            let spoken = supported_versions(&file, Some(self.means.limit))?;
+            if !spoken.iter().any(|spoken| spoken == version) {
+                let msg = format!("plugin {kind} does not speak CNI version {version:?}");
+                return Err(Error::new(Code::INCOMPATIBLE_VERSION, msg).with_details(format!(
+                    "{} speaks {}",
+                    file.display(),
+                    spoken.join(", ")
+                )));
+            }
+            asked.push(file);
+        }
+        Ok(())
+    }
+
+    /// Runs ADD of each plugin; each gets the result of the one before. Returns the last result, in the version of the
+    /// list. What a failing ADD has done stays: DEL has to follow.
+    pub fn add(&self) -> Result<Json, Failed> {
+        let session = OnceCell::new();
+        let mut result = None;
+        for (index, plugin) in self.network.plugins.iter().enumerate() {
+            let mut is_ours = false;
+            let added = self.add_one(&session, plugin, result.as_ref(), &mut is_ours);
+            let added = added.map_err(|error| Failed {
+                error: self.failed("add", plugin, error),
+                has_done_nothing: index == 0 && is_ours,
+            })?;
+            result = Some(added);
+            if sys::is_interrupted() {
+                let error = self.failed("add", plugin, Error::internal("interrupted"));
+                return Err(Failed { error, has_done_nothing: false });
+            }
+        }
+        Ok(result.unwrap_or_default())
+    }
+
+    fn add_one(
+        &self,
+        session: &OnceCell<Session>,
+        plugin: &Json,
+        result: Option<&Json>,
+        is_ours: &mut bool,
+    ) -> Result<Json> {
+        let (request, verb) = self.request("ADD", plugin, self.additions(result))?;
+        let program = self.program(&request.conf.kind)?;
+        *is_ours = matches!(program, Program::Ours(_));
+        let success = self.call(session, &program, &request, &verb)?.unwrap_or_default();
+        version::print_result(&success, self.network.version)
+    }
+
+    /// Runs CHECK of each plugin with the result of ADD, up to the first that fails.
+    pub fn check(&self, result: Option<&Json>) -> Result<()> {
+        let result = self.converted(result)?;
+        self.forward("CHECK", "check", self.additions(result.as_ref()))
+    }
+
+    /// Runs STATUS of each plugin, up to the first that fails.
+    pub fn status(&self) -> Result<()> {
+        self.forward("STATUS", "status", Additions::default())
+    }
+
+    fn forward(&self, command: &str, word: &str, additions: Additions<'_>) -> Result<()> {
+        let session = OnceCell::new();
+        self.network.plugins.iter().try_for_each(|plugin| {
+            let called = self.request(command, plugin, additions).and_then(|(request, verb)| {
+                let program = self.program(&request.conf.kind)?;
+                self.call(&session, &program, &request, &verb)
+            });
+            called.map(drop).map_err(|error| self.failed(word, plugin, error))
+        })
+    }
+
+    /// Runs DEL of each plugin, backwards, with the result of ADD. Goes on past a plugin that fails or is missing, and
+    /// reports all.
+    pub fn del(&self, result: Option<&Json>) -> Result<()> {
+        let result = self.converted(result).unwrap_or_else(|error| {
+            sys::warn(&format!("{error}; going on without the result of ADD"));
+            None
+        });
+        let plugins = self.network.plugins.iter().rev();
+        self.clean("DEL", "delete", plugins, self.additions(result.as_ref()))
+    }
+
+    /// Runs GC of each plugin. Goes on past a plugin that fails or is missing, and reports all.
+    pub fn gc(&self, keep: &[Attachment]) -> Result<()> {
+        let additions = Additions { valid_attachments: Some(keep), ..Additions::default() };
+        self.clean("GC", "gc", self.network.plugins.iter(), additions)
+    }
+
+    /// Ours leave their changes to nf_tables to one transaction at the end. A plugin that is executed finds the changes
+    /// of those before it made.
+    fn clean<'p>(
+        &self,
+        command: &str,
+        word: &str,
+        plugins: impl Iterator<Item = &'p Json>,
+        additions: Additions<'_>,
+    ) -> Result<()> {
+        let session = OnceCell::new();
+        let mut first: Option<Error> = None;
+        let mut note = |result: Result<()>| {
+            if let Err(error) = result {
+                first = Some(match first.take() {
+                    Some(first) => first.also(&error),
+                    None => error,
+                });
+            }
+        };
+        let settle = |session: &OnceCell<Session>| session.get().map_or(Ok(()), Session::settle);
+        for plugin in plugins {
+            if sys::is_interrupted() {
+                note(Err(Error::internal("interrupted").context("cannot call the other plugins")));
+                break;
+            }
+            let called = self.request(command, plugin, additions).and_then(|(request, verb)| {
+                match self.program(&request.conf.kind)? {
+                    Program::Ours(entry) => {
+                        let session = self.session(&session, &request, &verb)?;
+                        (entry.run)(&self.context(&request, session), &verb).map(drop)
+                    }
+                    program => {
+                        note(settle(&session));
+                        self.call(&session, &program, &request, &verb).map(drop)
+                    }
+                }
+            });
+            note(called.map_err(|error| self.failed(word, plugin, error)));
+        }
+        note(settle(&session));
+        first.map_or(Ok(()), Err)
+    }
+
+    /// The result of ADD in the version of the list.
+    fn converted(&self, result: Option<&Json>) -> Result<Option<Json>> {
+        let Some(result) = result else { return Ok(None) };
+        let version = self.network.version;
+        if result.get("cniVersion") == Some(&version.text().into()) {
+            return Ok(Some(result.clone()));
+        }
+        let converted = version::parse_result(result, Version::NEWEST)
+            .and_then(|success| version::print_result(&success, version));
+        converted.map(Some).map_err(|error| error.context("cannot convert the cached result"))
+    }
+
+    fn additions<'r>(&'r self, prev_result: Option<&'r Json>) -> Additions<'r> {
+        let capability_args = Some(self.parameters.capability_args);
+        Additions { capability_args, prev_result, valid_attachments: None }
+    }
+
+    fn program(&self, kind: &str) -> Result<Program> {
+        Program::find(kind, &self.means.path, self.means.plugins)
+    }
+
+    /// The call of one plugin.
+    fn request(
+        &self,
+        command: &str,
+        plugin: &Json,
+        additions: Additions<'_>,
+    ) -> Result<(Request, Verb)> {
+        let Parameters { at, netns, args, .. } = self.parameters;
+        let path: Vec<&OsStr> = self.means.path.iter().map(|path| path.as_os_str()).collect();
+        let path = path.join(OsStr::new(":"));
+        let env = |name: &str| match name {
+            "CNI_CONTAINERID" => at.map(|at| at.container_id.to_string().into()),
+            "CNI_IFNAME" => at.map(|at| at.ifname.to_string().into()),
+            "CNI_NETNS" => Some(netns.into()),
+            "CNI_ARGS" => Some(args.into()),
+            // GC must have one.
+            "CNI_PATH" if path.is_empty() => Some(":".into()),
+            "CNI_PATH" => Some(path.clone()),
+            "CNI_NETNS_OVERRIDE" => self.means.netns_override.clone(),
+            _ => None,
+        };
+        let json = configuration(self.network, plugin, additions);
+        Request::new(command, env, json).map_err(|refusal| refusal.error)
+    }
+
+    fn call(
+        &self,
+        session: &OnceCell<Session>,
+        program: &Program,
+        request: &Request,
+        verb: &Verb,
+    ) -> Result<Option<Success>> {
+        match program {
+            Program::Ours(entry) => {
+                let session = self.session(session, request, verb)?;
+                entry.call(&self.context(request, session), verb)
+            }
+            Program::Executable(file) => execute(file, request, verb, Some(self.means.limit)),
+        }
+    }
+
+    fn session<'s>(
+        &self,
+        session: &'s OnceCell<Session>,
+        request: &Request,
+        verb: &Verb,
+    ) -> Result<&'s Session> {
+        if let Some(session) = session.get() {
+            return Ok(session);
+        }
+        let opened = Session::open(request, verb)?
+            .sharing(Arc::clone(&self.means.turns))
+            .limited_to(self.means.limit);
+        Ok(session.get_or_init(|| opened))
+    }
+
+    fn context<'c>(&self, request: &'c Request, session: &'c Session) -> Context<'c> {
+        let cx = Context { request, session, plugins: self.means.plugins };
+        request.dropped.iter().for_each(|error| cx.warn(error));
+        cx
+    }
+
+    /// Says which plugin it was, as libcni does.
+    fn failed(&self, word: &str, plugin: &Json, error: Error) -> Error {
+        let (kind, name) = (conf::kind(plugin), &*self.network.name);
+        error.context(format!("plugin type={kind:?} name={name:?} failed ({word})"))
+    }
+}

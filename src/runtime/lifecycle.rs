@@ -1,0 +1,357 @@
+//! The life of an attachment: ADD, CHECK, DEL, and what has to be remembered between them.
+//!
+//! Before the first plugin of an ADD or DEL runs, a pending record is written. It is removed when the operation has
+//! ended as it should, so that a record whose operation is dead tells GC and the next ADD what to delete.
+//!
+//! Source: CNI specification 1.1.0, section 3, "Lifecycle & Ordering".
+
+use std::path::{Path, PathBuf};
+
+use crate::cni::json::Json;
+use crate::cni::version::Version;
+use crate::error::{Code, Error, Result};
+use crate::kernel::flock::Mode;
+use crate::kernel::netns::NetNs;
+use crate::kernel::sys::{self, warn};
+use crate::names::{Attachment, ContainerId, IfName, NetworkName};
+use crate::runtime::cache::{self, Cache, Entry};
+use crate::runtime::chain::{Chain, Failed, Means, Parameters};
+use crate::runtime::conf::Network;
+use crate::runtime::life::{self, Identities, Life};
+use crate::runtime::lock::Lock;
+
+/// What only this runtime needs, and only until the next boot.
+const STATE: &str = "/run/cnibox";
+
+/// A container runtime, as far as networks go.
+pub struct Runtime {
+    pub means: Means,
+    pub(super) cache: Cache,
+    pub(super) pending: Cache,
+    pub(super) identities: Identities,
+    pub(super) locks: PathBuf,
+    /// Where networks are looked up.
+    pub configurations: PathBuf,
+}
+
+/// The network of an operation.
+pub enum Choice {
+    /// The caller names the file: that configuration counts.
+    Given(Network),
+    /// The configuration is that of the cache, and where there is none, that of this name in the directory.
+    Named(NetworkName),
+}
+
+/// The attachment of an operation, and what plugins are told about it.
+pub struct Target<'a> {
+    pub at: &'a Attachment,
+    /// None: DEL and CHECK take the cache's.
+    pub netns: Option<&'a Path>,
+    /// CNI_ARGS. Empty: DEL and CHECK take the cache's.
+    pub args: &'a str,
+    /// An object. Null: DEL and CHECK take the cache's.
+    pub capability_args: &'a Json,
+}
+
+/// A successful ADD. It holds its locks, and counts only when `keep` was called: should the process end before, GC
+/// deletes what was attached.
+#[must_use]
+pub struct Added<'a> {
+    /// The result of the last plugin, in the version of the network.
+    pub result: Json,
+    runtime: &'a Runtime,
+    network: &'a Network,
+    entry: Entry,
+    _locks: [Lock; 2],
+}
+
+impl Added<'_> {
+    /// The caller knows the result.
+    pub fn keep(self) -> Result<()> {
+        self.runtime.pending.remove(&self.entry.network, &self.entry.at)
+    }
+
+    /// The result could not be told.
+    pub fn undo(self) -> Result<()> {
+        self.runtime.delete(&self.entry, self.network, &self.entry.netns)
+    }
+}
+
+impl Choice {
+    pub fn name(&self) -> &NetworkName {
+        match self {
+            Self::Given(network) => &network.name,
+            Self::Named(name) => name,
+        }
+    }
+}
+
+impl Runtime {
+    pub fn new(means: Means, configurations: PathBuf) -> Self {
+        let state = Path::new(STATE);
+        Self {
+            means,
+            cache: Cache::new(cache::DIRECTORY),
+            pending: Cache::new(state.join("pending")),
+            identities: Identities::new(state.join("namespaces")),
+            locks: state.join("locks"),
+            configurations,
+        }
+    }
+
+    /// Attaches a container to a network, all or nothing. What lives is refused; what is stale is deleted first.
+    pub fn add<'a>(&'a self, network: &'a Network, target: &Target<'_>) -> Result<Added<'a>> {
+        let locks = self.lock(&network.name, &target.at.container_id)?;
+        let path = target.netns.unwrap_or(Path::new(""));
+        let home = NetNs::own()?;
+        let netns = home.open(path)?;
+        if netns.is(&home)? && self.means.netns_override.is_none() {
+            let msg = format!("cannot add {}: it is the namespace of the host", path.display());
+            return Err(Error::new(Code::SAME_NETNS, msg));
+        }
+        let entry = Entry {
+            network: network.name.clone(),
+            at: target.at.clone(),
+            config: network.bytes.clone(),
+            netns: path.into(),
+            args: target.args.into(),
+            capability_args: target.capability_args.clone(),
+            result: Json::Null,
+        };
+        let chain = self.chain(&entry, network, path);
+        chain.require_plugins()?;
+        self.make_room(&home, &netns, &entry, network)?;
+        self.identities.write(&entry.network, &entry.at, &netns)?;
+        self.pending.write(&entry)?;
+        let result = match chain.add() {
+            Ok(result) => result,
+            Err(failed) => return Err(self.take_back(failed, &entry, network, &netns)),
+        };
+        let entry = Entry { result, ..entry };
+        if let Err(error) = self.cache.write(&entry) {
+            let failed = Failed { error, has_done_nothing: false };
+            return Err(self.take_back(failed, &entry, network, &netns));
+        }
+        Ok(Added { result: entry.result.clone(), runtime: self, network, entry, _locks: locks })
+    }
+
+    /// Refuses an attachment that lives. Deletes one that is stale, or whose operation died.
+    fn make_room(&self, home: &NetNs, netns: &NetNs, new: &Entry, network: &Network) -> Result<()> {
+        let pending = self.pending_of(&new.network, &new.at);
+        let known = match self.cache.read(&new.network, &new.at) {
+            Ok(known) => known,
+            Err(error) => {
+                if netns.rtnl()?.link(&new.at.ifname)?.is_some() {
+                    return Err(error.context(format!("cannot add {}", new.title())));
+                }
+                warn(&format!("{error}; deleting what it may stand for"));
+                Some(new.clone())
+            }
+        };
+        for other in self.cache.of_interface(&new.at)? {
+            let is_being_made = pending.is_some() && other.network == new.network;
+            if !is_being_made && self.identities.life(home, &other) == Life::Alive {
+                return Err(lives(&other));
+            }
+        }
+        let Some(stale) = known.or(pending) else { return Ok(()) };
+        let old = stale.network_of_add();
+        self.delete(&stale, old.as_ref().unwrap_or(network), &self.netns_of(home, &stale)).map_err(
+            |error| error.context(format!("cannot delete what is left of {}", stale.title())),
+        )
+    }
+
+    /// The namespace that a DEL may go into: not another one that has taken the path.
+    pub(super) fn netns_of(&self, home: &NetNs, entry: &Entry) -> PathBuf {
+        match self.identities.life(home, entry) {
+            Life::Stale(_) => PathBuf::new(),
+            Life::Alive | Life::Unknown(_) => entry.netns.clone(),
+        }
+    }
+
+    /// DEL of the whole list follows a failed ADD, whatever plugin failed.
+    fn take_back(&self, failed: Failed, entry: &Entry, network: &Network, netns: &NetNs) -> Error {
+        let Failed { error, has_done_nothing } = failed;
+        sys::forget_interrupt();
+        let is_there = || netns.rtnl()?.link(&entry.at.ifname);
+        // The interface is another attachment's, and DEL would remove it.
+        let taken_back = match has_done_nothing && !matches!(is_there(), Ok(None)) {
+            true => self.forget(&entry.network, &entry.at),
+            false => self.delete(entry, network, &entry.netns),
+        };
+        match taken_back {
+            Ok(()) => error,
+            Err(undo) => error.also(&undo.context("cannot take back the failed ADD")),
+        }
+    }
+
+    /// Detaches a container from a network. It is fine if it is not attached.
+    pub fn del(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
+        let _locks = self.lock(choice.name(), &target.at.container_id)?;
+        let known = self.known(choice.name(), target.at);
+        let network = self.network(choice, known.as_ref())?;
+        let home = NetNs::own()?;
+        let netns = match (&known, target.netns) {
+            (None, given) => given.unwrap_or(Path::new("")).into(),
+            (Some(known), given) => {
+                let at_add = self.netns_of(&home, known);
+                given.filter(|_| !at_add.as_os_str().is_empty()).map_or(at_add, Into::into)
+            }
+        };
+        self.delete(&told(&network, target, known), &network, &netns)
+    }
+
+    /// The attachments of a container that the cache knows, and those whose operation died.
+    pub fn attachments_of(
+        &self,
+        container_id: &ContainerId,
+        choice: Option<&Choice>,
+        ifname: Option<&IfName>,
+    ) -> Result<Vec<(NetworkName, Attachment)>> {
+        let mut found = Vec::new();
+        for cache in [&self.cache, &self.pending] {
+            for entry in cache.all()?.entries {
+                let is_wanted = entry.at.container_id == *container_id
+                    && choice.is_none_or(|choice| *choice.name() == entry.network)
+                    && ifname.is_none_or(|ifname| entry.at.ifname == *ifname);
+                let attached = (entry.network, entry.at);
+                if is_wanted && !found.contains(&attached) {
+                    found.push(attached);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Fails where something is not as ADD made it.
+    pub fn check(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
+        let _locks = self.lock(choice.name(), &target.at.container_id)?;
+        let known = self.cache.read(choice.name(), target.at)?.ok_or_else(|| {
+            let title = cache::title(choice.name(), target.at);
+            let msg = format!("cannot check {title}: it is not attached");
+            Error::new(Code::UNKNOWN_CONTAINER, msg).with_details("the cache has no entry for it")
+        })?;
+        let network = self.network(choice, Some(&known))?;
+        if network.version < Version::V0_4_0 {
+            let msg = format!(
+                "configuration version {:?} does not support the CHECK command",
+                network.version.text()
+            );
+            return Err(Error::new(Code::INCOMPATIBLE_VERSION, msg));
+        }
+        if network.disable_check {
+            return Ok(());
+        }
+        let netns = target.netns.unwrap_or(&known.netns).to_owned();
+        let result = Some(known.result.clone()).filter(|result| *result != Json::Null);
+        let entry = told(&network, target, Some(known));
+        self.chain(&entry, &network, &netns).check(result.as_ref())
+    }
+
+    /// Fails where an ADD would.
+    pub fn status(&self, network: &Network) -> Result<()> {
+        // Older plugins do not know the question.
+        if network.version < Version::V1_1_0 {
+            return Ok(());
+        }
+        let parameters =
+            Parameters { at: None, netns: Path::new(""), args: "", capability_args: &Json::Null };
+        sys::catch_interrupts();
+        Chain { means: &self.means, network, parameters }.status()
+    }
+
+    /// Runs DEL of the list. The entry stays until all succeeded.
+    pub(super) fn delete(&self, entry: &Entry, network: &Network, netns: &Path) -> Result<()> {
+        self.pending.write(entry)?;
+        let result = Some(&entry.result).filter(|result| **result != Json::Null);
+        self.chain(entry, network, netns).del(result)?;
+        self.forget(&entry.network, &entry.at)
+    }
+
+    /// The pending record is the last to go: it tells what is to be repeated.
+    fn forget(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
+        // A file that is not this attachment's stays; so does a damaged one that may be.
+        match self.cache.read(network, at) {
+            Err(error) if error.details.starts_with("it belongs to") => {}
+            _ => self.cache.remove(network, at)?,
+        }
+        self.identities.remove(network, at)?;
+        self.pending.remove(network, at)
+    }
+
+    /// What the cache or an operation that died knows of an attachment.
+    fn known(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
+        let cached = self.cache.read(network, at).unwrap_or_else(|error| {
+            warn(&format!("{error}; going on without it"));
+            None
+        });
+        cached.or_else(|| self.pending_of(network, at))
+    }
+
+    fn pending_of(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
+        self.pending.read(network, at).unwrap_or_else(|error| {
+            warn(&format!("{error}; going on without it"));
+            None
+        })
+    }
+
+    fn network(&self, choice: &Choice, known: Option<&Entry>) -> Result<Network> {
+        let name = match choice {
+            Choice::Given(network) => return Ok(network.clone()),
+            Choice::Named(name) => name,
+        };
+        match known.filter(|known| !known.config.is_empty()).map(Entry::network_of_add) {
+            Some(Ok(network)) => return Ok(network),
+            Some(Err(error)) => warn(&error.to_string()),
+            None => {}
+        }
+        Network::find(name, &self.configurations, &mut |error| warn(&error.to_string()))
+    }
+
+    fn chain<'a>(&'a self, entry: &'a Entry, network: &'a Network, netns: &'a Path) -> Chain<'a> {
+        let parameters = Parameters {
+            at: Some(&entry.at),
+            netns,
+            args: &entry.args,
+            capability_args: &entry.capability_args,
+        };
+        Chain { means: &self.means, network, parameters }
+    }
+
+    /// From now on an interrupt is noticed between two plugins.
+    pub(super) fn lock(&self, network: &NetworkName, container: &ContainerId) -> Result<[Lock; 2]> {
+        let network = Lock::network(&self.locks, network, Mode::Shared)?;
+        let container = Lock::container(&self.locks, container)?;
+        sys::catch_interrupts();
+        Ok([network, container])
+    }
+}
+
+/// An entry with what the caller says of it in place of what is known.
+fn told(network: &Network, target: &Target<'_>, known: Option<Entry>) -> Entry {
+    let given = Entry {
+        network: network.name.clone(),
+        at: target.at.clone(),
+        config: network.bytes.clone(),
+        netns: target.netns.unwrap_or(Path::new("")).into(),
+        args: target.args.into(),
+        capability_args: target.capability_args.clone(),
+        result: Json::Null,
+    };
+    let Some(known) = known else { return given };
+    let is_given = *target.capability_args != Json::Null;
+    Entry {
+        config: given.config,
+        args: if target.args.is_empty() { known.args } else { given.args },
+        capability_args: if is_given { given.capability_args } else { known.capability_args },
+        ..known
+    }
+}
+
+fn lives(entry: &Entry) -> Error {
+    let success = entry.success().unwrap_or_default().unwrap_or_default();
+    let addresses = life::addresses(&success);
+    let has = if addresses.is_empty() { String::new() } else { format!(", with {addresses}") };
+    let msg = format!("cannot add {}: it is attached already{has}", entry.title());
+    Error::internal(msg).with_details(format!("its namespace is {}", entry.netns.display()))
+}

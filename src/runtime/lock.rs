@@ -1,0 +1,137 @@
+//! Locks of containers and networks. Operations of one container id exclude each other; GC of a network excludes ADD and
+//! DEL there.
+//!
+//! The order is network, then container. Each is a flock(2) on a file of its own, so the kernel gives it back with the
+//! process.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::error::{Code, Error, Result};
+use crate::fault;
+use crate::kernel::flock::{self, Limit, Mode};
+use crate::names::{ContainerId, NetworkName};
+use crate::runtime::cache::make_directory;
+
+/// The longest wait for other holders, as in the store of host-local.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Given back when dropped.
+pub struct Lock {
+    path: PathBuf,
+    file: File,
+    /// Nobody else can have the file locked.
+    is_exclusive: bool,
+}
+
+impl Lock {
+    /// The lock of a network: shared for ADD and DEL, exclusive for GC.
+    pub fn network(directory: &Path, network: &NetworkName, mode: Mode) -> Result<Self> {
+        Self::take(directory, &format!("network-{network}"), mode)
+    }
+
+    /// The lock of a container.
+    pub fn container(directory: &Path, container_id: &ContainerId) -> Result<Self> {
+        Self::take(directory, &format!("container-{container_id}"), Mode::Exclusive)
+    }
+
+    /// Fails with code 11 when the limit is reached.
+    fn take(directory: &Path, name: &str, mode: Mode) -> Result<Self> {
+        let path = directory.join(name);
+        let cannot = |error: io::Error| {
+            Error::internal(format!("cannot lock {}", path.display()))
+                .with_details(error.to_string())
+        };
+        let limit = Limit::new(WAIT_MAX);
+        loop {
+            let file = open(directory, &path).map_err(cannot)?;
+            fault::file_operation().map_err(cannot)?;
+            if !flock::lock_within(&file, mode, &limit).map_err(cannot)? {
+                return Err(timeout(&path, &flock::holder(&file)));
+            }
+            // Who had it before may have removed the file, and others lock another one then.
+            let (locked, there) = (file.metadata().map_err(cannot)?, fs::metadata(&path));
+            if there.is_ok_and(|there| (there.dev(), there.ino()) == (locked.dev(), locked.ino())) {
+                let is_exclusive = matches!(mode, Mode::Exclusive);
+                return Ok(Self { path, file, is_exclusive });
+            }
+            if limit.left().is_zero() {
+                return Err(timeout(&path, "the file is removed again and again"));
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if self.is_exclusive {
+            // What cannot be removed is there for the next one.
+            let _ = fs::remove_file(&self.path);
+        }
+        // The kernel gives it back with the descriptor at the latest.
+        let _ = flock::unlock(&self.file);
+    }
+}
+
+fn open(directory: &Path, path: &Path) -> io::Result<File> {
+    let open = || {
+        fault::file_operation()?;
+        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
+    };
+    match open() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            make_directory(directory).and_then(|()| open())
+        }
+        opened => opened,
+    }
+}
+
+fn timeout(path: &Path, reason: &str) -> Error {
+    let msg = format!("cannot lock {} within {} s: {reason}", path.display(), WAIT_MAX.as_secs());
+    Error::new(Code::TRY_AGAIN_LATER, msg)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::cache::tests::Scratch;
+
+    #[test]
+    fn a_container_has_one_operation_at_a_time_and_no_file_is_left() {
+        let dir = Scratch::new();
+        let id = ContainerId::new("c").unwrap();
+        let count = std::sync::atomic::AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let _lock = Lock::container(dir.path(), &id).unwrap();
+                        assert_eq!(count.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                        count.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_network_is_shared_by_all_but_gc() {
+        let dir = Scratch::new();
+        let locks = dir.path().join("locks");
+        let name = NetworkName::new("net").unwrap();
+        let one = Lock::network(&locks, &name, Mode::Shared).unwrap();
+        let two = Lock::network(&locks, &name, Mode::Shared).unwrap();
+        let path = locks.join("network-net");
+        let file = File::open(&path).unwrap();
+        assert!(!flock::try_lock(&file, Mode::Exclusive).unwrap());
+        drop((one, two));
+        let gc = Lock::network(&locks, &name, Mode::Exclusive).unwrap();
+        assert!(!flock::try_lock(&file, Mode::Shared).unwrap());
+        drop(gc);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,123 @@
+//! What a plugin of a list gets as its configuration.
+//!
+//! Source: CNI specification 1.1.0, section 3, "Deriving request configuration from plugin configuration".
+
+use crate::cni::json::Json;
+use crate::names::Attachment;
+use crate::runtime::conf::{Network, declares, without};
+
+/// What a runtime adds to the configuration of a plugin.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Additions<'a> {
+    /// The capability arguments; a plugin gets those that it declares.
+    pub capability_args: Option<&'a Json>,
+    pub prev_result: Option<&'a Json>,
+    /// The attachments that GC keeps.
+    pub valid_attachments: Option<&'a [Attachment]>,
+}
+
+/// The keys that only a runtime may write. An administrator's are dropped.
+const RESERVED: [&str; 6] = [
+    "cniVersion",
+    "name",
+    "capabilities",
+    "prevResult",
+    "cni.dev/valid-attachments",
+    "cni.dev/attachments",
+];
+
+/// The request configuration of a plugin: name and version of its network, its own keys in their order and with their
+/// numbers as they were written, then what the runtime adds.
+pub fn configuration(network: &Network, plugin: &Json, additions: Additions<'_>) -> Json {
+    let Json::Object(own) = plugin else { return Json::Null };
+    let mut entries = vec![
+        ("cniVersion".to_owned(), network.version.text().into()),
+        ("name".to_owned(), network.name.to_string().into()),
+    ];
+    let mut own = own.clone();
+    without(&mut own, &RESERVED);
+    let runtime_config = runtime_config(plugin, additions.capability_args);
+    if runtime_config.is_some() {
+        without(&mut own, &["runtimeConfig"]);
+    }
+    entries.append(&mut own);
+    let valid = additions.valid_attachments.map(list);
+    let added = [
+        ("runtimeConfig", runtime_config),
+        ("prevResult", additions.prev_result.cloned()),
+        // Runtimes of a draft of GC call it so.
+        ("cni.dev/attachments", valid.clone()),
+        ("cni.dev/valid-attachments", valid),
+    ];
+    let present = added.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    entries.extend(present);
+    Json::Object(entries)
+}
+
+/// The capability arguments that the plugin declares; None if there are none.
+fn runtime_config(plugin: &Json, capability_args: Option<&Json>) -> Option<Json> {
+    let Some(Json::Object(args)) = capability_args else { return None };
+    let declared: Vec<_> =
+        args.iter().filter(|(name, _)| declares(plugin, name)).cloned().collect();
+    (!declared.is_empty()).then_some(Json::Object(declared))
+}
+
+fn list(valid: &[Attachment]) -> Json {
+    let object = |at: &Attachment| {
+        Json::object([
+            ("containerID", Some(at.container_id.to_string().into())),
+            ("ifname", Some(at.ifname.to_string().into())),
+        ])
+    };
+    Json::Array(valid.iter().map(object).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(text: &str) -> Json {
+        Json::parse(text.as_bytes()).unwrap()
+    }
+
+    fn of(plugin: &str, additions: Additions<'_>) -> String {
+        let text = format!(r#"{{"cniVersion":"1.0.0","name":"net","plugins":[{plugin}]}}"#);
+        let network = Network::from_cache(text.as_bytes()).unwrap();
+        configuration(&network, &network.plugins[0], additions).to_compact()
+    }
+
+    #[test]
+    fn keys_keep_their_order_and_numbers_their_digits() {
+        let plugin = r#"{"z":1.0,"type":"a","n":12345678901234567890,"a":[1e3],"args":{"x":{}}}"#;
+        let expected = r#"{"cniVersion":"1.0.0","name":"net","z":1.0,"type":"a","n":12345678901234567890,"a":[1e3],"args":{"x":{}}}"#;
+        assert_eq!(of(plugin, Additions::default()), expected);
+    }
+
+    #[test]
+    fn name_and_version_are_those_of_the_list_and_reserved_keys_go() {
+        let plugin = r#"{"name":"x","CniVersion":"0.1.0","type":"a","prevResult":{},"Capabilities":{},"cni.dev/attachments":[]}"#;
+        let expected = r#"{"cniVersion":"1.0.0","name":"net","type":"a"}"#;
+        assert_eq!(of(plugin, Additions::default()), expected);
+    }
+
+    #[test]
+    fn a_plugin_gets_the_capability_arguments_that_it_declares() {
+        let args = json(r#"{"mac":"m","portMappings":[{"hostPort":1}],"ips":["i"]}"#);
+        let additions = Additions { capability_args: Some(&args), ..Additions::default() };
+        let plugin = r#"{"type":"a","runtimeConfig":{"own":1},"capabilities":{"ips":false,"portMappings":true,"mac":true,"dns":true}}"#;
+        let expected = r#"{"cniVersion":"1.0.0","name":"net","type":"a","runtimeConfig":{"mac":"m","portMappings":[{"hostPort":1}]}}"#;
+        assert_eq!(of(plugin, additions), expected);
+        // Nothing of the runtime's goes over what the administrator wrote.
+        let plugin = r#"{"type":"a","runtimeConfig":{"own":1}}"#;
+        let expected =
+            r#"{"cniVersion":"1.0.0","name":"net","type":"a","runtimeConfig":{"own":1}}"#;
+        assert_eq!(of(plugin, additions), expected);
+    }
+
+    #[test]
+    fn gc_gets_the_list_under_both_of_its_names() {
+        let additions = Additions { valid_attachments: Some(&[]), ..Additions::default() };
+        let expected = r#"{"cniVersion":"1.0.0","name":"net","type":"a","cni.dev/attachments":[],"cni.dev/valid-attachments":[]}"#;
+        assert_eq!(of(r#"{"type":"a"}"#, additions), expected);
+    }
+}
