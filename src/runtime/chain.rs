@@ -145,9 +145,10 @@ impl Chain<'_> {
         })
     }
 
-    /// Runs DEL of each plugin, backwards, with the result of ADD. Goes on past a plugin that fails or is missing, and
-    /// reports all.
+    /// Runs DEL of each plugin, backwards, with the result of ADD from version 0.4.0 on. Goes on past a plugin that fails
+    /// or is missing, and reports all.
     pub fn del(&self, result: Option<&Json>) -> Result<()> {
+        let result = result.filter(|_| self.network.version >= Version::V0_4_0);
         let result = self.converted(result).unwrap_or_else(|error| {
             sys::warn(&format!("{error}; going on without the result of ADD"));
             None

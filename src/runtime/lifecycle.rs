@@ -318,11 +318,12 @@ impl Runtime {
         Chain { means: &self.means, network, parameters }
     }
 
-    /// From now on an interrupt is noticed between two plugins.
+    /// From now on an interrupt is noticed between two plugins, and a result that nobody reads is an error.
     pub(super) fn lock(&self, network: &NetworkName, container: &ContainerId) -> Result<[Lock; 2]> {
         let network = Lock::network(&self.locks, network, Mode::Shared)?;
         let container = Lock::container(&self.locks, container)?;
         sys::catch_interrupts();
+        sys::ignore_broken_pipes();
         Ok([network, container])
     }
 }

@@ -27,6 +27,7 @@ mod parity;
 mod portmap;
 mod protocol;
 mod reused_path;
+mod runtime;
 mod sbr;
 mod scale;
 mod spec;

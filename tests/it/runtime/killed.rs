@@ -1,0 +1,80 @@
+//! A runtime that is killed at any point leaves what the next `cnibox gc` removes.
+
+use super::{Host, network};
+use crate::world::{State, at_every_system_call};
+
+fn host() -> (Host, State) {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    host.world.container("c1");
+    let (add, del) =
+        (host.cnibox(&["add", "net", "c1", "-p", "8080:80"]), host.cnibox(&["del", "net", "c1"]));
+    add.run().success();
+    del.run().silence();
+    let before = host.state();
+    (host, before)
+}
+
+/// The attachment is whole, or gone with all that it had.
+fn assert_whole_or_nothing(host: &Host, before: &State, when: &str) -> bool {
+    host.cnibox(&["gc"]).run().output();
+    let kept = host.kept();
+    let is_whole = !kept.is_empty();
+    if is_whole {
+        assert_eq!(kept.len(), 2, "{when}: {kept:?}");
+        host.cnibox(&["check", "net", "c1"]).run().silence();
+        host.cnibox(&["del", "net", "c1"]).run().silence();
+    }
+    assert_eq!(host.kept(), [""; 0], "{when}");
+    before.assert_same(&host.state(), when);
+    is_whole
+}
+
+#[test]
+fn after_an_add_that_was_killed_gc_leaves_nothing() {
+    let (host, before) = host();
+    let whole = std::cell::Cell::new(0);
+    at_every_system_call(
+        &host.world,
+        || host.cnibox(&["add", "net", "c1", "-p", "8080:80"]),
+        || {},
+        |when| {
+            let is_whole = assert_whole_or_nothing(&host, &before, when);
+            whole.set(whole.get() + u32::from(is_whole));
+        },
+    );
+    // The one that was not killed, and those that were when all was done.
+    assert!((1..30).contains(&whole.get()), "{}", whole.get());
+}
+
+#[test]
+fn after_a_del_that_was_killed_gc_leaves_nothing() {
+    let (host, before) = host();
+    at_every_system_call(
+        &host.world,
+        || host.cnibox(&["del", "net", "c1"]),
+        || {
+            host.cnibox(&["add", "net", "c1", "-p", "8080:80"]).run().success();
+        },
+        |when| {
+            assert_whole_or_nothing(&host, &before, when);
+        },
+    );
+}
+
+#[test]
+fn an_add_that_was_killed_can_be_repeated_at_once() {
+    let (host, before) = host();
+    let add = || host.cnibox(&["add", "net", "c1", "-p", "8080:80"]);
+    for point in
+        ["sendmsg:signal=KILL:when=6", "rename:signal=KILL:when=3", "write:signal=KILL:when=4"]
+    {
+        let inject = format!("inject={point}");
+        add().under(&["strace", "-qq", "-o", "/run/trace", "-e", &inject]).run();
+        if host.kept().iter().any(|file| file.contains("/pending/")) {
+            add().run().success();
+        }
+        host.cnibox(&["del", "net", "c1"]).run().silence();
+        before.assert_same(&host.state(), point);
+    }
+}

@@ -1,0 +1,243 @@
+//! The life of attachments: what follows a failure, what is refused, what is repeated.
+
+use std::fs;
+
+use serde_json::json;
+
+use super::{Host, list, network, printing};
+use crate::world::{LAN, all_at_once, with};
+
+fn host_with(kinds: &[&str]) -> Host {
+    let host = Host::new();
+    for kind in kinds {
+        host.recorder(kind, &printing(&json!({"cniVersion": "1.0.0"})));
+    }
+    host.configure("1.conflist", &list("1.0.0", kinds));
+    host
+}
+
+const FAILING: &str = r#"if [ $CNI_COMMAND = $TEST_FAILS ]; then
+echo 'what the plugin says' >&2; echo '{"code": 107, "msg": "no more", "details": "of it"}'; exit 1; fi; echo '{}'"#;
+
+#[test]
+fn a_failed_add_is_followed_by_del_of_the_whole_list() {
+    let host = host_with(&["one", "two", "three"]);
+    host.recorder("two", FAILING);
+    host.world.container("c1");
+    let outcome = host.cnibox(&["add", "net", "c1"]).env("TEST_FAILS", "ADD").run();
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (1, ""), "{}", outcome.report());
+    for text in ["what the plugin says\n", "two", "failed (add)", "no more", "of it"] {
+        assert!(outcome.stderr.contains(text), "{text}: {}", outcome.report());
+    }
+    assert_eq!(host.titles(), ["one ADD", "two ADD", "three DEL", "two DEL", "one DEL"]);
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
+fn a_del_goes_on_past_what_fails_or_is_missing_and_keeps_the_entry_until_all_succeeded() {
+    let host = host_with(&["one", "two", "three", "four"]);
+    host.recorder("three", FAILING);
+    host.world.container("c1");
+    host.cnibox(&["add", "net", "c1"]).env("TEST_FAILS", "-").run().success();
+    host.seen();
+    host.world.host(["rm", "/run/own/two"]);
+    // The conflist is gone, too: the cache has it.
+    host.world.host(["rm", "/run/net.d/1.conflist"]);
+    let del = || host.cnibox(&["del", "net", "c1"]);
+    let outcome = del().env("TEST_FAILS", "DEL").run();
+    assert_eq!(outcome.status, 1);
+    for text in ["three", "no more", "failed to find plugin \\\"two\\\""] {
+        assert!(outcome.stderr.contains(text), "{text}: {}", outcome.report());
+    }
+    assert_eq!(host.titles(), ["four DEL", "three DEL", "one DEL"]);
+    assert!(host.kept().iter().any(|file| file.starts_with("/var/lib/cni/results/net-")));
+    host.recorder("two", "");
+    del().env("TEST_FAILS", "-").run().silence();
+    assert_eq!(host.titles(), ["four DEL", "three DEL", "two DEL", "one DEL"]);
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
+fn what_is_not_attached_can_be_deleted_as_often_as_one_likes() {
+    let host = host_with(&["one"]);
+    host.world.container("c1");
+    for _ in 0..2 {
+        host.cnibox(&["del", "net", "c1"]).run().silence();
+        assert_eq!(host.titles(), ["one DEL"]);
+    }
+    host.cnibox(&["del", "--container-id", "nobody"]).run().silence();
+    assert_eq!(host.titles(), [""; 0]);
+}
+
+#[test]
+fn the_configuration_of_the_add_is_that_of_the_del() {
+    let host = host_with(&["one"]);
+    host.world.container("c1");
+    host.recorder("other", "");
+    host.cnibox(&["add", "net", "c1"]).run().success();
+    host.configure("1.conflist", &list("1.0.0", &["other"]));
+    host.seen();
+    host.cnibox(&["check", "net", "c1"]).run().silence();
+    host.cnibox(&["del", "net", "c1"]).run().silence();
+    assert_eq!(host.titles(), ["one CHECK", "one DEL"]);
+    // A file counts where it is named.
+    host.cnibox(&["del", "/run/net.d/1.conflist", "c1"]).run().silence();
+    assert_eq!(host.titles(), ["other DEL"]);
+}
+
+#[test]
+fn a_plugin_that_is_missing_fails_the_add_before_anything_is_done() {
+    let host = host_with(&["one", "two"]);
+    host.world.host(["rm", "/run/own/two"]);
+    host.world.container("c1");
+    let outcome = host.cnibox(&["add", "net", "c1"]).run();
+    assert_eq!(outcome.status, 1);
+    assert!(outcome.stderr.contains("failed to find plugin \"two\""), "{}", outcome.report());
+    assert_eq!((host.titles(), host.kept()), (vec![], vec![]));
+}
+
+#[test]
+fn what_lives_is_refused_by_its_addresses_and_stays() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    host.configure("2.conflist", &with(&network(), json!({"name": "second"})));
+    let container = host.world.container("c1");
+    host.cnibox(&["add", "net", "c1", "-p", "8080:80"]).run().success();
+    let before = host.world.state_with(&[&container]);
+    // The same interface in another network is as good as taken, too.
+    for name in ["net", "second"] {
+        let outcome = host.cnibox(&["add", name, "c1"]).run();
+        assert_eq!(outcome.status, 1);
+        assert!(
+            outcome.stderr.contains("attached already, with 10.1.0.2/24"),
+            "{}",
+            outcome.report()
+        );
+    }
+    before.assert_same(&host.world.state_with(&[&container]), "after the refusals");
+    host.cnibox(&["check", "net", "c1"]).run().silence();
+    host.cnibox(&["del", "net", "c1"]).run().silence();
+}
+
+#[test]
+fn an_interface_of_another_runtime_survives_an_add_of_its_name() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    let container = host.world.container("c1");
+    container.exec(["ip", "link", "add", "eth0", "type", "bridge"]);
+    let before = host.world.state_with(&[&container]).apart_from("cni0", "net");
+    let outcome = host.cnibox(&["add", "net", "c1"]).run();
+    assert_eq!(outcome.status, 1, "{}", outcome.report());
+    let after = host.world.state_with(&[&container]).apart_from("cni0", "net");
+    assert!(after.has("c1 link eth0 "), "{after:?}");
+    assert_eq!(before.has("c1 link eth0 "), after.has("c1 link eth0 "));
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
+fn a_namespace_that_was_made_again_is_attached_again() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    host.cnibox(&["add", "net", "web", "--create"]).run().success();
+    for _ in 0..3 {
+        host.world.host(["ip", "netns", "del", "web"]);
+        host.cnibox(&["add", "net", "web", "--create"]).run().success();
+        host.cnibox(&["check", "net", "web"]).run().silence();
+        let taken = host.world.host(["ls", "/var/lib/cni/networks/net"]);
+        assert_eq!(taken.lines().filter(|name| name.starts_with("10.")).count(), 1, "{taken}");
+    }
+    host.cnibox(&["del", "net", "web", "--delete"]).run().silence();
+    assert_eq!(host.kept(), [""; 0]);
+    assert!(!host.world.path("/run/netns/web").exists());
+}
+
+#[test]
+fn after_a_reboot_an_attachment_is_stale_whatever_has_its_namespace() {
+    let host = host_with(&["one"]);
+    let container = host.world.container("c1");
+    host.recorder(
+        "one",
+        &printing(&json!({"cniVersion": "1.0.0", "ips": [{"address": "10.9.9.9/24"}]})),
+    );
+    host.cnibox(&["add", "net", "c1"]).run().success();
+    // Whatever took the place has even the address.
+    container.exec(["ip", "address", "add", "10.9.9.9/24", "dev", "lo"]);
+    let add = || host.cnibox(&["add", "net", "c1"]).run();
+    assert_eq!(add().status, 1);
+    let directory = host.world.path("/run/cnibox/namespaces");
+    let file = fs::read_dir(directory).unwrap().next().unwrap().unwrap().path();
+    let known = fs::read_to_string(&file).unwrap();
+    let (boot, rest) = known.split_once(' ').unwrap();
+    assert_eq!(boot.len(), 36, "{known}");
+    fs::write(&file, format!("00000000-0000-0000-0000-000000000000 {rest}")).unwrap();
+    host.seen();
+    add().success();
+    let seen = host.seen();
+    // It must not go into a namespace that is not the attachment's any more.
+    assert_eq!(seen[0].title(), "one DEL");
+    assert_eq!(seen[0].variable("CNI_NETNS"), None);
+    assert_eq!(seen[1].title(), "one ADD");
+}
+
+#[test]
+fn the_hosts_own_namespace_is_refused() {
+    let host = host_with(&["one"]);
+    let outcome = host.cnibox(&["add", "net", "/proc/self/ns/net"]).run();
+    assert_eq!(outcome.status, 1);
+    assert!(outcome.stderr.contains("the namespace of the host"), "{}", outcome.report());
+    assert_eq!(host.titles(), [""; 0]);
+}
+
+#[test]
+fn operations_of_one_container_exclude_each_other_and_of_others_do_not() {
+    let host = Host::new();
+    // Fails if another call is under way for the same container. Two containers wait for one another.
+    let body = "mkdir /run/busy-$CNI_CONTAINERID; touch /run/was-$CNI_CONTAINERID\n\
+        if [ $CNI_CONTAINERID != a ]; then i=0; while [ ! -e /run/was-b ] || [ ! -e /run/was-c ]; do\n\
+        i=$((i+1)); [ $i -lt 600 ]; sleep 0.05; done; fi\n\
+        sleep 0.1; rmdir /run/busy-$CNI_CONTAINERID; echo '{}'";
+    host.recorder("one", body);
+    host.configure("1.conflist", &list("1.0.0", &["one"]));
+    host.world.container("c1");
+    let add = |id: &str, ifname: &str| {
+        host.cnibox(&["add", "net", "c1", "--container-id", id, "-i", ifname])
+    };
+    let calls = ["eth0", "eth1", "eth2", "eth3"].map(|ifname| add("a", ifname));
+    for outcome in all_at_once(calls) {
+        outcome.success();
+    }
+    for outcome in all_at_once([add("b", "eth0"), add("c", "eth0")]) {
+        outcome.success();
+    }
+}
+
+#[test]
+fn add_delete_and_the_wishes_of_options_through_real_plugins() {
+    let host = Host::new();
+    host.world.host(["sh", "-ec", LAN]);
+    host.configure("1.conflist", &network());
+    let add = [
+        "add",
+        "net",
+        "web",
+        "--create",
+        "-p",
+        "127.0.0.1:8080:80",
+        "-p",
+        "9000-9001:7000-7001/udp",
+        "--ip",
+        "10.1.0.77",
+        "--mac",
+        "02:00:00:00:00:07",
+    ];
+    let result = host.cnibox(&add).run().success();
+    assert_eq!(result["ips"][0]["address"], "10.1.0.77/24");
+    assert_eq!(result["interfaces"][2]["mac"], "02:00:00:00:00:07");
+    let rules = host.world.host(["nft", "list", "ruleset"]);
+    for text in ["127.0.0.1 . tcp . 8080", "udp . 9000", "udp . 9001"] {
+        assert!(rules.contains(text), "{text} is not in {rules}");
+    }
+    host.cnibox(&["check", "net", "web"]).run().silence();
+    host.cnibox(&["del", "net", "web", "--delete"]).run().silence();
+    assert_eq!(host.kept(), [""; 0]);
+}

@@ -1,0 +1,95 @@
+//! Plugins that take too long, and operations that are interrupted.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{Host, list};
+use crate::world::Outcome;
+
+/// A plugin that never ends, with what it started, when told so; the first and the last of the list do nothing.
+fn host() -> Host {
+    let host = Host::new();
+    host.recorder("first", "echo '{}'");
+    host.recorder("last", "echo '{}'");
+    let body = "if [ $CNI_COMMAND = $TEST_HANGS ]; then echo waiting >&2; sleep 300 & touch /run/hangs; wait; fi; echo '{}'";
+    host.recorder("hangs", body);
+    host.configure("1.conflist", &list("1.1.0", &["first", "hangs", "last"]));
+    host.world.container("c1");
+    host
+}
+
+const UNDONE: [&str; 5] = ["first ADD", "hangs ADD", "last DEL", "hangs DEL", "first DEL"];
+
+fn sleepers(host: &Host) -> usize {
+    // All processes of the machine are seen, so only those of this world are counted.
+    let own = std::fs::read_link(host.world.path("/proc/thread-self/ns/mnt")).ok();
+    let _ = own;
+    let script = "own=$(readlink /proc/self/ns/mnt); for p in /proc/[0-9]*; do \
+        if [ \"$(readlink $p/ns/mnt 2>/dev/null)\" = \"$own\" ] && grep -qs '^sleep' $p/comm; then echo $p; fi; done";
+    host.world.tool(&["sh", "-c", script], None).run().stdout.lines().count()
+}
+
+#[test]
+fn a_plugin_that_takes_too_long_is_killed_and_the_list_is_undone() {
+    let host = host();
+    let started = Instant::now();
+    let add = host.cnibox(&["add", "net", "c1", "--timeout", "1"]).env("TEST_HANGS", "ADD");
+    let outcome = add.run();
+    assert!(started.elapsed() < Duration::from_secs(60));
+    assert_eq!(outcome.status, 1);
+    for text in ["waiting\n", "/run/own/hangs was killed: it did not end within 1 s"] {
+        assert!(outcome.stderr.contains(text), "{text}: {}", outcome.report());
+    }
+    assert_eq!((host.titles(), host.kept()), (UNDONE.map(str::to_owned).into(), vec![]));
+    assert_eq!(sleepers(&host), 0, "what it started is killed, too");
+}
+
+/// Sends a signal when the plugin hangs.
+fn interrupted(host: &Host, verb: &str, signal: Signal) -> Outcome {
+    let running = host.cnibox(&[verb, "net", "c1"]).env("TEST_HANGS", &verb.to_uppercase()).start();
+    let hangs = host.world.path("/run/hangs");
+    host.world.eventually("the plugin hangs", || hangs.exists());
+    kill(Pid::from_raw(i32::try_from(running.pid()).unwrap()), signal).unwrap();
+    let outcome = running.finish();
+    std::fs::remove_file(hangs).unwrap();
+    outcome
+}
+
+#[test]
+fn an_interrupted_add_is_undone() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let host = host();
+        let outcome = interrupted(&host, "add", signal);
+        assert_eq!(outcome.status, 1, "{}", outcome.report());
+        assert!(outcome.stderr.contains("killed: interrupted"), "{}", outcome.report());
+        assert_eq!((host.titles(), host.kept()), (UNDONE.map(str::to_owned).into(), vec![]));
+        assert_eq!(sleepers(&host), 0);
+    }
+}
+
+#[test]
+fn an_interrupted_del_keeps_the_entry_and_can_be_repeated() {
+    let host = host();
+    host.cnibox(&["add", "net", "c1"]).env("TEST_HANGS", "-").run().success();
+    host.seen();
+    let outcome = interrupted(&host, "del", Signal::SIGTERM);
+    assert_eq!(outcome.status, 1, "{}", outcome.report());
+    assert_eq!(host.titles(), ["last DEL", "hangs DEL"]);
+    host.cnibox(&["del", "net", "c1"]).env("TEST_HANGS", "-").run().silence();
+    assert_eq!(host.titles(), ["last DEL", "hangs DEL", "first DEL"]);
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
+fn a_result_that_nobody_reads_is_taken_back() {
+    let host = host();
+    let script = "exec /run/bin/cnibox add net c1 > /dev/full";
+    let add = host.world.tool(&["sh", "-c", script], None).env("TEST_HANGS", "-");
+    let add = add.env("NETCONFPATH", super::CONFIGURATIONS).env("CNI_PATH", super::OWN);
+    let outcome = add.run();
+    assert_eq!(outcome.status, 1, "{}", outcome.report());
+    let all = ["first ADD", "hangs ADD", "last ADD", "last DEL", "hangs DEL", "first DEL"];
+    assert_eq!((host.titles(), host.kept()), (all.map(str::to_owned).into(), vec![]));
+}

@@ -1,0 +1,164 @@
+//! The runtime: `cnibox add`, `check`, `del`, `gc` and `status`, and what plugins see of it.
+
+mod arguments;
+mod cached;
+mod collected;
+mod configurations;
+mod faults;
+mod killed;
+mod lifecycle;
+mod limits;
+mod recorded;
+mod versions;
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::world::{Call, State, VERSIONS, World};
+
+/// Where the configurations of these tests are, and the plugins that are not ours.
+const CONFIGURATIONS: &str = "/run/net.d";
+const OWN: &str = "/run/own";
+const NOTES: &str = "/run/notes";
+
+/// A host with configurations and recording plugins.
+struct Host {
+    world: World,
+}
+
+/// One call that a recording plugin got.
+#[derive(Debug)]
+struct Seen {
+    plugin: String,
+    command: String,
+    /// The variables of the environment whose names begin with CNI_, and those of the test.
+    env: Vec<String>,
+    /// The configuration, byte for byte.
+    stdin: String,
+}
+
+impl Seen {
+    fn config(&self) -> Value {
+        serde_json::from_str(&self.stdin).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// `PLUGIN COMMAND`.
+    fn title(&self) -> String {
+        format!("{} {}", self.plugin, self.command)
+    }
+
+    fn variable(&self, name: &str) -> Option<&str> {
+        self.env.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+    }
+}
+
+impl Host {
+    fn new() -> Self {
+        let world = World::new();
+        world.host(["mkdir", "-p", CONFIGURATIONS, OWN, NOTES]);
+        Self { world }
+    }
+
+    /// Writes a configuration.
+    fn configure(&self, file: &str, config: &Value) {
+        self.world.write(&format!("{CONFIGURATIONS}/{file}"), config.to_string());
+    }
+
+    /// A plugin that notes each call but VERSION, and then does `body`. It speaks every version.
+    fn recorder(&self, name: &str, body: &str) {
+        let all = VERSIONS.map(|version| format!("\"{version}\"")).join(",");
+        let answer = format!(r#"{{"cniVersion":"1.1.0","supportedVersions":[{all}]}}"#);
+        self.recorder_speaking(name, &format!("echo '{answer}'"), body);
+    }
+
+    /// The same with another answer to VERSION.
+    fn recorder_speaking(&self, name: &str, version: &str, body: &str) {
+        let script = format!(
+            "#!/bin/sh\nset -e\nif [ $CNI_COMMAND = VERSION ]; then echo >> {NOTES}/versions; {version}; exit; fi\n\
+             number=$(ls {NOTES} | grep -c stdin || true); number=$(printf %03d $number)\n\
+             env | grep -E '^(CNI_|TEST_)' | sort > {NOTES}/$number.env\n\
+             echo {name} > {NOTES}/$number.name\ncat > {NOTES}/$number.stdin\n{body}\n"
+        );
+        let path = format!("{OWN}/{name}");
+        // Another process writes it: see `Scratch::copy`.
+        self.world.tool(&["tee", &path], None).stdin(script).run().output();
+        self.world.host(["chmod", "755", &path]);
+    }
+
+    /// `cnibox` with these arguments, and the recording plugins before ours.
+    fn cnibox(&self, args: &[&str]) -> Call<'_> {
+        let words = [&["/run/bin/cnibox"], args].concat();
+        self.world
+            .tool(&words, None)
+            .env("NETCONFPATH", CONFIGURATIONS)
+            .env("CNI_PATH", &format!("{OWN}:/run/plugins"))
+    }
+
+    /// All that the recording plugins have seen since the last time, in order.
+    fn seen(&self) -> Vec<Seen> {
+        let mut seen = Vec::new();
+        let read = |number: usize, kind: &str| {
+            let path = self.world.path(format!("{NOTES}/{number:03}.{kind}"));
+            fs::read_to_string(path).ok()
+        };
+        while let Some(stdin) = read(seen.len(), "stdin") {
+            let number = seen.len();
+            let env: Vec<String> =
+                read(number, "env").unwrap().lines().map(str::to_owned).collect();
+            let command = env.iter().find_map(|line| line.strip_prefix("CNI_COMMAND="));
+            let command = command.unwrap().to_owned();
+            let plugin = read(number, "name").unwrap().trim().to_owned();
+            seen.push(Seen { plugin, command, env, stdin });
+        }
+        self.world.host(["sh", "-c", "rm -f /run/notes/*"]);
+        seen
+    }
+
+    fn titles(&self) -> Vec<String> {
+        self.seen().iter().map(Seen::title).collect()
+    }
+
+    /// What the runtime keeps: cache entries, pending records, namespaces, locks of containers.
+    fn kept(&self) -> Vec<String> {
+        let find = "find /run/cnibox /var/lib/cni -type f ! -path '*/networks/*' ! -name 'network-*' 2>/dev/null | sort";
+        let files = self.world.tool(&["sh", "-c", find], None).run().stdout;
+        files.lines().map(str::to_owned).collect()
+    }
+
+    /// The world without what survives a DEL in the network `net` with the bridge cni0.
+    fn state(&self) -> State {
+        self.world.state().apart_from("cni0", "net")
+    }
+
+    fn cached(&self, name: &str) -> Value {
+        let text = self.world.read(&format!("/var/lib/cni/results/{name}"));
+        serde_json::from_str(&text).unwrap()
+    }
+}
+
+/// The body of a plugin whose ADD prints this.
+fn printing(result: &Value) -> String {
+    format!("if [ $CNI_COMMAND = ADD ]; then cat <<'END'\n{result}\nEND\nfi")
+}
+
+/// A list of plugins of these types.
+fn list(version: &str, kinds: &[&str]) -> Value {
+    let plugins: Vec<Value> = kinds.iter().map(|kind| json!({"type": kind})).collect();
+    json!({"cniVersion": version, "name": "net", "plugins": plugins})
+}
+
+/// A network of our own plugins with everything that a DEL can forget.
+fn network() -> Value {
+    json!({
+        "cniVersion": "1.1.0", "name": "net", "plugins": [
+            {
+                "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true,
+                "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]},
+            },
+            {"type": "portmap", "capabilities": {"portMappings": true}},
+            {"type": "firewall"},
+            {"type": "tuning", "capabilities": {"mac": true}, "sysctl": {"net.core.somaxconn": "500"}},
+        ],
+    })
+}
