@@ -280,9 +280,7 @@ fn read(path: &Path) -> Result<Option<Json>> {
 /// Writes a file aside and renames it. The directory of the files never has another one, so the one aside is in the
 /// directory above.
 pub(super) fn replace(path: &Path, content: &[u8]) -> Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("/"));
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let aside = directory.parent().unwrap_or(directory).join(format!(".{name}"));
+    let (directory, aside) = (path.parent().unwrap_or(Path::new("/")), aside(path));
     let write = || {
         fault::file_operation()?;
         let mut options = OpenOptions::new();
@@ -305,8 +303,16 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> Result<()> {
     })
 }
 
-/// It is fine if there is no such file.
+fn aside(path: &Path) -> PathBuf {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    directory.parent().unwrap_or(directory).join(format!(".{name}"))
+}
+
+/// Also what a crash has left of it. It is fine if there is no such file.
 pub(super) fn remove(path: &Path) -> Result<()> {
+    // Should this fail, the next one goes over it.
+    let _ = fs::remove_file(aside(path));
     match fault::file_operation().and_then(|()| fs::remove_file(path)) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             let msg = format!("cannot remove {}", path.display());

@@ -1,6 +1,8 @@
 //! Removes what is provably dead: attachments whose namespace is gone, and what an operation that died has left.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
 
 use crate::cni::json::Json;
 use crate::cni::version::Version;
@@ -14,7 +16,7 @@ use crate::runtime::chain::{Chain, Parameters};
 use crate::runtime::conf::Network;
 use crate::runtime::life::Life;
 use crate::runtime::lifecycle::{Choice, Runtime};
-use crate::runtime::lock::Lock;
+use crate::runtime::lock::{self, Lock};
 
 /// What GC does beside its duty.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,7 +65,22 @@ impl Runtime {
                 collected.errors.push(error);
             }
         }
+        if !options.is_dry_run {
+            self.sweep();
+        }
         Ok(collected)
+    }
+
+    /// Removes what a process that was killed has left beside its records. What cannot be removed is no harm.
+    fn sweep(&self) {
+        lock::sweep(&self.locks);
+        for file in fs::read_dir(&self.state).into_iter().flatten().flatten() {
+            let age = file.metadata().and_then(|it| it.modified()).map(|it| it.elapsed());
+            let is_old = matches!(age, Ok(Ok(age)) if age > WRITE_MAX);
+            if is_old && file.file_name().as_encoded_bytes().starts_with(b".") {
+                let _ = fs::remove_file(file.path());
+            }
+        }
     }
 
     fn known_networks(&self) -> Result<BTreeSet<NetworkName>> {
@@ -176,4 +193,6 @@ impl Runtime {
     }
 }
 
+/// Nobody takes so long to write a file.
+const WRITE_MAX: Duration = Duration::from_secs(60);
 const DIED: &str = "its ADD or DEL died";

@@ -30,6 +30,8 @@ pub struct Runtime {
     pub(super) pending: Cache,
     pub(super) identities: Identities,
     pub(super) locks: PathBuf,
+    /// The directory of the three above.
+    pub(super) state: PathBuf,
     /// Where networks are looked up.
     pub configurations: PathBuf,
 }
@@ -95,6 +97,7 @@ impl Runtime {
             pending: Cache::new(state.join("pending")),
             identities: Identities::new(state.join("namespaces")),
             locks: state.join("locks"),
+            state: state.into(),
             configurations,
         }
     }
@@ -121,9 +124,12 @@ impl Runtime {
         let chain = self.chain(&entry, network, path);
         chain.require_plugins()?;
         self.make_room(&home, &netns, &entry, network)?;
-        self.identities.write(&entry.network, &entry.at, &netns)?;
         self.pending.write(&entry)?;
-        let result = match chain.add() {
+        let attached = self
+            .identities
+            .write(&entry.network, &entry.at, &netns)
+            .map_err(|error| Failed { error, has_done_nothing: true });
+        let result = match attached.and_then(|()| chain.add()) {
             Ok(result) => result,
             Err(failed) => return Err(self.take_back(failed, &entry, network, &netns)),
         };

@@ -76,6 +76,19 @@ impl Drop for Lock {
     }
 }
 
+/// Removes the locks that nobody holds: those of processes that were killed.
+pub fn sweep(directory: &Path) {
+    for file in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = file.path();
+        let Ok(file) = File::open(&path) else { continue };
+        if let Ok(true) = flock::try_lock(&file, Mode::Exclusive) {
+            // A lock removes its file when it is dropped. Should somebody have another file of that name by now, that
+            // one notices, as in `take`.
+            drop(Lock { path, file, is_exclusive: true });
+        }
+    }
+}
+
 fn open(directory: &Path, path: &Path) -> io::Result<File> {
     let open = || {
         fault::file_operation()?;

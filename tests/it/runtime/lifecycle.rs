@@ -46,7 +46,7 @@ fn a_del_goes_on_past_what_fails_or_is_missing_and_keeps_the_entry_until_all_suc
     let del = || host.cnibox(&["del", "net", "c1"]);
     let outcome = del().env("TEST_FAILS", "DEL").run();
     assert_eq!(outcome.status, 1);
-    for text in ["three", "no more", "failed to find plugin \\\"two\\\""] {
+    for text in ["three", "no more", "failed to find plugin \"two\""] {
         assert!(outcome.stderr.contains(text), "{text}: {}", outcome.report());
     }
     assert_eq!(host.titles(), ["four DEL", "three DEL", "one DEL"]);
