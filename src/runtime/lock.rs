@@ -53,8 +53,7 @@ impl Lock {
                 return Err(timeout(&path, &flock::holder(&file)));
             }
             // Who had it before may have removed the file, and others lock another one then.
-            let (locked, there) = (file.metadata().map_err(cannot)?, fs::metadata(&path));
-            if there.is_ok_and(|there| (there.dev(), there.ino()) == (locked.dev(), locked.ino())) {
+            if is_at(&file, &path) {
                 let is_exclusive = matches!(mode, Mode::Exclusive);
                 return Ok(Self { path, file, is_exclusive });
             }
@@ -81,11 +80,17 @@ pub fn sweep(directory: &Path) {
     for file in fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = file.path();
         let Ok(file) = File::open(&path) else { continue };
-        if let Ok(true) = flock::try_lock(&file, Mode::Exclusive) {
-            // A lock removes its file when it is dropped. Should somebody have another file of that name by now, that
-            // one notices, as in `take`.
+        if matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true)) && is_at(&file, &path) {
             drop(Lock { path, file, is_exclusive: true });
         }
+    }
+}
+
+/// Whether a path leads to an open file. Only the one who has it locked removes a file.
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(open), Ok(there)) => (open.dev(), open.ino()) == (there.dev(), there.ino()),
+        _ => false,
     }
 }
 

@@ -172,6 +172,51 @@ test_what_ours_made_ends_with_the_go_plugins_and_gc() {
     nothing_is_left
 }
 
+# ours WORD...: the runtime, on podman's networks.
+ours() {
+    NETCONFPATH=$config CNI_PATH=$plugins "$plugins/cnibox" "$@"
+}
+
+test_an_attachment_of_podman_is_ours_to_check_and_delete() {
+    dual_stack eco
+    local id
+    id=$(web c1 --network eco -p 18080:80)
+    serves 127.0.0.1:18080
+    ours check eco "$(podman inspect --format '{{.NetworkSettings.SandboxKey}}' c1)" --container-id "$id"
+    ours gc
+    serves 127.0.0.1:18080
+    ours del --container-id "$id"
+    nothing_is_left
+    podman rm --force --time 0 c1
+    nothing_is_left
+}
+
+test_an_attachment_of_ours_is_podmans_to_delete() {
+    dual_stack eco
+    local id netns
+    id=$(web c1 --network eco -p 18080:80)
+    netns=$(podman inspect --format '{{.NetworkSettings.SandboxKey}}' c1)
+    ours del --container-id "$id"
+    ours add eco "$netns" --container-id "$id" -p 18081:80
+    serves 127.0.0.1:18081
+    podman rm --force --time 0 c1
+    nothing_is_left
+    [[ -z $(ls /var/lib/cni/results) ]]
+    ours gc
+}
+
+test_gc_during_runs_takes_nothing_away() {
+    podman network create --subnet 10.99.0.0/24 eco
+    local number
+    for number in {1..8}; do
+        podman run --detach --name "c$number" --network eco "$image" /bin/sleep 100 &
+    done
+    for number in {1..40}; do [[ -z $(ours gc) ]]; done
+    wait
+    [[ -z $(ours gc) ]]
+    for number in {1..8}; do podman exec "c$number" ip address show eth0 | grep 10.99.0; done
+}
+
 test_buildah_runs_in_a_network() {
     dual_stack eco
     local container

@@ -1,1 +1,117 @@
-//! x
+//! `cnibox gc`: what is dead goes, and nothing else.
+
+use serde_json::json;
+
+use super::{Host, list, network, printing};
+use crate::world::{all_at_once, with};
+
+#[test]
+fn the_dead_go_and_the_living_stay() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    let second = json!({"name": "second", "plugins": null});
+    let mut second = with(&network(), second);
+    second["plugins"] = network()["plugins"].clone();
+    second["plugins"][0]["bridge"] = "cni1".into();
+    second["plugins"][0]["ipam"]["ranges"][0][0]["subnet"] = "10.2.0.0/24".into();
+    host.configure("2.conflist", &second);
+    let containers = ["c1", "c2", "c3"].map(|name| host.world.container(name));
+    for container in &containers {
+        host.cnibox(&["add", "net", &container.name, "-i", "eth0"]).run().success();
+        host.cnibox(&["add", "second", &container.name, "-i", "eth1"]).run().success();
+    }
+    host.cnibox(&["gc"]).run().silence();
+    containers[0].destroy();
+    containers[1].unmount();
+    let said = host.cnibox(&["gc", "net", "--json", "--dry-run"]).run().output();
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(
+        (said["dryRun"].as_bool(), said["removed"].as_array().unwrap().len()),
+        (Some(true), 2)
+    );
+    assert_eq!(host.kept().len(), 12);
+    let said = host.cnibox(&["gc", "net"]).run().output();
+    assert_eq!(said.lines().count(), 2, "{said}");
+    assert_eq!(host.kept().len(), 8);
+    let said = host.cnibox(&["gc", "--json"]).run().output();
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["removed"][0]["network"], "second");
+    assert_eq!(said["removed"][0]["ifname"], "eth1");
+    assert_eq!(said["removed"].as_array().unwrap().len(), 2);
+    // The first DEL gives back the setting of both.
+    for verb in ["check", "del"] {
+        for (name, ifname) in [("net", "eth0"), ("second", "eth1")] {
+            host.cnibox(&[verb, name, "c3", "-i", ifname]).run().silence();
+        }
+    }
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
+fn what_the_cache_does_not_know_stays_unless_it_is_asked_for() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    let foreign = host.world.container("foreign");
+    let ours = host.world.container("ours");
+    let mut config = network()["plugins"][0].clone();
+    config["name"] = "net".into();
+    config["cniVersion"] = "1.1.0".into();
+    let result = foreign.add("bridge", &config);
+    host.cnibox(&["add", "net", "ours"]).run().success();
+    for name in ["net", ""] {
+        let args = [&["gc"][..], &[name]].concat();
+        let args: Vec<&str> = args.into_iter().filter(|arg| !arg.is_empty()).collect();
+        host.cnibox(&args).run().silence();
+        foreign.check("bridge", &config, &result);
+    }
+    host.cnibox(&["gc", "net", "--uncached"]).run().silence();
+    assert!(!host.world.path("/var/lib/cni/networks/net/10.1.0.2").exists());
+    host.cnibox(&["check", "net", "ours"]).run().silence();
+    assert_eq!(ours.addresses("eth0"), ["10.1.0.3/24"]);
+}
+
+#[test]
+fn a_gc_during_adds_takes_nothing_away() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    let containers: Vec<_> = (0..8).map(|n| host.world.container(&format!("c{n}"))).collect();
+    let adds = containers.iter().map(|it| host.cnibox(&["add", "net", &it.name]));
+    let gcs = || (0..4).map(|_| host.cnibox(&["gc", "net", "--uncached"]));
+    for outcome in all_at_once(gcs().chain(adds).chain(gcs())) {
+        assert_eq!(outcome.status, 0, "{}", outcome.report());
+        assert!(!outcome.stdout.contains("removed"), "{}", outcome.report());
+    }
+    for container in &containers {
+        host.cnibox(&["check", "net", &container.name]).run().silence();
+    }
+}
+
+#[test]
+fn what_cannot_be_deleted_is_reported_and_the_rest_is_collected() {
+    let host = Host::new();
+    host.recorder(
+        "fails",
+        "if [ $CNI_COMMAND = DEL ] && [ $CNI_CONTAINERID = a ]; then exit 1; fi; echo '{}'",
+    );
+    host.recorder("works", &printing(&json!({"cniVersion": "1.1.0"})));
+    host.configure("1.conflist", &list("1.1.0", &["works", "fails"]));
+    let container = host.world.container("c1");
+    for id in ["a", "b"] {
+        host.cnibox(&["add", "net", "c1", "--container-id", id]).run().success();
+    }
+    container.destroy();
+    host.seen();
+    let gc = host.cnibox(&["gc"]).run();
+    assert_eq!(gc.status, 1, "{}", gc.report());
+    assert!(gc.stderr.contains("cannot delete eth0 of container a"), "{}", gc.report());
+    assert!(gc.stdout.starts_with("removed eth0 of container b"), "{}", gc.report());
+    let seen = host.seen();
+    let titles: Vec<_> = seen.iter().map(super::Seen::title).collect();
+    assert_eq!(titles, ["fails DEL", "works DEL", "fails DEL", "works DEL"]);
+    // There is nothing to go into.
+    assert!(seen.iter().all(|call| call.variable("CNI_NETNS").is_none()));
+    host.recorder("fails", "");
+    let said = host.cnibox(&["gc"]).run().output();
+    assert!(said.starts_with("removed eth0 of container a"), "{said}");
+    assert_eq!(host.kept(), [""; 0]);
+}

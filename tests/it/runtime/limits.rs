@@ -22,10 +22,8 @@ fn host() -> Host {
 
 const UNDONE: [&str; 5] = ["first ADD", "hangs ADD", "last DEL", "hangs DEL", "first DEL"];
 
+/// How many `sleep` there are in the world. All processes of the machine are seen, so its mounts tell.
 fn sleepers(host: &Host) -> usize {
-    // All processes of the machine are seen, so only those of this world are counted.
-    let own = std::fs::read_link(host.world.path("/proc/thread-self/ns/mnt")).ok();
-    let _ = own;
     let script = "own=$(readlink /proc/self/ns/mnt); for p in /proc/[0-9]*; do \
         if [ \"$(readlink $p/ns/mnt 2>/dev/null)\" = \"$own\" ] && grep -qs '^sleep' $p/comm; then echo $p; fi; done";
     host.world.tool(&["sh", "-c", script], None).run().stdout.lines().count()
