@@ -156,7 +156,10 @@ impl Add {
                 Err(error) => {
                     let error = super::cannot_write(&error);
                     let undone = added.undo();
-                    Err(undone.err().map_or(error.clone(), |undo| error.also(&undo)))
+                    Err(match undone {
+                        Ok(()) => error,
+                        Err(undo) => error.also(&undo),
+                    })
                 }
             }
         });

@@ -256,7 +256,11 @@ fn mappings_of(text: &str) -> Result<Vec<Json>> {
 }
 
 fn ports(text: &str) -> Option<std::ops::Range<u32>> {
-    let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0).map(u32::from);
+    let port = |text: &str| {
+        let is_number = text.starts_with(|c: char| c.is_ascii_digit());
+        let port = text.parse::<u16>().ok().filter(|port| is_number && *port > 0);
+        port.map(u32::from)
+    };
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (port(first)?, port(last)?);
     (first <= last).then_some(first..last + 1)
@@ -271,7 +275,7 @@ mod tests {
         let printed = |text: &str| {
             mappings_of(text)
                 .map(|mappings| Json::Array(mappings).to_compact())
-                .map_err(|it| it.msg)
+                .map_err(|it| it.to_string())
         };
         assert_eq!(
             printed("8080:80").unwrap(),

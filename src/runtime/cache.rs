@@ -280,7 +280,7 @@ fn read(path: &Path) -> Result<Option<Json>> {
 /// Writes a file aside and renames it. The directory of the files never has another one, so the one aside is in the
 /// directory above.
 pub(super) fn replace(path: &Path, content: &[u8]) -> Result<()> {
-    let (directory, aside) = (path.parent().unwrap_or(Path::new("/")), aside(path));
+    let (directory, aside) = (path.parent().unwrap_or_else(|| Path::new("/")), aside(path));
     let write = || {
         fault::file_operation()?;
         let mut options = OpenOptions::new();
@@ -304,7 +304,7 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> Result<()> {
 }
 
 fn aside(path: &Path) -> PathBuf {
-    let directory = path.parent().unwrap_or(Path::new("/"));
+    let directory = path.parent().unwrap_or_else(|| Path::new("/"));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     directory.parent().unwrap_or(directory).join(format!(".{name}"))
 }

@@ -138,7 +138,7 @@ impl Network {
 
     /// Adds the plugins of `NAME/*.conf` beside the file. What the cache keeps has them inlined.
     fn add_from_directory(&mut self, json: &Json, file: &Path) -> Result<()> {
-        let beside = file.parent().unwrap_or(Path::new("")).join(&*self.name);
+        let beside = file.parent().unwrap_or_else(|| Path::new("")).join(&*self.name);
         let found = files_with(&beside, &["conf"])?;
         if found.is_empty() {
             return Ok(());

@@ -111,7 +111,7 @@ impl Runtime {
                 Life::Stale(reason) if !is_disabled => reason,
                 _ => {
                     keep.push(entry.at.clone());
-                    last = last.or(network.ok());
+                    last = last.or_else(|| network.ok());
                     continue;
                 }
             };

@@ -105,7 +105,7 @@ impl Runtime {
     /// Attaches a container to a network, all or nothing. What lives is refused; what is stale is deleted first.
     pub fn add<'a>(&'a self, network: &'a Network, target: &Target<'_>) -> Result<Added<'a>> {
         let locks = self.lock(&network.name, &target.at.container_id)?;
-        let path = target.netns.unwrap_or(Path::new(""));
+        let path = target.netns.unwrap_or_else(|| Path::new(""));
         let home = NetNs::own()?;
         let netns = home.open(path)?;
         if netns.is(&home)? && self.means.netns_override.is_none() {
@@ -198,7 +198,7 @@ impl Runtime {
         let network = self.network(choice, known.as_ref())?;
         let home = NetNs::own()?;
         let netns = match (&known, target.netns) {
-            (None, given) => given.unwrap_or(Path::new("")).into(),
+            (None, given) => given.unwrap_or_else(|| Path::new("")).into(),
             (Some(known), given) => {
                 let at_add = self.netns_of(&home, known);
                 given.filter(|_| !at_add.as_os_str().is_empty()).map_or(at_add, Into::into)
@@ -340,7 +340,7 @@ fn told(network: &Network, target: &Target<'_>, known: Option<Entry>) -> Entry {
         network: network.name.clone(),
         at: target.at.clone(),
         config: network.bytes.clone(),
-        netns: target.netns.unwrap_or(Path::new("")).into(),
+        netns: target.netns.unwrap_or_else(|| Path::new("")).into(),
         args: target.args.into(),
         capability_args: target.capability_args.clone(),
         result: Json::Null,
