@@ -1,6 +1,8 @@
 //! Many calls in one process, in several threads: `threads THREADS ROUNDS` makes so many containers, and each thread adds
 //! its own to one bridge network and deletes it again, ROUNDS times. Run it in a network and mount namespace of its own.
 //!
+//! `threads runtime ROUNDS` does the same in one thread through the runtime, with a list of plugins.
+//!
 //! `threads transaction` makes one transaction of the parts of two plugins, of which the kernel refuses one.
 //!
 //! It fails if a call fails, if two containers have one address at the same time, or if descriptors or memory grow. It is a
@@ -13,6 +15,7 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use cnibox::cni::json::Json;
 use cnibox::cni::request::Request;
@@ -20,8 +23,12 @@ use cnibox::error::{Error, Result};
 use cnibox::kernel::flock::Turns;
 use cnibox::kernel::nft::{Batch, Family, Nft, Object, Table};
 use cnibox::kernel::sandbox;
+use cnibox::names::{Attachment, ContainerId, IfName};
 use cnibox::plugin::{Context, Session};
 use cnibox::plugins::PLUGINS;
+use cnibox::runtime::chain::Means;
+use cnibox::runtime::conf::Network;
+use cnibox::runtime::lifecycle::{Choice, Runtime, Target};
 use parking_lot::Mutex;
 
 /// The rounds before the first look at descriptors and memory: caches are filled by then.
@@ -33,6 +40,12 @@ const NETWORK: &str = r#"{"cniVersion": "1.1.0", "name": "many", "type": "bridge
     "isGateway": true, "ipMasq": true, "macspoofchk": true,
     "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd09::/64"}]]}}"#;
 
+const LIST: &str = r#"{"cniVersion": "1.1.0", "name": "many", "plugins": [{"type": "bridge", "bridge": "many0",
+    "isGateway": true, "ipMasq": true, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.9.0.0/24"}]]}},
+    {"type": "portmap", "capabilities": {"portMappings": true}}, {"type": "firewall"}, {"type": "tuning"}]}"#;
+const PORTS: &str =
+    r#"{"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}"#;
+
 /// What the threads share.
 struct Shared {
     turns: Arc<Turns>,
@@ -43,8 +56,10 @@ struct Shared {
 }
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).as_deref() == Some("transaction") {
-        return said(transaction());
+    match std::env::args().nth(1).as_deref() {
+        Some("transaction") => return said(transaction()),
+        Some("runtime") => return said(rounds_of_runtime()),
+        _ => {}
     }
     let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|it| it.parse().ok()).collect();
     let [threads, rounds] = numbers[..] else {
@@ -96,9 +111,14 @@ fn run(threads: usize, rounds: usize) -> Result<String> {
         })?;
         Ok::<_, Error>(looks)
     })?;
+    judged(&format!("{threads} threads, {rounds} rounds"), looks)
+}
+
+/// What two looks at the process must show.
+fn judged(what: &str, looks: [(usize, usize); 2]) -> Result<String> {
     let [(files, memory), (files_later, memory_later)] = looks;
     let said = format!(
-        "{threads} threads, {rounds} rounds: descriptors {files} and {files_later}, memory {memory} and {memory_later} KiB"
+        "{what}: descriptors {files} and {files_later}, memory {memory} and {memory_later} KiB"
     );
     if files != files_later || memory_later > memory + GROWTH_MAX_KIB {
         return Err(Error::internal(said));
@@ -151,6 +171,40 @@ fn call(shared: &Shared, number: usize, verb: &str) -> Result<Vec<String>> {
     let bridge = bridge.ok_or_else(|| Error::internal("there is no plugin bridge"))?;
     let success = bridge.call(&cx, &verb)?.unwrap_or_default();
     Ok(success.ips.iter().map(|ip| ip.address.to_string()).collect())
+}
+
+/// ADD and DEL of a list, again and again.
+fn rounds_of_runtime() -> Result<String> {
+    let rounds = std::env::args().nth(2).and_then(|it| it.parse().ok()).unwrap_or(WARM_UP);
+    sandbox::new_namespace(Path::new(&netns(0)))?;
+    let means = Means {
+        plugins: PLUGINS,
+        path: Vec::new(),
+        limit: Duration::from_secs(60),
+        netns_override: None,
+        turns: Arc::default(),
+    };
+    let runtime = Runtime::new(means, "/nowhere".into());
+    let network = Network::from_cache(LIST.as_bytes())?;
+    let at = Attachment { container_id: ContainerId::new("c0")?, ifname: IfName::new("eth0")? };
+    let path = netns(0);
+    let target = Target {
+        at: &at,
+        netns: Some(Path::new(&path)),
+        args: "",
+        capability_args: &Json::parse(PORTS.as_bytes())?,
+    };
+    let choice = Choice::Given(network.clone());
+    let mut looks = [(0, 0); 2];
+    for (part, look) in [WARM_UP, rounds].into_iter().zip(&mut looks) {
+        for _ in 0..part {
+            runtime.add(&network, &target)?.keep()?;
+            runtime.check(&choice, &target)?;
+            runtime.del(&choice, &target)?;
+        }
+        *look = (descriptors(), resident_kib());
+    }
+    judged(&format!("runtime, {rounds} rounds"), looks)
 }
 
 /// Two plugins of a chain delete on one session. The kernel refuses the part of the first; that of the second is made all

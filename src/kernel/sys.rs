@@ -13,6 +13,8 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use neli::socket::NlSocket;
@@ -23,7 +25,7 @@ use nix::sys::socket::{
     setsockopt,
     sockopt::{SndBuf, SndBufForce},
 };
-use nix::unistd::{getpid, gettid, read, write};
+use nix::unistd::{getpid, getppid, gettid, read, write};
 
 use crate::error::{Error, Result};
 
@@ -143,6 +145,19 @@ pub fn is_interrupted() -> bool {
 /// For what has to be done after an interrupt, and may be interrupted, too.
 pub fn forget_interrupt() {
     IS_INTERRUPTED.store(false, Relaxed);
+}
+
+/// The child dies with the thread that starts it: what it would do later, nobody would wait for, nor take back.
+pub fn leash(command: &mut Command) {
+    let parent = getpid();
+    let begin = move || {
+        // SAFETY: the call takes numbers only.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        // The parent may have died before.
+        if getppid() == parent { Ok(()) } else { Err(Errno::ESRCH.into()) }
+    };
+    // SAFETY: between fork and exec the closure makes system calls only.
+    unsafe { command.pre_exec(begin) };
 }
 
 /// Writes everything, in one system call where the kernel takes it so: std's standard output cuts text at its last line.

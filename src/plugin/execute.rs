@@ -75,7 +75,7 @@ impl Program {
 /// Executes a plugin. It gets our environment, with the CNI_ variables of the request in it, and the very bytes of the
 /// request's configuration. What it says on stderr is said on ours.
 ///
-/// With a limit, it is killed when it takes longer, and when this process is interrupted.
+/// With a limit, it is killed when it takes longer, and when this process is interrupted or ends.
 pub fn execute(
     path: &Path,
     request: &Request,
@@ -170,13 +170,14 @@ fn repeat(stderr: &[u8]) {
     let _ = sys::write_all(io::stderr().as_fd(), stderr);
 }
 
-fn spawn(path: &Path, environment: &[Variable], has_group: bool) -> io::Result<Child> {
+fn spawn(path: &Path, environment: &[Variable], has_limit: bool) -> io::Result<Child> {
     let mut attempt = 1;
     loop {
         let mut command = Command::new(path);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        if has_group {
+        if has_limit {
             command.process_group(0);
+            sys::leash(&mut command);
         }
         for (name, value) in environment {
             match value {

@@ -124,6 +124,7 @@ impl Runtime {
         let chain = self.chain(&entry, network, path);
         chain.require_plugins()?;
         self.make_room(&home, &netns, &entry, network)?;
+        let was_there = netns.rtnl()?.link(&entry.at.ifname)?.is_some();
         self.pending.write(&entry)?;
         let attached = self
             .identities
@@ -131,12 +132,18 @@ impl Runtime {
             .map_err(|error| Failed { error, has_done_nothing: true });
         let result = match attached.and_then(|()| chain.add()) {
             Ok(result) => result,
-            Err(failed) => return Err(self.take_back(failed, &entry, network, &netns)),
+            // The interface is another attachment's, and DEL would remove it.
+            Err(Failed { error, has_done_nothing: true }) if was_there => {
+                return Err(match self.forget(&entry.network, &entry.at) {
+                    Ok(()) => error,
+                    Err(another) => error.also(&another),
+                });
+            }
+            Err(Failed { error, .. }) => return Err(self.take_back(error, &entry, network)),
         };
         let entry = Entry { result, ..entry };
         if let Err(error) = self.cache.write(&entry) {
-            let failed = Failed { error, has_done_nothing: false };
-            return Err(self.take_back(failed, &entry, network, &netns));
+            return Err(self.take_back(error, &entry, network));
         }
         Ok(Added { result: entry.result.clone(), runtime: self, network, entry, _locks: locks })
     }
@@ -176,16 +183,9 @@ impl Runtime {
     }
 
     /// DEL of the whole list follows a failed ADD, whatever plugin failed.
-    fn take_back(&self, failed: Failed, entry: &Entry, network: &Network, netns: &NetNs) -> Error {
-        let Failed { error, has_done_nothing } = failed;
+    fn take_back(&self, error: Error, entry: &Entry, network: &Network) -> Error {
         sys::forget_interrupt();
-        let is_there = || netns.rtnl()?.link(&entry.at.ifname);
-        // The interface is another attachment's, and DEL would remove it.
-        let taken_back = match has_done_nothing && !matches!(is_there(), Ok(None)) {
-            true => self.forget(&entry.network, &entry.at),
-            false => self.delete(entry, network, &entry.netns),
-        };
-        match taken_back {
+        match self.delete(entry, network, &entry.netns) {
             Ok(()) => error,
             Err(undo) => error.also(&undo.context("cannot take back the failed ADD")),
         }

@@ -37,3 +37,10 @@ fn what_the_kernel_refuses_of_one_plugin_does_not_stop_another() {
     let said = world.tool(&[&program, "transaction"], None).run();
     assert!(said.status == 0, "{}", said.report());
 }
+
+#[test]
+fn the_runtime_adds_and_deletes_in_one_process() {
+    let world = World::new();
+    let said = world.tool(&[&program(), "runtime", "300"], None).run();
+    assert!(said.status == 0, "{}", said.report());
+}

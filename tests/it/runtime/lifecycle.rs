@@ -152,6 +152,19 @@ fn a_namespace_that_was_made_again_is_attached_again() {
 }
 
 #[test]
+fn after_a_reboot_that_has_cleared_run_the_name_works_again() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    host.cnibox(&["add", "net", "web", "--create"]).run().success();
+    host.world.host(["ip", "netns", "del", "web"]);
+    host.world.host(["rm", "-r", "/run/cnibox"]);
+    host.cnibox(&["add", "net", "web", "--create"]).run().success();
+    host.cnibox(&["check", "net", "web"]).run().silence();
+    host.cnibox(&["del", "net", "web", "--delete"]).run().silence();
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
 fn after_a_reboot_an_attachment_is_stale_whatever_has_its_namespace() {
     let host = host_with(&["one"]);
     let container = host.world.container("c1");

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::json;
 
 use super::{Host, list};
 use crate::world::Outcome;
@@ -42,6 +43,37 @@ fn a_plugin_that_takes_too_long_is_killed_and_the_list_is_undone() {
     }
     assert_eq!((host.titles(), host.kept()), (UNDONE.map(str::to_owned).into(), vec![]));
     assert_eq!(sleepers(&host), 0, "what it started is killed, too");
+}
+
+#[test]
+fn an_ipam_plugin_that_takes_too_long_is_killed_too() {
+    let host = host();
+    let bridge = json!({"type": "bridge", "bridge": "cni0", "ipam": {"type": "hangs"}});
+    let network = json!({"cniVersion": "1.1.0", "name": "net", "plugins": [bridge]});
+    host.configure("1.conflist", &network);
+    let add = host.cnibox(&["add", "net", "c1", "--timeout", "1"]).env("TEST_HANGS", "ADD");
+    let outcome = add.run();
+    assert_eq!(outcome.status, 1);
+    assert!(outcome.stderr.contains("did not end within 1 s"), "{}", outcome.report());
+    assert_eq!(host.titles()[..2], ["hangs ADD", "hangs DEL"]);
+    assert_eq!((host.kept(), sleepers(&host)), (vec![], 0));
+}
+
+#[test]
+fn a_plugin_does_not_outlive_a_runtime_that_is_killed() {
+    let host = host();
+    host.recorder("hangs", "if [ $CNI_COMMAND = ADD ]; then touch /run/hangs; sleep 2; touch /run/outlived; fi; echo '{}'");
+    let running = host.cnibox(&["add", "net", "c1"]).start();
+    let hangs = host.world.path("/run/hangs");
+    host.world.eventually("the plugin hangs", || hangs.exists());
+    kill(Pid::from_raw(i32::try_from(running.pid()).unwrap()), Signal::SIGKILL).unwrap();
+    let killed = Instant::now();
+    assert_eq!(running.finish().status, -9);
+    host.world.eventually("more than 2 s", || killed.elapsed() > Duration::from_secs(3));
+    assert!(!host.world.path("/run/outlived").exists());
+    let said = host.cnibox(&["gc"]).run().output();
+    assert!(said.contains("its ADD or DEL died"), "{said}");
+    assert_eq!((host.titles(), host.kept()), (UNDONE.map(str::to_owned).into(), vec![]));
 }
 
 /// Sends a signal when the plugin hangs.
