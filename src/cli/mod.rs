@@ -1,4 +1,4 @@
-//! The tool under its own name: what a busybox user expects of one, and the demo.
+//! The tool under its own name: what a busybox user expects of one, a container runtime by hand, and the demo.
 
 mod attach;
 #[cfg(feature = "demo")]
