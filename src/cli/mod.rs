@@ -21,10 +21,17 @@ const PLUGIN_DIRECTORY: &str = "opt/cni/bin";
 
 /// The names of `Command`, and help.
 const COMMANDS: &[&str] = &[
-    "add", "check", "del", "gc", "status", "list", "install",
+    "add",
+    "check",
+    "del",
+    "gc",
+    "status",
+    "list",
+    "install",
     #[cfg(feature = "demo")]
     "demo",
-    "version", "help",
+    "version",
+    "help",
 ];
 
 /// Every CNI plugin in one executable.

@@ -167,7 +167,7 @@ mod tests {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(Stdio::piped()).process_group(0);
-        sys::ignore_broken_pipes();
+        sys::survive_failed_writes();
         converse(command.spawn().unwrap(), input, limit).unwrap()
     }
 

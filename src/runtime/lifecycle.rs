@@ -329,7 +329,7 @@ impl Runtime {
         let network = Lock::network(&self.locks, network, Mode::Shared)?;
         let container = Lock::container(&self.locks, container)?;
         sys::catch_interrupts();
-        sys::ignore_broken_pipes();
+        sys::survive_failed_writes();
         Ok([network, container])
     }
 }

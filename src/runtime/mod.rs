@@ -12,13 +12,16 @@ mod request;
 
 use std::path::Path;
 
+use hmac_sha512::Hash;
+
 use crate::error::Result;
 use crate::names::ContainerId;
-use crate::steps::reference::hashed;
 
-/// The id that cnitool gives to the container whose namespace has this absolute path.
+/// The container id of cnitool for the absolute path of a namespace.
 pub fn container_id_of(netns: &Path) -> Result<ContainerId> {
-    ContainerId::new(hashed("cnitool-", &[&netns.to_string_lossy()], 28))
+    let hash = Hash::hash(netns.as_os_str().as_encoded_bytes());
+    let digits: String = hash[..10].iter().map(|byte| format!("{byte:02x}")).collect();
+    ContainerId::new(format!("cnitool-{digits}"))
 }
 
 #[cfg(test)]
