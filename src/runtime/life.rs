@@ -73,7 +73,8 @@ impl Identities {
             }
             let missing = format!("its interface is not in {path}");
             Ok(match (Attached::look(entry, &netns)?, is_same) {
-                (Attached::Addresses, _) => Life::Alive,
+                // Addresses may change, by DHCP for one, while the interface stays.
+                (Attached::Addresses, _) | (Attached::Interface, Some(Same::Yes)) => Life::Alive,
                 (Attached::Nothing, None | Some(Same::Number)) => Life::Stale(missing),
                 (Attached::Nothing, _) => Life::Unknown(missing),
                 (Attached::Interface, _) => {

@@ -108,10 +108,7 @@ impl Runtime {
         let path = target.netns.unwrap_or_else(|| Path::new(""));
         let home = NetNs::own()?;
         let netns = home.open(path)?;
-        if netns.is(&home)? && self.means.netns_override.is_none() {
-            let msg = format!("cannot add {}: it is the namespace of the host", path.display());
-            return Err(Error::new(Code::SAME_NETNS, msg));
-        }
+        self.refuse_home(&home, &netns)?;
         let entry = Entry {
             network: network.name.clone(),
             at: target.at.clone(),
@@ -204,7 +201,19 @@ impl Runtime {
                 given.filter(|_| !at_add.as_os_str().is_empty()).map_or(at_add, Into::into)
             }
         };
+        if let Ok(Some(netns)) = home.open_if_exists(&netns) {
+            self.refuse_home(&home, &netns)?;
+        }
         self.delete(&told(&network, target, known), &network, &netns)
+    }
+
+    /// An executed plugin may change the host before it notices.
+    fn refuse_home(&self, home: &NetNs, netns: &NetNs) -> Result<()> {
+        if self.means.netns_override.is_some() || !netns.is(home)? {
+            return Ok(());
+        }
+        let msg = format!("cannot use {}: it is the namespace of the host", netns.path().display());
+        Err(Error::new(Code::SAME_NETNS, msg))
     }
 
     /// The attachments of a container that the cache knows, and those whose operation died.

@@ -120,6 +120,26 @@ fn what_lives_is_refused_by_its_addresses_and_stays() {
 }
 
 #[test]
+fn an_attachment_whose_address_has_changed_lives() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    let container = host.world.container("c1");
+    host.cnibox(&["add", "net", "c1"]).run().success();
+    container.exec(["ip", "address", "flush", "dev", "eth0"]);
+    container.exec(["ip", "address", "add", "10.1.0.99/24", "dev", "eth0"]);
+    let outcome = host.cnibox(&["add", "net", "c1"]).run();
+    assert!(outcome.stderr.contains("attached already"), "{}", outcome.report());
+    host.cnibox(&["gc"]).run().silence();
+    container.exec(["ip", "link", "set", "eth0", "down"]);
+    container.exec(["ip", "link", "set", "eth0", "name", "renamed"]);
+    // Nothing proves that it is dead, and a new ADD is what it needs.
+    host.cnibox(&["gc"]).run().silence();
+    host.cnibox(&["add", "net", "c1"]).run().success();
+    host.cnibox(&["del", "net", "c1"]).run().silence();
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
 fn an_interface_of_another_runtime_survives_an_add_of_its_name() {
     let host = Host::new();
     host.configure("1.conflist", &network());
@@ -195,10 +215,12 @@ fn after_a_reboot_an_attachment_is_stale_whatever_has_its_namespace() {
 #[test]
 fn the_hosts_own_namespace_is_refused() {
     let host = host_with(&["one"]);
-    let outcome = host.cnibox(&["add", "net", "/proc/self/ns/net"]).run();
-    assert_eq!(outcome.status, 1);
-    assert!(outcome.stderr.contains("the namespace of the host"), "{}", outcome.report());
-    assert_eq!(host.titles(), [""; 0]);
+    for verb in ["add", "del"] {
+        let outcome = host.cnibox(&[verb, "net", "/proc/self/ns/net"]).run();
+        assert_eq!(outcome.status, 1);
+        assert!(outcome.stderr.contains("the namespace of the host"), "{}", outcome.report());
+        assert_eq!(host.titles(), [""; 0]);
+    }
 }
 
 #[test]
