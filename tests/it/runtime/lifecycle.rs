@@ -247,6 +247,26 @@ fn operations_of_one_container_exclude_each_other_and_of_others_do_not() {
 }
 
 #[test]
+fn an_executed_plugin_finds_what_those_before_it_have_done() {
+    let host = Host::new();
+    let body = "nft list ruleset > /run/at-$CNI_COMMAND; [ $CNI_COMMAND != ADD ] || sed 's/.*\"prevResult\"://; s/}$//' /run/notes/$number.stdin";
+    host.recorder("rec", body);
+    let mut network = network();
+    let plugins = network["plugins"].as_array_mut().unwrap();
+    plugins.insert(1, json!({"type": "rec"}));
+    plugins.push(json!({"type": "rec"}));
+    host.configure("1.conflist", &network);
+    host.world.container("c1");
+    host.cnibox(&["add", "net", "c1", "-p", "8080:80"]).run().success();
+    assert!(host.world.read("/run/at-ADD").contains("tcp . 8080"));
+    host.cnibox(&["del", "net", "c1"]).run().silence();
+    // The second of the two calls, after portmap and before bridge.
+    let rules = host.world.read("/run/at-DEL");
+    assert!(!rules.contains("8080") && rules.contains("net cnitool-"), "{rules}");
+    assert!(!host.world.host(["nft", "list", "ruleset"]).contains("net cnitool-"));
+}
+
+#[test]
 fn add_delete_and_the_wishes_of_options_through_real_plugins() {
     let host = Host::new();
     host.world.host(["sh", "-ec", LAN]);
