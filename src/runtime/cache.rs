@@ -27,7 +27,7 @@ pub struct Entry {
     pub at: Attachment,
     /// The configuration of the network at the time of ADD. Empty in entries of old runtimes.
     pub config: Vec<u8>,
-    /// CNI_NETNS; empty if the runtime named none.
+    /// CNI_NETNS. libcni before 1.2 keeps none: then that of the interface in the result. Empty if it has none either.
     pub netns: PathBuf,
     /// CNI_ARGS.
     pub args: String,
@@ -120,6 +120,11 @@ impl Entry {
             Some(object @ Json::Object(_)) => Ok(object.clone()),
             Some(_) => Err(Error::config(format!("{key}: not an object"))),
         };
+        let result = is_object_or_nothing("result")?;
+        let netns = match text("netns")? {
+            "" => sandbox(&result, text("ifName")?).unwrap_or_default(),
+            netns => netns,
+        };
         Ok(Self {
             network: NetworkName::new(text("networkName")?)?,
             at: Attachment {
@@ -127,12 +132,23 @@ impl Entry {
                 ifname: IfName::new(text("ifName")?)?,
             },
             config: config.ok_or_else(|| Error::config("config: not base64"))?,
-            netns: text("netns")?.into(),
+            netns: netns.into(),
             args: args(json.get("cniArgs"))?,
             capability_args: is_object_or_nothing("capabilityArgs")?,
-            result: is_object_or_nothing("result")?,
+            result,
         })
     }
+}
+
+/// The namespace of an interface in a result. For a virtual machine it is no path.
+fn sandbox<'a>(result: &'a Json, ifname: &str) -> Option<&'a str> {
+    let Json::Array(interfaces) = result.get("interfaces")? else { return None };
+    let of_name = interfaces.iter().filter(|it| it.get("name") == Some(&ifname.into()));
+    let mut paths = of_name.filter_map(|interface| match interface.get("sandbox") {
+        Some(Json::String(path)) if path.starts_with('/') => Some(path.as_str()),
+        _ => None,
+    });
+    paths.next()
 }
 
 /// CNI_ARGS of its pairs.

@@ -82,6 +82,20 @@ fn podman_keeps_a_result_of_its_version_and_no_netns() {
     let success = entry.success().unwrap().unwrap();
     assert_eq!(success.nets()[0].to_string(), "10.88.0.2/16");
     assert_eq!((entry.netns.as_os_str().len(), entry.args.len()), (0, 0));
+    let netns = |interfaces: &str| {
+        let json = format!(
+            r#"{{"kind":"cniCacheV1","containerId":"c","ifName":"eth0","networkName":"podman",
+                "result":{{"cniVersion":"0.4.0","interfaces":[{interfaces}]}}}}"#
+        );
+        Entry::parse(&Json::parse(json.as_bytes()).unwrap()).unwrap().netns.display().to_string()
+    };
+    let container = r#"{"name":"eth0","sandbox":"/run/netns/c"}"#;
+    assert_eq!(netns(container), "/run/netns/c");
+    assert_eq!(
+        netns(&format!(r#"{{"name":"eth0"}},{{"name":"a","sandbox":"/b"}},{container}"#)),
+        "/run/netns/c"
+    );
+    assert_eq!(netns(r#"{"name":"eth0","sandbox":"vm-7"},{"name":"eth1","sandbox":"/b"}"#), "");
     let error = entry.network_of_add().unwrap_err();
     assert!(error.to_string().contains("no plugin configs found"), "{error}");
     let other = Entry { network: name("other"), ..self::entry() };
