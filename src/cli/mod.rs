@@ -1,11 +1,14 @@
 //! The tool under its own name: what a busybox user expects of one, a container runtime by hand, and the demo.
 
 mod attach;
+mod attachments;
 #[cfg(feature = "demo")]
 mod demo;
 mod gc;
 mod install;
+mod networks;
 mod parameters;
+mod table;
 
 use std::ffi::OsString;
 
@@ -26,6 +29,8 @@ const COMMANDS: &[&str] = &[
     "del",
     "gc",
     "status",
+    "networks",
+    "attachments",
     "list",
     "install",
     #[cfg(feature = "demo")]
@@ -49,6 +54,8 @@ enum Command {
     Del(attach::Del),
     Gc(gc::Gc),
     Status(attach::Status),
+    Networks(networks::Networks),
+    Attachments(attachments::Attachments),
     List(List),
     Install(install::Install),
     #[cfg(feature = "demo")]
@@ -112,6 +119,8 @@ impl Tool {
             Command::Del(del) => del.run(plugins),
             Command::Gc(gc) => gc.run(plugins),
             Command::Status(status) => status.run(plugins),
+            Command::Networks(networks) => networks.run(plugins),
+            Command::Attachments(attachments) => attachments.run(plugins),
             Command::List(List { full }) => {
                 let directory = if full { format!("{PLUGIN_DIRECTORY}/") } else { String::new() };
                 plugins.iter().for_each(|entry| say(&format!("{directory}{}", entry.name)));

@@ -28,15 +28,6 @@ pub struct Network {
     pub file: PathBuf,
 }
 
-/// What a directory has.
-#[derive(Debug, Default)]
-pub struct Networks {
-    /// In the order in which a name is looked up: the first of a name is the one that counts.
-    pub networks: Vec<Network>,
-    /// One error per file that cannot be used.
-    pub broken: Vec<Error>,
-}
-
 impl Network {
     /// Finds a network by its name in a directory, or loads it if `wanted` is a path. Each broken file in front of the
     /// network is a warning.
@@ -57,6 +48,16 @@ impl Network {
             [] => format!("no net configurations found in {directory}"),
             _ => format!("no net configuration with name {wanted:?} in {directory}"),
         }))
+    }
+
+    /// All files of a directory, in the order in which a name is looked up: the first of a name is the one that counts.
+    /// A missing directory has none.
+    pub fn all(directory: &Path) -> Result<Vec<(PathBuf, Result<Self>)>> {
+        let load = |file: PathBuf| {
+            let network = Self::load(&file);
+            (file, network)
+        };
+        Ok(files(directory)?.into_iter().map(load).collect())
     }
 
     /// Reads a file, and the plugins that its network has in a directory of their own.
@@ -163,20 +164,6 @@ impl Network {
     /// Whether a plugin of the list declares a capability.
     pub fn is_capable_of(&self, capability: &str) -> bool {
         self.plugins.iter().any(|plugin| declares(plugin, capability))
-    }
-}
-
-impl Networks {
-    /// All that a directory has. A missing directory has nothing.
-    pub fn of(directory: &Path) -> Result<Self> {
-        let mut all = Self::default();
-        for file in files(directory)? {
-            match Network::load(&file) {
-                Ok(network) => all.networks.push(network),
-                Err(error) => all.broken.push(error),
-            }
-        }
-        Ok(all)
     }
 }
 

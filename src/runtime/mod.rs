@@ -1,6 +1,7 @@
 //! What a container runtime does: reads network configurations, runs their plugins in order, and remembers what is
 //! attached. Source: CNI specification 1.1.0, sections 1 and 3.
 
+pub mod attached;
 pub mod cache;
 pub mod chain;
 pub mod conf;
@@ -8,6 +9,8 @@ pub mod gc;
 pub mod life;
 pub mod lifecycle;
 mod lock;
+pub mod networks;
+pub mod new_network;
 mod request;
 
 use std::path::Path;

@@ -38,8 +38,8 @@ fn lists_come_before_single_configurations_and_each_in_the_order_of_names() {
     std::fs::create_dir(dir.path().join("01.conflist")).unwrap();
     assert_eq!(find(&dir, "net"), (Ok("20.conflist".into()), vec![]));
     assert_eq!(find(&dir, "only"), (Ok("05.json".into()), vec![]));
-    let all = Networks::of(dir.path()).unwrap();
-    let names: Vec<_> = all.networks.iter().map(|it| it.file.file_name().unwrap()).collect();
+    let all = Network::all(dir.path()).unwrap();
+    let names: Vec<_> = all.iter().map(|(file, _)| file.file_name().unwrap()).collect();
     assert_eq!(names, ["20.conflist", "30.conflist", "05.json", "06.conf", "10.conf"]);
     let path = dir.path().join("30.conflist");
     let (found, _) = find(&dir, path.to_str().unwrap());
@@ -58,7 +58,8 @@ fn a_broken_file_is_a_warning_with_its_place() {
     assert!(warnings[0].contains("10.conflist: cannot read JSON: "), "{warnings:?}");
     assert!(warnings[0].ends_with("at line 3 column 16"), "{warnings:?}");
     assert!(warnings[1].ends_with("11.conflist: plugins[0]: type: not a string"), "{warnings:?}");
-    assert_eq!(Networks::of(dir.path()).unwrap().broken.len(), 2);
+    let broken = |(_, network): &(PathBuf, Result<Network>)| network.is_err();
+    assert_eq!(Network::all(dir.path()).unwrap().iter().filter(|it| broken(it)).count(), 2);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The runtime: `cnibox add`, `check`, `del`, `gc` and `status`, and what plugins see of it.
 
 mod arguments;
+mod attachments;
 mod cached;
 mod collected;
 mod configurations;
@@ -8,6 +9,7 @@ mod faults;
 mod killed;
 mod lifecycle;
 mod limits;
+mod networks;
 mod recorded;
 mod versions;
 

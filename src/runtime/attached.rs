@@ -1,0 +1,34 @@
+//! What is attached, and whether it lives: for people to look at, so without locks.
+
+use crate::cni::json::Json;
+use crate::cni::version::Version;
+use crate::error::Result;
+use crate::kernel::netns::NetNs;
+use crate::kernel::sys::warn;
+use crate::runtime::cache::Entry;
+use crate::runtime::life::Life;
+use crate::runtime::lifecycle::{Choice, Runtime, Target};
+
+impl Runtime {
+    /// The attachments that the cache has, whichever runtime made them. A damaged entry is a line on stderr.
+    pub fn attachments(&self) -> Result<Vec<(Entry, Life)>> {
+        let home = NetNs::own()?;
+        let found = self.cache.all()?;
+        found.damaged.iter().for_each(|error| warn(&format!("warning: {error}")));
+        let judge = |entry: Entry| {
+            let life = self.identities.life(&home, &entry);
+            (entry, life)
+        };
+        Ok(found.entries.into_iter().map(judge).collect())
+    }
+
+    /// CHECK of an attachment, as its ADD was called. False where its configuration knows no CHECK, or wants none.
+    pub fn check_entry(&self, entry: &Entry) -> Result<bool> {
+        let network = entry.network_of_add()?;
+        if network.disable_check || network.version < Version::V0_4_0 {
+            return Ok(false);
+        }
+        let target = Target { at: &entry.at, netns: None, args: "", capability_args: &Json::Null };
+        self.check(&Choice::Named(entry.network.clone()), &target).map(|()| true)
+    }
+}

@@ -1,0 +1,141 @@
+//! The networks of a directory, as each runtime of a host finds them. Knows nothing of what is attached.
+//!
+//! - containerd takes the files in the order of their names. It takes no network at all when a file before is broken, and
+//!   does not look for the plugins.
+//! - CRI-O takes the same order, and passes over a broken file, a network without its plugins, and the second one of a name.
+//! - podman does the same with lists only.
+//!
+//! Sources: `loadFromConfDir` of go-cni, `loadNetworks` of ocicni, `loadNetworks` of podman's libnetwork/cni.
+
+use std::collections::BTreeSet;
+
+use ipnet::IpNet;
+
+use crate::cni::json::Json;
+use crate::error::{Error, Result};
+use crate::names::NetworkName;
+use crate::plugin::execute::Program;
+use crate::runtime::chain::Means;
+use crate::runtime::conf::{self, Network};
+use crate::runtime::lifecycle::Runtime;
+
+/// A network, and its place in the order of each runtime, counted from 1. None: the runtime does not take it.
+#[derive(Debug)]
+pub struct Listed {
+    pub network: Network,
+    pub subnets: Vec<IpNet>,
+    pub containerd: Option<u32>,
+    pub crio: Option<u32>,
+    pub podman: Option<u32>,
+    /// The types of plugins that are neither on CNI_PATH nor in this executable.
+    pub missing: Vec<String>,
+    /// The types that are in this executable alone: other runtimes do not find them.
+    pub built_in: Vec<String>,
+}
+
+/// The places that one runtime has given away.
+#[derive(Default)]
+struct Order {
+    names: BTreeSet<NetworkName>,
+    count: u32,
+}
+
+impl Runtime {
+    /// The networks in the order of their files' names, and an error for each file that cannot be used.
+    pub fn networks(&self) -> Result<(Vec<Listed>, Vec<Error>)> {
+        let mut files = Network::all(&self.configurations)?;
+        files.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let (mut listed, mut broken) = (Vec::new(), Vec::new());
+        let (mut containerd, mut crio, mut podman) =
+            (Order::default(), Order::default(), Order::default());
+        for (_, network) in files {
+            let network = match network {
+                Ok(network) => network,
+                Err(error) => {
+                    broken.push(error);
+                    continue;
+                }
+            };
+            let (missing, built_in) = unresolved(&network, &self.means);
+            let is_complete = missing.is_empty() && built_in.is_empty();
+            let is_list = network.file.extension().is_some_and(|end| end == "conflist");
+            listed.push(Listed {
+                containerd: broken.is_empty().then(|| containerd.next()),
+                crio: if is_complete { crio.next_of(&network.name) } else { None },
+                podman: if is_complete && is_list { podman.next_of(&network.name) } else { None },
+                subnets: subnets(&network),
+                network,
+                missing,
+                built_in,
+            });
+        }
+        Ok((listed, broken))
+    }
+}
+
+impl Order {
+    fn next(&mut self) -> u32 {
+        self.count += 1;
+        self.count
+    }
+
+    fn next_of(&mut self, name: &NetworkName) -> Option<u32> {
+        self.names.insert(name.clone()).then(|| self.next())
+    }
+}
+
+/// The types of a network that are missing, and those that are in this executable alone.
+fn unresolved(network: &Network, means: &Means) -> (Vec<String>, Vec<String>) {
+    let (mut missing, mut built_in) = (Vec::new(), Vec::new());
+    for kind in types(network) {
+        let list = match Program::find(&kind, &means.path, means.plugins) {
+            Err(_) => &mut missing,
+            Ok(_) if means.path.iter().any(|directory| directory.join(&kind).is_file()) => continue,
+            Ok(_) => &mut built_in,
+        };
+        if !list.contains(&kind) {
+            list.push(kind);
+        }
+    }
+    (missing, built_in)
+}
+
+/// The types of the plugins, and those of their IPAM plugins.
+fn types(network: &Network) -> Vec<String> {
+    let of_plugin = |plugin: &Json| {
+        let ipam = plugin.get("ipam").map_or("", conf::kind).to_owned();
+        [conf::kind(plugin).to_owned(), ipam]
+    };
+    let all = network.plugins.iter().flat_map(of_plugin);
+    all.filter(|kind| !kind.is_empty()).collect()
+}
+
+/// The subnets that the IPAM plugins give addresses of.
+pub(super) fn subnets(network: &Network) -> Vec<IpNet> {
+    fn collect(json: &Json, found: &mut Vec<IpNet>) {
+        match json {
+            Json::Array(values) => values.iter().for_each(|value| collect(value, found)),
+            Json::Object(_) => {
+                if let Some(Json::String(subnet)) = json.get("subnet") {
+                    found.extend(subnet.parse::<IpNet>().ok().map(|subnet| subnet.trunc()));
+                }
+                collect(json.get("ranges").unwrap_or(&Json::Null), found);
+            }
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    for plugin in &network.plugins {
+        collect(plugin.get("ipam").unwrap_or(&Json::Null), &mut found);
+    }
+    found
+}
+
+/// The bridge of a network on the host.
+pub(super) fn bridge(network: &Network) -> Option<&str> {
+    let plugin = network.plugins.iter().find(|plugin| conf::kind(plugin) == "bridge")?;
+    match plugin.get("bridge") {
+        Some(Json::String(name)) if !name.is_empty() => Some(name),
+        _ => Some("cni0"),
+    }
+}
