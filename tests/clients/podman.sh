@@ -224,3 +224,31 @@ test_buildah_runs_in_a_network() {
     [[ $(buildah run --isolation oci --runtime crun --network eco "$container" -- ip -o address) == *10.99.0.2/24*fd99::2/64* ]]
     nothing_is_left
 }
+
+test_a_network_of_cnibox_serves_podman_which_cnibox_lists_and_removes() {
+    local said
+    ours networks create eco --subnet 10.99.0.0/24 --subnet fd99::/64
+    [[ $(podman network ls --format '{{.Name}} {{.Driver}}') == *'eco bridge'* ]]
+    said=$(podman network inspect eco)
+    [[ $said == *'"network_interface": "cnibox0"'*'"subnet": "10.99.0.0/24"'*'"gateway": "10.99.0.1"'* ]]
+    web c1 --network eco --mac-address 02:11:22:33:44:55 -p 18080:80
+    serves 127.0.0.1:18080 10.99.0.2 '[fd99::2]'
+    said=$(ours attachments --check)
+    [[ $said == *" eth0 "*" 10.99.0.2/24,fd99::2/64 "*18080-*80/tcp*" alive "*" ok "* ]]
+    said=$(not ours networks rm eco 2>&1)
+    [[ $said == *"uses it"* ]]
+    podman rm --force --time 0 c1
+    nothing_is_left
+    ours networks rm eco
+    not podman network exists eco
+    not ip link show cnibox0
+}
+
+test_networks_of_podman_and_of_cnibox_have_different_subnets() {
+    podman network create one
+    ours networks create two
+    podman network create three
+    [[ $(ours networks) == *10.89.0.0/24*10.89.2.0/24*10.89.1.0/24* ]]
+    not ours networks create one
+    not podman network create two
+}
