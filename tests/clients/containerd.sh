@@ -113,3 +113,33 @@ test_pods_that_start_at_once_all_get_their_port() {
     for number in "${pids[@]}"; do wait "$number"; done
     nothing_is_left
 }
+
+# pods_are_in PREFIX: a new pod has an address that begins so.
+pods_are_in() {
+    local id said
+    id=$(cri run "pod$RANDOM" 18080)
+    said=$(cri status "$id")
+    cri stop "$id"
+    cri remove "$id"
+    [[ $said == "$1"* ]]
+}
+
+test_pods_are_in_the_network_that_cnibox_lists_as_the_first() {
+    local id said
+    eventually cri ready
+    pods_are_in 10.88.0.
+    CNI_PATH=$plugins "$plugins/cnibox" networks create 00-first
+    said=$(CNI_PATH=$plugins "$plugins/cnibox" networks | tr -s ' ')
+    [[ $said == *$'\n00-first 10.89.0.0/24 bridge,portmap,firewall,tuning - 1 1 1 '*$'\npods '*' - 2 2 2 '* ]]
+    eventually pods_are_in 10.89.0.
+    id=$(cri run web 18080)
+    said=$(CNI_PATH=$plugins "$plugins/cnibox" attachments --check | tr -s ' ')
+    [[ $said == *$'\n00-first '"$id eth0 10.89.0."*"/24 18080->80/tcp alive ok "* ]]
+    [[ $said == *$'\ncni-loopback '"$id lo 127.0.0.1/8,::1/128 "*" alive unsupported "* ]]
+    cri stop "$id"
+    cri remove "$id"
+    echo '{' >"$config/0.conflist"
+    eventually not cri ready
+    said=$(CNI_PATH=$plugins "$plugins/cnibox" networks | tr -s ' ')
+    [[ $said == *$'\n00-first '*' - - 1 1 '* ]]
+}
