@@ -34,8 +34,8 @@ use crate::cni::success::{Ip, Success};
 use crate::cni::text::parse_ip;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Family, Link, Route, Rule};
-use crate::names::Attachment;
+use crate::kernel::rtnl::{Batch, Link, Route, Rule};
+use crate::names::{Attachment, IpFamily};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::chained;
 use crate::steps::flow::undo::Undo;
@@ -135,7 +135,7 @@ impl Plugin for Sbr {
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         self.is_possible().map_err(Error::into_not_available)?;
-        if cx.session.host()?.rules(Family::V4)?.is_empty() {
+        if cx.session.host()?.rules(IpFamily::V4)?.is_empty() {
             // There are always those that lead to the main table.
             let missing = Error::internal("the kernel lacks rules (CONFIG_IP_MULTIPLE_TABLES)");
             return Err(missing.into_not_available());
@@ -182,8 +182,8 @@ impl Sbr {
     fn ips(&self, result: &Success, at: &Attachment) -> Result<Vec<Ip>> {
         let gateways = self.gateways()?;
         let with_gateway = |ip: &Ip| {
-            let is_v4 = ip.address.addr().is_ipv4();
-            let configured = gateways.iter().find(|gateway| gateway.is_ipv4() == is_v4);
+            let family = IpFamily::of(ip.address.addr());
+            let configured = gateways.iter().find(|gateway| family.has(**gateway));
             Ip { gateway: configured.copied().or(ip.gateway), ..ip.clone() }
         };
         let ips: Vec<Ip> = chained::ips(result, at).map(with_gateway).collect();

@@ -32,8 +32,8 @@ use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netlink::{self, Attrs};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Family, Link, LinkChange, LinkKind, NewLink, Rtnl};
-use crate::names::{Attachment, IfName};
+use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewLink, Rtnl};
+use crate::names::{Attachment, IfName, IpFamily};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::flow::{chained, verify};
@@ -261,9 +261,9 @@ fn is_vrf(link: &Link) -> bool {
 }
 
 /// The kernel adds the rule with the first VRF of a namespace only.
-fn families_without_rule(rtnl: &Rtnl) -> Result<Vec<Family>> {
+fn families_without_rule(rtnl: &Rtnl) -> Result<Vec<IpFamily>> {
     let mut families = Vec::new();
-    for family in [Family::V4, Family::V6] {
+    for family in IpFamily::ALL {
         let rules = rtnl.rules(family)?;
         // Without any rules there is no such family.
         if !rules.is_empty() && !rules.iter().any(|rule| rule.is_of_vrfs) {

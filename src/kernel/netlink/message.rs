@@ -6,6 +6,8 @@ use std::borrow::Cow;
 
 use nix::libc;
 
+use crate::names::IpFamily;
+
 /// Requests that go to the kernel together, in one datagram.
 #[derive(Debug)]
 pub struct Requests {
@@ -249,9 +251,27 @@ pub(crate) fn text(value: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(value.split(|byte| *byte == 0).next().unwrap_or_default())
 }
 
+impl IpFamily {
+    /// AF_INET or AF_INET6.
+    pub(in crate::kernel) fn number(self) -> u8 {
+        match self {
+            Self::V4 => AF_INET,
+            Self::V6 => AF_INET6,
+        }
+    }
+
+    pub(in crate::kernel) fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|family| family.number() == number)
+    }
+}
+
 fn aligned(length: usize) -> usize {
     length.saturating_add(3) & !3
 }
+
+/// Address families (linux/socket.h), in the width that most messages have.
+pub(crate) const AF_INET: u8 = 2;
+pub(crate) const AF_INET6: u8 = 10;
 
 pub(super) const NLMSG_ERROR: u16 = 2;
 pub(super) const NLMSG_DONE: u16 = 3;

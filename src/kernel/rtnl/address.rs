@@ -6,10 +6,10 @@ use std::time::Duration;
 use ipnet::IpNet;
 use nix::libc;
 
-use super::consts::{AF_INET, AF_INET6, AF_UNSPEC, NLM_F_CREATE, NLM_F_EXCL};
+use super::consts::{AF_UNSPEC, NLM_F_CREATE, NLM_F_EXCL};
 use super::{Batch, Rtnl};
 use crate::error::{Error, Result};
-use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, u32_of};
+use crate::kernel::netlink::{AF_INET, AF_INET6, Attrs, Requests, attributes, fixed, u32_of};
 
 /// An address that a link has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,11 +10,9 @@ pub(super) const NLM_F_CREATE: u16 = 0x400;
 pub(super) const RTM_NEWLINKPROP: u16 = 108;
 pub(super) const RTM_DELLINKPROP: u16 = 109;
 
-/// Address families (linux/socket.h).
+/// Address families other than those of IP (linux/socket.h).
 pub(super) const AF_UNSPEC: u8 = 0;
-pub(super) const AF_INET: u8 = 2;
 pub(super) const AF_BRIDGE: u8 = 7;
-pub(super) const AF_INET6: u8 = 10;
 
 /// Flags of a link (linux/if.h), and what IFLA_OPERSTATE is when it can carry traffic.
 pub(super) const IFF_UP: u32 = 0x1;

@@ -6,15 +6,14 @@ use nix::libc;
 
 use super::Rtnl;
 use super::consts::{
-    AF_INET6, AF_UNSPEC, DEVCONF_ACCEPT_RA, IF_OPER_UP, IFF_ALLMULTI, IFF_PROMISC, IFF_UP,
-    IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE,
-    IFLA_BRPORT_STATE, IFLA_EXT_MASK, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET6_CONF, IFLA_INFO_DATA,
-    IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINK_NETNSID,
-    IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN,
-    RTEXT_FILTER_SKIP_STATS,
+    AF_UNSPEC, DEVCONF_ACCEPT_RA, IF_OPER_UP, IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS,
+    IFLA_AF_SPEC, IFLA_ALT_IFNAME, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_BRPORT_STATE,
+    IFLA_EXT_MASK, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET6_CONF, IFLA_INFO_DATA, IFLA_INFO_KIND,
+    IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO,
+    IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN, RTEXT_FILTER_SKIP_STATS,
 };
 use crate::error::Result;
-use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, text, u8_of, u32_of};
+use crate::kernel::netlink::{AF_INET6, Attrs, Requests, attributes, fixed, text, u8_of, u32_of};
 use crate::names::{IFNAME_BYTES_MAX, Mac};
 
 /// A link as it is.
@@ -292,7 +291,7 @@ pub(super) fn header(index: u32, flags: u32, mask: u32) -> [u8; HEADER_BYTES] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::rtnl::consts::AF_INET;
+    use crate::kernel::netlink::AF_INET;
 
     /// The answer to GETLINK for a bridge's port.
     fn port() -> (Link, Attrs) {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use nix::libc;
 
 use super::consts::{
-    AF_INET, IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME,
+    IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME,
     IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET_CONF,
     IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK,
     IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_NET_NS_FD, IFLA_PROP_LIST, IFLA_TXQLEN,
@@ -14,7 +14,7 @@ use super::consts::{
 };
 use super::link::{Link, header};
 use super::{Batch, Rtnl};
-use crate::kernel::netlink::{self, Attrs, Requests};
+use crate::kernel::netlink::{self, AF_INET, Attrs, Requests};
 use crate::kernel::netns::NetNs;
 use crate::names::Mac;
 

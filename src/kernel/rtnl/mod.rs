@@ -23,7 +23,7 @@ pub use address::{Address, NewAddress};
 pub use bridge_vlan::{PortVlans, VlanRange};
 pub use link::{Link, Port, PortState};
 pub use link_change::{LinkChange, LinkKind, NewLink, Veth};
-pub use route::{Family, NextHop, Route};
+pub use route::{NextHop, Route};
 pub use rule::Rule;
 pub use traffic::{Bucket, Part, Side, Traffic};
 

@@ -3,16 +3,15 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 use nix::libc;
 
 use super::address::ip_of;
-use super::consts::{
-    AF_INET, AF_INET6, NLM_F_CREATE, RT_TABLE_MAIN, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTNH_F_ONLINK,
-};
+use super::consts::{NLM_F_CREATE, RT_TABLE_MAIN, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTNH_F_ONLINK};
 use super::{Batch, Rtnl};
 use crate::error::Result;
 use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, u32_of};
+use crate::names::IpFamily;
 
 /// A way to a destination. To be added: `None` leaves it to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,20 +43,14 @@ pub struct NextHop {
     pub dev: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    V4,
-    V6,
-}
-
 impl Rtnl {
     /// The unicast routes of every table.
-    pub fn routes(&self, family: Family) -> Result<Vec<Route>> {
+    pub fn routes(&self, family: IpFamily) -> Result<Vec<Route>> {
         self.list_routes(family, libc::RTN_UNICAST)
     }
 
     /// `kind` is one of RTN_*.
-    fn list_routes(&self, family: Family, kind: u8) -> Result<Vec<Route>> {
+    fn list_routes(&self, family: IpFamily, kind: u8) -> Result<Vec<Route>> {
         let request = || {
             let mut request = Requests::new();
             request.push(libc::RTM_GETROUTE, 0, "cannot list routes".into(), |attrs| {
@@ -81,7 +74,7 @@ impl Rtnl {
         limit: Duration,
     ) -> Result<bool> {
         let (is_done, ()) = self.wait(libc::RTNLGRP_IPV6_ROUTE, limit, || {
-            let local = self.list_routes(Family::V6, libc::RTN_LOCAL)?;
+            let local = self.list_routes(IpFamily::V6, libc::RTN_LOCAL)?;
             let is_there = |address: &IpAddr| {
                 local.iter().any(|it| it.table == Some(table) && it.dst.addr() == *address)
             };
@@ -96,8 +89,8 @@ impl Rtnl {
         let doing = format!("cannot find the way to {ip}");
         request.push(libc::RTM_GETROUTE, 0, doing, |attrs| {
             let mut header = [0; HEADER_BYTES];
-            header[0] = Family::of(&ip).number();
-            header[1] = if ip.is_ipv4() { 32 } else { 128 };
+            let family = IpFamily::of(ip);
+            (header[0], header[1]) = (family.number(), family.bits());
             attrs.raw(&header);
             encode_ip(libc::RTA_DST, ip, attrs);
         });
@@ -151,7 +144,7 @@ impl Route {
     fn encode(&self, attrs: &mut Attrs) {
         let table = self.table.unwrap_or(RT_TABLE_MAIN);
         let mut header = [0; HEADER_BYTES];
-        header[0] = Family::of(&self.dst.addr()).number();
+        header[0] = IpFamily::of(self.dst.addr()).number();
         header[1] = self.dst.prefix_len();
         // The kernel reads RTA_TABLE instead where it is there.
         header[4] = u8::try_from(table).unwrap_or(libc::RT_TABLE_UNSPEC);
@@ -165,7 +158,7 @@ impl Route {
         // The kernel refuses a destination with bits outside of its prefix.
         encode_ip(libc::RTA_DST, self.dst.network(), attrs);
         match self.via {
-            Some(via) if Family::of(&via) == Family::of(&self.dst.addr()) => {
+            Some(via) if IpFamily::of(via) == IpFamily::of(self.dst.addr()) => {
                 encode_ip(libc::RTA_GATEWAY, via, attrs);
             }
             // IPv4 through an IPv6 neighbour.
@@ -203,7 +196,8 @@ impl Route {
             scope: Some(scope),
             protocol: Some(protocol),
             onlink: flags & RTNH_F_ONLINK != 0,
-            ..Self::to(Family::numbered(family)?.everything())
+            // The kernel sends a default route without RTA_DST.
+            ..Self::to(IpFamily::from_number(family)?.everything())
         };
         for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
             match kind {
@@ -257,7 +251,7 @@ fn encode_ip(kind: u16, ip: IpAddr, attrs: &mut Attrs) {
 
 /// struct rtvia: a family of 16 bits, then the address.
 fn encode_via(via: IpAddr) -> Vec<u8> {
-    let family = u16::from(Family::of(&via).number()).to_ne_bytes();
+    let family = u16::from(IpFamily::of(via).number()).to_ne_bytes();
     match via {
         IpAddr::V4(ip) => [&family[..], &ip.octets()].concat(),
         IpAddr::V6(ip) => [&family[..], &ip.octets()].concat(),
@@ -269,41 +263,12 @@ fn via_of(value: &[u8]) -> Option<IpAddr> {
     ip_of(u8::try_from(family).ok()?, value.get(2..)?)
 }
 
-impl Family {
-    pub fn of(ip: &IpAddr) -> Self {
-        if ip.is_ipv4() { Self::V4 } else { Self::V6 }
-    }
-
-    pub(super) fn number(self) -> u8 {
-        match self {
-            Self::V4 => AF_INET,
-            Self::V6 => AF_INET6,
-        }
-    }
-
-    fn numbered(number: u8) -> Option<Self> {
-        match number {
-            AF_INET => Some(Self::V4),
-            AF_INET6 => Some(Self::V6),
-            _ => None,
-        }
-    }
-
-    /// The destination of a default route, which the kernel sends without one.
-    fn everything(self) -> IpNet {
-        match self {
-            Self::V4 => Ipv4Net::default().into(),
-            Self::V6 => Ipv6Net::default().into(),
-        }
-    }
-}
-
 const HEADER_BYTES: usize = 12;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::netlink::rows;
+    use crate::kernel::netlink::{AF_INET, rows};
 
     fn to(dst: &str) -> Route {
         Route::to(dst.parse().unwrap())

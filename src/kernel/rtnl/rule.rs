@@ -10,9 +10,10 @@ use super::consts::{
     FR_ACT_TO_TBL, FRA_L3MDEV, FRA_PRIORITY, FRA_PROTOCOL, FRA_SRC, FRA_SUPPRESS_IFGROUP,
     FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, NLM_F_CREATE, NLM_F_EXCL,
 };
-use super::{Batch, Family, Rtnl};
+use super::{Batch, Rtnl};
 use crate::error::Result;
 use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, u8_of, u32_of};
+use crate::names::IpFamily;
 
 /// Packets from an address are looked up in a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub struct Rule {
 
 impl Rtnl {
     /// None where the kernel has no rules for the family.
-    pub fn rules(&self, family: Family) -> Result<Vec<Rule>> {
+    pub fn rules(&self, family: IpFamily) -> Result<Vec<Rule>> {
         let request = || {
             let mut request = Requests::new();
             request.push(libc::RTM_GETRULE, 0, "cannot list rules".into(), |attrs| {
@@ -58,7 +59,7 @@ impl Batch {
 
     /// The rule that leads to the tables of VRFs, as the kernel makes it with the first of them. It is fine when it is
     /// there already.
-    pub fn add_rule_of_vrfs(&mut self, family: Family) {
+    pub fn add_rule_of_vrfs(&mut self, family: IpFamily) {
         let doing = "cannot add the rule for VRFs".into();
         self.requests.push(libc::RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, doing, |attrs| {
             let mut header = [0; HEADER_BYTES];
@@ -88,8 +89,8 @@ impl Rule {
     fn encode(&self, attrs: &mut Attrs) {
         let mut header = [0; HEADER_BYTES];
         if let Some(source) = &self.source {
-            header[0] = Family::of(source).number();
-            header[2] = if source.is_ipv4() { 32 } else { 128 };
+            let family = IpFamily::of(*source);
+            (header[0], header[2]) = (family.number(), family.bits());
         }
         header[7] = FR_ACT_TO_TBL;
         attrs.raw(&header);

@@ -5,8 +5,8 @@ use ipnet::IpNet;
 
 use crate::cni::success::{self, Success};
 use crate::error::{Error, Result};
-use crate::kernel::rtnl::{Family, Link, Route, Rtnl};
-use crate::names::Attachment;
+use crate::kernel::rtnl::{Link, Route, Rtnl};
+use crate::names::{Attachment, IpFamily};
 use crate::plugin::Context;
 use crate::steps::link::routing_tables;
 
@@ -58,9 +58,9 @@ pub fn addresses(rtnl: &Rtnl, link: &Link, result: &Success, index: usize) -> Re
 
 /// The routes of the result are there.
 pub fn routes(rtnl: &Rtnl, result: &Success) -> Result<()> {
-    for (family, is_v4) in [(Family::V4, true), (Family::V6, false)] {
+    for family in IpFamily::ALL {
         let mut expected =
-            result.routes.iter().filter(|route| route.dst.addr().is_ipv4() == is_v4).peekable();
+            result.routes.iter().filter(|route| family.has(route.dst.addr())).peekable();
         if expected.peek().is_none() {
             continue;
         }
@@ -76,9 +76,8 @@ pub fn routes(rtnl: &Rtnl, result: &Success) -> Result<()> {
 
 /// Routes of our own making are there, just as they were made.
 pub fn kernel_routes(rtnl: &Rtnl, expected: &[Route]) -> Result<()> {
-    for (family, is_v4) in [(Family::V4, true), (Family::V6, false)] {
-        let mut expected =
-            expected.iter().filter(|route| route.dst.addr().is_ipv4() == is_v4).peekable();
+    for family in IpFamily::ALL {
+        let mut expected = expected.iter().filter(|route| family.has(route.dst.addr())).peekable();
         if expected.peek().is_none() {
             continue;
         }

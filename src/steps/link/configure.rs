@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 use crate::kernel::sysctl;
-use crate::names::Mac;
+use crate::names::{IpFamily, Mac};
 
 /// How long duplicate address detection may take.
 const DAD_LIMIT: Duration = Duration::from_secs(5);
@@ -56,7 +56,7 @@ pub fn apply(
     routes: &[Route],
     options: Options<'_>,
 ) -> Result<()> {
-    if has_family(success, false) {
+    if has_family(success, IpFamily::V6) {
         interface.netns.run(|| {
             allow_ipv6(interface.name)?;
             if options.announce == Announce::WhenUp {
@@ -66,7 +66,7 @@ pub fn apply(
             }
         })?;
     }
-    let announces = |when| options.announce == when && has_family(success, true);
+    let announces = |when| options.announce == when && has_family(success, IpFamily::V4);
     let mut batch = Batch::new();
     if announces(Announce::WhenUp) {
         let change = LinkChange { announce_ipv4: true, ..LinkChange::default() };
@@ -106,7 +106,7 @@ pub fn announce(interface: &Interface<'_>, success: &Success, mac: Mac) -> Resul
     if success.ips.is_empty() {
         return Ok(());
     }
-    if has_family(success, false) {
+    if has_family(success, IpFamily::V6) {
         interface.netns.run(|| announce_ipv6(interface.name))?;
     }
     // The kernel does it whenever the MAC address is set, be it to what it was.
@@ -116,8 +116,8 @@ pub fn announce(interface: &Interface<'_>, success: &Success, mac: Mac) -> Resul
     interface.rtnl.commit(batch)
 }
 
-fn has_family(success: &Success, is_v4: bool) -> bool {
-    success.ips.iter().any(|ip| ip.address.addr().is_ipv4() == is_v4)
+fn has_family(success: &Success, family: IpFamily) -> bool {
+    success.ips.iter().any(|ip| family.has(ip.address.addr()))
 }
 
 /// Runs inside of the container's namespace. A kernel without IPv6 will say so when it gets the address.
@@ -140,9 +140,9 @@ fn set_ipv6(name: &str, key: &str, value: &str) -> Result<()> {
 /// unless its scope says that its destination is on the link.
 pub fn routes(success: &Success, index: u32) -> Vec<Route> {
     let kernel_route = |route: &success::Route| {
-        let is_v4 = route.dst.addr().is_ipv4();
+        let family = IpFamily::of(route.dst.addr());
         let reaches_far = route.scope.is_none_or(|scope| scope == SCOPE_UNIVERSE);
-        let gateway = default_gateway(success, is_v4).filter(|_| reaches_far);
+        let gateway = default_gateway(success, family).filter(|_| reaches_far);
         Route {
             dst: route.dst.trunc(),
             via: route.gw.or(gateway),
@@ -159,8 +159,8 @@ pub fn routes(success: &Success, index: u32) -> Vec<Route> {
 }
 
 /// The first gateway of a family among the addresses.
-fn default_gateway(success: &Success, is_v4: bool) -> Option<IpAddr> {
-    success.ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == is_v4)
+fn default_gateway(success: &Success, family: IpFamily) -> Option<IpAddr> {
+    success.ips.iter().filter_map(|ip| ip.gateway).find(|gateway| family.has(*gateway))
 }
 
 fn non_zero(value: u32) -> Option<u32> {

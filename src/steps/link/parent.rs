@@ -5,8 +5,8 @@
 
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
-use crate::kernel::rtnl::{Family, Link, Rtnl};
-use crate::names::IfName;
+use crate::kernel::rtnl::{Link, Rtnl};
+use crate::names::{IfName, IpFamily};
 use crate::plugin::Context;
 use crate::plugin::owner::Owner;
 use crate::steps::link::{host_link, routing_tables};
@@ -119,7 +119,7 @@ fn named(home: &Rtnl, name: &str) -> Result<Link> {
 
 /// The interface of the default route: of IPv4 before that of IPv6, and of several the one with the lowest metric.
 fn of_default_route(home: &Rtnl) -> Result<Link> {
-    for family in [Family::V4, Family::V6] {
+    for family in IpFamily::ALL {
         let mut routes = home.routes(family)?;
         routes.retain(|route| {
             route.dst.prefix_len() == 0 && route.table == Some(routing_tables::MAIN)

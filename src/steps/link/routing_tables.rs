@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::kernel::netlink::{attributes, u32_of};
 use crate::kernel::netns::{Lock, NetNs};
-use crate::kernel::rtnl::{Family, Link, NextHop, Route, Rtnl, Rule};
+use crate::kernel::rtnl::{Link, NextHop, Route, Rtnl, Rule};
+use crate::names::IpFamily;
 
 /// RT_TABLE_MAIN (linux/rtnetlink.h).
 pub const MAIN: u32 = 254;
@@ -34,7 +35,7 @@ impl Tables {
     /// Of both families, although their tables are different ones: a person who looks at them would be misled.
     pub fn read(rtnl: &Rtnl) -> Result<Self> {
         let (mut rules, mut routes) = (Vec::new(), Vec::new());
-        for family in [Family::V4, Family::V6] {
+        for family in IpFamily::ALL {
             rules.extend(rtnl.rules(family)?);
             routes.extend(rtnl.routes(family)?.into_iter().flat_map(single));
         }
