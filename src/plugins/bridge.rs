@@ -66,7 +66,7 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::{Lock, NetNs};
 use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysctl;
-use crate::names::{Attachment, IfName};
+use crate::names::{Attachment, IfName, IpFamily};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
@@ -426,10 +426,10 @@ impl Bridge {
     /// Runs inside of the container's namespace.
     fn set_sysctls(&self, ifname: &str) -> Result<()> {
         if self.enable_dad {
-            sysctl::set_if_possible(&format!("net/ipv6/conf/{ifname}/enhanced_dad"), "1")?;
+            sysctl::set_if_possible(&sysctl::of_link(IpFamily::V6, ifname, "enhanced_dad"), "1")?;
         }
         let accept_dad = if self.enable_dad { "1" } else { "0" };
-        sysctl::set_if_possible(&format!("net/ipv6/conf/{ifname}/accept_dad"), accept_dad)
+        sysctl::set_if_possible(&sysctl::of_link(IpFamily::V6, ifname, "accept_dad"), accept_dad)
     }
 }
 

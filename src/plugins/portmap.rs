@@ -283,7 +283,7 @@ fn check_loopback(host: &Rtnl, publication: &Publication<'_>) -> Result<()> {
 }
 
 fn route_localnet(link: &str) -> String {
-    format!("net/ipv4/conf/{link}/route_localnet")
+    sysctl::of_link(IpFamily::V4, link, "route_localnet")
 }
 
 /// The link by which the host reaches a container under its IPv4 address.

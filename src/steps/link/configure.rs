@@ -1,6 +1,5 @@
-//! Gives an interface in a container the addresses and routes of a result, and brings it up.
-//!
-//! Who removes them: nobody but the interface's own end.
+//! Sets the addresses and routes of a result on an interface in a container, and brings it up. The kernel removes them with
+//! the interface.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use crate::kernel::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::{IpFamily, Mac};
 
-/// How long duplicate address detection may take.
+/// The longest wait for duplicate address detection.
 const DAD_LIMIT: Duration = Duration::from_secs(5);
 /// RT_SCOPE_UNIVERSE (linux/rtnetlink.h): destinations behind a gateway.
 const SCOPE_UNIVERSE: u8 = 0;
@@ -20,7 +19,7 @@ const SCOPE_UNIVERSE: u8 = 0;
 /// An interface in a container.
 pub struct Interface<'a> {
     pub netns: &'a NetNs,
-    /// A socket in that namespace.
+    /// A socket in the namespace.
     pub rtnl: &'a Rtnl,
     pub name: &'a str,
     pub index: u32,
@@ -29,27 +28,26 @@ pub struct Interface<'a> {
 /// How the addresses are set.
 #[derive(Clone, Copy, Default)]
 pub struct Options<'a> {
-    /// Ask the other hosts whether they have the (IPv6) address already, and wait for the answer.
+    /// Wait for the duplicate address detection of IPv6.
     pub detect_duplicates: bool,
-    /// Leave out the route to the prefix of each address.
+    /// Add no route to the prefix of an address.
     pub no_prefix_routes: bool,
     pub announce: Announce,
-    /// What the interface is to remember.
     pub alias: Option<&'a str>,
 }
 
-/// When the neighbours are told of the addresses. Another interface may have had them, and who remembers that talks to
-/// that one for ten seconds before it asks.
+/// When the addresses are announced. A neighbour that knows an earlier interface with the same address sends to that one
+/// for ten seconds.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Announce {
     #[default]
     Never,
     WhenUp,
-    /// By `announce`: when it comes up, it cannot be heard yet.
+    /// By a call of `announce`: frames are lost when the interface comes up.
     Later,
 }
 
-/// Sets addresses, brings the interface up, and sets `routes`, in one go. Of the result only the addresses are used.
+/// Sets the addresses of the result, brings the interface up, and adds `routes`, in one datagram.
 pub fn apply(
     interface: &Interface<'_>,
     success: &Success,
@@ -101,7 +99,7 @@ pub fn apply(
     Ok(())
 }
 
-/// Tells the neighbours of the addresses of an interface that is up and has this MAC address.
+/// Announces the addresses of an interface that is up and has this MAC address.
 pub fn announce(interface: &Interface<'_>, success: &Success, mac: Mac) -> Result<()> {
     if success.ips.is_empty() {
         return Ok(());
@@ -109,7 +107,7 @@ pub fn announce(interface: &Interface<'_>, success: &Success, mac: Mac) -> Resul
     if has_family(success, IpFamily::V6) {
         interface.netns.run(|| announce_ipv6(interface.name))?;
     }
-    // The kernel does it whenever the MAC address is set, be it to what it was.
+    // The kernel announces IPv4 addresses when the MAC address is set, even to the same value.
     let same = LinkChange { mac: Some(mac), ..LinkChange::default() };
     let mut batch = Batch::new();
     batch.change_link(interface.index, interface.name, &same);
@@ -120,29 +118,29 @@ fn has_family(success: &Success, family: IpFamily) -> bool {
     success.ips.iter().any(|ip| family.has(ip.address.addr()))
 }
 
-/// Runs inside of the container's namespace. A kernel without IPv6 will say so when it gets the address.
+/// Runs in the container's namespace. A kernel without IPv6 fails later, when it gets the address.
 fn allow_ipv6(name: &str) -> Result<()> {
-    sysctl::set_if_possible("net/ipv6/conf/lo/disable_ipv6", "0")?;
+    set_ipv6("lo", "disable_ipv6", "0")?;
     set_ipv6(name, "disable_ipv6", "0")?;
     set_ipv6(name, "keep_addr_on_down", "1")
 }
 
-/// Runs inside of the container's namespace.
+/// Runs in the container's namespace.
 fn announce_ipv6(name: &str) -> Result<()> {
     set_ipv6(name, "ndisc_notify", "1")
 }
 
 fn set_ipv6(name: &str, key: &str, value: &str) -> Result<()> {
-    sysctl::set_if_possible(&format!("net/ipv6/conf/{name}/{key}"), value)
+    sysctl::set_if_possible(&sysctl::of_link(IpFamily::V6, name, key), value)
 }
 
-/// The routes of a result as the kernel gets them. One without a gateway goes by the first gateway of its family,
-/// unless its scope says that its destination is on the link.
+/// The routes of a result for the kernel. A route without a gateway gets the first gateway of its family, unless its scope
+/// puts its destination on the link.
 pub fn routes(success: &Success, index: u32) -> Vec<Route> {
     let kernel_route = |route: &success::Route| {
         let family = IpFamily::of(route.dst.addr());
-        let reaches_far = route.scope.is_none_or(|scope| scope == SCOPE_UNIVERSE);
-        let gateway = default_gateway(success, family).filter(|_| reaches_far);
+        let is_beyond_link = route.scope.is_none_or(|scope| scope == SCOPE_UNIVERSE);
+        let gateway = default_gateway(success, family).filter(|_| is_beyond_link);
         Route {
             dst: route.dst.trunc(),
             via: route.gw.or(gateway),

@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysctl;
+use crate::names::IpFamily;
 use crate::plugin::owner::{Owner, Owners};
 
 const ALIAS_PREFIX: &str = "cnibox ";
@@ -45,7 +46,7 @@ pub fn all_of(host: &Rtnl, kind: &str, owners: &Owners) -> Result<Vec<Link>> {
 /// Makes it deaf to router advertisements, which a container could send to become the host's default gateway
 /// (CVE-2020-10749). Has to be said before the link is up.
 pub fn refuse_router_advertisements(link: &Link) -> Result<()> {
-    let path = format!("net/ipv6/conf/{}/accept_ra", link.name);
+    let path = sysctl::of_link(IpFamily::V6, &link.name, "accept_ra");
     match link.accept_ra {
         Some(0) => Ok(()),
         Some(_) => sysctl::change_if_possible(&path, "0"),
@@ -56,5 +57,5 @@ pub fn refuse_router_advertisements(link: &Link) -> Result<()> {
 /// Lets it use its link-local address at once; to be said before it is up, too. The kernel needs that address to find a
 /// container that it forwards packets to; while it looked for duplicates, for a second or two, all of them would be lost.
 pub fn skip_duplicate_detection(name: &str) -> Result<()> {
-    sysctl::set_if_possible(&format!("net/ipv6/conf/{name}/accept_dad"), "0")
+    sysctl::set_if_possible(&sysctl::of_link(IpFamily::V6, name, "accept_dad"), "0")
 }
