@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use nix::libc;
 
 use crate::error::Result;
-use crate::kernel::netlink::{self, Attrs, Protocol, Requests, Socket, attributes, fixed, u8_of};
+use crate::kernel::netlink::{self, Attrs, Protocol, Requests, Socket, attribute, fixed, u8_of};
 use crate::kernel::nft::Transport;
 use crate::names::IpFamily;
 
@@ -231,10 +231,6 @@ impl<'a> Tuple<'a> {
             (None, v6) => fixed::<16>(v6?, 0).map(IpAddr::from),
         }
     }
-}
-
-fn attribute(list: &[u8], wanted: u16) -> Option<&[u8]> {
-    attributes(list).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 
 const CANNOT_DELETE: &str = "cannot delete connections";

@@ -38,7 +38,7 @@ pub struct Tap {
 pub fn open() -> Result<File> {
     OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|error| {
         Error::internal(format!("cannot open {DEVICE}: {}", sys::reason(&error)))
-            .with_details("the kernel has to have CONFIG_TUN (module tun)")
+            .with_details("the kernel may lack CONFIG_TUN")
     })
 }
 

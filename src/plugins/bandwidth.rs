@@ -186,7 +186,7 @@ fn is_possible(host: &Rtnl, limits: &Limits) -> Result<()> {
     }
     // One that cannot be: where there are ifbs, this is no MAC address for one.
     let new = NewLink { name: "cnibox-probe", mac: Some(Mac([0; 6])), ..NewLink::default() };
-    match host.make_link(&new, IFB, std::iter::empty()) {
+    match host.make_link(&new, IFB, &[]) {
         Err(error) if error.is_unsupported() => Err(without_ifb(error)),
         _ => Ok(()),
     }
@@ -269,7 +269,7 @@ fn make_ifb(
     let names = ifb_names(network, at);
     for name in &names {
         let new = NewLink { name, mtu: Some(mtu), ..NewLink::default() };
-        match host.make_link(&new, IFB, std::iter::empty()) {
+        match host.make_link(&new, IFB, &[]) {
             Ok(()) => {}
             Err(error) if error.is_exists() => continue,
             Err(error) if error.is_unsupported() => return Err(without_ifb(error)),

@@ -30,16 +30,14 @@ use serde::Deserialize;
 
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
-use crate::kernel::netlink::{self, Attrs};
+use crate::kernel::netlink;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewLink, Rtnl};
+use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::names::{Attachment, IfName, IpFamily};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::flow::{chained, verify};
-use crate::steps::link::routing_tables::{
-    self, IFLA_VRF_TABLE, MAIN, OF_KERNEL, Tables, table_of_vrf,
-};
+use crate::steps::link::routing_tables::{self, MAIN, OF_KERNEL, Tables};
 use port::Belongings;
 
 /// The longest wait until the kernel accepts packets to a restored IPv6 address. It takes microseconds once the link is
@@ -55,21 +53,6 @@ pub struct Vrf {
     vrfname: String,
     /// 0 means the first unused table.
     table: u32,
-}
-
-/// The kernel's kind of link.
-struct VrfLink {
-    table: u32,
-}
-
-impl LinkKind for VrfLink {
-    const NAME: &'static str = KIND;
-
-    fn encode(&self, data: &mut Attrs) {
-        if self.table != 0 {
-            data.u32(IFLA_VRF_TABLE, self.table);
-        }
-    }
 }
 
 /// The reference's message.
@@ -166,7 +149,7 @@ impl Vrf {
         let belongings = Belongings::of(rtnl, &link, &tables)?;
         let is_new = found.is_none();
         let vrf = found.map_or_else(|| self.make(rtnl, name, &mut tables), Ok)?;
-        let table = table_of_vrf(&vrf).unwrap_or_default();
+        let table = vrf.vrf_table().unwrap_or_default();
         let mut undo = Undo::new(cx);
         undo.push("take the interface out of the VRF", || {
             let mut failures = Failures::default();
@@ -223,7 +206,7 @@ impl Vrf {
                 "link {name} is there already, but {kind} and no VRF"
             )));
         }
-        let table = table_of_vrf(&link).unwrap_or_default();
+        let table = link.vrf_table().unwrap_or_default();
         if self.table != 0 && self.table != table {
             let wanted = self.table;
             return Err(Error::internal(format!("VRF {name} has table {table}, not {wanted}")));
@@ -234,13 +217,13 @@ impl Vrf {
     fn make(&self, rtnl: &Rtnl, name: &str, tables: &mut Tables) -> Result<Link> {
         let table = if self.table == 0 { tables.take(FIRST_TABLE) } else { self.table };
         let new = NewLink { name, up: true, ..NewLink::default() };
-        rtnl.add_link(&new, &VrfLink { table }).map_err(explained)
+        rtnl.add_link(&new, KIND, &[LinkProperty::VrfTable(table)]).map_err(explained)
     }
 }
 
 fn take_out(cx: &Context<'_>, rtnl: &Rtnl, link: &Link, vrf: &Link) -> Result<()> {
     let tables = Tables::read(rtnl)?;
-    let table = table_of_vrf(vrf).unwrap_or_default();
+    let table = vrf.vrf_table().unwrap_or_default();
     let belongings = Belongings::of(rtnl, link, &tables)?.without_rivals(&tables, table);
     let mut batch = Batch::new();
     port::set_master(&mut batch, link, 0);
@@ -282,7 +265,7 @@ fn explained(error: netlink::Error) -> Error {
 /// Requests an invalid VRF, one without a table. The errno tells whether the kernel has VRFs.
 fn is_supported(host: &Rtnl) -> Result<()> {
     let new = NewLink { name: "cnibox-probe", ..NewLink::default() };
-    match host.add_link(&new, &VrfLink { table: 0 }) {
+    match host.add_link(&new, KIND, &[]) {
         Err(error) if error.is_unsupported() => Err(explained(error)),
         _ => Ok(()),
     }

@@ -145,6 +145,10 @@ impl Attrs {
         self.bytes.extend_from_slice(bytes);
     }
 
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes
+    }
+
     fn attribute(&mut self, kind: u16, write: impl FnOnce(&mut Self)) {
         let at = self.begin(kind);
         write(self);
@@ -201,8 +205,7 @@ impl<'a> Message<'a> {
             _ => aligned(fixed(self.payload, 4).map_or(0, u32::from_ne_bytes) as usize),
         };
         let texts = self.payload.get(request_bytes.saturating_add(4)..).unwrap_or_default();
-        let hint = attributes(texts).find(|(kind, _)| *kind == NLMSGERR_ATTR_MSG);
-        (errno, hint.map(|(_, value)| text(value)))
+        (errno, attribute(texts, NLMSGERR_ATTR_MSG).map(text))
     }
 }
 
@@ -230,6 +233,11 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
         bytes = bytes.get(aligned(length)..).unwrap_or_default();
         Some((kind, value))
     })
+}
+
+/// The value of the first attribute of a kind.
+pub(crate) fn attribute(list: &[u8], kind: u16) -> Option<&[u8]> {
+    attributes(list).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
 /// `N` bytes at an offset, if there are as many.
@@ -291,13 +299,6 @@ const NLA_F_NESTED: u16 = 0x8000;
 /// Without NLA_F_NESTED and NLA_F_NET_BYTEORDER.
 const NLA_TYPE_MASK: u16 = 0x3fff;
 const HEADER_BYTES: usize = 16;
-
-#[cfg(test)]
-impl Attrs {
-    pub(crate) fn as_slice(&self) -> &[u8] {
-        &self.bytes
-    }
-}
 
 #[cfg(test)]
 impl Requests {

@@ -60,8 +60,6 @@ pub(super) const BRIDGE_VLAN_INFO_PVID: u16 = 0x2;
 pub(super) const BRIDGE_VLAN_INFO_UNTAGGED: u16 = 0x4;
 pub(super) const BRIDGE_VLAN_INFO_RANGE_BEGIN: u16 = 0x8;
 pub(super) const BRIDGE_VLAN_INFO_RANGE_END: u16 = 0x10;
-/// In IFLA_INFO_DATA of a veth link (linux/veth.h).
-pub(super) const VETH_INFO_PEER: u16 = 1;
 /// For IFLA_EXT_MASK: add the VLANs of bridges, as ranges; leave out IPv6's counters, a fifth of the answer
 /// (linux/rtnetlink.h).
 pub(super) const RTEXT_FILTER_BRVLAN_COMPRESSED: u32 = 0x4;

@@ -13,7 +13,9 @@ use super::consts::{
     IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN, RTEXT_FILTER_SKIP_STATS,
 };
 use crate::error::Result;
-use crate::kernel::netlink::{AF_INET6, Attrs, Requests, attributes, fixed, text, u8_of, u32_of};
+use crate::kernel::netlink::{
+    AF_INET6, Attrs, Requests, attribute, attributes, fixed, text, u8_of, u32_of,
+};
 use crate::names::{IFNAME_BYTES_MAX, Mac};
 
 /// A link as it is.
@@ -25,8 +27,8 @@ pub struct Link {
     pub mac: Option<Mac>,
     pub mtu: u32,
     pub kind: Option<String>,
-    /// What its kind says of it, in attributes that the kind's user knows.
-    pub data: Vec<u8>,
+    /// The attributes in IFLA_INFO_DATA, see `property`.
+    pub(super) data: Vec<u8>,
     pub master: Option<u32>,
     /// The other end of a veth pair, or what a macvlan or vlan sits on; an index that may be of another namespace.
     pub peer: Option<u32>,
@@ -228,11 +230,6 @@ impl Link {
         Some(link)
     }
 
-    /// Whether its kind says this of it: an attribute of IFLA_INFO_DATA with this very value.
-    pub fn has_property(&self, kind: u16, value: &[u8]) -> bool {
-        attributes(&self.data).any(|found| found == (kind, value))
-    }
-
     fn parse_info(&mut self, info: &[u8]) {
         let mut is_bridge_port = false;
         for (kind, value) in attributes(info) {
@@ -271,8 +268,7 @@ fn alt_names(properties: &[u8]) -> Vec<String> {
 }
 
 fn accept_ra(families: &[u8]) -> Option<u32> {
-    let ipv6 = attributes(families).find(|(family, _)| *family == u16::from(AF_INET6))?.1;
-    let conf = attributes(ipv6).find(|(kind, _)| *kind == IFLA_INET6_CONF)?.1;
+    let conf = attribute(attribute(families, AF_INET6.into())?, IFLA_INET6_CONF)?;
     fixed(conf, DEVCONF_ACCEPT_RA * size_of::<u32>()).map(u32::from_ne_bytes)
 }
 

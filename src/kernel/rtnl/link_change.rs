@@ -10,10 +10,10 @@ use super::consts::{
     IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK,
     IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_NET_NS_FD, IFLA_PROP_LIST, IFLA_TXQLEN,
     IPV4_DEVCONF_ARP_NOTIFY, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, RTM_DELLINKPROP,
-    RTM_NEWLINKPROP, VETH_INFO_PEER,
+    RTM_NEWLINKPROP,
 };
 use super::link::{Link, header};
-use super::{Batch, Rtnl};
+use super::{Batch, LinkProperty, Rtnl};
 use crate::kernel::netlink::{self, AF_INET, Attrs, Requests};
 use crate::kernel::netns::NetNs;
 use crate::names::Mac;
@@ -30,21 +30,6 @@ pub struct NewLink<'a> {
     /// Where it is born, if not in the namespace of the `Rtnl`.
     pub netns: Option<&'a NetNs>,
     pub up: bool,
-}
-
-/// A kind of link, with what is to be said about it. Implemented next to its user.
-pub trait LinkKind {
-    /// As the kernel calls it: `bridge`, `veth`.
-    const NAME: &'static str;
-
-    /// Writes the attributes inside IFLA_INFO_DATA.
-    fn encode(&self, data: &mut Attrs);
-}
-
-/// A pair of links; this is the second one. It cannot be born `up`: the kernel says ENOTCONN. The first one can.
-#[derive(Clone, Copy, Debug)]
-pub struct Veth<'a> {
-    pub peer: NewLink<'a>,
 }
 
 /// What is to be different about a link. `None` leaves it as it is.
@@ -77,16 +62,8 @@ pub struct LinkChange<'a> {
     pub isolated: Option<bool>,
 }
 
-impl LinkKind for Veth<'_> {
-    const NAME: &'static str = "veth";
-
-    fn encode(&self, data: &mut Attrs) {
-        data.nested(VETH_INFO_PEER, |peer| self.peer.encode(peer));
-    }
-}
-
 impl NewLink<'_> {
-    fn encode(&self, attrs: &mut Attrs) {
+    pub(super) fn encode(&self, attrs: &mut Attrs) {
         let flags = if self.up { IFF_UP } else { 0 };
         attrs.raw(&header(0, flags, flags));
         attrs.string(IFLA_IFNAME, self.name);
@@ -114,50 +91,46 @@ fn put_netns(attrs: &mut Attrs, netns: &NetNs) {
 }
 
 impl Rtnl {
-    /// Makes a link and returns it as the kernel has it. Its `operstate_up` and `port` are of the moment of its birth:
-    /// `wait_for_link` knows more.
-    pub fn add_link<K: LinkKind>(
+    /// Creates a link and returns it as the kernel reports it. `operstate_up` and `port` are those of the moment of
+    /// creation; `wait_for_link` waits for others.
+    pub fn add_link(
         &self,
         new: &NewLink<'_>,
-        kind: &K,
+        kind: &str,
+        properties: &[LinkProperty<'_>],
     ) -> Result<Link, netlink::Error> {
-        // The kernel echoes into the namespace of the new link: for another one, to a socket there that happens to
-        // have our number, and that is another process's, or a later one of ours.
+        // The kernel echoes into the namespace of the new link. In another namespace the echo would go to the socket
+        // that has our port number there, which belongs to another process, or later to us.
         let echo = if new.netns.is_none() { NLM_F_ECHO } else { 0 };
-        let requests = new_link(new, K::NAME, echo, |data| kind.encode(data));
+        let requests = new_link(new, kind, echo, properties);
         let mut echoed = None;
         self.socket.commit(requests, |payload| echoed = Link::parse(payload))?;
         let link = match (echoed, new.netns) {
-            // The echo is from before it got its master.
+            // The kernel sends the echo before it sets the master.
             (Some(link), _) => Some(Link { master: new.master.or(link.master), ..link }),
-            // Before Linux 6.2 links are not echoed.
+            // Before Linux 6.2 the kernel does not echo links.
             (None, None) => self.link(new.name).ok().flatten(),
-            (None, Some(netns)) => {
-                netns.rtnl().and_then(|there| there.link(new.name)).ok().flatten()
-            }
+            (None, Some(netns)) => netns.rtnl().and_then(|rtnl| rtnl.link(new.name)).ok().flatten(),
         };
-        // It cannot be read, or somebody else renamed or removed it in these microseconds. The caller does not get it, so
-        // it must not stay.
+        // The link cannot be read, or another process renamed or removed it meanwhile. The caller gets an error, so the
+        // link must not stay.
         link.ok_or_else(|| {
-            let there = new.netns.map(NetNs::rtnl).transpose();
-            // Should that fail, too, the error below still says that there is something wrong with the link.
-            let _ = there.and_then(|there| there.as_ref().unwrap_or(self).del_link_named(new.name));
-            let doing = format!("cannot find {} link {}", K::NAME, new.name);
+            let rtnl = new.netns.map(NetNs::rtnl).transpose();
+            // If this fails, the error below still names the link.
+            let _ = rtnl.and_then(|rtnl| rtnl.as_ref().unwrap_or(self).del_link_named(new.name));
+            let doing = format!("cannot find {kind} link {}", new.name);
             netlink::Error::new(doing, libc::ENODEV, None)
         })
     }
 
-    /// Makes a link of which only the list is known that is to be said about it: attributes inside IFLA_INFO_DATA. It is
-    /// not looked at, so on an error there is none.
-    pub fn make_link<'a>(
+    /// Creates a link without reading it back. After an error there is no link.
+    pub fn make_link(
         &self,
         new: &NewLink<'_>,
         kind: &str,
-        properties: impl Iterator<Item = (u16, &'a [u8])>,
+        properties: &[LinkProperty<'_>],
     ) -> Result<(), netlink::Error> {
-        self.change(new_link(new, kind, 0, |data| {
-            properties.for_each(|(kind, value)| data.bytes(kind, value));
-        }))
+        self.change(new_link(new, kind, 0, properties))
     }
 }
 
@@ -165,7 +138,7 @@ fn new_link(
     new: &NewLink<'_>,
     kind: &str,
     flags: u16,
-    encode: impl FnOnce(&mut Attrs),
+    properties: &[LinkProperty<'_>],
 ) -> Requests {
     let doing = format!("cannot add {kind} link {}", new.name);
     let mut requests = Requests::new();
@@ -173,7 +146,9 @@ fn new_link(
         new.encode(attrs);
         attrs.nested(IFLA_LINKINFO, |info| {
             info.string(IFLA_INFO_KIND, kind);
-            info.nested(IFLA_INFO_DATA, encode);
+            info.nested(IFLA_INFO_DATA, |data| {
+                properties.iter().for_each(|property| property.encode(data));
+            });
         });
     });
     requests
@@ -289,19 +264,6 @@ impl LinkChange<'_> {
 mod tests {
     use super::*;
     use crate::kernel::netlink::rows;
-
-    #[test]
-    fn veth_with_its_peer() {
-        let mac = Some(Mac([2, 0, 0, 0, 0, 7]));
-        let peer = NewLink { name: "eth0", mtu: Some(1380), mac, ..NewLink::default() };
-        let mut attrs = Attrs::default();
-        Veth { peer }.encode(&mut attrs);
-        assert_eq!(
-            rows(attrs.as_slice()),
-            "34000180 00000000 00000000 00000000 00000000 09000300 65746830 00000000 \
-             08000400 64050000 0a000100 02000000 00070000"
-        );
-    }
 
     #[test]
     fn new_link_with_a_master_and_up() {

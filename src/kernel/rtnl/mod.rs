@@ -1,11 +1,11 @@
-//! rtnetlink: links, addresses, routes, rules and traffic control as plain values. No netlink is visible from outside, but
-//! for `LinkKind`.
+//! rtnetlink: links, addresses, routes, rules and traffic control as plain values. Its callers see no netlink messages.
 
 mod address;
 mod bridge_vlan;
 mod consts;
 mod link;
 mod link_change;
+mod property;
 mod route;
 mod rule;
 mod traffic;
@@ -22,7 +22,8 @@ use crate::kernel::sys;
 pub use address::{Address, NewAddress};
 pub use bridge_vlan::{PortVlans, VlanRange};
 pub use link::{Link, Port, PortState};
-pub use link_change::{LinkChange, LinkKind, NewLink, Veth};
+pub use link_change::{LinkChange, NewLink};
+pub use property::{LinkProperty, SpanningTree, VETH};
 pub use route::{NextHop, Route};
 pub use rule::Rule;
 pub use traffic::{Bucket, Part, Side, Traffic};

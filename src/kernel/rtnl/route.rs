@@ -10,7 +10,7 @@ use super::address::ip_of;
 use super::consts::{NLM_F_CREATE, RT_TABLE_MAIN, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTNH_F_ONLINK};
 use super::{Batch, Rtnl};
 use crate::error::Result;
-use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, u32_of};
+use crate::kernel::netlink::{Attrs, Requests, attribute, attributes, fixed, u32_of};
 use crate::names::IpFamily;
 
 /// A way to a destination. To be added: `None` leaves it to the kernel.
@@ -95,8 +95,7 @@ impl Rtnl {
             encode_ip(libc::RTA_DST, ip, attrs);
         });
         let link = |payload: &[u8]| {
-            let mut list = attributes(payload.get(HEADER_BYTES..)?);
-            list.find(|(kind, _)| *kind == libc::RTA_OIF).and_then(|(_, value)| u32_of(value))
+            attribute(payload.get(HEADER_BYTES..)?, libc::RTA_OIF).and_then(u32_of)
         };
         match self.socket.get(request, link) {
             Err(error) if error.is_unreachable() => Ok(None),

@@ -9,7 +9,7 @@ use nix::libc;
 use super::consts::{AF_UNSPEC, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE};
 use super::{Batch, Rtnl};
 use crate::error::Result;
-use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, text, u32_of};
+use crate::kernel::netlink::{Attrs, Requests, attribute, attributes, fixed, text, u32_of};
 
 /// Handles (linux/pkt_sched.h) and our own.
 const TC_H_ROOT: u32 = 0xffff_ffff;
@@ -417,10 +417,6 @@ impl Traffic {
         let word = |at: usize| u32_of(mirred.get(at..at + 4)?);
         word(24).filter(|_| word(20) == Some(TCA_EGRESS_REDIR))
     }
-}
-
-fn attribute(list: &[u8], kind: u16) -> Option<&[u8]> {
-    attributes(list).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
 const HEADER_BYTES: usize = 20;

@@ -10,7 +10,7 @@ use super::LOCK_LIMIT;
 use super::vlan::Vlans;
 use crate::error::{Error, Result};
 use crate::kernel::netns::Lock;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewLink, PortVlans, Rtnl, Veth};
+use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, PortVlans, Rtnl, VETH};
 use crate::kernel::sys;
 use crate::names::IfName;
 use crate::steps::link::{host_link, veth};
@@ -38,7 +38,7 @@ pub(super) fn ensure(host: &Rtnl, bridge: &Link, name: &IfName, vlans: &Vlans) -
             mac: Some(veth::random_mac()?),
             ..peer
         };
-        match host.add_link(&port, &Veth { peer }) {
+        match host.add_link(&port, VETH, &[LinkProperty::VethPeer(peer)]) {
             Ok(_) => {}
             // Somebody else was faster.
             Err(error) if error.is_exists() => {}
@@ -49,7 +49,13 @@ pub(super) fn ensure(host: &Rtnl, bridge: &Link, name: &IfName, vlans: &Vlans) -
 }
 
 /// Brings a pair up, with its port on the bridge and in the VLAN, unless that is so.
-fn complete(host: &Rtnl, bridge: &Link, link: Link, port: &Link, vlans: &Vlans) -> Result<Link> {
+fn complete(
+    host: &Rtnl,
+    bridge: &Link,
+    mut link: Link,
+    port: &Link,
+    vlans: &Vlans,
+) -> Result<Link> {
     let is_attached = port.master == Some(bridge.index);
     if link.up && port.up && is_attached {
         return Ok(link);
@@ -70,7 +76,8 @@ fn complete(host: &Rtnl, bridge: &Link, link: Link, port: &Link, vlans: &Vlans) 
     let mut batch = Batch::new();
     batch.change_link(link.index, &link.name, &up);
     host.commit(batch)?;
-    Ok(Link { up: true, ..link })
+    link.up = true;
+    Ok(link)
 }
 
 /// For CHECK: the link is up, and its other end is a port of the bridge in its VLAN.
@@ -170,7 +177,7 @@ fn has_container(
     }
     for port in others() {
         let kind = host.link_at(port.index)?.and_then(|link| link.kind);
-        if matches!(kind.as_deref(), Some(Veth::NAME | "tun")) {
+        if matches!(kind.as_deref(), Some(VETH | "tun")) {
             return Ok(true);
         }
     }

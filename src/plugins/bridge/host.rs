@@ -1,11 +1,10 @@
 //! The bridge itself: the part that all containers of a host share, so everything here may happen in several processes
 //! at once.
 
-use super::vlan::{self, IFLA_BR_VLAN_FILTERING};
+use super::vlan;
 use crate::error::{Error, Result};
-use crate::kernel::netlink::Attrs;
 use crate::kernel::netns::Lock;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewLink, Rtnl};
+use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::names::{IfName, Mac};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::{host_link, veth};
@@ -28,26 +27,15 @@ pub(super) struct NewBridge {
     pub(super) must_filter_vlans: bool,
 }
 
-struct BridgeKind {
-    filters_vlans: bool,
-}
-
-impl LinkKind for BridgeKind {
-    const NAME: &'static str = "bridge";
-
-    fn encode(&self, data: &mut Attrs) {
-        if self.filters_vlans {
-            data.u8(IFLA_BR_VLAN_FILTERING, 1);
-        }
-    }
-}
+/// The kernel's name of the kind.
+const KIND: &str = "bridge";
 
 /// The bridge of this name, None if there is no such link. Another kind of link is an error.
 pub(super) fn existing_bridge(host: &Rtnl, name: &IfName) -> Result<Option<Link>> {
     match host.link(name)? {
-        Some(link) if link.kind.as_deref() != Some(BridgeKind::NAME) => Err(Error::config(
-            format!("cannot use {name} as a bridge: it already exists but is not a bridge"),
-        )),
+        Some(link) if link.kind.as_deref() != Some(KIND) => Err(Error::config(format!(
+            "cannot use {name} as a bridge: it already exists but is not a bridge"
+        ))),
         link => Ok(link),
     }
 }
@@ -98,7 +86,8 @@ fn find_or_make(host: &Rtnl, name: &IfName, new: &NewBridge) -> Result<(Link, bo
         // and go; their neighbours would keep the old one for a minute. One that it is born with stays.
         let mac = Some(veth::random_mac()?);
         let link = NewLink { name, mtu: new.mtu, mac, ..NewLink::default() };
-        match host.add_link(&link, &BridgeKind { filters_vlans: new.filters_vlans }) {
+        let filtering = new.filters_vlans.then_some(LinkProperty::BridgeVlanFiltering(true));
+        match host.add_link(&link, KIND, filtering.as_slice()) {
             Ok(bridge) => return Ok((bridge, true)),
             // Somebody else was faster.
             Err(error) if error.is_exists() => {}

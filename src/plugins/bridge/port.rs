@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::{Bridge, vlan::Vlans};
 use crate::error::{Error, Result};
-use crate::kernel::netlink::{attributes, u32_of};
-use crate::kernel::rtnl::{Batch, Link, LinkChange, PortState, Rtnl};
+use crate::kernel::rtnl::{Batch, Link, LinkChange, PortState, Rtnl, SpanningTree};
 use crate::plugin::owner::Owner;
 use crate::steps::link::host_link;
 
@@ -15,11 +14,6 @@ const PORT_LIMIT: Duration = Duration::from_millis(100);
 
 /// How long CHECK waits for it.
 const CHECK_LIMIT: Duration = Duration::from_secs(1);
-
-/// In IFLA_INFO_DATA of a bridge (linux/if_link.h), and its value where the kernel itself runs the protocol (BR_KERNEL_STP,
-/// net/bridge/br_private.h). Where a program does, ports forward when that says so: PORT_LIMIT.
-const IFLA_BR_STP_STATE: u16 = 5;
-const STP_ON: u32 = 1;
 
 impl Bridge {
     /// Deaf to router advertisements, told whose it is, in its VLANs, and up.
@@ -79,8 +73,7 @@ impl Bridge {
 fn check_state(host: &Rtnl, bridge: &Link, port: &Link) -> Result<()> {
     use PortState::{Forwarding, Learning, Listening};
 
-    let has_stp = attributes(&bridge.data)
-        .any(|(kind, value)| kind == IFLA_BR_STP_STATE && u32_of(value) != Some(0));
+    let has_stp = bridge.spanning_tree() != SpanningTree::Off;
     let state = |link: &Link| link.port.unwrap_or_default().state;
     let is_fine = |link: &Link| match state(link) {
         Forwarding => true,
@@ -103,7 +96,7 @@ fn check_state(host: &Rtnl, bridge: &Link, port: &Link) -> Result<()> {
 /// spanning tree, which takes at least 4 s: until then nothing of the container is heard, and the bridge itself tells its
 /// neighbours of the change.
 pub(super) fn wait_until_forwarding(host: &Rtnl, bridge: &Link, port: &Link) -> Result<()> {
-    if bridge.has_property(IFLA_BR_STP_STATE, &STP_ON.to_ne_bytes()) {
+    if bridge.spanning_tree() == SpanningTree::Kernel {
         return Ok(());
     }
     let forwards = |link: &Link| link.port.is_some_and(|port| port.state == PortState::Forwarding);

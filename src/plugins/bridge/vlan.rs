@@ -8,15 +8,10 @@ use std::fmt::Write;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
-use crate::kernel::netlink::{attributes, fixed, u8_of};
 use crate::kernel::rtnl::{Batch, Link, PortVlans, Rtnl, VlanRange};
 
 /// The highest number of a VLAN (IEEE 802.1Q, section 9.6); 0 is no VLAN, and 4095 is reserved.
 const VLAN_MAX: u16 = 4094;
-
-/// In IFLA_INFO_DATA of a bridge (linux/if_link.h).
-pub(super) const IFLA_BR_VLAN_FILTERING: u16 = 7;
-const IFLA_BR_VLAN_DEFAULT_PVID: u16 = 39;
 
 /// An item of `vlanTrunk`: a range, a single VLAN, or both.
 #[derive(Default, Deserialize)]
@@ -174,11 +169,10 @@ fn text(ranges: &[VlanRange]) -> String {
 
 /// Fails unless the bridge keeps VLANs apart; without that every frame would go everywhere.
 pub(super) fn require_filtering(bridge: &Link) -> Result<()> {
-    if attribute(bridge, IFLA_BR_VLAN_FILTERING).and_then(u8_of).is_some_and(|value| value != 0) {
+    if bridge.filters_vlans() {
         return Ok(());
     }
-    // A kernel that cannot says that it is off, all the same.
-    if attribute(bridge, IFLA_BR_VLAN_DEFAULT_PVID).is_none() {
+    if bridge.default_vlan().is_none() {
         return Err(unsupported());
     }
     let name = &bridge.name;
@@ -201,12 +195,7 @@ pub(super) fn unsupported() -> Error {
 
 /// The VLAN that the bridge gives to new ports, 0 for none.
 fn default_vlan(bridge: &Link) -> u16 {
-    let value = attribute(bridge, IFLA_BR_VLAN_DEFAULT_PVID).and_then(|value| fixed(value, 0));
-    value.map(u16::from_ne_bytes).filter(|vlan| *vlan <= VLAN_MAX).unwrap_or_default()
-}
-
-fn attribute(bridge: &Link, wanted: u16) -> Option<&[u8]> {
-    attributes(&bridge.data).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+    bridge.default_vlan().filter(|vlan| *vlan <= VLAN_MAX).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Address, Batch, Link, LinkChange, NewAddress, Route, Rtnl};
 use crate::names::Attachment;
 use crate::steps::flow::chained;
-use crate::steps::link::routing_tables::{MAIN, Tables, near_first, table_of_vrf};
+use crate::steps::link::routing_tables::{MAIN, Tables, near_first};
 
 /// RTPROT_REDIRECT, RTPROT_KERNEL and RTPROT_RA (linux/rtnetlink.h): such routes the kernel makes again by itself.
 const BY_KERNEL: [u8; 3] = [1, 2, 9];
@@ -99,7 +99,7 @@ pub fn check(
         }
     }
     let tables = Tables::read(rtnl)?;
-    let table = table_of_vrf(vrf).unwrap_or_default();
+    let table = vrf.vrf_table().unwrap_or_default();
     for route in &result.routes {
         let table = route.table.filter(|table| ![0, MAIN].contains(table)).unwrap_or(table);
         let dst = route.dst.trunc();

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::kernel::netlink::{attributes, u32_of};
 use crate::kernel::netns::{Lock, NetNs};
 use crate::kernel::rtnl::{Link, NextHop, Route, Rtnl, Rule};
 use crate::names::IpFamily;
@@ -15,8 +14,6 @@ pub const OF_KERNEL: std::ops::RangeInclusive<u32> = 253..=255;
 
 /// How long a plugin waits for another one that chooses a table in the same namespace.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
-/// In IFLA_INFO_DATA of a VRF (linux/if_link.h).
-pub const IFLA_VRF_TABLE: u16 = 1;
 
 /// What there is of rules and routes in a namespace, and which tables are taken by it.
 pub struct Tables {
@@ -42,7 +39,7 @@ impl Tables {
         let vrfs = rtnl.links_of_kind("vrf")?;
         let taken = rules.iter().map(|rule| rule.table);
         let taken = taken.chain(routes.iter().filter_map(|route: &Route| route.table));
-        let taken = taken.chain(vrfs.iter().filter_map(table_of_vrf)).collect();
+        let taken = taken.chain(vrfs.iter().filter_map(Link::vrf_table)).collect();
         Ok(Self { rules, routes, taken })
     }
 
@@ -74,11 +71,6 @@ fn single(route: Route) -> Vec<Route> {
 pub fn near_first(routes: &[Route]) -> impl Iterator<Item = &Route> {
     let with = |has_gateway| routes.iter().filter(move |it| it.via.is_some() == has_gateway);
     with(false).chain(with(true))
-}
-
-pub fn table_of_vrf(vrf: &Link) -> Option<u32> {
-    let mut data = attributes(&vrf.data);
-    data.find(|(kind, _)| *kind == IFLA_VRF_TABLE).and_then(|(_, value)| u32_of(value))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use crate::cni::conf;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewLink, Rtnl, Veth};
+use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl, VETH};
 use crate::kernel::sys;
 use crate::names::{IfName, Mac};
 use crate::plugin::owner::{Owner, Owners};
@@ -56,14 +56,12 @@ pub fn create(cx: &Context<'_>, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair
     let host_mac = random_mac()?;
     let mut name = host_name(new.owner);
     for _ in 0..NAME_ATTEMPTS_MAX {
-        let peer = Veth {
-            peer: NewLink {
-                name: new.ifname,
-                mtu: new.mtu,
-                mac: Some(container_mac),
-                netns: Some(netns),
-                ..NewLink::default()
-            },
+        let peer = NewLink {
+            name: new.ifname,
+            mtu: new.mtu,
+            mac: Some(container_mac),
+            netns: Some(netns),
+            ..NewLink::default()
         };
         let end = NewLink {
             name: &name,
@@ -72,7 +70,7 @@ pub fn create(cx: &Context<'_>, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair
             master: new.master,
             ..NewLink::default()
         };
-        match host.add_link(&end, &peer) {
+        match host.add_link(&end, VETH, &[LinkProperty::VethPeer(peer)]) {
             Ok(host) => {
                 let container_index = host.peer.ok_or_else(|| {
                     Error::internal(format!(
@@ -159,17 +157,17 @@ pub fn clean(
 fn find(cx: &Context<'_>, netns: Option<&NetNs>, owners: &Owners) -> Result<Vec<Link>> {
     let host = cx.session.host()?;
     let Some((at, owner)) = owners.one() else {
-        return host_link::all_of(host, Veth::NAME, owners);
+        return host_link::all_of(host, VETH, owners);
     };
     if let Some(link) = host.link(&host_name(owner))?.filter(|link| host_link::is_of(link, owners))
     {
         return Ok(vec![link]);
     }
     // The name was taken, or another implementation made the pair.
-    let Some(_) = netns else { return host_link::all_of(host, Veth::NAME, owners) };
+    let Some(_) = netns else { return host_link::all_of(host, VETH, owners) };
     let Some(link) = cx.session.container()?.link(&at.ifname)? else { return Ok(Vec::new()) };
     let is_of_another = |link: &Link| host_link::is_of_another(link, owners);
-    if link.kind.as_deref() != Some(Veth::NAME) || either_end(host, &link, is_of_another)? {
+    if link.kind.as_deref() != Some(VETH) || either_end(host, &link, is_of_another)? {
         // The path of the namespace is another container's by now, or the interface is of another plugin.
         return Ok(Vec::new());
     }
@@ -185,9 +183,9 @@ fn find(cx: &Context<'_>, netns: Option<&NetNs>, owners: &Owners) -> Result<Vec<
 
 /// The other end of a pair, if it is in the namespace of `home`.
 pub fn other_end(home: &Rtnl, link: &Link) -> Result<Option<Link>> {
-    let (Some(Veth::NAME), Some(peer)) = (link.kind.as_deref(), link.peer) else { return Ok(None) };
+    let (Some(VETH), Some(peer)) = (link.kind.as_deref(), link.peer) else { return Ok(None) };
     // Indexes are counted per namespace: if the other end has been moved away, that index is some other link.
-    let is_it = |it: &Link| it.kind.as_deref() == Some(Veth::NAME) && it.peer == Some(link.index);
+    let is_it = |it: &Link| it.kind.as_deref() == Some(VETH) && it.peer == Some(link.index);
     Ok(home.link_at(peer)?.filter(is_it))
 }
 
@@ -213,7 +211,7 @@ pub fn check_mtu(host_end: &Link, container: &Link, wanted: Option<u32>) -> Resu
 
 /// For CHECK: the host end of the container's interface, which has to be there and up.
 pub fn host_end(host: &Rtnl, container: &Link, ifname: &IfName) -> Result<Link> {
-    if container.kind.as_deref() != Some(Veth::NAME) {
+    if container.kind.as_deref() != Some(VETH) {
         return Err(Error::internal(format!("interface {ifname} is not a veth")));
     }
     match other_end(host, container)? {
