@@ -42,7 +42,9 @@ use crate::compat::rules;
 use crate::error::{Error, Result};
 use crate::kernel::netlink;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Bucket, Link, LinkChange, NewLink, Part, Rtnl, Side, Traffic};
+use crate::kernel::rtnl::{
+    AddressField, Batch, Link, LinkChange, NewLink, Rtnl, TokenBucket, Traffic, TrafficSelector,
+};
 use crate::names::{Attachment, Mac, NetworkName};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
@@ -97,15 +99,21 @@ impl Plugin for Bandwidth {
         host.unshape(end.index)?;
         there.iter().try_for_each(|ifb| host.del_link(ifb.index))?;
         if let Some(bucket) = &limits.ingress {
-            shape(host, &end, bucket, limits.part(Side::Source).as_ref(), limits.fair_queue)?;
+            shape(
+                host,
+                &end,
+                bucket,
+                limits.selector(AddressField::Source).as_ref(),
+                limits.fair_queue,
+            )?;
         }
         if let Some(bucket) = &limits.egress {
             undo.push("remove the ifb", || remove_ifbs(host, network, at, owner, Some(&end)));
-            let part = limits.part(Side::Destination);
+            let selector = limits.selector(AddressField::Destination);
             // A class of htb has a queue as long as the link's; tbf has one of its own.
-            let queue_len = if part.is_some() { QUEUE_PACKETS } else { 0 };
+            let queue_len = if selector.is_some() { QUEUE_PACKETS } else { 0 };
             let ifb = make_ifb(host, network, at, owner, (end.mtu, queue_len))?;
-            shape(host, &ifb, bucket, part.as_ref(), limits.fair_queue)?;
+            shape(host, &ifb, bucket, selector.as_ref(), limits.fair_queue)?;
             let mut batch = Batch::new();
             batch.redirect_incoming(end.index, &end.name, ifb.index);
             host.commit(batch)?;
@@ -179,8 +187,8 @@ fn is_possible(host: &Rtnl, limits: &Limits) -> Result<()> {
     if limits.are_none() {
         return Ok(());
     }
-    let has_part = limits.part(Side::Source).is_some();
-    host.require_discipline(if has_part { "htb" } else { "tbf" })?;
+    let has_selector = limits.selector(AddressField::Source).is_some();
+    host.require_discipline(if has_selector { "htb" } else { "tbf" })?;
     if limits.egress.is_none() {
         return Ok(());
     }
@@ -244,18 +252,18 @@ fn in_result(ifb: Link) -> Interface {
 fn shape(
     host: &Rtnl,
     link: &Link,
-    bucket: &Bucket,
-    part: Option<&Part>,
+    bucket: &TokenBucket,
+    selector: Option<&TrafficSelector>,
     fair_queue: bool,
 ) -> Result<()> {
     let mut batch = Batch::new();
-    batch.shape(link.index, &link.name, bucket, part);
-    if fair_queue && part.is_none() {
+    batch.shape(link.index, &link.name, bucket, selector);
+    if fair_queue && selector.is_none() {
         // It stays where the kernel has no fq_codel. CHECK sees that one of them is there; tbf's own queue is not shown.
-        batch.queue(link.index, &link.name, bucket, part);
+        batch.queue(link.index, &link.name, bucket, selector);
     }
     host.commit(batch)?;
-    if fair_queue { host.share_fairly(link.index, &link.name, part) } else { Ok(()) }
+    if fair_queue { host.share_fairly(link.index, &link.name, selector) } else { Ok(()) }
 }
 
 /// Makes the ifb and brings it up. It has the reference's name, unless another interface of the container has that one.

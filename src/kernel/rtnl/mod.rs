@@ -25,7 +25,7 @@ pub use link::{Link, Port, PortState};
 pub use link_change::{LinkChange, LinkKind, NewLink, Veth};
 pub use route::{Family, NextHop, Route};
 pub use rule::Rule;
-pub use traffic::{Bucket, Part, Side, Traffic};
+pub use traffic::{AddressField, TokenBucket, Traffic, TrafficSelector};
 
 /// A conversation about one network namespace.
 pub struct Rtnl {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::cni::text::parse_cidr;
 use crate::error::{Error, Result};
-use crate::kernel::rtnl::{Bucket, Part, Side};
+use crate::kernel::rtnl::{AddressField, TokenBucket, TrafficSelector};
 
 /// The configuration as it is written.
 #[derive(Default, Deserialize)]
@@ -54,15 +54,15 @@ const BURST_MAX: u64 = u32::MAX as u64;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Limits {
     /// What goes into the container: sent by the host's end of its pair.
-    pub ingress: Option<Bucket>,
+    pub ingress: Option<TokenBucket>,
     /// What comes out of it: sent by the ifb.
-    pub egress: Option<Bucket>,
+    pub egress: Option<TokenBucket>,
     /// Flows share the rate, where the kernel can do that.
     pub fair_queue: bool,
     /// Of the other side; without any, everything is shaped.
     subnets: Vec<IpNet>,
     /// It is these that are shaped; else all others.
-    are_shaped: bool,
+    shapes_subnets: bool,
 }
 
 impl Keys {
@@ -85,13 +85,13 @@ impl Keys {
         }
         let keys = if own.says_nothing() { by_runtime } else { own };
         let latency = Duration::from_millis(self.latency.unwrap_or(LATENCY_MS).into());
-        let are_shaped = !keys.shaped_subnets.is_empty();
-        if are_shaped && !keys.unshaped_subnets.is_empty() {
+        let shapes_subnets = !keys.shaped_subnets.is_empty();
+        if shapes_subnets && !keys.unshaped_subnets.is_empty() {
             return Err(Error::config(
                 "unshapedSubnets and shapedSubnets cannot be both specified",
             ));
         }
-        let subnets = if are_shaped {
+        let subnets = if shapes_subnets {
             nets("shapedSubnets", &keys.shaped_subnets)?
         } else {
             nets("unshapedSubnets", &keys.unshaped_subnets)?
@@ -101,7 +101,7 @@ impl Keys {
             egress: bucket("egress", keys.egress_rate, keys.egress_burst, latency)?,
             fair_queue: self.fair_queue,
             subnets,
-            are_shaped,
+            shapes_subnets,
         })
     }
 }
@@ -113,9 +113,13 @@ impl Limits {
 
     /// What part of a direction is shaped; None is all of it. The subnets are those of the other side, so packets into
     /// the container come from them.
-    pub fn part(&self, side: Side) -> Option<Part> {
-        let part = Part { subnets: self.subnets.clone(), is_shaped: self.are_shaped, side };
-        (!part.subnets.is_empty()).then_some(part)
+    pub fn selector(&self, field: AddressField) -> Option<TrafficSelector> {
+        let selector = TrafficSelector {
+            subnets: self.subnets.clone(),
+            shapes_subnets: self.shapes_subnets,
+            field,
+        };
+        (!selector.subnets.is_empty()).then_some(selector)
     }
 }
 
@@ -142,7 +146,7 @@ fn bucket(
     rate_bits: Option<u64>,
     burst_bits: Option<u64>,
     latency: Duration,
-) -> Result<Option<Bucket>> {
+) -> Result<Option<TokenBucket>> {
     let refuse =
         |key: &str, why: &str| Err(Error::config(why).with_details(format!("{direction}{key}")));
     let (rate_bits, burst_bits) = (rate_bits.unwrap_or(0), burst_bits.unwrap_or(0));
@@ -160,24 +164,24 @@ fn bucket(
     let waiting = u128::from(rate) * u128::from(latency_us) / 1_000_000;
     let limit = u32::try_from(waiting + u128::from(burst)).unwrap_or(u32::MAX);
     let burst = u32::try_from(burst).unwrap_or(u32::MAX);
-    Ok(Some(Bucket { rate, burst, limit }))
+    Ok(Some(TokenBucket { rate, burst, limit }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn limits(rate: u64, burst: u64) -> Result<Option<Bucket>> {
+    fn limits(rate: u64, burst: u64) -> Result<Option<TokenBucket>> {
         bucket("ingress", Some(rate), Some(burst), Duration::from_millis(25))
     }
 
     #[test]
     fn rates_and_bursts_become_bytes() {
-        let expected = Bucket { rate: 1_000_000, burst: 10_000, limit: 35_000 };
+        let expected = TokenBucket { rate: 1_000_000, burst: 10_000, limit: 35_000 };
         assert_eq!(limits(8_000_000, 80_000), Ok(Some(expected)));
         assert_eq!(limits(0, 0), Ok(None));
         // What containerd and CRI-O send with every rate.
-        let expected = Bucket { rate: 125_000, burst: 536_870_911, limit: 536_874_036 };
+        let expected = TokenBucket { rate: 125_000, burst: 536_870_911, limit: 536_874_036 };
         assert_eq!(limits(1_000_000, u32::MAX.into()), Ok(Some(expected)));
     }
 
