@@ -207,7 +207,7 @@ fn without_ifb(error: netlink::Error) -> Error {
 /// The other end of the container's interface, if it is a veth pair and that end is on the host.
 fn peer(cx: &Context<'_>, at: &Attachment) -> Result<Option<Link>> {
     match cx.session.container()?.link(&at.ifname)? {
-        Some(link) => veth::other_end(cx.session.host()?, &link),
+        Some(link) => veth::peer(cx.session.host()?, &link),
         None => Ok(None),
     }
 }
