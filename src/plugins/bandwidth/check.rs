@@ -1,4 +1,4 @@
-//! What is there, against what was asked for.
+//! Compares the queueing disciplines, classes and filters of the kernel with the configured limits.
 
 use ipnet::IpNet;
 
@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::kernel::rtnl::{AddressField, Link, Rtnl, TokenBucket, Traffic, TrafficSelector};
 use crate::names::Attachment;
 
-/// The first thing that is not as an ADD makes it, in words. `ifb` is the attachment's, if there is one.
-pub fn of(
+/// Describes the first difference from the state that ADD makes. `ifb` is the ifb of the attachment, if it exists.
+pub fn mismatch(
     host: &Rtnl,
     at: &Attachment,
     end: &Link,
@@ -16,33 +16,43 @@ pub fn of(
     limits: &Limits,
 ) -> Result<Option<String>> {
     if let Some(bucket) = &limits.ingress {
-        let found =
-            of_shape(host, end, bucket, limits.selector(AddressField::Source).as_ref(), limits)?;
+        let found = shape_mismatch(
+            host,
+            end,
+            bucket,
+            limits.selector(AddressField::Source).as_ref(),
+            limits,
+        )?;
         if found.is_some() {
             return Ok(found);
         }
     }
     let Some(bucket) = &limits.egress else { return Ok(None) };
     let Some(ifb) = ifb else {
-        return Ok(Some(format!("the ifb of {} not found", at.ifname)));
+        return Ok(Some(format!("ifb of interface {} not found", at.ifname)));
     };
     if !ifb.up {
         return Ok(Some(format!("interface {} is down", ifb.name)));
     }
-    let found =
-        of_shape(host, ifb, bucket, limits.selector(AddressField::Destination).as_ref(), limits)?;
+    let found = shape_mismatch(
+        host,
+        ifb,
+        bucket,
+        limits.selector(AddressField::Destination).as_ref(),
+        limits,
+    )?;
     if found.is_some() {
         return Ok(found);
     }
-    let leads_there = |filter: &Traffic| filter.redirects_all_to(ifb.index);
-    if !host.incoming_filters(end.index)?.iter().any(leads_there) {
+    let leads_to_ifb = |filter: &Traffic| filter.redirects_all_to(ifb.index);
+    if !host.incoming_filters(end.index)?.iter().any(leads_to_ifb) {
         let (end, ifb) = (&end.name, &ifb.name);
-        return Ok(Some(format!("what {end} receives is not sent on to {ifb}")));
+        return Ok(Some(format!("interface {end} does not redirect its traffic to {ifb}")));
     }
     Ok(None)
 }
 
-fn of_shape(
+fn shape_mismatch(
     host: &Rtnl,
     link: &Link,
     bucket: &TokenBucket,
@@ -53,10 +63,10 @@ fn of_shape(
     let Some(root) = host.root_discipline(link.index)? else {
         return has("no queueing discipline that limits its rate");
     };
-    let is_asked_for =
+    let is_configured =
         selector.map_or_else(|| root.is_bucket(bucket), |selector| root.is_htb_for(selector));
-    if !is_asked_for {
-        return has(&format!("another queueing discipline than asked for: {}", root.kind));
+    if !is_configured {
+        return has(&format!("another queueing discipline than configured: {}", root.kind));
     }
     if let Some(selector) = selector {
         if !host.shaped_class(link.index)?.is_some_and(|class| class.is_bucket(bucket)) {
@@ -69,13 +79,13 @@ fn of_shape(
             return has(&format!("no filter for {net}"));
         }
     }
-    let is_as_made = match host.queue(link.index, selector)? {
+    let is_expected = match host.queue(link.index, selector)? {
         Some(queue) => {
             (limits.fair_queue && queue.is_fair())
                 || ((limits.fair_queue || selector.is_some()) && queue.is_queue(bucket))
         }
-        // Without either, the queue is tbf's own.
+        // The inner queue of tbf is not listed.
         None => !limits.fair_queue && selector.is_none(),
     };
-    if is_as_made { Ok(None) } else { has("another queue before its limit than asked for") }
+    if is_expected { Ok(None) } else { has("another queue than configured") }
 }
