@@ -4,6 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
 
+use nix::libc;
+
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::kernel::sys::{self, TunRequest};
@@ -37,8 +39,12 @@ pub struct Tap {
 /// Whether taps can be made. The kernel loads its module on the way, if it can.
 pub fn open() -> Result<File> {
     OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|error| {
-        Error::internal(format!("cannot open {DEVICE}: {}", sys::reason(&error)))
-            .with_details("the kernel may lack CONFIG_TUN")
+        let text = format!("cannot open {DEVICE}: {}", sys::reason(&error));
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => Error::internal(text)
+                .with_details("the kernel lacks CONFIG_TUN, or the device file was not created"),
+            _ => Error::internal(text),
+        }
     })
 }
 

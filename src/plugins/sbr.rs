@@ -40,7 +40,7 @@ use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::chained;
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::configure;
-use crate::steps::link::routing_tables::{self, MAIN, OF_KERNEL, Tables};
+use crate::steps::link::routing_tables::{self, MAIN, OF_KERNEL, RoutingTables};
 use plan::{PROTOCOL, Plan};
 
 #[derive(Default, Deserialize)]
@@ -68,12 +68,12 @@ impl Plugin for Sbr {
         let ips = self.ips(&result, at)?;
         let rtnl = cx.session.container()?;
         let lock = routing_tables::lock(netns)?;
-        let mut tables = Tables::read(rtnl)?;
+        let mut routing_tables = RoutingTables::read(rtnl)?;
         let plan = match self.table {
-            Some(table) => Plan::of_rules(&tables, &ips, table),
+            Some(table) => Plan::of_rules(&routing_tables, &ips, table),
             None => {
                 let link = chained::interface(rtnl, at)?;
-                Plan::of_tables(&mut tables, &link, &ips, self.add_source_hints)
+                Plan::of_tables(&mut routing_tables, &link, &ips, self.add_source_hints)
             }
         };
         let mut undo = Undo::new(cx);
@@ -88,7 +88,7 @@ impl Plugin for Sbr {
         let result = cx.request.required_prev_result()?;
         let ips = self.ips(&result, at)?;
         let rtnl = cx.session.container()?;
-        let tables = Tables::read(rtnl)?;
+        let routing_tables = RoutingTables::read(rtnl)?;
         let link = match self.table {
             Some(_) => None,
             None => Some(chained::interface(rtnl, at)?),
@@ -100,15 +100,15 @@ impl Plugin for Sbr {
         let routes = expected_routes(&result, at);
         for ip in &ips {
             let source = ip.address.addr();
-            let rule = plan::rule_of(&tables, source, self.table).ok_or_else(|| {
+            let rule = plan::rule_of(&routing_tables, source, self.table).ok_or_else(|| {
                 let table = self.table.map_or_else(String::new, |table| format!(" lookup {table}"));
                 Error::internal(format!("rule from {source}{table} not found in the container"))
             })?;
             if let Some(link) = &link {
-                plan::check_table(&tables, rule.table, link, ip, &addresses)?;
-                plan::check_routes(&tables, rule.table, link, &ips, ip, &routes)?;
+                plan::check_table(&routing_tables, rule.table, link, ip, &addresses)?;
+                plan::check_routes(&routing_tables, rule.table, link, &ips, ip, &routes)?;
                 if self.add_source_hints {
-                    plan::check_hint(&tables, link, ip)?;
+                    plan::check_hint(&routing_tables, link, ip)?;
                 }
             }
         }
@@ -130,7 +130,7 @@ impl Plugin for Sbr {
         if let Some(link) = &link {
             sources.extend(rtnl.addresses(link.index)?.iter().map(|address| address.net.addr()));
         }
-        rtnl.commit(self.removal(&Tables::read(rtnl)?, link.as_ref(), &sources))
+        rtnl.commit(self.removal(&RoutingTables::read(rtnl)?, link.as_ref(), &sources))
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
@@ -197,10 +197,15 @@ impl Sbr {
     }
 
     /// The changes that DEL makes. The head of this file says which rules belong to the plugin.
-    fn removal(&self, tables: &Tables, link: Option<&Link>, sources: &[IpAddr]) -> Batch {
+    fn removal(
+        &self,
+        routing_tables: &RoutingTables,
+        link: Option<&Link>,
+        sources: &[IpAddr],
+    ) -> Batch {
         let index = link.map(|link| link.index);
         let others_use = |table: u32| {
-            let mut routes = tables.routes.iter();
+            let mut routes = routing_tables.routes.iter();
             routes.any(|route| route.table == Some(table) && route.dev != index)
         };
         let is_ours = |rule: &&Rule| {
@@ -209,7 +214,7 @@ impl Sbr {
             let has_source = |source| sources.contains(&source) && !is_of_person || is_of_nobody;
             rule.source.is_some_and(has_source)
         };
-        let (ours, others): (Vec<_>, Vec<_>) = tables.rules.iter().partition(is_ours);
+        let (ours, others): (Vec<_>, Vec<_>) = routing_tables.rules.iter().partition(is_ours);
         let mut batch = Batch::new();
         for rule in &ours {
             batch.del_rule(rule);
@@ -219,7 +224,8 @@ impl Sbr {
             let was_chosen = |rule: &&Rule| leads_there(rule) && rule.protocol == Some(PROTOCOL);
             ours.iter().any(was_chosen) && !others.iter().any(leads_there)
         };
-        for route in tables.routes.iter().filter(|it| it.dev == index && is_stale(it.table)) {
+        for route in routing_tables.routes.iter().filter(|it| it.dev == index && is_stale(it.table))
+        {
             batch.del_route(route);
         }
         batch

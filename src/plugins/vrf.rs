@@ -37,7 +37,7 @@ use crate::names::{Attachment, IfName, IpFamily};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::flow::{chained, verify};
-use crate::steps::link::routing_tables::{self, MAIN, OF_KERNEL, Tables};
+use crate::steps::link::routing_tables::{self, MAIN, OF_KERNEL, RoutingTables};
 use port::Belongings;
 
 /// The longest wait until the kernel accepts packets to a restored IPv6 address. It takes microseconds once the link is
@@ -85,7 +85,9 @@ impl Plugin for Vrf {
             return Err(Error::internal(format!("interface {} is not in VRF {name}", at.ifname)));
         }
         if !families_without_rule(rtnl)?.is_empty() {
-            return Err(Error::internal("the rule that leads to the tables of VRFs is missing"));
+            return Err(Error::internal(
+                "the rule that leads to the routing_tables of VRFs is missing",
+            ));
         }
         port::check(rtnl, &link, &vrf, &result, at)
     }
@@ -131,7 +133,7 @@ impl Vrf {
         let rtnl = cx.session.container()?;
         let _lock = routing_tables::lock(netns)?;
         let link = chained::interface(rtnl, at)?;
-        let mut tables = Tables::read(rtnl)?;
+        let mut routing_tables = RoutingTables::read(rtnl)?;
         let found = self.find(rtnl, name)?;
         match (link.master, &found) {
             (None, _) => {}
@@ -146,9 +148,9 @@ impl Vrf {
             }
         }
 
-        let belongings = Belongings::of(rtnl, &link, &tables)?;
+        let belongings = Belongings::of(rtnl, &link, &routing_tables)?;
         let is_new = found.is_none();
-        let vrf = found.map_or_else(|| self.make(rtnl, name, &mut tables), Ok)?;
+        let vrf = found.map_or_else(|| self.make(rtnl, name, &mut routing_tables), Ok)?;
         let table = vrf.vrf_table().unwrap_or_default();
         let mut undo = Undo::new(cx);
         undo.push("take the interface out of the VRF", || {
@@ -214,17 +216,18 @@ impl Vrf {
         Ok(Some(link))
     }
 
-    fn make(&self, rtnl: &Rtnl, name: &str, tables: &mut Tables) -> Result<Link> {
-        let table = if self.table == 0 { tables.take(FIRST_TABLE) } else { self.table };
+    fn make(&self, rtnl: &Rtnl, name: &str, routing_tables: &mut RoutingTables) -> Result<Link> {
+        let table = if self.table == 0 { routing_tables.take(FIRST_TABLE) } else { self.table };
         let new = NewLink { name, up: true, ..NewLink::default() };
         rtnl.add_link(&new, KIND, &[LinkProperty::VrfTable(table)]).map_err(explained)
     }
 }
 
 fn take_out(cx: &Context<'_>, rtnl: &Rtnl, link: &Link, vrf: &Link) -> Result<()> {
-    let tables = Tables::read(rtnl)?;
+    let routing_tables = RoutingTables::read(rtnl)?;
     let table = vrf.vrf_table().unwrap_or_default();
-    let belongings = Belongings::of(rtnl, link, &tables)?.without_rivals(&tables, table);
+    let belongings =
+        Belongings::of(rtnl, link, &routing_tables)?.without_rivals(&routing_tables, table);
     let mut batch = Batch::new();
     port::set_master(&mut batch, link, 0);
     belongings.give_back(&mut batch, link, table, MAIN);

@@ -26,7 +26,7 @@ pub use link_change::{LinkChange, NewLink};
 pub use property::{LinkProperty, SpanningTree, VETH};
 pub use route::{NextHop, Route};
 pub use rule::Rule;
-pub use traffic::{Bucket, Part, Side, Traffic};
+pub use traffic::{AddressField, TokenBucket, Traffic, TrafficSelector};
 
 /// A conversation about one network namespace.
 pub struct Rtnl {

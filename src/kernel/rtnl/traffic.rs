@@ -61,7 +61,7 @@ const DIRECT_QUEUE_PACKETS: u32 = 1000;
 
 /// A token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bucket {
+pub struct TokenBucket {
     /// In bytes per second; not 0.
     pub rate: u64,
     /// In bytes: what may be sent at once after a silence.
@@ -72,16 +72,16 @@ pub struct Bucket {
 
 /// Which part of the packets that a link sends goes through its bucket, by the addresses of one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct TrafficSelector {
     pub subnets: Vec<IpNet>,
     /// It is these that do; else all others.
-    pub is_shaped: bool,
+    pub shapes_subnets: bool,
     /// Where their addresses are looked for.
-    pub side: Side,
+    pub field: AddressField,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum AddressField {
     Source,
     Destination,
 }
@@ -100,15 +100,21 @@ pub struct Traffic {
 
 impl Batch {
     /// From now on the link sends no faster; all of it, or a part. The name is for the error message.
-    pub fn shape(&mut self, link: u32, name: &str, bucket: &Bucket, part: Option<&Part>) {
+    pub fn shape(
+        &mut self,
+        link: u32,
+        name: &str,
+        bucket: &TokenBucket,
+        selector: Option<&TrafficSelector>,
+    ) {
         let doing = format!("cannot limit the rate of link {name}");
         let root = header(link, ROOT, TC_H_ROOT, 0);
-        let Some(part) = part else {
+        let Some(selector) = selector else {
             let encode = |it: &mut Attrs| bucket.encode(it);
             return self.push_traffic(libc::RTM_NEWQDISC, doing, root, "tbf", encode);
         };
         self.push_traffic(libc::RTM_NEWQDISC, doing.clone(), root, "htb", |it| {
-            it.bytes(TCA_HTB_INIT, &words(&[HTB_VERSION, 10, part.default_class(), 0, 0]));
+            it.bytes(TCA_HTB_INIT, &words(&[HTB_VERSION, 10, selector.default_class(), 0, 0]));
             it.u32(TCA_HTB_DIRECT_QLEN, DIRECT_QUEUE_PACKETS);
         });
         let class = header(link, SHAPED_CLASS, ROOT, 0);
@@ -116,20 +122,26 @@ impl Batch {
             bucket.encode_class(it);
         });
         // Else as many packets could wait as the link's queue is long, however much that is.
-        self.queue(link, name, bucket, Some(part));
-        for subnet in &part.subnets {
+        self.queue(link, name, bucket, Some(selector));
+        for subnet in &selector.subnets {
             let header = header(link, 0, ROOT, filter_info(*subnet));
             self.push_traffic(libc::RTM_NEWTFILTER, doing.clone(), header, "u32", |it| {
-                it.u32(TCA_U32_CLASSID, part.class());
-                it.bytes(TCA_U32_SEL, &selector(&keys(*subnet, part.side)));
+                it.u32(TCA_U32_CLASSID, selector.class());
+                it.bytes(TCA_U32_SEL, &u32_selector(&keys(*subnet, selector.field)));
             });
         }
     }
 
     /// What waits for the bucket does so in a queue that can be looked at.
-    pub fn queue(&mut self, link: u32, name: &str, bucket: &Bucket, part: Option<&Part>) {
+    pub fn queue(
+        &mut self,
+        link: u32,
+        name: &str,
+        bucket: &TokenBucket,
+        selector: Option<&TrafficSelector>,
+    ) {
         let doing = format!("cannot limit the queue of link {name}");
-        let at = header(link, QUEUE, bucket_class(part), 0);
+        let at = header(link, QUEUE, bucket_class(selector), 0);
         self.push_traffic(libc::RTM_NEWQDISC, doing, at, "bfifo", |it| {
             it.raw(&bucket.limit.to_ne_bytes());
         });
@@ -143,7 +155,7 @@ impl Batch {
         let at = header(link, 0, INGRESS, info(1, ETH_P_ALL));
         self.push_traffic(libc::RTM_NEWTFILTER, doing, at, "u32", |it| {
             it.u32(TCA_U32_CLASSID, ROOT | 1);
-            it.bytes(TCA_U32_SEL, &selector(&[EVERYTHING]));
+            it.bytes(TCA_U32_SEL, &u32_selector(&[EVERYTHING]));
             it.nested(TCA_U32_ACT, |actions| {
                 actions.nested(1, |action| {
                     action.string(TCA_ACT_KIND, "mirred");
@@ -171,11 +183,16 @@ impl Batch {
 
 impl Rtnl {
     /// Puts fq_codel in the place of `Batch::queue`. Where the kernel has none, nothing changes.
-    pub fn share_fairly(&self, link: u32, name: &str, part: Option<&Part>) -> Result<()> {
+    pub fn share_fairly(
+        &self,
+        link: u32,
+        name: &str,
+        selector: Option<&TrafficSelector>,
+    ) -> Result<()> {
         let mut requests = Requests::new();
         let doing = format!("cannot share the rate of link {name}");
         requests.push(libc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, doing, |attrs| {
-            attrs.raw(&header(link, FAIR, bucket_class(part), 0));
+            attrs.raw(&header(link, FAIR, bucket_class(selector), 0));
             attrs.string(TCA_KIND, "fq_codel");
         });
         // "Specified qdisc kind is unknown."
@@ -189,8 +206,8 @@ impl Rtnl {
     }
 
     /// The one that waits for the bucket, unless it is tbf's own.
-    pub fn queue(&self, link: u32, part: Option<&Part>) -> Result<Option<Traffic>> {
-        self.get_traffic(libc::RTM_GETQDISC, header(link, 0, bucket_class(part), 0))
+    pub fn queue(&self, link: u32, selector: Option<&TrafficSelector>) -> Result<Option<Traffic>> {
+        self.get_traffic(libc::RTM_GETQDISC, header(link, 0, bucket_class(selector), 0))
     }
 
     /// The one that filters what a link receives.
@@ -278,7 +295,7 @@ impl Rtnl {
     }
 }
 
-impl Bucket {
+impl TokenBucket {
     /// struct tc_tbf_qopt: rate, peak rate, limit, the burst in ticks of time, and the same for the peak.
     fn options(&self) -> Vec<u8> {
         let none = [0; RATE_BYTES];
@@ -318,15 +335,15 @@ impl Bucket {
     }
 }
 
-impl Part {
+impl TrafficSelector {
     /// Where what no filter knows of goes: with `1:0` it does not wait.
     fn default_class(&self) -> u32 {
-        if self.is_shaped { 0 } else { SHAPED_CLASS & 0xffff }
+        if self.shapes_subnets { 0 } else { SHAPED_CLASS & 0xffff }
     }
 
     /// Where the filters of its subnets lead: to the bucket, or past it.
     fn class(&self) -> u32 {
-        if self.is_shaped { SHAPED_CLASS } else { ROOT }
+        if self.shapes_subnets { SHAPED_CLASS } else { ROOT }
     }
 }
 
@@ -356,7 +373,7 @@ impl Traffic {
     }
 
     /// It is tbf, or a class of htb, with this bucket.
-    pub fn is_bucket(&self, bucket: &Bucket) -> bool {
+    pub fn is_bucket(&self, bucket: &TokenBucket) -> bool {
         let is_tbf = self.kind == "tbf";
         let Some(parameters) = attribute(&self.options, TCA_TBF_PARMS) else { return false };
         let word = |at: usize| parameters.get(at..at + 4).and_then(u32_of);
@@ -376,14 +393,14 @@ impl Traffic {
     }
 
     /// It is the htb at the root of a link of which only this part is shaped.
-    pub fn is_for_part(&self, part: &Part) -> bool {
+    pub fn is_htb_for(&self, selector: &TrafficSelector) -> bool {
         let init = attribute(&self.options, TCA_HTB_INIT);
         let default = init.and_then(|init| u32_of(init.get(8..12)?));
-        self.is_shaper() && self.kind == "htb" && default == Some(part.default_class())
+        self.is_shaper() && self.kind == "htb" && default == Some(selector.default_class())
     }
 
     /// It is what `Batch::queue` made.
-    pub fn is_queue(&self, bucket: &Bucket) -> bool {
+    pub fn is_queue(&self, bucket: &TokenBucket) -> bool {
         self.handle == QUEUE && self.kind == "bfifo" && self.options == bucket.limit.to_ne_bytes()
     }
 
@@ -393,14 +410,14 @@ impl Traffic {
     }
 
     /// It is the filter for this subnet, in the way of that part.
-    pub fn is_for(&self, subnet: IpNet, part: &Part) -> bool {
+    pub fn is_for(&self, subnet: IpNet, selector: &TrafficSelector) -> bool {
         self.info == filter_info(subnet)
-            && attribute(&self.options, TCA_U32_CLASSID) == Some(&part.class().to_ne_bytes())
-            && self.selects(&keys(subnet, part.side))
+            && attribute(&self.options, TCA_U32_CLASSID) == Some(&selector.class().to_ne_bytes())
+            && self.selects(&keys(subnet, selector.field))
     }
 
     fn selects(&self, keys: &[Key]) -> bool {
-        attribute(&self.options, TCA_U32_SEL) == Some(&selector(keys))
+        attribute(&self.options, TCA_U32_SEL) == Some(&u32_selector(keys))
     }
 
     /// It is the filter by which `Batch::redirect_incoming` sends everything on to that link.
@@ -442,8 +459,8 @@ fn filter_info(subnet: IpNet) -> u32 {
 }
 
 /// The class that the queue before the bucket belongs to.
-fn bucket_class(part: Option<&Part>) -> u32 {
-    if part.is_some() { SHAPED_CLASS } else { BUCKET_CLASS }
+fn bucket_class(selector: Option<&TrafficSelector>) -> u32 {
+    if selector.is_some() { SHAPED_CLASS } else { BUCKET_CLASS }
 }
 
 fn words(words: &[u32]) -> Vec<u8> {
@@ -467,26 +484,26 @@ type Key = (u32, u32, u32);
 const EVERYTHING: Key = (0, 0, 0);
 
 /// struct tc_u32_sel with its keys.
-fn selector(keys: &[Key]) -> Vec<u8> {
+fn u32_selector(keys: &[Key]) -> Vec<u8> {
     let count = u8::try_from(keys.len()).unwrap_or(u8::MAX);
-    let mut selector = vec![TC_U32_TERMINAL, 0, count, 0];
-    selector.resize(16, 0);
+    let mut bytes = vec![TC_U32_TERMINAL, 0, count, 0];
+    bytes.resize(16, 0);
     for (mask, value, at) in keys {
         let key = [mask.to_be_bytes(), value.to_be_bytes(), at.to_ne_bytes(), [0; 4]];
-        selector.extend(key.concat());
+        bytes.extend(key.concat());
     }
-    selector
+    bytes
 }
 
 /// What of a packet's address has to be like the subnet's.
-fn keys(subnet: IpNet, side: Side) -> Vec<Key> {
+fn keys(subnet: IpNet, field: AddressField) -> Vec<Key> {
     let (network, mask, of_source, of_destination) = match subnet {
         IpNet::V4(net) => {
             (net.network().octets().to_vec(), net.netmask().octets().to_vec(), 12, 16)
         }
         IpNet::V6(net) => (net.network().octets().to_vec(), net.netmask().octets().to_vec(), 8, 24),
     };
-    let start = if side == Side::Source { of_source } else { of_destination };
+    let start = if field == AddressField::Source { of_source } else { of_destination };
     let word = |bytes: &[u8]| fixed(bytes, 0).map_or(0, u32::from_be_bytes);
     let words = mask.chunks_exact(4).zip(network.chunks_exact(4)).zip((start..).step_by(4));
     let mut keys: Vec<Key> =
@@ -502,7 +519,7 @@ mod tests {
 
     #[test]
     fn bursts_are_times_as_the_reference_counts_them() {
-        let buffer = |rate, burst| Bucket { rate, burst, limit: 0 }.buffer();
+        let buffer = |rate, burst| TokenBucket { rate, burst, limit: 0 }.buffer();
         // 1 Mbit/s and 10,000 bytes: 80 ms, 15.625 ticks a microsecond.
         assert_eq!(buffer(125_000, 10_000), Some(1_250_000));
         assert_eq!(buffer(3, 1), Some(5_208_328));
@@ -511,11 +528,11 @@ mod tests {
 
     #[test]
     fn a_subnet_is_compared_as_far_as_its_prefix_goes() {
-        let keys = |net: &str, side| keys(net.parse().unwrap(), side);
-        assert_eq!(keys("10.1.0.0/16", Side::Source), [(0xffff_0000, 0x0a01_0000, 12)]);
-        assert_eq!(keys("0.0.0.0/0", Side::Destination), [(0, 0, 16)]);
+        let keys = |net: &str, field| keys(net.parse().unwrap(), field);
+        assert_eq!(keys("10.1.0.0/16", AddressField::Source), [(0xffff_0000, 0x0a01_0000, 12)]);
+        assert_eq!(keys("0.0.0.0/0", AddressField::Destination), [(0, 0, 16)]);
         assert_eq!(
-            keys("fd00:1::/40", Side::Destination),
+            keys("fd00:1::/40", AddressField::Destination),
             [(0xffff_ffff, 0xfd00_0001, 24), (0xff00_0000, 0, 28)]
         );
     }
@@ -523,10 +540,11 @@ mod tests {
     #[test]
     fn what_is_written_is_recognised() {
         for rate in [125_000, 20_000_000_000] {
-            let bucket = Bucket { rate, burst: 10_000, limit: 13_125 };
-            for (kind, encode) in
-                [("tbf", Bucket::encode as fn(&Bucket, &mut Attrs)), ("htb", Bucket::encode_class)]
-            {
+            let bucket = TokenBucket { rate, burst: 10_000, limit: 13_125 };
+            for (kind, encode) in [
+                ("tbf", TokenBucket::encode as fn(&TokenBucket, &mut Attrs)),
+                ("htb", TokenBucket::encode_class),
+            ] {
                 let mut options = Attrs::default();
                 encode(&bucket, &mut options);
                 let options = options.as_slice().to_vec();
@@ -538,8 +556,14 @@ mod tests {
                     options,
                 };
                 assert!(found.is_bucket(&bucket), "{kind} {rate}");
-                assert!(!found.is_bucket(&Bucket { rate: rate + 1, ..bucket }), "{kind} {rate}");
-                assert!(!found.is_bucket(&Bucket { burst: 20_000, ..bucket }), "{kind} {rate}");
+                assert!(
+                    !found.is_bucket(&TokenBucket { rate: rate + 1, ..bucket }),
+                    "{kind} {rate}"
+                );
+                assert!(
+                    !found.is_bucket(&TokenBucket { burst: 20_000, ..bucket }),
+                    "{kind} {rate}"
+                );
                 let cut = Traffic { options: found.options[..20].to_vec(), ..found };
                 assert!(!cut.is_bucket(&bucket), "{kind} {rate}");
             }

@@ -7,7 +7,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use crate::cni::success::Ip;
 use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Address, Batch, Link, Route, Rule};
-use crate::steps::link::routing_tables::{MAIN, OF_KERNEL, Tables, near_first};
+use crate::steps::link::routing_tables::{MAIN, OF_KERNEL, RoutingTables, near_first};
 
 /// RTPROT_*: by this number the rules say that they are ours, and that their table was chosen by us. Nobody else has it
 /// (linux/rtnetlink.h, iproute2's rt_protos).
@@ -31,20 +31,26 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn of_rules(tables: &Tables, ips: &[Ip], table: u32) -> Self {
+    pub fn of_rules(routing_tables: &RoutingTables, ips: &[Ip], table: u32) -> Self {
         let sources = ips.iter().map(|ip| ip.address.addr());
-        let missing = sources.filter(|source| rule_of(tables, *source, Some(table)).is_none());
+        let missing =
+            sources.filter(|source| rule_of(routing_tables, *source, Some(table)).is_none());
         Self { rules: missing.map(|source| rule(source, table, None)).collect(), ..Self::default() }
     }
 
-    pub fn of_tables(tables: &mut Tables, link: &Link, ips: &[Ip], has_hints: bool) -> Self {
-        let own = own_routes(tables, link, ips);
+    pub fn of_tables(
+        routing_tables: &mut RoutingTables,
+        link: &Link,
+        ips: &[Ip],
+        has_hints: bool,
+    ) -> Self {
+        let own = own_routes(routing_tables, link, ips);
         let mut plan = Self::default();
         for ip in ips {
             let source = ip.address.addr();
-            let table = rule_of(tables, source, None).map(|rule| rule.table);
+            let table = rule_of(routing_tables, source, None).map(|rule| rule.table);
             let table = table.unwrap_or_else(|| {
-                let table = tables.take(FIRST_TABLE);
+                let table = routing_tables.take(FIRST_TABLE);
                 plan.rules.push(rule(source, table, Some(PROTOCOL)));
                 table
             });
@@ -55,23 +61,24 @@ impl Plan {
         let stays = |route: &Route| is_link_local(route) || has_hints && is_on_link(route);
         plan.moved = own.into_iter().filter(|route| !stays(route)).collect();
         if has_hints {
-            plan.add_hints(tables, link, ips);
+            plan.add_hints(routing_tables, link, ips);
         }
         plan
     }
 
     /// The routes to the subnets in the main table, each with a source.
-    fn add_hints(&mut self, tables: &Tables, link: &Link, ips: &[Ip]) {
+    fn add_hints(&mut self, routing_tables: &RoutingTables, link: &Link, ips: &[Ip]) {
         for ip in ips.iter().filter(|ip| has_subnet(ip)) {
             let dst = ip.address.trunc();
-            if self.hints.iter().any(|hint| hint.dst == dst) || hint_of(tables, link, ip).is_some()
+            if self.hints.iter().any(|hint| hint.dst == dst)
+                || hint_of(routing_tables, link, ip).is_some()
             {
                 continue;
             }
             // The kernel's own for IPv6 has no source.
             let is_it =
                 |it: &&Route| it.table == Some(MAIN) && it.dev == Some(link.index) && it.dst == dst;
-            let plain = tables.routes.iter().find(|it| is_it(it) && is_on_link(it));
+            let plain = routing_tables.routes.iter().find(|it| is_it(it) && is_on_link(it));
             self.moved.extend(plain.cloned());
             self.hints.push(Route {
                 dev: Some(link.index),
@@ -108,14 +115,14 @@ fn rule(source: IpAddr, table: u32, protocol: Option<u8>) -> Rule {
 }
 
 /// The interface's routes in the main table, in the families of the addresses.
-fn own_routes(tables: &Tables, link: &Link, ips: &[Ip]) -> Vec<Route> {
+fn own_routes(routing_tables: &RoutingTables, link: &Link, ips: &[Ip]) -> Vec<Route> {
     let has_family = |route: &Route| {
         ips.iter().any(|ip| ip.address.addr().is_ipv4() == route.dst.addr().is_ipv4())
     };
     let is_own = |route: &&Route| {
         route.table == Some(MAIN) && route.dev == Some(link.index) && has_family(route)
     };
-    tables.routes.iter().filter(is_own).cloned().collect()
+    routing_tables.routes.iter().filter(is_own).cloned().collect()
 }
 
 /// Whether a route is of use to what comes from the address: neither its source nor its gateway is another one's. The
@@ -152,8 +159,8 @@ fn has_subnet(ip: &Ip) -> bool {
     ip.address.prefix_len() < ip.address.max_prefix_len()
 }
 
-fn hint_of<'a>(tables: &'a Tables, link: &Link, ip: &Ip) -> Option<&'a Route> {
-    tables.routes.iter().find(|route| {
+fn hint_of<'a>(routing_tables: &'a RoutingTables, link: &Link, ip: &Ip) -> Option<&'a Route> {
+    routing_tables.routes.iter().find(|route| {
         (route.table, route.dev) == (Some(MAIN), Some(link.index))
             && route.dst == ip.address.trunc()
             && is_on_link(route)
@@ -162,17 +169,21 @@ fn hint_of<'a>(tables: &'a Tables, link: &Link, ip: &Ip) -> Option<&'a Route> {
 }
 
 /// The rule of an address that leads to this table, or to any but the kernel's.
-pub fn rule_of(tables: &Tables, source: IpAddr, table: Option<u32>) -> Option<&Rule> {
+pub fn rule_of(
+    routing_tables: &RoutingTables,
+    source: IpAddr,
+    table: Option<u32>,
+) -> Option<&Rule> {
     let leads_there = |rule: &&Rule| match table {
         Some(table) => rule.table == table,
         None => !OF_KERNEL.contains(&rule.table),
     };
-    tables.rules.iter().filter(leads_there).find(|rule| rule.source == Some(source))
+    routing_tables.rules.iter().filter(leads_there).find(|rule| rule.source == Some(source))
 }
 
 /// The address's default route and, where the kernel has made one, the route to its subnet.
 pub fn check_table(
-    tables: &Tables,
+    routing_tables: &RoutingTables,
     table: u32,
     link: &Link,
     ip: &Ip,
@@ -182,20 +193,20 @@ pub fn check_table(
         let is_it = |it: &Route| {
             (it.dst, it.via, it.dev, it.table) == (wanted.dst, wanted.via, wanted.dev, wanted.table)
         };
-        if !tables.routes.iter().any(is_it) {
+        if !routing_tables.routes.iter().any(is_it) {
             return Err(missing(wanted.dst, table));
         }
     }
     let has_route = |it: &Address| it.net == ip.address && !it.no_prefix_route;
     if has_subnet(ip) && addresses.iter().any(has_route) {
-        find(tables, table, link, ip.address.trunc())?;
+        find(routing_tables, table, link, ip.address.trunc())?;
     }
     Ok(())
 }
 
 /// Those of the routes that are of use to the address.
 pub fn check_routes(
-    tables: &Tables,
+    routing_tables: &RoutingTables,
     table: u32,
     link: &Link,
     ips: &[Ip],
@@ -203,19 +214,19 @@ pub fn check_routes(
     routes: &[Route],
 ) -> Result<()> {
     let mut of_use = routes.iter().filter(|route| is_about(route, ip, ips));
-    of_use.try_for_each(|route| find(tables, table, link, route.dst))
+    of_use.try_for_each(|route| find(routing_tables, table, link, route.dst))
 }
 
-pub fn check_hint(tables: &Tables, link: &Link, ip: &Ip) -> Result<()> {
-    match hint_of(tables, link, ip) {
+pub fn check_hint(routing_tables: &RoutingTables, link: &Link, ip: &Ip) -> Result<()> {
+    match hint_of(routing_tables, link, ip) {
         None if has_subnet(ip) => Err(missing(ip.address.trunc(), MAIN)),
         _ => Ok(()),
     }
 }
 
-fn find(tables: &Tables, table: u32, link: &Link, dst: IpNet) -> Result<()> {
+fn find(routing_tables: &RoutingTables, table: u32, link: &Link, dst: IpNet) -> Result<()> {
     let is_it = |it: &Route| (it.dst, it.dev, it.table) == (dst, Some(link.index), Some(table));
-    if tables.routes.iter().any(is_it) { Ok(()) } else { Err(missing(dst, table)) }
+    if routing_tables.routes.iter().any(is_it) { Ok(()) } else { Err(missing(dst, table)) }
 }
 
 fn missing(dst: IpNet, table: u32) -> Error {

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Address, Batch, Link, LinkChange, NewAddress, Route, Rtnl};
 use crate::names::Attachment;
 use crate::steps::flow::chained;
-use crate::steps::link::routing_tables::{MAIN, Tables, near_first};
+use crate::steps::link::routing_tables::{MAIN, RoutingTables, near_first};
 
 /// RTPROT_REDIRECT, RTPROT_KERNEL and RTPROT_RA (linux/rtnetlink.h): such routes the kernel makes again by itself.
 const BY_KERNEL: [u8; 3] = [1, 2, 9];
@@ -20,23 +20,23 @@ pub struct Belongings {
 }
 
 impl Belongings {
-    pub fn of(rtnl: &Rtnl, link: &Link, tables: &Tables) -> Result<Self> {
+    pub fn of(rtnl: &Rtnl, link: &Link, routing_tables: &RoutingTables) -> Result<Self> {
         let is_kept = |it: &Address| it.net.addr().is_ipv6() && it.permanent && !it.dad_failed;
         let addresses = rtnl.addresses(link.index)?.into_iter().filter(is_kept).collect();
         let is_own = |route: &&Route| {
             let by_kernel = route.protocol.is_some_and(|protocol| BY_KERNEL.contains(&protocol));
             route.dev == Some(link.index) && !by_kernel
         };
-        let routes = tables.routes.iter().filter(is_own).cloned().collect();
+        let routes = routing_tables.routes.iter().filter(is_own).cloned().collect();
         Ok(Self { addresses, routes })
     }
 
     /// Without those routes that would be rivals, in the main table, of another interface's.
-    pub fn without_rivals(mut self, tables: &Tables, table: u32) -> Self {
+    pub fn without_rivals(mut self, routing_tables: &RoutingTables, table: u32) -> Self {
         self.routes.retain(|own| {
             let is_rival =
                 |it: &Route| it.table == Some(MAIN) && (it.dst, it.metric) == (own.dst, own.metric);
-            own.table != Some(table) || !tables.routes.iter().any(is_rival)
+            own.table != Some(table) || !routing_tables.routes.iter().any(is_rival)
         });
         self
     }
@@ -98,7 +98,7 @@ pub fn check(
             return Err(Error::internal(format!("address {address} is not on interface {name}")));
         }
     }
-    let tables = Tables::read(rtnl)?;
+    let routing_tables = RoutingTables::read(rtnl)?;
     let table = vrf.vrf_table().unwrap_or_default();
     for route in &result.routes {
         let table = route.table.filter(|table| ![0, MAIN].contains(table)).unwrap_or(table);
@@ -107,7 +107,7 @@ pub fn check(
             (it.dst, it.dev, it.table) == (dst, Some(link.index), Some(table))
                 && route.gw.is_none_or(|gw| it.via == Some(gw))
         };
-        if !tables.routes.iter().any(is_it) {
+        if !routing_tables.routes.iter().any(is_it) {
             return Err(Error::internal(format!(
                 "route to {dst} in table {table} not found in the container"
             )));

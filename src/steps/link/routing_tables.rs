@@ -16,7 +16,7 @@ pub const OF_KERNEL: std::ops::RangeInclusive<u32> = 253..=255;
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 /// What there is of rules and routes in a namespace, and which tables are taken by it.
-pub struct Tables {
+pub struct RoutingTables {
     pub rules: Vec<Rule>,
     pub routes: Vec<Route>,
     taken: Vec<u32>,
@@ -28,7 +28,7 @@ pub fn lock(netns: &NetNs) -> Result<Option<Lock>> {
     netns.lock_exclusive(LOCK_LIMIT)
 }
 
-impl Tables {
+impl RoutingTables {
     /// Of both families, although their tables are different ones: a person who looks at them would be misled.
     pub fn read(rtnl: &Rtnl) -> Result<Self> {
         let (mut rules, mut routes) = (Vec::new(), Vec::new());
@@ -94,8 +94,8 @@ mod tests {
     #[test]
     fn tables_of_others_and_of_the_kernel_are_left_out() {
         let taken = vec![100, 102, 252];
-        let mut tables = Tables { rules: Vec::new(), routes: Vec::new(), taken };
-        assert_eq!([(); 3].map(|()| tables.take(100)), [101, 103, 104]);
-        assert_eq!([(); 2].map(|()| tables.take(252)), [256, 257]);
+        let mut routing_tables = RoutingTables { rules: Vec::new(), routes: Vec::new(), taken };
+        assert_eq!([(); 3].map(|()| routing_tables.take(100)), [101, 103, 104]);
+        assert_eq!([(); 2].map(|()| routing_tables.take(252)), [256, 257]);
     }
 }

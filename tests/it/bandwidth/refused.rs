@@ -21,7 +21,7 @@ fn keys_that_cannot_be_meant() {
         (
             json!({"egressRate": 7, "egressBurst": 8000}),
             7,
-            "fewer than 8 bits per second cannot be kept to: egressRate",
+            "cannot limit to fewer than 8 bits per second: egressRate",
         ),
         (
             json!({"ingressRate": 8, "ingressBurst": 34_359_738_368_u64}),
