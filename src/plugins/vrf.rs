@@ -173,7 +173,7 @@ impl Vrf {
             &LinkChange { up: Some(true), ..LinkChange::default() },
         );
         for family in families_without_rule(rtnl)? {
-            batch.add_rule_of_vrfs(family);
+            batch.add_rule_for_vrfs(family);
         }
         rtnl.commit(batch)?;
         let addresses = belongings.usable_v6();
@@ -252,7 +252,7 @@ fn families_without_rule(rtnl: &Rtnl) -> Result<Vec<IpFamily>> {
     for family in IpFamily::ALL {
         let rules = rtnl.rules(family)?;
         // Without any rules there is no such family.
-        if !rules.is_empty() && !rules.iter().any(|rule| rule.is_of_vrfs) {
+        if !rules.is_empty() && !rules.iter().any(|rule| rule.is_for_vrfs) {
             families.push(family);
         }
     }

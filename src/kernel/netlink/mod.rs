@@ -1,4 +1,4 @@
-//! Netlink: requests, replies, and the errors in them. Knows nothing of what they are about.
+//! Netlink: requests, replies and errors. Knows nothing of the objects in them.
 
 mod message;
 mod socket;

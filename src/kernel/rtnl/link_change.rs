@@ -1,4 +1,4 @@
-//! Making links, and changing them.
+//! Creating and changing links.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -18,21 +18,21 @@ use crate::kernel::netlink::{self, AF_INET, Attrs, Requests};
 use crate::kernel::netns::NetNs;
 use crate::names::Mac;
 
-/// A link to be made. `None` leaves it to the kernel.
+/// A link to create. `None` is the kernel's default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewLink<'a> {
     pub name: &'a str,
     pub mtu: Option<u32>,
     pub mac: Option<Mac>,
     pub master: Option<u32>,
-    /// What it sits on, for a macvlan or vlan: an index in the namespace of the `Rtnl`.
+    /// The parent of a macvlan, ipvlan or vlan: an index in the namespace of the `Rtnl`.
     pub parent: Option<u32>,
-    /// Where it is born, if not in the namespace of the `Rtnl`.
+    /// The namespace of the link, if it is not that of the `Rtnl`.
     pub netns: Option<&'a NetNs>,
     pub up: bool,
 }
 
-/// What is to be different about a link. `None` leaves it as it is.
+/// Changes of a link. `None` changes nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinkChange<'a> {
     pub up: Option<bool>,
@@ -43,21 +43,21 @@ pub struct LinkChange<'a> {
     pub mtu: Option<u32>,
     /// In packets.
     pub tx_queue_len: Option<u32>,
-    /// Of a link that is down; before Linux 6.3 the kernel refuses it for one that is up.
+    /// Before Linux 6.3 the kernel refuses to rename a link that is up.
     pub name: Option<&'a str>,
-    /// Where to move it, together with all other changes: its new name counts there.
+    /// Moves the link. The other changes are made at the same time, so the new name has to be free there.
     pub netns: Option<&'a NetNs>,
-    /// Empty removes it.
+    /// An empty alias removes it.
     pub alias: Option<&'a str>,
-    /// 0 releases it from the one that it has.
+    /// 0 removes the master.
     pub master: Option<u32>,
-    /// After all of this, the neighbours are told of the link's IPv4 addresses whenever it comes up or its MAC address is
-    /// set: `net.ipv4.conf.LINK.arp_notify`.
+    /// Sets `net.ipv4.conf.LINK.arp_notify`: from then on the kernel announces the IPv4 addresses whenever the link
+    /// comes up or its MAC address is set.
     ///
-    /// Not by way of /proc/sys, where the directories of all namespaces have one name and the kernel searches through
-    /// them: with 300 containers that takes a tenth of an ADD.
+    /// /proc/sys is slower: the kernel searches the directories of all namespaces, which have the same name. With 300
+    /// containers that takes a tenth of an ADD.
     pub announce_ipv4: bool,
-    /// These two only of the port of a bridge.
+    /// This flag and the next one are those of the port of a bridge.
     pub hairpin: Option<bool>,
     pub isolated: Option<bool>,
 }
@@ -160,14 +160,14 @@ impl Batch {
         let mut rest = *change;
         let is_about_port = change.hairpin.is_some() || change.isolated.is_some();
         if is_about_port && let Some(master) = rest.master.take() {
-            // The kernel sets a port's flags before it moves the link to its new bridge.
+            // In one request the kernel would set the flags before it sets the master.
             let first = LinkChange { master: Some(master), ..LinkChange::default() };
             self.push_link_change(index, name, &first);
         }
         self.push_link_change(index, name, &rest);
     }
 
-    /// Takes a link down. One that is gone is fine.
+    /// Brings a link down. A missing link is no error.
     pub fn take_down(&mut self, index: u32, name: &str) {
         self.push_link_change(
             index,
@@ -177,14 +177,14 @@ impl Batch {
         self.requests.tolerate(libc::ENODEV);
     }
 
-    /// Gives a link one more name. Kernels before 5.5 know no such names, and then nothing happens.
+    /// Adds an alternative name. Kernels before 5.5 have no such names; that is no error.
     pub fn add_alt_name(&mut self, link: &str, alt_name: &str) {
         let flags = NLM_F_CREATE | NLM_F_EXCL;
         self.push_alt_name(RTM_NEWLINKPROP, flags, link, alt_name);
         self.requests.tolerate(libc::EOPNOTSUPP);
     }
 
-    /// It is fine when it has no such name.
+    /// A missing name is no error.
     pub fn del_alt_name(&mut self, link: &str, alt_name: &str) {
         self.push_alt_name(RTM_DELLINKPROP, 0, link, alt_name);
         self.requests.tolerate(libc::ENOENT);
@@ -201,7 +201,7 @@ impl Batch {
 
     fn push_link_change(&mut self, index: u32, name: &str, change: &LinkChange<'_>) {
         let doing = format!("cannot change link {name}");
-        // NEWLINK rather than SETLINK, which has no flags of ports.
+        // RTM_SETLINK cannot set the flags of a port.
         self.requests.push(libc::RTM_NEWLINK, 0, doing, |attrs| change.encode(index, attrs));
     }
 }
@@ -209,12 +209,12 @@ impl Batch {
 impl LinkChange<'_> {
     fn encode(&self, index: u32, attrs: &mut Attrs) {
         let (mut flags, mut mask) = (0, 0);
-        let wishes = [
+        let requested = [
             (IFF_UP, self.up),
             (IFF_PROMISC, self.promiscuous),
             (IFF_ALLMULTI, self.all_multicast),
         ];
-        for (flag, wanted) in wishes {
+        for (flag, wanted) in requested {
             mask |= if wanted.is_some() { flag } else { 0 };
             flags |= if wanted == Some(true) { flag } else { 0 };
         }
@@ -232,7 +232,7 @@ impl LinkChange<'_> {
             put_netns(attrs, netns);
         }
         if let Some(alias) = self.alias {
-            // Without a NUL, which would become a part of it.
+            // Without a NUL, because the kernel would store it.
             attrs.bytes(IFLA_IFALIAS, alias.as_bytes());
         }
         if self.announce_ipv4 {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn parameter_of_ipv4() {
+    fn arp_notify_is_a_parameter_of_ipv4() {
         let mut batch = Batch::new();
         let change = LinkChange { announce_ipv4: true, ..LinkChange::default() };
         batch.change_link(7, "x", &change);

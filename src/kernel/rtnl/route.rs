@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::kernel::netlink::{Attrs, Requests, attribute, attributes, fixed, u32_of};
 use crate::names::IpFamily;
 
-/// A way to a destination. To be added: `None` leaves it to the kernel.
+/// A route. In a route to add, `None` is the kernel's default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     pub dst: IpNet,
@@ -22,21 +22,21 @@ pub struct Route {
     pub dev: Option<u32>,
     pub src: Option<IpAddr>,
     pub metric: Option<u32>,
-    /// `None` adds it to the main table; always there when read.
+    /// `None` is the main table. A route that was read always has a table.
     pub table: Option<u32>,
-    /// RT_SCOPE_*: 0 universe, 253 link, 254 host. Of meaning in IPv4 only.
+    /// RT_SCOPE_*: 0 universe, 253 link, 254 host. IPv6 ignores it.
     pub scope: Option<u8>,
-    /// RTPROT_*: who made it; `None` is a person (3), 2 the kernel.
+    /// RTPROT_*, the origin: 2 is the kernel; `None` is an administrator (3).
     pub protocol: Option<u8>,
-    /// The gateway need not be in a subnet of the link.
+    /// The gateway need not be in a prefix of the link.
     pub onlink: bool,
     pub mtu: Option<u32>,
     pub advmss: Option<u32>,
-    /// Only read: the ways of a multipath route, which has no `via` and no `dev` of its own.
+    /// Of a multipath route that was read, which has no `via` and no `dev`.
     pub nexthops: Vec<NextHop>,
 }
 
-/// One of several ways.
+/// A nexthop of a multipath route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
     pub via: Option<IpAddr>,
@@ -65,8 +65,8 @@ impl Rtnl {
 }
 
 impl Rtnl {
-    /// Waits until the kernel takes packets to all these (IPv6) addresses in the table; `false` if it does not before the
-    /// limit. It begins with that some time after it has got an address.
+    /// Waits until the kernel accepts packets to these IPv6 addresses in the table, which is some time after they are
+    /// set. Returns false after the limit.
     pub fn wait_for_local(
         &self,
         table: u32,
@@ -83,10 +83,10 @@ impl Rtnl {
         Ok(is_done)
     }
 
-    /// The index of the link by which packets to an address leave; `None` when there is no way to it.
+    /// The index of the link that packets to an address leave through; `None` without a route.
     pub fn link_towards(&self, ip: IpAddr) -> Result<Option<u32>> {
         let mut request = Requests::new();
-        let doing = format!("cannot find the way to {ip}");
+        let doing = format!("cannot find the route to {ip}");
         request.push(libc::RTM_GETROUTE, 0, doing, |attrs| {
             let mut header = [0; HEADER_BYTES];
             let family = IpFamily::of(ip);
@@ -105,7 +105,7 @@ impl Rtnl {
 }
 
 impl Batch {
-    /// It is fine when it is there already. The nexthops are not looked at.
+    /// An existing route is no error. `nexthops` is ignored.
     pub fn add_route(&mut self, route: &Route) {
         let via = route.via.map_or_else(String::new, |via| format!(" via {via}"));
         let doing = format!("cannot add route to {}{via}", route.dst);
@@ -113,7 +113,7 @@ impl Batch {
         self.requests.tolerate(libc::EEXIST);
     }
 
-    /// It is fine when it is not there. Nothing but this very route is deleted, if it is one that was read.
+    /// A missing route is no error. With a route that was read, the kernel deletes exactly this route.
     pub fn del_route(&mut self, route: &Route) {
         let doing = format!("cannot delete route to {}", route.dst);
         self.requests.push(libc::RTM_DELROUTE, 0, doing, |attrs| route.encode(attrs));
@@ -122,7 +122,7 @@ impl Batch {
 }
 
 impl Route {
-    /// A route of which nothing but the destination is decided yet.
+    /// A route with a destination and the kernel's defaults.
     pub fn to(dst: IpNet) -> Self {
         Self {
             dst,
@@ -145,7 +145,7 @@ impl Route {
         let mut header = [0; HEADER_BYTES];
         header[0] = IpFamily::of(self.dst.addr()).number();
         header[1] = self.dst.prefix_len();
-        // The kernel reads RTA_TABLE instead where it is there.
+        // RTA_TABLE overrides this field.
         header[4] = u8::try_from(table).unwrap_or(libc::RT_TABLE_UNSPEC);
         header[5] = self.protocol.unwrap_or(libc::RTPROT_BOOT);
         header[6] = self.scope.unwrap_or(libc::RT_SCOPE_UNIVERSE);
@@ -154,13 +154,13 @@ impl Route {
             header[8..].copy_from_slice(&RTNH_F_ONLINK.to_ne_bytes());
         }
         attrs.raw(&header);
-        // The kernel refuses a destination with bits outside of its prefix.
+        // The kernel refuses a destination with host bits.
         encode_ip(libc::RTA_DST, self.dst.network(), attrs);
         match self.via {
             Some(via) if IpFamily::of(via) == IpFamily::of(self.dst.addr()) => {
                 encode_ip(libc::RTA_GATEWAY, via, attrs);
             }
-            // IPv4 through an IPv6 neighbour.
+            // An IPv4 route with an IPv6 gateway.
             Some(via) => attrs.bytes(RTA_VIA, &encode_via(via)),
             None => {}
         }
@@ -226,7 +226,7 @@ impl Route {
     }
 }
 
-/// A list of struct rtnexthop (length, flags, weight, index), each with attributes of its own.
+/// A list of struct rtnexthop (length, flags, weight, index), each with attributes.
 fn nexthops(family: u8, mut bytes: &[u8]) -> impl Iterator<Item = NextHop> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(fixed(bytes, 0)?));
@@ -277,7 +277,7 @@ mod tests {
         Some(text.parse().unwrap())
     }
 
-    /// Routes as the kernel also sends them, so that what is written can be read back.
+    /// Routes with the attributes that the kernel sends, too, so they can be read back.
     fn samples() -> [(Route, &'static str); 5] {
         let metrics = Route { mtu: Some(1300), advmss: Some(1200), ..to("::/0") };
         [
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_outside_of_the_prefix_are_not_sent() {
+    fn host_bits_of_a_destination_are_not_sent() {
         let (mut untidy, mut tidy) = (Attrs::default(), Attrs::default());
         to("10.8.3.4/16").encode(&mut untidy);
         to("10.8.0.0/16").encode(&mut tidy);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_routes_do_no_harm() {
+    fn a_truncated_route_is_read_as_far_as_possible() {
         for (route, _) in samples() {
             let mut attrs = Attrs::default();
             route.encode(&mut attrs);
@@ -354,7 +354,7 @@ mod tests {
         let header = |kind: u8, flags: u8| [2, 0, 0, 0, 254, 3, 0, kind, 0, flags, 0, 0];
         assert!(Route::parse(&header(libc::RTN_UNICAST, 0), libc::RTN_UNICAST).is_some());
         assert_eq!(Route::parse(&header(libc::RTN_LOCAL, 0), libc::RTN_UNICAST), None);
-        // RTM_F_CLONED: the kernel's own memory of a path.
+        // RTM_F_CLONED: an entry of the kernel's cache.
         assert_eq!(Route::parse(&header(libc::RTN_UNICAST, 2), libc::RTN_UNICAST), None);
     }
 

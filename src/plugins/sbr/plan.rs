@@ -111,7 +111,7 @@ impl Plan {
 }
 
 fn rule(source: IpAddr, table: u32, protocol: Option<u8>) -> Rule {
-    Rule { source: Some(source), table, priority: None, protocol, is_of_vrfs: false }
+    Rule { source: Some(source), table, priority: None, protocol, is_for_vrfs: false }
 }
 
 /// The interface's routes in the main table, in the families of the addresses.
