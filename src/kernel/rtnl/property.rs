@@ -29,7 +29,7 @@ pub enum LinkProperty<'a> {
     TunMultiQueue(bool),
 }
 
-/// Who runs the spanning tree protocol of a bridge: BR_*_STP (net/bridge/br_private.h).
+/// Where the spanning tree protocol of a bridge runs: BR_*_STP (net/bridge/br_private.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanningTree {
     Off,
