@@ -9,8 +9,8 @@
 //! | `vrfname` | string | required | Name of the VRF device in the container. |
 //! | `table` | integer | first unused table | Routing table of the VRF. A VRF that exists must have this table. |
 //!
-//! The plugin follows one that made an interface. A process in the container selects the VRF with SO_BINDTODEVICE, as
-//! `ping -I blue` does.
+//! The plugin follows another plugin that made an interface. A process in the container selects the VRF with
+//! SO_BINDTODEVICE, as `ping -I blue` does.
 //!
 //! - **ADD** makes the VRF if it does not exist, and makes it the master of the interface. The kernel then removes the
 //!   IPv6 addresses and most routes of the interface. ADD restores them in the same request: routes of the main table

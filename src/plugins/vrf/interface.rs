@@ -61,7 +61,7 @@ impl SavedRoutes {
         }
     }
 
-    /// The addresses that processes can use before duplicate address detection ends, except link-local ones.
+    /// The addresses without pending duplicate address detection, except link-local ones.
     pub fn usable_v6(&self) -> Vec<IpAddr> {
         let usable = self.addresses.iter().filter(|it| !it.tentative && !it.scope_link);
         usable.map(|address| address.net.addr()).collect()

@@ -53,8 +53,8 @@ pub fn refuse_router_advertisements(link: &Link) -> Result<()> {
     }
 }
 
-/// Sets accept_dad=0, so that the link has its link-local address at once. Must run before the link goes up. The kernel needs this
-/// address for neighbour discovery; duplicate address detection would delay it by one to two seconds.
+/// Sets accept_dad=0, so that the link has its link-local address without delay. Must run before the link goes up. The kernel
+/// needs this address for neighbour discovery. Duplicate address detection would delay it by one to two seconds.
 pub fn skip_duplicate_detection(name: &str) -> Result<()> {
     sysctl::set_if_possible(&format!("net/ipv6/conf/{name}/accept_dad"), "0")
 }
