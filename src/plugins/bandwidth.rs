@@ -21,7 +21,7 @@
 //! | `runtimeConfig.bandwidth.shapedSubnets` | list of strings | the configuration's | The same for `shapedSubnets`. |
 //! | `runtimeConfig.bandwidth.unshapedSubnets` | list of strings | the configuration's | The same for `unshapedSubnets`. |
 //!
-//! The plugin follows one that made a veth pair. `latency`, `fairQueue` and the subnets are not in the current
+//! The plugin follows another plugin that made a veth pair. `latency`, `fairQueue` and the subnets are not in the current
 //! reference.
 //!
 //! - **ADD** gives the host end of the pair a token bucket (`tbf`) for traffic into the container. Traffic out of it

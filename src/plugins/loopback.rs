@@ -24,7 +24,6 @@ use crate::plugin::{Context, Plugin, Scope};
 
 const LO: &str = "lo";
 
-/// The plugin has no keys of its own.
 #[derive(Deserialize)]
 pub struct Loopback {}
 

@@ -10,7 +10,7 @@
 //! | `gateways` | list of strings | those of `prevResult` | Gateways, at most one per family. |
 //! | `addSourceHints` | boolean | false | The subnet routes stay in the main table, with the interface's address as preferred source. |
 //!
-//! The plugin follows one that made an interface. For each address there is a rule `from ADDRESS lookup TABLE`. Its
+//! The plugin follows another plugin that made an interface. For each address there is a rule `from ADDRESS lookup TABLE`. Its
 //! table is the first one from 100 on that no rule, route or VRF of the container uses. The table holds a default
 //! route via the gateway of the address, and the routes of the interface except those that belong to another of its
 //! addresses. These routes are removed from the main table, so a program that binds no address uses another interface.
@@ -40,7 +40,7 @@ use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::chained;
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::configure;
-use crate::steps::link::routing_tables::{self, MAIN, OF_KERNEL, RoutingTables};
+use crate::steps::link::routing_tables::{self, KERNEL_TABLES, MAIN, RoutingTables};
 use plan::{PROTOCOL, Plan};
 
 #[derive(Default, Deserialize)]
@@ -70,15 +70,15 @@ impl Plugin for Sbr {
         let lock = routing_tables::lock(netns)?;
         let mut routing_tables = RoutingTables::read(rtnl)?;
         let plan = match self.table {
-            Some(table) => Plan::of_rules(&routing_tables, &ips, table),
+            Some(table) => Plan::with_rules(&routing_tables, &ips, table),
             None => {
                 let link = chained::interface(rtnl, at)?;
-                Plan::of_tables(&mut routing_tables, &link, &ips, self.add_source_hints)
+                Plan::with_tables(&mut routing_tables, &link, &ips, self.add_source_hints)
             }
         };
         let mut undo = Undo::new(cx);
-        undo.push("take back rules and routes", || rtnl.commit(plan.backward()));
-        rtnl.commit(plan.forward())?;
+        undo.push("restore rules and routes", || rtnl.commit(plan.revert()));
+        rtnl.commit(plan.apply())?;
         undo.keep();
         drop(lock);
         Ok(result)
@@ -136,16 +136,18 @@ impl Plugin for Sbr {
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         self.is_possible().map_err(Error::into_not_available)?;
         if cx.session.host()?.rules(IpFamily::V4)?.is_empty() {
-            // There are always those that lead to the main table.
-            let missing = Error::internal("the kernel lacks rules (CONFIG_IP_MULTIPLE_TABLES)");
+            // With the option, every namespace has the rule for the main table.
+            let missing = Error::internal(
+                "cannot add routing rules: the kernel lacks CONFIG_IP_MULTIPLE_TABLES",
+            );
             return Err(missing.into_not_available());
         }
         Ok(())
     }
 }
 
-/// The routes of the result that ADD found in the main table: one without a gateway of its own goes by the first gateway
-/// of our interface, as the plugin before has set it.
+/// The routes of the result that ADD found in the main table. A route without a gateway has the first gateway of the
+/// interface, because the previous plugin set it so.
 fn expected_routes(result: &Success, at: &Attachment) -> Vec<Route> {
     let is_in_main = |route: &Route| route.table.is_none_or(|table| table == 0 || table == MAIN);
     let own = Success {
@@ -153,7 +155,7 @@ fn expected_routes(result: &Success, at: &Attachment) -> Vec<Route> {
         routes: result.routes.clone(),
         ..Success::default()
     };
-    // What link it is by is not compared.
+    // The callers do not compare the index of the link.
     configure::routes(&own, 0).into_iter().filter(is_in_main).collect()
 }
 
@@ -161,7 +163,7 @@ impl Sbr {
     /// Fails if a key has a wrong value.
     fn is_possible(&self) -> Result<()> {
         if self.table == Some(0) {
-            return Err(Error::config("table: there is no table 0"));
+            return Err(Error::config("table: invalid routing table 0"));
         }
         self.gateways().map(drop)
     }
@@ -173,7 +175,7 @@ impl Sbr {
         let gateways = self.gateways.iter().map(parse).collect::<Result<Vec<_>>>()?;
         let of_v4 = gateways.iter().filter(|gateway| gateway.is_ipv4()).count();
         if of_v4 > 1 || gateways.len() - of_v4 > 1 {
-            return Err(Error::config("gateways: there can be one of each family"));
+            return Err(Error::config("gateways: more than one gateway of a family"));
         }
         Ok(gateways)
     }
@@ -209,23 +211,23 @@ impl Sbr {
             routes.any(|route| route.table == Some(table) && route.dev != index)
         };
         let is_ours = |rule: &&Rule| {
-            let is_of_person = OF_KERNEL.contains(&rule.table) && self.table != Some(rule.table);
-            let is_of_nobody = rule.protocol == Some(PROTOCOL) && !others_use(rule.table);
-            let has_source = |source| sources.contains(&source) && !is_of_person || is_of_nobody;
-            rule.source.is_some_and(has_source)
+            // Neither this plugin nor the reference chooses a table of the kernel, so another program made such a rule.
+            let is_foreign = KERNEL_TABLES.contains(&rule.table) && self.table != Some(rule.table);
+            let is_stale = rule.protocol == Some(PROTOCOL) && !others_use(rule.table);
+            rule.source.is_some_and(|source| sources.contains(&source) && !is_foreign || is_stale)
         };
         let (ours, others): (Vec<_>, Vec<_>) = routing_tables.rules.iter().partition(is_ours);
         let mut batch = Batch::new();
         for rule in &ours {
             batch.del_rule(rule);
         }
-        let is_stale = |table: Option<u32>| {
-            let leads_there = |rule: &&Rule| Some(rule.table) == table;
-            let was_chosen = |rule: &&Rule| leads_there(rule) && rule.protocol == Some(PROTOCOL);
-            ours.iter().any(was_chosen) && !others.iter().any(leads_there)
+        let is_unused = |table: Option<u32>| {
+            let is_lookup = |rule: &&Rule| Some(rule.table) == table;
+            let was_chosen = |rule: &&Rule| is_lookup(rule) && rule.protocol == Some(PROTOCOL);
+            ours.iter().any(was_chosen) && !others.iter().any(is_lookup)
         };
-        for route in routing_tables.routes.iter().filter(|it| it.dev == index && is_stale(it.table))
-        {
+        let routes = routing_tables.routes.iter();
+        for route in routes.filter(|it| it.dev == index && is_unused(it.table)) {
             batch.del_route(route);
         }
         batch

@@ -101,16 +101,16 @@ fn find_or_make(host: &Rtnl, name: &IfName, new: &NewBridge) -> Result<(Link, bo
     )))
 }
 
-/// Calls `take_back` unless the bridge has ports, or another ADD may be about to add one.
+/// Calls `revert` unless the bridge has ports, or another ADD may be about to add one.
 pub(super) fn if_unused(
     host: &Rtnl,
     lock: Option<&Lock>,
     bridge: u32,
-    take_back: impl FnOnce() -> Result<()>,
+    revert: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let Some(lock) = lock else { return Ok(()) };
     if lock.try_make_exclusive()? && host.links_with_master(bridge)?.is_empty() {
-        take_back()?;
+        revert()?;
     }
     Ok(())
 }

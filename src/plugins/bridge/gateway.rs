@@ -53,7 +53,7 @@ impl Bridge {
             let result = change.make(host);
             undo.push_shared("restore the addresses of the bridge", move || {
                 let bridge = change.link.index;
-                device::if_unused(host, lock, bridge, || change.take_back(host))
+                device::if_unused(host, lock, bridge, || change.revert(host))
             });
             result?;
         }
@@ -144,7 +144,7 @@ impl AddressChange {
         host.commit(batch)
     }
 
-    fn take_back(&self, host: &Rtnl) -> Result<()> {
+    fn revert(&self, host: &Rtnl) -> Result<()> {
         host.commit(replace_addresses(&self.link, &self.missing, &self.replaced))
     }
 }

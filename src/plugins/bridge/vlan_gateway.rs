@@ -66,14 +66,14 @@ fn complete(
     }
     host_link::skip_duplicate_detection(&link.name)?;
     let mut batch = Batch::new();
-    // The pair is without a bridge if another program has removed the bridge and it is a new one now.
+    // The port has no master if another program removed the bridge, and `bridge` is a new one.
     let master = (!is_attached).then_some(bridge.index);
     batch.change_link(port.index, &port.name, &LinkChange { master, ..LinkChange::default() });
     vlans.access_only().set(&mut batch, bridge, port.index, &port.name);
     let up = LinkChange { up: Some(true), ..LinkChange::default() };
     batch.change_link(port.index, &port.name, &up);
     host.commit(batch)?;
-    // Last, because another process takes a link that is up for complete.
+    // Last, because other processes use a link that is up without further changes.
     let mut batch = Batch::new();
     batch.change_link(link.index, &link.name, &up);
     host.commit(batch)?;
@@ -172,7 +172,7 @@ fn has_container(
         let of_bridge = all.iter().filter(move |it| Some(it.bridge) == bridge && it.is_in(vlan));
         of_bridge.filter(is_other)
     };
-    // Only a veth has a peer, so this needs no further request.
+    // A port with a peer counts as a veth, which saves a request.
     if others().any(|it| it.peer.is_some()) {
         return Ok(true);
     }

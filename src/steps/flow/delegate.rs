@@ -1,8 +1,8 @@
-//! Calls another plugin for a part of the work, as a rule the IPAM plugin of `ipam.type`.
+//! Calls delegates: usually the IPAM plugin of `ipam.type`.
 //!
-//! It is looked up on CNI_PATH, as the specification says, so a user's own plugin always wins. If what is found is
-//! this very executable, or nothing is found and we have the plugin, it is called as a function: no process, no second
-//! round of JSON.
+//! The delegate is looked up on CNI_PATH, as the specification says, so another implementation there has priority. If the
+//! file is this executable, or if there is no file and this executable has the plugin, the call is a function call, without
+//! a process.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -24,11 +24,12 @@ use crate::names::Attachment;
 use crate::plugin::{Context, Entry, Scope};
 use crate::steps::flow::undo::Undo;
 
-/// An executable that somebody is writing cannot be started; installers replace plugins under our feet. As libcni.
+/// The kernel does not start an executable that is open for writing, for example while an installer replaces it. libcni has
+/// the same number of attempts and the same pause.
 const BUSY_ATTEMPTS_MAX: u32 = 6;
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Asks the IPAM plugin, if the network has one, for addresses; they are given back if the caller fails.
+/// ADD of the IPAM plugin, if the network has one. `undo` releases the addresses.
 pub fn add_ipam<'a>(
     cx: &'a Context<'a>,
     at: &'a Attachment,
@@ -40,18 +41,18 @@ pub fn add_ipam<'a>(
     }
     require_ipam(cx)?;
     let success = add(cx, kind, at).map_err(|failed| failed.error)?;
-    undo.push("give the address back", || clean_ipam(cx, Scope::One(at)));
+    undo.push("release the addresses", || clean_ipam(cx, Scope::One(at)));
     if success.ips.is_empty() {
         return Err(Error::internal("IPAM plugin returned missing IP config"));
     }
-    // Interfaces are not its business, and our indexes start at our own.
+    // The indexes in the result of ADD refer to the interfaces of the calling plugin.
     Ok(Success { interfaces: Vec::new(), ..success })
 }
 
 /// An ADD that failed.
 pub struct Failed {
     pub error: Error,
-    /// Otherwise it may have left something behind, and a later DEL has to try again.
+    /// False if the delegate may have left something that only a later DEL removes.
     pub is_taken_back: bool,
 }
 
@@ -61,20 +62,20 @@ impl From<Error> for Failed {
     }
 }
 
-/// Asks the plugin `kind` to ADD. What a failed ADD has done is taken back, if that is possible.
+/// ADD of the plugin `kind`. If it fails, its DEL follows where the specification asks for it.
 pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, Failed> {
     let delegate = Delegate::find(cx, kind)?;
     let error = match delegate.call(cx, &Verb::Add(at.clone())) {
         Ok(added) => return Ok(added.unwrap_or_default()),
         Err(error) => error,
     };
-    // A plugin of ours takes back what it did. Of others the specification says that DEL has to follow.
+    // The plugins of this executable undo a failed ADD themselves. For all others the specification requires a DEL.
     let is_taken_back = match delegate {
         Delegate::Ours(_) => true,
         Delegate::Executable(_) => match delegate.call(cx, &Verb::Del(at.clone())) {
             Ok(_) => true,
             Err(error) => {
-                cx.warn(format_args!("cannot take back the failed ADD of plugin {kind}: {error}"));
+                cx.warn(format_args!("cannot undo the failed ADD of plugin {kind}: {error}"));
                 false
             }
         },
@@ -82,7 +83,7 @@ pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, Fai
     Err(Failed { error, is_taken_back })
 }
 
-/// Asks the plugin `kind` for anything but ADD.
+/// Any verb except ADD of the plugin `kind`.
 pub fn call(cx: &Context<'_>, kind: &str, verb: &Verb) -> Result<()> {
     let delegate = match (Delegate::find(cx, kind), verb) {
         (Err(error), Verb::Status) => return Err(error.into_not_available()),
@@ -96,7 +97,7 @@ pub fn clean_ipam(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
     call_ipam(cx, &scope.verb())
 }
 
-/// Fails if the network has an IPAM plugin that cannot be one, or is not found.
+/// Fails if `ipam.type` names a plugin that does not exist or is no IPAM plugin.
 pub fn examine(cx: &Context<'_>) -> Result<()> {
     match cx.request.conf.ipam.kind.as_str() {
         "" => Ok(()),
@@ -104,15 +105,15 @@ pub fn examine(cx: &Context<'_>) -> Result<()> {
     }
 }
 
-/// Whether the IPAM plugin talks through the interface. Ours declare it; of executed ones it is known by name. (The
-/// reference's dhcp tries again after three seconds where it finds the interface down.)
+/// Whether the IPAM plugin sends packets on the interface, so that it needs the interface up. The plugins of this executable
+/// declare it; other executables are known by name. The reference's dhcp retries after three seconds if the interface is down.
 pub fn ipam_needs_link(cx: &Context<'_>) -> bool {
     let kind = cx.request.conf.ipam.kind.as_str();
     let ours = cx.plugins.iter().find(|entry| entry.name == kind);
     ours.is_some_and(|entry| entry.needs_link) || EXECUTED_THAT_NEED_LINK.contains(&kind)
 }
 
-/// Asks the IPAM plugin, if the network has one, for anything but ADD.
+/// Any verb except ADD of the IPAM plugin, if the network has one.
 pub fn call_ipam(cx: &Context<'_>, verb: &Verb) -> Result<()> {
     match cx.request.conf.ipam.kind.as_str() {
         "" => Ok(()),
@@ -120,7 +121,7 @@ pub fn call_ipam(cx: &Context<'_>, verb: &Verb) -> Result<()> {
     }
 }
 
-/// An interface plugin of ours as IPAM plugin would delegate to itself, without end.
+/// Fails if `ipam.type` names an interface plugin of this executable, which would call itself without end.
 fn require_ipam(cx: &Context<'_>) -> Result<()> {
     let kind = cx.request.conf.ipam.kind.as_str();
     match cx.plugins.iter().find(|entry| entry.name == kind) {
@@ -131,7 +132,7 @@ fn require_ipam(cx: &Context<'_>) -> Result<()> {
     }
 }
 
-/// How many plugins may call one another in processes of their own: CNIBOX_DEPTH counts them.
+/// The maximum depth of delegates that run as processes. CNIBOX_DEPTH counts it.
 const DEPTH_MAX: u32 = 8;
 const EXECUTED_THAT_NEED_LINK: [&str; 1] = ["dhcp"];
 
@@ -145,7 +146,7 @@ impl Delegate {
         if kind.is_empty() {
             return Err(Error::config("no plugin name provided"));
         }
-        // A name with a way in it could reach any program of the host (CVE-2021-20206).
+        // A path would start any program of the host (CVE-2021-20206).
         if kind.contains('/') || kind == "." || kind == ".." {
             return Err(Error::config(format!("invalid plugin name: {kind}")));
         }
@@ -177,7 +178,8 @@ impl Delegate {
     }
 }
 
-/// The child gets our environment, with the CNI_ variables of the request in it, and the very bytes that came in.
+/// Runs the delegate with the environment of this process, the CNI_ variables of the request, and the unchanged bytes of
+/// stdin.
 fn execute(path: &Path, request: &Request, verb: &Verb) -> Result<Option<Success>> {
     let failed = |error: io::Error| {
         Error::internal(format!("cannot run plugin {}: {error}", path.display()))
@@ -185,20 +187,20 @@ fn execute(path: &Path, request: &Request, verb: &Verb) -> Result<Option<Success
     if request.depth >= DEPTH_MAX {
         let msg =
             format!("cannot run plugin {}: too many plugins call one another", path.display());
-        return Err(Error::config(msg).with_details(format!("{DEPTH_MAX} is the limit")));
+        return Err(Error::config(msg).with_details(format!("the limit is {DEPTH_MAX}")));
     }
     let mut child = spawn(path, request, verb).map_err(failed)?;
     let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(&request.stdin));
     let output = child.wait_with_output().map_err(failed)?;
     match written {
-        // It need not read its configuration, e.g. on a DEL that has nothing to do.
+        // A plugin may exit without reading its configuration, for example on DEL.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(failed(error)),
         _ => {}
     }
     if !output.status.success() {
         return Err(reported_error(path, &output));
     }
-    // What cannot be said is no failure of the plugin.
+    // The plugin succeeded, even if its warnings cannot be written.
     let _ = sys::write_all(io::stderr().as_fd(), &output.stderr);
     if !matches!(verb, Verb::Add(_)) {
         return Ok(None);
@@ -229,7 +231,7 @@ fn spawn(path: &Path, request: &Request, verb: &Verb) -> io::Result<Child> {
                 if error.kind() == ErrorKind::ExecutableFileBusy && attempt < BUSY_ATTEMPTS_MAX =>
             {
                 attempt += 1;
-                // There is no event to wait for: the writer is some installer.
+                // The kernel has no event for the end of the write.
                 #[allow(clippy::disallowed_methods)]
                 std::thread::sleep(BUSY_PAUSE);
             }
@@ -238,7 +240,7 @@ fn spawn(path: &Path, request: &Request, verb: &Verb) -> io::Result<Child> {
     }
 }
 
-/// The plugin's own error, unchanged, so that codes and texts mean what they mean without us in between.
+/// The error of the delegate, unchanged, because runtimes match its code and its text.
 fn reported_error(path: &Path, output: &Output) -> Error {
     #[derive(Deserialize)]
     struct Reported {
@@ -261,7 +263,7 @@ fn reported_error(path: &Path, output: &Output) -> Error {
     }
     match Json::parse(&output.stdout).and_then(|json| json.read::<Reported>("error")) {
         Ok(Reported { code, msg, details }) => {
-            // It speaks for itself alone: what its caller has made may still be there.
+            // To the runtime, code 3 means that there is nothing to delete. The calling plugin may have made something.
             let code = Some(Code(code)).filter(|code| *code != Code::UNKNOWN_CONTAINER);
             Error::new(code.unwrap_or(Code::INTERNAL), msg).with_details(details)
         }

@@ -65,11 +65,11 @@ fn what_is_no_veth_pair_or_not_in_the_result() {
     c1.del("bridge", &network());
     c1.call("bandwidth", "ADD", &chained(limits(), &before))
         .run()
-        .fails(999, &["eth0", "was not found"]);
+        .fails(999, &["cannot find the host end of interface eth0"]);
     c1.exec(["ip", "link", "add", "eth0", "type", "bridge"]);
     c1.call("bandwidth", "ADD", &chained(limits(), &before))
         .run()
-        .fails(999, &["eth0", "was not found"]);
+        .fails(999, &["cannot find the host end of interface eth0"]);
     assert_eq!(shaping(&world), [""; 0]);
 }
 
