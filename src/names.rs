@@ -1,7 +1,10 @@
 //! Names that are checked once, when they come in, and are valid ever after.
 
 use std::fmt::{self, Display};
+use std::net::IpAddr;
 use std::str::FromStr;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::error::{Code, Error, Result};
 
@@ -34,6 +37,13 @@ pub struct Attachment {
 /// The hardware address of an Ethernet interface. Written and read as `02:00:5e:10:00:01`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);
+
+/// IPv4 or IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IpFamily {
+    V4,
+    V6,
+}
 
 impl IfName {
     pub fn new(name: impl Into<String>) -> Result<Self> {
@@ -109,6 +119,36 @@ impl Mac {
     /// The error that a text is not the address of an interface.
     pub fn no_argument(text: &str) -> Error {
         Error::config(format!("invalid args {text} for MAC addr")).with_details("mac")
+    }
+}
+
+impl IpFamily {
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    /// The family of an address.
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
+    /// Whether the address is of this family.
+    pub fn has(self, address: IpAddr) -> bool {
+        Self::of(address) == self
+    }
+
+    /// The length of an address.
+    pub fn bits(self) -> u8 {
+        match self {
+            Self::V4 => 32,
+            Self::V6 => 128,
+        }
+    }
+
+    /// All addresses: `0.0.0.0/0` or `::/0`.
+    pub fn everything(self) -> IpNet {
+        match self {
+            Self::V4 => Ipv4Net::default().into(),
+            Self::V6 => Ipv6Net::default().into(),
+        }
     }
 }
 

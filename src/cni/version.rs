@@ -5,6 +5,7 @@ use std::fmt::{self, Display};
 use crate::cni::json::Json;
 use crate::cni::success::{Dns, Interface, Ip, LegacyIp, LegacyResult, Route, Success};
 use crate::error::{Code, Error, Result};
+use crate::names::IpFamily;
 
 /// A version of the CNI specification. The older is the smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -188,12 +189,12 @@ pub fn print_result(success: &Success, version: Version) -> Result<Json> {
 }
 
 fn legacy_result(success: &Success, version: Version) -> Result<Json> {
-    let of_family = |is_v4: bool| {
-        let ip = success.ips.iter().find(|ip| ip.address.addr().is_ipv4() == is_v4)?;
+    let of_family = |family: IpFamily| {
+        let ip = success.ips.iter().find(|ip| family.has(ip.address.addr()))?;
         let routes: Vec<Json> = success
             .routes
             .iter()
-            .filter(|route| route.dst.addr().is_ipv4() == is_v4)
+            .filter(|route| family.has(route.dst.addr()))
             .map(|route| Json::object([("dst", Some(text(route.dst))), ("gw", route.gw.map(text))]))
             .collect();
         Some(Json::object([
@@ -205,7 +206,7 @@ fn legacy_result(success: &Success, version: Version) -> Result<Json> {
             ),
         ]))
     };
-    let (ip4, ip6) = (of_family(true), of_family(false));
+    let (ip4, ip6) = (of_family(IpFamily::V4), of_family(IpFamily::V6));
     if ip4.is_none() && ip6.is_none() {
         return Err(Error::internal("cannot convert: no valid IP addresses")
             .with_details(format!("a result of version {version} must have one")));

@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use nix::libc;
 
 use crate::error::Result;
-use crate::kernel::netlink::{self, Attrs, Protocol, Requests, Socket, attributes, fixed, u8_of};
+use crate::kernel::netlink::{self, Attrs, Protocol, Requests, Socket, attribute, fixed, u8_of};
 use crate::kernel::nft::Transport;
-use crate::kernel::rtnl::Family;
+use crate::names::IpFamily;
 
 /// Which connections: at least those of one protocol to one port, so that it can never be all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flows {
-    family: Family,
+    family: IpFamily,
     transport: Transport,
     /// Where the first packet was sent to, before any translation.
     port: u16,
@@ -28,7 +28,7 @@ pub struct Conntrack {
 }
 
 impl Flows {
-    pub fn to_port(family: Family, transport: Transport, port: u16) -> Self {
+    pub fn to_port(family: IpFamily, transport: Transport, port: u16) -> Self {
         Self { family, transport, port, address: None, answered_by: None }
     }
 
@@ -42,23 +42,16 @@ impl Flows {
         Self { answered_by: Some(address), ..self }
     }
 
-    fn family(self) -> u8 {
-        match self.family {
-            Family::V4 => AF_INET,
-            Family::V6 => AF_INET6,
-        }
-    }
-
     /// No connection has addresses of two families; the kernel would refuse to look for one.
     fn can_be(self) -> bool {
         let addresses = self.address.into_iter().chain(self.answered_by);
-        addresses.into_iter().all(|address| address.is_ipv4() == (self.family == Family::V4))
+        addresses.into_iter().all(|address| self.family.has(address))
     }
 
     /// Whether the filter says all that is meant. The kernel (up to 6.18 at least, `ctnetlink_filter_match_tuple`) takes
     /// IPv6 addresses of filters for those that are not wanted, so we leave them out, and look ourselves.
     fn is_exact(self) -> bool {
-        self.family == Family::V4 || self.address.or(self.answered_by).is_none()
+        self.family == IpFamily::V4 || self.address.or(self.answered_by).is_none()
     }
 
     /// The filter. Kernels before 5.8 take no notice of it.
@@ -114,8 +107,8 @@ impl Conntrack {
 
     /// Forgets connections. None being there is fine.
     pub fn delete(&self, flows: &[Flows]) -> Result<()> {
-        for family in [AF_INET, AF_INET6] {
-            let of_family = |flows: &Flows| flows.can_be() && flows.family() == family;
+        for family in IpFamily::ALL {
+            let of_family = |flows: &Flows| flows.can_be() && flows.family == family;
             let flows: Vec<Flows> = flows.iter().copied().filter(of_family).collect();
             match flows.as_slice() {
                 // Kernels before 6.10 take the filter for the name of one connection, and an incomplete one: EINVAL.
@@ -130,18 +123,18 @@ impl Conntrack {
         let mut requests = Requests::new();
         requests.push(IPCTNL_MSG_CT_DELETE, 0, CANNOT_DELETE.into(), |attrs| {
             // For the sake of old programs the family counts only where the version is 1.
-            attrs.raw(&[flows.family(), 1, 0, 0]);
+            attrs.raw(&[flows.family.number(), 1, 0, 0]);
             flows.write(attrs);
         });
         self.socket.commit(requests, |_| {})
     }
 
     /// Going through all connections takes the kernel about 20 ms even where there are few, so it is done once.
-    fn delete_one_by_one(&self, family: u8, wanted: &[Flows]) -> Result<()> {
+    fn delete_one_by_one(&self, family: IpFamily, wanted: &[Flows]) -> Result<()> {
         if wanted.is_empty() {
             return Ok(());
         }
-        let header = [family, 0, 0, 0];
+        let header = [family.number(), 0, 0, 0];
         let request = || {
             let mut request = Requests::new();
             request.push(IPCTNL_MSG_CT_GET, 0, "cannot list connections".into(), |attrs| {
@@ -240,10 +233,6 @@ impl<'a> Tuple<'a> {
     }
 }
 
-fn attribute(list: &[u8], wanted: u16) -> Option<&[u8]> {
-    attributes(list).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
-}
-
 const CANNOT_DELETE: &str = "cannot delete connections";
 
 /// A socket holds about 256 answers.
@@ -251,10 +240,6 @@ const REQUESTS_AT_ONCE: usize = 128;
 
 /// The size of `struct nfgenmsg` (linux/netfilter/nfnetlink.h).
 const HEADER_BYTES: usize = 4;
-
-/// Source: linux/socket.h.
-const AF_INET: u8 = 2;
-const AF_INET6: u8 = 10;
 
 /// Source: linux/netfilter/nfnetlink_conntrack.h. Ports and addresses are in network byte order, flags are not.
 const IPCTNL_MSG_CT_GET: u16 = 0x101;
@@ -287,7 +272,7 @@ mod tests {
     use crate::kernel::netlink::rows;
 
     fn dns() -> Flows {
-        Flows::to_port(Family::V4, Transport::Udp, 53)
+        Flows::to_port(IpFamily::V4, Transport::Udp, 53)
     }
 
     fn written(flows: Flows) -> String {
@@ -334,14 +319,14 @@ mod tests {
     fn old_kernels_connections_are_filtered_here() {
         let message = message(&[10, 1, 0, 5]);
         let flow = Flow::read(&message).unwrap();
-        let other = Flows::to_port(Family::V4, Transport::Udp, 54);
+        let other = Flows::to_port(IpFamily::V4, Transport::Udp, 54);
         for (flows, expected) in [
             (dns(), true),
             (dns().at([192, 0, 2, 1].into()), true),
             (dns().answered_by([10, 1, 0, 5].into()), true),
             (dns().at([192, 0, 2, 2].into()), false),
             (dns().answered_by([192, 0, 2, 1].into()), false),
-            (Flows::to_port(Family::V4, Transport::Tcp, 53), false),
+            (Flows::to_port(IpFamily::V4, Transport::Tcp, 53), false),
             (other, false),
         ] {
             assert_eq!(flows.include(&flow), expected, "{flows:?}");
@@ -365,6 +350,8 @@ mod tests {
     fn no_connection_has_addresses_of_two_families() {
         assert!(dns().can_be() && dns().at([1, 2, 3, 4].into()).can_be());
         assert!(!dns().at([0_u16; 8].into()).can_be());
-        assert!(!Flows::to_port(Family::V6, Transport::Udp, 1).answered_by([1; 4].into()).can_be());
+        assert!(
+            !Flows::to_port(IpFamily::V6, Transport::Udp, 1).answered_by([1; 4].into()).can_be()
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Network namespaces: opening, comparing, entering and locking them. Knows nothing of what is inside.
+//! Network namespaces: opening, comparing, entering and locking them.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -20,112 +20,111 @@ use crate::kernel::flock::{self, Mode};
 use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sys;
 
-/// An open network namespace, and the one that `run` goes back to. Cloning it costs no system call.
+/// An open network namespace, and the namespace that `run` returns to. Cloning it costs no system call.
 #[derive(Clone, Debug)]
 pub struct NetNs {
     file: Arc<File>,
     path: PathBuf,
     /// The namespace of the threads that use this value.
-    home: Arc<File>,
+    origin: Arc<File>,
 }
 
-/// A lock on a network namespace; given back when dropped, and by the kernel when the process dies. flock(2) belongs to
-/// what open(2) made, so a `NetNs` holds one lock at a time.
+/// A lock on a network namespace. Dropping it releases the lock, and so does the end of the process. flock(2) belongs to
+/// an open file, so a `NetNs` holds one lock at a time.
 #[derive(Debug)]
 pub struct Lock {
     netns: NetNs,
 }
 
 impl NetNs {
-    /// The namespace that the calling thread is in.
+    /// The namespace of the calling thread.
     pub fn own() -> Result<Self> {
         let (family, kind) = (AddressFamily::Unix, SockType::Datagram);
         let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC, None);
         let file = socket.map_err(io::Error::from).and_then(|socket| sys::namespace_of(&socket));
-        Self::at_home(file)
+        Self::of_thread(file)
     }
 
-    /// The namespace that a socket lives in, for a thread that lives there, too.
+    /// The namespace of a socket, for a thread in the same namespace.
     pub(super) fn of_socket(socket: &impl AsRawFd) -> Result<Self> {
-        Self::at_home(sys::namespace_of(socket))
+        Self::of_thread(sys::namespace_of(socket))
     }
 
-    /// Before Linux 4.10, and without CAP_NET_ADMIN, no socket tells its namespace. /proc does, for twice the time.
-    fn at_home(file: io::Result<File>) -> Result<Self> {
-        let file = file.or_else(|_| File::open(OWN)).map_err(|error| {
-            Error::internal(format!("{}: {}", cannot_open(Path::new(OWN)), sys::reason(&error)))
-        })?;
+    /// Before Linux 4.10, and without CAP_NET_ADMIN, a socket does not tell its namespace. /proc does, in twice the time.
+    fn of_thread(file: io::Result<File>) -> Result<Self> {
+        let file = file
+            .or_else(|_| File::open(OWN))
+            .map_err(|error| cannot_open(Path::new(OWN), &sys::reason(&error)))?;
         let file = Arc::new(file);
-        Ok(Self { home: Arc::clone(&file), file, path: OWN.into() })
+        Ok(Self { origin: Arc::clone(&file), file, path: OWN.into() })
     }
 
-    /// Opens another namespace, which has to be there.
+    /// Opens another namespace, which has to exist.
     pub fn open(&self, path: &Path) -> Result<Self> {
-        match self.find(path)? {
-            Found::Namespace(netns) => Ok(netns),
-            // The text is in lower case since runtimes look for it in this form.
-            Found::Nothing => {
-                Err(Error::internal(format!("{}: no such file or directory", cannot_open(path))))
-            }
-            Found::SomethingElse => {
-                Err(Error::internal(format!("{}: this is not a namespace", cannot_open(path))))
-            }
+        match self.find(path) {
+            Ok(Found::Namespace(netns)) => Ok(netns),
+            Ok(Found::Nothing) => Err(cannot_open(path, sys::errno_text(libc::ENOENT))),
+            Ok(Found::SomethingElse) => Err(cannot_open(path, "not a network namespace")),
+            Err(error) => Err(cannot_open(path, &sys::reason(&error))),
         }
     }
 
-    /// Opens a namespace that may be gone: `None` also for what a removed bind mount leaves behind, a plain file.
-    pub fn open_if_exists(&self, path: &Path) -> Result<Option<Self>> {
+    /// Opens a namespace that may be gone. `None` also for the plain file that an unmounted namespace leaves.
+    pub fn open_if_exists(&self, path: &Path) -> io::Result<Option<Self>> {
         match self.find(path)? {
             Found::Namespace(netns) => Ok(Some(netns)),
             Found::Nothing | Found::SomethingElse => Ok(None),
         }
     }
 
-    /// Whether both are the same namespace, whatever their paths.
+    /// Whether both are the same namespace.
     pub fn is(&self, other: &Self) -> Result<bool> {
         Ok(self.identity()? == other.identity()?)
     }
 
-    /// The path that it was opened by.
+    /// The path that was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Enters the namespace, runs the closure, and goes back, all on this thread, which has to be at home. What the
-    /// closure starts stays there: sockets, and child processes. Inside read `/proc/thread-self`: `/proc/self` shows the
-    /// main thread's namespace.
+    /// Enters the namespace, runs the closure, and returns to `origin`, which has to be the namespace of this thread.
+    /// Sockets and child processes of the closure stay in the entered namespace. The closure reads `/proc/thread-self`,
+    /// because `/proc/self` shows the namespace of the main thread.
     ///
-    /// If the way back fails, the process aborts in its main thread, and only the thread ends in another one: whatever it
-    /// did next would happen to the wrong host.
+    /// If the return fails, the thread ends, and the main thread aborts the process: later changes would be made in the
+    /// wrong namespace.
     #[expect(clippy::disallowed_methods, reason = "this is where namespaces are changed")]
     pub fn run<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        debug_assert!(is_current(&self.home), "a thread enters a namespace from its own only");
+        debug_assert!(
+            is_current(&self.origin),
+            "the thread is in the namespace that `run` returns to"
+        );
         let enter = || Ok(setns(&*self.file, CloneFlags::CLONE_NEWNET)?);
         fault::kernel_request().and_then(|()| enter()).map_err(|error| {
             Error::internal(format!("cannot enter {}: {}", self.title(), sys::reason(&error)))
         })?;
         let result = f();
-        if let Err(errno) = setns(&*self.home, CloneFlags::CLONE_NEWNET) {
+        if let Err(errno) = setns(&*self.origin, CloneFlags::CLONE_NEWNET) {
             sys::warn(&format!("cannot leave {}: {}", self.title(), sys::errno_text(errno as i32)));
             sys::end_thread();
         }
         result
     }
 
-    /// A socket that lives in this namespace and can be used from outside.
+    /// A socket in this namespace, for use from another one.
     pub fn rtnl(&self) -> Result<Rtnl> {
-        Ok(self.run(Rtnl::open)?.living_in(self.clone()))
+        Ok(self.run(Rtnl::open)?.in_namespace(self.clone()))
     }
 
-    /// Locks the namespace against `Lock::try_make_exclusive` of others.
+    /// Locks the namespace against `Lock::try_make_exclusive` of other processes.
     ///
-    /// Any process in the namespace can hold the lock, for as long as it likes. So it only ever guards what is better
-    /// not done at the same time: `None` after the limit, and the caller goes on without.
+    /// Any process in the namespace can hold the lock for any time. So nothing may depend on the lock: the result is
+    /// `None` after the limit, and the caller continues without it.
     pub fn lock_shared(&self, limit: Duration) -> Result<Option<Lock>> {
         self.lock(Mode::Shared, limit)
     }
 
-    /// The same against everybody, the reference's `sbr` among them.
+    /// Locks the namespace against all other processes, also against the reference's `sbr`.
     pub fn lock_exclusive(&self, limit: Duration) -> Result<Option<Lock>> {
         self.lock(Mode::Exclusive, limit)
     }
@@ -134,7 +133,7 @@ impl NetNs {
         Ok(self.try_lock(mode, limit)?.then(|| Lock { netns: self.clone() }))
     }
 
-    /// False when the limit comes first.
+    /// False after the limit.
     fn try_lock(&self, mode: Mode, limit: Duration) -> Result<bool> {
         flock::lock(&self.file, mode, limit).map_err(|error| {
             let reason = sys::reason(&error);
@@ -142,7 +141,7 @@ impl NetNs {
         })
     }
 
-    /// Device and inode. Another namespace can have them when this one has ended.
+    /// Device and inode. After the end of this namespace, another one can have them.
     pub fn identity(&self) -> Result<(u64, u64)> {
         let metadata = self.metadata()?;
         Ok((metadata.dev(), metadata.ino()))
@@ -165,9 +164,8 @@ impl NetNs {
         format!("network namespace {}", self.path.display())
     }
 
-    fn find(&self, path: &Path) -> Result<Found> {
-        let failed = |reason: &str| Error::internal(format!("{}: {reason}", cannot_open(path)));
-        // Not to wait for a writer, should there be a FIFO in the place.
+    fn find(&self, path: &Path) -> io::Result<Found> {
+        // O_NONBLOCK: the open of a FIFO would wait for a writer.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let file = match file {
             Ok(file) => file,
@@ -176,13 +174,11 @@ impl NetNs {
                     Some(Errno::ENOENT | Errno::ENOTDIR) => Ok(Found::Nothing),
                     // Sockets, and device files without a device.
                     Some(Errno::ENXIO | Errno::ENODEV) => Ok(Found::SomethingElse),
-                    _ => Err(failed(&sys::reason(&error))),
+                    _ => Err(error),
                 };
             }
         };
-        let filesystem = fstatfs(&file)
-            .map_err(|errno| failed(sys::errno_text(errno as i32)))?
-            .filesystem_type();
+        let filesystem = fstatfs(&file)?.filesystem_type();
         // Before Linux 3.19 namespaces were files of /proc.
         if filesystem != NSFS_MAGIC && filesystem != PROC_SUPER_MAGIC {
             return Ok(Found::SomethingElse);
@@ -190,28 +186,28 @@ impl NetNs {
         if !sys::is_network_namespace(file.as_fd()) {
             return Ok(Found::SomethingElse);
         }
-        let home = Arc::clone(&self.home);
-        Ok(Found::Namespace(Self { file: Arc::new(file), path: path.into(), home }))
+        let origin = Arc::clone(&self.origin);
+        Ok(Found::Namespace(Self { file: Arc::new(file), path: path.into(), origin }))
     }
 }
 
 impl Lock {
-    /// Turns the lock into an exclusive one if nobody else has it now; false when somebody does. Either way others may
-    /// have had it in between: what was known has to be looked at again.
+    /// Makes the lock exclusive if no other process holds it; false if another one does. In both cases another process
+    /// may have held it meanwhile, so the caller has to check again what it found before.
     pub fn try_make_exclusive(&self) -> Result<bool> {
         self.make_exclusive(Duration::ZERO)
     }
 
-    /// The same, as soon as nobody else has it; false when that takes longer than the limit.
+    /// Makes the lock exclusive as soon as no other process holds it; false after the limit.
     pub fn make_exclusive(&self, limit: Duration) -> Result<bool> {
-        // After the first attempt, ours is given back: two who wait for one another both get their turn.
+        // flock(2) releases the shared lock first, so two processes that wait for each other both get the lock.
         self.netns.try_lock(Mode::Exclusive, limit)
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // The kernel gives it back with the last descriptor at the latest.
+        // If this fails, the kernel releases the lock with the last descriptor.
         let _ = flock::unlock(&self.netns.file);
     }
 }
@@ -226,23 +222,23 @@ fn is_current(file: &File) -> bool {
     let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
     match (file.metadata(), std::fs::metadata(OWN)) {
         (Ok(known), Ok(real)) => identity(known) == identity(real),
-        // Without /proc it cannot be told.
+        // Unknown without /proc.
         _ => true,
     }
 }
 
-/// What is at a path.
+/// The object at a path.
 enum Found {
     Namespace(NetNs),
     Nothing,
     SomethingElse,
 }
 
-/// Not `/proc/self`, which shows the main thread's.
+/// `/proc/self` would be that of the main thread.
 const OWN: &str = "/proc/thread-self/ns/net";
 
-fn cannot_open(path: &Path) -> String {
-    format!("failed to open netns {path:?}")
+fn cannot_open(path: &Path, reason: &str) -> Error {
+    Error::internal(format!("cannot open network namespace {}: {reason}", path.display()))
 }
 
 #[cfg(test)]
@@ -250,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_namespace_is_itself_under_any_path() {
+    fn a_namespace_is_the_same_by_any_path() {
         let own = NetNs::own().unwrap();
         let same = own.open(Path::new("/proc/self/ns/net")).unwrap();
         assert_eq!(own.is(&same), Ok(true));
@@ -259,37 +255,37 @@ mod tests {
     }
 
     #[test]
-    fn absent_paths() {
+    fn a_path_without_a_file_is_no_namespace() {
         let own = NetNs::own().unwrap();
         for path in ["/nowhere/netns", "/proc/self/exe/x", ""] {
             let path = Path::new(path);
             assert!(own.open_if_exists(path).unwrap().is_none(), "{path:?}");
             let error = own.open(path).unwrap_err();
-            assert!(error.msg.ends_with(": no such file or directory"), "{error}");
+            assert!(error.msg.ends_with(": No such file or directory"), "{error}");
         }
     }
 
     #[test]
-    fn leftovers_are_as_good_as_absent_and_yet_no_namespace() {
+    fn a_file_that_is_no_namespace_counts_as_absent() {
         let own = NetNs::own().unwrap();
         let fifo = std::env::temp_dir().join(format!("cnibox-fifo-{}", std::process::id()));
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         for path in [Path::new("/"), Path::new("/dev/null"), &fifo] {
             assert!(own.open_if_exists(path).unwrap().is_none(), "{path:?}");
-            assert!(own.open(path).unwrap_err().msg.ends_with(": this is not a namespace"));
+            assert!(own.open(path).unwrap_err().msg.ends_with(": not a network namespace"));
         }
         std::fs::remove_file(fifo).unwrap();
     }
 
-    /// Some other namespace, which not even has to be one of a network.
+    /// A namespace that is not the network namespace.
     fn another() -> NetNs {
         let path = Path::new("/proc/self/ns/uts");
         let file = Arc::new(File::open(path).unwrap());
-        NetNs { home: Arc::clone(&file), file, path: path.into() }
+        NetNs { origin: Arc::clone(&file), file, path: path.into() }
     }
 
     #[test]
-    fn a_lock_is_exclusive_only_when_nobody_shares_it() {
+    fn a_lock_is_exclusive_only_if_it_has_no_other_holder() {
         let lock = || another().lock_shared(Duration::ZERO).unwrap();
         let (one, two) = (lock().unwrap(), lock().unwrap());
         assert!(!one.try_make_exclusive().unwrap());
@@ -303,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_wait_to_be_alone_both_are() {
+    fn two_holders_that_wait_for_an_exclusive_lock_both_get_it() {
         let limit = Duration::from_secs(60);
         let locks = [(); 2].map(|()| another().lock_shared(limit).unwrap().unwrap());
         std::thread::scope(|scope| {

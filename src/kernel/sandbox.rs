@@ -1,4 +1,4 @@
-//! A private network for trying things out: namespaces of our own, in which any user is root.
+//! Namespaces for experiments, in which any user is root.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
 
-/// Moves this process into network and mount namespaces of its own, for good. A user who is not root gets a user
-/// namespace in which he is. The process must have no other threads.
+/// Moves this process into new network and mount namespaces. A user who is not root gets a user namespace, too, and is
+/// root there. The process must have no other threads.
 pub fn enter() -> Result<()> {
     let (user, group) = (geteuid(), getegid());
     let mut flags = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
@@ -23,7 +23,7 @@ pub fn enter() -> Result<()> {
     }
     unshare(flags).map_err(|errno| {
         Error::internal(format!("cannot make namespaces: {}", sys::errno_text(errno as i32)))
-            .with_details("this needs root, or a kernel that lets users make user namespaces")
+            .with_details("root, or a kernel that allows user namespaces, is required")
     })?;
     if !user.is_root() {
         for (file, text) in [
@@ -34,22 +34,22 @@ pub fn enter() -> Result<()> {
             fs::write(file, text).map_err(|error| failed("write", Path::new(file), &error))?;
         }
     }
-    // Without this our mounts would show outside.
+    // Shared mounts would propagate to the host.
     let none: Option<&str> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
         .map_err(|errno| failed("make private", Path::new("/"), &errno.into()))
 }
 
-/// Puts an empty file system in memory over a directory.
+/// Mounts an empty tmpfs on a directory.
 pub fn mount_memory(directory: &Path) -> Result<()> {
     mount(Some("cnibox"), directory, Some("tmpfs"), MsFlags::MS_NOSUID, Some("mode=755"))
-        .map_err(|errno| failed("mount a file system in memory over", directory, &errno.into()))
+        .map_err(|errno| failed("mount a tmpfs on", directory, &errno.into()))
 }
 
-/// Makes a network namespace that lasts until its file is unmounted, as `ip netns add` does.
+/// Makes a network namespace that exists until its file is unmounted, like `ip netns add`.
 pub fn new_namespace(path: &Path) -> Result<NetNs> {
     File::create(path).map_err(|error| failed("create", path, &error))?;
-    // Whatever happens inside, `run` brings us back to where we were.
+    // `run` returns to the current namespace in any case.
     let own = NetNs::own()?;
     own.run(|| {
         unshare(CloneFlags::CLONE_NEWNET)
@@ -63,7 +63,8 @@ pub fn new_namespace(path: &Path) -> Result<NetNs> {
 
 /// The same in a directory that may have to be made, where no namespace of that name is.
 pub fn new_named_namespace(path: &Path) -> Result<NetNs> {
-    if NetNs::own()?.open_if_exists(path)?.is_some() {
+    let found = NetNs::own()?.open_if_exists(path).map_err(|error| failed("open", path, &error))?;
+    if found.is_some() {
         return Err(failed("create", path, &io::ErrorKind::AlreadyExists.into()));
     }
     if let Some(directory) = path.parent() {

@@ -54,10 +54,10 @@ pub enum TunRequest {
 /// The SELinux context of the calling thread. Source: proc_pid_attr(5).
 const OWN_CONTEXT: &CStr = c"/proc/thread-self/attr/current";
 
-/// Makes `fn run(Vec<OsString>) -> u8` the program: it gets the arguments, and returns the exit code.
+/// Makes `fn run(Vec<OsString>) -> u8` the entry point: it gets the arguments and returns the exit code.
 ///
-/// In place of std's own entry, which costs 19 system calls and 110 KB, for what we do without: a message when the stack
-/// overflows, and ignoring SIGPIPE (see `survive_failed_writes`). Standard output has to be flushed.
+/// std's entry point costs 19 system calls and 110 KB for a message on stack overflow and for ignoring SIGPIPE (see
+/// `survive_failed_writes`). `run` has to flush standard output.
 #[macro_export]
 macro_rules! entry_point {
     ($run:path) => {
@@ -68,7 +68,7 @@ macro_rules! entry_point {
             count: std::ffi::c_int,
             values: *const *const std::ffi::c_char,
         ) -> std::ffi::c_int {
-            // SAFETY: they are what the C library gave.
+            // SAFETY: these are the arguments from the C library.
             let arguments = unsafe { $crate::kernel::sys::arguments(count, values) };
             $run(arguments).into()
         }
@@ -79,21 +79,21 @@ macro_rules! entry_point {
 ///
 /// # Safety
 ///
-/// They are those that the C library gives to `main`.
+/// `count` and `values` are the arguments that the C library gives to `main`.
 pub unsafe fn arguments(count: c_int, values: *const *const c_char) -> Vec<OsString> {
     let count = usize::try_from(count).unwrap_or_default();
     let argument = |index| {
-        // SAFETY: the caller passes what the C library gave: `count` pointers to NUL-terminated strings, which last as long as the process.
+        // SAFETY: `values` has `count` pointers to NUL-terminated strings, which live as long as the process.
         let argument = unsafe { CStr::from_ptr(*values.add(index)) };
         OsStr::from_bytes(argument.to_bytes()).to_owned()
     };
     (0..count).map(argument).collect()
 }
 
-/// Lets a write fail that would end this process: to a pipe that nobody reads (SIGPIPE), to a file that is as long as it may
-/// be (SIGXFSZ).
+/// Makes writes fail instead of ending this process: to a pipe without a reader (SIGPIPE), to a file at its size limit
+/// (SIGXFSZ).
 ///
-/// By a handler, and not by ignoring them: execve(2) gives programs that are started later the default back.
+/// The signals get a handler and are not ignored, because execve(2) resets handlers only.
 pub fn survive_failed_writes() {
     extern "C" fn nothing(_: c_int) {}
     for kind in [Signal::SIGPIPE, Signal::SIGXFSZ] {
@@ -102,13 +102,12 @@ pub fn survive_failed_writes() {
     }
 }
 
-/// Standard input without std's buffer, which is longer than most configurations. One that is closed is empty, as std
-/// has it.
+/// Standard input without std's buffer, which is longer than most configurations. If it is closed, it is empty, as in std.
 pub struct Stdin;
 
 impl Read for Stdin {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: nobody in this program closes it. If it was never open, the read fails.
+        // SAFETY: this program never closes the descriptor. If it was never open, the read fails.
         let stdin = unsafe { BorrowedFd::borrow_raw(libc::STDIN_FILENO) };
         match read(stdin, buffer) {
             Err(Errno::EBADF) => Ok(0),
@@ -160,7 +159,7 @@ pub fn leash(command: &mut Command) {
     unsafe { command.pre_exec(begin) };
 }
 
-/// Writes everything, in one system call where the kernel takes it so: std's standard output cuts text at its last line.
+/// Writes all bytes, in one system call if possible. std's standard output splits text at its last line.
 pub fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match write(file, bytes) {
@@ -173,25 +172,25 @@ pub fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a line to stderr. One that cannot be written is dropped: no call depends on it.
+/// Writes a line to stderr. Errors are ignored: no call depends on the line.
 pub fn warn(line: &str) {
     let _ = write_all(io::stderr().as_fd(), format!("{line}\n").as_bytes());
 }
 
-/// Ends the process by SIGABRT if this is its main thread, else this thread alone, without any clean-up.
+/// Ends this thread without clean-up. The main thread ends the process, by SIGABRT.
 pub fn end_thread() -> ! {
     if gettid() == getpid() {
         std::process::abort();
     }
     loop {
-        // SAFETY: the thread never runs again. What it owns stays where it is.
+        // SAFETY: the thread never runs again. Its memory is not freed.
         unsafe { libc::syscall(libc::SYS_exit, 1) };
     }
 }
 
-/// Whether a file, known by its device and inode, is the executable that is running.
+/// Whether a file is the running executable, by device and inode.
 ///
-/// The path that it was started by is looked at first: /proc takes three times as long, and may not be mounted.
+/// The path from the auxiliary vector comes first: /proc takes three times as long, and may not be mounted.
 pub fn is_own_executable(file: &Metadata) -> bool {
     let is_it = |path: &OsStr| {
         let found = std::fs::metadata(path);
@@ -200,34 +199,33 @@ pub fn is_own_executable(file: &Metadata) -> bool {
     started_by().is_some_and(is_it) || is_it(OsStr::new("/proc/self/exe"))
 }
 
-/// The path that was given to execve(2).
+/// The path in the execve(2) of this process.
 fn started_by() -> Option<&'static OsStr> {
-    // SAFETY: getauxval only reads the auxiliary vector, which is there for as long as the process.
+    // SAFETY: getauxval only reads the auxiliary vector, which lives as long as the process.
     let address = unsafe { libc::getauxval(libc::AT_EXECFN) };
     if address == 0 {
         return None;
     }
-    // SAFETY: the kernel puts a NUL-terminated string at AT_EXECFN's address, above the stack; nobody writes to it.
+    // SAFETY: AT_EXECFN is the address of a NUL-terminated string above the stack, which never changes.
     let path = unsafe { CStr::from_ptr(address as *const libc::c_char) };
     Some(OsStr::from_bytes(path.to_bytes()))
 }
 
-/// Whether a namespace file is one of a network, rather than of mounts or users. True where the kernel cannot tell.
+/// Whether a namespace is a network namespace. True before Linux 4.11, which cannot tell.
 pub fn is_network_namespace(file: BorrowedFd<'_>) -> bool {
     // SAFETY: the request takes no argument and returns a number.
     let kind = unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE) };
-    // Before Linux 4.11 there is no such request.
     kind < 0 || kind == libc::CLONE_NEWNET
 }
 
-/// The network namespace that a socket lives in. Needs CAP_NET_ADMIN there.
+/// The network namespace of a socket. This needs CAP_NET_ADMIN there.
 pub fn namespace_of(socket: &impl AsRawFd) -> io::Result<File> {
     // SAFETY: the request takes no argument and returns a new descriptor.
     let file = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) };
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: nobody else has that descriptor yet. The kernel makes it with FD_CLOEXEC.
+    // SAFETY: the descriptor is new and has no other owner. The kernel sets FD_CLOEXEC.
     Ok(unsafe { File::from_raw_fd(file) })
 }
 
@@ -239,15 +237,15 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     if usize::try_from(count) == Ok(N) {
         return Ok(bytes);
     }
-    // getrandom would block early after boot, before the pool is ready. The device never does, and names and
-    // addresses only have to differ from others, not to be secrets.
+    // Soon after boot getrandom would block, until the pool is ready. The device never blocks. Names and addresses have to
+    // be unique, not secret.
     File::open("/dev/urandom").and_then(|mut device| device.read_exact(&mut bytes)).map_err(
         |error| Error::internal(format!("cannot read random bytes: {}", reason(&error))),
     )?;
     Ok(bytes)
 }
 
-/// Asks a socket for an option whose question and answer share a buffer: iptables-legacy's are so.
+/// Reads an option of a socket. The buffer has the query and gets the answer, as iptables-legacy needs it.
 pub fn socket_option(
     socket: &impl AsRawFd,
     level: c_int,
@@ -263,12 +261,12 @@ pub fn socket_option(
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The text of an error alone: std's appends " (os error 17)".
+/// The text of an error without std's " (os error 17)".
 pub(crate) fn reason(error: &io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), |errno| errno_text(errno).into())
 }
 
-/// Connects an open /dev/net/tun with the interface of that name, and makes it if there is none.
+/// Attaches an open /dev/net/tun to the interface of that name, and creates the interface if it does not exist.
 pub fn tun_set_name(tun: BorrowedFd<'_>, name: &str, flags: u16) -> io::Result<()> {
     let mut request = interface_request(name, flags)?;
     // SAFETY: the kernel reads and writes one ifreq, which is as long as the array, and the array outlives the call.
@@ -277,10 +275,10 @@ pub fn tun_set_name(tun: BorrowedFd<'_>, name: &str, flags: u16) -> io::Result<(
     Ok(Errno::result(status).map(drop)?)
 }
 
-/// The same in an SELinux context, which the interface keeps. This process keeps its own context.
+/// The same in an SELinux context, which the interface keeps. The context of this process does not change.
 ///
-/// A child process takes the context. A thread cannot: the kernel refuses a new context to a process of several threads,
-/// unless the policy bounds it by the old one. Source: setcon(3).
+/// A child process changes its context and creates the interface. A thread cannot: the kernel refuses a new context to a
+/// process with several threads, unless the policy bounds it by the old one. Source: setcon(3).
 pub fn tun_set_name_in_context(
     tun: BorrowedFd<'_>,
     name: &str,
@@ -288,8 +286,8 @@ pub fn tun_set_name_in_context(
     context: &str,
 ) -> io::Result<()> {
     let mut request = interface_request(name, flags)?;
-    // SAFETY: this process may have other threads. So the child only calls what is safe to call in a signal handler, and
-    // uses memory that was prepared before. It never returns: what this process does at its end is not done twice.
+    // SAFETY: this process may have other threads. So the child calls only async-signal-safe functions, on memory from
+    // before the fork. It never returns, so no destructor and no exit handler runs twice.
     let pid = unsafe {
         let pid = libc::fork();
         if pid == 0 {
@@ -324,14 +322,14 @@ fn errno_of_child(pid: libc::pid_t) -> io::Result<()> {
 /// A struct ifreq: a name, and a union of which the flags are a member. Source: netdevice(7).
 fn interface_request(name: &str, flags: u16) -> io::Result<[u8; size_of::<libc::ifreq>()]> {
     let mut request = [0; size_of::<libc::ifreq>()];
-    // The last byte of the name's place stays a NUL.
-    let place = request.get_mut(..name.len()).filter(|_| name.len() < libc::IFNAMSIZ);
-    place.ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(name.as_bytes());
+    // The last byte of the name stays NUL.
+    let field = request.get_mut(..name.len()).filter(|_| name.len() < libc::IFNAMSIZ);
+    field.ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(name.as_bytes());
     request[libc::IFNAMSIZ..libc::IFNAMSIZ + 2].copy_from_slice(&flags.to_ne_bytes());
     Ok(request)
 }
 
-/// Sends a request to an open /dev/net/tun that has an interface.
+/// Sends a request to an open /dev/net/tun that is attached to an interface.
 pub fn tun_set(tun: BorrowedFd<'_>, request: TunRequest, value: u32) -> io::Result<()> {
     // SAFETY: every `TunRequest` takes a number, of the width of a pointer, and touches no memory.
     let status = unsafe {
@@ -340,12 +338,12 @@ pub fn tun_set(tun: BorrowedFd<'_>, request: TunRequest, value: u32) -> io::Resu
     Ok(Errno::result(status).map(drop)?)
 }
 
-/// Lets a socket send a datagram of that length. Root may exceed the limit of the system; root of a user namespace may
-/// not (2 x net.core.wmem_max).
+/// Lets a socket send a datagram of that length. Root can exceed the system's limit, 2 x net.core.wmem_max; root of a user
+/// namespace cannot.
 pub fn widen_send_buffer(socket: &NlSocket, bytes: usize) -> io::Result<()> {
-    // SAFETY: an `NlSocket` owns an open descriptor, and is borrowed for as long as the descriptor is.
+    // SAFETY: an `NlSocket` owns an open descriptor, and is borrowed as long as the descriptor.
     let fd = unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) };
-    // The kernel keeps some bytes for itself.
+    // The kernel needs some of the bytes itself.
     let bytes = bytes + 4096;
     Ok(setsockopt(&fd, SndBufForce, &bytes).or_else(|_| setsockopt(&fd, SndBuf, &bytes))?)
 }

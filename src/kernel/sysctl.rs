@@ -8,20 +8,30 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::kernel::sys;
+use crate::names::IpFamily;
 
-/// Makes the parameter have the value; `true` when it had another one. The path is written with slashes only:
-/// `net/ipv4/conf/eth0.100/arp_notify`.
+/// The path of a parameter of one link: `net/ipv4/conf/eth0.100/arp_notify`. All paths here have slashes only, so a dot
+/// belongs to the name of a link. `all` and `default` are links, too.
+pub fn of_link(family: IpFamily, link: &str, key: &str) -> String {
+    let directory = match family {
+        IpFamily::V4 => "ipv4",
+        IpFamily::V6 => "ipv6",
+    };
+    format!("net/{directory}/conf/{link}/{key}")
+}
+
+/// Sets a parameter; returns whether it had another value.
 pub fn set(path: &str, value: &str) -> Result<bool> {
     set_under(Path::new(ROOT), path, value).map_err(|error| cannot_set(path, value, &error))
 }
 
-/// The same, but it is fine when there is no such parameter (the kernel has no IPv6, or is too old), and when none can
-/// be changed at all: where `/proc/sys` is mounted read-only, whoever did that has decided what holds.
+/// Sets a parameter. It is no error if the parameter does not exist (the kernel has no IPv6, or is too old) or if
+/// `/proc/sys` is read-only, because then the value is the administrator's decision.
 pub fn set_if_possible(path: &str, value: &str) -> Result<()> {
     if_possible(path, value, set_under(Path::new(ROOT), path, value).map(drop))
 }
 
-/// The same for a parameter that is known to have another value: it is not looked at before.
+/// The same without reading the parameter first, if it is known to have another value.
 pub fn change_if_possible(path: &str, value: &str) -> Result<()> {
     let changed = resolve(Path::new(ROOT), path)
         .and_then(|path| OpenOptions::new().write(true).open(path))
@@ -38,8 +48,8 @@ fn if_possible(path: &str, value: &str, result: io::Result<()>) -> Result<()> {
     }
 }
 
-/// The value without the line's end; `None` of a parameter that is there but does not tell: some are only written, some
-/// have no value yet.
+/// The value without its newline; `None` if the parameter exists and cannot be read: some are write-only, some have no
+/// value yet.
 pub fn get(path: &str) -> Result<Option<String>> {
     use ErrorKind::NotFound;
 
@@ -54,8 +64,7 @@ pub fn get(path: &str) -> Result<Option<String>> {
     }
 }
 
-/// Whether the kernel means the same by both. It prints the numbers of a list with tabs between them, where people
-/// write blanks, and takes hexadecimal and octal ones, too.
+/// Whether two values are the same for the kernel. It separates numbers by tabs, and accepts blanks, hexadecimal and octal.
 pub fn is_same(one: &str, other: &str) -> bool {
     let words = one.split_ascii_whitespace().map(number_or_text);
     words.eq(other.split_ascii_whitespace().map(number_or_text))
@@ -71,14 +80,14 @@ fn number_or_text(word: &str) -> Result<i128, &str> {
     u64::from_str_radix(digits, radix).map_or(Err(word), |number| Ok(sign * i128::from(number)))
 }
 
-/// Whether there is such a parameter, or a directory of them: whether the kernel has what they are about.
+/// Whether a parameter, or a directory of parameters, exists.
 pub fn exists(path: &str) -> bool {
     Path::new(ROOT).join(path).exists()
 }
 
 const ROOT: &str = "/proc/sys";
 
-/// How much of a value is read at once. Nearly all have less, and then the first read shows that it was the last.
+/// The length of a read. Nearly all values are shorter, so one read is enough.
 const CHUNK_BYTES: usize = 4096;
 
 fn cannot_set(path: &str, value: &str, error: &io::Error) -> Error {
@@ -88,14 +97,14 @@ fn cannot_set(path: &str, value: &str, error: &io::Error) -> Error {
 fn set_under(root: &Path, path: &str, value: &str) -> io::Result<bool> {
     let file_path = resolve(root, path)?;
     match OpenOptions::new().read(true).write(true).open(&file_path) {
-        // What cannot be read can still be written: stable_secret gives EIO until it is set.
+        // Some parameters can be written but not read: stable_secret gives EIO until it is set.
         Ok(file) if read(&file).is_ok_and(|now| is_same(&now, value)) => Ok(false),
         Ok(file) => write(&file, value).map(|()| true),
-        // There are some that nobody may read, such as `net/ipv4/route/flush`.
+        // Some parameters are write-only, such as `net/ipv4/route/flush`.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             write(&OpenOptions::new().write(true).open(&file_path)?, value).map(|()| true)
         }
-        // A read-only /proc is no obstacle where there is nothing to change.
+        // A read-only /proc matters only if the value has to change.
         Err(error) => match File::open(&file_path).and_then(|file| read(&file)) {
             Ok(now) if is_same(&now, value) => Ok(false),
             _ => Err(error),
@@ -105,12 +114,12 @@ fn set_under(root: &Path, path: &str, value: &str) -> io::Result<bool> {
 
 fn resolve(root: &Path, path: &str) -> io::Result<PathBuf> {
     if path.split('/').any(|component| matches!(component, "" | "." | "..")) {
-        return Err(io::Error::other("this is not the name of a kernel parameter"));
+        return Err(io::Error::other("not the name of a kernel parameter"));
     }
     Ok(root.join(path))
 }
 
-/// As sysctl(8) writes it: dots and slashes swapped.
+/// The notation of sysctl(8), with dots and slashes swapped.
 fn dotted(path: &str) -> String {
     let swap = |c| match c {
         '/' => '.',
@@ -134,10 +143,10 @@ fn read(mut file: &File) -> io::Result<String> {
 
 fn write(file: &File, value: &str) -> io::Result<()> {
     fault::kernel_request()?;
-    // Nothing is not even passed to the parameter; an empty line is an empty value.
+    // The kernel ignores a write of zero bytes. An empty line sets an empty value.
     let value = if value.is_empty() { "\n" } else { value };
-    // At offset 0, since the kernel silently ignores numbers that are written anywhere else
-    // (kernel.sysctl_writes_strict), and in one piece, since each write is taken as a whole value.
+    // At offset 0, because the kernel ignores numbers at other offsets (kernel.sysctl_writes_strict), and in one
+    // piece, because each write is a whole value.
     let count = file.write_at(value.as_bytes(), 0)?;
     if count == value.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
@@ -145,6 +154,13 @@ fn write(file: &File, value: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_keeps_the_dots_in_its_name() {
+        let path = of_link(IpFamily::V6, "eth0.100", "accept_ra");
+        assert_eq!(path, "net/ipv6/conf/eth0.100/accept_ra");
+        assert_eq!(dotted(&path), "net.ipv6.conf.eth0/100.accept_ra");
+    }
 
     #[test]
     fn names_that_would_leave_the_directory_are_refused() {
@@ -155,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_compared_as_the_kernel_takes_them() {
+    fn values_are_compared_as_the_kernel_reads_them() {
         for (one, other, expected) in [
             ("1\n", "1", true),
             ("4096\t16384\t4194304\n", "4096 16384 4194304", true),

@@ -1,5 +1,5 @@
-//! Which network link belongs to a device, as sysfs tells it. It shows links of the network namespace that it was
-//! mounted in, the host's: not those that have been moved elsewhere.
+//! The network links of devices, from sysfs. sysfs shows links of the network namespace that it was mounted in, which is the
+//! host's.
 
 use std::fs;
 use std::io;
@@ -9,17 +9,17 @@ use crate::error::{Error, Result};
 use crate::fault;
 use crate::kernel::sys;
 
-/// Where all devices have their place.
+/// The directory of all devices.
 pub const DEVICES: &str = "/sys/devices";
 
-/// A bus, with the name that it has in sysfs.
+/// A bus in sysfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bus {
     Pci,
     Auxiliary,
 }
 
-/// The directory of a device on its bus. `None` when there is no such device.
+/// The directory of a device on its bus. `None` if the device does not exist.
 pub fn device(bus: Bus, id: &str) -> Option<PathBuf> {
     let bus = match bus {
         Bus::Pci => "pci",
@@ -29,13 +29,13 @@ pub fn device(bus: Bus, id: &str) -> Option<PathBuf> {
     dir.exists().then_some(dir)
 }
 
-/// The name of the driver that a device is bound to, if it is.
+/// The name of the driver of a device.
 pub fn driver(device: &Path) -> Option<String> {
     let driver = fs::read_link(device.join("driver")).ok()?;
     Some(driver.file_name()?.to_string_lossy().into_owned())
 }
 
-/// The name of a device's link, the first one where there are several. A virtio device has it one level further down.
+/// The name of the first link of a device. That of a virtio device is one level deeper.
 pub fn link(device: &Path) -> Result<Option<String>> {
     let found = first(&device.join("net"), "")?;
     match (&found, first(device, "virtio")?) {
@@ -44,7 +44,7 @@ pub fn link(device: &Path) -> Result<Option<String>> {
     }
 }
 
-/// The first entry of a directory, in the order of their names, that begins so.
+/// The first entry of a directory with the prefix, by name.
 fn first(dir: &Path, prefix: &str) -> Result<Option<String>> {
     let failed = |error: io::Error| {
         Error::internal(format!("cannot list {}: {}", dir.display(), sys::reason(&error)))

@@ -1,8 +1,10 @@
-//! Tap interfaces: links whose cable is a file that a program reads frames from and writes frames to.
+//! Tap interfaces. A program reads and writes their frames through a file.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
+
+use nix::libc;
 
 use crate::error::{Error, Result};
 use crate::fault;
@@ -12,38 +14,43 @@ use crate::kernel::sys::{self, TunRequest};
 const IFF_TAP: u16 = 0x0002;
 const IFF_MULTI_QUEUE: u16 = 0x0100;
 const IFF_NO_PI: u16 = 0x1000;
-/// It must not be there yet. Without it the kernel connects us with a tap that has the name.
+/// Without this flag the kernel opens an existing tap of the name.
 const IFF_TUN_EXCL: u16 = 0x8000;
 
 const DEVICE: &str = "/dev/net/tun";
 
-/// A tap to be made.
+/// A tap to create.
 pub struct NewTap<'a> {
     pub name: &'a str,
-    /// Who may use it besides root: a user, a group.
+    /// The user id and the group id that may use the tap, beside root.
     pub owner: Option<u32>,
     pub group: Option<u32>,
     pub multi_queue: bool,
-    /// What SELinux is to know it by; empty for the context of this process.
+    /// The SELinux context; empty for that of this process.
     pub selinux_context: &'a str,
 }
 
-/// A tap of this process. It is gone when this is dropped, or the process dies, unless it is kept.
+/// A tap of this process. The kernel removes it when this is dropped, or at the end of the process, unless `keep` was
+/// called.
 pub struct Tap {
     device: File,
     name: String,
 }
 
-/// Whether taps can be made. The kernel loads its module on the way, if it can.
+/// Opens the device of taps. The kernel loads the module if it can.
 pub fn open() -> Result<File> {
     OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|error| {
-        Error::internal(format!("cannot open {DEVICE}: {}", sys::reason(&error)))
-            .with_details("the kernel has to have CONFIG_TUN (module tun)")
+        let text = format!("cannot open {DEVICE}: {}", sys::reason(&error));
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => Error::internal(text)
+                .with_details("the kernel lacks CONFIG_TUN, or the device file was not created"),
+            _ => Error::internal(text),
+        }
     })
 }
 
 impl Tap {
-    /// Makes a tap in the namespace that the calling thread is in.
+    /// Creates a tap in the namespace of the calling thread.
     pub fn create(new: &NewTap<'_>) -> Result<Self> {
         let tap = Self { device: open()?, name: new.name.into() };
         let multi_queue = if new.multi_queue { IFF_MULTI_QUEUE } else { 0 };
@@ -54,11 +61,8 @@ impl Tap {
             "" => tap.step("create", sys::tun_set_name(device, new.name, flags))?,
             context => {
                 let given = sys::tun_set_name_in_context(device, new.name, flags, context);
-                tap.step("create", given).map_err(|error| {
-                    error.with_details(format!(
-                        "as SELinux context {context}, which the host may not have"
-                    ))
-                })?;
+                tap.step("create", given)
+                    .map_err(|error| error.with_details(format!("SELinux context {context}")))?;
             }
         }
         for (request, id) in [(TunRequest::Owner, new.owner), (TunRequest::Group, new.group)] {
@@ -69,7 +73,7 @@ impl Tap {
         Ok(tap)
     }
 
-    /// It stays when this process ends.
+    /// Makes the tap persistent: it outlives this process.
     pub fn keep(self) -> Result<()> {
         self.set("keep", TunRequest::Persist, 1)
     }
@@ -81,7 +85,7 @@ impl Tap {
 
     fn step(&self, verb: &str, result: io::Result<()>) -> Result<()> {
         result.map_err(|error| {
-            // EBUSY, whatever kind of link it is.
+            // EBUSY, for a link of any kind.
             let reason = match error.kind() {
                 io::ErrorKind::ResourceBusy => "it already exists",
                 _ => &sys::reason(&error),

@@ -1,4 +1,4 @@
-//! Streams to programs of the same host, with a deadline. Knows nothing of what is said on them.
+//! Unix stream sockets with a deadline. Knows nothing of the protocols on them.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
@@ -16,14 +16,14 @@ pub enum Endpoint {
     Abstract(Vec<u8>),
 }
 
-/// A stream whose reads and writes all end by the deadline, with `WouldBlock` if that is why.
+/// A stream. Reads and writes fail with `WouldBlock` after the deadline.
 pub struct Stream {
     stream: UnixStream,
     pub deadline: Instant,
 }
 
 impl Stream {
-    /// The limit is set before, since connecting waits where the queue of the other end is full.
+    /// connect(2) waits if the queue of the listener is full, so the timeout is set before it.
     pub fn connect(endpoint: &Endpoint, deadline: Instant) -> io::Result<Self> {
         let address = match endpoint {
             Endpoint::Path(path) => UnixAddr::new(path),

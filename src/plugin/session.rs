@@ -11,6 +11,7 @@ use crate::kernel::flock::Turns;
 use crate::kernel::netns::NetNs;
 use crate::kernel::nft::{self, Nft};
 use crate::kernel::rtnl::Rtnl;
+use crate::kernel::sys;
 
 /// The container's network namespace, as far as there is one.
 enum Namespace {
@@ -72,7 +73,11 @@ impl Session {
                     // earlier ADD, may have left reservations, links and rules.
                     Namespace::Gone(Error::internal(msg))
                 }
-                Err(error) => Namespace::Unusable(error),
+                Err(error) => {
+                    let reason = sys::reason(&error);
+                    let msg = format!("failed to open netns {path:?}: {reason}");
+                    Namespace::Unusable(Error::internal(msg))
+                }
             };
         }
         Ok(session)
@@ -120,7 +125,7 @@ impl Session {
 
     /// The host's namespace.
     pub fn home(&self) -> Result<&NetNs> {
-        once(&self.home, || self.host()?.home())
+        once(&self.home, || self.host()?.netns())
     }
 
     /// Links, addresses and routes of the container.

@@ -21,7 +21,7 @@
 //! | `runtimeConfig.bandwidth.shapedSubnets` | list of strings | the configuration's | The same for `shapedSubnets`. |
 //! | `runtimeConfig.bandwidth.unshapedSubnets` | list of strings | the configuration's | The same for `unshapedSubnets`. |
 //!
-//! The plugin follows one that made a veth pair. `latency`, `fairQueue` and the subnets are not in the current
+//! The plugin follows another plugin that made a veth pair. `latency`, `fairQueue` and the subnets are not in the current
 //! reference.
 //!
 //! - **ADD** gives the host end of the pair a token bucket (`tbf`) for traffic into the container. Traffic out of it
@@ -32,8 +32,10 @@
 //! - **GC** removes the ifbs of attachments that are not valid. Their aliases name the owners.
 //! - **STATUS** fails if the kernel lacks `tbf`, `htb` or `ifb`, as far as the configuration needs them.
 
-mod difference;
+mod check;
 mod limits;
+
+use std::time::Duration;
 
 use serde::Deserialize;
 
@@ -42,25 +44,40 @@ use crate::compat::rules;
 use crate::error::{Error, Result};
 use crate::kernel::netlink;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Bucket, Link, LinkChange, NewLink, Part, Rtnl, Side, Traffic};
+use crate::kernel::rtnl::{
+    AddressField, Batch, Link, LinkChange, NewLink, Rtnl, TokenBucket, Traffic, TrafficSelector,
+};
 use crate::names::{Attachment, Mac, NetworkName};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::chained;
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::{host_link, veth};
-use limits::{Keys, Limits};
+use limits::{Limits, Rates};
 
 const IFB: &str = "ifb";
-/// The length of the reference's names, the longest that a link can have.
+/// The length of the reference's names, and the maximum length of a link's name.
 const IFB_NAME_BYTES: usize = 15;
-/// The kernel's default for an Ethernet card.
+/// The kernel's default queue length of an Ethernet link.
 const QUEUE_PACKETS: u32 = 1000;
 
-#[derive(Deserialize)]
-#[serde(transparent)]
+/// The default of `latency`.
+const LATENCY_MS: u32 = 25;
+
+/// The keys of the configuration, except those of `Rates`.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct Bandwidth {
-    keys: Keys,
+    /// In milliseconds.
+    latency: Option<u32>,
+    fair_queue: bool,
+    runtime_config: RuntimeConfig,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RuntimeConfig {
+    bandwidth: Option<Rates>,
 }
 
 /// The reference's message.
@@ -70,42 +87,48 @@ impl Plugin for Bandwidth {
     const UNREADABLE: &'static str = "failed to parse network configuration";
 
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
-        self.keys.limits()?;
+        self.limits(cx)?;
         chained::prev_result(cx, WITHOUT_RESULT).map(drop)
     }
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
-        let limits = self.keys.limits()?;
+        let limits = self.limits(cx)?;
         let mut result = chained::prev_result(cx, WITHOUT_RESULT)?;
         let host = cx.session.host()?;
         let network = &cx.request.network;
         let owner = &Owner::new(network, at);
-        if limits.are_none() {
-            // An earlier ADD may have asked for some.
+        if limits.is_empty() {
+            // An earlier ADD may have set limits.
             clear(cx, at, owner)?;
             return Ok(result);
         }
         let end = host_end(cx, at, &result)?;
-        let there = ifbs(host, network, at, owner, Some(&end))?;
-        if is_done(host, at, &end, &there, &limits)? {
-            result.interfaces.extend(there.into_iter().map(in_result));
+        let existing = ifbs(host, network, at, owner, Some(&end))?;
+        if is_done(host, at, &end, &existing, &limits)? {
+            result.interfaces.extend(existing.into_iter().map(in_result));
             return Ok(result);
         }
         let mut undo = Undo::new(cx);
-        undo.push("take the limits away", || host.unshape(end.index));
-        // A second ADD that asks for something else begins anew.
+        undo.push("remove the limits", || host.unshape(end.index));
+        // An earlier ADD may have set other limits.
         host.unshape(end.index)?;
-        there.iter().try_for_each(|ifb| host.del_link(ifb.index))?;
+        existing.iter().try_for_each(|ifb| host.del_link(ifb.index))?;
         if let Some(bucket) = &limits.ingress {
-            shape(host, &end, bucket, limits.part(Side::Source).as_ref(), limits.fair_queue)?;
+            shape(
+                host,
+                &end,
+                bucket,
+                limits.selector(AddressField::Source).as_ref(),
+                limits.fair_queue,
+            )?;
         }
         if let Some(bucket) = &limits.egress {
             undo.push("remove the ifb", || remove_ifbs(host, network, at, owner, Some(&end)));
-            let part = limits.part(Side::Destination);
-            // A class of htb has a queue as long as the link's; tbf has one of its own.
-            let queue_len = if part.is_some() { QUEUE_PACKETS } else { 0 };
+            let selector = limits.selector(AddressField::Destination);
+            // The queue of an htb class is as long as the link's. The queue of tbf does not depend on it.
+            let queue_len = if selector.is_some() { QUEUE_PACKETS } else { 0 };
             let ifb = make_ifb(host, network, at, owner, (end.mtu, queue_len))?;
-            shape(host, &ifb, bucket, part.as_ref(), limits.fair_queue)?;
+            shape(host, &ifb, bucket, selector.as_ref(), limits.fair_queue)?;
             let mut batch = Batch::new();
             batch.redirect_incoming(end.index, &end.name, ifb.index);
             host.commit(batch)?;
@@ -116,16 +139,16 @@ impl Plugin for Bandwidth {
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        let limits = self.keys.limits()?;
+        let limits = self.limits(cx)?;
         let result = cx.request.required_prev_result()?;
-        if limits.are_none() {
+        if limits.is_empty() {
             return Ok(());
         }
         let host = cx.session.host()?;
         let end = host_end(cx, at, &result)?;
         let owner = Owner::new(&cx.request.network, at);
         let ifb = ifbs(host, &cx.request.network, at, &owner, Some(&end))?.into_iter().next();
-        match difference::of(host, at, &end, ifb.as_ref(), &limits)? {
+        match check::mismatch(host, at, &end, ifb.as_ref(), &limits)? {
             Some(what) => Err(Error::internal(what)),
             None => Ok(()),
         }
@@ -136,7 +159,7 @@ impl Plugin for Bandwidth {
         let owners = Owners::of(cx, scope);
         let mut failures = Failures::default();
         if let Some((at, owner)) = owners.one() {
-            // Without the namespace the pair is gone, or goes with the interface.
+            // Without the namespace, the kernel has removed the pair, or removes it with the interface.
             return match netns {
                 Some(_) => clear(cx, at, owner),
                 None => remove_ifbs(host, &cx.request.network, at, owner, None),
@@ -149,18 +172,28 @@ impl Plugin for Bandwidth {
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        // Limits that only a runtime will ask for, and perhaps never, must not make a network unusable.
-        is_possible(cx.session.host()?, &self.keys.limits()?).map_err(Error::into_not_available)
+        // Limits in `runtimeConfig` are not known at STATUS. A network without limits is usable on any kernel.
+        is_possible(cx.session.host()?, &self.limits(cx)?).map_err(Error::into_not_available)
     }
 }
 
-/// Removes all limits of an attachment, by either end of its pair.
+impl Bandwidth {
+    fn limits(&self, cx: &Context<'_>) -> Result<Limits> {
+        let own = cx.request.json.read::<Rates>("network configuration");
+        let own = own.map_err(|error| error.in_front(Self::UNREADABLE))?;
+        let latency = Duration::from_millis(self.latency.unwrap_or(LATENCY_MS).into());
+        let by_runtime = self.runtime_config.bandwidth.clone().unwrap_or_default();
+        own.or(by_runtime).limits(latency, self.fair_queue)
+    }
+}
+
+/// Removes all limits of an attachment: those of the host end and the ifb.
 fn clear(cx: &Context<'_>, at: &Attachment, owner: &Owner) -> Result<()> {
     let host = cx.session.host()?;
     let mut failures = Failures::default();
-    // First what leads to the ifb: what is sent to one that is gone is lost.
+    // First the redirection to the ifb, because packets that are redirected to a removed link are lost.
     let end = match peer(cx, at) {
-        // The path of the namespace can be another container's by now.
+        // The path may now lead to the namespace of another container.
         Ok(end) => end.filter(|end| !host_link::is_of_another_container(end, owner)),
         Err(error) => {
             failures.note(Err(error));
@@ -176,30 +209,30 @@ fn clear(cx: &Context<'_>, at: &Attachment, owner: &Owner) -> Result<()> {
 
 /// Fails if the kernel lacks a feature that these limits need.
 fn is_possible(host: &Rtnl, limits: &Limits) -> Result<()> {
-    if limits.are_none() {
+    if limits.is_empty() {
         return Ok(());
     }
-    let has_part = limits.part(Side::Source).is_some();
-    host.require_discipline(if has_part { "htb" } else { "tbf" })?;
+    let has_selector = limits.selector(AddressField::Source).is_some();
+    host.require_discipline(if has_selector { "htb" } else { "tbf" })?;
     if limits.egress.is_none() {
         return Ok(());
     }
-    // One that cannot be: where there are ifbs, this is no MAC address for one.
+    // The request must fail: a kernel with ifb refuses the MAC address, any other kernel the kind.
     let new = NewLink { name: "cnibox-probe", mac: Some(Mac([0; 6])), ..NewLink::default() };
-    match host.make_link(&new, IFB, std::iter::empty()) {
+    match host.make_link(&new, IFB, &[]) {
         Err(error) if error.is_unsupported() => Err(without_ifb(error)),
         _ => Ok(()),
     }
 }
 
 fn without_ifb(error: netlink::Error) -> Error {
-    error.with_hint("the kernel lacks CONFIG_IFB (module ifb)").into()
+    error.with_hint("the kernel lacks CONFIG_IFB").into()
 }
 
-/// The other end of the container's interface, if it is a veth pair and that end is on the host.
+/// The peer of the container's interface, if the interface is a veth and the peer is on the host.
 fn peer(cx: &Context<'_>, at: &Attachment) -> Result<Option<Link>> {
     match cx.session.container()?.link(&at.ifname)? {
-        Some(link) => veth::other_end(cx.session.host()?, &link),
+        Some(link) => veth::peer(cx.session.host()?, &link),
         None => Ok(None),
     }
 }
@@ -208,11 +241,11 @@ fn peer(cx: &Context<'_>, at: &Attachment) -> Result<Option<Link>> {
 fn host_end(cx: &Context<'_>, at: &Attachment, result: &Success) -> Result<Link> {
     let end = peer(cx, at)?.ok_or_else(|| {
         Error::internal(format!(
-            "the host end of interface {}, a veth pair, was not found",
+            "cannot find the host end of interface {}: it is not a veth with a peer on the host",
             at.ifname
         ))
     })?;
-    // Results before version 0.3.0 know no interfaces.
+    // Results before version 0.3.0 have no interfaces.
     if result.interfaces.is_empty() || result.interface_index(&end.name, "").is_some() {
         return Ok(end);
     }
@@ -230,7 +263,7 @@ fn is_done(
 ) -> Result<bool> {
     let has_more = ifbs.len() > usize::from(limits.egress.is_some())
         || (limits.ingress.is_none() && host.root_discipline(end.index)?.is_some());
-    Ok(!has_more && difference::of(host, at, end, ifbs.first(), limits)?.is_none())
+    Ok(!has_more && check::mismatch(host, at, end, ifbs.first(), limits)?.is_none())
 }
 
 fn in_result(ifb: Link) -> Interface {
@@ -244,21 +277,23 @@ fn in_result(ifb: Link) -> Interface {
 fn shape(
     host: &Rtnl,
     link: &Link,
-    bucket: &Bucket,
-    part: Option<&Part>,
+    bucket: &TokenBucket,
+    selector: Option<&TrafficSelector>,
     fair_queue: bool,
 ) -> Result<()> {
     let mut batch = Batch::new();
-    batch.shape(link.index, &link.name, bucket, part);
-    if fair_queue && part.is_none() {
-        // It stays where the kernel has no fq_codel. CHECK sees that one of them is there; tbf's own queue is not shown.
-        batch.queue(link.index, &link.name, bucket, part);
+    batch.shape(link.index, &link.name, bucket, selector);
+    if fair_queue && selector.is_none() {
+        // `share_fairly` replaces this queue, if the kernel has fq_codel. CHECK accepts either. The kernel does not list the
+        // inner queue of tbf, so CHECK could not compare that one.
+        batch.queue(link.index, &link.name, bucket, selector);
     }
     host.commit(batch)?;
-    if fair_queue { host.share_fairly(link.index, &link.name, part) } else { Ok(()) }
+    if fair_queue { host.share_fairly(link.index, &link.name, selector) } else { Ok(()) }
 }
 
-/// Makes the ifb and brings it up. It has the reference's name, unless another interface of the container has that one.
+/// Makes the ifb and brings it up. It gets the reference's name, unless another interface of the container has an ifb with
+/// this name.
 fn make_ifb(
     host: &Rtnl,
     network: &NetworkName,
@@ -269,7 +304,7 @@ fn make_ifb(
     let names = ifb_names(network, at);
     for name in &names {
         let new = NewLink { name, mtu: Some(mtu), ..NewLink::default() };
-        match host.make_link(&new, IFB, std::iter::empty()) {
+        match host.make_link(&new, IFB, &[]) {
             Ok(()) => {}
             Err(error) if error.is_exists() => continue,
             Err(error) if error.is_unsupported() => return Err(without_ifb(error)),
@@ -289,17 +324,17 @@ fn make_ifb(
         host.commit(batch)?;
         return Ok(ifb);
     }
-    Err(Error::internal(format!("cannot add ifb link {}: the name is taken", names[0])))
+    Err(Error::internal(format!("cannot add ifb link {}: File exists", names[0])))
 }
 
-/// The reference's name, which is the same for all interfaces of a container, and a name of this interface.
+/// The reference's name, which all interfaces of the container have in common, and a name for this interface alone.
 fn ifb_names(network: &NetworkName, at: &Attachment) -> [String; 2] {
     let name = |texts: &[&str]| rules::hashed("bwp", texts, IFB_NAME_BYTES);
     [name(&[network, &at.container_id]), name(&[network, &at.container_id, &at.ifname])]
 }
 
-/// The ifbs of the attachment. `end` is the host end of its pair, if that exists. An ifb without an alias was made by the
-/// reference, possibly for another interface of the container, or by an ADD that was killed.
+/// The ifbs of the attachment. `end` is the host end of its pair, if it exists. An ifb without an alias is the reference's,
+/// possibly for another interface of the container, or an ADD that made it was killed.
 fn ifbs(
     host: &Rtnl,
     network: &NetworkName,

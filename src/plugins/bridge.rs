@@ -49,11 +49,11 @@
 //!   cannot filter them, if the kernel lacks an nf_tables feature that `ipMasq` or `macspoofchk` needs, or if the IPAM
 //!   plugin fails.
 
+mod device;
 mod gateway;
-mod gateway_link;
-mod host;
 mod port;
 mod vlan;
+mod vlan_gateway;
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::{Lock, NetNs};
 use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysctl;
-use crate::names::{Attachment, IfName};
+use crate::names::{Attachment, IfName, IpFamily};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
@@ -76,8 +76,8 @@ use crate::steps::nft::rules::Rules;
 use crate::steps::nft::{masquerade, spoof_check};
 use vlan::{Trunk, Vlans};
 
-/// The longest wait for other calls that use or remove a bridge or the gateway of a VLAN. A removal takes the kernel about
-/// 20 ms.
+/// The longest wait for other calls that use or remove a bridge or a VLAN gateway. The kernel needs about 20 ms to remove
+/// one.
 const LOCK_LIMIT: Duration = Duration::from_millis(250);
 
 /// The index of the container's interface in our results.
@@ -87,15 +87,12 @@ const CONTAINER: u32 = 2;
 #[serde(default, rename_all = "camelCase")]
 pub struct Bridge {
     bridge: String,
-    /// The bridge is the gateway of the containers.
     is_gateway: bool,
-    /// The same, and the containers get a default route via the bridge.
     is_default_gateway: bool,
-    /// The gateway's address replaces another address of the same family on the bridge.
     force_address: bool,
     ip_masq: bool,
     ip_masq_backend: String,
-    /// MTU of both ends and of a new bridge, in bytes. Values below 1 mean the kernel's default.
+    /// Values below 1 mean the kernel's default.
     mtu: i32,
     hairpin_mode: bool,
     promisc_mode: bool,
@@ -104,7 +101,6 @@ pub struct Bridge {
     vlan_trunk: Option<Vec<Trunk>>,
     preserve_default_vlan: bool,
     macspoofchk: bool,
-    /// Detect duplicates of IPv6 addresses in the container. The key is written in lower case.
     #[serde(rename = "enabledad")]
     enable_dad: bool,
     disable_container_interface: bool,
@@ -112,23 +108,24 @@ pub struct Bridge {
 }
 
 /// The validated configuration.
-struct Sound {
+struct Validated {
     bridge: IfName,
     vlans: Vlans,
-    /// The link that has the gateway's addresses; None when it is the bridge, or when there is no gateway.
+    /// The link that gets the gateway addresses. None if the bridge gets them, or if the network has no gateway.
     vlan_gateway: Option<IfName>,
 }
 
-/// The state of the host at the start of an ADD.
-struct OnHost<'a> {
+/// The host's side of an ADD.
+struct HostState<'a> {
     host: &'a Rtnl,
-    in_use: Option<&'a Lock>,
-    sound: &'a Sound,
+    /// Held by every call that uses a bridge. None if the wait for it timed out.
+    lock: Option<&'a Lock>,
+    validated: &'a Validated,
 }
 
-/// The result of the IPAM plugin, and the gateways that follow from it.
+/// The completed result of the IPAM plugin, and the gateways that the host now has.
 #[derive(Default)]
-struct Plan {
+struct Addressing {
     success: Success,
     gateways: Vec<IpNet>,
     vlan_gateway: Option<Link>,
@@ -167,22 +164,22 @@ impl Plugin for Bridge {
     }
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
-        let sound = self.validate(cx)?;
+        let validated = self.validate(cx)?;
         let mac = veth::requested_mac(cx)?;
         let host = cx.session.host()?;
-        // As long as we hold it, nobody takes back a bridge that we are about to use.
-        let in_use = cx.session.home()?.lock_shared(LOCK_LIMIT)?;
-        let in_use = in_use.as_ref();
+        // While this call holds the lock, no other call removes the bridge.
+        let lock = cx.session.home()?.lock_shared(LOCK_LIMIT)?;
+        let lock = lock.as_ref();
         let mut undo = Undo::new(cx);
 
-        let new = self.new_bridge(&sound.vlans);
-        let bridge = host::ensure_bridge(host, in_use, &sound.bridge, &new, &mut undo)?;
-        let on_host = OnHost { host, in_use, sound: &sound };
-        let mut plan = Plan::default();
+        let new = self.new_bridge(&validated.vlans);
+        let bridge = device::ensure_bridge(host, lock, &validated.bridge, &new, &mut undo)?;
+        let host_state = HostState { host, lock, validated: &validated };
+        let mut addressing = Addressing::default();
         let needs_link = delegate::ipam_needs_link(cx);
         if !needs_link {
-            // Addresses come first, so that a failure has little to take back.
-            plan = self.plan(cx, at, &on_host, &bridge, &mut undo)?;
+            // First, so that a failure of the IPAM plugin leaves no link to remove.
+            addressing = self.allocate(cx, at, &host_state, &bridge, &mut undo)?;
         }
         let owner = Owner::new(&cx.request.network, at);
         let new = veth::NewPair {
@@ -195,25 +192,25 @@ impl Plugin for Bridge {
         let pair = veth::create(cx, netns, &new)?;
         let host_index = pair.host.index;
         undo.push("remove the veth pair", move || host.del_link(host_index));
-        // Before the port is up, so that not a single frame gets by.
-        self.set_rules(cx, at, &owner, &pair, &plan, &mut undo)?;
-        self.set_up_port(&owner, host, &bridge, &sound.vlans, &pair.host)?;
+        // The port must not be up before the rules exist. Otherwise frames pass unfiltered.
+        self.set_rules(cx, at, &owner, &pair, &addressing, &mut undo)?;
+        self.set_up_port(&owner, host, &bridge, &validated.vlans, &pair.host)?;
         if needs_link {
             veth::bring_up(cx, &pair, &at.ifname)?;
             port::wait_until_forwarding(host, &bridge, &pair.host)?;
-            plan = self.plan(cx, at, &on_host, &bridge, &mut undo)?;
-            self.set_rules(cx, at, &owner, &pair, &plan, &mut undo)?;
+            addressing = self.allocate(cx, at, &host_state, &bridge, &mut undo)?;
+            self.set_rules(cx, at, &owner, &pair, &addressing, &mut undo)?;
         }
         if !self.disable_container_interface {
-            self.set_up_container(cx, at, netns, &bridge, &pair, &plan.success)?;
+            self.set_up_container(cx, at, netns, &bridge, &pair, &addressing.success)?;
         }
-        let success = self.finish(cx, at, &bridge, &pair, plan)?;
+        let success = self.finish(cx, at, &bridge, &pair, addressing)?;
         undo.keep();
         Ok(success)
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        let Sound { bridge: bridge_name, vlans, vlan_gateway } = self.validate(cx)?;
+        let Validated { bridge: bridge_name, vlans, vlan_gateway } = self.validate(cx)?;
         delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
         let result = cx.request.required_prev_result()?;
         let rtnl = cx.session.container()?;
@@ -225,7 +222,7 @@ impl Plugin for Bridge {
         verify::routes(rtnl, &result)?;
 
         let host = cx.session.host()?;
-        let bridge = host::existing_bridge(host, &bridge_name)?
+        let bridge = device::existing_bridge(host, &bridge_name)?
             .ok_or_else(|| Error::internal(format!("bridge {bridge_name} not found")))?;
         verify::is_up(&bridge)?;
         if self.promisc_mode && !bridge.promiscuous {
@@ -233,21 +230,21 @@ impl Plugin for Bridge {
                 "bridge {bridge_name} is not in promiscuous mode"
             )));
         }
-        let port = veth::host_end(host, &link, &at.ifname)?;
+        let port = port::find(host, &link, &bridge)?;
         veth::check_mtu(&port, &link, self.mtu())?;
         self.check_port(host, &bridge, &port)?;
         let mut gateway = bridge.clone();
-        if !vlans.are_none() {
+        if !vlans.is_empty() {
             vlan::require_filtering(&bridge)?;
             let ports = host.bridge_ports()?;
             vlans.check(&bridge, &port, &ports)?;
             if let Some(name) = vlan_gateway {
-                gateway = gateway_link::check(host, &bridge, &name, vlans.access, &ports)?;
+                gateway = vlan_gateway::check(host, &bridge, &name, vlans.access, &ports)?;
             }
         }
         let mut own =
             Success { ips: result.ips_of(index).cloned().collect(), ..Success::default() };
-        let gateways = self.plan_gateways(&mut own);
+        let gateways = self.complete_result(&mut own);
         verify::host_addresses(host, &gateway, &gateways)?;
         forwarding::check(gateways.iter().map(IpNet::addr))?;
         let owner = Owner::new(&cx.request.network, at);
@@ -266,13 +263,13 @@ impl Plugin for Bridge {
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        let Sound { bridge: bridge_name, vlans, .. } = self.validate(cx)?;
+        let Validated { bridge: bridge_name, vlans, .. } = self.validate(cx)?;
         let host = cx.session.host()?;
         let bridge =
-            host::existing_bridge(host, &bridge_name).map_err(Error::into_not_available)?;
+            device::existing_bridge(host, &bridge_name).map_err(Error::into_not_available)?;
         let filtering = match &bridge {
-            Some(bridge) if !vlans.are_none() => vlan::require_filtering(bridge),
-            None if self.asks_for_filtering() => vlan::require_kernel(host),
+            Some(bridge) if !vlans.is_empty() => vlan::require_filtering(bridge),
+            None if self.configures_vlans() => vlan::require_kernel(host),
             _ => Ok(()),
         };
         filtering.map_err(Error::into_not_available)?;
@@ -287,19 +284,19 @@ impl Plugin for Bridge {
 }
 
 impl Bridge {
-    /// Gets addresses from the IPAM plugin, and sets the gateways' addresses on the host.
-    fn plan<'a>(
+    /// Gets addresses from the IPAM plugin, and sets the gateway addresses on the host.
+    fn allocate<'a>(
         &self,
         cx: &'a Context<'a>,
         at: &'a Attachment,
-        on: &OnHost<'a>,
+        state: &HostState<'a>,
         bridge: &Link,
         undo: &mut Undo<'a>,
-    ) -> Result<Plan> {
+    ) -> Result<Addressing> {
         let mut success = delegate::add_ipam(cx, at, undo)?;
-        let gateways = self.plan_gateways(&mut success);
-        let vlan_gateway = self.ensure_gateway(on, bridge, &gateways, undo)?;
-        Ok(Plan { success, gateways, vlan_gateway })
+        let gateways = self.complete_result(&mut success);
+        let vlan_gateway = self.ensure_gateway(state, bridge, &gateways, undo)?;
+        Ok(Addressing { success, gateways, vlan_gateway })
     }
 
     /// The last steps of an ADD, and its result.
@@ -309,23 +306,23 @@ impl Bridge {
         at: &Attachment,
         bridge: &Link,
         pair: &veth::Pair,
-        Plan { mut success, gateways, vlan_gateway }: Plan,
+        Addressing { mut success, gateways, vlan_gateway }: Addressing,
     ) -> Result<Success> {
         let mut bridge = bridge.clone();
         if (gateways.is_empty() || vlan_gateway.is_some())
             && let Some(now) = cx.session.host()?.link_at(bridge.index)?
         {
-            // A bridge that we did not make may have taken the MAC address of its new port.
+            // If another program made the bridge, it may now have the MAC address of the new port.
             bridge = now;
         }
-        // Last, since it stays.
+        // Last, because a failing ADD does not disable it again.
         forwarding::enable(gateways.iter().map(IpNet::addr))?;
         success.interfaces = interfaces(cx, at, &bridge, pair, vlan_gateway.as_ref());
         success.dns = cx.request.conf.dns.or(success.dns);
         Ok(success)
     }
 
-    fn validate(&self, cx: &Context<'_>) -> Result<Sound> {
+    fn validate(&self, cx: &Context<'_>) -> Result<Validated> {
         let is_l3 = !cx.request.conf.ipam.kind.is_empty();
         let refused = [
             (
@@ -348,29 +345,28 @@ impl Bridge {
             .map_err(|error| Error::config(format!("bridge: {error}")))?;
         let trunk = self.vlan_trunk.as_deref().unwrap_or_default();
         let vlans = Vlans::new(self.vlan, trunk, self.preserve_default_vlan)?;
-        Ok(Sound { bridge, vlans, vlan_gateway: self.vlan_gateway(is_l3)? })
+        Ok(Validated { bridge, vlans, vlan_gateway: self.vlan_gateway(is_l3)? })
     }
 
     fn mtu(&self) -> Option<u32> {
         u32::try_from(self.mtu).ok().filter(|mtu| *mtu > 0)
     }
 
-    /// An empty `vlanTrunk` asks for a bridge that filters VLANs, and for none of them.
-    fn asks_for_filtering(&self) -> bool {
+    /// An empty `vlanTrunk` makes a new bridge filter VLANs, but puts the port into no VLAN.
+    fn configures_vlans(&self) -> bool {
         self.vlan != 0 || self.vlan_trunk.is_some()
     }
 
-    fn new_bridge(&self, vlans: &Vlans) -> host::NewBridge {
-        host::NewBridge {
+    fn new_bridge(&self, vlans: &Vlans) -> device::NewBridge {
+        device::NewBridge {
             mtu: self.mtu(),
             promiscuous: self.promisc_mode,
             is_gateway: self.is_gateway(),
-            filters_vlans: self.asks_for_filtering(),
-            must_filter_vlans: !vlans.are_none(),
+            filters_vlans: self.configures_vlans(),
+            must_filter_vlans: !vlans.is_empty(),
         }
     }
 
-    /// Without addresses there is nothing to masquerade.
     fn masquerades(&self, cx: &Context<'_>) -> bool {
         self.ip_masq && !cx.request.conf.ipam.kind.is_empty()
     }
@@ -391,7 +387,7 @@ impl Bridge {
         let interface = configure::Interface { netns, rtnl, name: &at.ifname, index };
         let options = configure::Options {
             detect_duplicates: self.enable_dad,
-            // A port does not forward at once.
+            // The port does not forward yet, so an announcement would be lost.
             announce: configure::Announce::Later,
             ..configure::Options::default()
         };
@@ -407,14 +403,14 @@ impl Bridge {
         at: &'a Attachment,
         owner: &Owner,
         pair: &veth::Pair,
-        plan: &Plan,
+        addressing: &Addressing,
         undo: &mut Undo<'a>,
     ) -> Result<()> {
         let mac = self.macspoofchk.then_some(pair.container_mac);
         let rules = Rules {
             owner,
             masquerades: self.masquerades(cx),
-            nets: &plan.success.nets(),
+            nets: &addressing.success.nets(),
             checked: Some((&pair.host.name, mac)),
         };
         if !rules.are_none() {
@@ -423,13 +419,13 @@ impl Bridge {
         rules.set(cx)
     }
 
-    /// Runs inside of the container's namespace.
+    /// Must run in the container's namespace.
     fn set_sysctls(&self, ifname: &str) -> Result<()> {
         if self.enable_dad {
-            sysctl::set_if_possible(&format!("net/ipv6/conf/{ifname}/enhanced_dad"), "1")?;
+            sysctl::set_if_possible(&sysctl::of_link(IpFamily::V6, ifname, "enhanced_dad"), "1")?;
         }
         let accept_dad = if self.enable_dad { "1" } else { "0" };
-        sysctl::set_if_possible(&format!("net/ipv6/conf/{ifname}/accept_dad"), accept_dad)
+        sysctl::set_if_possible(&sysctl::of_link(IpFamily::V6, ifname, "accept_dad"), accept_dad)
     }
 }
 

@@ -24,14 +24,9 @@
 
 use serde::Deserialize;
 
-use crate::cni::success::Success;
 use crate::error::{Error, Result};
-use crate::kernel::netns::NetNs;
-use crate::names::Attachment;
-use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::link::interface::{self, NewInterface};
-
-const KIND: &str = "dummy";
+use crate::plugin::Context;
+use crate::steps::link::interface::{self, NewInterface, SingleLink};
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -40,42 +35,22 @@ pub struct Dummy {
     mac: String,
 }
 
-impl Plugin for Dummy {
+impl SingleLink for Dummy {
     const UNREADABLE: &'static str = "failed to parse network config";
+    const KIND: &'static str = "dummy";
 
-    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
-        interface::examine(cx, &self.interface(cx)?)
-    }
-
-    fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
-        interface::add(cx, at, netns, &self.interface(cx)?, None)
-    }
-
-    fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        interface::check(cx, at, &self.interface(cx)?)
-    }
-
-    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
-        interface::clean(cx, scope, netns, KIND)
-    }
-
-    fn status(&self, cx: &Context<'_>) -> Result<()> {
-        interface::status(cx, &self.interface(cx)?)
-    }
-}
-
-impl Dummy {
     fn interface(&self, cx: &Context<'_>) -> Result<NewInterface<'_>> {
         if cx.request.conf.ipam.kind.is_empty() {
             return Err(Error::config("dummy interface requires an IPAM configuration"));
         }
         Ok(NewInterface {
-            kind: KIND,
-            needs: "CONFIG_DUMMY (module dummy)",
+            kind: Self::KIND,
+            option: "CONFIG_DUMMY",
             properties: Vec::new(),
             mtu: self.mtu,
-            mac: interface::wanted_mac(cx, &self.mac)?,
+            mac: interface::requested_mac(cx, &self.mac)?,
             parent: None,
+            uses_prev_result: false,
         })
     }
 }

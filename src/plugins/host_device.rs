@@ -108,7 +108,7 @@ impl Plugin for HostDevice {
         let interface =
             configure::Interface { netns, rtnl: there, name: &at.ifname, index: link.index };
         let options = Options { announce: Announce::WhenUp, ..Options::default() };
-        let success = interface::equip(cx, &interface, link.mac, success, options)?;
+        let success = interface::configure(cx, &interface, link.mac, success, options)?;
         undo.keep();
         Ok(success)
     }

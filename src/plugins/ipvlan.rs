@@ -34,19 +34,13 @@
 
 use serde::Deserialize;
 
-use crate::cni::success::Success;
 use crate::error::{Error, Result};
-use crate::kernel::netns::NetNs;
-use crate::names::Attachment;
-use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::link::interface::{self, NewInterface, Property};
-use crate::steps::link::parent;
+use crate::kernel::rtnl::LinkProperty;
+use crate::plugin::Context;
+use crate::steps::link::interface::{NewInterface, Property, SingleLink};
+use crate::steps::link::parent::Parent;
 
-const KIND: &str = "ipvlan";
-
-/// Attributes, modes and flags (linux/if_link.h).
-const IFLA_IPVLAN_MODE: u16 = 1;
-const IFLA_IPVLAN_FLAGS: u16 = 2;
+/// IPVLAN_MODE_* and IPVLAN_F_* (linux/if_link.h). The first of each is the default.
 const MODES: &[(&str, u16)] = &[("l2", 0), ("l3", 1), ("l3s", 2)];
 const FLAGS: &[(&str, u16)] = &[("bridge", 0), ("private", 1), ("vepa", 2)];
 
@@ -60,75 +54,42 @@ pub struct Ipvlan {
     link_in_container: bool,
 }
 
-impl Plugin for Ipvlan {
+impl SingleLink for Ipvlan {
     const UNREADABLE: &'static str = "failed to load netconf";
+    const KIND: &'static str = "ipvlan";
 
-    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
-        interface::examine(cx, &self.interface()?)
-    }
-
-    fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
-        let given = match cx.request.prev_result()? {
-            Some(result) if is_without_ipam(cx) => Some(result),
-            _ => None,
-        };
-        interface::add(cx, at, netns, &self.interface()?, given)
-    }
-
-    fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        interface::check(cx, at, &self.interface()?)
-    }
-
-    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
-        interface::clean(cx, scope, netns, KIND)
-    }
-
-    fn status(&self, cx: &Context<'_>) -> Result<()> {
-        let mut interface = self.interface()?;
-        if self.master.is_empty() && is_without_ipam(cx) {
-            // In a chain, the plugin before this one will make it.
-            interface.parent = None;
-        }
-        interface::status(cx, &interface)
-    }
-}
-
-fn is_without_ipam(cx: &Context<'_>) -> bool {
-    cx.request.conf.ipam.kind.is_empty()
-}
-
-impl Ipvlan {
-    fn interface(&self) -> Result<NewInterface<'_>> {
+    fn interface(&self, _: &Context<'_>) -> Result<NewInterface<'_>> {
         Ok(NewInterface {
-            kind: KIND,
-            needs: "CONFIG_IPVLAN (module ipvlan)",
+            kind: Self::KIND,
+            option: "CONFIG_IPVLAN",
             properties: vec![
-                property("mode", &self.mode, IFLA_IPVLAN_MODE, MODES)?,
-                property("flag", &self.flag, IFLA_IPVLAN_FLAGS, FLAGS)?,
+                property("mode", &self.mode, MODES, LinkProperty::IpvlanMode)?,
+                property("flag", &self.flag, FLAGS, LinkProperty::IpvlanFlags)?,
             ],
             mtu: self.mtu,
             mac: None,
-            parent: Some(parent::Wanted {
+            parent: Some(Parent {
                 master: &self.master,
                 in_container: self.link_in_container,
-                // Nor does the reference look.
+                // The reference does not limit it either.
                 limits_mtu: false,
                 must_be_up: false,
                 takes_frames: true,
             }),
+            uses_prev_result: true,
         })
     }
 }
 
-/// The kernel's number of a word. The first of `words` is the default.
-fn property(key: &str, word: &str, attribute: u16, words: &[(&str, u16)]) -> Result<Property> {
+fn property(
+    key: &str,
+    word: &str,
+    words: &[(&str, u16)],
+    value: fn(u16) -> LinkProperty<'static>,
+) -> Result<Property> {
     let word = if word.is_empty() { words[0].0 } else { word };
     match words.iter().find(|(known, _)| *known == word) {
-        Some((_, number)) => Ok(Property {
-            what: format!("{key} {word}"),
-            attribute,
-            value: number.to_ne_bytes().into(),
-        }),
+        Some((_, number)) => Ok(Property { title: format!("{key} {word}"), value: value(*number) }),
         None => Err(Error::config(format!("unknown ipvlan {key} {word:?}"))),
     }
 }

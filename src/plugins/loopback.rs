@@ -19,12 +19,11 @@ use crate::cni::success::{Interface, Ip, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
-use crate::names::Attachment;
+use crate::names::{Attachment, IpFamily};
 use crate::plugin::{Context, Plugin, Scope};
 
 const LO: &str = "lo";
 
-/// The plugin has no keys of its own.
 #[derive(Deserialize)]
 pub struct Loopback {}
 
@@ -92,9 +91,9 @@ fn finish(
     if let Some(prev_result) = prev_result {
         return Ok(prev_result);
     }
-    let first = |is_v4: bool| {
+    let first = |family: IpFamily| {
         let mut nets = addresses.iter().map(|address| address.net);
-        let address = nets.find(|net| net.addr().is_ipv4() == is_v4)?;
+        let address = nets.find(|net| family.has(net.addr()))?;
         Some(Ip { address, gateway: None, interface: Some(0) })
     };
     Ok(Success {
@@ -104,7 +103,7 @@ fn finish(
             sandbox: cx.request.sandbox(),
             ..Interface::default()
         }],
-        ips: [first(true), first(false)].into_iter().flatten().collect(),
+        ips: IpFamily::ALL.into_iter().filter_map(first).collect(),
         ..Success::default()
     })
 }

@@ -39,19 +39,13 @@
 
 use serde::Deserialize;
 
-use crate::cni::success::Success;
 use crate::error::{Error, Result};
-use crate::kernel::netns::NetNs;
-use crate::names::Attachment;
-use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::link::interface::{self, NewInterface, Property};
-use crate::steps::link::parent;
+use crate::kernel::rtnl::LinkProperty;
+use crate::plugin::Context;
+use crate::steps::link::interface::{self, NewInterface, Property, SingleLink};
+use crate::steps::link::parent::Parent;
 
-const KIND: &str = "macvlan";
-
-/// Attributes and modes (linux/if_link.h).
-const IFLA_MACVLAN_MODE: u16 = 1;
-const IFLA_MACVLAN_BC_QUEUE_LEN: u16 = 7;
+/// MACVLAN_MODE_* (linux/if_link.h). The first is the default.
 const MODES: [(&str, u32); 4] = [("bridge", 4), ("private", 1), ("vepa", 2), ("passthru", 8)];
 
 #[derive(Default, Deserialize)]
@@ -67,60 +61,40 @@ pub struct Macvlan {
     broadcast_queue_length: u32,
 }
 
-impl Plugin for Macvlan {
+impl SingleLink for Macvlan {
     const UNREADABLE: &'static str = "failed to load netconf";
+    const KIND: &'static str = "macvlan";
 
-    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
-        interface::examine(cx, &self.interface(cx)?)
-    }
-
-    fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
-        interface::add(cx, at, netns, &self.interface(cx)?, None)
-    }
-
-    fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        interface::check(cx, at, &self.interface(cx)?)
-    }
-
-    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
-        interface::clean(cx, scope, netns, KIND)
-    }
-
-    fn status(&self, cx: &Context<'_>) -> Result<()> {
-        interface::status(cx, &self.interface(cx)?)
-    }
-}
-
-impl Macvlan {
     fn interface(&self, cx: &Context<'_>) -> Result<NewInterface<'_>> {
         let mode = if self.mode.is_empty() { MODES[0].0 } else { &self.mode };
         let Some((_, number)) = MODES.iter().find(|(name, _)| *name == mode) else {
             return Err(Error::config(format!("unknown macvlan mode {mode:?}")));
         };
-        let property = |what: String, attribute, number: u32| Property {
-            what,
-            attribute,
-            value: number.to_ne_bytes().into(),
-        };
-        let mut properties = vec![property(format!("mode {mode}"), IFLA_MACVLAN_MODE, *number)];
-        if self.broadcast_queue_length != 0 {
-            let what = format!("bcqueuelen {}", self.broadcast_queue_length);
-            let number = self.broadcast_queue_length;
-            properties.push(property(what, IFLA_MACVLAN_BC_QUEUE_LEN, number));
+        let mut properties = vec![Property {
+            title: format!("mode {mode}"),
+            value: LinkProperty::MacvlanMode(*number),
+        }];
+        let length = self.broadcast_queue_length;
+        if length != 0 {
+            properties.push(Property {
+                title: format!("bcqueuelen {length}"),
+                value: LinkProperty::MacvlanBroadcastQueueLength(length),
+            });
         }
         Ok(NewInterface {
-            kind: KIND,
-            needs: "CONFIG_MACVLAN (module macvlan)",
+            kind: Self::KIND,
+            option: "CONFIG_MACVLAN",
             properties,
             mtu: self.mtu,
-            mac: interface::wanted_mac(cx, &self.mac)?,
-            parent: Some(parent::Wanted {
+            mac: interface::requested_mac(cx, &self.mac)?,
+            parent: Some(Parent {
                 master: &self.master,
                 in_container: self.link_in_container,
                 limits_mtu: true,
                 must_be_up: false,
                 takes_frames: true,
             }),
+            uses_prev_result: false,
         })
     }
 }

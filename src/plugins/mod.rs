@@ -1,4 +1,4 @@
-//! The table of plugins. Adding one is a file beside this one, its `mod` line and its line in the table.
+//! The table of plugins. A new plugin needs a file in this directory, a `mod` line and a line in the table.
 
 mod bandwidth;
 mod bridge;
@@ -21,49 +21,52 @@ mod vrf;
 
 use crate::plugin::{Entry, entry, ipam_entry};
 
-/// Every plugin, in the order in which it is listed.
+/// All plugins, in the order of `cnibox --list`.
 pub const PLUGINS: &[Entry] = &[
-    entry::<bridge::Bridge>("bridge", "a veth pair whose host end is a port of a bridge"),
+    entry::<bridge::Bridge>("bridge", "a veth pair with its host end on a bridge"),
     entry::<veth::Veth>(
         "veth",
         "a routed veth pair between host and container; without ipam a plain one",
     ),
-    entry::<veth::Veth>("ptp", "the same as veth, by the reference's name"),
+    entry::<veth::Veth>("ptp", "the same as veth, under the name of the reference"),
     entry::<macvlan::Macvlan>(
         "macvlan",
-        "an interface with a MAC address of its own on a link of the host",
+        "an interface on a link of the host, with its own MAC address",
     ),
     entry::<ipvlan::Ipvlan>(
         "ipvlan",
-        "an interface with IP addresses of its own on a link of the host, whose MAC address it shares",
+        "an interface on a link of the host, with the MAC address of that link",
     ),
-    entry::<vlan::Vlan>("vlan", "an interface that is one VLAN of a link of the host"),
-    entry::<dummy::Dummy>("dummy", "an interface without a cable, to have addresses on"),
-    entry::<host_device::HostDevice>(
-        "host-device",
-        "an interface of the host, moved into the container",
+    entry::<vlan::Vlan>("vlan", "an interface in a VLAN of a link of the host"),
+    entry::<dummy::Dummy>("dummy", "an interface for addresses only, without a connection"),
+    entry::<host_device::HostDevice>("host-device", "a link of the host, moved into the container"),
+    entry::<tap::Tap>(
+        "tap",
+        "an interface that a program reads and writes, for example a virtual machine",
     ),
-    entry::<tap::Tap>("tap", "an interface whose cable is a program, a virtual machine for one"),
-    entry::<bandwidth::Bandwidth>("bandwidth", "how fast a container may receive and send"),
+    entry::<bandwidth::Bandwidth>(
+        "bandwidth",
+        "limits the rate at which a container receives and sends",
+    ),
     entry::<firewall::Firewall>(
         "firewall",
-        "lets a container's packets pass where the host drops, and keeps bridges apart",
+        "accepts packets of containers on a host that drops others, and separates bridges",
     ),
-    entry::<flannel::Flannel>("flannel", "a network whose subnet flannel's daemon has chosen"),
-    entry::<loopback::Loopback>("loopback", "the container's lo interface"),
-    entry::<portmap::Portmap>("portmap", "ports of the host that lead to ports of the container"),
+    entry::<flannel::Flannel>("flannel", "a network with the subnet that the flannel daemon chose"),
+    entry::<loopback::Loopback>("loopback", "brings the interface lo of the container up"),
+    entry::<portmap::Portmap>("portmap", "publishes ports of the container on the host"),
     entry::<sbr::Sbr>(
         "sbr",
-        "packets from an interface's addresses leave by that interface, whatever the others have",
+        "routes packets by source: they leave by the interface that has their source address",
     ),
     entry::<tuning::Tuning>(
         "tuning",
-        "sysctls of the container; MAC address, MTU and flags of an interface that is there",
+        "sets sysctls of the container, and the MAC address, MTU and flags of an interface",
     ),
-    entry::<vrf::Vrf>("vrf", "a routing domain in the container, with interfaces of its own"),
+    entry::<vrf::Vrf>("vrf", "puts an interface of the container into a VRF"),
     ipam_entry::<host_local::HostLocal>(
         "host-local",
-        "addresses out of ranges, reserved in files on this host",
+        "addresses from ranges, reserved in files on this host",
     ),
     ipam_entry::<static_ipam::Static>("static", "addresses written in the configuration"),
 ];

@@ -59,9 +59,9 @@ use crate::error::{Error, Result};
 use crate::kernel::conntrack::{Conntrack, Flows};
 use crate::kernel::netns::NetNs;
 use crate::kernel::nft::{Batch, Family, Feature, Nft, Transport};
-use crate::kernel::rtnl::{self, Link, Rtnl};
+use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysctl;
-use crate::names::Attachment;
+use crate::names::{Attachment, IpFamily};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::chained;
@@ -283,7 +283,7 @@ fn check_loopback(host: &Rtnl, publication: &Publication<'_>) -> Result<()> {
 }
 
 fn route_localnet(link: &str) -> String {
-    format!("net/ipv4/conf/{link}/route_localnet")
+    sysctl::of_link(IpFamily::V4, link, "route_localnet")
 }
 
 /// The link by which the host reaches a container under its IPv4 address.
@@ -302,7 +302,7 @@ fn forget_untranslated(cx: &Context<'_>, publications: &[Publication<'_>]) -> Re
     let mut own: Option<BTreeSet<IpAddr>> = None;
     for publication in publications {
         let side = publication.side;
-        let family = if side.family() == Family::Ip { rtnl::Family::V4 } else { rtnl::Family::V6 };
+        let family = if side.family() == Family::Ip { IpFamily::V4 } else { IpFamily::V6 };
         for mapping in publication.mappings().filter(|it| it.transport == Transport::Udp) {
             let to_port = Flows::to_port(family, Transport::Udp, mapping.host_port);
             match mapping.host_ip {

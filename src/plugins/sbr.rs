@@ -10,7 +10,7 @@
 //! | `gateways` | list of strings | those of `prevResult` | Gateways, at most one per family. |
 //! | `addSourceHints` | boolean | false | The subnet routes stay in the main table, with the interface's address as preferred source. |
 //!
-//! The plugin follows one that made an interface. For each address there is a rule `from ADDRESS lookup TABLE`. Its
+//! The plugin follows another plugin that made an interface. For each address there is a rule `from ADDRESS lookup TABLE`. Its
 //! table is the first one from 100 on that no rule, route or VRF of the container uses. The table holds a default
 //! route via the gateway of the address, and the routes of the interface except those that belong to another of its
 //! addresses. These routes are removed from the main table, so a program that binds no address uses another interface.
@@ -34,13 +34,13 @@ use crate::cni::success::{Ip, Success};
 use crate::cni::text::parse_ip;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Family, Link, Route, Rule};
-use crate::names::Attachment;
+use crate::kernel::rtnl::{Batch, Link, Route, Rule};
+use crate::names::{Attachment, IpFamily};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::chained;
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::configure;
-use crate::steps::link::routing_tables::{self, MAIN, OF_KERNEL, Tables};
+use crate::steps::link::routing_tables::{self, KERNEL_TABLES, MAIN, RoutingTables};
 use plan::{PROTOCOL, Plan};
 
 #[derive(Default, Deserialize)]
@@ -68,17 +68,17 @@ impl Plugin for Sbr {
         let ips = self.ips(&result, at)?;
         let rtnl = cx.session.container()?;
         let lock = routing_tables::lock(netns)?;
-        let mut tables = Tables::read(rtnl)?;
+        let mut routing_tables = RoutingTables::read(rtnl)?;
         let plan = match self.table {
-            Some(table) => Plan::of_rules(&tables, &ips, table),
+            Some(table) => Plan::with_rules(&routing_tables, &ips, table),
             None => {
                 let link = chained::interface(rtnl, at)?;
-                Plan::of_tables(&mut tables, &link, &ips, self.add_source_hints)
+                Plan::with_tables(&mut routing_tables, &link, &ips, self.add_source_hints)
             }
         };
         let mut undo = Undo::new(cx);
-        undo.push("take back rules and routes", || rtnl.commit(plan.backward()));
-        rtnl.commit(plan.forward())?;
+        undo.push("restore rules and routes", || rtnl.commit(plan.revert()));
+        rtnl.commit(plan.apply())?;
         undo.keep();
         drop(lock);
         Ok(result)
@@ -88,7 +88,7 @@ impl Plugin for Sbr {
         let result = cx.request.required_prev_result()?;
         let ips = self.ips(&result, at)?;
         let rtnl = cx.session.container()?;
-        let tables = Tables::read(rtnl)?;
+        let routing_tables = RoutingTables::read(rtnl)?;
         let link = match self.table {
             Some(_) => None,
             None => Some(chained::interface(rtnl, at)?),
@@ -100,15 +100,15 @@ impl Plugin for Sbr {
         let routes = expected_routes(&result, at);
         for ip in &ips {
             let source = ip.address.addr();
-            let rule = plan::rule_of(&tables, source, self.table).ok_or_else(|| {
+            let rule = plan::rule_of(&routing_tables, source, self.table).ok_or_else(|| {
                 let table = self.table.map_or_else(String::new, |table| format!(" lookup {table}"));
                 Error::internal(format!("rule from {source}{table} not found in the container"))
             })?;
             if let Some(link) = &link {
-                plan::check_table(&tables, rule.table, link, ip, &addresses)?;
-                plan::check_routes(&tables, rule.table, link, &ips, ip, &routes)?;
+                plan::check_table(&routing_tables, rule.table, link, ip, &addresses)?;
+                plan::check_routes(&routing_tables, rule.table, link, &ips, ip, &routes)?;
                 if self.add_source_hints {
-                    plan::check_hint(&tables, link, ip)?;
+                    plan::check_hint(&routing_tables, link, ip)?;
                 }
             }
         }
@@ -130,22 +130,24 @@ impl Plugin for Sbr {
         if let Some(link) = &link {
             sources.extend(rtnl.addresses(link.index)?.iter().map(|address| address.net.addr()));
         }
-        rtnl.commit(self.removal(&Tables::read(rtnl)?, link.as_ref(), &sources))
+        rtnl.commit(self.removal(&RoutingTables::read(rtnl)?, link.as_ref(), &sources))
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         self.is_possible().map_err(Error::into_not_available)?;
-        if cx.session.host()?.rules(Family::V4)?.is_empty() {
-            // There are always those that lead to the main table.
-            let missing = Error::internal("the kernel lacks rules (CONFIG_IP_MULTIPLE_TABLES)");
+        if cx.session.host()?.rules(IpFamily::V4)?.is_empty() {
+            // With the option, every namespace has the rule for the main table.
+            let missing = Error::internal(
+                "cannot add routing rules: the kernel lacks CONFIG_IP_MULTIPLE_TABLES",
+            );
             return Err(missing.into_not_available());
         }
         Ok(())
     }
 }
 
-/// The routes of the result that ADD found in the main table: one without a gateway of its own goes by the first gateway
-/// of our interface, as the plugin before has set it.
+/// The routes of the result that ADD found in the main table. A route without a gateway has the first gateway of the
+/// interface, because the previous plugin set it so.
 fn expected_routes(result: &Success, at: &Attachment) -> Vec<Route> {
     let is_in_main = |route: &Route| route.table.is_none_or(|table| table == 0 || table == MAIN);
     let own = Success {
@@ -153,7 +155,7 @@ fn expected_routes(result: &Success, at: &Attachment) -> Vec<Route> {
         routes: result.routes.clone(),
         ..Success::default()
     };
-    // What link it is by is not compared.
+    // The callers do not compare the index of the link.
     configure::routes(&own, 0).into_iter().filter(is_in_main).collect()
 }
 
@@ -161,7 +163,7 @@ impl Sbr {
     /// Fails if a key has a wrong value.
     fn is_possible(&self) -> Result<()> {
         if self.table == Some(0) {
-            return Err(Error::config("table: there is no table 0"));
+            return Err(Error::config("table: invalid routing table 0"));
         }
         self.gateways().map(drop)
     }
@@ -173,7 +175,7 @@ impl Sbr {
         let gateways = self.gateways.iter().map(parse).collect::<Result<Vec<_>>>()?;
         let of_v4 = gateways.iter().filter(|gateway| gateway.is_ipv4()).count();
         if of_v4 > 1 || gateways.len() - of_v4 > 1 {
-            return Err(Error::config("gateways: there can be one of each family"));
+            return Err(Error::config("gateways: more than one gateway of a family"));
         }
         Ok(gateways)
     }
@@ -182,8 +184,8 @@ impl Sbr {
     fn ips(&self, result: &Success, at: &Attachment) -> Result<Vec<Ip>> {
         let gateways = self.gateways()?;
         let with_gateway = |ip: &Ip| {
-            let is_v4 = ip.address.addr().is_ipv4();
-            let configured = gateways.iter().find(|gateway| gateway.is_ipv4() == is_v4);
+            let family = IpFamily::of(ip.address.addr());
+            let configured = gateways.iter().find(|gateway| family.has(**gateway));
             Ip { gateway: configured.copied().or(ip.gateway), ..ip.clone() }
         };
         let ips: Vec<Ip> = chained::ips(result, at).map(with_gateway).collect();
@@ -197,29 +199,35 @@ impl Sbr {
     }
 
     /// The changes that DEL makes. The head of this file says which rules belong to the plugin.
-    fn removal(&self, tables: &Tables, link: Option<&Link>, sources: &[IpAddr]) -> Batch {
+    fn removal(
+        &self,
+        routing_tables: &RoutingTables,
+        link: Option<&Link>,
+        sources: &[IpAddr],
+    ) -> Batch {
         let index = link.map(|link| link.index);
         let others_use = |table: u32| {
-            let mut routes = tables.routes.iter();
+            let mut routes = routing_tables.routes.iter();
             routes.any(|route| route.table == Some(table) && route.dev != index)
         };
         let is_ours = |rule: &&Rule| {
-            let is_of_person = OF_KERNEL.contains(&rule.table) && self.table != Some(rule.table);
-            let is_of_nobody = rule.protocol == Some(PROTOCOL) && !others_use(rule.table);
-            let has_source = |source| sources.contains(&source) && !is_of_person || is_of_nobody;
-            rule.source.is_some_and(has_source)
+            // Neither this plugin nor the reference chooses a table of the kernel, so another program made such a rule.
+            let is_foreign = KERNEL_TABLES.contains(&rule.table) && self.table != Some(rule.table);
+            let is_stale = rule.protocol == Some(PROTOCOL) && !others_use(rule.table);
+            rule.source.is_some_and(|source| sources.contains(&source) && !is_foreign || is_stale)
         };
-        let (ours, others): (Vec<_>, Vec<_>) = tables.rules.iter().partition(is_ours);
+        let (ours, others): (Vec<_>, Vec<_>) = routing_tables.rules.iter().partition(is_ours);
         let mut batch = Batch::new();
         for rule in &ours {
             batch.del_rule(rule);
         }
-        let is_stale = |table: Option<u32>| {
-            let leads_there = |rule: &&Rule| Some(rule.table) == table;
-            let was_chosen = |rule: &&Rule| leads_there(rule) && rule.protocol == Some(PROTOCOL);
-            ours.iter().any(was_chosen) && !others.iter().any(leads_there)
+        let is_unused = |table: Option<u32>| {
+            let is_lookup = |rule: &&Rule| Some(rule.table) == table;
+            let was_chosen = |rule: &&Rule| is_lookup(rule) && rule.protocol == Some(PROTOCOL);
+            ours.iter().any(was_chosen) && !others.iter().any(is_lookup)
         };
-        for route in tables.routes.iter().filter(|it| it.dev == index && is_stale(it.table)) {
+        let routes = routing_tables.routes.iter();
+        for route in routes.filter(|it| it.dev == index && is_unused(it.table)) {
             batch.del_route(route);
         }
         batch

@@ -37,7 +37,7 @@ use crate::cni::request::Verb;
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
+use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, Rtnl};
 use crate::kernel::tun::{self, NewTap};
 use crate::names::Attachment;
 use crate::plugin::owner::Owner;
@@ -51,12 +51,7 @@ use crate::steps::link::interface::{self, NewInterface, Property};
 /// The kernel's name of the kind, for frames (tap) and for packets (tun).
 const KIND: &str = "tun";
 
-/// Attributes in IFLA_INFO_DATA (linux/if_link.h), and the type of a tap.
-const IFLA_TUN_OWNER: u16 = 1;
-const IFLA_TUN_GROUP: u16 = 2;
-const IFLA_TUN_TYPE: u16 = 3;
-const IFLA_TUN_PERSIST: u16 = 6;
-const IFLA_TUN_MULTI_QUEUE: u16 = 7;
+/// The type of a tap (linux/if_tun.h).
 const IFF_TAP: u8 = 2;
 
 #[derive(Default, Deserialize)]
@@ -81,8 +76,8 @@ impl Plugin for Tap {
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let new = self.interface(cx)?;
         let (mtu, mac) = (interface::valid_mtu(&new, None)?, new.mac);
-        let there = cx.session.container()?;
-        let master = self.find_bridge(there)?.map(|bridge| bridge.index);
+        let container = cx.session.container()?;
+        let master = self.find_bridge(container)?.map(|bridge| bridge.index);
         let tap = netns.run(|| {
             tun::Tap::create(&NewTap {
                 name: &at.ifname,
@@ -92,24 +87,24 @@ impl Plugin for Tap {
                 selinux_context: &self.selinux_context,
             })
         })?;
-        let link = there.link(&at.ifname)?.ok_or_else(|| {
-            Error::internal(format!("cannot find interface {}, which was just made", at.ifname))
+        let link = container.link(&at.ifname)?.ok_or_else(|| {
+            Error::internal(format!("cannot find the new interface {}", at.ifname))
         })?;
         let up = delegate::ipam_needs_link(cx).then_some(true);
         let mut batch = Batch::new();
         let change = LinkChange { mac, mtu, master, up, ..LinkChange::default() };
         batch.change_link(link.index, &at.ifname, &change);
-        there.commit(batch)?;
+        container.commit(batch)?;
 
         let mut undo = Undo::new(cx);
-        // Not before there is an interface: some IPAM plugins talk through it (dhcp).
+        // Some IPAM plugins need the interface (dhcp).
         let success = delegate::add_ipam(cx, at, &mut undo)?;
         let interface =
-            configure::Interface { netns, rtnl: there, name: &at.ifname, index: link.index };
+            configure::Interface { netns, rtnl: container, name: &at.ifname, index: link.index };
         let alias = host_link::alias(&Owner::new(&cx.request.network, at));
         let options =
             Options { announce: Announce::WhenUp, alias: Some(&alias), ..Options::default() };
-        let success = interface::equip(cx, &interface, mac.or(link.mac), success, options)?;
+        let success = interface::configure(cx, &interface, mac.or(link.mac), success, options)?;
         tap.keep()?;
         undo.keep();
         Ok(success)
@@ -117,9 +112,9 @@ impl Plugin for Tap {
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
         interface::check(cx, at, &self.interface(cx)?)?;
-        let there = cx.session.container()?;
-        let Some(bridge) = self.find_bridge(there)? else { return Ok(()) };
-        match there.link(&at.ifname)? {
+        let container = cx.session.container()?;
+        let Some(bridge) = self.find_bridge(container)? else { return Ok(()) };
+        match container.link(&at.ifname)? {
             Some(link) if link.master == Some(bridge.index) => Ok(()),
             _ => Err(Error::internal(format!(
                 "interface {} is not a port of bridge {}",
@@ -142,43 +137,35 @@ impl Plugin for Tap {
 impl Tap {
     /// The properties that CHECK compares. The frame format is not among them: each program chooses it.
     fn interface(&self, cx: &Context<'_>) -> Result<NewInterface<'_>> {
-        let flag = |what: &str, attribute, value| Property {
-            what: what.into(),
-            attribute,
-            value: vec![value],
-        };
-        let id = |what: &str, attribute, id: u32| Property {
-            what: format!("{what} {id}"),
-            attribute,
-            value: id.to_ne_bytes().into(),
-        };
+        let property = |title: &str, value| Property { title: title.into(), value };
+        let id = |key: &str, id: u32, value| property(&format!("{key} {id}"), value);
         let mut properties = vec![
-            flag("mode tap", IFLA_TUN_TYPE, IFF_TAP),
-            flag("persistence", IFLA_TUN_PERSIST, 1),
-            flag(
+            property("mode tap", LinkProperty::TunType(IFF_TAP)),
+            property("persistence", LinkProperty::TunPersistent(true)),
+            property(
                 "the multiQueue of its configuration",
-                IFLA_TUN_MULTI_QUEUE,
-                self.multi_queue.into(),
+                LinkProperty::TunMultiQueue(self.multi_queue),
             ),
         ];
-        properties.extend(self.owner.map(|owner| id("owner", IFLA_TUN_OWNER, owner)));
-        properties.extend(self.group.map(|group| id("group", IFLA_TUN_GROUP, group)));
+        properties.extend(self.owner.map(|it| id("owner", it, LinkProperty::TunOwner(it))));
+        properties.extend(self.group.map(|it| id("group", it, LinkProperty::TunGroup(it))));
         Ok(NewInterface {
             kind: KIND,
-            needs: "CONFIG_TUN (module tun)",
+            option: "CONFIG_TUN",
             properties,
             mtu: self.mtu,
-            mac: interface::wanted_mac(cx, &self.mac)?,
+            mac: interface::requested_mac(cx, &self.mac)?,
             parent: None,
+            uses_prev_result: false,
         })
     }
 
-    fn find_bridge(&self, there: &Rtnl) -> Result<Option<Link>> {
+    fn find_bridge(&self, container: &Rtnl) -> Result<Option<Link>> {
         let name = self.bridge.as_str();
         if name.is_empty() {
             return Ok(None);
         }
-        match there.link(name)? {
+        match container.link(name)? {
             Some(link) if link.kind.as_deref() == Some("bridge") => Ok(Some(link)),
             Some(_) => Err(Error::config(format!("bridge: interface {name} is not a bridge"))),
             None => {

@@ -33,7 +33,7 @@ use serde::Deserialize;
 
 use crate::cni::request::Verb;
 use crate::cni::success::{Interface, Ip, Success};
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 use crate::names::Attachment;
@@ -55,7 +55,7 @@ const CONTAINER: u32 = 1;
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Veth {
-    /// MTU of both ends, in bytes. Values below 1 mean the kernel's default.
+    /// Values below 1 mean the kernel's default.
     mtu: i32,
     ip_masq: bool,
     ip_masq_backend: String,
@@ -103,10 +103,10 @@ impl Plugin for Veth {
         if !rules.are_none() {
             undo.push("remove the rules", || Rules::take_back(cx, at));
         }
-        // Before the container can send.
+        // The rules must exist before the container can send.
         rules.set(cx)?;
         configure::apply(&container, &success, &routes, options)?;
-        // Last, since there is no taking it back.
+        // Last, because a failing ADD does not disable it again.
         forwarding::enable(success.ips.iter().map(|ip| ip.address.addr()))?;
 
         success.interfaces = vec![
@@ -174,7 +174,6 @@ impl Veth {
         u32::try_from(self.mtu).ok().filter(|mtu| *mtu > 0)
     }
 
-    /// Without addresses there is nothing to masquerade.
     fn masquerades(&self, cx: &Context<'_>) -> bool {
         self.ip_masq && !cx.request.conf.ipam.kind.is_empty()
     }
@@ -188,33 +187,30 @@ impl Veth {
     }
 }
 
-/// Every packet of the container goes to the gateway, so each address needs one.
+/// Fails if an address has no gateway, because every packet of the container goes to a gateway.
 fn require_gateways(success: &Success) -> Result<()> {
     for ip in &success.ips {
         match ip.gateway {
             Some(gateway) if gateway.is_ipv4() == ip.address.addr().is_ipv4() => {}
             Some(gateway) => {
                 return Err(Error::config(format!(
-                    "gateway {gateway} is not of the family of {}",
+                    "cannot use gateway {gateway} for address {}: the families differ",
                     ip.address
                 )));
             }
             None => {
-                return Err(Error::new(
-                    Code::INVALID_CONFIG,
-                    format!(
-                        "IPAM plugin returned no gateway for {}, which a veth pair needs",
-                        ip.address
-                    ),
-                ));
+                return Err(Error::config(format!(
+                    "cannot route address {}: the IPAM plugin returned no gateway for it",
+                    ip.address
+                )));
             }
         }
     }
     Ok(())
 }
 
-/// The routes in place of the kernel's subnet route of each address: `GW dev IF scope link src IP` and
-/// `NET/len via GW src IP`. Addresses of one subnet share them.
+/// The routes that replace the kernel's subnet routes: `GW dev IF scope link src IP` and `NET/len via GW src IP`. Addresses
+/// of one subnet share them.
 fn subnet_routes(success: &Success, index: u32) -> Vec<Route> {
     let mut routes: Vec<Route> = Vec::new();
     for ip in &success.ips {
@@ -238,8 +234,8 @@ fn subnet_routes(success: &Success, index: u32) -> Vec<Route> {
     routes
 }
 
-/// The routes of the result. The kernel refuses a gateway that it would reach through another one, and so reaches the
-/// subnet; a gateway there is on the link all the same.
+/// The routes of the result. The kernel refuses a gateway that is itself behind a gateway, unless the route is `onlink`. All
+/// addresses of the subnet are behind the gateway here.
 fn result_routes(success: &Success, index: u32) -> Vec<Route> {
     let is_behind_gateway = |via: IpAddr| {
         success.ips.iter().any(|ip| ip.address.contains(&via))
@@ -260,7 +256,7 @@ fn host_routes(success: &Success, index: u32) -> Vec<Route> {
     success.ips.iter().map(to_container).collect()
 }
 
-/// The gateway addresses of the host end, without a subnet, because the host ends of all containers have the same ones.
+/// The gateway addresses of the host end, with full prefix lengths, because all host ends have the same addresses.
 fn gateways(success: &Success) -> Vec<IpNet> {
     let mut gateways: Vec<IpAddr> = success.ips.iter().filter_map(|ip| ip.gateway).collect();
     gateways.sort_unstable();

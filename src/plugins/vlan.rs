@@ -28,18 +28,13 @@
 
 use serde::Deserialize;
 
-use crate::cni::success::Success;
 use crate::error::{Error, Result};
-use crate::kernel::netns::NetNs;
-use crate::names::Attachment;
-use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::link::interface::{self, NewInterface, Property};
-use crate::steps::link::parent;
+use crate::kernel::rtnl::LinkProperty;
+use crate::plugin::Context;
+use crate::steps::link::interface::{NewInterface, Property, SingleLink};
+use crate::steps::link::parent::Parent;
 
-const KIND: &str = "vlan";
-
-/// The attribute (linux/if_link.h), and the largest id that 802.1Q does not reserve.
-const IFLA_VLAN_ID: u16 = 1;
+/// The largest id that 802.1Q does not reserve.
 const ID_MAX: u16 = 4094;
 
 #[derive(Default, Deserialize)]
@@ -51,32 +46,11 @@ pub struct Vlan {
     link_in_container: bool,
 }
 
-impl Plugin for Vlan {
+impl SingleLink for Vlan {
     const UNREADABLE: &'static str = "failed to load netconf";
+    const KIND: &'static str = "vlan";
 
-    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
-        interface::examine(cx, &self.interface()?)
-    }
-
-    fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
-        interface::add(cx, at, netns, &self.interface()?, None)
-    }
-
-    fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        interface::check(cx, at, &self.interface()?)
-    }
-
-    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
-        interface::clean(cx, scope, netns, KIND)
-    }
-
-    fn status(&self, cx: &Context<'_>) -> Result<()> {
-        interface::status(cx, &self.interface()?)
-    }
-}
-
-impl Vlan {
-    fn interface(&self) -> Result<NewInterface<'_>> {
+    fn interface(&self, _: &Context<'_>) -> Result<NewInterface<'_>> {
         if self.master.is_empty() {
             return Err(Error::config(
                 "\"master\" field is required: the interface that the VLAN is on",
@@ -87,22 +61,22 @@ impl Vlan {
             Error::config(format!("invalid VLAN ID {id}, must be [0, {ID_MAX}]"))
         })?;
         Ok(NewInterface {
-            kind: KIND,
-            needs: "CONFIG_VLAN_8021Q (module 8021q)",
+            kind: Self::KIND,
+            option: "CONFIG_VLAN_8021Q",
             properties: vec![Property {
-                what: format!("VLAN id {id}"),
-                attribute: IFLA_VLAN_ID,
-                value: id.to_ne_bytes().into(),
+                title: format!("VLAN id {id}"),
+                value: LinkProperty::VlanId(id),
             }],
             mtu: self.mtu,
             mac: None,
-            parent: Some(parent::Wanted {
+            parent: Some(Parent {
                 master: &self.master,
                 in_container: self.link_in_container,
                 limits_mtu: true,
                 must_be_up: true,
                 takes_frames: false,
             }),
+            uses_prev_result: false,
         })
     }
 }

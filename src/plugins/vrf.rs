@@ -9,8 +9,8 @@
 //! | `vrfname` | string | required | Name of the VRF device in the container. |
 //! | `table` | integer | first unused table | Routing table of the VRF. A VRF that exists must have this table. |
 //!
-//! The plugin follows one that made an interface. A process in the container selects the VRF with SO_BINDTODEVICE, as
-//! `ping -I blue` does.
+//! The plugin follows another plugin that made an interface. A process in the container selects the VRF with
+//! SO_BINDTODEVICE, as `ping -I blue` does.
 //!
 //! - **ADD** makes the VRF if it does not exist, and makes it the master of the interface. The kernel then removes the
 //!   IPv6 addresses and most routes of the interface. ADD restores them in the same request: routes of the main table
@@ -22,7 +22,7 @@
 //! - **GC** has nothing to do: everything ends with the namespace.
 //! - **STATUS** fails if a key is wrong or the kernel has no VRF (CONFIG_NET_VRF).
 
-mod port;
+mod interface;
 
 use std::time::Duration;
 
@@ -30,22 +30,19 @@ use serde::Deserialize;
 
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
-use crate::kernel::netlink::{self, Attrs};
+use crate::kernel::netlink;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Family, Link, LinkChange, LinkKind, NewLink, Rtnl};
-use crate::names::{Attachment, IfName};
+use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
+use crate::names::{Attachment, IfName, IpFamily};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::flow::{chained, verify};
-use crate::steps::link::routing_tables::{
-    self, IFLA_VRF_TABLE, MAIN, OF_KERNEL, Tables, table_of_vrf,
-};
-use port::Belongings;
+use crate::steps::link::routing_tables::{self, KERNEL_TABLES, MAIN, RoutingTables};
+use interface::SavedRoutes;
 
-/// The longest wait until the kernel accepts packets to a restored IPv6 address. It takes microseconds once the link is
-/// up.
+/// The longest wait until the kernel accepts packets to a restored IPv6 address. If the link is up, it takes microseconds.
 const ADDRESSES_LIMIT: Duration = Duration::from_secs(5);
-/// The first table that the reference tries.
+/// The reference begins its search at the same table.
 const FIRST_TABLE: u32 = 1;
 const KIND: &str = "vrf";
 
@@ -55,21 +52,6 @@ pub struct Vrf {
     vrfname: String,
     /// 0 means the first unused table.
     table: u32,
-}
-
-/// The kernel's kind of link.
-struct VrfLink {
-    table: u32,
-}
-
-impl LinkKind for VrfLink {
-    const NAME: &'static str = KIND;
-
-    fn encode(&self, data: &mut Attrs) {
-        if self.table != 0 {
-            data.u32(IFLA_VRF_TABLE, self.table);
-        }
-    }
 }
 
 /// The reference's message.
@@ -102,9 +84,11 @@ impl Plugin for Vrf {
             return Err(Error::internal(format!("interface {} is not in VRF {name}", at.ifname)));
         }
         if !families_without_rule(rtnl)?.is_empty() {
-            return Err(Error::internal("the rule that leads to the tables of VRFs is missing"));
+            return Err(Error::internal(
+                "rule `from all lookup [l3mdev-table]` not found in the container",
+            ));
         }
-        port::check(rtnl, &link, &vrf, &result, at)
+        interface::check(rtnl, &link, &vrf, &result, at)
     }
 
     /// Everything ends with the container's namespace, so GC has nothing to do.
@@ -116,19 +100,19 @@ impl Plugin for Vrf {
         if chained::is_in_another_container(cx, at, link.as_ref())? {
             return Ok(());
         }
-        // By what it is in rather than by the configuration, which may be another one by now.
+        // The configuration may have named another VRF at ADD.
         let vrf = match link.as_ref().and_then(|link| link.master) {
             Some(master) => rtnl.link_at(master)?.filter(is_vrf),
             None => match self.name(&at.ifname) {
                 Ok(name) => rtnl.link(&name)?.filter(is_vrf),
-                // With such keys no ADD has made one.
+                // An ADD with these keys failed, so it made no VRF.
                 Err(_) => None,
             },
         };
         let Some(vrf) = vrf else { return Ok(()) };
         let mut failures = Failures::default();
         if let Some(link) = link.filter(|link| link.master == Some(vrf.index)) {
-            failures.note(take_out(cx, rtnl, &link, &vrf));
+            failures.note(leave(cx, rtnl, &link, &vrf));
         }
         if rtnl.links_with_master(vrf.index)?.is_empty() {
             failures.note(rtnl.del_link_named(&vrf.name).map(drop));
@@ -143,36 +127,36 @@ impl Plugin for Vrf {
 }
 
 impl Vrf {
-    /// Puts the interface into the VRF, which is made if it is missing.
+    /// Puts the interface into the VRF. Makes the VRF if it does not exist.
     fn join(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs, name: &IfName) -> Result<()> {
         let rtnl = cx.session.container()?;
         let _lock = routing_tables::lock(netns)?;
         let link = chained::interface(rtnl, at)?;
-        let mut tables = Tables::read(rtnl)?;
+        let mut routing_tables = RoutingTables::read(rtnl)?;
         let found = self.find(rtnl, name)?;
         match (link.master, &found) {
             (None, _) => {}
-            // A second ADD.
+            // An earlier ADD did it.
             (Some(master), Some(vrf)) if master == vrf.index => return Ok(()),
             (Some(master), _) => {
                 let master = rtnl.link_at(master)?.map_or_else(String::new, |it| it.name);
                 let ifname = &at.ifname;
                 return Err(Error::internal(format!(
-                    "interface {ifname} has master {master} already"
+                    "cannot put interface {ifname} into VRF {name}: it already has master {master}"
                 )));
             }
         }
 
-        let belongings = Belongings::of(rtnl, &link, &tables)?;
+        let saved = SavedRoutes::of(rtnl, &link, &routing_tables)?;
         let is_new = found.is_none();
-        let vrf = found.map_or_else(|| self.make(rtnl, name, &mut tables), Ok)?;
-        let table = table_of_vrf(&vrf).unwrap_or_default();
+        let vrf = found.map_or_else(|| self.make(rtnl, name, &mut routing_tables), Ok)?;
+        let table = vrf.vrf_table().unwrap_or_default();
         let mut undo = Undo::new(cx);
         undo.push("take the interface out of the VRF", || {
             let mut failures = Failures::default();
             let mut batch = Batch::new();
-            port::set_master(&mut batch, &link, 0);
-            belongings.give_back(&mut batch, &link, table, MAIN);
+            interface::set_master(&mut batch, &link, 0);
+            saved.restore(&mut batch, &link, table, MAIN);
             failures.note(rtnl.commit(batch));
             if is_new {
                 failures.note(rtnl.del_link(vrf.index));
@@ -180,20 +164,20 @@ impl Vrf {
             failures.into_result()
         });
         let mut batch = Batch::new();
-        port::set_master(&mut batch, &link, vrf.index);
-        belongings.give_back(&mut batch, &link, MAIN, table);
+        interface::set_master(&mut batch, &link, vrf.index);
+        saved.restore(&mut batch, &link, MAIN, table);
         batch.change_link(
             vrf.index,
             &vrf.name,
             &LinkChange { up: Some(true), ..LinkChange::default() },
         );
         for family in families_without_rule(rtnl)? {
-            batch.add_rule_of_vrfs(family);
+            batch.add_rule_for_vrfs(family);
         }
         rtnl.commit(batch)?;
-        let addresses = belongings.usable_v6();
+        let addresses = saved.usable_v6();
         if !addresses.is_empty() && !rtnl.wait_for_local(table, &addresses, ADDRESSES_LIMIT)? {
-            port::fail_with_carrier(rtnl, &link, ADDRESSES_LIMIT)?;
+            interface::require_no_carrier(rtnl, &link, ADDRESSES_LIMIT)?;
         }
         undo.keep();
         Ok(())
@@ -202,13 +186,13 @@ impl Vrf {
     /// The name of the VRF. Fails if a key has a wrong value.
     fn name(&self, ifname: &str) -> Result<IfName> {
         if self.vrfname.is_empty() {
-            return Err(Error::config("vrfname: it is required"));
+            return Err(Error::config("vrfname is required"));
         }
         if self.vrfname == ifname {
-            return Err(Error::config(format!("vrfname: {ifname} is the name of the interface")));
+            return Err(Error::config(format!("vrfname: the interface has the name {ifname}")));
         }
-        if OF_KERNEL.contains(&self.table) {
-            return Err(Error::config(format!("table: {} is one of the kernel's own", self.table)));
+        if KERNEL_TABLES.contains(&self.table) {
+            return Err(Error::config(format!("table: the kernel uses table {}", self.table)));
         }
         IfName::new(self.vrfname.as_str())
             .map_err(|error| Error::config("vrfname").with_details(error.to_string()))
@@ -220,10 +204,10 @@ impl Vrf {
         if !is_vrf(&link) {
             let kind = link.kind.as_deref().unwrap_or("physical");
             return Err(Error::internal(format!(
-                "link {name} is there already, but {kind} and no VRF"
+                "cannot use link {name} as a VRF: its kind is {kind}"
             )));
         }
-        let table = table_of_vrf(&link).unwrap_or_default();
+        let table = link.vrf_table().unwrap_or_default();
         if self.table != 0 && self.table != table {
             let wanted = self.table;
             return Err(Error::internal(format!("VRF {name} has table {table}, not {wanted}")));
@@ -231,24 +215,25 @@ impl Vrf {
         Ok(Some(link))
     }
 
-    fn make(&self, rtnl: &Rtnl, name: &str, tables: &mut Tables) -> Result<Link> {
-        let table = if self.table == 0 { tables.take(FIRST_TABLE) } else { self.table };
+    fn make(&self, rtnl: &Rtnl, name: &str, routing_tables: &mut RoutingTables) -> Result<Link> {
+        let table = if self.table == 0 { routing_tables.reserve(FIRST_TABLE) } else { self.table };
         let new = NewLink { name, up: true, ..NewLink::default() };
-        rtnl.add_link(&new, &VrfLink { table }).map_err(explained)
+        rtnl.add_link(&new, KIND, &[LinkProperty::VrfTable(table)]).map_err(with_option)
     }
 }
 
-fn take_out(cx: &Context<'_>, rtnl: &Rtnl, link: &Link, vrf: &Link) -> Result<()> {
-    let tables = Tables::read(rtnl)?;
-    let table = table_of_vrf(vrf).unwrap_or_default();
-    let belongings = Belongings::of(rtnl, link, &tables)?.without_rivals(&tables, table);
+fn leave(cx: &Context<'_>, rtnl: &Rtnl, link: &Link, vrf: &Link) -> Result<()> {
+    let routing_tables = RoutingTables::read(rtnl)?;
+    let table = vrf.vrf_table().unwrap_or_default();
+    let saved =
+        SavedRoutes::of(rtnl, link, &routing_tables)?.without_conflicts(&routing_tables, table);
     let mut batch = Batch::new();
-    port::set_master(&mut batch, link, 0);
-    belongings.give_back(&mut batch, link, table, MAIN);
+    interface::set_master(&mut batch, link, 0);
+    saved.restore(&mut batch, link, table, MAIN);
     let Err(error) = rtnl.commit(batch) else { return Ok(()) };
     match rtnl.link_at(link.index)? {
         Some(link) if link.master == Some(vrf.index) => Err(error),
-        // It is out. A change of the interface in between may have removed what one of the routes needs.
+        // The interface is out of the VRF. A route failed because the interface changed in the meantime.
         _ => {
             cx.warn(error);
             Ok(())
@@ -260,30 +245,30 @@ fn is_vrf(link: &Link) -> bool {
     link.kind.as_deref() == Some(KIND)
 }
 
-/// The kernel adds the rule with the first VRF of a namespace only.
-fn families_without_rule(rtnl: &Rtnl) -> Result<Vec<Family>> {
+/// The families without the rule for VRFs. The kernel adds it with the first VRF of a namespace only.
+fn families_without_rule(rtnl: &Rtnl) -> Result<Vec<IpFamily>> {
     let mut families = Vec::new();
-    for family in [Family::V4, Family::V6] {
+    for family in IpFamily::ALL {
         let rules = rtnl.rules(family)?;
-        // Without any rules there is no such family.
-        if !rules.is_empty() && !rules.iter().any(|rule| rule.is_of_vrfs) {
+        // A family without any rules is disabled.
+        if !rules.is_empty() && !rules.iter().any(|rule| rule.is_for_vrfs) {
             families.push(family);
         }
     }
     Ok(families)
 }
 
-fn explained(error: netlink::Error) -> Error {
+fn with_option(error: netlink::Error) -> Error {
     let is_unsupported = error.is_unsupported();
-    if is_unsupported { error.with_hint("the kernel lacks VRF, CONFIG_NET_VRF") } else { error }
-        .into()
+    if is_unsupported { error.with_hint("the kernel lacks CONFIG_NET_VRF") } else { error }.into()
 }
 
-/// Requests an invalid VRF, one without a table. The errno tells whether the kernel has VRFs.
+/// Fails if the kernel has no VRFs. Requests a VRF without a table, which the kernel refuses with another errno if it has
+/// VRFs.
 fn is_supported(host: &Rtnl) -> Result<()> {
     let new = NewLink { name: "cnibox-probe", ..NewLink::default() };
-    match host.add_link(&new, &VrfLink { table: 0 }) {
-        Err(error) if error.is_unsupported() => Err(explained(error)),
+    match host.add_link(&new, KIND, &[]) {
+        Err(error) if error.is_unsupported() => Err(with_option(error)),
         _ => Ok(()),
     }
 }

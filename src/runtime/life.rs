@@ -59,7 +59,9 @@ impl Identities {
         let netns = match home.open_if_exists(&entry.netns) {
             Ok(Some(netns)) => netns,
             Ok(None) => return Life::Stale(format!("there is no namespace at {path}")),
-            Err(error) => return unknown(error),
+            Err(error) => {
+                return Life::Unknown(format!("cannot open network namespace {path}: {error}"));
+            }
         };
         let known = fs::read_to_string(self.path(&entry.network, &entry.at)).ok();
         let judge = || -> Result<Life> {

@@ -18,9 +18,9 @@ use crate::fault;
 use crate::ipam::range::{self, RangeConf};
 use crate::kernel::flock::{self, Mode};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Family, Rtnl};
+use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sys::warn;
-use crate::names::{IfName, NetworkName};
+use crate::names::{IfName, IpFamily, NetworkName};
 use crate::runtime::conf::Network;
 use crate::runtime::life::Life;
 use crate::runtime::lifecycle::Runtime;
@@ -278,7 +278,7 @@ fn overlap(one: &IpNet, other: &IpNet) -> bool {
 
 /// The first subnet that no network and no route of the host leads to.
 fn choose(networks: &[Network], host: &Rtnl, addresses: Vec<IpAddr>) -> Result<IpNet> {
-    let routes = host.routes(Family::V4)?.into_iter().map(|route| route.dst);
+    let routes = host.routes(IpFamily::V4)?.into_iter().map(|route| route.dst);
     let mut taken: Vec<IpNet> = routes.filter(|dst| dst.prefix_len() > 0).collect();
     taken.extend(addresses.into_iter().map(IpNet::from));
     taken.extend(networks.iter().flat_map(subnets));

@@ -1,4 +1,4 @@
-//! Steps that several plugins do. A step that makes something names what removes it.
+//! Steps that several plugins have in common. A step that makes an object says which step removes it.
 
 pub mod flow;
 pub mod link;

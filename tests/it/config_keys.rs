@@ -55,7 +55,13 @@ pub fn paths(plugin: &str) -> BTreeMap<String, &'static str> {
         paths.extend(paths_of(&route, "ipam.routes[]."));
         return paths;
     }
-    let mut paths = paths_of(&structs(&code), "");
+    let structs_of_plugin = structs(&code);
+    let mut paths = paths_of(&structs_of_plugin, "");
+    // A struct that is read from the configuration a second time, beside the struct of the plugin.
+    for also in structs_of_plugin.iter().filter(|it| code.contains(&format!("read::<{}>", it.name)))
+    {
+        walk(&structs_of_plugin, also, "", &mut paths);
+    }
     if code.contains("requested_mac(") || code.contains("wanted_mac(") {
         paths.extend(paths_of(&structs(&mac), ""));
     }

@@ -81,7 +81,7 @@ test_check_tells_another_vlan_and_another_link() {
     give eth0 c1
     at c1 ip link set eth0 up
     expect_fail 999 CHECK vlan c1 "$config"
-    said_contains "interface eth0 does not sit on lan"
+    said_contains "interface eth0 is not on lan"
 }
 
 test_a_link_has_a_vlan_once() {

@@ -135,13 +135,13 @@ test_what_differs_is_refused() {
     add bridge c1 "$(network one 2)"
     add vrf c1 "$(vrf blue ', "table": 500')"
     expect_fail 999 ADD vrf c1 "$(vrf red)"
-    said_contains 'interface eth0 has master blue already'
+    said_contains 'it already has master blue'
     not at c1 test -e /sys/class/net/red
     ifname=net1 add bridge c1 "$(network two 3)"
     ifname=net1 expect_fail 999 ADD vrf c1 "$(vrf blue ', "table": 501')"
     said_contains 'VRF blue has table 500, not 501'
     ifname=net1 expect_fail 999 ADD vrf c1 "$(vrf eth0)"
-    said_contains 'eth0 is there already'
+    said_contains 'cannot use link eth0 as a VRF'
 }
 
 test_one_thing_taken_away_is_one_thing_named() {

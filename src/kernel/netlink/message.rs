@@ -1,26 +1,29 @@
 //! The bytes of netlink messages: written as requests, read as replies.
 //!
-//! Source: include/uapi/linux/netlink.h. All numbers are in host byte order, everything starts at multiples of four.
+//! Source: include/uapi/linux/netlink.h. Numbers are in host byte order. Messages and attributes are aligned to four
+//! bytes.
 
 use std::borrow::Cow;
 
 use nix::libc;
 
-/// Requests that go to the kernel together, in one datagram.
+use crate::names::IpFamily;
+
+/// Requests in one datagram.
 #[derive(Debug)]
 pub struct Requests {
     pub(super) attrs: Attrs,
     pub(super) list: Vec<Request>,
 }
 
-/// What is known about one of the requests, besides its bytes.
+/// A request, apart from its bytes.
 #[derive(Debug)]
 pub(super) struct Request {
-    /// Where it begins.
+    /// The offset of its header.
     pub(super) at: usize,
-    /// `cannot add link eth0`: the beginning of the error message, should it fail.
+    /// The beginning of the error message: `cannot add link eth0`.
     pub(super) doing: String,
-    /// An error that is none for the caller.
+    /// An errno that the caller takes as success.
     pub(super) tolerated: Option<i32>,
 }
 
@@ -36,7 +39,7 @@ impl Requests {
         Self::default()
     }
 
-    /// Appends a request; `write` writes what follows the header.
+    /// Appends a request; `write` writes the bytes after the header.
     pub fn push(
         &mut self,
         kind: u16,
@@ -51,14 +54,14 @@ impl Requests {
         self
     }
 
-    /// Appends a message that the kernel never answers: the end of an nf_tables transaction.
+    /// Appends a message that the kernel does not answer: the end of an nf_tables transaction.
     pub fn push_unanswered(&mut self, kind: u16, write: impl FnOnce(&mut Attrs)) {
         let at = self.begin(kind, 0);
         write(&mut self.attrs);
         self.end(at);
     }
 
-    /// Writes a header; returns where it begins. (What is generic is called from everywhere, so it had better be short.)
+    /// Writes a header; returns its offset. (A function of its own, because generic callers are compiled many times.)
     #[inline(never)]
     fn begin(&mut self, kind: u16, flags: u16) -> usize {
         let at = self.attrs.bytes.len();
@@ -69,7 +72,7 @@ impl Requests {
         at
     }
 
-    /// Of the message that begins there.
+    /// Sets the length of the message at the offset.
     #[inline(never)]
     fn end(&mut self, at: usize) {
         match u32::try_from(self.attrs.bytes.len() - at) {
@@ -78,7 +81,7 @@ impl Requests {
         }
     }
 
-    /// Says of the last request that this error is none.
+    /// Makes this errno a success of the last request.
     pub fn tolerate(&mut self, errno: i32) {
         if let Some(last) = self.list.last_mut() {
             last.tolerated = Some(errno);
@@ -89,7 +92,7 @@ impl Requests {
         self.list.is_empty()
     }
 
-    /// Gives the requests consecutive sequence numbers, and the last one flags of its own.
+    /// Gives the requests consecutive sequence numbers, and the last one more flags.
     pub(super) fn seal(&mut self, first_sequence: u32, last_flags: u16) {
         let mut sequence = first_sequence;
         for request in &self.list {
@@ -104,11 +107,11 @@ impl Requests {
     }
 }
 
-/// A list of attributes in the making, which may contain other such lists.
+/// A list of attributes that is being written. Attributes can contain lists.
 #[derive(Debug, Default)]
 pub struct Attrs {
     pub(super) bytes: Vec<u8>,
-    /// An attribute's length is a u16. What does not fit is found here, and never sent.
+    /// An attribute is longer than its u16 length can say, so the list is not sent.
     pub(super) too_long: bool,
 }
 
@@ -126,7 +129,7 @@ impl Attrs {
         self.bytes(kind, &value.to_ne_bytes());
     }
 
-    /// A text with its NUL.
+    /// A string with its NUL.
     pub fn string(&mut self, kind: u16, value: &str) {
         self.attribute(kind, |attrs| {
             attrs.bytes.extend_from_slice(value.as_bytes());
@@ -138,9 +141,13 @@ impl Attrs {
         self.attribute(kind | NLA_F_NESTED, write);
     }
 
-    /// Bytes without an attribute around them: the fixed structure that many messages and a few attributes begin with.
+    /// Bytes without an attribute header: the structure at the beginning of many messages and of a few attributes.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes
     }
 
     fn attribute(&mut self, kind: u16, write: impl FnOnce(&mut Self)) {
@@ -149,7 +156,7 @@ impl Attrs {
         self.end(at);
     }
 
-    /// Returns where the attribute begins.
+    /// Returns the offset of the attribute.
     #[inline(never)]
     fn begin(&mut self, kind: u16) -> usize {
         let at = self.bytes.len();
@@ -182,29 +189,28 @@ pub(super) struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// For NLMSG_ERROR and NLMSG_DONE: the error number, 0 for success, and what the kernel says about it.
+    /// For NLMSG_ERROR and NLMSG_DONE: the errno, 0 for success, and the text of the extended acknowledgement.
     pub(super) fn outcome(&self) -> (i32, Option<Cow<'a, str>>) {
         let Some(code) = fixed(self.payload, 0).map(i32::from_ne_bytes) else {
-            // A DONE of very old kernels; an ERROR always has a number.
+            // A DONE of very old kernels has no errno; an ERROR always has one.
             return (if self.kind == NLMSG_DONE { 0 } else { libc::EBADMSG }, None);
         };
         let errno = code.checked_neg().unwrap_or(libc::EBADMSG);
         if self.flags & NLM_F_ACK_TLVS == 0 {
             return (errno, None);
         }
-        // Between number and texts an error carries the request that it is about, or just that request's header.
+        // In an error the request, or its header only, is between the errno and the texts.
         let request_bytes = match self.kind {
             NLMSG_DONE => 0,
             _ if self.flags & NLM_F_CAPPED != 0 => HEADER_BYTES,
             _ => aligned(fixed(self.payload, 4).map_or(0, u32::from_ne_bytes) as usize),
         };
         let texts = self.payload.get(request_bytes.saturating_add(4)..).unwrap_or_default();
-        let hint = attributes(texts).find(|(kind, _)| *kind == NLMSGERR_ATTR_MSG);
-        (errno, hint.map(|(_, value)| text(value)))
+        (errno, attribute(texts, NLMSGERR_ATTR_MSG).map(text))
     }
 }
 
-/// The messages of one datagram, up to the first that is malformed.
+/// The messages of one datagram, up to the first malformed one.
 pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let length = u32::from_ne_bytes(fixed(bytes, 0)?) as usize;
@@ -219,7 +225,7 @@ pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// The attributes of a list, as kind and value, up to the first that is malformed.
+/// The attributes of a list, as kind and value, up to the first malformed one.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(fixed(bytes, 0)?));
@@ -230,7 +236,12 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// `N` bytes at an offset, if there are as many.
+/// The value of the first attribute of a kind.
+pub(crate) fn attribute(list: &[u8], kind: u16) -> Option<&[u8]> {
+    attributes(list).find(|(found, _)| *found == kind).map(|(_, value)| value)
+}
+
+/// `N` bytes at an offset; `None` if the slice is too short.
 pub(crate) fn fixed<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
@@ -243,15 +254,33 @@ pub(crate) fn u32_of(value: &[u8]) -> Option<u32> {
     fixed(value, 0).map(u32::from_ne_bytes)
 }
 
-/// A text up to its NUL. The kernel does not ask for UTF-8, not even in names of links; what is none becomes U+FFFD,
-/// which no name that we look for has.
+/// A string up to its NUL. Names of links need not be UTF-8. Invalid bytes become U+FFFD, which no name in a
+/// configuration has.
 pub(crate) fn text(value: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(value.split(|byte| *byte == 0).next().unwrap_or_default())
+}
+
+impl IpFamily {
+    /// AF_INET or AF_INET6.
+    pub(in crate::kernel) fn number(self) -> u8 {
+        match self {
+            Self::V4 => AF_INET,
+            Self::V6 => AF_INET6,
+        }
+    }
+
+    pub(in crate::kernel) fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|family| family.number() == number)
+    }
 }
 
 fn aligned(length: usize) -> usize {
     length.saturating_add(3) & !3
 }
+
+/// Address families (linux/socket.h), in the width that most messages have.
+pub(crate) const AF_INET: u8 = 2;
+pub(crate) const AF_INET6: u8 = 10;
 
 pub(super) const NLMSG_ERROR: u16 = 2;
 pub(super) const NLMSG_DONE: u16 = 3;
@@ -263,21 +292,14 @@ pub(super) const NLM_F_CAPPED: u16 = 0x100;
 pub(super) const NLM_F_ACK_TLVS: u16 = 0x200;
 pub(super) const NLM_F_DUMP: u16 = 0x300;
 
-/// Room for what is usually sent together, so that it does not grow by and by.
+/// The usual length of a datagram, so that the buffer does not grow step by step.
 const REQUESTS_BYTES: usize = 256;
 
 const NLMSGERR_ATTR_MSG: u16 = 1;
 const NLA_F_NESTED: u16 = 0x8000;
-/// Without NLA_F_NESTED and NLA_F_NET_BYTEORDER.
+/// The mask removes NLA_F_NESTED and NLA_F_NET_BYTEORDER.
 const NLA_TYPE_MASK: u16 = 0x3fff;
 const HEADER_BYTES: usize = 16;
-
-#[cfg(test)]
-impl Attrs {
-    pub(crate) fn as_slice(&self) -> &[u8] {
-        &self.bytes
-    }
-}
 
 #[cfg(test)]
 impl Requests {
@@ -286,7 +308,7 @@ impl Requests {
     }
 }
 
-/// For golden tests: bytes in hexadecimal, four together, as in `01000000 02000300`.
+/// For golden tests: bytes in hexadecimal, in groups of four: `01000000 02000300`.
 #[cfg(test)]
 pub(crate) fn rows(bytes: &[u8]) -> String {
     let row = |row: &[u8]| row.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -320,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_numbered_and_the_last_one_asks_for_an_answer() {
+    fn requests_are_numbered_and_the_last_one_requests_an_acknowledgement() {
         let mut requests = Requests::new();
         requests.push(16, 0x400, "a".into(), |attrs| attrs.raw(&[7; 4]));
         requests.push(17, 0, "b".into(), |attrs| attrs.u32(1, 2)).tolerate(19);
@@ -334,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_of_64_kib_is_noticed() {
+    fn an_attribute_of_64_kib_is_too_long() {
         for (bytes, too_long) in [(65531, false), (65532, true)] {
             let mut attrs = Attrs::default();
             attrs.bytes(1, &vec![0; bytes]);
@@ -346,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_attributes_are_read_back() {
         let mut attrs = Attrs::default();
         attrs.string(1, "eth0");
         attrs.nested(2, |inner| inner.u32(3, 9));
@@ -366,7 +388,7 @@ mod tests {
         ] {
             assert_eq!(attributes(bytes).count(), 0, "{bytes:?}");
         }
-        // The last one may lack its padding.
+        // The last attribute need not have padding.
         assert_eq!(attributes(&[5, 0, 1, 0, 7]).collect::<Vec<_>>(), [(1, &[7][..])]);
     }
 
@@ -406,7 +428,7 @@ mod tests {
         ] {
             let (errno, hint) = message(kind, flags, payload).outcome();
             assert_eq!((errno, hint.as_deref()), (libc::EEXIST, Some("because")));
-            // However it is cut, there is a number and no panic.
+            // A truncated message has an errno and does not panic.
             for end in 4..payload.len() {
                 assert_eq!(message(kind, flags, &payload[..end]).outcome().0, libc::EEXIST);
             }

@@ -1,11 +1,11 @@
-//! Netlink: requests, replies, and the errors in them. Knows nothing of what they are about.
+//! Netlink: requests, replies and errors. Knows nothing of the objects in them.
 
 mod message;
 mod socket;
 
 #[cfg(test)]
 pub(crate) use message::rows;
+pub(crate) use message::{AF_INET, AF_INET6, attribute, attributes, fixed, text, u8_of, u32_of};
 pub use message::{Attrs, Requests};
-pub(crate) use message::{attributes, fixed, text, u8_of, u32_of};
 pub use socket::Error;
 pub(crate) use socket::{Events, Protocol, Socket};

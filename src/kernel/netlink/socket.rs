@@ -1,5 +1,5 @@
-//! A netlink socket: sends requests, reads what the kernel answers. Four lessons are kept here once for all: errors
-//! have texts, an errno at the end of a dump is an error, an interrupted dump is repeated, a reader never hangs.
+//! A netlink socket. Errors have the texts of extended acknowledgements, an errno at the end of a dump is an error, an
+//! interrupted dump is repeated, and a reader never hangs.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::{self, Display};
@@ -23,11 +23,11 @@ use super::message::{
 use crate::fault;
 use crate::kernel::sys;
 
-/// What the kernel refused, why, and what it says about it.
+/// A request that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(Box<Parts>);
 
-/// What an error says.
+/// The fields of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
     /// `cannot add link eth0`
@@ -38,27 +38,27 @@ pub struct Parts {
 }
 
 impl Error {
-    /// What was to be added is there already.
+    /// The object exists already.
     pub fn is_exists(&self) -> bool {
         self.errno == libc::EEXIST
     }
 
-    /// What it is about is not there.
+    /// The object does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self.errno, libc::ENODEV | libc::ENOENT)
     }
 
-    /// Something else has it.
+    /// The object is in use.
     pub fn is_busy(&self) -> bool {
         self.errno == libc::EBUSY
     }
 
-    /// The kernel was built without it, or its module is not there.
+    /// The kernel lacks an option, or a module is missing.
     pub fn is_unsupported(&self) -> bool {
         self.errno == libc::EOPNOTSUPP
     }
 
-    /// There is no way to where something is to go, or it is forbidden.
+    /// No route leads to the destination, or a route forbids it.
     pub fn is_unreachable(&self) -> bool {
         matches!(self.errno, libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL)
     }
@@ -109,19 +109,19 @@ impl From<Error> for crate::error::Error {
     }
 }
 
-/// Which part of the kernel is at the other end.
+/// The subsystem of the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Protocol {
     Route,
     Netfilter,
 }
 
-/// One conversation with the kernel, in the namespace that it was opened in.
+/// A socket in the namespace that it was opened in.
 pub(crate) struct Socket {
     socket: NlSocket,
     /// The number of the next request.
     sequence: Cell<u32>,
-    /// Whether the kernel was asked to filter dumps, and to refuse filters that it does not have.
+    /// Whether strict checking is on: the kernel filters dumps, and refuses unknown filters.
     is_strict: Cell<bool>,
     datagram: RefCell<Vec<u8>>,
 }
@@ -132,10 +132,10 @@ impl AsRawFd for Socket {
     }
 }
 
-/// What an exchange ends with.
+/// The end of an exchange.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
-    /// The first answer to the last request, whatever it is.
+    /// The first answer to the last request.
     Answer,
     /// The acknowledgement of the last request.
     Acknowledged,
@@ -144,7 +144,7 @@ enum Until {
 }
 
 impl Socket {
-    /// Without bind(2): the kernel does it with the first request.
+    /// Opens a socket without bind(2): the kernel binds it with the first request.
     pub(crate) fn open(protocol: Protocol) -> Result<Self, Error> {
         let family = match protocol {
             Protocol::Route => NlFamily::Route,
@@ -156,14 +156,14 @@ impl Socket {
         Ok(Self {
             socket,
             sequence: Cell::new(1),
-            // Netfilter has no such switch; it filters always.
+            // Netfilter always filters.
             is_strict: Cell::new(matches!(protocol, Protocol::Netfilter)),
             datagram: RefCell::new(vec![0; DATAGRAM_BYTES]),
         })
     }
 
-    /// Sends changes and waits for the last one's acknowledgement. All of them are tried; the first failure is
-    /// returned. `on` is called with what the kernel echoes.
+    /// Sends changes and waits for the acknowledgement of the last one. The kernel tries all of them; the first error
+    /// is returned. `on` gets the echoes of the kernel.
     pub(crate) fn commit(
         &self,
         requests: Requests,
@@ -175,7 +175,7 @@ impl Socket {
         self.exchange(requests, NLM_F_ACK, Until::Acknowledged, &mut |message| on(message.payload))
     }
 
-    /// Asks for one object.
+    /// Reads one object.
     pub(crate) fn get<T>(
         &self,
         request: Requests,
@@ -186,7 +186,7 @@ impl Socket {
         Ok(found)
     }
 
-    /// Asks for several objects at once, one per request; `None` where the answer is an error that is tolerated.
+    /// Reads several objects at once, one per request; `None` after a tolerated error.
     pub(crate) fn get_each<T>(
         &self,
         requests: Requests,
@@ -205,8 +205,8 @@ impl Socket {
         Ok(found)
     }
 
-    /// Asks for all objects, and keeps those that `read` returns. On kernels before 4.20 the request's filter has no
-    /// effect, so `read` has to filter again.
+    /// Lists all objects and keeps those that `read` returns. Kernels before 4.20 ignore the filter of the request, so
+    /// `read` has to filter again.
     pub(crate) fn dump<T>(
         &self,
         request: impl Fn() -> Requests,
@@ -220,15 +220,15 @@ impl Socket {
         Ok(list)
     }
 
-    /// Calls `on` with each object; with `None` when all of them so far are void. (Not generic: it would be a kilobyte for
-    /// each kind of object.)
+    /// Calls `on` with each object, and with `None` when the list begins again. (A generic function would be compiled
+    /// to a kilobyte for each type.)
     fn dump_each(
         &self,
         request: &dyn Fn() -> Requests,
         on: &mut dyn FnMut(Option<&[u8]>),
     ) -> Result<(), Error> {
         if !self.is_strict.replace(true) {
-            // An old kernel refuses; then its dumps are longer, which `read` is prepared for.
+            // An old kernel refuses. Then its dumps are longer, and `read` filters them.
             let _ = self.socket.enable_strict_checking(true);
         }
         for _ in 0..DUMP_ATTEMPTS_MAX {
@@ -236,7 +236,7 @@ impl Socket {
             let mut is_whole = true;
             self.exchange(request(), NLM_F_DUMP, Until::Done, &mut |message| {
                 is_whole &= message.flags & NLM_F_DUMP_INTR == 0;
-                // The end comes here too, but only to be looked at.
+                // The end of the dump has no object.
                 if message.kind != NLMSG_DONE {
                     on(Some(message.payload));
                 }
@@ -250,11 +250,11 @@ impl Socket {
         Err(Error::new(doing, libc::EINTR, Some(hint)))
     }
 
-    /// Sends the requests in one datagram and reads answers up to the end that is asked for.
+    /// Sends the requests in one datagram and reads answers up to `until`.
     ///
-    /// The kernel answers before send(2) returns (dumps: before recv(2) does), so an empty queue means that nothing
-    /// more will come. Answers to earlier requests, given up after an error, are told by their numbers; nobody else's
-    /// messages come here, since the socket is in no group.
+    /// The kernel answers before send(2) returns (dumps: before recv(2) returns), so an empty queue means that no more
+    /// answers come. The sequence number identifies answers to earlier requests, which were abandoned after an error.
+    /// The socket is in no group, so it gets no other messages.
     fn exchange(
         &self,
         mut requests: Requests,
@@ -275,7 +275,7 @@ impl Socket {
             let length = match self.receive(&mut datagram) {
                 Ok(length) => length,
                 Err(error) if result.is_ok() => return Err(Error::of(last_doing, &error)),
-                Err(_) => return result, // the first failure is what the caller has to know
+                Err(_) => return result, // the caller gets the first error
             };
             for message in messages(&datagram[..length]) {
                 let number = message.sequence.wrapping_sub(first);
@@ -305,7 +305,7 @@ impl Socket {
         fault::kernel_request()?;
         let send = || uninterrupted(|| self.socket.send(&requests.attrs.bytes, Msg::empty()));
         match send() {
-            // More than net.core.wmem_default: a transaction about hundreds of things, which cannot be made in parts.
+            // Longer than net.core.wmem_default: a transaction with hundreds of changes, which cannot be split.
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
                 sys::widen_send_buffer(&self.socket, requests.attrs.bytes.len())?;
                 send().map(drop)
@@ -314,9 +314,9 @@ impl Socket {
         }
     }
 
-    /// The length of the next datagram; ENOMSG when there is none.
+    /// The length of the next datagram; ENOMSG if the queue is empty.
     fn receive(&self, datagram: &mut [u8]) -> io::Result<usize> {
-        // With TRUNC the length is the real one, also where the buffer was too small.
+        // With MSG_TRUNC the length is that of the datagram, even if the buffer is smaller.
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
         match uninterrupted(|| Ok(recv(self.as_raw_fd(), &mut *datagram, flags)?)) {
             Ok(length) if length > datagram.len() => Err(Errno::EMSGSIZE.into()),
@@ -327,17 +327,17 @@ impl Socket {
     }
 }
 
-/// Says that something changed in the namespace that it was opened in; what, has to be asked for.
+/// Reports that an object of a group changed in the namespace of the socket, but not how.
 ///
-/// Made with nix, since neli's sockets cannot be polled without unsafe code.
+/// Uses nix, because neli's sockets cannot be polled without unsafe code.
 pub(crate) struct Events {
     socket: OwnedFd,
 }
 
 impl Events {
-    /// From here on no change goes unnoticed. `group` is one of RTNLGRP_*, up to 32.
+    /// Reports every change from now on. `group` is one of RTNLGRP_*, up to 32.
     pub(crate) fn subscribe(group: u32) -> Result<Self, Error> {
-        let failed = |errno: Errno| Error::of("cannot listen to the kernel", &errno.into());
+        let failed = |errno: Errno| Error::of("cannot subscribe to changes", &errno.into());
         let socket = socket(
             AddressFamily::Netlink,
             SockType::Raw,
@@ -350,10 +350,10 @@ impl Events {
         Ok(Self { socket })
     }
 
-    /// Returns after the next change, or when the time is over. It may also return early: ask and see.
+    /// Returns after the next change or after the limit. It can return early, so the caller has to read the object.
     pub(crate) fn wait(&self, limit: Duration) -> Result<(), Error> {
-        let failed = |errno: Errno| Error::of("cannot wait for the kernel", &errno.into());
-        // Rounded up, so as not to ask in a tight loop for the last millisecond.
+        let failed = |errno: Errno| Error::of("cannot wait for a change", &errno.into());
+        // Rounded up, because the last millisecond would be a busy loop.
         let limit_ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX).saturating_add(1);
         let timeout = PollTimeout::try_from(limit_ms).unwrap_or(PollTimeout::MAX);
         let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
@@ -363,7 +363,7 @@ impl Events {
         }
         for _ in 0..EVENTS_AT_ONCE_MAX {
             match recv(self.socket.as_raw_fd(), &mut [0; 16], MsgFlags::MSG_DONTWAIT) {
-                // ENOBUFS: there were more events than the queue holds. One is enough for us.
+                // ENOBUFS: the queue overflowed. One event is enough.
                 Ok(_) | Err(Errno::EINTR | Errno::ENOBUFS) => {}
                 Err(Errno::EAGAIN) => break,
                 Err(errno) => return Err(failed(errno)),
@@ -385,10 +385,11 @@ fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 /// The largest datagram that the kernel makes for a dump (NLMSG_GOODSIZE grows to what recv(2) offers, up to this).
 const DATAGRAM_BYTES: usize = 32 * 1024;
 
-/// A dump is interrupted by any change to what it lists; five in a row mean a host that never rests.
+/// Each change of a listed object interrupts a dump. On a host with so many changes, a list cannot be read.
 const DUMP_ATTEMPTS_MAX: u32 = 5;
 
-/// Changes that came together are answered by asking once. Where they come faster than we read, ask in between.
+/// The caller reads the object once for all waiting events. The limit is for events that arrive faster than this reads
+/// them.
 const EVENTS_AT_ONCE_MAX: u32 = 256;
 
 #[cfg(test)]
@@ -396,7 +397,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_sentences() {
+    fn an_error_has_its_reason_and_its_hint() {
         let mut error = Error::new("cannot add link eth0".into(), libc::EEXIST, None);
         assert_eq!(error.to_string(), "cannot add link eth0: File exists");
         error.hint = Some("because".into());
@@ -407,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn too_long_a_request_is_not_sent() {
+    fn a_request_that_is_too_long_is_not_sent() {
         let socket = Socket::open(Protocol::Route).unwrap();
         let mut requests = Requests::new();
         requests.push(16, 0, "cannot do it".into(), |attrs| attrs.bytes(1, &[0; 70_000]));

@@ -31,6 +31,7 @@ use nix::libc;
 
 use crate::error::{Code, Error, Result};
 use crate::kernel::netlink::{self, Protocol, Requests, Socket};
+use crate::names::IpFamily;
 
 pub use batch::Batch;
 pub use chain::{Base, Chain, ChainKind, Hook, NewChain, Policy};
@@ -186,6 +187,15 @@ impl Family {
     fn of(number: u8) -> Option<Self> {
         let all = [Self::Inet, Self::Ip, Self::Bridge, Self::Ip6];
         all.into_iter().find(|family| family.number() == number)
+    }
+}
+
+impl From<IpFamily> for Family {
+    fn from(family: IpFamily) -> Self {
+        match family {
+            IpFamily::V4 => Self::Ip,
+            IpFamily::V6 => Self::Ip6,
+        }
     }
 }
 

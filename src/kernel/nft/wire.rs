@@ -4,6 +4,8 @@ use super::Family;
 use super::consts::NFTA_DATA_VALUE;
 use crate::kernel::netlink::{Attrs, attributes, fixed};
 
+pub(super) use crate::kernel::netlink::attribute;
+
 /// The size of `struct nfgenmsg`: family, version, and a resource that only transactions name.
 ///
 /// Source: linux/netfilter/nfnetlink.h.
@@ -41,9 +43,4 @@ pub(super) fn data(attrs: &mut Attrs, kind: u16, value: &[u8]) {
 
 pub(super) fn data_of(value: &[u8]) -> Option<Vec<u8>> {
     attribute(value, NFTA_DATA_VALUE).map(<[u8]>::to_vec)
-}
-
-/// The value of one attribute of a list.
-pub(super) fn attribute(list: &[u8], wanted: u16) -> Option<&[u8]> {
-    attributes(list).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }

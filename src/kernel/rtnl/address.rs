@@ -1,4 +1,4 @@
-//! Addresses of links: reading, adding, deleting them, and waiting until they are known to be nobody else's.
+//! Addresses of links: reading, adding and deleting them, and waiting for duplicate address detection.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -6,42 +6,42 @@ use std::time::Duration;
 use ipnet::IpNet;
 use nix::libc;
 
-use super::consts::{AF_INET, AF_INET6, AF_UNSPEC, NLM_F_CREATE, NLM_F_EXCL};
+use super::consts::{AF_UNSPEC, NLM_F_CREATE, NLM_F_EXCL};
 use super::{Batch, Rtnl};
 use crate::error::{Error, Result};
-use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, u32_of};
+use crate::kernel::netlink::{AF_INET, AF_INET6, Attrs, Requests, attributes, fixed, u32_of};
 
-/// An address that a link has.
+/// An address of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The address itself with its prefix length.
+    /// The address with its prefix length.
     pub net: IpNet,
-    /// It cannot be used yet, since the kernel still asks whether somebody else has it.
+    /// The address is not usable yet: duplicate address detection is running.
     pub tentative: bool,
-    /// Somebody else has it.
+    /// Duplicate address detection found another holder.
     pub dad_failed: bool,
-    /// Of this link only: an IPv6 link-local address, or an IPv4 one that was given scope link.
+    /// Scope link: an IPv6 link-local address, or an IPv4 address with that scope.
     pub scope_link: bool,
-    /// The kernel was told to add no route to its subnet.
+    /// The kernel added no route to the prefix (IFA_F_NOPREFIXROUTE).
     pub no_prefix_route: bool,
-    /// Not one that the kernel has learned and will forget again.
+    /// Configured, and not learned from router advertisements.
     pub permanent: bool,
 }
 
-/// An address to be given to a link, with scope global.
+/// An address to add, with scope global.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewAddress {
     pub net: IpNet,
-    /// IPv6: usable at once; nobody else can have it.
+    /// IPv6: without duplicate address detection, so it is usable at once.
     pub no_dad: bool,
-    /// The kernel adds no route to its subnet.
+    /// The kernel adds no route to the prefix.
     pub no_prefix_route: bool,
-    /// It is fine when the link has it already.
+    /// An existing address is no error.
     pub may_exist: bool,
 }
 
 impl Rtnl {
-    /// IPv4 and IPv6.
+    /// The IPv4 and IPv6 addresses of a link.
     pub fn addresses(&self, index: u32) -> Result<Vec<Address>> {
         self.list_addresses(AF_UNSPEC, index)
     }
@@ -59,8 +59,9 @@ impl Rtnl {
         Ok(self.socket.dump(request, read)?)
     }
 
-    /// Waits until all IPv6 addresses of the link can be used. An error when somebody else has one of them, or when the
-    /// limit comes first; but not on a link without a carrier, where nobody can be asked. The name is for the message.
+    /// Waits until all IPv6 addresses of the link are usable. It is an error if an address has another holder, or
+    /// after the limit. Without a carrier the limit is no error, because duplicate address detection cannot run. The
+    /// name is for the error message.
     pub fn wait_for_dad(&self, index: u32, name: &str, limit: Duration) -> Result<()> {
         let (is_settled, addresses) = self.wait(libc::RTNLGRP_IPV6_IFADDR, limit, || {
             let addresses = self.list_addresses(AF_INET6, index)?;
@@ -73,14 +74,17 @@ impl Rtnl {
             Err(Error::internal(format!("cannot use address {ip} on {name}: {why}")))
         };
         if let Some(failed) = addresses.iter().find(|address| address.dad_failed) {
-            return cannot_use(failed, "somebody else has it");
+            return cannot_use(failed, "another host has it");
         }
         let has_carrier =
             || -> Result<bool> { Ok(self.link_at(index)?.is_some_and(|link| link.operstate_up)) };
         match addresses.iter().find(|address| address.tentative) {
             Some(tentative) if !is_settled && has_carrier()? => {
                 let limit_ms = limit.as_millis();
-                cannot_use(tentative, &format!("still not known to be unique after {limit_ms} ms"))
+                cannot_use(
+                    tentative,
+                    &format!("duplicate address detection takes longer than {limit_ms} ms"),
+                )
             }
             _ => Ok(()),
         }
@@ -131,7 +135,7 @@ impl Batch {
         }
     }
 
-    /// It is fine when the link does not have it.
+    /// A missing address is no error.
     pub fn del_address(&mut self, index: u32, name: &str, net: IpNet) {
         let doing = format!("cannot delete address {net} from {name}");
         self.requests.push(libc::RTM_DELADDR, 0, doing, |attrs| encode_net(index, &net, attrs));
@@ -166,7 +170,7 @@ impl Address {
                 _ => {}
             }
         }
-        // Where there are two, the second one is of the other end of a point-to-point link.
+        // On a point-to-point link IFA_ADDRESS is the address of the peer.
         let net = IpNet::new(local.or(address)?, prefix_len).ok()?;
         let is_optimistic = flags & libc::IFA_F_OPTIMISTIC != 0;
         let address = Self {
@@ -181,7 +185,7 @@ impl Address {
     }
 }
 
-/// An address as it stands in an attribute.
+/// Reads an address from an attribute.
 pub(super) fn ip_of(family: u8, value: &[u8]) -> Option<IpAddr> {
     match family {
         AF_INET => fixed::<4>(value, 0).map(|octets| Ipv4Addr::from(octets).into()),
@@ -247,7 +251,7 @@ mod tests {
                 (index, net.to_string(), [tentative, dad_failed, scope_link])
             })
         };
-        // Point to point: the other end's address is not the link's.
+        // Point to point: IFA_ADDRESS is the address of the peer.
         let list: [(u16, &[u8]); 2] = [(libc::IFA_ADDRESS, &[10, 9, 9, 9]), (libc::IFA_LOCAL, &v4)];
         let expected = Some((7, "10.1.0.5/16".into(), [false; 3]));
         assert_eq!(read([2, 16, 0, 0, 7, 0, 0, 0], &list), expected);

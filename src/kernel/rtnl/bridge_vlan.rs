@@ -1,4 +1,4 @@
-//! VLANs of the ports of bridges: what `bridge vlan` shows and changes.
+//! VLANs of bridges and their ports, as `bridge vlan` shows and changes them.
 
 use nix::libc;
 
@@ -13,25 +13,25 @@ use super::{Batch, Rtnl};
 use crate::error::Result;
 use crate::kernel::netlink::{Attrs, Requests, attributes, fixed};
 
-/// Consecutive VLANs that a port is in, in the same way.
+/// Consecutive VLANs of a port with the same flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VlanRange {
     pub first: u16,
     pub last: u16,
-    /// Frames that come in without a tag belong to it. Only a single VLAN can be that.
+    /// The VLAN of incoming frames without a tag. A range with this flag has one VLAN.
     pub is_pvid: bool,
-    /// Its frames go out without a tag.
+    /// Frames go out without a tag.
     pub untagged: bool,
 }
 
-/// A bridge or one of its ports, and the VLANs that it is in.
+/// A bridge or one of its ports, with its VLANs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortVlans {
     pub index: u32,
     pub name: String,
-    /// Its own index, for the bridge itself.
+    /// The index of the bridge, which for a bridge is its own.
     pub bridge: u32,
-    /// As `Link::peer`, but not told where both ends, in different namespaces, have the same index.
+    /// As `Link::peer`. `None` if both ends have the same index, in different namespaces.
     pub peer: Option<u32>,
     /// In ascending order, in as few ranges as possible.
     pub vlans: Vec<VlanRange>,
@@ -60,7 +60,7 @@ impl PortVlans {
 }
 
 impl Rtnl {
-    /// All bridges and their ports. The kernel has no filter for less.
+    /// All bridges and their ports. The kernel cannot filter this list.
     pub fn bridge_ports(&self) -> Result<Vec<PortVlans>> {
         let request = || {
             let mut request = Requests::new();
@@ -73,10 +73,10 @@ impl Rtnl {
         Ok(self.socket.dump(request, PortVlans::parse)?)
     }
 
-    /// Whether the kernel has bridges that filter VLANs.
+    /// Whether the kernel has CONFIG_BRIDGE_VLAN_FILTERING.
     ///
-    /// Only such a kernel looks at the protocol of a new bridge's VLANs, and refuses one that does not exist. Any other
-    /// goes on, and finds that no link can have no queues. So nothing is ever made.
+    /// The request creates no link. A kernel with the option refuses the invalid VLAN protocol; without it, the kernel
+    /// refuses a link with 0 queues.
     pub fn can_filter_vlans(&self) -> bool {
         let mut request = Requests::new();
         let flags = NLM_F_CREATE | NLM_F_EXCL;
@@ -93,13 +93,13 @@ impl Rtnl {
 }
 
 impl Batch {
-    /// Puts a port into VLANs, or changes how it is in them. The name is for the error message.
+    /// Adds VLANs to a port, or changes their flags. The name is for the error message.
     pub fn add_vlans(&mut self, index: u32, name: &str, vlans: &[VlanRange]) {
         let doing = format!("cannot add VLANs to bridge port {name}");
         self.change_vlans(libc::RTM_SETLINK, doing, index, vlans);
     }
 
-    /// It is fine when the port is not in it.
+    /// A missing VLAN is no error.
     pub fn del_vlan(&mut self, index: u32, name: &str, vlan: u16) {
         let doing = format!("cannot delete VLAN {vlan} from bridge port {name}");
         let range = VlanRange { first: vlan, last: vlan, is_pvid: false, untagged: false };
@@ -168,8 +168,8 @@ mod tests {
     const ACCESS: VlanRange = VlanRange { first: 10, last: 10, is_pvid: true, untagged: true };
     const TRUNK: VlanRange = VlanRange { first: 20, last: 30, is_pvid: false, untagged: false };
 
-    /// The same bytes as of iproute2 6.15 (`bridge vlan add dev X vid 10 pvid untagged`, `vid 20-30`, and `del`), but for
-    /// the flag of nested attributes, and for the two being one request.
+    /// The bytes of iproute2 6.15 (`bridge vlan add dev X vid 10 pvid untagged`, `vid 20-30`, and `del`), except the
+    /// flag of nested attributes, and with both additions in one request.
     #[test]
     fn vlans_of_a_port_are_one_request() {
         let mut batch = Batch::new();
@@ -215,13 +215,13 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_reply_is_read_as_far_as_it_goes() {
+    fn a_truncated_reply_is_read_as_far_as_possible() {
         let whole = reply();
         for end in 0..whole.as_slice().len() {
             let port = PortVlans::parse(&whole.as_slice()[..end]);
             assert!(port.is_none_or(|port| port.vlans.is_empty()), "{end}");
         }
-        // The end of a range that never began, and half a VLAN.
+        // The end of a range without its beginning, and half of a VLAN.
         let mut spec = Attrs::default();
         put_info(&mut spec, BRIDGE_VLAN_INFO_RANGE_END, 5);
         spec.bytes(IFLA_BRIDGE_VLAN_INFO, &[0, 0, 9]);

@@ -1,4 +1,4 @@
-//! Kernel constants in the width that they have on the wire. `libc` has some of them, in other widths.
+//! Kernel constants in the width of the messages. `libc` has some of them in other widths.
 
 /// Flags of a request (linux/netlink.h).
 pub(super) const NLM_F_ECHO: u16 = 0x8;
@@ -6,17 +6,15 @@ pub(super) const NLM_F_REPLACE: u16 = 0x100;
 pub(super) const NLM_F_EXCL: u16 = 0x200;
 pub(super) const NLM_F_CREATE: u16 = 0x400;
 
-/// Requests about other names of a link, and its other properties (linux/rtnetlink.h).
+/// Requests for alternative names of a link (linux/rtnetlink.h).
 pub(super) const RTM_NEWLINKPROP: u16 = 108;
 pub(super) const RTM_DELLINKPROP: u16 = 109;
 
-/// Address families (linux/socket.h).
+/// Address families other than those of IP (linux/socket.h).
 pub(super) const AF_UNSPEC: u8 = 0;
-pub(super) const AF_INET: u8 = 2;
 pub(super) const AF_BRIDGE: u8 = 7;
-pub(super) const AF_INET6: u8 = 10;
 
-/// Flags of a link (linux/if.h), and what IFLA_OPERSTATE is when it can carry traffic.
+/// Flags of a link, and the value of IFLA_OPERSTATE if the link can carry traffic (linux/if.h).
 pub(super) const IFF_UP: u32 = 0x1;
 pub(super) const IFF_PROMISC: u32 = 0x100;
 pub(super) const IFF_ALLMULTI: u32 = 0x200;
@@ -39,10 +37,10 @@ pub(super) const IFLA_NUM_TX_QUEUES: u16 = 31;
 pub(super) const IFLA_LINK_NETNSID: u16 = 37;
 pub(super) const IFLA_PROP_LIST: u16 = 52;
 pub(super) const IFLA_ALT_IFNAME: u16 = 53;
-/// In IFLA_AF_SPEC of AF_INET; in that, by the numbers of the parameters (linux/ip.h).
+/// In IFLA_AF_SPEC of AF_INET: attributes with the numbers of the parameters (linux/ip.h).
 pub(super) const IFLA_INET_CONF: u16 = 1;
 pub(super) const IPV4_DEVCONF_ARP_NOTIFY: u16 = 22;
-/// In IFLA_AF_SPEC of AF_INET6; an array of 32-bit numbers, one for each parameter (linux/ipv6.h).
+/// In IFLA_AF_SPEC of AF_INET6: an array of 32-bit numbers, one for each parameter (linux/ipv6.h).
 pub(super) const IFLA_INET6_CONF: u16 = 2;
 pub(super) const DEVCONF_ACCEPT_RA: usize = 3;
 /// In IFLA_LINKINFO.
@@ -50,7 +48,7 @@ pub(super) const IFLA_INFO_KIND: u16 = 1;
 pub(super) const IFLA_INFO_DATA: u16 = 2;
 pub(super) const IFLA_INFO_SLAVE_KIND: u16 = 4;
 pub(super) const IFLA_INFO_SLAVE_DATA: u16 = 5;
-/// In IFLA_INFO_SLAVE_DATA of a port of a bridge, and the state in which it forwards (linux/if_bridge.h).
+/// In IFLA_INFO_SLAVE_DATA of a port of a bridge.
 pub(super) const IFLA_BRPORT_STATE: u16 = 1;
 pub(super) const IFLA_BRPORT_MODE: u16 = 4;
 pub(super) const IFLA_BRPORT_ISOLATED: u16 = 33;
@@ -62,18 +60,16 @@ pub(super) const BRIDGE_VLAN_INFO_PVID: u16 = 0x2;
 pub(super) const BRIDGE_VLAN_INFO_UNTAGGED: u16 = 0x4;
 pub(super) const BRIDGE_VLAN_INFO_RANGE_BEGIN: u16 = 0x8;
 pub(super) const BRIDGE_VLAN_INFO_RANGE_END: u16 = 0x10;
-/// In IFLA_INFO_DATA of a veth link (linux/veth.h).
-pub(super) const VETH_INFO_PEER: u16 = 1;
-/// For IFLA_EXT_MASK: add the VLANs of bridges, as ranges; leave out IPv6's counters, a fifth of the answer
+/// For IFLA_EXT_MASK: adds the VLANs of bridges as ranges; omits the counters of IPv6, a fifth of the answer
 /// (linux/rtnetlink.h).
 pub(super) const RTEXT_FILTER_BRVLAN_COMPRESSED: u32 = 0x4;
 pub(super) const RTEXT_FILTER_SKIP_STATS: u32 = 0x8;
 
-/// The table that is meant when none is named (linux/rtnetlink.h).
+/// The default table (linux/rtnetlink.h).
 pub(super) const RT_TABLE_MAIN: u32 = 254;
-/// A flag of a route: its gateway need not be in a subnet (linux/rtnetlink.h).
+/// A flag of a route: the gateway need not be in a prefix of the link (linux/rtnetlink.h).
 pub(super) const RTNH_F_ONLINK: u32 = 0x4;
-/// Attributes of a rule, and the action of those that lead to a table (linux/fib_rules.h).
+/// Attributes of a rule, and the action that selects a table (linux/fib_rules.h).
 pub(super) const FRA_SRC: u16 = 2;
 pub(super) const FRA_PRIORITY: u16 = 6;
 pub(super) const FRA_SUPPRESS_IFGROUP: u16 = 13;
@@ -82,7 +78,7 @@ pub(super) const FRA_TABLE: u16 = 15;
 pub(super) const FRA_L3MDEV: u16 = 19;
 pub(super) const FRA_PROTOCOL: u16 = 21;
 pub(super) const FR_ACT_TO_TBL: u8 = 1;
-/// In RTA_METRICS, and an attribute that musl's part of `libc` lacks (linux/rtnetlink.h).
+/// In RTA_METRICS, and an attribute that `libc` lacks for musl (linux/rtnetlink.h).
 pub(super) const RTAX_MTU: u16 = 2;
 pub(super) const RTAX_ADVMSS: u16 = 8;
 pub(super) const RTA_VIA: u16 = 18;

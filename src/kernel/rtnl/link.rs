@@ -1,4 +1,4 @@
-//! Links as they are: reading them, waiting for their state, deleting them.
+//! Links: reading them, waiting for their state, deleting them.
 
 use std::time::Duration;
 
@@ -6,52 +6,54 @@ use nix::libc;
 
 use super::Rtnl;
 use super::consts::{
-    AF_INET6, AF_UNSPEC, DEVCONF_ACCEPT_RA, IF_OPER_UP, IFF_ALLMULTI, IFF_PROMISC, IFF_UP,
-    IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE,
-    IFLA_BRPORT_STATE, IFLA_EXT_MASK, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET6_CONF, IFLA_INFO_DATA,
-    IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINK_NETNSID,
-    IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN,
-    RTEXT_FILTER_SKIP_STATS,
+    AF_UNSPEC, DEVCONF_ACCEPT_RA, IF_OPER_UP, IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS,
+    IFLA_AF_SPEC, IFLA_ALT_IFNAME, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_BRPORT_STATE,
+    IFLA_EXT_MASK, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET6_CONF, IFLA_INFO_DATA, IFLA_INFO_KIND,
+    IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO,
+    IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN, RTEXT_FILTER_SKIP_STATS,
 };
 use crate::error::Result;
-use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, text, u8_of, u32_of};
+use crate::kernel::netlink::{
+    AF_INET6, Attrs, Requests, attribute, attributes, fixed, text, u8_of, u32_of,
+};
 use crate::names::{IFNAME_BYTES_MAX, Mac};
 
-/// A link as it is.
+/// The state of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     pub index: u32,
     pub name: String,
-    /// `None` where there is none, or one that is not Ethernet's.
+    /// `None` if the link has no Ethernet address.
     pub mac: Option<Mac>,
     pub mtu: u32,
     pub kind: Option<String>,
-    /// What its kind says of it, in attributes that the kind's user knows.
-    pub data: Vec<u8>,
+    /// The attributes in IFLA_INFO_DATA. `property` reads them.
+    pub(super) data: Vec<u8>,
     pub master: Option<u32>,
-    /// The other end of a veth pair, or what a macvlan or vlan sits on; an index that may be of another namespace.
+    /// IFLA_LINK: the other end of a veth pair, or the parent of a macvlan, ipvlan or vlan. The index can be of
+    /// another namespace.
     pub peer: Option<u32>,
-    /// That other link is in another namespace.
+    /// The peer is in another namespace.
     pub peer_is_elsewhere: bool,
-    /// Somebody wants it up. Whether it carries traffic is `operstate_up`.
+    /// IFF_UP: the link is configured up. `operstate_up` tells whether it can carry traffic.
     pub up: bool,
-    /// Somebody asked for it. Packet sockets and masters, who ask inside the kernel, do not count.
+    /// Set by configuration. Packet sockets and masters do not set this flag.
     pub promiscuous: bool,
     pub all_multicast: bool,
     /// In packets.
     pub tx_queue_len: u32,
-    /// Never set on links without a notion of a carrier, like `lo`.
+    /// Never set on links without a carrier state, like `lo`.
     pub operstate_up: bool,
-    /// What it does with router advertisements: `net.ipv6.conf.LINK.accept_ra`. `None` where it has no IPv6.
+    /// `net.ipv6.conf.LINK.accept_ra`; `None` without IPv6.
     pub accept_ra: Option<u32>,
     pub alias: Option<String>,
-    /// Names that it has besides; up to 127 bytes long.
+    /// Alternative names, of up to 127 bytes.
     pub alt_names: Vec<String>,
     /// `Some` for the port of a bridge.
     pub port: Option<Port>,
 }
 
-/// What a bridge knows of one of its ports.
+/// The state of a port of a bridge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Port {
     pub state: PortState,
@@ -59,13 +61,13 @@ pub struct Port {
     pub isolated: bool,
 }
 
-/// What a bridge does with the frames of a port: BR_STATE_* (linux/if_bridge.h).
+/// BR_STATE_* (linux/if_bridge.h).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PortState {
-    /// It is down, has no carrier, or somebody wants it so.
+    /// The port is down, has no carrier, or is disabled by configuration.
     #[default]
     Disabled,
-    /// On the way to forwarding, with spanning tree.
+    /// A state of the spanning tree protocol before forwarding, like the next one.
     Listening,
     Learning,
     Forwarding,
@@ -73,7 +75,7 @@ pub enum PortState {
 }
 
 impl PortState {
-    /// In the words of `ip`.
+    /// The name that `ip` prints.
     pub fn text(self) -> &'static str {
         match self {
             Self::Disabled => "disabled",
@@ -84,7 +86,7 @@ impl PortState {
         }
     }
 
-    fn numbered(number: u8) -> Self {
+    fn from_number(number: u8) -> Self {
         match number {
             1 => Self::Listening,
             2 => Self::Learning,
@@ -96,9 +98,9 @@ impl PortState {
 }
 
 impl Rtnl {
-    /// The link of that name, or with that alternative name; its own is in the result.
+    /// The link with a name or an alternative name.
     pub fn link(&self, name: &str) -> Result<Option<Link>> {
-        // Either finds both; but too long for the one is an error there.
+        // Both attributes find both kinds of names. The kernel refuses a long name in IFLA_IFNAME.
         let kind = if name.len() > IFNAME_BYTES_MAX { IFLA_ALT_IFNAME } else { IFLA_IFNAME };
         self.get_link(format!("cannot find link {name}"), |attrs| {
             attrs.raw(&header(0, 0, 0));
@@ -112,12 +114,12 @@ impl Rtnl {
         })
     }
 
-    /// All of them, in the order of their indexes.
+    /// All links, in the order of their indexes.
     pub fn links(&self) -> Result<Vec<Link>> {
         self.list_links(|_| {}, |_| true)
     }
 
-    /// The ports of a bridge, the links of a VRF.
+    /// The ports of a bridge, or the links of a VRF.
     pub fn links_with_master(&self, master: u32) -> Result<Vec<Link>> {
         let filter = |attrs: &mut Attrs| attrs.u32(IFLA_MASTER, master);
         self.list_links(filter, |link| link.master == Some(master))
@@ -130,7 +132,7 @@ impl Rtnl {
         self.list_links(filter, |link| link.kind.as_deref() == Some(kind))
     }
 
-    /// One that is gone is fine.
+    /// A missing link is no error.
     pub fn del_link(&self, index: u32) -> Result<()> {
         let mut requests = Requests::new();
         let doing = format!("cannot delete link {index}");
@@ -139,7 +141,7 @@ impl Rtnl {
         Ok(self.change(requests)?)
     }
 
-    /// `false` when there was none.
+    /// Returns false if the link does not exist.
     pub fn del_link_named(&self, name: &str) -> Result<bool> {
         let mut requests = Requests::new();
         requests.push(libc::RTM_DELLINK, 0, format!("cannot delete link {name}"), |attrs| {
@@ -153,8 +155,7 @@ impl Rtnl {
         }
     }
 
-    /// Waits until the link is as wanted. Returns its last state, which at the limit is not what was wanted; `None`
-    /// when it is gone.
+    /// Waits until the link fulfils a condition, or until the limit. Returns its last state; `None` if it was removed.
     pub fn wait_for_link(
         &self,
         index: u32,
@@ -229,11 +230,6 @@ impl Link {
         Some(link)
     }
 
-    /// Whether its kind says this of it: an attribute of IFLA_INFO_DATA with this very value.
-    pub fn has_property(&self, kind: u16, value: &[u8]) -> bool {
-        attributes(&self.data).any(|found| found == (kind, value))
-    }
-
     fn parse_info(&mut self, info: &[u8]) {
         let mut is_bridge_port = false;
         for (kind, value) in attributes(info) {
@@ -255,7 +251,7 @@ impl Port {
             let is_set = u8_of(value).is_some_and(|value| value != 0);
             match kind {
                 IFLA_BRPORT_STATE => {
-                    port.state = u8_of(value).map(PortState::numbered).unwrap_or_default();
+                    port.state = u8_of(value).map(PortState::from_number).unwrap_or_default();
                 }
                 IFLA_BRPORT_MODE => port.hairpin = is_set,
                 IFLA_BRPORT_ISOLATED => port.isolated = is_set,
@@ -272,14 +268,13 @@ fn alt_names(properties: &[u8]) -> Vec<String> {
 }
 
 fn accept_ra(families: &[u8]) -> Option<u32> {
-    let ipv6 = attributes(families).find(|(family, _)| *family == u16::from(AF_INET6))?.1;
-    let conf = attributes(ipv6).find(|(kind, _)| *kind == IFLA_INET6_CONF)?.1;
+    let conf = attribute(attribute(families, AF_INET6.into())?, IFLA_INET6_CONF)?;
     fixed(conf, DEVCONF_ACCEPT_RA * size_of::<u32>()).map(u32::from_ne_bytes)
 }
 
 pub(super) const HEADER_BYTES: usize = 16;
 
-/// struct ifinfomsg: family, type, index, flags, and which of them to change.
+/// struct ifinfomsg: family, type, index, flags, and the mask of flags to change.
 pub(super) fn header(index: u32, flags: u32, mask: u32) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[0] = AF_UNSPEC;
@@ -292,9 +287,9 @@ pub(super) fn header(index: u32, flags: u32, mask: u32) -> [u8; HEADER_BYTES] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::rtnl::consts::AF_INET;
+    use crate::kernel::netlink::AF_INET;
 
-    /// The answer to GETLINK for a bridge's port.
+    /// The answer to RTM_GETLINK for the port of a bridge.
     fn port() -> (Link, Attrs) {
         let link = Link {
             index: 7,
@@ -358,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_or_empty_link_is_read_as_far_as_it_goes() {
+    fn a_truncated_or_empty_link_is_read_as_far_as_possible() {
         let (_, reply) = port();
         for end in 0..reply.as_slice().len() {
             assert_eq!(Link::parse(&reply.as_slice()[..end]).is_some(), end >= HEADER_BYTES);

@@ -1,53 +1,38 @@
-//! Making links, and changing them.
+//! Creating and changing links.
 
 use std::os::fd::{AsFd, AsRawFd};
 
 use nix::libc;
 
 use super::consts::{
-    AF_INET, IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME,
+    IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME,
     IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET_CONF,
     IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK,
     IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_NET_NS_FD, IFLA_PROP_LIST, IFLA_TXQLEN,
     IPV4_DEVCONF_ARP_NOTIFY, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, RTM_DELLINKPROP,
-    RTM_NEWLINKPROP, VETH_INFO_PEER,
+    RTM_NEWLINKPROP,
 };
 use super::link::{Link, header};
-use super::{Batch, Rtnl};
-use crate::kernel::netlink::{self, Attrs, Requests};
+use super::{Batch, LinkProperty, Rtnl};
+use crate::kernel::netlink::{self, AF_INET, Attrs, Requests};
 use crate::kernel::netns::NetNs;
 use crate::names::Mac;
 
-/// A link to be made. `None` leaves it to the kernel.
+/// A link to create. `None` is the kernel's default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewLink<'a> {
     pub name: &'a str,
     pub mtu: Option<u32>,
     pub mac: Option<Mac>,
     pub master: Option<u32>,
-    /// What it sits on, for a macvlan or vlan: an index in the namespace of the `Rtnl`.
+    /// The parent of a macvlan, ipvlan or vlan: an index in the namespace of the `Rtnl`.
     pub parent: Option<u32>,
-    /// Where it is born, if not in the namespace of the `Rtnl`.
+    /// The namespace of the link, if it is not that of the `Rtnl`.
     pub netns: Option<&'a NetNs>,
     pub up: bool,
 }
 
-/// A kind of link, with what is to be said about it. Implemented next to its user.
-pub trait LinkKind {
-    /// As the kernel calls it: `bridge`, `veth`.
-    const NAME: &'static str;
-
-    /// Writes the attributes inside IFLA_INFO_DATA.
-    fn encode(&self, data: &mut Attrs);
-}
-
-/// A pair of links; this is the second one. It cannot be born `up`: the kernel says ENOTCONN. The first one can.
-#[derive(Clone, Copy, Debug)]
-pub struct Veth<'a> {
-    pub peer: NewLink<'a>,
-}
-
-/// What is to be different about a link. `None` leaves it as it is.
+/// Changes of a link. `None` changes nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinkChange<'a> {
     pub up: Option<bool>,
@@ -58,35 +43,27 @@ pub struct LinkChange<'a> {
     pub mtu: Option<u32>,
     /// In packets.
     pub tx_queue_len: Option<u32>,
-    /// Of a link that is down; before Linux 6.3 the kernel refuses it for one that is up.
+    /// Before Linux 6.3 the kernel refuses to rename a link that is up.
     pub name: Option<&'a str>,
-    /// Where to move it, together with all other changes: its new name counts there.
+    /// Moves the link. The other changes are made at the same time, so the new name has to be free there.
     pub netns: Option<&'a NetNs>,
-    /// Empty removes it.
+    /// An empty alias removes it.
     pub alias: Option<&'a str>,
-    /// 0 releases it from the one that it has.
+    /// 0 removes the master.
     pub master: Option<u32>,
-    /// After all of this, the neighbours are told of the link's IPv4 addresses whenever it comes up or its MAC address is
-    /// set: `net.ipv4.conf.LINK.arp_notify`.
+    /// Sets `net.ipv4.conf.LINK.arp_notify`: from then on the kernel announces the IPv4 addresses whenever the link
+    /// comes up or its MAC address is set.
     ///
-    /// Not by way of /proc/sys, where the directories of all namespaces have one name and the kernel searches through
-    /// them: with 300 containers that takes a tenth of an ADD.
+    /// /proc/sys is slower: the kernel searches the directories of all namespaces, which have the same name. With 300
+    /// containers that takes a tenth of an ADD.
     pub announce_ipv4: bool,
-    /// These two only of the port of a bridge.
+    /// This flag and the next one are those of the port of a bridge.
     pub hairpin: Option<bool>,
     pub isolated: Option<bool>,
 }
 
-impl LinkKind for Veth<'_> {
-    const NAME: &'static str = "veth";
-
-    fn encode(&self, data: &mut Attrs) {
-        data.nested(VETH_INFO_PEER, |peer| self.peer.encode(peer));
-    }
-}
-
 impl NewLink<'_> {
-    fn encode(&self, attrs: &mut Attrs) {
+    pub(super) fn encode(&self, attrs: &mut Attrs) {
         let flags = if self.up { IFF_UP } else { 0 };
         attrs.raw(&header(0, flags, flags));
         attrs.string(IFLA_IFNAME, self.name);
@@ -114,50 +91,46 @@ fn put_netns(attrs: &mut Attrs, netns: &NetNs) {
 }
 
 impl Rtnl {
-    /// Makes a link and returns it as the kernel has it. Its `operstate_up` and `port` are of the moment of its birth:
-    /// `wait_for_link` knows more.
-    pub fn add_link<K: LinkKind>(
+    /// Creates a link and returns it as the kernel reports it. `operstate_up` and `port` are those of the moment of
+    /// creation; `wait_for_link` waits for others.
+    pub fn add_link(
         &self,
         new: &NewLink<'_>,
-        kind: &K,
+        kind: &str,
+        properties: &[LinkProperty<'_>],
     ) -> Result<Link, netlink::Error> {
-        // The kernel echoes into the namespace of the new link: for another one, to a socket there that happens to
-        // have our number, and that is another process's, or a later one of ours.
+        // The kernel echoes into the namespace of the new link. In another namespace the echo would go to the socket
+        // that has our port number there, which belongs to another process, or later to us.
         let echo = if new.netns.is_none() { NLM_F_ECHO } else { 0 };
-        let requests = new_link(new, K::NAME, echo, |data| kind.encode(data));
+        let requests = new_link(new, kind, echo, properties);
         let mut echoed = None;
         self.socket.commit(requests, |payload| echoed = Link::parse(payload))?;
         let link = match (echoed, new.netns) {
-            // The echo is from before it got its master.
+            // The kernel sends the echo before it sets the master.
             (Some(link), _) => Some(Link { master: new.master.or(link.master), ..link }),
-            // Before Linux 6.2 links are not echoed.
+            // Before Linux 6.2 the kernel does not echo links.
             (None, None) => self.link(new.name).ok().flatten(),
-            (None, Some(netns)) => {
-                netns.rtnl().and_then(|there| there.link(new.name)).ok().flatten()
-            }
+            (None, Some(netns)) => netns.rtnl().and_then(|rtnl| rtnl.link(new.name)).ok().flatten(),
         };
-        // It cannot be read, or somebody else renamed or removed it in these microseconds. The caller does not get it, so
-        // it must not stay.
+        // The link cannot be read, or another process renamed or removed it meanwhile. The caller gets an error, so the
+        // link must not stay.
         link.ok_or_else(|| {
-            let there = new.netns.map(NetNs::rtnl).transpose();
-            // Should that fail, too, the error below still says that there is something wrong with the link.
-            let _ = there.and_then(|there| there.as_ref().unwrap_or(self).del_link_named(new.name));
-            let doing = format!("cannot find {} link {}", K::NAME, new.name);
+            let rtnl = new.netns.map(NetNs::rtnl).transpose();
+            // If this fails, the error below still names the link.
+            let _ = rtnl.and_then(|rtnl| rtnl.as_ref().unwrap_or(self).del_link_named(new.name));
+            let doing = format!("cannot find {kind} link {}", new.name);
             netlink::Error::new(doing, libc::ENODEV, None)
         })
     }
 
-    /// Makes a link of which only the list is known that is to be said about it: attributes inside IFLA_INFO_DATA. It is
-    /// not looked at, so on an error there is none.
-    pub fn make_link<'a>(
+    /// Creates a link without reading it back. After an error there is no link.
+    pub fn make_link(
         &self,
         new: &NewLink<'_>,
         kind: &str,
-        properties: impl Iterator<Item = (u16, &'a [u8])>,
+        properties: &[LinkProperty<'_>],
     ) -> Result<(), netlink::Error> {
-        self.change(new_link(new, kind, 0, |data| {
-            properties.for_each(|(kind, value)| data.bytes(kind, value));
-        }))
+        self.change(new_link(new, kind, 0, properties))
     }
 }
 
@@ -165,7 +138,7 @@ fn new_link(
     new: &NewLink<'_>,
     kind: &str,
     flags: u16,
-    encode: impl FnOnce(&mut Attrs),
+    properties: &[LinkProperty<'_>],
 ) -> Requests {
     let doing = format!("cannot add {kind} link {}", new.name);
     let mut requests = Requests::new();
@@ -173,7 +146,9 @@ fn new_link(
         new.encode(attrs);
         attrs.nested(IFLA_LINKINFO, |info| {
             info.string(IFLA_INFO_KIND, kind);
-            info.nested(IFLA_INFO_DATA, encode);
+            info.nested(IFLA_INFO_DATA, |data| {
+                properties.iter().for_each(|property| property.encode(data));
+            });
         });
     });
     requests
@@ -185,14 +160,14 @@ impl Batch {
         let mut rest = *change;
         let is_about_port = change.hairpin.is_some() || change.isolated.is_some();
         if is_about_port && let Some(master) = rest.master.take() {
-            // The kernel sets a port's flags before it moves the link to its new bridge.
+            // In one request the kernel would set the flags before it sets the master.
             let first = LinkChange { master: Some(master), ..LinkChange::default() };
             self.push_link_change(index, name, &first);
         }
         self.push_link_change(index, name, &rest);
     }
 
-    /// Takes a link down. One that is gone is fine.
+    /// Brings a link down. A missing link is no error.
     pub fn take_down(&mut self, index: u32, name: &str) {
         self.push_link_change(
             index,
@@ -202,14 +177,14 @@ impl Batch {
         self.requests.tolerate(libc::ENODEV);
     }
 
-    /// Gives a link one more name. Kernels before 5.5 know no such names, and then nothing happens.
+    /// Adds an alternative name. Kernels before 5.5 have no such names; that is no error.
     pub fn add_alt_name(&mut self, link: &str, alt_name: &str) {
         let flags = NLM_F_CREATE | NLM_F_EXCL;
         self.push_alt_name(RTM_NEWLINKPROP, flags, link, alt_name);
         self.requests.tolerate(libc::EOPNOTSUPP);
     }
 
-    /// It is fine when it has no such name.
+    /// A missing name is no error.
     pub fn del_alt_name(&mut self, link: &str, alt_name: &str) {
         self.push_alt_name(RTM_DELLINKPROP, 0, link, alt_name);
         self.requests.tolerate(libc::ENOENT);
@@ -226,7 +201,7 @@ impl Batch {
 
     fn push_link_change(&mut self, index: u32, name: &str, change: &LinkChange<'_>) {
         let doing = format!("cannot change link {name}");
-        // NEWLINK rather than SETLINK, which has no flags of ports.
+        // RTM_SETLINK cannot set the flags of a port.
         self.requests.push(libc::RTM_NEWLINK, 0, doing, |attrs| change.encode(index, attrs));
     }
 }
@@ -234,12 +209,12 @@ impl Batch {
 impl LinkChange<'_> {
     fn encode(&self, index: u32, attrs: &mut Attrs) {
         let (mut flags, mut mask) = (0, 0);
-        let wishes = [
+        let requested = [
             (IFF_UP, self.up),
             (IFF_PROMISC, self.promiscuous),
             (IFF_ALLMULTI, self.all_multicast),
         ];
-        for (flag, wanted) in wishes {
+        for (flag, wanted) in requested {
             mask |= if wanted.is_some() { flag } else { 0 };
             flags |= if wanted == Some(true) { flag } else { 0 };
         }
@@ -257,7 +232,7 @@ impl LinkChange<'_> {
             put_netns(attrs, netns);
         }
         if let Some(alias) = self.alias {
-            // Without a NUL, which would become a part of it.
+            // Without a NUL, because the kernel would store it.
             attrs.bytes(IFLA_IFALIAS, alias.as_bytes());
         }
         if self.announce_ipv4 {
@@ -291,19 +266,6 @@ mod tests {
     use crate::kernel::netlink::rows;
 
     #[test]
-    fn veth_with_its_peer() {
-        let mac = Some(Mac([2, 0, 0, 0, 0, 7]));
-        let peer = NewLink { name: "eth0", mtu: Some(1380), mac, ..NewLink::default() };
-        let mut attrs = Attrs::default();
-        Veth { peer }.encode(&mut attrs);
-        assert_eq!(
-            rows(attrs.as_slice()),
-            "34000180 00000000 00000000 00000000 00000000 09000300 65746830 00000000 \
-             08000400 64050000 0a000100 02000000 00070000"
-        );
-    }
-
-    #[test]
     fn new_link_with_a_master_and_up() {
         let new = NewLink { name: "veth1", master: Some(2), up: true, ..NewLink::default() };
         let mut attrs = Attrs::default();
@@ -315,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn parameter_of_ipv4() {
+    fn arp_notify_is_a_parameter_of_ipv4() {
         let mut batch = Batch::new();
         let change = LinkChange { announce_ipv4: true, ..LinkChange::default() };
         batch.change_link(7, "x", &change);

@@ -1,11 +1,11 @@
-//! rtnetlink: links, addresses, routes, rules and traffic control as plain values. No netlink is visible from outside, but
-//! for `LinkKind`.
+//! rtnetlink: links, addresses, routes, rules and traffic control as plain values. Its callers see no netlink messages.
 
 mod address;
 mod bridge_vlan;
 mod consts;
 mod link;
 mod link_change;
+mod property;
 mod route;
 mod rule;
 mod traffic;
@@ -22,37 +22,37 @@ use crate::kernel::sys;
 pub use address::{Address, NewAddress};
 pub use bridge_vlan::{PortVlans, VlanRange};
 pub use link::{Link, Port, PortState};
-pub use link_change::{LinkChange, LinkKind, NewLink, Veth};
-pub use route::{Family, NextHop, Route};
+pub use link_change::{LinkChange, NewLink};
+pub use property::{LinkProperty, SpanningTree, VETH};
+pub use route::{NextHop, Route};
 pub use rule::Rule;
-pub use traffic::{Bucket, Part, Side, Traffic};
+pub use traffic::{AddressField, TokenBucket, Traffic, TrafficSelector};
 
-/// A conversation about one network namespace.
+/// A socket for one network namespace.
 pub struct Rtnl {
     socket: Socket,
-    /// Where the socket lives, if that is not where the caller is.
+    /// The namespace of the socket, if it is not that of the caller.
     netns: Option<NetNs>,
 }
 
-/// Changes that go to the kernel together. They are not atomic: those after a failed one are tried nevertheless.
+/// Changes in one datagram. They are not atomic: the kernel tries those after a failed one, too.
 #[derive(Debug, Default)]
 pub struct Batch {
     requests: Requests,
 }
 
 impl Rtnl {
-    /// About the namespace that the calling thread is in. For another one, there is `NetNs::rtnl`.
+    /// Opens a socket in the namespace of the calling thread. `NetNs::rtnl` opens one in another namespace.
     pub fn open() -> Result<Self> {
         Ok(Self { socket: Socket::open(Protocol::Route)?, netns: None })
     }
 
-    /// The namespace of the calling thread, where the socket was opened.
-    pub fn home(&self) -> Result<NetNs> {
+    /// The namespace of the socket, which has to be that of the calling thread.
+    pub fn netns(&self) -> Result<NetNs> {
         NetNs::of_socket(&self.socket)
     }
 
-    /// The kernel's number for the namespace of the socket, which no other one gets before the next boot. None before
-    /// Linux 5.14.
+    /// The kernel's number of the namespace, which is unique until the next boot. None before Linux 5.14.
     pub fn netns_cookie(&self) -> Option<u64> {
         let mut cookie = [0; 8];
         let (level, option) = (libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);
@@ -60,11 +60,11 @@ impl Rtnl {
         Some(u64::from_ne_bytes(cookie))
     }
 
-    pub(super) fn living_in(self, netns: NetNs) -> Self {
+    pub(super) fn in_namespace(self, netns: NetNs) -> Self {
         Self { netns: Some(netns), ..self }
     }
 
-    /// Makes the changes; returns the first failure.
+    /// Makes the changes; returns the first error.
     pub fn commit(&self, batch: Batch) -> Result<()> {
         Ok(self.socket.commit(batch.requests, |_| {})?)
     }
@@ -73,17 +73,17 @@ impl Rtnl {
         self.socket.commit(requests, |_| {})
     }
 
-    /// Asks until the answer is that it is done, or until the limit; again whenever something of the group changed.
-    /// Returns the last answer.
+    /// Repeats a query until its answer is `true`, or until the limit, after each change in the group. Returns the last
+    /// answer.
     fn wait<T>(
         &self,
         group: u32,
         limit: Duration,
-        ask: impl Fn() -> Result<(bool, T)>,
+        query: impl Fn() -> Result<(bool, T)>,
     ) -> Result<(bool, T)> {
-        let first = ask()?;
+        let first = query()?;
         if first.0 {
-            // Most need not wait, and the first look at the clock costs two page faults.
+            // Most calls do not wait, and reading the clock costs two page faults.
             return Ok(first);
         }
         let start = Instant::now();
@@ -92,8 +92,8 @@ impl Rtnl {
             None => Events::subscribe(group)?,
         };
         loop {
-            // After subscribing, so that no change can be missed.
-            let answer = ask()?;
+            // After the subscription, so that no change is missed.
+            let answer = query()?;
             let left = limit.saturating_sub(start.elapsed());
             if answer.0 || left.is_zero() {
                 return Ok(answer);

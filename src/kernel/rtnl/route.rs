@@ -3,18 +3,17 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 use nix::libc;
 
 use super::address::ip_of;
-use super::consts::{
-    AF_INET, AF_INET6, NLM_F_CREATE, RT_TABLE_MAIN, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTNH_F_ONLINK,
-};
+use super::consts::{NLM_F_CREATE, RT_TABLE_MAIN, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTNH_F_ONLINK};
 use super::{Batch, Rtnl};
 use crate::error::Result;
-use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, u32_of};
+use crate::kernel::netlink::{Attrs, Requests, attribute, attributes, fixed, u32_of};
+use crate::names::IpFamily;
 
-/// A way to a destination. To be added: `None` leaves it to the kernel.
+/// A route. In a route to add, `None` is the kernel's default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     pub dst: IpNet,
@@ -23,41 +22,35 @@ pub struct Route {
     pub dev: Option<u32>,
     pub src: Option<IpAddr>,
     pub metric: Option<u32>,
-    /// `None` adds it to the main table; always there when read.
+    /// `None` is the main table. A route that was read always has a table.
     pub table: Option<u32>,
-    /// RT_SCOPE_*: 0 universe, 253 link, 254 host. Of meaning in IPv4 only.
+    /// RT_SCOPE_*: 0 universe, 253 link, 254 host. IPv6 ignores it.
     pub scope: Option<u8>,
-    /// RTPROT_*: who made it; `None` is a person (3), 2 the kernel.
+    /// RTPROT_*, the origin: 2 is the kernel; `None` is an administrator (3).
     pub protocol: Option<u8>,
-    /// The gateway need not be in a subnet of the link.
+    /// The gateway need not be in a prefix of the link.
     pub onlink: bool,
     pub mtu: Option<u32>,
     pub advmss: Option<u32>,
-    /// Only read: the ways of a multipath route, which has no `via` and no `dev` of its own.
+    /// Of a multipath route that was read, which has no `via` and no `dev`.
     pub nexthops: Vec<NextHop>,
 }
 
-/// One of several ways.
+/// A nexthop of a multipath route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
     pub via: Option<IpAddr>,
     pub dev: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    V4,
-    V6,
-}
-
 impl Rtnl {
     /// The unicast routes of every table.
-    pub fn routes(&self, family: Family) -> Result<Vec<Route>> {
+    pub fn routes(&self, family: IpFamily) -> Result<Vec<Route>> {
         self.list_routes(family, libc::RTN_UNICAST)
     }
 
     /// `kind` is one of RTN_*.
-    fn list_routes(&self, family: Family, kind: u8) -> Result<Vec<Route>> {
+    fn list_routes(&self, family: IpFamily, kind: u8) -> Result<Vec<Route>> {
         let request = || {
             let mut request = Requests::new();
             request.push(libc::RTM_GETROUTE, 0, "cannot list routes".into(), |attrs| {
@@ -72,8 +65,8 @@ impl Rtnl {
 }
 
 impl Rtnl {
-    /// Waits until the kernel takes packets to all these (IPv6) addresses in the table; `false` if it does not before the
-    /// limit. It begins with that some time after it has got an address.
+    /// Waits until the kernel accepts packets to these IPv6 addresses in the table, which is some time after they are
+    /// set. Returns false after the limit.
     pub fn wait_for_local(
         &self,
         table: u32,
@@ -81,7 +74,7 @@ impl Rtnl {
         limit: Duration,
     ) -> Result<bool> {
         let (is_done, ()) = self.wait(libc::RTNLGRP_IPV6_ROUTE, limit, || {
-            let local = self.list_routes(Family::V6, libc::RTN_LOCAL)?;
+            let local = self.list_routes(IpFamily::V6, libc::RTN_LOCAL)?;
             let is_there = |address: &IpAddr| {
                 local.iter().any(|it| it.table == Some(table) && it.dst.addr() == *address)
             };
@@ -90,20 +83,19 @@ impl Rtnl {
         Ok(is_done)
     }
 
-    /// The index of the link by which packets to an address leave; `None` when there is no way to it.
+    /// The index of the link that packets to an address leave through; `None` without a route.
     pub fn link_towards(&self, ip: IpAddr) -> Result<Option<u32>> {
         let mut request = Requests::new();
-        let doing = format!("cannot find the way to {ip}");
+        let doing = format!("cannot find the route to {ip}");
         request.push(libc::RTM_GETROUTE, 0, doing, |attrs| {
             let mut header = [0; HEADER_BYTES];
-            header[0] = Family::of(&ip).number();
-            header[1] = if ip.is_ipv4() { 32 } else { 128 };
+            let family = IpFamily::of(ip);
+            (header[0], header[1]) = (family.number(), family.bits());
             attrs.raw(&header);
             encode_ip(libc::RTA_DST, ip, attrs);
         });
         let link = |payload: &[u8]| {
-            let mut list = attributes(payload.get(HEADER_BYTES..)?);
-            list.find(|(kind, _)| *kind == libc::RTA_OIF).and_then(|(_, value)| u32_of(value))
+            attribute(payload.get(HEADER_BYTES..)?, libc::RTA_OIF).and_then(u32_of)
         };
         match self.socket.get(request, link) {
             Err(error) if error.is_unreachable() => Ok(None),
@@ -113,7 +105,7 @@ impl Rtnl {
 }
 
 impl Batch {
-    /// It is fine when it is there already. The nexthops are not looked at.
+    /// An existing route is no error. `nexthops` is ignored.
     pub fn add_route(&mut self, route: &Route) {
         let via = route.via.map_or_else(String::new, |via| format!(" via {via}"));
         let doing = format!("cannot add route to {}{via}", route.dst);
@@ -121,7 +113,7 @@ impl Batch {
         self.requests.tolerate(libc::EEXIST);
     }
 
-    /// It is fine when it is not there. Nothing but this very route is deleted, if it is one that was read.
+    /// A missing route is no error. With a route that was read, the kernel deletes exactly this route.
     pub fn del_route(&mut self, route: &Route) {
         let doing = format!("cannot delete route to {}", route.dst);
         self.requests.push(libc::RTM_DELROUTE, 0, doing, |attrs| route.encode(attrs));
@@ -130,7 +122,7 @@ impl Batch {
 }
 
 impl Route {
-    /// A route of which nothing but the destination is decided yet.
+    /// A route with a destination and the kernel's defaults.
     pub fn to(dst: IpNet) -> Self {
         Self {
             dst,
@@ -151,9 +143,9 @@ impl Route {
     fn encode(&self, attrs: &mut Attrs) {
         let table = self.table.unwrap_or(RT_TABLE_MAIN);
         let mut header = [0; HEADER_BYTES];
-        header[0] = Family::of(&self.dst.addr()).number();
+        header[0] = IpFamily::of(self.dst.addr()).number();
         header[1] = self.dst.prefix_len();
-        // The kernel reads RTA_TABLE instead where it is there.
+        // RTA_TABLE overrides this field.
         header[4] = u8::try_from(table).unwrap_or(libc::RT_TABLE_UNSPEC);
         header[5] = self.protocol.unwrap_or(libc::RTPROT_BOOT);
         header[6] = self.scope.unwrap_or(libc::RT_SCOPE_UNIVERSE);
@@ -162,13 +154,13 @@ impl Route {
             header[8..].copy_from_slice(&RTNH_F_ONLINK.to_ne_bytes());
         }
         attrs.raw(&header);
-        // The kernel refuses a destination with bits outside of its prefix.
+        // The kernel refuses a destination with host bits.
         encode_ip(libc::RTA_DST, self.dst.network(), attrs);
         match self.via {
-            Some(via) if Family::of(&via) == Family::of(&self.dst.addr()) => {
+            Some(via) if IpFamily::of(via) == IpFamily::of(self.dst.addr()) => {
                 encode_ip(libc::RTA_GATEWAY, via, attrs);
             }
-            // IPv4 through an IPv6 neighbour.
+            // An IPv4 route with an IPv6 gateway.
             Some(via) => attrs.bytes(RTA_VIA, &encode_via(via)),
             None => {}
         }
@@ -203,7 +195,8 @@ impl Route {
             scope: Some(scope),
             protocol: Some(protocol),
             onlink: flags & RTNH_F_ONLINK != 0,
-            ..Self::to(Family::numbered(family)?.everything())
+            // The kernel sends a default route without RTA_DST.
+            ..Self::to(IpFamily::from_number(family)?.everything())
         };
         for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
             match kind {
@@ -233,7 +226,7 @@ impl Route {
     }
 }
 
-/// A list of struct rtnexthop (length, flags, weight, index), each with attributes of its own.
+/// A list of struct rtnexthop (length, flags, weight, index), each with attributes.
 fn nexthops(family: u8, mut bytes: &[u8]) -> impl Iterator<Item = NextHop> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(fixed(bytes, 0)?));
@@ -257,7 +250,7 @@ fn encode_ip(kind: u16, ip: IpAddr, attrs: &mut Attrs) {
 
 /// struct rtvia: a family of 16 bits, then the address.
 fn encode_via(via: IpAddr) -> Vec<u8> {
-    let family = u16::from(Family::of(&via).number()).to_ne_bytes();
+    let family = u16::from(IpFamily::of(via).number()).to_ne_bytes();
     match via {
         IpAddr::V4(ip) => [&family[..], &ip.octets()].concat(),
         IpAddr::V6(ip) => [&family[..], &ip.octets()].concat(),
@@ -269,41 +262,12 @@ fn via_of(value: &[u8]) -> Option<IpAddr> {
     ip_of(u8::try_from(family).ok()?, value.get(2..)?)
 }
 
-impl Family {
-    pub fn of(ip: &IpAddr) -> Self {
-        if ip.is_ipv4() { Self::V4 } else { Self::V6 }
-    }
-
-    pub(super) fn number(self) -> u8 {
-        match self {
-            Self::V4 => AF_INET,
-            Self::V6 => AF_INET6,
-        }
-    }
-
-    fn numbered(number: u8) -> Option<Self> {
-        match number {
-            AF_INET => Some(Self::V4),
-            AF_INET6 => Some(Self::V6),
-            _ => None,
-        }
-    }
-
-    /// The destination of a default route, which the kernel sends without one.
-    fn everything(self) -> IpNet {
-        match self {
-            Self::V4 => Ipv4Net::default().into(),
-            Self::V6 => Ipv6Net::default().into(),
-        }
-    }
-}
-
 const HEADER_BYTES: usize = 12;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::netlink::rows;
+    use crate::kernel::netlink::{AF_INET, rows};
 
     fn to(dst: &str) -> Route {
         Route::to(dst.parse().unwrap())
@@ -313,7 +277,7 @@ mod tests {
         Some(text.parse().unwrap())
     }
 
-    /// Routes as the kernel also sends them, so that what is written can be read back.
+    /// Routes with the attributes that the kernel sends, too, so they can be read back.
     fn samples() -> [(Route, &'static str); 5] {
         let metrics = Route { mtu: Some(1300), advmss: Some(1200), ..to("::/0") };
         [
@@ -364,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_outside_of_the_prefix_are_not_sent() {
+    fn host_bits_of_a_destination_are_not_sent() {
         let (mut untidy, mut tidy) = (Attrs::default(), Attrs::default());
         to("10.8.3.4/16").encode(&mut untidy);
         to("10.8.0.0/16").encode(&mut tidy);
@@ -372,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_routes_do_no_harm() {
+    fn a_truncated_route_is_read_as_far_as_possible() {
         for (route, _) in samples() {
             let mut attrs = Attrs::default();
             route.encode(&mut attrs);
@@ -390,7 +354,7 @@ mod tests {
         let header = |kind: u8, flags: u8| [2, 0, 0, 0, 254, 3, 0, kind, 0, flags, 0, 0];
         assert!(Route::parse(&header(libc::RTN_UNICAST, 0), libc::RTN_UNICAST).is_some());
         assert_eq!(Route::parse(&header(libc::RTN_LOCAL, 0), libc::RTN_UNICAST), None);
-        // RTM_F_CLONED: the kernel's own memory of a path.
+        // RTM_F_CLONED: an entry of the kernel's cache.
         assert_eq!(Route::parse(&header(libc::RTN_UNICAST, 2), libc::RTN_UNICAST), None);
     }
 

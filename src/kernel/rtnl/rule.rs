@@ -1,4 +1,4 @@
-//! Policy rules that lead to a table: reading, adding and deleting them.
+//! Policy rules that select a routing table: reading, adding and deleting them.
 
 use std::net::IpAddr;
 
@@ -10,27 +10,28 @@ use super::consts::{
     FR_ACT_TO_TBL, FRA_L3MDEV, FRA_PRIORITY, FRA_PROTOCOL, FRA_SRC, FRA_SUPPRESS_IFGROUP,
     FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, NLM_F_CREATE, NLM_F_EXCL,
 };
-use super::{Batch, Family, Rtnl};
+use super::{Batch, Rtnl};
 use crate::error::Result;
 use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, u8_of, u32_of};
+use crate::names::IpFamily;
 
-/// Packets from an address are looked up in a table.
+/// A rule that selects the table for packets from an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The address that it is for; `None` when read for those that are for others, or look at more than that.
+    /// The source address. `None` for a rule that was read and has another condition, or more conditions.
     pub source: Option<IpAddr>,
     pub table: u32,
-    /// The lower, the sooner. `None` when added: before all others but the one of the local table.
+    /// Lower priorities come first. `None` in a new rule: before all others except that of the local table.
     pub priority: Option<u32>,
-    /// RTPROT_*: who made it. Before Linux 4.17 the kernel does not keep it.
+    /// RTPROT_*, the origin. Kernels before 4.17 do not store it.
     pub protocol: Option<u8>,
-    /// It leads to the tables of VRFs, whichever those are.
-    pub is_of_vrfs: bool,
+    /// The rule selects the table of the VRF (FRA_L3MDEV).
+    pub is_for_vrfs: bool,
 }
 
 impl Rtnl {
-    /// None where the kernel has no rules for the family.
-    pub fn rules(&self, family: Family) -> Result<Vec<Rule>> {
+    /// The rules of a family. The list is empty if the kernel lacks CONFIG_IP_MULTIPLE_TABLES or the family.
+    pub fn rules(&self, family: IpFamily) -> Result<Vec<Rule>> {
         let request = || {
             let mut request = Requests::new();
             request.push(libc::RTM_GETRULE, 0, "cannot list rules".into(), |attrs| {
@@ -56,21 +57,20 @@ impl Batch {
         self.requests.push(libc::RTM_NEWRULE, flags, doing, |attrs| rule.encode(attrs));
     }
 
-    /// The rule that leads to the tables of VRFs, as the kernel makes it with the first of them. It is fine when it is
-    /// there already.
-    pub fn add_rule_of_vrfs(&mut self, family: Family) {
+    /// Adds the rule for VRFs, which the kernel adds with the first VRF. An existing rule is no error.
+    pub fn add_rule_for_vrfs(&mut self, family: IpFamily) {
         let doing = "cannot add the rule for VRFs".into();
         self.requests.push(libc::RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, doing, |attrs| {
             let mut header = [0; HEADER_BYTES];
             (header[0], header[7]) = (family.number(), FR_ACT_TO_TBL);
             attrs.raw(&header);
             attrs.u8(FRA_L3MDEV, 1);
-            attrs.u32(FRA_PRIORITY, PRIORITY_OF_VRFS);
+            attrs.u32(FRA_PRIORITY, PRIORITY_FOR_VRFS);
         });
         self.requests.tolerate(libc::EEXIST);
     }
 
-    /// It is fine when it is not there.
+    /// A missing rule is no error.
     pub fn del_rule(&mut self, rule: &Rule) {
         let doing = format!("cannot delete {}", rule.title());
         self.requests.push(libc::RTM_DELRULE, 0, doing, |attrs| rule.encode(attrs));
@@ -88,8 +88,8 @@ impl Rule {
     fn encode(&self, attrs: &mut Attrs) {
         let mut header = [0; HEADER_BYTES];
         if let Some(source) = &self.source {
-            header[0] = Family::of(source).number();
-            header[2] = if source.is_ipv4() { 32 } else { 128 };
+            let family = IpFamily::of(*source);
+            (header[0], header[2]) = (family.number(), family.bits());
         }
         header[7] = FR_ACT_TO_TBL;
         attrs.raw(&header);
@@ -115,7 +115,7 @@ impl Rule {
             table: table.into(),
             priority: Some(0),
             protocol: None,
-            is_of_vrfs: false,
+            is_for_vrfs: false,
         };
         let mut is_plain = to_len == 0 && tos == 0 && flags == 0 && action == FR_ACT_TO_TBL;
         for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
@@ -125,10 +125,10 @@ impl Rule {
                 FRA_PRIORITY => rule.priority = u32_of(value),
                 FRA_PROTOCOL => rule.protocol = u8_of(value),
                 FRA_L3MDEV => {
-                    rule.is_of_vrfs = u8_of(value) == Some(1);
+                    rule.is_for_vrfs = u8_of(value) == Some(1);
                     is_plain = false;
                 }
-                // The kernel always sends these two, as -1 where they are not used.
+                // The kernel always sends these two; -1 means unused.
                 FRA_SUPPRESS_PREFIXLEN | FRA_SUPPRESS_IFGROUP => {
                     is_plain &= u32_of(value) == Some(u32::MAX);
                 }
@@ -143,10 +143,10 @@ impl Rule {
     }
 }
 
-/// Where the kernel puts it (net/core/l3mdev, drivers/net/vrf.c: FIB_RULE_PREF).
-const PRIORITY_OF_VRFS: u32 = 1000;
+/// The priority that the kernel uses (drivers/net/vrf.c: FIB_RULE_PREF).
+const PRIORITY_FOR_VRFS: u32 = 1000;
 
-/// struct fib_rule_hdr: family, lengths of destination and source, TOS, table, two reserved, action; flags.
+/// struct fib_rule_hdr: family, lengths of destination and source, TOS, table, two reserved bytes, action, flags.
 const HEADER_BYTES: usize = 12;
 
 #[cfg(test)]
@@ -157,7 +157,7 @@ mod tests {
     fn rule(source: &str) -> Rule {
         let source = Some(source.parse().unwrap());
         let protocol = Some(99);
-        Rule { source, table: 1000, priority: Some(32765), protocol, is_of_vrfs: false }
+        Rule { source, table: 1000, priority: Some(32765), protocol, is_for_vrfs: false }
     }
 
     fn encoded(rule: &Rule) -> Attrs {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_at_more_than_a_source_is_of_no_source() {
+    fn a_rule_with_more_conditions_has_no_source() {
         let with = |kind: u16, value: &[u8]| {
             let mut attrs = encoded(&rule("10.1.0.2"));
             attrs.bytes(kind, value);
@@ -204,7 +204,7 @@ mod tests {
         attrs.raw(&[2, 0, 0, 0, 0, 0, 0, FR_ACT_TO_TBL, 0, 0, 0, 0]);
         attrs.u8(FRA_L3MDEV, 1);
         assert!(
-            Rule::parse(attrs.as_slice()).is_some_and(|it| it.is_of_vrfs && it.source.is_none())
+            Rule::parse(attrs.as_slice()).is_some_and(|it| it.is_for_vrfs && it.source.is_none())
         );
         // A prefix, a destination, a TOS, `not`, another action.
         for (at, value) in [(2, 24), (1, 32), (3, 8), (8, 2), (7, 6)] {

@@ -1,7 +1,7 @@
-//! Traffic control: what a link sends no faster than, and where it sends on what it receives.
+//! Traffic control: limits the rate of a link, and redirects the packets that it receives.
 //!
-//! A link has one queueing discipline of ours at its root, `1:`. It is a token bucket (tbf) for all that the link sends, or
-//! htb with a class `1:30` for a part of it; in either there may be fq_codel, so that one flow does not wait for another.
+//! At the root of a link is the queueing discipline `1:`: tbf, a token bucket for all packets that the link sends, or
+//! htb with a class `1:30` for some of them. Both can contain fq_codel, which shares the rate among flows.
 
 use ipnet::IpNet;
 use nix::libc;
@@ -9,21 +9,21 @@ use nix::libc;
 use super::consts::{AF_UNSPEC, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE};
 use super::{Batch, Rtnl};
 use crate::error::Result;
-use crate::kernel::netlink::{Attrs, Requests, attributes, fixed, text, u32_of};
+use crate::kernel::netlink::{Attrs, Requests, attribute, attributes, fixed, text, u32_of};
 
-/// Handles (linux/pkt_sched.h) and our own.
+/// Handles of the kernel (linux/pkt_sched.h) and of cnibox.
 const TC_H_ROOT: u32 = 0xffff_ffff;
 const TC_H_INGRESS: u32 = 0xffff_fff1;
 const INGRESS: u32 = 0xffff_0000;
 const ROOT: u32 = 0x0001_0000;
-/// The class that tbf has for its inner discipline, and ours of htb.
+/// The class of tbf's inner discipline, and the class of htb.
 const BUCKET_CLASS: u32 = ROOT | 1;
 const SHAPED_CLASS: u32 = ROOT | 0x30;
-/// What waits for the bucket: bfifo, and fq_codel, which takes its place.
+/// The queue of the bucket: bfifo, or fq_codel in its place.
 const QUEUE: u32 = 0x0002_0000;
 const FAIR: u32 = 0x0003_0000;
 
-/// The index that `lo` has in every namespace (LOOPBACK_IFINDEX in linux/netdevice.h).
+/// The index of `lo` in every namespace (LOOPBACK_IFINDEX in linux/netdevice.h).
 const LOOPBACK: u32 = 1;
 /// linux/rtnetlink.h
 const TCA_KIND: u16 = 1;
@@ -56,94 +56,106 @@ const ETH_P_IPV6: u16 = 0x86dd;
 
 /// The kernel counts time in ticks of 64 ns here (PSCHED_SHIFT in net/pkt_sched.h).
 const NS_PER_TICK: u64 = 64;
-/// How many packets may wait that are not shaped; a link's own length of queue may be 0.
+/// The queue length of packets that are not shaped. That of the link can be 0.
 const DIRECT_QUEUE_PACKETS: u32 = 1000;
 
 /// A token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bucket {
+pub struct TokenBucket {
     /// In bytes per second; not 0.
     pub rate: u64,
-    /// In bytes: what may be sent at once after a silence.
+    /// In bytes: the packets that the link sends at once after an idle time.
     pub burst: u32,
-    /// In bytes: what may wait; more is dropped.
+    /// In bytes: the length of the queue. The kernel drops further packets.
     pub limit: u32,
 }
 
-/// Which part of the packets that a link sends goes through its bucket, by the addresses of one side.
+/// Selects the packets that go through the bucket, by source or destination address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct TrafficSelector {
     pub subnets: Vec<IpNet>,
-    /// It is these that do; else all others.
-    pub is_shaped: bool,
-    /// Where their addresses are looked for.
-    pub side: Side,
+    /// Selects packets with an address in the subnets; false selects all other packets.
+    pub shapes_subnets: bool,
+    /// The field that is compared with the subnets.
+    pub field: AddressField,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum AddressField {
     Source,
     Destination,
 }
 
-/// A queueing discipline, a class or a filter, as the kernel tells of it.
+/// A queueing discipline, a class or a filter, as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traffic {
     pub kind: String,
     pub handle: u32,
     pub parent: u32,
-    /// Of a filter: priority and protocol.
+    /// Priority and protocol of a filter.
     info: u32,
-    /// Attributes that the kind knows.
+    /// TCA_OPTIONS, the attributes of the kind.
     options: Vec<u8>,
 }
 
 impl Batch {
-    /// From now on the link sends no faster; all of it, or a part. The name is for the error message.
-    pub fn shape(&mut self, link: u32, name: &str, bucket: &Bucket, part: Option<&Part>) {
+    /// Limits the rate of all packets that a link sends, or of the selected ones. The name is for the error message.
+    pub fn shape(
+        &mut self,
+        link: u32,
+        name: &str,
+        bucket: &TokenBucket,
+        selector: Option<&TrafficSelector>,
+    ) {
         let doing = format!("cannot limit the rate of link {name}");
         let root = header(link, ROOT, TC_H_ROOT, 0);
-        let Some(part) = part else {
+        let Some(selector) = selector else {
             let encode = |it: &mut Attrs| bucket.encode(it);
             return self.push_traffic(libc::RTM_NEWQDISC, doing, root, "tbf", encode);
         };
         self.push_traffic(libc::RTM_NEWQDISC, doing.clone(), root, "htb", |it| {
-            it.bytes(TCA_HTB_INIT, &words(&[HTB_VERSION, 10, part.default_class(), 0, 0]));
+            it.bytes(TCA_HTB_INIT, &words(&[HTB_VERSION, 10, selector.default_class(), 0, 0]));
             it.u32(TCA_HTB_DIRECT_QLEN, DIRECT_QUEUE_PACKETS);
         });
         let class = header(link, SHAPED_CLASS, ROOT, 0);
         self.push_traffic(libc::RTM_NEWTCLASS, doing.clone(), class, "htb", |it| {
             bucket.encode_class(it);
         });
-        // Else as many packets could wait as the link's queue is long, however much that is.
-        self.queue(link, name, bucket, Some(part));
-        for subnet in &part.subnets {
+        // The default limit of the queue is the queue length of the link.
+        self.queue(link, name, bucket, Some(selector));
+        for subnet in &selector.subnets {
             let header = header(link, 0, ROOT, filter_info(*subnet));
             self.push_traffic(libc::RTM_NEWTFILTER, doing.clone(), header, "u32", |it| {
-                it.u32(TCA_U32_CLASSID, part.class());
-                it.bytes(TCA_U32_SEL, &selector(&keys(*subnet, part.side)));
+                it.u32(TCA_U32_CLASSID, selector.class());
+                it.bytes(TCA_U32_SEL, &u32_selector(&keys(*subnet, selector.field)));
             });
         }
     }
 
-    /// What waits for the bucket does so in a queue that can be looked at.
-    pub fn queue(&mut self, link: u32, name: &str, bucket: &Bucket, part: Option<&Part>) {
+    /// Adds a queue to the bucket. tbf's own queue is not visible.
+    pub fn queue(
+        &mut self,
+        link: u32,
+        name: &str,
+        bucket: &TokenBucket,
+        selector: Option<&TrafficSelector>,
+    ) {
         let doing = format!("cannot limit the queue of link {name}");
-        let at = header(link, QUEUE, bucket_class(part), 0);
+        let at = header(link, QUEUE, bucket_class(selector), 0);
         self.push_traffic(libc::RTM_NEWQDISC, doing, at, "bfifo", |it| {
             it.raw(&bucket.limit.to_ne_bytes());
         });
     }
 
-    /// From now on another link sends what this one receives.
+    /// Redirects all packets that a link receives to another link, which sends them.
     pub fn redirect_incoming(&mut self, link: u32, name: &str, to: u32) {
-        let doing = format!("cannot redirect what link {name} receives");
+        let doing = format!("cannot redirect packets from link {name}");
         let at = header(link, INGRESS, TC_H_INGRESS, 0);
         self.push_traffic(libc::RTM_NEWQDISC, doing.clone(), at, "ingress", |_| {});
         let at = header(link, 0, INGRESS, info(1, ETH_P_ALL));
         self.push_traffic(libc::RTM_NEWTFILTER, doing, at, "u32", |it| {
             it.u32(TCA_U32_CLASSID, ROOT | 1);
-            it.bytes(TCA_U32_SEL, &selector(&[EVERYTHING]));
+            it.bytes(TCA_U32_SEL, &u32_selector(&[EVERYTHING]));
             it.nested(TCA_U32_ACT, |actions| {
                 actions.nested(1, |action| {
                     action.string(TCA_ACT_KIND, "mirred");
@@ -170,12 +182,17 @@ impl Batch {
 }
 
 impl Rtnl {
-    /// Puts fq_codel in the place of `Batch::queue`. Where the kernel has none, nothing changes.
-    pub fn share_fairly(&self, link: u32, name: &str, part: Option<&Part>) -> Result<()> {
+    /// Replaces the queue by fq_codel. Without CONFIG_NET_SCH_FQ_CODEL nothing changes.
+    pub fn share_fairly(
+        &self,
+        link: u32,
+        name: &str,
+        selector: Option<&TrafficSelector>,
+    ) -> Result<()> {
         let mut requests = Requests::new();
         let doing = format!("cannot share the rate of link {name}");
         requests.push(libc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, doing, |attrs| {
-            attrs.raw(&header(link, FAIR, bucket_class(part), 0));
+            attrs.raw(&header(link, FAIR, bucket_class(selector), 0));
             attrs.string(TCA_KIND, "fq_codel");
         });
         // "Specified qdisc kind is unknown."
@@ -183,38 +200,37 @@ impl Rtnl {
         Ok(self.change(requests)?)
     }
 
-    /// The discipline at the root of a link.
+    /// The queueing discipline at the root of a link.
     pub fn root_discipline(&self, link: u32) -> Result<Option<Traffic>> {
         self.get_traffic(libc::RTM_GETQDISC, header(link, 0, TC_H_ROOT, 0))
     }
 
-    /// The one that waits for the bucket, unless it is tbf's own.
-    pub fn queue(&self, link: u32, part: Option<&Part>) -> Result<Option<Traffic>> {
-        self.get_traffic(libc::RTM_GETQDISC, header(link, 0, bucket_class(part), 0))
+    /// The queue of the bucket; `None` for tbf's own queue.
+    pub fn queue(&self, link: u32, selector: Option<&TrafficSelector>) -> Result<Option<Traffic>> {
+        self.get_traffic(libc::RTM_GETQDISC, header(link, 0, bucket_class(selector), 0))
     }
 
-    /// The one that filters what a link receives.
+    /// The ingress queueing discipline of a link.
     pub fn ingress_discipline(&self, link: u32) -> Result<Option<Traffic>> {
         self.get_traffic(libc::RTM_GETQDISC, header(link, 0, TC_H_INGRESS, 0))
     }
 
-    /// The class of a link of which only a part is shaped.
+    /// The class of the packets that are shaped.
     pub fn shaped_class(&self, link: u32) -> Result<Option<Traffic>> {
         self.get_traffic(libc::RTM_GETTCLASS, header(link, SHAPED_CLASS, ROOT, 0))
     }
 
-    /// The filters of what a link receives.
+    /// The filters of received packets.
     pub fn incoming_filters(&self, link: u32) -> Result<Vec<Traffic>> {
         self.list_filters(header(link, 0, INGRESS, 0))
     }
 
-    /// The filters of what it sends.
+    /// The filters of sent packets.
     pub fn outgoing_filters(&self, link: u32) -> Result<Vec<Traffic>> {
         self.list_filters(header(link, 0, ROOT, 0))
     }
 
-    /// Fails when the kernel lacks this kind of discipline, tbf or htb. Nothing is made: without their numbers either is
-    /// refused.
+    /// Fails if the kernel lacks tbf or htb. The request changes nothing: without parameters the kernel refuses both.
     pub fn require_discipline(&self, kind: &str) -> Result<()> {
         let mut batch = Batch::new();
         let doing = format!("cannot use queueing discipline {kind}");
@@ -227,15 +243,16 @@ impl Rtnl {
         }
     }
 
-    /// Takes away what `Batch::shape` and `Batch::redirect_incoming` did. It is fine when there is nothing, and others'
-    /// disciplines and filters stay.
+    /// Reverts `Batch::shape` and `Batch::redirect_incoming`. It is no error if nothing is left of them. The queueing
+    /// disciplines and filters of others stay.
     pub fn unshape(&self, link: u32) -> Result<()> {
         let root = self.root_discipline(link)?.filter(Traffic::is_shaper);
-        // Not clsact, which has the same handle and the programs of others.
+        // clsact has the same handle and stays: it has the programs of others.
         let mut ingress = self.ingress_discipline(link)?.filter(|found| found.kind == "ingress");
         if ingress.is_some() {
             let filters = self.incoming_filters(link)?;
-            let is_ours = |filter: &Traffic| filter.is_head() || filter.redirects_to().is_some();
+            let is_ours =
+                |filter: &Traffic| filter.is_hash_table() || filter.redirects_to().is_some();
             ingress = ingress.filter(|_| filters.iter().all(is_ours));
         }
         for found in root.into_iter().chain(ingress) {
@@ -253,13 +270,13 @@ impl Rtnl {
 
     fn get_traffic(&self, message: u16, header: [u8; HEADER_BYTES]) -> Result<Option<Traffic>> {
         let mut request = Requests::new();
-        let doing = "cannot look at traffic control".into();
-        // Without this flag the kernel tells everybody who listens, but not who asked.
+        let doing = "cannot read traffic control".into();
+        // Without NLM_F_ECHO the kernel answers to multicast groups only.
         request.push(message, NLM_F_ECHO, doing, |attrs| attrs.raw(&header));
         match self.socket.get(request, Traffic::parse) {
-            // The kernel's own has no handle.
+            // The kernel's default discipline has no handle.
             Ok(found) => Ok(found.filter(|found| found.handle != 0)),
-            // Or it is not told of at all.
+            // Or the kernel does not report it.
             Err(error) if matches!(error.errno, libc::ENOENT | libc::EINVAL | libc::ENOMSG) => {
                 Ok(None)
             }
@@ -278,8 +295,8 @@ impl Rtnl {
     }
 }
 
-impl Bucket {
-    /// struct tc_tbf_qopt: rate, peak rate, limit, the burst in ticks of time, and the same for the peak.
+impl TokenBucket {
+    /// struct tc_tbf_qopt: rate, peak rate, limit, the burst in ticks, and the same for the peak.
     fn options(&self) -> Vec<u8> {
         let none = [0; RATE_BYTES];
         let mut options = [rate(self.rate), none].concat();
@@ -287,7 +304,7 @@ impl Bucket {
         options
     }
 
-    /// How long the burst takes at the rate, in ticks, as the reference computes it; `None` when it is too long for that.
+    /// The time of the burst at the rate, in ticks, computed as in the reference; `None` if it overflows.
     fn buffer(&self) -> Option<u32> {
         let us = u64::from(self.burst) * 1_000_000 / self.rate;
         u32::try_from(us.checked_mul(1000)? / NS_PER_TICK).ok()
@@ -303,11 +320,11 @@ impl Bucket {
         }
     }
 
-    /// struct tc_htb_opt: rate, ceiling, how long the burst takes at either in ticks, quantum, level, priority.
+    /// struct tc_htb_opt: rate, ceiling, the time of the burst at both in ticks, quantum, level, priority.
     fn encode_class(&self, options: &mut Attrs) {
         let mut parameters = [rate(self.rate), rate(self.rate)].concat();
         let buffer = self.buffer().unwrap_or(u32::MAX);
-        // A quantum of its own, since the kernel's would be out of its range and complained of.
+        // The kernel's default quantum would be out of range, and the kernel would log a warning.
         parameters.extend(words(&[buffer, buffer, 10_000, 0, 0]));
         options.bytes(TCA_HTB_PARMS, &parameters);
         if u32::try_from(self.rate).is_err() {
@@ -318,15 +335,15 @@ impl Bucket {
     }
 }
 
-impl Part {
-    /// Where what no filter knows of goes: with `1:0` it does not wait.
+impl TrafficSelector {
+    /// The class of packets without a filter. `1:0` does not shape them.
     fn default_class(&self) -> u32 {
-        if self.is_shaped { 0 } else { SHAPED_CLASS & 0xffff }
+        if self.shapes_subnets { 0 } else { SHAPED_CLASS & 0xffff }
     }
 
-    /// Where the filters of its subnets lead: to the bucket, or past it.
+    /// The class that the filters of the subnets select.
     fn class(&self) -> u32 {
-        if self.is_shaped { SHAPED_CLASS } else { ROOT }
+        if self.shapes_subnets { SHAPED_CLASS } else { ROOT }
     }
 }
 
@@ -345,18 +362,18 @@ impl Traffic {
         Some(found)
     }
 
-    /// The kernel tells of a table of filters, too, and of its parts, besides of what is in it.
-    fn is_head(&self) -> bool {
+    /// Whether this is a hash table of filters, which the kernel lists, too.
+    fn is_hash_table(&self) -> bool {
         attribute(&self.options, TCA_U32_SEL).is_none() && self.kind == "u32"
     }
 
-    /// It is what `Batch::shape` puts at the root of a link.
+    /// Whether this is the root discipline of `Batch::shape`.
     fn is_shaper(&self) -> bool {
         self.handle == ROOT && matches!(self.kind.as_str(), "tbf" | "htb")
     }
 
-    /// It is tbf, or a class of htb, with this bucket.
-    pub fn is_bucket(&self, bucket: &Bucket) -> bool {
+    /// Whether this is tbf, or a class of htb, with the bucket.
+    pub fn is_bucket(&self, bucket: &TokenBucket) -> bool {
         let is_tbf = self.kind == "tbf";
         let Some(parameters) = attribute(&self.options, TCA_TBF_PARMS) else { return false };
         let word = |at: usize| parameters.get(at..at + 4).and_then(u32_of);
@@ -375,52 +392,48 @@ impl Traffic {
             }
     }
 
-    /// It is the htb at the root of a link of which only this part is shaped.
-    pub fn is_for_part(&self, part: &Part) -> bool {
+    /// Whether this is htb for the selector.
+    pub fn is_htb_for(&self, selector: &TrafficSelector) -> bool {
         let init = attribute(&self.options, TCA_HTB_INIT);
         let default = init.and_then(|init| u32_of(init.get(8..12)?));
-        self.is_shaper() && self.kind == "htb" && default == Some(part.default_class())
+        self.is_shaper() && self.kind == "htb" && default == Some(selector.default_class())
     }
 
-    /// It is what `Batch::queue` made.
-    pub fn is_queue(&self, bucket: &Bucket) -> bool {
+    /// Whether this is the queue of `Batch::queue`.
+    pub fn is_queue(&self, bucket: &TokenBucket) -> bool {
         self.handle == QUEUE && self.kind == "bfifo" && self.options == bucket.limit.to_ne_bytes()
     }
 
-    /// It is what `Rtnl::share_fairly` made.
+    /// Whether this is fq_codel of `Rtnl::share_fairly`.
     pub fn is_fair(&self) -> bool {
         self.handle == FAIR && self.kind == "fq_codel"
     }
 
-    /// It is the filter for this subnet, in the way of that part.
-    pub fn is_for(&self, subnet: IpNet, part: &Part) -> bool {
+    /// Whether this is the filter of the selector for the subnet.
+    pub fn is_for(&self, subnet: IpNet, selector: &TrafficSelector) -> bool {
         self.info == filter_info(subnet)
-            && attribute(&self.options, TCA_U32_CLASSID) == Some(&part.class().to_ne_bytes())
-            && self.selects(&keys(subnet, part.side))
+            && attribute(&self.options, TCA_U32_CLASSID) == Some(&selector.class().to_ne_bytes())
+            && self.selects(&keys(subnet, selector.field))
     }
 
     fn selects(&self, keys: &[Key]) -> bool {
-        attribute(&self.options, TCA_U32_SEL) == Some(&selector(keys))
+        attribute(&self.options, TCA_U32_SEL) == Some(&u32_selector(keys))
     }
 
-    /// It is the filter by which `Batch::redirect_incoming` sends everything on to that link.
+    /// Whether this is the filter of `Batch::redirect_incoming` to the link.
     pub fn redirects_all_to(&self, link: u32) -> bool {
         self.redirects_to() == Some(link)
             && self.info == info(1, ETH_P_ALL)
             && self.selects(&[EVERYTHING])
     }
 
-    /// The link that what it is for is sent on to.
+    /// The link that the filter redirects to.
     pub fn redirects_to(&self) -> Option<u32> {
         let action = attribute(attribute(&self.options, TCA_U32_ACT)?, 1)?;
         let mirred = attribute(attribute(action, TCA_ACT_OPTIONS)?, TCA_MIRRED_PARMS)?;
         let word = |at: usize| u32_of(mirred.get(at..at + 4)?);
         word(24).filter(|_| word(20) == Some(TCA_EGRESS_REDIR))
     }
-}
-
-fn attribute(list: &[u8], kind: u16) -> Option<&[u8]> {
-    attributes(list).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
 const HEADER_BYTES: usize = 20;
@@ -440,57 +453,57 @@ fn info(priority: u32, protocol: u16) -> u32 {
     priority << 16 | u32::from(protocol.to_be())
 }
 
-/// Of the filter for a subnet. Two protocols cannot have the same priority.
+/// The info of the filter for a subnet. Two protocols cannot have the same priority.
 fn filter_info(subnet: IpNet) -> u32 {
     if subnet.addr().is_ipv4() { info(16, ETH_P_IP) } else { info(15, ETH_P_IPV6) }
 }
 
-/// The class that the queue before the bucket belongs to.
-fn bucket_class(part: Option<&Part>) -> u32 {
-    if part.is_some() { SHAPED_CLASS } else { BUCKET_CLASS }
+/// The class of the queue.
+fn bucket_class(selector: Option<&TrafficSelector>) -> u32 {
+    if selector.is_some() { SHAPED_CLASS } else { BUCKET_CLASS }
 }
 
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// struct tc_ratespec; rates that it has no room for are in attributes of their own.
+/// struct tc_ratespec. Rates above 32 bits are in other attributes.
 fn rate(rate: u64) -> [u8; RATE_BYTES] {
     let mut spec = [0; RATE_BYTES];
     spec[8..].copy_from_slice(&u32::try_from(rate).unwrap_or(u32::MAX).to_ne_bytes());
     spec
 }
 
-/// struct tc_mirred: index, capabilities, what becomes of the packet, two counters, what is done with it, where.
+/// struct tc_mirred: index, capabilities, action, two counters, egress or ingress, link.
 fn mirred(to: u32) -> Vec<u8> {
     words(&[0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, to])
 }
 
-/// 32 bits of a packet: mask, value, and where they are from the head of IP on, in bytes.
+/// 32 bits of a packet: mask, value, and the offset in the IP header, in bytes.
 type Key = (u32, u32, u32);
 const EVERYTHING: Key = (0, 0, 0);
 
 /// struct tc_u32_sel with its keys.
-fn selector(keys: &[Key]) -> Vec<u8> {
+fn u32_selector(keys: &[Key]) -> Vec<u8> {
     let count = u8::try_from(keys.len()).unwrap_or(u8::MAX);
-    let mut selector = vec![TC_U32_TERMINAL, 0, count, 0];
-    selector.resize(16, 0);
+    let mut bytes = vec![TC_U32_TERMINAL, 0, count, 0];
+    bytes.resize(16, 0);
     for (mask, value, at) in keys {
         let key = [mask.to_be_bytes(), value.to_be_bytes(), at.to_ne_bytes(), [0; 4]];
-        selector.extend(key.concat());
+        bytes.extend(key.concat());
     }
-    selector
+    bytes
 }
 
-/// What of a packet's address has to be like the subnet's.
-fn keys(subnet: IpNet, side: Side) -> Vec<Key> {
+/// The bits of an address that have to equal those of the subnet.
+fn keys(subnet: IpNet, field: AddressField) -> Vec<Key> {
     let (network, mask, of_source, of_destination) = match subnet {
         IpNet::V4(net) => {
             (net.network().octets().to_vec(), net.netmask().octets().to_vec(), 12, 16)
         }
         IpNet::V6(net) => (net.network().octets().to_vec(), net.netmask().octets().to_vec(), 8, 24),
     };
-    let start = if side == Side::Source { of_source } else { of_destination };
+    let start = if field == AddressField::Source { of_source } else { of_destination };
     let word = |bytes: &[u8]| fixed(bytes, 0).map_or(0, u32::from_be_bytes);
     let words = mask.chunks_exact(4).zip(network.chunks_exact(4)).zip((start..).step_by(4));
     let mut keys: Vec<Key> =
@@ -505,8 +518,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bursts_are_times_as_the_reference_counts_them() {
-        let buffer = |rate, burst| Bucket { rate, burst, limit: 0 }.buffer();
+    fn a_burst_is_a_time_as_in_the_reference() {
+        let buffer = |rate, burst| TokenBucket { rate, burst, limit: 0 }.buffer();
         // 1 Mbit/s and 10,000 bytes: 80 ms, 15.625 ticks a microsecond.
         assert_eq!(buffer(125_000, 10_000), Some(1_250_000));
         assert_eq!(buffer(3, 1), Some(5_208_328));
@@ -514,23 +527,24 @@ mod tests {
     }
 
     #[test]
-    fn a_subnet_is_compared_as_far_as_its_prefix_goes() {
-        let keys = |net: &str, side| keys(net.parse().unwrap(), side);
-        assert_eq!(keys("10.1.0.0/16", Side::Source), [(0xffff_0000, 0x0a01_0000, 12)]);
-        assert_eq!(keys("0.0.0.0/0", Side::Destination), [(0, 0, 16)]);
+    fn the_prefix_of_a_subnet_is_compared() {
+        let keys = |net: &str, field| keys(net.parse().unwrap(), field);
+        assert_eq!(keys("10.1.0.0/16", AddressField::Source), [(0xffff_0000, 0x0a01_0000, 12)]);
+        assert_eq!(keys("0.0.0.0/0", AddressField::Destination), [(0, 0, 16)]);
         assert_eq!(
-            keys("fd00:1::/40", Side::Destination),
+            keys("fd00:1::/40", AddressField::Destination),
             [(0xffff_ffff, 0xfd00_0001, 24), (0xff00_0000, 0, 28)]
         );
     }
 
     #[test]
-    fn what_is_written_is_recognised() {
+    fn written_disciplines_are_recognised() {
         for rate in [125_000, 20_000_000_000] {
-            let bucket = Bucket { rate, burst: 10_000, limit: 13_125 };
-            for (kind, encode) in
-                [("tbf", Bucket::encode as fn(&Bucket, &mut Attrs)), ("htb", Bucket::encode_class)]
-            {
+            let bucket = TokenBucket { rate, burst: 10_000, limit: 13_125 };
+            for (kind, encode) in [
+                ("tbf", TokenBucket::encode as fn(&TokenBucket, &mut Attrs)),
+                ("htb", TokenBucket::encode_class),
+            ] {
                 let mut options = Attrs::default();
                 encode(&bucket, &mut options);
                 let options = options.as_slice().to_vec();
@@ -542,8 +556,14 @@ mod tests {
                     options,
                 };
                 assert!(found.is_bucket(&bucket), "{kind} {rate}");
-                assert!(!found.is_bucket(&Bucket { rate: rate + 1, ..bucket }), "{kind} {rate}");
-                assert!(!found.is_bucket(&Bucket { burst: 20_000, ..bucket }), "{kind} {rate}");
+                assert!(
+                    !found.is_bucket(&TokenBucket { rate: rate + 1, ..bucket }),
+                    "{kind} {rate}"
+                );
+                assert!(
+                    !found.is_bucket(&TokenBucket { burst: 20_000, ..bucket }),
+                    "{kind} {rate}"
+                );
                 let cut = Traffic { options: found.options[..20].to_vec(), ..found };
                 assert!(!cut.is_bucket(&bucket), "{kind} {rate}");
             }

@@ -1,5 +1,5 @@
-//! What error numbers mean, in the words of glibc, which is what people search for. The C library that is shipped has
-//! other words, and a table of references would have to be relocated at every start.
+//! The texts of error numbers, as glibc has them, because users search for those. musl has other texts. One string needs no
+//! relocation at the start of the process; a table of references does.
 
 /// The text of an error number.
 pub(crate) fn errno_text(errno: i32) -> &'static str {

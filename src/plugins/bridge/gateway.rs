@@ -1,10 +1,10 @@
-//! The gateway of the containers: addresses on the bridge, or for those in a VLAN on a link of the VLAN's own.
+//! The gateway of the containers: its addresses are on the bridge, or on the link of a VLAN gateway.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Bridge, CONTAINER, LOCK_LIMIT, OnHost, gateway_link, host};
+use super::{Bridge, CONTAINER, HostState, LOCK_LIMIT, device, vlan_gateway};
 use crate::cni::success::{Route, Success};
 use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Batch, Link, LinkChange, NewAddress, Rtnl};
@@ -17,34 +17,33 @@ impl Bridge {
         self.is_gateway || self.is_default_gateway
     }
 
-    /// The name of the link that has the gateway's addresses; None when it is the bridge, or when there is no gateway.
+    /// The name of the link that gets the gateway addresses. None if the bridge gets them, or if there is no gateway.
     pub(super) fn vlan_gateway(&self, has_addresses: bool) -> Result<Option<IfName>> {
         if self.vlan == 0 || !has_addresses || !self.is_gateway() {
             return Ok(None);
         }
         let name = IfName::new(format!("{}.{}", self.bridge, self.vlan)).map_err(|error| {
-            Error::config(format!("bridge and vlan: the name of the gateway's link: {error}"))
+            Error::config(format!("bridge, vlan: cannot name the VLAN gateway: {error}"))
         })?;
         Ok(Some(name))
     }
 
-    /// Gives the gateways' addresses to the bridge, or to the link of the VLAN, which is returned.
+    /// Sets the gateway addresses on the bridge, or on the VLAN gateway. Returns the VLAN gateway.
     pub(super) fn ensure_gateway<'a>(
         &self,
-        on: &OnHost<'a>,
+        state: &HostState<'a>,
         bridge: &Link,
         gateways: &[IpNet],
         undo: &mut Undo<'a>,
     ) -> Result<Option<Link>> {
-        let OnHost { host, in_use, sound } = *on;
-        if let Some(name) = &sound.vlan_gateway {
-            let named = sound.vlans.access.map(|vlan| (&**name, vlan));
-            undo.push_shared("remove the gateway's link", move || {
-                gateway_link::remove_unused(host, in_use, named)
+        let HostState { host, lock, validated } = *state;
+        if let Some(name) = &validated.vlan_gateway {
+            let named = validated.vlans.access.map(|vlan| (&**name, vlan));
+            undo.push_shared("remove the VLAN gateway", move || {
+                vlan_gateway::remove_unused(host, lock, named)
             });
-            let link = gateway_link::ensure(host, bridge, name, &sound.vlans)?;
-            // The addresses end with the link. While others use it, nobody takes them back: those may need the new ones
-            // by now.
+            let link = vlan_gateway::ensure(host, bridge, name, &validated.vlans)?;
+            // No undo step removes the addresses: they go with the link, and other containers may already use them.
             if let Some(change) = AddressChange::plan(host, &link, gateways, self.force_address)? {
                 change.make(host)?;
             }
@@ -52,29 +51,28 @@ impl Bridge {
         }
         if let Some(change) = AddressChange::plan(host, bridge, gateways, self.force_address)? {
             let result = change.make(host);
-            undo.push_shared("give the bridge the addresses that it had", move || {
+            undo.push_shared("restore the addresses of the bridge", move || {
                 let bridge = change.link.index;
-                host::if_unused(host, in_use, bridge, || change.take_back(host))
+                device::if_unused(host, lock, bridge, || change.revert(host))
             });
             result?;
         }
         Ok(None)
     }
 
-    /// For DEL and GC: removes the links of gateways that no container needs any more, whatever VLAN the configuration
-    /// has now.
+    /// For DEL and GC: removes every VLAN gateway without containers. The configuration may have named another VLAN at ADD.
     pub(super) fn collect_unused_gateways(&self, cx: &Context<'_>) -> Result<()> {
         let host = cx.session.host()?;
-        // Where the configuration makes no sense, it names no link.
+        // An invalid configuration names no link.
         let name = self.vlan_gateway(true).ok().flatten();
         let named = name.as_deref().zip(u16::try_from(self.vlan).ok());
-        let in_use = cx.session.home()?.lock_shared(LOCK_LIMIT)?;
-        gateway_link::remove_unused(host, in_use.as_ref(), named)
+        let lock = cx.session.home()?.lock_shared(LOCK_LIMIT)?;
+        vlan_gateway::remove_unused(host, lock.as_ref(), named)
     }
 
-    /// Completes the result of IPAM: whose the addresses are, the gateways, the default routes. Returns the gateways'
-    /// addresses.
-    pub(super) fn plan_gateways(&self, success: &mut Success) -> Vec<IpNet> {
+    /// Adds to the result of the IPAM plugin: the index of the interface, missing gateways, and default routes. Returns the
+    /// gateway addresses with their prefix lengths.
+    pub(super) fn complete_result(&self, success: &mut Success) -> Vec<IpNet> {
         let mut gateways = Vec::new();
         for ip in &mut success.ips {
             ip.interface = Some(CONTAINER);
@@ -95,7 +93,7 @@ impl Bridge {
     }
 }
 
-/// The gateway of a subnet where nobody says: the first address after the network's own.
+/// The default gateway address of a subnet.
 fn first_host(net: IpNet) -> IpAddr {
     match net.network() {
         IpAddr::V4(network) => IpAddr::V4(u32::from(network).wrapping_add(1).into()),
@@ -103,7 +101,7 @@ fn first_host(net: IpNet) -> IpAddr {
     }
 }
 
-/// What has to be done for a link to have the gateways' addresses.
+/// The changes after which a link has the gateway addresses.
 struct AddressChange {
     link: Link,
     missing: Vec<IpNet>,
@@ -111,8 +109,8 @@ struct AddressChange {
 }
 
 impl AddressChange {
-    /// Where the link has other addresses of the same family (for IPv6: that overlap) they make way if `force`, else it
-    /// is an error. None when there is nothing to do.
+    /// An address that conflicts with a gateway address is replaced with `force`, and an error without. None means that no
+    /// change is needed.
     fn plan(host: &Rtnl, link: &Link, gateways: &[IpNet], force: bool) -> Result<Option<Self>> {
         if gateways.is_empty() {
             return Ok(None);
@@ -124,29 +122,29 @@ impl AddressChange {
         if missing.is_empty() {
             return Ok(None);
         }
-        let in_the_way = |other: &&IpNet| {
+        let has_conflict = |other: &&IpNet| {
             !gateways.contains(other) && missing.iter().any(|net| conflicts(**other, *net))
         };
-        let replaced: Vec<IpNet> = present.iter().filter(in_the_way).copied().collect();
+        let replaced: Vec<IpNet> = present.iter().filter(has_conflict).copied().collect();
         if let (Some(other), false) = (replaced.first(), force) {
             return Err(Error::internal(format!(
                 "{:?} already has an IP address different from {}",
                 link.name, missing[0]
             ))
-            .with_details(format!("it has {other}; forceAddress would replace it")));
+            .with_details(format!("it has {other}, which forceAddress replaces")));
         }
         Ok(Some(Self { link: link.clone(), missing, replaced }))
     }
 
     fn make(&self, host: &Rtnl) -> Result<()> {
         let mut batch = replace_addresses(&self.link, &self.replaced, &self.missing);
-        // A bridge that somebody else made may still change its MAC address with its ports: setting it makes it stay.
+        // If another program made the bridge, its MAC address may change with its ports. An address that is set does not.
         let change = LinkChange { mac: self.link.mac, ..LinkChange::default() };
         batch.change_link(self.link.index, &self.link.name, &change);
         host.commit(batch)
     }
 
-    fn take_back(&self, host: &Rtnl) -> Result<()> {
+    fn revert(&self, host: &Rtnl) -> Result<()> {
         host.commit(replace_addresses(&self.link, &self.missing, &self.replaced))
     }
 }
@@ -157,7 +155,7 @@ fn replace_addresses(link: &Link, old: &[IpNet], new: &[IpNet]) -> Batch {
         batch.del_address(link.index, &link.name, *net);
     }
     for net in new {
-        // Another ADD may be giving it the same one right now.
+        // may_exist: another ADD may set the same address at the same time.
         let address =
             NewAddress { net: *net, no_dad: true, no_prefix_route: false, may_exist: true };
         batch.add_address(link.index, &link.name, &address);
@@ -165,7 +163,7 @@ fn replace_addresses(link: &Link, old: &[IpNet], new: &[IpNet]) -> Batch {
     batch
 }
 
-/// As the reference sees it: an interface has one IPv4 network, and any number of IPv6 ones that do not overlap.
+/// The rule of the reference: an interface has one IPv4 subnet, and any number of IPv6 subnets that do not overlap.
 fn conflicts(present: IpNet, wanted: IpNet) -> bool {
     match (present, wanted) {
         (IpNet::V4(_), IpNet::V4(_)) => true,

@@ -1,28 +1,22 @@
-//! The host's end of a container's pair: a port of the bridge.
+//! The host end of the pair, which is a port of the bridge.
 
 use std::time::Duration;
 
 use super::{Bridge, vlan::Vlans};
 use crate::error::{Error, Result};
-use crate::kernel::netlink::{attributes, u32_of};
-use crate::kernel::rtnl::{Batch, Link, LinkChange, PortState, Rtnl};
+use crate::kernel::rtnl::{Batch, Link, LinkChange, PortState, Rtnl, SpanningTree};
 use crate::plugin::owner::Owner;
-use crate::steps::link::host_link;
+use crate::steps::link::{host_link, veth};
 
-/// How long the bridge may take to forward for a new port. It does so some hundred microseconds after both ends are up.
-/// Later the port is announced all the same, and the ADD succeeds.
+/// The longest wait of ADD until a new port forwards. It usually forwards some 100 us after both ends are up. After the
+/// timeout ADD goes on.
 const PORT_LIMIT: Duration = Duration::from_millis(100);
 
-/// How long CHECK waits for it.
+/// The longest wait of CHECK.
 const CHECK_LIMIT: Duration = Duration::from_secs(1);
 
-/// In IFLA_INFO_DATA of a bridge (linux/if_link.h), and its value where the kernel itself runs the protocol (BR_KERNEL_STP,
-/// net/bridge/br_private.h). Where a program does, ports forward when that says so: PORT_LIMIT.
-const IFLA_BR_STP_STATE: u16 = 5;
-const STP_ON: u32 = 1;
-
 impl Bridge {
-    /// Deaf to router advertisements, told whose it is, in its VLANs, and up.
+    /// Sets accept_ra=0, the VLANs, the alias and the port flags, and brings the port up.
     pub(super) fn set_up_port(
         &self,
         owner: &Owner,
@@ -34,13 +28,12 @@ impl Bridge {
         host_link::refuse_router_advertisements(port)?;
         let alias = host_link::alias(owner);
         let mut batch = Batch::new();
-        // Should this fail, the next request still brings the port up. Nothing comes in by it: the container's end is
-        // down.
+        // The kernel brings the port up even if it refuses the VLANs. No frame passes, because the container's end is down.
         vlans.set(&mut batch, bridge, port.index, &port.name);
         let change = LinkChange {
             up: Some(true),
             alias: Some(&alias),
-            // A new port has neither.
+            // Both are off on a new port.
             hairpin: self.hairpin_mode.then_some(true),
             isolated: self.port_isolation.then_some(true),
             ..LinkChange::default()
@@ -51,12 +44,6 @@ impl Bridge {
 
     pub(super) fn check_port(&self, host: &Rtnl, bridge: &Link, port: &Link) -> Result<()> {
         let name = &port.name;
-        if port.master != Some(bridge.index) {
-            return Err(Error::internal(format!(
-                "interface {name} is not a port of bridge {}",
-                bridge.name
-            )));
-        }
         let flags = port.port.unwrap_or_default();
         if self.hairpin_mode && !flags.hairpin {
             return Err(Error::internal(format!(
@@ -70,40 +57,52 @@ impl Bridge {
                 bridge.name
             )));
         }
-        // Without a carrier, it is disabled.
+        // Without a carrier the port is disabled.
         if self.disable_container_interface { Ok(()) } else { check_state(host, bridge, port) }
     }
 }
 
-/// The port forwards, or spanning tree is about to let it.
+/// For CHECK: the host end of the container's interface, which must be up and a port of the bridge.
+pub(super) fn find(host: &Rtnl, container: &Link, bridge: &Link) -> Result<Link> {
+    let missing = |reason: String| {
+        let msg = format!("CNI veth created for bridge {} was not found", bridge.name);
+        Error::internal(reason).in_front(&msg)
+    };
+    match veth::find_host_end(host, container)? {
+        Some(port) if port.master == Some(bridge.index) => Ok(port),
+        Some(port) => Err(missing(format!("interface {} is not its port", port.name))),
+        None => Err(missing(format!("the peer of {} is not on the host", container.name))),
+    }
+}
+
+/// For CHECK: the port forwards. With spanning tree, it may also be on the way to forwarding.
 fn check_state(host: &Rtnl, bridge: &Link, port: &Link) -> Result<()> {
     use PortState::{Forwarding, Learning, Listening};
 
-    let has_stp = attributes(&bridge.data)
-        .any(|(kind, value)| kind == IFLA_BR_STP_STATE && u32_of(value) != Some(0));
+    let has_stp = bridge.spanning_tree() != SpanningTree::Off;
     let state = |link: &Link| link.port.unwrap_or_default().state;
-    let is_fine = |link: &Link| match state(link) {
+    let is_valid = |link: &Link| match state(link) {
         Forwarding => true,
         Listening | Learning => has_stp,
         _ => false,
     };
-    if is_fine(port) {
+    if is_valid(port) {
         return Ok(());
     }
-    // CHECK can come before the kernel has noticed the carrier of a new port.
-    let state = match host.wait_for_link(port.index, CHECK_LIMIT, is_fine)? {
-        Some(port) if is_fine(&port) => return Ok(()),
+    // A CHECK right after ADD can see a port without a carrier.
+    let state = match host.wait_for_link(port.index, CHECK_LIMIT, is_valid)? {
+        Some(port) if is_valid(&port) => return Ok(()),
         Some(port) => state(&port).text(),
         None => "gone",
     };
     Err(Error::internal(format!("bridge port in error state: {} is {state}", port.name)))
 }
 
-/// Frames that come before the port forwards are lost, and a lost ARP request costs its sender a second. Not waited for with
-/// spanning tree, which takes at least 4 s: until then nothing of the container is heard, and the bridge itself tells its
-/// neighbours of the change.
+/// Waits until the port forwards. The bridge drops earlier frames, and the sender of a dropped ARP request retries after one
+/// second only. With the kernel's spanning tree there is no wait: it takes at least 4 s, and then notifies the neighbours
+/// of the change itself.
 pub(super) fn wait_until_forwarding(host: &Rtnl, bridge: &Link, port: &Link) -> Result<()> {
-    if bridge.has_property(IFLA_BR_STP_STATE, &STP_ON.to_ne_bytes()) {
+    if bridge.spanning_tree() == SpanningTree::Kernel {
         return Ok(());
     }
     let forwards = |link: &Link| link.port.is_some_and(|port| port.state == PortState::Forwarding);

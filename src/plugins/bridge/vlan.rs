@@ -1,22 +1,17 @@
-//! VLANs of containers: which ones the configuration asks for, and whether the bridge keeps them apart.
+//! VLANs of containers: those of the configuration, and VLAN filtering of the bridge.
 //!
-//! A port is in the VLANs that are named and in no other, as on a switch. The kernel gives every new port the bridge's
-//! default VLAN, which is 1 unless somebody changed it; it is taken away again before the port is up.
+//! A port is in the configured VLANs only, as on a switch. The kernel puts every new port into the default VLAN of the
+//! bridge, usually VLAN 1. ADD removes the port from it before the port is up.
 
 use std::fmt::Write;
 
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
-use crate::kernel::netlink::{attributes, fixed, u8_of};
 use crate::kernel::rtnl::{Batch, Link, PortVlans, Rtnl, VlanRange};
 
-/// The highest number of a VLAN (IEEE 802.1Q, section 9.6); 0 is no VLAN, and 4095 is reserved.
+/// The highest VLAN ID (IEEE 802.1Q, section 9.6). 0 means no VLAN, and 4095 is reserved.
 const VLAN_MAX: u16 = 4094;
-
-/// In IFLA_INFO_DATA of a bridge (linux/if_link.h).
-pub(super) const IFLA_BR_VLAN_FILTERING: u16 = 7;
-const IFLA_BR_VLAN_DEFAULT_PVID: u16 = 39;
 
 /// An item of `vlanTrunk`: a range, a single VLAN, or both.
 #[derive(Default, Deserialize)]
@@ -29,14 +24,14 @@ pub(super) struct Trunk {
     id: Option<i32>,
 }
 
-/// The VLANs that a port is to be in.
+/// The configured VLANs of a port.
 #[derive(Default)]
 pub(super) struct Vlans {
-    /// What the port sends and receives without a tag.
+    /// The untagged VLAN.
     pub(super) access: Option<u16>,
-    /// First and last of what it sends and receives with a tag.
+    /// Ranges of tagged VLANs, each with its first and last VLAN.
     trunk: Vec<(u16, u16)>,
-    /// The bridge's default VLAN stays, too, without a tag.
+    /// The port stays in the default VLAN of the bridge, untagged.
     keeps_default: bool,
 }
 
@@ -68,45 +63,44 @@ impl Vlans {
         Ok(vlans)
     }
 
-    pub(super) fn are_none(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.access.is_none() && self.trunk.is_empty()
     }
 
-    /// As of the port of the VLAN's gateway.
+    /// The VLANs of the port of a VLAN gateway.
     pub(super) fn access_only(&self) -> Self {
         Self { access: self.access, ..Self::default() }
     }
 
-    /// Puts a new port of the bridge, which is not up yet, into these VLANs.
+    /// Puts a new port of the bridge into these VLANs. The port must be down.
     pub(super) fn set(&self, batch: &mut Batch, bridge: &Link, index: u32, name: &str) {
-        if self.are_none() {
+        if self.is_empty() {
             return;
         }
         let default = default_vlan(bridge);
-        let wanted = self.of_port(default);
+        let wanted = self.ranges_of_port(default);
         batch.add_vlans(index, name, &wanted);
         if default != 0 && !wanted.iter().any(|it| (it.first..=it.last).contains(&default)) {
             batch.del_vlan(index, name, default);
         }
     }
 
-    /// For CHECK: the port is in these VLANs and in no other.
+    /// For CHECK: the port is in exactly these VLANs.
     pub(super) fn check(&self, bridge: &Link, port: &Link, ports: &[PortVlans]) -> Result<()> {
         let found = ports.iter().find(|it| it.index == port.index && it.bridge == bridge.index);
         let found = found.map_or(&[][..], |port| &port.vlans);
-        let wanted = self.of_port(default_vlan(bridge));
-        if self.are_none() || found == wanted {
+        let wanted = self.ranges_of_port(default_vlan(bridge));
+        if self.is_empty() || found == wanted {
             return Ok(());
         }
         let (port, bridge) = (&port.name, &bridge.name);
         let msg = format!("port {port} of bridge {bridge} has VLANs {}", text(found));
-        Err(Error::internal(msg).with_details(format!("it should have {}", text(&wanted))))
+        Err(Error::internal(msg).with_details(format!("expected: {}", text(&wanted))))
     }
 
-    fn of_port(&self, default: u16) -> Vec<VlanRange> {
-        /// How the port is in a VLAN, if it is.
+    fn ranges_of_port(&self, default: u16) -> Vec<VlanRange> {
         #[derive(Clone, Copy, PartialEq)]
-        enum As {
+        enum Membership {
             Tagged,
             Untagged,
             Pvid,
@@ -114,23 +108,24 @@ impl Vlans {
 
         let mut table = [None; VLAN_MAX as usize + 1];
         for (first, last) in &self.trunk {
-            table[usize::from(*first)..=usize::from(*last)].fill(Some(As::Tagged));
+            table[usize::from(*first)..=usize::from(*last)].fill(Some(Membership::Tagged));
         }
         if self.keeps_default && default != 0 {
-            let kept = if self.access.is_some() { As::Untagged } else { As::Pvid };
-            table[usize::from(default)] = Some(kept);
+            let membership =
+                if self.access.is_some() { Membership::Untagged } else { Membership::Pvid };
+            table[usize::from(default)] = Some(membership);
         }
         if let Some(vlan) = self.access {
-            table[usize::from(vlan)] = Some(As::Pvid);
+            table[usize::from(vlan)] = Some(Membership::Pvid);
         }
         let mut ranges: Vec<VlanRange> = Vec::new();
-        for (vlan, how) in (0..).zip(table) {
-            let Some(how) = how else { continue };
+        for (vlan, membership) in (0..).zip(table) {
+            let Some(membership) = membership else { continue };
             let new = VlanRange {
                 first: vlan,
                 last: vlan,
-                is_pvid: how == As::Pvid,
-                untagged: how != As::Tagged,
+                is_pvid: membership == Membership::Pvid,
+                untagged: membership != Membership::Tagged,
             };
             match ranges.last_mut() {
                 Some(range)
@@ -156,7 +151,7 @@ fn missing(key: &str) -> Error {
     Error::config(format!("{msg}, {key} is missing"))
 }
 
-/// As a person would write them: `10 PVID untagged, 20-30`.
+/// The VLANs as `bridge vlan` shows them: `10 PVID untagged, 20-30`.
 fn text(ranges: &[VlanRange]) -> String {
     let mut text = String::new();
     for range in ranges {
@@ -172,41 +167,35 @@ fn text(ranges: &[VlanRange]) -> String {
     if text.is_empty() { "none".into() } else { text }
 }
 
-/// Fails unless the bridge keeps VLANs apart; without that every frame would go everywhere.
+/// Fails if VLAN filtering of the bridge is off. Such a bridge forwards frames of a VLAN to all ports.
 pub(super) fn require_filtering(bridge: &Link) -> Result<()> {
-    if attribute(bridge, IFLA_BR_VLAN_FILTERING).and_then(u8_of).is_some_and(|value| value != 0) {
+    if bridge.filters_vlans() {
         return Ok(());
     }
-    // A kernel that cannot says that it is off, all the same.
-    if attribute(bridge, IFLA_BR_VLAN_DEFAULT_PVID).is_none() {
+    // A kernel without VLAN filtering reports it as off, too, but has no default VLAN.
+    if bridge.default_vlan().is_none() {
         return Err(unsupported());
     }
     let name = &bridge.name;
     Err(Error::config(format!("cannot use VLANs on bridge {name}: its VLAN filtering is off"))
         .with_details(format!(
-            "`ip link set {name} type bridge vlan_filtering 1` turns it on; or remove the bridge, \
-             and the next container gets one that has it on"
+            "`ip link set {name} type bridge vlan_filtering 1` turns it on. If the bridge is removed, \
+             the next ADD makes one with VLAN filtering"
         )))
 }
 
-/// For STATUS, where there is no bridge to look at: fails when the kernel has none that filters VLANs.
+/// For STATUS, if the bridge does not exist: fails if the kernel lacks VLAN filtering.
 pub(super) fn require_kernel(host: &Rtnl) -> Result<()> {
     if host.can_filter_vlans() { Ok(()) } else { Err(unsupported()) }
 }
 
 pub(super) fn unsupported() -> Error {
-    Error::internal("cannot use VLANs: the kernel has no bridges that filter them")
-        .with_details("it is built without CONFIG_BRIDGE_VLAN_FILTERING")
+    Error::internal("cannot use VLANs: the kernel lacks CONFIG_BRIDGE_VLAN_FILTERING")
 }
 
-/// The VLAN that the bridge gives to new ports, 0 for none.
+/// The VLAN of new ports of the bridge. 0 means no VLAN.
 fn default_vlan(bridge: &Link) -> u16 {
-    let value = attribute(bridge, IFLA_BR_VLAN_DEFAULT_PVID).and_then(|value| fixed(value, 0));
-    value.map(u16::from_ne_bytes).filter(|vlan| *vlan <= VLAN_MAX).unwrap_or_default()
-}
-
-fn attribute(bridge: &Link, wanted: u16) -> Option<&[u8]> {
-    attributes(&bridge.data).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+    bridge.default_vlan().filter(|vlan| *vlan <= VLAN_MAX).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -225,13 +214,13 @@ mod tests {
         trunk(None, None, Some(id))
     }
 
-    /// What a port is in on a bridge whose default VLAN is 1.
+    /// The VLANs of a port of a bridge with the default VLAN 1.
     fn port(access: i32, trunk: &[Trunk], keeps_default: bool) -> String {
-        text(&Vlans::new(access, trunk, keeps_default).unwrap().of_port(1))
+        text(&Vlans::new(access, trunk, keeps_default).unwrap().ranges_of_port(1))
     }
 
     #[test]
-    fn a_port_is_in_what_is_named_and_in_nothing_else() {
+    fn a_port_is_in_the_configured_vlans_only() {
         for (access, trunk, expected) in [
             (10, vec![], "10 PVID untagged"),
             (0, vec![single(10)], "10"),
@@ -251,12 +240,16 @@ mod tests {
     }
 
     #[test]
-    fn the_default_vlan_is_kept_without_a_tag() {
+    fn the_default_vlan_is_preserved_untagged() {
         assert_eq!(port(10, &[], true), "1 untagged, 10 PVID untagged");
         assert_eq!(port(0, &[range(1, 9)], true), "1 PVID untagged, 2-9");
         assert_eq!(port(1, &[], true), "1 PVID untagged");
         let vlans = Vlans::new(10, &[], true).unwrap();
-        assert_eq!(text(&vlans.of_port(0)), "10 PVID untagged", "a bridge without a default");
-        assert_eq!(text(&vlans.access_only().of_port(1)), "10 PVID untagged");
+        assert_eq!(
+            text(&vlans.ranges_of_port(0)),
+            "10 PVID untagged",
+            "a bridge without a default"
+        );
+        assert_eq!(text(&vlans.access_only().ranges_of_port(1)), "10 PVID untagged");
     }
 }

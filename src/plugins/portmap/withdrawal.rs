@@ -11,7 +11,7 @@ use super::ruleset::{self, Group, Side, masqueraded_length};
 use crate::error::Result;
 use crate::kernel::conntrack::Flows;
 use crate::kernel::nft::{Batch, Datum, Element, Nft, Transport};
-use crate::kernel::rtnl;
+use crate::names::IpFamily;
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::nft::shared_rules;
 
@@ -247,9 +247,8 @@ impl Withdrawal<'_> {
             return None;
         }
         let target = self.target(element)?;
-        let family = if target.is_ipv4() { rtnl::Family::V4 } else { rtnl::Family::V6 };
         let port = u16::from_be_bytes([high, low]);
-        Some(Flows::to_port(family, Transport::Udp, port).answered_by(target))
+        Some(Flows::to_port(IpFamily::of(target), Transport::Udp, port).answered_by(target))
     }
 
     /// The container's address.

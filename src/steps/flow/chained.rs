@@ -1,4 +1,4 @@
-//! What plugins need to know that come after another one in a chain, and hand its result on.
+//! The previous result and the interface that a chained plugin works on.
 
 use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
@@ -8,7 +8,7 @@ use crate::plugin::Context;
 use crate::plugin::owner::Owner;
 use crate::steps::link::{host_link, veth};
 
-/// The result of the plugin before this one. `without` is the reference's message where there is none.
+/// The previous result, which ADD requires. `without` is the reference's message if it is missing.
 pub fn prev_result(cx: &Context<'_>, without: &str) -> Result<Success> {
     cx.request.prev_result()?.ok_or_else(|| {
         let kind = &cx.request.conf.kind;
@@ -18,7 +18,7 @@ pub fn prev_result(cx: &Context<'_>, without: &str) -> Result<Success> {
     })
 }
 
-/// The result that a DEL brings. One that cannot be read costs no more than what only it can tell.
+/// The previous result, for DEL. If it is missing or unreadable, DEL goes on with an empty one.
 pub fn prev_result_of_del(cx: &Context<'_>) -> Success {
     cx.request
         .prev_result()
@@ -29,15 +29,15 @@ pub fn prev_result_of_del(cx: &Context<'_>) -> Success {
         .unwrap_or_default()
 }
 
-/// The interface that the plugin before has made.
+/// The interface that the previous plugin made.
 pub fn interface(rtnl: &Rtnl, at: &Attachment) -> Result<Link> {
     let ifname = &at.ifname;
     let missing = || Error::internal(format!("interface {ifname} not found in the container"));
     rtnl.link(ifname)?.ok_or_else(missing)
 }
 
-/// For DEL: whether the path of the namespace is another container's by now, and so nothing in it is ours. Its interface
-/// tells; one that names no owner is taken for ours.
+/// For DEL: whether the path now leads to the namespace of another container. Then DEL must not change it. A link without an
+/// owner counts as this container's.
 pub fn is_in_another_container(
     cx: &Context<'_>,
     at: &Attachment,
@@ -49,7 +49,7 @@ pub fn is_in_another_container(
     veth::either_end(cx.session.host()?, link, is_of_another)
 }
 
-/// The addresses of our interface: those that are said to be its, and those of which nothing is said.
+/// The addresses of the interface: those with its index and those without an index.
 pub fn ips<'a>(result: &'a Success, at: &Attachment) -> impl Iterator<Item = &'a Ip> {
     let is_ours = |index: u32| match result.interfaces.get(index as usize) {
         Some(interface) => interface.name == *at.ifname && !interface.sandbox.is_empty(),

@@ -1,4 +1,4 @@
-//! Calls another plugin for a part of the work, as a rule the IPAM plugin of `ipam.type`.
+//! Calls delegates: usually the IPAM plugin of `ipam.type`.
 
 use crate::cni::request::Verb;
 use crate::cni::success::Success;
@@ -8,7 +8,7 @@ use crate::plugin::execute::{Program, execute};
 use crate::plugin::{Context, Scope};
 use crate::steps::flow::undo::Undo;
 
-/// Asks the IPAM plugin, if the network has one, for addresses; they are given back if the caller fails.
+/// ADD of the IPAM plugin, if the network has one. `undo` releases the addresses.
 pub fn add_ipam<'a>(
     cx: &'a Context<'a>,
     at: &'a Attachment,
@@ -20,18 +20,18 @@ pub fn add_ipam<'a>(
     }
     require_ipam(cx)?;
     let success = add(cx, kind, at).map_err(|failed| failed.error)?;
-    undo.push("give the address back", || clean_ipam(cx, Scope::One(at)));
+    undo.push("release the addresses", || clean_ipam(cx, Scope::One(at)));
     if success.ips.is_empty() {
         return Err(Error::internal("IPAM plugin returned missing IP config"));
     }
-    // Interfaces are not its business, and our indexes start at our own.
+    // The indexes in the result of ADD refer to the interfaces of the calling plugin.
     Ok(Success { interfaces: Vec::new(), ..success })
 }
 
 /// An ADD that failed.
 pub struct Failed {
     pub error: Error,
-    /// Otherwise it may have left something behind, and a later DEL has to try again.
+    /// False if the delegate may have left something that only a later DEL removes.
     pub is_taken_back: bool,
 }
 
@@ -41,20 +41,20 @@ impl From<Error> for Failed {
     }
 }
 
-/// Asks the plugin `kind` to ADD. What a failed ADD has done is taken back, if that is possible.
+/// ADD of the plugin `kind`. If it fails, its DEL follows where the specification asks for it.
 pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, Failed> {
     let delegate = Delegate::find(cx, kind)?;
     let error = match delegate.call(cx, &Verb::Add(at.clone())) {
         Ok(added) => return Ok(added.unwrap_or_default()),
         Err(error) => error,
     };
-    // A plugin of ours takes back what it did. Of others the specification says that DEL has to follow.
+    // The plugins of this executable undo a failed ADD themselves. For all others the specification requires a DEL.
     let is_taken_back = match &delegate.0 {
         Program::Ours(_) => true,
         Program::Executable(_) => match delegate.call(cx, &Verb::Del(at.clone())) {
             Ok(_) => true,
             Err(error) => {
-                cx.warn(format_args!("cannot take back the failed ADD of plugin {kind}: {error}"));
+                cx.warn(format_args!("cannot undo the failed ADD of plugin {kind}: {error}"));
                 false
             }
         },
@@ -62,7 +62,7 @@ pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, Fai
     Err(Failed { error, is_taken_back })
 }
 
-/// Asks the plugin `kind` for anything but ADD.
+/// Any verb except ADD of the plugin `kind`.
 pub fn call(cx: &Context<'_>, kind: &str, verb: &Verb) -> Result<()> {
     let delegate = match (Delegate::find(cx, kind), verb) {
         (Err(error), Verb::Status) => return Err(error.into_not_available()),
@@ -76,7 +76,7 @@ pub fn clean_ipam(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
     call_ipam(cx, &scope.verb())
 }
 
-/// Fails if the network has an IPAM plugin that cannot be one, or is not found.
+/// Fails if `ipam.type` names a plugin that does not exist or is no IPAM plugin.
 pub fn examine(cx: &Context<'_>) -> Result<()> {
     match cx.request.conf.ipam.kind.as_str() {
         "" => Ok(()),
@@ -84,15 +84,15 @@ pub fn examine(cx: &Context<'_>) -> Result<()> {
     }
 }
 
-/// Whether the IPAM plugin talks through the interface. Ours declare it; of executed ones it is known by name. (The
-/// reference's dhcp tries again after three seconds where it finds the interface down.)
+/// Whether the IPAM plugin sends packets on the interface, so that it needs the interface up. The plugins of this executable
+/// declare it; other executables are known by name. The reference's dhcp retries after three seconds if the interface is down.
 pub fn ipam_needs_link(cx: &Context<'_>) -> bool {
     let kind = cx.request.conf.ipam.kind.as_str();
     let ours = cx.plugins.iter().find(|entry| entry.name == kind);
     ours.is_some_and(|entry| entry.needs_link) || EXECUTED_THAT_NEED_LINK.contains(&kind)
 }
 
-/// Asks the IPAM plugin, if the network has one, for anything but ADD.
+/// Any verb except ADD of the IPAM plugin, if the network has one.
 pub fn call_ipam(cx: &Context<'_>, verb: &Verb) -> Result<()> {
     match cx.request.conf.ipam.kind.as_str() {
         "" => Ok(()),
@@ -100,7 +100,7 @@ pub fn call_ipam(cx: &Context<'_>, verb: &Verb) -> Result<()> {
     }
 }
 
-/// An interface plugin of ours as IPAM plugin would delegate to itself, without end.
+/// Fails if `ipam.type` names an interface plugin of this executable, which would call itself without end.
 fn require_ipam(cx: &Context<'_>) -> Result<()> {
     let kind = cx.request.conf.ipam.kind.as_str();
     match cx.plugins.iter().find(|entry| entry.name == kind) {

@@ -1,4 +1,4 @@
-//! The course of a call: undo, delegation, what came before in a chain, verification.
+//! The course of a call: undo, delegates, the previous result, CHECK.
 
 pub mod chained;
 pub mod delegate;

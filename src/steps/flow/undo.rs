@@ -1,10 +1,11 @@
-//! What happens when a call fails half-way: ADD takes back what it did, DEL goes on with the rest.
+//! Errors in the middle of a call: ADD undoes its steps, DEL continues and collects the errors.
 
 use crate::error::{Error, Result};
 use crate::plugin::Context;
 
-/// Steps to take back unless `keep` is called: first the attachment's own, newest first, then the shared ones, newest
-/// first. What attachments share is taken back only when nobody uses it, and our own port is a user.
+/// The undo steps of an ADD. They run on drop, unless `keep` is called: first those of the attachment, newest first, then
+/// those of shared objects, newest first. A shared object is removed only if it is unused, so the port of the attachment
+/// must be removed before.
 pub struct Undo<'a> {
     cx: &'a Context<'a>,
     own: Vec<Step<'a>>,
@@ -12,8 +13,8 @@ pub struct Undo<'a> {
 }
 
 struct Step<'a> {
-    doing: &'static str,
-    take_back: Box<dyn FnOnce() -> Result<()> + 'a>,
+    action: &'static str,
+    run: Box<dyn FnOnce() -> Result<()> + 'a>,
 }
 
 impl<'a> Undo<'a> {
@@ -21,18 +22,14 @@ impl<'a> Undo<'a> {
         Self { cx, own: Vec::new(), shared: Vec::new() }
     }
 
-    /// `doing` says what cannot be done if `take_back` fails: `give the address back`.
-    pub fn push(&mut self, doing: &'static str, take_back: impl FnOnce() -> Result<()> + 'a) {
-        self.own.push(Step { doing, take_back: Box::new(take_back) });
+    /// `action` completes the warning `cannot <action>`, for example `release the addresses`.
+    pub fn push(&mut self, action: &'static str, run: impl FnOnce() -> Result<()> + 'a) {
+        self.own.push(Step { action, run: Box::new(run) });
     }
 
-    /// The same for what attachments share.
-    pub fn push_shared(
-        &mut self,
-        doing: &'static str,
-        take_back: impl FnOnce() -> Result<()> + 'a,
-    ) {
-        self.shared.push(Step { doing, take_back: Box::new(take_back) });
+    /// The same for an object that attachments share.
+    pub fn push_shared(&mut self, action: &'static str, run: impl FnOnce() -> Result<()> + 'a) {
+        self.shared.push(Step { action, run: Box::new(run) });
     }
 
     pub fn keep(mut self) {
@@ -43,16 +40,16 @@ impl<'a> Undo<'a> {
 
 impl Drop for Undo<'_> {
     fn drop(&mut self) {
-        while let Some(Step { doing, take_back }) = self.own.pop().or_else(|| self.shared.pop()) {
-            if let Err(error) = take_back() {
-                // The caller gets the first error, which led here; the runtime's DEL will try this again.
-                self.cx.warn(format_args!("cannot {doing}: {error}"));
+        while let Some(Step { action, run }) = self.own.pop().or_else(|| self.shared.pop()) {
+            if let Err(error) = run() {
+                // ADD returns its own error. The DEL of the runtime retries the removal.
+                self.cx.warn(format_args!("cannot {action}: {error}"));
             }
         }
     }
 }
 
-/// The errors of a call that goes on after each of them.
+/// The errors of a call that continues after an error.
 #[derive(Default)]
 pub struct Failures {
     errors: Vec<Error>,
@@ -63,7 +60,7 @@ impl Failures {
         self.errors.extend(result.err());
     }
 
-    /// The first error, the others being in its details.
+    /// The first error, with the others in its details.
     pub fn into_result(self) -> Result<()> {
         let errors = self.errors.into_iter();
         errors.reduce(|first, error| first.also(&error)).map_or(Ok(()), Err)
@@ -110,11 +107,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_not_taken_back() {
+    fn no_step_runs_after_keep() {
         let (request, session) = (request(), Session::without_container());
         let cx = Context { request: &request, session: &session, plugins: &[] };
         let mut undo = Undo::new(&cx);
-        undo.push("stay", || panic!("it was kept"));
+        undo.push("stay", || panic!("the step runs after keep"));
         undo.keep();
     }
 

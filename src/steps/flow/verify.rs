@@ -1,19 +1,19 @@
-//! CHECK: whether what a result says is still so. Only what we set is compared, since later plugins and the container
-//! itself may add to it.
+//! CHECK: compares the interface with the previous result. Additional addresses and routes are fine, because the container
+//! and later plugins may add some.
 
 use ipnet::IpNet;
 
 use crate::cni::success::{self, Success};
 use crate::error::{Error, Result};
-use crate::kernel::rtnl::{Family, Link, Route, Rtnl};
-use crate::names::Attachment;
+use crate::kernel::rtnl::{Link, Route, Rtnl};
+use crate::names::{Attachment, IpFamily};
 use crate::plugin::Context;
 use crate::steps::link::routing_tables;
 
 /// RT_TABLE_LOCAL (linux/rtnetlink.h).
 const TABLE_LOCAL: u32 = 255;
 
-/// The container's interface: it is in the result, it exists, it has the MAC address of the result.
+/// The container's interface and its index in the result. Fails if the MAC addresses differ.
 pub fn interface(
     cx: &Context<'_>,
     at: &Attachment,
@@ -42,7 +42,7 @@ pub fn is_up(link: &Link) -> Result<()> {
     if link.up { Ok(()) } else { Err(Error::internal(format!("interface {} is down", link.name))) }
 }
 
-/// The addresses of the interface with this index in the result are on the link.
+/// The link has the addresses of the interface with this index in the result.
 pub fn addresses(rtnl: &Rtnl, link: &Link, result: &Success, index: usize) -> Result<()> {
     let present = rtnl.addresses(link.index)?;
     for ip in result.ips_of(index) {
@@ -56,17 +56,17 @@ pub fn addresses(rtnl: &Rtnl, link: &Link, result: &Success, index: usize) -> Re
     Ok(())
 }
 
-/// The routes of the result are there.
+/// The routes of the result exist.
 pub fn routes(rtnl: &Rtnl, result: &Success) -> Result<()> {
-    for (family, is_v4) in [(Family::V4, true), (Family::V6, false)] {
+    for family in IpFamily::ALL {
         let mut expected =
-            result.routes.iter().filter(|route| route.dst.addr().is_ipv4() == is_v4).peekable();
+            result.routes.iter().filter(|route| family.has(route.dst.addr())).peekable();
         if expected.peek().is_none() {
             continue;
         }
         let present = rtnl.routes(family)?;
         for route in expected {
-            if !present.iter().any(|candidate| is_met_by(route, candidate)) {
+            if !present.iter().any(|candidate| matches(route, candidate)) {
                 return Err(missing(route));
             }
         }
@@ -74,20 +74,19 @@ pub fn routes(rtnl: &Rtnl, result: &Success) -> Result<()> {
     Ok(())
 }
 
-/// Routes of our own making are there, just as they were made.
+/// Routes that the plugin made itself exist, unchanged.
 pub fn kernel_routes(rtnl: &Rtnl, expected: &[Route]) -> Result<()> {
-    for (family, is_v4) in [(Family::V4, true), (Family::V6, false)] {
-        let mut expected =
-            expected.iter().filter(|route| route.dst.addr().is_ipv4() == is_v4).peekable();
+    for family in IpFamily::ALL {
+        let mut expected = expected.iter().filter(|route| family.has(route.dst.addr())).peekable();
         if expected.peek().is_none() {
             continue;
         }
         let present = rtnl.routes(family)?;
         for route in expected {
-            let is_it = |found: &Route| {
+            let is_route = |found: &Route| {
                 (found.dst, found.via, found.dev) == (route.dst, route.via, route.dev)
             };
-            if !present.iter().any(is_it) {
+            if !present.iter().any(is_route) {
                 return Err(Error::internal(format!("route to {} not found", route.dst)));
             }
         }
@@ -115,17 +114,17 @@ fn missing(route: &success::Route) -> Error {
     ))
 }
 
-fn is_met_by(expected: &success::Route, found: &Route) -> bool {
+fn matches(expected: &success::Route, found: &Route) -> bool {
     let table = found.table.unwrap_or(routing_tables::MAIN);
     let is_in_table = match expected.table {
         Some(wanted) if wanted != 0 => table == wanted,
-        // A later plugin of the chain may have moved it to a table of its own, as sbr does.
+        // A later plugin may have moved the route to another table, as sbr does.
         _ => table != TABLE_LOCAL,
     };
-    // Whoever replaces the default route (a VPN, a later plugin) means to; that there is one is what counts.
+    // A later plugin or a VPN in the container may have replaced the default route.
     let any_gateway = expected.dst.prefix_len() == 0;
-    let goes_by = |via| any_gateway || expected.gw.is_none_or(|gw| via == Some(gw));
+    let has_gateway = |via| any_gateway || expected.gw.is_none_or(|gw| via == Some(gw));
     is_in_table
         && found.dst.trunc() == expected.dst.trunc()
-        && (goes_by(found.via) || found.nexthops.iter().any(|hop| goes_by(hop.via)))
+        && (has_gateway(found.via) || found.nexthops.iter().any(|hop| has_gateway(hop.via)))
 }

@@ -1,6 +1,5 @@
-//! Gives an interface in a container the addresses and routes of a result, and brings it up.
-//!
-//! Who removes them: nobody but the interface's own end.
+//! Sets the addresses and routes of a result on an interface in a container, and brings it up. The kernel removes them with
+//! the interface.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,9 +9,9 @@ use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 use crate::kernel::sysctl;
-use crate::names::Mac;
+use crate::names::{IpFamily, Mac};
 
-/// How long duplicate address detection may take.
+/// The longest wait for duplicate address detection.
 const DAD_LIMIT: Duration = Duration::from_secs(5);
 /// RT_SCOPE_UNIVERSE (linux/rtnetlink.h): destinations behind a gateway.
 const SCOPE_UNIVERSE: u8 = 0;
@@ -20,7 +19,7 @@ const SCOPE_UNIVERSE: u8 = 0;
 /// An interface in a container.
 pub struct Interface<'a> {
     pub netns: &'a NetNs,
-    /// A socket in that namespace.
+    /// A socket in the namespace.
     pub rtnl: &'a Rtnl,
     pub name: &'a str,
     pub index: u32,
@@ -29,34 +28,33 @@ pub struct Interface<'a> {
 /// How the addresses are set.
 #[derive(Clone, Copy, Default)]
 pub struct Options<'a> {
-    /// Ask the other hosts whether they have the (IPv6) address already, and wait for the answer.
+    /// Wait for the duplicate address detection of IPv6.
     pub detect_duplicates: bool,
-    /// Leave out the route to the prefix of each address.
+    /// Add no route to the prefix of an address.
     pub no_prefix_routes: bool,
     pub announce: Announce,
-    /// What the interface is to remember.
     pub alias: Option<&'a str>,
 }
 
-/// When the neighbours are told of the addresses. Another interface may have had them, and who remembers that talks to
-/// that one for ten seconds before it asks.
+/// When the addresses are announced. A neighbour that knows an earlier interface with the same address sends to that one
+/// for ten seconds.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Announce {
     #[default]
     Never,
     WhenUp,
-    /// By `announce`: when it comes up, it cannot be heard yet.
+    /// By a call of `announce`: frames are lost when the interface comes up.
     Later,
 }
 
-/// Sets addresses, brings the interface up, and sets `routes`, in one go. Of the result only the addresses are used.
+/// Sets the addresses of the result, brings the interface up, and adds `routes`, in one datagram.
 pub fn apply(
     interface: &Interface<'_>,
     success: &Success,
     routes: &[Route],
     options: Options<'_>,
 ) -> Result<()> {
-    if has_family(success, false) {
+    if has_family(success, IpFamily::V6) {
         interface.netns.run(|| {
             allow_ipv6(interface.name)?;
             if options.announce == Announce::WhenUp {
@@ -66,7 +64,7 @@ pub fn apply(
             }
         })?;
     }
-    let announces = |when| options.announce == when && has_family(success, true);
+    let announces = |when| options.announce == when && has_family(success, IpFamily::V4);
     let mut batch = Batch::new();
     if announces(Announce::WhenUp) {
         let change = LinkChange { announce_ipv4: true, ..LinkChange::default() };
@@ -101,48 +99,48 @@ pub fn apply(
     Ok(())
 }
 
-/// Tells the neighbours of the addresses of an interface that is up and has this MAC address.
+/// Announces the addresses of an interface that is up and has this MAC address.
 pub fn announce(interface: &Interface<'_>, success: &Success, mac: Mac) -> Result<()> {
     if success.ips.is_empty() {
         return Ok(());
     }
-    if has_family(success, false) {
+    if has_family(success, IpFamily::V6) {
         interface.netns.run(|| announce_ipv6(interface.name))?;
     }
-    // The kernel does it whenever the MAC address is set, be it to what it was.
+    // The kernel announces IPv4 addresses when the MAC address is set, even to the same value.
     let same = LinkChange { mac: Some(mac), ..LinkChange::default() };
     let mut batch = Batch::new();
     batch.change_link(interface.index, interface.name, &same);
     interface.rtnl.commit(batch)
 }
 
-fn has_family(success: &Success, is_v4: bool) -> bool {
-    success.ips.iter().any(|ip| ip.address.addr().is_ipv4() == is_v4)
+fn has_family(success: &Success, family: IpFamily) -> bool {
+    success.ips.iter().any(|ip| family.has(ip.address.addr()))
 }
 
-/// Runs inside of the container's namespace. A kernel without IPv6 will say so when it gets the address.
+/// Runs in the container's namespace. A kernel without IPv6 fails later, when it gets the address.
 fn allow_ipv6(name: &str) -> Result<()> {
-    sysctl::set_if_possible("net/ipv6/conf/lo/disable_ipv6", "0")?;
+    set_ipv6("lo", "disable_ipv6", "0")?;
     set_ipv6(name, "disable_ipv6", "0")?;
     set_ipv6(name, "keep_addr_on_down", "1")
 }
 
-/// Runs inside of the container's namespace.
+/// Runs in the container's namespace.
 fn announce_ipv6(name: &str) -> Result<()> {
     set_ipv6(name, "ndisc_notify", "1")
 }
 
 fn set_ipv6(name: &str, key: &str, value: &str) -> Result<()> {
-    sysctl::set_if_possible(&format!("net/ipv6/conf/{name}/{key}"), value)
+    sysctl::set_if_possible(&sysctl::of_link(IpFamily::V6, name, key), value)
 }
 
-/// The routes of a result as the kernel gets them. One without a gateway goes by the first gateway of its family,
-/// unless its scope says that its destination is on the link.
+/// The routes of a result for the kernel. A route without a gateway gets the first gateway of its family, unless its scope
+/// puts its destination on the link.
 pub fn routes(success: &Success, index: u32) -> Vec<Route> {
     let kernel_route = |route: &success::Route| {
-        let is_v4 = route.dst.addr().is_ipv4();
-        let reaches_far = route.scope.is_none_or(|scope| scope == SCOPE_UNIVERSE);
-        let gateway = default_gateway(success, is_v4).filter(|_| reaches_far);
+        let family = IpFamily::of(route.dst.addr());
+        let is_beyond_link = route.scope.is_none_or(|scope| scope == SCOPE_UNIVERSE);
+        let gateway = default_gateway(success, family).filter(|_| is_beyond_link);
         Route {
             dst: route.dst.trunc(),
             via: route.gw.or(gateway),
@@ -159,8 +157,8 @@ pub fn routes(success: &Success, index: u32) -> Vec<Route> {
 }
 
 /// The first gateway of a family among the addresses.
-fn default_gateway(success: &Success, is_v4: bool) -> Option<IpAddr> {
-    success.ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == is_v4)
+fn default_gateway(success: &Success, family: IpFamily) -> Option<IpAddr> {
+    success.ips.iter().filter_map(|ip| ip.gateway).find(|gateway| family.has(*gateway))
 }
 
 fn non_zero(value: u32) -> Option<u32> {

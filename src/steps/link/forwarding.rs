@@ -1,28 +1,28 @@
-//! Makes the host forward packets, which it must as somebody's gateway. Nobody turns it off again: other software may
-//! have come to need it, and the reference leaves it on, too.
+//! IP forwarding of the host, which a gateway needs. It stays enabled, as with the reference, because other software may need
+//! it.
 
 use std::net::IpAddr;
 
 use crate::error::{Error, Result};
 use crate::kernel::sysctl;
 
-/// Turns forwarding on for the families of the addresses.
+/// Enables forwarding for the families of the addresses.
 pub fn enable(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
     keys(addresses).try_for_each(|key| sysctl::set(key, "1").map(drop))
 }
 
-/// For CHECK: it is on.
+/// For CHECK: forwarding is enabled.
 pub fn check(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
     for key in keys(addresses) {
         if sysctl::get(key)?.as_deref() == Some("0") {
             let key = key.replace('/', ".");
-            return Err(Error::internal(format!("the host does not forward: {key} is 0")));
+            return Err(Error::internal(format!("IP forwarding is disabled: {key} is 0")));
         }
     }
     Ok(())
 }
 
-/// The parameters of the families, each once.
+/// The sysctls of the families, each once.
 fn keys(addresses: impl IntoIterator<Item = IpAddr>) -> impl Iterator<Item = &'static str> {
     let (mut v4, mut v6) = (None, None);
     for address in addresses {

@@ -1,60 +1,96 @@
-//! The interface of a container where it is a single link: made in the container's namespace under its final name, with
-//! addresses of the IPAM plugin or without. (A veth pair has another end, on the host, and is in `veth`.)
+//! The interface of a plugin that makes a single link in the container, under its final name. (`veth` is for pairs.)
 //!
-//! Who removes it: the failing ADD that made it, DEL, and the kernel with the container's namespace. Nothing of it is on
-//! the host, so GC cannot find it: of attachments that are not valid it releases the addresses.
+//! A failing ADD removes the link, DEL removes it, and the kernel removes it with the namespace. GC cannot find it, because
+//! it leaves nothing on the host; GC releases the addresses only.
 
-use crate::cni::conf::requested_mac;
+use serde::de::DeserializeOwned;
+
+use crate::cni::conf;
 use crate::cni::request::Verb;
 use crate::cni::success::{self, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netlink;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, NewLink, Rtnl};
+use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::names::{Attachment, Mac};
 use crate::plugin::owner::{Owner, Owners};
-use crate::plugin::{Context, Scope};
+use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::flow::{delegate, verify};
 use crate::steps::link::configure::{self, Announce, Options};
-use crate::steps::link::{host_link, parent};
+use crate::steps::link::host_link;
+use crate::steps::link::parent::Parent;
 
-/// What a plugin's configuration asks for.
+/// A plugin that makes a single link: its configuration.
+pub trait SingleLink: DeserializeOwned {
+    const UNREADABLE: &'static str;
+    /// The kernel's name of the kind of link.
+    const KIND: &'static str;
+
+    /// Checks the configuration.
+    fn interface(&self, cx: &Context<'_>) -> Result<NewInterface<'_>>;
+}
+
+impl<P: SingleLink> Plugin for P {
+    const UNREADABLE: &'static str = P::UNREADABLE;
+
+    fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
+        examine(cx, &self.interface(cx)?)
+    }
+
+    fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
+        add(cx, at, netns, &self.interface(cx)?)
+    }
+
+    fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
+        check(cx, at, &self.interface(cx)?)
+    }
+
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
+        clean(cx, scope, netns, P::KIND)
+    }
+
+    fn status(&self, cx: &Context<'_>) -> Result<()> {
+        status(cx, &self.interface(cx)?)
+    }
+}
+
+/// What a configuration requests.
 pub struct NewInterface<'a> {
-    /// As the kernel calls it.
+    /// The kernel's name of the kind of link.
     pub kind: &'static str,
-    /// What a kernel has to have for it: `CONFIG_DUMMY (module dummy)`.
-    pub needs: &'static str,
+    /// The kernel option: `CONFIG_DUMMY`.
+    pub option: &'static str,
     pub properties: Vec<Property>,
-    /// In bytes; 0 leaves it to the kernel.
+    /// In bytes; 0 is the kernel's default.
     pub mtu: i64,
     pub mac: Option<Mac>,
-    pub parent: Option<parent::Wanted<'a>>,
+    pub parent: Option<Parent<'a>>,
+    /// Without `ipam`, ADD uses the addresses and routes of the previous result.
+    pub uses_prev_result: bool,
 }
 
-/// Something that the kernel is told when the link is made, and tells CHECK.
+/// A property that ADD sets and CHECK compares.
 pub struct Property {
-    /// `mode private`
-    pub what: String,
-    /// The attribute inside IFLA_INFO_DATA.
-    pub attribute: u16,
-    pub value: Vec<u8>,
+    /// In error messages: `mode private`.
+    pub title: String,
+    pub value: LinkProperty<'static>,
 }
 
-/// The MAC address that is asked for. The configuration's `mac` comes after all that is about this one container.
-pub fn wanted_mac(cx: &Context<'_>, configured: &str) -> Result<Option<Mac>> {
-    let requested = requested_mac(&cx.request.json, &cx.request.args)?;
+/// The requested MAC address. The keys for one container override `mac` of the configuration.
+pub fn requested_mac(cx: &Context<'_>, configured: &str) -> Result<Option<Mac>> {
+    let requested = conf::requested_mac(&cx.request.json, &cx.request.args)?;
     let configured = Some(configured).filter(|mac| !mac.is_empty());
     let parse = |text: &str| match Mac::of_argument(text)? {
         mac if mac.is_unicast() => Ok(mac),
         _ => Err(Mac::no_argument(text)),
     };
-    // One that is overridden has to be right, too.
+    // An invalid address is an error even if another key overrides it.
     let configured = configured.map(parse).transpose()?;
     Ok(requested.as_deref().map(parse).transpose()?.or(configured))
 }
 
-/// What is wrong with the configuration, also in view of the host.
+/// Fails if the configuration is wrong or does not fit the host.
 pub fn examine(cx: &Context<'_>, new: &NewInterface<'_>) -> Result<()> {
     let of_host = new.parent.as_ref().filter(|parent| !parent.in_container);
     let parent = of_host.map(|parent| parent.find(cx, cx.session.host()?)).transpose()?;
@@ -62,29 +98,29 @@ pub fn examine(cx: &Context<'_>, new: &NewInterface<'_>) -> Result<()> {
     delegate::examine(cx)
 }
 
-/// ADD of a plugin whose interface this is. The addresses are the IPAM plugin's unless they are `given`.
-pub fn add(
+fn add(
     cx: &Context<'_>,
     at: &Attachment,
     netns: &NetNs,
     new: &NewInterface<'_>,
-    given: Option<Success>,
 ) -> Result<Success> {
-    let there = cx.session.container()?;
-    let in_host = new.parent.as_ref().is_some_and(|parent| !parent.in_container);
-    let home = if in_host { cx.session.host()? } else { there };
-    let parent = new.parent.as_ref().map(|parent| parent.find(cx, home)).transpose()?;
+    let uses_prev_result = new.uses_prev_result && cx.request.conf.ipam.kind.is_empty();
+    let given = if uses_prev_result { cx.request.prev_result()? } else { None };
+    let container = cx.session.container()?;
+    let on_host = new.parent.as_ref().is_some_and(|parent| !parent.in_container);
+    let rtnl = if on_host { cx.session.host()? } else { container };
+    let parent = new.parent.as_ref().map(|parent| parent.find(cx, rtnl)).transpose()?;
     let link = NewLink {
         name: &at.ifname,
         mtu: valid_mtu(new, parent.as_ref())?,
         mac: new.mac,
         parent: parent.as_ref().map(|parent| parent.index),
-        netns: in_host.then_some(netns),
+        netns: on_host.then_some(netns),
         ..NewLink::default()
     };
 
     let mut undo = Undo::new(cx);
-    let link = make(home, there, new, &link, delegate::ipam_needs_link(cx), &mut undo)?;
+    let link = make(rtnl, container, new, &link, delegate::ipam_needs_link(cx), &mut undo)?;
 
     let success = match given {
         Some(success) => success,
@@ -96,10 +132,10 @@ pub fn add(
         _ => host_link::alias(&owner),
     };
     let interface =
-        configure::Interface { netns, rtnl: there, name: &at.ifname, index: link.index };
+        configure::Interface { netns, rtnl: container, name: &at.ifname, index: link.index };
     let options = Options { announce: Announce::WhenUp, alias: Some(&alias), ..Options::default() };
     let success =
-        equip(cx, &interface, link.mac, success, options).map_err(|error| match &parent {
+        configure(cx, &interface, link.mac, success, options).map_err(|error| match &parent {
             Some(Link { name, up: false, .. }) => {
                 error.with_details(format!("master {name} is down"))
             }
@@ -109,40 +145,40 @@ pub fn add(
     Ok(success)
 }
 
-/// Asks `home`, where the parent is, for a link in the container. It is down, unless IPAM needs it.
+/// Makes the link in the container through `rtnl`, the namespace of the parent. The link is down unless IPAM needs it.
 fn make<'a>(
-    home: &Rtnl,
-    there: &'a Rtnl,
+    rtnl: &Rtnl,
+    container: &'a Rtnl,
     new: &NewInterface<'_>,
     wanted: &NewLink<'a>,
-    is_needed_by_ipam: bool,
+    ipam_needs_link: bool,
     undo: &mut Undo<'a>,
 ) -> Result<Link> {
     let name = wanted.name;
-    let properties = new.properties.iter().map(|it| (it.attribute, it.value.as_slice()));
-    home.make_link(wanted, new.kind, properties)
-        .map_err(|error| cannot_make(error, there, new, name))?;
-    undo.push("remove the interface", move || there.del_link_named(name).map(drop));
-    let mut link = there.link(name)?.ok_or_else(|| {
-        Error::internal(format!("cannot find interface {name}, which was just made"))
-    })?;
+    let properties: Vec<_> = new.properties.iter().map(|property| property.value).collect();
+    rtnl.make_link(wanted, new.kind, &properties)
+        .map_err(|error| cannot_make(error, container, new, name))?;
+    undo.push("remove the interface", move || container.del_link_named(name).map(drop));
+    let mut link = container
+        .link(name)?
+        .ok_or_else(|| Error::internal(format!("cannot find the new interface {name}")))?;
     let change = LinkChange {
-        // A macvlan in mode passthru begins with its master's.
+        // The kernel gives a macvlan in mode passthru the address of its parent.
         mac: wanted.mac.filter(|_| wanted.mac != link.mac),
-        up: is_needed_by_ipam.then_some(true),
+        up: ipam_needs_link.then_some(true),
         ..LinkChange::default()
     };
     if change.mac.is_some() || change.up.is_some() {
         let mut batch = Batch::new();
         batch.change_link(link.index, name, &change);
-        there.commit(batch)?;
+        container.commit(batch)?;
         link.mac = wanted.mac.or(link.mac);
     }
     Ok(link)
 }
 
-/// Gives an interface that is in the container its addresses and routes, and brings it up. Returns the result of the ADD.
-pub fn equip(
+/// Sets addresses and routes of an interface in the container and brings it up. Returns the result of the ADD.
+pub fn configure(
     cx: &Context<'_>,
     interface: &configure::Interface<'_>,
     mac: Option<Mac>,
@@ -162,9 +198,9 @@ pub fn equip(
     Ok(success)
 }
 
-/// DEL and GC. They need neither the configuration nor what the interface sits on. An interface of another kind is not ours,
-/// and stays; so does one that names another owner, since the path of the namespace can be another container's by now. One
-/// that names no owner is of the reference, or its ADD was killed. GC releases the addresses alone: the interfaces are in containers.
+/// DEL and GC. They need neither the configuration nor the parent. An interface of another kind or with another owner
+/// stays: the path of the namespace can be another container's by now. An interface without an owner was made by the
+/// reference, or by an ADD that was killed, and is removed. GC releases addresses only.
 pub fn clean(
     cx: &Context<'_>,
     scope: Scope<'_>,
@@ -173,22 +209,22 @@ pub fn clean(
 ) -> Result<()> {
     release(cx, scope, &|| {
         let (Some(at), Some(_)) = (scope.one(), netns) else { return Ok(()) };
-        let there = cx.session.container()?;
+        let container = cx.session.container()?;
         let owners = Owners::of(cx, scope);
         let is_ours = |link: &Link| {
             link.kind.as_deref() == Some(kind) && !host_link::is_of_another(link, &owners)
         };
-        match there.link(&at.ifname)?.filter(is_ours) {
-            Some(link) => there.del_link(link.index),
+        match container.link(&at.ifname)?.filter(is_ours) {
+            Some(link) => container.del_link(link.index),
             None => Ok(()),
         }
     })
 }
 
-/// DEL and GC of a plugin that has its own way to remove the interface.
+/// DEL and GC of a plugin that removes its interface in another way.
 pub fn release(cx: &Context<'_>, scope: Scope<'_>, remove: &dyn Fn() -> Result<()>) -> Result<()> {
     let release = || delegate::clean_ipam(cx, scope);
-    // The interface first: an address must not be given to the next container while this one still uses it.
+    // The interface goes first, so that no other container gets an address that is still in use.
     let mut steps: [&dyn Fn() -> Result<()>; 2] = [remove, &release];
     if delegate::ipam_needs_link(cx) {
         steps.reverse();
@@ -198,19 +234,19 @@ pub fn release(cx: &Context<'_>, scope: Scope<'_>, remove: &dyn Fn() -> Result<(
     failures.into_result()
 }
 
-/// CHECK: the interface is what was asked for, and has what the result says.
+/// CHECK: compares the interface with the configuration and with the previous result.
 pub fn check(cx: &Context<'_>, at: &Attachment, new: &NewInterface<'_>) -> Result<()> {
     delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
     let result = cx.request.required_prev_result()?;
-    let there = cx.session.container()?;
-    let (index, link) = verify::interface(cx, at, there, &result)?;
+    let container = cx.session.container()?;
+    let (index, link) = verify::interface(cx, at, container, &result)?;
     let ifname = &at.ifname;
     if link.kind.as_deref() != Some(new.kind) {
         return Err(Error::internal(format!("interface {ifname} is not of kind {}", new.kind)));
     }
-    let differs = |it: &&Property| !link.has_property(it.attribute, &it.value);
-    if let Some(Property { what, .. }) = new.properties.iter().find(differs) {
-        return Err(Error::internal(format!("interface {ifname} does not have {what}")));
+    let differs = |property: &&Property| !link.has_property(&property.value);
+    if let Some(Property { title, .. }) = new.properties.iter().find(differs) {
+        return Err(Error::internal(format!("interface {ifname} does not have {title}")));
     }
     if new.mtu != 0 && i64::from(link.mtu) != new.mtu {
         return Err(Error::internal(format!(
@@ -219,20 +255,22 @@ pub fn check(cx: &Context<'_>, at: &Attachment, new: &NewInterface<'_>) -> Resul
         )));
     }
     if let Some(parent) = &new.parent {
-        let home = if parent.in_container { there } else { cx.session.host()? };
-        parent.check(cx, &Owner::new(&cx.request.network, at), home, &link)?;
+        let rtnl = if parent.in_container { container } else { cx.session.host()? };
+        parent.check(cx, &Owner::new(&cx.request.network, at), rtnl, &link)?;
     }
     verify::is_up(&link)?;
-    verify::addresses(there, &link, &result, index)?;
-    verify::routes(there, &result)
+    verify::addresses(container, &link, &result, index)?;
+    verify::routes(container, &result)
 }
 
-/// STATUS of what a whole ADD needs: the kernel's part, the parent's, and that of IPAM.
-pub fn status(cx: &Context<'_>, new: &NewInterface<'_>) -> Result<()> {
+/// STATUS: the kernel has the kind of link, the parent can have such an interface, and the IPAM plugin works.
+fn status(cx: &Context<'_>, new: &NewInterface<'_>) -> Result<()> {
+    // In a chain, the plugin before this one makes the parent.
+    let is_chained = new.uses_prev_result && cx.request.conf.ipam.kind.is_empty();
     let is_possible = || {
         let parent = match &new.parent {
-            Some(parent) => parent.status(cx)?,
-            None => None,
+            Some(parent) if !(is_chained && parent.master.is_empty()) => parent.status(cx)?,
+            _ => None,
         };
         valid_mtu(new, parent.as_ref()).map(drop)
     };
@@ -241,16 +279,17 @@ pub fn status(cx: &Context<'_>, new: &NewInterface<'_>) -> Result<()> {
     require_kind(cx.session.host()?, new).map_err(Error::into_not_available)
 }
 
-/// Asks for a link that cannot be: with this MAC address, and without a parent. It matters only why it cannot.
+/// Requests an invalid link, with a null MAC address and without a parent. The errno tells whether the kernel has the
+/// kind.
 fn require_kind(host: &Rtnl, new: &NewInterface<'_>) -> Result<()> {
     let probe = NewLink { name: "cnibox-probe", mac: Some(Mac([0; 6])), ..NewLink::default() };
-    match host.make_link(&probe, new.kind, std::iter::empty()) {
+    match host.make_link(&probe, new.kind, &[]) {
         Err(error) if error.is_unsupported() => Err(cannot_make(error, host, new, probe.name)),
         _ => Ok(()),
     }
 }
 
-/// What is sent in frames that its parent cannot carry would be lost.
+/// The MTU, `None` for the kernel's. A parent drops frames that are longer than its own MTU.
 pub fn valid_mtu(new: &NewInterface<'_>, parent: Option<&Link>) -> Result<Option<u32>> {
     let is_limited = new.parent.as_ref().is_some_and(|parent| parent.limits_mtu);
     match (u32::try_from(new.mtu), parent.filter(|_| is_limited)) {
@@ -265,14 +304,14 @@ pub fn valid_mtu(new: &NewInterface<'_>, parent: Option<&Link>) -> Result<Option
     }
 }
 
-fn cannot_make(error: netlink::Error, there: &Rtnl, new: &NewInterface<'_>, name: &str) -> Error {
-    if error.is_exists() && there.link(name).is_ok_and(|link| link.is_some()) {
+fn cannot_make(error: netlink::Error, rtnl: &Rtnl, new: &NewInterface<'_>, name: &str) -> Error {
+    if error.is_exists() && rtnl.link(name).is_ok_and(|link| link.is_some()) {
         return Error::internal(format!(
             "cannot create interface {name} in the container: it already exists"
         ));
     }
     if error.is_unsupported() {
-        return Error::from(error).with_details(format!("the kernel has to have {}", new.needs));
+        return Error::from(error).with_details(format!("the kernel lacks {}", new.option));
     }
     if error.is_busy() {
         let why = "its master is the port of a bridge, or has interfaces of another kind";

@@ -1,41 +1,41 @@
-//! What a macvlan, ipvlan or vlan interface sits on, and cannot change: a link of the host, or of the container itself.
+//! The parent of a macvlan, ipvlan or vlan interface: a link of the host, or of the container.
 //!
-//! Where nobody names it, it is the interface that the previous plugin made, or the one of the default route. Then the
-//! new interface remembers it in its alias, for CHECK: routes come and go.
+//! Without `master` in the configuration, it is the interface of the previous plugin, or that of the default route. Routes
+//! change, so the alias of the new interface then records the parent for CHECK.
 
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
-use crate::kernel::rtnl::{Family, Link, Rtnl};
-use crate::names::IfName;
+use crate::kernel::rtnl::{Link, Rtnl};
+use crate::names::{IfName, IpFamily};
 use crate::plugin::Context;
 use crate::plugin::owner::Owner;
 use crate::steps::link::{host_link, routing_tables};
 
-/// What the configuration says of it.
-pub struct Wanted<'a> {
-    /// Empty where it is left to us.
+/// The parent that a configuration requests.
+pub struct Parent<'a> {
+    /// Empty if the configuration has no `master`.
     pub master: &'a str,
-    /// It is a link of the container.
+    /// The parent is a link of the container.
     pub in_container: bool,
-    /// No interface on it has a larger MTU.
+    /// The MTU of an interface cannot exceed that of the parent.
     pub limits_mtu: bool,
-    /// No interface on it comes up while it is down.
+    /// An interface cannot come up while the parent is down.
     pub must_be_up: bool,
-    /// It is given all frames first, so it cannot be the port of a bridge.
+    /// The kernel gives all received frames to the interfaces first, so the parent cannot be the port of a bridge.
     pub takes_frames: bool,
 }
 
-impl Wanted<'_> {
-    /// Finds it. `home` is a socket where it has to be.
-    pub fn find(&self, cx: &Context<'_>, home: &Rtnl) -> Result<Link> {
+impl Parent<'_> {
+    /// Finds the link. `rtnl` is in the namespace of the parent.
+    pub fn find(&self, cx: &Context<'_>, rtnl: &Rtnl) -> Result<Link> {
         match (self.master, cx.request.prev_result()?) {
-            ("", Some(result)) => named(home, &self.chained(&result)?),
-            ("", None) => of_default_route(home),
-            (master, _) => named(home, master),
+            ("", Some(result)) => named(rtnl, &self.chained(&result)?),
+            ("", None) => of_default_route(rtnl),
+            (master, _) => named(rtnl, master),
         }
     }
 
-    /// The one interface of the result that came in.
+    /// The only interface of the previous result.
     fn chained(&self, result: &Success) -> Result<String> {
         let failure = |why: String| Err(Error::config(format!("chained master failure: {why}")));
         match result.interfaces.as_slice() {
@@ -52,49 +52,45 @@ impl Wanted<'_> {
         }
     }
 
-    /// What the interface is to remember: its owner, and where the configuration does not say it, what it sits on.
+    /// The alias of the interface: its owner, and the parent if the configuration does not name it.
     pub fn alias(&self, owner: &Owner, parent: &Link) -> String {
         if self.master.is_empty() { prefix(owner) + &parent.name } else { host_link::alias(owner) }
     }
 
-    /// For CHECK: the container's interface sits on it.
+    /// CHECK: the interface is on this parent.
     pub fn check(
         &self,
         cx: &Context<'_>,
         owner: &Owner,
-        home: &Rtnl,
+        rtnl: &Rtnl,
         interface: &Link,
     ) -> Result<()> {
         let alias = interface.alias.as_deref().unwrap_or_default();
         let parent = match (self.master, alias.strip_prefix(&prefix(owner))) {
-            ("", Some(remembered)) => named(home, remembered)?,
-            // The reference remembers nothing.
-            ("", None) => of_default_route(home)?,
-            (master, _) => named(home, master)?,
+            ("", Some(recorded)) => named(rtnl, recorded)?,
+            // The reference does not record the parent.
+            ("", None) => of_default_route(rtnl)?,
+            (master, _) => named(rtnl, master)?,
         };
-        // The kernel leaves out an index that is the interface's own.
+        // The kernel omits the index of the parent if it equals that of the interface.
         let index = interface.peer.unwrap_or(interface.index);
-        let is_here = interface.peer_is_elsewhere != self.in_container;
-        if index == parent.index && (is_here || cx.request.netns_override) {
+        let is_in_namespace = interface.peer_is_elsewhere != self.in_container;
+        if index == parent.index && (is_in_namespace || cx.request.netns_override) {
             return Ok(());
         }
-        Err(Error::internal(format!(
-            "interface {} does not sit on {}",
-            interface.name, parent.name
-        )))
+        Err(Error::internal(format!("interface {} is not on {}", interface.name, parent.name)))
     }
 
-    /// For STATUS, when there is no container to look into: None if it would be there.
+    /// STATUS: the parent, or `None` if it is in the container, because STATUS has none.
     pub fn status(&self, cx: &Context<'_>) -> Result<Option<Link>> {
         if self.in_container {
             return Ok(None);
         }
         let host = cx.session.host()?;
-        let found = match self.master {
+        let link = match self.master {
             "" => of_default_route(host),
             master => named(host, master),
-        };
-        let link = found?;
+        }?;
         let Link { name, .. } = &link;
         if self.must_be_up && !link.up {
             return Err(Error::internal(format!("master: interface {name} is down")));
@@ -112,25 +108,26 @@ fn prefix(owner: &Owner) -> String {
     format!("{} on ", host_link::alias(owner))
 }
 
-fn named(home: &Rtnl, name: &str) -> Result<Link> {
+fn named(rtnl: &Rtnl, name: &str) -> Result<Link> {
     let name = IfName::new(name).map_err(|error| Error::config(format!("master: {error}")))?;
-    home.link(&name)?.ok_or_else(|| Error::config(format!("Link not found: master {name}")))
+    rtnl.link(&name)?.ok_or_else(|| Error::config(format!("Link not found: master {name}")))
 }
 
-/// The interface of the default route: of IPv4 before that of IPv6, and of several the one with the lowest metric.
-fn of_default_route(home: &Rtnl) -> Result<Link> {
-    for family in [Family::V4, Family::V6] {
-        let mut routes = home.routes(family)?;
+/// The interface of the default route with the lowest metric, of IPv4 if there is one, else of IPv6.
+fn of_default_route(rtnl: &Rtnl) -> Result<Link> {
+    for family in IpFamily::ALL {
+        let mut routes = rtnl.routes(family)?;
         routes.retain(|route| {
             route.dst.prefix_len() == 0 && route.table == Some(routing_tables::MAIN)
         });
         let best = routes.iter().min_by_key(|route| route.metric.unwrap_or(0));
         let index = best.and_then(|route| route.dev.or_else(|| Some(route.nexthops.first()?.dev)));
         if let Some(index) = index
-            && let Some(link) = home.link_at(index)?
+            && let Some(link) = rtnl.link_at(index)?
         {
             return Ok(link);
         }
     }
-    Err(Error::config("no default route interface found").with_details("master names no interface"))
+    Err(Error::config("no default route interface found")
+        .with_details("the configuration has no master"))
 }

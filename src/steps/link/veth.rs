@@ -1,12 +1,12 @@
 //! A veth pair between the host and a container.
 //!
-//! Who removes it: the failing ADD that made it, DEL, GC; and the kernel, when the container's namespace ends. The
-//! host end carries its owner in its alias, so DEL and GC find it also when the namespace cannot be reached any more.
+//! A failing ADD, DEL and GC remove it, and the kernel when the namespace of the container ends. The alias of the host end
+//! names the owner, so DEL and GC find it without the namespace.
 
 use crate::cni::conf;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewLink, Rtnl, Veth};
+use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl, VETH};
 use crate::kernel::sys;
 use crate::names::{IfName, Mac};
 use crate::plugin::owner::{Owner, Owners};
@@ -15,10 +15,10 @@ use crate::steps::flow::undo::Failures;
 use crate::steps::link::{host_link, interface};
 use crate::steps::nft::rules::Rules;
 
-/// How often another name is tried for the host end when somebody has that one.
+/// Each attempt fails only if another link on the host has the name.
 const NAME_ATTEMPTS_MAX: u32 = 10;
 
-/// A pair just made; the container's end is down.
+/// A new pair, with the container's end down.
 pub struct Pair {
     pub host: Link,
     pub host_mac: Mac,
@@ -26,20 +26,20 @@ pub struct Pair {
     pub container_mac: Mac,
 }
 
-/// What a pair is to look like.
+/// The properties of a pair to be made.
 pub struct NewPair<'a> {
     pub owner: &'a Owner,
-    /// Of the container's end.
+    /// The name of the container's end.
     pub ifname: &'a IfName,
-    /// In bytes; None is the kernel's default.
+    /// In bytes. None means the kernel's default.
     pub mtu: Option<u32>,
-    /// Of the container's end; None is a random one.
+    /// The address of the container's end. None means a random one.
     pub mac: Option<Mac>,
-    /// The bridge that the host's end is a port of.
+    /// The bridge of the host end.
     pub master: Option<u32>,
 }
 
-/// The MAC address that is asked for of the container's end.
+/// The configured MAC address of the container's end.
 pub fn requested_mac(cx: &Context<'_>) -> Result<Option<Mac>> {
     let requested = conf::requested_mac(&cx.request.json, &cx.request.args)?;
     let parse =
@@ -47,23 +47,21 @@ pub fn requested_mac(cx: &Context<'_>) -> Result<Option<Mac>> {
     requested.as_deref().map(parse).transpose()
 }
 
-/// Makes both ends in one request, the container's under its final name in its namespace, so that nobody (udev,
-/// NetworkManager) sees a temporary name. Both are down.
+/// Makes both ends in one request, both down. The container's end gets its final name in its namespace, so udev and
+/// NetworkManager see no temporary name.
 pub fn create(cx: &Context<'_>, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair> {
     let host = cx.session.host()?;
-    // Chosen here rather than by the kernel: this spares asking for them, and systemd-udevd leaves them alone.
+    // If the kernel chose the addresses, a second request would have to read them, and systemd-udevd would change them.
     let container_mac = new.mac.map_or_else(random_mac, Ok)?;
     let host_mac = random_mac()?;
     let mut name = host_name(new.owner);
     for _ in 0..NAME_ATTEMPTS_MAX {
-        let peer = Veth {
-            peer: NewLink {
-                name: new.ifname,
-                mtu: new.mtu,
-                mac: Some(container_mac),
-                netns: Some(netns),
-                ..NewLink::default()
-            },
+        let peer = NewLink {
+            name: new.ifname,
+            mtu: new.mtu,
+            mac: Some(container_mac),
+            netns: Some(netns),
+            ..NewLink::default()
         };
         let end = NewLink {
             name: &name,
@@ -72,12 +70,10 @@ pub fn create(cx: &Context<'_>, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair
             master: new.master,
             ..NewLink::default()
         };
-        match host.add_link(&end, &peer) {
+        match host.add_link(&end, VETH, &[LinkProperty::VethPeer(peer)]) {
             Ok(host) => {
                 let container_index = host.peer.ok_or_else(|| {
-                    Error::internal(format!(
-                        "cannot find the other end of {name}: the kernel does not tell"
-                    ))
+                    Error::internal(format!("cannot find the peer of {name}: IFLA_LINK is missing"))
                 })?;
                 return Ok(Pair { host, host_mac, container_index, container_mac });
             }
@@ -93,12 +89,12 @@ pub fn create(cx: &Context<'_>, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair
         name = format!("veth{:08x}", u32::from_be_bytes(sys::random_bytes()?));
     }
     Err(Error::internal(format!(
-        "cannot create interface {}: no free name for its host end",
+        "cannot create interface {}: no name for the host end is free",
         new.ifname
     )))
 }
 
-/// Brings the container's end up before it has addresses.
+/// Brings the container's end up.
 pub fn bring_up(cx: &Context<'_>, pair: &Pair, ifname: &IfName) -> Result<()> {
     let mut batch = Batch::new();
     let up = LinkChange { up: Some(true), ..LinkChange::default() };
@@ -106,24 +102,23 @@ pub fn bring_up(cx: &Context<'_>, pair: &Pair, ifname: &IfName) -> Result<()> {
     cx.session.container()?.commit(batch)
 }
 
-/// The name of the host end: like the reference's random ones to look at, but the same for the same owner, so that DEL
-/// finds it with one request.
+/// The name of the host end. It has the form of the reference's random names, but depends on the owner only, so DEL finds
+/// the link with one request.
 fn host_name(owner: &Owner) -> String {
     format!("veth{}", owner.short())
 }
 
-/// A random address: unicast, locally administered.
+/// A random unicast address, locally administered.
 pub fn random_mac() -> Result<Mac> {
     let mut bytes: [u8; 6] = sys::random_bytes()?;
     bytes[0] = bytes[0] & 0xfc | 0x02;
     Ok(Mac(bytes))
 }
 
-/// DEL and GC of a plugin that has pairs with rules, and addresses.
+/// DEL and GC of a plugin that makes veth pairs, nf_tables rules and addresses.
 ///
-/// The order is such that no packet of the container leaves the host while the rules for it are gone: the pair goes down
-/// first, which takes the kernel microseconds. Then the rules go, then the pair: the kernel frees what belonged to the rules
-/// while it removes the link, and waits for both at once.
+/// First the pair goes down, so no packet of the container leaves the host without its rules. Then the rules are deleted,
+/// and then the pair: the kernel frees the rules and the link at the same time, so there is one wait for both.
 pub fn clean(
     cx: &Context<'_>,
     scope: Scope<'_>,
@@ -155,49 +150,51 @@ pub fn clean(
     })
 }
 
-/// The host ends of the owners' pairs. One that is gone already is fine.
+/// The host ends of the owners' pairs, as far as they exist.
 fn find(cx: &Context<'_>, netns: Option<&NetNs>, owners: &Owners) -> Result<Vec<Link>> {
     let host = cx.session.host()?;
     let Some((at, owner)) = owners.one() else {
-        return host_link::all_of(host, Veth::NAME, owners);
+        return host_link::all_of(host, VETH, owners);
     };
     if let Some(link) = host.link(&host_name(owner))?.filter(|link| host_link::is_of(link, owners))
     {
         return Ok(vec![link]);
     }
-    // The name was taken, or another implementation made the pair.
-    let Some(_) = netns else { return host_link::all_of(host, Veth::NAME, owners) };
+    // At ADD the name was not free, or the reference made the pair.
+    let Some(_) = netns else { return host_link::all_of(host, VETH, owners) };
     let Some(link) = cx.session.container()?.link(&at.ifname)? else { return Ok(Vec::new()) };
     let is_of_another = |link: &Link| host_link::is_of_another(link, owners);
-    if link.kind.as_deref() != Some(Veth::NAME) || either_end(host, &link, is_of_another)? {
-        // The path of the namespace is another container's by now, or the interface is of another plugin.
+    if link.kind.as_deref() != Some(VETH) || either_end(host, &link, is_of_another)? {
+        // The path now leads to the namespace of another container, or another plugin made the interface.
         return Ok(Vec::new());
     }
-    match other_end(host, &link)? {
+    match peer(host, &link)? {
         Some(end) => Ok(vec![end]),
         None => {
-            // Its other end is not on this host, so it can be removed from here only.
+            // The peer is not on the host.
             cx.session.container()?.del_link(link.index)?;
             Ok(Vec::new())
         }
     }
 }
 
-/// The other end of a pair, if it is in the namespace of `home`.
-pub fn other_end(home: &Rtnl, link: &Link) -> Result<Option<Link>> {
-    let (Some(Veth::NAME), Some(peer)) = (link.kind.as_deref(), link.peer) else { return Ok(None) };
-    // Indexes are counted per namespace: if the other end has been moved away, that index is some other link.
-    let is_it = |it: &Link| it.kind.as_deref() == Some(Veth::NAME) && it.peer == Some(link.index);
-    Ok(home.link_at(peer)?.filter(is_it))
+/// The peer of a link, if the link is a veth and its peer is on the host.
+pub fn peer(host: &Rtnl, link: &Link) -> Result<Option<Link>> {
+    let (Some(VETH), Some(index)) = (link.kind.as_deref(), link.peer) else {
+        return Ok(None);
+    };
+    // Each namespace has its own indexes. If the peer is in another one, the index belongs to an unrelated link.
+    let is_peer = |it: &Link| it.kind.as_deref() == Some(VETH) && it.peer == Some(link.index);
+    Ok(host.link_at(index)?.filter(is_peer))
 }
 
-/// Whether a container's interface says something of its owner, or the host's end of its pair does.
-pub fn either_end(home: &Rtnl, link: &Link, says: impl Fn(&Link) -> bool) -> Result<bool> {
-    Ok(says(link) || other_end(home, link)?.is_some_and(|end| says(&end)))
+/// Whether the condition holds for the link of a container or for its peer on the host.
+pub fn either_end(host: &Rtnl, link: &Link, holds: impl Fn(&Link) -> bool) -> Result<bool> {
+    Ok(holds(link) || peer(host, link)?.is_some_and(|peer| holds(&peer)))
 }
 
-/// For CHECK: the pair has the MTU that was asked for. A later plugin of the chain, or the container, may give its own end a
-/// smaller one; what is larger does not arrive.
+/// For CHECK: the pair has the configured MTU. The container or a later plugin may have set a smaller one on the container's
+/// end. A larger one is an error, because the host end drops larger packets.
 pub fn check_mtu(host_end: &Link, container: &Link, wanted: Option<u32>) -> Result<()> {
     let Some(wanted) = wanted else { return Ok(()) };
     let (name, mtu) = (&host_end.name, host_end.mtu);
@@ -211,17 +208,24 @@ pub fn check_mtu(host_end: &Link, container: &Link, wanted: Option<u32>) -> Resu
     Ok(())
 }
 
-/// For CHECK: the host end of the container's interface, which has to be there and up.
+/// The host end of the container's interface. Fails if the host end is down or does not exist.
 pub fn host_end(host: &Rtnl, container: &Link, ifname: &IfName) -> Result<Link> {
-    if container.kind.as_deref() != Some(Veth::NAME) {
+    let missing = || Error::internal(format!("the host end of interface {ifname} was not found"));
+    find_host_end(host, container)?.ok_or_else(missing)
+}
+
+/// The host end of the container's interface, if it exists. Fails if the interface is not a veth, or if the host end is
+/// down.
+pub fn find_host_end(host: &Rtnl, container: &Link) -> Result<Option<Link>> {
+    let ifname = &container.name;
+    if container.kind.as_deref() != Some(VETH) {
         return Err(Error::internal(format!("interface {ifname} is not a veth")));
     }
-    match other_end(host, container)? {
-        Some(link) if link.up => Ok(link),
-        Some(link) => Err(Error::internal(format!(
-            "interface {}, the host end of {ifname}, is down",
-            link.name
-        ))),
-        None => Err(Error::internal(format!("the host end of interface {ifname} was not found"))),
+    let peer = peer(host, container)?;
+    match peer.as_ref().filter(|peer| !peer.up) {
+        Some(Link { name, .. }) => {
+            Err(Error::internal(format!("interface {name}, the host end of {ifname}, is down")))
+        }
+        None => Ok(peer),
     }
 }

@@ -40,31 +40,31 @@ fn every_change_is_found() {
             ),
             (
                 "tc qdisc replace dev END root handle 9: pfifo",
-                "END has another queueing discipline than asked for: pfifo",
+                "END has another queueing discipline than configured: pfifo",
             ),
             ("tc qdisc add dev END parent 1:1 pfifo", "END has another queue"),
             ("tc qdisc del dev IFB root", "IFB has"),
-            ("tc qdisc del dev END ingress", NOT_SENT_ON),
-            ("tc filter del dev END ingress", NOT_SENT_ON),
+            ("tc qdisc del dev END ingress", NOT_REDIRECTED),
+            ("tc filter del dev END ingress", NOT_REDIRECTED),
             (
                 "tc filter del dev END ingress
                 tc filter add dev END ingress prio 1 protocol ip u32 match u32 0 0 \
                     action mirred egress redirect dev IFB",
-                NOT_SENT_ON,
+                NOT_REDIRECTED,
             ),
             (
                 "tc filter del dev END ingress
                 tc filter add dev END ingress prio 1 protocol all u32 match u32 1 1 \
                     action mirred egress redirect dev IFB",
-                NOT_SENT_ON,
+                NOT_REDIRECTED,
             ),
             ("ip link set IFB down", "IFB is down"),
-            ("ip link del IFB", "the ifb of eth0 not found"),
+            ("ip link del IFB", "ifb of interface eth0 not found"),
         ],
     );
 }
 
-const NOT_SENT_ON: &str = "what END receives is not sent on to IFB";
+const NOT_REDIRECTED: &str = "interface END does not redirect its traffic to IFB";
 
 #[test]
 fn every_change_to_a_part_is_found() {
@@ -94,7 +94,7 @@ fn every_change_to_a_part_is_found() {
             ("tc qdisc del dev END parent 1:30", another_queue),
             (
                 "tc qdisc del dev END root; tc qdisc add dev END root handle 1: htb default 31",
-                "END has another queueing discipline than asked for: htb",
+                "END has another queueing discipline than configured: htb",
             ),
         ],
     );

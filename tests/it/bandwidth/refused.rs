@@ -21,7 +21,7 @@ fn keys_that_cannot_be_meant() {
         (
             json!({"egressRate": 7, "egressBurst": 8000}),
             7,
-            "fewer than 8 bits per second cannot be kept to: egressRate",
+            "cannot limit to fewer than 8 bits per second: egressRate",
         ),
         (
             json!({"ingressRate": 8, "ingressBurst": 34_359_738_368_u64}),
@@ -65,11 +65,11 @@ fn what_is_no_veth_pair_or_not_in_the_result() {
     c1.del("bridge", &network());
     c1.call("bandwidth", "ADD", &chained(limits(), &before))
         .run()
-        .fails(999, &["eth0", "was not found"]);
+        .fails(999, &["cannot find the host end of interface eth0"]);
     c1.exec(["ip", "link", "add", "eth0", "type", "bridge"]);
     c1.call("bandwidth", "ADD", &chained(limits(), &before))
         .run()
-        .fails(999, &["eth0", "was not found"]);
+        .fails(999, &["cannot find the host end of interface eth0"]);
     assert_eq!(shaping(&world), [""; 0]);
 }
 

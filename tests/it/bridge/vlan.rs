@@ -121,7 +121,7 @@ fn a_kernel_that_cannot_says_so_and_one_that_can_does() {
             c1.check("bridge", &config, &result);
             continue;
         }
-        let text = "the kernel has no bridges that filter them";
+        let text = "the kernel lacks CONFIG_BRIDGE_VLAN_FILTERING";
         for (outcome, code) in [(status.run(), 50), (add.run(), 999)] {
             let error = outcome.fails(code, &[]);
             assert!(error.msg.contains(text), "{error:?}");
@@ -139,8 +139,8 @@ fn a_bridge_that_does_not_filter_is_refused() {
     let c1 = world.container("c1");
     c1.add("bridge", &dbnet_with(json!({})));
     let c2 = world.container("c2");
-    // The way out is told only where it leads somewhere.
-    let (code, way_out) = match kernel_filters_vlans(&world) {
+    // Only a kernel with VLAN filtering can turn it on.
+    let (code, remedy) = match kernel_filters_vlans(&world) {
         true => (7, "ip link set cni0 type bridge vlan_filtering 1"),
         false => (999, "CONFIG_BRIDGE_VLAN_FILTERING"),
     };
@@ -149,7 +149,7 @@ fn a_bridge_that_does_not_filter_is_refused() {
         let config = dbnet_with(with(&json!({"cniVersion": "1.1.0"}), keys));
         for (verb, code) in [("ADD", code), ("STATUS", 50)] {
             let error = c2.call("bridge", verb, &config).run().fails(code, &["VLAN"]);
-            assert!(error.details.contains(way_out), "{error:?}");
+            assert!(format!("{} {}", error.msg, error.details).contains(remedy), "{error:?}");
         }
         let after = world.state_with(&[&c1, &c2]).apart_from("", "dbnet");
         before.assert_same(&after, "after a refused ADD");

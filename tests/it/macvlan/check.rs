@@ -30,7 +30,7 @@ const CHANGES: [(char, &str, &str); 14] = [
          ip link add other type bridge; ip link set other up
          ip link add link other name eth0 netns /run/netns/c1 address MAC mtu 1400 \
             type macvlan mode bridge bcqueuelen 5000",
-        "does not sit on lan",
+        "is not on lan",
     ),
 ];
 

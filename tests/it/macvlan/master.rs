@@ -72,7 +72,7 @@ fn it_is_remembered_whatever_becomes_of_the_route() {
     world.host(["sh", "-ec", &script]);
     c1.exec(["ip", "link", "set", "eth0", "alias", &alias]);
     let outcome = c1.checking("macvlan", &anywhere(), &result).run();
-    outcome.fails(999, &["interface eth0 does not sit on da"]);
+    outcome.fails(999, &["interface eth0 is not on da"]);
     c1.del("macvlan", &anywhere());
     assert_eq!(c1.exec(["ip", "-o", "link"]).lines().count(), 1);
 }

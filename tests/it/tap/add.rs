@@ -175,13 +175,13 @@ fn a_failed_add_leaves_nothing() {
 }
 
 #[test]
-fn where_there_is_no_device_file_the_module_is_named() {
+fn without_the_device_file_the_kernel_option_is_named() {
     let world = World::new();
     world.host(["sh", "-ec", "mount -t tmpfs none /dev/net"]);
     let c1 = world.container("c1");
     let call = |verb: &str| c1.call("tap", verb, &plain()).run();
-    call("ADD").fails(999, &["cannot open /dev/net/tun", "module tun"]);
-    call("STATUS").fails(50, &["cannot open /dev/net/tun", "module tun"]);
+    call("ADD").fails(999, &["cannot open /dev/net/tun", "the kernel lacks CONFIG_TUN"]);
+    call("STATUS").fails(50, &["cannot open /dev/net/tun", "the kernel lacks CONFIG_TUN"]);
     call("DEL").silence();
 }
 

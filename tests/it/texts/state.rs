@@ -105,3 +105,16 @@ fn a_check_without_result_is_told_in_the_words_of_the_reference() {
         .collect();
     none(&problems);
 }
+
+#[test]
+fn a_port_that_left_its_bridge_is_told_in_the_words_of_the_reference() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let config = base("bridge");
+    let result = c1.add("bridge", &config);
+    let port = result["interfaces"][1]["name"].as_str().unwrap();
+    world.host(["ip", "link", "set", port, "nomaster"]);
+    let check = c1.checking("bridge", &config, &result);
+    let begins = "CNI veth created for bridge cni0 was not found";
+    none(&problem("1.2", check, 999, begins).into_iter().collect::<Vec<_>>());
+}

@@ -42,7 +42,7 @@ fn kernel_has(world: &World, kind: &str, words: &str) -> bool {
 /// A kernel that has the link of a plugin makes it, and CHECK finds it; one that has not is said to lack what it needs. In
 /// either case a DEL leaves nothing. `words` are as for `kernel_has`, after which comes the kind.
 #[track_caller]
-pub fn is_made_or_missed(world: &World, config: &Value, words: [&str; 2], needs: &str) {
+pub fn is_made_or_missed(world: &World, config: &Value, words: [&str; 2], option: &str) {
     let c1 = world.container("c1");
     let state = || world.state_with(&[&c1]).apart_from("", "net");
     let before = state();
@@ -53,7 +53,7 @@ pub fn is_made_or_missed(world: &World, config: &Value, words: [&str; 2], needs:
         c1.check(plugin, config, &outcome.success());
     } else {
         let made = format!("cannot add {plugin} link eth0");
-        outcome.fails(999, &[&made, &format!("the kernel has to have {needs}")]);
+        outcome.fails(999, &[&made, &format!("the kernel lacks {option}")]);
     }
     c1.del(plugin, config);
     before.assert_same(&state(), "after DEL");

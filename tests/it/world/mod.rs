@@ -155,7 +155,7 @@ impl World {
         let is_unknown = self.tool(&words, None).run().stderr.contains("Unknown device type");
         let status = self.call(plugin, "STATUS", config).run();
         if is_unknown {
-            status.fails(50, &["Unknown device type", "the kernel has to have CONFIG_"]);
+            status.fails(50, &["Unknown device type", "the kernel lacks CONFIG_"]);
         } else {
             status.silence();
         }

@@ -1,4 +1,4 @@
-//! What the allocator promises, on heaps that are not the program's.
+//! The guarantees of the allocator, on heaps other than the program's.
 
 use std::fs;
 use std::sync::atomic::AtomicI32;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a caller has: a block, and the byte that it is filled with.
+/// A block of a caller, and the byte that it is filled with.
 struct Held {
     address: *mut u8,
     layout: Layout,
@@ -19,7 +19,7 @@ struct Held {
 
 impl Held {
     fn is_untouched(&self) -> bool {
-        // SAFETY: the block is ours, and was filled from end to end.
+        // SAFETY: the block is allocated, and all of it was filled.
         let bytes = unsafe { std::slice::from_raw_parts(self.address, self.layout.size()) };
         bytes.iter().all(|byte| *byte == self.filling)
     }
@@ -50,11 +50,11 @@ fn layout(size: usize) -> Layout {
 }
 
 fn fill(address: *mut u8, size: usize, filling: u8) {
-    // SAFETY: the block is ours and has this size.
+    // SAFETY: the block is allocated and has this size.
     unsafe { address.write_bytes(filling, size) };
 }
 
-/// Takes the steps; whatever is held must stay as it was filled, so nothing may overlap.
+/// Takes the steps. Each block has to keep its bytes, so blocks cannot overlap.
 fn check(heap: &Heap, steps: &[Step]) {
     let mut held: Vec<Held> = Vec::new();
     for (filling, step) in (1..=u8::MAX).cycle().zip(steps) {
@@ -73,12 +73,12 @@ fn check(heap: &Heap, steps: &[Step]) {
             Step::Dealloc(which) if !held.is_empty() => {
                 let block = held.swap_remove(which % held.len());
                 assert!(block.is_untouched());
-                // SAFETY: it is held, and no more.
+                // SAFETY: the block is allocated, and not used again.
                 unsafe { heap.dealloc(block.address, block.layout) };
             }
             Step::Realloc(which, size) if !held.is_empty() => {
                 let block = held.swap_remove(which % held.len());
-                // SAFETY: it is held, and from now on where the heap says.
+                // SAFETY: the block is allocated, and its old address is not used again.
                 let address = unsafe { heap.realloc(block.address, block.layout, size) };
                 let kept = size.min(block.layout.size());
                 assert!(Held { address, layout: layout(kept), ..block }.is_untouched());
@@ -97,14 +97,14 @@ fn check(heap: &Heap, steps: &[Step]) {
 
 proptest! {
     #[test]
-    fn blocks_never_overlap_and_keep_what_is_in_them(steps in steps()) {
+    fn blocks_never_overlap_and_keep_their_bytes(steps in steps()) {
         static HEAP: Heap = Heap::new();
         check(&HEAP, &steps);
     }
 }
 
 #[test]
-fn threads_take_turns() {
+fn threads_share_a_heap() {
     static HEAP: Heap = Heap::new();
     let steps: Vec<Step> = (0..400)
         .map(|number| match number % 3 {
@@ -120,9 +120,9 @@ fn threads_take_turns() {
 }
 
 #[test]
-fn what_was_freed_is_used_again() {
+fn a_freed_block_is_reused() {
     let heap = Heap::new();
-    // SAFETY: the layouts have sizes, and what is freed is not used again.
+    // SAFETY: the layouts have sizes, and freed blocks are not used again.
     unsafe {
         let first = heap.alloc(layout(100));
         heap.dealloc(first, layout(100));
@@ -132,10 +132,10 @@ fn what_was_freed_is_used_again() {
 }
 
 #[test]
-fn a_block_that_the_piece_has_no_room_for_is_the_systems() {
+fn a_block_that_does_not_fit_into_the_piece_comes_from_the_system() {
     static HEAP: Heap = Heap::new();
     let [large, half] = [BLOCK_BYTES_MAX, BLOCK_BYTES_MAX / 2].map(layout);
-    // SAFETY: the layouts have sizes, and what is freed is not used again.
+    // SAFETY: the layouts have sizes, and freed blocks are not used again.
     unsafe {
         let own = [large, half].map(|it| (HEAP.alloc(it), it));
         let others = [large, layout(BLOCK_BYTES_MAX + 1), large].map(|it| (HEAP.alloc(it), it));
@@ -151,7 +151,7 @@ fn a_block_that_the_piece_has_no_room_for_is_the_systems() {
 }
 
 #[test]
-fn blocks_move_between_the_piece_and_the_system_with_what_is_in_them() {
+fn blocks_keep_their_bytes_between_the_piece_and_the_system() {
     static HEAP: Heap = Heap::new();
     // SAFETY: the block is used with the size that it has at the time.
     unsafe {
@@ -174,7 +174,7 @@ fn alignments_up_to_a_page_are_kept_and_larger_ones_refused() {
     for align in (0..16).map(|bits| 1 << bits) {
         for size in [1, 100, 5000] {
             let layout = Layout::from_size_align(size, align).unwrap();
-            // SAFETY: the layout has a size, and what is freed is not used again.
+            // SAFETY: the layout has a size, and freed blocks are not used again.
             unsafe {
                 for address in [HEAP.alloc(layout), HEAP.alloc_zeroed(layout)] {
                     assert_eq!(address.is_null(), align > ALIGNMENT_MAX, "{layout:?}");
@@ -188,21 +188,21 @@ fn alignments_up_to_a_page_are_kept_and_larger_ones_refused() {
     }
 }
 
-/// Of this process. Source: proc_pid_statm(5), field 2.
+/// The resident pages of this process. Source: proc_pid_statm(5), field 2.
 fn resident_pages() -> usize {
     let statm = fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
 #[test]
-fn memory_beyond_the_piece_goes_back() {
+fn memory_outside_of_the_piece_is_returned() {
     const ROUNDS: usize = 500;
     static HEAP: Heap = Heap::new();
 
     let before = resident_pages();
     let sizes: Vec<usize> = [1 << 20].into_iter().chain([1000; 1000]).collect();
     for _ in 0..ROUNDS {
-        // SAFETY: the layouts have sizes, and what is freed is not used again.
+        // SAFETY: the layouts have sizes, and freed blocks are not used again.
         unsafe {
             let blocks: Vec<_> = sizes.iter().map(|size| HEAP.alloc(layout(*size))).collect();
             for (address, size) in blocks.iter().zip(&sizes) {
@@ -211,12 +211,12 @@ fn memory_beyond_the_piece_goes_back() {
             }
         }
     }
-    // All rounds together used 1 GB; what tests in other threads use is far below the half of it.
+    // All rounds together used 1 GB. Tests in other threads use far less than half of it.
     let more = resident_pages().saturating_sub(before);
     assert!(more < ROUNDS * (1 << 20) / 4096, "{more} pages more");
 }
 
-/// How often a thread of this process has gone to sleep. Source: proc_pid_status(5).
+/// The number of times that a thread slept. Source: proc_pid_status(5).
 fn sleeps(thread: i32) -> u32 {
     let status = fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
     let count = status.split("\nvoluntary_ctxt_switches:").nth(1).unwrap();

@@ -1,32 +1,31 @@
 //! The gateway of a VLAN: `cni0.10` for VLAN 10 of `cni0`.
 //!
-//! It is a veth pair on the host, as the reference makes it: one end has that name and the gateways' addresses, the other
-//! is a port of the bridge in that VLAN. All networks on the bridge and the VLAN share it.
+//! It is a veth pair on the host, like the reference's: one end has this name and the gateway addresses, the other end is
+//! a port of the bridge in the VLAN. All networks with this bridge and VLAN share it, also those of the reference.
 //!
-//! Who removes it: a failing ADD, DEL and GC, as soon as no container is in the VLAN. Who made it does not matter, since
-//! everything here may happen in several processes at once, and one of them may be the reference.
+//! A failing ADD, DEL and GC remove it when no container is in the VLAN, even if another process made it.
 
 use super::LOCK_LIMIT;
 use super::vlan::Vlans;
 use crate::error::{Error, Result};
 use crate::kernel::netns::Lock;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewLink, PortVlans, Rtnl, Veth};
+use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, PortVlans, Rtnl, VETH};
 use crate::kernel::sys;
 use crate::names::IfName;
 use crate::steps::link::{host_link, veth};
 
-/// How often the link is looked for and made, while others make and remove it.
+/// Each attempt fails only if another process made or removed the link in the meantime.
 const ATTEMPTS_MAX: u32 = 10;
 
-/// Finds or makes the link, and completes it.
+/// Finds or makes the link, with its port in the VLAN, and brings both up.
 pub(super) fn ensure(host: &Rtnl, bridge: &Link, name: &IfName, vlans: &Vlans) -> Result<Link> {
     for _ in 0..ATTEMPTS_MAX {
         if let Some(link) = host.link(name)? {
-            let port = veth::other_end(host, &link)?;
+            let port = veth::peer(host, &link)?;
             let is_ours = |port: &Link| port.master.is_none_or(|master| master == bridge.index);
             return match port.filter(is_ours) {
                 Some(port) => complete(host, bridge, link, &port, vlans),
-                // Not a pair of ours nor of the reference, which would use it, too: its owner has put it in its VLAN.
+                // An operator made the link, for example as a VLAN link. The reference uses it, too, and does not change it.
                 None => Ok(link),
             };
         }
@@ -38,18 +37,26 @@ pub(super) fn ensure(host: &Rtnl, bridge: &Link, name: &IfName, vlans: &Vlans) -
             mac: Some(veth::random_mac()?),
             ..peer
         };
-        match host.add_link(&port, &Veth { peer }) {
+        match host.add_link(&port, VETH, &[LinkProperty::VethPeer(peer)]) {
             Ok(_) => {}
-            // Somebody else was faster.
+            // Another process made it first.
             Err(error) if error.is_exists() => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Err(Error::internal(format!("cannot make the gateway's link {name}: it comes and goes")))
+    Err(Error::internal(format!(
+        "cannot make VLAN gateway {name}: other processes make and remove it at the same time"
+    )))
 }
 
-/// Brings a pair up, with its port on the bridge and in the VLAN, unless that is so.
-fn complete(host: &Rtnl, bridge: &Link, link: Link, port: &Link, vlans: &Vlans) -> Result<Link> {
+/// Makes the other end a port of the bridge in the VLAN, and brings both ends up, if they are not.
+fn complete(
+    host: &Rtnl,
+    bridge: &Link,
+    mut link: Link,
+    port: &Link,
+    vlans: &Vlans,
+) -> Result<Link> {
     let is_attached = port.master == Some(bridge.index);
     if link.up && port.up && is_attached {
         return Ok(link);
@@ -59,18 +66,19 @@ fn complete(host: &Rtnl, bridge: &Link, link: Link, port: &Link, vlans: &Vlans) 
     }
     host_link::skip_duplicate_detection(&link.name)?;
     let mut batch = Batch::new();
-    // Where somebody has removed the bridge, the pair is still there.
+    // The port has no master if another program removed the bridge, and `bridge` is a new one.
     let master = (!is_attached).then_some(bridge.index);
     batch.change_link(port.index, &port.name, &LinkChange { master, ..LinkChange::default() });
     vlans.access_only().set(&mut batch, bridge, port.index, &port.name);
     let up = LinkChange { up: Some(true), ..LinkChange::default() };
     batch.change_link(port.index, &port.name, &up);
     host.commit(batch)?;
-    // Only when all of that is done: whoever finds the link up finds it complete.
+    // Last, because other processes use a link that is up without further changes.
     let mut batch = Batch::new();
     batch.change_link(link.index, &link.name, &up);
     host.commit(batch)?;
-    Ok(Link { up: true, ..link })
+    link.up = true;
+    Ok(link)
 }
 
 /// For CHECK: the link is up, and its other end is a port of the bridge in its VLAN.
@@ -81,31 +89,31 @@ pub(super) fn check(
     vlan: Option<u16>,
     ports: &[PortVlans],
 ) -> Result<Link> {
-    let missing = |what: &str| Error::internal(format!("gateway link {name} {what}"));
-    let link = host.link(name)?.ok_or_else(|| missing("not found"))?;
-    let Some(port) = veth::other_end(host, &link)? else { return Ok(link) };
+    let problem = |what: &str| Error::internal(format!("gateway link {name} {what}"));
+    let link = host.link(name)?.ok_or_else(|| problem("not found"))?;
+    let Some(port) = veth::peer(host, &link)? else { return Ok(link) };
     let is_port = |it: &&PortVlans| it.index == port.index && it.bridge == bridge.index;
     if !link.up || !port.up {
-        return Err(missing("is down"));
+        return Err(problem("is down"));
     }
     if ports.iter().find(is_port).and_then(PortVlans::pvid) != vlan {
-        return Err(missing(&format!("is not in its VLAN on bridge {}", bridge.name)));
+        return Err(problem(&format!("is not in its VLAN on bridge {}", bridge.name)));
     }
     Ok(link)
 }
 
-/// Removes the links that no container needs any more, whosever they are. `named` is that of the configuration.
+/// Removes every VLAN gateway without containers. `named` is the one of the configuration.
 pub(super) fn remove_unused(
     host: &Rtnl,
-    in_use: Option<&Lock>,
+    lock: Option<&Lock>,
     named: Option<(&str, u16)>,
 ) -> Result<()> {
     if unused(host, named)?.is_empty() {
         return Ok(());
     }
-    // An ADD has the lock from before it finds the link until its container is in the VLAN. Where one takes too long, the
+    // An ADD holds the lock from before it looks for the link until its container is in the VLAN. After the timeout the
     // link stays until the next DEL or GC.
-    if let Some(lock) = in_use
+    if let Some(lock) = lock
         && lock.make_exclusive(LOCK_LIMIT)?
     {
         for index in unused(host, named)? {
@@ -115,14 +123,14 @@ pub(super) fn remove_unused(
     Ok(())
 }
 
-/// The links without a container in their VLANs. One that is only half made, or whose bridge has been removed, is known
-/// by its name alone.
+/// The VLAN gateways without containers in their VLANs. A link without a port of a bridge is found only if the
+/// configuration names it.
 fn unused(host: &Rtnl, named: Option<(&str, u16)>) -> Result<Vec<u32>> {
     let all = host.bridge_ports()?;
     let mut unused = Vec::new();
     if let Some((name, vlan)) = named
         && let Some(link) = host.link(name)?
-        && let Some(port) = veth::other_end(host, &link)?
+        && let Some(port) = veth::peer(host, &link)?
         && port.master.is_none_or(|master| link_name(&all, master, vlan).as_deref() == Some(name))
         && !has_container(host, &all, port.master, port.index, vlan)?
     {
@@ -136,7 +144,7 @@ fn unused(host: &Rtnl, named: Option<(&str, u16)>) -> Result<Vec<u32>> {
         }
         if let Some(link) = host.link_at(peer)?
             && link_name(&all, port.bridge, vlan).as_ref() == Some(&link.name)
-            && veth::other_end(host, &link)?.is_some_and(|end| end.index == port.index)
+            && veth::peer(host, &link)?.is_some_and(|end| end.index == port.index)
         {
             unused.push(link.index);
         }
@@ -144,14 +152,14 @@ fn unused(host: &Rtnl, named: Option<(&str, u16)>) -> Result<Vec<u32>> {
     Ok(unused)
 }
 
-/// What the gateway's link of a VLAN is called; None if this is no bridge.
+/// The name of the gateway of a VLAN. None if `bridge` is not the index of a bridge.
 fn link_name(all: &[PortVlans], bridge: u32, vlan: u16) -> Option<String> {
     let bridge = all.iter().find(|it| it.index == bridge && it.bridge == bridge)?;
     Some(format!("{}.{vlan}", bridge.name))
 }
 
-/// Whether a port of the bridge, other than the gateway's, leads to a container or a virtual machine in the VLAN. Ports
-/// of other kinds lead out of the host.
+/// Whether the VLAN has a port to a container (veth) or a virtual machine (tun) other than the gateway's. Other kinds of
+/// ports connect the bridge to networks outside the host.
 fn has_container(
     host: &Rtnl,
     all: &[PortVlans],
@@ -164,13 +172,13 @@ fn has_container(
         let of_bridge = all.iter().filter(move |it| Some(it.bridge) == bridge && it.is_in(vlan));
         of_bridge.filter(is_other)
     };
-    // Most can be told without asking.
+    // A port with a peer counts as a veth, which saves a request.
     if others().any(|it| it.peer.is_some()) {
         return Ok(true);
     }
     for port in others() {
         let kind = host.link_at(port.index)?.and_then(|link| link.kind);
-        if matches!(kind.as_deref(), Some(Veth::NAME | "tun")) {
+        if matches!(kind.as_deref(), Some(VETH | "tun")) {
             return Ok(true);
         }
     }

@@ -1,61 +1,48 @@
-//! The bridge itself: the part that all containers of a host share, so everything here may happen in several processes
-//! at once.
+//! The bridge device. All containers on it share it, so several processes may find, make and remove it at the same time.
 
-use super::vlan::{self, IFLA_BR_VLAN_FILTERING};
+use super::vlan;
 use crate::error::{Error, Result};
-use crate::kernel::netlink::Attrs;
 use crate::kernel::netns::Lock;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkKind, NewLink, Rtnl};
+use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::names::{IfName, Mac};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::{host_link, veth};
 
-/// How often the bridge is looked for and made, while others make and remove it.
+/// Each attempt fails only if another process made or removed the bridge in the meantime.
 const ATTEMPTS_MAX: u32 = 10;
 
-/// What a bridge is to be like.
+/// The properties of a bridge.
 pub(super) struct NewBridge {
-    /// Of a bridge that is made now; one that is there keeps its own.
+    /// Ignored if the bridge exists.
     pub(super) mtu: Option<u32>,
-    /// Also of one that is there.
+    /// Also set if the bridge exists.
     pub(super) promiscuous: bool,
-    /// One that is there and has no MAC address, because its last port has left, gets one: with the gateway's address
-    /// it would keep none, and nobody would reach it.
+    /// A bridge that lost its MAC address with its last port gets a new one. The gateway is not reachable without.
     pub(super) is_gateway: bool,
-    /// It is born with VLAN filtering; one that is there keeps its own.
+    /// A new bridge filters VLANs. Ignored if the bridge exists.
     pub(super) filters_vlans: bool,
-    /// One that is there and does not filter cannot be used.
+    /// Fail if the bridge exists and does not filter VLANs.
     pub(super) must_filter_vlans: bool,
 }
 
-struct BridgeKind {
-    filters_vlans: bool,
-}
+/// The kernel's name of the kind.
+const KIND: &str = "bridge";
 
-impl LinkKind for BridgeKind {
-    const NAME: &'static str = "bridge";
-
-    fn encode(&self, data: &mut Attrs) {
-        if self.filters_vlans {
-            data.u8(IFLA_BR_VLAN_FILTERING, 1);
-        }
-    }
-}
-
-/// The bridge of this name, None if there is no such link. Another kind of link is an error.
+/// The bridge with this name, if it exists. Fails if the link is of another kind.
 pub(super) fn existing_bridge(host: &Rtnl, name: &IfName) -> Result<Option<Link>> {
     match host.link(name)? {
-        Some(link) if link.kind.as_deref() != Some(BridgeKind::NAME) => Err(Error::config(
-            format!("cannot use {name} as a bridge: it already exists but is not a bridge"),
-        )),
+        Some(link) if link.kind.as_deref() != Some(KIND) => Err(Error::config(format!(
+            "cannot use {name} as a bridge: it already exists but is not a bridge"
+        ))),
         link => Ok(link),
     }
 }
 
-/// Finds or makes the bridge. A failing caller takes a bridge that was made here back, if nobody else uses it by then.
+/// Finds or makes the bridge. If the ADD fails, `undo` removes a bridge that was made here, unless another container uses
+/// it.
 pub(super) fn ensure_bridge<'a>(
     host: &'a Rtnl,
-    in_use: Option<&'a Lock>,
+    lock: Option<&'a Lock>,
     name: &IfName,
     new: &NewBridge,
     undo: &mut Undo<'a>,
@@ -64,7 +51,7 @@ pub(super) fn ensure_bridge<'a>(
     if is_new {
         let index = bridge.index;
         undo.push_shared("remove the bridge", move || {
-            if_unused(host, in_use, index, || host.del_link(index))
+            if_unused(host, lock, index, || host.del_link(index))
         });
         host_link::skip_duplicate_detection(name)?;
     }
@@ -94,13 +81,14 @@ fn find_or_make(host: &Rtnl, name: &IfName, new: &NewBridge) -> Result<(Link, bo
         if let Some(bridge) = existing_bridge(host, name)? {
             return Ok((bridge, false));
         }
-        // A bridge without an address of its own takes the lowest one of its ports, and changes it as containers come
-        // and go; their neighbours would keep the old one for a minute. One that it is born with stays.
+        // Without this, the kernel gives the bridge the lowest MAC address of its ports, and changes it when ports change.
+        // Containers would use the old address for up to a minute.
         let mac = Some(veth::random_mac()?);
         let link = NewLink { name, mtu: new.mtu, mac, ..NewLink::default() };
-        match host.add_link(&link, &BridgeKind { filters_vlans: new.filters_vlans }) {
+        let filtering = new.filters_vlans.then_some(LinkProperty::BridgeVlanFiltering(true));
+        match host.add_link(&link, KIND, filtering.as_slice()) {
             Ok(bridge) => return Ok((bridge, true)),
-            // Somebody else was faster.
+            // Another process made it first.
             Err(error) if error.is_exists() => {}
             Err(error) if error.is_unsupported() && new.filters_vlans => {
                 return Err(vlan::unsupported());
@@ -108,20 +96,21 @@ fn find_or_make(host: &Rtnl, name: &IfName, new: &NewBridge) -> Result<(Link, bo
             Err(error) => return Err(error.into()),
         }
     }
-    Err(Error::internal(format!("cannot make bridge {name}: it comes and goes")))
+    Err(Error::internal(format!(
+        "cannot make bridge {name}: other processes make and remove it at the same time"
+    )))
 }
 
-/// Takes something back unless containers use the bridge, or another process is just about to, between finding it and
-/// being its port.
+/// Calls `revert` unless the bridge has ports, or another ADD may be about to add one.
 pub(super) fn if_unused(
     host: &Rtnl,
-    in_use: Option<&Lock>,
+    lock: Option<&Lock>,
     bridge: u32,
-    take_back: impl FnOnce() -> Result<()>,
+    revert: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let Some(lock) = in_use else { return Ok(()) };
+    let Some(lock) = lock else { return Ok(()) };
     if lock.try_make_exclusive()? && host.links_with_master(bridge)?.is_empty() {
-        take_back()?;
+        revert()?;
     }
     Ok(())
 }
