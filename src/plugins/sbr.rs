@@ -24,6 +24,7 @@
 //! - **GC** has nothing to do: everything ends with the namespace.
 //! - **STATUS** fails if a key is wrong or the kernel has no routing rules (CONFIG_IP_MULTIPLE_TABLES).
 
+mod check;
 mod plan;
 
 use std::net::IpAddr;
@@ -105,10 +106,10 @@ impl Plugin for Sbr {
                 Error::internal(format!("rule from {source}{table} not found in the container"))
             })?;
             if let Some(link) = &link {
-                plan::check_table(&routing_tables, rule.table, link, ip, &addresses)?;
-                plan::check_routes(&routing_tables, rule.table, link, &ips, ip, &routes)?;
+                check::table(&routing_tables, rule.table, link, ip, &addresses)?;
+                check::routes(&routing_tables, rule.table, link, &ips, ip, &routes)?;
                 if self.add_source_hints {
-                    plan::check_hint(&routing_tables, link, ip)?;
+                    check::hint(&routing_tables, link, ip)?;
                 }
             }
         }
