@@ -10,11 +10,11 @@
 //! | `gateways` | list of strings | those of `prevResult` | Gateways, at most one per family. |
 //! | `addSourceHints` | boolean | false | The subnet routes stay in the main table, with the interface's address as preferred source. |
 //!
-//! The plugin follows another plugin that made an interface. For each address there is a rule `from ADDRESS lookup TABLE`. Its
-//! table is the first one from 100 on that no rule, route or VRF of the container uses. The table holds a default
-//! route via the gateway of the address, and the routes of the interface except those that belong to another of its
-//! addresses. These routes are removed from the main table, so a program that binds no address uses another interface.
-//! Routes to link-local IPv6 addresses stay in both tables, because neighbour discovery needs them.
+//! The plugin follows another plugin that made an interface. For each address there is a rule `from ADDRESS lookup
+//! TABLE`. Its table is the first one from 100 on that no rule, route or VRF of the container uses. The table holds a
+//! default route via the gateway of the address, and the routes of the interface except those that belong to another
+//! of its addresses. These routes are removed from the main table, so a program that binds no address uses another
+//! interface. Routes to link-local IPv6 addresses stay in both tables, because neighbour discovery needs them.
 //!
 //! - **ADD** adds the rules and moves the routes, in one request.
 //! - **CHECK** fails with the name of the first rule or route that is missing.
