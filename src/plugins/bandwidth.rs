@@ -359,8 +359,8 @@ fn ifbs(
 fn is_used_by_another(host: &Rtnl, ifb: &Link, end: Option<&Link>) -> Result<bool> {
     for link in host.links_of_kind("veth")? {
         let is_end = end.is_some_and(|end| end.index == link.index);
-        let leads_there = |filter: &Traffic| filter.redirects_to() == Some(ifb.index);
-        if !is_end && host.incoming_filters(link.index)?.iter().any(leads_there) {
+        let leads_to_ifb = |filter: &Traffic| filter.redirects_to() == Some(ifb.index);
+        if !is_end && host.incoming_filters(link.index)?.iter().any(leads_to_ifb) {
             return Ok(true);
         }
     }

@@ -10,11 +10,11 @@
 //! | `gateways` | list of strings | those of `prevResult` | Gateways, at most one per family. |
 //! | `addSourceHints` | boolean | false | The subnet routes stay in the main table, with the interface's address as preferred source. |
 //!
-//! The plugin follows another plugin that made an interface. For each address there is a rule `from ADDRESS lookup TABLE`. Its
-//! table is the first one from 100 on that no rule, route or VRF of the container uses. The table holds a default
-//! route via the gateway of the address, and the routes of the interface except those that belong to another of its
-//! addresses. These routes are removed from the main table, so a program that binds no address uses another interface.
-//! Routes to link-local IPv6 addresses stay in both tables, because neighbour discovery needs them.
+//! The plugin follows another plugin that made an interface. For each address there is a rule `from ADDRESS lookup
+//! TABLE`. Its table is the first one from 100 on that no rule, route or VRF of the container uses. The table holds a
+//! default route via the gateway of the address, and the routes of the interface except those that belong to another
+//! of its addresses. These routes are removed from the main table, so a program that binds no address uses another
+//! interface. Routes to link-local IPv6 addresses stay in both tables, because neighbour discovery needs them.
 //!
 //! - **ADD** adds the rules and moves the routes, in one request.
 //! - **CHECK** fails with the name of the first rule or route that is missing.
@@ -24,6 +24,7 @@
 //! - **GC** has nothing to do: everything ends with the namespace.
 //! - **STATUS** fails if a key is wrong or the kernel has no routing rules (CONFIG_IP_MULTIPLE_TABLES).
 
+mod check;
 mod plan;
 
 use std::net::IpAddr;
@@ -105,10 +106,10 @@ impl Plugin for Sbr {
                 Error::internal(format!("rule from {source}{table} not found in the container"))
             })?;
             if let Some(link) = &link {
-                plan::check_table(&routing_tables, rule.table, link, ip, &addresses)?;
-                plan::check_routes(&routing_tables, rule.table, link, &ips, ip, &routes)?;
+                check::table(&routing_tables, rule.table, link, ip, &addresses)?;
+                check::routes(&routing_tables, rule.table, link, &ips, ip, &routes)?;
                 if self.add_source_hints {
-                    plan::check_hint(&routing_tables, link, ip)?;
+                    check::hint(&routing_tables, link, ip)?;
                 }
             }
         }

@@ -1,12 +1,11 @@
-//! The rules and routes for the addresses of an interface: how ADD makes them, and how CHECK finds them.
+//! The rules and routes that ADD makes for the addresses of an interface.
 
 use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::cni::success::Ip;
-use crate::error::{Error, Result};
-use crate::kernel::rtnl::{Address, Batch, Link, Route, Rule};
+use crate::kernel::rtnl::{Batch, Link, Route, Rule};
 use crate::steps::link::routing_tables::{KERNEL_TABLES, MAIN, RoutingTables, link_routes_first};
 
 /// The routing protocol number (RTPROT_*) of rules with a table that this plugin chose. It is unused in
@@ -127,7 +126,7 @@ fn own_routes(routing_tables: &RoutingTables, link: &Link, ips: &[Ip]) -> Vec<Ro
 
 /// Whether the table of an address gets a route: neither its preferred source nor its gateway is in the subnet of another
 /// address. A default route is not copied if the address has a gateway, because the table gets a default route via this one.
-fn is_copied(route: &Route, ip: &Ip, ips: &[Ip]) -> bool {
+pub fn is_copied(route: &Route, ip: &Ip, ips: &[Ip]) -> bool {
     let is_of_another = |address: IpAddr| {
         !ip.address.contains(&address) && ips.iter().any(|other| other.address.contains(&address))
     };
@@ -136,7 +135,7 @@ fn is_copied(route: &Route, ip: &Ip, ips: &[Ip]) -> bool {
         && !(route.dst.prefix_len() == 0 && ip.gateway.is_some())
 }
 
-fn default_route(ip: &Ip, link: &Link, table: u32) -> Option<Route> {
+pub fn default_route(ip: &Ip, link: &Link, table: u32) -> Option<Route> {
     let gateway = ip.gateway?;
     let everything: IpNet = match ip.address {
         IpNet::V4(_) => Ipv4Net::default().into(),
@@ -155,11 +154,11 @@ fn is_on_link(route: &Route) -> bool {
     route.via.is_none() && (!route.dst.addr().is_ipv4() || route.scope == Some(SCOPE_LINK))
 }
 
-fn has_subnet(ip: &Ip) -> bool {
+pub fn has_subnet(ip: &Ip) -> bool {
     ip.address.prefix_len() < ip.address.max_prefix_len()
 }
 
-fn hint_of<'a>(routing_tables: &'a RoutingTables, link: &Link, ip: &Ip) -> Option<&'a Route> {
+pub fn hint_of<'a>(routing_tables: &'a RoutingTables, link: &Link, ip: &Ip) -> Option<&'a Route> {
     routing_tables.routes.iter().find(|route| {
         (route.table, route.dev) == (Some(MAIN), Some(link.index))
             && route.dst == ip.address.trunc()
@@ -179,56 +178,4 @@ pub fn rule_of(
         None => !KERNEL_TABLES.contains(&rule.table),
     };
     routing_tables.rules.iter().filter(is_lookup).find(|rule| rule.source == Some(source))
-}
-
-/// The table has the default route of the address, and its subnet route if the kernel made one.
-pub fn check_table(
-    routing_tables: &RoutingTables,
-    table: u32,
-    link: &Link,
-    ip: &Ip,
-    addresses: &[Address],
-) -> Result<()> {
-    if let Some(wanted) = default_route(ip, link, table) {
-        let is_route = |it: &Route| {
-            (it.dst, it.via, it.dev, it.table) == (wanted.dst, wanted.via, wanted.dev, wanted.table)
-        };
-        if !routing_tables.routes.iter().any(is_route) {
-            return Err(missing(wanted.dst, table));
-        }
-    }
-    let has_route = |it: &Address| it.net == ip.address && !it.no_prefix_route;
-    if has_subnet(ip) && addresses.iter().any(has_route) {
-        find(routing_tables, table, link, ip.address.trunc())?;
-    }
-    Ok(())
-}
-
-/// The table has all of these routes that it gets at ADD.
-pub fn check_routes(
-    routing_tables: &RoutingTables,
-    table: u32,
-    link: &Link,
-    ips: &[Ip],
-    ip: &Ip,
-    routes: &[Route],
-) -> Result<()> {
-    let mut copied = routes.iter().filter(|route| is_copied(route, ip, ips));
-    copied.try_for_each(|route| find(routing_tables, table, link, route.dst))
-}
-
-pub fn check_hint(routing_tables: &RoutingTables, link: &Link, ip: &Ip) -> Result<()> {
-    match hint_of(routing_tables, link, ip) {
-        None if has_subnet(ip) => Err(missing(ip.address.trunc(), MAIN)),
-        _ => Ok(()),
-    }
-}
-
-fn find(routing_tables: &RoutingTables, table: u32, link: &Link, dst: IpNet) -> Result<()> {
-    let is_route = |it: &Route| (it.dst, it.dev, it.table) == (dst, Some(link.index), Some(table));
-    if routing_tables.routes.iter().any(is_route) { Ok(()) } else { Err(missing(dst, table)) }
-}
-
-fn missing(dst: IpNet, table: u32) -> Error {
-    Error::internal(format!("route to {dst} in table {table} not found in the container"))
 }

@@ -1,0 +1,61 @@
+//! CHECK: the tables have the routes that ADD made.
+
+use ipnet::IpNet;
+
+use super::plan::{default_route, has_subnet, hint_of, is_copied};
+use crate::cni::success::Ip;
+use crate::error::{Error, Result};
+use crate::kernel::rtnl::{Address, Link, Route};
+use crate::steps::link::routing_tables::{MAIN, RoutingTables};
+
+/// The table has the default route of the address, and its subnet route if the kernel made one.
+pub fn table(
+    routing_tables: &RoutingTables,
+    table: u32,
+    link: &Link,
+    ip: &Ip,
+    addresses: &[Address],
+) -> Result<()> {
+    if let Some(wanted) = default_route(ip, link, table) {
+        let is_route = |it: &Route| {
+            (it.dst, it.via, it.dev, it.table) == (wanted.dst, wanted.via, wanted.dev, wanted.table)
+        };
+        if !routing_tables.routes.iter().any(is_route) {
+            return Err(missing(wanted.dst, table));
+        }
+    }
+    let has_route = |it: &Address| it.net == ip.address && !it.no_prefix_route;
+    if has_subnet(ip) && addresses.iter().any(has_route) {
+        find(routing_tables, table, link, ip.address.trunc())?;
+    }
+    Ok(())
+}
+
+/// The table has all of these routes that it gets at ADD.
+pub fn routes(
+    routing_tables: &RoutingTables,
+    table: u32,
+    link: &Link,
+    ips: &[Ip],
+    ip: &Ip,
+    routes: &[Route],
+) -> Result<()> {
+    let mut copied = routes.iter().filter(|route| is_copied(route, ip, ips));
+    copied.try_for_each(|route| find(routing_tables, table, link, route.dst))
+}
+
+pub fn hint(routing_tables: &RoutingTables, link: &Link, ip: &Ip) -> Result<()> {
+    match hint_of(routing_tables, link, ip) {
+        None if has_subnet(ip) => Err(missing(ip.address.trunc(), MAIN)),
+        _ => Ok(()),
+    }
+}
+
+fn find(routing_tables: &RoutingTables, table: u32, link: &Link, dst: IpNet) -> Result<()> {
+    let is_route = |it: &Route| (it.dst, it.dev, it.table) == (dst, Some(link.index), Some(table));
+    if routing_tables.routes.iter().any(is_route) { Ok(()) } else { Err(missing(dst, table)) }
+}
+
+fn missing(dst: IpNet, table: u32) -> Error {
+    Error::internal(format!("route to {dst} in table {table} not found in the container"))
+}
