@@ -59,7 +59,7 @@ pub struct NetConf {
 /// The attachments that GC keeps. Some runtimes call the list `cni.dev/attachments`, after an error in a draft.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Kept {
+struct KeepSet {
     #[serde(rename = "cni.dev/valid-attachments")]
     valid_attachments: Vec<ListedAttachment>,
     #[serde(rename = "cni.dev/attachments")]
@@ -108,15 +108,15 @@ struct ListedAttachment {
 /// An empty or `null` list means no attachment. A missing list is refused (code 7), and so is one that cannot be read
 /// (code 6): GC would release the address of every container of the network.
 pub fn valid_attachments(json: &Json) -> Result<Vec<Attachment>> {
-    let kept: Kept = json.read("network configuration")?;
+    let keep_set: KeepSet = json.read("network configuration")?;
     let has = |wanted: &str| match json {
         Json::Object(entries) => entries.iter().any(|(key, _)| key.eq_ignore_ascii_case(wanted)),
         _ => false,
     };
     let listed = if has("cni.dev/valid-attachments") {
-        &kept.valid_attachments
+        &keep_set.valid_attachments
     } else if has("cni.dev/attachments") {
-        &kept.attachments
+        &keep_set.attachments
     } else {
         return Err(Error::config(
             "cannot collect garbage: the configuration has no cni.dev/valid-attachments",

@@ -21,7 +21,7 @@ pub struct Allocated {
 }
 
 /// What an attachment asks for.
-pub struct Wish<'a> {
+pub struct AllocationRequest<'a> {
     pub sets: &'a [RangeSet],
     /// Addresses that it has to have.
     pub requested: &'a [IpAddr],
@@ -43,14 +43,14 @@ pub enum StaleOnBoot {
 /// All or nothing: on an error what was reserved here, and only that, has been given back.
 pub fn allocate(
     locked: &mut Locked<'_>,
-    wish: &Wish<'_>,
+    request: &AllocationRequest<'_>,
     at: &Attachment,
 ) -> Result<Vec<Allocated>> {
-    check_no_duplicate(locked, wish, at)?;
-    let mut reserved = Vec::with_capacity(wish.sets.len());
-    let result = allocate_from_each(locked, wish, at, &mut reserved);
-    if let (Ok(_), Some(identity)) = (&result, wish.sticky) {
-        let is_of_sets = |ip| wish.sets.iter().any(|set| set.range_of(ip).is_some());
+    check_no_duplicate(locked, request, at)?;
+    let mut reserved = Vec::with_capacity(request.sets.len());
+    let result = allocate_from_each(locked, request, at, &mut reserved);
+    if let (Ok(_), Some(identity)) = (&result, request.sticky) {
+        let is_of_sets = |ip| request.sets.iter().any(|set| set.range_of(ip).is_some());
         locked.remember(identity, &reserved, is_of_sets);
     }
     result.map_err(|error| {
@@ -59,14 +59,18 @@ pub fn allocate(
     })
 }
 
-fn check_no_duplicate(locked: &mut Locked<'_>, wish: &Wish<'_>, at: &Attachment) -> Result<()> {
-    let is_in_a_set = |ip: &IpAddr| wish.sets.iter().any(|set| set.range_of(*ip).is_some());
+fn check_no_duplicate(
+    locked: &mut Locked<'_>,
+    request: &AllocationRequest<'_>,
+    at: &Attachment,
+) -> Result<()> {
+    let is_in_a_set = |ip: &IpAddr| request.sets.iter().any(|set| set.range_of(*ip).is_some());
     let held = locked.held_by(at)?;
     let Some(ip) = held.iter().copied().find(is_in_a_set) else { return Ok(()) };
-    let index = wish.sets.iter().position(|set| set.range_of(ip).is_some()).unwrap_or_default();
+    let index = request.sets.iter().position(|set| set.range_of(ip).is_some()).unwrap_or_default();
     // A container that is started again after a reboot without a DEL has nothing of its own in the way.
-    if wish.reclaims(locked, |ip| held.contains(&ip))? {
-        return check_no_duplicate(locked, wish, at);
+    if request.reclaims(locked, |ip| held.contains(&ip))? {
+        return check_no_duplicate(locked, request, at);
     }
     Err(Error::internal(format!(
         "failed to allocate for range {index}: {ip} has been allocated to {}, duplicate allocation is not allowed",
@@ -77,18 +81,18 @@ fn check_no_duplicate(locked: &mut Locked<'_>, wish: &Wish<'_>, at: &Attachment)
 /// `reserved` also tells what to take back on an error.
 fn allocate_from_each(
     locked: &mut Locked<'_>,
-    wish: &Wish<'_>,
+    request: &AllocationRequest<'_>,
     at: &Attachment,
     reserved: &mut Vec<IpAddr>,
 ) -> Result<Vec<Allocated>> {
-    let mut pending = wish.requested.to_vec();
-    let remembered = wish.sticky.map(|identity| locked.recall(identity)).unwrap_or_default();
-    let mut allocated = Vec::with_capacity(wish.sets.len());
-    for (index, set) in wish.sets.iter().enumerate() {
+    let mut pending = request.requested.to_vec();
+    let remembered = request.sticky.map(|identity| locked.recall(identity)).unwrap_or_default();
+    let mut allocated = Vec::with_capacity(request.sets.len());
+    for (index, set) in request.sets.iter().enumerate() {
         let wanted = pending.iter().position(|ip| set.range_of(*ip).is_some());
         let (ip, range) = match wanted.map(|position| pending.remove(position)) {
-            Some(ip) => reserve_requested(locked, wish, set, ip, at),
-            None => reserve_any(locked, wish, (index, set), &remembered, at),
+            Some(ip) => reserve_requested(locked, request, set, ip, at),
+            None => reserve_any(locked, request, (index, set), &remembered, at),
         }
         .map_err(|error| error.in_front(format_args!("failed to allocate for range {index}")))?;
         reserved.push(ip);
@@ -110,7 +114,7 @@ fn allocate_from_each(
 
 fn reserve_requested<'a>(
     locked: &mut Locked<'_>,
-    wish: &Wish<'_>,
+    request: &AllocationRequest<'_>,
     set: &'a RangeSet,
     ip: IpAddr,
     at: &Attachment,
@@ -124,7 +128,7 @@ fn reserve_requested<'a>(
         return Err(Error::internal(msg));
     }
     if locked.reserve(ip, at)?
-        || wish.reclaims(locked, |stale| stale == ip)? && locked.reserve(ip, at)?
+        || request.reclaims(locked, |stale| stale == ip)? && locked.reserve(ip, at)?
     {
         return Ok((ip, range));
     }
@@ -133,7 +137,7 @@ fn reserve_requested<'a>(
 
 fn reserve_any<'a>(
     locked: &mut Locked<'_>,
-    wish: &Wish<'_>,
+    request: &AllocationRequest<'_>,
     (index, set): (usize, &'a RangeSet),
     remembered: &[IpAddr],
     at: &Attachment,
@@ -153,7 +157,7 @@ fn reserve_any<'a>(
         return Ok(found);
     }
     // Before anybody is sent away.
-    let is_worth_it = locked.has_lost_count()? | wish.reclaims(locked, |ip| set.gives(ip))?;
+    let is_worth_it = locked.has_lost_count()? | request.reclaims(locked, |ip| set.gives(ip))?;
     let found = if is_worth_it { reserve_next(locked)? } else { None };
     found.ok_or_else(|| exhausted(set))
 }
@@ -165,16 +169,16 @@ fn find_free<'a>(
     last_reserved: Option<IpAddr>,
     mut take: impl FnMut(&mut Locked<'_>, IpAddr) -> Result<bool>,
 ) -> Result<Option<(IpAddr, &'a Range)>> {
-    for stretch in set.stretches(last_reserved) {
-        let mut from = Some(stretch.first);
-        while let Some(ip) = from.and_then(|ip| stretch.given_from(ip)) {
-            match locked.next_free(ip, stretch.last)? {
+    for span in set.spans(last_reserved) {
+        let mut from = Some(span.first);
+        while let Some(ip) = from.and_then(|ip| span.given_from(ip)) {
+            match locked.next_free(ip, span.last)? {
                 Some(free) if free == ip => {
                     if take(locked, ip)? {
-                        return Ok(Some((ip, stretch.range)));
+                        return Ok(Some((ip, span.range)));
                     }
                     // Somebody does not mind the lock.
-                    from = stretch.behind(ip);
+                    from = span.behind(ip);
                 }
                 // It may be one that is never given out.
                 free => from = free,
@@ -184,7 +188,7 @@ fn find_free<'a>(
     Ok(None)
 }
 
-impl Wish<'_> {
+impl AllocationRequest<'_> {
     /// Whether anything has been reclaimed.
     fn reclaims(
         &self,
@@ -234,8 +238,8 @@ mod tests {
         range::parse(&json.read::<Vec<_>>("ranges").unwrap(), &[]).unwrap()
     }
 
-    fn wish<'a>(sets: &'a [RangeSet], requested: &'a [IpAddr]) -> Wish<'a> {
-        Wish { sets, requested, sticky: None, stale_on_boot: StaleOnBoot::Reclaim }
+    fn request<'a>(sets: &'a [RangeSet], requested: &'a [IpAddr]) -> AllocationRequest<'a> {
+        AllocationRequest { sets, requested, sticky: None, stale_on_boot: StaleOnBoot::Reclaim }
     }
 
     /// ADD for a container; the addresses, or the message.
@@ -246,8 +250,9 @@ mod tests {
         id: &str,
     ) -> Result<String, String> {
         let requested: Vec<IpAddr> = requested.iter().map(|ip| ip.parse().unwrap()).collect();
-        let allocated =
-            dir.store().locked(|locked| allocate(locked, &wish(sets, &requested), &attachment(id)));
+        let allocated = dir
+            .store()
+            .locked(|locked| allocate(locked, &request(sets, &requested), &attachment(id)));
         let addresses = allocated.map_err(|error| error.msg.clone())?;
         Ok(addresses.iter().map(|it| it.address.to_string()).collect::<Vec<_>>().join(" "))
     }
@@ -369,7 +374,7 @@ mod tests {
             fs::create_dir(&path).unwrap();
             result.unwrap();
             let ip = "10.0.0.2".parse().unwrap();
-            allocate(locked, &wish(&sets, &[ip]), &attachment("a"))
+            allocate(locked, &request(&sets, &[ip]), &attachment("a"))
         });
         let error = result.unwrap_err();
         assert_eq!(error.msg, "cannot note 10.0.0.2 as the last reserved address");

@@ -38,7 +38,7 @@ pub struct Range {
 
 /// A piece of a range in which free addresses are looked for, both ends included.
 #[derive(Debug)]
-pub struct Stretch<'a> {
+pub struct Span<'a> {
     pub range: &'a Range,
     pub first: IpAddr,
     pub last: IpAddr,
@@ -105,23 +105,23 @@ impl RangeSet {
 
     /// Where to look for a free address, beginning behind the one given out last: an address that was just given back
     /// is the last to be used again, since others may still know it as the old container.
-    pub fn stretches(&self, last_reserved: Option<IpAddr>) -> Vec<Stretch<'_>> {
-        let whole = |range| Stretch { range, first: range.first, last: range.last };
-        let mut stretches: Vec<Stretch<'_>> = self.0.iter().map(whole).collect();
+    pub fn spans(&self, last_reserved: Option<IpAddr>) -> Vec<Span<'_>> {
+        let whole = |range| Span { range, first: range.first, last: range.last };
+        let mut spans: Vec<Span<'_>> = self.0.iter().map(whole).collect();
         let last_reserved =
             last_reserved.and_then(|ip| Some((ip, self.0.iter().position(|it| it.contains(ip))?)));
         if let Some((last_reserved, index)) = last_reserved {
             // The range is walked in two parts: what comes after the last reserved address, and at the very end
             // what comes before it, and itself.
-            stretches.rotate_left(index);
+            spans.rotate_left(index);
             let range = &self.0[index];
-            stretches.push(Stretch { range, first: range.first, last: last_reserved });
+            spans.push(Span { range, first: range.first, last: last_reserved });
             match next(last_reserved).filter(|ip| *ip <= range.last) {
-                Some(first) => stretches[0].first = first,
-                None => drop(stretches.remove(0)),
+                Some(first) => spans[0].first = first,
+                None => drop(spans.remove(0)),
             }
         }
-        stretches
+        spans
     }
 
     /// Whether the address may be given out.
@@ -130,7 +130,7 @@ impl RangeSet {
     }
 }
 
-impl Stretch<'_> {
+impl Span<'_> {
     /// The first address from this one on that may be given out.
     pub fn given_from(&self, ip: IpAddr) -> Option<IpAddr> {
         let mut ip = ip;
@@ -314,9 +314,9 @@ mod tests {
 
     /// The addresses in the order in which they are given out when none is taken.
     fn candidates(set: &RangeSet, last_reserved: Option<IpAddr>) -> impl Iterator<Item = IpAddr> {
-        set.stretches(last_reserved).into_iter().flat_map(|stretch| {
-            std::iter::successors(stretch.given_from(stretch.first), move |ip| {
-                stretch.given_from(stretch.behind(*ip)?)
+        set.spans(last_reserved).into_iter().flat_map(|span| {
+            std::iter::successors(span.given_from(span.first), move |ip| {
+                span.given_from(span.behind(*ip)?)
             })
         })
     }

@@ -28,16 +28,12 @@
 mod boot;
 mod digest;
 mod directory;
-#[cfg(test)]
-mod disposable;
 mod files;
 mod index;
 mod known;
 mod lock;
 mod locked;
 mod owner;
-#[cfg(test)]
-mod properties;
 mod sticky;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -49,6 +45,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Code, Error, Result};
+use crate::kernel::file;
 use crate::kernel::flock::{Limit, Turns};
 use crate::names::NetworkName;
 
@@ -237,6 +234,7 @@ fn is_missing(error: &io::Error) -> bool {
 
 fn failed(doing: impl Display, path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Error {
     move |error| {
-        Error::new(Code::IO, format!("cannot {doing} {}: {error}", path.as_ref().display()))
+        let (path, reason) = (path.as_ref().display(), file::reason(&error));
+        Error::new(Code::IO, format!("cannot {doing} {path}: {reason}"))
     }
 }

@@ -1,7 +1,6 @@
 //! Linux: namespaces, links, addresses, routes, sysctls. Knows nothing of CNI.
 
 pub mod conntrack;
-pub mod disk;
 pub mod file;
 pub mod flock;
 pub mod netlink;

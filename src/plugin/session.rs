@@ -37,7 +37,7 @@ struct Part {
 pub struct Session {
     namespace: Namespace,
     host: OnceCell<Rtnl>,
-    home: OnceCell<NetNs>,
+    host_netns: OnceCell<NetNs>,
     container: OnceCell<Rtnl>,
     parts: RefCell<Vec<Part>>,
     turns: Arc<Turns>,
@@ -55,11 +55,11 @@ impl Session {
         if let (Verb::Add(_) | Verb::Del(_) | Verb::Check(_), Some(path)) =
             (verb, &request.netns_path)
         {
-            let home = session.home()?;
-            session.namespace = match home.open_if_exists(path) {
+            let host = session.host_netns()?;
+            session.namespace = match host.open_if_exists(path) {
                 Ok(Some(netns)) => {
                     let is_check = matches!(verb, Verb::Check(_));
-                    if !is_check && !request.netns_override && netns.is(home)? {
+                    if !is_check && !request.netns_override && netns.is(host)? {
                         return Err(same_netns(verb, &netns));
                     }
                     Namespace::Open(netns)
@@ -81,7 +81,7 @@ impl Session {
         Self {
             namespace: Namespace::NotGiven,
             host: OnceCell::new(),
-            home: OnceCell::new(),
+            host_netns: OnceCell::new(),
             container: OnceCell::new(),
             parts: RefCell::default(),
             turns: Arc::default(),
@@ -106,8 +106,8 @@ impl Session {
     }
 
     /// The host's namespace.
-    pub fn home(&self) -> Result<&NetNs> {
-        once(&self.home, || self.host()?.home())
+    pub fn host_netns(&self) -> Result<&NetNs> {
+        once(&self.host_netns, || self.host()?.home())
     }
 
     /// Links, addresses and routes of the container.

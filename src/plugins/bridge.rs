@@ -171,7 +171,7 @@ impl Plugin for Bridge {
         let mac = veth::requested_mac(cx)?;
         let host = cx.session.host()?;
         // As long as we hold it, nobody takes back a bridge that we are about to use.
-        let in_use = cx.session.home()?.lock_shared(LOCK_LIMIT)?;
+        let in_use = cx.session.host_netns()?.lock_shared(LOCK_LIMIT)?;
         let in_use = in_use.as_ref();
         let mut undo = Undo::new(cx);
 

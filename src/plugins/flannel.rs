@@ -30,7 +30,7 @@
 //! - **STATUS** fails if `subnetFile` is missing or incomplete, if `dataDir` cannot be written, or if the STATUS of
 //!   the delegate fails.
 
-mod scratch;
+mod saved_conf;
 mod subnet_env;
 
 use std::path::Path;
@@ -48,7 +48,7 @@ use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::state;
-use scratch::Scratch;
+use saved_conf::SavedConf;
 use subnet_env::SubnetEnv;
 
 #[derive(Deserialize)]
@@ -76,7 +76,7 @@ impl Plugin for Flannel {
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, _netns: &NetNs) -> Result<Success> {
         let config = self.config(cx)?;
-        let (record, before) = scratch::write(&self.data_dir, cx.request, at, &config)?;
+        let (record, before) = saved_conf::write(&self.data_dir, cx.request, at, &config)?;
         let is_first = before.is_none();
         let mut undo = Undo::new(cx);
         // Where an earlier ADD has succeeded, its DEL is still to come and needs what that one was asked.
@@ -102,8 +102,8 @@ impl Plugin for Flannel {
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _netns: &NetNs) -> Result<()> {
         cx.request.required_prev_result()?;
-        let config = match scratch::find(&self.data_dir, cx.request, at)? {
-            Some(Scratch { config, .. }) => config,
+        let config = match saved_conf::find(&self.data_dir, cx.request, at)? {
+            Some(SavedConf { config, .. }) => config,
             None => self.config(cx)?,
         };
         self.call(cx, config, &Verb::Check(at.clone()))
@@ -134,13 +134,13 @@ impl Plugin for Flannel {
 
 impl Flannel {
     fn del(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
-        match scratch::find(&self.data_dir, cx.request, at)? {
-            Some(Scratch { record, config }) => {
+        match saved_conf::find(&self.data_dir, cx.request, at)? {
+            Some(SavedConf { record, config }) => {
                 self.call(cx, config, &Verb::Del(at.clone()))?;
                 record.remove()
             }
             None => {
-                scratch::clean_up(&self.data_dir, cx.request, at);
+                saved_conf::clean_up(&self.data_dir, cx.request, at);
                 match self.config(cx) {
                     Ok(config) => self.call(cx, config, &Verb::Del(at.clone())),
                     // There was no ADD, or it has been taken back: nobody can tell of anything that is left.
@@ -151,7 +151,7 @@ impl Flannel {
     }
 
     fn gc(&self, cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
-        let files = scratch::all(&self.data_dir, &Owners::of(cx, scope))?;
+        let files = saved_conf::all(&self.data_dir, &Owners::of(cx, scope))?;
         let mut failures = Failures::default();
         let mut asked = Vec::new();
         let ask = |config: Json, asked: &mut Vec<Json>| {
@@ -162,7 +162,7 @@ impl Flannel {
             Err(error) if files.is_empty() => return Err(error),
             Err(_) => {}
         }
-        for (Scratch { record, config }, is_stale) in files {
+        for (SavedConf { record, config }, is_stale) in files {
             // The delegate may have been another then, or have kept its state elsewhere.
             let is_to_be_asked = asked.is_empty() || (is_stale && !asked.contains(&config));
             if is_to_be_asked && let Err(error) = ask(config, &mut asked) {

@@ -83,7 +83,7 @@ use crate::cni::request::Request;
 use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
 use crate::ipam::store::Store;
-use crate::ipam::{Wish, allocate, check_not_exhausted};
+use crate::ipam::{AllocationRequest, allocate, check_not_exhausted};
 use crate::names::Attachment;
 use crate::plugin::{Context, Ipam, Scope};
 
@@ -102,14 +102,14 @@ impl Ipam for HostLocal {
         let data_dir = self.data_dir()?;
         let config = self.keys.config(cx.request)?;
         let dns = config.dns()?;
-        let wish = Wish {
+        let request = AllocationRequest {
             sets: &config.sets,
             requested: &config.requested,
             sticky: config.identity(at, cx.request)?,
             stale_on_boot: config.stale_on_boot,
         };
         let store = Store::open(data_dir, &cx.request.network, cx.session.turns())?;
-        let allocated = store.locked(|locked| allocate(locked, &wish, at))?;
+        let allocated = store.locked(|locked| allocate(locked, &request, at))?;
         let ips = allocated
             .into_iter()
             .map(|it| Ip { address: it.address, gateway: Some(it.gateway), interface: None })

@@ -8,7 +8,6 @@ use std::path::Path;
 
 use super::digest::digest;
 use crate::fault;
-use crate::kernel::disk;
 use crate::kernel::file;
 
 pub(super) fn create_dirs(path: &Path) -> io::Result<()> {
@@ -48,7 +47,7 @@ pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 /// Fails where no file can be made in a directory and written; changes nothing.
 pub(super) fn probe_writing(dir: &Path) -> io::Result<()> {
     fault::file_operation()?;
-    disk::probe_writing(dir)
+    file::probe_writing(dir)
 }
 
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use super::directory::{DirState, Directory};
 use super::index::{Holder, Index, Kind};
 use super::known::{self, Files, Known};
-use super::owner::{self, Kept, Owner};
+use super::owner::{self, KeepSet, Owner};
 use super::{ASIDE, Place, address_of, failed, files, number_of};
 use crate::cni::text;
 use crate::error::{Error, Result};
@@ -230,11 +230,11 @@ impl<'a> Locked<'a> {
             |index| if index.has_older() { index.holders() } else { Ok(Vec::new()) },
             |files| files.iter().map(|(ip, found)| found.holder(number_of(*ip))).collect(),
         )?;
-        let of_nobody = Kept::new(&[]);
+        let no_attachments = KeepSet::new(&[]);
         let is_left_behind = |holder: &Holder| {
             let path = self.path_of(address_of(holder.address));
             files::read_identified(&path).is_ok_and(|(content, identity)| {
-                identity == holder.identity && of_nobody.lets_go(&Owner::parse(&content))
+                identity == holder.identity && no_attachments.releases(&Owner::parse(&content))
             })
         };
         let wanted = older.into_iter().filter(|holder| {

@@ -57,9 +57,9 @@ impl Owner {
 
 /// The attachments that GC keeps, by the digests of the forms in which files name them. Two names that have one digest
 /// would be kept together.
-pub(super) struct Kept(Vec<u64>);
+pub(super) struct KeepSet(Vec<u64>);
 
-impl Kept {
+impl KeepSet {
     pub(super) fn new(keep: &[Attachment]) -> Self {
         let mut digests: Vec<u64> = keep
             .iter()
@@ -76,7 +76,7 @@ impl Kept {
 
     /// Whether a reservation belongs to an attachment that is gone. What no CNI plugin can have written is left to
     /// whoever wrote it.
-    pub(super) fn lets_go(&self, owner: &Owner) -> bool {
+    pub(super) fn releases(&self, owner: &Owner) -> bool {
         let text = match owner {
             Owner::Text(text) => text,
             Owner::Torn => return true,

@@ -1,5 +1,8 @@
 //! What the store does, on real directories.
 
+mod index_loss;
+mod model;
+
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;

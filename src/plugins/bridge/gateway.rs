@@ -68,7 +68,7 @@ impl Bridge {
         // Where the configuration makes no sense, it names no link.
         let name = self.vlan_gateway(true).ok().flatten();
         let named = name.as_deref().zip(u16::try_from(self.vlan).ok());
-        let in_use = cx.session.home()?.lock_shared(LOCK_LIMIT)?;
+        let in_use = cx.session.host_netns()?.lock_shared(LOCK_LIMIT)?;
         gateway_link::remove_unused(host, in_use.as_ref(), named)
     }
 

@@ -8,7 +8,7 @@ use super::{Item, Locked};
 use crate::error::{Error, Result};
 use crate::ipam::store::index::{Holder, Kind};
 use crate::ipam::store::known::{Found, Known};
-use crate::ipam::store::owner::{self, Kept, Owner};
+use crate::ipam::store::owner::{self, KeepSet, Owner};
 use crate::ipam::store::{ASIDE, address_of, failed, files, number_of};
 use crate::names::Attachment;
 
@@ -70,13 +70,13 @@ impl Locked<'_> {
 
     /// Gives back whatever belongs to none of these attachments.
     pub fn keep_only(&mut self, keep: &[Attachment]) -> Result<()> {
-        let kept = Kept::new(keep);
+        let keep_set = KeepSet::new(keep);
         let stale = loop {
             let all = self.ask(
                 |index| index.holders(),
                 |files| files.iter().map(|(ip, found)| found.holder(number_of(*ip))).collect(),
             )?;
-            if let Some(stale) = self.not_among(&kept, all) {
+            if let Some(stale) = self.not_among(&keep_set, all) {
                 break stale;
             }
             self.known = Known::Nothing;
@@ -85,20 +85,20 @@ impl Locked<'_> {
         self.release_all(stale, errors)
     }
 
-    /// None when a file is not what the index says. Only what is not to be kept is read.
-    fn not_among(&self, kept: &Kept, all: Vec<Holder>) -> Option<Vec<Item>> {
+    /// None when a file is not what the index says. Only what is not to be keep_set is read.
+    fn not_among(&self, keep_set: &KeepSet, all: Vec<Holder>) -> Option<Vec<Item>> {
         let mut stale = Vec::new();
         for holder in all {
             let ip = address_of(holder.address);
             let item = (ip, holder.owner);
             if let Known::Files(files) = &self.known {
-                if files.get(&ip).is_some_and(|found| kept.lets_go(&found.owner)) {
+                if files.get(&ip).is_some_and(|found| keep_set.releases(&found.owner)) {
                     stale.push(item);
                 }
                 continue;
             }
             let may_go = match holder.kind {
-                Kind::Reserved => !kept.has(holder.owner),
+                Kind::Reserved => !keep_set.has(holder.owner),
                 Kind::Torn => true,
                 Kind::NoFile => false,
             };
@@ -107,7 +107,7 @@ impl Locked<'_> {
                 if owner.digest(holder.address) != holder.owner {
                     return None;
                 }
-                if kept.lets_go(&owner) {
+                if keep_set.releases(&owner) {
                     stale.push(item);
                 }
             }

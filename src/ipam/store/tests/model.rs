@@ -7,11 +7,11 @@ use std::time::SystemTime;
 
 use proptest::prelude::*;
 
-use super::tests::{TempDir, attachment};
-use super::*;
+use super::{TempDir, attachment};
 use crate::cni::json::Json;
 use crate::ipam::range::{self, RangeSet};
-use crate::ipam::{StaleOnBoot, Wish, allocate, check_not_exhausted};
+use crate::ipam::store::*;
+use crate::ipam::{AllocationRequest, StaleOnBoot, allocate, check_not_exhausted};
 
 const IDS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
@@ -193,8 +193,9 @@ impl World {
             .filter(|ip| sets.iter().any(|set| set.gives(*ip)))
             .into_iter()
             .collect();
-        let wish = Wish { sets, requested: &requested, sticky: None, stale_on_boot };
-        let got = self.locked(|locked| allocate(locked, &wish, &attachment(id)));
+        let request =
+            AllocationRequest { sets, requested: &requested, sticky: None, stale_on_boot };
+        let got = self.locked(|locked| allocate(locked, &request, &attachment(id)));
         let is_of_sets = |ip: &IpAddr| sets.iter().any(|set| set.range_of(*ip).is_some());
         let duplicates: Vec<IpAddr> = self.held(id).into_iter().filter(is_of_sets).collect();
         let may_reclaim = stale_on_boot == StaleOnBoot::Reclaim;

@@ -5,9 +5,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use super::tests::{TempDir, attachment, network};
-use super::*;
+use super::{TempDir, attachment, network};
 use crate::error::Result;
+use crate::ipam::store::*;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()

@@ -18,7 +18,7 @@ use crate::steps::state::{self, Record};
 const OWNER: &str = "cnibox.owner";
 
 /// A file that is there.
-pub struct Scratch {
+pub struct SavedConf {
     pub record: Record,
     pub config: Json,
 }
@@ -58,14 +58,14 @@ pub fn write(
 }
 
 /// The attachment's file. One that cannot be read is as good as none.
-pub fn find(dir: &str, request: &Request, at: &Attachment) -> Result<Option<Scratch>> {
+pub fn find(dir: &str, request: &Request, at: &Attachment) -> Result<Option<SavedConf>> {
     let owner = Owner::new(&request.network, at);
     for name in names(at, &owner).iter().rev() {
         let record = Record::new(dir, name);
         let Some(content) = record.read()? else { continue };
         match Json::parse(&content) {
             Ok(config) if is_of(&config, request, &owner) => {
-                return Ok(Some(Scratch { record, config: without_owner(config) }));
+                return Ok(Some(SavedConf { record, config: without_owner(config) }));
             }
             _ => {}
         }
@@ -80,7 +80,7 @@ pub fn clean_up(dir: &str, request: &Request, at: &Attachment) {
 }
 
 /// All of the network; those of the owners are marked as stale.
-pub fn all(dir: &str, owners: &Owners) -> Result<Vec<(Scratch, bool)>> {
+pub fn all(dir: &str, owners: &Owners) -> Result<Vec<(SavedConf, bool)>> {
     let mut found = Vec::new();
     for record in state::all(dir)? {
         let content = record.read()?;
@@ -92,7 +92,7 @@ pub fn all(dir: &str, owners: &Owners) -> Result<Vec<(Scratch, bool)>> {
             Some(owner) => owners.contain(owner),
             None => owners.has(|at, _| record.name() == Some(&at.container_id)),
         };
-        found.push((Scratch { record, config: without_owner(config) }, is_stale));
+        found.push((SavedConf { record, config: without_owner(config) }, is_stale));
     }
     Ok(found)
 }
