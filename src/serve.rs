@@ -74,7 +74,7 @@ fn print(document: &str) -> Result<(), Refusal> {
     let written = sys::write_all(io::stdout().as_fd(), document.as_bytes());
     written.map_err(|error| {
         let msg = "cannot write to stdout";
-        Error::new(Code::IO, msg).with_details(error.to_string()).into()
+        Error::new(Code::IO, msg).with_details(sys::reason(&error)).into()
     })
 }
 

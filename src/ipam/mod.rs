@@ -1,4 +1,4 @@
-//! The allocator: which addresses an attachment gets, and where that is written down. Knows nothing of plugins.
+//! Address management: the allocator chooses the addresses of an attachment, and the store reserves them.
 
 pub mod range;
 pub mod resolv_conf;
@@ -13,34 +13,34 @@ use crate::names::Attachment;
 use range::{Range, RangeSet};
 use store::Locked;
 
-/// An address that an attachment has got, with the prefix length of its subnet.
+/// An address of an attachment, with the prefix length of its subnet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allocated {
     pub address: IpNet,
     pub gateway: IpAddr,
 }
 
-/// What an attachment asks for.
+/// The addresses that an attachment requests.
 pub struct AllocationRequest<'a> {
     pub sets: &'a [RangeSet],
-    /// Addresses that it has to have.
+    /// Addresses that the attachment must get.
     pub requested: &'a [IpAddr],
-    /// By what it is known again (see [`store::identity`]), if it wants the addresses that it had last.
+    /// The identity of the container (see [`store::identity`]), if it prefers its last addresses.
     pub sticky: Option<u64>,
     pub stale_on_boot: StaleOnBoot,
 }
 
-/// What becomes of reservations that an earlier boot of the host left behind, when they are in somebody's way.
+/// Whether reservations of an earlier boot of the host are released when a request needs them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum StaleOnBoot {
     Reclaim,
     Keep,
 }
 
-/// Reserves one address from each set: a requested one where there is one for the set, else the one that the attachment
-/// had last if it is free, else the next free one.
+/// Reserves one address from each set: a requested address of the set, else the container's last address if it is free,
+/// else the next free address.
 ///
-/// All or nothing: on an error what was reserved here, and only that, has been given back.
+/// All or nothing: an error releases exactly the addresses that this call reserved.
 pub fn allocate(
     locked: &mut Locked<'_>,
     request: &AllocationRequest<'_>,
@@ -68,7 +68,7 @@ fn check_no_duplicate(
     let held = locked.held_by(at)?;
     let Some(ip) = held.iter().copied().find(is_in_a_set) else { return Ok(()) };
     let index = request.sets.iter().position(|set| set.range_of(ip).is_some()).unwrap_or_default();
-    // A container that is started again after a reboot without a DEL has nothing of its own in the way.
+    // After a reboot without a DEL, the container's own reservations are stale.
     if request.reclaims(locked, |ip| held.contains(&ip))? {
         return check_no_duplicate(locked, request, at);
     }
@@ -78,7 +78,7 @@ fn check_no_duplicate(
     )))
 }
 
-/// `reserved` also tells what to take back on an error.
+/// `reserved` lists what an error releases.
 fn allocate_from_each(
     locked: &mut Locked<'_>,
     request: &AllocationRequest<'_>,
@@ -96,7 +96,8 @@ fn allocate_from_each(
         }
         .map_err(|error| error.in_front(format_args!("failed to allocate for range {index}")))?;
         reserved.push(ip);
-        // Who gets its old address again has not moved the round on: others would be given what was just given back.
+        // A container that gets its last address again does not move the position. Otherwise other containers would get
+        // addresses that were just released.
         if wanted.is_some() || !remembered.contains(&ip) {
             locked.set_last_reserved(index, ip)?;
         }
@@ -109,7 +110,7 @@ fn allocate_from_each(
     }
     let left = pending.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" ");
     Err(Error::internal(format!("failed to allocate all requested IPs: {left}"))
-        .with_details("each range set gives one address, and only one that is in it"))
+        .with_details("an ADD allocates one address from each range set"))
 }
 
 fn reserve_requested<'a>(
@@ -124,7 +125,7 @@ fn reserve_requested<'a>(
         .filter(|range| range.gateway != ip)
         .ok_or_else(|| Error::internal(format!("requested ip {ip} is subnet's gateway")))?;
     if let Some(net) = range.excluding(ip) {
-        let msg = format!("requested ip {ip} is never given out: exclude has {net}");
+        let msg = format!("requested ip {ip} is excluded by {net}");
         return Err(Error::internal(msg));
     }
     if locked.reserve(ip, at)?
@@ -142,7 +143,7 @@ fn reserve_any<'a>(
     remembered: &[IpAddr],
     at: &Attachment,
 ) -> Result<(IpAddr, &'a Range)> {
-    for ip in remembered.iter().copied().filter(|ip| set.gives(*ip)) {
+    for ip in remembered.iter().copied().filter(|ip| set.may_allocate(*ip)) {
         if let Some(range) = set.range_of(ip)
             && locked.reserve(ip, at)?
         {
@@ -156,13 +157,14 @@ fn reserve_any<'a>(
     if let Some(found) = reserve_next(locked)? {
         return Ok(found);
     }
-    // Before anybody is sent away.
-    let is_worth_it = locked.has_lost_count()? | request.reclaims(locked, |ip| set.gives(ip))?;
-    let found = if is_worth_it { reserve_next(locked)? } else { None };
+    // The last attempt before the error.
+    let can_retry =
+        locked.has_lost_count()? | request.reclaims(locked, |ip| set.may_allocate(ip))?;
+    let found = if can_retry { reserve_next(locked)? } else { None };
     found.ok_or_else(|| exhausted(set))
 }
 
-/// The first free address of a set that `take` takes.
+/// The first free address of a set that `take` accepts.
 fn find_free<'a>(
     locked: &mut Locked<'_>,
     set: &'a RangeSet,
@@ -171,16 +173,16 @@ fn find_free<'a>(
 ) -> Result<Option<(IpAddr, &'a Range)>> {
     for span in set.spans(last_reserved) {
         let mut from = Some(span.first);
-        while let Some(ip) = from.and_then(|ip| span.given_from(ip)) {
+        while let Some(ip) = from.and_then(|ip| span.first_allocatable(ip)) {
             match locked.next_free(ip, span.last)? {
                 Some(free) if free == ip => {
                     if take(locked, ip)? {
                         return Ok(Some((ip, span.range)));
                     }
-                    // Somebody does not mind the lock.
-                    from = span.behind(ip);
+                    // A program without the lock reserved it.
+                    from = span.after(ip);
                 }
-                // It may be one that is never given out.
+                // It can be an excluded address or the gateway.
                 free => from = free,
             }
         }
@@ -189,7 +191,7 @@ fn find_free<'a>(
 }
 
 impl AllocationRequest<'_> {
-    /// Whether anything has been reclaimed.
+    /// Releases stale reservations if the request allows it. Returns whether there were any.
     fn reclaims(
         &self,
         locked: &mut Locked<'_>,
@@ -202,7 +204,7 @@ impl AllocationRequest<'_> {
     }
 }
 
-/// Fails when a set has no address for an ADD.
+/// Fails if a set has no address for an ADD.
 pub fn check_not_exhausted(
     locked: &mut Locked<'_>,
     set: &RangeSet,
@@ -213,7 +215,7 @@ pub fn check_not_exhausted(
     };
     if has_free(locked)?
         || locked.has_lost_count()? && has_free(locked)?
-        || stale_on_boot == StaleOnBoot::Reclaim && locked.can_reclaim(|ip| set.gives(ip))?
+        || stale_on_boot == StaleOnBoot::Reclaim && locked.can_reclaim(|ip| set.may_allocate(ip))?
     {
         return Ok(());
     }
@@ -242,7 +244,7 @@ mod tests {
         AllocationRequest { sets, requested, sticky: None, stale_on_boot: StaleOnBoot::Reclaim }
     }
 
-    /// ADD for a container; the addresses, or the message.
+    /// ADD of a container: its addresses, or the message of the error.
     fn add(
         dir: &TempDir,
         sets: &[RangeSet],
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_go_round() {
+    fn addresses_are_allocated_in_a_circle() {
         let dir = TempDir::new();
         let sets = sets(r#"[[{"subnet":"10.0.0.0/29"}]]"#);
         for (id, ip) in [("c2", 2), ("c3", 3), ("c4", 4), ("c5", 5), ("c6", 6)] {
@@ -348,11 +350,11 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_set_takes_back_only_what_was_just_reserved() {
+    fn a_failing_set_releases_only_what_the_call_reserved() {
         let dir = TempDir::new();
         let few = sets(r#"[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.1.0.0/30"}]]"#);
         add(&dir, &few, &[], "first").unwrap();
-        // An earlier reservation of the same container, in no set that is configured now.
+        // An earlier reservation of the same container, outside of the configured sets.
         dir.write("10.9.0.1", "second\r\neth0");
         assert!(
             add(&dir, &few, &[], "second").unwrap_err().contains("range set: 10.1.0.1-10.1.0.2")
@@ -363,11 +365,11 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_given_back_when_its_place_in_the_round_cannot_be_kept() {
+    fn an_address_is_released_if_its_position_cannot_be_written() {
         let dir = TempDir::new();
         let sets = sets(r#"[[{"subnet":"10.0.0.0/24"}]]"#);
         dir.store();
-        // Nothing can be renamed to a directory. (Read as a file it would be an error too early.)
+        // A rename to a directory fails. The directory is created late: as a file it could not be read.
         let path = dir.network_dir().join("last_reserved_ip.0");
         let result = dir.store().locked(|locked| {
             let result = locked.last_reserved(0);
@@ -377,13 +379,13 @@ mod tests {
             allocate(locked, &request(&sets, &[ip]), &attachment("a"))
         });
         let error = result.unwrap_err();
-        assert_eq!(error.msg, "cannot note 10.0.0.2 as the last reserved address");
+        assert_eq!(error.msg, "cannot record 10.0.0.2 as the last reserved address");
         assert!(error.details.contains("last_reserved_ip.0: "), "{error}");
         assert_eq!(dir.names(), ["last_reserved_ip.0", "lock"]);
     }
 
     #[test]
-    fn sixteen_at_once_get_sixteen_addresses() {
+    fn sixteen_concurrent_adds_get_sixteen_addresses() {
         let dir = TempDir::new();
         let sets = sets(r#"[[{"subnet":"10.0.0.0/27"}],[{"subnet":"fd00::/64"}]]"#);
         let mut got: Vec<String> = std::thread::scope(|scope| {
@@ -399,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn exhaustion_is_found_without_walking_the_range() {
+    fn exhaustion_is_found_without_a_walk_through_the_range() {
         let dir = TempDir::new();
         let small = sets(r#"[[{"subnet":"10.0.0.0/30"}],[{"subnet":"fd00::/64"}]]"#);
         let check = |index: usize| {
@@ -408,7 +410,7 @@ mod tests {
                 .locked(|locked| check_not_exhausted(locked, &small[index], StaleOnBoot::Reclaim));
             result.map_err(|error| error.msg.clone())
         };
-        // Neither the gateway nor what is torn takes an address away.
+        // Reservations of the gateway and incomplete ones take no address.
         dir.write("10.0.0.1", "operator");
         dir.write("10.0.0.2", "");
         assert_eq!((check(0), check(1)), (Ok(()), Ok(())));

@@ -86,7 +86,7 @@ fn conditions_of_host_local() -> Vec<Condition> {
     let make = |what: &str| format!("mkdir -p {NETWORKS}/net; {what}");
     vec![
         ready("nothing is there", "", "host-local", config()),
-        ready(
+        not_ready(
             "lock is a directory",
             &make("mkdir /var/lib/cni/networks/net/lock"),
             "host-local",

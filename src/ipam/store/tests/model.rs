@@ -150,8 +150,10 @@ impl World {
 
     /// The next address of a set.
     fn next(&self, set: usize) -> Option<IpAddr> {
-        let candidates: Vec<IpAddr> =
-            (0..14).map(|n| self.address(n)).filter(|ip| self.sets[set].gives(*ip)).collect();
+        let candidates: Vec<IpAddr> = (0..14)
+            .map(|n| self.address(n))
+            .filter(|ip| self.sets[set].may_allocate(*ip))
+            .collect();
         let behind = |last| candidates.iter().position(|ip| *ip > last);
         let start = self.last[set].and_then(behind).unwrap_or(0);
         let (after, before) = (&candidates[start..], &candidates[..start]);
@@ -190,7 +192,7 @@ impl World {
         let sets = &self.sets[..count];
         let requested: Vec<IpAddr> = requested
             .map(|n| self.address(n))
-            .filter(|ip| sets.iter().any(|set| set.gives(*ip)))
+            .filter(|ip| sets.iter().any(|set| set.may_allocate(*ip)))
             .into_iter()
             .collect();
         let request =
@@ -214,7 +216,8 @@ impl World {
                 assert_eq!(duplicate, None, "{id} has an address");
                 for (set, allocated) in allocated.iter().enumerate() {
                     let ip = allocated.address.addr();
-                    let wanted = requested.iter().copied().find(|it| self.sets[set].gives(*it));
+                    let wanted =
+                        requested.iter().copied().find(|it| self.sets[set].may_allocate(*it));
                     let expected = wanted.or_else(|| self.next(set));
                     if !is_reclaimed && duplicates.is_empty() {
                         assert_eq!(ip, expected.unwrap_or(ip));
@@ -231,7 +234,8 @@ impl World {
             }
             Err(error) => {
                 let wanted = |set: usize| {
-                    let wanted = requested.iter().copied().find(|it| self.sets[set].gives(*it));
+                    let wanted =
+                        requested.iter().copied().find(|it| self.sets[set].may_allocate(*it));
                     wanted.map_or_else(
                         || self.next(set),
                         |it| Some(it).filter(|it| self.is_free(*it)),
@@ -273,7 +277,7 @@ impl World {
         let lock = File::open(self.dir.network_dir().join("lock")).unwrap();
         lock.lock().unwrap();
         let is_taken = |ip: &IpAddr| self.model.contains_key(ip);
-        let mut free = (0..7).map(|n| self.address(n)).filter(|ip| self.sets[0].gives(*ip));
+        let mut free = (0..7).map(|n| self.address(n)).filter(|ip| self.sets[0].may_allocate(*ip));
         if let Some(ip) = free.rfind(|ip| !is_taken(ip)) {
             let content = format!("{}\r\neth0", IDS[id]);
             fs::write(self.path(ip), &content).unwrap();
