@@ -61,7 +61,7 @@ use crate::names::Attachment;
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
-use crate::steps::flow::{delegate, verify};
+use crate::steps::flow::{chained, delegate, verify};
 use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::interface;
 
@@ -170,6 +170,9 @@ impl HostDevice {
         let (host, host_netns) = (cx.session.host()?, cx.session.host_netns()?);
         let container = netns.map(|_| cx.session.container()).transpose()?;
         let recorded = records::find(at)?;
+        if recorded.is_none() {
+            records::record(at).remove_aside();
+        }
         if let Some(saved) = &recorded {
             if let Some(container) = container
                 && let Some(link) = saved.find(container)?
@@ -209,6 +212,9 @@ impl HostDevice {
         let (network, ifname) = (&cx.request.network, &at.ifname);
         let (host, host_netns) = (cx.session.host()?, cx.session.host_netns()?);
         let may_be_device = match &recorded {
+            // The record of another attachment has the link, or its alias names another owner.
+            _ if Records::open()?.of(link).is_some() => false,
+            _ if chained::is_in_another_container(cx, at, Some(link))? => false,
             Some(saved) => saved.may_be_of(link),
             None => {
                 let has_name = SavedState::of_reference(link).is_some();

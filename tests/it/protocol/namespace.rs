@@ -83,7 +83,7 @@ fn a_namespace_that_is_gone_is_not_said_to_have_left_nothing() {
     }
     c1.call("bridge", "CHECK", &with(&network, json!({"prevResult": result})))
         .run()
-        .fails(999, &["cannot open network namespace /run/netns/c1: no such file or directory"]);
+        .fails(999, &["failed to open netns \"/run/netns/c1\": no such file or directory"]);
 }
 
 #[test]
