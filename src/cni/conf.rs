@@ -51,7 +51,7 @@ pub struct NetConf {
     pub kind: String,
     pub ipam: Ipam,
     pub dns: ConfiguredDns,
-    /// Only the runtime uses it. A value of the wrong type is an error here, too, as in the reference.
+    /// For the runtime. A value of another type is an error, as in the reference.
     #[serde(rename = "capabilities")]
     _capabilities: BTreeMap<String, bool>,
 }
@@ -130,10 +130,8 @@ pub fn valid_attachments(json: &Json) -> Result<Vec<Attachment>> {
         })
     };
     listed.iter().map(parse).collect::<Result<_>>().map_err(|error: Error| {
-        Error::config(
-            "cannot collect garbage: cni.dev/valid-attachments has an entry that cannot be",
-        )
-        .with_details(error.to_string())
+        let msg = "cannot collect garbage: cni.dev/valid-attachments has an invalid entry";
+        Error::config(msg).with_details(error.to_string())
     })
 }
 

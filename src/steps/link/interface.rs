@@ -47,7 +47,7 @@ pub fn wanted_mac(cx: &Context<'_>, configured: &str) -> Result<Option<Mac>> {
     let configured = Some(configured).filter(|mac| !mac.is_empty());
     let parse = |text: &str| match Mac::of_argument(text)? {
         mac if mac.is_unicast() => Ok(mac),
-        _ => Err(Mac::no_argument(text)),
+        _ => Err(Mac::invalid_argument(text)),
     };
     // One that is overridden has to be right, too.
     let configured = configured.map(parse).transpose()?;

@@ -71,7 +71,7 @@ fn an_excluded_address_that_is_held_is_given_back_all_the_same() {
 }
 
 #[test]
-fn exclusions_that_make_no_sense_are_refused() {
+fn wrong_exclusions_are_refused() {
     let of_all = |text: &str| json!({"subnet": "10.1.0.0/24", "exclude": [text]});
     let of_one = |text: &str| json!({"ranges": [[{"subnet": "10.1.0.0/24", "exclude": [text]}]]});
     let cases = [
@@ -79,7 +79,7 @@ fn exclusions_that_make_no_sense_are_refused() {
         (of_all("10.1.0.0/33"), "exclude: invalid CIDR address: 10.1.0.0/33"),
         (
             of_all("10.1.0.5/24"),
-            "10.1.0.5/24 has host bits set: it is either 10.1.0.5 or 10.1.0.0/24",
+            "10.1.0.5/24 has host bits set: write 10.1.0.5 or 10.1.0.0/24",
         ),
         (of_one(""), "invalid range set 0: exclude: invalid IP address: "),
         (of_one("10.1.1.1"), "invalid range set 0: exclude 10.1.1.1/32 not in network 10.1.0.0/24"),
