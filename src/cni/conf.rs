@@ -69,7 +69,7 @@ struct KeepSet {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Ipam {
-    /// The delegated plugin, empty if there is none.
+    /// The name of the IPAM plugin. Empty if the configuration has none.
     #[serde(rename = "type")]
     pub kind: String,
 }

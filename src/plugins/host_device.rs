@@ -26,8 +26,8 @@
 //! DEL then finds the device only while the namespace exists.
 //!
 //! When a namespace ends, the kernel returns the device to the host, under its name in the container or as `devN`.
-//! DEL, GC and the next ADD of the device find it by the saved state. A device in a namespace without a path is out of
-//! reach until that ends; DEL then says so on stderr.
+//! DEL, GC and the next ADD of the device find it by the saved state. A device in a namespace without a path cannot
+//! be reached until the namespace ends; DEL then writes a warning to stderr.
 //!
 //! - **ADD** moves and renames the link in one request and configures it. Addresses, routes, master and settings that
 //!   the link had on the host are lost.

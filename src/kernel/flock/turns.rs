@@ -18,7 +18,7 @@ pub struct Turns {
 
 struct Queue {
     path: PathBuf,
-    /// Held by the thread whose turn it is.
+    /// The thread that has the turn holds it.
     turn: Arc<Mutex<()>>,
 }
 

@@ -77,10 +77,7 @@ fn wrong_exclusions_are_refused() {
     let cases = [
         (of_all("x"), "exclude: invalid IP address: x"),
         (of_all("10.1.0.0/33"), "exclude: invalid CIDR address: 10.1.0.0/33"),
-        (
-            of_all("10.1.0.5/24"),
-            "10.1.0.5/24 has host bits set: write 10.1.0.5 or 10.1.0.0/24",
-        ),
+        (of_all("10.1.0.5/24"), "10.1.0.5/24 has host bits set: write 10.1.0.5 or 10.1.0.0/24"),
         (of_one(""), "invalid range set 0: exclude: invalid IP address: "),
         (of_one("10.1.1.1"), "invalid range set 0: exclude 10.1.1.1/32 not in network 10.1.0.0/24"),
         (of_one("10.0.0.0/8"), "exclude 10.0.0.0/8 not in network 10.1.0.0/24"),
