@@ -1,12 +1,11 @@
-//! The one error type: a CNI error code, and what we were doing, outermost first. Knows nothing of where it is printed.
+//! The error type: a CNI error code, a message and details.
 
 use std::fmt::{self, Display};
 use std::ops::{Deref, DerefMut};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A CNI error code. A number rather than a closed list, since a delegated plugin's own codes (100 and up) pass
-/// through us unchanged.
+/// A CNI error code. A number and not an enum: the codes of delegates (100 and up) are passed on unchanged.
 ///
 /// Source: CNI specification 1.1.0, section 5, "Error".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,35 +14,35 @@ pub struct Code(pub u32);
 impl Code {
     pub const INCOMPATIBLE_VERSION: Self = Self(1);
     pub const UNSUPPORTED_FIELD: Self = Self(2);
-    /// It tells runtimes that nothing has to be cleaned up. No plugin of ours can know that of the whole chain.
+    /// It tells the runtime that no cleanup is necessary. A plugin cannot know that for the whole chain.
     pub const UNKNOWN_CONTAINER: Self = Self(3);
     pub const INVALID_ENVIRONMENT: Self = Self(4);
     pub const IO: Self = Self(5);
     pub const DECODE: Self = Self(6);
     pub const INVALID_CONFIG: Self = Self(7);
-    /// The container's namespace is the one that the plugin itself runs in.
+    /// The container's namespace is the namespace of the plugin's process.
     pub const SAME_NETNS: Self = Self(8);
     pub const TRY_AGAIN_LATER: Self = Self(11);
     /// STATUS: ADD would fail.
     pub const NOT_AVAILABLE: Self = Self(50);
-    /// Something inside failed, as the reference numbers it.
+    /// Any other error, as in the reference.
     pub const INTERNAL: Self = Self(999);
 }
 
-/// What went wrong. `Display` gives the whole chain on one line.
+/// An error. `Display` prints message and details on one line.
 ///
-/// It is one pointer wide: every `?` in the program moves a `Result` from one place to another, and with the strings
-/// themselves in it these moves would be a tenth of the executable.
+/// It is one pointer wide: each `?` copies a `Result`. If the error held its strings, these copies would be a tenth of the
+/// executable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(Box<Parts>);
 
-/// What an error says.
+/// The content of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
     pub code: Code,
-    /// One sentence for people and for programs that match on texts: `cannot <verb> <object>: <reason>`.
+    /// `cannot <verb> <object>: <reason>`. Programs match on texts of the reference.
     pub msg: String,
-    /// What led to it, may be empty.
+    /// The cause; can be empty.
     pub details: String,
 }
 
@@ -52,7 +51,7 @@ impl Error {
         Self::of(code, msg.into())
     }
 
-    /// In one place for all, and that tells the compiler which way is seldom taken.
+    /// Marks the paths to errors as cold, once for all.
     #[cold]
     #[inline(never)]
     fn of(code: Code, msg: String) -> Self {
@@ -63,7 +62,7 @@ impl Error {
         Self::new(Code::INTERNAL, msg)
     }
 
-    /// A key of the configuration has a value that cannot be meant.
+    /// A key of the configuration has a wrong value.
     pub fn config(msg: impl Into<String>) -> Self {
         Self::new(Code::INVALID_CONFIG, msg)
     }
@@ -73,26 +72,26 @@ impl Error {
         self
     }
 
-    /// The same error, with another one that came on top of it in the details.
+    /// Adds another error to the details.
     pub fn also(mut self, another: &Self) -> Self {
         let separator = if self.details.is_empty() { "" } else { "; " };
         self.details.push_str(&format!("{separator}also: {another}"));
         self
     }
 
-    /// For STATUS: whatever stands in the way of an ADD makes it unavailable (code 50).
+    /// For STATUS: an error that would fail an ADD has code 50.
     pub fn into_not_available(mut self) -> Self {
         self.code = Code::NOT_AVAILABLE;
         self
     }
 
-    /// Puts a text in front of the message, which stays a part of it: callers look for both.
+    /// Puts a text in front of the message: callers match on both.
     pub fn in_front(mut self, text: impl Display) -> Self {
         self.msg = format!("{text}: {}", self.msg);
         self
     }
 
-    /// Puts what we were doing in front; what was the message becomes the first of the details.
+    /// Replaces the message. The old message becomes the first part of the details.
     pub fn context(mut self, doing: impl Display) -> Self {
         let reason = std::mem::replace(&mut self.msg, doing.to_string());
         self.details = match self.details.as_str() {

@@ -1,5 +1,5 @@
-//! Makes the n-th kernel request or the n-th file operation fail, in debug builds, so that tests can stand behind every
-//! failure there is. Reads nothing itself: `main` arms it.
+//! Makes the n-th kernel request or the n-th file operation fail, in debug builds, so that tests can cover every failure.
+//! `lib::run` arms it.
 
 #[cfg(debug_assertions)]
 pub use imp::arm;
@@ -10,22 +10,22 @@ mod imp {
     use std::io;
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-    /// How many operations are left up to and including the one that fails; 0 when none will.
+    /// The number of operations up to the one that fails. 0 means that none fails.
     static KERNEL_LEFT: AtomicU32 = AtomicU32::new(0);
     static FILE_LEFT: AtomicU32 = AtomicU32::new(0);
 
-    /// The numbers count from 1. `None` lets everything pass.
+    /// The numbers begin with 1. `None` means that no operation fails.
     pub fn arm(kernel_at: Option<u32>, file_at: Option<u32>) {
         KERNEL_LEFT.store(kernel_at.unwrap_or(0), Relaxed);
         FILE_LEFT.store(file_at.unwrap_or(0), Relaxed);
     }
 
-    /// Called before each request to the kernel: fails once, with EIO, at the armed number.
+    /// Called before each kernel request. Fails once, with EIO, at the armed number.
     pub fn kernel_request() -> io::Result<()> {
         count(&KERNEL_LEFT)
     }
 
-    /// Called before each operation on a state file: fails once, with EIO, at the armed number.
+    /// Called before each operation on a state file. Fails once, with EIO, at the armed number.
     pub fn file_operation() -> io::Result<()> {
         count(&FILE_LEFT)
     }
@@ -52,7 +52,7 @@ mod imp {
         }
 
         #[test]
-        fn unarmed_it_never_fails() {
+        fn without_a_number_no_operation_fails() {
             let left = AtomicU32::new(0);
             assert!((0..4).all(|_| count(&left).is_ok()));
         }

@@ -1,7 +1,6 @@
-//! `cnibox`: every CNI plugin in one executable. The name that it is called by decides what it does.
+//! `cnibox`: every CNI plugin in one executable. The name of the executable selects the plugin.
 //!
-//! The library holds everything; `main.rs` only starts it. So documentation, tests, fuzz targets and callers in the same
-//! process reach each module.
+//! All code is in this library, so tests and callers in the same process can use each module. `main.rs` calls it.
 
 pub mod cli;
 pub mod cni;
@@ -23,12 +22,12 @@ use std::path::{Path, PathBuf};
 use crate::error::{Code, Error};
 use crate::plugin::Entry;
 
-/// Distributions and tools put these before the names of plugins, to tell their set from another.
+/// Prefixes of plugin names that distributions and tools use.
 const PREFIXES: [&str; 2] = ["buildkit-cni-", "cnv-"];
-/// The longest chain of symbolic links that is followed for a name, as in the kernel.
+/// The longest chain of symbolic links that is followed, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// The program, with the name that it is called by as the first argument. Returns the exit code, 0 for success.
+/// Runs the program. The first argument is the name of the executable. Returns the exit code.
 pub fn run(args: Vec<OsString>) -> u8 {
     arm_faults();
     let mut args = args.into_iter();
@@ -53,8 +52,8 @@ pub fn run(args: Vec<OsString>) -> u8 {
     }
 }
 
-/// The plugin that a path names: by its last component, or by that of a link on the way to this executable. Needs no
-/// /proc, since callers may have changed the root directory.
+/// The plugin that a path names: by its last component, or by the last component of a link on the way to this executable.
+/// It does not use /proc: the caller can have changed the root directory.
 fn plugin_behind(path: &Path) -> Option<&'static Entry> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -76,7 +75,7 @@ fn base_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Exit code 127, as a shell has it for a command that is not found; a runtime gets an error object, too.
+/// Exit code 127, as in a shell for an unknown command. A runtime also gets an error object.
 fn unknown(name: &str) -> u8 {
     let known = plugins::PLUGINS.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ");
     let msg = format!("cannot run {name}: cnibox has no plugin of that name");
@@ -91,7 +90,7 @@ fn unknown(name: &str) -> u8 {
     127
 }
 
-/// In debug builds a test can make the n-th request to the kernel, or the n-th operation on a file, fail.
+/// In a debug build a test can make the n-th kernel request or the n-th file operation fail.
 #[cfg(debug_assertions)]
 fn arm_faults() {
     let number = |name: &str| std::env::var_os(name)?.to_str()?.parse().ok();

@@ -1,4 +1,4 @@
-//! Names that are checked once, when they come in, and are valid ever after.
+//! Validated names: a value of these types is always valid.
 
 use std::fmt::{self, Display};
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ pub struct ContainerId(String);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NetworkName(String);
 
-/// One interface of one container: what a plugin call is about, and who owns what it leaves behind.
+/// One interface of one container. It owns everything that its ADD makes.
 ///
 /// Source: CNI specification 1.1.0, section 3, "Lifecycle & Ordering".
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +65,7 @@ impl IfName {
         if name == "." || name == ".." {
             return Err(invalid("it is a directory".into()));
         }
-        // With a percent sign the kernel takes a name for a pattern, and chooses another one: dev_alloc_name().
+        // The kernel takes a name with a percent sign for a pattern and chooses another name: dev_alloc_name().
         let is_bad = |c: &char| matches!(c, '/' | ':' | '%' | '\0') || c.is_whitespace();
         match name.chars().find(is_bad) {
             Some(c) => Err(invalid(format!("it contains {c:?}"))),
@@ -104,20 +104,20 @@ fn is_identifier(text: &str) -> bool {
 }
 
 impl Mac {
-    /// Whether an interface can have it, rather than a group of them, or none.
+    /// Whether an interface can have the address: it is neither a group address nor zero.
     pub fn is_unicast(self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
     }
 }
 
 impl Mac {
-    /// Reads an argument, with the reference's message for a mistake.
+    /// Parses an argument. The error has the reference's message.
     pub fn of_argument(text: &str) -> Result<Self> {
-        text.parse().map_err(|_| Self::no_argument(text))
+        text.parse().map_err(|_| Self::invalid_argument(text))
     }
 
-    /// The error that a text is not the address of an interface.
-    pub fn no_argument(text: &str) -> Error {
+    /// The error for a text that is not the address of an interface.
+    pub fn invalid_argument(text: &str) -> Error {
         Error::config(format!("invalid args {text} for MAC addr")).with_details("mac")
     }
 }

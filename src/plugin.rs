@@ -1,4 +1,4 @@
-//! What a plugin is: its own configuration, and what the CNI verbs ask of it.
+//! The interface of a plugin: its configuration, and a method for each CNI verb.
 
 pub mod execute;
 pub mod owner;
@@ -18,37 +18,35 @@ use crate::names::Attachment;
 
 pub use session::Session;
 
-/// The release of the reference plugins that we are compatible with, then our own; runtimes compare the first part.
+/// The compatible release of the reference plugins, then the release of cnibox. Runtimes compare the first part.
 pub const VERSION: &str = concat!("v1.9.1+cnibox.", env!("CARGO_PKG_VERSION"));
 
-/// A plugin that makes or changes an interface. `self` is the configuration, read from stdin.
+/// A plugin that creates or changes an interface. `self` is the configuration.
 ///
-/// No default methods: the compiler asks each question, and "nothing outlives the namespace" is a fine answer.
+/// No method has a default, so each plugin implements each verb.
 ///
-/// There is none that restores what others removed. Everything that an ADD makes beside its link is made by a
-/// step that looks first and adds what is missing. For a chained plugin, ADD itself is that step: called again for a
-/// living attachment, with the same previous result, it restores. `bridge` and `veth` call theirs from ADD.
+/// No method restores what other programs removed. Each step that an ADD makes beside its link adds only what is missing. So
+/// ADD of a chained plugin restores when it is called again for a valid attachment with the same previous result. `bridge`
+/// and `veth` call such a step from ADD.
 pub trait Plugin: DeserializeOwned {
-    /// How the reference's message begins when it cannot read the configuration.
+    /// The beginning of the reference's message for a configuration that it cannot read.
     const UNREADABLE: &'static str;
 
-    /// Fails when the configuration is wrong, whatever is in the container. Asked when the container's namespace cannot be
-    /// opened: a wrong configuration is said to be wrong all the same.
+    /// Fails if the configuration is wrong. Called if the container's namespace cannot be opened: the error about a wrong
+    /// configuration comes first.
     fn examine(&self, cx: &Context<'_>, at: &Attachment) -> Result<()>;
-    /// All or nothing: on an error everything that was done has been taken back.
+    /// All or nothing: an error undoes all changes.
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success>;
-    /// Fails when something that `add` made is missing or different.
+    /// Fails if something that `add` made is missing or different.
     fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()>;
-    /// Fails with code 50 when an `add` could not succeed.
+    /// Fails with code 50 if an `add` would fail.
     fn status(&self, cx: &Context<'_>) -> Result<()>;
-    /// DEL and GC: removes what belongs to the network and the scope. It is found by its owner, whatever the
-    /// configuration says today. Goes on past errors and reports them at the end. What is not there is removed already.
-    /// `netns` is None for GC, when the runtime names none, and when it is gone.
+    /// DEL and GC: removes everything of the owners in the scope, also if the configuration has changed since. An error does
+    /// not stop the rest. A missing object is no error. `netns` is None for GC, and if CNI_NETNS is empty or does not exist.
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()>;
 }
 
-/// A plugin that only manages addresses. It gets no namespace, so it cannot touch the kernel, and works for callers
-/// that have none yet.
+/// A plugin that manages addresses only. It gets no namespace, so it works before the namespace exists.
 pub trait Ipam: DeserializeOwned {
     fn add(&self, cx: &Context<'_>, at: &Attachment) -> Result<Success>;
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()>;
@@ -56,12 +54,12 @@ pub trait Ipam: DeserializeOwned {
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>) -> Result<()>;
 }
 
-/// What of a network is removed.
+/// The attachments that a call removes.
 #[derive(Clone, Copy, Debug)]
 pub enum Scope<'a> {
-    /// DEL: what belongs to this attachment.
+    /// DEL: this attachment.
     One(&'a Attachment),
-    /// GC: what belongs to none of these.
+    /// GC: all attachments of the network except these.
     AllExcept(&'a [Attachment]),
 }
 
@@ -74,7 +72,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The verb that removes it, for a delegate.
+    /// The verb for a delegate.
     pub fn verb(self) -> Verb {
         match self {
             Self::One(at) => Verb::Del(at.clone()),
@@ -88,16 +86,15 @@ pub struct Entry {
     pub name: &'static str,
     /// One sentence for `cnibox --list-full` and the README.
     pub about: &'static str,
-    /// It only manages addresses.
+    /// It manages addresses only.
     pub is_ipam: bool,
-    /// It is an IPAM plugin that talks through the interface, which has to be there before the addresses and go after
-    /// them.
+    /// It is an IPAM plugin that communicates through the interface, so the interface must exist before ADD and after DEL.
     pub needs_link: bool,
     pub run: fn(&Context<'_>, &Verb) -> Result<Option<Success>>,
 }
 
 impl Entry {
-    /// A whole call: runs the plugin, then makes the changes to nf_tables that wait.
+    /// A whole call: runs the plugin, then commits the pending changes of nf_tables.
     pub fn call(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
         match ((self.run)(cx, verb), cx.session.settle()) {
             (Err(first), Err(second)) => Err(first.also(&second)),
@@ -110,19 +107,19 @@ impl Entry {
 pub struct Context<'a> {
     pub request: &'a Request,
     pub session: &'a Session,
-    /// All plugins, for those that delegate to another.
+    /// All plugins, for delegates.
     pub plugins: &'static [Entry],
 }
 
 impl Context<'_> {
-    /// Says something that is no reason to fail, in one line on stderr.
+    /// Writes a warning to stderr, in one line.
     pub fn warn(&self, text: impl Display) {
         sys::warn(&format!("{}: {text}", self.request.conf.kind));
     }
 
-    /// Adds changes to nf_tables to the one transaction that ends a DEL or GC, see `Session::settle`. `build` looks at what
-    /// is there and puts what has to be done into the batch; it is called again when another process changed something in
-    /// between. `then` is called when the changes are made.
+    /// Adds changes of nf_tables to the transaction at the end of a DEL or GC, see `Session::settle`. `build` reads the rules
+    /// and adds the changes to the batch. It is called again if another process changed the rules in between. `then` is
+    /// called after the transaction.
     pub fn later(
         &self,
         build: impl FnMut(&Nft, &mut Batch) -> Result<()> + 'static,
@@ -152,7 +149,7 @@ fn run<P: Plugin>(cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
         Verb::Add(at) => return plugin.add(cx, at, netns(at)?).map(Some),
         Verb::Check(at) => plugin.check(cx, at, netns(at)?)?,
         Verb::Status => plugin.status(cx)?,
-        // What is outside of a namespace that cannot be opened is released all the same.
+        // If the namespace cannot be opened, everything outside of it is removed.
         Verb::Del(at) => {
             let (netns, unusable) = cx.session.netns_of_del();
             plugin.clean(cx, Scope::One(at), netns)?;
@@ -175,8 +172,8 @@ fn run_ipam<P: Ipam>(cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
     Ok(None)
 }
 
-/// ADD, CHECK and STATUS read all keys or fail. DEL and GC do without a key that cannot be read, and say so: a mistake in
-/// the configuration must not keep anything from being removed.
+/// ADD, CHECK and STATUS fail if a key cannot be read. DEL and GC ignore the key and warn: a mistake in the configuration
+/// must not prevent the removal.
 fn configuration<P: DeserializeOwned>(cx: &Context<'_>, verb: &Verb) -> Result<P> {
     let json = &cx.request.json;
     match verb {

@@ -1,5 +1,5 @@
-//! One call of a plugin: reads the environment and stdin, calls it, prints what comes of it. The only place where a
-//! plugin's result reaches stdout, and once: a caller never sees two documents.
+//! Serves one call of a plugin: reads the environment and stdin, runs the plugin, and prints the result. No other code
+//! prints a result, so a caller never gets two documents.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,8 +14,7 @@ use crate::plugin::{Context, Entry, Session, VERSION};
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
 
-/// Serves the call that the environment describes. Without CNI_COMMAND that is the banner, which runtimes read to
-/// learn the version.
+/// Serves the call of the environment. Without CNI_COMMAND it prints the banner: runtimes read the version from it.
 pub fn serve(entry: &Entry, plugins: &'static [Entry]) -> u8 {
     sys::survive_failed_writes();
     let command = command();
@@ -33,23 +32,23 @@ pub fn serve(entry: &Entry, plugins: &'static [Entry]) -> u8 {
     }
 }
 
-/// CNI_COMMAND; empty when there is none.
+/// CNI_COMMAND; empty if it is not set.
 pub fn command() -> String {
     std::env::var_os("CNI_COMMAND")
         .map_or_else(String::new, |value| value.to_string_lossy().into_owned())
 }
 
-/// Writes a line to stderr, if that can be written.
+/// Writes a line to stderr and ignores errors.
 pub fn say(line: &str) {
     warn(line);
 }
 
-/// Answers a call that never got to be one.
+/// Answers a call for an unknown plugin.
 pub fn fail(error: Error) -> u8 {
     refuse(&error.into())
 }
 
-/// Prints an error object and gives the exit code of a failed call.
+/// Prints an error object and returns the exit code.
 ///
 /// Source: CNI specification 1.1.0, section 5, "Error".
 fn refuse(Refusal { version, error }: &Refusal) -> u8 {
@@ -60,7 +59,7 @@ fn refuse(Refusal { version, error }: &Refusal) -> u8 {
         ("details", (!error.details.is_empty()).then(|| error.details.as_str().into())),
     ]);
     if let Err(failure) = print(&object.to_pretty()) {
-        warn(&format!("{}; it is: {error}", failure.error));
+        warn(&format!("{}; the error was: {error}", failure.error));
     }
     FAILURE
 }
@@ -74,11 +73,11 @@ fn print(document: &str) -> Result<(), Refusal> {
     let written = sys::write_all(io::stdout().as_fd(), document.as_bytes());
     written.map_err(|error| {
         let msg = "cannot write to stdout";
-        Error::new(Code::IO, msg).with_details(error.to_string()).into()
+        Error::new(Code::IO, msg).with_details(sys::reason(&error)).into()
     })
 }
 
-/// One call: everything that it opens is closed when this returns.
+/// Runs one call. All its sockets and files are closed when this returns.
 fn answer(command: &str, entry: &Entry, plugins: &'static [Entry]) -> Result<(), Refusal> {
     let (request, verb) = Request::read(command, |name| std::env::var_os(name), sys::Stdin)?;
     let refused = |error| Refusal { version: request.version, error };
@@ -91,11 +90,11 @@ fn answer(command: &str, entry: &Entry, plugins: &'static [Entry]) -> Result<(),
     let printed = version::print_result(&success, request.version)
         .map_err(refused)
         .and_then(|json| print(&json.to_pretty()));
-    // An ADD whose result does not reach the caller has failed, so nothing may be left of it.
+    // If the result does not reach the caller, the ADD has failed and must be undone.
     if let (Err(_), Verb::Add(at)) = (&printed, verb)
         && let Err(error) = entry.call(&cx, &Verb::Del(at))
     {
-        cx.warn(format!("cannot take back the failed ADD: {error}"));
+        cx.warn(format!("cannot undo the failed ADD: {error}"));
     }
     printed
 }

@@ -1,9 +1,9 @@
-//! CNI_ARGS: `KEY=value` pairs with `;` between them.
+//! CNI_ARGS: `KEY=value` pairs, separated by `;`.
 
 use crate::error::{Code, Error, Result};
 
-/// The keys that any of the plugins reads. All plugins of a chain and their IPAM plugin get the same text, so a key of one
-/// plugin must not be an error in another.
+/// The keys of all plugins. The plugins of a chain and their IPAM plugin get the same text, so a key of one plugin must not be
+/// an error in another.
 const KNOWN: [&str; 3] = ["IP", "GATEWAY", "MAC"];
 
 /// The values of the known keys. The last of equal keys counts.
@@ -14,7 +14,7 @@ pub struct Args<'a> {
     pub ip: Option<&'a str>,
     pub gateway: Option<&'a str>,
     pub mac: Option<&'a str>,
-    /// `K8S_POD_NAMESPACE` and `K8S_POD_NAME`: the pod of the container. They come with `IgnoreUnknown`.
+    /// The pod of the container: `K8S_POD_NAMESPACE` and `K8S_POD_NAME`. Runtimes send them with `IgnoreUnknown`.
     pub pod_namespace: Option<&'a str>,
     pub pod_name: Option<&'a str>,
 }
@@ -62,14 +62,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_keys_are_taken_and_the_last_wins() {
+    fn the_last_of_equal_keys_counts() {
         let args = Args::parse("IP=10.0.0.1;IP=10.0.0.2;MAC=").unwrap();
         assert_eq!(args, Args { ip: Some("10.0.0.2"), ..Args::default() });
         assert_eq!(Args::parse("").unwrap(), Args::default());
     }
 
     #[test]
-    fn pods_have_names() {
+    fn the_pod_has_a_namespace_and_a_name() {
         let args = Args::parse("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=db-0").unwrap();
         assert_eq!((args.pod_namespace, args.pod_name), (Some("shop"), Some("db-0")));
     }

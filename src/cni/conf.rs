@@ -51,7 +51,7 @@ pub struct NetConf {
     pub kind: String,
     pub ipam: Ipam,
     pub dns: ConfiguredDns,
-    /// Only the runtime uses it. A value of the wrong type is an error here, too, as in the reference.
+    /// For the runtime. A value of another type is an error, as in the reference.
     #[serde(rename = "capabilities")]
     _capabilities: BTreeMap<String, bool>,
 }
@@ -59,7 +59,7 @@ pub struct NetConf {
 /// The attachments that GC keeps. Some runtimes call the list `cni.dev/attachments`, after an error in a draft.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Kept {
+struct KeepSet {
     #[serde(rename = "cni.dev/valid-attachments")]
     valid_attachments: Vec<ListedAttachment>,
     #[serde(rename = "cni.dev/attachments")]
@@ -69,7 +69,7 @@ struct Kept {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Ipam {
-    /// The delegated plugin, empty if there is none.
+    /// The name of the IPAM plugin. Empty if the configuration has none.
     #[serde(rename = "type")]
     pub kind: String,
 }
@@ -108,15 +108,15 @@ struct ListedAttachment {
 /// An empty or `null` list means no attachment. A missing list is refused (code 7), and so is one that cannot be read
 /// (code 6): GC would release the address of every container of the network.
 pub fn valid_attachments(json: &Json) -> Result<Vec<Attachment>> {
-    let kept: Kept = json.read("network configuration")?;
+    let keep_set: KeepSet = json.read("network configuration")?;
     let has = |wanted: &str| match json {
         Json::Object(entries) => entries.iter().any(|(key, _)| key.eq_ignore_ascii_case(wanted)),
         _ => false,
     };
     let listed = if has("cni.dev/valid-attachments") {
-        &kept.valid_attachments
+        &keep_set.valid_attachments
     } else if has("cni.dev/attachments") {
-        &kept.attachments
+        &keep_set.attachments
     } else {
         return Err(Error::config(
             "cannot collect garbage: the configuration has no cni.dev/valid-attachments",
@@ -130,10 +130,8 @@ pub fn valid_attachments(json: &Json) -> Result<Vec<Attachment>> {
         })
     };
     listed.iter().map(parse).collect::<Result<_>>().map_err(|error: Error| {
-        Error::config(
-            "cannot collect garbage: cni.dev/valid-attachments has an entry that cannot be",
-        )
-        .with_details(error.to_string())
+        let msg = "cannot collect garbage: cni.dev/valid-attachments has an invalid entry";
+        Error::config(msg).with_details(error.to_string())
     })
 }
 

@@ -1,5 +1,5 @@
-//! JSON as Go's encoding/json reads it, since that is what every runtime was tested against: keys match without
-//! regard to case, the last of several equal keys wins, `null` is the same as nothing. Errors name the key.
+//! JSON with the rules of Go's encoding/json, which the runtimes were tested with: the case of keys is ignored, the last of
+//! several equal keys counts, `null` is the same as a missing key. Errors name the key.
 
 mod de;
 mod error;
@@ -17,7 +17,7 @@ pub use number::Number;
 
 use crate::error::{Code, Error, Result};
 
-/// Any JSON value; objects keep the order of their keys, which older results need when they are printed.
+/// A JSON value. Objects keep the order of their keys, for results.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Json {
     #[default]
@@ -27,30 +27,30 @@ pub enum Json {
     String(String),
     Array(Vec<Self>),
     Object(Vec<(String, Self)>),
-    /// The text of an array or object that is nested too deeply for code that recurses. It can only be printed.
+    /// The text of an array or object that is nested too deeply for recursion. It can only be printed.
     Raw(Box<str>),
 }
 
 impl Json {
-    /// Parses one document; anything but white space after it is an error (code 6).
+    /// Parses one document. Only white space may follow it (code 6).
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         parse::parse(bytes)
     }
 
-    /// Reads the value as a type; `what` names the whole document in errors (code 6).
+    /// Reads the value as a type. `what` names the document in errors (code 6).
     pub fn read<T: DeserializeOwned>(&self, what: &str) -> Result<T> {
         T::deserialize(self).map_err(|error| unreadable(what, &error))
     }
 
-    /// The value of a key of an object, found as Go finds it; `null` is nothing.
+    /// The value of a key of an object. `null` is None.
     pub fn get(&self, key: &str) -> Option<&Self> {
         let Self::Object(entries) = self else { return None };
         let found = entries.iter().rev().find(|(name, _)| name.eq_ignore_ascii_case(key));
         found.map(|(_, value)| value).filter(|value| **value != Self::Null)
     }
 
-    /// Makes one object of several under equal keys, as Go does when it reads them into one struct: of equal keys in
-    /// there the last wins, whichever object has it.
+    /// Merges the objects of equal keys into one, as Go does when it reads them into one struct. The last of equal keys in
+    /// them counts.
     pub fn merge_repeated(&mut self) {
         match self {
             Self::Array(values) => values.iter_mut().for_each(Self::merge_repeated),
@@ -68,13 +68,13 @@ impl Json {
         matches!(self, Self::Object(_))
     }
 
-    /// An object of those entries that have a value.
+    /// An object of the entries that have a value.
     pub fn object<const N: usize>(entries: [(&str, Option<Self>); N]) -> Self {
         let present = entries.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
         Self::Object(present.collect())
     }
 
-    /// The same with the keys of all objects in order, as Go prints its maps.
+    /// The same with sorted keys in all objects, as Go prints maps.
     pub fn sorted(mut self) -> Self {
         self.sort();
         self
@@ -91,7 +91,7 @@ impl Json {
         }
     }
 
-    /// The document indented by four spaces without a newline at the end, as results are printed.
+    /// The document, indented by four spaces and without a newline at the end, as results are printed.
     pub fn to_pretty(&self) -> String {
         self.indented_by("    ")
     }
@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// Texts of characters with a meaning, and of others beside them.
+    /// Texts of special and of other characters.
     fn texts() -> impl Strategy<Value = String> {
         let special = [
             '"', '\\', '/', '\0', '\u{1f}', '\u{7f}', '<', '>', '&', '\u{2027}', '\u{2028}',
@@ -197,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_is_printed_as_by_others_and_with_the_escapes_of_go(value in documents()) {
+        fn documents_are_printed_as_by_serde_json_with_the_escapes_of_go(value in documents()) {
             let compact = value.to_string();
             let mut pretty = Vec::new();
             let formatter = PrettyFormatter::with_indent(b"    ");
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_keep_their_order_and_go_escapes() {
+    fn keys_keep_their_order_and_text_has_the_escapes_of_go() {
         let json = Json::parse(br#"{"z":1,"a":"<&>"}"#).unwrap();
         assert_eq!(json.to_compact(), r#"{"z":1,"a":"\u003c\u0026\u003e"}"#);
         assert_eq!(json.to_pretty(), "{\n    \"z\": 1,\n    \"a\": \"\\u003c\\u0026\\u003e\"\n}");

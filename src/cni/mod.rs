@@ -1,4 +1,4 @@
-//! The CNI protocol: what comes in, what goes out, in every version. Knows nothing of Linux.
+//! The CNI protocol: requests and results of every version. This module does not use Linux interfaces.
 
 pub mod args;
 pub mod conf;

@@ -1,5 +1,4 @@
-//! One call of a plugin as it comes in: environment and configuration, completely checked. Nothing reads the
-//! environment later.
+//! The input of a call: environment and configuration, validated. No other code reads the environment.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -13,16 +12,16 @@ use crate::cni::version::{self, Version};
 use crate::error::{Code, Error, Result};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 
-/// Room for a usual configuration, so that it is read in one piece. Larger ones are read, too.
+/// The first size of the buffer: one read gets a usual configuration.
 const STDIN_BYTES: usize = 2048;
 
-/// What is asked for. Source: CNI specification 1.1.0, section 2, "CNI operations".
+/// The operation. Source: CNI specification 1.1.0, section 2, "CNI operations".
 #[derive(Clone, Debug)]
 pub enum Verb {
     Add(Attachment),
     Del(Attachment),
     Check(Attachment),
-    /// The attachments that are to be kept.
+    /// The attachments that GC keeps.
     Gc(Vec<Attachment>),
     Status,
 }
@@ -40,7 +39,7 @@ impl Verb {
     }
 }
 
-/// One call without its verb: what delegates are asked may be another one.
+/// A call without its verb: a delegate can get another verb.
 #[derive(Debug)]
 pub struct Request {
     pub version: Version,
@@ -48,24 +47,24 @@ pub struct Request {
     pub conf: NetConf,
     /// CNI_NETNS; None when empty.
     pub netns_path: Option<PathBuf>,
-    /// CNI_NETNS_OVERRIDE: the namespace may be the plugin's own.
+    /// CNI_NETNS_OVERRIDE: allows the namespace of this process.
     pub netns_override: bool,
     /// CNI_ARGS.
     pub args: String,
     /// The directories of CNI_PATH.
     pub path: Vec<PathBuf>,
-    /// How many plugins called one another before this one (CNIBOX_DEPTH).
+    /// The number of plugins that called one another before this one (CNIBOX_DEPTH).
     pub depth: u32,
-    /// DBUS_SYSTEM_BUS_ADDRESS, if it says anything.
+    /// DBUS_SYSTEM_BUS_ADDRESS; None when empty.
     pub bus_address: Option<OsString>,
     pub json: Json,
-    /// What of the configuration cannot be read, of a DEL or GC, which do without.
+    /// The keys that DEL and GC ignore because they cannot be read.
     pub dropped: Vec<Error>,
-    /// What came in on stdin, for plugins that are executed.
+    /// The bytes from stdin, for plugins that are executed.
     pub stdin: Vec<u8>,
 }
 
-/// Why a call was not accepted, and the version in which to say so.
+/// The error of a call, and the version of the error object.
 #[derive(Debug)]
 pub struct Refusal {
     pub version: Version,
@@ -79,8 +78,8 @@ impl From<Error> for Refusal {
 }
 
 impl Request {
-    /// Reads and checks everything, in the reference's order, so that the first of several mistakes is the one that
-    /// callers expect to see.
+    /// Reads and validates the input in the order of the reference, so that of several mistakes the error names the same
+    /// one.
     pub fn read(
         command: &str,
         env: impl Fn(&str) -> Option<OsString>,
@@ -93,13 +92,12 @@ impl Request {
                 .with_details(error.to_string())
         })?;
         let mut json = Json::parse(&bytes)
-            .map_err(|error| error.context("error unmarshall network config: cannot read stdin"))?;
+            .map_err(|error| error.in_front("error unmarshall network config"))?;
         json.merge_repeated();
         Self::of(command, environment, json, bytes)
     }
 
-    /// The same for a caller in this process, which has the configuration already. `env` gives the values of CNI_
-    /// variables.
+    /// The same for a caller in this process that has the configuration. `env` returns the values of CNI_ variables.
     pub fn new(
         command: &str,
         env: impl Fn(&str) -> Option<OsString>,
@@ -170,7 +168,7 @@ impl Request {
         Ok(verb)
     }
 
-    /// The same call with another configuration, for a delegate that does not get ours.
+    /// The same call with another configuration, for a delegate.
     pub fn with_config(&self, json: Json) -> Result<Self> {
         let conf: NetConf = json.read("configuration of the delegate")?;
         Ok(Self {
@@ -189,7 +187,7 @@ impl Request {
         })
     }
 
-    /// The environment variables of the protocol as an executed plugin gets them; None where there is none.
+    /// The environment variables of the protocol for an executed plugin. None means that the variable is not set.
     ///
     /// Source: CNI specification 1.1.0, section 2, "Parameters".
     pub fn environment(&self, verb: &Verb) -> [(&'static str, Option<OsString>); 8] {
@@ -211,7 +209,7 @@ impl Request {
         ]
     }
 
-    /// The result of the plugin before this one, or for CHECK and DEL of the whole chain.
+    /// The result of the previous plugin. For CHECK and DEL it is the result of the whole chain.
     pub fn prev_result(&self) -> Result<Option<Success>> {
         match self.json.get("prevResult") {
             None => Ok(None),
@@ -224,12 +222,12 @@ impl Request {
         }
     }
 
-    /// For CHECK, which makes no sense without.
+    /// For CHECK, which requires it.
     pub fn required_prev_result(&self) -> Result<Success> {
         self.prev_result()?.ok_or_else(|| Error::config("required prevResult missing"))
     }
 
-    /// CNI_NETNS as results print it.
+    /// CNI_NETNS as the `sandbox` of a result.
     pub fn sandbox(&self) -> String {
         self.netns_path
             .as_ref()
@@ -237,14 +235,14 @@ impl Request {
     }
 }
 
-/// Not of the protocol: counts plugins that call one another.
+/// Not part of the protocol: counts plugins that call one another.
 const DEPTH: &str = "CNIBOX_DEPTH";
 
 fn unknown_command(command: &str) -> Error {
     Error::new(Code::INVALID_ENVIRONMENT, format!("unknown CNI_COMMAND: {command}"))
 }
 
-/// The environment variables, checked against what the command needs.
+/// The environment variables that the command needs.
 struct Environment {
     attachment: Option<Attachment>,
     netns_path: Option<PathBuf>,
@@ -270,7 +268,7 @@ impl Environment {
         let mut container_id = None;
         let mut ifname = None;
         let mut missing = Vec::new();
-        // The walk is in the reference's order: a bad value is reported at once, before what is missing.
+        // The order of the reference: an invalid value is an error before a missing variable.
         if is_about_an_attachment {
             match text("CNI_CONTAINERID")? {
                 Some(id) => container_id = Some(ContainerId::new(id)?),

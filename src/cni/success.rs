@@ -1,4 +1,4 @@
-//! What a successful ADD returns, in the newest version's shape.
+//! The result of ADD, in the shape of the newest version.
 
 use std::net::IpAddr;
 
@@ -21,10 +21,10 @@ pub struct Success {
 #[serde(default, rename_all = "camelCase")]
 pub struct Interface {
     pub name: String,
-    /// As whoever wrote it spelled it.
+    /// In the spelling of the plugin that wrote it.
     pub mac: String,
     pub mtu: u32,
-    /// The path of the namespace that the interface is in, empty on the host.
+    /// The path of the interface's namespace; empty on the host.
     pub sandbox: String,
     pub socket_path: String,
     #[serde(rename = "pciID")]
@@ -48,7 +48,7 @@ pub struct Route {
     pub dst: IpNet,
     #[serde(default, deserialize_with = "text::optional_ip")]
     pub gw: Option<IpAddr>,
-    /// In bytes, as is `advmss`; 0 leaves it to the kernel.
+    /// In bytes, like `advmss`. 0 means that the kernel chooses.
     #[serde(default)]
     pub mtu: u32,
     #[serde(default)]
@@ -112,7 +112,7 @@ impl Dns {
 }
 
 impl Success {
-    /// The index of an interface inside a namespace. Where several match, the last plugin that wrote one is right.
+    /// The index of an interface in a namespace. The last one counts if several match.
     pub fn interface_index(&self, name: &str, sandbox: &str) -> Option<usize> {
         self.interfaces.iter().rposition(|it| it.name == name && it.sandbox == sandbox)
     }
@@ -122,7 +122,7 @@ impl Success {
         self.ips.iter().map(|ip| ip.address).collect()
     }
 
-    /// The addresses of one interface; those that name no interface belong to every one.
+    /// The addresses of one interface. An address without an interface belongs to all.
     pub fn ips_of(&self, index: usize) -> impl Iterator<Item = &Ip> {
         self.ips.iter().filter(move |ip| ip.interface.is_none_or(|it| it as usize == index))
     }

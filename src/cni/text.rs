@@ -1,11 +1,11 @@
-//! Addresses, prefixes and lists as they are written in configurations and results.
+//! Parses the addresses and prefixes of configurations and results.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde::de::{Deserialize, Deserializer, Error as _};
 
-/// An IP address; a v4-mapped IPv6 address is the IPv4 address that it stands for.
+/// An IP address. A v4-mapped IPv6 address becomes the IPv4 address.
 pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
     let ip: IpAddr = text.parse().map_err(|_| format!("invalid IP address: {text}"))?;
     Ok(ip.to_canonical())
@@ -20,21 +20,18 @@ pub fn parse_cidr(text: &str) -> Result<IpNet, String> {
     }
     let ip: IpAddr = ip.parse().map_err(|_| invalid())?;
     if ip != ip.to_canonical() {
-        return Err(format!(
-            "{}: an IPv4 address inside of IPv6 has no prefix of its own",
-            invalid()
-        ));
+        return Err(format!("{}: a v4-mapped IPv6 address cannot have a prefix length", invalid()));
     }
     let length = length.parse().map_err(|_| invalid())?;
     IpNet::new(ip, length).map_err(|_| invalid())
 }
 
-/// An address, or an address with a prefix length that does not matter.
+/// An address. A prefix length is ignored.
 pub fn parse_ip_or_cidr(text: &str) -> Result<IpAddr, String> {
     if text.contains('/') { parse_cidr(text).map(|net| net.addr()) } else { parse_ip(text) }
 }
 
-/// For `#[serde(deserialize_with)]`: an address, `""` being none.
+/// For `#[serde(deserialize_with)]`: an address. `""` is None.
 pub fn optional_ip<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
     match <&str>::deserialize(deserializer)? {
         "" => Ok(None),

@@ -1,4 +1,4 @@
-//! The protocol versions, and the shapes that results have in each of them. The only file that knows older ones.
+//! The protocol versions, and the shape of a result in each version. Other files use the newest version only.
 
 use std::fmt::{self, Display};
 
@@ -20,7 +20,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// What every plugin here speaks, oldest first.
+    /// The versions that every plugin supports, oldest first.
     pub const ALL: [Self; 7] = [
         Self::V0_1_0,
         Self::V0_2_0,
@@ -44,7 +44,7 @@ impl Version {
         }
     }
 
-    /// The version that a configuration asks for: exactly one of ours, an empty text being the oldest (code 1).
+    /// The version of a configuration. An empty text is the oldest version. An unknown version is an error (code 1).
     pub fn negotiate(asked: &str) -> Result<Self> {
         let asked = if asked.is_empty() { Self::V0_1_0.text() } else { asked };
         Self::ALL.into_iter().find(|version| version.text() == asked).ok_or_else(|| {
@@ -64,7 +64,7 @@ impl Version {
         known.max().map_or_else(|| Self::negotiate(asked.last().unwrap_or(&"")), Ok)
     }
 
-    /// CHECK, GC and STATUS came with later versions: an older configuration does not allow them (code 1).
+    /// For CHECK, GC and STATUS: an error (code 1) if the version of the configuration does not have the verb.
     pub fn negotiate_for(asked: &str, verb: &str, since: Self) -> Result<Self> {
         let asked_numbers = numbers(asked)?;
         if asked_numbers < numbers(since.text())? {
@@ -100,7 +100,7 @@ impl Display for Version {
     }
 }
 
-/// One to three numbers with dots between them, for comparing (code 6).
+/// One to three numbers, separated by dots, for comparisons (code 6).
 fn numbers(text: &str) -> Result<[u32; 3]> {
     let text = if text.is_empty() { Version::V0_1_0.text() } else { text };
     let invalid = || Error::new(Code::DECODE, format!("cannot read version {text:?}"));
@@ -111,7 +111,7 @@ fn numbers(text: &str) -> Result<[u32; 3]> {
     Ok(numbers)
 }
 
-/// What VERSION answers. Source: CNI specification 1.1.0, section 5, "Version".
+/// The answer to VERSION. Source: CNI specification 1.1.0, section 5, "Version".
 pub fn supported() -> Json {
     let all = Version::ALL.map(|version| version.text().into()).into();
     Json::object([
@@ -120,7 +120,7 @@ pub fn supported() -> Json {
     ])
 }
 
-/// Reads a result in the shape of the version that it names, or of `assumed` where it names none.
+/// Reads a result in the shape of its version, or of `assumed` if it has no version.
 pub fn parse_result(json: &Json, assumed: Version) -> Result<Success> {
     let version = match own_version(json)? {
         None | Some("") => assumed,
@@ -129,7 +129,7 @@ pub fn parse_result(json: &Json, assumed: Version) -> Result<Success> {
     parse_shape(json, version)
 }
 
-/// Reads a previous result: it was written for `version`, or for another one with the same shape.
+/// Reads a previous result, of `version` or of another version with the same shape.
 pub fn parse_prev_result(json: &Json, version: Version) -> Result<Success> {
     let own = own_version(json)?.unwrap_or_else(|| version.text());
     let family = version.family();
@@ -165,9 +165,9 @@ fn parse_shape(json: &Json, version: Version) -> Result<Success> {
     Ok(success)
 }
 
-/// Writes a result in the shape of `version`, with what that shape can hold.
+/// Writes a result in the shape of `version`, without the fields that the shape lacks.
 ///
-/// Fails where the shape needs an address and there is none.
+/// Fails if the shape requires an address and the result has none.
 pub fn print_result(success: &Success, version: Version) -> Result<Json> {
     match version.family()[0] {
         Version::V0_1_0 => legacy_result(success, version),

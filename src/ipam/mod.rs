@@ -1,4 +1,4 @@
-//! The allocator: which addresses an attachment gets, and where that is written down. Knows nothing of plugins.
+//! Address management: the allocator chooses the addresses of an attachment, and the store reserves them.
 
 pub mod range;
 pub mod resolv_conf;
@@ -13,44 +13,44 @@ use crate::names::Attachment;
 use range::{Range, RangeSet};
 use store::Locked;
 
-/// An address that an attachment has got, with the prefix length of its subnet.
+/// An address of an attachment, with the prefix length of its subnet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allocated {
     pub address: IpNet,
     pub gateway: IpAddr,
 }
 
-/// What an attachment asks for.
-pub struct Wish<'a> {
+/// The addresses that an attachment requests.
+pub struct AllocationRequest<'a> {
     pub sets: &'a [RangeSet],
-    /// Addresses that it has to have.
+    /// Addresses that the attachment must get.
     pub requested: &'a [IpAddr],
-    /// By what it is known again (see [`store::identity`]), if it wants the addresses that it had last.
+    /// The identity of the container (see [`store::identity`]), if it prefers its last addresses.
     pub sticky: Option<u64>,
     pub stale_on_boot: StaleOnBoot,
 }
 
-/// What becomes of reservations that an earlier boot of the host left behind, when they are in somebody's way.
+/// Whether reservations of an earlier boot of the host are released when a request needs them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum StaleOnBoot {
     Reclaim,
     Keep,
 }
 
-/// Reserves one address from each set: a requested one where there is one for the set, else the one that the attachment
-/// had last if it is free, else the next free one.
+/// Reserves one address from each set: a requested address of the set, else the container's last address if it is free,
+/// else the next free address.
 ///
-/// All or nothing: on an error what was reserved here, and only that, has been given back.
+/// All or nothing: an error releases exactly the addresses that this call reserved.
 pub fn allocate(
     locked: &mut Locked<'_>,
-    wish: &Wish<'_>,
+    request: &AllocationRequest<'_>,
     at: &Attachment,
 ) -> Result<Vec<Allocated>> {
-    check_no_duplicate(locked, wish, at)?;
-    let mut reserved = Vec::with_capacity(wish.sets.len());
-    let result = allocate_from_each(locked, wish, at, &mut reserved);
-    if let (Ok(_), Some(identity)) = (&result, wish.sticky) {
-        let is_of_sets = |ip| wish.sets.iter().any(|set| set.range_of(ip).is_some());
+    check_no_duplicate(locked, request, at)?;
+    let mut reserved = Vec::with_capacity(request.sets.len());
+    let result = allocate_from_each(locked, request, at, &mut reserved);
+    if let (Ok(_), Some(identity)) = (&result, request.sticky) {
+        let is_of_sets = |ip| request.sets.iter().any(|set| set.range_of(ip).is_some());
         locked.remember(identity, &reserved, is_of_sets);
     }
     result.map_err(|error| {
@@ -59,14 +59,18 @@ pub fn allocate(
     })
 }
 
-fn check_no_duplicate(locked: &mut Locked<'_>, wish: &Wish<'_>, at: &Attachment) -> Result<()> {
-    let is_in_a_set = |ip: &IpAddr| wish.sets.iter().any(|set| set.range_of(*ip).is_some());
+fn check_no_duplicate(
+    locked: &mut Locked<'_>,
+    request: &AllocationRequest<'_>,
+    at: &Attachment,
+) -> Result<()> {
+    let is_in_a_set = |ip: &IpAddr| request.sets.iter().any(|set| set.range_of(*ip).is_some());
     let held = locked.held_by(at)?;
     let Some(ip) = held.iter().copied().find(is_in_a_set) else { return Ok(()) };
-    let index = wish.sets.iter().position(|set| set.range_of(ip).is_some()).unwrap_or_default();
-    // A container that is started again after a reboot without a DEL has nothing of its own in the way.
-    if wish.reclaims(locked, |ip| held.contains(&ip))? {
-        return check_no_duplicate(locked, wish, at);
+    let index = request.sets.iter().position(|set| set.range_of(ip).is_some()).unwrap_or_default();
+    // After a reboot without a DEL, the container's own reservations are stale.
+    if request.reclaims(locked, |ip| held.contains(&ip))? {
+        return check_no_duplicate(locked, request, at);
     }
     Err(Error::internal(format!(
         "failed to allocate for range {index}: {ip} has been allocated to {}, duplicate allocation is not allowed",
@@ -74,25 +78,26 @@ fn check_no_duplicate(locked: &mut Locked<'_>, wish: &Wish<'_>, at: &Attachment)
     )))
 }
 
-/// `reserved` also tells what to take back on an error.
+/// `reserved` lists what an error releases.
 fn allocate_from_each(
     locked: &mut Locked<'_>,
-    wish: &Wish<'_>,
+    request: &AllocationRequest<'_>,
     at: &Attachment,
     reserved: &mut Vec<IpAddr>,
 ) -> Result<Vec<Allocated>> {
-    let mut pending = wish.requested.to_vec();
-    let remembered = wish.sticky.map(|identity| locked.recall(identity)).unwrap_or_default();
-    let mut allocated = Vec::with_capacity(wish.sets.len());
-    for (index, set) in wish.sets.iter().enumerate() {
+    let mut pending = request.requested.to_vec();
+    let remembered = request.sticky.map(|identity| locked.recall(identity)).unwrap_or_default();
+    let mut allocated = Vec::with_capacity(request.sets.len());
+    for (index, set) in request.sets.iter().enumerate() {
         let wanted = pending.iter().position(|ip| set.range_of(*ip).is_some());
         let (ip, range) = match wanted.map(|position| pending.remove(position)) {
-            Some(ip) => reserve_requested(locked, wish, set, ip, at),
-            None => reserve_any(locked, wish, (index, set), &remembered, at),
+            Some(ip) => reserve_requested(locked, request, set, ip, at),
+            None => reserve_any(locked, request, (index, set), &remembered, at),
         }
         .map_err(|error| error.in_front(format_args!("failed to allocate for range {index}")))?;
         reserved.push(ip);
-        // Who gets its old address again has not moved the round on: others would be given what was just given back.
+        // A container that gets its last address again does not move the position. Otherwise other containers would get
+        // addresses that were just released.
         if wanted.is_some() || !remembered.contains(&ip) {
             locked.set_last_reserved(index, ip)?;
         }
@@ -105,12 +110,12 @@ fn allocate_from_each(
     }
     let left = pending.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" ");
     Err(Error::internal(format!("failed to allocate all requested IPs: {left}"))
-        .with_details("each range set gives one address, and only one that is in it"))
+        .with_details("an ADD allocates one address from each range set"))
 }
 
 fn reserve_requested<'a>(
     locked: &mut Locked<'_>,
-    wish: &Wish<'_>,
+    request: &AllocationRequest<'_>,
     set: &'a RangeSet,
     ip: IpAddr,
     at: &Attachment,
@@ -120,11 +125,11 @@ fn reserve_requested<'a>(
         .filter(|range| range.gateway != ip)
         .ok_or_else(|| Error::internal(format!("requested ip {ip} is subnet's gateway")))?;
     if let Some(net) = range.excluding(ip) {
-        let msg = format!("requested ip {ip} is never given out: exclude has {net}");
+        let msg = format!("requested ip {ip} is excluded by {net}");
         return Err(Error::internal(msg));
     }
     if locked.reserve(ip, at)?
-        || wish.reclaims(locked, |stale| stale == ip)? && locked.reserve(ip, at)?
+        || request.reclaims(locked, |stale| stale == ip)? && locked.reserve(ip, at)?
     {
         return Ok((ip, range));
     }
@@ -133,12 +138,12 @@ fn reserve_requested<'a>(
 
 fn reserve_any<'a>(
     locked: &mut Locked<'_>,
-    wish: &Wish<'_>,
+    request: &AllocationRequest<'_>,
     (index, set): (usize, &'a RangeSet),
     remembered: &[IpAddr],
     at: &Attachment,
 ) -> Result<(IpAddr, &'a Range)> {
-    for ip in remembered.iter().copied().filter(|ip| set.gives(*ip)) {
+    for ip in remembered.iter().copied().filter(|ip| set.may_allocate(*ip)) {
         if let Some(range) = set.range_of(ip)
             && locked.reserve(ip, at)?
         {
@@ -152,31 +157,32 @@ fn reserve_any<'a>(
     if let Some(found) = reserve_next(locked)? {
         return Ok(found);
     }
-    // Before anybody is sent away.
-    let is_worth_it = locked.has_lost_count()? | wish.reclaims(locked, |ip| set.gives(ip))?;
-    let found = if is_worth_it { reserve_next(locked)? } else { None };
+    // The last attempt before the error.
+    let can_retry =
+        locked.has_lost_count()? | request.reclaims(locked, |ip| set.may_allocate(ip))?;
+    let found = if can_retry { reserve_next(locked)? } else { None };
     found.ok_or_else(|| exhausted(set))
 }
 
-/// The first free address of a set that `take` takes.
+/// The first free address of a set that `take` accepts.
 fn find_free<'a>(
     locked: &mut Locked<'_>,
     set: &'a RangeSet,
     last_reserved: Option<IpAddr>,
     mut take: impl FnMut(&mut Locked<'_>, IpAddr) -> Result<bool>,
 ) -> Result<Option<(IpAddr, &'a Range)>> {
-    for stretch in set.stretches(last_reserved) {
-        let mut from = Some(stretch.first);
-        while let Some(ip) = from.and_then(|ip| stretch.given_from(ip)) {
-            match locked.next_free(ip, stretch.last)? {
+    for span in set.spans(last_reserved) {
+        let mut from = Some(span.first);
+        while let Some(ip) = from.and_then(|ip| span.first_allocatable(ip)) {
+            match locked.next_free(ip, span.last)? {
                 Some(free) if free == ip => {
                     if take(locked, ip)? {
-                        return Ok(Some((ip, stretch.range)));
+                        return Ok(Some((ip, span.range)));
                     }
-                    // Somebody does not mind the lock.
-                    from = stretch.behind(ip);
+                    // A program without the lock reserved it.
+                    from = span.after(ip);
                 }
-                // It may be one that is never given out.
+                // It can be an excluded address or the gateway.
                 free => from = free,
             }
         }
@@ -184,8 +190,8 @@ fn find_free<'a>(
     Ok(None)
 }
 
-impl Wish<'_> {
-    /// Whether anything has been reclaimed.
+impl AllocationRequest<'_> {
+    /// Releases stale reservations if the request allows it. Returns whether there were any.
     fn reclaims(
         &self,
         locked: &mut Locked<'_>,
@@ -198,7 +204,7 @@ impl Wish<'_> {
     }
 }
 
-/// Fails when a set has no address for an ADD.
+/// Fails if a set has no address for an ADD.
 pub fn check_not_exhausted(
     locked: &mut Locked<'_>,
     set: &RangeSet,
@@ -209,7 +215,7 @@ pub fn check_not_exhausted(
     };
     if has_free(locked)?
         || locked.has_lost_count()? && has_free(locked)?
-        || stale_on_boot == StaleOnBoot::Reclaim && locked.can_reclaim(|ip| set.gives(ip))?
+        || stale_on_boot == StaleOnBoot::Reclaim && locked.can_reclaim(|ip| set.may_allocate(ip))?
     {
         return Ok(());
     }
@@ -234,11 +240,11 @@ mod tests {
         range::parse(&json.read::<Vec<_>>("ranges").unwrap(), &[]).unwrap()
     }
 
-    fn wish<'a>(sets: &'a [RangeSet], requested: &'a [IpAddr]) -> Wish<'a> {
-        Wish { sets, requested, sticky: None, stale_on_boot: StaleOnBoot::Reclaim }
+    fn request<'a>(sets: &'a [RangeSet], requested: &'a [IpAddr]) -> AllocationRequest<'a> {
+        AllocationRequest { sets, requested, sticky: None, stale_on_boot: StaleOnBoot::Reclaim }
     }
 
-    /// ADD for a container; the addresses, or the message.
+    /// ADD of a container: its addresses, or the message of the error.
     fn add(
         dir: &TempDir,
         sets: &[RangeSet],
@@ -246,8 +252,9 @@ mod tests {
         id: &str,
     ) -> Result<String, String> {
         let requested: Vec<IpAddr> = requested.iter().map(|ip| ip.parse().unwrap()).collect();
-        let allocated =
-            dir.store().locked(|locked| allocate(locked, &wish(sets, &requested), &attachment(id)));
+        let allocated = dir
+            .store()
+            .locked(|locked| allocate(locked, &request(sets, &requested), &attachment(id)));
         let addresses = allocated.map_err(|error| error.msg.clone())?;
         Ok(addresses.iter().map(|it| it.address.to_string()).collect::<Vec<_>>().join(" "))
     }
@@ -257,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_go_round() {
+    fn addresses_are_allocated_in_a_circle() {
         let dir = TempDir::new();
         let sets = sets(r#"[[{"subnet":"10.0.0.0/29"}]]"#);
         for (id, ip) in [("c2", 2), ("c3", 3), ("c4", 4), ("c5", 5), ("c6", 6)] {
@@ -343,11 +350,11 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_set_takes_back_only_what_was_just_reserved() {
+    fn a_failing_set_releases_only_what_the_call_reserved() {
         let dir = TempDir::new();
         let few = sets(r#"[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.1.0.0/30"}]]"#);
         add(&dir, &few, &[], "first").unwrap();
-        // An earlier reservation of the same container, in no set that is configured now.
+        // An earlier reservation of the same container, outside of the configured sets.
         dir.write("10.9.0.1", "second\r\neth0");
         assert!(
             add(&dir, &few, &[], "second").unwrap_err().contains("range set: 10.1.0.1-10.1.0.2")
@@ -358,27 +365,27 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_given_back_when_its_place_in_the_round_cannot_be_kept() {
+    fn an_address_is_released_if_its_position_cannot_be_written() {
         let dir = TempDir::new();
         let sets = sets(r#"[[{"subnet":"10.0.0.0/24"}]]"#);
         dir.store();
-        // Nothing can be renamed to a directory. (Read as a file it would be an error too early.)
+        // A rename to a directory fails. The directory is created late: as a file it could not be read.
         let path = dir.network_dir().join("last_reserved_ip.0");
         let result = dir.store().locked(|locked| {
             let result = locked.last_reserved(0);
             fs::create_dir(&path).unwrap();
             result.unwrap();
             let ip = "10.0.0.2".parse().unwrap();
-            allocate(locked, &wish(&sets, &[ip]), &attachment("a"))
+            allocate(locked, &request(&sets, &[ip]), &attachment("a"))
         });
         let error = result.unwrap_err();
-        assert_eq!(error.msg, "cannot note 10.0.0.2 as the last reserved address");
+        assert_eq!(error.msg, "cannot record 10.0.0.2 as the last reserved address");
         assert!(error.details.contains("last_reserved_ip.0: "), "{error}");
         assert_eq!(dir.names(), ["last_reserved_ip.0", "lock"]);
     }
 
     #[test]
-    fn sixteen_at_once_get_sixteen_addresses() {
+    fn sixteen_concurrent_adds_get_sixteen_addresses() {
         let dir = TempDir::new();
         let sets = sets(r#"[[{"subnet":"10.0.0.0/27"}],[{"subnet":"fd00::/64"}]]"#);
         let mut got: Vec<String> = std::thread::scope(|scope| {
@@ -394,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn exhaustion_is_found_without_walking_the_range() {
+    fn exhaustion_is_found_without_a_walk_through_the_range() {
         let dir = TempDir::new();
         let small = sets(r#"[[{"subnet":"10.0.0.0/30"}],[{"subnet":"fd00::/64"}]]"#);
         let check = |index: usize| {
@@ -403,7 +410,7 @@ mod tests {
                 .locked(|locked| check_not_exhausted(locked, &small[index], StaleOnBoot::Reclaim));
             result.map_err(|error| error.msg.clone())
         };
-        // Neither the gateway nor what is torn takes an address away.
+        // Reservations of the gateway and incomplete ones take no address.
         dir.write("10.0.0.1", "operator");
         dir.write("10.0.0.2", "");
         assert_eq!((check(0), check(1)), (Ok(()), Ok(())));

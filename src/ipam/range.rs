@@ -1,4 +1,4 @@
-//! Ranges of addresses, and sets of them, checked once. Knows nothing of who holds which address.
+//! Validated ranges of addresses, and sets of ranges.
 
 use std::fmt::{self, Display};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::cni::text;
 use crate::error::{Error, Result};
 
-/// A range as it is configured. What is left out is filled in by [`parse`].
+/// A range as it is configured. [`parse`] fills in the defaults.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RangeConf {
@@ -20,7 +20,7 @@ pub struct RangeConf {
     pub range_end: Option<IpAddr>,
     #[serde(deserialize_with = "text::optional_ip")]
     pub gateway: Option<IpAddr>,
-    /// Addresses and prefixes that are never given out.
+    /// Addresses and prefixes that are never allocated.
     pub exclude: Vec<String>,
 }
 
@@ -30,26 +30,26 @@ pub struct Range {
     pub subnet: IpNet,
     pub first: IpAddr,
     pub last: IpAddr,
-    /// Never given to a container. It may lie anywhere, also outside of the subnet.
+    /// Never allocated. It can be outside of the subnet.
     pub gateway: IpAddr,
-    /// Never given to a container either.
+    /// Never allocated.
     excluded: Vec<IpNet>,
 }
 
-/// A piece of a range in which free addresses are looked for, both ends included.
+/// A part of a range in which the allocator searches, both ends included.
 #[derive(Debug)]
-pub struct Stretch<'a> {
+pub struct Span<'a> {
     pub range: &'a Range,
     pub first: IpAddr,
     pub last: IpAddr,
 }
 
-/// A pool of which an attachment gets one address: ranges of one family that do not overlap, at least one.
+/// At least one range, all of one family and without overlaps. An attachment gets one address from a set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RangeSet(Vec<Range>);
 
-/// Checks range sets in the reference's order, so that the first of several mistakes is the one that it names
-/// (code 7). What is excluded from all of them need not be in any.
+/// Validates range sets in the order of the reference, so that of several mistakes the error names the same one (code 7).
+/// `exclude` applies to all sets; its entries can be outside of all ranges.
 pub fn parse(configured: &[Vec<RangeConf>], exclude: &[String]) -> Result<Vec<RangeSet>> {
     if configured.is_empty() {
         return Err(Error::config("no IP ranges specified"));
@@ -103,51 +103,51 @@ impl RangeSet {
         self.0.iter().find(|range| range.contains(ip))
     }
 
-    /// Where to look for a free address, beginning behind the one given out last: an address that was just given back
-    /// is the last to be used again, since others may still know it as the old container.
-    pub fn stretches(&self, last_reserved: Option<IpAddr>) -> Vec<Stretch<'_>> {
-        let whole = |range| Stretch { range, first: range.first, last: range.last };
-        let mut stretches: Vec<Stretch<'_>> = self.0.iter().map(whole).collect();
+    /// The parts in the order of the search, which begins after the last allocated address: a released address is used
+    /// again as late as possible, because other hosts can still take it for the old container.
+    pub fn spans(&self, last_reserved: Option<IpAddr>) -> Vec<Span<'_>> {
+        let whole = |range| Span { range, first: range.first, last: range.last };
+        let mut spans: Vec<Span<'_>> = self.0.iter().map(whole).collect();
         let last_reserved =
             last_reserved.and_then(|ip| Some((ip, self.0.iter().position(|it| it.contains(ip))?)));
         if let Some((last_reserved, index)) = last_reserved {
-            // The range is walked in two parts: what comes after the last reserved address, and at the very end
-            // what comes before it, and itself.
-            stretches.rotate_left(index);
+            // The search comes to this range twice: first to the part after the last allocated address, at the end to the
+            // part up to that address.
+            spans.rotate_left(index);
             let range = &self.0[index];
-            stretches.push(Stretch { range, first: range.first, last: last_reserved });
+            spans.push(Span { range, first: range.first, last: last_reserved });
             match next(last_reserved).filter(|ip| *ip <= range.last) {
-                Some(first) => stretches[0].first = first,
-                None => drop(stretches.remove(0)),
+                Some(first) => spans[0].first = first,
+                None => drop(spans.remove(0)),
             }
         }
-        stretches
+        spans
     }
 
-    /// Whether the address may be given out.
-    pub fn gives(&self, ip: IpAddr) -> bool {
-        self.range_of(ip).is_some_and(|range| range.gives(ip))
+    /// Whether the address is in a range, and is neither excluded nor the gateway.
+    pub fn may_allocate(&self, ip: IpAddr) -> bool {
+        self.range_of(ip).is_some_and(|range| range.may_allocate(ip))
     }
 }
 
-impl Stretch<'_> {
-    /// The first address from this one on that may be given out.
-    pub fn given_from(&self, ip: IpAddr) -> Option<IpAddr> {
+impl Span<'_> {
+    /// The first allocatable address from `ip` on.
+    pub fn first_allocatable(&self, ip: IpAddr) -> Option<IpAddr> {
         let mut ip = ip;
         while ip <= self.last {
-            let behind = match self.range.excluding(ip) {
+            let next = match self.range.excluding(ip) {
                 None if ip != self.range.gateway => return Some(ip),
-                None => next(ip),
-                Some(net) => next(net.broadcast()),
+                None => self::next(ip),
+                Some(net) => self::next(net.broadcast()),
             };
-            // At the end of all addresses there is no next one.
-            ip = behind?;
+            // The highest address of the family has no next one.
+            ip = next?;
         }
         None
     }
 
-    /// The address behind this one.
-    pub fn behind(&self, ip: IpAddr) -> Option<IpAddr> {
+    /// The next address of the span.
+    pub fn after(&self, ip: IpAddr) -> Option<IpAddr> {
         next(ip).filter(|ip| *ip <= self.last)
     }
 }
@@ -167,10 +167,10 @@ impl Range {
         }
         let not_in_network =
             |what: &str, ip: IpAddr| format!("Range{what} {ip} not in network {subnet}");
-        let behind_network = address_of(&subnet, number(subnet.network()) + 1);
-        let first = conf.range_start.unwrap_or(behind_network);
+        let after_network = address_of(&subnet, number(subnet.network()) + 1);
+        let first = conf.range_start.unwrap_or(after_network);
         if !subnet.contains(&first) || conf.range_end.is_some_and(|last| first > last) {
-            // Without a start the end is to blame, which lies before the first address that would be given out.
+            // Without a start the end is wrong: it is before the first address of the range.
             return Err(match (conf.range_start, conf.range_end) {
                 (None, Some(last)) => not_in_network("End", last),
                 _ => not_in_network("Start", first),
@@ -196,20 +196,20 @@ impl Range {
         }
         let of_all = excluded.iter().filter(|net| net.addr().is_ipv4() == first.is_ipv4());
         let excluded = own.iter().chain(of_all).copied().collect();
-        let gateway = conf.gateway.unwrap_or(behind_network);
+        let gateway = conf.gateway.unwrap_or(after_network);
         Ok(Self { subnet, first, last, gateway, excluded })
     }
 
     pub fn contains(&self, ip: IpAddr) -> bool {
-        // Addresses are ordered by family first, so the other family is never between the two.
+        // Addresses are ordered by family first, so an address of the other family is never in the range.
         self.first <= ip && ip <= self.last
     }
 
-    fn gives(&self, ip: IpAddr) -> bool {
+    fn may_allocate(&self, ip: IpAddr) -> bool {
         self.contains(ip) && ip != self.gateway && self.excluding(ip).is_none()
     }
 
-    /// What excludes an address.
+    /// The excluded prefix that contains an address.
     pub fn excluding(&self, ip: IpAddr) -> Option<&IpNet> {
         self.excluded.iter().find(|net| net.contains(&ip))
     }
@@ -234,7 +234,7 @@ fn parse_subnet(text: &str) -> Result<IpNet, String> {
     text::parse_cidr(text)
 }
 
-/// Addresses and prefixes. A prefix is written as one, since with host bits it could be meant for an address.
+/// Parses addresses and prefixes. A prefix with host bits is refused: it can be a mistake for an address.
 fn parse_excluded(texts: &[String]) -> Result<Vec<IpNet>, String> {
     let parse = |text: &String| {
         if !text.contains('/') {
@@ -244,7 +244,7 @@ fn parse_excluded(texts: &[String]) -> Result<Vec<IpNet>, String> {
         if net.addr() == net.network() {
             return Ok(net);
         }
-        Err(format!("{text} has host bits set: it is either {} or {}", net.addr(), net.trunc()))
+        Err(format!("{text} has host bits set: write {} or {}", net.addr(), net.trunc()))
     };
     let named = |text| parse(text).map_err(|reason| format!("exclude: {reason}"));
     texts.iter().map(named).collect()
@@ -264,7 +264,7 @@ fn number(ip: IpAddr) -> u128 {
     }
 }
 
-/// The address with a number, of the family of a subnet that the number was computed from.
+/// The address with a number that was computed from an address of the subnet.
 fn address_of(subnet: &IpNet, number: u128) -> IpAddr {
     match subnet {
         IpNet::V4(_) => {
@@ -298,7 +298,7 @@ mod tests {
 
     use super::*;
 
-    /// Range sets, written as in a configuration.
+    /// The range sets of a configuration.
     fn sets(text: &str) -> Result<Vec<RangeSet>> {
         let json = Json::parse(text.as_bytes())?;
         parse(&json.read::<Vec<Vec<RangeConf>>>("ranges")?, &[])
@@ -312,17 +312,17 @@ mod tests {
         candidates(set, last_reserved.map(ip)).take(count).map(|ip| ip.to_string()).collect()
     }
 
-    /// The addresses in the order in which they are given out when none is taken.
+    /// The addresses in the order of their allocation, if none is reserved.
     fn candidates(set: &RangeSet, last_reserved: Option<IpAddr>) -> impl Iterator<Item = IpAddr> {
-        set.stretches(last_reserved).into_iter().flat_map(|stretch| {
-            std::iter::successors(stretch.given_from(stretch.first), move |ip| {
-                stretch.given_from(stretch.behind(*ip)?)
+        set.spans(last_reserved).into_iter().flat_map(|span| {
+            std::iter::successors(span.first_allocatable(span.first), move |ip| {
+                span.first_allocatable(span.after(*ip)?)
             })
         })
     }
 
     #[test]
-    fn what_is_left_out_is_filled_in() {
+    fn defaults_are_filled_in() {
         let cases = [
             (r#"[[{"subnet":"10.1.0.0/16"}]]"#, "10.1.0.1-10.1.255.254", "10.1.0.1", Some(65_533)),
             (r#"[[{"subnet":"10.1.0.0/30"}]]"#, "10.1.0.1-10.1.0.2", "10.1.0.1", Some(1)),
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_go_round_behind_the_last_reserved_address() {
+    fn candidates_begin_after_the_last_allocated_address() {
         let set = sets(r#"[[{"subnet":"10.0.0.0/29"}]]"#).unwrap().remove(0);
         let cases: [(Option<&str>, [&str; 5]); 5] = [
             (None, ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]),
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_skip_only_the_gateway_of_the_range_that_is_walked() {
+    fn candidates_skip_only_the_gateway_of_their_own_range() {
         let text = r#"[[{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.2","rangeEnd":"10.0.0.4","gateway":"10.0.1.2"},
             {"subnet":"10.0.1.0/24","rangeEnd":"10.0.1.3"}]]"#;
         let set = sets(text).unwrap().remove(0);
@@ -441,11 +441,15 @@ mod tests {
         assert_eq!(addresses(&set, None, 9), all);
         assert_eq!(addresses(&set, Some("10.0.0.4"), 2), ["10.0.1.2", "10.0.1.3"]);
         assert_eq!(addresses(&set, Some("10.0.1.3"), 9), all);
-        assert!(set.gives(ip("10.0.1.2")) && !set.gives(ip("10.0.1.1")) && !set.gives(ip("::1")));
+        assert!(
+            set.may_allocate(ip("10.0.1.2"))
+                && !set.may_allocate(ip("10.0.1.1"))
+                && !set.may_allocate(ip("::1"))
+        );
     }
 
     #[test]
-    fn a_large_range_costs_nothing() {
+    fn the_cost_does_not_depend_on_the_size_of_the_range() {
         let set = sets(r#"[[{"subnet":"fd00::/64"}]]"#).unwrap().remove(0);
         assert_eq!(addresses(&set, None, 2), ["fd00::2", "fd00::3"]);
         assert_eq!(addresses(&set, Some("fd00::ffff:ffff:ffff:ffff"), 1), ["fd00::2"]);

@@ -1,4 +1,4 @@
-//! `resolv.conf`, as far as a result can carry it.
+//! Reads `resolv.conf` into the DNS of a result.
 
 use std::path::Path;
 
@@ -8,12 +8,13 @@ use crate::kernel::file;
 
 /// Reads the file that `ipam.resolvConf` names.
 pub fn read(path: &str) -> Result<Dns> {
-    let content = file::read(Path::new(path))
-        .map_err(|error| Error::new(Code::IO, format!("cannot read resolvConf {path}: {error}")))?;
+    let content = file::read(Path::new(path)).map_err(|error| {
+        Error::new(Code::IO, format!("cannot read resolvConf {path}: {}", file::reason(&error)))
+    })?;
     Ok(parse(&String::from_utf8_lossy(&content)))
 }
 
-/// Source: resolv.conf(5). Keywords that a result has no place for are left out.
+/// Source: resolv.conf(5). Keywords without a field in the result are ignored.
 fn parse(content: &str) -> Dns {
     let mut dns = Dns::default();
     for line in content.lines().filter(|line| !line.trim_start().starts_with(['#', ';'])) {

@@ -1,43 +1,41 @@
-//! The directory in which the reservations of a network are: `DATADIR/NETWORK`, as the Go plugin `host-local` has it.
-//! Knows nothing of ranges.
+//! The store of a network's reservations: the directory `DATADIR/NETWORK`, in the format of the Go plugin `host-local`.
 //!
-//! Both can work on one directory at once, and either can take over from the other:
+//! Both plugins can use one directory at the same time, and either can replace the other:
 //!
 //! ```text
-//! lock                    empty; flock(2) on it is held while anything else is looked at or changed
+//! lock                    empty; every reader and writer of the directory holds a flock(2) on it
 //! 10.1.0.2, fd00:1::2     a reservation: "CONTAINER\r\nIFNAME", in old releases of the reference only "CONTAINER"
-//! last_reserved_ip.N      the address that was given out last from the N-th range set
-//! .cnibox-aside           what is being written; there only while the lock is held, or after a crash
+//! last_reserved_ip.N      the last allocated address of the N-th range set
+//! .cnibox-aside           an incomplete file; it exists only while the lock is held, or after a crash
 //! ```
 //!
-//! Truth is in these files. Beside the directories of the networks, where the reference never looks, lies what only
-//! makes us fast, and may be removed or restored or damaged at any time:
+//! Only these files are authoritative. `DATADIR/.cnibox`, which the reference never reads, has files that can be removed,
+//! restored or damaged at any time:
 //!
 //! ```text
-//! DATADIR/.cnibox/NETWORK           the index
-//! DATADIR/.cnibox/NETWORK~sticky    the addresses that containers had last, for those who want them again
+//! DATADIR/.cnibox/NETWORK           the index, which makes look-ups fast
+//! DATADIR/.cnibox/NETWORK~sticky    the last addresses of containers, for `sticky`
 //! ```
 //!
-//! Who changes the directory while he has the lock, or without it while we do not have it, is always noticed. Who
-//! removes a file without the lock, in the microseconds between our own change and the note of it in the index, is
-//! noticed when that address is asked for, and before a range is called exhausted; who adds one then keeps it from
-//! being given to another, but a DEL may not find it before the next change by somebody else. Who writes into an
-//! existing file changes no directory: the owner that the index knows is compared with the file before anything is done
-//! to it, and a new owner is found when the index is next made.
+//! Changes by other programs:
+//!
+//! - A change under the lock, or without the lock while cnibox does not hold it, is always detected.
+//! - A program without the lock can remove a file in the microseconds between a change by cnibox and its entry in the
+//!   index. This is detected when the address is requested, and before a range counts as exhausted.
+//! - If such a program adds a file at that moment, no other attachment gets the address. But a DEL may not find the file
+//!   before the next change by another program.
+//! - A write into an existing file does not change the directory. So before a file is removed, its owner is compared with
+//!   the index. A new owner is found when the index is built the next time.
 
 mod boot;
 mod digest;
 mod directory;
-#[cfg(test)]
-mod disposable;
 mod files;
 mod index;
 mod known;
 mod lock;
 mod locked;
 mod owner;
-#[cfg(test)]
-mod properties;
 mod sticky;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -49,6 +47,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Code, Error, Result};
+use crate::kernel::file;
 use crate::kernel::flock::{Limit, Turns};
 use crate::names::NetworkName;
 
@@ -59,23 +58,22 @@ pub use sticky::identity;
 
 const LOCK: &str = "lock";
 
-/// Content is written here and then put in place whole, so that a crash leaves no address without an owner.
+/// A file is written under this name and then linked or renamed, so that a crash leaves no address without an owner.
 ///
-/// It is in the directory itself since a link cannot leave its file system. The Go plugin reads every file, whatever
-/// its name; but it takes only names that are addresses for reservations, so all that it can do to a left-over is to
-/// remove it with the attachment that it names.
+/// The name is in the directory itself because a link cannot cross file systems. The Go plugin reads this file, too, but
+/// its name is not an address: the plugin can only remove it, together with the attachment that it names.
 const ASIDE: &str = ".cnibox-aside";
 
-/// Where everything of a network is, and when.
+/// The paths of a network's files, and the boot.
 struct Place {
     dir: PathBuf,
     index: IndexPath,
     sticky: Sticky,
-    /// None when it cannot be found out: then there is no index.
+    /// None if it is unknown. Then the index is not used.
     boot: Option<u64>,
 }
 
-/// The reservations of one network. Nothing is read or changed but under its lock.
+/// The reservations of one network. Every access needs the lock.
 pub struct Store<'a> {
     place: Place,
     turns: &'a Turns,
@@ -90,7 +88,7 @@ enum IfMissing {
 }
 
 impl<'a> Store<'a> {
-    /// For ADD: what is missing is created.
+    /// For ADD: creates missing directories and the lock.
     ///
     /// Threads that use one store at the same time share `turns`: they queue there, and only one of them at a time waits
     /// for the lock of the file.
@@ -101,7 +99,7 @@ impl<'a> Store<'a> {
         Ok(Self { place, turns, lock, if_missing: IfMissing::Create })
     }
 
-    /// For every other verb: where there is no store nothing is reserved, and nothing is created.
+    /// For all other verbs: creates nothing. None if the network has no reservations.
     pub fn open_if_exists(
         data_dir: &Path,
         network: &NetworkName,
@@ -113,7 +111,7 @@ impl<'a> Store<'a> {
         Ok(Some(Self { place, turns, lock, if_missing: IfMissing::LeaveAlone }))
     }
 
-    /// For STATUS: fails when `open` would, or when nothing could be written then; creates nothing.
+    /// For STATUS: fails if `open` would fail or no file could be written. Creates nothing.
     pub fn check_usable(data_dir: &Path, network: &NetworkName) -> Result<()> {
         check_writable(&data_dir.join(&**network))
     }
@@ -126,10 +124,10 @@ impl<'a> Store<'a> {
         // Declared before the lock and so dropped after it: the next thread finds the file unlocked.
         let _turn = lock::take_turn(self.turns, &path, &limit)?;
         let Self { place, mut lock, if_missing, .. } = self;
-        // Another process can remove the directory during the wait. The lock of a removed file excludes nobody.
+        // Another process can remove the directory during the wait. A lock on a removed file excludes no process.
         let has_lock = loop {
             lock::take(&lock, &path, &limit)?;
-            if files::is_at(&lock, &path).map_err(failed("look at", &path))? {
+            if files::is_at(&lock, &path).map_err(failed("examine", &path))? {
                 break true;
             }
             lock = match if_missing {
@@ -142,7 +140,7 @@ impl<'a> Store<'a> {
             lock::check(&path, &limit)?;
         };
         if !has_lock {
-            return f(&mut Locked::of_nothing(&place));
+            return f(&mut Locked::empty(&place));
         }
         let mut locked = Locked::new(&place)?;
         let result = f(&mut locked);
@@ -153,7 +151,7 @@ impl<'a> Store<'a> {
 
 impl Place {
     fn new(data_dir: &Path, network: &NetworkName) -> Self {
-        // No name of a network begins with a dot or has a tilde in it.
+        // The name of a network cannot begin with a dot or contain a tilde.
         let own = data_dir.join(".cnibox");
         let sticky = format!("{network}~sticky");
         Self {
@@ -176,7 +174,7 @@ impl Place {
         opened.map_err(failed("open", path))
     }
 
-    /// None where nothing can be reserved.
+    /// None if the network has no reservations.
     fn open_lock_if_needed(&self) -> Result<Option<File>> {
         let path = self.dir.join(LOCK);
         let opened = match files::open(&path) {
@@ -189,7 +187,7 @@ impl Place {
                 if !has_reservations {
                     return Ok(None);
                 }
-                // A backup without empty files was restored. Whoever comes next must find the same lock.
+                // A backup without empty files was restored. All later processes must use the same lock.
                 files::open_or_create(&path)
             }
             opened => opened,
@@ -198,7 +196,7 @@ impl Place {
     }
 }
 
-/// Fails when no file could be made in a directory, or the directory itself could not be made; creates nothing.
+/// Fails if no file could be written in a directory, or the directory could not be created. Creates nothing.
 pub fn check_writable(dir: &Path) -> Result<()> {
     for existing in dir.ancestors().filter(|path| !path.as_os_str().is_empty()) {
         match files::open(existing).and_then(|file| file.metadata()) {
@@ -216,7 +214,7 @@ pub fn check_writable(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// An address as a number, of which IPv4 and IPv6 have different ones.
+/// An address as a number. The numbers of IPv4 and IPv6 do not overlap.
 fn number_of(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
@@ -228,7 +226,7 @@ fn address_of(number: u128) -> IpAddr {
     Ipv6Addr::from_bits(number).to_canonical()
 }
 
-/// Nothing is there, nor can it be, since something on the way to it is not a directory or has too long a name.
+/// The file does not exist, or cannot exist: a part of its path is not a directory or has a name that is too long.
 fn is_missing(error: &io::Error) -> bool {
     use ErrorKind::{InvalidFilename, NotADirectory, NotFound};
 
@@ -237,6 +235,7 @@ fn is_missing(error: &io::Error) -> bool {
 
 fn failed(doing: impl Display, path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Error {
     move |error| {
-        Error::new(Code::IO, format!("cannot {doing} {}: {error}", path.as_ref().display()))
+        let (path, reason) = (path.as_ref().display(), file::reason(&error));
+        Error::new(Code::IO, format!("cannot {doing} {path}: {reason}"))
     }
 }

@@ -1,35 +1,39 @@
-//! Regular files, and nothing else that has a file's name: an open FIFO waits for its other end, a device may do anything.
+//! Opens regular files only: the open of a FIFO waits for its other end, and the open of a device can have any effect.
 //!
-//! O_NONBLOCK keeps the open itself from waiting, and means nothing for a regular file.
+//! With O_NONBLOCK the open of a FIFO does not wait. The flag has no effect on a regular file.
 
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
+use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::libc;
+use nix::unistd::{AccessFlags, faccessat};
 
-/// To open for reading without waiting. Symbolic links are followed.
+pub(crate) use super::sys::reason;
+
+/// Options for reading without a wait. Symbolic links are followed.
 pub fn reading() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NONBLOCK);
     options
 }
 
-/// To open for writing without waiting. A symbolic link at the end of the path is an error.
+/// Options for writing without a wait. A symbolic link at the end of the path is an error.
 pub fn writing() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
     options
 }
 
-/// Opens a file that need not be regular. An error says what is there if the type is the reason.
+/// Opens a file of any type. If the open fails because of the type, the error names the type.
 pub fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
     options.open(path).map_err(|error| match error.raw_os_error() {
         Some(libc::ENXIO | libc::EISDIR) => {
             fs::metadata(path).map_or(error, |found| not_regular(&found))
         }
-        // Of a link that leads back to itself, the kernel's own words say more.
+        // For a loop of links the kernel's own text is better.
         Some(libc::ELOOP) if !is_loop(path) => {
             fs::symlink_metadata(path).map_or(error, |found| not_regular(&found))
         }
@@ -41,14 +45,13 @@ fn is_loop(path: &Path) -> bool {
     fs::metadata(path).is_err_and(|error| error.raw_os_error() == Some(libc::ELOOP))
 }
 
-/// Opens a regular file.
 pub fn open_regular(options: &OpenOptions, path: &Path) -> io::Result<(File, Metadata)> {
     let file = open(options, path)?;
     let metadata = regular(&file)?;
     Ok((file, metadata))
 }
 
-/// What is known of an open file; an error if it is not a regular one.
+/// The metadata of an open file. Fails if it is not a regular file.
 pub fn regular(file: &File) -> io::Result<Metadata> {
     let metadata = file.metadata()?;
     if metadata.is_file() { Ok(metadata) } else { Err(not_regular(&metadata)) }
@@ -57,18 +60,36 @@ pub fn regular(file: &File) -> io::Result<Metadata> {
 /// The content of a regular file.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let (mut file, metadata) = open_regular(&reading(), path)?;
-    // Files below /proc and /sys are regular, too, and say that they are empty. `read_to_end` reads those to the end.
+    // Files below /proc and /sys are regular and have length 0. `read_to_end` reads them to the end.
     let mut content = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or_default());
     file.read_to_end(&mut content)?;
     Ok(content)
 }
 
-/// The same as text. An error if it is not UTF-8.
+/// The content of a regular file as text. Fails if it is not UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
-/// The kind is that of a directory's error, whatever is there.
+/// Fails if no file can be created and written in a directory: the file system is full or read-only, or the permissions
+/// forbid it. The directory does not change: the test file has no name. A file system without such files shows the
+/// permissions only.
+pub fn probe_writing(dir: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).mode(0o600).open(dir) {
+        Err(error) if is_without_tmpfile(&error) => {
+            let permissions = AccessFlags::W_OK | AccessFlags::X_OK;
+            Ok(faccessat(AT_FDCWD, dir, permissions, AtFlags::AT_EACCESS)?)
+        }
+        file => file?.write_all(b"0"),
+    }
+}
+
+/// A kernel before 3.11 opens the directory itself, which is not writable.
+fn is_without_tmpfile(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL))
+}
+
+/// The kind of the error is that of a directory for every type of file.
 #[cold]
 fn not_regular(metadata: &Metadata) -> io::Error {
     let found = metadata.file_type();
@@ -91,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_regular_files_are_opened_and_nothing_is_waited_for() {
+    fn only_regular_files_are_opened_and_no_open_waits() {
         let dir = std::env::temp_dir().join(format!("cnibox-file-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         let at = |name: &str| dir.join(name);

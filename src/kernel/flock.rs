@@ -1,5 +1,4 @@
-//! flock(2) with a time limit, and a queue in front of it for the threads of one process. Knows nothing of what the
-//! locked files are for.
+//! flock(2) with a time limit, and a queue for the threads of one process.
 
 mod holder;
 mod turns;
@@ -105,10 +104,10 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
     const SHORT: Duration = Duration::from_millis(20);
 
-    /// A file that can be opened more than once, without a name after the test.
-    struct Scratch(std::path::PathBuf);
+    /// A file for one test.
+    struct TempFile(std::path::PathBuf);
 
-    impl Scratch {
+    impl TempFile {
         fn new() -> Self {
             static COUNT: AtomicU32 = AtomicU32::new(0);
             let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Relaxed));
@@ -122,14 +121,14 @@ mod tests {
         }
     }
 
-    impl Drop for Scratch {
+    impl Drop for TempFile {
         fn drop(&mut self) {
             std::fs::remove_file(&self.0).unwrap();
         }
     }
 
     #[test]
-    fn flock_excludes_what_it_should() {
+    fn an_exclusive_flock_excludes_all_others() {
         use Mode::{Exclusive, Shared};
 
         let cases = [
@@ -139,8 +138,8 @@ mod tests {
             (Exclusive, Exclusive, false),
         ];
         for (first, second, expected) in cases {
-            let scratch = Scratch::new();
-            let (one, two) = (scratch.open(), scratch.open());
+            let file = TempFile::new();
+            let (one, two) = (file.open(), file.open());
             assert!(try_lock(&one, first).unwrap());
             assert_eq!(try_lock(&two, second).unwrap(), expected, "{first:?} {second:?}");
         }
@@ -148,8 +147,8 @@ mod tests {
 
     #[test]
     fn a_flock_lasts_until_unlock_or_close() {
-        let scratch = Scratch::new();
-        let (one, two) = (scratch.open(), scratch.open());
+        let file = TempFile::new();
+        let (one, two) = (file.open(), file.open());
         assert!(try_lock(&one, Mode::Exclusive).unwrap());
         assert!(!try_lock(&two, Mode::Exclusive).unwrap());
         unlock(&one).unwrap();
@@ -162,22 +161,22 @@ mod tests {
 
     #[test]
     fn a_shared_flock_becomes_exclusive_when_it_is_the_only_one() {
-        let scratch = Scratch::new();
-        let (one, two) = (scratch.open(), scratch.open());
+        let file = TempFile::new();
+        let (one, two) = (file.open(), file.open());
         assert!(try_lock(&one, Mode::Shared).unwrap() && try_lock(&two, Mode::Shared).unwrap());
         assert!(!lock(&one, Mode::Exclusive, Duration::ZERO).unwrap());
         drop(two);
         assert!(lock(&one, Mode::Exclusive, Duration::ZERO).unwrap());
-        assert!(!try_lock(&scratch.open(), Mode::Shared).unwrap());
+        assert!(!try_lock(&file.open(), Mode::Shared).unwrap());
     }
 
     #[test]
     fn a_flock_without_contention_does_not_read_the_clock() {
-        let scratch = Scratch::new();
-        let (limit, one) = (Limit::new(SHORT), scratch.open());
+        let file = TempFile::new();
+        let (limit, one) = (Limit::new(SHORT), file.open());
         assert!(lock_within(&one, Mode::Exclusive, &limit).unwrap());
         assert!(limit.since.get().is_none());
-        assert!(!lock_within(&scratch.open(), Mode::Exclusive, &limit).unwrap());
+        assert!(!lock_within(&file.open(), Mode::Exclusive, &limit).unwrap());
         assert_eq!(limit.left(), Duration::ZERO);
         let start = limit.since.get().unwrap();
         assert!(start.elapsed() >= SHORT);
@@ -185,11 +184,11 @@ mod tests {
 
     #[test]
     fn every_waiter_gets_the_flock() {
-        let scratch = Scratch::new();
-        let first = scratch.open();
+        let file = TempFile::new();
+        let first = file.open();
         assert!(try_lock(&first, Mode::Exclusive).unwrap());
         let count = thread::scope(|scope| {
-            let wait = || lock(&scratch.open(), Mode::Exclusive, LONG).unwrap();
+            let wait = || lock(&file.open(), Mode::Exclusive, LONG).unwrap();
             let threads: Vec<_> = (0..64).map(|_| scope.spawn(wait)).collect();
             drop(first);
             threads.into_iter().filter_map(|thread| thread.join().unwrap().then_some(())).count()

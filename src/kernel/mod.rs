@@ -2,7 +2,6 @@
 
 pub mod child;
 pub mod conntrack;
-pub mod disk;
 pub mod file;
 pub mod flock;
 pub mod netlink;

@@ -1,5 +1,5 @@
-//! Whose something in the kernel is. It is written into the aliases of links, so that DEL and GC find what belongs to an
-//! attachment when they have neither its namespace nor its result.
+//! The owner of an object in the kernel. Aliases of links and comments of rules name it, so that DEL and GC find the objects
+//! of an attachment without its namespace and its result.
 
 use std::fmt::{self, Display};
 use std::rc::Rc;
@@ -9,12 +9,12 @@ use crate::plugin::{Context, Scope};
 
 /// A network, a container and an interface in one line: `dbnet 3f2a… eth0`.
 ///
-/// At most 127 bytes, since comments of nf_tables have no room for more. A name that is too long is stood in for by a
-/// `#`, which no name can contain, and its hash.
+/// At most 127 bytes: a comment of nf_tables has no room for more. A long name is replaced by a `#`, which no name can
+/// contain, and its hash.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner(String);
 
-/// What stays whole. A container id of 64 digits, with a word before it, does.
+/// Longer names are replaced. A container id of 64 digits with a prefix is not.
 const NETWORK_BYTES_MAX: usize = 40;
 const CONTAINER_ID_BYTES_MAX: usize = 70;
 
@@ -24,7 +24,7 @@ impl Owner {
         Self(format!("{}{container_id} {}", Self::prefix(network), at.ifname))
     }
 
-    /// What every owner in a network begins with.
+    /// The common prefix of all owners in a network.
     pub fn prefix(network: &NetworkName) -> String {
         format!("{} ", shortened(network, NETWORK_BYTES_MAX))
     }
@@ -40,8 +40,8 @@ impl Owner {
         parts.next().is_none().then_some(found)
     }
 
-    /// Eight digits, the same for the same owner. Not safe against collisions: what is found by it is the owner's only if
-    /// it also says so.
+    /// A hash of eight digits. Two owners can have the same one, so an object that is found by it must also name its
+    /// owner.
     pub fn short(&self) -> String {
         let hash = hash(&self.0);
         format!("{:08x}", (hash >> 32) ^ (hash & 0xffff_ffff))
@@ -54,21 +54,21 @@ impl Display for Owner {
     }
 }
 
-/// Whose things a DEL or GC removes, in a form that steps can keep. Cloning it copies nothing.
+/// The scope of a DEL or GC as owners. A clone shares the list.
 #[derive(Clone)]
 pub struct Owners(Rc<OwnersParts>);
 
 struct OwnersParts {
     network: NetworkName,
-    /// What every owner in the network begins with.
+    /// The common prefix of all owners in the network.
     prefix: String,
-    /// The one of a DEL, or those that a GC keeps, with their texts.
+    /// The attachment of a DEL, or the keep set of a GC, with their owners.
     listed: Vec<(Attachment, Owner)>,
     is_one: bool,
 }
 
 impl Owners {
-    /// The owners of what a scope of the request's network has.
+    /// The owners in a scope of the request's network.
     pub fn of(cx: &Context<'_>, scope: Scope<'_>) -> Self {
         Self::in_network(&cx.request.network, scope)
     }
@@ -90,18 +90,18 @@ impl Owners {
         &self.0.network
     }
 
-    /// The only owner, of a DEL.
+    /// The owner of a DEL.
     pub fn one(&self) -> Option<(&Attachment, &Owner)> {
         let (at, owner) = self.0.listed.first().filter(|_| self.0.is_one)?;
         Some((at, owner))
     }
 
-    /// Whether something of the network is to be removed; `is_of` tells whether it belongs to an attachment.
+    /// Whether the scope has the owner of an object. `is_of` decides whether the object belongs to an attachment.
     pub fn has(&self, is_of: impl Fn(&Attachment, &Owner) -> bool) -> bool {
         self.0.listed.iter().any(|(at, owner)| is_of(at, owner)) == self.0.is_one
     }
 
-    /// Whether the text is that of an owner whose things are to be removed.
+    /// Whether the text is an owner in the scope.
     pub fn contain(&self, text: &str) -> bool {
         text.starts_with(&self.0.prefix) && self.has(|_, owner| owner.0 == text)
     }
@@ -132,21 +132,21 @@ mod tests {
     }
 
     #[test]
-    fn usual_names_stay_as_they_are() {
+    fn usual_names_are_not_shortened() {
         assert_eq!(owner("mynet", "abc"), "mynet abc eth0");
         let id = "k8s.io-".to_owned() + &"0123456789abcdef".repeat(4)[..63];
         assert_eq!(owner("mynet", &id), format!("mynet {id} eth0"));
     }
 
     #[test]
-    fn parts_are_told_apart() {
+    fn an_owner_has_three_parts() {
         assert_eq!(Owner::parts(&owner("mynet", "abc")), Some(["mynet", "abc", "eth0"]));
         assert_eq!(Owner::parts("two words"), None);
         assert_eq!(Owner::parts("these are four words"), None);
     }
 
     #[test]
-    fn long_names_have_room_and_differ() {
+    fn long_names_are_shortened_and_differ() {
         let long = "n".repeat(200);
         let other = "n".repeat(199) + "m";
         let owners = [owner(&long, &long), owner(&long, &other), owner(&other, &long)];

@@ -1,5 +1,5 @@
-//! What a call opens: the container's namespace, a socket on the host and one in the container, and a conversation with
-//! nf_tables. Each is opened once, when it is first needed; the plugins of a chain share them.
+//! The session of a call: the container's namespace, a netlink socket on the host, one in the container, and one for
+//! nf_tables. Each is opened once, when it is first needed. The plugins of a chain share them.
 
 use std::cell::{OnceCell, RefCell};
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use crate::kernel::nft::{self, Nft};
 use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sys;
 
-/// The container's network namespace, as far as there is one.
+/// The container's network namespace.
 enum Namespace {
-    /// CNI_NETNS is empty, or the verb is not about a container.
+    /// CNI_NETNS is empty, or the verb has no container.
     NotGiven,
-    /// There is nothing at its path, or something that is no namespace (any more).
+    /// Its path does not exist, or is not a namespace any more.
     Gone(Error),
-    /// It may well be there, but cannot be opened.
+    /// It may exist, but cannot be opened.
     Unusable(Error),
     Open(NetNs),
 }
 
-/// Looks at what is there, and puts what has to be done into the batch.
+/// Reads the rules and adds changes to the batch.
 type Build = Box<dyn FnMut(&Nft, &mut nft::Batch) -> Result<()>>;
 
-/// A part of the transaction in nf_tables that a DEL or GC makes.
-struct Part {
+/// The changes of one plugin in the transaction.
+struct PendingChange {
     plugin: String,
     build: Build,
-    /// What can be done only when the changes are made.
+    /// Called after the transaction.
     then: Box<dyn FnOnce() -> Result<()>>,
 }
 
@@ -39,30 +39,30 @@ struct Part {
 pub struct Session {
     namespace: Namespace,
     host: OnceCell<Rtnl>,
-    home: OnceCell<NetNs>,
+    host_netns: OnceCell<NetNs>,
     container: OnceCell<Rtnl>,
-    parts: RefCell<Vec<Part>>,
+    pending: RefCell<Vec<PendingChange>>,
     turns: Arc<Turns>,
     limit: Option<Duration>,
     has_nf_tables: OnceCell<bool>,
-    /// The last field, so it is closed last: after a transaction that deletes, closing waits for the kernel, which does
-    /// that work while a link is removed.
+    /// The last field, so it is closed last: after a deletion the close waits until the kernel has finished, and the kernel
+    /// does that work while a link is removed.
     nft: OnceCell<Nft>,
 }
 
 impl Session {
-    /// A session for the container that a request names, if the verb is about one. Our own namespace is refused (code 8)
-    /// before anything is touched: an ADD or DEL there would change the host.
+    /// A session for the container of a request. The namespace of this process is refused (code 8): an ADD or DEL in it
+    /// would change the host.
     pub fn open(request: &Request, verb: &Verb) -> Result<Self> {
         let mut session = Self::without_container();
         if let (Verb::Add(_) | Verb::Del(_) | Verb::Check(_), Some(path)) =
             (verb, &request.netns_path)
         {
-            let home = session.home()?;
-            session.namespace = match home.open_if_exists(path) {
+            let host = session.host_netns()?;
+            session.namespace = match host.open_if_exists(path) {
                 Ok(Some(netns)) => {
                     let is_check = matches!(verb, Verb::Check(_));
-                    if !is_check && !request.netns_override && netns.is(home)? {
+                    if !is_check && !request.netns_override && netns.is(host)? {
                         return Err(same_netns(verb, &netns));
                     }
                     Namespace::Open(netns)
@@ -83,14 +83,14 @@ impl Session {
         Ok(session)
     }
 
-    /// A session that is about no container.
+    /// A session without a container.
     pub fn without_container() -> Self {
         Self {
             namespace: Namespace::NotGiven,
             host: OnceCell::new(),
-            home: OnceCell::new(),
+            host_netns: OnceCell::new(),
             container: OnceCell::new(),
-            parts: RefCell::default(),
+            pending: RefCell::default(),
             turns: Arc::default(),
             limit: None,
             has_nf_tables: OnceCell::new(),
@@ -98,7 +98,7 @@ impl Session {
         }
     }
 
-    /// The same session, for one of several threads that share these turns: they queue for the locks of files.
+    /// The same session for one of several threads. They share `turns`, the queues for the locks of files.
     pub fn sharing(self, turns: Arc<Turns>) -> Self {
         Self { turns, ..self }
     }
@@ -113,22 +113,22 @@ impl Session {
         self.limit
     }
 
-    /// Where the threads of this process queue for the locks of files.
+    /// The queues of this process's threads for the locks of files.
     pub fn turns(&self) -> &Turns {
         &self.turns
     }
 
-    /// Links, addresses and routes of the host.
+    /// The host's netlink socket.
     pub fn host(&self) -> Result<&Rtnl> {
         once(&self.host, Rtnl::open)
     }
 
     /// The host's namespace.
-    pub fn home(&self) -> Result<&NetNs> {
-        once(&self.home, || self.host()?.netns())
+    pub fn host_netns(&self) -> Result<&NetNs> {
+        once(&self.host_netns, || self.host()?.netns())
     }
 
-    /// Links, addresses and routes of the container.
+    /// The container's netlink socket.
     pub fn container(&self) -> Result<&Rtnl> {
         once(&self.container, || self.required_netns()?.rtnl())
     }
@@ -138,7 +138,7 @@ impl Session {
         once(&self.nft, || Ok(Nft::open()?))
     }
 
-    /// The same; None where the kernel has no netlink for netfilter. It may have no nf_tables all the same.
+    /// The same; None if the kernel lacks netlink for netfilter. With it, the kernel can still lack nf_tables.
     pub fn nft_if_any(&self) -> Result<Option<&Nft>> {
         if self.nft.get().is_none() {
             match Nft::open_if_any()? {
@@ -149,7 +149,7 @@ impl Session {
         Ok(self.nft.get())
     }
 
-    /// The same; None where the kernel has no nf_tables, so that there is nothing to remove.
+    /// The same; None if the kernel lacks nf_tables, so that no rule can exist.
     pub fn nft_if_supported(&self) -> Result<Option<&Nft>> {
         let Some(nft) = self.nft_if_any()? else { return Ok(None) };
         let is_supported = *once(&self.has_nf_tables, || Ok(nft.is_supported()?))?;
@@ -163,30 +163,31 @@ impl Session {
         build: impl FnMut(&Nft, &mut nft::Batch) -> Result<()> + 'static,
         then: impl FnOnce() -> Result<()> + 'static,
     ) {
-        let part = Part { plugin: plugin.into(), build: Box::new(build), then: Box::new(then) };
-        self.parts.borrow_mut().push(part);
+        let change =
+            PendingChange { plugin: plugin.into(), build: Box::new(build), then: Box::new(then) };
+        self.pending.borrow_mut().push(change);
     }
 
-    /// Makes all changes to nf_tables that wait, in one transaction. If that fails, each plugin's part gets one of its own,
-    /// and the error names the plugins whose parts fail. The caller that opened the session calls this at its end.
+    /// Commits all pending changes of nf_tables in one transaction. If that fails, each plugin's changes get a transaction of
+    /// their own, and the error names the plugins that fail. The caller that opened the session calls this at its end.
     pub fn settle(&self) -> Result<()> {
         self.settle_after(&|| Ok(()))
     }
 
-    /// The same; if there is anything to change, `before` is called first. It may be called several times.
+    /// The same; calls `before` first if there are changes. It can be called several times.
     pub fn settle_after(&self, before: &dyn Fn() -> Result<()>) -> Result<()> {
-        let mut parts = self.parts.take();
-        if parts.is_empty() {
+        let mut pending = self.pending.take();
+        if pending.is_empty() {
             return Ok(());
         }
         let Some(nft) = self.nft_if_supported()? else { return Ok(()) };
         let shared = nft.transact(|nft, batch| {
-            parts.iter_mut().try_for_each(|part| (part.build)(nft, batch))?;
+            pending.iter_mut().try_for_each(|change| (change.build)(nft, batch))?;
             if batch.is_empty() { Ok(()) } else { before() }
         });
-        let is_shared = parts.len() > 1;
+        let is_shared = pending.len() > 1;
         let mut errors = Vec::new();
-        for Part { plugin, mut build, then } in parts {
+        for PendingChange { plugin, mut build, then } in pending {
             let own = match &shared {
                 Err(_) if is_shared => nft.transact(&mut build),
                 shared => shared.clone(),
@@ -204,7 +205,7 @@ impl Session {
         errors.reduce(|first, error| first.also(&error)).map_or(Ok(()), Err)
     }
 
-    /// The container's namespace for a DEL, and why there is none although there may be.
+    /// The container's namespace for a DEL, and the error if it exists but cannot be opened.
     pub fn netns_of_del(&self) -> (Option<&NetNs>, Option<&Error>) {
         match &self.namespace {
             Namespace::Open(netns) => (Some(netns), None),
@@ -213,7 +214,7 @@ impl Session {
         }
     }
 
-    /// The container's namespace, which has to be there.
+    /// The container's namespace. Fails if it is not open.
     pub fn required_netns(&self) -> Result<&NetNs> {
         match &self.namespace {
             Namespace::Open(netns) => Ok(netns),
@@ -230,7 +231,7 @@ fn same_netns(verb: &Verb, netns: &NetNs) -> Error {
         .with_details("the container's namespace (CNI_NETNS) must be another one")
 }
 
-/// What the cell has; if that is nothing yet, what `open` returns.
+/// The value of the cell; `open` returns it the first time.
 fn once<T>(cell: &OnceCell<T>, open: impl FnOnce() -> Result<T>) -> Result<&T> {
     if let Some(opened) = cell.get() {
         return Ok(opened);

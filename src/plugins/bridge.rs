@@ -168,7 +168,7 @@ impl Plugin for Bridge {
         let mac = veth::requested_mac(cx)?;
         let host = cx.session.host()?;
         // While this call holds the lock, no other call removes the bridge.
-        let lock = cx.session.home()?.lock_shared(LOCK_LIMIT)?;
+        let lock = cx.session.host_netns()?.lock_shared(LOCK_LIMIT)?;
         let lock = lock.as_ref();
         let mut undo = Undo::new(cx);
 

@@ -30,7 +30,7 @@
 //! - **STATUS** fails if `subnetFile` is missing or incomplete, if `dataDir` cannot be written, or if the STATUS of
 //!   the delegate fails.
 
-mod scratch;
+mod saved_conf;
 mod subnet_env;
 
 use std::path::Path;
@@ -48,7 +48,7 @@ use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::state;
-use scratch::Scratch;
+use saved_conf::SavedConf;
 use subnet_env::SubnetEnv;
 
 #[derive(Deserialize)]
@@ -76,11 +76,11 @@ impl Plugin for Flannel {
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, _netns: &NetNs) -> Result<Success> {
         let config = self.config(cx)?;
-        let (record, before) = scratch::write(&self.data_dir, cx.request, at, &config)?;
+        let (record, before) = saved_conf::write(&self.data_dir, cx.request, at, &config)?;
         let is_first = before.is_none();
         let mut undo = Undo::new(cx);
-        // Where an earlier ADD has succeeded, its DEL is still to come and needs what that one was asked.
-        undo.push("take back what the delegate is asked", move || match before {
+        // The DEL of an earlier ADD needs the configuration of that ADD.
+        undo.push("restore the saved configuration", move || match before {
             Some(content) => record.write(&content),
             None => record.remove(),
         });
@@ -92,7 +92,7 @@ impl Plugin for Flannel {
             }
             Err(failed) => {
                 if is_first && !failed.is_taken_back {
-                    // So that a later DEL or GC can ask the delegate once more.
+                    // A later DEL or GC calls the delegate again.
                     undo.keep();
                 }
                 Err(failed.error)
@@ -102,17 +102,17 @@ impl Plugin for Flannel {
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _netns: &NetNs) -> Result<()> {
         cx.request.required_prev_result()?;
-        let config = match scratch::find(&self.data_dir, cx.request, at)? {
-            Some(Scratch { config, .. }) => config,
+        let config = match saved_conf::find(&self.data_dir, cx.request, at)? {
+            Some(SavedConf { config, .. }) => config,
             None => self.config(cx)?,
         };
         self.call(cx, config, &Verb::Check(at.clone()))
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
-        // What cannot be read of the keys that all plugins have has been said.
+        // A key in `dropped` has its warning already.
         if cx.request.dropped.is_empty()
-            && let Err(error) = Parts::read(cx.request)
+            && let Err(error) = Keys::read(cx.request)
         {
             cx.warn(error);
         }
@@ -134,16 +134,16 @@ impl Plugin for Flannel {
 
 impl Flannel {
     fn del(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
-        match scratch::find(&self.data_dir, cx.request, at)? {
-            Some(Scratch { record, config }) => {
+        match saved_conf::find(&self.data_dir, cx.request, at)? {
+            Some(SavedConf { record, config }) => {
                 self.call(cx, config, &Verb::Del(at.clone()))?;
                 record.remove()
             }
             None => {
-                scratch::clean_up(&self.data_dir, cx.request, at);
+                saved_conf::clean_up(&self.data_dir, cx.request, at);
                 match self.config(cx) {
                     Ok(config) => self.call(cx, config, &Verb::Del(at.clone())),
-                    // There was no ADD, or it has been taken back: nobody can tell of anything that is left.
+                    // No ADD succeeded, so the delegate has nothing to remove.
                     Err(_) => Ok(()),
                 }
             }
@@ -151,21 +151,21 @@ impl Flannel {
     }
 
     fn gc(&self, cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
-        let files = scratch::all(&self.data_dir, &Owners::of(cx, scope))?;
         let mut failures = Failures::default();
-        let mut asked = Vec::new();
-        let ask = |config: Json, asked: &mut Vec<Json>| {
-            self.call(cx, config.clone(), &scope.verb()).map(|()| asked.push(config))
+        let files = saved_conf::all(&self.data_dir, &Owners::of(cx, scope), &mut failures)?;
+        let mut called = Vec::new();
+        let call = |config: Json, called: &mut Vec<Json>| {
+            self.call(cx, config.clone(), &scope.verb()).map(|()| called.push(config))
         };
         match self.config(cx) {
-            Ok(config) => failures.note(ask(config.sorted(), &mut asked)),
-            Err(error) if files.is_empty() => return Err(error),
+            Ok(config) => failures.note(call(config.sorted(), &mut called)),
+            Err(error) if files.is_empty() => failures.note(Err(error)),
             Err(_) => {}
         }
-        for (Scratch { record, config }, is_stale) in files {
-            // The delegate may have been another then, or have kept its state elsewhere.
-            let is_to_be_asked = asked.is_empty() || (is_stale && !asked.contains(&config));
-            if is_to_be_asked && let Err(error) = ask(config, &mut asked) {
+        for (SavedConf { record, config }, is_stale) in files {
+            // The configuration can have had another delegate, or another directory of the delegate's state.
+            let needs_call = called.is_empty() || (is_stale && !called.contains(&config));
+            if needs_call && let Err(error) = call(config, &mut called) {
                 failures.note(Err(error));
                 continue;
             }
@@ -176,15 +176,15 @@ impl Flannel {
         failures.into_result()
     }
 
-    /// The delegate's configuration.
+    /// The configuration of the delegate.
     fn config(&self, cx: &Context<'_>) -> Result<Json> {
-        let parts = Parts::read(cx.request)?;
-        Ok(parts.config(cx.request, &SubnetEnv::read(Path::new(&self.subnet_file))?))
+        let keys = Keys::read(cx.request)?;
+        Ok(keys.config(cx.request, &SubnetEnv::read(Path::new(&self.subnet_file))?))
     }
 
     fn call(&self, cx: &Context<'_>, config: Json, verb: &Verb) -> Result<()> {
         let mut config = Config(config);
-        // Which verbs there are is a matter of today's version, not of the one at ADD.
+        // The version of this call decides which verbs exist.
         for key in ["cniVersion", "prevResult", "cni.dev/valid-attachments"] {
             if let Some(value) = cx.request.json.get(key) {
                 config.set(key, value.clone());
@@ -195,7 +195,7 @@ impl Flannel {
             return Err(Error::config("delegate.type: flannel cannot delegate to itself"));
         }
         delegate::call(&delegated(cx, &request), &request.conf.kind, verb)?;
-        // What is asked of the delegate is forgotten only when all of it is done.
+        // The saved configuration is removed only after the delegate's changes are made.
         cx.session.settle()
     }
 }
@@ -205,16 +205,15 @@ fn delegated<'a>(cx: &Context<'a>, request: &'a Request) -> Context<'a> {
 }
 
 /// The validated keys for the delegate.
-struct Parts {
+struct Keys {
     delegate: Config,
     ipam: Config,
     routes: Vec<Json>,
 }
 
-/// A configuration that is being built.
 struct Config(Json);
 
-impl Parts {
+impl Keys {
     fn read(request: &Request) -> Result<Self> {
         let object = |key: &str| match request.json.get(key) {
             None => Ok(Config(Json::Object(Vec::new()))),
@@ -241,7 +240,7 @@ impl Parts {
                 ));
             }
         }
-        // Whatever is no list of routes would make the delegate fail, when it is too late for a clear word.
+        // The delegate would refuse a wrong list, too, but its error would not name the key of flannel.
         let routes = match ipam.0.get("routes") {
             None => Vec::new(),
             Some(list @ Json::Array(routes)) => {

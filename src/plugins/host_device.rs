@@ -26,12 +26,12 @@
 //! DEL then finds the device only while the namespace exists.
 //!
 //! When a namespace ends, the kernel returns the device to the host, under its name in the container or as `devN`.
-//! DEL, GC and the next ADD of the device find it by the saved state. A device in a namespace without a path is out of
-//! reach until that ends; DEL then says so on stderr.
+//! DEL, GC and the next ADD of the device find it by the saved state. A device in a namespace without a path cannot
+//! be reached until the namespace ends; DEL then writes a warning to stderr.
 //!
 //! - **ADD** moves and renames the link in one request and configures it. Addresses, routes, master and settings that
 //!   the link had on the host are lost.
-//! - **CHECK** calls the CHECK of the IPAM plugin. It checks that the link is there, is up and has its saved state,
+//! - **CHECK** calls the CHECK of the IPAM plugin. It checks that the link exists, is up and has its saved state,
 //!   and compares its MAC address, addresses and routes with `prevResult`. It checks no link for a device that has
 //!   none.
 //! - **DEL** returns the device to the host, restores its saved state, and releases the addresses. It finds the device
@@ -41,17 +41,17 @@
 //! - **GC** restores devices on the host of attachments that are not valid, and releases their addresses.
 //! - **STATUS** fails if the device is not on the host, or if the IPAM plugin fails.
 
-mod journal;
-mod journey;
-mod passport;
+mod records;
+mod saved_state;
 mod selector;
+mod transfer;
 
 use serde::Deserialize;
 
-use self::journal::{Entry, Journal};
-use self::journey::Destination;
-use self::passport::Passport;
+use self::records::{Entry, Records};
+use self::saved_state::SavedState;
 use self::selector::{Selector, Target};
+use self::transfer::Destination;
 use crate::cni::request::Verb;
 use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
@@ -86,29 +86,32 @@ impl Plugin for HostDevice {
             undo.keep();
             return Ok(success);
         };
-        let (host, there) = (cx.session.host()?, cx.session.container()?);
-        let journal = Journal::open()?;
-        let link = wanted.find(host, &journal)?;
-        // Before anything is touched: a link that has been moved, if only for a moment, has lost its addresses.
-        if there.link(&at.ifname)?.is_some() {
+        let (host, container) = (cx.session.host()?, cx.session.container()?);
+        let records = Records::open()?;
+        let link = wanted.find(host, &records)?;
+        // Before any change: a move, even a short one, removes the addresses of the link.
+        if container.link(&at.ifname)?.is_some() {
             return Err(Error::internal(format!(
                 "cannot create interface {} in the container: it already exists",
                 at.ifname
             )));
         }
-        let passport = Passport::issue(&cx.request.network, at, &link, &journal);
-        undo.push("bring the device home", || self.bring_home(cx, at, Some(netns)));
-        journal::record(at).write(passport.to_string().as_bytes())?;
-        let to =
-            Destination { netns, rtnl: there, name: &at.ifname, up: delegate::ipam_needs_link(cx) };
-        let moved = journey::go(host, &link, &passport, &to)?;
-        journal.hand_over(&link, at)?;
-        let link = moved;
+        let saved = SavedState::new(&cx.request.network, at, &link, &records);
+        undo.push("return the device", || self.return_device(cx, at, Some(netns)));
+        records::record(at).write(saved.to_string().as_bytes())?;
+        let to = Destination {
+            netns,
+            rtnl: container,
+            name: &at.ifname,
+            up: delegate::ipam_needs_link(cx),
+        };
+        let moved = transfer::to_container(host, &link, &saved, &to)?;
+        records.hand_over(&link, at)?;
         let success = delegate::add_ipam(cx, at, &mut undo)?;
         let interface =
-            configure::Interface { netns, rtnl: there, name: &at.ifname, index: link.index };
+            configure::Interface { netns, rtnl: container, name: &at.ifname, index: moved.index };
         let options = Options { announce: Announce::WhenUp, ..Options::default() };
-        let success = interface::configure(cx, &interface, link.mac, success, options)?;
+        let success = interface::configure(cx, &interface, moved.mac, success, options)?;
         undo.keep();
         Ok(success)
     }
@@ -120,158 +123,161 @@ impl Plugin for HostDevice {
         if matches!(target, Target::Dpdk) {
             return Ok(());
         }
-        let there = cx.session.container()?;
-        let (index, link) = verify::interface(cx, at, there, &result)?;
-        let ifname = &at.ifname;
-        if self.origin(journal::find(at)?, &link).is_none() {
+        let container = cx.session.container()?;
+        let (index, link) = verify::interface(cx, at, container, &result)?;
+        if self.state_of(records::find(at)?, &link).is_none() {
             return Err(Error::internal(format!(
-                "interface {ifname} does not know any more what it was on the host"
+                "interface {} has lost its saved state",
+                at.ifname
             )));
         }
         verify::is_up(&link)?;
-        verify::addresses(there, &link, &result, index)?;
-        verify::routes(there, &result)
+        verify::addresses(container, &link, &result, index)?;
+        verify::routes(container, &result)
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
         interface::release(cx, scope, &|| match scope.one() {
-            Some(at) => self.bring_home(cx, at, netns),
+            Some(at) => self.return_device(cx, at, netns),
             None => collect_garbage(cx.session.host()?, &Owners::of(cx, scope)),
         })
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        let is_there = || {
+        let is_available = || {
             let Target::Link(wanted) = self.selector.target()? else { return Ok(()) };
-            journal::check_writable()?;
-            let (host, journal) = (cx.session.host()?, Journal::open()?);
-            match wanted.find(host, &journal) {
-                // A device that a container has is no fault of the host.
-                Err(_) if journal.away(host)?.iter().any(|away| wanted.may_be(away)) => Ok(()),
+            records::check_writable()?;
+            let (host, records) = (cx.session.host()?, Records::open()?);
+            match wanted.find(host, &records) {
+                // A container has the device, so the host is in order.
+                Err(_) if records.away(host)?.iter().any(|away| wanted.may_be(away)) => Ok(()),
                 found => found.map(drop),
             }
         };
-        is_there().map_err(Error::into_not_available)?;
+        is_available().map_err(Error::into_not_available)?;
         delegate::call_ipam(cx, &Verb::Status)
     }
 }
 
 impl HostDevice {
-    /// Brings the device of an attachment home, from wherever it is. That it is there already is fine.
-    fn bring_home(&self, cx: &Context<'_>, at: &Attachment, netns: Option<&NetNs>) -> Result<()> {
-        let (host, home) = (cx.session.host()?, cx.session.home()?);
-        let there = netns.map(|_| cx.session.container()).transpose()?;
-        let recorded = journal::find(at)?;
+    /// Returns the attachment's device to the host from any namespace. It succeeds if the device is on the host already.
+    fn return_device(
+        &self,
+        cx: &Context<'_>,
+        at: &Attachment,
+        netns: Option<&NetNs>,
+    ) -> Result<()> {
+        let (host, host_netns) = (cx.session.host()?, cx.session.host_netns()?);
+        let container = netns.map(|_| cx.session.container()).transpose()?;
+        let recorded = records::find(at)?;
         if recorded.is_none() {
-            journal::record(at).remove_aside();
+            records::record(at).remove_aside();
         }
-        if let Some(passport) = &recorded {
-            if let Some(there) = there
-                && let Some(link) = passport.find(there)?
+        if let Some(saved) = &recorded {
+            if let Some(container) = container
+                && let Some(link) = saved.find(container)?
             {
-                journey::come_home(there, (host, home), &link, passport)?;
-                return journal::record(at).remove();
+                transfer::to_host(container, (host, host_netns), &link, saved)?;
+                return records::record(at).remove();
             }
-            if settle(host, passport)? {
-                return journal::record(at).remove();
+            if restore(host, saved)? {
+                return records::record(at).remove();
             }
         }
-        let link = there.map(|there| there.link(&at.ifname)).transpose()?.flatten();
-        match (there, link, &recorded) {
-            (Some(there), Some(link), _) => {
-                self.bring_home_unmarked(cx, at, there, &link, recorded)
+        let link = container.map(|rtnl| rtnl.link(&at.ifname)).transpose()?.flatten();
+        match (container, link, &recorded) {
+            (Some(container), Some(link), _) => {
+                self.return_unmarked(cx, at, container, &link, recorded)
             }
-            (_, _, Some(Passport { name, .. })) => {
-                cx.warn(format_args!("device {name} of {at} is in no namespace that is known"));
+            (_, _, Some(SavedState { name, .. })) => {
+                cx.warn(format_args!(
+                    "cannot return device {name} of {at}: it is in an unknown namespace"
+                ));
                 Ok(())
             }
             _ => Ok(()),
         }
     }
 
-    /// The interface of that name in the container has no passport that the host has recorded. It may be the
-    /// reference's device, one that the container has changed, or no device at all.
-    fn bring_home_unmarked(
+    /// Returns a link that has the name of the interface and not the recorded state. It can be a device that the
+    /// reference moved, a device that the container changed, or another link.
+    fn return_unmarked(
         &self,
         cx: &Context<'_>,
         at: &Attachment,
-        there: &Rtnl,
+        container: &Rtnl,
         link: &Link,
-        recorded: Option<Passport>,
+        recorded: Option<SavedState>,
     ) -> Result<()> {
         let (network, ifname) = (&cx.request.network, &at.ifname);
-        let (host, home) = (cx.session.host()?, cx.session.home()?);
+        let (host, host_netns) = (cx.session.host()?, cx.session.host_netns()?);
         let may_be_device = match &recorded {
-            // The host has recorded it for another attachment, or it names another owner.
-            _ if Journal::open()?.of(link).is_some() => false,
+            // The record of another attachment has the link, or its alias names another owner.
+            _ if Records::open()?.of(link).is_some() => false,
             _ if chained::is_in_another_container(cx, at, Some(link))? => false,
-            Some(passport) => passport.may_be_of(link),
+            Some(saved) => saved.may_be_of(link),
             None => {
-                let has_name = Passport::of_reference(link).is_some();
-                let is_unmarked = !link.alt_names.iter().any(|name| passport::is_one(name));
-                Passport::is_claimed(network, at, link)
-                    || is_unmarked && has_name && self.selector.name().is_none()
+                let has_name = SavedState::of_reference(link).is_some();
+                SavedState::is_marked(network, at, link)
+                    || !saved_state::has_mark(link) && has_name && self.selector.name().is_none()
             }
         };
-        if let Some(passport) = self.origin(recorded, link) {
-            journey::come_home(there, (host, home), link, &passport)?;
-            return journal::record(at).remove();
+        if let Some(saved) = self.state_of(recorded, link) {
+            transfer::to_host(container, (host, host_netns), link, &saved)?;
+            return records::record(at).remove();
         }
         if !may_be_device {
-            cx.warn(format_args!(
-                "interface {ifname} is not a device of {at}: it stays where it is"
-            ));
+            cx.warn(format_args!("interface {ifname} is not a device of {at}: it stays unchanged"));
             return Ok(());
         }
         let name = format!("dev{}", Owner::new(network, at).short());
-        journey::evict(there, home, link, &name)?;
-        journal::record(at).remove()?;
+        transfer::to_host_as(container, host_netns, link, &name)?;
+        records::record(at).remove()?;
         let msg =
             format!("cannot restore the name of device {ifname}: it is on the host as {name}");
         Err(Error::internal(msg)
             .with_details("the host has no record of it, or the container has changed it"))
     }
 
-    /// What an interface of the container was on the host, as far as the container cannot have made that up.
-    fn origin(&self, recorded: Option<Passport>, link: &Link) -> Option<Passport> {
-        let is_unmarked = !link.alt_names.iter().any(|name| passport::is_one(name));
-        // The reference's device, or taken by a kernel without alternative names.
-        let named = Passport::of_reference(link).filter(|_| is_unmarked);
+    /// The state of a link of the container on the host, if the container cannot have forged it.
+    fn state_of(&self, recorded: Option<SavedState>, link: &Link) -> Option<SavedState> {
+        // The reference moved the device, or the kernel has no alternative names.
+        let named = SavedState::of_reference(link).filter(|_| !saved_state::has_mark(link));
         match recorded {
-            Some(passport) => {
-                let has_alias = named.is_some_and(|named| named.name == passport.name);
-                let is_it = passport.is_on(link) || has_alias && passport.may_be_of(link);
-                Some(passport).filter(|_| is_it)
+            Some(saved) => {
+                let has_alias = named.is_some_and(|named| named.name == saved.name);
+                let is_device = saved.is_on(link) || has_alias && saved.may_be_of(link);
+                Some(saved).filter(|_| is_device)
             }
             None => named.filter(|named| self.selector.name() == Some(&named.name)),
         }
     }
 }
 
-/// Whether the device is on the host; then it is what it was.
-fn settle(host: &Rtnl, passport: &Passport) -> Result<bool> {
-    if let Some(link) = passport.find(host)? {
-        journey::settle(host, &link, passport)?;
+/// Restores a device that is on the host. The result is false if it is not there.
+fn restore(host: &Rtnl, saved: &SavedState) -> Result<bool> {
+    if let Some(link) = saved.find(host)? {
+        transfer::restore(host, &link, saved)?;
         return Ok(true);
     }
-    Ok(host.link(&passport.name)?.is_some_and(|link| passport.is_at_home_as(&link)))
+    Ok(host.link(&saved.name)?.is_some_and(|link| saved.is_unmoved(&link)))
 }
 
-/// Devices that the kernel brought back when their namespace ended.
+/// Restores devices that the kernel returned when their namespace ended.
 fn collect_garbage(host: &Rtnl, owners: &Owners) -> Result<()> {
     let mut failures = Failures::default();
-    for Entry { record, passport } in Journal::open()?.0 {
-        if passport.belongs_to(owners) {
-            let settled = settle(host, &passport);
-            let is_home = matches!(settled, Ok(true));
-            failures.note(settled.map(drop));
-            failures.note(if is_home { record.remove() } else { Ok(()) });
+    for Entry { record, saved } in Records::open()?.0 {
+        if saved.belongs_to(owners) {
+            let restored = restore(host, &saved);
+            let is_restored = matches!(restored, Ok(true));
+            failures.note(restored.map(drop));
+            failures.note(if is_restored { record.remove() } else { Ok(()) });
         }
     }
     failures.into_result()
 }
 
-/// A program of the container drives the device; it only needs to know its addresses.
+/// A program of the container drives the device and needs its addresses only.
 fn add_without_link<'a>(
     cx: &'a Context<'a>,
     at: &'a Attachment,

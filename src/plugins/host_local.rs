@@ -83,7 +83,7 @@ use crate::cni::request::Request;
 use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
 use crate::ipam::store::Store;
-use crate::ipam::{Wish, allocate, check_not_exhausted};
+use crate::ipam::{AllocationRequest, allocate, check_not_exhausted};
 use crate::names::Attachment;
 use crate::plugin::{Context, Ipam, Scope};
 
@@ -102,14 +102,14 @@ impl Ipam for HostLocal {
         let data_dir = self.data_dir()?;
         let config = self.keys.config(cx.request)?;
         let dns = config.dns()?;
-        let wish = Wish {
+        let request = AllocationRequest {
             sets: &config.sets,
             requested: &config.requested,
             sticky: config.identity(at, cx.request)?,
             stale_on_boot: config.stale_on_boot,
         };
         let store = Store::open(data_dir, &cx.request.network, cx.session.turns())?;
-        let allocated = store.locked(|locked| allocate(locked, &wish, at))?;
+        let allocated = store.locked(|locked| allocate(locked, &request, at))?;
         let ips = allocated
             .into_iter()
             .map(|it| Ip { address: it.address, gateway: Some(it.gateway), interface: None })
@@ -132,7 +132,7 @@ impl Ipam for HostLocal {
             if missing.is_none() && !held.is_empty() {
                 return Ok(());
             }
-            // It may be the one that cannot be read.
+            // An unreadable file can be the missing reservation.
             locked.all_readable()?;
             let details =
                 missing.map(|ip| format!("{ip} is not reserved for it")).unwrap_or_default();
@@ -203,7 +203,7 @@ mod tests {
 
     const PLUGIN: crate::plugin::Entry = ipam_entry::<HostLocal>("host-local", "");
 
-    /// One call; `ipam` and `more` are the insides of JSON objects.
+    /// One call. `ipam` and `more` are contents of JSON objects.
     fn call(
         command: &str,
         dir: &TempDir,
@@ -243,7 +243,7 @@ mod tests {
     const SUBNET: &str = r#""subnet":"10.1.0.0/16""#;
 
     #[test]
-    fn sets_come_from_three_places_in_order() {
+    fn range_sets_have_the_order_runtime_subnet_ranges() {
         let dir = TempDir::new();
         let ipam = r#""subnet":"10.1.0.0/16","rangeStart":"10.1.2.3","gateway":"10.1.9.9",
             "ranges":[[{"subnet":"10.2.0.0/16"}]]"#;
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_from_all_places_count_once() {
+    fn an_address_requested_twice_is_reserved_once() {
         let dir = TempDir::new();
         let ipam = r#""ranges":[[{"subnet":"10.1.0.0/16"}],[{"subnet":"10.2.0.0/16"}],[{"subnet":"fd00::/64"}]]"#;
         let more = r#","args":{"cni":{"ips":["10.2.0.8/8","10.1.0.7"]}},"runtimeConfig":{"ips":["fd00:0::9"]}"#;
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_before_anything_is_created() {
+    fn a_wrong_configuration_is_an_error_before_any_change() {
         let dir = TempDir::new();
         let cases = [
             (r#""x":1"#, "", 7, "no IP ranges specified"),
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn del_needs_only_the_place_and_creates_nothing() {
+    fn del_needs_only_data_dir_and_creates_nothing() {
         let dir = TempDir::new();
         call("DEL", &dir, SUBNET, "", "").unwrap();
         assert!(!dir.network_dir().exists());
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn check_finds_what_is_missing() {
+    fn check_fails_for_a_missing_reservation() {
         let dir = TempDir::new();
         let not_found = "host-local: Failed to find address added by container abc";
         let check =
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_collected() {
+    fn gc_releases_stale_reservations() {
         let dir = TempDir::new();
         add(&dir, SUBNET, "", "").unwrap();
         dir.write("10.1.0.9", "gone\r\neth0");
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn status_says_whether_an_add_could_succeed() {
+    fn status_fails_if_an_add_would_fail() {
         let dir = TempDir::new();
         let status = |ipam: &str| {
             let result = call("STATUS", &dir, ipam, "", "");

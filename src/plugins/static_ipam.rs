@@ -220,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    /// `ipam` is the value of that key, `more` the text behind it, `args` CNI_ARGS.
+    /// `ipam` is the value of that key, `more` the text after it, `args` CNI_ARGS.
     fn request(command: &str, ipam: &str, more: &str, args: &str) -> Request {
         let stdin =
             format!(r#"{{"cniVersion":"1.1.0","name":"net","type":"x","ipam":{ipam}{more}}}"#);
@@ -247,7 +247,7 @@ mod tests {
     const TWO: &str = r#"{"addresses":[{"address":"10.0.0.5/24","gateway":"10.0.0.1"},{"address":"fd00::5/64"}]}"#;
 
     #[test]
-    fn addresses_come_from_four_places() {
+    fn addresses_have_four_sources() {
         let args_ips = r#","args":{"cni":{"ips":["10.2.0.1/16"]}}"#;
         let both_ips =
             r#","args":{"cni":{"ips":["10.2.0.1/16"]}},"runtimeConfig":{"ips":["10.3.0.1/16"]}"#;
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn a_wrong_address_is_an_error_with_its_text() {
         let cases = [
             ("null", "", "", 7, "IPAM config missing 'ipam' key"),
             (
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn check_wants_every_address_with_its_gateway() {
+    fn check_fails_for_a_missing_address_or_gateway() {
         let at = Attachment {
             container_id: crate::names::ContainerId::new("abc").unwrap(),
             ifname: crate::names::IfName::new("eth0").unwrap(),

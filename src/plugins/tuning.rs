@@ -26,7 +26,7 @@
 //! the file `/etc/cni/tuning/allowlist.conf` exists, one of its lines, a regular expression, must match each key as it
 //! is written; see `pattern` for the syntax.
 //!
-//! The plugin follows one that made an interface.
+//! The plugin is chained after a plugin that made the interface.
 //!
 //! - **ADD** saves the old values in `dataDir/CONTAINERID_IFNAME.json` and sets the new ones. The file has the
 //!   reference's format, with the sysctls and the identity of the namespace in addition. A second ADD keeps what the
@@ -62,7 +62,7 @@ use crate::steps::state;
 use backup::Backup;
 use tuned::Tuned;
 
-/// The keys to tune are read later, so that a mistake in them cannot fail DEL and GC.
+/// `wanted` reads all other keys: a mistake in them must not fail DEL and GC.
 #[derive(Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Tuning {
@@ -100,16 +100,16 @@ impl Plugin for Tuning {
 
         let mut undo = Undo::new(cx);
         let netns_id = backup::netns_id(netns, rtnl);
-        self.remember(cx, at, (&before, netns_id), &mut undo)?;
-        undo.push("put back what was tuned", || before.put_back(netns, rtnl, link.as_ref()));
+        self.save(cx, at, (&before, netns_id), &mut undo)?;
+        undo.push("restore the old values", || before.restore(netns, rtnl, link.as_ref()));
         wanted.apply(netns, rtnl, link.as_ref())?;
         undo.keep();
-        // By name alone, as in the reference: plugins and runtimes write the sandbox in several ways.
+        // The sandbox is not compared, as in the reference: plugins and runtimes write it in several ways.
         for it in result.interfaces.iter_mut().filter(|it| it.name == *at.ifname) {
             if let Some(mac) = wanted.mac {
                 it.mac = mac.to_string();
             }
-            // A plugin that did not say the MTU did so for a reason.
+            // As in the reference, an interface without an MTU gets none.
             it.mtu = wanted.mtu.filter(|_| it.mtu != 0).unwrap_or(it.mtu);
         }
         Ok(result)
@@ -142,36 +142,35 @@ impl Plugin for Tuning {
             let rtnl = cx.session.container()?;
             if !backup.is_of_another_netns(backup::netns_id(netns, rtnl).as_deref()) {
                 let link = rtnl.link(&at.ifname)?;
-                before.put_back(netns, rtnl, link.as_ref())?;
+                before.restore(netns, rtnl, link.as_ref())?;
             }
         }
         record.remove()
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        self.is_possible(cx).map_err(Error::into_not_available)
+        self.check_possible(cx).map_err(Error::into_not_available)
     }
 }
 
 impl Tuning {
-    /// Whether an ADD could succeed, as far as the host is concerned.
-    fn is_possible(&self, cx: &Context<'_>) -> Result<()> {
+    /// Fails if the host makes an ADD impossible.
+    fn check_possible(&self, cx: &Context<'_>) -> Result<()> {
         let wanted = wanted(cx, "IFNAME")?;
         are_allowed(cx)?;
         for (path, _) in &wanted.sysctls {
-            // What is there for each interface is not known without the container's.
+            // The sysctls of an interface exist in the container only.
             let is_of_interface = path.contains("/conf/") || path.contains("/neigh/");
             if !is_of_interface && !sysctl::exists(path) {
-                return Err(Error::internal(format!(
-                    "cannot find sysctl {path}: the kernel has none"
-                )));
+                let msg = format!("cannot find sysctl {path}: it does not exist");
+                return Err(Error::internal(msg));
             }
         }
         if wanted.is_empty() { Ok(()) } else { state::check_writable(&self.data_dir) }
     }
 
-    /// Writes down how all was before the first ADD.
-    fn remember<'a>(
+    /// Saves the values from before the first ADD.
+    fn save<'a>(
         &self,
         cx: &Context<'_>,
         at: &Attachment,
@@ -188,7 +187,7 @@ impl Tuning {
         let earlier = earlier.and_then(|backup| backup.before).unwrap_or_default();
         let before = earlier.or(now.clone());
         record.write(backup::content(&before, &owner, netns_id).as_bytes())?;
-        undo.push("put back what was written before", move || match &old {
+        undo.push("restore the record", move || match &old {
             Some(old) => record.write(old),
             None => record.remove(),
         });
@@ -196,7 +195,7 @@ impl Tuning {
     }
 }
 
-/// The interface, if a key is about it.
+/// The interface, if a key changes it.
 fn link(wanted: &Tuned, rtnl: &Rtnl, at: &Attachment) -> Result<Option<Link>> {
     if wanted.is_about_link() { chained::interface(rtnl, at).map(Some) } else { Ok(None) }
 }
@@ -224,7 +223,7 @@ fn wanted(cx: &Context<'_>, ifname: &str) -> Result<Tuned> {
     Ok(wanted)
 }
 
-/// The sysctls of the configuration in their order, with the values of `args.cni`; then the further ones of `args.cni`.
+/// The sysctls of the configuration in their order, with the values of `args.cni`; then the other sysctls of `args.cni`.
 fn merged(
     keys: &[(&str, &str)],
     of_args: &[(&str, &str)],
@@ -236,7 +235,7 @@ fn merged(
         for (key, value) in list {
             let path = path(key, ifname)?;
             match merged.iter().position(|(it, _)| *it == path) {
-                // The same one, spelled otherwise.
+                // Two spellings of one sysctl.
                 Some(at) if at >= earlier => return Err(duplicate(key)),
                 Some(at) => merged[at].1 = (*value).into(),
                 None => merged.push((path, (*value).into())),
@@ -275,7 +274,7 @@ fn path(key: &str, ifname: &str) -> Result<String> {
     let with_slashes = key.replace('.', "/").replacen("IFNAME", ifname, 1);
     let parts: Vec<&str> = with_slashes.split('/').filter(|part| !part.is_empty()).collect();
     let is_below_net = matches!(parts[..], ["net", _, ..]);
-    // With these nobody means what would come out.
+    // Such a key would name another file than it seems to.
     if !is_below_net || key.contains("..") || key.contains("./") || key.contains("/.") {
         return Err(Error::config(format!("invalid net sysctl key: {key}")).with_details("sysctl"));
     }
@@ -287,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_become_paths_as_in_the_reference() {
+    fn keys_have_the_paths_of_the_reference() {
         for (key, expected) in [
             ("net.core.somaxconn", "net/core/somaxconn"),
             ("net/core/somaxconn", "net/core/somaxconn"),
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runtimes_say_of_sysctls_goes_over_the_configuration() {
+    fn sysctls_of_args_override_those_of_the_configuration() {
         let list = |text: &'static [(&str, &str)]| text.to_vec();
         let keys = list(&[("net.a", "1"), ("net.b", "2")]);
         let args = list(&[("net/b", "3"), ("net.c", "4")]);

@@ -253,10 +253,10 @@ impl NewNetwork {
             vec![RangeConf { subnet: subnet.to_string(), gateway, ..RangeConf::default() }]
         });
         let sets = range::parse(&configured.collect::<Vec<_>>(), &[])?;
-        let ranges = sets.iter().flat_map(|set| set.stretches(None)).map(|stretch| {
+        let ranges = sets.iter().flat_map(|set| set.spans(None)).map(|span| {
             Json::Array(vec![Json::object([
-                ("subnet", Some(stretch.range.subnet.to_string().into())),
-                ("gateway", Some(stretch.range.gateway.to_string().into())),
+                ("subnet", Some(span.range.subnet.to_string().into())),
+                ("gateway", Some(span.range.gateway.to_string().into())),
             ])])
         });
         let routes =

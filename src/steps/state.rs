@@ -1,8 +1,9 @@
-//! A file per attachment, by which a plugin remembers something from ADD to DEL. The reference has such files, too, and
-//! not even torn ones are to be seen: what is written is written aside and renamed.
+//! Records: one file per attachment, in which a plugin keeps data from ADD to DEL. A record is written under another name
+//! and renamed, so that a reader, also the reference, never sees an incomplete one.
 //!
-//! Who removes them: the plugin that wrote them, in a failing ADD, DEL and GC. The directories stay.
+//! The plugin that wrote a record removes it in a failing ADD, DEL and GC. The directories stay.
 
+use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -16,10 +17,10 @@ use crate::kernel::file;
 use crate::kernel::flock::{self, Mode};
 use crate::plugin::owner::hash;
 
-/// The longest wait for the lock of a directory. A holder reads one file and writes one, which takes milliseconds.
+/// The longest wait for the lock of a directory. A holder reads and writes one file, which takes milliseconds.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The longest name of a file on Linux (NAME_MAX).
+/// The longest file name: NAME_MAX (linux/limits.h).
 const NAME_BYTES_MAX: usize = 255;
 
 /// The file of an attachment.
@@ -32,12 +33,11 @@ impl Record {
         Self { path: Path::new(dir).join(fitting(name)) }
     }
 
-    /// The file's name.
     pub fn name(&self) -> Option<&str> {
         self.path.file_name()?.to_str()
     }
 
-    /// `None` when there is none.
+    /// `None` if the file does not exist.
     pub fn read(&self) -> Result<Option<Vec<u8>>> {
         let content = fault::file_operation().and_then(|()| file::read(&self.path));
         self.none_if_missing("read", content)
@@ -46,19 +46,19 @@ impl Record {
     pub fn write(&self, content: &[u8]) -> Result<()> {
         let aside = self.aside();
         write_aside(&aside, content).and_then(|()| rename(&aside, &self.path)).map_err(|error| {
-            // Whatever there is of it; the next ADD would write over it, too.
+            // If this fails, the next `write` replaces the file.
             let _ = fs::remove_file(&aside);
             self.cannot("write", &error)
         })
     }
 
-    /// What a crash has left of a `write`.
+    /// Removes the file that a `write` leaves if a crash interrupts it.
     pub fn remove_aside(&self) {
-        // Should this fail, the next `write` goes over it.
+        // If this fails, the next `write` replaces the file.
         let _ = fs::remove_file(self.aside());
     }
 
-    /// Also what a crash has left of it. It is fine when there is none.
+    /// Succeeds if the file does not exist.
     pub fn remove(&self) -> Result<()> {
         self.remove_aside();
         let removed = fault::file_operation().and_then(|()| fs::remove_file(&self.path));
@@ -79,13 +79,12 @@ impl Record {
     }
 
     fn cannot(&self, verb: &str, error: &io::Error) -> Error {
-        Error::internal(format!("cannot {verb} {}", self.path.display()))
-            .with_details(error.to_string())
+        failed(format_args!("{verb} {}", self.path.display()), error)
     }
 }
 
-/// Locks the directory until the returned file is dropped; creates the directory if it is missing. For files that belong
-/// to the first attachment that writes them. Fails with code 11 after 10 s.
+/// Locks the directory until the returned file is dropped; creates the directory if it is missing. A file that belongs
+/// to the first attachment that writes it needs this lock. Fails with code 11 after 10 s.
 pub fn lock(dir: &str) -> Result<File> {
     lock_within(dir, LOCK_WAIT_MAX)
 }
@@ -98,9 +97,8 @@ fn lock_within(dir: &str, limit: Duration) -> Result<File> {
         let is_locked = flock::lock(&file, Mode::Exclusive, limit)?;
         Ok((file, is_locked))
     };
-    let (file, is_locked) = open_and_lock().map_err(|error: io::Error| {
-        Error::internal(format!("cannot lock {dir}")).with_details(error.to_string())
-    })?;
+    let (file, is_locked) =
+        open_and_lock().map_err(|error: io::Error| failed(format_args!("lock {dir}"), &error))?;
     if is_locked {
         return Ok(file);
     }
@@ -108,29 +106,31 @@ fn lock_within(dir: &str, limit: Duration) -> Result<File> {
     Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(flock::holder(&file)))
 }
 
-/// For STATUS: fails when nothing could be written there.
+/// For STATUS: fails if no record can be written.
 pub fn check_writable(dir: &str) -> Result<()> {
     store::check_writable(Path::new(dir))
 }
 
-/// All that there are in a directory, and what a crash left of some.
+/// All files of a directory, also those that a crash left.
 pub fn all(dir: &str) -> Result<Vec<Record>> {
     let path = |entry: io::Result<fs::DirEntry>| entry.map(|entry| Record { path: entry.path() });
     match fault::file_operation().and_then(|()| fs::read_dir(dir)?.map(path).collect()) {
         Err(error) if is_missing(&error) => Ok(Vec::new()),
-        found => found.map_err(|error| {
-            Error::internal(format!("cannot list {dir}")).with_details(error.to_string())
-        }),
+        found => found.map_err(|error| failed(format_args!("list {dir}"), &error)),
     }
 }
 
-/// The name, or if that is too long for a file, as much of it as a hash leaves room for. No container id has a `#`.
+/// The name; a name that is too long for a file is cut and gets a hash. No container id has a `#`.
 fn fitting(name: &str) -> String {
     if name.len() <= NAME_BYTES_MAX {
         return name.to_owned();
     }
     let start = name.floor_char_boundary(NAME_BYTES_MAX - 17);
     format!("{}#{:016x}", &name[..start], hash(name))
+}
+
+fn failed(doing: impl Display, error: &io::Error) -> Error {
+    Error::new(Code::IO, format!("cannot {doing}: {}", file::reason(error)))
 }
 
 fn is_missing(error: &io::Error) -> bool {
@@ -145,7 +145,7 @@ fn write_aside(path: &Path, content: &[u8]) -> io::Result<()> {
         fault::file_operation()?;
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
     };
-    // What a crash has left is not written to: it may be a link to another file by now.
+    // A file that a crash left is not opened for writing: it can be a link to another file.
     let mut file = match create() {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             fault::file_operation()?;
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_are_too_long_for_a_file_are_shortened_and_still_differ() {
+    fn names_that_are_too_long_are_shortened_and_still_differ() {
         let name = |bytes: usize| "n".repeat(bytes);
         assert_eq!(
             (fitting(&name(255)), fitting("c1_eth0.json")),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_on_a_directory_is_waited_for_only_so_long() {
+    fn the_wait_for_a_lock_on_a_directory_has_a_limit() {
         let dir = std::env::temp_dir().join(format!("cnibox-record-{}", std::process::id()));
         let path = dir.to_str().unwrap();
         let first = lock(path).unwrap();

@@ -1,4 +1,4 @@
-//! `flannel`: what the daemon's file says becomes a network, and what was asked of the delegate is kept until it is undone.
+//! `flannel`: the daemon's file becomes a configuration of the delegate, which is saved until DEL succeeds.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ const DATA: &str = "/var/lib/cni/flannel";
 const SUBNETS: &str = "FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUBNET=10.42.1.1/24\nFLANNEL_IPV6_NETWORK=fd00:42::/56\n\
                        FLANNEL_IPV6_SUBNET=fd00:42:0:1::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
 
-/// As k3s has it.
+/// The configuration of k3s.
 fn flannel() -> Value {
     json!({
         "cniVersion": "1.0.0", "name": "cbr0", "type": "flannel",
@@ -24,7 +24,7 @@ fn world() -> World {
     world
 }
 
-/// Without the bridge and the reservations' directory, which stay as with the delegate alone.
+/// Without the bridge and the directory of the reservations: the delegate leaves them, too.
 fn state(world: &World) -> State {
     world.state().apart_from("cni0", "cbr0")
 }
@@ -34,7 +34,7 @@ fn files(world: &World) -> Vec<String> {
     list.stdout.lines().map(str::to_owned).collect()
 }
 
-/// The state before, with everything there that stays: directories, empty tables.
+/// The state with everything that stays after a DEL: directories, empty tables.
 fn primed(container: &Container<'_>) -> State {
     container.add("flannel", &flannel());
     container.del("flannel", &flannel());
@@ -64,7 +64,7 @@ fn containers_of_the_subnet_reach_each_other_and_the_host() {
 }
 
 #[test]
-fn what_is_asked_of_the_delegate_is_written_down_as_by_the_reference() {
+fn the_saved_configuration_is_that_of_the_reference() {
     let world = world();
     let c1 = world.container("c1");
     let more = json!({
@@ -90,7 +90,7 @@ fn what_is_asked_of_the_delegate_is_written_down_as_by_the_reference() {
 }
 
 #[test]
-fn the_delegate_may_be_another_and_is_told_what_the_configuration_says() {
+fn delegate_type_names_another_plugin_and_the_keys_override_defaults() {
     let world = world();
     let c1 = world.container("c1");
     let keys =
@@ -98,15 +98,15 @@ fn the_delegate_may_be_another_and_is_told_what_the_configuration_says() {
     let config = with(&without(&flannel(), "delegate"), keys);
     let result = c1.add("flannel", &config);
     assert_eq!(c1.json(["ip", "-j", "link", "show", "eth0"])[0]["mtu"], 1400);
-    let scratch = parse(&world.read(&format!("{DATA}/c1")));
-    assert_eq!((&scratch["isGateway"], &scratch["ipMasq"]), (&Value::Null, &json!(true)));
+    let saved = parse(&world.read(&format!("{DATA}/c1")));
+    assert_eq!((&saved["isGateway"], &saved["ipMasq"]), (&Value::Null, &json!(true)));
     c1.check("flannel", &config, &result);
     c1.del("flannel", &config);
     assert_eq!(files(&world), [""; 0]);
 }
 
 #[test]
-fn every_version_has_its_shape() {
+fn the_result_has_the_shape_of_the_version() {
     for version in VERSIONS {
         let world = world();
         let c1 = world.container("c1");
@@ -121,7 +121,7 @@ fn every_version_has_its_shape() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_before_anything_is_made() {
+fn a_wrong_configuration_is_refused_before_any_change() {
     let world = world();
     let c1 = world.container("c1");
     for (keys, text) in [
@@ -141,7 +141,7 @@ fn what_cannot_be_meant_is_refused_before_anything_is_made() {
 }
 
 #[test]
-fn a_daemon_that_is_not_there_yet_or_wrong_is_said() {
+fn the_error_names_a_missing_or_wrong_subnet_file() {
     let world = World::new();
     let c1 = world.container("c1");
     let status = with(&flannel(), json!({"cniVersion": "1.1.0"}));
@@ -172,7 +172,7 @@ fn a_failing_delegate_leaves_nothing() {
 }
 
 #[test]
-fn an_add_that_fails_after_another_leaves_what_the_del_needs() {
+fn a_second_add_that_fails_keeps_the_file_of_the_first() {
     let world = world();
     let c1 = world.container("c1");
     let before = primed(&c1);
@@ -225,7 +225,7 @@ fn a_del_needs_neither_the_daemon_nor_the_namespace_nor_the_configuration() {
 }
 
 #[test]
-fn the_file_is_kept_until_the_delegate_is_done() {
+fn the_file_stays_until_the_del_of_the_delegate_succeeds() {
     let world = world();
     let c1 = world.container("c1");
     world.write("/run/ipam/fragile", "#!/bin/sh\n[ $CNI_COMMAND != DEL ] || [ -e /run/fixed ] || exit 3\nexec /run/plugins/static\n");
@@ -245,10 +245,10 @@ fn the_file_is_kept_until_the_delegate_is_done() {
 }
 
 #[test]
-fn what_a_failing_delegate_could_not_take_back_is_not_forgotten() {
+fn the_file_stays_if_the_delegate_cannot_undo_its_add() {
     let world = world();
     let c1 = world.container("c1");
-    // It makes something, says that it failed, and takes it back only when it has been mended.
+    // Its ADD fails and leaves a file. Its DEL removes the file only if /run/fixed exists.
     let script = "#!/bin/sh
         case $CNI_COMMAND in
         ADD) : >/run/made; exit 3 ;;
@@ -269,7 +269,7 @@ fn what_a_failing_delegate_could_not_take_back_is_not_forgotten() {
     call("DEL").silence();
     assert_eq!(files(&world), [""; 0]);
     assert_eq!(world.tool(&["ls", "/run/made"], None).run().status, 2);
-    // What has been taken back is.
+    // After an undo no file stays.
     world.write(ENV, SUBNETS);
     call("ADD").error();
     assert_eq!(files(&world), [""; 0]);
@@ -298,7 +298,7 @@ fn networks_and_interfaces_of_a_container_do_not_collide() {
 }
 
 #[test]
-fn interfaces_of_a_container_that_come_at_once_do_not_collide() {
+fn concurrent_interfaces_of_a_container_do_not_collide() {
     let world = world();
     let c1 = world.container("c1");
     let config = with(&flannel(), json!({"delegate": {"isDefaultGateway": false}}));
@@ -361,7 +361,7 @@ fn a_second_interface_leaves_the_file_of_the_reference_alone() {
 }
 
 #[test]
-fn gc_asks_each_delegate_that_there_was() {
+fn gc_calls_the_delegate_with_each_saved_configuration() {
     let world = world();
     let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
     let old = with(&flannel(), json!({"ipam": {"dataDir": "/run/old"}}));
@@ -376,7 +376,7 @@ fn gc_asks_each_delegate_that_there_was() {
 }
 
 #[test]
-fn gc_is_the_delegates_and_removes_the_files_of_what_is_not_valid() {
+fn gc_calls_the_delegate_and_removes_the_files_of_stale_attachments() {
     for has_file in [true, false] {
         let world = world();
         let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
@@ -398,11 +398,26 @@ fn gc_is_the_delegates_and_removes_the_files_of_what_is_not_valid() {
 }
 
 #[test]
-fn check_is_the_delegates() {
+fn gc_goes_on_past_a_file_that_cannot_be_read_and_reports_it() {
+    let world = world();
+    let c1 = world.container("c1");
+    c1.add("flannel", &flannel());
+    for name in ["a", "z"] {
+        world.host(["mkdir", &format!("{DATA}/{name}")]);
+    }
+    let keys = json!({"cniVersion": "1.1.0", "cni.dev/valid-attachments": []});
+    let outcome = world.call("flannel", "GC", &with(&flannel(), keys)).run();
+    outcome.fails(5, &[&format!("cannot read {DATA}/a: "), &format!("cannot read {DATA}/z: ")]);
+    assert_eq!(files(&world), ["a", "z"]);
+    assert!(!world.path("/var/lib/cni/networks/cbr0/10.42.1.2").exists());
+}
+
+#[test]
+fn check_calls_the_delegate_with_the_saved_configuration() {
     let world = world();
     let c1 = world.container("c1");
     let result = c1.add("flannel", &flannel());
-    // The daemon may have another subnet by now; what counts is what was asked for.
+    // The daemon has another subnet now. The saved configuration counts.
     world.write(ENV, SUBNETS.replace("10.42.1.1", "10.42.2.1"));
     c1.check("flannel", &flannel(), &result);
     c1.exec(["ip", "address", "del", "10.42.1.2/24", "dev", "eth0"]);
@@ -410,7 +425,7 @@ fn check_is_the_delegates() {
 }
 
 #[test]
-fn what_a_killed_add_left_is_removed() {
+fn del_removes_the_incomplete_file_of_a_killed_add() {
     let world = world();
     let c1 = world.container("c1");
     world.write(&format!("{DATA}/c1~"), "{\"na");

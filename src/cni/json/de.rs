@@ -1,4 +1,4 @@
-//! Reads types out of a `Json` value, by Go's rules, and says where in the document an error is.
+//! Reads types from a `Json` value with the rules of Go. Errors have the path in the document.
 
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::forward_to_deserialize_any;
@@ -14,27 +14,27 @@ impl<'de> Deserializer<'de> for &'de Json {
             Json::Null => visitor.visit_unit(),
             Json::Bool(value) => visitor.visit_bool(*value),
             Json::Number(_) => self.deserialize_i64(visitor),
-            Json::Raw(_) => Err(self.is_no(&visitor)),
+            Json::Raw(_) => Err(self.wrong_type(&visitor)),
             Json::String(value) => visitor.visit_borrowed_str(value),
             Json::Array(values) => visitor.visit_seq(List { rest: values, index: 0 }),
             Json::Object(entries) => visitor.visit_map(Object { entries, at: 0, fields: None }),
         }
     }
 
-    // Whoever asks for one type gets that or an error. By way of `deserialize_any` each visitor would come with the code
-    // for all the others, for a struct that of all its fields in a list.
+    // Each method accepts its own type only. With `deserialize_any` each visitor would contain the code for all types, and
+    // for a struct that of its fields in a list.
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self {
             Json::Bool(value) => visitor.visit_bool(*value),
-            _ => Err(self.is_no(&visitor)),
+            _ => Err(self.wrong_type(&visitor)),
         }
     }
 
     fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self {
-            // To Go it is a negative number.
-            Json::Number(value) if value.is_minus_zero() => Err(self.is_no(&visitor)),
+            // Go takes it for a negative number.
+            Json::Number(value) if value.is_minus_zero() => Err(self.wrong_type(&visitor)),
             _ => self.deserialize_i64(visitor),
         }
     }
@@ -44,9 +44,9 @@ impl<'de> Deserializer<'de> for &'de Json {
             Json::Number(value) => match (value.as_u64(), value.as_i64()) {
                 (Some(value), _) => visitor.visit_u64(value),
                 (_, Some(value)) => visitor.visit_i64(value),
-                _ => Err(self.is_no(&visitor)),
+                _ => Err(self.wrong_type(&visitor)),
             },
-            _ => Err(self.is_no(&visitor)),
+            _ => Err(self.wrong_type(&visitor)),
         }
     }
 
@@ -64,10 +64,10 @@ impl<'de> Deserializer<'de> for &'de Json {
 
     /// `deserialize_any` does not call it: no type needs fractions today, and the code that parses them takes 17 KB.
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        let Json::Number(value) = self else { return Err(self.is_no(&visitor)) };
+        let Json::Number(value) = self else { return Err(self.wrong_type(&visitor)) };
         match value.as_f64() {
             Some(value) => visitor.visit_f64(value),
-            None => Err(self.is_no(&visitor)),
+            None => Err(self.wrong_type(&visitor)),
         }
     }
 
@@ -78,7 +78,7 @@ impl<'de> Deserializer<'de> for &'de Json {
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self {
             Json::String(value) => visitor.visit_borrowed_str(value),
-            _ => Err(self.is_no(&visitor)),
+            _ => Err(self.wrong_type(&visitor)),
         }
     }
 
@@ -89,14 +89,14 @@ impl<'de> Deserializer<'de> for &'de Json {
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self {
             Json::Array(values) => visitor.visit_seq(List { rest: values, index: 0 }),
-            _ => Err(self.is_no(&visitor)),
+            _ => Err(self.wrong_type(&visitor)),
         }
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self {
             Json::Object(entries) => visitor.visit_map(Object { entries, at: 0, fields: None }),
-            _ => Err(self.is_no(&visitor)),
+            _ => Err(self.wrong_type(&visitor)),
         }
     }
 
@@ -110,7 +110,7 @@ impl<'de> Deserializer<'de> for &'de Json {
             Json::Object(entries) => {
                 visitor.visit_map(Object { entries, at: 0, fields: Some(fields) })
             }
-            _ => Err(self.is_no(&visitor)),
+            _ => Err(self.wrong_type(&visitor)),
         }
     }
 
@@ -139,9 +139,9 @@ impl<'de> Deserializer<'de> for &'de Json {
 }
 
 impl Json {
-    /// The error that this is of another type.
+    /// The error that the value has another type.
     #[cold]
-    fn is_no(&self, expected: &dyn de::Expected) -> Error {
+    fn wrong_type(&self, expected: &dyn de::Expected) -> Error {
         let text;
         let unexpected = match self {
             Self::Null => Unexpected::Unit,
@@ -181,8 +181,8 @@ impl<'de> SeqAccess<'de> for List<'de> {
     }
 }
 
-/// The entries of an object. For a struct, `fields` are its keys: entries that match none are left out, as are those
-/// that are `null` and those that a later entry for the same field overrides (serde refuses a field that comes twice).
+/// The entries of an object. For a struct, `fields` are its keys. Then an entry is skipped if it matches no field, if it is
+/// `null`, or if a later entry has the same field (serde refuses duplicates).
 struct Object<'de> {
     entries: &'de [(String, Json)],
     at: usize,
@@ -190,15 +190,15 @@ struct Object<'de> {
 }
 
 impl<'de> Object<'de> {
-    /// Of a struct, the number of the field that a name means.
+    /// The number of a struct's field with this name.
     fn field_of(&self, name: &str) -> Option<usize> {
         let fields = self.fields?;
         let exact = fields.iter().position(|field| *field == name);
         exact.or_else(|| fields.iter().position(|field| field.eq_ignore_ascii_case(name)))
     }
 
-    /// The key of the next entry that counts, which is then at the position. (Not generic: it would come with every
-    /// struct.)
+    /// The key of the next entry that is not skipped; `at` is its position. The method is not generic, so the executable has
+    /// it once.
     fn next_key(&mut self) -> Option<Key<'de>> {
         while let Some(((name, value), later)) = self.entries.get(self.at..)?.split_first() {
             let field = self.field_of(name);
@@ -229,13 +229,13 @@ impl<'de> MapAccess<'de> for Object<'de> {
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {
         let index = self.at;
-        let (name, value) = self.entries.get(index).expect("serde asks for a value after its key");
+        let (name, value) = self.entries.get(index).expect("serde requests a value after its key");
         self.at += 1;
         seed.deserialize(value).map_err(|error| error.under_key(name, index))
     }
 }
 
-/// A key: for a struct the number of its field, so that nobody has to compare names once more.
+/// A key. For a struct it has the number of the field, so that the names are compared once.
 struct Key<'de> {
     name: &'de str,
     field: Option<usize>,
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_absent_and_the_last_key_wins() {
+    fn null_is_absent_and_the_last_key_counts() {
         let sample =
             read(r#"{"hostPort":null,"list":null,"maybe":null,"name":"a","NAME":"b","name":null}"#);
         assert_eq!(sample.unwrap(), Sample { name: "b".into(), ..Sample::default() });

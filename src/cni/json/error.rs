@@ -1,4 +1,4 @@
-//! Why a type cannot be read out of a `Json` value, and the path to the place in the document.
+//! The error of a read from a `Json` value: the reason, and the path in the document.
 
 use std::fmt::{self, Display};
 
@@ -25,12 +25,12 @@ pub enum Step {
 }
 
 impl Error {
-    /// The steps to the place of the error, the innermost first.
+    /// The path to the error, the innermost step first.
     pub fn path(&self) -> &[Step] {
         &self.0.path
     }
 
-    /// The same error, seen from the object around it.
+    /// Adds the key of the object that contains the error.
     #[cold]
     #[inline(never)]
     pub fn under_key(mut self, key: &str, index: usize) -> Self {
@@ -38,7 +38,7 @@ impl Error {
         self
     }
 
-    /// The same error, seen from the array around it.
+    /// Adds the index in the array that contains the error.
     #[cold]
     #[inline(never)]
     pub fn under_index(mut self, index: usize) -> Self {
@@ -46,7 +46,7 @@ impl Error {
         self
     }
 
-    /// In serde's words. (Its own come with the library's code for printing fractions.)
+    /// The text of serde. Its own implementation would add the code that prints fractions.
     fn invalid(what: &str, unexpected: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
         let found = match unexpected {
             Unexpected::Unit => "null".into(),

@@ -44,7 +44,7 @@ struct Parser<'a> {
     open: Vec<Open>,
 }
 
-/// An array or object whose end is not yet reached.
+/// An unfinished array or object.
 enum Open {
     Array(Vec<Json>),
     /// The last entry is `Null` until its value is known.

@@ -12,12 +12,12 @@ pub fn print(json: &Json, indent: Option<&str>) -> String {
 /// Room for a usual result.
 const OUT_BYTES: usize = 1024;
 
-/// Prints as Go does, which besides what JSON demands escapes what may mean something in HTML.
+/// Prints as Go does, which also escapes the special characters of HTML.
 struct Writer<'a> {
     out: String,
-    /// Of each level; None is all on one line.
+    /// The indentation of a level. None prints one line.
     indent: Option<&'a str>,
-    /// What a line of this level begins with, after the end of the line before.
+    /// A newline and the indentation of the current level.
     margin: String,
 }
 

@@ -1,4 +1,4 @@
-//! Reads types out of documents with mistakes, for commands that have to clean up whatever the configuration says.
+//! Reads types from documents with mistakes, for DEL and GC.
 
 use std::borrow::Cow;
 
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_cannot_be_read_are_dropped_and_noted() {
+    fn unreadable_keys_are_dropped_and_reported() {
         let cases: &[(&str, &str, &[&str])] = &[
             (r#"{"name":"a","port":1}"#, r#"{"name":"a","port":1}"#, &[]),
             (
@@ -161,7 +161,7 @@ mod tests {
                 r#"{"name":"a"}"#,
                 &["cannot read it: strict: missing field `id`"],
             ),
-            // The value before counts, as in Go.
+            // The earlier value counts, as in Go.
             (
                 r#"{"name":"a","NAME":5}"#,
                 r#"{"name":"a"}"#,

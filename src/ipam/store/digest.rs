@@ -1,8 +1,7 @@
-//! A digest of bytes, to find things by and to see damage with. Our own, since it is written to disk and the standard
-//! library's may change with any release. Keeps nothing secret and stands up to nobody who wants it to collide:
-//! whatever is found by it is looked at.
+//! A digest of bytes, for look-ups and checksums. It is written to disk, so it cannot be that of the standard library, which
+//! can change with a release. It is not cryptographic: a look-up compares the data that it finds.
 
-/// An odd number without any pattern in its bits.
+/// An odd number without a pattern in its bits.
 const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;
 
 pub(super) fn digest(seed: u64, bytes: &[u8]) -> u64 {
@@ -13,14 +12,14 @@ pub(super) fn digest(seed: u64, bytes: &[u8]) -> u64 {
     words.fold(mix(mix(seed) ^ bytes.len() as u64), |state, word| mix(state ^ word))
 }
 
-/// Every bit of the result depends on every bit of the value, and no two values give one result.
+/// Every bit of the result depends on every bit of the value, and different values have different results.
 ///
-/// Called for each word of a page, so it is worth its few bytes in each place.
+/// It runs for each word of a page, so inlining pays.
 #[inline(always)]
 const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 32)).wrapping_mul(FACTOR);
     let value = (value ^ (value >> 32)).wrapping_mul(FACTOR);
-    // Nought would stay nought.
+    // Without the addition 0 would stay 0.
     (value ^ (value >> 32)).wrapping_add(FACTOR)
 }
 
@@ -29,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_a_little_differs_in_its_digest() {
+    fn small_differences_change_the_digest() {
         let texts: [&[u8]; 8] = [
             b"",
             b"\0",

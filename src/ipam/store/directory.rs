@@ -1,4 +1,4 @@
-//! The directory of a network as a whole: whether anybody has added or removed anything since we looked last.
+//! Detects that a file was added to the directory of a network, removed or renamed.
 
 use std::fs::{File, FileTimes, Metadata};
 use std::io::{self, ErrorKind};
@@ -12,12 +12,11 @@ use crate::fault;
 
 const MICROSECONDS: u64 = 1_000_000;
 
-/// What is the same only as long as nothing in a directory has been added, removed or renamed.
+/// The state of a directory. It changes when an entry is added, removed or renamed.
 ///
-/// The time of its last modification is one that we set: the kernel's clock moves in ticks of some milliseconds, and
-/// two changes in one tick would look like one. The time of the last change of the inode nobody can set, so whoever
-/// restores a directory with its times from a backup is seen, too. Times are compared for being the same, and never
-/// taken for times.
+/// cnibox sets the modification time itself: the kernel's clock moves in ticks of some milliseconds, so two changes in one
+/// tick would have the same time. No program can set the inode's change time, so a directory that is restored with its
+/// times from a backup has another state, too. Times are compared for equality only, so a wrong clock does not matter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DirState(pub(super) [u64; 6]);
 
@@ -33,13 +32,13 @@ impl Directory {
         Ok(DirState::of(&self.0.metadata()?))
     }
 
-    /// Gives the directory a state that it never had.
+    /// Sets a modification time that the directory never had.
     pub(super) fn stamp(&self, last: &DirState) -> io::Result<DirState> {
         fault::file_operation()?;
         let modified = new_time(&self.state()?, last);
         self.0.set_times(FileTimes::new().set_modified(modified))?;
         let metadata = self.0.metadata()?;
-        // A file system that counts in whole seconds gives two states one time.
+        // A file system that stores whole seconds cannot distinguish two states.
         if metadata.modified()? == modified {
             Ok(DirState::of(&metadata))
         } else {
@@ -60,7 +59,7 @@ impl DirState {
         ])
     }
 
-    /// Since 1970; times before that are as good as none.
+    /// Since 1970; 0 for earlier times.
     fn modified_seconds(&self) -> u64 {
         u64::try_from(self.0[2].cast_signed()).unwrap_or_default()
     }
@@ -70,8 +69,8 @@ impl DirState {
     }
 }
 
-/// A moment that is over, so that the kernel does not give it any more, and that is drawn by lot. In microseconds, since
-/// some file systems keep no more. Counted from the directory's own time: what the clock says costs more than that.
+/// A pseudorandom time in the past, which the kernel does not use again. In microseconds, because some file systems store no
+/// smaller unit. It is computed from the directory's own time, which costs less than a read of the clock.
 fn new_time(present: &DirState, last: &DirState) -> SystemTime {
     let process = u64::from(std::process::id());
     let words = [last.0, present.0].concat();
@@ -93,7 +92,7 @@ mod tests {
     use crate::ipam::store::tests::TempDir;
 
     #[test]
-    fn every_change_and_every_stamp_is_another_state() {
+    fn every_change_and_every_stamp_changes_the_state() {
         let dir = TempDir::new();
         let directory = Directory::open(dir.path()).unwrap();
         let mut states = vec![directory.state().unwrap()];
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn restored_times_are_another_state() {
+    fn restored_times_change_the_state() {
         let dir = TempDir::new();
         let directory = Directory::open(dir.path()).unwrap();
         let before = directory.stamp(&DirState::default()).unwrap();
@@ -134,7 +133,7 @@ mod tests {
             File::open(dir.path()).unwrap().set_modified(modified).unwrap();
             directory.state().unwrap()
         };
-        // In the tick of the kernel's clock in which the backup was made, nothing can have changed since.
+        // In the same tick of the kernel's clock the inode's change time is the same.
         let after = std::iter::repeat_with(restore).take(100_000).find(|after| *after != before);
         assert_eq!(before.0[..4], after.unwrap().0[..4]);
     }

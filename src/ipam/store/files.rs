@@ -1,4 +1,4 @@
-//! The file operations of the store, each of which a test can make fail.
+//! The file operations of the store. A test can make each one fail.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -8,7 +8,6 @@ use std::path::Path;
 
 use super::digest::digest;
 use crate::fault;
-use crate::kernel::disk;
 use crate::kernel::file;
 
 pub(super) fn create_dirs(path: &Path) -> io::Result<()> {
@@ -16,7 +15,7 @@ pub(super) fn create_dirs(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
-/// Opens a file that has no content and never gets any.
+/// Opens a file that is always empty.
 pub(super) fn open_or_create(path: &Path) -> io::Result<File> {
     match open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -45,20 +44,19 @@ pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Fails where no file can be made in a directory and written; changes nothing.
 pub(super) fn probe_writing(dir: &Path) -> io::Result<()> {
     fault::file_operation()?;
-    disk::probe_writing(dir)
+    file::probe_writing(dir)
 }
 
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_all(&mut open(path)?)
 }
 
-/// Nearly always one system call: a plugin writes something, and nothing longer than the buffer.
+/// Usually one system call: a reservation is not empty and fits the buffer.
 fn read_all(file: &mut File) -> io::Result<Vec<u8>> {
     let mut content = vec![0; 512];
-    // A FIFO without data is at its end or would have to be waited for, and a device may have no end.
+    // A read of a FIFO can wait or return nothing, and a device can have no end.
     let length = match file.read(&mut content) {
         Ok(length) if 0 < length && length < 512 => length,
         result => file::regular(file).and(result)?,
@@ -70,26 +68,26 @@ fn read_all(file: &mut File) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Reads the beginning of a file, all of the buffer.
+/// Fills the buffer from the beginning of a file.
 pub(super) fn read_start(path: &Path, buffer: &mut [u8]) -> io::Result<()> {
     fault::file_operation()?;
     File::open(path)?.read_exact(buffer)
 }
 
-/// Like `read`, of what may well be no regular file.
+/// Like `read`; the file can be of any type.
 pub(super) fn read_any(path: &Path) -> io::Result<Vec<u8>> {
     fault::file_operation()?;
     file::read(path)
 }
 
-/// What a file holds, and its identity.
+/// The content of a file, and its identity.
 pub(super) fn read_identified(path: &Path) -> io::Result<(Vec<u8>, u64)> {
     fault::file_operation()?;
     let (mut file, metadata) = file::open_regular(&file::reading(), path)?;
     Ok((read_all(&mut file)?, identity(&metadata)))
 }
 
-/// Writes a file that is not there yet, and gives its identity. On an error there may be one that is not complete.
+/// Creates a file and returns its identity. An error can leave an incomplete file.
 pub(super) fn write_new(path: &Path, content: &str) -> io::Result<u64> {
     fault::file_operation()?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
@@ -98,7 +96,7 @@ pub(super) fn write_new(path: &Path, content: &str) -> io::Result<u64> {
     Ok(identity(&file.metadata()?))
 }
 
-/// Writes into a file that is there, and is of use also when that is cut short; false when it is not there.
+/// Overwrites an existing file, which can be incomplete after an error. The result is false if it does not exist.
 pub(super) fn overwrite(path: &Path, content: &str) -> io::Result<bool> {
     fault::file_operation()?;
     let (file, metadata) = match file::open_regular(&file::writing(), path) {
@@ -116,15 +114,15 @@ pub(super) fn overwrite(path: &Path, content: &str) -> io::Result<bool> {
     Ok(true)
 }
 
-/// A number that another file, or this one written anew, does not have, also after a reboot. Times are compared for
-/// being the same, and not taken for times.
+/// A number that changes when a file is written again or replaced, also after a reboot. Times are compared for equality
+/// only, so a wrong clock does not matter.
 fn identity(metadata: &Metadata) -> u64 {
     let (seconds, nanoseconds) =
         (metadata.mtime().to_le_bytes(), metadata.mtime_nsec().to_le_bytes());
     digest(metadata.ino(), &[seconds, nanoseconds].concat())
 }
 
-/// Whether there was anything to remove.
+/// Removes a file. The result is false if it does not exist.
 pub(super) fn remove(path: &Path) -> io::Result<bool> {
     fault::file_operation()?;
     match fs::remove_file(path) {
@@ -139,7 +137,7 @@ pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
 
-/// Gives a file a second name that is not in use; whether it could.
+/// Gives a file a second name. The result is false if that name is in use.
 pub(super) fn link(from: &Path, to: &Path) -> io::Result<bool> {
     fault::file_operation()?;
     match fs::hard_link(from, to) {
@@ -149,7 +147,7 @@ pub(super) fn link(from: &Path, to: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether there is nothing of that name, not even a link that leads nowhere.
+/// Whether a name is free. A dangling link uses its name.
 pub(super) fn is_absent(path: &Path) -> io::Result<bool> {
     fault::file_operation()?;
     match fs::symlink_metadata(path) {
@@ -159,13 +157,13 @@ pub(super) fn is_absent(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Something in the directory that is called like an address.
+/// A directory entry with an address as its name.
 pub(super) struct Named {
     pub(super) ip: IpAddr,
     pub(super) is_file: bool,
 }
 
-/// What a directory holds: the addresses that are names of files, and whether `wanted` is there too.
+/// The addresses that are names in a directory, and whether the name `wanted` exists.
 pub(super) fn addresses_in(dir: &Path, wanted: &str) -> io::Result<(Vec<Named>, bool)> {
     fault::file_operation()?;
     let mut addresses = Vec::new();
@@ -181,21 +179,21 @@ pub(super) fn addresses_in(dir: &Path, wanted: &str) -> io::Result<(Vec<Named>, 
     Ok((addresses, has_wanted))
 }
 
-/// The address that a file is the reservation of: only one spelling is ever written, so any other is not ours.
+/// The address that a file name stands for. Plugins write the canonical spelling only, so any other name is another
+/// program's.
 fn address(name: &str) -> Option<IpAddr> {
     let ip: IpAddr = name.parse().ok()?;
     (ip.to_canonical() == ip && ip.to_string() == name).then_some(ip)
 }
 
-/// Opens one of our own files to change it in place: nothing that is not a plain file, however it got there, and
-/// nothing that waits.
+/// Opens a file of cnibox for changes in place. Fails if it is not a regular file, and never waits.
 pub(super) fn open_plain(path: &Path) -> io::Result<(File, u64)> {
     fault::file_operation()?;
     let (file, metadata) = file::open_regular(file::writing().read(true), path)?;
     Ok((file, metadata.len()))
 }
 
-/// Writes one of our own files, whatever was there. Its directory is made if it is missing, and is only ours.
+/// Writes a file of cnibox and replaces what has its name. Creates its directory if that is missing.
 pub(super) fn replace(path: &Path, aside: &Path, content: &[u8]) -> io::Result<File> {
     make_private_dir(path.parent().unwrap_or(path))?;
     clear(aside)?;
@@ -213,14 +211,14 @@ pub(super) fn replace(path: &Path, aside: &Path, content: &[u8]) -> io::Result<F
     match placed {
         Ok(()) => Ok(file),
         Err(error) => {
-            // Where this fails, too, the next one who writes here clears it away.
+            // If this fails, too, the next `replace` removes the file.
             let _ = remove(aside);
             Err(error)
         }
     }
 }
 
-/// A link to somewhere else is not followed: what is written there would be somebody else's.
+/// Does not follow a link: its target belongs to another program.
 fn make_private_dir(dir: &Path) -> io::Result<()> {
     fault::file_operation()?;
     match fs::symlink_metadata(dir) {
@@ -233,7 +231,7 @@ fn make_private_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes whatever lies where one of our own files belongs.
+/// Removes a file or directory that has the name of a file of cnibox.
 fn clear(path: &Path) -> io::Result<()> {
     match remove(path) {
         Err(error) if error.kind() == ErrorKind::IsADirectory => {

@@ -1,17 +1,16 @@
-//! The index of a network: who has which addresses, and which addresses are free, found with a few small reads however
-//! many reservations there are.
+//! The index of a network: the addresses of each owner, and the free addresses. A look-up takes a few small reads for any
+//! number of reservations.
 //!
-//! It says nothing that the files of the network do not say, and whoever loses it loses nothing but time (and what is
-//! known of earlier boots). It is believed only while the directory is in the very state that it has noted, and in the
-//! same boot of the host: after a power failure it may be any mixture of what was written. Damage is an error, and after
-//! an error nobody asks it again.
+//! It repeats the content of the network's files. Its loss costs time only, and the knowledge of earlier boots. It is
+//! valid only while the directory has the state that its header names, and in the same boot of the host: a power failure
+//! can leave any part of a write. Damage is an error; after an error the index is not used.
 //!
-//! One hash table holds everything. A reservation lies where the digest of its owner says, and a block of taken
-//! addresses where its number says: a bit for each of 256 addresses, and above that, a bit for each of 256 blocks that
-//! is full. So a run of 65,536 taken addresses is passed with one look.
+//! It is one hash table. The digest of its owner is the key of a reservation. The number of a block is the key of a block
+//! of taken addresses: a bit for each of 256 addresses, and on the next level a bit for each full block of 256. So one
+//! look-up skips a run of 65,536 taken addresses.
 //!
-//! Changes are kept in memory until [`Index::commit`], which writes the header last. A crash before that leaves the
-//! directory in a state that no header has noted.
+//! Changes stay in memory until [`Index::commit`], which writes the header last. After a crash before that, no header
+//! names the state of the directory.
 
 mod format;
 #[cfg(test)]
@@ -29,44 +28,44 @@ use super::files;
 use format::{BUCKET_BYTES, Bits, Block, Bucket, Entry, Header, Level, SLOTS, damaged};
 pub(super) use format::{Holder, Kind};
 
-/// With the header that makes one page of memory, and is enough for a small host.
+/// With the header this is one page of memory, which is enough for a small host.
 const BUCKETS_MIN: usize = 7;
 const PAGE_BYTES: usize = BUCKET_BYTES * (1 + BUCKETS_MIN);
-/// More addresses than any host has containers. What claims more is damaged.
+/// More than any host needs. A header with a larger number is damaged.
 const BUCKETS_MAX: u64 = 1 << 32;
-/// Of a new table: room to grow without wasting much.
+/// The load of a new table.
 const ENTRIES_PER_BUCKET_NEW: usize = 4;
-/// From here on so many entries lie outside of their own bucket that a larger table is made.
+/// Above this load too many entries are outside of their own bucket, and a larger table is built.
 const ENTRIES_PER_BUCKET_MAX: u64 = 7;
-/// More addresses than this no container has. Whoever writes the same text into thousands of files, to keep them from
-/// others, fills no bucket with them: the rest lie by address.
+/// More than any container has. If an operator writes the same text into thousands of files, the entries above this
+/// number have their address as the key, so that they do not fill one bucket.
 const ADDRESSES_PER_OWNER_MAX: usize = 16;
-/// How many buckets are read at once where all are looked at.
+/// The number of buckets in one read, when all are read.
 const BUCKETS_PER_READ: usize = 128;
 
-/// Where the index of a network is kept.
+/// The paths of a network's index.
 pub(super) struct IndexPath {
     pub(super) path: PathBuf,
-    /// Where a new one is written.
+    /// The name of a new file until it is complete.
     pub(super) aside: PathBuf,
 }
 
 pub(super) struct Index {
-    /// None while it is being made, all in memory.
+    /// None while the index is built in memory.
     file: Option<File>,
     header: Header,
-    /// What is in memory, by number, and whether it differs from the file.
+    /// The buckets in memory, by number, and whether each differs from the file.
     buckets: BTreeMap<u64, (Bucket, bool)>,
 }
 
-/// Where an entry lies: the number of its bucket, and where in that.
+/// The place of an entry: the number of its bucket, and its slot.
 type Place = (u64, usize);
 
 impl Index {
-    /// Reads what is there, if it is an index at all. Whether it is to be believed, [`Self::is_of`] says.
+    /// Opens an index. Fails if the file is damaged. [`Self::is_of`] decides whether the index is valid.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let (file, length) = files::open_plain(path)?;
-        // All that there is of a small index comes with one read.
+        // One read gets all of a small index.
         let mut page = vec![0; PAGE_BYTES];
         if length < page.len() as u64 {
             return Err(damaged());
@@ -74,11 +73,11 @@ impl Index {
         files::read_at(&file, &mut page, 0)?;
         let (pieces, _) = page.as_chunks::<BUCKET_BYTES>();
         let header = Header::decode(&pieces[0])?;
-        let is_sound = (BUCKETS_MIN as u64..=BUCKETS_MAX).contains(&header.buckets)
+        let is_plausible = (BUCKETS_MIN as u64..=BUCKETS_MAX).contains(&header.buckets)
             && length == offset(header.buckets)
             && header.entries <= header.buckets * SLOTS as u64
             && header.older <= header.entries;
-        if !is_sound {
+        if !is_plausible {
             return Err(damaged());
         }
         let mut index = Self { file: Some(file), header, buckets: BTreeMap::new() };
@@ -90,7 +89,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Makes an index anew. It is of no directory until it is committed.
+    /// Builds a new index. It is not valid for any directory until it is committed.
     pub(super) fn create(path: &IndexPath, boot: u64, holders: &[Holder]) -> io::Result<Self> {
         let mut blocks: Vec<u128> = holders.iter().map(|it| split(it.address).0).collect();
         blocks.sort_unstable();
@@ -108,7 +107,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Whether this is what the directory holds in this state.
+    /// Whether the index is valid for a state of the directory.
     pub(super) fn is_of(&self, directory: &DirState, boot: u64) -> bool {
         self.header.directory == *directory && self.header.boot == boot
     }
@@ -117,12 +116,12 @@ impl Index {
         self.header.boot
     }
 
-    /// The state of the directory when this was last committed.
+    /// The state of the directory at the last commit.
     pub(super) fn directory(&self) -> &DirState {
         &self.header.directory
     }
 
-    /// Whether any reservation was made in an earlier boot.
+    /// Whether an earlier boot made a reservation.
     pub(super) fn has_older(&self) -> bool {
         self.header.older > 0
     }
@@ -133,7 +132,6 @@ impl Index {
         Ok(found.is_some_and(|(_, block)| block.bits.has(bit)))
     }
 
-    /// The addresses of an owner.
     pub(super) fn held_by(&mut self, owner: u64) -> io::Result<Vec<u128>> {
         let mut its = self.holders_at(owner, |it| it.owner == owner)?;
         if its.len() >= ADDRESSES_PER_OWNER_MAX {
@@ -160,7 +158,7 @@ impl Index {
         Ok(found.into_iter().filter_map(holder).collect())
     }
 
-    /// The first address that is not taken, of those between two, both included.
+    /// The first address from `first` to `last` that is not taken.
     pub(super) fn next_free(&mut self, first: u128, last: u128) -> io::Result<Option<u128>> {
         let mut address = first;
         while address <= last {
@@ -197,7 +195,7 @@ impl Index {
         Ok(None)
     }
 
-    /// Everything that has a name in the directory.
+    /// All entries of the directory.
     pub(super) fn holders(&self) -> io::Result<Vec<Holder>> {
         let mut holders = Vec::new();
         let mut first = 0;
@@ -225,7 +223,7 @@ impl Index {
     fn run_of_buckets(&self, first: u64, count: u64) -> io::Result<Vec<Bucket>> {
         let count = usize::try_from(count).map_err(|_| damaged())?;
         let mut bytes = vec![0; count * BUCKET_BYTES];
-        // What is in memory as a whole need not be read.
+        // If all buckets are in memory, no read is necessary.
         if self.buckets.len() as u64 != self.header.buckets {
             files::read_at(self.file()?, &mut bytes, offset(first))?;
         }
@@ -246,7 +244,8 @@ impl Index {
         let its = self.holders_at(owner, |it| it.owner == owner)?;
         let found = match its.iter().find(|(_, it)| it.address == address) {
             Some(found) if its.len() < ADDRESSES_PER_OWNER_MAX => Some(*found),
-            // The rest of many would not be looked for any more. Nobody minds that such an owner costs a new index.
+            // After this removal, look-ups would miss the entries that have their address as the key. The error makes the
+            // caller build a new index.
             Some(_) => None,
             None => self.holders_at(hash_of(address), |it| it.address == address)?.first().copied(),
         };
@@ -257,7 +256,7 @@ impl Index {
         if holder.kind == Kind::Torn { Ok(()) } else { self.mark(address, false) }
     }
 
-    /// Notes that an address is taken, or is not any more; and with it, whether its whole block is.
+    /// Marks an address as taken or free, and its block as full or not.
     fn mark(&mut self, address: u128, is_taken: bool) -> io::Result<()> {
         let (number, bit) = split(address);
         if self.set_bit(Level::Address, number, bit, is_taken)? {
@@ -267,7 +266,7 @@ impl Index {
         Ok(())
     }
 
-    /// Whether the block has become full, or has been full until now.
+    /// Returns whether the block became full, or is not full any more.
     fn set_bit(&mut self, level: Level, number: u128, bit: u8, is_set: bool) -> io::Result<bool> {
         let found = self.block(level, number)?;
         let old = found.map_or_else(Bits::default, |(_, block)| block.bits);
@@ -340,7 +339,7 @@ impl Index {
         Ok(())
     }
 
-    /// The buckets in which an entry may lie, in their order: each but the last overflows.
+    /// The buckets that can have an entry, in order. Each one but the last overflows.
     fn buckets_of(&self, hash: u64) -> impl Iterator<Item = u64> + use<> {
         let count = self.header.buckets;
         let first = hash % count;
@@ -366,13 +365,13 @@ impl Index {
         self.file.as_ref().ok_or_else(damaged)
     }
 
-    /// Whether all of it is one page.
+    /// Whether the index is one page.
     fn is_small(&self) -> bool {
         self.header.buckets == BUCKETS_MIN as u64
     }
 
-    /// Writes what has changed, and gives the directory a new state, which is the only one that the index is of. Where
-    /// it has become narrow, everything is written anew.
+    /// Writes the changes and gives the directory a new state, for which the index is valid. If the table is full, a larger
+    /// one replaces it.
     pub(super) fn commit(&mut self, path: &IndexPath, directory: &Directory) -> io::Result<()> {
         if self.header.entries > self.header.buckets * ENTRIES_PER_BUCKET_MAX {
             let last = self.header.directory;
@@ -381,7 +380,7 @@ impl Index {
         }
         if self.is_small() {
             self.header.directory = directory.stamp(&self.header.directory)?;
-            // One page is written whole or not at all, unless the power fails, and then another boot begins.
+            // The write of one page is atomic unless the power fails, and then another boot begins.
             let page = self.seal_all();
             return files::write_at(self.file()?, &page, 0);
         }
@@ -400,13 +399,13 @@ impl Index {
         files::write_at(self.file()?, &self.header.encode(), 0)
     }
 
-    /// Notes that this is of the directory in a state that somebody else gave it.
+    /// Makes the index valid for a state that the directory has already.
     pub(super) fn commit_as(&mut self, directory: DirState) -> io::Result<()> {
         self.header.directory = directory;
         files::write_at(self.file()?, &self.header.encode(), 0)
     }
 
-    /// The whole file, where all of it is in memory.
+    /// The bytes of the whole file, if all buckets are in memory.
     fn seal_all(&mut self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(BUCKET_BYTES * (1 + self.buckets.len()));
         bytes.extend_from_slice(&self.header.encode());
@@ -424,7 +423,7 @@ fn hash_of(address: u128) -> u64 {
     digest(0, &address.to_le_bytes())
 }
 
-/// The number of a block of 256, and which of them.
+/// The number of the block of 256, and the position in it.
 fn split(number: u128) -> (u128, u8) {
     (number >> 8, number.to_le_bytes()[0])
 }

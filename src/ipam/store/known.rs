@@ -1,4 +1,4 @@
-//! What is known of the reservations of a network: an index to ask, or what all the files say.
+//! The source of look-ups: a valid index, or the content of all files.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -11,25 +11,24 @@ use super::owner::Owner;
 use super::{Place, address_of, failed, files, number_of};
 use crate::error::Result;
 
-/// Where answers come from.
 pub(super) enum Known {
     Index(Index),
     Files(Files),
-    /// What there was is not to be believed any more.
+    /// The index or the files are out of date.
     Nothing,
 }
 
-/// What was found under the names that are addresses.
+/// The files with addresses as names.
 pub(super) type Files = BTreeMap<IpAddr, Found>;
 
 pub(super) struct Found {
     pub(super) owner: Owner,
     pub(super) identity: u64,
-    /// Made in an earlier boot of this host. False where that is not known: then it may be in use.
+    /// An earlier boot of this host made the reservation. False if the boot is unknown: the address may be in use.
     pub(super) is_older: bool,
 }
 
-/// Reads every file of the directory; also tells whether there is a left-over.
+/// Reads all files of the directory. Also returns whether an incomplete file exists.
 pub(super) fn read_files(dir: &Path, left_over: &str) -> Result<(Files, bool)> {
     let (names, has_left_over) =
         files::addresses_in(dir, left_over).map_err(failed("read directory", dir))?;
@@ -44,7 +43,7 @@ pub(super) fn read_files(dir: &Path, left_over: &str) -> Result<(Files, bool)> {
         let (owner, identity) = match read {
             Ok((content, identity)) => (Owner::parse(&content), identity),
             Err(error) if error.kind() == ErrorKind::NotFound => match files::is_absent(&path) {
-                // Somebody does not mind the lock.
+                // A program without the lock removed it.
                 Ok(true) => continue,
                 _ => (Owner::NoFile, 0),
             },
@@ -56,10 +55,10 @@ pub(super) fn read_files(dir: &Path, left_over: &str) -> Result<(Files, bool)> {
     Ok((found, has_left_over))
 }
 
-/// Notes which reservations an earlier boot left: those that an index knows, be it out of date or not, and that are
-/// still the same files. Of others nobody knows when they were made; they count as made in this boot.
-pub(super) fn tell_older(files: &mut Files, index: &Index, boot: u64) {
-    // Where it is damaged, nothing is known of what it would have said.
+/// Marks the reservations of an earlier boot: the index has them, and their files have not changed since. The index can be
+/// out of date. The age of all other reservations is unknown; they count as made in this boot.
+pub(super) fn mark_older(files: &mut Files, index: &Index, boot: u64) {
+    // A damaged index has no valid data.
     let Ok(holders) = index.holders() else { return };
     for holder in holders.iter().filter(|holder| holder.is_older || index.boot() != boot) {
         if let Some(found) = files.get_mut(&address_of(holder.address)) {
@@ -70,8 +69,8 @@ pub(super) fn tell_older(files: &mut Files, index: &Index, boot: u64) {
     }
 }
 
-/// Makes an index of what was found while the directory had the state that it was stamped with. None where that cannot
-/// be, or where the directory was changed meanwhile: then the files have to do.
+/// Builds an index of files that were read while the directory had the state `stamp`. None if that fails or the directory
+/// has changed since: then the files are used.
 pub(super) fn make_index(
     place: &Place,
     directory: &Directory,
@@ -79,7 +78,7 @@ pub(super) fn make_index(
     boot: u64,
     files: &Files,
 ) -> Option<Index> {
-    // Whose an unreadable file is cannot be written down.
+    // An index cannot hold an unknown owner.
     if files.values().any(|found| matches!(found.owner, Owner::Unreadable(_))) {
         return None;
     }
@@ -106,7 +105,7 @@ impl Found {
     }
 }
 
-/// The first address that is not taken, of those between two, both included.
+/// The first address from `first` to `last` that is not taken.
 pub(super) fn next_free(files: &Files, first: IpAddr, last: IpAddr) -> Option<IpAddr> {
     let (mut free, last_number) = (number_of(first), number_of(last));
     if first > last {

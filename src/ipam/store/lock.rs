@@ -29,12 +29,12 @@ pub(super) fn take(file: &File, path: &Path, limit: &Limit) -> Result<()> {
     Err(timeout(path, limit, &flock::holder(file)))
 }
 
-/// Fails with code 11 when the limit is reached, for a caller that has another reason than a holder to go on waiting.
+/// Fails with code 11 when the limit is reached. For a wait that no holder causes.
 pub(super) fn check(path: &Path, limit: &Limit) -> Result<()> {
     if !limit.left().is_zero() {
         return Ok(());
     }
-    Err(timeout(path, limit, "the file is removed again and again"))
+    Err(timeout(path, limit, "other processes keep removing the file"))
 }
 
 fn timeout(path: &Path, limit: &Limit, reason: &str) -> Error {
@@ -63,13 +63,13 @@ mod tests {
             "{error}"
         );
         let error = check(&path, &limit).unwrap_err();
-        assert!(error.msg.ends_with("lock within 0 s: the file is removed again and again"));
+        assert!(error.msg.ends_with("lock within 0 s: other processes keep removing the file"));
         drop(first);
         take(&second, &path, &Limit::new(WAIT_MAX)).unwrap();
     }
 
     #[test]
-    fn the_error_of_a_turn_that_does_not_come_says_so_and_the_limit_covers_turn_and_lock() {
+    fn the_error_names_a_thread_as_the_holder_and_the_limit_covers_turn_and_lock() {
         let (turns, path) = (Turns::default(), Path::new("/net/lock"));
         let _first = take_turn(&turns, path, &Limit::new(WAIT_MAX)).unwrap();
         let limit = Limit::new(Duration::from_millis(20));

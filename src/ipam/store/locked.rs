@@ -1,4 +1,4 @@
-//! A store whose lock we have: who holds what, and how that is changed.
+//! A locked store: looks up and changes reservations.
 
 mod changes;
 
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use super::directory::{DirState, Directory};
 use super::index::{Holder, Index, Kind};
 use super::known::{self, Files, Known};
-use super::owner::{self, Kept, Owner};
+use super::owner::{self, KeepSet, Owner};
 use super::{ASIDE, Place, address_of, failed, files, number_of};
 use crate::cni::text;
 use crate::error::{Error, Result};
@@ -19,37 +19,37 @@ use crate::names::Attachment;
 #[cfg(test)]
 pub(super) use changes::{Placed, put_in_place};
 
-/// Having a `Locked` is proof that nobody else touches the store.
+/// While a `Locked` exists, this process holds the lock.
 ///
-/// It asks the index, or, where there is none to be believed, the files, and then makes an index for the next one. What
-/// the index says of an address that is given back, kept from somebody or confirmed, is compared with the one file that
-/// it is about: others may have written into a file, which changes no directory.
+/// Look-ups use the index. If it is not valid, they read all files and build a new index. Before an address is released,
+/// refused or confirmed, the index is compared with the address's file: a write into a file does not change the
+/// directory.
 pub struct Locked<'a> {
     place: &'a Place,
-    /// None when there is nothing, or nothing that can be looked at as a whole.
+    /// None if the directory does not exist or cannot be opened.
     directory: Option<Directory>,
     known: Known,
-    /// Everything has been read in this very call. If that is not right either, nothing is written down.
+    /// This call has read all files. If it finds a difference later, it does not write another index.
     is_read: bool,
     has_aside: bool,
-    /// The directory is not in the state any more that the index was committed with.
+    /// The directory has changed since the index was committed.
     is_changed: bool,
 }
 
-/// A reservation that is to be given back: its address, and what its owner is found by.
+/// A reservation to release: its address, and the digest of its owner.
 type Item = (IpAddr, u64);
 
 impl<'a> Locked<'a> {
     pub(super) fn new(place: &'a Place) -> Result<Self> {
         let directory = Directory::open(&place.dir).ok();
-        let mut locked = Self { directory, ..Self::of_nothing(place) };
+        let mut locked = Self { directory, ..Self::empty(place) };
         locked.known = locked.current_index().map_or(Known::Nothing, Known::Index);
-        locked.know()?;
+        locked.load()?;
         Ok(locked)
     }
 
-    /// Of a directory that is not there.
-    pub(super) fn of_nothing(place: &'a Place) -> Self {
+    /// For a directory that does not exist.
+    pub(super) fn empty(place: &'a Place) -> Self {
         Self {
             place,
             directory: None,
@@ -66,14 +66,13 @@ impl<'a> Locked<'a> {
         index.is_of(&state, self.place.boot?).then_some(index)
     }
 
-    /// Makes sure that there is something to ask: reads all files, and makes an index of them the first time. Whatever
-    /// goes wrong with that, there are still the files.
-    fn know(&mut self) -> Result<()> {
+    /// Reads all files if no index is valid, and builds an index the first time. If that fails, the files are used.
+    fn load(&mut self) -> Result<()> {
         if !matches!(self.known, Known::Nothing) {
             return Ok(());
         }
         let is_first = !mem::replace(&mut self.is_read, true);
-        // A left-over that cannot be removed is one more reason to make no index; who writes will say why.
+        // If this fails, no index is built, and the next write reports the error.
         let _ = files::remove(&self.place.dir.join(ASIDE));
         let old = Index::open(&self.place.index.path).ok();
         let stamp = self.directory.as_ref().filter(|_| is_first).and_then(|directory| {
@@ -83,7 +82,7 @@ impl<'a> Locked<'a> {
         let (mut files, has_aside) = known::read_files(&self.place.dir, ASIDE)?;
         self.has_aside = has_aside;
         if let (Some(old), Some(boot)) = (&old, self.place.boot) {
-            known::tell_older(&mut files, old, boot);
+            known::mark_older(&mut files, old, boot);
         }
         let index = match (&self.directory, stamp, self.place.boot) {
             (Some(directory), Some(stamp), Some(boot)) if !has_aside => {
@@ -96,14 +95,14 @@ impl<'a> Locked<'a> {
         Ok(())
     }
 
-    fn ask<T>(
+    fn look_up<T>(
         &mut self,
         of_index: impl Fn(&mut Index) -> io::Result<T>,
         of_files: impl Fn(&Files) -> T,
     ) -> Result<T> {
-        // An index that fails is followed by a new one, and that by the files themselves.
+        // After a damaged index a new one is built; if that is damaged, too, the files are used.
         loop {
-            self.know()?;
+            self.load()?;
             match &mut self.known {
                 Known::Index(index) => match of_index(index) {
                     Ok(answer) => return Ok(answer),
@@ -115,7 +114,7 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Whether an index is asked that another call has made.
+    /// Whether look-ups use an index from an earlier call.
     #[cfg(test)]
     pub(super) fn has_index(&self) -> bool {
         matches!(self.known, Known::Index(_)) && !self.is_read
@@ -125,8 +124,8 @@ impl<'a> Locked<'a> {
         matches!(self.known, Known::Files(_))
     }
 
-    /// The addresses of an attachment: those in its name, else those that an old release of the reference left in
-    /// the name of its container.
+    /// The addresses of an attachment. If it has none, those of its container: an old release of the reference wrote the
+    /// container id only.
     pub fn held_by(&mut self, at: &Attachment) -> Result<Vec<IpAddr>> {
         Ok(self.held(at)?.into_iter().map(|(ip, _)| ip).collect())
     }
@@ -141,7 +140,7 @@ impl<'a> Locked<'a> {
     fn held_in_name(&mut self, owner: &str) -> Result<Vec<Item>> {
         let digest = owner::digest_of(owner);
         loop {
-            let mut held = self.ask(
+            let mut held = self.look_up(
                 |index| Ok(index.held_by(digest)?.into_iter().map(address_of).collect::<Vec<_>>()),
                 |files| {
                     let its = files.iter().filter(|(_, found)| found.owner.is(owner));
@@ -159,7 +158,7 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// What the file of an address says now.
+    /// Reads the owner of an address from its file.
     fn owner_of(&self, ip: IpAddr) -> Owner {
         match files::read_any(&self.path_of(ip)) {
             Ok(content) => Owner::parse(&content),
@@ -170,7 +169,7 @@ impl<'a> Locked<'a> {
 
     fn is_taken(&mut self, ip: IpAddr) -> Result<bool> {
         loop {
-            let is_taken = self.ask(
+            let is_taken = self.look_up(
                 |index| index.is_taken(number_of(ip)),
                 |files| files.get(&ip).is_some_and(known::Found::is_taken),
             )?;
@@ -181,7 +180,7 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Whether an address that seems to be free is.
+    /// Confirms with its file that an address is free.
     pub fn is_free(&mut self, ip: IpAddr) -> Result<bool> {
         let is_free = matches!(self.owner_of(ip), Owner::Torn);
         if !is_free && !self.is_certain() {
@@ -190,9 +189,9 @@ impl<'a> Locked<'a> {
         Ok(is_free)
     }
 
-    /// The first address that is not taken, of those between two, both included.
+    /// The first address from `first` to `last` that is not taken.
     pub fn next_free(&mut self, first: IpAddr, last: IpAddr) -> Result<Option<IpAddr>> {
-        self.ask(
+        self.look_up(
             |index| {
                 let free = index.next_free(number_of(first), number_of(last))?;
                 Ok(free.map(address_of))
@@ -201,8 +200,8 @@ impl<'a> Locked<'a> {
         )
     }
 
-    /// Counts the files, for who finds nothing free: somebody who does not mind the lock may have removed some at the
-    /// very moment at which we wrote down what there is. Whether there is a reason to look again.
+    /// Compares the number of files with the index, before a range counts as exhausted: a program without the lock can have
+    /// removed files while the index was written. Returns whether a new search can find an address.
     pub fn has_lost_count(&mut self) -> Result<bool> {
         let dir = &self.place.dir;
         let is_right = match &self.known {
@@ -219,22 +218,22 @@ impl<'a> Locked<'a> {
         Ok(!is_right)
     }
 
-    /// The addresses that an identity had last.
+    /// The last addresses of an identity.
     pub fn recall(&self, identity: u64) -> Vec<IpAddr> {
         self.place.sticky.recall(identity)
     }
 
-    /// The reservations among those of an earlier boot that are what they were then, and that a plugin made.
-    fn left_behind(&mut self, is_wanted: impl Fn(IpAddr) -> bool) -> Result<Vec<Item>> {
-        let older = self.ask(
+    /// The stale reservations: a plugin made them in an earlier boot, and their files have not changed since.
+    fn stale(&mut self, is_wanted: impl Fn(IpAddr) -> bool) -> Result<Vec<Item>> {
+        let older = self.look_up(
             |index| if index.has_older() { index.holders() } else { Ok(Vec::new()) },
             |files| files.iter().map(|(ip, found)| found.holder(number_of(*ip))).collect(),
         )?;
-        let of_nobody = Kept::new(&[]);
-        let is_left_behind = |holder: &Holder| {
+        let no_attachments = KeepSet::new(&[]);
+        let is_stale = |holder: &Holder| {
             let path = self.path_of(address_of(holder.address));
             files::read_identified(&path).is_ok_and(|(content, identity)| {
-                identity == holder.identity && of_nobody.lets_go(&Owner::parse(&content))
+                identity == holder.identity && no_attachments.releases(&Owner::parse(&content))
             })
         };
         let wanted = older.into_iter().filter(|holder| {
@@ -242,16 +241,16 @@ impl<'a> Locked<'a> {
                 && holder.kind == Kind::Reserved
                 && is_wanted(address_of(holder.address))
         });
-        let items = wanted.filter(is_left_behind);
+        let items = wanted.filter(is_stale);
         Ok(items.map(|holder| (address_of(holder.address), holder.owner)).collect())
     }
 
-    /// Whether `reclaim` would find something.
+    /// Whether `reclaim` would release an address.
     pub fn can_reclaim(&mut self, is_wanted: impl Fn(IpAddr) -> bool) -> Result<bool> {
-        Ok(!self.left_behind(is_wanted)?.is_empty())
+        Ok(!self.stale(is_wanted)?.is_empty())
     }
 
-    /// The address that was given out last from a range set; one that cannot be read as an address is none.
+    /// The last allocated address of a range set. None if the file is missing or has no address.
     pub fn last_reserved(&self, set_index: usize) -> Result<Option<IpAddr>> {
         let path = self.last_reserved_path(set_index);
         match files::read(&path) {
@@ -261,12 +260,12 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Fails when there is a reservation of which it cannot be told whose it is.
+    /// Fails if the owner of a reservation cannot be read.
     pub fn all_readable(&self) -> Result<()> {
         self.unreadable().next().map_or(Ok(()), Err)
     }
 
-    /// An index is made of readable files only.
+    /// The errors of all unreadable files. An index is built only if all files are readable.
     fn unreadable(&self) -> impl Iterator<Item = Error> {
         let files = match &self.known {
             Known::Files(files) => Some(files),

@@ -1,4 +1,4 @@
-//! Who a reservation belongs to: what its file says. Knows nothing of files.
+//! The owner of a reservation, as the content of a file.
 
 use super::digest::digest;
 use crate::error::Error;
@@ -6,33 +6,33 @@ use crate::names::{Attachment, ContainerId, IfName};
 
 const LINE_BREAK: &str = "\r\n";
 
-/// What was found in the file of an address.
+/// The content of an address's file.
 #[derive(Debug)]
 pub(super) enum Owner {
     /// Not empty, without the white space around it.
     Text(String),
-    /// Nothing that anyone would write: the power failed before the content was on disk, so nobody has the address.
+    /// Incomplete: the power failed before the content was on disk, so the address is free.
     Torn,
-    /// There is no file but a directory, or the like: nobody's reservation, and yet the address cannot be reserved.
+    /// Not a regular file. It is no reservation, but the address cannot be reserved.
     NoFile,
-    /// Somebody may have the address.
+    /// The address may be in use.
     Unreadable(Error),
 }
 
-/// What is in the file: both parts of the attachment, without a line break at the end.
+/// The content of an attachment's file: container id and interface, without a line break at the end.
 pub(super) fn content(at: &Attachment) -> String {
     format!("{}{LINE_BREAK}{}", at.container_id, at.ifname)
 }
 
-/// What an owner is found by, with or without an interface in its name.
+/// The digest of an owner, with or without an interface in its name.
 pub(super) fn digest_of(owner: &str) -> u64 {
     digest(0, owner.as_bytes())
 }
 
 impl Owner {
     pub(super) fn parse(content: &[u8]) -> Self {
-        // After a power failure a file has no content, or blocks of zeros. Text of somebody else, over several lines
-        // perhaps, is a reservation all the same.
+        // After a power failure a file is empty or has blocks of zeros. Text of another program is a reservation, also
+        // with several lines.
         let is_text = |byte: &u8| !byte.is_ascii_control() || matches!(byte, b'\r' | b'\n' | b'\t');
         let text = String::from_utf8_lossy(content);
         match text.trim() {
@@ -42,7 +42,7 @@ impl Owner {
         }
     }
 
-    /// What the address is found by: the owner, and where there is none, itself.
+    /// The digest of the owner, or of the address if it has no owner.
     pub(super) fn digest(&self, address: u128) -> u64 {
         match self {
             Self::Text(text) => digest_of(text),
@@ -55,11 +55,11 @@ impl Owner {
     }
 }
 
-/// The attachments that GC keeps, by the digests of the forms in which files name them. Two names that have one digest
-/// would be kept together.
-pub(super) struct Kept(Vec<u64>);
+/// The attachments that GC keeps, as digests of both forms in which a file names them. If a stale name has the digest of a
+/// valid one, GC keeps both.
+pub(super) struct KeepSet(Vec<u64>);
 
-impl Kept {
+impl KeepSet {
     pub(super) fn new(keep: &[Attachment]) -> Self {
         let mut digests: Vec<u64> = keep
             .iter()
@@ -69,14 +69,14 @@ impl Kept {
         Self(digests)
     }
 
-    /// Whether an owner is one of them.
+    /// Whether the set has an owner.
     pub(super) fn has(&self, owner: u64) -> bool {
         self.0.binary_search(&owner).is_ok()
     }
 
-    /// Whether a reservation belongs to an attachment that is gone. What no CNI plugin can have written is left to
-    /// whoever wrote it.
-    pub(super) fn lets_go(&self, owner: &Owner) -> bool {
+    /// Whether GC releases a reservation: its owner is an attachment that is not in the set. Text that no CNI plugin can have
+    /// written belongs to another program and stays.
+    pub(super) fn releases(&self, owner: &Owner) -> bool {
         let text = match owner {
             Owner::Text(text) => text,
             Owner::Torn => return true,
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contents_are_told_apart() {
+    fn contents_are_owners_or_incomplete() {
         let text = |content: &[u8]| match Owner::parse(content) {
             Owner::Text(text) => Some(text),
             _ => None,

@@ -1,11 +1,11 @@
-//! Which addresses a container had last, so that it can have them again. Only a memory: what is lost or evicted costs a
-//! container nothing but its old address, so no error of it is one of the call.
+//! The last addresses of containers, for `sticky`. It is a cache: a container that is not in it gets another address, so
+//! its errors do not fail a call.
 //!
-//! A file of buckets, each found by the digest of an identity, in which the newest pushes out the oldest. So it never
-//! grows beyond 2 MiB (86,016 addresses), and what was never used of it takes no room on the disk.
+//! The file is a hash table of buckets. In a full bucket the newest entry replaces the oldest. So the file has at most
+//! 2 MiB (86,016 addresses), and buckets without entries use no space on the disk.
 //!
 //! ```text
-//! bucket, 512 bytes:   0  digest of what follows, begun with the version and the bucket's number
+//! bucket, 512 bytes:   0  digest of the rest, with the version and the bucket's number as the seed
 //!                      8  21 entries of 24 bytes, the newest first: digest of the identity, address
 //! ```
 
@@ -25,22 +25,22 @@ const VERSION: u64 = 1 << 32;
 
 pub(super) struct Sticky {
     pub(super) path: PathBuf,
-    /// Where an empty file is made.
+    /// The name of a new file until it is complete.
     pub(super) aside: PathBuf,
 }
 
-/// An identity, and an address that it had.
+/// An identity and one of its addresses.
 type Entry = (u64, u128);
 
 impl Sticky {
-    /// The addresses that an identity had, the newest first.
+    /// The addresses of an identity, the newest first.
     pub(super) fn recall(&self, identity: u64) -> Vec<IpAddr> {
         let entries = self.read(identity % BUCKETS).unwrap_or_default();
         let its = entries.into_iter().filter(|(owner, _)| *owner == identity);
         its.map(|(_, address)| address_of(address)).collect()
     }
 
-    /// Puts addresses in the place of those among the remembered ones that they `replace`.
+    /// Saves addresses of an identity. `replace` selects the saved addresses that they replace.
     pub(super) fn remember(
         &self,
         identity: u64,
@@ -72,7 +72,7 @@ impl Sticky {
     }
 }
 
-/// Who an interface of a container is for, when everything that changes from one start to the next is left away.
+/// The identity of a container's interface, which is the same after a restart of the container.
 pub fn identity(of: &str, ifname: &str) -> u64 {
     digest(VERSION, format!("{of}\0{ifname}").as_bytes())
 }
@@ -90,7 +90,7 @@ fn encode(number: u64, entries: &[Entry]) -> [u8; BUCKET_BYTES] {
     bucket
 }
 
-/// Nothing, where anything is damaged or nothing was ever written.
+/// No entries if the bucket is damaged or was never written.
 fn decode(number: u64, bucket: &[u8; BUCKET_BYTES]) -> Vec<Entry> {
     let (check, entries) = bucket.split_at(8);
     if check != digest(VERSION + number, entries).to_le_bytes() {
@@ -104,7 +104,7 @@ fn decode(number: u64, bucket: &[u8; BUCKET_BYTES]) -> Vec<Entry> {
         ))
     };
     let entries = entries.as_chunks::<ENTRY_BYTES>().0.iter().filter_map(entry);
-    // There is an address in every entry that is used.
+    // An unused entry has address 0.
     entries.filter(|(_, address)| *address != 0).collect()
 }
 
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_replaced_by_set() {
+    fn new_addresses_replace_those_of_their_sets() {
         let dir = TempDir::new();
         let sticky = sticky(&dir);
         assert!(sticky.recall(7).is_empty());
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_is_bounded() {
+    fn the_size_is_bounded() {
         let dir = TempDir::new();
         let sticky = sticky(&dir);
         for identity in 0..100 {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_forgotten() {
+    fn a_damaged_bucket_is_empty() {
         let dir = TempDir::new();
         let sticky = sticky(&dir);
         sticky.remember(0, &[ip("10.1.0.2")], |_| true).unwrap();

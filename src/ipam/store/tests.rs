@@ -1,4 +1,7 @@
-//! What the store does, on real directories.
+//! Tests of the store on real directories.
+
+mod index_loss;
+mod model;
 
 use std::collections::BTreeSet;
 use std::env;
@@ -12,7 +15,7 @@ use super::locked::{Placed, put_in_place};
 use super::*;
 use crate::names::{Attachment, ContainerId, IfName};
 
-/// A data directory of its own, removed in the end.
+/// A temporary data directory.
 pub(crate) struct TempDir {
     path: PathBuf,
     turns: Turns,
@@ -52,7 +55,7 @@ impl TempDir {
         fs::read_to_string(self.network_dir().join(name)).unwrap()
     }
 
-    /// What is in the directory of the network, sorted.
+    /// The sorted names in the directory of the network.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.network_dir()).unwrap();
         let name =
@@ -91,7 +94,7 @@ fn reserve(dir: &TempDir, address: &str, id: &str) -> bool {
 }
 
 #[test]
-fn files_are_the_references_byte_for_byte() {
+fn files_have_the_bytes_of_the_reference() {
     let dir = TempDir::new();
     dir.store()
         .locked(|locked| {
@@ -120,7 +123,7 @@ fn files_are_the_references_byte_for_byte() {
 }
 
 #[test]
-fn one_of_sixteen_gets_the_address() {
+fn one_of_sixteen_threads_reserves_the_address() {
     let dir = TempDir::new();
     let winners = std::thread::scope(|scope| {
         let race = |n: u32| {
@@ -134,7 +137,7 @@ fn one_of_sixteen_gets_the_address() {
     assert_eq!(dir.names(), ["10.1.0.2", "lock"]);
 }
 
-/// The descriptors of this process that are open in a directory. Tests in other threads have theirs elsewhere.
+/// The number of open descriptors in a directory. Tests in other threads use other directories.
 fn descriptors_in(dir: &Path) -> usize {
     let links = fs::read_dir("/proc/self/fd").unwrap();
     let targets = links.filter_map(|link| fs::read_link(link.unwrap().path()).ok());
@@ -142,7 +145,7 @@ fn descriptors_in(dir: &Path) -> usize {
 }
 
 #[test]
-fn threads_that_share_turns_all_come_through() {
+fn all_threads_that_share_turns_get_the_lock() {
     const THREADS: u32 = 32;
     const ROUNDS: u32 = 100;
 
@@ -159,7 +162,7 @@ fn threads_that_share_turns_all_come_through() {
         ip
     };
     let del = |at: &Attachment, ip: IpAddr| {
-        // First, since another thread can reserve it as soon as it is released.
+        // Before the release: after it another thread can reserve the address.
         assert!(in_use.lock().unwrap().remove(&ip));
         dir.store_if_exists().unwrap().locked(|locked| locked.release(at)).unwrap();
     };
@@ -186,7 +189,7 @@ fn threads_that_share_turns_all_come_through() {
 }
 
 #[test]
-fn somebody_who_does_not_mind_the_lock_keeps_the_address() {
+fn a_file_that_is_written_without_the_lock_keeps_the_address() {
     let dir = TempDir::new();
     let reserved = dir.store().locked(|locked| {
         dir.write("10.1.0.2", "other\r\neth0");
@@ -214,24 +217,24 @@ fn torn_reservations_are_free() {
 }
 
 #[test]
-fn a_left_over_of_a_crash_is_never_written_to() {
+fn a_file_that_a_crash_left_is_never_written() {
     let dir = TempDir::new();
     reserve(&dir, "10.1.0.2", "abc");
-    // The crash came between the link and the removal of the other name.
-    let left_over = dir.network_dir().join(ASIDE);
-    fs::hard_link(dir.network_dir().join("10.1.0.2"), &left_over).unwrap();
+    // A crash between the link and the removal of the first name.
+    let aside = dir.network_dir().join(ASIDE);
+    fs::hard_link(dir.network_dir().join("10.1.0.2"), &aside).unwrap();
     assert!(reserve(&dir, "10.1.0.3", "other"));
     assert_eq!(dir.read("10.1.0.2"), "abc\r\neth0");
     assert_eq!(dir.read("10.1.0.3"), "other\r\neth0");
     assert_eq!(dir.names(), ["10.1.0.2", "10.1.0.3", "lock"]);
-    // The crash came before the link; nothing is reserved, and DEL clears it away.
-    fs::write(&left_over, "third\r\neth0").unwrap();
+    // A crash before the link: no address is reserved, and DEL removes the file.
+    fs::write(&aside, "third\r\neth0").unwrap();
     dir.store().locked(|locked| locked.release(&attachment("third"))).unwrap();
     assert_eq!(dir.names(), ["10.1.0.2", "10.1.0.3", "lock"]);
 }
 
 #[test]
-fn without_links_the_lock_keeps_others_away() {
+fn without_hard_links_the_lock_excludes_others() {
     let dir = TempDir::new();
     let (aside, target) = (dir.path().join("aside"), dir.path().join("target"));
     for error in [ErrorKind::PermissionDenied, ErrorKind::Unsupported] {
@@ -249,7 +252,7 @@ fn without_links_the_lock_keeps_others_away() {
 }
 
 #[test]
-fn release_gives_back_what_the_attachment_holds() {
+fn release_removes_the_reservations_of_the_attachment() {
     let dir = TempDir::new();
     for (name, content) in [
         ("10.1.0.2", "abc\r\neth0"),
@@ -268,14 +271,14 @@ fn release_gives_back_what_the_attachment_holds() {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         assert_eq!(names, expected);
     };
-    // The files without an interface are the attachment's only when no other is.
+    // A file without an interface is the attachment's only if it has no other file.
     left(&["10.1.0.4", "10.1.0.5", "10.1.0.6", "FD00::1", "last_reserved_ip.0", "lock"]);
     left(&["10.1.0.4", "10.1.0.6", "FD00::1", "last_reserved_ip.0", "lock"]);
     left(&["10.1.0.4", "10.1.0.6", "FD00::1", "last_reserved_ip.0", "lock"]);
 }
 
 #[test]
-fn a_container_named_like_an_address_is_not_the_last_reserved_one() {
+fn release_of_a_container_named_like_an_address_keeps_last_reserved_ip() {
     let dir = TempDir::new();
     dir.write("last_reserved_ip.0", "10.1.0.2");
     dir.store().locked(|locked| locked.release(&attachment("10.1.0.2"))).unwrap();
@@ -283,7 +286,7 @@ fn a_container_named_like_an_address_is_not_the_last_reserved_one() {
 }
 
 #[test]
-fn garbage_collection_keeps_what_is_valid_and_what_is_not_ours() {
+fn gc_keeps_valid_reservations_and_files_of_other_programs() {
     let dir = TempDir::new();
     for (name, content) in [
         ("10.1.0.2", "abc\r\neth0"),
@@ -309,7 +312,7 @@ fn garbage_collection_keeps_what_is_valid_and_what_is_not_ours() {
 }
 
 #[test]
-fn a_torn_last_reserved_address_is_none() {
+fn a_torn_last_reserved_ip_is_ignored() {
     let dir = TempDir::new();
     for (content, expected) in
         [("10.1.0.2\n", Some(ip("10.1.0.2"))), ("", None), ("\0\0", None), ("10.1.", None)]
@@ -322,21 +325,21 @@ fn a_torn_last_reserved_address_is_none() {
 }
 
 #[test]
-fn looking_creates_nothing() {
+fn opening_an_existing_store_creates_nothing() {
     let dir = TempDir::new();
     assert!(dir.store_if_exists().is_none());
     assert!(!dir.network_dir().exists());
     fs::create_dir(dir.network_dir()).unwrap();
     assert!(dir.store_if_exists().is_none());
     assert!(dir.names().is_empty());
-    // Reservations without a lock: a backup that left empty files out.
+    // Reservations without a lock: a backup without empty files.
     dir.write("10.1.0.2", "abc\r\neth0");
     dir.store_if_exists().unwrap().locked(|locked| locked.release(&attachment("abc"))).unwrap();
     assert_eq!(dir.names(), ["lock"]);
 }
 
 #[test]
-fn a_file_in_the_way_is_no_store() {
+fn a_file_in_place_of_the_data_directory_is_an_error() {
     let dir = TempDir::new();
     fs::write(dir.path().join("file"), "").unwrap();
     let data_dir = dir.path().join("file/networks");
@@ -354,10 +357,10 @@ fn a_file_in_the_way_is_no_store() {
 }
 
 #[test]
-fn release_goes_on_past_what_it_cannot_read() {
+fn release_goes_on_past_an_unreadable_file() {
     let dir = TempDir::new();
     dir.write("10.1.0.2", "abc\r\neth0");
-    // Following a link to itself is an error also for root.
+    // root, too, cannot open a link to itself.
     std::os::unix::fs::symlink("10.1.0.3", dir.network_dir().join("10.1.0.3")).unwrap();
     let result = dir.store().locked(|locked| locked.release(&attachment("abc")));
     assert!(result.unwrap_err().msg.contains("10.1.0.3"));

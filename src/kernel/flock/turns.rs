@@ -18,7 +18,7 @@ pub struct Turns {
 
 struct Queue {
     path: PathBuf,
-    /// Held by the thread whose turn it is.
+    /// The thread that has the turn holds it.
     turn: Arc<Mutex<()>>,
 }
 
@@ -93,7 +93,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(20);
 
     #[test]
-    fn a_turn_at_one_path_is_none_at_another() {
+    fn a_turn_is_for_one_path_only() {
         let turns = Turns::default();
         let one = take(&turns, "/a", SHORT);
         assert!(one.is_some() && take(&turns, "/a", SHORT).is_none());
@@ -164,7 +164,7 @@ mod tests {
                 }
             }
             drop(first);
-            // It comes back at once, and has to queue again.
+            // This thread returns at once, and must queue again.
             let _turn = take(&turns, "/a", LONG);
             order.lock().push(9);
         });

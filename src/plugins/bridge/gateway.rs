@@ -66,7 +66,7 @@ impl Bridge {
         // An invalid configuration names no link.
         let name = self.vlan_gateway(true).ok().flatten();
         let named = name.as_deref().zip(u16::try_from(self.vlan).ok());
-        let lock = cx.session.home()?.lock_shared(LOCK_LIMIT)?;
+        let lock = cx.session.host_netns()?.lock_shared(LOCK_LIMIT)?;
         vlan_gateway::remove_unused(host, lock.as_ref(), named)
     }
 

@@ -1,4 +1,4 @@
-//! What flannel's daemon says of this host: the file `subnet.env`.
+//! Reads `subnet.env`, the file in which flannel's daemon writes the subnet of this host.
 
 use std::path::Path;
 
@@ -10,21 +10,21 @@ use crate::kernel::file;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct SubnetEnv {
-    /// All that pods of the cluster are in: IPv4, then IPv6.
+    /// The networks of all pods of the cluster: IPv4, then IPv6.
     pub networks: Vec<IpNet>,
-    /// What pods of this host are in: one of IPv4, one of IPv6, or both in this order.
+    /// The subnets of the pods of this host: one of IPv4, one of IPv6, or both in this order.
     pub subnets: Vec<IpNet>,
     /// In bytes.
     pub mtu: u32,
-    /// The daemon masquerades, so that nobody else needs to.
+    /// The daemon masquerades, so the delegate does not.
     pub ip_masq: bool,
 }
 
 impl SubnetEnv {
-    /// Code 11 where there is no such file: the daemon has not come so far yet.
+    /// Fails with code 11 if the file cannot be read: the daemon has not written it yet.
     pub fn read(path: &Path) -> Result<Self> {
         let text = file::read_text(path).map_err(|error| {
-            let msg = format!("cannot read {}: {error}", path.display());
+            let msg = format!("cannot read {}: {}", path.display(), file::reason(&error));
             Error::new(Code::TRY_AGAIN_LATER, msg)
                 .with_details("flannel's daemon writes it: check the flannel pod log for this node")
         })?;
@@ -48,7 +48,7 @@ impl SubnetEnv {
                 "FLANNEL_IPV6_SUBNET" => subnets[1] = Some(net(value).map_err(wrong)?),
                 "FLANNEL_MTU" => {
                     let number =
-                        value.parse().map_err(|_| wrong(format!("{value:?} is no number")));
+                        value.parse().map_err(|_| wrong(format!("{value:?} is not a number")));
                     mtu = Some(number?);
                 }
                 "FLANNEL_IPMASQ" => ip_masq = Some(value == "true"),
@@ -76,12 +76,12 @@ impl SubnetEnv {
     }
 }
 
-/// A subnet, with the host's part masked off.
+/// A subnet, without its host bits.
 fn net(text: &str) -> Result<IpNet, String> {
     parse_cidr(text).map(|net| net.trunc())
 }
 
-/// Several of them with commas between; each once.
+/// A list of networks, separated by commas, without duplicates.
 fn nets(text: &str) -> Result<Vec<IpNet>, String> {
     let mut all: Vec<IpNet> = Vec::new();
     for text in text.split(',') {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_families_and_several_networks() {
+    fn a_file_has_both_families_and_several_networks() {
         let text = "FLANNEL_NETWORK=10.42.0.0/16,10.43.0.0/16,10.42.0.0/16\nFLANNEL_SUBNET=10.42.1.1/24\n\
                     FLANNEL_IPV6_NETWORK=fd00:42::/56\nFLANNEL_IPV6_SUBNET=fd00:42:0:1::1/64\n\
                     FLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\nSOMETHING\n\n# x\nFLANNEL_X=1\n";
@@ -115,15 +115,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_or_missing_is_named() {
+    fn errors_name_the_wrong_line_or_the_missing_key() {
         let whole = "FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUBNET=10.42.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false";
         for (from, to, expected) in [
             ("FLANNEL_MTU", "X", "is missing FLANNEL_MTU"),
             ("FLANNEL_IPMASQ", "X", "is missing FLANNEL_IPMASQ"),
             ("FLANNEL_SUBNET", "X", "is missing FLANNEL_SUBNET, FLANNEL_IPV6_SUBNET"),
             ("FLANNEL_NETWORK", "X", "is missing FLANNEL_NETWORK, FLANNEL_IPV6_NETWORK"),
-            ("=1450", "=-1", "has a wrong line 3: FLANNEL_MTU: \"-1\" is no number"),
-            ("=1450", "", "has a wrong line 3: FLANNEL_MTU: \"\" is no number"),
+            ("=1450", "=-1", "has a wrong line 3: FLANNEL_MTU: \"-1\" is not a number"),
+            ("=1450", "", "has a wrong line 3: FLANNEL_MTU: \"\" is not a number"),
             ("10.42.1.1/24", "10.42.1.1", "has a wrong line 2: FLANNEL_SUBNET: "),
             ("0.0/16", "0.0/16,", "has a wrong line 1: FLANNEL_NETWORK: "),
         ] {

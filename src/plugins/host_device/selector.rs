@@ -1,4 +1,4 @@
-//! Which device of the host is meant.
+//! Selects the device of the host that the configuration names.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,13 +9,13 @@ use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysfs::{self, Bus};
 use crate::names::Mac;
 
-use super::journal::Journal;
-use super::passport::Passport;
+use super::records::Records;
+use super::saved_state::SavedState;
 
-/// Drivers that hand a PCI device to a program, so that it has no link.
+/// Drivers that give a PCI device to a program. The device then has no link.
 const DPDK_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
 
-/// The keys that say it, in the order in which they count.
+/// The keys that name a device, in the order of precedence.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Selector {
@@ -37,9 +37,9 @@ struct RuntimeConfig {
     device_id: String,
 }
 
-/// What a selector comes to.
+/// The selected device.
 pub enum Target {
-    /// A program of the container drives it; there is no link to move.
+    /// A program of the container drives the device, so it has no link.
     Dpdk,
     Link(Wanted),
 }
@@ -47,26 +47,26 @@ pub enum Target {
 pub enum Wanted {
     Name(String),
     Mac(Mac),
-    /// Its directory in sysfs, and the key and value that say so.
+    /// Its directory in sysfs, and the key and value that name it.
     Device(PathBuf, String),
 }
 
 impl Selector {
-    /// Checks the keys, and what they say of sysfs.
+    /// Validates the keys and looks up devices in sysfs.
     pub fn target(&self) -> Result<Target> {
         let device_id = self.runtime_config.device_id.as_str();
         let (pci, auxiliary) = match device_id {
             "" => (self.on_bus(Bus::Pci, "pciBusID", &self.pci_bus_id)?, None),
-            // It takes the place of pciBusID, also where it is on another bus.
+            // It overrides pciBusID, also for a device of another bus.
             id => match self.on_bus(Bus::Pci, "deviceID", id) {
                 Err(_) if is_plain(id) => (None, self.on_bus(Bus::Auxiliary, "deviceID", id)?),
                 found => (found?, None),
             },
         };
         let is_dpdk = match &pci {
-            Some(Wanted::Device(dir, said)) => match sysfs::driver(dir) {
+            Some(Wanted::Device(dir, label)) => match sysfs::driver(dir) {
                 Some(driver) => DPDK_DRIVERS.contains(&driver.as_str()),
-                None => return Err(Error::config(format!("{said}: the device has no driver"))),
+                None => return Err(Error::config(format!("{label}: the device has no driver"))),
             },
             _ => self.dpdk_mode,
         };
@@ -80,7 +80,7 @@ impl Selector {
         }
     }
 
-    /// The name on the host, where the configuration says it.
+    /// The name on the host, if the configuration has it.
     pub fn name(&self) -> Option<&str> {
         Some(self.device.as_str()).filter(|name| !name.is_empty())
     }
@@ -117,37 +117,36 @@ impl Selector {
         if id.is_empty() {
             return Ok(None);
         }
-        let said = format!("{key}: {id}");
+        let label = format!("{key}: {id}");
         if !is_plain(id) {
-            return Err(Error::config(format!("{said}: this is not the name of a device")));
+            return Err(Error::config(format!("{label}: this is not the name of a device")));
         }
         match sysfs::device(bus, id) {
-            Some(dir) => Ok(Some(Wanted::Device(dir, said))),
-            None => Err(Error::config(format!("{said}: device not found"))),
+            Some(dir) => Ok(Some(Wanted::Device(dir, label))),
+            None => Err(Error::config(format!("{label}: device not found"))),
         }
     }
 }
 
 impl Wanted {
-    /// Finds the link on the host.
-    pub fn find(&self, host: &Rtnl, journal: &Journal) -> Result<Link> {
-        let (found, said) = match self {
-            Self::Name(name) => (named(host, name, journal)?, format!("device: {name}")),
+    pub fn find(&self, host: &Rtnl, records: &Records) -> Result<Link> {
+        let (found, label) = match self {
+            Self::Name(name) => (named(host, name, records)?, format!("device: {name}")),
             Self::Mac(mac) => {
-                let original = |link: &Link| journal.of(link).map_or(link.mac, |it| it.mac);
-                let has_it = |link: &Link| original(link) == Some(*mac);
+                let saved_mac = |link: &Link| records.of(link).map_or(link.mac, |saved| saved.mac);
+                let has_it = |link: &Link| saved_mac(link) == Some(*mac);
                 (host.links()?.into_iter().find(has_it), format!("hwaddr: {mac}"))
             }
-            Self::Device(dir, said) => match sysfs::link(dir)? {
-                Some(name) => (host.link(&name)?, said.clone()),
-                None => (None, said.clone()),
+            Self::Device(dir, label) => match sysfs::link(dir)? {
+                Some(name) => (host.link(&name)?, label.clone()),
+                None => (None, label.clone()),
             },
         };
-        found.ok_or_else(|| Error::config(format!("{said}: interface not found on the host")))
+        found.ok_or_else(|| Error::config(format!("{label}: interface not found on the host")))
     }
 
-    /// Whether this device, which is in a container, may be the one. Of a directory in sysfs it is not known.
-    pub fn may_be(&self, away: &Passport) -> bool {
+    /// Whether a device in a container can be the selected one. For a directory in sysfs this is unknown.
+    pub fn may_be(&self, away: &SavedState) -> bool {
         match self {
             Self::Name(name) => away.name == *name,
             Self::Mac(mac) => away.mac == Some(*mac),
@@ -156,13 +155,13 @@ impl Wanted {
     }
 }
 
-/// A device that came back by itself may have another name now.
-fn named(host: &Rtnl, name: &str, journal: &Journal) -> Result<Option<Link>> {
+/// A device that the kernel returned can have another name than before.
+fn named(host: &Rtnl, name: &str, records: &Records) -> Result<Option<Link>> {
     if let Some(link) = host.link(name)? {
         return Ok(Some(link));
     }
-    let was = |link: &Link| journal.of(link).is_some_and(|passport| passport.name == name);
-    Ok(host.links()?.into_iter().find(was))
+    let had_name = |link: &Link| records.of(link).is_some_and(|saved| saved.name == name);
+    Ok(host.links()?.into_iter().find(had_name))
 }
 
 fn is_plain(id: &str) -> bool {

@@ -1,4 +1,4 @@
-//! The keys of `host-local` that say which addresses there are.
+//! The configuration of `host-local`.
 
 use std::net::IpAddr;
 
@@ -14,10 +14,10 @@ use crate::ipam::range::{self, RangeConf, RangeSet};
 use crate::ipam::{StaleOnBoot, resolv_conf, store};
 use crate::names::Attachment;
 
-/// What ADD, CHECK and STATUS need, checked.
+/// The validated configuration, for ADD, CHECK and STATUS.
 pub(super) struct Config {
     pub(super) sets: Vec<RangeSet>,
-    /// Without duplicates, in the order in which they were asked for.
+    /// The requested addresses in their order, without duplicates.
     pub(super) requested: Vec<IpAddr>,
     pub(super) routes: Vec<Route>,
     pub(super) stale_on_boot: StaleOnBoot,
@@ -79,8 +79,8 @@ impl Keys {
         self.ipam.as_ref().ok_or_else(|| Error::config("IPAM config missing 'ipam' key"))
     }
 
-    /// What they mean, with what the environment says. DEL and GC do without: a mistake must not keep an address from
-    /// being given back.
+    /// Validates the keys and adds the values of CNI_ARGS. DEL and GC do not call this: a mistake in the configuration must
+    /// not keep an address reserved.
     pub(super) fn config(&self, request: &Request) -> Result<Config> {
         let (ipam, runtime_config, args) = (self.ipam()?, &self.runtime_config, &self.args);
         let mut requested = Vec::new();
@@ -94,7 +94,7 @@ impl Keys {
         if !ipam.subnet.is_empty() {
             let IpamKeys { range_start, range_end, gateway, .. } = *ipam;
             let subnet = ipam.subnet.clone();
-            let exclude = Vec::new(); // it is that of all sets
+            let exclude = Vec::new(); // `ipam.exclude` applies to all sets
             ranges.push(vec![RangeConf { subnet, range_start, range_end, gateway, exclude }]);
         }
         ranges.extend(ipam.ranges.iter().cloned());
@@ -118,8 +118,7 @@ impl Keys {
 }
 
 impl Config {
-    /// By what a container is known again, if it wants to be: its pod, which has a name of its own and containers that
-    /// come and go; else its id.
+    /// The identity for `sticky`: the name of the pod, which a new container of the pod has, too; else the container id.
     pub(super) fn identity(&self, at: &Attachment, request: &Request) -> Result<Option<u64>> {
         if !self.is_sticky {
             return Ok(None);

@@ -1,16 +1,16 @@
-//! Which sysctls an administrator allows: a file with a regular expression on each line, one of which has to be found in
-//! the key as it is written in the configuration. Without the file all are allowed.
+//! The allowlist of the administrator. Each line of the file is a regular expression. One of them must match each sysctl
+//! key as it is written in the configuration. Without the file all keys are allowed.
 
 use std::io::ErrorKind;
 use std::path::Path;
 
 use super::pattern::Pattern;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::kernel::file;
 
 const PATH: &str = "/etc/cni/tuning/allowlist.conf";
 
-/// Every key is allowed, whatever its value.
+/// Fails if a key is not allowed. The values do not matter.
 pub fn check(sysctls: &[(&str, &str)]) -> Result<()> {
     if sysctls.is_empty() {
         return Ok(());
@@ -19,9 +19,8 @@ pub fn check(sysctls: &[(&str, &str)]) -> Result<()> {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => {
-            return Err(
-                Error::internal(format!("cannot read {PATH}")).with_details(error.to_string())
-            );
+            let msg = format!("cannot read {PATH}: {}", file::reason(&error));
+            return Err(Error::new(Code::IO, msg));
         }
     };
     let mut patterns = Vec::new();

@@ -1,8 +1,8 @@
-//! How all was before an attachment's first ADD, in the reference's file, `DATADIR/CONTAINERID_IFNAME.json`. Its keys come
-//! first, as it writes them; `sysctl`, `owner` and `netns` are ours, and it does not look at keys that it does not know.
+//! The values from before an attachment's first ADD, in the reference's file, `DATADIR/CONTAINERID_IFNAME.json`. The keys
+//! of the reference come first. `sysctl`, `owner` and `netns` are keys of cnibox, which the reference ignores.
 //!
-//! Written by ADD. Removed by a failing ADD, DEL and GC. GC removes only what says in `owner` that it is of the network:
-//! of a file of the reference nobody can tell.
+//! ADD writes the file. A failing ADD, DEL and GC remove it. GC removes only files with an `owner` of the network; a file of
+//! the reference has no owner.
 
 use super::tuned::Tuned;
 use crate::cni::json::Json;
@@ -19,10 +19,10 @@ pub fn record(dir: &str, at: &Attachment) -> Record {
     Record::new(dir, &format!("{}_{}.json", at.container_id, at.ifname))
 }
 
-/// What a file says.
+/// The content of a file.
 #[derive(Debug, Default)]
 pub struct Backup {
-    /// None if another program has left it torn.
+    /// None if the file is incomplete.
     pub before: Option<Tuned>,
     owner: Option<String>,
     netns: Option<String>,
@@ -39,15 +39,15 @@ impl Backup {
         Self { before: before(&json).ok(), owner, netns }
     }
 
-    /// Whether it is another attachment's, of which container id and interface are the same when joined. The network may
-    /// have got another name since.
+    /// Whether the file belongs to another attachment with the same file name. The network is not compared: it can have
+    /// been renamed since.
     pub fn is_of_another_attachment(&self, owner: &Owner) -> bool {
         let attachment = |text| Owner::parts(text).map(|[_, id, ifname]| [id, ifname]);
         let mine = attachment(owner.as_str());
         self.owner.as_deref().and_then(attachment).is_some_and(|it| Some(it) != mine)
     }
 
-    /// Whether it tells of another namespace than that one, as far as both are known.
+    /// Whether the values are those of another namespace. False if one of the two is unknown.
     pub fn is_of_another_netns(&self, id: Option<&str>) -> bool {
         self.netns.as_deref().zip(id).is_some_and(|(then, now)| then != now)
     }
@@ -65,8 +65,8 @@ fn before(json: &Json) -> Result<Tuned> {
     Ok(tuned)
 }
 
-/// What tells a namespace from all others: the boot, and the kernel's cookie. Where there is no cookie, device and inode;
-/// a later namespace can have these again.
+/// Identifies a namespace by the boot id and the kernel's cookie. A kernel without cookies has device and inode, which a
+/// later namespace can get again.
 pub fn netns_id(netns: &NetNs, rtnl: &Rtnl) -> Option<String> {
     let boot = sysctl::get("kernel/random/boot_id").ok()??;
     Some(match (rtnl.netns_cookie(), netns.identity()) {
@@ -93,7 +93,7 @@ pub fn content(before: &Tuned, owner: &Owner, netns_id: Option<String>) -> Strin
     json.indented_by(" ")
 }
 
-/// For GC: removes those that belong to the owners.
+/// For GC: removes the files of the owners.
 pub fn collect(dir: &str, owners: &Owners) -> Result<()> {
     let mut failures = Failures::default();
     for record in state::all(dir)? {
@@ -125,7 +125,7 @@ mod tests {
                                 \"allmulti\": false,\n \"txQLen\": 1000\n}";
 
     #[test]
-    fn the_file_begins_as_the_references() {
+    fn the_file_begins_with_the_keys_of_the_reference() {
         let of_reference = Backup::parse(OF_REFERENCE.as_bytes());
         let whole = content(&of_reference.before.unwrap(), &owner().1, Some("b 7".into()));
         let ours = ",\n \"owner\": \"net abc eth0\",\n \"netns\": \"b 7\"\n}";
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_file_is_read_back() {
         let sysctls = vec![("net/a".into(), "1".into()), ("net/b.c/d".into(), "x\ty".into())];
         for before in [
             Tuned { sysctls: sysctls.clone(), ..Tuned::default() },
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn of_torn_files_nothing_is_believed() {
+    fn an_incomplete_file_has_no_values() {
         for content in ["", "{", "{\"mtu\": \"x\"}", "{\"mac\": \"x\"}"] {
             assert_eq!(Backup::parse(content.as_bytes()).before, None, "{content}");
         }

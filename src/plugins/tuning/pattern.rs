@@ -1,8 +1,8 @@
-//! Regular expressions as people write them into the allowlist: literals, `.`, classes, `* + ?`, groups, alternation, `^`
-//! and `$`, escapes; with the meaning that RE2 gives them. What else RE2 knows is refused, and never taken for a literal.
+//! Regular expressions of the allowlist: literals, `.`, classes, `* + ?`, groups, alternation, `^` and `$`, escapes. They
+//! mean the same as in RE2. Any other syntax of RE2 is an error, and never a literal.
 //!
-//! A pattern becomes a program for a machine that is in several states at once, so that the time is that of the text's
-//! length times the pattern's, whatever the pattern.
+//! A pattern becomes a nondeterministic automaton. The time of a match is at most the product of the lengths of the text
+//! and the pattern.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -10,28 +10,27 @@ use std::str::Chars;
 pub struct Pattern(Vec<Step>);
 
 enum Step {
-    /// One character of these.
+    /// Matches one character of the set.
     One(Set),
-    /// On at two places, as distances from here.
+    /// Continues at two steps, given as distances from this one.
     Fork(isize, isize),
     Jump(isize),
     Start,
     End,
 }
 
-/// Characters in, or not in, some ranges.
+/// The characters of some ranges, or all other characters.
 struct Set {
     is_negated: bool,
     ranges: Vec<(char, char)>,
 }
 
-/// How deep groups may be in one another: they are read by recursion.
+/// The depth of nested groups: the parser recurses.
 const DEPTH_MAX: usize = 100;
-/// How long a pattern may be, in bytes.
+/// In bytes.
 const LENGTH_MAX: usize = 4096;
 
 impl Pattern {
-    /// The error says what is wrong.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.len() > LENGTH_MAX {
             return Err(format!("it is longer than {LENGTH_MAX} bytes"));
@@ -39,12 +38,12 @@ impl Pattern {
         let mut parser = Parser { rest: text.chars().peekable(), steps: Vec::new(), depth: 0 };
         parser.alternatives()?;
         match parser.rest.next() {
-            Some(_) => Err("there is a ) too many".into()),
+            Some(_) => Err("it has a ) without a (".into()),
             None => Ok(Self(parser.steps)),
         }
     }
 
-    /// Whether it is found anywhere in the text.
+    /// Whether the pattern matches any part of the text.
     pub fn is_in(&self, text: &str) -> bool {
         let mut states = vec![false; self.0.len() + 1];
         let mut rest = text.chars();
@@ -69,7 +68,7 @@ impl Pattern {
         }
     }
 
-    /// Into a state, and into those that it leads to without a character.
+    /// Enters a state, and all states that follow it without a character.
     fn enter(&self, at: usize, states: &mut [bool], is_start: bool, is_end: bool) {
         let mut waiting = vec![at];
         while let Some(at) = waiting.pop() {
@@ -106,7 +105,7 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    /// Up to the end, or the `)` of the group.
+    /// Reads up to the end of the pattern, or the `)` of the group.
     fn alternatives(&mut self) -> Result<(), String> {
         let mut jumps = Vec::new();
         loop {
@@ -139,7 +138,7 @@ impl Parser<'_> {
                 '.' => Step::One(Set { is_negated: true, ..Set::of('\n') }),
                 '[' => Step::One(self.class()?),
                 '\\' => self.escape()?,
-                '*' | '+' | '?' | '{' => return Err(format!("there is nothing before {c}")),
+                '*' | '+' | '?' | '{' => return Err(format!("{c} repeats nothing")),
                 literal => Step::One(Set::of(literal)),
             };
             self.steps.push(step);
@@ -150,18 +149,18 @@ impl Parser<'_> {
 
     fn group(&mut self) -> Result<(), String> {
         if self.rest.next_if_eq(&'?').is_some() && self.rest.next() != Some(':') {
-            return Err("of groups that begin with (? there is only (?:".into());
+            return Err("the group (? is not supported; (?: is".into());
         }
         self.depth += 1;
         if self.depth > DEPTH_MAX {
-            return Err(format!("there are more than {DEPTH_MAX} groups in one another"));
+            return Err(format!("it has more than {DEPTH_MAX} nested groups"));
         }
         self.alternatives()?;
         self.depth -= 1;
-        self.rest.next_if_eq(&')').map(drop).ok_or_else(|| "there is no ) for a (".into())
+        self.rest.next_if_eq(&')').map(drop).ok_or_else(|| "it has a ( without a )".into())
     }
 
-    /// What follows the piece that begins at `start`.
+    /// Reads the repetition of the piece that begins at `start`.
     fn repetition(&mut self, start: usize) -> Result<(), String> {
         match self.rest.peek() {
             Some('*') => {
@@ -173,35 +172,35 @@ impl Parser<'_> {
                 self.steps.push(Step::Fork(-length, 1));
             }
             Some('?') => self.wrap(start, |length| Step::Fork(1, length + 1)),
-            Some('{') => return Err("repetition with { is not known here".into()),
+            Some('{') => return Err("repetition with { is not supported".into()),
             _ => return Ok(()),
         }
         self.rest.next();
-        // As few as possible or as many: for whether there is a match, it is the same.
+        // A lazy repetition matches the same texts as a greedy one.
         self.rest.next_if_eq(&'?');
         match self.rest.peek() {
-            Some(c @ ('*' | '+' | '?' | '{')) => Err(format!("there is a {c} too many")),
+            Some(c @ ('*' | '+' | '?' | '{')) => Err(format!("{c} repeats a repetition")),
             _ => Ok(()),
         }
     }
 
-    /// Puts a step before the piece that begins at `start`. All distances in it stay.
+    /// Inserts a step before the piece that begins at `start`. The distances in the piece do not change.
     fn wrap(&mut self, start: usize, step: fn(isize) -> Step) {
         let length = self.steps.len() - start;
         self.steps.insert(start, step(distance(length)));
     }
 
-    /// After the `[`.
+    /// Reads a class; its `[` is read already.
     fn class(&mut self) -> Result<Set, String> {
         let is_negated = self.rest.next_if_eq(&'^').is_some();
         let mut set = Set { is_negated, ranges: Vec::new() };
         loop {
-            let first = self.rest.next().ok_or("there is no ] for a [")?;
+            let first = self.rest.next().ok_or("it has a [ without a ]")?;
             let first = match first {
-                // As the first character it is one like the others.
+                // As the first character it is a literal.
                 ']' if !set.ranges.is_empty() => return Ok(set),
                 '[' if self.rest.peek() == Some(&':') => {
-                    return Err("classes with names are not known here".into());
+                    return Err("classes with names are not supported".into());
                 }
                 '\\' => match self.escaped()? {
                     Escaped::Literal(c) => c,
@@ -209,7 +208,9 @@ impl Parser<'_> {
                         set.ranges.extend(class.ranges);
                         continue;
                     }
-                    Escaped::Class(_) => return Err("a negated class inside of [ ]".into()),
+                    Escaped::Class(_) => {
+                        return Err("a negated class inside [ ] is not supported".into());
+                    }
                 },
                 c => c,
             };
@@ -227,10 +228,10 @@ impl Parser<'_> {
         let last = match self.rest.next() {
             Some('\\') => match self.escaped()? {
                 Escaped::Literal(c) => c,
-                Escaped::Class(_) => return Err("a range that ends with a class".into()),
+                Escaped::Class(_) => return Err("a range ends with a class".into()),
             },
             Some(c) => c,
-            None => return Err("there is no ] for a [".into()),
+            None => return Err("it has a [ without a ]".into()),
         };
         if first > last { Err(format!("the range {first}-{last} is empty")) } else { Ok(last) }
     }
@@ -248,7 +249,7 @@ impl Parser<'_> {
         }))
     }
 
-    /// After the `\`.
+    /// Reads an escape; its `\` is read already.
     fn escaped(&mut self) -> Result<Escaped, String> {
         let c = self.rest.next().ok_or("it ends with a \\")?;
         let ranges: &[(char, char)] = match c.to_ascii_lowercase() {
@@ -256,7 +257,7 @@ impl Parser<'_> {
             'w' => &[('0', '9'), ('A', 'Z'), ('_', '_'), ('a', 'z')],
             's' => &[('\t', '\n'), ('\x0c', '\r'), (' ', ' ')],
             _ if c.is_ascii() && !c.is_ascii_alphanumeric() => return Ok(Escaped::Literal(c)),
-            _ => return Err(format!("\\{c} is not known here")),
+            _ => return Err(format!("\\{c} is not supported")),
         };
         let is_negated = c.is_ascii_uppercase();
         Ok(Escaped::Class(Set { is_negated, ranges: ranges.to_vec() }))

@@ -1,4 +1,4 @@
-//! What can be tuned: as it is wanted, as it is, and as it was before, in one type.
+//! The values that the plugin sets. One type holds the wanted, the current and the old values.
 
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
@@ -8,7 +8,7 @@ use crate::kernel::sysctl;
 use crate::names::Mac;
 use crate::steps::flow::undo::Failures;
 
-/// `None` is left alone.
+/// A value that is `None` is not changed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuned {
     pub mac: Option<Mac>,
@@ -21,7 +21,7 @@ pub struct Tuned {
 }
 
 impl Tuned {
-    /// All but the sysctls, of which a configuration and a file have different keys.
+    /// Reads all values except sysctls: their keys differ between a configuration and a record.
     pub fn read(json: &Json) -> Result<Self> {
         let mac = match json.get("mac") {
             None => None,
@@ -39,7 +39,7 @@ impl Tuned {
         })
     }
 
-    /// Each of these where this one has nothing.
+    /// These values, and those of `other` that are not set here.
     pub fn or(mut self, other: Self) -> Self {
         let is_new = |(path, _): &(String, String)| !self.sysctls.iter().any(|(it, _)| it == path);
         let new: Vec<_> = other.sysctls.into_iter().filter(is_new).collect();
@@ -64,7 +64,7 @@ impl Tuned {
         self.sysctls.is_empty() && !self.is_about_link()
     }
 
-    /// As all this is now. What cannot be read is left out.
+    /// The current values. A sysctl that cannot be read is left out.
     pub fn now(&self, netns: &NetNs, link: Option<&Link>) -> Result<Self> {
         let mut now = netns.run(|| self.sysctls_now())?;
         if let Some(link) = link {
@@ -77,7 +77,7 @@ impl Tuned {
         Ok(now)
     }
 
-    /// Runs inside of the namespace.
+    /// Runs in the namespace of the container.
     fn sysctls_now(&self) -> Result<Self> {
         let mut now = Self::default();
         for (path, _) in &self.sysctls {
@@ -88,7 +88,7 @@ impl Tuned {
         Ok(now)
     }
 
-    /// The sysctls first: `arp_notify` announces the new MAC address.
+    /// Sets the sysctls first: `arp_notify` announces the new MAC address.
     pub fn apply(&self, netns: &NetNs, rtnl: &Rtnl, link: Option<&Link>) -> Result<()> {
         netns.run(|| {
             self.sysctls.iter().try_for_each(|(path, value)| sysctl::set(path, value).map(drop))
@@ -96,9 +96,9 @@ impl Tuned {
         link.map_or(Ok(()), |link| self.apply_to(rtnl, link))
     }
 
-    /// The other way round, and as much of it as goes: what has vanished since, or has been made read-only, is none of
-    /// ours any more.
-    pub fn put_back(&self, netns: &NetNs, rtnl: &Rtnl, link: Option<&Link>) -> Result<()> {
+    /// Restores the values in reverse order. A failure does not stop the rest. A sysctl that does not exist any more, or
+    /// is read-only now, is skipped.
+    pub fn restore(&self, netns: &NetNs, rtnl: &Rtnl, link: Option<&Link>) -> Result<()> {
         let mut failures = Failures::default();
         if let Some(link) = link.filter(|_| self.is_about_link()) {
             failures.note(self.apply_to(rtnl, link));
@@ -126,7 +126,7 @@ impl Tuned {
         rtnl.commit(batch)
     }
 
-    /// Fails with the first thing that `now` has otherwise.
+    /// Fails with the first value that differs.
     pub fn compare(&self, now: &Self, ifname: &str) -> Result<()> {
         let mac = |mac: Option<Mac>| mac.map(|mac| mac.to_string());
         let switch =
@@ -149,7 +149,7 @@ impl Tuned {
             }
         }
         for (path, wanted) in &self.sysctls {
-            // One that cannot be read cannot be wrong.
+            // A sysctl that cannot be read is not compared.
             let now = now.sysctls.iter().find(|(it, _)| it == path);
             if let Some((_, now)) = now.filter(|(_, now)| !sysctl::is_same(now, wanted)) {
                 return Err(Error::internal(format!("sysctl {path} is {now}, not {wanted}")));
@@ -173,6 +173,6 @@ fn number(json: &Json, key: &str) -> Result<Option<u32>> {
         Json::Number(number) => number.as_u64().and_then(|number| u32::try_from(number).ok()),
         _ => None,
     };
-    let invalid = || Error::config(format!("{key}: it is not a number from 0 to {}", u32::MAX));
+    let invalid = || Error::config(format!("{key}: it is not an integer from 0 to {}", u32::MAX));
     number.ok_or_else(invalid).map(Some)
 }

@@ -83,7 +83,7 @@ pub fn requested_mac(cx: &Context<'_>, configured: &str) -> Result<Option<Mac>> 
     let configured = Some(configured).filter(|mac| !mac.is_empty());
     let parse = |text: &str| match Mac::of_argument(text)? {
         mac if mac.is_unicast() => Ok(mac),
-        _ => Err(Mac::no_argument(text)),
+        _ => Err(Mac::invalid_argument(text)),
     };
     // An invalid address is an error even if another key overrides it.
     let configured = configured.map(parse).transpose()?;

@@ -37,7 +37,7 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
-fn another_interface_in_its_place_is_found_out() {
+fn check_fails_for_another_interface_with_the_name() {
     let world = world();
     let c1 = world.container("c1");
     let result = c1.add("host-device", &config());
@@ -49,7 +49,7 @@ fn another_interface_in_its_place_is_found_out() {
         ip link set eth0 up; ip address add 10.7.0.10/24 dev eth0
         ip address add fd07::10/64 dev eth0 nodad; ip route add 10.99.0.0/16 dev eth0",
     ]);
-    c1.checking("host-device", &config(), &result).run().fails(999, &["eth0", "on the host"]);
+    c1.checking("host-device", &config(), &result).run().fails(999, &["eth0", "saved state"]);
 }
 
 #[test]

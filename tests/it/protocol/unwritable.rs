@@ -71,7 +71,10 @@ fn a_state_file_that_cannot_be_written_is_an_error_object() {
     c1.add("tuning", &tuning);
     c1.del("tuning", &tuning);
     let before = state();
-    c1.call("tuning", "ADD", &tuning).under(&no_byte).run().fails(999, &["File too large"]);
+    c1.call("tuning", "ADD", &tuning)
+        .under(&no_byte)
+        .run()
+        .fails(5, &["/c1_eth0.json: File too large"]);
     before.assert_same(&state(), "without a backup");
     c1.add("tuning", &tuning);
 }

@@ -77,7 +77,7 @@ fn a_pattern_that_cannot_be_read_allows_nothing() {
     world.host(["sh", "-c", &format!("rm {FILE}; mkdir {FILE}")]);
     c1.call("tuning", "ADD", &config)
         .run()
-        .fails(999, &["cannot read /etc/cni/tuning/allowlist.conf"]);
+        .fails(5, &["cannot read /etc/cni/tuning/allowlist.conf"]);
 }
 
 #[test]

@@ -1,16 +1,16 @@
-//! How the index is written: a header, then buckets of a hash table. All numbers are little-endian on every machine.
+//! The format of the index: a header, then the buckets of a hash table. All numbers are little-endian on every machine.
 //!
 //! ```text
 //! header, 512 bytes                          bucket, 512 bytes
-//!   0  "cnibox"  14 0A, and the version       0  digest of what follows, begun with the bucket's number
-//!   8  digest of what follows                 8  1 when entries of this bucket lie in the next one, too
-//!  16  how many buckets there are            32  ten entries of 48 bytes; the first byte of an entry is its kind
-//!  24  how many entries there are                0  none
-//!  32  how many are of an earlier boot           1  a reservation    2  a torn file    3  no file at all
-//!  40  digest of the boot id                         1  1 when it is of an earlier boot
+//!   0  "cnibox"  14, and the version          0  digest of the rest, with the bucket's number as the seed
+//!   8  digest of the rest                     8  1 if entries of this bucket are in the next one, too
+//!  16  number of buckets                     32  ten entries of 48 bytes; the first byte of an entry is its kind
+//!  24  number of entries                         0  none
+//!  32  entries of an earlier boot                1  reservation    2  incomplete file    3  not a regular file
+//!  40  digest of the boot id                         1  1 if an earlier boot made it
 //!  48  state of the directory, 6 numbers             8  digest of the owner   16  address   32  the file's identity
 //!                                                4  256 addresses    5  256 times 256 addresses
-//!                                                    1  their number, 15 bytes   16  a bit for each that is taken
+//!                                                    1  block number, 15 bytes   16  a bit for each taken one
 //! ```
 
 use std::io::{self, ErrorKind};
@@ -24,45 +24,45 @@ const SLOT_BYTES: usize = 48;
 const SLOTS_AT: usize = 32;
 const OVERFLOW_AT: usize = 8;
 
-/// Ends with a version, which any change of what is described above raises.
+/// Its last byte is the version. Every change of the format raises it.
 const MAGIC: [u8; 8] = *b"cnibox\x14\x01";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) buckets: u64,
     pub(super) entries: u64,
-    /// How many reservations were made in an earlier boot of this host.
+    /// The number of reservations of an earlier boot.
     pub(super) older: u64,
     pub(super) boot: u64,
     pub(super) directory: DirState,
 }
 
-/// What a file that is called like an address is.
+/// The kind of a file with an address as its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ipam::store) enum Kind {
     Reserved,
-    /// Free, but to be removed in the end.
+    /// Free. GC removes the file.
     Torn,
-    /// Nobody's, and cannot be reserved.
+    /// Without an owner, but the address cannot be reserved.
     NoFile,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ipam::store) struct Holder {
     pub(in crate::ipam::store) address: u128,
-    /// The digest of the owner; of the address where there is none.
+    /// The digest of the owner, or of the address if it has no owner.
     pub(in crate::ipam::store) owner: u64,
     pub(in crate::ipam::store) identity: u64,
     pub(in crate::ipam::store) kind: Kind,
     pub(in crate::ipam::store) is_older: bool,
 }
 
-/// How many addresses a bit of a block stands for.
+/// The number of addresses that a bit of a block stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
-    /// One, which is taken.
+    /// One taken address.
     Address,
-    /// A block of 256, all of which are taken.
+    /// A block of 256 taken addresses.
     Block,
 }
 
@@ -70,7 +70,7 @@ pub(super) enum Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) level: Level,
-    /// What the numbers of the neighbours begin with.
+    /// The common prefix of the neighbours' numbers.
     pub(super) number: u128,
     pub(super) bits: Bits,
 }
@@ -115,7 +115,7 @@ impl Bucket {
         Self(Box::new([0; BUCKET_BYTES]))
     }
 
-    /// To be called last: makes the bytes ones that `check` believes.
+    /// Sets the checksum. Called after all changes.
     pub(super) fn seal(&mut self, number: u64) {
         let check = digest(number, &self.0[8..]);
         put_u64(&mut self.0[..], 0, check);
@@ -192,7 +192,7 @@ impl Bucket {
 }
 
 impl Block {
-    /// What decides in which bucket a block lies.
+    /// The key of a block in the hash table.
     pub(super) fn hash(level: Level, number: u128) -> u64 {
         let seed = match level {
             Level::Address => 4,
@@ -221,7 +221,7 @@ impl Bits {
         self.0 == [0; 4]
     }
 
-    /// The first bit from `from` on that is not set.
+    /// The first clear bit from `from` on.
     pub(super) fn first_clear(&self, from: u8) -> Option<u8> {
         (from..=u8::MAX).find(|bit| !self.has(*bit))
     }
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_read_as_it_was_written_and_no_other() {
+    fn a_header_is_read_back_and_a_damaged_one_is_an_error() {
         let directory = DirState([1, 2, 3, u64::MAX, 5, 6]);
         let header = Header { buckets: 7, entries: 8, older: 9, boot: 10, directory };
         let bytes = header.encode();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_is_read_as_it_was_written_and_nowhere_else() {
+    fn a_bucket_is_read_back_at_its_own_number_only() {
         let holder = |kind, is_older| {
             Some(Entry::Holder(Holder {
                 address: u128::MAX - 1,
@@ -307,7 +307,7 @@ mod tests {
             bucket.0[at] ^= 1;
             assert!(bucket.check(3).is_err(), "byte {at}");
         }
-        // Not even nothing is believed without its digest.
+        // An empty bucket needs a checksum, too.
         assert!(Bucket::empty().check(0).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! The index alone, compared with a plain list of what is in it.
+//! The index against a model.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,7 +36,7 @@ fn run_of(first: &str, count: u32) -> Vec<Holder> {
     (0..u128::from(count)).map(|offset| holder(number(first) + offset)).collect()
 }
 
-/// Everything that an index can be asked, compared with a list.
+/// Compares all look-ups with the model.
 fn compare(index: &mut Index, model: &BTreeMap<u128, Holder>) -> io::Result<()> {
     let mut holders = index.holders()?;
     holders.sort_by_key(|holder| holder.address);
@@ -65,7 +65,7 @@ fn model_of(holders: &[Holder]) -> BTreeMap<u128, Holder> {
 }
 
 #[test]
-fn a_run_is_passed_however_long_it_is() {
+fn a_run_of_any_length_is_skipped() {
     let dir = TempDir::new();
     for (first, count) in [("10.1.0.2", 1), ("10.1.0.2", 300), ("fd00::2", 70_000)] {
         let mut index = Index::create(&path(&dir), BOOT, &run_of(first, count)).unwrap();
@@ -81,7 +81,7 @@ fn a_run_is_passed_however_long_it_is() {
 }
 
 #[test]
-fn what_is_looked_up_takes_a_few_reads() {
+fn a_look_up_takes_a_few_reads() {
     let dir = TempDir::new();
     let mut index = Index::create(&path(&dir), BOOT, &run_of("fd00::2", 70_000)).unwrap();
     index.commit(&path(&dir), &directory(&dir)).unwrap();
@@ -92,7 +92,7 @@ fn what_is_looked_up_takes_a_few_reads() {
 }
 
 #[test]
-fn an_owner_of_thousands_is_in_nobodys_way() {
+fn an_owner_of_thousands_does_not_slow_others() {
     let dir = TempDir::new();
     let of_one = |mut holder: Holder| {
         holder.owner = 7;
@@ -107,7 +107,7 @@ fn an_owner_of_thousands_is_in_nobodys_way() {
     assert!(index.held_by(other.owner).unwrap().contains(&other.address));
     assert!(index.buckets.len() < 16, "{}", index.buckets.len());
     assert_eq!(index.held_by(7).unwrap().len(), 5000);
-    // Those that lie by address can be removed, unless that is where the first ones are, on which the others hang.
+    // Entries with their address as the key can be removed. The first ones, with the owner as the key, cannot.
     let (mut removed, mut refused) = (0, 0);
     for holder in &holders[..5000] {
         match index.remove(holder.address, 7) {
@@ -121,7 +121,7 @@ fn an_owner_of_thousands_is_in_nobodys_way() {
 }
 
 #[test]
-fn the_last_addresses_of_all_are_no_end() {
+fn the_highest_addresses_do_not_overflow() {
     let dir = TempDir::new();
     let mut index = Index::create(&path(&dir), BOOT, &[holder(u128::MAX)]).unwrap();
     assert_eq!(index.next_free(u128::MAX, u128::MAX).unwrap(), None);
@@ -130,7 +130,7 @@ fn the_last_addresses_of_all_are_no_end() {
 }
 
 #[test]
-fn an_index_is_of_one_state_and_one_boot() {
+fn an_index_is_valid_for_one_state_and_one_boot() {
     let (dir, other) = (TempDir::new(), TempDir::new());
     let (directory, other) = (directory(&dir), self::directory(&other));
     let mut index = Index::create(&path(&dir), BOOT, &run_of("10.1.0.2", 3)).unwrap();
@@ -145,7 +145,7 @@ fn an_index_is_of_one_state_and_one_boot() {
 }
 
 #[test]
-fn it_grows_and_is_right_at_every_size() {
+fn it_is_right_at_every_size() {
     let dir = TempDir::new();
     let directory = directory(&dir);
     let mut model = BTreeMap::new();
@@ -169,7 +169,7 @@ fn it_grows_and_is_right_at_every_size() {
 }
 
 #[test]
-fn damage_is_an_error_or_does_not_matter() {
+fn damage_is_an_error() {
     let dir = TempDir::new();
     let path = path(&dir);
     let mut torn = holder(number("10.1.0.90"));
@@ -187,7 +187,7 @@ fn damage_is_an_error_or_does_not_matter() {
             fs::write(&path.path, bytes).unwrap();
             let compared =
                 Index::open(&path.path).and_then(|mut it| compare(&mut it, &model_of(&holders)));
-            assert!(compared.is_err(), "byte {at} is part of nothing");
+            assert!(compared.is_err(), "damage of byte {at} is not detected");
         }
         for length in [0, 1, 511, 512, 4095, good.len() - 1] {
             fs::write(&path.path, &good[..length]).unwrap();
@@ -199,13 +199,13 @@ fn damage_is_an_error_or_does_not_matter() {
 }
 
 #[test]
-fn a_header_that_lies_is_not_believed() {
+fn a_header_with_wrong_numbers_is_an_error() {
     let dir = TempDir::new();
     let path = path(&dir);
     Index::create(&path, BOOT, &run_of("10.1.0.2", 100)).unwrap();
     let good = fs::read(&path.path).unwrap();
     let header = Header::decode(good[..512].try_into().unwrap()).unwrap();
-    let lies = [
+    let wrong = [
         Header { buckets: 0, ..header },
         Header { buckets: 1, ..header },
         Header { buckets: header.buckets - 1, ..header },
@@ -215,14 +215,14 @@ fn a_header_that_lies_is_not_believed() {
         Header { entries: u64::MAX, ..header },
         Header { older: 1 << 40, ..header },
     ];
-    for lie in lies {
-        fs::write(&path.path, [&lie.encode()[..], &good[512..]].concat()).unwrap();
-        assert!(Index::open(&path.path).is_err(), "{lie:?}");
+    for header in wrong {
+        fs::write(&path.path, [&header.encode()[..], &good[512..]].concat()).unwrap();
+        assert!(Index::open(&path.path).is_err(), "{header:?}");
     }
 }
 
 #[test]
-fn buckets_in_the_wrong_place_are_damage() {
+fn swapped_buckets_are_an_error() {
     let dir = TempDir::new();
     let path = path(&dir);
     let holders = run_of("10.1.0.2", 20);
@@ -238,13 +238,13 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn it_is_a_map(changes in prop::collection::vec((any::<bool>(), 0u8..3, any::<u16>()), 1..300)) {
+    fn it_is_as_the_model(changes in prop::collection::vec((any::<bool>(), 0u8..3, any::<u16>()), 1..300)) {
         let dir = TempDir::new();
         let directory = directory(&dir);
         let mut model = BTreeMap::new();
         let mut index = Index::create(&path(&dir), BOOT, &[]).unwrap();
         for (is_kept, kind, offset) in changes {
-            // Three dense neighbourhoods, over the borders of blocks.
+            // Three dense groups across the borders of blocks.
             let near = [number("10.1.0.250"), number("10.2.255.250"), number("fd00::fff0")];
             let address = near[usize::from(kind)] + u128::from(offset % 40);
             if let Some(old) = model.remove(&address) {

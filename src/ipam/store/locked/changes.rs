@@ -1,4 +1,4 @@
-//! What changes the directory: every file whole or not at all, and what is known with it.
+//! Changes of the directory. Each file is written completely or not at all, and the index changes with it.
 
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
@@ -8,22 +8,22 @@ use super::{Item, Locked};
 use crate::error::{Error, Result};
 use crate::ipam::store::index::{Holder, Kind};
 use crate::ipam::store::known::{Found, Known};
-use crate::ipam::store::owner::{self, Kept, Owner};
+use crate::ipam::store::owner::{self, KeepSet, Owner};
 use crate::ipam::store::{ASIDE, address_of, failed, files, number_of};
 use crate::names::Attachment;
 
-/// What became of a file that was to be put in place.
+/// The outcome of `put_in_place`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::ipam::store) enum Placed {
     New,
-    /// In the place of one that a crash had left.
+    /// It replaced an incomplete file.
     OverTorn,
-    /// Somebody has the name.
+    /// The name is in use.
     Not,
 }
 
 impl Locked<'_> {
-    /// Takes an address; false when somebody has it.
+    /// Reserves an address. The result is false if it is taken.
     pub fn reserve(&mut self, ip: IpAddr, at: &Attachment) -> Result<bool> {
         if self.is_taken(ip)? {
             return Ok(false);
@@ -35,48 +35,46 @@ impl Locked<'_> {
             let placed = put_in_place(&aside, &target, files::link);
             Ok((placed.map_err(failed("write", &target))?, identity))
         });
-        let error = match (placed, self.remove_left_over()) {
+        let error = match (placed, self.remove_aside()) {
             (Ok((Placed::Not, _)), Ok(())) => {
-                // Nobody else has the lock, so it was there before, and what we know is wrong.
+                // No other process has the lock, so the file existed before, and the index is wrong.
                 if !self.is_certain() {
                     self.known = Known::Nothing;
                 }
                 return Ok(false);
             }
             (Ok((placed, identity)), Ok(())) => {
-                self.note_reserved(ip, content, identity, placed);
+                self.record_reserved(ip, content, identity, placed);
                 return Ok(true);
             }
             (Ok((Placed::Not, _)), Err(error)) | (Err(error), Ok(())) => error,
-            (Ok(_), Err(error)) => {
-                match self.remove_file(ip).and_then(|()| self.remove_left_over()) {
-                    Ok(()) => error,
-                    Err(undo) => error.also(&undo),
-                }
-            }
+            (Ok(_), Err(error)) => match self.remove_file(ip).and_then(|()| self.remove_aside()) {
+                Ok(()) => error,
+                Err(undo) => error.also(&undo),
+            },
             (Err(error), Err(undo)) => error.also(&undo),
         };
         self.known = Known::Nothing;
         Err(error.context(format_args!("cannot reserve {ip}")))
     }
 
-    /// Gives back what `held_by` lists, as far as it can, and reports what it cannot.
+    /// Releases the addresses that `held_by` lists. An error does not stop the rest.
     pub fn release(&mut self, at: &Attachment) -> Result<()> {
         let held = self.held(at)?;
-        // One that cannot be read may be the attachment's too.
+        // An unreadable file can be the attachment's.
         let errors = self.unreadable().collect();
         self.release_all(held, errors)
     }
 
-    /// Gives back whatever belongs to none of these attachments.
+    /// Releases the addresses of all other attachments.
     pub fn keep_only(&mut self, keep: &[Attachment]) -> Result<()> {
-        let kept = Kept::new(keep);
+        let keep_set = KeepSet::new(keep);
         let stale = loop {
-            let all = self.ask(
+            let all = self.look_up(
                 |index| index.holders(),
                 |files| files.iter().map(|(ip, found)| found.holder(number_of(*ip))).collect(),
             )?;
-            if let Some(stale) = self.not_among(&kept, all) {
+            if let Some(stale) = self.outside_of(&keep_set, all) {
                 break stale;
             }
             self.known = Known::Nothing;
@@ -85,29 +83,29 @@ impl Locked<'_> {
         self.release_all(stale, errors)
     }
 
-    /// None when a file is not what the index says. Only what is not to be kept is read.
-    fn not_among(&self, kept: &Kept, all: Vec<Holder>) -> Option<Vec<Item>> {
+    /// The reservations to release. None if a file differs from the index. Only files outside of the keep set are read.
+    fn outside_of(&self, keep_set: &KeepSet, all: Vec<Holder>) -> Option<Vec<Item>> {
         let mut stale = Vec::new();
         for holder in all {
             let ip = address_of(holder.address);
             let item = (ip, holder.owner);
             if let Known::Files(files) = &self.known {
-                if files.get(&ip).is_some_and(|found| kept.lets_go(&found.owner)) {
+                if files.get(&ip).is_some_and(|found| keep_set.releases(&found.owner)) {
                     stale.push(item);
                 }
                 continue;
             }
-            let may_go = match holder.kind {
-                Kind::Reserved => !kept.has(holder.owner),
+            let is_stale = match holder.kind {
+                Kind::Reserved => !keep_set.has(holder.owner),
                 Kind::Torn => true,
                 Kind::NoFile => false,
             };
-            if may_go {
+            if is_stale {
                 let owner = self.owner_of(ip);
                 if owner.digest(holder.address) != holder.owner {
                     return None;
                 }
-                if kept.lets_go(&owner) {
+                if keep_set.releases(&owner) {
                     stale.push(item);
                 }
             }
@@ -115,25 +113,25 @@ impl Locked<'_> {
         Some(stale)
     }
 
-    /// Gives back what an earlier boot of the host left behind; whether that was anything.
+    /// Releases stale reservations of an earlier boot. Returns whether there were any.
     pub fn reclaim(&mut self, is_wanted: impl Fn(IpAddr) -> bool) -> Result<bool> {
-        let left_behind = self.left_behind(is_wanted)?;
-        let has_any = !left_behind.is_empty();
-        self.release_all(left_behind, Vec::new())?;
+        let stale = self.stale(is_wanted)?;
+        let has_any = !stale.is_empty();
+        self.release_all(stale, Vec::new())?;
         Ok(has_any)
     }
 
-    /// Gives back an address that was reserved for an attachment just now.
+    /// Releases an address that this call reserved for an attachment.
     pub fn release_address(&mut self, ip: IpAddr, at: &Attachment) -> Result<()> {
         self.release_one(ip, owner::digest_of(&owner::content(at)))
     }
 
-    /// In the file that is there, like the reference: a rename over it would make ext4 write it to the disk at once,
-    /// and half an address costs a container no more than its place in the round.
+    /// Overwrites the existing file, as the reference does: after a rename over it, ext4 would write to the disk at once. An
+    /// incomplete file only resets the position.
     pub fn set_last_reserved(&mut self, set_index: usize, ip: IpAddr) -> Result<()> {
         let target = self.last_reserved_path(set_index);
         let content = ip.to_string();
-        let doing = format_args!("cannot note {ip} as the last reserved address");
+        let doing = format_args!("cannot record {ip} as the last reserved address");
         let is_written = files::overwrite(&target, &content).map_err(failed("write", &target));
         if is_written.map_err(|error| error.context(doing))? {
             return Ok(());
@@ -146,35 +144,35 @@ impl Locked<'_> {
             self.has_aside = false;
             return Ok(());
         };
-        let error = match self.remove_left_over() {
+        let error = match self.remove_aside() {
             Ok(()) => error,
             Err(undo) => error.also(&undo),
         };
         Err(error.context(doing))
     }
 
-    /// Keeps for the next time which addresses an identity has got, in the place of those that they `replace`.
+    /// Saves the addresses of an identity for `sticky`. `replace` selects the saved addresses that they replace.
     pub fn remember(&self, identity: u64, ips: &[IpAddr], replace: impl Fn(IpAddr) -> bool) {
-        // Nothing is lost but a preference.
+        // A failure loses a preference only.
         let _ = self.place.sticky.remember(identity, ips, replace);
     }
 
-    /// Writes down what is known, for the next one. Where that fails he has to read the files.
+    /// Writes the index. If that fails, the next call reads the files.
     pub(in crate::ipam::store) fn finish(self) {
         let Self { place, directory: Some(directory), known: Known::Index(mut index), .. } = self
         else {
             return;
         };
         if self.is_changed && !self.has_aside {
-            // What was written is of no state that the directory has, so nobody believes it.
+            // On an error the index does not have the state of the directory, so it is not valid.
             let _ = index.commit(&place.index, &directory);
         }
     }
 
-    fn note_reserved(&mut self, ip: IpAddr, content: String, identity: u64, placed: Placed) {
+    fn record_reserved(&mut self, ip: IpAddr, content: String, identity: u64, placed: Placed) {
         let found = Found { owner: Owner::Text(content), identity, is_older: false };
         let address = number_of(ip);
-        let noted = match &mut self.known {
+        let recorded = match &mut self.known {
             Known::Nothing => Ok(()),
             Known::Files(files) => {
                 files.insert(ip, found);
@@ -186,7 +184,7 @@ impl Locked<'_> {
             }
             .and_then(|()| index.add(found.holder(address))),
         };
-        if noted.is_err() {
+        if recorded.is_err() {
             self.known = Known::Nothing;
         }
     }
@@ -195,13 +193,13 @@ impl Locked<'_> {
         for (ip, owner) in items {
             errors.extend(self.release_one(ip, owner).err());
         }
-        errors.extend(self.remove_left_over().err());
+        errors.extend(self.remove_aside().err());
         errors.into_iter().reduce(|first, error| first.also(&error)).map_or(Ok(()), Err)
     }
 
     fn release_one(&mut self, ip: IpAddr, owner: u64) -> Result<()> {
         self.remove_file(ip)?;
-        let noted = match &mut self.known {
+        let recorded = match &mut self.known {
             Known::Nothing => Ok(()),
             Known::Files(files) => {
                 files.remove(&ip);
@@ -209,7 +207,7 @@ impl Locked<'_> {
             }
             Known::Index(index) => index.remove(number_of(ip), owner),
         };
-        if noted.is_err() {
+        if recorded.is_err() {
             self.known = Known::Nothing;
         }
         Ok(())
@@ -221,16 +219,16 @@ impl Locked<'_> {
         files::remove(&path).map(drop).map_err(failed("remove", path))
     }
 
-    /// A left-over of a crash may be another name of a live reservation: it is removed, and never opened for writing.
+    /// A file that a crash left can be a second name of a valid reservation: it is removed, and never opened for writing.
     fn write_aside(&mut self, content: &str) -> Result<(PathBuf, u64)> {
-        self.remove_left_over()?;
+        self.remove_aside()?;
         self.has_aside = true;
         let aside = self.place.dir.join(ASIDE);
         let identity = files::write_new(&aside, content).map_err(failed("write", &aside))?;
         Ok((aside, identity))
     }
 
-    fn remove_left_over(&mut self) -> Result<()> {
+    fn remove_aside(&mut self) -> Result<()> {
         if self.has_aside {
             let aside = self.place.dir.join(ASIDE);
             files::remove(&aside).map_err(failed("remove", aside))?;
@@ -240,15 +238,14 @@ impl Locked<'_> {
     }
 }
 
-/// Gives `aside` the name `target`, unless somebody has it. A torn file is nobody's.
+/// Gives `aside` the name `target` if that name is free. An incomplete file is replaced.
 pub(in crate::ipam::store) fn put_in_place(
     aside: &Path,
     target: &Path,
     link: impl FnOnce(&Path, &Path) -> io::Result<bool>,
 ) -> io::Result<Placed> {
     let is_placed = match link(aside, target) {
-        // Some file systems (vfat, and what is mounted through FUSE) have no links. Then the lock alone keeps others
-        // away.
+        // Some file systems, vfat and FUSE for example, have no links. Then only the lock excludes other processes.
         Err(error)
             if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) =>
         {
@@ -264,7 +261,6 @@ pub(in crate::ipam::store) fn put_in_place(
             files::rename(aside, target)?;
             Ok(Placed::OverTorn)
         }
-        // Whatever it is, somebody has the name.
         _ => Ok(Placed::Not),
     }
 }

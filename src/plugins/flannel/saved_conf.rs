@@ -1,29 +1,29 @@
-//! What was asked of the delegate, kept from ADD to DEL: by then the daemon may have another subnet, or be gone.
+//! The configuration of the delegate, saved from ADD to DEL. At the time of the DEL the daemon can have another subnet,
+//! or no file.
 //!
-//! The file is the reference's, `DATADIR/CONTAINERID`, so either can end what the other began. The reference has only one
-//! for all networks and interfaces of a container. Where that is another attachment's, ours has one more:
-//! `DATADIR/CONTAINERID:HASH`. Whose a file is stands in a key of our own; of one of the reference only the network is
-//! known.
+//! The file is the reference's, `DATADIR/CONTAINERID`, so either plugin can finish what the other began. The reference has
+//! one file for all networks and interfaces of a container. If it belongs to another attachment, cnibox writes
+//! `DATADIR/CONTAINERID:HASH`. A key of cnibox names the owner; a file of the reference names its network only.
 //!
-//! Written by ADD, before the delegate is called. Removed by a failing ADD, unless the delegate could not take back what it
-//! did, and by DEL and GC once the delegate is done.
+//! ADD writes the file before it calls the delegate. A failing ADD removes it if the delegate undid its work. DEL and GC
+//! remove it after the delegate succeeded.
 
 use crate::cni::json::Json;
 use crate::cni::request::Request;
 use crate::error::Result;
 use crate::names::Attachment;
 use crate::plugin::owner::{Owner, Owners};
+use crate::steps::flow::undo::Failures;
 use crate::steps::state::{self, Record};
 
 const OWNER: &str = "cnibox.owner";
 
-/// A file that is there.
-pub struct Scratch {
+pub struct SavedConf {
     pub record: Record,
     pub config: Json,
 }
 
-/// Writes it; returns where, and what was there of an earlier ADD of the same attachment.
+/// Writes the file. Returns it, with its content from an earlier ADD of the same attachment.
 pub fn write(
     dir: &str,
     request: &Request,
@@ -32,11 +32,11 @@ pub fn write(
 ) -> Result<(Record, Option<Vec<u8>>)> {
     let owner = Owner::new(&request.network, at);
     let [shared, own] = names(at, &owner);
-    // Another interface of the container may come at the same time.
+    // An ADD of another interface of the container can run at the same time.
     let _lock = state::lock(dir)?;
     let record = Record::new(dir, &shared);
     let content = record.read()?;
-    // One of the reference may be another interface's.
+    // A file of the reference can belong to another interface.
     let is_free = match content.as_deref().map(Json::parse) {
         Some(Ok(it)) => text(&it, OWNER) == Some(&owner.to_string()),
         Some(Err(_)) | None => true,
@@ -57,15 +57,15 @@ pub fn write(
     Ok((record, before))
 }
 
-/// The attachment's file. One that cannot be read is as good as none.
-pub fn find(dir: &str, request: &Request, at: &Attachment) -> Result<Option<Scratch>> {
+/// The attachment's file. A file that is not JSON counts as missing.
+pub fn find(dir: &str, request: &Request, at: &Attachment) -> Result<Option<SavedConf>> {
     let owner = Owner::new(&request.network, at);
     for name in names(at, &owner).iter().rev() {
         let record = Record::new(dir, name);
         let Some(content) = record.read()? else { continue };
         match Json::parse(&content) {
             Ok(config) if is_of(&config, request, &owner) => {
-                return Ok(Some(Scratch { record, config: without_owner(config) }));
+                return Ok(Some(SavedConf { record, config: without_owner(config) }));
             }
             _ => {}
         }
@@ -73,17 +73,20 @@ pub fn find(dir: &str, request: &Request, at: &Attachment) -> Result<Option<Scra
     Ok(None)
 }
 
-/// Removes what an ADD that was killed has left of the attachment's files.
+/// Removes the incomplete files that a killed ADD of the attachment left.
 pub fn clean_up(dir: &str, request: &Request, at: &Attachment) {
     let owner = Owner::new(&request.network, at);
     names(at, &owner).iter().for_each(|name| Record::new(dir, name).remove_aside());
 }
 
-/// All of the network; those of the owners are marked as stale.
-pub fn all(dir: &str, owners: &Owners) -> Result<Vec<(Scratch, bool)>> {
+/// All files of the network; those of the owners are stale. A file that cannot be read is a failure of the call.
+pub fn all(dir: &str, owners: &Owners, failures: &mut Failures) -> Result<Vec<(SavedConf, bool)>> {
     let mut found = Vec::new();
     for record in state::all(dir)? {
-        let content = record.read()?;
+        let content = record.read().unwrap_or_else(|error| {
+            failures.note(Err(error));
+            None
+        });
         let Some(config) = content.and_then(|content| Json::parse(&content).ok()) else { continue };
         if text(&config, "name") != Some(owners.network()) {
             continue;
@@ -92,7 +95,7 @@ pub fn all(dir: &str, owners: &Owners) -> Result<Vec<(Scratch, bool)>> {
             Some(owner) => owners.contain(owner),
             None => owners.has(|at, _| record.name() == Some(&at.container_id)),
         };
-        found.push((Scratch { record, config: without_owner(config) }, is_stale));
+        found.push((SavedConf { record, config: without_owner(config) }, is_stale));
     }
     Ok(found)
 }
@@ -109,7 +112,7 @@ fn is_of(config: &Json, request: &Request, owner: &Owner) -> bool {
     }
 }
 
-/// As the delegate gets it.
+/// The configuration that the delegate gets.
 fn without_owner(mut config: Json) -> Json {
     if let Json::Object(entries) = &mut config {
         entries.retain(|(key, _)| key != OWNER);

@@ -1,12 +1,12 @@
-//! What a device carries with it on its way: whose it is now, and what it was on the host.
+//! The saved state of a device: its owner, and the attributes that it had on the host.
 //!
-//! It is an alternative name of the link, so the device is found by it wherever it is, also when nothing but the kernel
-//! is left to bring it back. A container that may change its links can change it: what it says is believed only where
-//! the host has recorded the same, see `journal`.
+//! An alternative name of the link holds it, so that DEL finds the device in any namespace, also after the kernel
+//! returned it. A container that can change its links can change that name: it is valid only if a record on the host
+//! has the same content, see `records`.
 //!
 //! ```text
 //! cnibox.8a5cf2b101c3d9e0.12fd4e6a7b8c9d0e.1500.52-54-00-12-34-56.ua.enp3s0
-//!        network          owner            MTU  MAC               what  name
+//!        network          owner            MTU  MAC               flags name
 //! ```
 
 use std::fmt::{self, Display};
@@ -16,36 +16,36 @@ use crate::kernel::rtnl::{Link, LinkChange, Rtnl};
 use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::plugin::owner::{Owner, Owners, hash};
 
-use super::journal::Journal;
+use super::records::Records;
 
 const PREFIX: &str = "cnibox.";
 
-/// Has to fit 127 bytes as text; it takes 91 at most.
+/// Its text has at most 91 bytes. An alternative name has room for 127.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Passport {
-    /// Hashes, since the names themselves may be too long.
+pub struct SavedState {
+    /// Hashes: the names can be too long.
     pub network: u64,
     pub owner: u64,
     pub mtu: u32,
-    /// None where it is none of Ethernet; then it stays as it is.
+    /// None if the link is not an Ethernet device. Then its address is not restored.
     pub mac: Option<Mac>,
     pub up: bool,
     pub promiscuous: bool,
     pub all_multicast: bool,
-    /// The alias is the name, as the reference has it. Otherwise the administrator's was there, and stays.
+    /// The alias is the name, as with the reference. Otherwise the administrator set the alias, and it stays.
     pub alias_is_name: bool,
-    /// The kernel knows its kind: it is no hardware. A container cannot make a link without a kind.
+    /// The link has a kind, so it is virtual. A container cannot create a link without a kind.
     pub has_kind: bool,
-    /// Its name on the host.
+    /// The name on the host.
     pub name: String,
 }
 
-impl Passport {
-    /// For a link of the host. If that one was away and has not been brought home yet, the journal knows what it really
-    /// is like.
-    pub fn issue(network: &NetworkName, at: &Attachment, link: &Link, journal: &Journal) -> Self {
+impl SavedState {
+    /// The state of a link of the host. If the kernel returned the link and its state is not restored yet, the record has
+    /// the state.
+    pub fn new(network: &NetworkName, at: &Attachment, link: &Link, records: &Records) -> Self {
         let (network, owner) = (network_hash(network), owner_hash(network, at));
-        match journal.of(link) {
+        match records.of(link) {
             Some(old) => Self { network, owner, ..old.clone() },
             None => Self {
                 network,
@@ -62,7 +62,7 @@ impl Passport {
         }
     }
 
-    /// What the reference writes into the alias of a device, the name, is all that it knows.
+    /// The reference saves the name only, in the alias.
     pub fn of_reference(link: &Link) -> Option<Self> {
         let name = link.alias.as_deref()?;
         Some(Self {
@@ -79,30 +79,30 @@ impl Passport {
         })
     }
 
-    /// Whether it is on this link. Two containers that wanted it at once may each have given it one.
+    /// Whether the link has this state as an alternative name. After two concurrent ADDs a link can have two.
     pub fn is_on(&self, link: &Link) -> bool {
         let text = self.to_string();
         link.alt_names.contains(&text) && self.may_be_of(link)
     }
 
-    /// Whether the device may be this link, as far as a container cannot change it.
+    /// Whether the link can be the device. A container cannot change this.
     pub fn may_be_of(&self, link: &Link) -> bool {
         self.has_kind == link.kind.is_some()
     }
 
-    /// Whether the device is this link of the host, without any passport: it has not left, or is home again.
-    pub fn is_at_home_as(&self, link: &Link) -> bool {
+    /// Whether the device is this link of the host, by its name and address: it was not moved, or it is restored.
+    pub fn is_unmoved(&self, link: &Link) -> bool {
         self.name == link.name && self.mac == link.mac && self.may_be_of(link)
     }
 
-    /// Whether the link says that it is the attachment's. A container may have written that.
-    pub fn is_claimed(network: &NetworkName, at: &Attachment, link: &Link) -> bool {
+    /// Whether an alternative name of the link has the attachment's owner. A container can have written it.
+    pub fn is_marked(network: &NetworkName, at: &Attachment, link: &Link) -> bool {
         let owner = owner_hash(network, at);
-        let mut claims = link.alt_names.iter().filter_map(|name| Self::parse(name));
-        claims.any(|claim| claim.owner == owner)
+        let mut marks = link.alt_names.iter().filter_map(|name| Self::parse(name));
+        marks.any(|mark| mark.owner == owner)
     }
 
-    /// The link in a namespace that it is on, whatever that is called.
+    /// The link in a namespace that has this state as an alternative name.
     pub fn find(&self, rtnl: &Rtnl) -> Result<Option<Link>> {
         Ok(rtnl.links()?.into_iter().find(|link| self.is_on(link)))
     }
@@ -113,9 +113,9 @@ impl Passport {
         self.network == network_hash(owners.network()) && owners.has(is_of)
     }
 
-    /// What has to be done to a link for it to be again as it was. Says nothing of what is so already, since not every
-    /// driver can change everything.
-    pub fn restore<'a>(&'a self, link: &Link) -> LinkChange<'a> {
+    /// The changes that restore the state of a link. An attribute that is right already is left out: a driver can refuse
+    /// to set it.
+    pub fn changes<'a>(&'a self, link: &Link) -> LinkChange<'a> {
         LinkChange {
             name: (link.name != self.name).then_some(self.name.as_str()),
             mtu: (link.mtu != self.mtu).then_some(self.mtu),
@@ -147,7 +147,7 @@ impl Passport {
     }
 }
 
-impl Display for Passport {
+impl Display for SavedState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mac = self.mac.map_or_else(String::new, |mac| mac.to_string().replace(':', "-"));
         write!(f, "{PREFIX}{:016x}.{:016x}.{}.{mac}.", self.network, self.owner, self.mtu)?;
@@ -165,8 +165,13 @@ impl Display for Passport {
     }
 }
 
-pub fn is_one(alt_name: &str) -> bool {
+/// Whether an alternative name is a saved state of any device.
+pub fn is_name(alt_name: &str) -> bool {
     alt_name.starts_with(PREFIX)
+}
+
+pub fn has_mark(link: &Link) -> bool {
+    link.alt_names.iter().any(|name| is_name(name))
 }
 
 fn network_hash(network: &NetworkName) -> u64 {
@@ -181,8 +186,8 @@ fn owner_hash(network: &NetworkName, at: &Attachment) -> u64 {
 mod tests {
     use super::*;
 
-    fn passport(name: &str) -> Passport {
-        Passport {
+    fn state(name: &str) -> SavedState {
+        SavedState {
             network: 0x12,
             owner: u64::MAX,
             mtu: 1500,
@@ -197,31 +202,31 @@ mod tests {
     }
 
     #[test]
-    fn written_and_read() {
-        let text = passport("enp3s0.100").to_string();
+    fn the_text_of_a_state_parses_to_the_same_state() {
+        let text = state("enp3s0.100").to_string();
         assert_eq!(
             text,
             "cnibox.0000000000000012.ffffffffffffffff.1500.52-54-00-12-34-56.ua.enp3s0.100"
         );
-        assert_eq!(Passport::parse(&text), Some(passport("enp3s0.100")));
-        let bare = Passport { mac: None, up: false, alias_is_name: false, ..passport("a") };
-        assert_eq!(Passport::parse(&bare.to_string()), Some(bare));
+        assert_eq!(SavedState::parse(&text), Some(state("enp3s0.100")));
+        let bare = SavedState { mac: None, up: false, alias_is_name: false, ..state("a") };
+        assert_eq!(SavedState::parse(&bare.to_string()), Some(bare));
     }
 
     #[test]
-    fn the_longest_one_fits() {
-        let longest = Passport {
+    fn the_longest_state_fits_an_alternative_name() {
+        let longest = SavedState {
             mtu: u32::MAX,
             promiscuous: true,
             all_multicast: true,
             has_kind: true,
-            ..passport("fifteen-bytes-x")
+            ..state("fifteen-bytes-x")
         };
         assert!(longest.to_string().len() <= 127);
     }
 
     #[test]
-    fn other_names_are_none() {
+    fn other_names_are_no_saved_states() {
         for text in [
             "enp3s0",
             "cnibox.",
@@ -231,7 +236,7 @@ mod tests {
             "cnibox.1.2.1500..u.sixteen-bytes-xy",
             "cnibox.1.2.1500..u.a/b",
         ] {
-            assert_eq!(Passport::parse(text), None, "{text}");
+            assert_eq!(SavedState::parse(text), None, "{text}");
         }
     }
 }

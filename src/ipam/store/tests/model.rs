@@ -1,5 +1,5 @@
-//! Any sequence of calls of ours, of the Go plugin, of people and programs that mind no lock, of damage, restored
-//! backups and reboots does what a plain list of the reservations says.
+//! The store against a model, for random sequences of calls of cnibox and the Go plugin, changes without the lock, damage,
+//! restored backups and reboots.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -7,15 +7,15 @@ use std::time::SystemTime;
 
 use proptest::prelude::*;
 
-use super::tests::{TempDir, attachment};
-use super::*;
+use super::{TempDir, attachment};
 use crate::cni::json::Json;
 use crate::ipam::range::{self, RangeSet};
-use crate::ipam::{StaleOnBoot, Wish, allocate, check_not_exhausted};
+use crate::ipam::store::*;
+use crate::ipam::{AllocationRequest, StaleOnBoot, allocate, check_not_exhausted};
 
 const IDS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// Small, so that they are exhausted now and then; with an exclusion, and two ranges in one set.
+/// Small sets, which are exhausted sometimes; with an exclusion, and two ranges in one set.
 const SETS: &str = r#"[
     [{"subnet":"10.0.0.0/29","exclude":["10.0.0.4"]},{"subnet":"10.0.1.0/30"}],
     [{"subnet":"fd00::/64","rangeStart":"fd00::fe","rangeEnd":"fd00::103"}]]"#;
@@ -48,7 +48,7 @@ enum Op {
     SaveIndex,
     RestoreIndex,
     Save,
-    /// With its times; what has come since stays if it is restored over it.
+    /// Restores the directory with its times. Newer files stay if `is_over`.
     Restore {
         is_over: bool,
     },
@@ -86,7 +86,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A reservation as the model has it: its owner, none if it is torn, and the boot from which on it may be in use.
+/// The reservations: the owner, None if torn, and the boot since which the address may be in use.
 type Model = BTreeMap<IpAddr, (Option<String>, u64)>;
 
 struct World {
@@ -123,7 +123,7 @@ impl World {
         store.locked(f)
     }
 
-    /// One of the addresses of a set in the order in which they are given out, gateways and all.
+    /// An address of the sets, in the order of allocation, with the gateways.
     fn address(&self, n: u8) -> IpAddr {
         let all = [
             "10.0.0.1",
@@ -150,8 +150,10 @@ impl World {
 
     /// The next address of a set.
     fn next(&self, set: usize) -> Option<IpAddr> {
-        let candidates: Vec<IpAddr> =
-            (0..14).map(|n| self.address(n)).filter(|ip| self.sets[set].gives(*ip)).collect();
+        let candidates: Vec<IpAddr> = (0..14)
+            .map(|n| self.address(n))
+            .filter(|ip| self.sets[set].may_allocate(*ip))
+            .collect();
         let behind = |last| candidates.iter().position(|ip| *ip > last);
         let start = self.last[set].and_then(behind).unwrap_or(0);
         let (after, before) = (&candidates[start..], &candidates[..start]);
@@ -169,7 +171,7 @@ impl World {
         }
     }
 
-    /// What the directory holds is what the model says.
+    /// Asserts that the directory is as in the model.
     fn compare(&self) {
         let mut found = BTreeMap::new();
         for name in self.dir.names() {
@@ -190,17 +192,18 @@ impl World {
         let sets = &self.sets[..count];
         let requested: Vec<IpAddr> = requested
             .map(|n| self.address(n))
-            .filter(|ip| sets.iter().any(|set| set.gives(*ip)))
+            .filter(|ip| sets.iter().any(|set| set.may_allocate(*ip)))
             .into_iter()
             .collect();
-        let wish = Wish { sets, requested: &requested, sticky: None, stale_on_boot };
-        let got = self.locked(|locked| allocate(locked, &wish, &attachment(id)));
+        let request =
+            AllocationRequest { sets, requested: &requested, sticky: None, stale_on_boot };
+        let got = self.locked(|locked| allocate(locked, &request, &attachment(id)));
         let is_of_sets = |ip: &IpAddr| sets.iter().any(|set| set.range_of(*ip).is_some());
         let duplicates: Vec<IpAddr> = self.held(id).into_iter().filter(is_of_sets).collect();
         let may_reclaim = stale_on_boot == StaleOnBoot::Reclaim;
         let before = self.model.clone();
         if may_reclaim {
-            // Whatever is gone was of an earlier boot. Whether it had to go is for others to say.
+            // A missing file was of an earlier boot. Other tests decide whether it had to be released.
             let (dir, boot) = (&self.dir, self.boot);
             let exists = |ip: &IpAddr| dir.network_dir().join(ip.to_string()).exists();
             self.model.retain(|ip, (_, since)| *since >= boot || exists(ip));
@@ -213,7 +216,8 @@ impl World {
                 assert_eq!(duplicate, None, "{id} has an address");
                 for (set, allocated) in allocated.iter().enumerate() {
                     let ip = allocated.address.addr();
-                    let wanted = requested.iter().copied().find(|it| self.sets[set].gives(*it));
+                    let wanted =
+                        requested.iter().copied().find(|it| self.sets[set].may_allocate(*it));
                     let expected = wanted.or_else(|| self.next(set));
                     if !is_reclaimed && duplicates.is_empty() {
                         assert_eq!(ip, expected.unwrap_or(ip));
@@ -230,7 +234,8 @@ impl World {
             }
             Err(error) => {
                 let wanted = |set: usize| {
-                    let wanted = requested.iter().copied().find(|it| self.sets[set].gives(*it));
+                    let wanted =
+                        requested.iter().copied().find(|it| self.sets[set].may_allocate(*it));
                     wanted.map_or_else(
                         || self.next(set),
                         |it| Some(it).filter(|it| self.is_free(*it)),
@@ -240,22 +245,22 @@ impl World {
                 let lacks = wanted.iter().position(Option::is_none);
                 assert!(!duplicates.is_empty() || lacks.is_some(), "{error}");
                 if duplicates.is_empty() {
-                    // The sets before it have moved on, and a torn file in them was replaced and given back.
+                    // The earlier sets have new positions, and a torn file in them was replaced and released.
                     for (set, ip) in wanted.into_iter().take(lacks.unwrap_or_default()).enumerate()
                     {
                         self.last[set] = ip;
                         self.model.remove(&ip.unwrap());
                     }
                 } else {
-                    self.learn_how_far_it_came(count);
+                    self.read_positions(count);
                 }
             }
         }
     }
 
-    /// For an ADD that gave up: addresses of its own from an earlier boot may have made way, and then sets have moved on,
-    /// and torn files in them were replaced and given back.
-    fn learn_how_far_it_came(&mut self, count: usize) {
+    /// After an ADD that failed: if it reclaimed its own addresses of an earlier boot, sets have new positions, and torn
+    /// files in them were replaced and released.
+    fn read_positions(&mut self, count: usize) {
         for set in 0..count {
             let name = format!("last_reserved_ip.{set}");
             if self.dir.names().contains(&name) {
@@ -267,12 +272,12 @@ impl World {
         self.model.retain(|ip, (owner, _)| owner.is_some() || exists(ip));
     }
 
-    /// As the Go plugin does it, for the first set.
+    /// The ADD of the Go plugin, for the first set.
     fn go_add(&mut self, id: usize) {
         let lock = File::open(self.dir.network_dir().join("lock")).unwrap();
         lock.lock().unwrap();
         let is_taken = |ip: &IpAddr| self.model.contains_key(ip);
-        let mut free = (0..7).map(|n| self.address(n)).filter(|ip| self.sets[0].gives(*ip));
+        let mut free = (0..7).map(|n| self.address(n)).filter(|ip| self.sets[0].may_allocate(*ip));
         if let Some(ip) = free.rfind(|ip| !is_taken(ip)) {
             let content = format!("{}\r\neth0", IDS[id]);
             fs::write(self.path(ip), &content).unwrap();
@@ -291,7 +296,7 @@ impl World {
         }
     }
 
-    /// A file that was not there.
+    /// Writes a new file.
     fn write(&mut self, ip: IpAddr, owner: Option<String>) {
         if !self.model.contains_key(&ip) {
             fs::write(self.path(ip), owner.clone().unwrap_or_default()).unwrap();
@@ -308,7 +313,7 @@ impl World {
             self.model.clear();
         }
         for (ip, (owner, _)) in saved {
-            // Like a program that restores: a new file in the place of the old one.
+            // A restore replaces the file.
             let aside = self.dir.path().join("restored");
             fs::write(&aside, owner.clone().unwrap_or_default()).unwrap();
             fs::rename(aside, self.path(ip)).unwrap();
@@ -355,7 +360,7 @@ impl World {
             Op::GoAdd(id) => self.go_add(id),
             Op::GoDel(id) => self.go_del(id),
             Op::Write { address, id } => {
-                // Half of them as an old release wrote them.
+                // Half of them in the format of an old release.
                 let end = if address % 2 == 0 { "\r\neth0" } else { "" };
                 self.write(self.address(address), Some(format!("{}{end}", IDS[id])));
             }
@@ -395,7 +400,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_store_is_a_plain_list(ops in prop::collection::vec(op(), 1..60)) {
+    fn the_store_is_as_the_model(ops in prop::collection::vec(op(), 1..60)) {
         let mut world = World::new();
         for op in ops {
             world.run(op);
@@ -407,7 +412,7 @@ proptest! {
     }
 }
 
-/// An ADD that gives up after its own address of an earlier boot made way has moved the first set on.
+/// An ADD that fails after it reclaimed its own address of an earlier boot changes the position of the first set.
 #[test]
 fn a_failing_add_after_a_reclaim_is_modelled() {
     let add =

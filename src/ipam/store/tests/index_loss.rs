@@ -1,13 +1,12 @@
-//! What becomes of the index, and of what it would say, when others change the directory, or the index itself, or boot
-//! the host.
+//! The index after other programs changed the directory or the index, and after a boot of the host.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use super::tests::{TempDir, attachment, network};
-use super::*;
+use super::{TempDir, attachment, network};
 use crate::error::Result;
+use crate::ipam::store::*;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -41,9 +40,9 @@ fn index(dir: &TempDir) -> PathBuf {
 }
 
 #[test]
-fn the_index_is_believed_after_our_own_changes() {
+fn the_index_stays_valid_after_changes_by_cnibox() {
     let dir = TempDir::new();
-    assert!(!has_index(&dir), "there is none yet");
+    assert!(!has_index(&dir), "the first call has no index");
     assert!(reserve(&dir, "10.1.0.2", "abc"));
     assert!(has_index(&dir));
     locked(&dir, |locked| locked.set_last_reserved(0, ip("10.1.0.2")));
@@ -55,7 +54,7 @@ fn the_index_is_believed_after_our_own_changes() {
 }
 
 #[test]
-fn every_change_by_others_is_seen() {
+fn every_change_by_other_programs_is_detected() {
     let dir = TempDir::new();
     for _ in 0..50 {
         reserve(&dir, "10.1.0.2", "abc");
@@ -73,7 +72,7 @@ fn every_change_by_others_is_seen() {
 }
 
 #[test]
-fn a_directory_restored_with_its_times_is_another() {
+fn a_directory_that_is_restored_with_its_times_has_another_state() {
     let dir = TempDir::new();
     reserve(&dir, "10.1.0.2", "abc");
     let backup = dir.path().join("backup");
@@ -86,13 +85,13 @@ fn a_directory_restored_with_its_times_is_another() {
         copy(&dir.path().join(name), &backup.join(name));
     }
     reserve(&dir, "10.1.0.3", "later");
-    // Over what is there, so that the directory holds more than it did then.
+    // The later reservation stays in the restored directory.
     for name in ["net", ".cnibox"] {
         copy(&backup.join(name), &dir.path().join(name));
     }
     assert!(!has_index(&dir));
     assert_eq!(held(&dir, "later"), ["10.1.0.3"]);
-    // Nothing else, with only the index restored, and only the directory.
+    // The same with the index alone, and with the directory alone.
     for name in [".cnibox", "net"] {
         reserve(&dir, "10.1.0.4", "last");
         copy(&backup.join(name), &dir.path().join(name));
@@ -102,11 +101,11 @@ fn a_directory_restored_with_its_times_is_another() {
     }
 }
 
-/// Puts something in the place of the index.
+/// Replaces the index.
 type Plant = fn(&Path, &TempDir);
 
 #[test]
-fn whatever_lies_there_instead_is_replaced() {
+fn a_file_of_any_type_in_place_of_the_index_is_replaced() {
     let plants: [(&str, Plant); 9] = [
         ("nothing", |_, _| {}),
         ("a directory", |path, _| fs::create_dir_all(path.join("a/b")).unwrap()),
@@ -132,7 +131,7 @@ fn whatever_lies_there_instead_is_replaced() {
 }
 
 #[test]
-fn without_a_place_for_the_index_the_files_are_read() {
+fn the_files_are_read_if_no_index_can_be_written() {
     let elsewhere = TempDir::new();
     let plants: [Plant; 2] = [
         |path, _| fs::write(path, "").unwrap(),
@@ -151,12 +150,12 @@ fn without_a_place_for_the_index_the_files_are_read() {
 }
 
 #[test]
-fn what_a_file_says_goes_before_what_the_index_says() {
+fn the_file_overrides_the_index() {
     let dir = TempDir::new();
     for address in ["10.1.0.2", "10.1.0.3", "10.1.0.4"] {
         reserve(&dir, address, "abc");
     }
-    // No change of the directory.
+    // These writes do not change the directory.
     dir.write("10.1.0.2", "other\r\neth0");
     dir.write("10.1.0.3", "");
     assert!(has_index(&dir));
@@ -164,7 +163,7 @@ fn what_a_file_says_goes_before_what_the_index_says() {
     assert_eq!(dir.read("10.1.0.2"), "other\r\neth0");
     assert_eq!(dir.names(), ["10.1.0.2", "10.1.0.3", "lock"]);
     assert_eq!(held(&dir, "other"), ["10.1.0.2"]);
-    // What is torn is free, and GC keeps what is not what it was.
+    // A torn file is free. GC keeps a file that names a valid attachment now.
     dir.write("10.1.0.2", "abc\r\neth0");
     assert!(reserve(&dir, "10.1.0.3", "abc"));
     locked(&dir, |locked| locked.keep_only(&[attachment("abc")]));
@@ -172,7 +171,7 @@ fn what_a_file_says_goes_before_what_the_index_says() {
 }
 
 #[test]
-fn somebody_without_the_lock_at_the_worst_moment_does_no_harm() {
+fn a_program_without_the_lock_during_a_write_of_the_index_does_no_harm() {
     let dir = TempDir::new();
     reserve(&dir, "10.1.0.2", "abc");
     locked(&dir, |locked| {
@@ -181,14 +180,14 @@ fn somebody_without_the_lock_at_the_worst_moment_does_no_harm() {
         fs::remove_file(dir.network_dir().join("10.1.0.2")).unwrap();
         locked.reserve(ip("10.1.0.4"), &attachment("new"))
     });
-    assert!(has_index(&dir), "it cannot be seen");
-    assert!(!reserve(&dir, "10.1.0.3", "new"), "nothing is given twice");
-    assert!(reserve(&dir, "10.1.0.2", "new"), "and nothing is lost");
+    assert!(has_index(&dir), "the change is not detected");
+    assert!(!reserve(&dir, "10.1.0.3", "new"), "no address is reserved twice");
+    assert!(reserve(&dir, "10.1.0.2", "new"), "the removed reservation is free");
     assert_eq!(held(&dir, "rude"), ["10.1.0.3"]);
 }
 
 #[test]
-fn who_finds_nothing_free_counts() {
+fn an_exhausted_range_compares_the_number_of_files() {
     let dir = TempDir::new();
     reserve(&dir, "10.1.0.2", "abc");
     assert!(!locked(&dir, |locked| locked.has_lost_count()));
@@ -206,7 +205,7 @@ fn who_finds_nothing_free_counts() {
 }
 
 #[test]
-fn a_pipe_called_like_an_address_keeps_nobody_waiting() {
+fn a_pipe_with_an_address_as_its_name_causes_no_wait() {
     let dir = TempDir::new();
     reserve(&dir, "10.1.0.2", "abc");
     let pipe = dir.network_dir().join("10.1.0.3");
@@ -219,7 +218,7 @@ fn a_pipe_called_like_an_address_keeps_nobody_waiting() {
 }
 
 #[test]
-fn who_removes_the_directory_while_we_wait_leaves_us_nothing_to_lock() {
+fn a_directory_that_is_removed_during_the_wait_is_opened_again() {
     let dir = TempDir::new();
     let (store, other) = (dir.store(), dir.store_if_exists().unwrap());
     fs::remove_dir_all(dir.network_dir()).unwrap();
@@ -227,7 +226,7 @@ fn who_removes_the_directory_while_we_wait_leaves_us_nothing_to_lock() {
     assert!(!dir.network_dir().exists());
     assert!(store.locked(|locked| locked.reserve(ip("10.1.0.2"), &attachment("abc"))).unwrap());
     assert_eq!(dir.names(), ["10.1.0.2", "lock"]);
-    // And another directory in its place has another lock.
+    // A new directory in its place has another lock.
     let store = dir.store();
     fs::rename(dir.network_dir(), dir.path().join("old")).unwrap();
     dir.write("lock", "");
@@ -241,7 +240,7 @@ fn reclaim(dir: &TempDir, boot: u64) -> Vec<String> {
 }
 
 #[test]
-fn what_an_earlier_boot_left_is_reclaimed() {
+fn reservations_of_an_earlier_boot_are_reclaimed() {
     let dir = TempDir::new();
     for boot in [1, 2] {
         let address = format!("10.1.0.{boot}");
@@ -259,26 +258,26 @@ fn what_an_earlier_boot_left_is_reclaimed() {
 }
 
 #[test]
-fn what_may_be_of_this_boot_is_not_reclaimed() {
-    // The Go plugin's, from before there was an index, or of a boot of which nobody knows.
+fn reservations_of_this_or_an_unknown_boot_are_not_reclaimed() {
+    // A reservation of the Go plugin from before the first index: its boot is unknown.
     let dir = TempDir::new();
     dir.write("10.1.0.2", "abc\r\neth0");
     assert_eq!(reclaim(&dir, 1), ["10.1.0.2"]);
-    // It was there in another boot than this one.
+    // An earlier boot had the reservation.
     assert!(reclaim(&dir, 2).is_empty());
-    // The same name again, by the Go plugin in this boot before we are called.
+    // The Go plugin reserves the address again in this boot, before a call of cnibox.
     in_boot(&dir, 2, |locked| locked.reserve(ip("10.1.0.2"), &attachment("abc")));
     fs::remove_file(dir.network_dir().join("10.1.0.2")).unwrap();
     dir.write("10.1.0.2", "abc\r\neth0");
     assert_eq!(reclaim(&dir, 3), ["10.1.0.2"]);
-    // Written anew in place.
+    // The file is overwritten in place.
     dir.write("10.1.0.2", "abc\r\neth0");
     assert_eq!(reclaim(&dir, 4), ["10.1.0.2"]);
-    // With the index everything is lost that is known of boots.
+    // The loss of the index makes all boots unknown.
     fs::remove_file(index(&dir)).unwrap();
     assert_eq!(reclaim(&dir, 5), ["10.1.0.2"]);
     assert!(reclaim(&dir, 6).is_empty());
-    // Not a plugin's at all.
+    // The file of another program.
     dir.write("10.1.0.2", "for the printer");
     for boot in 7..9 {
         assert_eq!(reclaim(&dir, boot), ["10.1.0.2"]);
@@ -286,7 +285,7 @@ fn what_may_be_of_this_boot_is_not_reclaimed() {
 }
 
 #[test]
-fn without_a_boot_id_nothing_is_believed_or_reclaimed() {
+fn without_a_boot_id_no_index_is_valid_and_nothing_is_reclaimed() {
     let dir = TempDir::new();
     in_boot(&dir, 1, |locked| locked.reserve(ip("10.1.0.2"), &attachment("abc")));
     for _ in 0..2 {
@@ -302,7 +301,7 @@ fn without_a_boot_id_nothing_is_believed_or_reclaimed() {
 }
 
 #[test]
-fn whoever_has_many_addresses_gives_them_all_back() {
+fn release_removes_all_of_many_addresses() {
     let dir = TempDir::new();
     for n in 2..100 {
         dir.write(&format!("10.1.0.{n}"), "abc\r\neth0");
@@ -318,7 +317,7 @@ fn whoever_has_many_addresses_gives_them_all_back() {
 }
 
 #[test]
-fn networks_have_an_index_each() {
+fn each_network_has_its_own_index() {
     let dir = TempDir::new();
     let other = NetworkName::new("other").unwrap();
     reserve(&dir, "10.1.0.2", "abc");

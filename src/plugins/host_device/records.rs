@@ -1,0 +1,76 @@
+//! The records of host-device: one file per attachment, `/run/cni/host-device/CONTAINERID:IFNAME`, with the saved state of
+//! the device as text. A container cannot write to it, so a saved state on a link is valid only if a record has the
+//! same. The directory is empty after a boot, which returns all devices to the host.
+//!
+//! ADD writes the record before it changes the device. A failing ADD, DEL and GC remove it when the device is back on
+//! the host.
+
+use crate::error::Result;
+use crate::kernel::rtnl::{Link, Rtnl};
+use crate::names::Attachment;
+use crate::steps::state::{self, Record};
+
+use super::saved_state::SavedState;
+
+const DIR: &str = "/run/cni/host-device";
+
+/// The record of one attachment.
+pub struct Entry {
+    pub record: Record,
+    pub saved: SavedState,
+}
+
+/// The records of all attachments.
+pub struct Records(pub Vec<Entry>);
+
+/// The file of an attachment. Neither name can contain a colon.
+pub fn record(at: &Attachment) -> Record {
+    Record::new(DIR, &format!("{}:{}", at.container_id, at.ifname))
+}
+
+/// The recorded state of the attachment's device, in any network: the network can have been renamed since.
+pub fn find(at: &Attachment) -> Result<Option<SavedState>> {
+    read(&record(at))
+}
+
+fn read(record: &Record) -> Result<Option<SavedState>> {
+    let content = record.read()?;
+    Ok(content.and_then(|content| SavedState::parse(std::str::from_utf8(&content).ok()?)))
+}
+
+/// For STATUS: fails if no record can be written.
+pub fn check_writable() -> Result<()> {
+    state::check_writable(DIR)
+}
+
+impl Records {
+    pub fn open() -> Result<Self> {
+        let mut entries = Vec::new();
+        for record in state::all(DIR)? {
+            entries.extend(read(&record)?.map(|saved| Entry { record, saved }));
+        }
+        Ok(Self(entries))
+    }
+
+    /// The recorded state of a link that has the same saved state as its alternative name.
+    pub fn of(&self, link: &Link) -> Option<&SavedState> {
+        self.0.iter().map(|entry| &entry.saved).find(|saved| saved.is_on(link))
+    }
+
+    /// The states of the devices that are not on the host.
+    pub fn away(&self, host: &Rtnl) -> Result<Vec<&SavedState>> {
+        let links = host.links()?;
+        let is_on_host = |saved: &SavedState| {
+            links.iter().any(|link| saved.is_on(link) || saved.is_unmoved(link))
+        };
+        let states = self.0.iter().map(|entry| &entry.saved);
+        Ok(states.filter(|saved| !is_on_host(saved)).collect())
+    }
+
+    /// Removes the records of a link for other attachments: the link now belongs to `to`.
+    pub fn hand_over(&self, link: &Link, to: &Attachment) -> Result<()> {
+        let own = record(to);
+        let is_old = |entry: &&Entry| entry.saved.is_on(link) && entry.record.name() != own.name();
+        self.0.iter().filter(is_old).try_for_each(|entry| entry.record.remove())
+    }
+}

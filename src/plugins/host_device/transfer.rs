@@ -1,0 +1,150 @@
+//! The transfer of a device into a container, and back to the host.
+//!
+//! One request moves and renames the link. The kernel closes the link, moves it under its old name if that name is free
+//! in the target, and renames it last. So if the new name is taken, the request fails although the link has moved.
+
+use crate::error::{Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
+use crate::steps::flow::undo::Failures;
+
+use super::saved_state::{self, SavedState};
+
+/// The kernel uses the same pattern for a link that it returns when a namespace ends.
+const FALLBACK_NAME: &str = "dev%d";
+
+/// The target of a transfer into a container.
+pub struct Destination<'a> {
+    pub netns: &'a NetNs,
+    /// A socket in that namespace.
+    pub rtnl: &'a Rtnl,
+    /// The name of the link in the container.
+    pub name: &'a str,
+    /// Whether the same request brings the link up.
+    pub up: bool,
+}
+
+/// Moves a link of the host into a container. `to_host` undoes it, also after an error.
+pub fn to_container(
+    host: &Rtnl,
+    link: &Link,
+    saved: &SavedState,
+    to: &Destination<'_>,
+) -> Result<Link> {
+    let mut batch = Batch::new();
+    // An earlier transfer can have left these names.
+    let is_old = |name: &&String| saved_state::is_name(name) || **name == saved.name;
+    let olds = link.alt_names.iter().filter(is_old);
+    olds.for_each(|old| batch.del_alt_name(&link.name, old));
+    batch.add_alt_name(&link.name, &saved.to_string());
+    let change = LinkChange {
+        netns: Some(to.netns),
+        name: Some(to.name),
+        up: to.up.then_some(true),
+        alias: saved.alias_is_name.then_some(saved.name.as_str()),
+        ..LinkChange::default()
+    };
+    batch.change_link(link.index, &link.name, &change);
+    host.commit(batch)?;
+    to.rtnl
+        .link(to.name)?
+        .ok_or_else(|| Error::internal(format!("cannot find moved device {}", link.name)))
+}
+
+/// Moves a link of a container to the host and restores its state.
+pub fn to_host(
+    container: &Rtnl,
+    (host, host_netns): (&Rtnl, &NetNs),
+    link: &Link,
+    saved: &SavedState,
+) -> Result<()> {
+    let move_as = |name, change| {
+        let mut batch = Batch::new();
+        del_alt_name(&mut batch, link, saved);
+        let change = LinkChange { netns: Some(host_netns), name: Some(name), ..change };
+        batch.change_link(link.index, &link.name, &change);
+        container.commit(batch)
+    };
+    // The request names the link even if the name is unchanged: without a name the kernel chooses another one if that
+    // name is taken on the host.
+    let Err(error) = move_as(saved.name.as_str(), saved.changes(link)) else {
+        return remove_marks(host, saved);
+    };
+    // The link can have moved in spite of the error. If not, both of its names are taken on the host.
+    if container.link_at(link.index)?.is_some_and(|still| still.alias == link.alias) {
+        move_as(FALLBACK_NAME, LinkChange::default()).map_err(|_| error.clone())?;
+    }
+    match saved.find(host)? {
+        Some(link) => restore(host, &link, saved),
+        None => Err(error),
+    }
+}
+
+/// Moves a link of a container to the host under a name that the container cannot choose, and brings it down.
+pub fn to_host_as(container: &Rtnl, host_netns: &NetNs, link: &Link, name: &str) -> Result<()> {
+    let mut batch = Batch::new();
+    let marks = link.alt_names.iter().filter(|name| saved_state::is_name(name));
+    marks.for_each(|mark| batch.del_alt_name(&link.name, mark));
+    let change = LinkChange {
+        netns: Some(host_netns),
+        name: Some(name),
+        up: Some(false),
+        alias: Some(""),
+        ..LinkChange::default()
+    };
+    batch.change_link(link.index, &link.name, &change);
+    container.commit(batch)
+}
+
+/// Restores the state of a link that the kernel returned to the host when its namespace ended. A failure does not stop
+/// the rest. The link then keeps its saved state, so that the next DEL or GC can retry. A link that does not get its
+/// own name stays down.
+pub fn restore(host: &Rtnl, link: &Link, saved: &SavedState) -> Result<()> {
+    let LinkChange { name, mtu, mac, .. } = saved.changes(link);
+    let mut batch = Batch::new();
+    let mut change = |change| batch.change_link(link.index, &link.name, &change);
+    if link.up && (name.is_some() || mac.is_some()) {
+        change(LinkChange { up: Some(false), ..LinkChange::default() });
+    }
+    change(LinkChange { mtu, ..LinkChange::default() });
+    change(LinkChange { mac, ..LinkChange::default() });
+    if name.is_some() {
+        del_alt_name(&mut batch, link, saved);
+    }
+    batch.change_link(link.index, &link.name, &LinkChange { name, ..LinkChange::default() });
+    let mut failures = Failures::default();
+    failures.note(host.commit(batch));
+
+    let has_name = host.link(&saved.name)?.is_some_and(|now| now.index == link.index);
+    let mut batch = Batch::new();
+    let flags = LinkChange { name: None, mtu: None, mac: None, ..saved.changes(link) };
+    let flags = LinkChange { up: Some(saved.up && has_name), ..flags };
+    batch.change_link(link.index, &link.name, &flags);
+    failures.note(host.commit(batch));
+    failures.into_result().map_err(|error| {
+        let now = if has_name { &saved.name } else { &link.name };
+        let name = &saved.name;
+        error.context(format!("cannot restore device {name}, which is on the host as {now}"))
+    })?;
+    remove_marks(host, saved)
+}
+
+/// A link cannot have one name twice. udev can have added the old name as an alternative name.
+fn del_alt_name(batch: &mut Batch, link: &Link, saved: &SavedState) {
+    if link.alt_names.contains(&saved.name) {
+        batch.del_alt_name(&link.name, &saved.name);
+    }
+}
+
+/// Removes the saved state from a restored link.
+fn remove_marks(host: &Rtnl, saved: &SavedState) -> Result<()> {
+    let Some(link) = host.link(&saved.name)? else { return Ok(()) };
+    let mut batch = Batch::new();
+    if saved.alias_is_name && link.alias.is_some() {
+        let change = LinkChange { alias: Some(""), ..LinkChange::default() };
+        batch.change_link(link.index, &link.name, &change);
+    }
+    let marks = link.alt_names.iter().filter(|name| saved_state::is_name(name));
+    marks.for_each(|mark| batch.del_alt_name(&link.name, mark));
+    host.commit(batch)
+}
