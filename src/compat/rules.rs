@@ -161,7 +161,7 @@ fn is_about(rule: &Rule, addresses: &[IpAddr]) -> bool {
         })
     };
     rule.exprs.iter().any(|expr| match expr {
-        Expr::Put { value, .. } | Expr::Compare { value, .. } => is_one(value),
+        Expr::Immediate { value, .. } | Expr::Compare { value, .. } => is_one(value),
         _ => false,
     })
 }

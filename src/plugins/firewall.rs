@@ -58,7 +58,7 @@ use std::net::IpAddr;
 use serde::Deserialize;
 
 use crate::cni::success::Success;
-use crate::compat::forward_rules;
+use crate::compat::{forward_rules, old_names};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::nft::{Batch, Family, Feature, Nft};
@@ -125,7 +125,9 @@ impl Plugin for Firewall {
             None => warn_of_legacy_rules(cx, &addresses),
         }
         let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
-        cx.session.nft()?.transact(|nft, batch| {
+        let nft = cx.session.nft()?;
+        old_names::migrate(nft)?;
+        nft.transact(|nft, batch| {
             for (family, addresses) in by_family(&addresses) {
                 ruleset::add(nft, batch, family, &addresses, guard.as_ref(), &owner)?;
                 if firewalld.is_some() {
@@ -159,6 +161,7 @@ impl Plugin for Firewall {
         }
         let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
         let nft = cx.session.nft()?;
+        old_names::migrate(nft)?;
         for (family, addresses) in by_family(&addresses) {
             ruleset::check(nft, family, &addresses, guard.as_ref(), &owner)?;
             if !uses_firewalld {
@@ -174,6 +177,7 @@ impl Plugin for Firewall {
         let owners = Owners::of(cx, scope);
         let (staying, sources) = match cx.session.nft_if_supported()? {
             Some(nft) => {
+                old_names::migrate(nft)?;
                 let others = self.sources_of_reference(nft, &of_reference, &owners)?;
                 sources::remove(cx, nft, scope, others)
             }

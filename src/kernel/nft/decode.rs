@@ -14,7 +14,7 @@ use super::consts::{
     NFTA_REDIR_REG_PROTO_MIN, NFTA_REJECT_ICMP_CODE, NFTA_REJECT_TYPE, NFTA_TARGET_INFO,
     NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
-use super::expr::{Expr, Found, Nat, Verdict};
+use super::expr::{Expr, Lookup, Nat, Verdict};
 use super::field::Field;
 use super::register::Register;
 use super::wire::{attribute, be32_of, data_of};
@@ -42,7 +42,7 @@ impl Expr {
             "immediate" if arguments.number(NFTA_IMMEDIATE_DREG)? == NFT_REG_VERDICT => {
                 Self::Verdict(Verdict::read(arguments.bytes(NFTA_IMMEDIATE_DATA)?)?)
             }
-            "immediate" => Self::Put {
+            "immediate" => Self::Immediate {
                 value: arguments.data(NFTA_IMMEDIATE_DATA)?,
                 to: arguments.register(NFTA_IMMEDIATE_DREG)?,
             },
@@ -135,16 +135,16 @@ impl<'a> Arguments<'a> {
 
     fn lookup(self) -> Option<Expr> {
         let flags = self.number(NFTA_LOOKUP_FLAGS).unwrap_or_default();
-        let found = match self.number(NFTA_LOOKUP_DREG) {
-            Some(NFT_REG_VERDICT) => Found::Decides,
-            Some(number) => Found::Loads(Register::of(number)?),
-            None if flags & NFT_LOOKUP_F_INV != 0 => Found::HoldsNot,
-            None => Found::Holds,
+        let lookup = match self.number(NFTA_LOOKUP_DREG) {
+            Some(NFT_REG_VERDICT) => Lookup::Verdict,
+            Some(number) => Lookup::Load(Register::of(number)?),
+            None if flags & NFT_LOOKUP_F_INV != 0 => Lookup::Lacks,
+            None => Lookup::Contains,
         };
         Some(Expr::Lookup {
             set: self.bytes(NFTA_LOOKUP_SET).map(text)?.into_owned(),
             key: self.register(NFTA_LOOKUP_SREG)?,
-            found,
+            lookup,
         })
     }
 

@@ -40,7 +40,7 @@ pub enum Expr {
         to: Register,
     },
     /// Puts a value into registers.
-    Put {
+    Immediate {
         value: Vec<u8>,
         to: Register,
     },
@@ -77,7 +77,7 @@ pub enum Expr {
     Lookup {
         set: String,
         key: Register,
-        found: Found,
+        lookup: Lookup,
     },
     /// Sets the mark of the packet.
     SetMark {
@@ -122,15 +122,15 @@ pub enum Expr {
 
 /// What is done with what is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum Lookup {
     /// The lookup holds if the key is in the set.
-    Holds,
+    Contains,
     /// The lookup holds if the key is not in the set.
-    HoldsNot,
+    Lacks,
     /// The map's data goes into registers; the lookup holds if the key is in the map.
-    Loads(Register),
+    Load(Register),
     /// The map's data is a verdict.
-    Decides,
+    Verdict,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,24 +157,24 @@ fn load(fields: &[Field]) -> impl Iterator<Item = Expr> {
 
 /// `iifname @links`
 pub fn in_set(fields: &[Field], set: &str) -> Vec<Expr> {
-    lookup(fields, set, Found::Holds)
+    lookup(fields, set, Lookup::Contains)
 }
 
 /// `iifname != @links`
 pub fn not_in_set(fields: &[Field], set: &str) -> Vec<Expr> {
-    lookup(fields, set, Found::HoldsNot)
+    lookup(fields, set, Lookup::Lacks)
 }
 
 /// `ip saddr vmap @networks`
 pub fn verdict_map(fields: &[Field], map: &str) -> Vec<Expr> {
-    lookup(fields, map, Found::Decides)
+    lookup(fields, map, Lookup::Verdict)
 }
 
 /// `dnat ip to meta l4proto . th dport map @ports`, where the map has `ipv4_addr . inet_service` for data, or
 /// `ipv6_addr . inet_service`
 pub fn dnat_to_map(family: Family, fields: &[Field], map: &str) -> Vec<Expr> {
     let address_bytes = if family == Family::Ip6 { 16 } else { 4 };
-    let mut exprs = lookup(fields, map, Found::Loads(Register::FIRST));
+    let mut exprs = lookup(fields, map, Lookup::Load(Register::FIRST));
     exprs.push(Expr::Nat {
         nat: Nat::Destination,
         family,
@@ -193,7 +193,7 @@ pub fn dnat_to(address: IpAddr, port: u16) -> Vec<Expr> {
 pub fn redirect_to(port: u16) -> Vec<Expr> {
     let value = port.to_be_bytes().into();
     let to = Register::FIRST;
-    vec![Expr::Put { value, to }, Expr::Redirect { port: Some(to) }]
+    vec![Expr::Immediate { value, to }, Expr::Redirect { port: Some(to) }]
 }
 
 /// `th dport 8000-8080`, after a condition on the protocol
@@ -218,8 +218,8 @@ pub fn reject_prohibited(family: Family) -> Expr {
     Expr::Reject { kind, code }
 }
 
-fn lookup(fields: &[Field], set: &str, found: Found) -> Vec<Expr> {
-    let lookup = Expr::Lookup { set: set.into(), key: Register::FIRST, found };
+fn lookup(fields: &[Field], set: &str, lookup: Lookup) -> Vec<Expr> {
+    let lookup = Expr::Lookup { set: set.into(), key: Register::FIRST, lookup };
     load(fields).chain([lookup]).collect()
 }
 
@@ -236,8 +236,9 @@ fn nat_to(nat: Nat, address: IpAddr, port: Option<u16>) -> Vec<Expr> {
     };
     let address_at = Register::FIRST;
     let port_at = address_at.after(16);
-    let mut exprs = vec![Expr::Put { value, to: address_at }];
-    exprs.extend(port.map(|port| Expr::Put { value: port.to_be_bytes().into(), to: port_at }));
+    let mut exprs = vec![Expr::Immediate { value, to: address_at }];
+    exprs
+        .extend(port.map(|port| Expr::Immediate { value: port.to_be_bytes().into(), to: port_at }));
     exprs.push(Expr::Nat { nat, family, address: Some(address_at), port: port.map(|_| port_at) });
     exprs
 }
@@ -255,7 +256,7 @@ impl Expr {
         match self {
             Self::Load { field, .. } => field.expression(),
             Self::LoadPayload { .. } => "payload",
-            Self::Put { .. } | Self::Verdict(_) => "immediate",
+            Self::Immediate { .. } | Self::Verdict(_) => "immediate",
             Self::Bitwise { .. } => "bitwise",
             Self::Compare { .. } | Self::AtLeast { .. } | Self::AtMost { .. } => "cmp",
             Self::Range { .. } => "range",
@@ -278,7 +279,7 @@ impl Expr {
             Self::LoadPayload { header, offset, bytes, to } => {
                 Source::Payload(*header, *offset).write(*bytes, *to, attrs);
             }
-            Self::Put { value, to } => {
+            Self::Immediate { value, to } => {
                 be32(attrs, NFTA_IMMEDIATE_DREG, to.number());
                 data(attrs, NFTA_IMMEDIATE_DATA, value);
             }
@@ -309,10 +310,10 @@ impl Expr {
                 data(attrs, NFTA_RANGE_FROM_DATA, first);
                 data(attrs, NFTA_RANGE_TO_DATA, last);
             }
-            Self::Lookup { set, key, found } => {
+            Self::Lookup { set, key, lookup } => {
                 attrs.string(NFTA_LOOKUP_SET, set);
                 be32(attrs, NFTA_LOOKUP_SREG, key.number());
-                found.write(attrs);
+                lookup.write(attrs);
             }
             Self::SetMark { from } => {
                 be32(attrs, NFTA_META_KEY, NFT_META_MARK);
@@ -345,13 +346,13 @@ impl From<Verdict> for Expr {
     }
 }
 
-impl Found {
+impl Lookup {
     fn write(self, attrs: &mut Attrs) {
         match self {
-            Self::Holds => {}
-            Self::HoldsNot => be32(attrs, NFTA_LOOKUP_FLAGS, NFT_LOOKUP_F_INV),
-            Self::Loads(register) => be32(attrs, NFTA_LOOKUP_DREG, register.number()),
-            Self::Decides => be32(attrs, NFTA_LOOKUP_DREG, NFT_REG_VERDICT),
+            Self::Contains => {}
+            Self::Lacks => be32(attrs, NFTA_LOOKUP_FLAGS, NFT_LOOKUP_F_INV),
+            Self::Load(register) => be32(attrs, NFTA_LOOKUP_DREG, register.number()),
+            Self::Verdict => be32(attrs, NFTA_LOOKUP_DREG, NFT_REG_VERDICT),
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::Family;
-use super::expr::{Expr, Found, Nat};
+use super::expr::{Expr, Lookup, Nat};
 use super::field::Source;
 use super::register::{REGISTERS_BYTES, Register};
 
@@ -13,7 +13,7 @@ use super::register::{REGISTERS_BYTES, Register};
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Meaning {
     /// What is done, each with what is asked of a packet before.
-    steps: Vec<(BTreeSet<Condition>, Act)>,
+    steps: Vec<(BTreeSet<Condition>, Action)>,
 }
 
 /// Asked of a packet; in which order makes no difference.
@@ -39,7 +39,7 @@ struct Bits {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Act {
+enum Action {
     Decide(Vec<Byte>, String),
     Nat(Nat, Family, Option<Vec<Byte>>, Option<Vec<Byte>>),
     Redirect(Option<Vec<Byte>>),
@@ -90,7 +90,7 @@ impl Meaning {
             steps: Vec::new(),
         };
         exprs.iter().for_each(|expr| reader.read(expr));
-        reader.act(Act::End);
+        reader.end_step(Action::End);
         Self { steps: reader.steps }
     }
 }
@@ -100,7 +100,7 @@ struct Reader {
     /// What they hold; `None` where the rule has put nothing.
     registers: Vec<Option<Byte>>,
     conditions: BTreeSet<Condition>,
-    steps: Vec<(BTreeSet<Condition>, Act)>,
+    steps: Vec<(BTreeSet<Condition>, Action)>,
 }
 
 impl Reader {
@@ -110,7 +110,9 @@ impl Reader {
             Expr::LoadPayload { header, offset, bytes, to } => {
                 self.load(Source::Payload(*header, *offset), *bytes, *to);
             }
-            Expr::Put { value, to } => self.put(*to, value.iter().copied().map(Byte::constant)),
+            Expr::Immediate { value, to } => {
+                self.fill(*to, value.iter().copied().map(Byte::constant))
+            }
             Expr::Bitwise { register, mask, xor } => {
                 let at = self.registers.iter_mut().skip(register.byte());
                 for (byte, (mask, xor)) in at.zip(mask.iter().zip(xor)) {
@@ -121,30 +123,30 @@ impl Reader {
                 self.compare(*register, *is_equal, value);
             }
             Expr::AtLeast { register, value } => {
-                self.ask(Condition::AtLeast(self.bytes(*register, value.len()), value.clone()));
+                self.require(Condition::AtLeast(self.bytes(*register, value.len()), value.clone()));
             }
             Expr::AtMost { register, value } => {
-                self.ask(Condition::AtMost(self.bytes(*register, value.len()), value.clone()));
+                self.require(Condition::AtMost(self.bytes(*register, value.len()), value.clone()));
             }
             Expr::Range { register, is_inside, first, last } => {
                 let bytes = self.bytes(*register, first.len());
                 if *is_inside {
-                    self.ask(Condition::AtLeast(bytes.clone(), first.clone()));
-                    self.ask(Condition::AtMost(bytes, last.clone()));
+                    self.require(Condition::AtLeast(bytes.clone(), first.clone()));
+                    self.require(Condition::AtMost(bytes, last.clone()));
                 } else {
-                    self.ask(Condition::Outside(bytes, first.clone(), last.clone()));
+                    self.require(Condition::Outside(bytes, first.clone(), last.clone()));
                 }
             }
-            Expr::Lookup { set, key, found } => self.look_up(set, *key, *found),
-            Expr::SetMark { from } => self.act(Act::SetMark(self.bytes(*from, 4))),
+            Expr::Lookup { set, key, lookup } => self.look_up(set, *key, *lookup),
+            Expr::SetMark { from } => self.end_step(Action::SetMark(self.bytes(*from, 4))),
             Expr::Nat { nat, family, address, port } => {
                 let length = if *family == Family::Ip6 { 16 } else { 4 };
                 let address = address.map(|register| self.bytes(register, length));
                 let port = port.map(|register| self.bytes(register, 2));
-                self.act(Act::Nat(*nat, *family, address, port));
+                self.end_step(Action::Nat(*nat, *family, address, port));
             }
             Expr::Redirect { port } => {
-                self.act(Act::Redirect(port.map(|register| self.bytes(register, 2))));
+                self.end_step(Action::Redirect(port.map(|register| self.bytes(register, 2))));
             }
             // It does nothing to a packet.
             Expr::Counter => {}
@@ -153,7 +155,7 @@ impl Reader {
             | Expr::Reject { .. }
             | Expr::XtMatch { .. }
             | Expr::XtTarget { .. }
-            | Expr::Other(_) => self.act(Act::Other(expr.clone())),
+            | Expr::Other(_) => self.end_step(Action::Other(expr.clone())),
         }
     }
 
@@ -167,12 +169,12 @@ impl Reader {
                 other => Origin::Source(other, at),
             })
         };
-        self.put(to, (0..bytes).map(byte));
+        self.fill(to, (0..bytes).map(byte));
     }
 
     /// The kernel fills up the last register with zeros. What is behind it is of no use any more: every concatenation is
     /// loaded from its beginning.
-    fn put(&mut self, to: Register, bytes: impl Iterator<Item = Byte>) {
+    fn fill(&mut self, to: Register, bytes: impl Iterator<Item = Byte>) {
         self.registers.truncate(to.byte());
         self.registers.extend(bytes.map(Some));
         let filled = self.registers.len().next_multiple_of(size_of::<u32>());
@@ -186,11 +188,11 @@ impl Reader {
         there.take(count).collect()
     }
 
-    fn ask(&mut self, condition: Condition) {
+    fn require(&mut self, condition: Condition) {
         self.conditions.insert(condition);
     }
 
-    fn act(&mut self, act: Act) {
+    fn end_step(&mut self, act: Action) {
         let conditions = std::mem::take(&mut self.conditions);
         self.steps.push((conditions, act));
     }
@@ -209,23 +211,23 @@ impl Reader {
         }
         match (is_possible, is_equal) {
             (true, true) => self.conditions.extend(all.into_iter().map(Condition::Is)),
-            (true, false) => self.ask(Condition::is_not(all)),
-            (false, true) => self.ask(Condition::Never),
+            (true, false) => self.require(Condition::is_not(all)),
+            (false, true) => self.require(Condition::Never),
             (false, false) => {}
         }
     }
 
-    fn look_up(&mut self, set: &str, key: Register, found: Found) {
+    fn look_up(&mut self, set: &str, key: Register, lookup: Lookup) {
         let bytes = self.bytes(key, REGISTERS_BYTES);
-        match found {
-            Found::Holds => self.ask(Condition::In(bytes, set.into())),
-            Found::HoldsNot => self.ask(Condition::NotIn(bytes, set.into())),
-            Found::Decides => self.act(Act::Decide(bytes, set.into())),
-            Found::Loads(to) => {
-                self.ask(Condition::In(bytes.clone(), set.into()));
+        match lookup {
+            Lookup::Contains => self.require(Condition::In(bytes, set.into())),
+            Lookup::Lacks => self.require(Condition::NotIn(bytes, set.into())),
+            Lookup::Verdict => self.end_step(Action::Decide(bytes, set.into())),
+            Lookup::Load(to) => {
+                self.require(Condition::In(bytes.clone(), set.into()));
                 // How much it is, only the map knows.
                 let of_map = |at| Byte::whole(Origin::Map(set.into(), bytes.clone(), at));
-                self.put(to, (0..REGISTERS_BYTES - to.byte()).map(of_map));
+                self.fill(to, (0..REGISTERS_BYTES - to.byte()).map(of_map));
             }
         }
     }
@@ -317,7 +319,7 @@ mod tests {
                     load(Field::Ip6Saddr, 16, first),
                     load(Field::Protocol, 1, to),
                     load(Field::Dport, 2, to.after(1)),
-                    Expr::Lookup { set: "ports".into(), key: to, found: Found::Holds },
+                    Expr::Lookup { set: "ports".into(), key: to, lookup: Lookup::Contains },
                 ]
             }),
         ]
@@ -372,9 +374,10 @@ mod tests {
         let never = vec![compare(first, &[1])];
         assert_ne!(Meaning::of(&never), Meaning::of(&[]));
         let last = Register::FIRST.after(60);
-        let too_long = vec![Expr::Put { value: vec![1; 16], to: last }, compare(last, &[1; 16])];
+        let too_long =
+            vec![Expr::Immediate { value: vec![1; 16], to: last }, compare(last, &[1; 16])];
         assert_ne!(Meaning::of(&too_long), Meaning::of(&[]));
-        let constant = vec![Expr::Put { value: vec![1], to: first }, compare(first, &[1])];
+        let constant = vec![Expr::Immediate { value: vec![1], to: first }, compare(first, &[1])];
         assert_eq!(Meaning::of(&constant), Meaning::of(&[]));
     }
 }

@@ -31,8 +31,8 @@ use super::ruleset;
 use crate::error::{Error, Result};
 use crate::kernel::nft::{
     Base, Batch, ChainKind, Comment, Condition, CtState, Datum, Element, Expr, Family, Feature,
-    Field, Found, Hook, NewChain, NewRule, NewSet, Nft, Object, Policy, Rule, SetKind, Table, Type,
-    Verdict, verdict_map, xt_ct_state,
+    Field, Hook, Lookup, NewChain, NewRule, NewSet, Nft, Object, Policy, Rule, SetKind, Table,
+    Type, Verdict, verdict_map, xt_ct_state,
 };
 use crate::plugin::owner::Owners;
 use crate::steps::nft::shared_rules;
@@ -130,8 +130,7 @@ fn jumps_to(rule: &Rule, chain: &str) -> bool {
 /// Whether it is our rule that looks the field up. What iptables makes of it when it restores a file looks up nothing.
 fn looks_up(rule: &Rule, wanted: Field) -> bool {
     let is_field = |expr: &Expr| matches!(expr, Expr::Load { field, .. } if *field == wanted);
-    let is_map =
-        |expr: &Expr| matches!(expr, Expr::Lookup { set, found: Found::Decides, .. } if set == MAP);
+    let is_map = |expr: &Expr| matches!(expr, Expr::Lookup { set, lookup: Lookup::Verdict, .. } if set == MAP);
     rule.exprs.iter().any(is_field) && rule.exprs.iter().any(is_map)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```nft
 //! table ip cnibox {
-//!     set firewall { type ipv4_addr; }
+//!     set firewall-addresses { type ipv4_addr; }
 //!     map firewall-same-bridge { type ipv4_addr : ifname; }
 //!     map firewall-isolated { type ipv4_addr : ifname; }
 //!     set firewall-bridges { type ifname; }
@@ -11,7 +11,7 @@
 //!     chain firewall-within {
 //!         iifname @firewall-alone drop
 //!     }
-//!     chain firewall {
+//!     chain firewall-forward {
 //!         type filter hook forward priority filter; policy accept;
 //!         iifname . oifname @firewall-within goto firewall-within
 //!         iifname @firewall-bridges oifname @firewall-bridges drop
@@ -33,10 +33,10 @@ use crate::kernel::nft::{
     Policy, SetKind, Table, Type, Value, Verdict, in_set, pack,
 };
 use crate::plugin::owner::Owners;
-use crate::steps::nft::shared_rules::{self, Chain, Skeleton};
+use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 
 /// Where the addresses are.
-pub(super) const ADDRESSES: &str = "firewall";
+pub(super) const ADDRESSES: &str = "firewall-addresses";
 /// Of the addresses in them, the bridges.
 const SAME_BRIDGE: &str = "firewall-same-bridge";
 const ISOLATED: &str = "firewall-isolated";
@@ -44,7 +44,7 @@ const BRIDGES: &str = "firewall-bridges";
 const WITHIN: &str = "firewall-within";
 const ALONE: &str = "firewall-alone";
 
-const FORWARD_CHAIN: &str = "firewall";
+const FORWARD_CHAIN: &str = "firewall-forward";
 const WITHIN_CHAIN: &str = "firewall-within";
 
 pub(super) fn key(address: IpAddr) -> Vec<u8> {
@@ -94,7 +94,7 @@ pub(super) fn add(
     owner: &Comment,
 ) -> Result<()> {
     let table = shared_rules::table(family);
-    skeleton(family, guard.is_some())
+    shared(family, guard.is_some())
         .ensure(nft, batch, |batch, name| declare(batch, table, name))?;
     let keys: Vec<Vec<u8>> = addresses.iter().copied().map(key).collect();
     let wanted = Wanted { keys, guard, owner };
@@ -231,30 +231,30 @@ pub(super) fn check(
             )));
         }
     }
-    skeleton(family, true).check(nft)
+    shared(family, true).check(nft)
 }
 
 /// The table with its sets; what keeps bridges apart only if that is wanted.
-fn skeleton(family: Family, keeps_apart: bool) -> Skeleton<'static> {
-    let mut skeleton = Skeleton {
+fn shared(family: Family, keeps_apart: bool) -> SharedRules<'static> {
+    let mut shared = SharedRules {
         table: shared_rules::table(family),
         sets: vec![ADDRESSES.into()],
         chains: Vec::new(),
     };
     if keeps_apart {
-        skeleton.sets.extend([SAME_BRIDGE, ISOLATED, BRIDGES, WITHIN, ALONE].map(String::from));
+        shared.sets.extend([SAME_BRIDGE, ISOLATED, BRIDGES, WITHIN, ALONE].map(String::from));
         let base = Base {
             kind: ChainKind::Filter,
             hook: Hook::Forward,
             priority: PRIORITY,
             policy: Policy::Accept,
         };
-        skeleton.chains = vec![
+        shared.chains = vec![
             Chain::regular(WITHIN_CHAIN, vec![drop_within()]),
             Chain::base(FORWARD_CHAIN, base, vec![go_within(), drop_between()]),
         ];
     }
-    skeleton
+    shared
 }
 
 fn declare(batch: &mut Batch, table: Table<'_>, name: &str) {

@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::kernel::nft::{Batch, Comment, Element, Family, NewSet, Nft, SetKind, Type};
 use crate::plugin::owner::Owners;
 use crate::plugin::{Context, Scope};
-use crate::steps::nft::shared_rules::{self, Skeleton};
+use crate::steps::nft::shared_rules::{self, SharedRules};
 
 const PREFIX: &str = "firewall-zone-";
 
@@ -39,9 +39,9 @@ pub(super) fn record(
 ) -> Result<()> {
     let table = shared_rules::table(family);
     let set = format!("{PREFIX}{zone}");
-    let skeleton = Skeleton { table, sets: vec![set.clone()], chains: Vec::new() };
+    let shared = SharedRules { table, sets: vec![set.clone()], chains: Vec::new() };
     let key = [if family == Family::Ip6 { Type::Ipv6Addr } else { Type::Ipv4Addr }];
-    skeleton.ensure(nft, batch, |batch, name| {
+    shared.ensure(nft, batch, |batch, name| {
         batch.add_set(table, NewSet { name, key: &key, kind: SetKind::Set, comment: None });
     })?;
     for address in addresses {

@@ -2,18 +2,18 @@
 //!
 //! ```text
 //! table ip cnibox {
-//!     map masq {
+//!     map masquerade-sources {
 //!         type ipv4_addr : verdict
-//!         elements = { 10.1.0.5 comment "dbnet 3f2a eth0" : goto masq-10.1.0.0/16 }
+//!         elements = { 10.1.0.5 comment "dbnet 3f2a eth0" : goto masquerade-10.1.0.0/16 }
 //!     }
-//!     chain masq-10.1.0.0/16 {
+//!     chain masquerade-10.1.0.0/16 {
 //!         ip daddr 10.1.0.0/16 return
 //!         ip daddr 224.0.0.0/4 return
 //!         masquerade
 //!     }
-//!     chain masq {
+//!     chain masquerade-postrouting {
 //!         type nat hook postrouting priority srcnat; policy accept;
-//!         ip saddr vmap @masq
+//!         ip saddr vmap @masquerade-sources
 //!     }
 //! }
 //! ```
@@ -27,17 +27,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
+use crate::compat::old_names;
 use crate::error::{Code, Error, Result};
 use crate::kernel::nft::{
     Base, Batch, ChainKind, Condition, Datum, Element, Expr, Family, Feature, Field, Hook, NewSet,
     Nft, Policy, SetKind, Table, Type, Value, Verdict, pack, verdict_map,
 };
 use crate::plugin::owner::{Owner, Owners};
-use crate::steps::nft::shared_rules::{self, Chain, Skeleton};
+use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 /// The base chain, the map, and what the chains of subnets begin with. (`masquerade` is a word of nft's language.)
-const NAME: &str = "masq";
+const MAP: &str = "masquerade-sources";
+const CHAIN: &str = "masquerade-postrouting";
+const SUBNET_CHAIN: &str = "masquerade-";
 /// The rules of a subnet's chain.
 const SUBNET_RULES: u32 = 3;
 /// `srcnat`
@@ -51,11 +54,11 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Resul
         if nets.is_empty() {
             continue;
         }
-        let skeleton = skeleton(family, &nets);
-        skeleton.ensure(nft, batch, |batch, name| add_map(batch, skeleton.table, name))?;
+        let shared = shared(family, &nets);
+        shared.ensure(nft, batch, |batch, name| add_map(batch, shared.table, name))?;
         for net in nets {
             let wanted = Element { comment: Some(comment.clone()), ..element(net) };
-            shared_rules::put(nft, batch, skeleton.table, NAME, wanted)?;
+            shared_rules::put(nft, batch, shared.table, MAP, wanted)?;
         }
     }
     Ok(())
@@ -65,7 +68,7 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Resul
 pub fn places(nets: &[IpNet]) -> impl Iterator<Item = (Table<'static>, &'static str, Vec<u8>)> {
     nets.iter().map(|net| {
         let family = if net.addr().is_ipv4() { Family::Ip } else { Family::Ip6 };
-        (shared_rules::table(family), NAME, key(*net))
+        (shared_rules::table(family), MAP, key(*net))
     })
 }
 
@@ -74,7 +77,7 @@ pub fn places(nets: &[IpNet]) -> impl Iterator<Item = (Table<'static>, &'static 
 pub fn clear(nft: &Nft, batch: &mut Batch, nets: &[IpNet]) -> Result<()> {
     for family in FAMILIES {
         let keys: Vec<Vec<u8>> = of_family(nets, family).map(key).collect();
-        let found = nft.elements_at(shared_rules::table(family), NAME, &keys)?;
+        let found = nft.elements_at(shared_rules::table(family), MAP, &keys)?;
         delete(nft, batch, family, &found.into_iter().flatten().collect::<Vec<_>>())?;
     }
     Ok(())
@@ -83,7 +86,7 @@ pub fn clear(nft: &Nft, batch: &mut Batch, nets: &[IpNet]) -> Result<()> {
 /// Removes what belongs to the owners.
 pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     for family in FAMILIES {
-        let mut elements = nft.elements(shared_rules::table(family), NAME)?;
+        let mut elements = nft.elements(shared_rules::table(family), MAP)?;
         elements.retain(|element| shared_rules::is_of(element, owners));
         delete(nft, batch, family, &elements)?;
     }
@@ -92,6 +95,7 @@ pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
 
 /// Fails when what `add` made is not there.
 pub fn check(nft: &Nft, owner: &Owner, nets: &[IpNet]) -> Result<()> {
+    old_names::migrate(nft)?;
     let comment = shared_rules::comment(owner)?;
     for family in FAMILIES {
         let nets: Vec<IpNet> = of_family(nets, family).collect();
@@ -99,11 +103,11 @@ pub fn check(nft: &Nft, owner: &Owner, nets: &[IpNet]) -> Result<()> {
             let missing = |_| Error::internal(format!("masquerading of {} is missing", net.addr()));
             let expected = Element { comment: Some(comment.clone()), ..element(*net) };
             let table = shared_rules::table(family);
-            let found = nft.elements_at(table, NAME, std::slice::from_ref(&expected.key))?;
+            let found = nft.elements_at(table, MAP, std::slice::from_ref(&expected.key))?;
             if found != [Some(expected)] {
                 return Err(missing(()));
             }
-            skeleton(family, &nets)
+            shared(family, &nets)
                 .check(nft)
                 .map_err(|error| missing(()).with_details(error.to_string()))?;
         }
@@ -126,11 +130,11 @@ pub fn status(nft: &Nft) -> Result<()> {
 
 /// Table, map and chains for the addresses of a family:
 /// `type nat hook postrouting priority srcnat; policy accept;` with
-/// `ip saddr vmap @masq`, and for each subnet
+/// `ip saddr vmap @masquerade-sources`, and for each subnet
 /// `ip daddr 10.1.0.0/16 return`,
 /// `ip daddr 224.0.0.0/4 return` and
 /// `masquerade`
-fn skeleton(family: Family, nets: &[IpNet]) -> Skeleton<'static> {
+fn shared(family: Family, nets: &[IpNet]) -> SharedRules<'static> {
     let mut subnets: Vec<IpNet> = nets.iter().map(IpNet::trunc).collect();
     subnets.sort_unstable();
     subnets.dedup();
@@ -150,10 +154,10 @@ fn skeleton(family: Family, nets: &[IpNet]) -> Skeleton<'static> {
         policy: Policy::Accept,
     };
     let saddr = if family == Family::Ip { Field::IpSaddr } else { Field::Ip6Saddr };
-    let by_source = verdict_map(&[saddr], NAME).into_iter().collect();
-    let mut chains = vec![Chain::base(NAME, base, vec![by_source])];
+    let by_source = verdict_map(&[saddr], MAP).into_iter().collect();
+    let mut chains = vec![Chain::base(CHAIN, base, vec![by_source])];
     chains.extend(subnets.iter().map(of_subnet));
-    Skeleton { table: shared_rules::table(family), sets: vec![NAME.into()], chains }
+    SharedRules { table: shared_rules::table(family), sets: vec![MAP.into()], chains }
 }
 
 fn add_map(batch: &mut Batch, table: Table<'_>, name: &str) {
@@ -168,7 +172,7 @@ fn delete(nft: &Nft, batch: &mut Batch, family: Family, removed: &[Element]) -> 
     }
     let table = shared_rules::table(family);
     let keys: Vec<Vec<u8>> = removed.iter().map(|element| element.key.clone()).collect();
-    batch.delete_elements(table, NAME, &keys);
+    batch.delete_elements(table, MAP, &keys);
     for chain in nft.chains(table)? {
         let leads_there = |element: &&Element| match &element.data {
             Some(Datum::Verdict(Verdict::Goto(to))) => *to == chain.name,
@@ -197,7 +201,7 @@ fn key(net: IpNet) -> Vec<u8> {
 
 /// The chain of an address's subnet. Names have no colons in nft.
 fn subnet_chain(net: IpNet) -> String {
-    format!("{NAME}-{}", net.trunc()).replace(':', "_")
+    format!("{SUBNET_CHAIN}{}", net.trunc()).replace(':', "_")
 }
 
 fn of_family(nets: &[IpNet], family: Family) -> impl Iterator<Item = IpNet> {
@@ -220,7 +224,7 @@ mod tests {
     #[test]
     fn names_of_chains_are_such_that_nft_can_read_them_again() {
         for (net, name) in
-            [("10.1.0.5/16", "masq-10.1.0.0/16"), ("fd00:1::5/64", "masq-fd00_1__/64")]
+            [("10.1.0.5/16", "masquerade-10.1.0.0/16"), ("fd00:1::5/64", "masquerade-fd00_1__/64")]
         {
             assert_eq!(subnet_chain(net.parse().unwrap()), name);
         }

@@ -5,7 +5,7 @@
 
 use ipnet::IpNet;
 
-use crate::compat::rules;
+use crate::compat::{old_names, rules};
 use crate::error::Result;
 use crate::kernel::nft::{Batch, Nft};
 use crate::names::{Attachment, IfName, Mac};
@@ -34,13 +34,20 @@ impl Rules<'_> {
         if self.are_none() && !self.are_there(cx)? {
             return Ok(());
         }
-        cx.session.nft()?.transact(|nft, batch| self.put(nft, batch))
+        let nft = cx.session.nft()?;
+        old_names::migrate(nft)?;
+        nft.transact(|nft, batch| self.put(nft, batch))
     }
 
     /// Whether the port or one of the addresses has rules already. Most have none, and that is one question.
     fn are_there(&self, cx: &Context<'_>) -> Result<bool> {
         let Some(nft) = cx.session.nft_if_any()? else { return Ok(false) };
         let mut places: Vec<_> = masquerade::places(self.nets).collect();
+        let old: Vec<_> = places
+            .iter()
+            .filter_map(|(table, set, key)| Some((*table, old_names::old_set(set)?, key.clone())))
+            .collect();
+        places.extend(old);
         if let Some((port, _)) = self.checked {
             places.push(spoof_check::place(&IfName::new(port)?));
         }
@@ -64,6 +71,7 @@ impl Rules<'_> {
 
     /// Removes what belongs to the owners, and what the reference's plugins left for them.
     pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
+        old_names::migrate(nft)?;
         masquerade::remove(nft, batch, owners)?;
         spoof_check::remove(nft, batch, owners)?;
         rules::remove_masquerade(nft, batch, owners)?;

@@ -21,7 +21,7 @@ pub fn comment(owner: &Owner) -> Result<Comment> {
 
 /// What several attachments share in a table. ADD adds what is missing of it, and nothing else, since adding a chain
 /// again costs the kernel milliseconds.
-pub struct Skeleton<'a> {
+pub struct SharedRules<'a> {
     pub table: Table<'a>,
     /// The names of sets and maps.
     pub sets: Vec<String>,
@@ -39,7 +39,7 @@ pub struct Chain {
     pub rules: Vec<Vec<Expr>>,
 }
 
-impl Skeleton<'_> {
+impl SharedRules<'_> {
     /// Adds what is missing. `declare` adds the set of a name.
     pub fn ensure(
         &self,

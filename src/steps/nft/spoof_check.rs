@@ -4,10 +4,10 @@
 //! ```text
 //! table bridge cnibox {
 //!     set spoof-check-ports { type ifname; elements = { "veth1a2b3c4d" comment "dbnet 3f2a eth0" } }
-//!     set spoof-check { type ifname . ether_addr; elements = { "veth1a2b3c4d" . 02:00:00:00:00:01 comment "dbnet 3f2a eth0" } }
-//!     chain spoof-check {
+//!     set spoof-check-allowed { type ifname . ether_addr; elements = { "veth1a2b3c4d" . 02:00:00:00:00:01 comment "dbnet 3f2a eth0" } }
+//!     chain spoof-check-prerouting {
 //!         type filter hook prerouting priority dstnat; policy accept;
-//!         iifname @spoof-check-ports iifname . ether saddr != @spoof-check drop
+//!         iifname @spoof-check-ports iifname . ether saddr != @spoof-check-allowed drop
 //!     }
 //! }
 //! ```
@@ -16,6 +16,7 @@
 //!
 //! Who removes it: the elements go with their owner (a failing ADD, DEL, GC). The sets and the chain stay.
 
+use crate::compat::old_names;
 use crate::error::{Code, Error, Result};
 use crate::kernel::nft::{
     Base, Batch, ChainKind, Element, Family, Feature, Field, Hook, NewSet, Nft, Policy, SetKind,
@@ -23,10 +24,11 @@ use crate::kernel::nft::{
 };
 use crate::names::{IfName, Mac};
 use crate::plugin::owner::{Owner, Owners};
-use crate::steps::nft::shared_rules::{self, Chain, Skeleton};
+use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 
 /// The chain, and the set of what may pass.
-const NAME: &str = "spoof-check";
+const ALLOWED: &str = "spoof-check-allowed";
+const CHAIN: &str = "spoof-check-prerouting";
 const PORTS: &str = "spoof-check-ports";
 const TABLE: Table<'static> = shared_rules::table(Family::Bridge);
 /// `dstnat` of the family bridge: before anything looks at the frame.
@@ -34,7 +36,7 @@ const PRIORITY: i32 = -300;
 
 /// Lets only frames from `mac` in by `port`. Shared rules that are missing are added again.
 pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, port: &IfName, mac: Mac) -> Result<()> {
-    skeleton().ensure(nft, batch, |batch, name| {
+    shared().ensure(nft, batch, |batch, name| {
         let key =
             if name == PORTS { &[Type::IfName][..] } else { &[Type::IfName, Type::EtherAddr] };
         batch.add_set(TABLE, NewSet { name, key, kind: SetKind::Set, comment: None });
@@ -42,7 +44,7 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, port: &IfName, mac: Mac)
     // The same owner uses a name again, and later another one may.
     remove_others(nft, batch, port, Some(mac))?;
     let comment = Some(shared_rules::comment(owner)?);
-    for (set, key) in [(PORTS, pack(&port_key(port))), (NAME, pack(&pair_key(port, mac)))] {
+    for (set, key) in [(PORTS, pack(&port_key(port))), (ALLOWED, pack(&pair_key(port, mac)))] {
         let wanted = Element { key, data: None, comment: comment.clone() };
         shared_rules::put(nft, batch, TABLE, set, wanted)?;
     }
@@ -71,15 +73,15 @@ fn remove_others(nft: &Nft, batch: &mut Batch, port: &IfName, kept: Option<Mac>)
     let kept = kept.map(|mac| pack(&pair_key(port, mac)));
     let is_other =
         |element: &Element| element.key.starts_with(&key) && kept.as_ref() != Some(&element.key);
-    let others = nft.elements(TABLE, NAME)?.into_iter().filter(is_other);
+    let others = nft.elements(TABLE, ALLOWED)?.into_iter().filter(is_other);
     let keys: Vec<Vec<u8>> = others.map(|element| element.key).collect();
-    batch.delete_elements(TABLE, NAME, &keys);
+    batch.delete_elements(TABLE, ALLOWED, &keys);
     Ok(())
 }
 
 /// Removes what belongs to the owners.
 pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
-    for set in [PORTS, NAME] {
+    for set in [PORTS, ALLOWED] {
         shared_rules::delete(nft, batch, TABLE, set, owners)?;
     }
     Ok(())
@@ -88,9 +90,10 @@ pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
 /// Fails when what `add` made is not there. Which MAC address it lets pass is not looked at: a later plugin of the chain
 /// may have changed the container's.
 pub fn check(nft: &Nft, owner: &Owner) -> Result<()> {
+    old_names::migrate(nft)?;
     let missing = || Error::internal(format!("the MAC spoof check of {owner} is missing"));
-    skeleton().check(nft).map_err(|error| missing().with_details(error.to_string()))?;
-    for set in [PORTS, NAME] {
+    shared().check(nft).map_err(|error| missing().with_details(error.to_string()))?;
+    for set in [PORTS, ALLOWED] {
         let elements = nft.elements(TABLE, set)?;
         let is_own = |it: &Element| it.comment.as_deref() == Some(owner.as_str());
         if !elements.iter().any(is_own) {
@@ -112,8 +115,8 @@ pub fn status(nft: &Nft) -> Result<()> {
 }
 
 /// `type filter hook prerouting priority dstnat; policy accept;` and
-/// `iifname @spoof-check-ports iifname . ether saddr != @spoof-check drop`
-fn skeleton() -> Skeleton<'static> {
+/// `iifname @spoof-check-ports iifname . ether saddr != @spoof-check-allowed drop`
+fn shared() -> SharedRules<'static> {
     let base = Base {
         kind: ChainKind::Filter,
         hook: Hook::Prerouting,
@@ -121,12 +124,12 @@ fn skeleton() -> Skeleton<'static> {
         policy: Policy::Accept,
     };
     let is_checked = in_set(&[Field::Iifname], PORTS);
-    let is_foreign = not_in_set(&[Field::Iifname, Field::EtherSaddr], NAME);
+    let is_foreign = not_in_set(&[Field::Iifname, Field::EtherSaddr], ALLOWED);
     let rule = is_checked.into_iter().chain(is_foreign).chain([Verdict::Drop.into()]).collect();
-    Skeleton {
+    SharedRules {
         table: TABLE,
-        sets: vec![PORTS.into(), NAME.into()],
-        chains: vec![Chain::base(NAME, base, vec![rule])],
+        sets: vec![PORTS.into(), ALLOWED.into()],
+        chains: vec![Chain::base(CHAIN, base, vec![rule])],
     }
 }
 

@@ -82,7 +82,7 @@ fn an_add_does_not_look_at_the_others() {
             let mut script = String::new();
             for it in (first..first + 200).map(element) {
                 script.push_str(&format!(
-                    "add element {family} cnibox firewall {{ {it} }}\n\
+                    "add element {family} cnibox firewall-addresses {{ {it} }}\n\
                      add element {family} cnibox firewall-isolated {{ {it} : \"br1\" }}\n\
                      add element {family} filter cnibox {{ {it} : accept }}\n"
                 ));

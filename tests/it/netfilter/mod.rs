@@ -2,6 +2,7 @@
 
 mod alone;
 mod masquerade;
+mod old_names;
 mod restored;
 mod spelled;
 mod spoof_check;

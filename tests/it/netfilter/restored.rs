@@ -8,12 +8,12 @@ use crate::world::{Container, World};
 /// What is flushed, the plugin and its keys.
 const FLUSHED: [(&str, &str, &str); 8] = [
     ("nft flush table bridge cnibox", "bridge", "macspoofchk"),
-    ("nft flush chain bridge cnibox spoof-check", "bridge", "macspoofchk"),
+    ("nft flush chain bridge cnibox spoof-check-prerouting", "bridge", "macspoofchk"),
     ("nft flush table ip cnibox", "bridge", "ipMasq"),
     ("nft flush table ip6 cnibox", "bridge", "ipMasq"),
-    ("nft flush chain ip cnibox masq", "bridge", "ipMasq"),
-    ("nft flush chain ip cnibox masq-10.1.0.0/16", "bridge", "ipMasq"),
-    ("nft flush chain ip6 cnibox masq-fd00_1__/64", "veth", "ipMasq"),
+    ("nft flush chain ip cnibox masquerade-postrouting", "bridge", "ipMasq"),
+    ("nft flush chain ip cnibox masquerade-10.1.0.0/16", "bridge", "ipMasq"),
+    ("nft flush chain ip6 cnibox masquerade-fd00_1__/64", "veth", "ipMasq"),
     ("nft flush table ip cnibox", "veth", "ipMasq"),
 ];
 

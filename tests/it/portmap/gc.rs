@@ -47,7 +47,7 @@ fn gc_keeps_what_is_valid_and_what_is_of_another_network() {
     let rest = with(&gc(json!([])), json!({"name": "net2"}));
     world.call("portmap", "GC", &rest).run().silence();
     assert_eq!(elements(&world), [""; 0]);
-    assert!(!world.host(["nft", "list", "ruleset"]).contains("jump published_"));
+    assert!(!world.host(["nft", "list", "ruleset"]).contains("jump portmap-published-"));
     world.call("portmap", "GC", &rest).run().silence();
 }
 

@@ -79,7 +79,7 @@ fn publish(container: &Container<'_>, number: u32, config: &Value) {
     container.add("portmap", &chained(config, &result(number, &container.netns())));
 }
 
-/// Everything that attachments have in our tables: `ip published tcp . 8080 = …, net c1 eth0`, sorted.
+/// Everything that attachments have in our tables: `ip portmap-published tcp . 8080 = …, net c1 eth0`, sorted.
 fn elements(world: &World) -> Vec<String> {
     let ruleset = world.host_json(["nft", "-j", "list", "ruleset"]);
     let mut lines = Vec::new();

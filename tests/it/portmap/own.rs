@@ -33,18 +33,18 @@ const CHANGES: [Change; 5] = [
             let count = key("net c1 eth0 3");
             world.host([
                 "nft",
-                &format!("delete element {family} cnibox portmap_owners {{ {count} }}"),
+                &format!("delete element {family} cnibox portmap-owners {{ {count} }}"),
             ]);
         }
     }),
     ("the names are gone", |world| {
         world.host([
             "nft",
-            "flush set ip cnibox portmap_owners; flush set ip6 cnibox portmap_owners",
+            "flush set ip cnibox portmap-owners; flush set ip6 cnibox portmap-owners",
         ]);
     }),
     ("a port is gone", |world| {
-        world.host(["nft", "delete element ip cnibox published { tcp . 8080 }"]);
+        world.host(["nft", "delete element ip cnibox portmap-published { tcp . 8080 }"]);
     }),
     ("the rules were restored", |world| {
         world.host(["sh", "-ec", "nft list ruleset >/run/f; nft flush ruleset; nft -f /run/f"]);
@@ -68,7 +68,9 @@ fn nothing_is_left_whatever_happened_and_whatever_is_configured() {
             publish(&c2, 2, &portmap(json!([tcp(9080, 80), on("192.0.2.2", 8081)])));
             let of_c2 = || -> Vec<String> {
                 let lines = elements(&world).into_iter();
-                lines.filter(|it| it.ends_with("net c2 eth0") && !it.contains("_owners")).collect()
+                lines
+                    .filter(|it| it.ends_with("net c2 eth0") && !it.contains("portmap-owners"))
+                    .collect()
             };
             let before = of_c2();
             publish(&c1, 1, &portmap(ports()));

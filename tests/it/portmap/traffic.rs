@@ -87,7 +87,7 @@ fn what_the_host_offers_to_itself_stays_its_own() {
     let netns = c1.netns();
     assert_eq!(ask(&world, Some(&netns), "tcp", "127.0.0.1", 9000), "nothing");
     // It is the rule that keeps it out, and nothing else.
-    world.host(["nft", "flush", "chain", "ip", "cnibox", "portmap_loopback"]);
+    world.host(["nft", "flush", "chain", "ip", "cnibox", "portmap-loopback"]);
     assert_eq!(ask(&world, Some(&netns), "tcp", "127.0.0.1", 9000), "secret");
 }
 
