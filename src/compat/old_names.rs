@@ -12,7 +12,7 @@ use crate::kernel::sys;
 
 const TABLES: [Table<'static>; 3] = [table(Family::Ip), table(Family::Ip6), table(Family::Bridge)];
 
-/// One of these is there if a plugin has objects with old names.
+/// One of these exists if a plugin has objects with old names.
 const SIGNS: [Object<'static>; 8] = [
     Object::Set(TABLES[0], "masq"),
     Object::Set(TABLES[0], "portmap_owners"),
@@ -61,7 +61,7 @@ fn of_portmap(old: &str) -> Option<String> {
     is_ours.then(|| format!("portmap-{}", name.replace("besides", "secondary").replace('_', "-")))
 }
 
-/// Replaces the old names, if there are any.
+/// Renames the objects with old names, if there are any. The check takes one request.
 pub fn migrate(nft: &Nft) -> Result<()> {
     if !nft.exist(&SIGNS)?.contains(&true) {
         return Ok(());
@@ -163,7 +163,7 @@ fn move_rules(batch: &mut Batch, table: Table<'_>, rules: &[Rule]) {
                 rule.handle, rule.chain
             ));
         } else if !rules.iter().any(is_there) {
-            // A new chain that is there may end with a rule for every packet. Its own jumps are first, too.
+            // A rule without conditions may be in the new chain already, so a jump goes before it.
             let is_jump = matches!(exprs.as_slice(), [Expr::Verdict(_)]);
             let is_new = rules.iter().all(|other| other.chain != chain);
             let position =

@@ -1,4 +1,4 @@
-//! Numbers of the nf_tables protocol that no crate has by name.
+//! Constants of the nf_tables protocol that the crates lack.
 //!
 //! Source: linux/netfilter/nfnetlink.h and linux/netfilter/nf_tables.h. All attributes are in network byte order, but
 //! for what is loaded into registers.

@@ -1,4 +1,4 @@
-//! Expressions and verdicts of the kernel's rules, read back. What is malformed or unknown becomes `Expr::Other`.
+//! Expressions and verdicts of the kernel's rules, read back. A malformed or unknown expression becomes `Expr::Other`.
 
 use super::Family;
 use super::consts::{
@@ -169,7 +169,7 @@ impl<'a> Arguments<'a> {
 }
 
 impl Verdict {
-    /// From data: of an immediate, or of an element of a verdict map. `None` for what only exists inside the kernel.
+    /// Reads the data of an immediate or of an element of a verdict map. `None` for verdicts internal to the kernel.
     pub(super) fn read(data: &[u8]) -> Option<Self> {
         let verdict = attribute(data, NFTA_DATA_VERDICT)?;
         let code = i32::from_be_bytes(fixed(attribute(verdict, NFTA_VERDICT_CODE)?, 0)?);
@@ -248,7 +248,7 @@ mod tests {
             assert!(read.len() < whole.len(), "{end}");
             assert_eq!(read, whole[..read.len()]);
         }
-        // Any byte may be wrong; what it is then does not matter.
+        // A wrong byte causes no panic.
         for at in 0..bytes.len() {
             for wrong in [0, 1, 4, 0x7f, 0xff] {
                 let mut bytes = bytes.clone();

@@ -22,16 +22,16 @@ use super::register::Register;
 use super::wire::{be32, data};
 use crate::kernel::netlink::Attrs;
 
-/// One instruction of a rule. Where one does not hold, the rule ends there.
+/// One instruction of a rule. The rule ends at the first one that does not match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expr {
-    /// Puts a field into registers: all of its bytes, unless the rule is somebody else's.
+    /// Loads a field into registers. A rule of another program can load a part of the field.
     Load {
         field: Field,
         bytes: u8,
         to: Register,
     },
-    /// Puts a part of a header into registers that is no field, or several.
+    /// Loads bytes of a header that are not exactly one field.
     LoadPayload {
         header: u32,
         /// In bytes.
@@ -39,41 +39,41 @@ pub enum Expr {
         bytes: u8,
         to: Register,
     },
-    /// Puts a value into registers.
+    /// Loads a constant into registers.
     Immediate {
         value: Vec<u8>,
         to: Register,
     },
-    /// `register & mask ^ xor`, in its place.
+    /// `register = register & mask ^ xor`
     Bitwise {
         register: Register,
         mask: Vec<u8>,
         xor: Vec<u8>,
     },
-    /// Holds if the register has the value; if not `is_equal`, when it has another.
+    /// Matches if the register has the value, or with `is_equal: false`, if it has another one.
     Compare {
         register: Register,
         is_equal: bool,
         value: Vec<u8>,
     },
-    /// Holds if the register is not less.
+    /// Matches if register >= value.
     AtLeast {
         register: Register,
         value: Vec<u8>,
     },
-    /// Holds if the register is not more.
+    /// Matches if register <= value.
     AtMost {
         register: Register,
         value: Vec<u8>,
     },
-    /// Holds if the register is within these, first and last included; if not `is_inside`, when it is not.
+    /// Matches if first <= register <= last, or with `is_inside: false`, if not.
     Range {
         register: Register,
         is_inside: bool,
         first: Vec<u8>,
         last: Vec<u8>,
     },
-    /// Looks registers up in a set or map of the table.
+    /// Looks up registers in a set or map of the table.
     Lookup {
         set: String,
         key: Register,
@@ -104,7 +104,7 @@ pub enum Expr {
     },
     /// `counter`
     Counter,
-    /// A match of iptables, of use only in its own tables.
+    /// A match of iptables. The kernel accepts it only in tables of iptables.
     XtMatch {
         name: String,
         revision: u32,
@@ -116,20 +116,20 @@ pub enum Expr {
         revision: u32,
         info: Vec<u8>,
     },
-    /// Anything else in somebody else's rule. Writing it makes the kernel refuse the rule.
+    /// Another expression, in a rule of another program. The kernel refuses a rule with it.
     Other(String),
 }
 
-/// What is done with what is looked up.
+/// The use of the result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// The lookup holds if the key is in the set.
+    /// Matches if the set has the key.
     Contains,
-    /// The lookup holds if the key is not in the set.
+    /// Matches if the set does not have the key.
     Lacks,
-    /// The map's data goes into registers; the lookup holds if the key is in the map.
+    /// Matches if the map has the key, and loads its data into registers.
     Load(Register),
-    /// The map's data is a verdict.
+    /// Executes the verdict that the map has for the key.
     Verdict,
 }
 
@@ -139,7 +139,7 @@ pub enum Nat {
     Destination,
 }
 
-/// What happens to a packet, as `nft` has it.
+/// A verdict, as in nft.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Accept,
@@ -150,7 +150,7 @@ pub enum Verdict {
     Goto(String),
 }
 
-/// `meta l4proto . th dport`: the loading of a key for a lookup.
+/// Loads the key of a lookup: `meta l4proto . th dport`.
 fn load(fields: &[Field]) -> impl Iterator<Item = Expr> {
     Field::concatenated(fields).map(|(field, to)| Expr::Load { field, bytes: field.bytes(), to })
 }
@@ -170,7 +170,7 @@ pub fn verdict_map(fields: &[Field], map: &str) -> Vec<Expr> {
     lookup(fields, map, Lookup::Verdict)
 }
 
-/// `dnat ip to meta l4proto . th dport map @ports`, where the map has `ipv4_addr . inet_service` for data, or
+/// `dnat ip to meta l4proto . th dport map @ports`, for a map with the data `ipv4_addr . inet_service` or
 /// `ipv6_addr . inet_service`
 pub fn dnat_to_map(family: Family, fields: &[Field], map: &str) -> Vec<Expr> {
     let address_bytes = if family == Family::Ip6 { 16 } else { 4 };
@@ -206,7 +206,7 @@ pub fn not_in_range(field: Field, first: &[u8], last: &[u8]) -> Vec<Expr> {
     range(field, false, first, last)
 }
 
-/// `reject with icmp admin-prohibited`, in the words of the family
+/// `reject with icmp admin-prohibited`, or its equivalent in the family
 pub fn reject_prohibited(family: Family) -> Expr {
     let (kind, code) = match family {
         Family::Ip => (NFT_REJECT_ICMP_UNREACH, ICMP_PKT_FILTERED),
@@ -251,7 +251,7 @@ impl Expr {
         });
     }
 
-    /// Its name for the kernel.
+    /// The name that the kernel uses.
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Load { field, .. } => field.expression(),
@@ -386,7 +386,7 @@ fn write_nat(
 }
 
 impl Verdict {
-    /// Writes it as data: of an immediate, or of an element of a verdict map.
+    /// Writes the data of an immediate or of an element of a verdict map.
     pub(super) fn write(&self, attrs: &mut Attrs) {
         let (code, chain) = match self {
             Self::Accept => (NF_ACCEPT, None),

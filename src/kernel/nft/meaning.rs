@@ -1,6 +1,5 @@
-//! What the expressions of a rule do, apart from how they are spelled. After `nft list ruleset >f; nft -f f` a rule that we
-//! wrote is there in nft's spelling: it loads only what a prefix covers, writes a range as two comparisons, loads neighbouring
-//! fields at once, and may take other registers.
+//! The effect of a rule, independent of its expressions. `nft list ruleset >f; nft -f f` rewrites rules: nft loads only the
+//! bytes that a prefix covers, writes a range as two comparisons, loads adjacent fields at once, and can use other registers.
 
 use std::collections::BTreeSet;
 
@@ -9,18 +8,18 @@ use super::expr::{Expr, Lookup, Nat};
 use super::field::Source;
 use super::register::{REGISTERS_BYTES, Register};
 
-/// Rules with equal meanings do the same with every packet. Those of others that do the same may have unequal ones.
+/// Rules with equal meanings have the same effect on every packet. The converse does not hold for every rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Meaning {
-    /// What is done, each with what is asked of a packet before.
+    /// The actions, each with the conditions before it.
     steps: Vec<(BTreeSet<Condition>, Action)>,
 }
 
-/// Asked of a packet; in which order makes no difference.
+/// A condition on a packet. The order of conditions has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Condition {
     Is(Bits),
-    /// Not all of these are so.
+    /// At least one of these differs.
     IsNot(Vec<Bits>),
     AtLeast(Vec<Byte>, Vec<u8>),
     AtMost(Vec<Byte>, Vec<u8>),
@@ -59,11 +58,11 @@ struct Byte {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Origin {
-    /// Nothing, so that the byte is constant.
+    /// The byte is constant.
     Constant,
-    /// A byte of a header, or of what the kernel knows about a packet.
+    /// A byte of a header or of the kernel's metadata.
     Source(Source, u32),
-    /// A byte of what a map has for a key.
+    /// A byte of the data that a map has for a key.
     Map(String, Vec<Byte>, usize),
 }
 
@@ -95,9 +94,9 @@ impl Meaning {
     }
 }
 
-/// Goes through the expressions as a packet does.
+/// Evaluates the expressions with symbolic registers.
 struct Reader {
-    /// What they hold; `None` where the rule has put nothing.
+    /// The content of each byte; `None` if the rule did not load it.
     registers: Vec<Option<Byte>>,
     conditions: BTreeSet<Condition>,
     steps: Vec<(BTreeSet<Condition>, Action)>,
@@ -148,7 +147,7 @@ impl Reader {
             Expr::Redirect { port } => {
                 self.end_step(Action::Redirect(port.map(|register| self.bytes(register, 2))));
             }
-            // It does nothing to a packet.
+            // A counter has no effect on a packet.
             Expr::Counter => {}
             Expr::Verdict(_)
             | Expr::Masquerade
@@ -172,8 +171,8 @@ impl Reader {
         self.fill(to, (0..bytes).map(byte));
     }
 
-    /// The kernel fills up the last register with zeros. What is behind it is of no use any more: every concatenation is
-    /// loaded from its beginning.
+    /// The kernel pads the last register with zeros. The content of the registers after it is dropped, because every
+    /// concatenation is loaded from its beginning.
     fn fill(&mut self, to: Register, bytes: impl Iterator<Item = Byte>) {
         self.registers.truncate(to.byte());
         self.registers.extend(bytes.map(Some));
@@ -182,7 +181,7 @@ impl Reader {
         self.registers.resize(REGISTERS_BYTES, None);
     }
 
-    /// What is there up to where nothing is, and no more than so many bytes.
+    /// The loaded bytes from a register on, at most `count`.
     fn bytes(&self, from: Register, count: usize) -> Vec<Byte> {
         let there = self.registers.iter().skip(from.byte()).map_while(Clone::clone);
         there.take(count).collect()
@@ -200,7 +199,7 @@ impl Reader {
     fn compare(&mut self, register: Register, is_equal: bool, value: &[u8]) {
         let bytes = self.bytes(register, value.len());
         let mut all = Vec::new();
-        // Nobody compares what was never loaded.
+        // A comparison with bytes that were not loaded never matches.
         let mut is_possible = bytes.len() == value.len();
         for (Byte { origin, mask, xor }, value) in bytes.into_iter().zip(value) {
             let value = value ^ xor;
@@ -225,7 +224,7 @@ impl Reader {
             Lookup::Verdict => self.end_step(Action::Decide(bytes, set.into())),
             Lookup::Load(to) => {
                 self.require(Condition::In(bytes.clone(), set.into()));
-                // How much it is, only the map knows.
+                // The length of the data is not known here.
                 let of_map = |at| Byte::whole(Origin::Map(set.into(), bytes.clone(), at));
                 self.fill(to, (0..REGISTERS_BYTES - to.byte()).map(of_map));
             }
@@ -234,7 +233,7 @@ impl Reader {
 }
 
 impl Condition {
-    /// A single bit that is not 0 is 1.
+    /// For a single bit, "not 0" is "1".
     fn is_not(bits: Vec<Bits>) -> Self {
         match bits.as_slice() {
             [] => Self::Never,
@@ -264,7 +263,7 @@ mod tests {
         Expr::Compare { register, is_equal: true, value: value.into() }
     }
 
-    /// The same rule, in our spelling and in another.
+    /// Pairs of equivalent rules: ours, and another one.
     fn spellings() -> Vec<(Vec<Expr>, Vec<Expr>)> {
         let (first, second) = (Register::FIRST, Register::FIRST.after(4));
         let load = |field: Field, bytes, to| Expr::Load { field, bytes, to };
@@ -313,7 +312,7 @@ mod tests {
                 rule([Asked::protocol(Transport::Udp), Asked::ct_state(CtState::NEW)]),
             ),
             (in_set(&[Field::Protocol, Field::Dport], "ports"), {
-                // In other registers, after something longer.
+                // In other registers, after a longer field.
                 let to = Register::FIRST.after(8);
                 vec![
                     load(Field::Ip6Saddr, 16, first),
@@ -326,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn spellings_of_one_rule_have_one_meaning() {
+    fn equivalent_rules_have_equal_meanings() {
         let all = spellings();
         for (index, (ours, theirs)) in all.iter().enumerate() {
             assert_eq!(Meaning::of(ours), Meaning::of(theirs), "{index}");
@@ -337,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_do_something_else_have_another_meaning() {
+    fn rules_with_other_effects_have_other_meanings() {
         let map = |fields: &[Field], name| dnat_to_map(Family::Ip, fields, name);
         let fields = [Field::Protocol, Field::Dport];
         let rules = [
@@ -369,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_has_a_meaning_of_its_own() {
+    fn rules_that_never_match_differ_from_empty_rules() {
         let first = Register::FIRST;
         let never = vec![compare(first, &[1])];
         assert_ne!(Meaning::of(&never), Meaning::of(&[]));

@@ -1,4 +1,4 @@
-//! `ingressPolicy`: which bridge it is about, and which port of it.
+//! `ingressPolicy`: the bridge and the port of a container, and the isolation of ports within a bridge.
 
 use crate::error::{Error, Result};
 use crate::kernel::nft::{
@@ -18,10 +18,10 @@ pub(super) enum Policy {
     Isolated,
 }
 
-/// What a policy other than `open` is to be kept for.
+/// The bridge and port that a policy other than `open` applies to.
 pub(super) struct Guard {
     pub(super) is_isolated: bool,
-    /// Where the host sees what comes from the container: its bridge, or else its own end of the pair.
+    /// The interface on the host that receives the container's packets: the bridge, or the end of the pair on the host.
     pub(super) bridge: IfName,
     /// The container's port of the bridge, if there is a bridge.
     port: Option<IfName>,

@@ -1,4 +1,4 @@
-//! IP masquerade: what containers send to anywhere but their own subnet leaves the host with the host's address.
+//! IP masquerade: packets from containers to destinations outside their subnet get the address of the host as source.
 //!
 //! ```text
 //! table ip cnibox {
@@ -18,10 +18,10 @@
 //! }
 //! ```
 //!
-//! and the same in `ip6`. However many containers there are, a packet is looked up once.
+//! and the same in `ip6`. A packet needs one lookup, independent of the number of containers.
 //!
-//! Who removes it: the element goes with its owner (a failing ADD, DEL, GC), a subnet's chain with its last element. The
-//! map and the base chain stay.
+//! A failing ADD, DEL and GC remove the elements of the owner, and the chain of a subnet with its last element. The map and
+//! the base chain stay.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -37,16 +37,17 @@ use crate::plugin::owner::{Owner, Owners};
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
-/// The base chain, the map, and what the chains of subnets begin with. (`masquerade` is a word of nft's language.)
+/// The sources, each with the chain of its subnet.
 const MAP: &str = "masquerade-sources";
 const CHAIN: &str = "masquerade-postrouting";
+/// The prefix of the chain of a subnet.
 const SUBNET_CHAIN: &str = "masquerade-";
-/// The rules of a subnet's chain.
+/// The number of rules in the chain of a subnet.
 const SUBNET_RULES: u32 = 3;
 /// `srcnat`
 const PRIORITY: i32 = 100;
 
-/// Masquerades for the addresses, whose prefixes are their own subnets. Shared rules that are missing are added again.
+/// Masquerades the addresses, each with the prefix length of its subnet. Adds shared rules that are missing.
 pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Result<()> {
     let comment = shared_rules::comment(owner)?;
     for family in FAMILIES {
@@ -64,7 +65,7 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Resul
     Ok(())
 }
 
-/// The elements that an address has if it is masqueraded: table, map and key.
+/// The elements of masqueraded addresses: table, map and key.
 pub fn places(nets: &[IpNet]) -> impl Iterator<Item = (Table<'static>, &'static str, Vec<u8>)> {
     nets.iter().map(|net| {
         let family = if net.addr().is_ipv4() { Family::Ip } else { Family::Ip6 };
@@ -72,8 +73,7 @@ pub fn places(nets: &[IpNet]) -> impl Iterator<Item = (Table<'static>, &'static 
     })
 }
 
-/// Ends masquerading for addresses that are not to have it: an earlier owner ended without a DEL, or an earlier ADD asked
-/// for it.
+/// Removes masquerading for addresses: of an earlier owner that ended without a DEL, or of an earlier ADD of the same owner.
 pub fn clear(nft: &Nft, batch: &mut Batch, nets: &[IpNet]) -> Result<()> {
     for family in FAMILIES {
         let keys: Vec<Vec<u8>> = of_family(nets, family).map(key).collect();
@@ -83,7 +83,7 @@ pub fn clear(nft: &Nft, batch: &mut Batch, nets: &[IpNet]) -> Result<()> {
     Ok(())
 }
 
-/// Removes what belongs to the owners.
+/// Removes the elements of the owners.
 pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     for family in FAMILIES {
         let mut elements = nft.elements(shared_rules::table(family), MAP)?;
@@ -93,7 +93,7 @@ pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     Ok(())
 }
 
-/// Fails when what `add` made is not there.
+/// Fails if an element or rule of `add` is missing.
 pub fn check(nft: &Nft, owner: &Owner, nets: &[IpNet]) -> Result<()> {
     old_names::migrate(nft)?;
     let comment = shared_rules::comment(owner)?;
@@ -115,7 +115,7 @@ pub fn check(nft: &Nft, owner: &Owner, nets: &[IpNet]) -> Result<()> {
     Ok(())
 }
 
-/// Fails with code 50 when the kernel cannot do it.
+/// Fails with code 50 if the kernel lacks a feature.
 pub fn status(nft: &Nft) -> Result<()> {
     let needed = FAMILIES
         .iter()
@@ -165,7 +165,7 @@ fn add_map(batch: &mut Batch, table: Table<'_>, name: &str) {
     batch.add_set(table, NewSet { name, key, kind: SetKind::VerdictMap, comment: None });
 }
 
-/// Deletes elements, and the chains of subnets that nothing leads to any more.
+/// Deletes elements, and the chains of subnets that have no other element.
 fn delete(nft: &Nft, batch: &mut Batch, family: Family, removed: &[Element]) -> Result<()> {
     if removed.is_empty() {
         return Ok(());
@@ -199,7 +199,7 @@ fn key(net: IpNet) -> Vec<u8> {
     pack(&[Value::Address(net.addr())])
 }
 
-/// The chain of an address's subnet. Names have no colons in nft.
+/// The chain of the subnet of an address. nft does not allow colons in names.
 fn subnet_chain(net: IpNet) -> String {
     format!("{SUBNET_CHAIN}{}", net.trunc()).replace(':', "_")
 }
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_chains_are_such_that_nft_can_read_them_again() {
+    fn nft_can_read_the_names_of_chains() {
         for (net, name) in
             [("10.1.0.5/16", "masquerade-10.1.0.0/16"), ("fd00:1::5/64", "masquerade-fd00_1__/64")]
         {

@@ -1,5 +1,4 @@
-//! MAC spoof check: of what comes in from a container, only frames with the container's own MAC address pass its port of
-//! the bridge.
+//! MAC spoof check: a port of a bridge accepts only frames with the MAC address of its container as source.
 //!
 //! ```text
 //! table bridge cnibox {
@@ -12,9 +11,9 @@
 //! }
 //! ```
 //!
-//! Two sets rather than a verdict map, which would need a chain of its own for every port.
+//! A verdict map instead of two sets would need a chain for every port.
 //!
-//! Who removes it: the elements go with their owner (a failing ADD, DEL, GC). The sets and the chain stay.
+//! A failing ADD, DEL and GC remove the elements of the owner. The sets and the chain stay.
 
 use crate::compat::old_names;
 use crate::error::{Code, Error, Result};
@@ -26,22 +25,22 @@ use crate::names::{IfName, Mac};
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 
-/// The chain, and the set of what may pass.
+/// The allowed source addresses of each port.
 const ALLOWED: &str = "spoof-check-allowed";
 const CHAIN: &str = "spoof-check-prerouting";
 const PORTS: &str = "spoof-check-ports";
 const TABLE: Table<'static> = shared_rules::table(Family::Bridge);
-/// `dstnat` of the family bridge: before anything looks at the frame.
+/// `dstnat` of the family bridge, before other rules see the frame.
 const PRIORITY: i32 = -300;
 
-/// Lets only frames from `mac` in by `port`. Shared rules that are missing are added again.
+/// Allows only frames from `mac` on `port`. Adds shared rules that are missing.
 pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, port: &IfName, mac: Mac) -> Result<()> {
     shared().ensure(nft, batch, |batch, name| {
         let key =
             if name == PORTS { &[Type::IfName][..] } else { &[Type::IfName, Type::EtherAddr] };
         batch.add_set(TABLE, NewSet { name, key, kind: SetKind::Set, comment: None });
     })?;
-    // The same owner uses a name again, and later another one may.
+    // The name of the port can be that of an earlier port, of this or another owner.
     remove_others(nft, batch, port, Some(mac))?;
     let comment = Some(shared_rules::comment(owner)?);
     for (set, key) in [(PORTS, pack(&port_key(port))), (ALLOWED, pack(&pair_key(port, mac)))] {
@@ -51,17 +50,17 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, port: &IfName, mac: Mac)
     Ok(())
 }
 
-/// The element that a port has if it is checked: table, set and key.
+/// The element of a checked port: table, set and key.
 pub fn place(port: &IfName) -> (Table<'static>, &'static str, Vec<u8>) {
     (TABLE, PORTS, pack(&port_key(port)))
 }
 
-/// Ends the check of a port that is not to have one: an earlier port of that name was not removed by a DEL.
+/// Removes the check of a port: an earlier port with its name ended without a DEL.
 pub fn clear(nft: &Nft, batch: &mut Batch, port: &IfName) -> Result<()> {
     remove_others(nft, batch, port, None)
 }
 
-/// Removes all that is about a port, but what lets a MAC address pass.
+/// Removes the elements of a port, except the one that allows `kept`.
 fn remove_others(nft: &Nft, batch: &mut Batch, port: &IfName, kept: Option<Mac>) -> Result<()> {
     let key = pack(&port_key(port));
     if nft.elements_at(TABLE, PORTS, std::slice::from_ref(&key))? == [None] {
@@ -79,7 +78,7 @@ fn remove_others(nft: &Nft, batch: &mut Batch, port: &IfName, kept: Option<Mac>)
     Ok(())
 }
 
-/// Removes what belongs to the owners.
+/// Removes the elements of the owners.
 pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     for set in [PORTS, ALLOWED] {
         shared_rules::delete(nft, batch, TABLE, set, owners)?;
@@ -87,8 +86,8 @@ pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     Ok(())
 }
 
-/// Fails when what `add` made is not there. Which MAC address it lets pass is not looked at: a later plugin of the chain
-/// may have changed the container's.
+/// Fails if an element or rule of `add` is missing. The MAC address is not compared, because a later plugin of the chain can
+/// have changed it.
 pub fn check(nft: &Nft, owner: &Owner) -> Result<()> {
     old_names::migrate(nft)?;
     let missing = || Error::internal(format!("the MAC spoof check of {owner} is missing"));
@@ -103,7 +102,7 @@ pub fn check(nft: &Nft, owner: &Owner) -> Result<()> {
     Ok(())
 }
 
-/// Fails with code 50 when the kernel cannot do it.
+/// Fails with code 50 if the kernel lacks a feature.
 pub fn status(nft: &Nft) -> Result<()> {
     let missing = nft.missing(&[(Family::Bridge, Feature::Tables)])?;
     if missing.is_empty() {
