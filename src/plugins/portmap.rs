@@ -19,7 +19,7 @@
 //! | `runtimeConfig.portMappings[].protocol` | string | `tcp` | `tcp`, `udp` or `sctp`, in upper or lower case. |
 //! | `runtimeConfig.portMappings[].hostIP` | string | all addresses | Address of the host. `0.0.0.0` and `::` mean all addresses of one family. |
 //!
-//! The plugin follows one that made an interface. It uses the first address of the container in each family; a port
+//! The plugin follows a plugin that created an interface. It uses the first address of the container in each family; a port
 //! for a family without an address is not published. ADD refuses a port that another container has at the same
 //! address, and names that container. Two attachments may have the same port if their conditions differ: the later ADD
 //! wins where both match. A container in several networks may publish a port in each of them.

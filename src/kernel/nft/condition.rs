@@ -57,7 +57,7 @@ impl Condition {
         Self::is(Field::Oifname, padded_name(name))
     }
 
-    /// `iifname "veth*"`, from what is before the star
+    /// `iifname "veth*"`, for the prefix `veth`
     pub fn iifname_begins(prefix: &IfName) -> Self {
         Self::begins(Field::Iifname, prefix)
     }

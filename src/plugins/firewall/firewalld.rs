@@ -38,7 +38,7 @@ impl Firewalld {
             let error = Error::internal("cannot find out whether firewalld runs");
             return Err(error.with_details(why));
         }
-        let error = Error::internal("cannot use firewalld: it does not run").with_details(why);
+        let error = Error::internal("cannot use firewalld: it is not running").with_details(why);
         Ok(Found::NotRunning(error))
     }
 

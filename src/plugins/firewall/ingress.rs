@@ -106,7 +106,7 @@ pub(super) fn remove_ports(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Res
     shared_rules::delete(nft, batch, TABLE, PORTS, owners).map(drop)
 }
 
-/// What has no bridge between its ports:
+/// The rules that isolate ports within a bridge:
 ///
 /// ```nft
 /// table bridge cnibox {
@@ -119,7 +119,7 @@ pub(super) fn remove_ports(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Res
 /// }
 /// ```
 ///
-/// The host itself, and whatever it routes to, is not reached by forwarding.
+/// Packets to the host, and those that it routes, do not pass the forward hook of the bridge.
 fn shared() -> SharedRules<'static> {
     let drops = |field: Field| {
         let mut rule = in_set(&[field], PORTS);

@@ -1,4 +1,4 @@
-//! The way to firewalld: where the system bus is, and what happens if it, or firewalld, does not answer.
+//! The system bus: its address, and errors if the bus or firewalld does not reply.
 
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ def accept():
         peers[-1].sendall(b'DATA\\r\\nOK 1\\r\\n')
 threading.Thread(target=accept, daemon=True).start()";
 
-/// Nobody accepts, and the queue is full.
+/// No process accepts connections, and the queue is full.
 const FULL: &str = "peers = []
 try:
     while True:
@@ -83,7 +83,7 @@ fn a_mute_bus_costs_3_seconds_and_is_an_error() {
 }
 
 #[test]
-fn a_mute_bus_does_not_hold_up_what_needs_none() {
+fn a_mute_bus_does_not_delay_calls_without_firewalld() {
     let world = World::new();
     let c1 = world.container("c1");
     let result = c1.add("bridge", &bridge("net", 1));

@@ -94,7 +94,7 @@ table ip6 cnibox {
 }
 
 #[test]
-fn del_removes_it_whatever_happened() {
+fn del_removes_masquerading_after_any_change() {
     let ways = ["plain", "no namespace", "namespace gone", "left-over file", "link gone"];
     for way in ways {
         let world = World::new();
@@ -136,12 +136,12 @@ fn a_subnets_chain_stays_for_its_other_containers() {
 }
 
 #[test]
-fn an_address_that_was_left_behind_is_taken_over() {
+fn add_takes_over_a_stale_address() {
     let world = World::new();
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     let config = masquerading("bridge");
     c1.add("bridge", &config);
-    // Somebody cleaned up by hand; the kernel still has the element of the old owner.
+    // The reservation was removed by hand; the element of the old owner remains.
     world.host(["rm", "-rf", "/var/lib/cni/networks/net"]);
     c1.exec(["ip", "link", "del", "eth0"]);
     c2.add("bridge", &config);
@@ -151,7 +151,7 @@ fn an_address_that_was_left_behind_is_taken_over() {
 }
 
 #[test]
-fn check_finds_what_is_missing() {
+fn check_fails_if_a_rule_is_missing() {
     let perturbations: [&[&str]; 5] = [
         &["delete", "element", "ip", "cnibox", "masquerade-sources", "{ 10.1.0.2 }"],
         &["delete", "element", "ip6", "cnibox", "masquerade-sources", "{ fd00:1::2 }"],
@@ -173,7 +173,7 @@ fn check_finds_what_is_missing() {
 }
 
 #[test]
-fn gc_keeps_what_is_valid() {
+fn gc_keeps_valid_attachments() {
     let world = World::new();
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     let config = masquerading("bridge");

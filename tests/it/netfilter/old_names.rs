@@ -93,7 +93,7 @@ fn assert_no_old_name(world: &World) {
 }
 
 #[test]
-fn del_removes_what_an_older_build_made() {
+fn del_removes_elements_of_an_older_build() {
     for plugin in ["bridge", "portmap", "firewall"] {
         let world = old_host();
         call(&world, plugin, "DEL", "c1", &config(plugin)).run().silence();
@@ -115,7 +115,7 @@ fn del_removes_what_an_older_build_made() {
 }
 
 #[test]
-fn gc_removes_what_an_older_build_made_for_stale_attachments() {
+fn gc_removes_stale_elements_of_an_older_build() {
     let valid = json!({"cni.dev/valid-attachments": [{"containerID": "c2", "ifname": "eth0"}]});
     let world = old_host();
     for plugin in ["firewall", "portmap", "bridge"] {
@@ -140,7 +140,7 @@ fn add_refuses_a_port_that_an_older_build_published() {
 }
 
 #[test]
-fn check_finds_what_an_older_build_published() {
+fn check_accepts_ports_of_an_older_build() {
     let world = old_host();
     let mapping = json!([
         {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"},

@@ -83,7 +83,7 @@ fn del_and_gc_remove_it_with_the_namespace_gone() {
 }
 
 #[test]
-fn check_finds_what_is_missing() {
+fn check_fails_if_a_rule_is_missing() {
     let perturbations = [
         "flush set bridge cnibox spoof-check-allowed",
         "flush set bridge cnibox spoof-check-ports",

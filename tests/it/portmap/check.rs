@@ -1,4 +1,4 @@
-//! CHECK: whatever is missing is named.
+//! CHECK names the missing element or rule.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ fn config() -> Value {
     )
 }
 
-/// What somebody does with `nft`, and what CHECK must name. ID stands for the hash of the conditions.
+/// A change with `nft`, and the text that CHECK must name. ID stands for the hash of the conditions.
 const CHANGES: [(&str, &str); 17] = [
     ("delete element ip cnibox portmap-published { tcp . 8080 }", "host port tcp 8080"),
     ("delete element ip cnibox portmap-published { udp . 8053 }", "host port udp 8053"),
@@ -49,7 +49,7 @@ fn id(world: &World) -> String {
 }
 
 #[test]
-fn what_is_missing_is_named_and_an_add_brings_it_back() {
+fn check_names_a_missing_object_and_add_restores_it() {
     let world = World::new();
     let c1 = world.container("c1");
     let result = result(1, &c1.netns());
@@ -60,7 +60,7 @@ fn what_is_missing_is_named_and_an_add_brings_it_back() {
         world.host(["nft", &change.replace("ID", &id)]);
         let outcome = c1.checking("portmap", &config(), &result).run();
         outcome.fails(999, &[&named.replace("ID", &id)]);
-        // A DEL in between, as a runtime does it; also it must get along with what is missing.
+        // A DEL in between, as a runtime does it. It must succeed although objects are missing.
         c1.del("portmap", &config());
         publish(&c1, 1, &config());
     }
@@ -78,7 +78,7 @@ fn check_changes_nothing() {
 }
 
 #[test]
-fn what_others_have_there_is_none_of_our_business() {
+fn check_ignores_rules_of_other_programs() {
     let world = World::new();
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     publish(&c1, 1, &config());

@@ -1,4 +1,4 @@
-//! DEL removes all of an attachment and nothing of another, with whatever the runtime still knows.
+//! DEL removes every element of an attachment and no other element, also with little information from the runtime.
 
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ fn del_again_and_del_of_nothing_are_fine() {
 }
 
 #[test]
-fn what_is_wrong_with_the_ports_does_not_keep_them() {
+fn invalid_ports_do_not_prevent_del() {
     let world = World::new();
     let c1 = world.container("c1");
     publish(&c1, 1, &config());
@@ -104,7 +104,7 @@ fn names_that_are_too_long_for_a_comment_are_found_again() {
 }
 
 #[test]
-fn an_add_again_replaces_what_was_there() {
+fn a_second_add_replaces_the_first() {
     let world = World::new();
     let c1 = world.container("c1");
     publish(&c1, 1, &config());

@@ -1,4 +1,4 @@
-//! Many containers at once, and many that are there already.
+//! Many containers at the same time, and many existing elements.
 
 use std::collections::BTreeSet;
 
@@ -61,7 +61,7 @@ fn thirty_two_at_once_lose_nothing_and_double_nothing() {
 }
 
 #[test]
-fn many_who_want_one_port_are_one_who_gets_it() {
+fn one_of_many_concurrent_adds_gets_a_port() {
     let world = World::new();
     let containers: Vec<Container<'_>> =
         (0..MANY).map(|number| world.container(&format!("c{number}"))).collect();
@@ -100,7 +100,7 @@ fn cost(world: &World, call: Call<'_>) -> (usize, usize) {
 }
 
 #[test]
-fn five_thousand_published_ports_make_no_call_dearer() {
+fn the_cost_of_a_call_is_independent_of_published_ports() {
     let world = World::new();
     let c1 = world.container("c1");
     publish(&c1, 1, &portmap(json!([tcp(1, 1), tcp(2, 2), tcp(3, 3), tcp(4, 4), tcp(5, 5)])));
