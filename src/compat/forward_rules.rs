@@ -1,5 +1,5 @@
-//! What the reference's plugin leaves in CNI-FORWARD of iptables-nft: two rules for each address. Its shared chains stay,
-//! as when it removes them itself.
+//! The rules of the Go plugin `firewall` in CNI-FORWARD of iptables-nft: two for each address. Its shared chains stay, as after
+//! its own DEL.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,7 @@ pub fn remove(nft: &Nft, batch: &mut Batch, family: Family, addresses: &[IpAddr]
 }
 
 /// `-s 10.1.0.5/32 -j ACCEPT`, or `-d 10.1.0.5/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT`. A rule with a
-/// comment, or with anything else, is an administrator's.
+/// comment or another condition belongs to the administrator.
 fn is_about(rule: &Rule, address: IpAddr) -> bool {
     let conditions = rule.conditions();
     let [condition] = conditions.as_slice() else { return false };

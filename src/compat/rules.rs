@@ -1,8 +1,6 @@
-//! What the Go reference plugins left in the kernel for an attachment, so that a node can be switched over with its
-//! containers running: DEL and GC remove it, too.
+//! The rules of the Go plugins for an attachment. DEL and GC remove them.
 //!
-//! It is in nf_tables even where iptables made it, if that was the flavour for nf_tables; rules of the legacy flavour
-//! cannot be reached from here.
+//! Rules of iptables-nft are nf_tables rules. Rules of iptables-legacy are out of reach.
 
 use std::net::IpAddr;
 
@@ -31,8 +29,8 @@ pub fn remove_masquerade(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Resul
     })
 }
 
-/// Removes the mappings of `portmap`, of both backends. Those of its nftables backend name only the container, so where the
-/// container's addresses are known, only what leads there is removed.
+/// Removes the mappings of `portmap`, of both backends. Rules of its nftables backend name only the container. If the addresses
+/// of the container are known, only the rules with these addresses are removed.
 pub fn remove_portmap(
     nft: &Nft,
     batch: &mut Batch,
@@ -65,7 +63,7 @@ fn portmap_of_family(
         };
         remove_chains(nft, batch, nat, entry, is_stale)?;
     }
-    // There is nothing in these rules that tells their network, so GC cannot judge them.
+    // These rules do not name their network, so GC leaves them.
     let Some((at, _)) = owners.one() else { return Ok(()) };
     let table = Table { family, name: "cni_hostport" };
     for rule in nft.rules(table)? {
@@ -77,7 +75,7 @@ fn portmap_of_family(
     Ok(())
 }
 
-/// Removes the chains of `macspoofchk`. They name container and interface but no network, so only DEL can tell.
+/// Removes the chains of `macspoofchk`. They name the container and interface, but no network, so GC leaves them.
 pub fn remove_spoof_check(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     let Some((at, _)) = owners.one() else { return Ok(()) };
     let table = Table::bridge("nat");
@@ -100,8 +98,8 @@ pub fn remove_spoof_check(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Resu
     Ok(())
 }
 
-/// `table inet cni_plugins_masquerade`, whose rules begin their comments with two hashes: of the network, and of the
-/// interface and its container.
+/// Removes rules of `table inet cni_plugins_masquerade`. Their comments begin with two hashes: of the network, and of the
+/// interface and container.
 fn masquerade_of_nft(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     let table = Table::inet("cni_plugins_masquerade");
     let of_network = format!("{}-", hashed("", &[owners.network()], 16));
@@ -144,7 +142,7 @@ fn remove_chains(
     Ok(())
 }
 
-/// For GC: whether a comment of iptables, `name: "NET" id: "CID"`, is of the network and of no container that is kept.
+/// For GC: whether a comment of iptables, `name: "NET" id: "CID"`, names the network and a container outside the keep set.
 fn belongs_to_none(comment: &str, before: &str, owners: &Owners) -> bool {
     let of = |id: &str| format!("{before}\"{}\" id: \"{id}", owners.network());
     let is_of =
@@ -161,7 +159,7 @@ fn is_about(rule: &Rule, addresses: &[IpAddr]) -> bool {
         })
     };
     rule.exprs.iter().any(|expr| match expr {
-        Expr::Put { value, .. } | Expr::Compare { value, .. } => is_one(value),
+        Expr::Immediate { value, .. } | Expr::Compare { value, .. } => is_one(value),
         _ => false,
     })
 }
@@ -193,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_reference() {
+    fn names_equal_those_of_the_go_plugins() {
         let (network, at) = attachment();
         assert_eq!(masquerade_chain(&network, &at), "CNI-e88f49d94512ff752ebe6070");
         let texts: [&str; 2] = [&network, &at.container_id];
@@ -203,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_of_iptables_tell_network_and_container() {
+    fn comments_of_iptables_name_network_and_container() {
         let (network, at) = attachment();
         let owners = Owners::in_network(&network, Scope::AllExcept(&[at]));
         for (comment, expected) in [

@@ -1,5 +1,5 @@
-//! Forgetting connections: UDP has no end, so packets follow a translation that is gone, or pass by a new one, for as
-//! long as they keep coming.
+//! Deletion of conntrack entries. UDP has no end of a connection, so as long as packets arrive, they follow a translation that
+//! was removed, or miss a new one.
 
 use std::net::IpAddr;
 
@@ -10,19 +10,19 @@ use crate::kernel::netlink::{self, Attrs, Protocol, Requests, Socket, attribute,
 use crate::kernel::nft::Transport;
 use crate::names::IpFamily;
 
-/// Which connections: at least those of one protocol to one port, so that it can never be all of them.
+/// Selects connections: always of one protocol to one port, so it never selects all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flows {
     family: IpFamily,
     transport: Transport,
-    /// Where the first packet was sent to, before any translation.
+    /// The destination of the first packet, before any translation.
     port: u16,
     address: Option<IpAddr>,
-    /// Where answers come from: whom the packets are translated to.
+    /// The source of replies: the destination after translation.
     answered_by: Option<IpAddr>,
 }
 
-/// A conversation about the connections of one network namespace.
+/// A netlink socket for the conntrack entries of one network namespace.
 pub struct Conntrack {
     socket: Socket,
 }
@@ -32,12 +32,12 @@ impl Flows {
         Self { family, transport, port, address: None, answered_by: None }
     }
 
-    /// Of these only those to that address.
+    /// Selects only connections to this address.
     pub fn at(self, address: IpAddr) -> Self {
         Self { address: Some(address), ..self }
     }
 
-    /// Of these only those that somebody answers, or would answer, from that address.
+    /// Selects only connections with replies from this address.
     pub fn answered_by(self, address: IpAddr) -> Self {
         Self { answered_by: Some(address), ..self }
     }
@@ -48,13 +48,13 @@ impl Flows {
         addresses.into_iter().all(|address| self.family.has(address))
     }
 
-    /// Whether the filter says all that is meant. The kernel (up to 6.18 at least, `ctnetlink_filter_match_tuple`) takes
-    /// IPv6 addresses of filters for those that are not wanted, so we leave them out, and look ourselves.
+    /// Whether the kernel can evaluate the whole filter. It inverts conditions on IPv6 addresses (up to 6.18 at least,
+    /// `ctnetlink_filter_match_tuple`), so they are left out of the filter and evaluated here.
     fn is_exact(self) -> bool {
         self.family == IpFamily::V4 || self.address.or(self.answered_by).is_none()
     }
 
-    /// The filter. Kernels before 5.8 take no notice of it.
+    /// The filter. Kernels before 5.8 ignore it.
     fn write(self, attrs: &mut Attrs) {
         if !self.is_exact() {
             return Self { address: None, answered_by: None, ..self }.write(attrs);
@@ -89,7 +89,7 @@ impl Flows {
         });
     }
 
-    /// The same as the filter, for kernels that have none.
+    /// Evaluates the filter, for kernels that ignore it.
     fn include(self, flow: &Flow<'_>) -> bool {
         let (to, from) = (Tuple(flow.original), Tuple(flow.reply));
         to.transport() == Some(self.transport.number())
@@ -100,18 +100,18 @@ impl Flows {
 }
 
 impl Conntrack {
-    /// About the namespace that the calling thread is in.
+    /// Opens a socket in the namespace of the calling thread.
     pub fn open() -> Result<Self, netlink::Error> {
         Ok(Self { socket: Socket::open(Protocol::Netfilter)? })
     }
 
-    /// Forgets connections. None being there is fine.
+    /// Deletes the connections. No match is no error.
     pub fn delete(&self, flows: &[Flows]) -> Result<()> {
         for family in IpFamily::ALL {
             let of_family = |flows: &Flows| flows.can_be() && flows.family == family;
             let flows: Vec<Flows> = flows.iter().copied().filter(of_family).collect();
             match flows.as_slice() {
-                // Kernels before 6.10 take the filter for the name of one connection, and an incomplete one: EINVAL.
+                // Kernels before 6.10 take the filter for an incomplete tuple of one connection: EINVAL.
                 [one] if one.is_exact() && self.delete_at_once(*one).is_ok() => {}
                 several => self.delete_one_by_one(family, several)?,
             }
@@ -122,14 +122,14 @@ impl Conntrack {
     fn delete_at_once(&self, flows: Flows) -> Result<(), netlink::Error> {
         let mut requests = Requests::new();
         requests.push(IPCTNL_MSG_CT_DELETE, 0, CANNOT_DELETE.into(), |attrs| {
-            // For the sake of old programs the family counts only where the version is 1.
+            // The kernel evaluates the family only with version 1, for compatibility.
             attrs.raw(&[flows.family.number(), 1, 0, 0]);
             flows.write(attrs);
         });
         self.socket.commit(requests, |_| {})
     }
 
-    /// Going through all connections takes the kernel about 20 ms even where there are few, so it is done once.
+    /// A dump takes about 20 ms even with few connections, so all selections share one.
     fn delete_one_by_one(&self, family: IpFamily, wanted: &[Flows]) -> Result<()> {
         if wanted.is_empty() {
             return Ok(());
@@ -164,13 +164,13 @@ impl Conntrack {
     }
 }
 
-/// Says which option the kernel lacks: EINVAL is nfnetlink's answer where there is no subsystem.
+/// Adds the missing kernel option: nfnetlink returns EINVAL for an unknown subsystem.
 fn explained(error: netlink::Error) -> netlink::Error {
     let lacks = error.hint.is_none() && error.errno == libc::EINVAL;
     if lacks { error.with_hint("the kernel lacks CONFIG_NF_CT_NETLINK") } else { error }
 }
 
-/// A connection, as far as it matters here.
+/// The parts of a connection that are used here.
 struct Flow<'a> {
     original: &'a [u8],
     reply: &'a [u8],
@@ -189,7 +189,7 @@ impl<'a> Flow<'a> {
         })
     }
 
-    /// What it is deleted by. With the number it cannot be another one that took its place meanwhile.
+    /// The request that deletes it. The id excludes a newer connection with the same addresses.
     fn write(&self, attrs: &mut Attrs) {
         attrs.nested(CTA_TUPLE_ORIG, |tuple| tuple.raw(self.original));
         attrs.bytes(CTA_ID, self.id);
@@ -235,7 +235,7 @@ impl<'a> Tuple<'a> {
 
 const CANNOT_DELETE: &str = "cannot delete connections";
 
-/// A socket holds about 256 answers.
+/// The receive buffer of a socket has room for about 256 answers.
 const REQUESTS_AT_ONCE: usize = 128;
 
 /// The size of `struct nfgenmsg` (linux/netfilter/nfnetlink.h).
@@ -260,7 +260,7 @@ const CTA_PROTO_DST_PORT: u16 = 3;
 const CTA_FILTER_ORIG_FLAGS: u16 = 1;
 const CTA_FILTER_REPLY_FLAGS: u16 = 2;
 
-/// Which parts of a tuple count. Source: net/netfilter/nf_internals.h, `enum ctattr_filter`.
+/// The parts of a tuple that a filter compares. Source: net/netfilter/nf_internals.h, `enum ctattr_filter`.
 const CTA_FILTER_F_CTA_IP_SRC: u32 = 1 << 0;
 const CTA_FILTER_F_CTA_IP_DST: u32 = 1 << 1;
 const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;
@@ -295,7 +295,7 @@ mod tests {
         );
     }
 
-    /// What the kernel says about a packet from 192.0.2.9 to 192.0.2.1:53, which was translated to 10.1.0.5.
+    /// The entry of a packet from 192.0.2.9 to 192.0.2.1:53, which was translated to 10.1.0.5.
     fn message(reply: &[u8]) -> Vec<u8> {
         let tuple = |tuple: &mut Attrs, source: &[u8], destination: &[u8], port: u16| {
             tuple.nested(CTA_TUPLE_IP, |ip| {

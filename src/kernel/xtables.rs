@@ -1,5 +1,4 @@
-//! The table of iptables-legacy. Its rules are in force beside those of nf_tables and are none of them, so all that can be
-//! done is to find out whether they are in the way.
+//! The filter table of iptables-legacy. The kernel evaluates it in addition to nf_tables. This module reads it only.
 
 use std::fs;
 use std::mem::offset_of;
@@ -12,23 +11,22 @@ use crate::kernel::sys;
 
 /// Whether the FORWARD of iptables-legacy (or of ip6tables-legacy) has the policy DROP.
 ///
-/// False where that cannot be found out: without the rights, without the module. Asking for a table that nobody uses would
-/// make the kernel add it.
+/// False without the rights or the module. The table is read only if it exists, because the kernel would create it.
 pub fn drops_forwarded(is_v6: bool) -> bool {
     is_in_use(is_v6) && policy_verdict(is_v6) == Some(VERDICT_DROP)
 }
 
 fn is_in_use(is_v6: bool) -> bool {
     let file = if is_v6 { "ip6_tables_names" } else { "ip_tables_names" };
-    // Only root may read it, and without the module it is not there.
+    // The file is readable by root only, and missing without the module.
     let names = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
     names.lines().any(|name| name == TABLE)
 }
 
-/// The verdict of the last rule of FORWARD, which is its policy.
+/// Reads the policy of FORWARD: the verdict of its last rule.
 ///
-/// Source: linux/netfilter_ipv4/ip_tables.h, `struct ipt_getinfo`, `struct ipt_get_entries`, `struct ipt_entry`, and their
-/// like for IPv6.
+/// Source: linux/netfilter_ipv4/ip_tables.h, `struct ipt_getinfo`, `struct ipt_get_entries`, `struct ipt_entry`, and the
+/// equivalents for IPv6.
 fn policy_verdict(is_v6: bool) -> Option<i32> {
     let (family, level, target_offset_at) = if is_v6 {
         (AddressFamily::Inet6, libc::SOL_IPV6, 140)
@@ -55,12 +53,12 @@ fn policy_verdict(is_v6: bool) -> Option<i32> {
 
 const TABLE: &str = "filter";
 
-/// IPT_SO_GET_INFO and IPT_SO_GET_ENTRIES; those of IPv6 have the same numbers.
+/// IPT_SO_GET_INFO and IPT_SO_GET_ENTRIES; IPv6 has the same numbers.
 const SO_GET_INFO: i32 = 64;
 const SO_GET_ENTRIES: i32 = 65;
 
-/// `struct ipt_getinfo`: the hooks, where the rules and the policy of each of five hooks begin, the number of rules, their
-/// size. It has 4 bytes at most in a row, and so the same layout on every architecture.
+/// `struct ipt_getinfo`: the hooks, the offsets of the rules and policies of five hooks, the number of rules, their size. All
+/// fields have at most 4 bytes, so the layout is the same on every architecture.
 #[repr(C)]
 struct Info {
     name: [u8; NAME_BYTES],
@@ -71,8 +69,8 @@ struct Info {
     size: u32,
 }
 
-/// `struct ipt_get_entries` without its rules. They begin where their counters, which are u64, may be: those have an
-/// alignment of 4 on i386, and of 8 elsewhere.
+/// The offset of the rules in `struct ipt_get_entries`. Their counters are u64, with an alignment of 4 on i386 and of 8
+/// elsewhere.
 #[repr(C)]
 struct Entries {
     name: [u8; NAME_BYTES],
@@ -89,17 +87,17 @@ const ENTRIES_SIZE_AT: usize = offset_of!(Entries, size);
 const ENTRIES_AT: usize = offset_of!(Entries, entries);
 /// Source: linux/netfilter.h, `enum nf_inet_hooks`.
 const NF_INET_FORWARD: usize = 2;
-/// `struct xt_entry_target`, after which comes the verdict.
+/// The size of `struct xt_entry_target`. The verdict follows.
 const TARGET_BYTES: usize = 32;
 
-/// `-NF_DROP - 1`, as rules have it.
+/// `-NF_DROP - 1`, the encoding of DROP in rules.
 const VERDICT_DROP: i32 = -1;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What `offsetof` of a C compiler says, with `-m32` for i386.
+    /// The values of `offsetof` in C, with `-m32` for i386.
     #[test]
     fn structures_are_those_of_the_kernel() {
         let entries_at = if cfg!(target_arch = "x86") { 36 } else { 40 };

@@ -12,7 +12,7 @@
 //! | `firewalldZone` | string | `trusted` | Zone of firewalld that gets the addresses as sources. |
 //! | `ingressPolicy` | string | `open` | `open`, `same-bridge` or `isolated`, see below. |
 //!
-//! The plugin follows one that made an interface. It handles every address of `prevResult`, warns if there is none,
+//! The plugin follows a plugin that created an interface. It handles every address of `prevResult`, warns if there is none,
 //! and runs no other program.
 //!
 //! **Backend iptables.** The chain FORWARD in the table `filter` of iptables-nft begins with a jump to CNI-FORWARD. An
@@ -58,7 +58,7 @@ use std::net::IpAddr;
 use serde::Deserialize;
 
 use crate::cni::success::Success;
-use crate::compat::forward_rules;
+use crate::compat::{forward_rules, old_names};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::nft::{Batch, Family, Feature, Nft};
@@ -82,7 +82,7 @@ pub struct Firewall {
     ingress_policy: String,
 }
 
-/// The configuration once it is known to make sense.
+/// The validated configuration.
 struct Settings<'a> {
     backend: Backend,
     admin_chain: &'a str,
@@ -91,7 +91,7 @@ struct Settings<'a> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Backend {
-    /// firewalld if it is running, else like `Iptables`.
+    /// firewalld if it runs, else iptables.
     Any,
     Iptables,
     Firewalld,
@@ -117,7 +117,7 @@ impl Plugin for Firewall {
         let firewalld = firewalld.map(RefCell::new);
 
         if addresses.is_empty() {
-            cx.warn("prevResult has no addresses, so there is no rule for any");
+            cx.warn("prevResult has no addresses: no rule is added");
         }
         let mut undo = Undo::new(cx);
         match &firewalld {
@@ -125,7 +125,9 @@ impl Plugin for Firewall {
             None => warn_of_legacy_rules(cx, &addresses),
         }
         let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
-        cx.session.nft()?.transact(|nft, batch| {
+        let nft = cx.session.nft()?;
+        old_names::migrate(nft)?;
+        nft.transact(|nft, batch| {
             for (family, addresses) in by_family(&addresses) {
                 ruleset::add(nft, batch, family, &addresses, guard.as_ref(), &owner)?;
                 if firewalld.is_some() {
@@ -159,6 +161,7 @@ impl Plugin for Firewall {
         }
         let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
         let nft = cx.session.nft()?;
+        old_names::migrate(nft)?;
         for (family, addresses) in by_family(&addresses) {
             ruleset::check(nft, family, &addresses, guard.as_ref(), &owner)?;
             if !uses_firewalld {
@@ -174,6 +177,7 @@ impl Plugin for Firewall {
         let owners = Owners::of(cx, scope);
         let (staying, sources) = match cx.session.nft_if_supported()? {
             Some(nft) => {
+                old_names::migrate(nft)?;
                 let others = self.sources_of_reference(nft, &of_reference, &owners)?;
                 sources::remove(cx, nft, scope, others)
             }
@@ -205,7 +209,7 @@ impl Plugin for Firewall {
             return Ok(());
         }
         for family in FAMILIES {
-            // Without tables for IPv6, an ADD for IPv4 works all the same.
+            // An ADD for IPv4 does not need tables for IPv6.
             let tables = nft.missing(&[(family, Feature::Tables)]);
             if !tables.map_err(|error| Error::from(error).into_not_available())?.is_empty() {
                 continue;
@@ -228,7 +232,7 @@ impl Firewall {
             "firewalld" => Backend::Firewalld,
             other => {
                 return Err(Error::config(format!("backend: unknown backend {other:?}"))
-                    .with_details("there are iptables and firewalld"));
+                    .with_details("backend can be iptables or firewalld"));
             }
         };
         let policy = Policy::parse(&self.ingress_policy)?;
@@ -240,7 +244,8 @@ impl Firewall {
         if self.firewalld_zone.is_empty() { "trusted" } else { &self.firewalld_zone }
     }
 
-    /// Where the reference would have put these addresses; those with an element of ours have a record, or no zone.
+    /// The sources that the Go plugin would have added for these addresses. An address with an element of cnibox has a
+    /// recorded source, or none.
     fn sources_of_reference(
         &self,
         nft: &Nft,
@@ -278,7 +283,7 @@ impl Firewall {
 }
 
 impl Settings<'_> {
-    /// firewalld if it is to be used.
+    /// firewalld, if the configuration selects it.
     fn firewalld(&self, cx: &Context<'_>) -> Result<Option<Firewalld>> {
         if self.backend == Backend::Iptables {
             return Ok(None);
@@ -291,7 +296,7 @@ impl Settings<'_> {
     }
 }
 
-/// The families that addresses can be of.
+/// The families of addresses.
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 
 fn remove_rules(
@@ -311,7 +316,7 @@ fn remove_rules(
     Ok(())
 }
 
-/// All addresses, of whatever interface.
+/// The addresses of all interfaces.
 fn addresses(result: &Success) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
     addresses.sort_unstable();
@@ -333,11 +338,11 @@ fn legacy_drops(family: Family) -> String {
     let program = if family == Family::Ip6 { "ip6tables-legacy" } else { "iptables-legacy" };
     format!(
         "the policy of FORWARD in {program} is DROP: \
-         its rules are in force beside those of nf_tables, where they cannot be overruled"
+         the kernel evaluates its rules in addition to nf_tables, which cannot overrule them"
     )
 }
 
-/// The container has its interface and may need no forwarding at all, so this is no reason to fail.
+/// Only a warning, because not every container needs forwarded traffic.
 fn warn_of_legacy_rules(cx: &Context<'_>, addresses: &[IpAddr]) {
     for (family, _) in by_family(addresses) {
         if xtables::drops_forwarded(family == Family::Ip6) {
@@ -361,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_by_its_key() {
+    fn an_invalid_value_is_refused_with_its_key() {
         for (backend, chain, policy) in [
             ("", "", ""),
             ("iptables", "NOMAD-ADMIN", "open"),

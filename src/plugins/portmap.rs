@@ -19,7 +19,7 @@
 //! | `runtimeConfig.portMappings[].protocol` | string | `tcp` | `tcp`, `udp` or `sctp`, in upper or lower case. |
 //! | `runtimeConfig.portMappings[].hostIP` | string | all addresses | Address of the host. `0.0.0.0` and `::` mean all addresses of one family. |
 //!
-//! The plugin follows one that made an interface. It uses the first address of the container in each family; a port
+//! The plugin follows a plugin that created an interface. It uses the first address of the container in each family; a port
 //! for a family without an address is not published. ADD refuses a port that another container has at the same
 //! address, and names that container. Two attachments may have the same port if their conditions differ: the later ADD
 //! wins where both match. A container in several networks may publish a port in each of them.
@@ -39,12 +39,10 @@
 //! - **GC** does the same for all attachments that are not valid.
 //! - **STATUS** fails if the kernel lacks nf_tables, NAT, masquerading, `fib` or conntrack in a family that it has.
 
-mod attachment;
+mod bindings;
 mod conditions;
 mod config;
-mod ruleset;
-mod skeleton;
-mod withdrawal;
+mod rules;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -54,7 +52,7 @@ use std::rc::Rc;
 use ipnet::IpNet;
 
 use crate::cni::success::Success;
-use crate::compat::rules;
+use crate::compat::{old_names, rules as rules_of_reference};
 use crate::error::{Error, Result};
 use crate::kernel::conntrack::{Conntrack, Flows};
 use crate::kernel::netns::NetNs;
@@ -66,11 +64,9 @@ use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::chained;
 use crate::steps::flow::undo::Undo;
-use attachment::Publication;
+use bindings::{PortBindings, Removal};
 pub use config::Portmap;
-use config::{HostIp, Settings, Source};
-use ruleset::Side;
-use withdrawal::Withdrawal;
+use config::{HostIp, Settings, Snat};
 
 /// The reference's message.
 const WITHOUT_RESULT: &str = "must be called as chained plugin";
@@ -88,22 +84,22 @@ impl Plugin for Portmap {
         let settings = self.settings().map_err(|error| error.in_front("failed to parse config"))?;
         let owner = Owner::new(&cx.request.network, at);
         let owners = Owners::of(cx, Scope::One(at));
-        let publications = publications(at, &success, &settings, &owner);
-        if publications.is_empty() {
-            // What an earlier ADD published goes all the same.
-            withdraw_now(cx, &owners, &settings)?;
+        let bindings = bindings(at, &success, &settings, &owner);
+        if bindings.is_empty() {
+            // An earlier ADD may have published ports.
+            remove_now(cx, &owners, &settings)?;
             return Ok(success);
         }
         let nft = cx.session.nft()?;
         let mut undo = Undo::new(cx);
-        publish(nft, &owner, &owners, &settings, &publications)?;
-        undo.push("take the published ports back", || withdraw_now(cx, &owners, &settings));
-        if settings.source != Source::Kept {
+        publish(nft, &owner, &owners, &settings, &bindings)?;
+        undo.push("remove the port bindings", || remove_now(cx, &owners, &settings));
+        if settings.snat != Snat::Off {
             let host = cx.session.host()?;
-            publications.iter().try_for_each(|publication| allow_loopback(host, publication))?;
+            bindings.iter().try_for_each(|bindings| allow_loopback(host, bindings))?;
         }
-        // The ports are published all the same. A connection from before is translated after its next pause.
-        if let Err(error) = forget_untranslated(cx, &publications) {
+        // The ports are published also without this. An earlier connection is translated after its next pause.
+        if let Err(error) = delete_untranslated(cx, &bindings) {
             cx.warn(error);
         }
         undo.keep();
@@ -114,26 +110,27 @@ impl Plugin for Portmap {
         let result = cx.request.required_prev_result()?;
         let settings = self.settings()?;
         let owner = Owner::new(&cx.request.network, at);
-        let publications = publications(at, &result, &settings, &owner);
-        if publications.is_empty() {
+        let bindings = bindings(at, &result, &settings, &owner);
+        if bindings.is_empty() {
             return Ok(());
         }
         let nft = cx.session.nft()?;
-        publications.iter().try_for_each(|publication| publication.check(nft))?;
-        if settings.source == Source::Kept {
+        old_names::migrate(nft)?;
+        bindings.iter().try_for_each(|bindings| bindings.check(nft))?;
+        if settings.snat == Snat::Off {
             return Ok(());
         }
         let host = cx.session.host()?;
-        publications.iter().try_for_each(|publication| check_loopback(host, publication))
+        bindings.iter().try_for_each(|bindings| check_loopback(host, bindings))
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
         let addresses = scope.one().map_or_else(Vec::new, |at| {
             let result = chained::prev_result_of_del(cx);
-            let address = |side| container_address(side, at, &result);
-            Side::BOTH.into_iter().filter_map(address).map(|net| net.addr()).collect()
+            let address = |family| container_address(family, at, &result);
+            IpFamily::ALL.into_iter().filter_map(address).map(|net| net.addr()).collect()
         });
-        withdraw_later(cx, Owners::of(cx, scope), self.settings().ok(), addresses);
+        remove_later(cx, Owners::of(cx, scope), self.settings().ok(), addresses);
         Ok(())
     }
 
@@ -165,63 +162,63 @@ fn is_present(family: Family) -> bool {
     family != Family::Ip6 || sysctl::exists("net/ipv6")
 }
 
-/// The port bindings, one for each family with a port to publish.
-fn publications<'a>(
+/// The port bindings of each family that has a port to publish.
+fn bindings<'a>(
     at: &Attachment,
     result: &Success,
     settings: &'a Settings,
     owner: &'a Owner,
-) -> Vec<Publication<'a>> {
-    let in_side = |side| {
-        let address = container_address(side, at, result)?;
-        let publication = Publication::new(side, owner, address, settings);
-        (!publication.is_empty()).then_some(publication)
+) -> Vec<PortBindings<'a>> {
+    let of_family = |family| {
+        let address = container_address(family, at, result)?;
+        let bindings = PortBindings::new(family, owner, address, settings);
+        (!bindings.is_empty()).then_some(bindings)
     };
-    Side::BOTH.into_iter().filter_map(in_side).collect()
+    IpFamily::ALL.into_iter().filter_map(of_family).collect()
 }
 
 /// The first address of the family on the container's interface. An address without an interface in the result counts as
-/// one of this interface.
-fn container_address(side: Side, at: &Attachment, result: &Success) -> Option<IpNet> {
+/// an address of this interface.
+fn container_address(family: IpFamily, at: &Attachment, result: &Success) -> Option<IpNet> {
     let is_ours = |index: Option<u32>| {
         let interface = index.and_then(|index| result.interfaces.get(index as usize));
         interface.is_none_or(|it| it.name == *at.ifname && !it.sandbox.is_empty())
     };
-    let ips = result.ips.iter().filter(|ip| side.has(ip.address.addr()));
+    let ips = result.ips.iter().filter(|ip| family.has(ip.address.addr()));
     ips.filter(|ip| is_ours(ip.interface)).map(|ip| ip.address).next()
 }
 
-/// Publishes in both families in one transaction, and replaces what the attachment published before.
+/// Publishes in both families in one transaction, and replaces the port bindings of an earlier ADD.
 fn publish(
     nft: &Nft,
     owner: &Owner,
     owners: &Owners,
     settings: &Settings,
-    publications: &[Publication<'_>],
+    all: &[PortBindings<'_>],
 ) -> Result<()> {
-    let of_side = |side| publications.iter().find(move |publication| publication.side == side);
+    old_names::migrate(nft)?;
     nft.transact(|nft, batch| {
-        for side in Side::BOTH {
-            let publication = of_side(side);
-            let found = publication.map(|publication| publication.look(nft)).transpose()?;
-            let mut found = found.unwrap_or_default();
-            let publication = publication.map(|publication| publication.placed(&found));
-            let in_use = publication.as_ref().map(|publication| &publication.group);
-            let withdrawal = Withdrawal { nft, side, owners, settings: Some(settings), in_use };
-            if found.is_own || withdrawal.is_registered(owner)? {
-                found.shared.extend(withdrawal.withdraw(batch)?.shared);
+        for family in IpFamily::ALL {
+            let bindings = all.iter().find(|bindings| bindings.family == family);
+            let before = bindings.map(|bindings| bindings.look(nft)).transpose()?;
+            let mut before = before.unwrap_or_default();
+            let bindings = bindings.map(|bindings| bindings.placed(&before));
+            let in_use = bindings.as_ref().map(|bindings| &bindings.group);
+            let removal = Removal { nft, family, owners, settings: Some(settings), in_use };
+            if before.is_published || removal.is_registered(owner)? {
+                before.shared.extend(removal.remove(batch)?.shared);
             }
-            if let Some(publication) = publication {
-                publication.publish(nft, batch, &found)?;
+            if let Some(bindings) = bindings {
+                bindings.publish(nft, batch, &before)?;
             }
         }
         Ok(())
     })
 }
 
-/// Removes what the owners published and what the reference's plugin left, and then the connections to it, at the end of
-/// the session or before.
-fn withdraw_later(
+/// Removes the port bindings of the owners and the rules of the Go plugin when the session settles, and then the
+/// connections to the ports.
+fn remove_later(
     cx: &Context<'_>,
     owners: Owners,
     settings: Option<Settings>,
@@ -230,49 +227,50 @@ fn withdraw_later(
     let flows = Rc::new(RefCell::new(Vec::new()));
     let found = Rc::clone(&flows);
     let build = move |nft: &Nft, batch: &mut Batch| {
-        *found.borrow_mut() = withdraw(nft, batch, &owners, settings.as_ref())?;
-        rules::remove_portmap(nft, batch, &owners, &addresses)
+        *found.borrow_mut() = remove(nft, batch, &owners, settings.as_ref())?;
+        rules_of_reference::remove_portmap(nft, batch, &owners, &addresses)
     };
-    cx.later(build, move || forget(&flows.take()));
+    cx.later(build, move || delete_flows(&flows.take()));
 }
 
-/// Removes what an attachment published, for an ADD that fails or publishes nothing any more.
-fn withdraw_now(cx: &Context<'_>, owners: &Owners, settings: &Settings) -> Result<()> {
+/// Removes the port bindings of an attachment, for an ADD that fails or has no ports to publish.
+fn remove_now(cx: &Context<'_>, owners: &Owners, settings: &Settings) -> Result<()> {
     match cx.session.nft_if_supported()? {
         Some(nft) => {
-            nft.transact(|nft, batch| withdraw(nft, batch, owners, Some(settings)).map(drop))
+            nft.transact(|nft, batch| remove(nft, batch, owners, Some(settings)).map(drop))
         }
         None => Ok(()),
     }
 }
 
-/// Returns the connections that were translated and must not be any longer.
-fn withdraw(
+/// Returns the connections that must not be translated any more.
+fn remove(
     nft: &Nft,
     batch: &mut Batch,
     owners: &Owners,
     settings: Option<&Settings>,
 ) -> Result<Vec<Flows>> {
+    old_names::migrate(nft)?;
     let mut flows = Vec::new();
-    for side in Side::BOTH {
-        let withdrawal = Withdrawal { nft, side, owners, settings, in_use: None };
-        flows.extend(withdrawal.withdraw(batch)?.flows);
+    for family in IpFamily::ALL {
+        let removal = Removal { nft, family, owners, settings, in_use: None };
+        flows.extend(removal.remove(batch)?.flows);
     }
     Ok(flows)
 }
 
-/// Enables `route_localnet` on the link to the container, for packets from 127.0.0.1. The rule that drops such packets from
-/// other links exists by then.
-fn allow_loopback(host: &Rtnl, publication: &Publication<'_>) -> Result<()> {
-    match link_to_container(host, publication)? {
+/// Enables `route_localnet` on the link to the container, for packets from 127.0.0.1. Called after the rule is added that
+/// drops such packets from other links.
+fn allow_loopback(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<()> {
+    match link_to_container(host, bindings)? {
         Some(link) => sysctl::set(&route_localnet(&link.name), "1").map(drop),
         None => Ok(()),
     }
 }
 
-/// For CHECK. The kernel takes it for on where it is on for all links.
-fn check_loopback(host: &Rtnl, publication: &Publication<'_>) -> Result<()> {
-    let Some(Link { name, .. }) = link_to_container(host, publication)? else { return Ok(()) };
+/// The kernel enables `route_localnet` on a link also through `all`.
+fn check_loopback(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<()> {
+    let Some(Link { name, .. }) = link_to_container(host, bindings)? else { return Ok(()) };
     let value = |link: &str| sysctl::get(&route_localnet(link));
     if [value(&name)?, value("all")?].iter().all(|value| value.as_deref() == Some("0")) {
         let msg =
@@ -287,40 +285,39 @@ fn route_localnet(link: &str) -> String {
 }
 
 /// The link by which the host reaches a container under its IPv4 address.
-fn link_to_container(host: &Rtnl, publication: &Publication<'_>) -> Result<Option<Link>> {
-    if !publication.side.has(ruleset::loopback().addr()) {
+fn link_to_container(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<Option<Link>> {
+    if bindings.family == IpFamily::V6 {
         return Ok(None);
     }
-    let index = host.link_towards(publication.address.addr())?;
+    let index = host.link_towards(bindings.address.addr())?;
     index.map_or(Ok(None), |index| host.link_at(index))
 }
 
-/// Deletes UDP connections to a port from before it was published. The kernel would not translate them as long as packets
+/// Deletes UDP connections to a port that are older than its publication. The kernel does not translate them while packets
 /// keep coming.
-fn forget_untranslated(cx: &Context<'_>, publications: &[Publication<'_>]) -> Result<()> {
+fn delete_untranslated(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result<()> {
     let mut flows = Vec::new();
-    let mut own: Option<BTreeSet<IpAddr>> = None;
-    for publication in publications {
-        let side = publication.side;
-        let family = if side.family() == Family::Ip { IpFamily::V4 } else { IpFamily::V6 };
-        for mapping in publication.mappings().filter(|it| it.transport == Transport::Udp) {
+    let mut addresses: Option<BTreeSet<IpAddr>> = None;
+    for bindings in all {
+        let family = bindings.family;
+        for mapping in bindings.mappings().filter(|it| it.transport == Transport::Udp) {
             let to_port = Flows::to_port(family, Transport::Udp, mapping.host_port);
             match mapping.host_ip {
                 HostIp::One(ip) => flows.push(to_port.at(ip)),
-                // Connections through the host to others' same port are none of ours.
+                // Connections through the host to the same port of other hosts stay.
                 HostIp::Any | HostIp::AnyOf(_) => {
-                    if own.is_none() {
-                        own = Some(cx.session.host()?.all_addresses()?.into_iter().collect());
+                    if addresses.is_none() {
+                        addresses = Some(cx.session.host()?.all_addresses()?.into_iter().collect());
                     }
-                    let own = own.iter().flatten().filter(|ip| side.has(**ip));
-                    flows.extend(own.map(|ip| to_port.at(*ip)));
+                    let of_family = addresses.iter().flatten().filter(|ip| family.has(**ip));
+                    flows.extend(of_family.map(|ip| to_port.at(*ip)));
                 }
             }
         }
     }
-    forget(&flows)
+    delete_flows(&flows)
 }
 
-fn forget(flows: &[Flows]) -> Result<()> {
+fn delete_flows(flows: &[Flows]) -> Result<()> {
     if flows.is_empty() { Ok(()) } else { Conntrack::open()?.delete(flows) }
 }

@@ -175,7 +175,7 @@ fn a_list_of_k3s_lives_its_life() {
         "10.42.1.1",
         &[
             ("IN ip address flush dev eth0 scope global", "flannel"),
-            ("nft flush map ip cnibox published", "portmap"),
+            ("nft flush map ip cnibox portmap-published", "portmap"),
             ("tc qdisc del dev IFB root", "bandwidth"),
             (
                 "tc qdisc del dev $(ip -o link | grep -o 'veth[0-9a-f]*' | head -n 1) root",
@@ -192,8 +192,8 @@ fn a_list_of_podman_lives_its_life() {
         "10.88.0.1",
         &[
             ("IN ip link set eth0 address 02:00:00:00:00:08", "bridge"),
-            ("nft flush map ip cnibox masq", "bridge"),
-            ("nft flush map ip cnibox published", "portmap"),
+            ("nft flush map ip cnibox masquerade-sources", "bridge"),
+            ("nft flush map ip cnibox portmap-published", "portmap"),
             ("nft flush map ip filter cnibox", "firewall"),
             ("IN sh -c 'echo 400 >/proc/sys/net/core/somaxconn'", "tuning"),
         ],

@@ -19,16 +19,16 @@ use crate::kernel::netlink::{Attrs, Requests};
 
 /// Changes that become one transaction. Nothing happens before `Nft::commit`.
 ///
-/// What is added may be named by what follows. Deleting what is not there is an error, and so is deleting what is still
-/// in use: rules before the chains that they lead to, elements of verdict maps likewise.
+/// A change can refer to an object that an earlier change of the batch adds. Deleting a missing object is an error, and so
+/// is deleting an object in use: rules and elements of verdict maps are deleted before the chains that they lead to.
 #[derive(Debug)]
 pub struct Batch {
     pub(super) requests: Requests,
-    /// What the kernel needs to have for it.
+    /// The kernel features that it needs.
     pub(super) features: Vec<(Family, Feature)>,
-    /// The number of messages after the first, which is none of ours.
+    /// The number of messages after the first, which begins the batch.
     changes: usize,
-    /// The number of the next set, of use only inside of the transaction.
+    /// The id of the next set, unique in the transaction.
     next_set: u32,
 }
 
@@ -39,12 +39,12 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// A transaction that is made whatever others did meanwhile.
+    /// A transaction without a condition on the generation.
     pub fn new() -> Self {
         Self::begin(|_| {})
     }
 
-    /// A transaction that is refused if anybody changed anything since; see `Nft::transact`.
+    /// A transaction that the kernel refuses if the generation has changed; see `Nft::transact`.
     pub fn expecting(generation: Generation) -> Self {
         Self::begin(|attrs| be32(attrs, NFNL_BATCH_GENID, generation.0))
     }
@@ -59,12 +59,12 @@ impl Batch {
         Self { requests, features: Vec::new(), changes: 0, next_set: 1 }
     }
 
-    /// Whether there is nothing to do.
+    /// Whether the batch has no changes.
     pub fn is_empty(&self) -> bool {
         self.changes == 0
     }
 
-    /// One that is there already is fine; its comment stays.
+    /// An existing table is no error, and keeps its comment.
     pub fn add_table(&mut self, table: Table<'_>, comment: Option<&Comment>) -> &mut Self {
         self.features.push((table.family, Feature::Tables));
         let doing = format!("cannot add table {table}");
@@ -74,8 +74,7 @@ impl Batch {
         })
     }
 
-    /// One like it that is there already is fine, but then closing the socket takes the kernel milliseconds: look
-    /// first.
+    /// An existing equal chain is no error, but the close of the socket then takes milliseconds. Callers look first.
     pub fn add_chain(&mut self, table: Table<'_>, chain: NewChain<'_>) -> &mut Self {
         if chain.base.is_some_and(|base| base.kind == ChainKind::Nat) {
             self.features.push((table.family, Feature::Nat));
@@ -88,9 +87,9 @@ impl Batch {
         })
     }
 
-    /// With its rules.
+    /// Deletes a chain with its rules.
     pub fn delete_chain(&mut self, table: Table<'_>, chain: &str) -> &mut Self {
-        // Alone, a chain with rules is "in use".
+        // The kernel refuses to delete a chain with rules (EBUSY).
         self.flush_chain(table, chain);
         let doing = format!("cannot delete chain {chain} of table {table}");
         self.push(NFT_MSG_DELCHAIN, 0, table, doing, |attrs| {
@@ -131,7 +130,7 @@ impl Batch {
         })
     }
 
-    /// One like it that is there already is fine.
+    /// An existing equal set is no error.
     pub fn add_set(&mut self, table: Table<'_>, set: NewSet<'_>) -> &mut Self {
         let id = self.next_set;
         self.next_set += 1;
@@ -152,12 +151,12 @@ impl Batch {
         })
     }
 
-    /// A key that is there already is an error, EEXIST, whatever else the element has.
+    /// An existing key is an error (EEXIST), also with equal data.
     pub fn add_elements(&mut self, table: Table<'_>, set: &str, elements: &[Element]) -> &mut Self {
         self.push_elements(NLM_F_CREATE | NLM_F_EXCL, table, set, elements)
     }
 
-    /// A key that is there already is an error only if it has another value. Its comment stays what it is.
+    /// An existing key is an error only if its data differs. Its comment stays.
     pub fn ensure_elements(
         &mut self,
         table: Table<'_>,
@@ -197,7 +196,7 @@ impl Batch {
         self
     }
 
-    /// The end, without which the kernel looks at the changes but does not make them.
+    /// The end of the batch. Without it the kernel validates the changes, but does not make them.
     pub(super) fn end(&mut self) {
         self.requests.push_unanswered(NFNL_MSG_BATCH_END, |attrs| attrs.raw(&batch_header()));
     }
@@ -219,7 +218,7 @@ impl Batch {
     }
 }
 
-/// What messages about elements have in common.
+/// The common part of messages about elements.
 pub(super) fn write_elements(
     attrs: &mut Attrs,
     table: Table<'_>,

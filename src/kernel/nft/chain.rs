@@ -1,4 +1,4 @@
-//! Chains: as they are to be, and as they are.
+//! Chains: declarations, and chains that the kernel has.
 
 use super::comment::Comment;
 use super::consts::{
@@ -13,7 +13,7 @@ use crate::kernel::netlink::{Attrs, text};
 #[derive(Clone, Copy, Debug)]
 pub struct NewChain<'a> {
     pub name: &'a str,
-    /// `None` for a chain that others jump to.
+    /// `None` for a chain that is entered by jumps only.
     pub base: Option<Base>,
     pub comment: Option<&'a Comment>,
 }
@@ -49,21 +49,21 @@ pub enum Hook {
     Ingress = 5,
 }
 
-/// What happens to packets at the end of a base chain.
+/// The verdict at the end of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     Accept,
     Drop,
 }
 
-/// A chain as it is.
+/// A chain that the kernel has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     pub name: String,
     pub handle: u64,
-    /// How many rules it has, and how many rules and map elements lead to it.
+    /// The number of its rules, plus the number of rules and map elements that lead to it.
     pub uses: u32,
-    /// `None` for a chain that others jump to.
+    /// `None` for a chain that is entered by jumps only.
     pub base: Option<Base>,
     pub comment: Option<Comment>,
 }
@@ -182,7 +182,7 @@ mod tests {
             let expected = Chain { name: "postrouting".into(), handle: 7, uses: 3, base, comment };
             assert_eq!(Chain::read("cnibox", &bytes), Some(expected));
             assert_eq!(Chain::read("other", &bytes), None);
-            // The name comes last, so that there is none however the message is cut.
+            // The name comes last, so a shorter message has no name.
             for end in 0..bytes.len() - 1 {
                 assert_eq!(Chain::read("cnibox", &bytes[..end]), None, "{end}");
             }

@@ -1,4 +1,4 @@
-//! Comments: who put something there. The kernel keeps them as user data of objects, and nft shows them.
+//! Comments of objects. The kernel keeps them as user data, and nft shows them.
 
 use std::fmt::{self, Display};
 use std::ops::Deref;
@@ -13,7 +13,7 @@ use crate::kernel::netlink::{Attrs, text};
 /// The longest comment, in bytes: the kernel keeps 256 (NFT_USERDATA_MAXLEN), three of which are kind, length and NUL.
 pub const COMMENT_BYTES_MAX: usize = 253;
 
-/// The longest comment, in bytes, that nft can also read: `nft list ruleset` prints longer ones, `nft -f` refuses them.
+/// The longest comment, in bytes, that nft reads: `nft list ruleset` prints longer ones, `nft -f` refuses them.
 ///
 /// Source: libnftnl's NFTNL_UDATA_COMMENT_MAXLEN.
 pub const COMMENT_BYTES_MAX_IN_NFT: usize = 128;
@@ -33,7 +33,7 @@ impl Comment {
         Ok(Self(text))
     }
 
-    /// Writes the comment of anything but a set.
+    /// Writes the comment of an object other than a set.
     pub(super) fn write(comment: Option<&Self>, attrs: &mut Attrs, kind: u16) {
         if let Some(comment) = comment {
             attrs.bytes(kind, &comment.entry(NFTNL_UDATA_COMMENT));
@@ -73,7 +73,7 @@ impl Comment {
         Self::find(user_data, NFTNL_UDATA_SET_COMMENT)
     }
 
-    /// A text that ends with the first NUL: what iptables keeps, in its own way.
+    /// The text up to the first NUL, as the match `comment` of iptables keeps it.
     pub(super) fn from_text(value: &[u8]) -> Self {
         Self(text(value).into_owned())
     }
@@ -131,7 +131,7 @@ mod tests {
         Comment::write_for_set(Some(&comment), [Some(1), Some(1)], &mut attrs, 13);
         let (_, data) = attributes(attrs.as_slice()).next().unwrap();
         assert_eq!(Comment::read_for_set(data), Some(comment));
-        // However it is cut, there is no comment and no panic.
+        // A shorter message has no comment, and causes no panic.
         for end in 0..data.len() {
             assert_eq!(Comment::read_for_set(&data[..end]), None, "{end}");
         }

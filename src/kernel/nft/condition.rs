@@ -1,5 +1,5 @@
-//! Conditions of rules: a field is, or is not, a value. Written as the two or three expressions that they take, and
-//! recognised in rules of nft and iptables, whatever those took.
+//! Conditions of rules: a field has, or does not have, a value. A condition is written as two or three expressions, and read
+//! from the expressions that nft or iptables use for it.
 
 use ipnet::IpNet;
 
@@ -18,7 +18,7 @@ pub struct Condition {
     pub value: Vec<u8>,
 }
 
-/// What a packet is to its connection, in any combination.
+/// States of a packet in its connection, in any combination.
 ///
 /// Source: linux/netfilter/nf_conntrack_common.h, `NF_CT_STATE_BIT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Condition {
         Self::is(Field::Oifname, padded_name(name))
     }
 
-    /// `iifname "veth*"`, from what is before the star
+    /// `iifname "veth*"`, for the prefix `veth`
     pub fn iifname_begins(prefix: &IfName) -> Self {
         Self::begins(Field::Iifname, prefix)
     }
@@ -141,7 +141,7 @@ impl Condition {
         Self { field, is_equal: false, mask, value: vec![0; 4] }
     }
 
-    /// The conditions of a rule. Those on ranges and sets are not among them.
+    /// The conditions of a rule, except those on ranges and sets.
     pub(super) fn all_of(exprs: &[Expr]) -> Vec<Self> {
         let mut found = Vec::new();
         let mut loaded: Option<(Register, Field, Vec<u8>)> = None;
@@ -168,7 +168,7 @@ impl Condition {
         found
     }
 
-    /// iptables compares names up to their NUL, and what has a `+` at its end up to there; nft compares all of a name.
+    /// iptables compares a name up to its NUL, and a name with `+` up to the `+`; nft compares all 16 bytes.
     fn compared(field: Field, is_equal: bool, mask: &[u8], value: &[u8]) -> Self {
         let mut mask = mask.to_vec();
         if !(field.is_name() && value.contains(&0)) {
@@ -184,13 +184,13 @@ impl IntoIterator for Condition {
     type Item = Expr;
     type IntoIter = std::vec::IntoIter<Expr>;
 
-    /// The expressions that it takes.
+    /// The expressions of the condition.
     fn into_iter(self) -> Self::IntoIter {
         let Self { field, is_equal, mask, mut value } = self;
         let register = Register::FIRST;
         let mut exprs = vec![Expr::Load { field, bytes: field.bytes(), to: register }];
         if field.is_name() {
-            // The beginning of a name is compared by its length, which is how nft knows it again.
+            // A prefix of a name is compared by its length only, as nft writes it.
             value.truncate(mask.iter().take_while(|byte| **byte != 0).count());
         } else if mask.iter().any(|byte| *byte != 0xff) {
             exprs.push(Expr::Bitwise { register, xor: vec![0; mask.len()], mask });

@@ -1,7 +1,7 @@
-//! Numbers of the nf_tables protocol that no crate has by name.
+//! Constants of the nf_tables protocol that the crates lack.
 //!
-//! Source: linux/netfilter/nfnetlink.h and linux/netfilter/nf_tables.h. All attributes are in network byte order, but
-//! for what is loaded into registers.
+//! Source: linux/netfilter/nfnetlink.h and linux/netfilter/nf_tables.h. All attributes are in network byte order,
+//! except values of registers.
 
 pub(super) const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
 pub(super) const NFNL_MSG_BATCH_END: u16 = 0x11;

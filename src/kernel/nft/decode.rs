@@ -1,4 +1,4 @@
-//! Expressions and verdicts of the kernel's rules, read back. What is malformed or unknown becomes `Expr::Other`.
+//! Expressions and verdicts of the kernel's rules, read back. A malformed or unknown expression becomes `Expr::Other`.
 
 use super::Family;
 use super::consts::{
@@ -14,7 +14,7 @@ use super::consts::{
     NFTA_REDIR_REG_PROTO_MIN, NFTA_REJECT_ICMP_CODE, NFTA_REJECT_TYPE, NFTA_TARGET_INFO,
     NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
-use super::expr::{Expr, Found, Nat, Verdict};
+use super::expr::{Expr, Lookup, Nat, Verdict};
 use super::field::Field;
 use super::register::Register;
 use super::wire::{attribute, be32_of, data_of};
@@ -42,7 +42,7 @@ impl Expr {
             "immediate" if arguments.number(NFTA_IMMEDIATE_DREG)? == NFT_REG_VERDICT => {
                 Self::Verdict(Verdict::read(arguments.bytes(NFTA_IMMEDIATE_DATA)?)?)
             }
-            "immediate" => Self::Put {
+            "immediate" => Self::Immediate {
                 value: arguments.data(NFTA_IMMEDIATE_DATA)?,
                 to: arguments.register(NFTA_IMMEDIATE_DREG)?,
             },
@@ -135,16 +135,16 @@ impl<'a> Arguments<'a> {
 
     fn lookup(self) -> Option<Expr> {
         let flags = self.number(NFTA_LOOKUP_FLAGS).unwrap_or_default();
-        let found = match self.number(NFTA_LOOKUP_DREG) {
-            Some(NFT_REG_VERDICT) => Found::Decides,
-            Some(number) => Found::Loads(Register::of(number)?),
-            None if flags & NFT_LOOKUP_F_INV != 0 => Found::HoldsNot,
-            None => Found::Holds,
+        let lookup = match self.number(NFTA_LOOKUP_DREG) {
+            Some(NFT_REG_VERDICT) => Lookup::Verdict,
+            Some(number) => Lookup::Load(Register::of(number)?),
+            None if flags & NFT_LOOKUP_F_INV != 0 => Lookup::Lacks,
+            None => Lookup::Contains,
         };
         Some(Expr::Lookup {
             set: self.bytes(NFTA_LOOKUP_SET).map(text)?.into_owned(),
             key: self.register(NFTA_LOOKUP_SREG)?,
-            found,
+            lookup,
         })
     }
 
@@ -169,7 +169,7 @@ impl<'a> Arguments<'a> {
 }
 
 impl Verdict {
-    /// From data: of an immediate, or of an element of a verdict map. `None` for what only exists inside the kernel.
+    /// Reads the data of an immediate or of an element of a verdict map. `None` for verdicts internal to the kernel.
     pub(super) fn read(data: &[u8]) -> Option<Self> {
         let verdict = attribute(data, NFTA_DATA_VERDICT)?;
         let code = i32::from_be_bytes(fixed(attribute(verdict, NFTA_VERDICT_CODE)?, 0)?);
@@ -248,7 +248,7 @@ mod tests {
             assert!(read.len() < whole.len(), "{end}");
             assert_eq!(read, whole[..read.len()]);
         }
-        // Any byte may be wrong; what it is then does not matter.
+        // A wrong byte causes no panic.
         for at in 0..bytes.len() {
             for wrong in [0, 1, 4, 0x7f, 0xff] {
                 let mut bytes = bytes.clone();

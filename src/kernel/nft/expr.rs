@@ -22,16 +22,16 @@ use super::register::Register;
 use super::wire::{be32, data};
 use crate::kernel::netlink::Attrs;
 
-/// One instruction of a rule. Where one does not hold, the rule ends there.
+/// One instruction of a rule. The rule ends at the first one that does not match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expr {
-    /// Puts a field into registers: all of its bytes, unless the rule is somebody else's.
+    /// Loads a field into registers. A rule of another program can load a part of the field.
     Load {
         field: Field,
         bytes: u8,
         to: Register,
     },
-    /// Puts a part of a header into registers that is no field, or several.
+    /// Loads bytes of a header that are not exactly one field.
     LoadPayload {
         header: u32,
         /// In bytes.
@@ -39,45 +39,45 @@ pub enum Expr {
         bytes: u8,
         to: Register,
     },
-    /// Puts a value into registers.
-    Put {
+    /// Loads a constant into registers.
+    Immediate {
         value: Vec<u8>,
         to: Register,
     },
-    /// `register & mask ^ xor`, in its place.
+    /// `register = register & mask ^ xor`
     Bitwise {
         register: Register,
         mask: Vec<u8>,
         xor: Vec<u8>,
     },
-    /// Holds if the register has the value; if not `is_equal`, when it has another.
+    /// Matches if the register has the value, or with `is_equal: false`, if it has another one.
     Compare {
         register: Register,
         is_equal: bool,
         value: Vec<u8>,
     },
-    /// Holds if the register is not less.
+    /// Matches if register >= value.
     AtLeast {
         register: Register,
         value: Vec<u8>,
     },
-    /// Holds if the register is not more.
+    /// Matches if register <= value.
     AtMost {
         register: Register,
         value: Vec<u8>,
     },
-    /// Holds if the register is within these, first and last included; if not `is_inside`, when it is not.
+    /// Matches if first <= register <= last, or with `is_inside: false`, if not.
     Range {
         register: Register,
         is_inside: bool,
         first: Vec<u8>,
         last: Vec<u8>,
     },
-    /// Looks registers up in a set or map of the table.
+    /// Looks up registers in a set or map of the table.
     Lookup {
         set: String,
         key: Register,
-        found: Found,
+        lookup: Lookup,
     },
     /// Sets the mark of the packet.
     SetMark {
@@ -104,7 +104,7 @@ pub enum Expr {
     },
     /// `counter`
     Counter,
-    /// A match of iptables, of use only in its own tables.
+    /// A match of iptables. The kernel accepts it only in tables of iptables.
     XtMatch {
         name: String,
         revision: u32,
@@ -116,21 +116,21 @@ pub enum Expr {
         revision: u32,
         info: Vec<u8>,
     },
-    /// Anything else in somebody else's rule. Writing it makes the kernel refuse the rule.
+    /// Another expression, in a rule of another program. The kernel refuses a rule with it.
     Other(String),
 }
 
-/// What is done with what is looked up.
+/// The use of the result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// The lookup holds if the key is in the set.
-    Holds,
-    /// The lookup holds if the key is not in the set.
-    HoldsNot,
-    /// The map's data goes into registers; the lookup holds if the key is in the map.
-    Loads(Register),
-    /// The map's data is a verdict.
-    Decides,
+pub enum Lookup {
+    /// Matches if the set has the key.
+    Contains,
+    /// Matches if the set does not have the key.
+    Lacks,
+    /// Matches if the map has the key, and loads its data into registers.
+    Load(Register),
+    /// Executes the verdict that the map has for the key.
+    Verdict,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +139,7 @@ pub enum Nat {
     Destination,
 }
 
-/// What happens to a packet, as `nft` has it.
+/// A verdict, as in nft.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Accept,
@@ -150,31 +150,31 @@ pub enum Verdict {
     Goto(String),
 }
 
-/// `meta l4proto . th dport`: the loading of a key for a lookup.
+/// Loads the key of a lookup: `meta l4proto . th dport`.
 fn load(fields: &[Field]) -> impl Iterator<Item = Expr> {
     Field::concatenated(fields).map(|(field, to)| Expr::Load { field, bytes: field.bytes(), to })
 }
 
 /// `iifname @links`
 pub fn in_set(fields: &[Field], set: &str) -> Vec<Expr> {
-    lookup(fields, set, Found::Holds)
+    lookup(fields, set, Lookup::Contains)
 }
 
 /// `iifname != @links`
 pub fn not_in_set(fields: &[Field], set: &str) -> Vec<Expr> {
-    lookup(fields, set, Found::HoldsNot)
+    lookup(fields, set, Lookup::Lacks)
 }
 
 /// `ip saddr vmap @networks`
 pub fn verdict_map(fields: &[Field], map: &str) -> Vec<Expr> {
-    lookup(fields, map, Found::Decides)
+    lookup(fields, map, Lookup::Verdict)
 }
 
-/// `dnat ip to meta l4proto . th dport map @ports`, where the map has `ipv4_addr . inet_service` for data, or
+/// `dnat ip to meta l4proto . th dport map @ports`, for a map with the data `ipv4_addr . inet_service` or
 /// `ipv6_addr . inet_service`
 pub fn dnat_to_map(family: Family, fields: &[Field], map: &str) -> Vec<Expr> {
     let address_bytes = if family == Family::Ip6 { 16 } else { 4 };
-    let mut exprs = lookup(fields, map, Found::Loads(Register::FIRST));
+    let mut exprs = lookup(fields, map, Lookup::Load(Register::FIRST));
     exprs.push(Expr::Nat {
         nat: Nat::Destination,
         family,
@@ -193,7 +193,7 @@ pub fn dnat_to(address: IpAddr, port: u16) -> Vec<Expr> {
 pub fn redirect_to(port: u16) -> Vec<Expr> {
     let value = port.to_be_bytes().into();
     let to = Register::FIRST;
-    vec![Expr::Put { value, to }, Expr::Redirect { port: Some(to) }]
+    vec![Expr::Immediate { value, to }, Expr::Redirect { port: Some(to) }]
 }
 
 /// `th dport 8000-8080`, after a condition on the protocol
@@ -206,7 +206,7 @@ pub fn not_in_range(field: Field, first: &[u8], last: &[u8]) -> Vec<Expr> {
     range(field, false, first, last)
 }
 
-/// `reject with icmp admin-prohibited`, in the words of the family
+/// `reject with icmp admin-prohibited`, or its equivalent in the family
 pub fn reject_prohibited(family: Family) -> Expr {
     let (kind, code) = match family {
         Family::Ip => (NFT_REJECT_ICMP_UNREACH, ICMP_PKT_FILTERED),
@@ -218,8 +218,8 @@ pub fn reject_prohibited(family: Family) -> Expr {
     Expr::Reject { kind, code }
 }
 
-fn lookup(fields: &[Field], set: &str, found: Found) -> Vec<Expr> {
-    let lookup = Expr::Lookup { set: set.into(), key: Register::FIRST, found };
+fn lookup(fields: &[Field], set: &str, lookup: Lookup) -> Vec<Expr> {
+    let lookup = Expr::Lookup { set: set.into(), key: Register::FIRST, lookup };
     load(fields).chain([lookup]).collect()
 }
 
@@ -236,8 +236,9 @@ fn nat_to(nat: Nat, address: IpAddr, port: Option<u16>) -> Vec<Expr> {
     };
     let address_at = Register::FIRST;
     let port_at = address_at.after(16);
-    let mut exprs = vec![Expr::Put { value, to: address_at }];
-    exprs.extend(port.map(|port| Expr::Put { value: port.to_be_bytes().into(), to: port_at }));
+    let mut exprs = vec![Expr::Immediate { value, to: address_at }];
+    exprs
+        .extend(port.map(|port| Expr::Immediate { value: port.to_be_bytes().into(), to: port_at }));
     exprs.push(Expr::Nat { nat, family, address: Some(address_at), port: port.map(|_| port_at) });
     exprs
 }
@@ -250,12 +251,12 @@ impl Expr {
         });
     }
 
-    /// Its name for the kernel.
+    /// The name that the kernel uses.
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Load { field, .. } => field.expression(),
             Self::LoadPayload { .. } => "payload",
-            Self::Put { .. } | Self::Verdict(_) => "immediate",
+            Self::Immediate { .. } | Self::Verdict(_) => "immediate",
             Self::Bitwise { .. } => "bitwise",
             Self::Compare { .. } | Self::AtLeast { .. } | Self::AtMost { .. } => "cmp",
             Self::Range { .. } => "range",
@@ -278,7 +279,7 @@ impl Expr {
             Self::LoadPayload { header, offset, bytes, to } => {
                 Source::Payload(*header, *offset).write(*bytes, *to, attrs);
             }
-            Self::Put { value, to } => {
+            Self::Immediate { value, to } => {
                 be32(attrs, NFTA_IMMEDIATE_DREG, to.number());
                 data(attrs, NFTA_IMMEDIATE_DATA, value);
             }
@@ -309,10 +310,10 @@ impl Expr {
                 data(attrs, NFTA_RANGE_FROM_DATA, first);
                 data(attrs, NFTA_RANGE_TO_DATA, last);
             }
-            Self::Lookup { set, key, found } => {
+            Self::Lookup { set, key, lookup } => {
                 attrs.string(NFTA_LOOKUP_SET, set);
                 be32(attrs, NFTA_LOOKUP_SREG, key.number());
-                found.write(attrs);
+                lookup.write(attrs);
             }
             Self::SetMark { from } => {
                 be32(attrs, NFTA_META_KEY, NFT_META_MARK);
@@ -345,13 +346,13 @@ impl From<Verdict> for Expr {
     }
 }
 
-impl Found {
+impl Lookup {
     fn write(self, attrs: &mut Attrs) {
         match self {
-            Self::Holds => {}
-            Self::HoldsNot => be32(attrs, NFTA_LOOKUP_FLAGS, NFT_LOOKUP_F_INV),
-            Self::Loads(register) => be32(attrs, NFTA_LOOKUP_DREG, register.number()),
-            Self::Decides => be32(attrs, NFTA_LOOKUP_DREG, NFT_REG_VERDICT),
+            Self::Contains => {}
+            Self::Lacks => be32(attrs, NFTA_LOOKUP_FLAGS, NFT_LOOKUP_F_INV),
+            Self::Load(register) => be32(attrs, NFTA_LOOKUP_DREG, register.number()),
+            Self::Verdict => be32(attrs, NFTA_LOOKUP_DREG, NFT_REG_VERDICT),
         }
     }
 }
@@ -385,7 +386,7 @@ fn write_nat(
 }
 
 impl Verdict {
-    /// Writes it as data: of an immediate, or of an element of a verdict map.
+    /// Writes the data of an immediate or of an element of a verdict map.
     pub(super) fn write(&self, attrs: &mut Attrs) {
         let (code, chain) = match self {
             Self::Accept => (NF_ACCEPT, None),

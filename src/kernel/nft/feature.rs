@@ -1,4 +1,4 @@
-//! Parts of nf_tables that a kernel may lack, and finding out without leaving anything behind.
+//! Features of nf_tables that a kernel can lack, and the probe for them, which changes nothing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,7 +13,7 @@ use super::xt::xt_ct_state;
 use super::{Family, Nft, Table};
 use crate::kernel::netlink;
 
-/// What is configured by an option of its own.
+/// A feature with a kernel option of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
     /// Tables of the family.
@@ -30,7 +30,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// What an expression needs, if that is not always there.
+    /// The feature that an expression needs, if it is optional.
     pub(super) fn of(expr: &Expr) -> Option<Self> {
         match expr.name() {
             "nat" => Some(Self::Nat),
@@ -64,7 +64,7 @@ impl Feature {
         }
     }
 
-    /// Adds something that needs it.
+    /// Adds a rule or chain that needs the feature.
     fn use_in(self, table: Table<'_>, batch: &mut Batch) {
         let address: IpAddr = match table.family {
             Family::Ip6 => Ipv6Addr::LOCALHOST.into(),
@@ -98,8 +98,8 @@ impl Feature {
 }
 
 impl Nft {
-    /// The names of those options, of all that the features need, which the kernel was built without. Nothing is
-    /// changed for finding out. It takes some 10 ms; where something is missing, for each feature.
+    /// The options that the features need and the kernel lacks. Takes about 10 ms, and as long for each feature if one is
+    /// missing.
     pub fn missing(
         &self,
         features: &[(Family, Feature)],
@@ -129,7 +129,7 @@ impl Nft {
         Ok(missing)
     }
 
-    /// Whether the kernel would accept something that uses the features.
+    /// Whether the kernel accepts a transaction that uses the features. It is not committed.
     fn has(&self, features: &[(Family, Feature)]) -> Result<bool, netlink::Error> {
         let mut batch = Batch::new();
         for (family, feature) in features {
@@ -145,14 +145,14 @@ impl Nft {
         }
     }
 
-    /// Says in an error which option the kernel lacks, if that is the cause.
+    /// Adds the missing kernel option to an error, if it is the cause.
     pub(super) fn explained(
         &self,
         mut error: netlink::Error,
         features: &[(Family, Feature)],
     ) -> netlink::Error {
         if error.hint.is_none() && is_lack(error.errno) {
-            // Where even asking fails there is the error that we have.
+            // If the probe fails, the first error is returned.
             let missing = self.missing(features).unwrap_or_default();
             if !missing.is_empty() {
                 error.hint = Some(format!("the kernel lacks {}", missing.join(", ")));
@@ -162,18 +162,18 @@ impl Nft {
     }
 }
 
-/// EINVAL is nfnetlink's answer to messages for which there is no subsystem.
+/// nfnetlink returns EINVAL for a message of an unknown subsystem.
 pub(super) fn is_without_nf_tables(error: &netlink::Error) -> bool {
     error.errno == libc::EINVAL
 }
 
 pub(super) const NF_TABLES: &str = "CONFIG_NF_TABLES";
 
-/// The kernel's answers to what it was built without: ENOENT for expressions and types of chains, EPROTO for
-/// connections of bridges, the others for families.
+/// The errors for missing features: ENOENT for expressions and types of chains, EPROTO for conntrack in bridges, the others
+/// for families.
 fn is_lack(errno: i32) -> bool {
     matches!(errno, libc::ENOENT | libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTO)
 }
 
-/// It exists only inside transactions that are given up.
+/// The table exists only in transactions that are not committed.
 const SCRATCH_TABLE: &str = "cnibox_probe";

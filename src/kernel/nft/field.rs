@@ -1,4 +1,4 @@
-//! What expressions can look at: fields of packets, and what the kernel knows about packets.
+//! Fields that expressions load: of packet headers, and of the kernel's metadata.
 
 use super::Family;
 use super::consts::{
@@ -13,7 +13,7 @@ use super::register::Register;
 use super::wire::{attribute, be32, be32_of};
 use crate::kernel::netlink::Attrs;
 
-/// Something that can be loaded into registers. Each is named as nft writes it.
+/// A field that can be loaded into registers. Comments have the nft notation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// `ip saddr`, in tables of the families ip and, after `meta nfproto ipv4`, inet
@@ -58,10 +58,10 @@ pub enum Field {
     FibDaddrType,
 }
 
-/// Which expression loads a field, and its arguments.
+/// The expression that loads a field, and its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
-    /// The header, and where in it, in bytes.
+    /// The header, and the offset in it in bytes.
     Payload(u32, u32),
     Meta(u32),
     Ct(u32),
@@ -153,7 +153,7 @@ impl Field {
         }
     }
 
-    /// The registers that a concatenation of fields is loaded into, one after the other.
+    /// The registers of a concatenation of fields.
     pub(super) fn concatenated(fields: &[Self]) -> impl Iterator<Item = (Self, Register)> {
         let mut next = Register::FIRST;
         fields.iter().map(move |field| {
@@ -167,7 +167,7 @@ impl Field {
         matches!(self, Self::Iifname | Self::Oifname)
     }
 
-    /// The expression that loads it.
+    /// The expression that loads the field.
     pub(super) fn expression(self) -> &'static str {
         match self.source() {
             Source::Payload(..) => "payload",
@@ -177,13 +177,13 @@ impl Field {
         }
     }
 
-    /// `bytes` is less than all only for what is copied from somebody else's rule.
+    /// `bytes` is less than the length of the field only in a rule that was read.
     pub(super) fn write(self, bytes: u8, to: Register, attrs: &mut Attrs) {
         self.source().write(bytes, to, attrs);
     }
 
-    /// The field that an expression loads, how many of its bytes, and where to. iptables and nft load only the first
-    /// bytes of an address when they are all that a prefix covers.
+    /// The field that an expression loads, the number of bytes, and the register. iptables and nft load only the bytes of an
+    /// address that a prefix covers.
     pub(super) fn read(
         family: Family,
         expression: &str,
@@ -217,7 +217,7 @@ impl Field {
         (1..=field.bytes()).contains(&bytes).then_some((field, bytes, register))
     }
 
-    /// In a table of one family the other's offsets are those of something else.
+    /// The same offset means different fields in the families.
     fn is_in(self, family: Family) -> bool {
         match self {
             Self::IpSaddr | Self::IpDaddr => family != Family::Ip6,

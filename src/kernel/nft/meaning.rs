@@ -1,26 +1,25 @@
-//! What the expressions of a rule do, apart from how they are spelled. After `nft list ruleset >f; nft -f f` a rule that we
-//! wrote is there in nft's spelling: it loads only what a prefix covers, writes a range as two comparisons, loads neighbouring
-//! fields at once, and may take other registers.
+//! The effect of a rule, independent of its expressions. `nft list ruleset >f; nft -f f` rewrites rules: nft loads only the
+//! bytes that a prefix covers, writes a range as two comparisons, loads adjacent fields at once, and can use other registers.
 
 use std::collections::BTreeSet;
 
 use super::Family;
-use super::expr::{Expr, Found, Nat};
+use super::expr::{Expr, Lookup, Nat};
 use super::field::Source;
 use super::register::{REGISTERS_BYTES, Register};
 
-/// Rules with equal meanings do the same with every packet. Those of others that do the same may have unequal ones.
+/// Rules with equal meanings have the same effect on every packet. The converse does not hold for every rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Meaning {
-    /// What is done, each with what is asked of a packet before.
-    steps: Vec<(BTreeSet<Condition>, Act)>,
+    /// The actions, each with the conditions before it.
+    steps: Vec<(BTreeSet<Condition>, Action)>,
 }
 
-/// Asked of a packet; in which order makes no difference.
+/// A condition on a packet. The order of conditions has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Condition {
     Is(Bits),
-    /// Not all of these are so.
+    /// At least one of these differs.
     IsNot(Vec<Bits>),
     AtLeast(Vec<Byte>, Vec<u8>),
     AtMost(Vec<Byte>, Vec<u8>),
@@ -39,7 +38,7 @@ struct Bits {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Act {
+enum Action {
     Decide(Vec<Byte>, String),
     Nat(Nat, Family, Option<Vec<Byte>>, Option<Vec<Byte>>),
     Redirect(Option<Vec<Byte>>),
@@ -59,11 +58,11 @@ struct Byte {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Origin {
-    /// Nothing, so that the byte is constant.
+    /// The byte is constant.
     Constant,
-    /// A byte of a header, or of what the kernel knows about a packet.
+    /// A byte of a header or of the kernel's metadata.
     Source(Source, u32),
-    /// A byte of what a map has for a key.
+    /// A byte of the data that a map has for a key.
     Map(String, Vec<Byte>, usize),
 }
 
@@ -90,17 +89,17 @@ impl Meaning {
             steps: Vec::new(),
         };
         exprs.iter().for_each(|expr| reader.read(expr));
-        reader.act(Act::End);
+        reader.end_step(Action::End);
         Self { steps: reader.steps }
     }
 }
 
-/// Goes through the expressions as a packet does.
+/// Evaluates the expressions with symbolic registers.
 struct Reader {
-    /// What they hold; `None` where the rule has put nothing.
+    /// The content of each byte; `None` if the rule did not load it.
     registers: Vec<Option<Byte>>,
     conditions: BTreeSet<Condition>,
-    steps: Vec<(BTreeSet<Condition>, Act)>,
+    steps: Vec<(BTreeSet<Condition>, Action)>,
 }
 
 impl Reader {
@@ -110,7 +109,9 @@ impl Reader {
             Expr::LoadPayload { header, offset, bytes, to } => {
                 self.load(Source::Payload(*header, *offset), *bytes, *to);
             }
-            Expr::Put { value, to } => self.put(*to, value.iter().copied().map(Byte::constant)),
+            Expr::Immediate { value, to } => {
+                self.fill(*to, value.iter().copied().map(Byte::constant))
+            }
             Expr::Bitwise { register, mask, xor } => {
                 let at = self.registers.iter_mut().skip(register.byte());
                 for (byte, (mask, xor)) in at.zip(mask.iter().zip(xor)) {
@@ -121,39 +122,39 @@ impl Reader {
                 self.compare(*register, *is_equal, value);
             }
             Expr::AtLeast { register, value } => {
-                self.ask(Condition::AtLeast(self.bytes(*register, value.len()), value.clone()));
+                self.require(Condition::AtLeast(self.bytes(*register, value.len()), value.clone()));
             }
             Expr::AtMost { register, value } => {
-                self.ask(Condition::AtMost(self.bytes(*register, value.len()), value.clone()));
+                self.require(Condition::AtMost(self.bytes(*register, value.len()), value.clone()));
             }
             Expr::Range { register, is_inside, first, last } => {
                 let bytes = self.bytes(*register, first.len());
                 if *is_inside {
-                    self.ask(Condition::AtLeast(bytes.clone(), first.clone()));
-                    self.ask(Condition::AtMost(bytes, last.clone()));
+                    self.require(Condition::AtLeast(bytes.clone(), first.clone()));
+                    self.require(Condition::AtMost(bytes, last.clone()));
                 } else {
-                    self.ask(Condition::Outside(bytes, first.clone(), last.clone()));
+                    self.require(Condition::Outside(bytes, first.clone(), last.clone()));
                 }
             }
-            Expr::Lookup { set, key, found } => self.look_up(set, *key, *found),
-            Expr::SetMark { from } => self.act(Act::SetMark(self.bytes(*from, 4))),
+            Expr::Lookup { set, key, lookup } => self.look_up(set, *key, *lookup),
+            Expr::SetMark { from } => self.end_step(Action::SetMark(self.bytes(*from, 4))),
             Expr::Nat { nat, family, address, port } => {
                 let length = if *family == Family::Ip6 { 16 } else { 4 };
                 let address = address.map(|register| self.bytes(register, length));
                 let port = port.map(|register| self.bytes(register, 2));
-                self.act(Act::Nat(*nat, *family, address, port));
+                self.end_step(Action::Nat(*nat, *family, address, port));
             }
             Expr::Redirect { port } => {
-                self.act(Act::Redirect(port.map(|register| self.bytes(register, 2))));
+                self.end_step(Action::Redirect(port.map(|register| self.bytes(register, 2))));
             }
-            // It does nothing to a packet.
+            // A counter has no effect on a packet.
             Expr::Counter => {}
             Expr::Verdict(_)
             | Expr::Masquerade
             | Expr::Reject { .. }
             | Expr::XtMatch { .. }
             | Expr::XtTarget { .. }
-            | Expr::Other(_) => self.act(Act::Other(expr.clone())),
+            | Expr::Other(_) => self.end_step(Action::Other(expr.clone())),
         }
     }
 
@@ -167,12 +168,12 @@ impl Reader {
                 other => Origin::Source(other, at),
             })
         };
-        self.put(to, (0..bytes).map(byte));
+        self.fill(to, (0..bytes).map(byte));
     }
 
-    /// The kernel fills up the last register with zeros. What is behind it is of no use any more: every concatenation is
-    /// loaded from its beginning.
-    fn put(&mut self, to: Register, bytes: impl Iterator<Item = Byte>) {
+    /// The kernel pads the last register with zeros. The content of the registers after it is dropped, because every
+    /// concatenation is loaded from its beginning.
+    fn fill(&mut self, to: Register, bytes: impl Iterator<Item = Byte>) {
         self.registers.truncate(to.byte());
         self.registers.extend(bytes.map(Some));
         let filled = self.registers.len().next_multiple_of(size_of::<u32>());
@@ -180,17 +181,17 @@ impl Reader {
         self.registers.resize(REGISTERS_BYTES, None);
     }
 
-    /// What is there up to where nothing is, and no more than so many bytes.
+    /// The loaded bytes from a register on, at most `count`.
     fn bytes(&self, from: Register, count: usize) -> Vec<Byte> {
         let there = self.registers.iter().skip(from.byte()).map_while(Clone::clone);
         there.take(count).collect()
     }
 
-    fn ask(&mut self, condition: Condition) {
+    fn require(&mut self, condition: Condition) {
         self.conditions.insert(condition);
     }
 
-    fn act(&mut self, act: Act) {
+    fn end_step(&mut self, act: Action) {
         let conditions = std::mem::take(&mut self.conditions);
         self.steps.push((conditions, act));
     }
@@ -198,7 +199,7 @@ impl Reader {
     fn compare(&mut self, register: Register, is_equal: bool, value: &[u8]) {
         let bytes = self.bytes(register, value.len());
         let mut all = Vec::new();
-        // Nobody compares what was never loaded.
+        // A comparison with bytes that were not loaded never matches.
         let mut is_possible = bytes.len() == value.len();
         for (Byte { origin, mask, xor }, value) in bytes.into_iter().zip(value) {
             let value = value ^ xor;
@@ -209,30 +210,30 @@ impl Reader {
         }
         match (is_possible, is_equal) {
             (true, true) => self.conditions.extend(all.into_iter().map(Condition::Is)),
-            (true, false) => self.ask(Condition::is_not(all)),
-            (false, true) => self.ask(Condition::Never),
+            (true, false) => self.require(Condition::is_not(all)),
+            (false, true) => self.require(Condition::Never),
             (false, false) => {}
         }
     }
 
-    fn look_up(&mut self, set: &str, key: Register, found: Found) {
+    fn look_up(&mut self, set: &str, key: Register, lookup: Lookup) {
         let bytes = self.bytes(key, REGISTERS_BYTES);
-        match found {
-            Found::Holds => self.ask(Condition::In(bytes, set.into())),
-            Found::HoldsNot => self.ask(Condition::NotIn(bytes, set.into())),
-            Found::Decides => self.act(Act::Decide(bytes, set.into())),
-            Found::Loads(to) => {
-                self.ask(Condition::In(bytes.clone(), set.into()));
-                // How much it is, only the map knows.
+        match lookup {
+            Lookup::Contains => self.require(Condition::In(bytes, set.into())),
+            Lookup::Lacks => self.require(Condition::NotIn(bytes, set.into())),
+            Lookup::Verdict => self.end_step(Action::Decide(bytes, set.into())),
+            Lookup::Load(to) => {
+                self.require(Condition::In(bytes.clone(), set.into()));
+                // The length of the data is not known here.
                 let of_map = |at| Byte::whole(Origin::Map(set.into(), bytes.clone(), at));
-                self.put(to, (0..REGISTERS_BYTES - to.byte()).map(of_map));
+                self.fill(to, (0..REGISTERS_BYTES - to.byte()).map(of_map));
             }
         }
     }
 }
 
 impl Condition {
-    /// A single bit that is not 0 is 1.
+    /// For a single bit, "not 0" is "1".
     fn is_not(bits: Vec<Bits>) -> Self {
         match bits.as_slice() {
             [] => Self::Never,
@@ -262,7 +263,7 @@ mod tests {
         Expr::Compare { register, is_equal: true, value: value.into() }
     }
 
-    /// The same rule, in our spelling and in another.
+    /// Pairs of equivalent rules: ours, and another one.
     fn spellings() -> Vec<(Vec<Expr>, Vec<Expr>)> {
         let (first, second) = (Register::FIRST, Register::FIRST.after(4));
         let load = |field: Field, bytes, to| Expr::Load { field, bytes, to };
@@ -311,20 +312,20 @@ mod tests {
                 rule([Asked::protocol(Transport::Udp), Asked::ct_state(CtState::NEW)]),
             ),
             (in_set(&[Field::Protocol, Field::Dport], "ports"), {
-                // In other registers, after something longer.
+                // In other registers, after a longer field.
                 let to = Register::FIRST.after(8);
                 vec![
                     load(Field::Ip6Saddr, 16, first),
                     load(Field::Protocol, 1, to),
                     load(Field::Dport, 2, to.after(1)),
-                    Expr::Lookup { set: "ports".into(), key: to, found: Found::Holds },
+                    Expr::Lookup { set: "ports".into(), key: to, lookup: Lookup::Contains },
                 ]
             }),
         ]
     }
 
     #[test]
-    fn spellings_of_one_rule_have_one_meaning() {
+    fn equivalent_rules_have_equal_meanings() {
         let all = spellings();
         for (index, (ours, theirs)) in all.iter().enumerate() {
             assert_eq!(Meaning::of(ours), Meaning::of(theirs), "{index}");
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_do_something_else_have_another_meaning() {
+    fn rules_with_other_effects_have_other_meanings() {
         let map = |fields: &[Field], name| dnat_to_map(Family::Ip, fields, name);
         let fields = [Field::Protocol, Field::Dport];
         let rules = [
@@ -367,14 +368,15 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_has_a_meaning_of_its_own() {
+    fn rules_that_never_match_differ_from_empty_rules() {
         let first = Register::FIRST;
         let never = vec![compare(first, &[1])];
         assert_ne!(Meaning::of(&never), Meaning::of(&[]));
         let last = Register::FIRST.after(60);
-        let too_long = vec![Expr::Put { value: vec![1; 16], to: last }, compare(last, &[1; 16])];
+        let too_long =
+            vec![Expr::Immediate { value: vec![1; 16], to: last }, compare(last, &[1; 16])];
         assert_ne!(Meaning::of(&too_long), Meaning::of(&[]));
-        let constant = vec![Expr::Put { value: vec![1], to: first }, compare(first, &[1])];
+        let constant = vec![Expr::Immediate { value: vec![1], to: first }, compare(first, &[1])];
         assert_eq!(Meaning::of(&constant), Meaning::of(&[]));
     }
 }

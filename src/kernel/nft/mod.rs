@@ -1,11 +1,10 @@
 //! nf_tables: tables, chains, rules, sets and maps as plain values, and transactions that change them. Knows nothing of
-//! who wants what filtered or translated.
+//! the purpose of a rule.
 //!
-//! What costs: closing the socket, or ending the process, after a transaction that deleted something, or added a chain
-//! that was there, waits for the kernel for 4 to 18 ms; so does a transaction that is refused, unless somebody else was
-//! faster. So whoever adds looks first and adds only what is missing, and whoever deletes does it in one transaction,
-//! last. Adding an element that jumps to a verdict map takes 40 ns for each element that the map has, since the kernel
-//! looks for loops; adding others always takes the same time.
+//! Costs: after a transaction that deletes an object, or adds a chain that exists, the close of the socket waits 4 to 18 ms
+//! for the kernel. A refused transaction takes as long, except with ERESTART. So callers read first and add only missing
+//! objects, and delete in one transaction at the end. Adding an element with a jump to a verdict map takes 40 ns for each
+//! element of the map, because the kernel looks for loops. Adding other elements takes constant time.
 
 mod batch;
 mod chain;
@@ -38,7 +37,7 @@ pub use chain::{Base, Chain, ChainKind, Hook, NewChain, Policy};
 pub use comment::{COMMENT_BYTES_MAX_IN_NFT, Comment};
 pub use condition::{Condition, CtState};
 pub use expr::{
-    Expr, Found, Verdict, dnat_to_map, in_range, in_set, not_in_range, not_in_set, verdict_map,
+    Expr, Lookup, Verdict, dnat_to_map, in_range, in_set, not_in_range, not_in_set, verdict_map,
 };
 pub use feature::Feature;
 pub use field::Field;
@@ -53,7 +52,7 @@ use consts::{NFT_MSG_GETGEN, NFTA_GEN_ID};
 use feature::{NF_TABLES, is_without_nf_tables};
 use wire::{attributes_of, be32_of};
 
-/// Which packets a table sees.
+/// The packets that a table sees.
 ///
 /// Source: linux/netfilter.h, `NFPROTO_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,24 +65,24 @@ pub enum Family {
     Ip6 = 10,
 }
 
-/// The name of a table. Tables of different families are different ones.
+/// The name of a table. Each family has its own tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table<'a> {
     pub family: Family,
     pub name: &'a str,
 }
 
-/// The state of all tables of a namespace: another number after every change by anybody.
+/// The generation of the rules of a namespace: a number that changes with every transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation(u32);
 
-/// A conversation about the tables of one network namespace.
+/// A netlink socket for the tables of one network namespace.
 pub struct Nft {
     socket: Socket,
 }
 
 impl Nft {
-    /// About the namespace that the calling thread is in.
+    /// Opens a socket in the namespace of the calling thread.
     pub fn open() -> Result<Self, netlink::Error> {
         match Socket::open(Protocol::Netfilter) {
             Ok(socket) => Ok(Self { socket }),
@@ -94,7 +93,7 @@ impl Nft {
         }
     }
 
-    /// `None` where the kernel has no netlink for netfilter. It may have no nf_tables all the same.
+    /// `None` if the kernel lacks netlink for netfilter. A kernel with it can still lack nf_tables.
     pub fn open_if_any() -> Result<Option<Self>, netlink::Error> {
         match Self::open() {
             Err(error) if error.errno == libc::EPROTONOSUPPORT => Ok(None),
@@ -121,7 +120,7 @@ impl Nft {
             be32_of(value).map(Generation)
         };
         match self.socket.get(request, read) {
-            // To the kernel 0 is every generation.
+            // The kernel takes 0 for every generation.
             Ok(generation) => Ok(generation.unwrap_or(Generation(0))),
             Err(error) if is_without_nf_tables(&error) => {
                 Err(error.with_hint(format!("the kernel lacks {NF_TABLES}")))
@@ -130,7 +129,7 @@ impl Nft {
         }
     }
 
-    /// Makes all changes or none. The error is that of the first change that was refused.
+    /// Makes all changes or none. Returns the error of the first refused change.
     pub fn commit(&self, mut batch: Batch) -> Result<(), netlink::Error> {
         if batch.is_empty() {
             return Ok(());
@@ -140,7 +139,7 @@ impl Nft {
         self.socket.commit(requests, |_| {}).map_err(|error| self.explained(error, &features))
     }
 
-    /// Whether the kernel would make the changes; it makes none.
+    /// Validates the changes in the kernel without making them.
     pub fn check(&self, batch: Batch) -> Result<(), netlink::Error> {
         if batch.is_empty() {
             return Ok(());
@@ -148,8 +147,8 @@ impl Nft {
         self.socket.commit(batch.requests, |_| {})
     }
 
-    /// Looks at what is there and changes it, as if nobody else could in between: `build` looks, and puts what has to
-    /// be done into the batch. When somebody else was faster it is called again, with a new batch.
+    /// Reads and changes as one atomic step: `build` reads the present state and puts changes into the batch. If another
+    /// program commits in between, `build` is called again with a new batch.
     pub fn transact(&self, mut build: impl FnMut(&Self, &mut Batch) -> Result<()>) -> Result<()> {
         for _ in 0..TRANSACT_ATTEMPTS_MAX {
             let mut batch = Batch::expecting(self.generation()?);
@@ -162,8 +161,8 @@ impl Nft {
         Err(Error::new(
             Code::TRY_AGAIN_LATER,
             format!(
-                "cannot change the rules of nf_tables: others changed them in between, \
-                 {TRANSACT_ATTEMPTS_MAX} times in a row"
+                "cannot change the rules of nf_tables: other programs changed them during \
+                 {TRANSACT_ATTEMPTS_MAX} attempts in a row"
             ),
         ))
     }
@@ -217,6 +216,6 @@ impl Display for Table<'_> {
 }
 
 /// Each retry means that another writer succeeded, so N writers that make one transaction each need at most N attempts.
-/// Writers that go on and on can starve one: with 32 threads that add and delete without a pause 32 attempts were too few in
-/// at least one of 6,400 calls.
+/// Writers without a pause can starve another one: with 32 threads that add and delete without a pause, 32 attempts were not
+/// enough in at least one of 6,400 calls.
 const TRANSACT_ATTEMPTS_MAX: u32 = 1000;

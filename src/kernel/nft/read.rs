@@ -1,4 +1,4 @@
-//! Looking at what is there. What is absent is empty, and no error: tables come and go.
+//! Queries. A missing object is an empty result and no error, because other programs add and delete tables.
 
 use nix::libc;
 
@@ -17,7 +17,7 @@ use super::{Family, Nft, Table};
 use crate::error::Result;
 use crate::kernel::netlink::{Attrs, Requests};
 
-/// Something that may be there.
+/// An object that can exist.
 #[derive(Clone, Copy, Debug)]
 pub enum Object<'a> {
     Table(Table<'a>),
@@ -27,7 +27,7 @@ pub enum Object<'a> {
 }
 
 impl Nft {
-    /// Which of these are there, in their order. All are asked for at once.
+    /// Whether each object exists, in their order. One datagram has all requests.
     pub fn exist(&self, objects: &[Object<'_>]) -> Result<Vec<bool>> {
         let mut requests = Requests::new();
         for object in objects {
@@ -38,7 +38,7 @@ impl Nft {
         Ok(found.iter().map(Option::is_some).collect())
     }
 
-    /// The elements with these keys, in their order; `None` also where set or table are absent.
+    /// The elements with these keys, in their order; `None` also if the set or the table is missing.
     pub fn elements_at(
         &self,
         table: Table<'_>,
@@ -62,8 +62,8 @@ impl Nft {
         Ok(found)
     }
 
-    /// Whether any of these elements is there, each named by its table, its set and its key. All are asked for at once. A
-    /// kernel without nf_tables has none.
+    /// Whether one of these elements exists. An element is a table, a set and a key. One datagram has all requests. False if
+    /// the kernel lacks nf_tables.
     pub fn is_any_there(&self, elements: &[(Table<'_>, &str, Vec<u8>)]) -> Result<bool> {
         let mut requests = Requests::new();
         for (table, set, key) in elements {
@@ -104,8 +104,8 @@ impl Nft {
         let read = |message: &[u8]| Some(Element::read_all(message));
         let mut elements =
             self.list(NFT_MSG_GETSETELEM, table.family, doing, filter, read)?.concat();
-        // While the kernel makes its hash table larger or smaller, which it does some time after a transaction, it lists
-        // elements twice; to delete one twice is an error.
+        // While the kernel resizes a hash table, some time after a transaction, it lists elements twice. To delete an
+        // element twice is an error.
         elements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         elements.dedup();
         Ok(elements)
@@ -132,7 +132,7 @@ impl Nft {
         self.list(NFT_MSG_GETRULE, table.family, doing, filter, read)
     }
 
-    /// Not every kernel knows every filter, so `read` filters again.
+    /// `read` filters again, because old kernels ignore some filters.
     fn list<T>(
         &self,
         kind: u16,
@@ -179,5 +179,5 @@ impl Object<'_> {
     }
 }
 
-/// A socket holds about 256 answers.
+/// The receive buffer of a socket has room for about 256 answers.
 const REQUESTS_AT_ONCE: usize = 128;

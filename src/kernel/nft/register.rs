@@ -1,4 +1,4 @@
-//! Registers, through which the expressions of a rule hand values on.
+//! Registers, which pass values between the expressions of a rule.
 
 use super::consts::{NFT_REG_1, NFT_REG_VERDICT, NFT_REG32_00};
 
@@ -16,25 +16,25 @@ impl Register {
 
     const COUNT: u8 = REGISTERS;
 
-    /// The register after a value of that many bytes which begins here. Behind the last one the first comes again;
-    /// the kernel refuses values that long.
+    /// The register after a value of this length. After the last register comes the first; the kernel refuses such long
+    /// values.
     pub fn after(self, value_bytes: u8) -> Self {
         let words = value_bytes.div_ceil(4);
         Self(self.0.wrapping_add(words) % Self::COUNT)
     }
 
-    /// Where it begins, in bytes.
+    /// The offset in bytes.
     pub(super) fn byte(self) -> usize {
         usize::from(self.0) * size_of::<u32>()
     }
 
-    /// Its number in expressions. Where one of the older registers of 16 bytes begins it is that one's, as nft has it.
+    /// The number in expressions. At the offset of an older register of 16 bytes it is the number of that one, as in nft.
     pub(super) fn number(self) -> u32 {
         let word = u32::from(self.0);
         if word.is_multiple_of(4) { NFT_REG_1 + word / 4 } else { NFT_REG32_00 + word }
     }
 
-    /// The register of that number; `None` also for the one that holds verdicts.
+    /// The register with this number; `None` also for the register of verdicts.
     pub(super) fn of(number: u32) -> Option<Self> {
         let word = match number {
             NFT_REG_VERDICT => return None,

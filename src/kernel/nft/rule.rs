@@ -1,4 +1,4 @@
-//! Rules: as they are to be, and as they are, be they ours, nft's or iptables'.
+//! Rules: declarations, and rules that the kernel has, of cnibox, nft or iptables.
 
 use super::Family;
 use super::comment::Comment;
@@ -26,12 +26,12 @@ pub(super) enum Position {
     Last,
 }
 
-/// A rule as it is.
+/// A rule that the kernel has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub chain: String,
     pub handle: u64,
-    /// That of nft, or else that of iptables.
+    /// The comment of nft, or the match `comment` of iptables.
     pub comment: Option<Comment>,
     pub exprs: Vec<Expr>,
 }
@@ -47,13 +47,13 @@ impl<'a> NewRule<'a> {
         Self { position: Position::First, ..Self::last(chain) }
     }
 
-    /// Appends a condition, or anything else that takes several expressions.
+    /// Appends expressions.
     pub fn with(mut self, exprs: impl IntoIterator<Item = Expr>) -> Self {
         self.exprs.extend(exprs);
         self
     }
 
-    /// Appends a verdict, or another single expression.
+    /// Appends one expression or a verdict.
     pub fn then(self, expr: impl Into<Expr>) -> Self {
         self.with([expr.into()])
     }
@@ -80,17 +80,17 @@ impl Rule {
         })
     }
 
-    /// Whether it does what these do, in whatever spelling.
+    /// Whether the effect is the same as that of these expressions.
     pub fn does(&self, exprs: &[Expr]) -> bool {
         self.exprs == exprs || Meaning::of(&self.exprs) == Meaning::of(exprs)
     }
 
-    /// What it asks of a packet, but for ranges, sets and what iptables has extensions for.
+    /// The conditions of the rule, except on ranges and sets, and except extensions of iptables.
     pub fn conditions(&self) -> Vec<Condition> {
         Condition::all_of(&self.exprs)
     }
 
-    /// The data of one of iptables' matches.
+    /// The data of a match of iptables.
     pub fn xt_match(&self, wanted: &str) -> Option<&[u8]> {
         self.exprs.iter().find_map(|expr| match expr {
             Expr::XtMatch { name, info, .. } if name == wanted => Some(info.as_slice()),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_comment_of_nft_comes_first() {
+    fn the_comment_of_nft_has_precedence() {
         let info = b"iptables\0".to_vec();
         let comment = Comment::new("nft").unwrap();
         let rule = NewRule::first("x")

@@ -12,11 +12,11 @@ use super::value::Type;
 use super::wire::{attribute, attributes_of, be32, be32_of, data, data_of};
 use crate::kernel::netlink::{Attrs, attributes, text};
 
-/// A set or map to be added. Both are hash tables: a lookup takes the same time however many elements there are.
+/// A set or map to be added. Both are hash tables: a lookup takes constant time.
 #[derive(Clone, Copy, Debug)]
 pub struct NewSet<'a> {
     pub name: &'a str,
-    /// Several make a concatenation: `inet_proto . inet_service`.
+    /// Several types are a concatenation: `inet_proto . inet_service`.
     pub key: &'a [Type],
     pub kind: SetKind<'a>,
     pub comment: Option<&'a Comment>,
@@ -32,7 +32,7 @@ pub enum SetKind<'a> {
     VerdictMap,
 }
 
-/// A set or map as it is.
+/// A set or map that the kernel has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
     pub name: String,
@@ -43,16 +43,16 @@ pub struct Set {
 /// An element of a set or map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Element {
-    /// As `pack` makes it.
+    /// In the format of `pack`.
     pub key: Vec<u8>,
-    /// What a map has for the key.
+    /// The data of a map.
     pub data: Option<Datum>,
     pub comment: Option<Comment>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Datum {
-    /// As `pack` makes it.
+    /// In the format of `pack`.
     Value(Vec<u8>),
     Verdict(Verdict),
 }
@@ -116,7 +116,7 @@ impl Element {
         });
     }
 
-    /// An element for which only the key is given: to look for, or to delete.
+    /// Writes an element with its key only, to look up or delete it.
     pub(super) fn write_key(key: &[u8], attrs: &mut Attrs) {
         attrs.nested(NFTA_LIST_ELEM, |attrs| data(attrs, NFTA_SET_ELEM_KEY, key));
     }
@@ -194,7 +194,7 @@ mod tests {
         });
         let bytes = attrs.as_slice();
         assert_eq!(Element::read_all(bytes), all);
-        // Any byte may be wrong, and the message may end anywhere.
+        // Wrong bytes and short messages cause no panic.
         for at in 0..bytes.len() {
             assert!(Element::read_all(&bytes[..at]).len() <= all.len());
             for wrong in [0, 1, 4, 0x7f, 0xff] {
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// The bytes that nft 1.0.6 sends, but for what it only says to itself.
+    /// The bytes that nft 1.0.6 sends, without its user data.
     #[test]
     fn a_map() {
         let set = NewSet {

@@ -1,4 +1,4 @@
-//! What sets and maps have as keys and data: addresses, ports, names, and concatenations of them.
+//! Keys and data of sets and maps: addresses, ports, names, and concatenations of them.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use super::consts::{
 };
 use crate::names::{IfName, Mac};
 
-/// The size of a register, to which the parts of a concatenation are filled up.
+/// The size of a register. The parts of a concatenation are padded to it.
 pub(super) const WORD_BYTES: usize = 4;
 
 /// A protocol with ports.
@@ -20,7 +20,7 @@ pub enum Transport {
     Sctp = 132,
 }
 
-/// What a key or a datum, or a part of one, is.
+/// The type of a key, of data, or of a part of a concatenation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     /// `ipv4_addr`
@@ -51,7 +51,7 @@ pub enum Value<'a> {
 }
 
 impl Transport {
-    /// Its number in IP headers.
+    /// The protocol number in IP headers.
     pub fn number(self) -> u8 {
         self as u8
     }
@@ -90,14 +90,14 @@ impl Type {
         (number, bytes)
     }
 
-    /// What nft has to know to print keys and data; of concatenations it knows it.
+    /// The byte order, which nft needs to print values of a single type.
     pub(super) fn byte_order(types: &[Self]) -> Option<u32> {
         matches!(types, [Self::IfName | Self::Mark]).then_some(BYTEORDER_HOST_ENDIAN)
     }
 }
 
 impl Value<'_> {
-    /// As the kernel compares it.
+    /// The bytes that the kernel compares.
     fn encoded(self) -> Vec<u8> {
         match self {
             Self::Address(IpAddr::V4(address)) => address.octets().into(),
@@ -124,7 +124,7 @@ pub fn pack(parts: &[Value<'_>]) -> Vec<u8> {
     packed
 }
 
-/// The name of an interface as it is in registers: 16 bytes (IFNAMSIZ).
+/// The name of an interface in registers: 16 bytes (IFNAMSIZ).
 pub(super) fn padded_name(name: &IfName) -> Vec<u8> {
     let mut bytes = name.as_bytes().to_vec();
     bytes.resize(16, 0);

@@ -1,4 +1,4 @@
-//! What all nf_tables messages are made of: a header, numbers in network byte order, data.
+//! Parts of nf_tables messages: the header, numbers in network byte order, data.
 
 use super::Family;
 use super::consts::NFTA_DATA_VALUE;
@@ -36,7 +36,7 @@ pub(super) fn be64_of(value: &[u8]) -> Option<u64> {
     fixed(value, 0).map(u64::from_be_bytes)
 }
 
-/// A value as expressions and elements have it.
+/// A value in an expression or an element.
 pub(super) fn data(attrs: &mut Attrs, kind: u16, value: &[u8]) {
     attrs.nested(kind, |data| data.bytes(NFTA_DATA_VALUE, value));
 }

@@ -1,10 +1,10 @@
-//! What iptables has its own extensions for. To it, a chain with an expression that it does not know is "incompatible";
-//! and a lookup in a set it shows as no condition at all.
+//! Extensions of iptables. iptables calls a chain with an unknown expression "incompatible", and prints a lookup in a set as a
+//! rule without a condition.
 
 use super::condition::CtState;
 use super::expr::Expr;
 
-/// `-m conntrack --ctstate RELATED,ESTABLISHED`: `ct state` as iptables has it. It takes the kernel's
+/// `-m conntrack --ctstate RELATED,ESTABLISHED`: `ct state` in the form of iptables. It needs
 /// CONFIG_NFT_COMPAT and CONFIG_NETFILTER_XT_MATCH_CONNTRACK.
 pub fn xt_ct_state(state: CtState) -> Expr {
     let mut info = vec![0; MTINFO3_BYTES.next_multiple_of(align_of::<u64>())];

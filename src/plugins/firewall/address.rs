@@ -1,4 +1,4 @@
-//! The text of a D-Bus address: which sockets it names. Knows nothing of messages.
+//! The sockets in a D-Bus address. Knows nothing of messages.
 //!
 //! Source: D-Bus specification, "Server Addresses".
 
@@ -7,8 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use crate::kernel::unix::Endpoint;
 
-/// What a list of addresses names, in its order. An address with another transport, or with an escape that cannot be
-/// read, names nothing here.
+/// The sockets of a list of addresses, in its order. An address with another transport or a wrong escape is ignored.
 pub(super) fn endpoints(list: &[u8]) -> Vec<Endpoint> {
     list.split(|byte| *byte == b';').filter_map(endpoint).collect()
 }
@@ -23,7 +22,7 @@ fn endpoint(address: &[u8]) -> Option<Endpoint> {
     })
 }
 
-/// The value with each `%` and its two hexadecimal digits replaced by the byte that they stand for.
+/// Replaces each `%` and its two hexadecimal digits by the byte.
 fn unescaped(value: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.iter();
@@ -55,7 +54,7 @@ mod tests {
             ("unix:path=/a;unix:abstract=b", vec![path("/a"), name("b")]),
             (";tcp:host=a,port=1;nonce-tcp:;unix:path=/a;", vec![path("/a")]),
             ("unixexec:path=/bin/true;autolaunch:;x;unix:abstract=%62", vec![name("b")]),
-            // What a server listens on, a client cannot connect to.
+            // Addresses for servers only.
             ("unix:tmpdir=/tmp;unix:dir=/tmp;unix:runtime=yes", vec![]),
             ("unix:path=/a%;unix:path=/a%2;unix:path=/a%+1;unix:path=/a%gg", vec![]),
             ("unix:;unix:path=;unix:abstract=;/run/bus;", vec![]),

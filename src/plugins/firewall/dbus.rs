@@ -1,7 +1,7 @@
-//! Just enough of D-Bus to call methods that take and return strings and truth values. Knows nothing of who is called.
+//! A client for D-Bus methods that take and return strings and booleans. Knows nothing of the called services.
 //!
-//! By hand, since this is four methods with strings. Of the crates, `dbus` needs the library libdbus, zbus 6 brings an
-//! asynchronous runtime, and rustbus 0.19, the smallest, adds 101 KB for one such call, with a nix of its own.
+//! No crate is used, because cnibox calls four methods: `dbus` needs the library libdbus, zbus 6 has an asynchronous runtime,
+//! and rustbus 0.19, the smallest, adds 101 KB for one call.
 
 use std::fmt::{self, Display};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -13,40 +13,40 @@ use crate::kernel::unix::Stream;
 /// A connection to a bus.
 pub(super) struct Bus {
     stream: BufReader<Stream>,
-    /// The number of the last message.
+    /// The serial of the last message.
     serial: u32,
-    /// What goes out before the next message: who we are, and a greeting, which every bus insists on.
+    /// Sent before the next message: the authentication, and `Hello`, which every bus requires.
     greeting: Vec<u8>,
 }
 
-/// Who is called, and what for.
+/// The called method.
 pub(super) struct Method<'a> {
-    /// The name of the program on the bus.
+    /// The bus name of the service.
     pub(super) destination: &'a str,
     pub(super) path: &'a str,
     pub(super) interface: &'a str,
     pub(super) name: &'a str,
 }
 
-/// Why there is no answer, or what the answer is instead.
+/// The reason that a call has no result.
 #[derive(Debug)]
 pub(super) enum Failure {
     Connection(io::Error),
-    /// The error that the other side returned: its name, and a sentence.
+    /// The error that the service returned: its name and its text.
     Refused {
         name: String,
         text: String,
     },
 }
 
-/// What a method returned, as far as it is one of the two things that ours return.
+/// The returned string or boolean.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) text: Option<String>,
     pub(super) truth: Option<bool>,
 }
 
-/// The bus itself, as a program on the bus.
+/// A method of the bus itself.
 pub(super) const fn bus_method(name: &str) -> Method<'_> {
     Method {
         destination: "org.freedesktop.DBus",
@@ -57,10 +57,10 @@ pub(super) const fn bus_method(name: &str) -> Method<'_> {
 }
 
 impl Bus {
-    /// Connects to the first of the addresses that answers. The kernel tells the other end who we are.
+    /// Connects to the first address that accepts. The bus gets the user id from the kernel.
     pub(super) fn connect(addresses: &[u8]) -> Result<Self, Failure> {
         let deadline = Instant::now() + TIME_LIMIT;
-        let mut failure = io::Error::new(ErrorKind::InvalidInput, "no address of a socket");
+        let mut failure = io::Error::new(ErrorKind::InvalidInput, "the address names no socket");
         for endpoint in endpoints(addresses) {
             match Stream::connect(&endpoint, deadline) {
                 Ok(stream) => {
@@ -77,7 +77,7 @@ impl Bus {
         Err(Failure::Connection(failure))
     }
 
-    /// Gives the next calls as much time as all calls together have.
+    /// Sets the deadline anew.
     pub(super) fn restart_time(&mut self) {
         self.stream.get_mut().deadline = Instant::now() + TIME_LIMIT;
     }
@@ -103,14 +103,14 @@ impl Bus {
         if is_first {
             self.authenticate()?;
         }
-        // The answer to the greeting comes before, and what the bus tells everybody may.
+        // The reply to `Hello` comes first, and signals can come before the reply.
         for _ in 0..MESSAGES_MAX {
             let message = self.receive()?;
             if message.reply_to == self.serial && matches!(message.kind, RETURN | ERROR) {
                 return Ok(message);
             }
         }
-        Err(invalid("no answer among its messages"))
+        Err(invalid("too many messages before the reply"))
     }
 
     fn authenticate(&mut self) -> io::Result<()> {
@@ -124,29 +124,30 @@ impl Bus {
                 break;
             }
         }
-        Err(io::Error::new(ErrorKind::PermissionDenied, "the bus does not accept us"))
+        Err(io::Error::new(ErrorKind::PermissionDenied, "the bus refused the authentication"))
     }
 
     fn receive(&mut self) -> io::Result<Message> {
         let mut bytes = vec![0; FIXED_BYTES];
         self.stream.read_exact(&mut bytes)?;
-        let order = Order::of(bytes[0]).ok_or_else(|| invalid("no D-Bus message"))?;
+        let order =
+            Order::of(bytes[0]).ok_or_else(|| invalid("a message with an unknown byte order"))?;
         let body_bytes = order.u32(&bytes, 4).unwrap_or_default() as usize;
         let fields_bytes = order.u32(&bytes, 12).unwrap_or_default() as usize;
         let body_at = fields_bytes.saturating_add(FIXED_BYTES).next_multiple_of(8);
         let length = body_at.saturating_add(body_bytes);
         if length > MESSAGE_BYTES_MAX {
-            return Err(invalid("too long a message"));
+            return Err(invalid("a message that is too long"));
         }
         bytes.resize(length, 0);
         self.stream.read_exact(&mut bytes[FIXED_BYTES..])?;
         Message::read(&bytes, order, FIXED_BYTES + fields_bytes, body_at)
-            .ok_or_else(|| invalid("a message that cannot be read"))
+            .ok_or_else(|| invalid("a malformed message"))
     }
 }
 
 impl Failure {
-    /// Whether the other end is mute. It may be there and do its work, for all we know.
+    /// Whether the deadline passed. The bus can be running, but slow.
     pub(super) fn is_silence(&self) -> bool {
         matches!(self, Self::Connection(error) if error.kind() == ErrorKind::WouldBlock)
     }
@@ -156,7 +157,7 @@ impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connection(_) if self.is_silence() => {
-                write!(f, "no answer within {} s", TIME_LIMIT.as_secs())
+                write!(f, "timeout after {} s", TIME_LIMIT.as_secs())
             }
             Self::Connection(error) => write!(f, "{error}"),
             Self::Refused { name, text } if text.is_empty() => f.write_str(name),
@@ -169,7 +170,7 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("the bus sent {what}"))
 }
 
-/// A call, little end first.
+/// Encodes a call, in little-endian order.
 ///
 /// Source: D-Bus specification, "Message Protocol".
 fn encode(method: &Method<'_>, serial: u32, arguments: &[&str]) -> Vec<u8> {
@@ -187,7 +188,7 @@ fn encode(method: &Method<'_>, serial: u32, arguments: &[&str]) -> Vec<u8> {
         (FIELD_MEMBER, b's', method.name),
         (FIELD_DESTINATION, b's', method.destination),
     ] {
-        // The list begins at a multiple of 8 in the message, so what is right in it is right there.
+        // The list begins at a multiple of 8, so the alignment in it is the alignment in the message.
         pad(&mut fields, 8);
         fields.extend([code, 1, kind, 0]);
         put_string(&mut fields, value);
@@ -220,7 +221,7 @@ fn pad(bytes: &mut Vec<u8>, multiple: usize) {
     bytes.resize(bytes.len().next_multiple_of(multiple), 0);
 }
 
-/// How numbers are written: every message says it.
+/// The byte order, which every message declares.
 #[derive(Clone, Copy)]
 enum Order {
     LittleEnd,
@@ -244,7 +245,7 @@ impl Order {
         })
     }
 
-    /// The string at the next multiple of 4, and where it ends.
+    /// The string at the next multiple of 4, and its end.
     fn string(self, bytes: &[u8], at: usize) -> Option<(String, usize)> {
         let at = at.checked_next_multiple_of(4)?;
         let length = self.u32(bytes, at)? as usize;
@@ -255,12 +256,12 @@ impl Order {
     }
 }
 
-/// A message that came in.
+/// A received message.
 struct Message {
     kind: u8,
-    /// The number of the message that it answers, 0 for none.
+    /// The serial of the message that it replies to, or 0.
     reply_to: u32,
-    /// The name of an error.
+    /// The error name.
     error: String,
     body: Answer,
 }
@@ -277,7 +278,7 @@ impl Message {
         let mut at = FIXED_BYTES;
         while at < fields_end {
             at = at.next_multiple_of(8);
-            // Each field is its code and a value with the type before it, which for all there are is one letter.
+            // A field is a code, a type of one letter, and a value.
             let [code, 1, kind, 0] = bytes.get(at..at + 4)? else { return None };
             at += 4;
             match kind {
@@ -313,16 +314,16 @@ impl Message {
     }
 }
 
-/// How long all calls on a connection may take together. firewalld answers within milliseconds; a runtime waits for us.
+/// The time limit of all calls on a connection. firewalld replies within milliseconds.
 const TIME_LIMIT: Duration = Duration::from_secs(3);
 
-/// The length of what every message begins with.
+/// The length of the fixed part of the header.
 const FIXED_BYTES: usize = 16;
 
-/// Ours are a few hundred bytes; the texts of errors may be longer.
+/// Usual messages have a few hundred bytes; the texts of errors can be longer.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
-/// How many messages there may be before the one that we wait for. A bus sends one, NameAcquired.
+/// The number of messages that may precede the reply. A bus sends one, NameAcquired.
 const MESSAGES_MAX: u32 = 32;
 
 const LINES_MAX: u32 = 4;
@@ -331,7 +332,7 @@ const LINE_BYTES_MAX: u64 = 512;
 const CALL: u8 = 1;
 const RETURN: u8 = 2;
 const ERROR: u8 = 3;
-/// Nobody is started because of a question whether he runs.
+/// The bus must not start a service that does not run.
 const NO_AUTO_START: u8 = 2;
 const PROTOCOL_VERSION: u8 = 1;
 

@@ -1,6 +1,6 @@
-//! firewalld, asked over the system bus to take addresses into a zone.
+//! Sources of zones of firewalld, over the system D-Bus.
 //!
-//! What is asked for lasts until firewalld is reloaded or restarted, as with the reference.
+//! A source lasts until firewalld is reloaded or restarted, as with the Go plugin.
 
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,8 +9,7 @@ use super::dbus::{Bus, Failure, Method, bus_method};
 use crate::error::{Error, Result};
 use crate::plugin::Context;
 
-/// The address of the system bus, if DBUS_SYSTEM_BUS_ADDRESS says nothing else: the place on every system with systemd;
-/// others link it there.
+/// The address of the system bus without DBUS_SYSTEM_BUS_ADDRESS. Systems without systemd have a link there.
 const SYSTEM_BUS: &str = "unix:path=/run/dbus/system_bus_socket";
 
 const NAME: &str = "org.fedoraproject.FirewallD1";
@@ -22,7 +21,7 @@ pub(super) struct Firewalld {
 /// Whether firewalld is running.
 pub(super) enum Found {
     Running(Firewalld),
-    /// The error says why it counts as not running.
+    /// The error has the reason.
     NotRunning(Error),
 }
 
@@ -36,7 +35,7 @@ impl Firewalld {
         };
         let why = format!("{}: {failure}", addresses.display());
         if failure.is_silence() {
-            let error = Error::internal("cannot ask D-Bus whether firewalld is running");
+            let error = Error::internal("cannot find out whether firewalld runs");
             return Err(error.with_details(why));
         }
         let error = Error::internal("cannot use firewalld: it is not running").with_details(why);
@@ -49,12 +48,12 @@ impl Firewalld {
         Ok(Self { bus })
     }
 
-    /// Gives the next calls the time anew that all calls have together.
+    /// Sets the deadline of the calls anew.
     pub(super) fn restart_time(&mut self) {
         self.bus.restart_time();
     }
 
-    /// Takes what comes from the address into the zone. That it is there already is fine.
+    /// Adds the address as a source of the zone. An existing source is no error.
     pub(super) fn add_source(&mut self, zone: &str, address: IpAddr) -> Result<()> {
         match self.call("addSource", zone, address) {
             Err(Failure::Refused { name, text })
@@ -69,7 +68,7 @@ impl Firewalld {
         }
     }
 
-    /// That it is not there, or that there is no such zone, is fine.
+    /// Removes the address from the zone. A missing source or zone is no error.
     pub(super) fn remove_source(&mut self, zone: &str, address: IpAddr) -> Result<()> {
         match self.call("removeSource", zone, address) {
             Ok(_) | Err(Failure::Refused { .. }) => Ok(()),
@@ -108,5 +107,5 @@ fn zone_method(name: &str) -> Method<'_> {
     }
 }
 
-/// What firewalld's error begins with when the source is in the zone already.
+/// The error of firewalld for an existing source begins with this.
 const ALREADY_SET: &str = "ZONE_ALREADY_SET";

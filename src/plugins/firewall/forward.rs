@@ -1,6 +1,6 @@
-//! The FORWARD of iptables-nft. Its table `filter` belongs to iptables and the programs that call it; a packet that FORWARD
-//! drops can be accepted only there. Where iptables has made no FORWARD yet, `add` makes it as iptables does, so the rules
-//! are there when a program sets its policy to DROP later.
+//! The chain FORWARD of iptables-nft. A packet that FORWARD drops can be accepted only there. Its table `filter` belongs to
+//! iptables, so the map in it has the name of cnibox. If FORWARD is missing, `add` creates it as iptables does, so the rules
+//! work when a program sets its policy to DROP later.
 //!
 //! ```nft
 //! table ip filter {
@@ -18,12 +18,11 @@
 //! }
 //! ```
 //!
-//! iptables (1.8.9 and 1.8.11 were tried) prints the rules with a map as rules without a target. So does it restore them,
-//! without the map; `add` finds that there is none and puts all back.
+//! iptables (tried: 1.8.9 and 1.8.11) prints and restores the rules with a map as rules without a target, and drops the map.
+//! `add` finds that the map is missing, and restores it and the rules.
 //!
-//! The first rule with the map asks for the state with the match `conntrack` of iptables, which nft lists as its own: that
-//! one makes iptables call the whole table incompatible. A kernel without that match has no iptables rule with a state
-//! either, and gets `ct state`.
+//! The first rule with the map uses the match `conntrack` of iptables, because iptables calls a table with the expression
+//! `ct state` of nft incompatible. If the kernel lacks the match, the rule has `ct state`.
 
 use std::net::IpAddr;
 
@@ -31,8 +30,8 @@ use super::ruleset;
 use crate::error::{Error, Result};
 use crate::kernel::nft::{
     Base, Batch, ChainKind, Comment, Condition, CtState, Datum, Element, Expr, Family, Feature,
-    Field, Found, Hook, NewChain, NewRule, NewSet, Nft, Object, Policy, Rule, SetKind, Table, Type,
-    Verdict, verdict_map, xt_ct_state,
+    Field, Hook, Lookup, NewChain, NewRule, NewSet, Nft, Object, Policy, Rule, SetKind, Table,
+    Type, Verdict, verdict_map, xt_ct_state,
 };
 use crate::plugin::owner::Owners;
 use crate::steps::nft::shared_rules;
@@ -42,11 +41,11 @@ const CNI_FORWARD: &str = "CNI-FORWARD";
 const CNI_ADMIN: &str = "CNI-ADMIN";
 const MAP: &str = "cnibox";
 
-/// The longest name of a chain that iptables takes, in bytes: XT_EXTENSION_MAXNAMELEN without its NUL
+/// The longest name of a chain in iptables, in bytes: XT_EXTENSION_MAXNAMELEN without its NUL
 /// (linux/netfilter/x_tables.h).
 const CHAIN_BYTES_MAX: usize = 28;
 
-/// FORWARD as iptables makes it: at NF_IP_PRI_FILTER (linux/netfilter_ipv4.h), and its like for IPv6.
+/// FORWARD as iptables creates it: at NF_IP_PRI_FILTER (linux/netfilter_ipv4.h), and its equivalent for IPv6.
 const BASE: Base =
     Base { kind: ChainKind::Filter, hook: Hook::Forward, priority: 0, policy: Policy::Accept };
 
@@ -54,7 +53,7 @@ fn table(family: Family) -> Table<'static> {
     Table { family, name: "filter" }
 }
 
-/// The name of the administrator's chain, if it can be one.
+/// The validated name of the administrator's chain.
 pub(super) fn admin_chain(configured: &str) -> Result<&str> {
     let refused = |why: &str| {
         Err(Error::config(format!(
@@ -69,16 +68,16 @@ pub(super) fn admin_chain(configured: &str) -> Result<&str> {
     }
     if !configured.bytes().all(|byte| byte.is_ascii_graphic()) || configured.starts_with(['-', '!'])
     {
-        return refused("iptables could not read it");
+        return refused("iptables cannot read it");
     }
     match configured {
-        FORWARD | CNI_FORWARD | "INPUT" | "OUTPUT" => refused("it is one of the host's own"),
+        FORWARD | CNI_FORWARD | "INPUT" | "OUTPUT" => refused("it is a chain of the host"),
         "ACCEPT" | "DROP" | "RETURN" | "QUEUE" | "REJECT" | "LOG" => refused("it is a target"),
         name => Ok(name),
     }
 }
 
-/// What is there already.
+/// The existing objects.
 struct Present {
     table: bool,
     forward: bool,
@@ -117,7 +116,7 @@ impl Present {
     }
 }
 
-/// A jump that every packet takes.
+/// Whether the rule is an unconditional jump to the chain.
 fn jumps_to(rule: &Rule, chain: &str) -> bool {
     rule.leads_to() == Some(chain)
         && rule.exprs.iter().all(|expr| match expr {
@@ -127,11 +126,10 @@ fn jumps_to(rule: &Rule, chain: &str) -> bool {
         })
 }
 
-/// Whether it is our rule that looks the field up. What iptables makes of it when it restores a file looks up nothing.
+/// Whether the rule looks up the field in the map. The rule that iptables restores from a file has no lookup.
 fn looks_up(rule: &Rule, wanted: Field) -> bool {
     let is_field = |expr: &Expr| matches!(expr, Expr::Load { field, .. } if *field == wanted);
-    let is_map =
-        |expr: &Expr| matches!(expr, Expr::Lookup { set, found: Found::Decides, .. } if set == MAP);
+    let is_map = |expr: &Expr| matches!(expr, Expr::Lookup { set, lookup: Lookup::Verdict, .. } if set == MAP);
     rule.exprs.iter().any(is_field) && rule.exprs.iter().any(is_map)
 }
 
@@ -143,7 +141,7 @@ fn fields(family: Family) -> (Field, Field) {
     }
 }
 
-/// Accepts the addresses; where the map is new, all that are known.
+/// Accepts the addresses. A new map gets all known addresses.
 pub(super) fn add(
     nft: &Nft,
     batch: &mut Batch,
@@ -221,7 +219,7 @@ fn make_room(
     Ok(())
 }
 
-/// `ct state related,established ip daddr vmap @cnibox`, the first part in iptables' words if the kernel has them
+/// `ct state related,established ip daddr vmap @cnibox`, with the match of iptables if the kernel has it
 fn accept_answers(nft: &Nft, family: Family) -> Result<NewRule<'static>> {
     let state = CtState::ESTABLISHED.or(CtState::RELATED);
     let rule = NewRule::last(CNI_FORWARD);
@@ -238,7 +236,7 @@ fn accept_sources(family: Family) -> NewRule<'static> {
     NewRule::last(CNI_FORWARD).with(verdict_map(&[fields(family).0], MAP))
 }
 
-/// What the rules are called: the first two as by the reference, so that each finds the other's.
+/// The comments of the rules. The first two are those of the Go plugin, so that both find the same rules.
 struct Comments {
     jump: Comment,
     admin: Comment,
@@ -296,7 +294,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whether the kernel can do what an ADD would need there; nothing is changed.
+/// Whether the kernel accepts the changes of an ADD. Nothing is changed.
 pub(super) fn is_possible(nft: &Nft, family: Family, admin_chain: &str) -> Result<()> {
     let present = Present::read(nft, family, admin_chain)?;
     let mut batch = Batch::new();

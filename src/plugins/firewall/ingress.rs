@@ -1,4 +1,4 @@
-//! `ingressPolicy`: which bridge it is about, and which port of it.
+//! `ingressPolicy`: the bridge and the port of a container, and the isolation of ports within a bridge.
 
 use crate::error::{Error, Result};
 use crate::kernel::nft::{
@@ -9,7 +9,7 @@ use crate::names::{Attachment, IfName};
 use crate::plugin::Context;
 use crate::plugin::owner::Owners;
 use crate::steps::link::veth;
-use crate::steps::nft::shared_rules::{self, Chain, Skeleton};
+use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
@@ -18,10 +18,10 @@ pub(super) enum Policy {
     Isolated,
 }
 
-/// What a policy other than `open` is to be kept for.
+/// The bridge and port that a policy other than `open` applies to.
 pub(super) struct Guard {
     pub(super) is_isolated: bool,
-    /// Where the host sees what comes from the container: its bridge, or else its own end of the pair.
+    /// The interface on the host that receives the container's packets: the bridge, or the end of the pair on the host.
     pub(super) bridge: IfName,
     /// The container's port of the bridge, if there is a bridge.
     port: Option<IfName>,
@@ -80,7 +80,7 @@ impl Guard {
                 "port {port} is not isolated: it is missing from set {PORTS} of table {TABLE}"
             )));
         }
-        skeleton().check(nft).map_err(|error| error.context(format!("port {port} is not isolated")))
+        shared().check(nft).map_err(|error| error.context(format!("port {port} is not isolated")))
     }
 }
 
@@ -97,7 +97,7 @@ pub(super) fn set_port(
     let keys: Vec<Vec<u8>> = earlier.into_iter().map(|element| element.key).collect();
     batch.delete_elements(TABLE, PORTS, &keys);
     let Some(key) = wanted else { return Ok(()) };
-    skeleton().ensure(nft, batch, declare)?;
+    shared().ensure(nft, batch, declare)?;
     let wanted = Element { key, data: None, comment: Some(owner.clone()) };
     shared_rules::put(nft, batch, TABLE, PORTS, wanted)
 }
@@ -106,12 +106,12 @@ pub(super) fn remove_ports(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Res
     shared_rules::delete(nft, batch, TABLE, PORTS, owners).map(drop)
 }
 
-/// What has no bridge between its ports:
+/// The rules that isolate ports within a bridge:
 ///
 /// ```nft
 /// table bridge cnibox {
 ///     set firewall-isolated-ports { type ifname; }
-///     chain firewall {
+///     chain firewall-forward {
 ///         type filter hook forward priority -200; policy accept;
 ///         iifname @firewall-isolated-ports drop
 ///         oifname @firewall-isolated-ports drop
@@ -119,8 +119,8 @@ pub(super) fn remove_ports(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Res
 /// }
 /// ```
 ///
-/// The host itself, and whatever it routes to, is not reached by forwarding.
-fn skeleton() -> Skeleton<'static> {
+/// Packets to the host, and those that it routes, do not pass the forward hook of the bridge.
+fn shared() -> SharedRules<'static> {
     let drops = |field: Field| {
         let mut rule = in_set(&[field], PORTS);
         rule.push(Verdict::Drop.into());
@@ -134,7 +134,7 @@ fn skeleton() -> Skeleton<'static> {
     };
     let rules = [Field::Iifname, Field::Oifname].map(drops).into();
     let chains = vec![Chain::base(CHAIN, base, rules)];
-    Skeleton { table: TABLE, sets: vec![PORTS.into()], chains }
+    SharedRules { table: TABLE, sets: vec![PORTS.into()], chains }
 }
 
 fn declare(batch: &mut Batch, name: &str) {
@@ -144,7 +144,7 @@ fn declare(batch: &mut Batch, name: &str) {
 
 const TABLE: Table<'static> = shared_rules::table(Family::Bridge);
 const PORTS: &str = "firewall-isolated-ports";
-const CHAIN: &str = "firewall";
+const CHAIN: &str = "firewall-forward";
 
 /// NF_BR_PRI_FILTER_BRIDGED (linux/netfilter_bridge.h); nft calls it `filter`.
 const PRIORITY: i32 = -200;

@@ -1,8 +1,8 @@
-//! Our own tables: which addresses may pass, and which bridges are kept apart.
+//! The tables `cnibox`: addresses of containers, and isolation between bridges.
 //!
 //! ```nft
 //! table ip cnibox {
-//!     set firewall { type ipv4_addr; }
+//!     set firewall-addresses { type ipv4_addr; }
 //!     map firewall-same-bridge { type ipv4_addr : ifname; }
 //!     map firewall-isolated { type ipv4_addr : ifname; }
 //!     set firewall-bridges { type ifname; }
@@ -11,7 +11,7 @@
 //!     chain firewall-within {
 //!         iifname @firewall-alone drop
 //!     }
-//!     chain firewall {
+//!     chain firewall-forward {
 //!         type filter hook forward priority filter; policy accept;
 //!         iifname . oifname @firewall-within goto firewall-within
 //!         iifname @firewall-bridges oifname @firewall-bridges drop
@@ -19,9 +19,9 @@
 //! }
 //! ```
 //!
-//! The first three have an element for each address, with its owner for a comment; the maps say which bridge is kept apart
-//! because of it, and how. From them follow the other three, which packets are compared with: all such bridges, the same
-//! ones as pairs with themselves, and those among them where nothing passes within.
+//! The first three have an element for each address, with the owner as comment. The maps have the bridge that is isolated for
+//! the address. The other three follow from the maps, and packets are looked up in them: `bridges` has all isolated bridges,
+//! `within` a pair of each bridge with itself, and `alone` the bridges without traffic between their ports.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -33,25 +33,25 @@ use crate::kernel::nft::{
     Policy, SetKind, Table, Type, Value, Verdict, in_set, pack,
 };
 use crate::plugin::owner::Owners;
-use crate::steps::nft::shared_rules::{self, Chain, Skeleton};
+use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 
-/// Where the addresses are.
-pub(super) const ADDRESSES: &str = "firewall";
-/// Of the addresses in them, the bridges.
+/// The addresses of all containers.
+pub(super) const ADDRESSES: &str = "firewall-addresses";
+/// The bridge of each address, by policy.
 const SAME_BRIDGE: &str = "firewall-same-bridge";
 const ISOLATED: &str = "firewall-isolated";
 const BRIDGES: &str = "firewall-bridges";
 const WITHIN: &str = "firewall-within";
 const ALONE: &str = "firewall-alone";
 
-const FORWARD_CHAIN: &str = "firewall";
+const FORWARD_CHAIN: &str = "firewall-forward";
 const WITHIN_CHAIN: &str = "firewall-within";
 
 pub(super) fn key(address: IpAddr) -> Vec<u8> {
     pack(&[Value::Address(address)])
 }
 
-/// What the elements of one attachment are to be.
+/// The elements that one attachment needs.
 struct Wanted<'a> {
     keys: Vec<Vec<u8>>,
     guard: Option<&'a Guard>,
@@ -59,7 +59,7 @@ struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Set by set, the elements, none meaning that there must be none with these keys.
+    /// The elements for each set. An empty list means that the set must not have these keys.
     fn sets(&self) -> [(&'static str, Vec<Element>); 3] {
         let elements = |data: Option<Datum>| {
             let element = |key: &Vec<u8>| Element {
@@ -83,8 +83,7 @@ fn bridge_key(guard: &Guard) -> Vec<u8> {
     pack(&[Value::IfName(&guard.bridge)])
 }
 
-/// Adds the addresses, and takes them from whoever had them before: an address that is given out again has lost its owner
-/// without a DEL.
+/// Adds the addresses, and removes the elements of an earlier owner of an address, which ended without a DEL.
 pub(super) fn add(
     nft: &Nft,
     batch: &mut Batch,
@@ -94,7 +93,7 @@ pub(super) fn add(
     owner: &Comment,
 ) -> Result<()> {
     let table = shared_rules::table(family);
-    skeleton(family, guard.is_some())
+    shared(family, guard.is_some())
         .ensure(nft, batch, |batch, name| declare(batch, table, name))?;
     let keys: Vec<Vec<u8>> = addresses.iter().copied().map(key).collect();
     let wanted = Wanted { keys, guard, owner };
@@ -110,7 +109,7 @@ pub(super) fn add(
         }
     }
     if is_in_the_way {
-        // Seldom, so it may take its time. What was to be added above is added here once more, which is no error.
+        // This case is rare and may be slow. Elements that were added above are added again, which is no error.
         remove_if(nft, batch, family, |element| wanted.keys.contains(&element.key))?;
         for (set, elements) in wanted.sets() {
             batch.ensure_elements(table, set, &elements);
@@ -128,7 +127,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Removes what is stale, and the bridges that nobody has kept apart any more.
+/// Removes the elements of the owners, and the bridges that no other attachment isolates.
 pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, owners: &Owners) -> Result<()> {
     remove_if(nft, batch, family, |element| shared_rules::is_of(element, owners))
 }
@@ -158,7 +157,7 @@ fn remove_if(
         (WITHIN, stale.difference(&all).map(twice).collect()),
         (ALONE, stale_isolated.difference(&isolated).cloned().collect::<Vec<_>>()),
     ] {
-        // Somebody may have emptied the set.
+        // Another program may have flushed the set.
         let known = nft.elements_at(table, set, &gone)?.into_iter().flatten();
         let keys: Vec<Vec<u8>> = known.map(|element| element.key).collect();
         batch.delete_elements(table, set, &keys);
@@ -166,7 +165,7 @@ fn remove_if(
     Ok(())
 }
 
-/// Names of bridges, as sets have them for keys.
+/// Names of bridges, in the format of keys.
 type Bridges = BTreeSet<Vec<u8>>;
 
 fn bridges(elements: Vec<Element>) -> Bridges {
@@ -191,7 +190,7 @@ pub(super) fn are_of(
     Ok(known.into_iter().map(is_of).collect())
 }
 
-/// The address that is the key.
+/// The address in the key.
 pub(super) fn address(element: &Element) -> Option<IpAddr> {
     if let Ok(octets) = <[u8; 4]>::try_from(element.key.as_slice()) {
         return Some(octets.into());
@@ -231,30 +230,30 @@ pub(super) fn check(
             )));
         }
     }
-    skeleton(family, true).check(nft)
+    shared(family, true).check(nft)
 }
 
-/// The table with its sets; what keeps bridges apart only if that is wanted.
-fn skeleton(family: Family, keeps_apart: bool) -> Skeleton<'static> {
-    let mut skeleton = Skeleton {
+/// The table with its sets, and the rules that isolate bridges if they are needed.
+fn shared(family: Family, keeps_apart: bool) -> SharedRules<'static> {
+    let mut shared = SharedRules {
         table: shared_rules::table(family),
         sets: vec![ADDRESSES.into()],
         chains: Vec::new(),
     };
     if keeps_apart {
-        skeleton.sets.extend([SAME_BRIDGE, ISOLATED, BRIDGES, WITHIN, ALONE].map(String::from));
+        shared.sets.extend([SAME_BRIDGE, ISOLATED, BRIDGES, WITHIN, ALONE].map(String::from));
         let base = Base {
             kind: ChainKind::Filter,
             hook: Hook::Forward,
             priority: PRIORITY,
             policy: Policy::Accept,
         };
-        skeleton.chains = vec![
+        shared.chains = vec![
             Chain::regular(WITHIN_CHAIN, vec![drop_within()]),
             Chain::base(FORWARD_CHAIN, base, vec![go_within(), drop_between()]),
         ];
     }
-    skeleton
+    shared
 }
 
 fn declare(batch: &mut Batch, table: Table<'_>, name: &str) {
@@ -268,7 +267,7 @@ fn declare(batch: &mut Batch, table: Table<'_>, name: &str) {
     batch.add_set(table, NewSet { name, key, kind, comment: None });
 }
 
-/// NF_IP_PRI_FILTER (linux/netfilter_ipv4.h) and its like for IPv6; nft calls it `filter`.
+/// NF_IP_PRI_FILTER (linux/netfilter_ipv4.h) and its equivalent for IPv6; nft calls it `filter`.
 const PRIORITY: i32 = 0;
 
 /// `iifname @firewall-alone drop`

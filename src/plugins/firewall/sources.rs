@@ -1,4 +1,4 @@
-//! Which addresses are sources of which zone of firewalld because of us, as our own tables record it:
+//! The record of the sources that ADD added to zones of firewalld, one set for each zone:
 //!
 //! ```nft
 //! table ip cnibox {
@@ -6,8 +6,8 @@
 //! }
 //! ```
 //!
-//! Each element has its owner for a comment. An address is taken only out of the zone that an ADD put it into: in another
-//! zone it is the administrator's.
+//! Each element has the owner as comment. DEL removes an address only from the zone that an ADD added it to: in another zone
+//! it belongs to the administrator.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::kernel::nft::{Batch, Comment, Element, Family, NewSet, Nft, SetKind, Type};
 use crate::plugin::owner::Owners;
 use crate::plugin::{Context, Scope};
-use crate::steps::nft::shared_rules::{self, Skeleton};
+use crate::steps::nft::shared_rules::{self, SharedRules};
 
 const PREFIX: &str = "firewall-zone-";
 
@@ -39,9 +39,9 @@ pub(super) fn record(
 ) -> Result<()> {
     let table = shared_rules::table(family);
     let set = format!("{PREFIX}{zone}");
-    let skeleton = Skeleton { table, sets: vec![set.clone()], chains: Vec::new() };
+    let shared = SharedRules { table, sets: vec![set.clone()], chains: Vec::new() };
     let key = [if family == Family::Ip6 { Type::Ipv6Addr } else { Type::Ipv4Addr }];
-    skeleton.ensure(nft, batch, |batch, name| {
+    shared.ensure(nft, batch, |batch, name| {
         batch.add_set(table, NewSet { name, key: &key, kind: SetKind::Set, comment: None });
     })?;
     for address in addresses {
@@ -69,8 +69,8 @@ fn recorded(nft: &Nft, owners: &Owners) -> Result<Vec<(Family, Element, Source)>
     Ok(found)
 }
 
-/// Takes the owners' sources out of their zones, and those of others. The error comes with the sources that stay: their
-/// records have to stay, too, for the next DEL or GC.
+/// Removes the owners' sources and the `others` from their zones. After an error, returns the sources that remain: their
+/// records must remain, too, for the next DEL or GC.
 pub(super) fn remove(
     cx: &Context<'_>,
     nft: &Nft,
@@ -89,10 +89,10 @@ pub(super) fn remove(
     }
     let mut firewalld = match Firewalld::find(cx) {
         Ok(Found::Running(firewalld)) => firewalld,
-        // The sources ended with it.
+        // firewalld keeps no sources after its end.
         Ok(Found::NotRunning(_)) => return (Vec::new(), Ok(())),
         Err(error) if is_any_ours => return (sources, Err(error)),
-        // Nothing says that there is a source, so a broken bus does not keep a container from its end.
+        // No source is recorded, so an error of the bus must not prevent the DEL.
         Err(error) => {
             cx.warn(error);
             return (Vec::new(), Ok(()));
@@ -104,7 +104,7 @@ pub(super) fn remove(
         }
         sources.pop();
         if scope.one().is_none() {
-            // A GC may have hundreds; each has the time of one.
+            // A GC can have hundreds of sources, so each has a deadline of its own.
             firewalld.restart_time();
         }
     }

@@ -1,5 +1,5 @@
-//! `conditionsV4` and `conditionsV6`: what a packet must be besides for a published port, in the words of iptables or of
-//! nft. Whatever we cannot say in nf_tables is refused by name.
+//! `conditionsV4` and `conditionsV6`: further conditions on packets to published ports, as arguments of iptables or as parts
+//! of an nft rule. A condition that has no nf_tables expression here is refused with its name.
 
 mod iptables;
 mod nft;
@@ -10,18 +10,18 @@ use ipnet::IpNet;
 
 use crate::error::{Error, Result};
 use crate::kernel::nft::{Condition, Expr, Family, Field, Transport, in_range, not_in_range};
-use crate::names::IfName;
+use crate::names::{IfName, IpFamily};
 use crate::plugin::owner;
 
 /// The conditions of one family.
 pub struct Conditions {
-    /// As they are written, which is what tells some from others.
+    /// As they are written. Lists with equal texts share a group.
     text: String,
-    /// A packet has to meet all of one of these.
+    /// A packet must meet every expression of one alternative.
     alternatives: Vec<Vec<Expr>>,
 }
 
-/// One thing that is asked of a packet: a subject is one of some values, or is none of them.
+/// One condition: the subject has one of the values, or none of them.
 struct Term {
     subject: Subject,
     is_negated: bool,
@@ -39,18 +39,18 @@ enum Subject {
     Protocol,
     Mark,
     CtMark,
-    /// `fib daddr type`, which published ports ask for by themselves.
+    /// `fib daddr type`
     DaddrType,
 }
 
-/// Whether a list of conditions that begins with this is one of arguments for iptables.
+/// Whether a list with this first element has arguments of iptables.
 pub fn is_iptables_style(first: &str) -> bool {
     first.starts_with(['-', '!'])
 }
 
 impl Conditions {
-    /// `key` is where they stand in the configuration.
-    pub fn parse(key: &str, family: Family, list: &[String]) -> Result<Self> {
+    /// `key` is the key of the configuration, for errors.
+    pub fn parse(key: &str, family: IpFamily, list: &[String]) -> Result<Self> {
         let in_key = |reason: String| Error::config(format!("{key}: {reason}"));
         let is_iptables = list.first().is_some_and(|first| is_iptables_style(first));
         let terms = if is_iptables { iptables::terms(list) } else { nft::terms(family, list) };
@@ -89,7 +89,7 @@ impl Conditions {
         &self.alternatives
     }
 
-    /// The same for the same text: what the names of chains and maps that belong to it end with.
+    /// The suffix in the names of the group: equal for equal texts.
     pub fn id(&self) -> String {
         format!("{:016x}", owner::hash(&self.text))
     }
@@ -100,8 +100,8 @@ impl Term {
         Self { subject, is_negated, values }
     }
 
-    /// Conditions of which a packet has to meet one.
-    fn choices(&self, family: Family) -> Result<Vec<Vec<Expr>>, String> {
+    /// A packet must meet one of them.
+    fn choices(&self, family: IpFamily) -> Result<Vec<Vec<Expr>>, String> {
         let parse = |value: &String| self.condition(family, value);
         let each: Vec<Vec<Expr>> = self.values.iter().map(parse).collect::<Result<_, _>>()?;
         if each.is_empty() {
@@ -110,10 +110,10 @@ impl Term {
         Ok(if self.is_negated { vec![each.concat()] } else { each })
     }
 
-    fn condition(&self, family: Family, value: &str) -> Result<Vec<Expr>, String> {
+    fn condition(&self, family: IpFamily, value: &str) -> Result<Vec<Expr>, String> {
         let (saddr, daddr) = match family {
-            Family::Ip6 => (Field::Ip6Saddr, Field::Ip6Daddr),
-            _ => (Field::IpSaddr, Field::IpDaddr),
+            IpFamily::V4 => (Field::IpSaddr, Field::IpDaddr),
+            IpFamily::V6 => (Field::Ip6Saddr, Field::Ip6Daddr),
         };
         let condition = match self.subject {
             Subject::Saddr | Subject::Daddr if value.contains('-') => {
@@ -154,7 +154,7 @@ impl Term {
         Ok(condition.into_iter().collect())
     }
 
-    /// A name of an interface, or with a `*` at its end what names begin with.
+    /// The name of an interface, or a prefix of names with `*` at its end.
     fn name(&self, value: &str) -> Result<Condition, String> {
         let is_iif = self.subject == Subject::Iifname;
         let (text, is_prefix) = match value.strip_suffix('*') {
@@ -189,7 +189,7 @@ impl Term {
     }
 }
 
-fn net(family: Family, text: &str) -> Result<IpNet, String> {
+fn net(family: IpFamily, text: &str) -> Result<IpNet, String> {
     let net = match text.split_once('/') {
         None => text.parse::<IpAddr>().ok().map(IpNet::from),
         Some((address, mask)) => {
@@ -201,14 +201,17 @@ fn net(family: Family, text: &str) -> Result<IpNet, String> {
         }
     };
     let net = net.ok_or_else(|| format!("{text} is not an address or a prefix"))?;
-    let is_right = match net {
-        IpNet::V4(_) => family == Family::Ip,
-        IpNet::V6(_) => family == Family::Ip6,
-    };
-    if is_right { Ok(net) } else { Err(format!("{text} is not of the family {family}")) }
+    if family.has(net.addr()) {
+        Ok(net)
+    } else {
+        Err(format!(
+            "{text} is an address of the other family: the rules are for {}",
+            Family::from(family)
+        ))
+    }
 }
 
-fn address_bytes(family: Family, text: &str) -> Result<Vec<u8>, String> {
+fn address_bytes(family: IpFamily, text: &str) -> Result<Vec<u8>, String> {
     Ok(match net(family, text)? {
         IpNet::V4(net) => net.addr().octets().into(),
         IpNet::V6(net) => net.addr().octets().into(),
@@ -236,10 +239,10 @@ fn number(text: &str) -> Result<u32, String> {
     parsed.map_err(|_| format!("{text} is not a number of 32 bits"))
 }
 
-/// Each is two rules of a chain of its own.
+/// Each alternative is two rules.
 const ALTERNATIVES_MAX: usize = 64;
 
-/// Terms in one line, for tests.
+/// The terms in one line.
 #[cfg(test)]
 fn shown(terms: &[Term]) -> String {
     let shown = terms.iter().map(|term| {

@@ -1,4 +1,4 @@
-//! The keys of `portmap`, read and checked before anything is done.
+//! The keys of `portmap`, and their validation.
 
 use std::net::IpAddr;
 
@@ -7,9 +7,10 @@ use serde::Deserialize;
 use super::conditions::{self, Conditions};
 use crate::cni::text::parse_ip;
 use crate::error::{Error, Result};
-use crate::kernel::nft::{Family, Transport};
+use crate::kernel::nft::Transport;
+use crate::names::IpFamily;
 
-/// As it is written.
+/// The configuration as it is written.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Portmap {
@@ -39,24 +40,23 @@ struct PortMapping {
     host_ip: String,
 }
 
-/// What it means.
+/// The validated configuration.
 pub struct Settings {
     pub mappings: Vec<Mapping>,
-    pub source: Source,
+    pub snat: Snat,
     conditions_v4: Conditions,
     conditions_v6: Conditions,
 }
 
-/// Whose packets to a published port get the host's address as their source, so that the answers come back through the
-/// host, which alone knows how to translate them.
+/// The packets to published ports that get the address of the host as source, so that replies return through the host,
+/// which translates them back.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    /// Nobody's.
-    Kept,
-    /// Those of the container, of its neighbours, and of the host itself when it uses 127.0.0.1.
-    Hidden,
-    /// Everybody's.
-    AllHidden,
+pub enum Snat {
+    /// None.
+    Off,
+    /// Packets from the subnet of the container, and from 127.0.0.1.
+    Local,
+    All,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,27 +67,27 @@ pub struct Mapping {
     pub container_port: u16,
 }
 
-/// Under which addresses of the host a port is published.
+/// The addresses of the host that a port is published on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostIp {
     /// All of both families.
     Any,
     /// All of one family: `0.0.0.0` or `::`.
-    AnyOf(Family),
+    AnyOf(IpFamily),
     One(IpAddr),
 }
 
 impl HostIp {
-    /// Whether it is about addresses of that family at all.
-    pub fn is_in(self, family: Family) -> bool {
+    /// Whether it includes addresses of the family.
+    pub fn is_in(self, family: IpFamily) -> bool {
         match self {
             Self::Any => true,
             Self::AnyOf(own) => own == family,
-            Self::One(ip) => family_of(ip) == family,
+            Self::One(ip) => family.has(ip),
         }
     }
 
-    /// The address, where there is only one.
+    /// The address, if it is a single one.
     pub fn one(self) -> Option<IpAddr> {
         match self {
             Self::One(ip) => Some(ip),
@@ -96,15 +96,18 @@ impl HostIp {
     }
 
     fn overlaps(self, other: Self) -> bool {
-        [Family::Ip, Family::Ip6]
+        IpFamily::ALL
             .into_iter()
             .any(|family| self.is_in(family) && other.is_in(family) && self.one() == other.one())
     }
 }
 
 impl Settings {
-    pub fn conditions(&self, family: Family) -> &Conditions {
-        if family == Family::Ip { &self.conditions_v4 } else { &self.conditions_v6 }
+    pub fn conditions(&self, family: IpFamily) -> &Conditions {
+        match family {
+            IpFamily::V4 => &self.conditions_v4,
+            IpFamily::V6 => &self.conditions_v6,
+        }
     }
 }
 
@@ -112,16 +115,16 @@ impl Portmap {
     pub fn settings(&self) -> Result<Settings> {
         self.check_mark()?;
         self.check_backend()?;
-        let source = match (self.snat.unwrap_or(true), self.masq_all) {
-            (false, _) => Source::Kept,
-            (true, false) => Source::Hidden,
-            (true, true) => Source::AllHidden,
+        let snat = match (self.snat.unwrap_or(true), self.masq_all) {
+            (false, _) => Snat::Off,
+            (true, false) => Snat::Local,
+            (true, true) => Snat::All,
         };
         Ok(Settings {
             mappings: self.mappings()?,
-            source,
-            conditions_v4: Conditions::parse("conditionsV4", Family::Ip, &self.conditions_v4)?,
-            conditions_v6: Conditions::parse("conditionsV6", Family::Ip6, &self.conditions_v6)?,
+            snat,
+            conditions_v4: Conditions::parse("conditionsV4", IpFamily::V4, &self.conditions_v4)?,
+            conditions_v6: Conditions::parse("conditionsV6", IpFamily::V6, &self.conditions_v6)?,
         })
     }
 
@@ -137,7 +140,7 @@ impl Portmap {
         }
     }
 
-    /// Both backends are ours, but a configuration that is at odds with itself is a mistake here as everywhere.
+    /// Both backends give the same rules. A key of the backend that was not chosen is a mistake all the same.
     fn check_backend(&self) -> Result<()> {
         let is_iptables = match self.backend.as_str() {
             "" => return Ok(()),
@@ -172,7 +175,7 @@ impl Portmap {
         let mut mappings: Vec<Mapping> = Vec::new();
         for (index, written) in self.runtime_config.port_mappings.iter().enumerate() {
             let mapping = written.parse(&format!("runtimeConfig.portMappings[{index}]"))?;
-            // The same twice is the same once.
+            // A repeated mapping has no effect.
             if mappings.contains(&mapping) {
                 continue;
             }
@@ -194,7 +197,7 @@ impl Portmap {
 }
 
 impl PortMapping {
-    /// `at` is where it stands in the configuration.
+    /// `at` is the position in the configuration, for errors.
     fn parse(&self, at: &str) -> Result<Mapping> {
         let port = |key: &str, number: i64| {
             u16::try_from(number).ok().filter(|port| *port != 0).ok_or_else(|| {
@@ -204,7 +207,7 @@ impl PortMapping {
         let host_ip = match self.host_ip.as_str() {
             "" => HostIp::Any,
             text => match parse_ip(text) {
-                Ok(ip) if ip.is_unspecified() => HostIp::AnyOf(family_of(ip)),
+                Ok(ip) if ip.is_unspecified() => HostIp::AnyOf(IpFamily::of(ip)),
                 Ok(ip) => HostIp::One(ip),
                 Err(reason) => return Err(Error::config(format!("{at}.hostIP: {reason}"))),
             },
@@ -220,10 +223,6 @@ impl PortMapping {
     }
 }
 
-pub fn family_of(ip: IpAddr) -> Family {
-    if ip.is_ipv4() { Family::Ip } else { Family::Ip6 }
-}
-
 pub fn transport_name(transport: Transport) -> &'static str {
     match transport {
         Transport::Tcp => "tcp",
@@ -232,7 +231,7 @@ pub fn transport_name(transport: Transport) -> &'static str {
     }
 }
 
-/// Some runtimes leave out what is nearly always the same.
+/// Some runtimes leave out the protocol if it is tcp.
 fn parse_transport(name: &str) -> Option<Transport> {
     match name.to_ascii_lowercase().as_str() {
         "tcp" | "" => Some(Transport::Tcp),

@@ -1,49 +1,53 @@
-//! IP masquerade: what containers send to anywhere but their own subnet leaves the host with the host's address.
+//! IP masquerade: packets from containers to destinations outside their subnet get the address of the host as source.
 //!
 //! ```text
 //! table ip cnibox {
-//!     map masq {
+//!     map masquerade-sources {
 //!         type ipv4_addr : verdict
-//!         elements = { 10.1.0.5 comment "dbnet 3f2a eth0" : goto masq-10.1.0.0/16 }
+//!         elements = { 10.1.0.5 comment "dbnet 3f2a eth0" : goto masquerade-10.1.0.0/16 }
 //!     }
-//!     chain masq-10.1.0.0/16 {
+//!     chain masquerade-10.1.0.0/16 {
 //!         ip daddr 10.1.0.0/16 return
 //!         ip daddr 224.0.0.0/4 return
 //!         masquerade
 //!     }
-//!     chain masq {
+//!     chain masquerade-postrouting {
 //!         type nat hook postrouting priority srcnat; policy accept;
-//!         ip saddr vmap @masq
+//!         ip saddr vmap @masquerade-sources
 //!     }
 //! }
 //! ```
 //!
-//! and the same in `ip6`. However many containers there are, a packet is looked up once.
+//! and the same in `ip6`. A packet needs one lookup, independent of the number of containers.
 //!
-//! Who removes it: the element goes with its owner (a failing ADD, DEL, GC), a subnet's chain with its last element. The
-//! map and the base chain stay.
+//! A failing ADD, DEL and GC remove the elements of the owner, and the chain of a subnet with its last element. The map and
+//! the base chain stay.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
+use crate::compat::old_names;
 use crate::error::{Code, Error, Result};
 use crate::kernel::nft::{
     Base, Batch, ChainKind, Condition, Datum, Element, Expr, Family, Feature, Field, Hook, NewSet,
     Nft, Policy, SetKind, Table, Type, Value, Verdict, pack, verdict_map,
 };
 use crate::plugin::owner::{Owner, Owners};
-use crate::steps::nft::shared_rules::{self, Chain, Skeleton};
+use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
-/// The base chain, the map, and what the chains of subnets begin with. (`masquerade` is a word of nft's language.)
-const NAME: &str = "masq";
-/// The rules of a subnet's chain.
+/// The sources, each with the chain of its subnet.
+const MAP: &str = "masquerade-sources";
+const CHAIN: &str = "masquerade-postrouting";
+/// The prefix of the chain of a subnet.
+const SUBNET_CHAIN: &str = "masquerade-";
+/// The number of rules in the chain of a subnet.
 const SUBNET_RULES: u32 = 3;
 /// `srcnat`
 const PRIORITY: i32 = 100;
 
-/// Masquerades for the addresses, whose prefixes are their own subnets. Shared rules that are missing are added again.
+/// Masquerades the addresses, each with the prefix length of its subnet. Adds shared rules that are missing.
 pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Result<()> {
     let comment = shared_rules::comment(owner)?;
     for family in FAMILIES {
@@ -51,47 +55,47 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Resul
         if nets.is_empty() {
             continue;
         }
-        let skeleton = skeleton(family, &nets);
-        skeleton.ensure(nft, batch, |batch, name| add_map(batch, skeleton.table, name))?;
+        let shared = shared(family, &nets);
+        shared.ensure(nft, batch, |batch, name| add_map(batch, shared.table, name))?;
         for net in nets {
             let wanted = Element { comment: Some(comment.clone()), ..element(net) };
-            shared_rules::put(nft, batch, skeleton.table, NAME, wanted)?;
+            shared_rules::put(nft, batch, shared.table, MAP, wanted)?;
         }
     }
     Ok(())
 }
 
-/// The elements that an address has if it is masqueraded: table, map and key.
+/// The elements of masqueraded addresses: table, map and key.
 pub fn places(nets: &[IpNet]) -> impl Iterator<Item = (Table<'static>, &'static str, Vec<u8>)> {
     nets.iter().map(|net| {
         let family = if net.addr().is_ipv4() { Family::Ip } else { Family::Ip6 };
-        (shared_rules::table(family), NAME, key(*net))
+        (shared_rules::table(family), MAP, key(*net))
     })
 }
 
-/// Ends masquerading for addresses that are not to have it: an earlier owner ended without a DEL, or an earlier ADD asked
-/// for it.
+/// Removes masquerading for addresses: of an earlier owner that ended without a DEL, or of an earlier ADD of the same owner.
 pub fn clear(nft: &Nft, batch: &mut Batch, nets: &[IpNet]) -> Result<()> {
     for family in FAMILIES {
         let keys: Vec<Vec<u8>> = of_family(nets, family).map(key).collect();
-        let found = nft.elements_at(shared_rules::table(family), NAME, &keys)?;
+        let found = nft.elements_at(shared_rules::table(family), MAP, &keys)?;
         delete(nft, batch, family, &found.into_iter().flatten().collect::<Vec<_>>())?;
     }
     Ok(())
 }
 
-/// Removes what belongs to the owners.
+/// Removes the elements of the owners.
 pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     for family in FAMILIES {
-        let mut elements = nft.elements(shared_rules::table(family), NAME)?;
+        let mut elements = nft.elements(shared_rules::table(family), MAP)?;
         elements.retain(|element| shared_rules::is_of(element, owners));
         delete(nft, batch, family, &elements)?;
     }
     Ok(())
 }
 
-/// Fails when what `add` made is not there.
+/// Fails if an element or rule of `add` is missing.
 pub fn check(nft: &Nft, owner: &Owner, nets: &[IpNet]) -> Result<()> {
+    old_names::migrate(nft)?;
     let comment = shared_rules::comment(owner)?;
     for family in FAMILIES {
         let nets: Vec<IpNet> = of_family(nets, family).collect();
@@ -99,11 +103,11 @@ pub fn check(nft: &Nft, owner: &Owner, nets: &[IpNet]) -> Result<()> {
             let missing = |_| Error::internal(format!("masquerading of {} is missing", net.addr()));
             let expected = Element { comment: Some(comment.clone()), ..element(*net) };
             let table = shared_rules::table(family);
-            let found = nft.elements_at(table, NAME, std::slice::from_ref(&expected.key))?;
+            let found = nft.elements_at(table, MAP, std::slice::from_ref(&expected.key))?;
             if found != [Some(expected)] {
                 return Err(missing(()));
             }
-            skeleton(family, &nets)
+            shared(family, &nets)
                 .check(nft)
                 .map_err(|error| missing(()).with_details(error.to_string()))?;
         }
@@ -111,7 +115,7 @@ pub fn check(nft: &Nft, owner: &Owner, nets: &[IpNet]) -> Result<()> {
     Ok(())
 }
 
-/// Fails with code 50 when the kernel cannot do it.
+/// Fails with code 50 if the kernel lacks a feature.
 pub fn status(nft: &Nft) -> Result<()> {
     let needed = FAMILIES
         .iter()
@@ -126,11 +130,11 @@ pub fn status(nft: &Nft) -> Result<()> {
 
 /// Table, map and chains for the addresses of a family:
 /// `type nat hook postrouting priority srcnat; policy accept;` with
-/// `ip saddr vmap @masq`, and for each subnet
+/// `ip saddr vmap @masquerade-sources`, and for each subnet
 /// `ip daddr 10.1.0.0/16 return`,
 /// `ip daddr 224.0.0.0/4 return` and
 /// `masquerade`
-fn skeleton(family: Family, nets: &[IpNet]) -> Skeleton<'static> {
+fn shared(family: Family, nets: &[IpNet]) -> SharedRules<'static> {
     let mut subnets: Vec<IpNet> = nets.iter().map(IpNet::trunc).collect();
     subnets.sort_unstable();
     subnets.dedup();
@@ -150,10 +154,10 @@ fn skeleton(family: Family, nets: &[IpNet]) -> Skeleton<'static> {
         policy: Policy::Accept,
     };
     let saddr = if family == Family::Ip { Field::IpSaddr } else { Field::Ip6Saddr };
-    let by_source = verdict_map(&[saddr], NAME).into_iter().collect();
-    let mut chains = vec![Chain::base(NAME, base, vec![by_source])];
+    let by_source = verdict_map(&[saddr], MAP).into_iter().collect();
+    let mut chains = vec![Chain::base(CHAIN, base, vec![by_source])];
     chains.extend(subnets.iter().map(of_subnet));
-    Skeleton { table: shared_rules::table(family), sets: vec![NAME.into()], chains }
+    SharedRules { table: shared_rules::table(family), sets: vec![MAP.into()], chains }
 }
 
 fn add_map(batch: &mut Batch, table: Table<'_>, name: &str) {
@@ -161,14 +165,14 @@ fn add_map(batch: &mut Batch, table: Table<'_>, name: &str) {
     batch.add_set(table, NewSet { name, key, kind: SetKind::VerdictMap, comment: None });
 }
 
-/// Deletes elements, and the chains of subnets that nothing leads to any more.
+/// Deletes elements, and the chains of subnets that have no other element.
 fn delete(nft: &Nft, batch: &mut Batch, family: Family, removed: &[Element]) -> Result<()> {
     if removed.is_empty() {
         return Ok(());
     }
     let table = shared_rules::table(family);
     let keys: Vec<Vec<u8>> = removed.iter().map(|element| element.key.clone()).collect();
-    batch.delete_elements(table, NAME, &keys);
+    batch.delete_elements(table, MAP, &keys);
     for chain in nft.chains(table)? {
         let leads_there = |element: &&Element| match &element.data {
             Some(Datum::Verdict(Verdict::Goto(to))) => *to == chain.name,
@@ -195,9 +199,9 @@ fn key(net: IpNet) -> Vec<u8> {
     pack(&[Value::Address(net.addr())])
 }
 
-/// The chain of an address's subnet. Names have no colons in nft.
+/// The chain of the subnet of an address. nft does not allow colons in names.
 fn subnet_chain(net: IpNet) -> String {
-    format!("{NAME}-{}", net.trunc()).replace(':', "_")
+    format!("{SUBNET_CHAIN}{}", net.trunc()).replace(':', "_")
 }
 
 fn of_family(nets: &[IpNet], family: Family) -> impl Iterator<Item = IpNet> {
@@ -218,9 +222,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_chains_are_such_that_nft_can_read_them_again() {
+    fn nft_can_read_the_names_of_chains() {
         for (net, name) in
-            [("10.1.0.5/16", "masq-10.1.0.0/16"), ("fd00:1::5/64", "masq-fd00_1__/64")]
+            [("10.1.0.5/16", "masquerade-10.1.0.0/16"), ("fd00:1::5/64", "masquerade-fd00_1__/64")]
         {
             assert_eq!(subnet_chain(net.parse().unwrap()), name);
         }

@@ -1,4 +1,4 @@
-//! Rules of nf_tables that several plugins share.
+//! nf_tables rules that several plugins use.
 
 pub mod masquerade;
 pub mod rules;

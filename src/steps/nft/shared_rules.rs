@@ -1,7 +1,7 @@
-//! What all of our tables in nf_tables have in common.
+//! The tables `cnibox`, one for each family, and their shared rules.
 //!
-//! They are called `cnibox`, one per family. An ADD makes the chains and maps that it needs and that are missing; these
-//! stay. An element of an attachment has its owner as its comment, and goes with it.
+//! Objects are named `<plugin>-<what>`. ADD adds the chains and maps that it needs and that are missing; DEL leaves them. An
+//! element has its owner as comment, and DEL removes it.
 
 use crate::error::{Error, Result};
 use crate::kernel::nft::{
@@ -9,38 +9,38 @@ use crate::kernel::nft::{
 };
 use crate::plugin::owner::{Owner, Owners};
 
-/// Our table of a family.
+/// The table of a family.
 pub const fn table(family: Family) -> Table<'static> {
     Table { family, name: "cnibox" }
 }
 
-/// The comment that names the owner of an element.
+/// The owner as the comment of an element.
 pub fn comment(owner: &Owner) -> Result<Comment> {
     Comment::new(owner.to_string())
 }
 
-/// What several attachments share in a table. ADD adds what is missing of it, and nothing else, since adding a chain
-/// again costs the kernel milliseconds.
-pub struct Skeleton<'a> {
+/// The objects that all attachments share in a table. ADD adds only those that are missing, because adding an existing chain
+/// takes milliseconds.
+pub struct SharedRules<'a> {
     pub table: Table<'a>,
     /// The names of sets and maps.
     pub sets: Vec<String>,
-    /// Where a jump leads to comes before where it starts.
+    /// The target of a jump comes before the chain that jumps.
     pub chains: Vec<Chain>,
 }
 
-/// A chain as it has to be. Other rules in it are other networks' or the administrator's.
+/// A chain and the rules that it needs. Other rules in it belong to other networks or to the administrator.
 pub struct Chain {
     pub name: String,
     pub base: Option<Base>,
     pub comment: Option<Comment>,
-    /// A rule that goes before all others.
+    /// A rule before all others.
     pub first: Option<Vec<Expr>>,
     pub rules: Vec<Vec<Expr>>,
 }
 
-impl Skeleton<'_> {
-    /// Adds what is missing. `declare` adds the set of a name.
+impl SharedRules<'_> {
+    /// Adds objects and rules that are missing. `declare` adds the set with a name.
     pub fn ensure(
         &self,
         nft: &Nft,
@@ -74,7 +74,7 @@ impl Skeleton<'_> {
         Ok(())
     }
 
-    /// Fails if anything is missing.
+    /// Fails if an object or a rule is missing.
     pub fn check(&self, nft: &Nft) -> Result<()> {
         let table = self.table;
         let objects: Vec<Object<'_>> =
@@ -116,7 +116,7 @@ impl Chain {
         if let Some(first) = self.first.as_ref().filter(|first| has(first).is_none()) {
             batch.add_rule(table, NewRule::first(&self.name).with(first.iter().cloned()));
         }
-        // Rules that are independent of one another are none the worse for being added again at the end.
+        // From the first missing rule on, rules are added again at the end, so that they are in order.
         for rule in &self.rules[self.in_order(present)..] {
             if let Some(misplaced) = has(rule) {
                 batch.delete_rule(table, &self.name, misplaced.handle);
@@ -125,7 +125,7 @@ impl Chain {
         }
     }
 
-    /// How many of the rules are there, one after the other.
+    /// The number of rules that exist in this order.
     fn in_order(&self, present: &[Rule]) -> usize {
         let mut present = present.iter();
         let is_next = |rule: &&Vec<Expr>| present.any(|found| found.does(rule));
@@ -133,7 +133,7 @@ impl Chain {
     }
 }
 
-/// Adds an element. One with the same key makes way for it: its owner ended without a DEL.
+/// Adds an element, and removes another one with the same key, which belongs to an owner that ended without a DEL.
 pub fn put(
     nft: &Nft,
     batch: &mut Batch,
@@ -153,12 +153,12 @@ pub fn put(
     Ok(())
 }
 
-/// Whether an element belongs to one of the owners.
+/// Whether the element belongs to one of the owners.
 pub fn is_of(element: &Element, owners: &Owners) -> bool {
     element.comment.as_deref().is_some_and(|comment| owners.contain(comment))
 }
 
-/// Deletes what a set has of the owners.
+/// Deletes the elements of the owners from a set.
 pub fn delete(
     nft: &Nft,
     batch: &mut Batch,

@@ -1,21 +1,21 @@
-//! MAC spoof check: of what comes in from a container, only frames with the container's own MAC address pass its port of
-//! the bridge.
+//! MAC spoof check: a port of a bridge accepts only frames with the MAC address of its container as source.
 //!
 //! ```text
 //! table bridge cnibox {
 //!     set spoof-check-ports { type ifname; elements = { "veth1a2b3c4d" comment "dbnet 3f2a eth0" } }
-//!     set spoof-check { type ifname . ether_addr; elements = { "veth1a2b3c4d" . 02:00:00:00:00:01 comment "dbnet 3f2a eth0" } }
-//!     chain spoof-check {
+//!     set spoof-check-allowed { type ifname . ether_addr; elements = { "veth1a2b3c4d" . 02:00:00:00:00:01 comment "dbnet 3f2a eth0" } }
+//!     chain spoof-check-prerouting {
 //!         type filter hook prerouting priority dstnat; policy accept;
-//!         iifname @spoof-check-ports iifname . ether saddr != @spoof-check drop
+//!         iifname @spoof-check-ports iifname . ether saddr != @spoof-check-allowed drop
 //!     }
 //! }
 //! ```
 //!
-//! Two sets rather than a verdict map, which would need a chain of its own for every port.
+//! A verdict map instead of two sets would need a chain for every port.
 //!
-//! Who removes it: the elements go with their owner (a failing ADD, DEL, GC). The sets and the chain stay.
+//! A failing ADD, DEL and GC remove the elements of the owner. The sets and the chain stay.
 
+use crate::compat::old_names;
 use crate::error::{Code, Error, Result};
 use crate::kernel::nft::{
     Base, Batch, ChainKind, Element, Family, Feature, Field, Hook, NewSet, Nft, Policy, SetKind,
@@ -23,43 +23,44 @@ use crate::kernel::nft::{
 };
 use crate::names::{IfName, Mac};
 use crate::plugin::owner::{Owner, Owners};
-use crate::steps::nft::shared_rules::{self, Chain, Skeleton};
+use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 
-/// The chain, and the set of what may pass.
-const NAME: &str = "spoof-check";
+/// The allowed source addresses of each port.
+const ALLOWED: &str = "spoof-check-allowed";
+const CHAIN: &str = "spoof-check-prerouting";
 const PORTS: &str = "spoof-check-ports";
 const TABLE: Table<'static> = shared_rules::table(Family::Bridge);
-/// `dstnat` of the family bridge: before anything looks at the frame.
+/// `dstnat` of the family bridge, before other rules see the frame.
 const PRIORITY: i32 = -300;
 
-/// Lets only frames from `mac` in by `port`. Shared rules that are missing are added again.
+/// Allows only frames from `mac` on `port`. Adds shared rules that are missing.
 pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, port: &IfName, mac: Mac) -> Result<()> {
-    skeleton().ensure(nft, batch, |batch, name| {
+    shared().ensure(nft, batch, |batch, name| {
         let key =
             if name == PORTS { &[Type::IfName][..] } else { &[Type::IfName, Type::EtherAddr] };
         batch.add_set(TABLE, NewSet { name, key, kind: SetKind::Set, comment: None });
     })?;
-    // The same owner uses a name again, and later another one may.
+    // The name of the port can be that of an earlier port, of this or another owner.
     remove_others(nft, batch, port, Some(mac))?;
     let comment = Some(shared_rules::comment(owner)?);
-    for (set, key) in [(PORTS, pack(&port_key(port))), (NAME, pack(&pair_key(port, mac)))] {
+    for (set, key) in [(PORTS, pack(&port_key(port))), (ALLOWED, pack(&pair_key(port, mac)))] {
         let wanted = Element { key, data: None, comment: comment.clone() };
         shared_rules::put(nft, batch, TABLE, set, wanted)?;
     }
     Ok(())
 }
 
-/// The element that a port has if it is checked: table, set and key.
+/// The element of a checked port: table, set and key.
 pub fn place(port: &IfName) -> (Table<'static>, &'static str, Vec<u8>) {
     (TABLE, PORTS, pack(&port_key(port)))
 }
 
-/// Ends the check of a port that is not to have one: an earlier port of that name was not removed by a DEL.
+/// Removes the check of a port: an earlier port with its name ended without a DEL.
 pub fn clear(nft: &Nft, batch: &mut Batch, port: &IfName) -> Result<()> {
     remove_others(nft, batch, port, None)
 }
 
-/// Removes all that is about a port, but what lets a MAC address pass.
+/// Removes the elements of a port, except the one that allows `kept`.
 fn remove_others(nft: &Nft, batch: &mut Batch, port: &IfName, kept: Option<Mac>) -> Result<()> {
     let key = pack(&port_key(port));
     if nft.elements_at(TABLE, PORTS, std::slice::from_ref(&key))? == [None] {
@@ -71,26 +72,27 @@ fn remove_others(nft: &Nft, batch: &mut Batch, port: &IfName, kept: Option<Mac>)
     let kept = kept.map(|mac| pack(&pair_key(port, mac)));
     let is_other =
         |element: &Element| element.key.starts_with(&key) && kept.as_ref() != Some(&element.key);
-    let others = nft.elements(TABLE, NAME)?.into_iter().filter(is_other);
+    let others = nft.elements(TABLE, ALLOWED)?.into_iter().filter(is_other);
     let keys: Vec<Vec<u8>> = others.map(|element| element.key).collect();
-    batch.delete_elements(TABLE, NAME, &keys);
+    batch.delete_elements(TABLE, ALLOWED, &keys);
     Ok(())
 }
 
-/// Removes what belongs to the owners.
+/// Removes the elements of the owners.
 pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
-    for set in [PORTS, NAME] {
+    for set in [PORTS, ALLOWED] {
         shared_rules::delete(nft, batch, TABLE, set, owners)?;
     }
     Ok(())
 }
 
-/// Fails when what `add` made is not there. Which MAC address it lets pass is not looked at: a later plugin of the chain
-/// may have changed the container's.
+/// Fails if an element or rule of `add` is missing. The MAC address is not compared, because a later plugin of the chain can
+/// have changed it.
 pub fn check(nft: &Nft, owner: &Owner) -> Result<()> {
+    old_names::migrate(nft)?;
     let missing = || Error::internal(format!("the MAC spoof check of {owner} is missing"));
-    skeleton().check(nft).map_err(|error| missing().with_details(error.to_string()))?;
-    for set in [PORTS, NAME] {
+    shared().check(nft).map_err(|error| missing().with_details(error.to_string()))?;
+    for set in [PORTS, ALLOWED] {
         let elements = nft.elements(TABLE, set)?;
         let is_own = |it: &Element| it.comment.as_deref() == Some(owner.as_str());
         if !elements.iter().any(is_own) {
@@ -100,7 +102,7 @@ pub fn check(nft: &Nft, owner: &Owner) -> Result<()> {
     Ok(())
 }
 
-/// Fails with code 50 when the kernel cannot do it.
+/// Fails with code 50 if the kernel lacks a feature.
 pub fn status(nft: &Nft) -> Result<()> {
     let missing = nft.missing(&[(Family::Bridge, Feature::Tables)])?;
     if missing.is_empty() {
@@ -112,8 +114,8 @@ pub fn status(nft: &Nft) -> Result<()> {
 }
 
 /// `type filter hook prerouting priority dstnat; policy accept;` and
-/// `iifname @spoof-check-ports iifname . ether saddr != @spoof-check drop`
-fn skeleton() -> Skeleton<'static> {
+/// `iifname @spoof-check-ports iifname . ether saddr != @spoof-check-allowed drop`
+fn shared() -> SharedRules<'static> {
     let base = Base {
         kind: ChainKind::Filter,
         hook: Hook::Prerouting,
@@ -121,12 +123,12 @@ fn skeleton() -> Skeleton<'static> {
         policy: Policy::Accept,
     };
     let is_checked = in_set(&[Field::Iifname], PORTS);
-    let is_foreign = not_in_set(&[Field::Iifname, Field::EtherSaddr], NAME);
+    let is_foreign = not_in_set(&[Field::Iifname, Field::EtherSaddr], ALLOWED);
     let rule = is_checked.into_iter().chain(is_foreign).chain([Verdict::Drop.into()]).collect();
-    Skeleton {
+    SharedRules {
         table: TABLE,
-        sets: vec![PORTS.into(), NAME.into()],
-        chains: vec![Chain::base(NAME, base, vec![rule])],
+        sets: vec![PORTS.into(), ALLOWED.into()],
+        chains: vec![Chain::base(CHAIN, base, vec![rule])],
     }
 }
 

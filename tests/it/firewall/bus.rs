@@ -1,4 +1,4 @@
-//! The way to firewalld: where the system bus is, and what happens if it, or firewalld, does not answer.
+//! The system bus: its address, and errors if the bus or firewalld does not reply.
 
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ def accept():
         peers[-1].sendall(b'DATA\\r\\nOK 1\\r\\n')
 threading.Thread(target=accept, daemon=True).start()";
 
-/// Nobody accepts, and the queue is full.
+/// No process accepts connections, and the queue is full.
 const FULL: &str = "peers = []
 try:
     while True:
@@ -76,19 +76,19 @@ fn a_mute_bus_costs_3_seconds_and_is_an_error() {
         let before = rules(&world);
         let _server = start_mute_server(&world, script);
         let config = firewall("net", json!({}), &result);
-        let texts = ["cannot ask D-Bus whether firewalld is running", "no answer within 3 s"];
+        let texts = ["cannot find out whether firewalld runs", "timeout after 3 s"];
         in_time(c1.call("firewall", "ADD", &config)).fails(999, &texts);
         assert_eq!(rules(&world), before, "{script}");
     }
 }
 
 #[test]
-fn a_mute_bus_does_not_hold_up_what_needs_none() {
+fn a_mute_bus_does_not_delay_calls_without_firewalld() {
     let world = World::new();
     let c1 = world.container("c1");
     let result = c1.add("bridge", &bridge("net", 1));
     let _server = start_mute_server(&world, "");
-    let texts = ["no answer within 3 s"];
+    let texts = ["timeout after 3 s"];
     for keys in [json!({}), json!({"backend": "firewalld"})] {
         let config = firewall("net", keys, &result);
         in_time(world.call("firewall", "STATUS", &config)).fails(50, &texts);
@@ -115,7 +115,7 @@ fn a_source_that_a_mute_firewalld_keeps_is_removed_by_the_next_del_or_gc() {
     let c1 = world.container("c1");
     let result = c1.add("bridge", &bridge("net", 1));
     let firewalld = running[1].pid().to_string();
-    let texts = ["firewalld", "no answer within 3 s"];
+    let texts = ["firewalld", "timeout after 3 s"];
     let none = json!({"cni.dev/valid-attachments": []});
     for verb in ["DEL", "GC"] {
         c1.add("firewall", &firewall("net", json!({}), &result));

@@ -1,4 +1,4 @@
-//! CHECK says what is missing, whoever took it away, and changes nothing.
+//! CHECK names the missing element or rule, and changes nothing.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::{address, attach, bridge, drop_forwarded, firewall, rules};
 use crate::world::World;
 
 #[test]
-fn what_was_added_is_found() {
+fn check_succeeds_after_add() {
     for policy in ["open", "same-bridge", "isolated"] {
         let world = World::new();
         let c1 = world.container("c1");
@@ -21,7 +21,7 @@ fn what_was_added_is_found() {
     }
 }
 
-/// What an administrator may do, and what is then to be said.
+/// A change by an administrator, and the expected error.
 const MISSING: [(&str, &str); 21] = [
     (
         "iptables -D FORWARD -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD",
@@ -45,18 +45,18 @@ const MISSING: [(&str, &str); 21] = [
         "address fd00:1::2 is missing from map cnibox",
     ),
     (
-        "nft delete element ip cnibox firewall '{ 10.1.0.2 }'",
-        "address 10.1.0.2 is missing from set firewall",
+        "nft delete element ip cnibox firewall-addresses '{ 10.1.0.2 }'",
+        "address 10.1.0.2 is missing from set firewall-addresses",
     ),
-    ("nft delete table ip6 cnibox", "address fd00:1::2 is missing from set firewall"),
+    ("nft delete table ip6 cnibox", "address fd00:1::2 is missing from set firewall-addresses"),
     ("nft flush map ip cnibox firewall-isolated", "firewall-isolated"),
     ("nft flush set ip cnibox firewall-bridges", "bridge br1 is missing from set firewall-bridges"),
     ("nft flush set ip cnibox firewall-within", "bridge br1 is missing from set firewall-within"),
     ("nft flush set ip6 cnibox firewall-alone", "bridge br1 is missing from set firewall-alone"),
-    ("nft flush chain ip cnibox firewall", "rules of chain firewall"),
+    ("nft flush chain ip cnibox firewall-forward", "rules of chain firewall-forward"),
     ("nft flush chain ip cnibox firewall-within", "rules of chain firewall-within"),
     ("nft flush set bridge cnibox firewall-isolated-ports", "is not isolated"),
-    ("nft flush chain bridge cnibox firewall", "is not isolated"),
+    ("nft flush chain bridge cnibox firewall-forward", "is not isolated"),
     ("nft delete table ip filter", "jump from FORWARD"),
     ("nft flush ruleset", "is missing"),
 ];
@@ -84,7 +84,7 @@ fn each_missing_piece_is_named() {
         assert!(format!("{}: {}", error.msg, error.details).contains(text), "{command}: {report}");
         assert_eq!(rules(&world), broken, "a CHECK changes nothing");
     }
-    // After all that, what is left goes.
+    // DEL succeeds after all changes.
     c1.del("firewall", &config);
     for mine in ["10.1.0.2", "fd00:1::2", "br1", "veth"] {
         assert!(!rules(&world).contains(mine), "{mine}: {}", rules(&world));
@@ -92,7 +92,7 @@ fn each_missing_piece_is_named() {
 }
 
 #[test]
-fn another_owner_is_as_bad_as_none() {
+fn an_element_of_another_owner_counts_as_missing() {
     let world = World::new();
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     let result = attach(&c1, &bridge("net", 1), json!({}));

@@ -21,7 +21,7 @@ fn furnished(container: &Container<'_>) -> String {
 }
 
 #[test]
-fn a_del_leaves_nothing_but_what_all_share() {
+fn del_leaves_only_shared_rules() {
     let world = World::new();
     let c1 = world.container("c1");
     let before = furnished(&c1);
@@ -65,7 +65,7 @@ fn del_again(container: &Container<'_>, result: &Value) {
 }
 
 #[test]
-fn a_del_in_a_world_without_any_rules_is_fine_and_makes_none() {
+fn del_without_rules_succeeds_and_adds_none() {
     let world = World::new();
     let c1 = world.container("c1");
     let result = c1.add("bridge", &bridge("net", 1));
@@ -110,7 +110,7 @@ fn a_result_that_cannot_be_read_does_not_keep_a_del_from_its_work() {
 }
 
 #[test]
-fn gc_keeps_what_is_valid_and_other_networks() {
+fn gc_keeps_valid_attachments_and_other_networks() {
     let world = World::new();
     let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| world.container(name));
     drop_forwarded(&world);

@@ -10,7 +10,7 @@ use crate::world::World;
 const FAULT: &str = "CNIBOX_FAIL_KERNEL";
 
 #[test]
-fn whatever_fails_nothing_is_left() {
+fn a_failed_add_leaves_no_rule() {
     let world = World::new();
     let c1 = world.container("c1");
     drop_forwarded(&world);

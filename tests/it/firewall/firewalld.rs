@@ -1,4 +1,4 @@
-//! The backend firewalld: with the real one, on a bus of the world's own.
+//! The backend firewalld: the real firewalld, on a bus of the test.
 
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ pub fn start_firewalld(world: &World) -> [Running; 2] {
     [bus, firewalld]
 }
 
-/// A call with dbus-send: whether it succeeded, and what it printed.
+/// A call with dbus-send: its success and its output.
 pub fn dbus(world: &World, destination: &str, method: &str, arguments: &[&str]) -> (bool, String) {
     let object = format!("/{}", destination.replace('.', "/"));
     let to = format!("--dest={destination}");
@@ -103,7 +103,7 @@ fn addresses_are_sources_of_the_zone_as_long_as_they_are_attached() {
 }
 
 #[test]
-fn sources_go_whatever_the_configuration_says_by_then() {
+fn del_removes_sources_after_a_change_of_the_configuration() {
     let world = World::new();
     let _running = start_firewalld(&world);
     let c1 = world.container("c1");
@@ -174,7 +174,7 @@ fn full(ip: &str) -> String {
 }
 
 #[test]
-fn gc_takes_the_sources_of_what_is_not_valid() {
+fn gc_removes_sources_of_stale_attachments() {
     let world = World::new();
     let _running = start_firewalld(&world);
     let (c1, c2) = (world.container("c1"), world.container("c2"));
@@ -202,7 +202,7 @@ fn iptables_means_iptables_even_if_firewalld_is_running() {
 }
 
 #[test]
-fn a_zone_that_is_not_there_is_named_and_nothing_is_left() {
+fn a_missing_zone_is_named_and_nothing_is_left() {
     let world = World::new();
     let _running = start_firewalld(&world);
     let c1 = world.container("c1");
@@ -230,7 +230,7 @@ fn firewalld_that_is_asked_for_but_does_not_run_is_an_error_that_says_so() {
     refused(&world, &c1, &config);
     let _bus = start_bus(&world);
     refused(&world, &c1, &config);
-    // Where nobody asks for it, iptables it is.
+    // Without the key, the backend is iptables.
     drop_forwarded(&world);
     c1.add("firewall", &firewall("net", json!({}), &result));
     assert!(rules(&world).contains("CNI-FORWARD"));

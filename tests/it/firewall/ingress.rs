@@ -40,7 +40,7 @@ fn an_open_policy_lets_bridges_talk() {
 }
 
 #[test]
-fn same_bridge_stops_what_comes_from_another_such_bridge_only() {
+fn same_bridge_drops_only_packets_from_another_such_bridge() {
     let world = World::new();
     let outside = outside(&world);
     let [c1, c2, c3, c4] = ["c1", "c2", "c3", "c4"].map(|name| world.container(name));
@@ -94,7 +94,7 @@ fn isolated_stops_neighbours_too_with_and_without_br_netfilter() {
 
 /// Containers that talk by way of the host, as with proxy ARP or a route for each address.
 #[test]
-fn isolated_holds_for_what_the_host_forwards_within_the_bridge() {
+fn isolated_drops_packets_that_the_host_forwards_within_the_bridge() {
     let world = World::new();
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     set_br_netfilter(&world, "0");

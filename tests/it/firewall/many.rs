@@ -1,4 +1,4 @@
-//! Many at once, and many in all.
+//! Many calls at the same time, and many existing elements.
 
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ fn thirty_two_at_once_lose_nothing_and_leave_nothing() {
     assert_eq!((count("\"net c"), count("\"br1\"")), (0, 0), "{}", rules(&world));
 }
 
-/// By the size of what is said to the kernel and by what it answers, not by time.
+/// Compares the sizes of netlink messages, not times.
 #[test]
 fn an_add_does_not_look_at_the_others() {
     let world = World::new();
@@ -82,7 +82,7 @@ fn an_add_does_not_look_at_the_others() {
             let mut script = String::new();
             for it in (first..first + 200).map(element) {
                 script.push_str(&format!(
-                    "add element {family} cnibox firewall {{ {it} }}\n\
+                    "add element {family} cnibox firewall-addresses {{ {it} }}\n\
                      add element {family} cnibox firewall-isolated {{ {it} : \"br1\" }}\n\
                      add element {family} filter cnibox {{ {it} : accept }}\n"
                 ));

@@ -1,5 +1,5 @@
-//! `firewall`: what a container sends passes where the host drops, and bridges are kept apart. Looked at with real packets,
-//! with iptables and with nft.
+//! `firewall`: packets of containers pass where the host drops forwarded packets, and bridges are isolated. Tested with packets,
+//! iptables and nft.
 
 mod bus;
 mod check;
@@ -60,7 +60,7 @@ fn address(result: &Value, index: usize) -> String {
     text.split('/').next().unwrap().to_owned()
 }
 
-/// Drops what is forwarded, as Docker does.
+/// Drops forwarded packets, as Docker does.
 fn drop_forwarded(world: &World) {
     for iptables in ["iptables", "ip6tables"] {
         world.host([iptables, "-P", "FORWARD", "DROP"]);

@@ -1,4 +1,4 @@
-//! Beside the reference's plugin, and after it.
+//! Together with the Go plugin, and after it.
 
 use serde_json::{Value, json};
 
@@ -24,13 +24,13 @@ fn config(result: &Value) -> Value {
 fn saved(world: &World) -> String {
     let save = "iptables-save; ip6tables-save";
     let saved = world.host(["sh", "-c", save]);
-    // Comments hold the time, and what is in brackets counts packets.
+    // Comments hold the time, and brackets hold counters.
     let lines = saved.lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| format!("{}\n", line.split(" [").next().unwrap())).collect()
 }
 
 #[test]
-fn a_del_removes_what_the_reference_added() {
+fn del_removes_rules_of_the_go_plugin() {
     let world = World::new();
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     drop_forwarded(&world);

@@ -1,4 +1,4 @@
-//! What cannot be meant is refused by its key, before anything is done.
+//! ADD refuses an invalid value before it changes anything, and names the key.
 
 use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ fn values_of_the_wrong_type_are_refused_by_their_key() {
 }
 
 #[test]
-fn what_says_nothing_is_fine() {
+fn empty_values_are_accepted() {
     let world = World::new();
     for (number, keys) in [
         json!({"backend": null, "ingressPolicy": null, "iptablesAdminChainName": null, "firewalldZone": null}),

@@ -1,4 +1,4 @@
-//! The result is handed on in every version, and its addresses are those of our interface.
+//! The result passes through in every version.
 
 use serde_json::{Value, json};
 
@@ -34,9 +34,9 @@ fn result(container: &str, ips: Value) -> Value {
     })
 }
 
-/// What was wrong: an address counted only if its interface was called CNI_IFNAME and had a sandbox.
+/// Regression: an address counted only if its interface was called CNI_IFNAME and had a sandbox.
 #[test]
-fn every_address_of_the_result_may_pass_whatever_its_interface() {
+fn addresses_of_every_interface_pass() {
     let world = World::new();
     let c1 = world.container("c1");
     drop_forwarded(&world);

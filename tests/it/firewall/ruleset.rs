@@ -1,4 +1,4 @@
-//! What the tables look like, against what the documentation of the modules says of them.
+//! The tables are those that the modules document.
 
 use serde_json::json;
 
@@ -16,7 +16,7 @@ fn documented(source: &str) -> Vec<String> {
         .collect()
 }
 
-/// One line, spaced as one would, and without what has no meaning.
+/// One line with normal spaces, without parts that have no effect.
 fn plain(line: &str) -> String {
     let words: Vec<&str> = line.split([' ', '\t', ';']).filter(|word| !word.is_empty()).collect();
     words.join(" ").replace("priority filter", "priority 0")

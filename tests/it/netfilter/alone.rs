@@ -1,4 +1,4 @@
-//! A root file system that holds cnibox and its links, and nothing else: whatever else the host had, it is not needed.
+//! cnibox works in a root file system with cnibox and its links only.
 
 use serde_json::{Value, json};
 

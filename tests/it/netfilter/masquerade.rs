@@ -56,34 +56,34 @@ fn the_rules_are_as_documented() {
     world.container("c1").add("bridge", &masquerading("bridge"));
     let expected = "\
 table ip cnibox {
-	map masq {
+	map masquerade-sources {
 		type ipv4_addr : verdict
-		elements = { 10.1.0.2 comment \"net c1 eth0\" : goto masq-10.1.0.0/16 }
+		elements = { 10.1.0.2 comment \"net c1 eth0\" : goto masquerade-10.1.0.0/16 }
 	}
 
-	chain masq {
+	chain masquerade-postrouting {
 		type nat hook postrouting priority srcnat; policy accept;
-		ip saddr vmap @masq
+		ip saddr vmap @masquerade-sources
 	}
 
-	chain masq-10.1.0.0/16 {
+	chain masquerade-10.1.0.0/16 {
 		ip daddr 10.1.0.0/16 return
 		ip daddr 224.0.0.0/4 return
 		masquerade
 	}
 }
 table ip6 cnibox {
-	map masq {
+	map masquerade-sources {
 		type ipv6_addr : verdict
-		elements = { fd00:1::2 comment \"net c1 eth0\" : goto masq-fd00_1__/64 }
+		elements = { fd00:1::2 comment \"net c1 eth0\" : goto masquerade-fd00_1__/64 }
 	}
 
-	chain masq {
+	chain masquerade-postrouting {
 		type nat hook postrouting priority srcnat; policy accept;
-		ip6 saddr vmap @masq
+		ip6 saddr vmap @masquerade-sources
 	}
 
-	chain masq-fd00_1__/64 {
+	chain masquerade-fd00_1__/64 {
 		ip6 daddr fd00:1::/64 return
 		ip6 daddr ff00::/8 return
 		masquerade
@@ -94,7 +94,7 @@ table ip6 cnibox {
 }
 
 #[test]
-fn del_removes_it_whatever_happened() {
+fn del_removes_masquerading_after_any_change() {
     let ways = ["plain", "no namespace", "namespace gone", "left-over file", "link gone"];
     for way in ways {
         let world = World::new();
@@ -136,12 +136,12 @@ fn a_subnets_chain_stays_for_its_other_containers() {
 }
 
 #[test]
-fn an_address_that_was_left_behind_is_taken_over() {
+fn add_takes_over_a_stale_address() {
     let world = World::new();
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     let config = masquerading("bridge");
     c1.add("bridge", &config);
-    // Somebody cleaned up by hand; the kernel still has the element of the old owner.
+    // The reservation was removed by hand; the element of the old owner remains.
     world.host(["rm", "-rf", "/var/lib/cni/networks/net"]);
     c1.exec(["ip", "link", "del", "eth0"]);
     c2.add("bridge", &config);
@@ -151,12 +151,12 @@ fn an_address_that_was_left_behind_is_taken_over() {
 }
 
 #[test]
-fn check_finds_what_is_missing() {
+fn check_fails_if_a_rule_is_missing() {
     let perturbations: [&[&str]; 5] = [
-        &["delete", "element", "ip", "cnibox", "masq", "{ 10.1.0.2 }"],
-        &["delete", "element", "ip6", "cnibox", "masq", "{ fd00:1::2 }"],
-        &["flush", "chain", "ip", "cnibox", "masq-10.1.0.0/16"],
-        &["flush", "chain", "ip6", "cnibox", "masq"],
+        &["delete", "element", "ip", "cnibox", "masquerade-sources", "{ 10.1.0.2 }"],
+        &["delete", "element", "ip6", "cnibox", "masquerade-sources", "{ fd00:1::2 }"],
+        &["flush", "chain", "ip", "cnibox", "masquerade-10.1.0.0/16"],
+        &["flush", "chain", "ip6", "cnibox", "masquerade-postrouting"],
         &["flush", "ruleset"],
     ];
     for words in perturbations {
@@ -173,7 +173,7 @@ fn check_finds_what_is_missing() {
 }
 
 #[test]
-fn gc_keeps_what_is_valid() {
+fn gc_keeps_valid_attachments() {
     let world = World::new();
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     let config = masquerading("bridge");

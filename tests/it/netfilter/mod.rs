@@ -1,7 +1,8 @@
-//! What plugins do to packets by nf_tables: masquerading, the spoof check, and taking over from the reference.
+//! nf_tables rules of several plugins: masquerading, the spoof check, and rules of the Go plugins and of older builds.
 
 mod alone;
 mod masquerade;
+mod old_names;
 mod restored;
 mod spelled;
 mod spoof_check;
@@ -24,7 +25,7 @@ fn network(plugin: &str, more: Value) -> Value {
     crate::world::with(&config, more)
 }
 
-/// Another host, which knows nothing of the containers' addresses: whoever gets an answer from it was masqueraded.
+/// Another host without routes to the containers: it replies only to masqueraded packets.
 pub fn outside(world: &World) -> Container<'_> {
     let outside = world.container("outside");
     world.host([

@@ -1,19 +1,19 @@
-//! An ADD adds the shared rules again that somebody flushed, for all containers that have elements.
+//! ADD restores flushed shared rules, for all containers that have elements.
 
 use serde_json::{Value, json};
 
 use super::{OUTSIDE, network, outside, ruleset};
 use crate::world::{Container, World};
 
-/// What is flushed, the plugin and its keys.
+/// The command that flushes, the plugin and its key.
 const FLUSHED: [(&str, &str, &str); 8] = [
     ("nft flush table bridge cnibox", "bridge", "macspoofchk"),
-    ("nft flush chain bridge cnibox spoof-check", "bridge", "macspoofchk"),
+    ("nft flush chain bridge cnibox spoof-check-prerouting", "bridge", "macspoofchk"),
     ("nft flush table ip cnibox", "bridge", "ipMasq"),
     ("nft flush table ip6 cnibox", "bridge", "ipMasq"),
-    ("nft flush chain ip cnibox masq", "bridge", "ipMasq"),
-    ("nft flush chain ip cnibox masq-10.1.0.0/16", "bridge", "ipMasq"),
-    ("nft flush chain ip6 cnibox masq-fd00_1__/64", "veth", "ipMasq"),
+    ("nft flush chain ip cnibox masquerade-postrouting", "bridge", "ipMasq"),
+    ("nft flush chain ip cnibox masquerade-10.1.0.0/16", "bridge", "ipMasq"),
+    ("nft flush chain ip6 cnibox masquerade-fd00_1__/64", "veth", "ipMasq"),
     ("nft flush table ip cnibox", "veth", "ipMasq"),
 ];
 
@@ -31,7 +31,7 @@ fn rules(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn an_add_adds_what_was_flushed() {
+fn add_restores_flushed_rules() {
     for (command, plugin, key) in FLUSHED {
         let world = World::new();
         let (c1, c2) = (world.container("c1"), world.container("c2"));

@@ -46,14 +46,14 @@ table bridge cnibox {
 		elements = { \"PORT\" comment \"net c1 eth0\" }
 	}
 
-	set spoof-check {
+	set spoof-check-allowed {
 		type ifname . ether_addr
 		elements = { \"PORT\" . 02:00:00:00:00:01 comment \"net c1 eth0\" }
 	}
 
-	chain spoof-check {
+	chain spoof-check-prerouting {
 		type filter hook prerouting priority dstnat; policy accept;
-		iifname @spoof-check-ports iifname . ether saddr != @spoof-check drop
+		iifname @spoof-check-ports iifname . ether saddr != @spoof-check-allowed drop
 	}
 }
 ";
@@ -83,11 +83,11 @@ fn del_and_gc_remove_it_with_the_namespace_gone() {
 }
 
 #[test]
-fn check_finds_what_is_missing() {
+fn check_fails_if_a_rule_is_missing() {
     let perturbations = [
-        "flush set bridge cnibox spoof-check",
+        "flush set bridge cnibox spoof-check-allowed",
         "flush set bridge cnibox spoof-check-ports",
-        "flush chain bridge cnibox spoof-check",
+        "flush chain bridge cnibox spoof-check-prerouting",
     ];
     for text in perturbations {
         let world = World::new();

@@ -1,4 +1,4 @@
-//! What the reference's plugins put into the kernel is removed by our DEL and GC, over netlink.
+//! DEL and GC remove rules of the Go plugins.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::network;
 use crate::parity::reference;
 use crate::world::{World, with};
 
-/// The tables of iptables that are left, without what it makes by itself.
+/// The remaining rules of iptables, without its own chains.
 fn rules_of_iptables(world: &World) -> Vec<String> {
     ["iptables-save", "ip6tables-save"]
         .iter()

@@ -1,4 +1,4 @@
-//! CHECK: whatever is missing is named.
+//! CHECK names the missing element or rule.
 
 use serde_json::{Value, json};
 
@@ -13,39 +13,43 @@ fn config() -> Value {
     )
 }
 
-/// What somebody does with `nft`, and what CHECK must name. ID stands for the hash of the conditions.
+/// A change with `nft`, and the text that CHECK must name. ID stands for the hash of the conditions.
 const CHANGES: [(&str, &str); 17] = [
-    ("delete element ip cnibox published { tcp . 8080 }", "host port tcp 8080"),
-    ("delete element ip cnibox published { udp . 8053 }", "host port udp 8053"),
-    ("delete element ip cnibox published_on { 192.0.2.1 . tcp . 8081 }", "192.0.2.1 tcp 8081"),
-    ("delete element ip6 cnibox published_ID { tcp . 8080 }", "host port tcp 8080"),
+    ("delete element ip cnibox portmap-published { tcp . 8080 }", "host port tcp 8080"),
+    ("delete element ip cnibox portmap-published { udp . 8053 }", "host port udp 8053"),
     (
-        "delete element ip cnibox published { tcp . 8080 }; \
-         add element ip cnibox published { tcp . 8080 comment \"net c1 eth0\" : 10.1.0.99 . 80 }",
+        "delete element ip cnibox portmap-published-on { 192.0.2.1 . tcp . 8081 }",
+        "192.0.2.1 tcp 8081",
+    ),
+    ("delete element ip6 cnibox portmap-published-ID { tcp . 8080 }", "host port tcp 8080"),
+    (
+        "delete element ip cnibox portmap-published { tcp . 8080 }; \
+         add element ip cnibox portmap-published { tcp . 8080 comment \"net c1 eth0\" : 10.1.0.99 . 80 }",
         "host port tcp 8080",
     ),
-    ("delete element ip cnibox masqueraded_16 { 10.1.0.0 . 10.1.0.3 }", "10.1.0.0/16"),
-    ("delete element ip cnibox masqueraded_8 { 127.0.0.0 . 10.1.0.3 }", "127.0.0.0/8"),
-    ("flush set ip cnibox portmap_owners", "portmap_owners"),
-    ("flush chain ip cnibox published", "published"),
-    ("flush chain ip cnibox portmap_prerouting", "portmap_prerouting"),
-    ("flush chain ip cnibox portmap_output", "portmap_output"),
-    ("flush chain ip cnibox portmap_postrouting", "portmap_postrouting"),
-    ("flush chain ip cnibox portmap_loopback", "portmap_loopback"),
-    ("delete chain ip6 cnibox portmap_prerouting", "portmap_prerouting"),
-    ("flush chain ip6 cnibox published_ID", "published_ID"),
-    ("flush chain ip6 cnibox published", "published"),
+    ("delete element ip cnibox portmap-masqueraded-16 { 10.1.0.0 . 10.1.0.3 }", "10.1.0.0/16"),
+    ("delete element ip cnibox portmap-masqueraded-8 { 127.0.0.0 . 10.1.0.3 }", "127.0.0.0/8"),
+    ("flush set ip cnibox portmap-owners", "portmap-owners"),
+    ("flush chain ip cnibox portmap-published", "published"),
+    ("flush chain ip cnibox portmap-prerouting", "portmap-prerouting"),
+    ("flush chain ip cnibox portmap-output", "portmap-output"),
+    ("flush chain ip cnibox portmap-postrouting", "portmap-postrouting"),
+    ("flush chain ip cnibox portmap-loopback", "portmap-loopback"),
+    ("delete chain ip6 cnibox portmap-prerouting", "portmap-prerouting"),
+    ("flush chain ip6 cnibox portmap-published-ID", "portmap-published-ID"),
+    ("flush chain ip6 cnibox portmap-published", "published"),
     ("delete table ip6 cnibox", "host port tcp 8080"),
 ];
 
 fn id(world: &World) -> String {
     let chains = world.host(["nft", "list", "chains", "ip6"]);
-    let chain = chains.lines().find_map(|line| line.trim().strip_prefix("chain published_"));
+    let chain =
+        chains.lines().find_map(|line| line.trim().strip_prefix("chain portmap-published-"));
     chain.unwrap().trim_end_matches(" {").to_owned()
 }
 
 #[test]
-fn what_is_missing_is_named_and_an_add_brings_it_back() {
+fn check_names_a_missing_object_and_add_restores_it() {
     let world = World::new();
     let c1 = world.container("c1");
     let result = result(1, &c1.netns());
@@ -56,7 +60,7 @@ fn what_is_missing_is_named_and_an_add_brings_it_back() {
         world.host(["nft", &change.replace("ID", &id)]);
         let outcome = c1.checking("portmap", &config(), &result).run();
         outcome.fails(999, &[&named.replace("ID", &id)]);
-        // A DEL in between, as a runtime does it; also it must get along with what is missing.
+        // A DEL in between, as a runtime does it. It must succeed although objects are missing.
         c1.del("portmap", &config());
         publish(&c1, 1, &config());
     }
@@ -74,17 +78,21 @@ fn check_changes_nothing() {
 }
 
 #[test]
-fn what_others_have_there_is_none_of_our_business() {
+fn check_ignores_rules_of_other_programs() {
     let world = World::new();
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     publish(&c1, 1, &config());
     publish(&c2, 2, &portmap(json!([tcp(9000, 80)])));
     world.host([
         "nft",
-        "add rule ip cnibox published counter; insert rule ip cnibox portmap_output counter",
+        "add rule ip cnibox portmap-published counter; insert rule ip cnibox portmap-output counter",
     ]);
     c1.check("portmap", &config(), &result(1, &c1.netns()));
     // And ADD does not mind it either.
     publish(&c1, 1, &config());
-    assert!(world.host(["nft", "list", "chain", "ip", "cnibox", "published"]).contains("counter"));
+    assert!(
+        world
+            .host(["nft", "list", "chain", "ip", "cnibox", "portmap-published"])
+            .contains("counter")
+    );
 }

@@ -1,4 +1,4 @@
-//! Conditions, asked by connecting.
+//! Conditions, tested with connections.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::{ask, attach, neighbours, portmap, serve, tcp};
 use crate::world::{World, with};
 
 #[test]
-fn conditions_decide_who_is_let_in() {
+fn only_packets_that_meet_the_conditions_are_translated() {
     let world = World::new();
     let [outside, beyond] = neighbours(&world);
     let cases: [(Value, bool, bool); 14] = [
@@ -41,7 +41,7 @@ fn conditions_decide_who_is_let_in() {
 }
 
 #[test]
-fn the_same_port_leads_elsewhere_under_other_conditions() {
+fn one_port_has_several_targets_with_different_conditions() {
     let world = World::new();
     let [outside, beyond] = neighbours(&world);
     for (name, interface) in [("c1", "wan0"), ("c2", "wan1")] {

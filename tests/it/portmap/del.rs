@@ -1,4 +1,4 @@
-//! DEL removes all of an attachment and nothing of another, with whatever the runtime still knows.
+//! DEL removes every element of an attachment and no other element, also with little information from the runtime.
 
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ fn del_needs_nothing_but_the_names() {
         let world = World::new();
         let c1 = world.container("c1");
         publish(&c1, 1, &config());
-        assert_eq!(count(&world, "ip published"), 4);
+        assert_eq!(count(&world, "ip portmap-published"), 4);
         del(&c1);
         assert_eq!(elements(&world), NOTHING, "{way}");
     }
@@ -54,7 +54,7 @@ fn del_again_and_del_of_nothing_are_fine() {
 }
 
 #[test]
-fn what_is_wrong_with_the_ports_does_not_keep_them() {
+fn invalid_ports_do_not_prevent_del() {
     let world = World::new();
     let c1 = world.container("c1");
     publish(&c1, 1, &config());
@@ -98,13 +98,13 @@ fn names_that_are_too_long_for_a_comment_are_found_again() {
         c1.call("portmap", verb, config).env("CNI_CONTAINERID", &id).run()
     };
     with_id("ADD", &chained(&config, &result(1, &c1.netns()))).success();
-    assert_eq!(count(&world, "ip published "), 2);
+    assert_eq!(count(&world, "ip portmap-published "), 2);
     with_id("DEL", &config).silence();
     assert_eq!(elements(&world), NOTHING);
 }
 
 #[test]
-fn an_add_again_replaces_what_was_there() {
+fn a_second_add_replaces_the_first() {
     let world = World::new();
     let c1 = world.container("c1");
     publish(&c1, 1, &config());
@@ -115,7 +115,12 @@ fn an_add_again_replaces_what_was_there() {
     publish(&c1, 9, &portmap(json!([with(&tcp(9000, 90), json!({"hostIP": "0.0.0.0"}))])));
     let lines = elements(&world);
     assert!(lines.iter().all(|line| line.starts_with("ip ")), "{}", lines.join("\n"));
-    assert_eq!((lines.len(), count(&world, "ip published ")), (5, 1), "{}", lines.join("\n"));
+    assert_eq!(
+        (lines.len(), count(&world, "ip portmap-published ")),
+        (5, 1),
+        "{}",
+        lines.join("\n")
+    );
     c1.del("portmap", &config());
     assert_eq!(elements(&world), NOTHING);
 }
@@ -128,7 +133,7 @@ fn an_address_that_is_given_out_again_belongs_to_the_new_one() {
     publish(&c1, 1, &portmap(json!([tcp(8080, 80)])));
     publish(&c2, 1, &portmap(json!([tcp(8081, 80)])));
     c1.del("portmap", &config());
-    assert_eq!(count(&world, "ip masqueraded_"), 2);
+    assert_eq!(count(&world, "ip portmap-masqueraded-"), 2);
     c2.del("portmap", &config());
     assert_eq!(elements(&world), NOTHING);
 }

@@ -1,4 +1,4 @@
-//! GC removes what is not valid, STATUS says whether an ADD could work.
+//! GC removes stale elements. STATUS tells whether ADD can work.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ fn owners(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn gc_keeps_what_is_valid_and_what_is_of_another_network() {
+fn gc_keeps_valid_attachments_and_other_networks() {
     let world = World::new();
     let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
     let on = |ip: &str| with(&tcp(8080, 80), json!({"hostIP": ip}));
@@ -47,7 +47,7 @@ fn gc_keeps_what_is_valid_and_what_is_of_another_network() {
     let rest = with(&gc(json!([])), json!({"name": "net2"}));
     world.call("portmap", "GC", &rest).run().silence();
     assert_eq!(elements(&world), [""; 0]);
-    assert!(!world.host(["nft", "list", "ruleset"]).contains("jump published_"));
+    assert!(!world.host(["nft", "list", "ruleset"]).contains("jump portmap-published-"));
     world.call("portmap", "GC", &rest).run().silence();
 }
 

@@ -1,4 +1,4 @@
-//! Many containers at once, and many that are there already.
+//! Many containers at the same time, and many existing elements.
 
 use std::collections::BTreeSet;
 
@@ -61,7 +61,7 @@ fn thirty_two_at_once_lose_nothing_and_double_nothing() {
 }
 
 #[test]
-fn many_who_want_one_port_are_one_who_gets_it() {
+fn one_of_many_concurrent_adds_gets_a_port() {
     let world = World::new();
     let containers: Vec<Container<'_>> =
         (0..MANY).map(|number| world.container(&format!("c{number}"))).collect();
@@ -71,7 +71,10 @@ fn many_who_want_one_port_are_one_who_gets_it() {
     });
     let outcomes = all_at_once(calls);
     assert_eq!(outcomes.iter().filter(|outcome| outcome.status == 0).count(), 1);
-    assert_eq!((count(&world, "ip published "), count(&world, "ip6 published ")), (1, 1));
+    assert_eq!(
+        (count(&world, "ip portmap-published "), count(&world, "ip6 portmap-published ")),
+        (1, 1)
+    );
     for outcome in outcomes.into_iter().filter(|outcome| outcome.status != 0) {
         outcome.fails(999, &["network net", "container c", "interface eth0"]);
     }
@@ -97,7 +100,7 @@ fn cost(world: &World, call: Call<'_>) -> (usize, usize) {
 }
 
 #[test]
-fn five_thousand_published_ports_make_no_call_dearer() {
+fn the_cost_of_a_call_is_independent_of_published_ports() {
     let world = World::new();
     let c1 = world.container("c1");
     publish(&c1, 1, &portmap(json!([tcp(1, 1), tcp(2, 2), tcp(3, 3), tcp(4, 4), tcp(5, 5)])));
@@ -117,8 +120,8 @@ fn five_thousand_published_ports_make_no_call_dearer() {
         });
         publish(&container, 10 + number, &portmap(ports.collect()));
     }
-    assert_eq!(count(&world, "ip published "), 2505);
-    assert_eq!(count(&world, "ip published_on "), 2500);
+    assert_eq!(count(&world, "ip portmap-published "), 2505);
+    assert_eq!(count(&world, "ip portmap-published-on "), 2500);
     let many = costs(&world, &c2, 2);
     let is_as_much = |few: usize, many: usize| many * 20 <= few * 21;
     for (few, many) in few.into_iter().zip(many) {
@@ -133,7 +136,7 @@ fn one_container_may_have_thousands_of_ports() {
     let c1 = world.container("c1");
     let config = portmap((1..=1500).map(|port| tcp(port, port)).collect());
     publish(&c1, 1, &config);
-    assert_eq!(count(&world, "ip published "), 1500);
+    assert_eq!(count(&world, "ip portmap-published "), 1500);
     c1.check("portmap", &config, &result(1, &c1.netns()));
     c1.del("portmap", &config);
     assert_eq!(elements(&world), [""; 0]);

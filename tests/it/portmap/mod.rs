@@ -1,4 +1,4 @@
-//! `portmap`: ports of the host that lead to containers. What it does is asked by connecting, and with `nft`.
+//! `portmap`: ports of the host that lead to containers, tested with connections and with `nft`.
 
 mod check;
 mod collisions;
@@ -79,7 +79,7 @@ fn publish(container: &Container<'_>, number: u32, config: &Value) {
     container.add("portmap", &chained(config, &result(number, &container.netns())));
 }
 
-/// Everything that attachments have in our tables: `ip published tcp . 8080 = …, net c1 eth0`, sorted.
+/// Everything that attachments have in our tables: `ip portmap-published tcp . 8080 = …, net c1 eth0`, sorted.
 fn elements(world: &World) -> Vec<String> {
     let ruleset = world.host_json(["nft", "-j", "list", "ruleset"]);
     let mut lines = Vec::new();
@@ -112,7 +112,7 @@ fn count(world: &World, start: &str) -> usize {
 }
 
 /// Two neighbours of the host: `outside` (192.0.2.2, fd00:2::2) and `beyond` (198.51.100.2, fd00:3::2), whose way to one
-/// another leads through the host. What is forwarded needs link-local addresses at once, so nobody looks for duplicates.
+/// another leads through the host. Forwarding needs link-local addresses at once, so duplicate address detection is off.
 fn neighbours(world: &World) -> [Container<'_>; 2] {
     let [outside, beyond] = ["outside", "beyond"].map(|name| world.container(name));
     for (container, number, v4, v6) in
@@ -149,7 +149,7 @@ fn neighbours(world: &World) -> [Container<'_>; 2] {
 
 /// Lets the container answer on a port of one protocol, in both families, with its name and who it takes the asker for.
 fn serve(container: &Container<'_>, protocol: &str, port: u16) {
-    // Whoever closes a connection without reading all of it resets it, and the answer may be lost.
+    // A close before all data is read resets the connection, and the reply can be lost.
     let answer = format!("SYSTEM:read line; echo {} $SOCAT_PEERADDR", container.name);
     for version in [4, 6] {
         let only = if version == 6 { ",ipv6only=1" } else { "" };

@@ -1,4 +1,4 @@
-//! A DEL that looks up the ports of its configuration finds the same as one that reads everything.
+//! A DEL that looks up the ports of its configuration removes the same elements as a DEL that reads everything.
 
 use serde_json::{Value, json};
 
@@ -33,18 +33,18 @@ const CHANGES: [Change; 5] = [
             let count = key("net c1 eth0 3");
             world.host([
                 "nft",
-                &format!("delete element {family} cnibox portmap_owners {{ {count} }}"),
+                &format!("delete element {family} cnibox portmap-owners {{ {count} }}"),
             ]);
         }
     }),
     ("the names are gone", |world| {
         world.host([
             "nft",
-            "flush set ip cnibox portmap_owners; flush set ip6 cnibox portmap_owners",
+            "flush set ip cnibox portmap-owners; flush set ip6 cnibox portmap-owners",
         ]);
     }),
     ("a port is gone", |world| {
-        world.host(["nft", "delete element ip cnibox published { tcp . 8080 }"]);
+        world.host(["nft", "delete element ip cnibox portmap-published { tcp . 8080 }"]);
     }),
     ("the rules were restored", |world| {
         world.host(["sh", "-ec", "nft list ruleset >/run/f; nft flush ruleset; nft -f /run/f"]);
@@ -52,7 +52,7 @@ const CHANGES: [Change; 5] = [
 ];
 
 #[test]
-fn nothing_is_left_whatever_happened_and_whatever_is_configured() {
+fn del_removes_all_after_any_change_of_rules_or_configuration() {
     let later = [
         portmap(ports()),
         portmap(json!([tcp(8080, 80)])),
@@ -68,7 +68,9 @@ fn nothing_is_left_whatever_happened_and_whatever_is_configured() {
             publish(&c2, 2, &portmap(json!([tcp(9080, 80), on("192.0.2.2", 8081)])));
             let of_c2 = || -> Vec<String> {
                 let lines = elements(&world).into_iter();
-                lines.filter(|it| it.ends_with("net c2 eth0") && !it.contains("_owners")).collect()
+                lines
+                    .filter(|it| it.ends_with("net c2 eth0") && !it.contains("portmap-owners"))
+                    .collect()
             };
             let before = of_c2();
             publish(&c1, 1, &portmap(ports()));
@@ -84,7 +86,7 @@ fn nothing_is_left_whatever_happened_and_whatever_is_configured() {
 }
 
 #[test]
-fn a_port_under_several_addresses_stays_while_anybody_has_it() {
+fn a_port_on_several_addresses_stays_taken_until_the_last_del() {
     let orders = [[1, 2, 3], [1, 3, 2], [2, 1, 3], [2, 3, 1], [3, 1, 2], [3, 2, 1]];
     for (order, knows_ports) in orders.into_iter().flat_map(|order| [(order, true), (order, false)])
     {

@@ -1,4 +1,4 @@
-//! What cannot be meant is refused before anything is done, and the error names it.
+//! ADD refuses an invalid value before it changes anything, and names the key.
 
 use serde_json::{Value, json};
 
@@ -61,7 +61,7 @@ fn mistakes_are_named() {
 }
 
 #[test]
-fn add_and_check_need_the_result_of_who_was_before() {
+fn add_and_check_need_a_previous_result() {
     let world = World::new();
     let c1 = world.container("c1");
     let config = portmap(json!([tcp(8080, 80)]));

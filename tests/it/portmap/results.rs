@@ -1,4 +1,4 @@
-//! What goes in comes out: results pass through unchanged, in every version, from every runtime.
+//! Results pass through unchanged, in every version, from every runtime.
 
 use serde_json::json;
 
@@ -16,8 +16,8 @@ fn results_pass_through_in_every_version() {
         let config = with(&portmap(json!([tcp(8080, 80)])), in_version);
         let chained = chained(&config, &before);
         assert_eq!(c1.add("portmap", &chained), before, "{version}");
-        assert_eq!(count(&world, "ip published "), 1);
-        assert_eq!(count(&world, "ip6 published "), 1);
+        assert_eq!(count(&world, "ip portmap-published "), 1);
+        assert_eq!(count(&world, "ip6 portmap-published "), 1);
         if version >= "0.4.0" {
             c1.check("portmap", &config, &before);
         }
@@ -45,18 +45,18 @@ fn keys_and_nulls_are_taken_as_runtimes_send_them() {
     publish(&c1, 1, &with(&portmap(mappings), more));
     let lines = elements(&world);
     for start in [
-        r#"ip published {"concat":["tcp",8080]} = {"concat":["10.1.0.3",80]}"#,
-        r#"ip published {"concat":["tcp",8081]} = {"concat":["10.1.0.3",81]}"#,
-        r#"ip published {"concat":["sctp",8082]} = {"concat":["10.1.0.3",82]}"#,
-        r#"ip published_on {"concat":["192.0.2.1","udp",8083]} = {"concat":["10.1.0.3",83]}"#,
-        r#"ip published {"concat":["tcp",8084]} = {"concat":["10.1.0.3",84]}"#,
-        r#"ip published {"concat":["udp",65535]} = {"concat":["10.1.0.3",65535]}"#,
-        r#"ip6 published {"concat":["tcp",8080]} = {"concat":["fd00:1::3",80]}"#,
+        r#"ip portmap-published {"concat":["tcp",8080]} = {"concat":["10.1.0.3",80]}"#,
+        r#"ip portmap-published {"concat":["tcp",8081]} = {"concat":["10.1.0.3",81]}"#,
+        r#"ip portmap-published {"concat":["sctp",8082]} = {"concat":["10.1.0.3",82]}"#,
+        r#"ip portmap-published-on {"concat":["192.0.2.1","udp",8083]} = {"concat":["10.1.0.3",83]}"#,
+        r#"ip portmap-published {"concat":["tcp",8084]} = {"concat":["10.1.0.3",84]}"#,
+        r#"ip portmap-published {"concat":["udp",65535]} = {"concat":["10.1.0.3",65535]}"#,
+        r#"ip6 portmap-published {"concat":["tcp",8080]} = {"concat":["fd00:1::3",80]}"#,
     ] {
         assert!(lines.iter().any(|line| line.starts_with(start)), "{start}\n{}", lines.join("\n"));
     }
-    assert_eq!(count(&world, "ip published "), 5);
-    assert_eq!(count(&world, "ip6 published "), 4);
+    assert_eq!(count(&world, "ip portmap-published "), 5);
+    assert_eq!(count(&world, "ip6 portmap-published "), 4);
 }
 
 #[test]
@@ -78,9 +78,9 @@ fn the_first_address_of_the_container_in_each_family_is_the_target() {
     c1.add("portmap", &chained(&portmap(json!([tcp(8080, 80)])), &result));
     let lines = elements(&world);
     for start in [
-        r#"ip published {"concat":["tcp",8080]} = {"concat":["10.1.0.9",80]}"#,
-        r#"ip masqueraded_24 {"concat":["10.1.0.0","10.1.0.9"]}"#,
-        r#"ip6 published {"concat":["tcp",8080]} = {"concat":["fd00:9::1",80]}"#,
+        r#"ip portmap-published {"concat":["tcp",8080]} = {"concat":["10.1.0.9",80]}"#,
+        r#"ip portmap-masqueraded-24 {"concat":["10.1.0.0","10.1.0.9"]}"#,
+        r#"ip6 portmap-published {"concat":["tcp",8080]} = {"concat":["fd00:9::1",80]}"#,
     ] {
         assert!(lines.iter().any(|line| line.starts_with(start)), "{start}\n{}", lines.join("\n"));
     }

@@ -16,49 +16,49 @@ fn mappings() -> Value {
 }
 
 const IPV4: &str = r#"table ip cnibox {
-	set portmap_owners {
+	set portmap-owners {
 		type mark . mark
 		elements = { OWNER comment "net c1 eth0",
 COUNT comment "net c1 eth0" }
 	}
-	map published {
+	map portmap-published {
 		type inet_proto . inet_service : ipv4_addr . inet_service
 		elements = { tcp . 8080 comment "net c1 eth0" : 10.1.0.3 . 80 }
 	}
-	map published_on {
+	map portmap-published-on {
 		type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service
 		elements = { 192.0.2.1 . udp . 53 comment "net c1 eth0" : 10.1.0.3 . 5353 }
 	}
-	set published_on_ports {
+	set portmap-published-on-ports {
 		type inet_proto . inet_service
 		elements = { udp . 53 comment "net c1 eth0" }
 	}
-	set masqueraded_8 {
+	set portmap-masqueraded-8 {
 		type ipv4_addr . ipv4_addr
 		elements = { 127.0.0.0 . 10.1.0.3 comment "net c1 eth0" }
 	}
-	set masqueraded_16 {
+	set portmap-masqueraded-16 {
 		type ipv4_addr . ipv4_addr
 		elements = { 10.1.0.0 . 10.1.0.3 comment "net c1 eth0" }
 	}
-	chain published {
-		dnat ip to ip daddr . meta l4proto . th dport map @published_on
-		dnat ip to meta l4proto . th dport map @published
+	chain portmap-published {
+		dnat ip to ip daddr . meta l4proto . th dport map @portmap-published-on
+		dnat ip to meta l4proto . th dport map @portmap-published
 	}
-	chain portmap_prerouting {
+	chain portmap-prerouting {
 		type nat hook prerouting priority dstnat; policy accept;
-		fib daddr type local jump published
+		fib daddr type local jump portmap-published
 	}
-	chain portmap_output {
+	chain portmap-output {
 		type nat hook output priority -100; policy accept;
-		fib daddr type local jump published
+		fib daddr type local jump portmap-published
 	}
-	chain portmap_postrouting {
+	chain portmap-postrouting {
 		type nat hook postrouting priority srcnat; policy accept;
-		ct status dnat ip saddr & 255.0.0.0 . ip daddr @masqueraded_8 masquerade
-		ct status dnat ip saddr & 255.255.0.0 . ip daddr @masqueraded_16 masquerade
+		ct status dnat ip saddr & 255.0.0.0 . ip daddr @portmap-masqueraded-8 masquerade
+		ct status dnat ip saddr & 255.255.0.0 . ip daddr @portmap-masqueraded-16 masquerade
 	}
-	chain portmap_loopback {
+	chain portmap-loopback {
 		type filter hook prerouting priority raw; policy accept;
 		iifname != "lo" ip daddr 127.0.0.0/8 drop
 	}
@@ -66,40 +66,40 @@ COUNT comment "net c1 eth0" }
 "#;
 
 const IPV6: &str = r#"table ip6 cnibox {
-	set portmap_owners {
+	set portmap-owners {
 		type mark . mark
 		elements = { OWNER comment "net c1 eth0",
 COUNT comment "net c1 eth0" }
 	}
-	map published {
+	map portmap-published {
 		type inet_proto . inet_service : ipv6_addr . inet_service
 		elements = { tcp . 8080 comment "net c1 eth0" : fd00:1::3 . 80 }
 	}
-	map published_on {
+	map portmap-published-on {
 		type ipv6_addr . inet_proto . inet_service : ipv6_addr . inet_service
 	}
-	set published_on_ports {
+	set portmap-published-on-ports {
 		type inet_proto . inet_service
 	}
-	set masqueraded_64 {
+	set portmap-masqueraded-64 {
 		type ipv6_addr . ipv6_addr
 		elements = { fd00:1:: . fd00:1::3 comment "net c1 eth0" }
 	}
-	chain published {
-		dnat ip6 to ip6 daddr . meta l4proto . th dport map @published_on
-		dnat ip6 to meta l4proto . th dport map @published
+	chain portmap-published {
+		dnat ip6 to ip6 daddr . meta l4proto . th dport map @portmap-published-on
+		dnat ip6 to meta l4proto . th dport map @portmap-published
 	}
-	chain portmap_prerouting {
+	chain portmap-prerouting {
 		type nat hook prerouting priority dstnat; policy accept;
-		fib daddr type local jump published
+		fib daddr type local jump portmap-published
 	}
-	chain portmap_output {
+	chain portmap-output {
 		type nat hook output priority -100; policy accept;
-		fib daddr type local jump published
+		fib daddr type local jump portmap-published
 	}
-	chain portmap_postrouting {
+	chain portmap-postrouting {
 		type nat hook postrouting priority srcnat; policy accept;
-		ct status dnat ip6 saddr & ffff:ffff:ffff:ffff:: . ip6 daddr @masqueraded_64 masquerade
+		ct status dnat ip6 saddr & ffff:ffff:ffff:ffff:: . ip6 daddr @portmap-masqueraded-64 masquerade
 	}
 }
 "#;
@@ -161,18 +161,20 @@ fn conditions_have_a_chain_and_maps_of_their_own() {
         .map(str::trim)
         .filter(|line| line.contains("map @") || line.contains("jump"))
         .collect();
-    let id = rules[0].split("@published_on_").nth(1).unwrap();
+    let id = rules[0].split("@portmap-published-on-").nth(1).unwrap();
     let met = "ip saddr != 10.0.0.0/8 iifname \"wan*\"";
     assert_eq!(
         rules,
         [
-            &format!("{met} dnat ip to ip daddr . meta l4proto . th dport map @published_on_{id}"),
-            &format!("{met} dnat ip to meta l4proto . th dport map @published_{id}"),
-            &format!("jump published_{id}"),
-            "dnat ip to ip daddr . meta l4proto . th dport map @published_on",
-            "dnat ip to meta l4proto . th dport map @published",
-            "fib daddr type local jump published",
-            "fib daddr type local jump published",
+            &format!(
+                "{met} dnat ip to ip daddr . meta l4proto . th dport map @portmap-published-on-{id}"
+            ),
+            &format!("{met} dnat ip to meta l4proto . th dport map @portmap-published-{id}"),
+            &format!("jump portmap-published-{id}"),
+            "dnat ip to ip daddr . meta l4proto . th dport map @portmap-published-on",
+            "dnat ip to meta l4proto . th dport map @portmap-published",
+            "fib daddr type local jump portmap-published",
+            "fib daddr type local jump portmap-published",
         ]
     );
     assert!(text.contains("comment \"! -s 10.0.0.0/8 -i wan+\""), "{text}");
@@ -181,7 +183,7 @@ fn conditions_have_a_chain_and_maps_of_their_own() {
     c1.del("portmap", &portmap(json!(null)));
     for family in ["ip", "ip6"] {
         let text = ruleset(&world, family);
-        assert!(!text.contains("published_on_p") || !text.contains(id), "{text}");
-        assert!(!text.contains("jump published_"), "{text}");
+        assert!(!text.contains("portmap-published-on-p") || !text.contains(id), "{text}");
+        assert!(!text.contains("jump portmap-published-"), "{text}");
     }
 }

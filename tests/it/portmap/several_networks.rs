@@ -1,4 +1,4 @@
-//! A container in several networks has its ports by each of them, as `podman run --network a,b -p 8080:80` makes it.
+//! A container in several networks publishes its ports in each of them, as with `podman run --network a,b -p 8080:80`.
 
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ fn ports() -> Value {
 }
 
 #[test]
-fn a_port_stays_published_while_one_of_them_is_left() {
+fn a_port_stays_published_until_the_last_network_is_left() {
     let world = World::new();
     let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
     let [outside, _] = neighbours(&world);

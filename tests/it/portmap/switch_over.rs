@@ -1,5 +1,4 @@
-//! What the reference's plugin published goes with our DEL, whichever of its backends it used, and leads to the same
-//! places as ours.
+//! DEL removes ports that the Go plugin published with either backend. Both plugins translate to the same targets.
 
 use serde_json::{Value, json};
 
@@ -29,7 +28,7 @@ fn rules_of_containers(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn a_del_removes_what_the_reference_published() {
+fn del_removes_ports_of_the_go_plugin() {
     for way in ["with everything", "with the names alone", "GC"] {
         let world = World::new();
         let (c1, c2) = (world.container("c1"), world.container("c2"));
@@ -63,7 +62,7 @@ fn portmap_of_c2() -> Value {
 }
 
 #[test]
-fn both_lead_to_the_same_places() {
+fn both_plugins_translate_to_the_same_targets() {
     let seen = |by_reference: bool| -> Vec<String> {
         let world = World::new();
         let [outside, _] = neighbours(&world);

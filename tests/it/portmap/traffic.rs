@@ -1,4 +1,4 @@
-//! Connections, not only configuration.
+//! Connections to published ports.
 
 use serde_json::json;
 
@@ -46,7 +46,7 @@ fn a_published_port_answers_from_everywhere() {
 }
 
 #[test]
-fn what_goes_through_the_host_is_left_alone() {
+fn forwarded_packets_are_not_translated() {
     let world = World::new();
     let [outside, beyond] = neighbours(&world);
     let c1 = world.container("c1");
@@ -66,7 +66,7 @@ fn what_goes_through_the_host_is_left_alone() {
 }
 
 #[test]
-fn what_the_host_offers_to_itself_stays_its_own() {
+fn servers_on_127_0_0_1_stay_unreachable_from_outside() {
     let world = World::new();
     let c1 = world.container("c1");
     attach(&c1, &portmap(json!([tcp(8080, 80)])));
@@ -87,7 +87,7 @@ fn what_the_host_offers_to_itself_stays_its_own() {
     let netns = c1.netns();
     assert_eq!(ask(&world, Some(&netns), "tcp", "127.0.0.1", 9000), "nothing");
     // It is the rule that keeps it out, and nothing else.
-    world.host(["nft", "flush", "chain", "ip", "cnibox", "portmap_loopback"]);
+    world.host(["nft", "flush", "chain", "ip", "cnibox", "portmap-loopback"]);
     assert_eq!(ask(&world, Some(&netns), "tcp", "127.0.0.1", 9000), "secret");
 }
 

@@ -1,4 +1,4 @@
-//! Connections of UDP, which have no end: none goes on past a new translation, or along an old one.
+//! UDP connections, which have no end: after ADD and DEL they follow the present rules.
 
 use serde_json::json;
 
@@ -18,12 +18,12 @@ fn connections(world: &World) -> String {
 }
 
 #[test]
-fn who_asked_before_is_answered_after() {
+fn a_client_from_before_add_is_translated() {
     for host in ["192.0.2.1", "fd00:2::1"] {
         let world = World::new();
         let [outside, _] = neighbours(&world);
         let c1 = world.container("c1");
-        // Somebody tracks connections already.
+        // Conntrack is active already.
         world.host([
             "nft",
             "add table inet t; add chain inet t c { type filter hook input priority 0; }; \

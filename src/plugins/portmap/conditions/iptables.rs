@@ -2,17 +2,17 @@
 
 use super::{Subject, Term};
 
-/// What the arguments ask for, in their order.
+/// The conditions, in their order.
 pub(super) fn terms(arguments: &[String]) -> Result<Vec<Term>, String> {
     let mut terms = Vec::new();
     let mut rest = arguments.iter().map(String::as_str);
     let mut is_negated = false;
-    // The match whose options follow; several have options of the same name.
+    // The current match. Several matches have options of the same name.
     let mut module = "";
     while let Some(argument) = rest.next() {
         if argument == "!" {
             if is_negated {
-                return Err("there are two ! in a row".into());
+                return Err("two ! follow each other".into());
             }
             is_negated = true;
             continue;
@@ -28,7 +28,7 @@ pub(super) fn terms(arguments: &[String]) -> Result<Vec<Term>, String> {
         let value = value.ok_or_else(|| format!("the option {option} lacks its value"))?;
         match meaning {
             Meaning::Module if is_negated => {
-                return Err(format!("! before {option} means nothing"));
+                return Err(format!("{option} cannot be negated"));
             }
             Meaning::Module => {
                 if !MODULES.contains(&value) {
@@ -37,7 +37,7 @@ pub(super) fn terms(arguments: &[String]) -> Result<Vec<Term>, String> {
                 module = value;
             }
             Meaning::Nothing => {}
-            // Every packet is of some protocol.
+            // Every packet meets this.
             Meaning::Is(Subject::Protocol, _) if matches!(value, "all" | "0") && !is_negated => {}
             Meaning::Is(subject, list) => {
                 terms.push(Term::new(subject, is_negated, list.values(value)));
@@ -45,10 +45,10 @@ pub(super) fn terms(arguments: &[String]) -> Result<Vec<Term>, String> {
         }
         is_negated = false;
     }
-    if is_negated { Err("there is nothing after the last !".into()) } else { Ok(terms) }
+    if is_negated { Err("no option follows the last !".into()) } else { Ok(terms) }
 }
 
-/// What is known to have options below, or none that matter.
+/// The matches with options below.
 const MODULES: [&str; 9] =
     ["comment", "tcp", "udp", "sctp", "multiport", "mark", "connmark", "addrtype", "iprange"];
 
@@ -60,17 +60,17 @@ enum Meaning {
     Is(Subject, List),
 }
 
-/// How several values are written as one.
+/// The notation of several values in one argument.
 enum List {
-    /// They cannot be.
+    /// Only one value.
     No,
-    /// With commas between them.
+    /// Separated by commas.
     Commas,
-    /// One range, with a colon.
+    /// A range with a colon.
     Colon,
     /// Both.
     CommasAndColons,
-    /// A `+` at the end stands for any other characters.
+    /// A prefix with `+` at its end.
     Plus,
 }
 
@@ -99,7 +99,7 @@ impl Meaning {
 }
 
 impl List {
-    /// As terms have them: ranges with a dash, beginnings of names with a star.
+    /// In the notation of terms: ranges with a hyphen, prefixes with a star.
     fn values(&self, text: &str) -> Vec<String> {
         match self {
             Self::No => vec![text.into()],
@@ -114,7 +114,7 @@ impl List {
     }
 }
 
-/// `8000:8080`; without the first port it begins with 0, without the last it ends with 65535.
+/// `8000:8080`. The first port defaults to 0, the last one to 65535.
 fn range(text: &str) -> String {
     match text.split_once(':') {
         None => text.into(),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_understood() {
+    fn options_give_terms() {
         for (text, expected) in [
             ("-s 10.0.0.0/8", "Saddr 10.0.0.0/8"),
             ("! --source=10.0.0.1,10.0.0.2", "!Saddr 10.0.0.1|10.0.0.2"),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_expressed_is_named() {
+    fn an_unknown_option_is_named() {
         for (text, named) in [
             ("-m limit --limit 1/s", "-m limit"),
             ("--syn", "--syn"),

@@ -1,10 +1,12 @@
-//! Conditions as pieces of a rule of nft: `["iifname", "!=", "eth0", "ip saddr { 10.0.0.0/8, 192.0.2.1 }"]`.
+//! Conditions as parts of an nft rule: `["iifname", "!=", "eth0", "ip saddr { 10.0.0.0/8, 192.0.2.1 }"]`.
 
 use super::{Subject, Term};
 use crate::kernel::nft::Family;
+use crate::names::IpFamily;
 
-/// What the pieces, one after the other, ask for.
-pub(super) fn terms(family: Family, pieces: &[String]) -> Result<Vec<Term>, String> {
+/// The conditions, in their order.
+pub(super) fn terms(family: IpFamily, pieces: &[String]) -> Result<Vec<Term>, String> {
+    let family = Family::from(family);
     let words = words(&pieces.join(" "));
     let mut rest = words.iter().map(String::as_str).peekable();
     let mut terms = Vec::new();
@@ -12,7 +14,7 @@ pub(super) fn terms(family: Family, pieces: &[String]) -> Result<Vec<Term>, Stri
         let mut transport = None;
         let subject = match first {
             "ip" | "ip6" if first != family.to_string() => {
-                return Err(format!("{first} is not the family of the rules, {family}"));
+                return Err(format!("{first} is the other family: the rules are for {family}"));
             }
             "ip" | "ip6" => match rest.next() {
                 Some("saddr") => Subject::Saddr,
@@ -60,7 +62,7 @@ fn meta(key: &str) -> Option<Subject> {
     match key {
         "iifname" => Some(Subject::Iifname),
         "oifname" => Some(Subject::Oifname),
-        // Names, which survive that the link is made anew.
+        // A name also matches a link that was deleted and made again.
         "iif" => Some(Subject::Iifname),
         "oif" => Some(Subject::Oifname),
         "l4proto" => Some(Subject::Protocol),
@@ -92,7 +94,7 @@ fn unknown(first: &str, second: Option<&str>) -> String {
     format!("the expression {first}{second} cannot be expressed")
 }
 
-/// Words, the signs among them, and what is in quotes as one.
+/// Splits at white space and around signs. A quoted text is one word.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (index, part) in text.split('"').enumerate() {
@@ -114,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expressions_are_understood() {
+    fn expressions_give_terms() {
         for (text, expected) in [
             ("ip saddr 10.0.0.0/8", "Saddr 10.0.0.0/8"),
             ("ip saddr != { 10.0.0.1,10.0.0.2 }", "!Saddr 10.0.0.1|10.0.0.2"),
@@ -125,13 +127,13 @@ mod tests {
             ("ip protocol eq udp oif lo", "Protocol udp, Oifname lo"),
             ("", ""),
         ] {
-            let terms = terms(Family::Ip, &[text.to_owned()]).unwrap();
+            let terms = terms(IpFamily::V4, &[text.to_owned()]).unwrap();
             assert_eq!(shown(&terms), expected, "{text}");
         }
     }
 
     #[test]
-    fn what_cannot_be_expressed_is_named() {
+    fn an_unknown_expression_is_named() {
         for (text, named) in [
             ("ip6 saddr fd00::1", "ip6"),
             ("ip ttl 1", "ip ttl"),
@@ -142,7 +144,7 @@ mod tests {
             ("accept", "accept"),
             ("l4proto tcp", "l4proto"),
         ] {
-            let error = terms(Family::Ip, &[text.to_owned()]).err().unwrap();
+            let error = terms(IpFamily::V4, &[text.to_owned()]).err().unwrap();
             assert!(error.contains(named), "{text}: {error}");
         }
     }

@@ -1,0 +1,423 @@
+//! The objects of `portmap` in nf_tables: names, keys, and the rules, whose number does not depend on the number of ports.
+//! In the table `cnibox` of each family:
+//!
+//! ```text
+//! map portmap-published { type inet_proto . inet_service : ipv4_addr . inet_service; }
+//! map portmap-published-on { type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service; }
+//! set portmap-published-on-ports { type inet_proto . inet_service; }
+//! set portmap-masqueraded-16 { type ipv4_addr . ipv4_addr; }
+//! set portmap-owners { type mark . mark; }
+//! ```
+//!
+//! Packets are looked up in `published` (ports of all host addresses), `published-on` (ports of one host address) and
+//! `masqueraded-N` (one set for each prefix length in use). Only the plugin reads the other two sets.
+//! `published-on-ports` tells in one lookup whether a port is published on any single address. `portmap-owners` is an
+//! index of hashes: of each owner that has elements; of each owner with the number of its ports, so that a DEL that finds
+//! this number knows that it found all; of each port that several owners have on different addresses.
+//!
+//! A group has the first three objects and a chain. The main group has the names above. Conditions have a group of their
+//! own, with the hash of the conditions as suffix. A container that publishes a port in a second network has a secondary
+//! group for it, with the suffix `-secondary-` and the hash of its interface name.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::conditions::Conditions;
+use super::config::{Mapping, Settings, Snat};
+use crate::error::Result;
+use crate::kernel::nft::{
+    Base, Batch, COMMENT_BYTES_MAX_IN_NFT, ChainKind, Comment, Condition, Element, Expr, Field,
+    Hook, Lookup, NewSet, Nft, Policy, Register, SetKind, Table, Transport, Type, Value, Verdict,
+    dnat_to_map, pack,
+};
+use crate::names::{IfName, IpFamily};
+use crate::plugin::owner::{self, Owner};
+use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
+
+/// The maps and the chain of the ports that share their conditions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// Suffix of the names: the hash of the conditions. Empty without conditions.
+    conditions: String,
+    /// Suffix after it: the interface of a secondary group. Empty otherwise.
+    secondary: String,
+}
+
+pub const OWNERS: &str = "portmap-owners";
+const PREROUTING: &str = "portmap-prerouting";
+const OUTPUT: &str = "portmap-output";
+const POSTROUTING: &str = "portmap-postrouting";
+const LOOPBACK: &str = "portmap-loopback";
+
+const PUBLISHED: &str = "portmap-published";
+const PUBLISHED_ON: &str = "portmap-published-on";
+const PUBLISHED_ON_PORTS: &str = "portmap-published-on-ports";
+const MASQUERADED: &str = "portmap-masqueraded-";
+const SECONDARY: &str = "-secondary";
+
+/// `dnat` at the priority of the Go plugin, so that more specific rules of other programs go first (CVE-2019-9946).
+const DSTNAT_PREROUTING: Base = nat(Hook::Prerouting, -100);
+const DSTNAT_OUTPUT: Base = nat(Hook::Output, -100);
+/// `srcnat`
+const SRCNAT: Base = nat(Hook::Postrouting, 100);
+/// Before conntrack, which translates the destination of replies back to 127.0.0.1.
+const RAW: Base = Base {
+    kind: ChainKind::Filter,
+    hook: Hook::Prerouting,
+    priority: -300,
+    policy: Policy::Accept,
+};
+
+const fn nat(hook: Hook, priority: i32) -> Base {
+    Base { kind: ChainKind::Nat, hook, priority, policy: Policy::Accept }
+}
+
+/// The shared rules that a network needs in one family.
+pub struct Rules<'a> {
+    pub family: IpFamily,
+    pub settings: &'a Settings,
+    /// The group that the network needs in addition to the main group.
+    pub group: &'a Group,
+    /// The prefix lengths of the masqueraded sources.
+    pub lengths: Vec<u8>,
+}
+
+impl Rules<'_> {
+    /// Adds the rules that are missing.
+    pub fn ensure(&self, nft: &Nft, batch: &mut Batch) -> Result<()> {
+        let table = table(self.family);
+        self.shared()?.ensure(nft, batch, |batch, name| {
+            declare(self.family, name, |set| batch.add_set(table, set).is_empty());
+        })
+    }
+
+    /// Fails if a rule is missing.
+    pub fn check(&self, nft: &Nft) -> Result<()> {
+        self.shared()?.check(nft)
+    }
+
+    fn shared(&self) -> Result<SharedRules<'static>> {
+        let (table, chains) = (table(self.family), self.chains()?);
+        Ok(SharedRules { table, sets: self.sets(), chains })
+    }
+
+    fn sets(&self) -> Vec<String> {
+        let mut groups = vec![Group::main()];
+        groups.extend(Some(self.group.clone()).filter(|group| !group.is_main()));
+        let mut sets = vec![OWNERS.to_owned()];
+        sets.extend(groups.iter().flat_map(Group::sets));
+        sets.extend(self.lengths.iter().map(|length| masqueraded_set(*length)));
+        sets
+    }
+
+    /// The target of a jump comes before the chain that jumps.
+    fn chains(&self) -> Result<Vec<Chain>> {
+        let (family, group, main) = (self.family, self.group, Group::main());
+        let mut chains =
+            vec![Chain::regular(&main.chain(), translate(family, &main, &Conditions::none()))];
+        if !group.is_main() {
+            // First, because the rules without conditions match every packet.
+            chains[0].first = Some(vec![Verdict::Jump(group.chain()).into()]);
+            let conditions = self.settings.conditions(family);
+            let mut chain = Chain::regular(&group.chain(), translate(family, group, conditions));
+            if !conditions.are_none() {
+                chain.comment = Some(Comment::new(shortened(conditions.text()))?);
+            }
+            chains.insert(0, chain);
+        }
+        let to_this_host = vec![jump_for_this_host()];
+        chains.push(Chain::base(PREROUTING, DSTNAT_PREROUTING, to_this_host.clone()));
+        chains.push(Chain::base(OUTPUT, DSTNAT_OUTPUT, to_this_host));
+        if self.settings.snat != Snat::Off {
+            let rules = self.lengths.iter().map(|length| masquerade(family, *length)).collect();
+            chains.push(Chain::base(POSTROUTING, SRCNAT, rules));
+            if family.has(loopback().addr()) {
+                chains.push(Chain::base(LOOPBACK, RAW, vec![drop_foreign_loopback()]));
+            }
+        }
+        Ok(chains)
+    }
+}
+
+/// The text, cut to the length that nft can read.
+fn shortened(text: &str) -> String {
+    let mut end = text.len().min(COMMENT_BYTES_MAX_IN_NFT - 1);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+pub fn table(family: IpFamily) -> Table<'static> {
+    shared_rules::table(family.into())
+}
+
+/// Source and destination address.
+fn address_fields(family: IpFamily) -> (Field, Field) {
+    match family {
+        IpFamily::V4 => (Field::IpSaddr, Field::IpDaddr),
+        IpFamily::V6 => (Field::Ip6Saddr, Field::Ip6Daddr),
+    }
+}
+
+/// Calls `f` with the declaration of the set or map of this name.
+fn declare<T>(family: IpFamily, name: &str, f: impl FnOnce(NewSet<'_>) -> T) -> T {
+    let address = match family {
+        IpFamily::V4 => Type::Ipv4Addr,
+        IpFamily::V6 => Type::Ipv6Addr,
+    };
+    let port = [Type::InetProto, Type::InetService];
+    let with_address = [address, Type::InetProto, Type::InetService];
+    let target = [address, Type::InetService];
+    let base = Group::parse(name).map_or(name, |(base, _)| base);
+    let (key, kind): (&[Type], _) = match base {
+        PUBLISHED => (&port, SetKind::Map(&target)),
+        PUBLISHED_ON => (&with_address, SetKind::Map(&target)),
+        PUBLISHED_ON_PORTS => (&port, SetKind::Set),
+        OWNERS => (&[Type::Mark, Type::Mark], SetKind::Set),
+        _ => (&[address, address], SetKind::Set),
+    };
+    f(NewSet { name, key, kind, comment: None })
+}
+
+/// `fib daddr type local jump portmap-published`: forwarded packets to other hosts are not translated (CVE-2025-67499).
+fn jump_for_this_host() -> Vec<Expr> {
+    let jump = Verdict::Jump(Group::main().chain());
+    Condition::fib_daddr_type_local().into_iter().chain([jump.into()]).collect()
+}
+
+/// The rules of a group's chain. For each alternative, after its conditions:
+/// `dnat ip to ip daddr . meta l4proto . th dport map @portmap-published-on` and
+/// `dnat ip to meta l4proto . th dport map @portmap-published`
+fn translate(family: IpFamily, group: &Group, conditions: &Conditions) -> Vec<Vec<Expr>> {
+    let (_, daddr) = address_fields(family);
+    let on = [daddr, Field::Protocol, Field::Dport];
+    let on = dnat_to_map(family.into(), &on, &group.published_on());
+    let any = [Field::Protocol, Field::Dport];
+    let any = dnat_to_map(family.into(), &any, &group.published());
+    let alternatives = conditions.alternatives().iter();
+    alternatives
+        .flat_map(|met| [[met.as_slice(), &on].concat(), [met, &any[..]].concat()])
+        .collect()
+}
+
+/// `ct status dnat ip saddr & 255.255.0.0 . ip daddr @portmap-masqueraded-16 masquerade`: a neighbour of the container
+/// would get the reply directly, from an address that it did not send to.
+fn masquerade(family: IpFamily, prefix_length: u8) -> Vec<Expr> {
+    let (saddr, daddr) = address_fields(family);
+    let (bytes, mask) =
+        match IpNet::new(family.everything().addr(), prefix_length).map(|net| net.netmask()) {
+            Ok(IpAddr::V6(mask)) => (16, mask.octets().to_vec()),
+            Ok(IpAddr::V4(mask)) => (4, mask.octets().to_vec()),
+            Err(_) => (0, Vec::new()),
+        };
+    let (first, second) = (Register::FIRST, Register::FIRST.after(bytes));
+    let set = masqueraded_set(prefix_length);
+    let mut exprs: Vec<Expr> = Condition::ct_status_dnat().into_iter().collect();
+    exprs.extend([
+        Expr::Load { field: saddr, bytes, to: first },
+        Expr::Bitwise { register: first, xor: vec![0; mask.len()], mask },
+        Expr::Load { field: daddr, bytes, to: second },
+        Expr::Lookup { set, key: first, lookup: Lookup::Contains },
+        Expr::Masquerade,
+    ]);
+    exprs
+}
+
+/// `iifname != "lo" ip daddr 127.0.0.0/8 drop`: with `route_localnet` the kernel would deliver packets from neighbours on
+/// the link to servers that listen on 127.0.0.1 only (CVE-2020-8558).
+fn drop_foreign_loopback() -> Vec<Expr> {
+    let lo = IfName::new("lo").map(|lo| Condition::iifname(&lo).negated());
+    let exprs = lo.into_iter().chain([Condition::daddr(loopback())]).flatten();
+    exprs.chain([Verdict::Drop.into()]).collect()
+}
+
+/// 127.0.0.0/8
+pub fn loopback() -> IpNet {
+    ipnet::Ipv4Net::new_assert(std::net::Ipv4Addr::new(127, 0, 0, 0), 8).into()
+}
+
+pub fn masqueraded_set(prefix_length: u8) -> String {
+    format!("{MASQUERADED}{prefix_length}")
+}
+
+/// The prefix length in the name of a set of masqueraded sources.
+pub fn masqueraded_length(set: &str) -> Option<u8> {
+    set.strip_prefix(MASQUERADED)?.parse().ok()
+}
+
+/// The keys that an address can have in a set of masqueraded sources, each with the name of the set.
+pub fn masqueraded_keys(set: &str, address: IpAddr) -> Vec<(String, Vec<u8>)> {
+    let Some(length) = masqueraded_length(set) else { return Vec::new() };
+    let nets = [IpNet::new(address, length).ok(), Some(loopback())].into_iter().flatten();
+    let nets = nets.filter(|net| net.prefix_len() == length);
+    let nets = nets.filter(|net| IpFamily::of(address).has(net.addr()));
+    nets.map(|net| (set.to_owned(), masqueraded_key(&net, address))).collect()
+}
+
+/// The key for packets from a net to a container.
+pub fn masqueraded_key(source: &IpNet, address: IpAddr) -> Vec<u8> {
+    pack(&[Value::Address(source.network()), Value::Address(address)])
+}
+
+/// The map and the key that publish a port.
+pub fn location(group: &Group, mapping: &Mapping) -> (String, Vec<u8>) {
+    match mapping.host_ip.one() {
+        None => (group.published(), port_key(mapping.transport, mapping.host_port)),
+        Some(ip) => {
+            let key = [
+                Value::Address(ip),
+                Value::Transport(mapping.transport),
+                Value::Port(mapping.host_port),
+            ];
+            (group.published_on(), pack(&key))
+        }
+    }
+}
+
+pub fn port_key(transport: Transport, port: u16) -> Vec<u8> {
+    pack(&[Value::Transport(transport), Value::Port(port)])
+}
+
+/// The suffix `protocol . port`, padded to four bytes each, of the key of a published port.
+pub fn port_of(element: &Element) -> Option<Vec<u8>> {
+    element.key.last_chunk::<8>().map(|port| port.to_vec())
+}
+
+/// The index key of an owner. If two owners have the same hash, ADD refuses the later one.
+pub fn owner_key(owner: &Owner) -> Vec<u8> {
+    key_of(owner.as_str())
+}
+
+/// The index key of an owner with this number of ports.
+pub fn count_key(owner: &Owner, count: usize) -> Vec<u8> {
+    key_of(&format!("{owner} {count}"))
+}
+
+/// The index element of a port of the main group that several owners have, or had, on different addresses.
+pub fn shared_element(port_key: &[u8], comment: Option<Comment>) -> Element {
+    Element { key: key_of(&format!("shared {port_key:?}")), data: None, comment }
+}
+
+/// The 64 bits of the hash as two marks.
+fn key_of(text: &str) -> Vec<u8> {
+    let [a, b, c, d, e, f, g, h] = owner::hash(text).to_be_bytes();
+    let halves = [[a, b, c, d], [e, f, g, h]].map(u32::from_be_bytes).map(Value::Mark);
+    pack(&halves)
+}
+
+impl Group {
+    /// The group without conditions, which jumps to all others.
+    pub fn main() -> Self {
+        Self::default()
+    }
+
+    pub fn of(conditions: &Conditions) -> Self {
+        let conditions = match conditions.are_none() {
+            true => String::new(),
+            false => format!("-{}", conditions.id()),
+        };
+        Self { conditions, ..Self::default() }
+    }
+
+    /// The secondary group of an interface, with the same conditions.
+    pub fn secondary(&self, interface: &str) -> Self {
+        let secondary = format!("{SECONDARY}-{:016x}", owner::hash(interface));
+        Self { conditions: self.conditions.clone(), secondary }
+    }
+
+    pub fn is_main(&self) -> bool {
+        *self == Self::main()
+    }
+
+    /// Whether a packet can match both groups for certain, so that only one of them may have a port.
+    pub fn competes_with(&self, other: &Self) -> bool {
+        self.conditions == other.conditions
+            || self.conditions.is_empty()
+            || other.conditions.is_empty()
+    }
+
+    fn name(&self, base: &str) -> String {
+        format!("{base}{}{}", self.conditions, self.secondary)
+    }
+
+    pub fn published(&self) -> String {
+        self.name(PUBLISHED)
+    }
+
+    pub fn published_on(&self) -> String {
+        self.name(PUBLISHED_ON)
+    }
+
+    pub fn published_on_ports(&self) -> String {
+        self.name(PUBLISHED_ON_PORTS)
+    }
+
+    pub fn sets(&self) -> [String; 3] {
+        [self.published(), self.published_on(), self.published_on_ports()]
+    }
+
+    pub fn chain(&self) -> String {
+        self.published()
+    }
+
+    /// The group whose map of ports has this name.
+    pub fn of_map(set: &str) -> Option<Self> {
+        Self::parse(set).filter(|(base, _)| *base == PUBLISHED).map(|(_, group)| group)
+    }
+
+    /// Splits the name of a set of a group.
+    fn parse(set: &str) -> Option<(&'static str, Self)> {
+        let with = |base: &'static str| {
+            let suffix = set.strip_prefix(base)?;
+            let at = suffix.find(SECONDARY).unwrap_or(suffix.len());
+            let (conditions, secondary) = suffix.split_at(at);
+            let group = Self { conditions: conditions.into(), secondary: secondary.into() };
+            let is_valid = is_hash_or_empty(conditions)
+                && is_hash_or_empty(secondary.strip_prefix(SECONDARY).unwrap_or_default());
+            is_valid.then_some((base, group))
+        };
+        [PUBLISHED, PUBLISHED_ON, PUBLISHED_ON_PORTS].into_iter().find_map(with)
+    }
+}
+
+/// A hyphen and sixteen digits, or the empty text.
+fn is_hash_or_empty(suffix: &str) -> bool {
+    let is_hash =
+        |digits: &str| digits.len() == 16 && digits.bytes().all(|it| it.is_ascii_hexdigit());
+    suffix.is_empty() || suffix.strip_prefix('-').is_some_and(is_hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_set_tells_its_group() {
+        let hash = "-0123456789abcdef";
+        let group = Group { conditions: hash.into(), ..Group::default() };
+        let secondary = Group { secondary: format!("{SECONDARY}{hash}"), ..Group::default() };
+        let both = Group { conditions: hash.into(), ..secondary.clone() };
+        for (name, expected) in [
+            ("portmap-published", Some((PUBLISHED, Group::main()))),
+            ("portmap-published-on", Some((PUBLISHED_ON, Group::main()))),
+            ("portmap-published-0123456789abcdef", Some((PUBLISHED, group.clone()))),
+            ("portmap-published-on-ports-0123456789abcdef", Some((PUBLISHED_ON_PORTS, group))),
+            ("portmap-published-secondary-0123456789abcdef", Some((PUBLISHED, secondary))),
+            (
+                "portmap-published-on-0123456789abcdef-secondary-0123456789abcdef",
+                Some((PUBLISHED_ON, both)),
+            ),
+            ("portmap-published-secondary-x", None),
+            ("portmap-published-x", None),
+            ("other", None),
+        ] {
+            assert_eq!(Group::parse(name), expected, "{name}");
+        }
+        assert_eq!(masqueraded_length("portmap-masqueraded-16"), Some(16));
+        for name in ["portmap-masqueraded-", "portmap-masqueraded-999", "masquerade-sources"] {
+            assert_eq!(masqueraded_length(name), None, "{name}");
+        }
+    }
+}
