@@ -261,7 +261,7 @@ fn conditions_of_the_rest() -> Vec<Condition> {
         ),
         not_ready(
             "it is not allowed",
-            "mount -t tmpfs none /etc; mkdir -p /etc/cni/tuning; echo '^net.ipv4' >/etc/cni/tuning/allowlist.conf",
+            "mkdir -p /etc/cni/tuning; echo '^net.ipv4' >/etc/cni/tuning/allowlist.conf",
             "tuning",
             sysctl("net.core.somaxconn"),
         ),

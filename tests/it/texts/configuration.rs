@@ -341,7 +341,6 @@ fn rows() -> Vec<Row> {
 
 fn world() -> World {
     let world = World::new();
-    world.host(["mount", "-t", "tmpfs", "none", "/etc"]);
     world.write("/etc/cni/tuning/allowlist.conf", "^net\\.ipv4\\.\n");
     world.write("/run/empty.env", "");
     world.host(["ip", "link", "add", "up0", "type", "veth", "peer", "name", "up1"]);
