@@ -65,15 +65,6 @@ fn del_again(container: &Container<'_>, result: &Value) {
 }
 
 #[test]
-fn a_del_in_a_world_without_any_rules_is_fine_and_makes_none() {
-    let world = World::new();
-    let c1 = world.container("c1");
-    let result = c1.add("bridge", &bridge("net", 1));
-    del_again(&c1, &result);
-    assert_eq!(rules(&world), "");
-}
-
-#[test]
 fn a_del_takes_nothing_from_others() {
     let world = World::new();
     let (c1, c2) = (world.container("c1"), world.container("c2"));
@@ -135,11 +126,4 @@ fn gc_keeps_what_is_valid_and_other_networks() {
 fn gc(world: &World, valid: Value) {
     let keys = json!({"cni.dev/valid-attachments": valid});
     world.call("firewall", "GC", &firewall("net", keys, &Value::Null)).run().silence();
-}
-
-#[test]
-fn a_gc_without_a_list_is_refused() {
-    let world = World::new();
-    let config = firewall("net", json!({}), &Value::Null);
-    world.call("firewall", "GC", &config).run().fails(7, &["cni.dev/valid-attachments"]);
 }

@@ -63,16 +63,6 @@ fn what_says_nothing_is_fine() {
 }
 
 #[test]
-fn it_comes_after_another_plugin() {
-    let world = World::new();
-    let c1 = world.container("c1");
-    let config = firewall("net", json!({}), &Value::Null);
-    let texts = ["required prevResult missing", "must be called as chained plugin"];
-    c1.call("firewall", "ADD", &config).run().fails(7, &texts);
-    assert_eq!(rules(&world), "");
-}
-
-#[test]
 fn a_policy_needs_a_pair_and_says_so() {
     let world = World::new();
     let c1 = world.container("c1");

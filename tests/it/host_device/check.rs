@@ -53,14 +53,6 @@ fn another_interface_in_its_place_is_found_out() {
 }
 
 #[test]
-fn check_needs_the_result_of_the_add() {
-    let world = world();
-    let c1 = world.container("c1");
-    c1.add("host-device", &config());
-    c1.call("host-device", "CHECK", &config()).run().fails(7, &["required prevResult missing"]);
-}
-
-#[test]
 fn status_says_whether_there_is_a_device_to_give() {
     let world = world();
     let status = |keys| world.call("host-device", "STATUS", &config_with(keys)).run();

@@ -36,13 +36,6 @@ fn del_gives_back_everything_and_can_be_repeated() {
 }
 
 #[test]
-fn del_makes_no_directory() {
-    let net = net();
-    net.del("abc");
-    assert!(!net.bare.network("net").exists());
-}
-
-#[test]
 fn del_needs_no_namespace_and_no_sense_in_the_ranges() {
     let net = net();
     let broken = [
@@ -109,22 +102,6 @@ fn gc_with_nothing_valid_releases_everything() {
         net.bare.call("host-local", "GC", &config).run().silence();
         assert_eq!(net.taken(), [""; 0]);
     }
-}
-
-#[test]
-fn gc_without_a_list_is_refused() {
-    let net = net();
-    net.add("a");
-    net.run("GC", "a").fails(7, &["cni.dev/valid-attachments"]);
-    assert_eq!(net.taken(), ["10.1.0.2", "fd00::2"]);
-}
-
-#[test]
-fn gc_of_a_network_that_was_never_used_is_fine() {
-    let net = net();
-    let config = net.with(json!({"cni.dev/valid-attachments": []}));
-    net.bare.call("host-local", "GC", &config).run().silence();
-    assert!(!net.bare.network("net").exists());
 }
 
 #[test]

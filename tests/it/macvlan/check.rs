@@ -68,13 +68,3 @@ fn what_the_configuration_leaves_open_is_not_compared() {
     c1.check("macvlan", &dual_stack(), &result);
     before.assert_same(&world.state_with(&[&c1]), "after CHECK");
 }
-
-#[test]
-fn check_needs_the_result_of_the_add() {
-    let world = World::new();
-    let _outside = lan(&world);
-    let c1 = world.container("c1");
-    c1.add("macvlan", &dual_stack());
-    let outcome = c1.call("macvlan", "CHECK", &dual_stack()).run();
-    outcome.fails(7, &["required prevResult missing"]);
-}

@@ -40,20 +40,6 @@ fn del_needs_nothing_but_the_names() {
 }
 
 #[test]
-fn del_again_and_del_of_nothing_are_fine() {
-    let world = World::new();
-    let c1 = world.container("c1");
-    let before = world.state();
-    c1.del("portmap", &config());
-    before.assert_same(&world.state(), "after a DEL without an ADD");
-    publish(&c1, 1, &config());
-    c1.del("portmap", &config());
-    let after = world.state();
-    c1.del("portmap", &config());
-    after.assert_same(&world.state(), "after the second DEL");
-}
-
-#[test]
 fn what_is_wrong_with_the_ports_does_not_keep_them() {
     let world = World::new();
     let c1 = world.container("c1");

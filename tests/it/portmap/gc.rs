@@ -52,14 +52,6 @@ fn gc_keeps_what_is_valid_and_what_is_of_another_network() {
 }
 
 #[test]
-fn gc_of_nothing_touches_nothing() {
-    let world = World::new();
-    let before = world.state();
-    world.call("portmap", "GC", &gc(json!([]))).run().silence();
-    before.assert_same(&world.state(), "after GC");
-}
-
-#[test]
 fn status_is_about_the_configuration_and_the_kernel() {
     let world = World::new();
     let before = world.state();

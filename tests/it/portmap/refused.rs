@@ -61,17 +61,6 @@ fn mistakes_are_named() {
 }
 
 #[test]
-fn add_and_check_need_the_result_of_who_was_before() {
-    let world = World::new();
-    let c1 = world.container("c1");
-    let config = portmap(json!([tcp(8080, 80)]));
-    let texts = ["must be called as chained plugin", "required prevResult missing"];
-    c1.call("portmap", "ADD", &config).run().fails(7, &texts);
-    c1.call("portmap", "ADD", &portmap(json!([]))).run().fails(7, &texts);
-    c1.call("portmap", "CHECK", &config).run().fails(7, &["required prevResult missing"]);
-}
-
-#[test]
 fn nothing_to_publish_touches_nothing() {
     let world = World::new();
     let c1 = world.container("c1");

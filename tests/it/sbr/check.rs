@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{call, container, result, sbr};
-use crate::world::{World, with};
+use crate::world::World;
 
 #[test]
 fn what_is_missing_is_named() {
@@ -96,12 +96,4 @@ fn a_route_without_a_gateway_is_in_the_table_of_the_first_one() {
             c1.call("sbr", "CHECK", &config).run().silence();
         }
     }
-}
-
-#[test]
-fn a_check_needs_a_result() {
-    let world = World::new();
-    let c1 = container(&world);
-    let config = with(&sbr(json!({}), &Value::Null), json!({"prevResult": null}));
-    call(&c1, "CHECK", &config).run().fails(7, &["required prevResult missing"]);
 }

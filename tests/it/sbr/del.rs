@@ -63,22 +63,6 @@ fn the_other_interface_keeps_its_own() {
 }
 
 #[test]
-fn no_file_appears_where_the_namespace_was() {
-    let world = World::new();
-    let c1 = container(&world);
-    let config = sbr(json!({}), &result(&c1));
-    call(&c1, "ADD", &config).run().success();
-    call(&c1, "DEL", &config).without("CNI_NETNS").run().silence();
-    c1.destroy();
-    for _ in 0..2 {
-        call(&c1, "DEL", &config).run().silence();
-    }
-    assert!(!world.path(c1.netns()).exists());
-    let gc = with(&config, json!({"cni.dev/valid-attachments": [], "prevResult": null}));
-    world.call("sbr", "GC", &gc).run().silence();
-}
-
-#[test]
 fn a_lock_that_somebody_holds_is_waited_for() {
     let world = World::new();
     let c1 = container(&world);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{config, link, plain, plain_with};
-use crate::world::{Bare, VERSIONS, World, through_dhcp, with};
+use crate::world::{World, through_dhcp, with};
 
 #[test]
 fn a_tap_that_stays_and_belongs_to_nobody_in_particular() {
@@ -94,22 +94,6 @@ fn an_ipam_plugin_can_talk_through_it() {
 }
 
 #[test]
-fn every_version_of_the_protocol() {
-    for version in VERSIONS {
-        let world = World::new();
-        let c1 = world.container("c1");
-        let config = with(&config(), json!({"cniVersion": version}));
-        let result = c1.add("tap", &config);
-        let address = match version {
-            "0.1.0" | "0.2.0" => &result["ip4"]["ip"],
-            _ => &result["ips"][0]["address"],
-        };
-        assert_eq!((&result["cniVersion"], address), (&json!(version), &json!("10.6.0.2/24")));
-        c1.del("tap", &config);
-    }
-}
-
-#[test]
 fn an_interface_of_that_name_is_an_error_and_survives() {
     // A tap that stays could be connected with instead of made.
     for kind in [
@@ -183,11 +167,4 @@ fn where_there_is_no_device_file_the_module_is_named() {
     call("ADD").fails(999, &["cannot open /dev/net/tun", "module tun"]);
     call("STATUS").fails(50, &["cannot open /dev/net/tun", "module tun"]);
     call("DEL").silence();
-}
-
-#[test]
-fn without_a_namespace_nothing_is_touched() {
-    let bare = Bare::new();
-    bare.call("tap", "DEL", &plain()).run().silence();
-    bare.call("tap", "ADD", &plain()).run().error();
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{config, plain};
+use super::config;
 use crate::world::{World, with};
 
 /// What is done in the container, and what CHECK must name.
@@ -63,14 +63,6 @@ fn what_is_missing_or_different_is_named() {
             }
         }
     }
-}
-
-#[test]
-fn check_needs_the_result_of_the_add() {
-    let world = World::new();
-    let c1 = world.container("c1");
-    c1.add("tap", &plain());
-    c1.call("tap", "CHECK", &plain()).run().fails(7, &["required prevResult missing"]);
 }
 
 #[test]

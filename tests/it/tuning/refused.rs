@@ -54,17 +54,6 @@ fn the_same_key_twice_is_refused() {
 }
 
 #[test]
-fn a_result_is_required() {
-    let world = World::new();
-    let (c1, _) = container(&world);
-    let config = tuning(all(), &Value::Null);
-    for verb in ["ADD", "CHECK"] {
-        c1.call("tuning", verb, &config).run().fails(7, &["required prevResult missing"]);
-    }
-    c1.del("tuning", &config);
-}
-
-#[test]
 fn what_the_kernel_refuses_is_taken_back_whole() {
     for keys in [
         json!({"mtu": 10}),
