@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::world::{Container, State, World, with};
 
-/// k3s's `10-flannel.conflist`, with a fixed rate besides.
+/// k3s's `10-flannel.conflist`, with a fixed rate, too.
 fn k3s() -> Value {
     json!({
         "name": "cbr0", "cniVersion": "1.0.0", "plugins": [
@@ -70,7 +70,7 @@ fn add(container: &Container<'_>, list: &Value) -> Value {
     })
 }
 
-/// The first plugin whose CHECK fails.
+/// The first plugin that fails CHECK.
 fn check(container: &Container<'_>, list: &Value, result: &Value) -> Option<String> {
     let fails = |plugin: &&Value| {
         let call = container.call(kind(plugin), "CHECK", &config(list, plugin, result));
@@ -169,7 +169,7 @@ fn live(list: &Value, gateway: &str, changes: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_list_of_k3s_lives_its_life() {
+fn a_list_of_k3s_passes_every_verb() {
     live(
         &k3s(),
         "10.42.1.1",
@@ -186,7 +186,7 @@ fn a_list_of_k3s_lives_its_life() {
 }
 
 #[test]
-fn a_list_of_podman_lives_its_life() {
+fn a_list_of_podman_passes_every_verb() {
     live(
         &podman(),
         "10.88.0.1",

@@ -300,7 +300,7 @@ fn a_type_never_leaves_the_path() {
 }
 
 #[test]
-fn a_type_that_nobody_has_is_not_found() {
+fn a_type_without_an_executable_is_not_found() {
     let world = World::new();
     let c1 = world.container("c1");
     for path in [Some(OWN_FIRST), Some(""), None] {
@@ -317,7 +317,7 @@ fn a_type_that_nobody_has_is_not_found() {
 }
 
 #[test]
-fn only_regular_files_are_plugins_and_one_that_cannot_run_is_named() {
+fn only_regular_files_are_plugins_and_a_file_that_cannot_run_is_named() {
     let world = World::new();
     world.host(["mkdir", "-p", "/run/own/host-local"]);
     let c1 = world.container("c1");

@@ -1,4 +1,4 @@
-//! `dummy`, as far as any kernel can test it; interfaces are in the VM tier. What it shares with macvlan is tested there.
+//! `dummy` on any kernel; its interfaces are in the VM tier. The tests of macvlan cover the shared code.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! `flannel`: what the daemon's file says becomes a network, and what was asked of the delegate is kept until it is undone.
+//! `flannel`: it makes a network of the daemon's file, and keeps the configuration of the delegate until the DEL of the delegate.
 
 use serde_json::{Value, json};
 
@@ -64,7 +64,7 @@ fn containers_of_the_subnet_reach_each_other_and_the_host() {
 }
 
 #[test]
-fn what_is_asked_of_the_delegate_is_written_down_as_by_the_reference() {
+fn the_configuration_of_the_delegate_is_saved_as_by_the_reference() {
     let world = world();
     let c1 = world.container("c1");
     let more = json!({
@@ -90,7 +90,7 @@ fn what_is_asked_of_the_delegate_is_written_down_as_by_the_reference() {
 }
 
 #[test]
-fn the_delegate_may_be_another_and_is_told_what_the_configuration_says() {
+fn another_delegate_gets_the_keys_of_the_configuration() {
     let world = world();
     let c1 = world.container("c1");
     let keys =
@@ -382,7 +382,7 @@ fn check_is_the_delegates() {
     let world = world();
     let c1 = world.container("c1");
     let result = c1.add("flannel", &flannel());
-    // The daemon may have another subnet by now; what counts is what was asked for.
+    // The daemon may have another subnet by now; the saved configuration counts.
     world.write(ENV, SUBNETS.replace("10.42.1.1", "10.42.2.1"));
     c1.check("flannel", &flannel(), &result);
     c1.exec(["ip", "address", "del", "10.42.1.2/24", "dev", "eth0"]);

@@ -1,5 +1,4 @@
-//! `vlan`, as far as any kernel can test it; interfaces and traffic are in the VM tier. What it shares with macvlan is
-//! tested there.
+//! `vlan` on any kernel; its interfaces and traffic are in the VM tier. The tests of macvlan cover the shared code.
 
 use serde_json::{Value, json};
 

@@ -31,7 +31,7 @@ test_a_port_is_reached_from_outside_the_host_and_neighbours() {
     check portmap c1 "$ports"
 }
 
-# Datagrams to ports that nobody listens on.
+# Datagrams to ports without a listener.
 unheard() {
     at "$1" awk '$1 == "Udp:" && $3 ~ /^[0-9]/ { print $3 }' /proc/net/snmp
 }

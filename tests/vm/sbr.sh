@@ -15,7 +15,7 @@ sent() {
     at c1 cat "/sys/class/net/$1/statistics/tx_packets"
 }
 
-test_answers_leave_by_the_interface_that_was_asked() {
+test_answers_leave_by_the_interface_of_the_question() {
     outside internet 192.0.2.1/24 192.0.2.2/24 2001:db8::1/64 2001:db8::2/64
     at internet ip route add default via 192.0.2.1
     at internet ip -6 route add default via 2001:db8::1

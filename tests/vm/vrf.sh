@@ -28,7 +28,7 @@ two_domains() {
     ifname=net1 add vrf c1 "$(vrf red)"
 }
 
-# Of IPv4: busybox's ip knows nothing of other tables for IPv6.
+# IPv4 only: busybox's ip cannot print other tables for IPv6.
 routes() {
     at c1 ip route show table "$1" | sed 's/ *$//' | grep -Ev '^(local|broadcast)' | sort || true
 }
@@ -116,7 +116,7 @@ test_del_goes_by_what_the_interface_is_in() {
     gc vrf "$(vrf blue)"
 }
 
-test_tables_that_anybody_uses_are_left_alone() {
+test_used_tables_are_left_alone() {
     container c1
     at c1 ip rule add from 10.7.0.1 lookup 1
     add bridge c1 "$(network one 2)"

@@ -74,7 +74,7 @@ fn what_is_no_veth_pair_or_not_in_the_result() {
 }
 
 #[test]
-fn a_discipline_of_somebody_else_stays() {
+fn a_discipline_of_another_program_stays() {
     let world = World::new();
     let c1 = world.container("c1");
     let before = c1.add("bridge", &network());
@@ -90,7 +90,7 @@ fn a_discipline_of_somebody_else_stays() {
 }
 
 #[test]
-fn programs_of_somebody_else_on_what_is_received_stay() {
+fn filters_of_another_program_on_ingress_stay() {
     let world = World::new();
     let c1 = world.container("c1");
     let before = c1.add("bridge", &network());

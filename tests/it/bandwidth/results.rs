@@ -60,7 +60,7 @@ fn an_add_without_limits_ends_those_of_an_earlier_one() {
 }
 
 #[test]
-fn the_runtime_is_asked_where_the_configuration_says_nothing() {
+fn limits_of_the_runtime_are_used_if_the_configuration_has_none() {
     let world = World::new();
     let c1 = world.container("c1");
     let by_runtime = json!({"runtimeConfig": {"bandwidth": {

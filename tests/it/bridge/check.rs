@@ -129,7 +129,7 @@ fn a_plain_switch_is_checked() {
 }
 
 #[test]
-fn what_others_did_is_none_of_our_business() {
+fn changes_by_other_programs_are_not_compared() {
     let world = World::new();
     let c1 = world.container("c1");
     let mut result = c1.add("bridge", &full());
@@ -166,7 +166,7 @@ fn a_later_plugin_of_the_chain_may_change_the_mac() {
 }
 
 #[test]
-fn promiscuous_mode_that_was_asked_for_is_checked() {
+fn configured_promiscuous_mode_is_checked() {
     let world = World::new();
     let c1 = world.container("c1");
     let config = with(&layer2(), json!({"promiscMode": true}));

@@ -17,7 +17,7 @@ fn reservations(world: &World, network: &str) -> Vec<String> {
 fn a_second_add_and_del_leave_not_even_a_trace() {
     let world = World::new();
     let c1 = world.container("c1");
-    // Two addresses only, so that the last one that was given is always the same.
+    // Two addresses only, so the last reserved address is always the same.
     let config = dbnet_with(json!({"isGateway": true, "ipam": {"subnet": "10.1.0.0/30"}}));
     c1.add("bridge", &config);
     c1.del("bridge", &config);

@@ -1,4 +1,4 @@
-//! VLANs, as far as a kernel whose bridges do not filter them can tell; all else is in tests/vm/bridge_vlan.sh.
+//! VLANs on a kernel without VLAN filtering; everything else is in tests/vm/bridge_vlan.sh.
 
 use serde_json::{Value, json};
 
@@ -107,7 +107,7 @@ fn kernel_filters_vlans(world: &World) -> bool {
 }
 
 #[test]
-fn a_kernel_that_cannot_says_so_and_one_that_can_does() {
+fn a_kernel_without_vlan_filtering_is_named() {
     for keys in [json!({"vlan": 100}), json!({"vlanTrunk": [{"id": 100}]})] {
         let world = World::new();
         let c1 = world.container("c1");
@@ -139,7 +139,7 @@ fn a_bridge_that_does_not_filter_is_refused() {
     let c1 = world.container("c1");
     c1.add("bridge", &dbnet_with(json!({})));
     let c2 = world.container("c2");
-    // The way out is told only where it leads somewhere.
+    // The error names the remedy only where the remedy works.
     let (code, way_out) = match kernel_filters_vlans(&world) {
         true => (7, "ip link set cni0 type bridge vlan_filtering 1"),
         false => (999, "CONFIG_BRIDGE_VLAN_FILTERING"),

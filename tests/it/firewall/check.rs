@@ -1,4 +1,4 @@
-//! CHECK says what is missing, whoever took it away, and changes nothing.
+//! CHECK names what is missing, and changes nothing.
 
 use serde_json::json;
 
@@ -21,7 +21,7 @@ fn what_was_added_is_found() {
     }
 }
 
-/// What an administrator may do, and what is then to be said.
+/// A command of the administrator, and the text that CHECK then prints.
 const MISSING: [(&str, &str); 21] = [
     (
         "iptables -D FORWARD -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD",

@@ -9,7 +9,7 @@ fn isolated() -> Value {
     json!({"ingressPolicy": "isolated"})
 }
 
-/// A world whose shared chains and sets are there, and what its rules look like.
+/// Makes the shared chains and sets. Returns the ruleset.
 fn furnished(container: &Container<'_>) -> String {
     drop_forwarded(container.world);
     for policy in ["same-bridge", "isolated"] {
@@ -74,7 +74,7 @@ fn a_del_takes_nothing_from_others() {
     attach(&c1, &bridge("net", 1), isolated());
     forget(&c1, "net");
     assert_eq!(rules(&world), before);
-    // The same container, another network; the same network, another container whose name begins alike.
+    // The same container, another network; the same network, another container with the same begin of its name.
     forget(&c2, "ne");
     forget(&c2, "net2");
     forget(&world.container("c22"), "net");

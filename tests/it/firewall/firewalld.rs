@@ -222,7 +222,7 @@ fn a_zone_that_is_not_there_is_named_and_nothing_is_left() {
 }
 
 #[test]
-fn firewalld_that_is_asked_for_but_does_not_run_is_an_error_that_says_so() {
+fn a_configured_firewalld_that_does_not_run_is_an_error() {
     let world = World::new();
     let c1 = world.container("c1");
     let result = c1.add("bridge", &bridge("net", 1));
@@ -230,7 +230,7 @@ fn firewalld_that_is_asked_for_but_does_not_run_is_an_error_that_says_so() {
     refused(&world, &c1, &config);
     let _bus = start_bus(&world);
     refused(&world, &c1, &config);
-    // Where nobody asks for it, iptables it is.
+    // Without the key, the plugin uses iptables.
     drop_forwarded(&world);
     c1.add("firewall", &firewall("net", json!({}), &result));
     assert!(rules(&world).contains("CNI-FORWARD"));

@@ -1,4 +1,4 @@
-//! What a container sends passes where FORWARD drops, and nothing else does.
+//! Packets of a container pass a FORWARD chain that drops; no other packets pass.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ fn a_container_gets_answers_from_outside_where_the_host_drops_in_both_families()
     let result = attach(&c1, &bridge("net", 1), json!({}));
     c2.add("bridge", &bridge("net", 1));
     assert_reaches(&c1, &OUTSIDE);
-    // Nobody asked for the other one, and nobody comes in from outside.
+    // The other container has no rule, and no packet from outside passes.
     assert_does_not_reach(&c2, &OUTSIDE);
     assert_does_not_reach(&outside, &[&address(&result, 0), &address(&result, 1)]);
     forget(&c1, "net");
@@ -91,13 +91,13 @@ fn iptables_still_reads_its_table_and_finds_the_chains_first() {
         assert!(first("CNI-FORWARD").ends_with("-j CNI-ADMIN"), "{lines:?}");
         let saved = world.tool(&[&format!("{program}-save")], None).run();
         assert_eq!((saved.status, saved.stderr.as_str()), (0, ""), "{}", saved.report());
-        // What is restored accepts nothing that it should not.
+        // The restored rules accept only the packets of the container.
         assert!(!saved.stdout.contains("-A CNI-FORWARD -j ACCEPT"), "{}", saved.report());
     }
 }
 
 #[test]
-fn the_administrator_decides_before_and_his_chain_has_the_name_that_he_wants() {
+fn the_chain_of_the_administrator_comes_first_and_has_the_configured_name() {
     let world = World::new();
     let _outside = outside(&world);
     let c1 = world.container("c1");
@@ -124,7 +124,7 @@ fn what_an_administrator_put_before_our_chain_stays_there() {
     assert!(lines[2].ends_with("-j CNI-FORWARD") && lines.len() == 3, "{lines:?}");
 }
 
-/// What was wrong: without a FORWARD chain an ADD made no rule, and Docker or ufw, started later, cut the container off.
+/// Regression: without a FORWARD chain an ADD made no rule, and Docker or ufw, started later, cut the container off.
 #[test]
 fn a_host_that_drops_only_after_the_add_lets_the_container_pass() {
     let world = World::new();

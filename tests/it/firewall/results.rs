@@ -34,7 +34,7 @@ fn result(container: &str, ips: Value) -> Value {
     })
 }
 
-/// What was wrong: an address counted only if its interface was called CNI_IFNAME and had a sandbox.
+/// Regression: an address counted only if its interface was called CNI_IFNAME and had a sandbox.
 #[test]
 fn every_address_of_the_result_may_pass_whatever_its_interface() {
     let world = World::new();

@@ -275,7 +275,7 @@ fn del_brings_the_card_home_although_ipam_fails_and_says_so() {
 }
 
 #[test]
-fn a_call_that_is_killed_at_any_point_leaves_what_del_can_bring_home() {
+fn a_call_that_is_killed_at_any_point_leaves_a_card_that_del_restores() {
     for verb in ["ADD", "DEL"] {
         let world = world();
         let c1 = world.container("c1");

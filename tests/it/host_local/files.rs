@@ -167,7 +167,7 @@ fn a_last_address_that_makes_no_sense_is_ignored() {
 /// How long a started plugin may take to get to the lock.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// An ADD that has come to the lock, which somebody else has.
+/// An ADD that waits for the lock, which another process holds.
 fn started_waiting(net: &Net, lock_path: &Path) -> Running {
     let running = net.call("ADD", "abc").start();
     let fds = format!("/proc/{}/fd", running.pid());

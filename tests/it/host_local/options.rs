@@ -1,4 +1,4 @@
-//! What is ours alone: addresses that are never given out, containers that get their old address again, reservations
+//! Keys that the reference lacks: addresses that are never given out, containers that get their old address again, reservations
 //! that a reboot left behind.
 
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ fn most_of_a_network_can_be_excluded() {
 }
 
 #[test]
-fn an_excluded_address_that_is_asked_for_is_an_error_that_says_so() {
+fn a_request_for_an_excluded_address_is_an_error_that_names_the_key() {
     for ipam in [
         json!({"subnet": "10.1.0.0/24", "exclude": ["10.1.0.8/29"]}),
         json!({"ranges": [[{"subnet": "10.1.0.0/24", "exclude": ["10.1.0.8/29"]}]]}),
@@ -92,7 +92,7 @@ fn exclusions_that_make_no_sense_are_refused() {
             Net::new(ipam.clone()).run(verb, "abc").fails(7, &[text]);
         }
     }
-    // What is excluded from everything need not be in anything.
+    // An exclusion may lie outside of every range.
     assert_eq!(Net::new(of_all("192.168.0.0/16")).add("abc"), ["10.1.0.2/24"]);
 }
 

@@ -1,4 +1,4 @@
-//! What an ADD prints, byte for byte, in every version.
+//! The output of ADD, byte for byte, in every version.
 
 use serde_json::json;
 

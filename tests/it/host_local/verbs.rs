@@ -56,7 +56,7 @@ fn del_needs_no_namespace_and_no_sense_in_the_ranges() {
 }
 
 #[test]
-fn check_finds_the_reservation_or_says_whose_is_missing() {
+fn check_finds_the_reservation_or_names_its_owner() {
     let net = net();
     net.run("CHECK", "abc").fails(999, &["abc"]);
     net.add("abc");
@@ -158,7 +158,7 @@ fn verbs_work_without_a_type_at_the_top() {
 }
 
 #[test]
-fn a_network_whose_name_no_directory_can_have_is_free_of_reservations() {
+fn a_network_with_a_name_too_long_for_a_directory_has_no_reservations() {
     let long = with(&net().config, json!({"name": "n".repeat(256)}));
     let net = Net { config: with(&long, json!({"cni.dev/valid-attachments": []})), ..net() };
     net.run("ADD", "x").fails(5, &["File name too long"]);

@@ -1,4 +1,4 @@
-//! Which link it is where nobody says, and that this is remembered.
+//! The master without the key, and its record.
 
 use serde_json::{Value, json};
 
@@ -60,7 +60,7 @@ fn it_is_remembered_whatever_becomes_of_the_route() {
         world.host(["sh", "-c", routes]);
         c1.check("macvlan", &anywhere(), &result);
     }
-    // Somebody puts another interface in its place, with the same address, on the other link.
+    // Another interface is put in its place, with the same address, on the other link.
     let mac = result["interfaces"][0]["mac"].as_str().unwrap();
     let alias = eth0(&c1)["ifalias"].as_str().unwrap().to_owned();
     assert_eq!(alias, "cnibox net c1 eth0 on da");

@@ -141,7 +141,7 @@ fn an_address_that_was_left_behind_is_taken_over() {
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     let config = masquerading("bridge");
     c1.add("bridge", &config);
-    // Somebody cleaned up by hand; the kernel still has the element of the old owner.
+    // An administrator cleaned up; the kernel still has the element of the old owner.
     world.host(["rm", "-rf", "/var/lib/cni/networks/net"]);
     c1.exec(["ip", "link", "del", "eth0"]);
     c2.add("bridge", &config);

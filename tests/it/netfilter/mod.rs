@@ -24,7 +24,7 @@ fn network(plugin: &str, more: Value) -> Value {
     crate::world::with(&config, more)
 }
 
-/// Another host, which knows nothing of the containers' addresses: whoever gets an answer from it was masqueraded.
+/// Another host, without a route to the containers: a packet that it answers was masqueraded.
 pub fn outside(world: &World) -> Container<'_> {
     let outside = world.container("outside");
     world.host([

@@ -1,11 +1,11 @@
-//! An ADD adds the shared rules again that somebody flushed, for all containers that have elements.
+//! ADD restores flushed shared rules for all containers that have elements.
 
 use serde_json::{Value, json};
 
 use super::{OUTSIDE, network, outside, ruleset};
 use crate::world::{Container, World};
 
-/// What is flushed, the plugin and its keys.
+/// A command that flushes, the plugin and its keys.
 const FLUSHED: [(&str, &str, &str); 8] = [
     ("nft flush table bridge cnibox", "bridge", "macspoofchk"),
     ("nft flush chain bridge cnibox spoof-check", "bridge", "macspoofchk"),

@@ -64,7 +64,7 @@ fn what_the_reference_adds_we_check() {
 #[test]
 fn what_we_add_the_reference_checks() {
     let theirs = reference();
-    // It cannot CHECK a bridge without IPAM, whoever made it.
+    // It cannot CHECK a bridge without IPAM, even its own.
     for (plugin, config) in configs()
         .into_iter()
         .filter(|(plugin, config)| *plugin != "bridge" || config.get("ipam").is_some())

@@ -1,4 +1,4 @@
-//! The same scenario on the reference plugins and on ours. Every difference is listed by name, with a reason; one that
+//! The same scenario on the reference plugins and on ours. Every difference is listed by name, with a reason; a difference that
 //! is listed and does not occur is a failure, too.
 
 mod differences;

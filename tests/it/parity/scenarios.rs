@@ -1,4 +1,4 @@
-//! What both sides are asked to do, for two containers one after the other.
+//! The calls to both sides, for two containers one after the other.
 
 use serde_json::{Value, json};
 

@@ -13,7 +13,7 @@ fn config() -> Value {
     )
 }
 
-/// What somebody does with `nft`, and what CHECK must name. ID stands for the hash of the conditions.
+/// A command of `nft`, and the text that CHECK must print. ID stands for the hash of the conditions.
 const CHANGES: [(&str, &str); 17] = [
     ("delete element ip cnibox published { tcp . 8080 }", "host port tcp 8080"),
     ("delete element ip cnibox published { udp . 8053 }", "host port udp 8053"),
@@ -74,7 +74,7 @@ fn check_changes_nothing() {
 }
 
 #[test]
-fn what_others_have_there_is_none_of_our_business() {
+fn elements_of_other_programs_are_not_compared() {
     let world = World::new();
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     publish(&c1, 1, &config());

@@ -1,4 +1,4 @@
-//! Nobody takes another's port, nor half of it; the error says whose it is.
+//! A taken port is refused, also if a part of it is taken; the error names its owner.
 
 use serde_json::{Value, json};
 
@@ -74,14 +74,14 @@ fn the_same_container_may_be_more_specific() {
 }
 
 #[test]
-fn whoever_is_left_under_an_address_still_has_the_port() {
+fn the_remaining_owner_of_an_address_keeps_the_port() {
     let world = World::new();
     let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| world.container(name));
     publish(&c3, 3, &portmap(json!([on("192.0.2.3", 8080)])));
     publish(&c1, 1, &portmap(json!([on("192.0.2.1", 8080)])));
     c3.del("portmap", &portmap(json!(null)));
     adding(&c2, 2, &portmap(json!([tcp(8080, 80)]))).fails(999, &OWNER);
-    // Also for somebody who has a part of it.
+    // Also for an owner of a part of it.
     publish(&c2, 2, &portmap(json!([on("192.0.2.2", 8080)])));
     adding(&c2, 2, &portmap(json!([tcp(8080, 80)]))).fails(999, &OWNER);
     c1.del("portmap", &portmap(json!(null)));

@@ -25,7 +25,7 @@ fn gc_keeps_what_is_valid_and_what_is_of_another_network() {
     let on = |ip: &str| with(&tcp(8080, 80), json!({"hostIP": ip}));
     publish(&c1, 1, &portmap(json!([on("192.0.2.1"), udp(53, 53)])));
     publish(&c2, 2, &portmap(json!([on("192.0.2.2")])));
-    // A network whose name begins with the other's.
+    // A network; its name begins with the name of the other.
     publish(&c1, 3, &with(&portmap(json!([tcp(9000, 80)])), json!({"name": "net2"})));
     let conditional = with(
         &portmap(json!([tcp(9001, 80)])),

@@ -1,4 +1,4 @@
-//! `portmap`: ports of the host that lead to containers. What it does is asked by connecting, and with `nft`.
+//! `portmap`: ports of the host that lead to containers. The tests connect, and look with `nft`.
 
 mod check;
 mod collisions;
@@ -73,7 +73,7 @@ fn attach(container: &Container<'_>, config: &Value) -> Value {
     result
 }
 
-/// A container without a network, whose result is made up.
+/// A container without a network and an invented result.
 #[track_caller]
 fn publish(container: &Container<'_>, number: u32, config: &Value) {
     container.add("portmap", &chained(config, &result(number, &container.netns())));
@@ -106,13 +106,13 @@ fn elements(world: &World) -> Vec<String> {
     lines
 }
 
-/// How many elements there are whose line begins like this.
+/// The number of elements with a line that begins like this.
 fn count(world: &World, start: &str) -> usize {
     elements(world).iter().filter(|line| line.starts_with(start)).count()
 }
 
-/// Two neighbours of the host: `outside` (192.0.2.2, fd00:2::2) and `beyond` (198.51.100.2, fd00:3::2), whose way to one
-/// another leads through the host. What is forwarded needs link-local addresses at once, so nobody looks for duplicates.
+/// Two neighbours of the host: `outside` (192.0.2.2, fd00:2::2) and `beyond` (198.51.100.2, fd00:3::2), which reaches one
+/// another leads through the host. Forwarding needs link-local addresses at once, so duplicate address detection is off.
 fn neighbours(world: &World) -> [Container<'_>; 2] {
     let [outside, beyond] = ["outside", "beyond"].map(|name| world.container(name));
     for (container, number, v4, v6) in
@@ -149,7 +149,7 @@ fn neighbours(world: &World) -> [Container<'_>; 2] {
 
 /// Lets the container answer on a port of one protocol, in both families, with its name and who it takes the asker for.
 fn serve(container: &Container<'_>, protocol: &str, port: u16) {
-    // Whoever closes a connection without reading all of it resets it, and the answer may be lost.
+    // To close a connection without reading all of it resets it, and the answer may be lost.
     let answer = format!("SYSTEM:read line; echo {} $SOCAT_PEERADDR", container.name);
     for version in [4, 6] {
         let only = if version == 6 { ",ipv6only=1" } else { "" };

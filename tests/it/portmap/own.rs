@@ -1,4 +1,4 @@
-//! A DEL that looks up the ports of its configuration finds the same as one that reads everything.
+//! A DEL that looks up the ports of its configuration finds the same as a DEL that reads everything.
 
 use serde_json::{Value, json};
 
@@ -84,7 +84,7 @@ fn nothing_is_left_whatever_happened_and_whatever_is_configured() {
 }
 
 #[test]
-fn a_port_under_several_addresses_stays_while_anybody_has_it() {
+fn a_port_under_several_addresses_stays_while_it_has_an_owner() {
     let orders = [[1, 2, 3], [1, 3, 2], [2, 1, 3], [2, 3, 1], [3, 1, 2], [3, 2, 1]];
     for (order, knows_ports) in orders.into_iter().flat_map(|order| [(order, true), (order, false)])
     {

@@ -23,7 +23,7 @@ fn who_asked_before_is_answered_after() {
         let world = World::new();
         let [outside, _] = neighbours(&world);
         let c1 = world.container("c1");
-        // Somebody tracks connections already.
+        // Another rule tracks connections already.
         world.host([
             "nft",
             "add table inet t; add chain inet t c { type filter hook input priority 0; }; \

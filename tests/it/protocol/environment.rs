@@ -38,7 +38,7 @@ fn version_needs_nothing_but_the_command_and_does_not_wait_for_stdin() {
 #[test]
 fn version_ignores_what_else_it_is_given() {
     let bare = Bare::new();
-    // What libcni sends, what ocicni and podman send, and what nobody should send.
+    // The values of libcni, of ocicni and podman, and invalid ones.
     for stdin in [r#"{"cniVersion":"0.3.1"}"#, "", "{", "\u{0}"] {
         let outcome = bare
             .plugin("bridge")

@@ -1,4 +1,4 @@
-//! What is no regular file in the place of one: it is refused at once, and neither read nor waited for.
+//! A FIFO, a device or a directory in place of a regular file is refused at once; the plugin does not read it.
 
 use std::fs;
 use std::os::unix::net::UnixListener;

@@ -63,7 +63,7 @@ fn add_twice_is_as_once() {
 }
 
 #[test]
-fn tables_that_anybody_uses_are_left_alone() {
+fn used_tables_are_left_alone() {
     let world = World::new();
     let c1 = container(&world);
     c1.exec([

@@ -1,4 +1,4 @@
-//! DEL leaves no rule and no table, whatever has become of the rest, and makes no file.
+//! DEL leaves no rule and no table, also without the interface, and makes no file.
 
 use serde_json::{Value, json};
 
@@ -63,11 +63,11 @@ fn the_other_interface_keeps_its_own() {
 }
 
 #[test]
-fn a_lock_that_somebody_holds_is_waited_for() {
+fn add_waits_for_a_held_lock() {
     let world = World::new();
     let c1 = container(&world);
     let config = sbr(json!({}), &result(&c1));
-    // As the reference locks, and until somebody writes into the pipe.
+    // As the reference locks, and until the test writes into the pipe.
     world.host(["mkfifo", "/run/pipe"]);
     let script = format!("flock {} sh -c 'echo >/run/held; cat /run/pipe'", c1.netns());
     let holder = world.tool(&["sh", "-c", &script], None).start();

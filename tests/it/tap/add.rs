@@ -6,7 +6,7 @@ use super::{config, link, plain, plain_with};
 use crate::world::{World, through_dhcp, with};
 
 #[test]
-fn a_tap_that_stays_and_belongs_to_nobody_in_particular() {
+fn a_persistent_tap_without_an_owner() {
     let world = World::new();
     let c1 = world.container("c1");
     let result = c1.add("tap", &plain());
@@ -22,7 +22,7 @@ fn a_tap_that_stays_and_belongs_to_nobody_in_particular() {
 }
 
 #[test]
-fn every_key_counts_whatever_else_is_asked_for() {
+fn every_key_counts_together_with_the_others() {
     let keys = [
         (json!({"mtu": 1400}), "mtu", json!(1400)),
         (json!({"mac": "02:00:00:00:00:33"}), "address", json!("02:00:00:00:00:33")),
@@ -50,7 +50,7 @@ fn every_key_counts_whatever_else_is_asked_for() {
 }
 
 #[test]
-fn the_mac_address_that_is_asked_for_last_counts() {
+fn the_last_mac_address_counts() {
     let mac = |byte: u8| json!(format!("02:00:00:00:00:{byte:02x}"));
     let cases = [
         (json!({"mac": mac(1)}), "", mac(1)),

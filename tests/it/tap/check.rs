@@ -5,7 +5,7 @@ use serde_json::json;
 use super::config;
 use crate::world::{World, with};
 
-/// What is done in the container, and what CHECK must name.
+/// A command in the container, and the text that CHECK must print.
 const CHANGES: [(&str, &str); 9] = [
     ("ip address del 10.6.0.2/24 dev eth0", "10.6.0.2"),
     ("ip route del default", "0.0.0.0/0"),

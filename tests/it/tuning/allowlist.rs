@@ -71,7 +71,7 @@ fn a_pattern_that_cannot_be_read_allows_nothing() {
         .run()
         .fails(7, &["cannot read pattern net( of /etc/cni/tuning/allowlist.conf"]);
     world.call("tuning", "STATUS", &config).run().fails(50, &["net("]);
-    // Where there are no sysctls nobody asks.
+    // Without sysctls the plugin does not read it.
     c1.add("tuning", &tuning(json!({"mtu": 1400}), &result));
     world.host(["sh", "-c", &format!("rm {FILE}; mkdir {FILE}")]);
     c1.call("tuning", "ADD", &config)

@@ -1,4 +1,4 @@
-//! CHECK: one thing changed is one thing named, whoever changed it; what only looks different is the same.
+//! CHECK: it names each changed setting, and accepts another spelling of the same value.
 
 use serde_json::json;
 

@@ -76,7 +76,7 @@ fn a_full_prefix_is_checked_too() {
 }
 
 #[test]
-fn what_others_did_is_none_of_our_business() {
+fn changes_by_other_programs_are_not_compared() {
     let world = World::new();
     let c1 = world.container("c1");
     let mut result = c1.add("veth", &config());

@@ -1,4 +1,4 @@
-//! What a child does between fork and exec: the one place of the tests that enters or leaves a namespace, since the
+//! The steps of a child between fork and exec. This is the only place of the tests that enters or leaves a namespace, since the
 //! test process has many threads and must stay where it is. Nothing here allocates: all strings are made before.
 
 #![allow(unsafe_code)]
@@ -25,7 +25,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, mkdir, symlinkat, write};
 
-/// No command of a test takes longer than this; one that hangs is ended by SIGALRM.
+/// No command of a test takes longer than this; SIGALRM ends a command that hangs.
 const COMMAND_LIMIT_S: libc::c_uint = 120;
 
 /// The namespaces of a world, held open.
