@@ -33,7 +33,7 @@ const NETWORK: &str = r#"{"cniVersion": "1.1.0", "name": "many", "type": "bridge
     "isGateway": true, "ipMasq": true, "macspoofchk": true,
     "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd09::/64"}]]}}"#;
 
-/// What the threads share.
+/// The state that the threads share.
 struct Shared {
     turns: Arc<Turns>,
     /// The addresses that containers have now.

@@ -12,7 +12,7 @@ readonly node=/run/node
 readonly plugins=/opt/cni/bin
 readonly config=/etc/cni/net.d
 readonly go_plugins=$node/go
-# What the containers' image is called; CRI takes its pause container from there, too.
+# The name of the containers' image; CRI takes its pause container from there, too.
 readonly image=registry.k8s.io/pause:3.6
 
 # --- The node -------------------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ test_restarts_keep_the_port() {
     nothing_is_left
 }
 
-test_what_the_go_plugins_made_ends_with_ours() {
+test_del_removes_what_the_go_plugins_made() {
     podman network create --subnet 10.99.0.0/24 eco
     install_go
     web c1 --network eco -p 18080:80
@@ -160,7 +160,7 @@ test_what_the_go_plugins_made_ends_with_ours() {
 }
 
 # The Go plugins do not remove our objects in nf_tables, so GC does.
-test_what_ours_made_ends_with_the_go_plugins_and_gc() {
+test_the_go_plugins_and_gc_remove_what_ours_made() {
     podman network create --subnet 10.99.0.0/24 eco
     web c1 --network eco -p 18080:80
     install_go

@@ -16,7 +16,7 @@ fn k3s() -> Value {
     })
 }
 
-/// What `podman network create` wrote while podman used CNI.
+/// The files that `podman network create` wrote while podman used CNI.
 fn podman() -> Value {
     json!({
         "cniVersion": "0.4.0", "name": "podman", "plugins": [
@@ -34,7 +34,7 @@ fn podman() -> Value {
     })
 }
 
-/// What the runtime offers.
+/// The capabilities of the runtime.
 fn offered() -> Value {
     json!({
         "portMappings": [{"HostPort": 8080, "ContainerPort": 80, "Protocol": "tcp", "HostIP": ""}],
@@ -132,7 +132,7 @@ fn published(container: &Container<'_>, host: &str) -> String {
 fn live(list: &Value, gateway: &str, changes: &[(&str, &str)]) {
     let world = world();
     let container = world.container("c1");
-    // What all share stays from the first time on.
+    // Shared rules stay from the first ADD on.
     let result = add(&container, list);
     del(&container, list, &result);
     let before = state(&world, list);
@@ -156,7 +156,7 @@ fn live(list: &Value, gateway: &str, changes: &[(&str, &str)]) {
         world.host(["sh", "-ec", &script]);
         assert_eq!(check(&container, list, &result).as_deref(), Some(*expected), "{change}");
         del(&container, list, &result);
-        // What the change took of that which all share comes back with the next ADD.
+        // The next ADD restores the shared rules that the change removed.
         let result = add(&container, list);
         del(&container, list, &result);
         assert_eq!(before.difference(&state(&world, list)), [""; 0], "after DEL after {change}");

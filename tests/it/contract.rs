@@ -277,7 +277,9 @@ fn del_succeeds_again_and_without_an_add() {
 }
 
 /// How a namespace ends before DEL, and what DEL gets as CNI_NETNS; `None` is no variable.
-const ENDS: [(&str, fn(&Container<'_>), Option<&str>); 6] = [
+type End = (&'static str, fn(&Container<'_>), Option<&'static str>);
+
+const ENDS: [End; 6] = [
     ("the namespace is gone", |c| c.destroy(), Some("/run/netns/c1")),
     ("a regular file is left of the namespace", |c| c.unmount(), Some("/run/netns/c1")),
     ("the directory of the namespace is gone", |c| c.destroy(), Some("/run/none/none")),

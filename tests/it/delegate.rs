@@ -84,7 +84,7 @@ fn our_own_ipam_needs_no_file_at_all() {
 }
 
 #[test]
-fn a_users_own_plugin_comes_first_where_the_path_has_it_first() {
+fn a_plugin_earlier_on_the_path_is_used() {
     let world = World::new();
     own_plugin(&world, "host-local", GIVES_AN_ADDRESS);
     let (c1, c2) = (world.container("c1"), world.container("c2"));
@@ -223,7 +223,7 @@ fn a_delegate_that_talks_nonsense_fails_the_add_and_gets_its_del() {
 }
 
 #[test]
-fn what_a_delegate_says_on_stderr_is_heard() {
+fn stderr_of_a_delegate_is_passed_on() {
     let world = World::new();
     own_plugin(&world, "my-ipam", &format!("echo 'lease renewed' >&2\n{GIVES_AN_ADDRESS}"));
     let config = with(&config(), json!({"ipam": {"type": "my-ipam"}}));

@@ -10,12 +10,12 @@ fn config() -> Value {
 }
 
 #[test]
-fn where_the_kernel_lacks_it_the_error_says_so_and_nothing_is_left() {
+fn a_kernel_without_dummy_is_an_error_that_names_the_option() {
     is_made_or_missed(&World::new(), &config(), ["", "dummy"], "CONFIG_DUMMY (module dummy)");
 }
 
 #[test]
-fn values_that_cannot_be_meant_are_named() {
+fn invalid_values_are_named() {
     let world = World::new();
     let c1 = world.container("c1");
     let before = world.state_with(&[&c1]);
@@ -43,7 +43,7 @@ fn status_is_that_of_ipam_and_needs_one() {
 }
 
 #[test]
-fn del_and_gc_need_no_sense() {
+fn del_and_gc_need_no_valid_keys() {
     let world = World::new();
     let c1 = world.container("c1");
     let odd = json!({"mtu": -1, "mac": "x", "ipam": null});

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::world::{Container, LAN, Outcome, State, World, plugin_names, with};
 
-/// What can fail, by the variable that makes it fail.
+/// The variables that make a request or an operation fail.
 const FAULTS: [&str; 2] = ["CNIBOX_FAIL_KERNEL", "CNIBOX_FAIL_FILE"];
 
 /// A process cannot tell that it made fewer requests than the number of the one to fail, and some requests may fail
@@ -94,7 +94,7 @@ fn executed() -> Value {
     with(&dual_stack(), json!({"type": "executed"}))
 }
 
-/// What the plugin before has made.
+/// The result of the plugin before.
 fn chained() -> Value {
     json!({"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.2/29"}, {"address": "fd00:1::2/64"}]})
 }

@@ -106,7 +106,7 @@ fn another_delegate_gets_the_keys_of_the_configuration() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_before_anything_is_made() {
+fn invalid_keys_are_refused_before_any_change() {
     let world = world();
     let c1 = world.container("c1");
     for (keys, text) in [
@@ -126,7 +126,7 @@ fn what_cannot_be_meant_is_refused_before_anything_is_made() {
 }
 
 #[test]
-fn a_daemon_that_is_not_there_yet_or_wrong_is_said() {
+fn a_missing_or_invalid_file_of_the_daemon_is_named() {
     let world = World::new();
     let c1 = world.container("c1");
     let status = with(&flannel(), json!({"cniVersion": "1.1.0"}));
@@ -225,7 +225,7 @@ fn the_file_is_kept_until_the_delegate_is_done() {
 }
 
 #[test]
-fn what_a_failing_delegate_could_not_take_back_is_not_forgotten() {
+fn the_file_stays_if_a_failing_delegate_could_not_undo_its_work() {
     let world = world();
     let c1 = world.container("c1");
     // It makes something, says that it failed, and takes it back only when it has been mended.
@@ -249,7 +249,7 @@ fn what_a_failing_delegate_could_not_take_back_is_not_forgotten() {
     call("DEL").silence();
     assert_eq!(files(&world), [""; 0]);
     assert_eq!(world.tool(&["ls", "/run/made"], None).run().status, 2);
-    // What has been taken back is.
+    // An undone ADD leaves no file.
     world.write(ENV, SUBNETS);
     call("ADD").error();
     assert_eq!(files(&world), [""; 0]);
@@ -341,7 +341,7 @@ fn a_second_interface_leaves_the_file_of_the_reference_alone() {
 }
 
 #[test]
-fn gc_asks_each_delegate_that_there_was() {
+fn gc_calls_each_delegate_of_an_add() {
     let world = world();
     let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
     let old = with(&flannel(), json!({"ipam": {"dataDir": "/run/old"}}));
@@ -390,7 +390,7 @@ fn check_is_the_delegates() {
 }
 
 #[test]
-fn what_a_killed_add_left_is_removed() {
+fn the_file_of_a_killed_add_is_removed() {
     let world = world();
     let c1 = world.container("c1");
     world.write(&format!("{DATA}/c1~"), "{\"na");

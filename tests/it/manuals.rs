@@ -136,7 +136,7 @@ fn every_key_has_a_type_a_default_and_a_meaning() {
     assert_none(&problems);
 }
 
-/// What else a call needs, so that it is about the key.
+/// The other keys that a call needs to reach the key.
 fn base(plugin: &str) -> Value {
     match plugin {
         "dummy" | "static" => json!({"ipam": {"type": "static"}}),

@@ -111,7 +111,7 @@ fn host_bits_and_spelling_are_as_in_the_reference() {
 }
 
 #[test]
-fn what_is_no_address_is_refused_and_named() {
+fn an_invalid_address_is_refused_and_named() {
     let cases = [
         ("", json!({"ipam": {"addresses": [{"address": "10.1.0.5"}]}}), "10.1.0.5"),
         ("", json!({"ipam": {"addresses": [{"address": "10.1.0.5/33"}]}}), "10.1.0.5/33"),
@@ -154,7 +154,7 @@ fn early_versions_have_one_address_per_family() {
 }
 
 #[test]
-fn no_address_is_fine_where_the_version_can_say_so() {
+fn no_address_is_accepted_in_versions_that_allow_it() {
     let none = json!({"ipam": {"addresses": []}});
     let result = add(&with(&config(), none.clone()), "").success();
     assert_eq!(result.get("ips"), None);

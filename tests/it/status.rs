@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::world::{Container, World, with};
 
-/// What the host is like, and what both verbs are expected to say.
+/// The state of the host, and the expected outcome of both verbs.
 #[derive(Clone)]
 struct Condition {
     what: &'static str,

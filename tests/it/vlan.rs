@@ -16,7 +16,7 @@ fn world() -> World {
 }
 
 #[test]
-fn where_the_kernel_lacks_it_the_error_says_so_and_nothing_is_left() {
+fn a_kernel_without_vlan_is_an_error_that_names_the_option() {
     is_made_or_missed(
         &world(),
         &config(),
@@ -26,7 +26,7 @@ fn where_the_kernel_lacks_it_the_error_says_so_and_nothing_is_left() {
 }
 
 #[test]
-fn values_that_cannot_be_meant_are_named() {
+fn invalid_values_are_named() {
     let world = world();
     let c1 = world.container("c1");
     let before = world.state_with(&[&c1]);
@@ -59,7 +59,7 @@ fn status_needs_the_master() {
 }
 
 #[test]
-fn del_and_gc_need_neither_master_nor_sense() {
+fn del_and_gc_need_neither_a_master_nor_valid_keys() {
     let world = World::new();
     let c1 = world.container("c1");
     let odd = json!({"master": null, "vlanId": 9999, "mtu": -1, "ipam": null});

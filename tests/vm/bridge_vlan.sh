@@ -129,7 +129,7 @@ test_a_trunk_of_thousands_of_vlans() {
     add bridge c2 "$(network eleven 40 '"vlan": 11')"
     add bridge c3 "$config"
     check bridge c3 "$config"
-    # What if the last one were not asked for.
+    # Without the request for the last one.
     expect_fail 999 CHECK bridge c3 "$(network trunk 30 "\"vlanTrunk\": [${ids%,*}]")"
     said_contains 'should have 2, 4, 6'
     at c3 ip addr flush dev eth0

@@ -90,8 +90,8 @@ add_address() {
 
 # add PLUGIN CONTAINER CONFIG, and so on: calls that must succeed, for interface eth0, or $ifname where that is set.
 # As a runtime does it, the result of the last ADD for an interface is handed to the calls after it as prevResult, so
-# `add bridge c1 …; add portmap c1 …; check portmap c1 …; del portmap c1 …; del bridge c1 …` is a chain. What the
-# plugin said is in $said. CNI_ARGS is taken from $cni_args.
+# `add bridge c1 …; add portmap c1 …; check portmap c1 …; del portmap c1 …; del bridge c1 …` is a chain. The
+# output of the plugin is in $said. CNI_ARGS is taken from $cni_args.
 add() {
     call ADD "$@" || fail "ADD of $1 for $2 said: $said"
     printf '%s' "$said" >"$(result_of "$2")"
@@ -224,8 +224,8 @@ never_fetches() {
     if at "$1" timeout 2 wget -q -O - "$2"; then fail "$1 fetches $2"; fi
 }
 
-# What the host has: links, addresses, routes, state of the plugins. Not what the reference also leaves behind, nor what
-# the kernel makes by itself.
+# Prints the state of the host: links, addresses, routes, state of the plugins. Not the things that
+# the reference leaves, too, nor those that the kernel makes by itself.
 state() {
     ls /sys/class/net
     { ip -o addr && ip route && ip -6 route; } | sed -E 's/^[0-9]+: //; s/ tentative//; /fe80::|anycast|multicast/d'

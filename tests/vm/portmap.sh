@@ -1,4 +1,4 @@
-# What portmap does on a host that has nothing but a kernel.
+# portmap on a host that has only a kernel.
 
 network='{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": "cni0", "isDefaultGateway": true,
     "ipMasq": true, "hairpinMode": true,

@@ -66,7 +66,7 @@ cut_power_fails_when_ranges_are_full() {
     fill unsynced u
 }
 
-cut_what_the_last_boot_reserved_is_reclaimed() {
+cut_reservations_of_the_last_boot_are_reclaimed() {
     show
     same $size "$(reserved synced)"
     same $size "$(reserved kept)"

@@ -1,4 +1,4 @@
-# What sbr does on a host that has nothing but a kernel.
+# sbr on a host that has only a kernel.
 
 first='{"cniVersion": "1.1.0", "name": "one", "type": "bridge", "bridge": "br1", "isDefaultGateway": true,
     "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]]}}'

@@ -1,4 +1,4 @@
-# What tuning does on a host that has nothing but a kernel.
+# tuning on a host that has only a kernel.
 
 pair='{"cniVersion": "1.1.0", "name": "net", "type": "veth"}'
 tuning='{"cniVersion": "1.1.0", "name": "net", "type": "tuning", "mac": "02:00:00:00:00:AA", "mtu": 1400, "promisc": true,

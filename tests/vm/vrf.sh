@@ -1,4 +1,4 @@
-# What vrf does. The kernels that tests/it runs on have none, so all that it does is here.
+# vrf. The kernels of tests/it lack VRF, so all of its tests are here.
 
 # Networks of layer 2, all with the same subnets.
 network() {
@@ -130,7 +130,7 @@ test_used_tables_are_left_alone() {
     routes 4 | grep -q '^10.1.0.0/24 dev net1'
 }
 
-test_what_differs_is_refused() {
+test_a_changed_key_is_refused() {
     container c1
     add bridge c1 "$(network one 2)"
     add vrf c1 "$(vrf blue ', "table": 500')"

@@ -1,4 +1,4 @@
-//! What ADD makes, key by key.
+//! ADD, key by key.
 
 use serde_json::json;
 
@@ -128,7 +128,7 @@ fn mtu_is_that_of_the_pair_and_of_a_new_bridge() {
 }
 
 #[test]
-fn an_mtu_that_is_none_leaves_the_kernels() {
+fn an_mtu_of_0_leaves_the_mtu_of_the_kernel() {
     for (number, mtu) in [json!(0), json!(-5), json!(null)].into_iter().enumerate() {
         let world = World::new();
         let c1 = world.container(&format!("c{number}"));

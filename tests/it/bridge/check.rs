@@ -88,7 +88,7 @@ fn perturb(world: &World, container: &Container<'_>, on_host: bool, script: &str
 }
 
 #[test]
-fn what_is_missing_in_the_container_is_named() {
+fn missing_settings_in_the_container_are_named() {
     let world = World::new();
     for (number, (script, named)) in IN_CONTAINER.into_iter().enumerate() {
         perturb(&world, &world.container(&format!("c{number}")), false, script, named);
@@ -96,7 +96,7 @@ fn what_is_missing_in_the_container_is_named() {
 }
 
 #[test]
-fn what_is_missing_on_the_host_is_named() {
+fn missing_settings_on_the_host_are_named() {
     let world = World::new();
     for (number, (script, named)) in ON_HOST.into_iter().enumerate() {
         perturb(&world, &world.container(&format!("c{number}")), true, script, named);

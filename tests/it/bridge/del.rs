@@ -14,7 +14,7 @@ fn reservations(world: &World, network: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_second_add_and_del_leave_not_even_a_trace() {
+fn a_second_add_and_del_leave_the_exact_state() {
     let world = World::new();
     let c1 = world.container("c1");
     // Two addresses only, so the last reserved address is always the same.
@@ -38,7 +38,7 @@ fn other_containers_do_not_notice() {
     c1.ping("10.1.0.1");
 }
 
-/// What can have happened to a container before its DEL, and how the DEL is called then.
+/// An event before the DEL of a container, and the DEL.
 type Happening = fn(&Container<'_>, &Value);
 
 const HAPPENINGS: [(&str, Happening); 4] = [
@@ -85,7 +85,7 @@ fn a_container_can_be_added_again_after_its_del_without_a_namespace() {
 }
 
 #[test]
-fn del_copes_with_a_configuration_that_changed() {
+fn del_succeeds_with_a_changed_configuration() {
     let changes = [
         json!({"bridge": "other0"}),
         json!({"bridge": ""}),
@@ -125,7 +125,7 @@ fn del_takes_a_result_or_none() {
 }
 
 #[test]
-fn del_removes_the_link_although_ipam_fails_and_says_so() {
+fn del_removes_the_link_although_ipam_fails_with_an_error() {
     let world = World::new();
     let c1 = world.container("c1");
     c1.add("bridge", &dbnet());

@@ -32,7 +32,7 @@ fn refused() -> Vec<(Value, &'static str)> {
 }
 
 #[test]
-fn vlans_that_cannot_be_are_refused_before_anything_is_made() {
+fn invalid_vlans_are_refused_before_any_change() {
     let world = World::new();
     let c1 = world.container("c1");
     let before = world.state_with(&[&c1]);
@@ -161,7 +161,7 @@ fn a_bridge_that_does_not_filter_is_refused() {
 }
 
 #[test]
-fn what_asks_for_nothing_is_fine() {
+fn empty_vlan_keys_are_accepted() {
     let cases = [
         json!({"ipMasq": false, "macspoofchk": false, "preserveDefaultVlan": false, "vlan": 0}),
         json!({"ipMasq": null, "macspoofchk": null, "preserveDefaultVlan": null, "vlan": null, "vlanTrunk": null}),

@@ -6,7 +6,7 @@ use super::{address, attach, bridge, drop_forwarded, firewall, rules};
 use crate::world::World;
 
 #[test]
-fn what_was_added_is_found() {
+fn check_passes_after_add() {
     for policy in ["open", "same-bridge", "isolated"] {
         let world = World::new();
         let c1 = world.container("c1");
@@ -62,7 +62,7 @@ const MISSING: [(&str, &str); 21] = [
 ];
 
 #[test]
-fn each_missing_piece_is_named() {
+fn each_missing_rule_is_named() {
     let world = World::new();
     let c1 = world.container("c1");
     let network = bridge("net", 1);
@@ -92,7 +92,7 @@ fn each_missing_piece_is_named() {
 }
 
 #[test]
-fn another_owner_is_as_bad_as_none() {
+fn another_owner_is_an_error() {
     let world = World::new();
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     let result = attach(&c1, &bridge("net", 1), json!({}));

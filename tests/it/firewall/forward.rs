@@ -111,7 +111,7 @@ fn the_chain_of_the_administrator_comes_first_and_has_the_configured_name() {
 }
 
 #[test]
-fn what_an_administrator_put_before_our_chain_stays_there() {
+fn a_rule_of_the_administrator_before_our_chain_stays_there() {
     let world = World::new();
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     drop_forwarded(&world);

@@ -40,7 +40,7 @@ fn an_open_policy_lets_bridges_talk() {
 }
 
 #[test]
-fn same_bridge_stops_what_comes_from_another_such_bridge_only() {
+fn same_bridge_drops_packets_from_another_such_bridge_only() {
     let world = World::new();
     let outside = outside(&world);
     let [c1, c2, c3, c4] = ["c1", "c2", "c3", "c4"].map(|name| world.container(name));
@@ -109,7 +109,7 @@ fn isolated_holds_for_what_the_host_forwards_within_the_bridge() {
 }
 
 #[test]
-fn a_bridge_is_free_again_when_its_last_container_goes() {
+fn del_of_the_last_container_ends_the_policy_of_a_bridge() {
     let world = World::new();
     let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| world.container(name));
     attach(&c1, &bridge("one", 1), policy("same-bridge"));

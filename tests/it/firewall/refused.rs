@@ -1,4 +1,4 @@
-//! What cannot be meant is refused by its key, before anything is done.
+//! An invalid value is refused by its key, before any change.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::{bridge, firewall, rules};
 use crate::world::World;
 
 #[test]
-fn values_that_cannot_be_are_code_7_and_name_the_key() {
+fn invalid_values_are_code_7_and_name_the_key() {
     let world = World::new();
     let c1 = world.container("c1");
     let result = c1.add("bridge", &bridge("net", 1));
@@ -47,7 +47,7 @@ fn values_of_the_wrong_type_are_refused_by_their_key() {
 }
 
 #[test]
-fn what_says_nothing_is_fine() {
+fn empty_values_are_accepted() {
     let world = World::new();
     for (number, keys) in [
         json!({"backend": null, "ingressPolicy": null, "iptablesAdminChainName": null, "firewalldZone": null}),
@@ -63,7 +63,7 @@ fn what_says_nothing_is_fine() {
 }
 
 #[test]
-fn a_policy_needs_a_pair_and_says_so() {
+fn a_policy_without_a_pair_is_an_error() {
     let world = World::new();
     let c1 = world.container("c1");
     c1.exec(["ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1"]);

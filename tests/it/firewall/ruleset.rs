@@ -1,4 +1,4 @@
-//! What the tables look like, against what the documentation of the modules says of them.
+//! The tables, compared with the documentation of the modules.
 
 use serde_json::json;
 

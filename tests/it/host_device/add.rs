@@ -123,7 +123,7 @@ fn a_second_container_cannot_have_it_too() {
 }
 
 #[test]
-fn of_many_at_once_one_gets_it() {
+fn one_of_many_adds_at_once_gets_the_card() {
     let world = world();
     let before = card(&world, "nic0");
     let containers: Vec<_> = (0..6).map(|n| world.container(&format!("c{n}"))).collect();
@@ -136,7 +136,7 @@ fn of_many_at_once_one_gets_it() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_before_anything_is_done() {
+fn invalid_keys_are_refused_before_any_change() {
     let bare = Bare::new();
     let device = json!({"cniVersion": "1.1.0", "name": "n", "type": "host-device"});
     let cases = [

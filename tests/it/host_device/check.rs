@@ -21,7 +21,7 @@ const CHANGES: [(&str, &str); 8] = [
 ];
 
 #[test]
-fn what_is_missing_is_named() {
+fn a_missing_setting_is_named() {
     for (script, named) in CHANGES {
         let world = world();
         let c1 = world.container("c1");
@@ -37,7 +37,7 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
-fn another_interface_in_its_place_is_found_out() {
+fn another_interface_in_its_place_is_an_error() {
     let world = world();
     let c1 = world.container("c1");
     let result = c1.add("host-device", &config());

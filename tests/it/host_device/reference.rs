@@ -49,7 +49,7 @@ fn each_returns_the_card_that_the_other_took() {
         } else {
             assert_eq!(after, before, "{adding}, then {deleting}");
         }
-        // What the other one left is no obstacle.
+        // Leftovers of the other plugin do not matter.
         call(&c1, "ours", "ADD", &config).run().success();
         call(&c1, "ours", "DEL", &config).run().silence();
         assert_eq!(card(&world, "nic0"), before, "{adding}, then {deleting}, then ours");

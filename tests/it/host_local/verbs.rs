@@ -36,7 +36,7 @@ fn del_gives_back_everything_and_can_be_repeated() {
 }
 
 #[test]
-fn del_needs_no_namespace_and_no_sense_in_the_ranges() {
+fn del_needs_no_namespace_and_no_valid_ranges() {
     let net = net();
     let broken = [
         json!({"ranges": null}),
@@ -105,7 +105,7 @@ fn gc_with_nothing_valid_releases_everything() {
 }
 
 #[test]
-fn gc_needs_neither_ids_nor_sense_in_the_ranges() {
+fn gc_needs_neither_ids_nor_valid_ranges() {
     let net = net();
     net.add("a");
     let config = net.with(json!({"cni.dev/valid-attachments": [], "ipam": {"ranges": [[]]}}));

@@ -45,7 +45,7 @@ fn del_frees_the_address_whatever_happened() {
 }
 
 #[test]
-fn del_removes_the_link_although_ipam_fails_and_says_so() {
+fn del_removes_the_link_although_ipam_fails_with_an_error() {
     let world = World::new();
     let _outside = lan(&world);
     let c1 = world.container("c1");

@@ -1,4 +1,4 @@
-//! What plugins do to packets by nf_tables: masquerading, the spoof check, and taking over from the reference.
+//! Rules of plugins in nf_tables: masquerading, the spoof check, and the switch from the reference.
 
 mod alone;
 mod masquerade;

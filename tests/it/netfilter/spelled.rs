@@ -1,4 +1,4 @@
-//! What `nft list ruleset` wrote and `nft -f` restored does the same in another spelling: CHECK finds it whole, an ADD adds
+//! The rules that `nft list ruleset` wrote and `nft -f` restored does the same in another spelling: CHECK finds it whole, an ADD adds
 //! nothing to it, and a DEL removes what is its owner's.
 
 use serde_json::{Value, json};
@@ -116,7 +116,7 @@ fn rules(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn what_nft_restored_is_known_again() {
+fn rules_that_nft_restored_are_recognized() {
     for case in cases() {
         let world = World::new();
         if case.plugin == "firewall" {

@@ -1,4 +1,4 @@
-//! What the reference's plugins put into the kernel is removed by our DEL and GC, over netlink.
+//! Our DEL and GC remove the objects of the reference's plugins, over netlink.
 
 use serde_json::{Value, json};
 

@@ -26,7 +26,7 @@ pub fn reference() -> String {
     dir
 }
 
-/// What there is to see of a scenario, one line per fact.
+/// The outcome of a scenario, one line per fact.
 fn observe(scenario: &Scenario, world: &World) -> Vec<String> {
     let mut facts = Vec::new();
     world.host(["sh", "-c", scenario.on_host]);

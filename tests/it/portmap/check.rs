@@ -45,7 +45,7 @@ fn id(world: &World) -> String {
 }
 
 #[test]
-fn what_is_missing_is_named_and_an_add_brings_it_back() {
+fn a_missing_element_is_named_and_add_restores_it() {
     let world = World::new();
     let c1 = world.container("c1");
     let result = result(1, &c1.netns());

@@ -40,7 +40,7 @@ fn del_needs_nothing_but_the_names() {
 }
 
 #[test]
-fn what_is_wrong_with_the_ports_does_not_keep_them() {
+fn del_removes_the_ports_although_the_configuration_is_invalid() {
     let world = World::new();
     let c1 = world.container("c1");
     publish(&c1, 1, &config());

@@ -23,7 +23,7 @@ fn key(text: &str) -> String {
     format!("{:#x} . {:#x}", hash >> 32, hash & 0xffff_ffff)
 }
 
-/// What happens between an ADD and its DEL.
+/// An event between an ADD and its DEL.
 type Change = (&'static str, fn(&World));
 
 const CHANGES: [Change; 5] = [
@@ -52,7 +52,7 @@ const CHANGES: [Change; 5] = [
 ];
 
 #[test]
-fn nothing_is_left_whatever_happened_and_whatever_is_configured() {
+fn del_leaves_nothing_in_every_case() {
     let later = [
         portmap(ports()),
         portmap(json!([tcp(8080, 80)])),

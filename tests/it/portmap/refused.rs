@@ -1,4 +1,4 @@
-//! What cannot be meant is refused before anything is done, and the error names it.
+//! An invalid key is refused before any change, and the error names it.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::{chained, portmap, publish, result, tcp};
 use crate::world::{World, with};
 
 #[test]
-fn mistakes_are_named() {
+fn invalid_keys_are_named() {
     let mapping =
         |more: Value| json!({"runtimeConfig": {"portMappings": [with(&tcp(8080, 80), more)]}});
     let cases: Vec<(Value, u64, &[&str])> = vec![
@@ -61,7 +61,7 @@ fn mistakes_are_named() {
 }
 
 #[test]
-fn nothing_to_publish_touches_nothing() {
+fn an_add_without_ports_changes_nothing() {
     let world = World::new();
     let c1 = world.container("c1");
     let before = world.state();

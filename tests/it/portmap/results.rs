@@ -1,4 +1,4 @@
-//! What goes in comes out: results pass through unchanged, in every version, from every runtime.
+//! Results pass through unchanged, in every version, from every runtime.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! What the reference's plugin published goes with our DEL, whichever of its backends it used, and leads to the same
+//! Our DEL removes the ports that the reference's plugin published, whichever of its backends it used, and leads to the same
 //! places as ours.
 
 use serde_json::{Value, json};

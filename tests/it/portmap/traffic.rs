@@ -46,7 +46,7 @@ fn a_published_port_answers_from_everywhere() {
 }
 
 #[test]
-fn what_goes_through_the_host_is_left_alone() {
+fn forwarded_packets_are_left_alone() {
     let world = World::new();
     let [outside, beyond] = neighbours(&world);
     let c1 = world.container("c1");
@@ -66,7 +66,7 @@ fn what_goes_through_the_host_is_left_alone() {
 }
 
 #[test]
-fn what_the_host_offers_to_itself_stays_its_own() {
+fn a_listener_of_the_host_keeps_its_port() {
     let world = World::new();
     let c1 = world.container("c1");
     attach(&c1, &portmap(json!([tcp(8080, 80)])));

@@ -18,7 +18,7 @@ fn connections(world: &World) -> String {
 }
 
 #[test]
-fn who_asked_before_is_answered_after() {
+fn earlier_clients_are_answered_after_a_change() {
     for host in ["192.0.2.1", "fd00:2::1"] {
         let world = World::new();
         let [outside, _] = neighbours(&world);

@@ -116,7 +116,7 @@ fn an_interface_of_that_name_is_an_error_and_survives() {
 }
 
 #[test]
-fn of_many_at_once_for_one_name_one_is_made() {
+fn one_of_many_adds_at_once_for_one_name_succeeds() {
     let world = World::new();
     let c1 = world.container("c1");
     let calls = (0..6).map(|_| c1.call("tap", "ADD", &plain()));
@@ -159,7 +159,7 @@ fn a_failed_add_leaves_nothing() {
 }
 
 #[test]
-fn where_there_is_no_device_file_the_module_is_named() {
+fn a_missing_device_file_is_an_error_that_names_the_module() {
     let world = World::new();
     world.host(["sh", "-ec", "mount -t tmpfs none /dev/net"]);
     let c1 = world.container("c1");

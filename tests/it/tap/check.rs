@@ -28,7 +28,7 @@ const OTHERS: [(&str, &str); 5] = [
 ];
 
 #[test]
-fn what_is_missing_or_different_is_named() {
+fn a_missing_or_changed_setting_is_named() {
     let keys = json!({
         "mtu": 1400, "mac": "02:00:00:00:00:33", "owner": 0, "group": 0, "multiQueue": true,
         "bridge": "br0",

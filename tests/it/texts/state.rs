@@ -1,4 +1,4 @@
-//! What the host or the container does not allow.
+//! Errors about the state of the host or of the container.
 
 use serde_json::json;
 

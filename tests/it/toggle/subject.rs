@@ -51,7 +51,7 @@ pub enum Place {
 pub struct Case {
     pub key: &'static str,
     pub value: Value,
-    /// What else is in the configuration, with the key and without.
+    /// The other keys of the configuration, with the key and without.
     pub needs: Value,
     pub kind: Kind,
     /// The interface has addresses, and its link leads to a host that answers.

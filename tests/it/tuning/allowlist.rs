@@ -80,7 +80,7 @@ fn a_pattern_that_cannot_be_read_allows_nothing() {
 }
 
 #[test]
-fn what_was_allowed_then_can_be_checked_and_removed_now() {
+fn a_sysctl_that_was_allowed_at_add_can_be_checked_and_removed() {
     let world = world("net.core.somaxconn");
     let (c1, result) = container(&world);
     let config = with(&tuning(somaxconn(), &result), json!({"mtu": 1400}));

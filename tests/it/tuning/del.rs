@@ -103,7 +103,7 @@ fn a_torn_file_is_removed() {
 }
 
 #[test]
-fn what_a_crash_left_is_removed() {
+fn a_temporary_file_of_a_crash_is_removed() {
     let world = World::new();
     let (c1, result) = container(&world);
     world.write(&format!("{FILE}~"), "{\n \"mtu\": 15");

@@ -32,7 +32,7 @@ const CHANGES: [(char, &str, &str); 16] = [
 ];
 
 #[test]
-fn what_is_missing_is_named() {
+fn a_missing_setting_is_named() {
     for name in NAMES {
         for (place, script, named) in CHANGES {
             let world = World::new();

@@ -42,7 +42,7 @@ fn del_frees_the_address_whatever_happened() {
 }
 
 #[test]
-fn del_removes_the_link_although_ipam_fails_and_says_so() {
+fn del_removes_the_link_although_ipam_fails_with_an_error() {
     let world = World::new();
     let c1 = world.container("c1");
     c1.add("veth", &routed());

@@ -107,7 +107,7 @@ impl<'w> Call<'w> {
         self
     }
 
-    /// What the process finds as its own name, where that is not its path.
+    /// The argv[0] of the process, if it is not its path.
     pub fn arg0(mut self, arg0: &str) -> Self {
         self.arg0 = Some(arg0.into());
         self

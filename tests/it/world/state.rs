@@ -13,13 +13,13 @@ use super::{Container, World};
 /// Flags that the kernel sets some time later, when it has noticed a carrier.
 const FLAGS_OF_CARRIER: [&str; 3] = ["LOWER_UP", "NO-CARRIER", "M-DOWN"];
 
-/// What plugins switch on and never off again.
+/// Settings that plugins enable and do not disable.
 const SETTINGS: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
 
 /// Where plugins keep files.
 const STATE_DIRS: [&str; 2] = ["/var/lib", "/run/cni"];
 
-/// What makes host-local fast beside the directories of the networks. It is no state: it says nothing that they do not
+/// The index of host-local beside the directories of the networks. It is no state: it holds nothing that they do not
 /// say, it is made again when it is lost, and the reference has none.
 const INDEX_DIR: &str = "/var/lib/cni/networks/.cnibox";
 
