@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
+use crate::fault;
+
 /// The name of a socket.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Endpoint {
@@ -33,6 +35,7 @@ impl Stream {
         let stream: UnixStream = socket(AddressFamily::Unix, SockType::Stream, flags, None)?.into();
         let connected = Self { stream, deadline };
         connected.stream.set_write_timeout(Some(connected.left()?))?;
+        fault::kernel_request()?;
         connect(connected.stream.as_raw_fd(), &address)?;
         Ok(connected)
     }
@@ -52,6 +55,7 @@ impl Read for Stream {
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        fault::kernel_request()?;
         self.stream.set_write_timeout(Some(self.left()?))?;
         self.stream.write(bytes)
     }

@@ -41,7 +41,7 @@
 //! - **DEL** removes the elements and sources of the attachment. It needs neither namespace nor `prevResult`; with
 //!   `prevResult` it also removes the two rules per address of the reference. Chains, rules and sets stay.
 //! - **GC** does the same for all attachments that are not valid.
-//! - **STATUS** fails if the kernel lacks an nf_tables feature, if firewalld is asked for and does not run, or if the
+//! - **STATUS** fails if the kernel lacks an nf_tables feature, if firewalld is configured and does not run, or if the
 //!   policy of FORWARD in iptables-legacy is DROP.
 
 mod address;

@@ -6,7 +6,7 @@ from html import escape
 
 from scenarios import C_PROGRAMS, CNIBOX, FEW
 
-# What the chart shows, of what was measured.
+# The measurements that the chart shows.
 SHOWN = [
     ("version", "VERSION"),
     ("bridge", "ADD"),

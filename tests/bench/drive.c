@@ -20,8 +20,8 @@
 //
 //   ID ROUND CONTAINER WALL_NS USER_US SYS_US MAXRSS_KB MINOR_FAULTS SWITCHES
 //
-// and, where COUNT is more than 1, one with container 0 whose WALL_NS is that of all together. Rounds before the
-// WARMUP-th are not written. stdout gets "ROUND ROUNDS" lines for whoever shows progress.
+// and, where COUNT is more than 1, one with container 0 and the WALL_NS of all together. Rounds before the
+// WARMUP-th are not written. stdout gets "ROUND ROUNDS" lines, for a display of progress.
 
 #define _GNU_SOURCE
 #include <errno.h>

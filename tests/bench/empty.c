@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a static program costs that does nothing: what the start-up of an executable is compared with.
+// A static program that does nothing. The start-up of an executable is compared with its cost.
 
 int main(void)
 {

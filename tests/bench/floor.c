@@ -6,10 +6,10 @@
 // container's namespace), enters it, and sends link-up, address and default route with one sendmsg.
 // DEL enters the namespace and deletes the link.
 //
-// With FLOOR_DUTIES, a directory with the files `lock` and `last`, it also does what is asked of every plugin, as far as
+// With FLOOR_DUTIES, a directory with the files `lock` and `last`, it also has the duties of every plugin, as far as
 // that is the kernel's work: it reads a configuration (and does not look at it), looks at the bridge, reserves the address
 // (a file of that name that is whole as soon as it is there, under the lock), names the owner of the host's end, makes
-// that deaf to router advertisements, asks once whether the port forwards, announces the address, looks whether packets
+// that ignore router advertisements, asks once whether the port forwards, announces the address, looks whether packets
 // are forwarded, and prints a result. DEL gives the address back.
 //
 // CNI_COMMAND, CNI_NETNS, CNI_IFNAME as for a plugin; FLOOR_MASTER (index of the bridge), FLOOR_HOST_NAME and
@@ -156,7 +156,7 @@ static void look_at(int netlink, int index)
 static void make_pair(int netlink, int netns)
 {
     struct ifinfomsg *host = begin(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, sizeof *host);
-    // The kernel minds the index that is asked for the peer only if one is asked for this end, too.
+    // The kernel uses the requested index of the peer only if this end has one, too.
     *host = (struct ifinfomsg){
         .ifi_index = atoi(setting("FLOOR_HOST_INDEX")), .ifi_flags = IFF_UP, .ifi_change = IFF_UP};
     add_text(IFLA_IFNAME, setting("FLOOR_HOST_NAME"));

@@ -6,7 +6,7 @@ import json
 import chart
 from scenarios import CNIBOX, DUTIES, EMPTY, FEW, FLOOR, RESERVATIONS, SCALES
 
-# What the design promises: scenario, verb, against whom, which ratio, and what it may be.
+# The budgets of the design: scenario, verb, the contestant to compare with, the ratio, and its limit.
 BUDGETS = [
     ("version", "VERSION", EMPTY, "wall", 1.3),
     ("bridge", "ADD", DUTIES, "wall", 1.22),

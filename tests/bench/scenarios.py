@@ -5,7 +5,7 @@ import dataclasses
 import pathlib
 
 # Contestants that are no plugins. The first two are one program: what the kernel needs for the link and its addresses,
-# and that with the duties that every plugin has besides.
+# and that with the duties that every plugin has, too.
 FLOOR = "floor"
 DUTIES = "duties"
 FLOORS = (FLOOR, DUTIES)
@@ -63,7 +63,7 @@ class Scenario:
     title: str
     plugin: str
     calls: list
-    # config(contestant, world) is the network configuration; None where there is none.
+    # config(contestant, world) is the network configuration; None if the contestant does not need any.
     config: object
     contestants: object = None
     reservations: int | None = None
@@ -193,7 +193,7 @@ def all_scenarios(plugin_directories):
         name = f"host-local-{count}"
         title = f"host-local, {count:,} reservations"
         yield Scenario(name, title, "host-local", life(), host_local(name), reservations=count)
-    # Apart from the others' plugins, whose reading of every file leaves its traces in the calls after it.
+    # Apart from the other plugins: they read every file, which changes the time of the calls after it.
     for kind, families, is_dense, what in SCALES:
         name, title = f"host-local-{kind}", f"host-local, {RESERVATIONS[-1]:,} reservations {what}"
         config = host_local(name, families)

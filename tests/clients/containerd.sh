@@ -1,4 +1,4 @@
-# containerd, asked by its own tool (which looks for plugins where Debian and everybody has them) and by the CRI.
+# containerd, asked by its own tool (which looks for plugins in the usual directory, as on Debian) and by the CRI.
 
 readonly socket=/run/containerd/containerd.sock
 
@@ -65,7 +65,7 @@ test_a_pod_has_its_port_and_its_limits_and_ends() {
     [[ $(tc qdisc show) == *'rate 100Mbit'* ]]
     other=$(cri run other 18081)
     serves 127.0.0.1:18080 127.0.0.1:18081
-    # The address of the one that goes is kept for a while, and the other's stays.
+    # The address of the removed pod is kept for a while; the other pod keeps its own.
     cri stop "$id"
     not page 127.0.0.1:18080
     serves 127.0.0.1:18081
@@ -76,7 +76,7 @@ test_a_pod_has_its_port_and_its_limits_and_ends() {
     nothing_is_left
 }
 
-test_a_pod_whose_port_is_taken_says_so_and_leaves_nothing() {
+test_a_pod_with_a_taken_port_is_an_error_and_leaves_nothing() {
     local id said
     id=$(cri run web 18080)
     said=$(not cri run thief 18080 2>&1)

@@ -1,6 +1,6 @@
 # Runs one test of a file beside this one (`bash lib.sh FILE FUNCTION EXECUTABLE`), and is what tests are written with.
 #
-# A test is a function of tests/clients/FILE.sh whose name is a claim. It runs in network, mount and process namespaces of
+# A test is a function of tests/clients/FILE.sh; its name is a claim. It runs in network, mount and process namespaces of
 # its own, which play the node, with /run, /var/lib, /opt and /etc of its own: it needs to tidy up nothing.
 #
 # It runs under `set -euo pipefail` and is traced: the first command that fails fails the test, and what it did is shown.
@@ -12,7 +12,7 @@ readonly node=/run/node
 readonly plugins=/opt/cni/bin
 readonly config=/etc/cni/net.d
 readonly go_plugins=$node/go
-# What the containers' image is called; CRI takes its pause container from there, too.
+# The name of the containers' image; CRI takes its pause container from there, too.
 readonly image=registry.k8s.io/pause:3.6
 
 # --- The node -------------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ make_root() {
     echo hello >"$root/www/index.html"
 }
 
-# An OCI image of it whose only program is the web server: $node/image.tar.
+# An OCI image of it with the web server as its only program: $node/image.tar.
 make_image() {
     local layer settings manifest
     make_root

@@ -101,7 +101,7 @@ test_a_taken_port_is_refused_and_leaves_nothing() {
     nothing_is_left
 }
 
-test_addresses_that_are_asked_for_are_given() {
+test_requested_addresses_are_given() {
     local said
     dual_stack eco
     said=$(podman run --rm --network eco --ip 10.99.0.77 --ip6 fd99::77 --mac-address 02:11:22:33:44:55 "$image" \
@@ -147,7 +147,7 @@ test_restarts_keep_the_port() {
     nothing_is_left
 }
 
-test_what_the_go_plugins_made_ends_with_ours() {
+test_del_removes_what_the_go_plugins_made() {
     podman network create --subnet 10.99.0.0/24 eco
     install_go
     web c1 --network eco -p 18080:80
@@ -159,8 +159,8 @@ test_what_the_go_plugins_made_ends_with_ours() {
     nothing_is_left
 }
 
-# The Go plugins know nothing of what we have in nf_tables, so that is left to GC.
-test_what_ours_made_ends_with_the_go_plugins_and_gc() {
+# The Go plugins do not remove our objects in nf_tables, so GC does.
+test_the_go_plugins_and_gc_remove_what_ours_made() {
     podman network create --subnet 10.99.0.0/24 eco
     web c1 --network eco -p 18080:80
     install_go

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::world::{Container, State, World, with};
 
-/// k3s's `10-flannel.conflist`, with a fixed rate besides.
+/// k3s's `10-flannel.conflist`, with a fixed rate, too.
 fn k3s() -> Value {
     json!({
         "name": "cbr0", "cniVersion": "1.0.0", "plugins": [
@@ -16,7 +16,7 @@ fn k3s() -> Value {
     })
 }
 
-/// What `podman network create` wrote while podman used CNI.
+/// The files that `podman network create` wrote while podman used CNI.
 fn podman() -> Value {
     json!({
         "cniVersion": "0.4.0", "name": "podman", "plugins": [
@@ -34,7 +34,7 @@ fn podman() -> Value {
     })
 }
 
-/// What the runtime offers.
+/// The capabilities of the runtime.
 fn offered() -> Value {
     json!({
         "portMappings": [{"HostPort": 8080, "ContainerPort": 80, "Protocol": "tcp", "HostIP": ""}],
@@ -70,7 +70,7 @@ fn add(container: &Container<'_>, list: &Value) -> Value {
     })
 }
 
-/// The first plugin whose CHECK fails.
+/// The first plugin that fails CHECK.
 fn check(container: &Container<'_>, list: &Value, result: &Value) -> Option<String> {
     let fails = |plugin: &&Value| {
         let call = container.call(kind(plugin), "CHECK", &config(list, plugin, result));
@@ -132,7 +132,7 @@ fn published(container: &Container<'_>, host: &str) -> String {
 fn live(list: &Value, gateway: &str, changes: &[(&str, &str)]) {
     let world = world();
     let container = world.container("c1");
-    // What all share stays from the first time on.
+    // Shared rules stay from the first ADD on.
     let result = add(&container, list);
     del(&container, list, &result);
     let before = state(&world, list);
@@ -156,7 +156,7 @@ fn live(list: &Value, gateway: &str, changes: &[(&str, &str)]) {
         world.host(["sh", "-ec", &script]);
         assert_eq!(check(&container, list, &result).as_deref(), Some(*expected), "{change}");
         del(&container, list, &result);
-        // What the change took of that which all share comes back with the next ADD.
+        // The next ADD restores the shared rules that the change removed.
         let result = add(&container, list);
         del(&container, list, &result);
         assert_eq!(before.difference(&state(&world, list)), [""; 0], "after DEL after {change}");
@@ -169,7 +169,7 @@ fn live(list: &Value, gateway: &str, changes: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_list_of_k3s_lives_its_life() {
+fn a_list_of_k3s_passes_every_verb() {
     live(
         &k3s(),
         "10.42.1.1",
@@ -186,7 +186,7 @@ fn a_list_of_k3s_lives_its_life() {
 }
 
 #[test]
-fn a_list_of_podman_lives_its_life() {
+fn a_list_of_podman_passes_every_verb() {
     live(
         &podman(),
         "10.88.0.1",

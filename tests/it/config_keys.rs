@@ -159,7 +159,7 @@ fn joined_attributes(code: &str) -> Vec<String> {
     lines
 }
 
-/// The struct whose `derive` was read last.
+/// The struct with the `derive` was read last.
 fn next_struct(lines: &mut impl Iterator<Item = String>) -> Option<Struct> {
     let mut of_struct = String::new();
     let head = loop {

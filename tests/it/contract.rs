@@ -39,6 +39,7 @@ impl Scene<'_> {
         with(&config, json!({"prevResult": result}))
     }
 
+    /// Removes what `begin` made; CNI_NETNS does not matter.
     pub fn end(&self) {
         if self.subject.is_chained() {
             self.container.del("bridge", &Subject::network());
@@ -128,6 +129,19 @@ fn wrong_keys(version: &str, is_ipam: bool, result: &Value) -> Vec<String> {
         .collect()
 }
 
+/// The first address of the result is an address of the container's interface.
+fn assert_address_is_configured(scene: &Scene<'_>, result: &Value) {
+    let address = match &result["ip4"]["ip"] {
+        Value::Null => &result["ips"][0]["address"],
+        address => address,
+    };
+    let has_global_address = scene.subject.place != Place::Ipam && scene.plugin() != "loopback";
+    if let (Some(address), true) = (address.as_str(), has_global_address) {
+        let addresses = scene.container.addresses("eth0");
+        assert!(addresses.iter().any(|it| it == address), "{address} is not in {addresses:?}");
+    }
+}
+
 #[test]
 fn a_result_has_the_shape_of_the_version_asked_for() {
     for version in VERSIONS {
@@ -146,6 +160,13 @@ fn a_result_has_the_shape_of_the_version_asked_for() {
             let names: Vec<&Value> = names.map(|interface| &interface["name"]).collect();
             let expected = if scene.plugin() == "loopback" { "lo" } else { "eth0" };
             assert_eq!(names.contains(&&json!(expected)), has_interfaces, "{result}");
+            assert_address_is_configured(scene, &result);
+            if scene.subject.is_chained() {
+                // tuning changes an interface and bandwidth adds one.
+                let [before, after] =
+                    [&config["prevResult"], &result].map(|it| without(it, "interfaces"));
+                assert_eq!(before, after, "the rest of the previous result is the result");
+            }
             scene.del(&config);
             scene.end();
         });
@@ -174,9 +195,9 @@ fn check_passes_after_add_and_fails_without_the_result() {
             let bare = without(&config, "prevResult");
             let outcome = scene.container.call(scene.plugin(), "CHECK", &bare).run();
             match scene.plugin() {
-                // As in the reference: host-local looks into its own files, loopback at the flags of `lo`.
+                // As in the reference: host-local reads its own files, and loopback the flags of `lo`.
                 "host-local" | "loopback" => outcome.silence(),
-                _ => drop(outcome.error()),
+                _ => drop(outcome.fails(7, &["equired prevResult missing"])),
             }
             scene.del(&config);
             scene.end();
@@ -191,53 +212,109 @@ fn a_failed_add_leaves_nothing() {
         let config = scene.begin();
         let before = scene.state();
         let add = |config: &Value| scene.container.call(scene.plugin(), "ADD", config);
-        let mut failing =
-            vec![("an unknown version", add(&with(&config, json!({"cniVersion": "9.0.0"}))))];
+        let mut failing = vec![(
+            "an unknown version",
+            add(&with(&config, json!({"cniVersion": "9.0.0"}))),
+            "incompatible CNI versions",
+        )];
         match scene.subject.place {
-            Place::Ipam => failing.push(("no ipam", add(&without(&config, "ipam")))),
+            Place::Ipam => failing.push(("no ipam", add(&without(&config, "ipam")), "ipam")),
             place => {
-                failing.push(("no namespace", add(&config).env("CNI_NETNS", "/run/netns/none")));
-                failing
-                    .push(("the host", add(&config).env("CNI_NETNS", "/proc/thread-self/ns/net")));
+                let none = "/run/netns/none";
+                failing.push(("no namespace", add(&config).env("CNI_NETNS", none), none));
+                let host = add(&config).env("CNI_NETNS", "/proc/thread-self/ns/net");
+                failing.push(("the host", host, ""));
                 if place != Place::First {
-                    failing.push(("no result", add(&without(&config, "prevResult"))));
+                    let alone = add(&without(&config, "prevResult"));
+                    failing.push(("no result", alone, "must be called as chained plugin"));
                 } else if config.get("ipam").is_some() {
                     let ipam = json!({"ipam": {"type": "none-such"}});
-                    failing.push(("no such IPAM plugin", add(&with(&config, ipam))));
+                    failing.push(("no such IPAM plugin", add(&with(&config, ipam)), "none-such"));
                 }
             }
         }
-        for (why, call) in failing {
+        for (why, call, text) in failing {
             let error = call.run().error();
-            assert!(!error.msg.is_empty(), "{why}");
+            assert!(format!("{}: {}", error.msg, error.details).contains(text), "{why}: {error:?}");
             before.assert_same(&scene.state(), why);
         }
     });
 }
 
 #[test]
-fn del_succeeds_again_and_without_a_namespace_and_without_an_add() {
+fn del_and_gc_without_an_add_make_nothing() {
+    for_every_plugin("1.1.0", |scene| {
+        let config = with(&good(scene.subject), json!({"cni.dev/valid-attachments": []}));
+        let before = scene.world.state_with(&[&scene.container]);
+        for _ in 0..2 {
+            scene.del(&config);
+        }
+        scene.world.call(scene.plugin(), "GC", &config).run().silence();
+        before.assert_same(&scene.world.state_with(&[&scene.container]), "after DEL and GC");
+    });
+}
+
+#[test]
+fn del_succeeds_again_and_without_an_add() {
     for_every_plugin("1.1.0", |scene| {
         scene.prime();
         let config = scene.begin();
         let before = scene.state();
-        let del = || scene.container.call(scene.plugin(), "DEL", &config);
-        let same = |when: &str| before.assert_same(&scene.state(), when);
-
-        del().run().silence();
-        same("DEL without ADD");
+        let same = |when: &str| {
+            if scene.subject.place != Place::ChainedUntilTheEnd {
+                before.assert_same(&scene.state(), when);
+            }
+        };
+        scene.del(&config);
+        before.assert_same(&scene.state(), "DEL without ADD");
         scene.add(&config);
-        del().run().silence();
-        if scene.subject.place != Place::ChainedUntilTheEnd {
-            same("DEL");
+        for when in ["DEL", "the second DEL"] {
+            scene.del(&config);
+            same(when);
         }
-        del().run().silence();
-        for netns in ["", "/run/netns/none"] {
-            del().env("CNI_NETNS", netns).run().silence();
-        }
-        del().without("CNI_NETNS").run().silence();
         scene.end();
     });
+}
+
+/// How a namespace ends before DEL, and what DEL gets as CNI_NETNS; `None` is no variable.
+type End = (&'static str, fn(&Container<'_>), Option<&'static str>);
+
+const ENDS: [End; 6] = [
+    ("the namespace is gone", |c| c.destroy(), Some("/run/netns/c1")),
+    ("a regular file is left of the namespace", |c| c.unmount(), Some("/run/netns/c1")),
+    ("the directory of the namespace is gone", |c| c.destroy(), Some("/run/none/none")),
+    ("the path is no namespace", |c| c.destroy(), Some("/dev/null")),
+    ("the path is empty", |c| c.destroy(), Some("")),
+    ("no path is given", |c| c.destroy(), None),
+];
+
+#[test]
+fn del_without_the_namespace_leaves_nothing_on_the_host() {
+    for (what, end, netns) in ENDS {
+        for_every_plugin("1.1.0", |scene| {
+            scene.prime();
+            let state = || scene.world.state().apart_from(BRIDGE, "net");
+            let before = state();
+            let config = scene.begin();
+            scene.add(&config);
+            // The kernel moves a card to the host when its namespace ends; the world has no card that the kernel moves.
+            scene.world.host(["sh", "-c", scene.subject.before_gc]);
+            end(&scene.container);
+            let del = scene.container.call(scene.plugin(), "DEL", &config).without("CNI_NETNS");
+            let del = match netns {
+                Some(path) => del.env("CNI_NETNS", path),
+                None => del,
+            };
+            for _ in 0..2 {
+                del.clone().run().silence();
+            }
+            scene.end();
+            // The kernel removes the links of a namespace some time after its end.
+            scene.world.eventually(what, || before.difference(&state()).is_empty());
+            let has_file = scene.world.path(scene.container.netns()).exists();
+            assert_eq!(has_file, what.contains("file"), "{what}");
+        });
+    }
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn our_own_ipam_needs_no_file_at_all() {
 }
 
 #[test]
-fn a_users_own_plugin_comes_first_where_the_path_has_it_first() {
+fn a_plugin_earlier_on_the_path_is_used() {
     let world = World::new();
     own_plugin(&world, "host-local", GIVES_AN_ADDRESS);
     let (c1, c2) = (world.container("c1"), world.container("c2"));
@@ -223,7 +223,7 @@ fn a_delegate_that_talks_nonsense_fails_the_add_and_gets_its_del() {
 }
 
 #[test]
-fn what_a_delegate_says_on_stderr_is_heard() {
+fn stderr_of_a_delegate_is_passed_on() {
     let world = World::new();
     own_plugin(&world, "my-ipam", &format!("echo 'lease renewed' >&2\n{GIVES_AN_ADDRESS}"));
     let config = with(&config(), json!({"ipam": {"type": "my-ipam"}}));
@@ -300,7 +300,7 @@ fn a_type_never_leaves_the_path() {
 }
 
 #[test]
-fn a_type_that_nobody_has_is_not_found() {
+fn a_type_without_an_executable_is_not_found() {
     let world = World::new();
     let c1 = world.container("c1");
     for path in [Some(OWN_FIRST), Some(""), None] {
@@ -317,7 +317,7 @@ fn a_type_that_nobody_has_is_not_found() {
 }
 
 #[test]
-fn only_regular_files_are_plugins_and_one_that_cannot_run_is_named() {
+fn only_regular_files_are_plugins_and_a_file_that_cannot_run_is_named() {
     let world = World::new();
     world.host(["mkdir", "-p", "/run/own/host-local"]);
     let c1 = world.container("c1");

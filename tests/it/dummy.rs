@@ -1,4 +1,4 @@
-//! `dummy`, as far as any kernel can test it; interfaces are in the VM tier. What it shares with macvlan is tested there.
+//! `dummy` on any kernel; its interfaces are in the VM tier. The tests of macvlan cover the shared code.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ fn where_the_kernel_lacks_it_the_error_says_so_and_nothing_is_left() {
 }
 
 #[test]
-fn values_that_cannot_be_meant_are_named() {
+fn invalid_values_are_named() {
     let world = World::new();
     let c1 = world.container("c1");
     let before = world.state_with(&[&c1]);
@@ -43,7 +43,7 @@ fn status_is_that_of_ipam_and_needs_one() {
 }
 
 #[test]
-fn del_and_gc_need_no_sense() {
+fn del_and_gc_need_no_valid_keys() {
     let world = World::new();
     let c1 = world.container("c1");
     let odd = json!({"mtu": -1, "mac": "x", "ipam": null});

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::world::{Container, LAN, Outcome, State, World, plugin_names, with};
 
-/// What can fail, by the variable that makes it fail.
+/// The variables that make a request or an operation fail.
 const FAULTS: [&str; 2] = ["CNIBOX_FAIL_KERNEL", "CNIBOX_FAIL_FILE"];
 
 /// A process cannot tell that it made fewer requests than the number of the one to fail, and some requests may fail
@@ -24,7 +24,7 @@ struct Subject {
     config: Value,
     asks_kernel: bool,
     has_files: bool,
-    /// What is in the container already, for a plugin that comes after another: a command of its shell.
+    /// A command of the container's shell that makes what an earlier plugin of the chain makes.
     in_container: &'static str,
 }
 
@@ -94,7 +94,7 @@ fn executed() -> Value {
     with(&dual_stack(), json!({"type": "executed"}))
 }
 
-/// What the plugin before has made.
+/// The result of the plugin before.
 fn chained() -> Value {
     json!({"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.2/29"}, {"address": "fd00:1::2/64"}]})
 }
@@ -135,7 +135,7 @@ fn state(world: &World, container: &Container<'_>) -> State {
     world.state_with(&[container]).apart_from("cni0", "net")
 }
 
-/// What is wrong with the error of a failed call, if anything is.
+/// A defect of the error of a failed call.
 fn fault_of_error(outcome: Outcome) -> Option<String> {
     let report = outcome.report();
     let error = outcome.error();
@@ -171,7 +171,7 @@ pub fn for_every_fault(mut run: impl FnMut(u32) -> bool) -> u32 {
 const EXECUTED: &str = "printf '#!/bin/sh\nexec /run/plugins/host-local\n' >/run/plugins/executed
     chmod 755 /run/plugins/executed";
 
-/// A container whose `lo` has been up, since the kernel keeps 127.0.0.1 from then on.
+/// A container in which `lo` was up once, since the kernel keeps 127.0.0.1 from then on.
 fn container<'w>(world: &'w World, subject: &Subject) -> Container<'w> {
     let container = world.container("c1");
     container.exec(["sh", "-c", subject.in_container]);
@@ -199,7 +199,7 @@ fn prime(subject: &Subject, container: &Container<'_>) {
     end_interface("ADD", subject, container);
 }
 
-/// Some things end with the interface only, and it begins anew: what GC cannot put back, since it has no namespace, and
+/// Some things end with the interface only, so it is made again: settings that GC cannot restore without a namespace, and
 /// the routes that `sbr` took from the main table.
 fn end_interface(verb: &str, subject: &Subject, container: &Container<'_>) {
     if verb == "GC" || subject.plugin == "sbr" {
@@ -312,10 +312,10 @@ const ELSEWHERE: [(&str, &str); 8] = [
     ("static", "makes no request and has no file"),
     ("portmap", "tests/it/portmap/faults.rs"),
     ("bandwidth", "tests/it/bandwidth/faults.rs"),
-    ("vlan", "this kernel lacks it: tests/vm"),
-    ("ipvlan", "this kernel lacks it: tests/vm"),
-    ("dummy", "this kernel lacks it: tests/vm"),
-    ("vrf", "this kernel lacks it: tests/vm"),
+    ("vlan", "this kernel lacks it: tests/vm/faults.sh"),
+    ("ipvlan", "this kernel lacks it: tests/vm/faults.sh"),
+    ("dummy", "this kernel lacks it: tests/vm/faults.sh"),
+    ("vrf", "this kernel lacks it: tests/vm/faults.sh"),
 ];
 
 #[test]
@@ -327,6 +327,10 @@ fn every_plugin_is_in_the_table_or_has_a_reason() {
     let mut all = plugin_names();
     all.sort_unstable();
     assert_eq!(names, all);
+    let in_vm = include_str!("../vm/faults.sh");
+    for (name, why) in ELSEWHERE.iter().filter(|(_, why)| why.contains("tests/vm")) {
+        assert!(in_vm.contains(&format!("test_a_failing_add_of_{name}_leaves_nothing()")), "{why}");
+    }
 }
 
 #[test]

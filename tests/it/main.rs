@@ -18,6 +18,7 @@ mod flannel;
 mod host_device;
 mod host_local;
 mod ipvlan;
+mod isolation;
 mod killed;
 mod loopback;
 mod macvlan;

@@ -1,4 +1,4 @@
-//! DEL of a container whose namespace is gone, while another container's is bound at its path: that one keeps everything.
+//! DEL of a container after its namespace ended, while its path is that of another container, which keeps everything.
 
 use serde_json::{Value, json};
 
@@ -92,7 +92,7 @@ fn is_reserved(world: &World, address: &str) -> bool {
     world.state().has(&format!("file /var/lib/cni/networks/net/{address} "))
 }
 
-/// DEL of `a`, in whose place `b` is.
+/// DEL of `a` while `b` has the path.
 fn spares(a: &Chain, b: &Chain, answers: Option<&str>) {
     let what = format!("{a:?}, {b:?}");
     let world = World::new();

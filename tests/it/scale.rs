@@ -1,4 +1,4 @@
-//! What a call of host-local costs does not depend on how many reservations there are. It is counted, in system calls
+//! The cost of a call of host-local does not depend on the number of reservations. It is counted, in system calls
 //! and in bytes, and not timed: a file that is read, a directory that is listed or an address that is tried is a
 //! system call, wherever it happens.
 
@@ -14,7 +14,7 @@ const MANY: u32 = 60_000;
 /// How many of them a container has. They are one file under several names, which is made sooner.
 const EACH: u32 = 4;
 
-/// What a network of this size needs more than an empty one: the parts of the index lie in different places, and a long
+/// A network of this size needs more than an empty one: the parts of the index lie in different places, and a long
 /// run of taken addresses is passed with two looks. For each set of ranges, and each time that it is looked at.
 const MORE_CALLS_MAX: i64 = 16;
 const MORE_BYTES_MAX: i64 = 8192;
@@ -26,7 +26,7 @@ struct Cost {
     bytes: i64,
 }
 
-/// The n-th taken address of a set, and the one that was given out last.
+/// The n-th taken address of a set, and the last reserved one.
 type Set = (fn(u32) -> IpAddr, &'static str);
 
 struct Case {
@@ -54,7 +54,7 @@ fn cases() -> Vec<Case> {
     vec![
         // The whole run lies between the last address and the next.
         Case { ranges: json!([range_v4]), sets: vec![(v4, "10.1.0.1")] },
-        // None of it does.
+        // No reservation has one.
         Case { ranges: json!([range_v4]), sets: vec![(v4, "10.1.234.97")] },
         Case { ranges: json!([range_v6]), sets: vec![(v6, "fd00::1")] },
         Case { ranges: json!([range_v6]), sets: vec![(scattered_v6, "fd00::1")] },

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::world::{Container, World, with};
 
-/// What the host is like, and what both verbs are expected to say.
+/// The state of the host, and the expected outcome of both verbs.
 #[derive(Clone)]
 struct Condition {
     what: &'static str,
@@ -44,7 +44,7 @@ fn full(dir: &str) -> String {
     )
 }
 
-/// The same of one that is read-only, with what `before` puts there.
+/// The same of a read-only one, with what `before` puts there.
 fn read_only(dir: &str, before: &str) -> String {
     format!("mkdir -p {dir}; mount -t tmpfs none {dir}; {before}; mount -o remount,ro {dir}")
 }
@@ -261,7 +261,7 @@ fn conditions_of_the_rest() -> Vec<Condition> {
         ),
         not_ready(
             "it is not allowed",
-            "mount -t tmpfs none /etc; mkdir -p /etc/cni/tuning; echo '^net.ipv4' >/etc/cni/tuning/allowlist.conf",
+            "mkdir -p /etc/cni/tuning; echo '^net.ipv4' >/etc/cni/tuning/allowlist.conf",
             "tuning",
             sysctl("net.core.somaxconn"),
         ),
@@ -371,7 +371,7 @@ fn every_plugin_is_in_a_table() {
     }
 }
 
-/// A call in a chain whose earlier plugins have left something, in a namespace that is gone by now.
+/// A call in a chain after earlier plugins left something, in a namespace that is gone.
 fn late_add(c1: &Container<'_>, plugin: &str, config: &Value) -> u64 {
     c1.call(plugin, "ADD", config).env("CNI_NETNS", "/run/netns/gone").run().error().code
 }

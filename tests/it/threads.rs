@@ -21,7 +21,7 @@ fn many_threads_add_and_delete_in_one_process() {
     let program = program();
     let said = world.tool(&[&program, "32", "100"], None).run();
     assert!(said.status == 0, "{}", said.report());
-    // What stays is what always stays.
+    // Only the shared rules stay.
     let links = world.links();
     assert!(!links.iter().any(|link| link.starts_with("veth")), "{links:?}");
     let rules = world.host(["nft", "list", "ruleset"]);
@@ -31,7 +31,7 @@ fn many_threads_add_and_delete_in_one_process() {
 }
 
 #[test]
-fn what_the_kernel_refuses_of_one_plugin_does_not_stop_another() {
+fn a_refused_change_of_one_plugin_does_not_stop_another() {
     let world = World::new();
     let program = program();
     let said = world.tool(&[&program, "transaction"], None).run();

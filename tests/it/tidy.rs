@@ -1,10 +1,12 @@
-//! The rules of the house that a machine can keep: who imports whom, what is allowed where, lengths, names.
+//! The rules of the house that a machine can keep: imports, the places of calls, lengths, names, and words.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::world::{Call, EXECUTABLE, plugin_names};
+
+mod prose;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -24,7 +26,7 @@ fn layers() -> Vec<(&'static str, Vec<&'static str>)> {
     rows.skip(1).take_while(|line| line.starts_with('|')).filter_map(row).collect()
 }
 
-/// What may be written only in files whose path below `src` begins so.
+/// Code that only files with these paths below `src` may have.
 const ONLY_IN: [(&str, &[&str]); 11] = [
     ("neli::", &["kernel/"]),
     ("nix::", &["kernel/"]),

@@ -1,5 +1,4 @@
-//! `vlan`, as far as any kernel can test it; interfaces and traffic are in the VM tier. What it shares with macvlan is
-//! tested there.
+//! `vlan` on any kernel; its interfaces and traffic are in the VM tier. The tests of macvlan cover the shared code.
 
 use serde_json::{Value, json};
 
@@ -22,7 +21,7 @@ fn where_the_kernel_lacks_it_the_error_says_so_and_nothing_is_left() {
 }
 
 #[test]
-fn values_that_cannot_be_meant_are_named() {
+fn invalid_values_are_named() {
     let world = world();
     let c1 = world.container("c1");
     let before = world.state_with(&[&c1]);
@@ -55,7 +54,7 @@ fn status_needs_the_master() {
 }
 
 #[test]
-fn del_and_gc_need_neither_master_nor_sense() {
+fn del_and_gc_need_neither_a_master_nor_valid_keys() {
     let world = World::new();
     let c1 = world.container("c1");
     let odd = json!({"master": null, "vlanId": 9999, "mtu": -1, "ipam": null});

@@ -23,7 +23,7 @@ fn vrf(keys: Value) -> Value {
 }
 
 #[test]
-fn bad_input_is_named_before_anything_is_done() {
+fn invalid_keys_are_named_before_any_change() {
     let world = World::new();
     let c1 = container(&world);
     c1.exec(["ip", "link", "add", "green", "type", "veth", "peer", "name", "peer2"]);
@@ -88,7 +88,7 @@ fn a_kernel_without_vrf_is_named() {
 }
 
 #[test]
-fn del_needs_nothing() {
+fn del_needs_no_namespace_and_no_valid_keys() {
     let world = World::new();
     let c1 = container(&world);
     let before = world.state_with(&[&c1]);

@@ -1,4 +1,4 @@
-# What bandwidth does on a host that has nothing but a kernel; this one has fq_codel.
+# bandwidth on a host that has only a kernel; this one has fq_codel.
 
 network='{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": "cni0", "isGateway": true,
     "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]]}}'

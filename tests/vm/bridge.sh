@@ -1,4 +1,4 @@
-# What bridge does on a host that has nothing but a kernel.
+# bridge on a host that has only a kernel.
 
 dual_stack='{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": "cni0", "isDefaultGateway": true,
     "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]]}}'
@@ -41,7 +41,7 @@ disguise() {
     at "$1" ip link set eth0 up
 }
 
-test_with_macspoofchk_nobody_can_send_from_another_mac() {
+test_with_macspoofchk_frames_from_another_mac_are_dropped() {
     container honest liar unchecked
     add bridge honest "$(with "$dual_stack" '"macspoofchk": true')"
     add bridge liar "$(with "$dual_stack" '"macspoofchk": true')"
@@ -54,7 +54,7 @@ test_with_macspoofchk_nobody_can_send_from_another_mac() {
     reaches honest 10.1.0.1
 }
 
-test_twenty_at_once_come_and_go() {
+test_twenty_adds_and_dels_at_once_succeed() {
     local i pids addresses
     remember
     for verb in add del; do
@@ -110,7 +110,7 @@ test_check_finds_what_is_missing() {
     said_contains 10.1.0.2
 }
 
-# What a kubelet on a busy host does: it kills a plugin that takes too long, asks for DEL, and tries again.
+# A kubelet on a busy host kills a plugin that takes too long, calls DEL, and tries again.
 test_killed_at_any_time_it_can_be_tried_again() {
     local config delay_us pid
     config=$(with "$dual_stack" '"ipMasq": true, "macspoofchk": true')

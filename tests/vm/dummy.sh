@@ -1,4 +1,4 @@
-# What dummy does.
+# dummy with a kernel that has it.
 
 config='{"cniVersion": "1.1.0", "name": "net", "type": "dummy", "mtu": 1400, "mac": "02:00:00:00:00:07",
     "dns": {"domain": "example.org"},

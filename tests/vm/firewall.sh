@@ -1,4 +1,4 @@
-# What firewall does on a host that has nothing but a kernel; so nobody drops, and what shows is ingressPolicy.
+# firewall on a host that has only a kernel: no other program drops packets, so the effect of ingressPolicy shows.
 
 # network N: one of several.
 network() {

@@ -74,7 +74,7 @@ machine_a_card_is_found_by_whatever_names_it() {
     tear_down
 }
 
-machine_a_card_comes_home_without_the_key_that_named_it() {
+machine_del_returns_a_card_without_the_key_that_named_it() {
     local selector
     set_up
     for selector in "\"pciBusID\": \"$(pci_address eth0)\"" \
@@ -97,8 +97,8 @@ lose_card() {
     eventually test -e "/sys/class/net/$2"
 }
 
-machine_a_card_whose_namespace_ended_is_brought_home_by_gc() {
-    # Under a name that is free on the host, and one that is not: then the kernel gives it another one.
+machine_gc_restores_a_card_after_its_namespace_ended() {
+    # Under a free name and under a taken one: then the kernel gives the card another name.
     set_up
     for names in "net1 net1" "eth1 dev$(cat /sys/class/net/eth0/ifindex)"; do
         lose_card $names
@@ -111,7 +111,7 @@ machine_a_card_whose_namespace_ended_is_brought_home_by_gc() {
     tear_down
 }
 
-machine_a_card_whose_namespace_ended_is_brought_home_by_del() {
+machine_del_restores_a_card_after_its_namespace_ended() {
     set_up
     lose_card net1 net1
     ifname=net1 del host-device c1 "$by_name"
@@ -121,7 +121,7 @@ machine_a_card_whose_namespace_ended_is_brought_home_by_del() {
     tear_down
 }
 
-machine_a_card_whose_namespace_ended_is_used_by_the_next_container() {
+machine_the_next_container_uses_a_card_after_its_namespace_ended() {
     set_up
     lose_card net1 net1
     container c2
@@ -135,7 +135,7 @@ machine_a_card_whose_namespace_ended_is_used_by_the_next_container() {
     tear_down
 }
 
-machine_a_card_whose_name_is_taken_stays_on_the_host() {
+machine_a_card_with_a_taken_name_stays_on_the_host() {
     set_up
     lose_card net1 net1
     ip link add name eth0 type dummy

@@ -1,4 +1,4 @@
-# What host-local does on a host that has nothing but a kernel. What it does after a power failure is in power-loss.sh.
+# host-local on a host that has only a kernel. The tests of a power failure are in power-loss.sh.
 
 three='{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": "cni0", "isGateway": true,
     "ipam": {"type": "host-local", "subnet": "10.1.0.0/24", "rangeStart": "10.1.0.10", "rangeEnd": "10.1.0.12"}}'

@@ -1,4 +1,4 @@
-# What ipvlan does: every mode and flag with traffic, the chain, CHECK, DEL, GC.
+# ipvlan: every mode and flag with traffic, the chain, CHECK, DEL, GC.
 
 lan() {
     outside lan 10.1.0.253/24 10.1.0.254/24 fd00:1::fd/64 fd00:1::fe/64

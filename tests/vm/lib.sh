@@ -1,6 +1,6 @@
 # Runs one test of a file beside this one (`sh lib.sh FILE FUNCTION`), and is what tests are written with.
 #
-# A test is a function of tests/vm/PLUGIN.sh whose name is a claim. `test_two_containers_reach_each_other` runs in
+# A test is a function of tests/vm/PLUGIN.sh; its name is a claim. `test_two_containers_reach_each_other` runs in
 # network, mount and process namespaces of its own, which play the host, with /run, /var and /tmp of its own: it needs
 # to tidy up nothing. `machine_nic_comes_back` runs on the machine itself, alone and after all others, where the
 # machine's two network cards are (52:54:00:00:00:10 and :11, with a cable between them); it leaves things as they were.
@@ -60,7 +60,7 @@ give() {
     wait "$holder" || true
 }
 
-# outside NAME HOST_ADDRESS/LEN ITS_ADDRESS/LEN [HOST6/LEN ITS6/LEN]: another host at the other end of a cable, whose
+# outside NAME HOST_ADDRESS/LEN ITS_ADDRESS/LEN [HOST6/LEN ITS6/LEN]: another host at the other end of a cable. The
 # end here is called NAME, and there eth0. It knows no route but to the cable.
 outside() {
     local name=$1
@@ -90,8 +90,8 @@ add_address() {
 
 # add PLUGIN CONTAINER CONFIG, and so on: calls that must succeed, for interface eth0, or $ifname where that is set.
 # As a runtime does it, the result of the last ADD for an interface is handed to the calls after it as prevResult, so
-# `add bridge c1 …; add portmap c1 …; check portmap c1 …; del portmap c1 …; del bridge c1 …` is a chain. What the
-# plugin said is in $said. CNI_ARGS is taken from $cni_args.
+# `add bridge c1 …; add portmap c1 …; check portmap c1 …; del portmap c1 …; del bridge c1 …` is a chain. The
+# output of the plugin is in $said. CNI_ARGS is taken from $cni_args.
 add() {
     call ADD "$@" || fail "ADD of $1 for $2 said: $said"
     printf '%s' "$said" >"$(result_of "$2")"
@@ -136,10 +136,11 @@ call() {
     return $status
 }
 
-# plugin VERB PLUGIN CONTAINER: the call itself, with the configuration on stdin; CONTAINER may be empty.
+# plugin VERB PLUGIN CONTAINER: the call itself, with the configuration on stdin; CONTAINER may be empty. The namespace
+# is /run/netns/CONTAINER, or $netns where that is set. $fault is NAME=VALUE for the environment, see faults.sh.
 plugin() {
-    env -i CNI_COMMAND="$1" CNI_PATH="$cni_bin" CNI_ARGS="${cni_args-}" \
-        ${3:+CNI_CONTAINERID="$3" CNI_NETNS="/run/netns/$3" CNI_IFNAME="${ifname-eth0}"} "$cni_bin/$2"
+    env -i CNI_COMMAND="$1" CNI_PATH="$cni_bin" CNI_ARGS="${cni_args-}" ${fault:+"$fault"} \
+        ${3:+CNI_CONTAINERID="$3" CNI_NETNS="${netns-/run/netns/$3}" CNI_IFNAME="${ifname-eth0}"} "$cni_bin/$2"
 }
 
 # Where the last result for an interface of a container is kept.
@@ -177,7 +178,7 @@ same() {
     [ "$1" = "$2" ] || fail "${3-}${3:+: }expected \"$1\", found \"$2\""
 }
 
-# eventually COMMAND...: repeated until it succeeds, for what the kernel does in its own time.
+# eventually COMMAND...: repeated until it succeeds, for changes that the kernel makes after the call has returned.
 eventually() {
     local tries=$((limit_s * 20))
     until ("$@" | sed 's/^FAILED: //'); do
@@ -197,7 +198,7 @@ reaches() {
     at "$1" ping -q -c 1 -W 1 "$2" || at "$1" ping -q -c 5 -W 2 "$2" || fail "$1 does not reach $2"
 }
 
-# never_reaches NAME ADDRESS: see to it that it would, were it not for what is tested.
+# never_reaches NAME ADDRESS: the test has to show that it would otherwise.
 never_reaches() {
     if at "$1" ping -q -c 2 -W 1 "$2"; then fail "$1 reaches $2"; fi
 }
@@ -223,8 +224,8 @@ never_fetches() {
     if at "$1" timeout 2 wget -q -O - "$2"; then fail "$1 fetches $2"; fi
 }
 
-# What the host has: links, addresses, routes, state of the plugins. Not what the reference also leaves behind, nor what
-# the kernel makes in its own time.
+# Prints the state of the host: links, addresses, routes, state of the plugins. Not the things that
+# the reference leaves, too, nor those that the kernel makes by itself.
 state() {
     ls /sys/class/net
     { ip -o addr && ip route && ip -6 route; } | sed -E 's/^[0-9]+: //; s/ tentative//; /fe80::|anycast|multicast/d'

@@ -1,4 +1,4 @@
-# What loopback does on a host that has nothing but a kernel.
+# loopback on a host that has only a kernel.
 
 test_a_container_reaches_itself() {
     local config='{"cniVersion": "1.1.0", "name": "lo", "type": "loopback"}'

@@ -1,4 +1,4 @@
-# What macvlan does on a host that has nothing but a kernel. The rest is in tests/it/macvlan.
+# macvlan on a host that has only a kernel. The rest is in tests/it/macvlan.
 
 lan() {
     outside lan 10.1.0.253/24 10.1.0.254/24 fd00:1::fd/64 fd00:1::fe/64

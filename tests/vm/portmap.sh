@@ -1,4 +1,4 @@
-# What portmap does on a host that has nothing but a kernel.
+# portmap on a host that has only a kernel.
 
 network='{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": "cni0", "isDefaultGateway": true,
     "ipMasq": true, "hairpinMode": true,
@@ -31,7 +31,7 @@ test_a_port_is_reached_from_outside_the_host_and_neighbours() {
     check portmap c1 "$ports"
 }
 
-# Datagrams to ports that nobody listens on.
+# Datagrams to ports without a listener.
 unheard() {
     at "$1" awk '$1 == "Udp:" && $3 ~ /^[0-9]/ { print $3 }' /proc/net/snmp
 }

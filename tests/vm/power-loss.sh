@@ -3,7 +3,7 @@
 
 size=12
 
-# network NAME [MORE]: a network whose range has $size addresses; MORE is for its IPAM.
+# network NAME [MORE]: a network with a range of $size addresses; MORE is for its IPAM.
 network() {
     echo '{"cniVersion": "1.1.0", "name": "'"$1"'", "type": "bridge", "bridge": "'"$1"'", "isGateway": true,
         "ipMasq": true, "ipam": {"type": "host-local", "subnet": "10.1.0.0/24",
@@ -53,7 +53,7 @@ churn() {
     eventually grep -qE '^[0-9]{2}' "/tmp/churned-$1"
 }
 
-# What is on the disk, for who reads the log.
+# Prints the files on the disk, for the log.
 show() {
     find /var/lib/cni -type f -exec ls -l {} + || true
 }
@@ -66,7 +66,7 @@ cut_power_fails_when_ranges_are_full() {
     fill unsynced u
 }
 
-cut_what_the_last_boot_reserved_is_reclaimed() {
+cut_reservations_of_the_last_boot_are_reclaimed() {
     show
     same $size "$(reserved synced)"
     same $size "$(reserved kept)"
@@ -79,7 +79,7 @@ cut_what_the_last_boot_reserved_is_reclaimed() {
     churn unsettled
 }
 
-# What was reserved in the last second may be in a file of which no index knows yet. It counts as of this boot then, so
+# A reservation of the last second may be in a file that the index lacks. It counts as of this boot then, so
 # what a runtime does after a boot gives it back: GC.
 cut_no_half_written_file_is_in_the_way() {
     show

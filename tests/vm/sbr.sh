@@ -1,4 +1,4 @@
-# What sbr does on a host that has nothing but a kernel.
+# sbr on a host that has only a kernel.
 
 first='{"cniVersion": "1.1.0", "name": "one", "type": "bridge", "bridge": "br1", "isDefaultGateway": true,
     "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]]}}'
@@ -15,7 +15,7 @@ sent() {
     at c1 cat "/sys/class/net/$1/statistics/tx_packets"
 }
 
-test_answers_leave_by_the_interface_that_was_asked() {
+test_answers_leave_by_the_interface_of_the_question() {
     outside internet 192.0.2.1/24 192.0.2.2/24 2001:db8::1/64 2001:db8::2/64
     at internet ip route add default via 192.0.2.1
     at internet ip -6 route add default via 2001:db8::1

@@ -1,4 +1,4 @@
-# What static does on a host that has nothing but a kernel.
+# static on a host that has only a kernel.
 
 test_written_addresses_and_routes_carry_traffic() {
     local config='{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": "cni0", "isGateway": true,

@@ -1,4 +1,4 @@
-# What tuning does on a host that has nothing but a kernel.
+# tuning on a host that has only a kernel.
 
 pair='{"cniVersion": "1.1.0", "name": "net", "type": "veth"}'
 tuning='{"cniVersion": "1.1.0", "name": "net", "type": "tuning", "mac": "02:00:00:00:00:AA", "mtu": 1400, "promisc": true,
@@ -29,7 +29,7 @@ test_everything_is_tuned_and_put_back() {
     nothing_changed
 }
 
-test_gc_knows_whose_files_are_whose() {
+test_gc_removes_only_stale_files_of_its_network() {
     container c1 c2
     add veth c1 "$pair"
     add tuning c1 "$tuning"

@@ -1,4 +1,4 @@
-# What veth does on a host that has nothing but a kernel.
+# veth on a host that has only a kernel.
 
 dual_stack='{"cniVersion": "1.1.0", "name": "net", "type": "veth", "ipMasq": true,
     "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]],

@@ -1,4 +1,4 @@
-# What vlan does: traffic on the right VLAN and no other, CHECK, DEL, GC, failures.
+# vlan: traffic on the right VLAN and no other, CHECK, DEL, GC, failures.
 
 # A host outside that is in VLAN 10 and VLAN 20, and answers only for what it has in each.
 lan() {

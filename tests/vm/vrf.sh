@@ -1,4 +1,4 @@
-# What vrf does. The kernels that tests/it runs on have none, so all that it does is here.
+# vrf. The kernels of tests/it lack VRF, so all of its tests are here.
 
 # Networks of layer 2, all with the same subnets.
 network() {
@@ -28,7 +28,7 @@ two_domains() {
     ifname=net1 add vrf c1 "$(vrf red)"
 }
 
-# Of IPv4: busybox's ip knows nothing of other tables for IPv6.
+# IPv4 only: busybox's ip cannot print other tables for IPv6.
 routes() {
     at c1 ip route show table "$1" | sed 's/ *$//' | grep -Ev '^(local|broadcast)' | sort || true
 }
@@ -116,7 +116,7 @@ test_del_goes_by_what_the_interface_is_in() {
     gc vrf "$(vrf blue)"
 }
 
-test_tables_that_anybody_uses_are_left_alone() {
+test_used_tables_are_left_alone() {
     container c1
     at c1 ip rule add from 10.7.0.1 lookup 1
     add bridge c1 "$(network one 2)"
@@ -130,7 +130,7 @@ test_tables_that_anybody_uses_are_left_alone() {
     routes 4 | grep -q '^10.1.0.0/24 dev net1'
 }
 
-test_what_differs_is_refused() {
+test_a_changed_key_is_refused() {
     container c1
     add bridge c1 "$(network one 2)"
     add vrf c1 "$(vrf blue ', "table": 500')"

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{bandwidth, host_end, ifb, limited, limits};
 use crate::world::{World, with};
 
-/// After each change, CHECK of what was asked for with `keys` says what is expected.
+/// After each change, CHECK of the limits of `keys` says what is expected.
 fn finds(keys: &Value, cases: &[(&str, &str)]) {
     for (change, expected) in cases {
         let world = World::new();

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::world::{Container, World, parse, with};
 
-/// A network with both families, whose bridge is 10.1.0.1 and fd00:1::1.
+/// A network with both families; its bridge has 10.1.0.1 and fd00:1::1.
 fn network() -> Value {
     let ranges = json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]]);
     json!({
@@ -65,7 +65,7 @@ fn shaping(world: &World) -> Vec<String> {
                 let words: Vec<&str> = ["tc"].iter().chain(what).chain(more).copied().collect();
                 let said = world.tool(&words, None).output_of_success();
                 let own = |line: &&str| !line.contains("qdisc noqueue") && !line.trim().is_empty();
-                // The rest is a counter of packets, and a limit that does not depend on what is asked for.
+                // The rest is a counter of packets, and a limit that does not depend on the configuration.
                 let constant =
                     |line: &str| line.split(" direct_packets_stat").next().unwrap().to_owned();
                 lines.extend(

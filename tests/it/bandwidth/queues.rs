@@ -1,4 +1,4 @@
-//! What `tc` prints, side by side with what the reference makes.
+//! The output of `tc`, side by side with that of the reference.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What cannot be meant, or done, is refused before anything is made.
+//! Invalid and impossible configurations are refused before any change.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::{bandwidth, chained, limits, network, shaping};
 use crate::world::{World, with};
 
 #[test]
-fn keys_that_cannot_be_meant() {
+fn invalid_keys_are_refused() {
     let world = World::new();
     let c1 = world.container("c1");
     let before = c1.add("bridge", &network());
@@ -51,7 +51,7 @@ fn keys_that_cannot_be_meant() {
 }
 
 #[test]
-fn what_is_no_veth_pair_or_not_in_the_result() {
+fn an_interface_that_is_no_veth_pair_or_not_in_the_result_is_refused() {
     let world = World::new();
     let c1 = world.container("c1");
     c1.call("bandwidth", "ADD", &bandwidth(limits())).run().fails(7, &["prevResult"]);
@@ -74,7 +74,7 @@ fn what_is_no_veth_pair_or_not_in_the_result() {
 }
 
 #[test]
-fn a_discipline_of_somebody_else_stays() {
+fn a_discipline_of_another_program_stays() {
     let world = World::new();
     let c1 = world.container("c1");
     let before = c1.add("bridge", &network());
@@ -90,7 +90,7 @@ fn a_discipline_of_somebody_else_stays() {
 }
 
 #[test]
-fn programs_of_somebody_else_on_what_is_received_stay() {
+fn filters_of_another_program_on_ingress_stay() {
     let world = World::new();
     let c1 = world.container("c1");
     let before = c1.add("bridge", &network());

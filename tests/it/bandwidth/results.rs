@@ -1,4 +1,4 @@
-//! What comes out, in every version; and where the limits come from.
+//! The results in every version, and the sources of the limits.
 
 use serde_json::{Value, json};
 
@@ -60,7 +60,7 @@ fn an_add_without_limits_ends_those_of_an_earlier_one() {
 }
 
 #[test]
-fn the_runtime_is_asked_where_the_configuration_says_nothing() {
+fn limits_of_the_runtime_are_used_if_the_configuration_has_none() {
     let world = World::new();
     let c1 = world.container("c1");
     let by_runtime = json!({"runtimeConfig": {"bandwidth": {
@@ -107,7 +107,7 @@ fn subnets_of_the_configuration_go_with_the_rates_of_the_runtime() {
     let keys = json!({"unshapedSubnets": ["10.2.0.0/16"], "runtimeConfig": {"bandwidth": rates}});
     let (_, after) = limited(&c1, keys.clone());
     let said = shaping(&world).join("\n");
-    // 0a020000/ffff0000 is 10.2.0.0/16. What waits is 25 ms and the burst.
+    // 0a020000/ffff0000 is 10.2.0.0/16. The queue is 25 ms and the burst.
     assert!(said.contains("0a020000/ffff0000") && said.contains("limit 125000b"), "{said}");
     c1.check("bandwidth", &bandwidth(keys), &after);
 }

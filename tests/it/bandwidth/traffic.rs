@@ -1,4 +1,4 @@
-//! Transfers by iperf3: within a tenth of what is asked for, after the burst.
+//! Transfers by iperf3: within a tenth of the configured rate, after the burst.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn serve(container: &Container<'_>) -> crate::world::call::Running {
     server
 }
 
-/// In Mbit/s, as the receiver counts, of UDP packets that are sent at the rate `offered`: three seconds, after one that is
+/// In Mbit/s, as the receiver counts, of UDP packets that are sent at the rate `offered`: three seconds, after one more that is
 /// left out. (TCP on a busy machine is slower for reasons of its own.)
 fn rate(container: &Container<'_>, address: &str, more: &[&str], offered: f64) -> f64 {
     let offered = format!("{offered}M");

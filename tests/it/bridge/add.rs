@@ -1,4 +1,4 @@
-//! What ADD makes, key by key.
+//! ADD, key by key.
 
 use serde_json::json;
 
@@ -128,7 +128,7 @@ fn mtu_is_that_of_the_pair_and_of_a_new_bridge() {
 }
 
 #[test]
-fn an_mtu_that_is_none_leaves_the_kernels() {
+fn an_mtu_of_0_leaves_the_mtu_of_the_kernel() {
     for (number, mtu) in [json!(0), json!(-5), json!(null)].into_iter().enumerate() {
         let world = World::new();
         let c1 = world.container(&format!("c{number}"));
@@ -218,7 +218,7 @@ fn a_mac_for_bridge_is_no_stranger_to_its_ipam() {
 }
 
 #[test]
-fn the_mac_of_the_bridge_stays_as_ports_come_and_go() {
+fn the_mac_of_the_bridge_stays_when_ports_are_added_and_removed() {
     let world = World::new();
     let first = world.container("c0");
     let pinned = first.add("bridge", &layer2())["interfaces"][0]["mac"].clone();
@@ -268,7 +268,7 @@ fn ipv6_is_switched_on_where_the_runtime_switched_it_off() {
 }
 
 #[test]
-fn nobody_waits_for_duplicates_of_an_ipv6_address_unless_asked() {
+fn duplicate_address_detection_is_off_unless_enabled() {
     let world = World::new();
     let usable = |keys| {
         let container = world.container(if keys == json!({}) { "c1" } else { "c2" });

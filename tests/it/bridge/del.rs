@@ -14,26 +14,10 @@ fn reservations(world: &World, network: &str) -> Vec<String> {
 }
 
 #[test]
-fn after_add_and_del_the_world_is_as_before() {
-    for config in [dbnet(), dual_stack(), layer2()] {
-        let network = config["name"].as_str().unwrap();
-        let world = World::new();
-        let c1 = world.container("c1");
-        let before = world.state_with(&[&c1]).apart_from("cni0", network);
-        let result = c1.add("bridge", &config);
-        c1.check("bridge", &config, &result);
-        c1.del("bridge", &config);
-        before.assert_same(&world.state_with(&[&c1]).apart_from("cni0", network), "after DEL");
-        c1.del("bridge", &config);
-        before.assert_same(&world.state_with(&[&c1]).apart_from("cni0", network), "after two DELs");
-    }
-}
-
-#[test]
-fn a_second_add_and_del_leave_not_even_a_trace() {
+fn a_second_add_and_del_leave_the_exact_state() {
     let world = World::new();
     let c1 = world.container("c1");
-    // Two addresses only, so that the last one that was given is always the same.
+    // Two addresses only, so the last reserved address is always the same.
     let config = dbnet_with(json!({"isGateway": true, "ipam": {"subnet": "10.1.0.0/30"}}));
     c1.add("bridge", &config);
     c1.del("bridge", &config);
@@ -54,32 +38,15 @@ fn other_containers_do_not_notice() {
     c1.ping("10.1.0.1");
 }
 
-/// What can have happened to a container before its DEL, and how the DEL is called then.
+/// An event before the DEL of a container, and the DEL.
 type Happening = fn(&Container<'_>, &Value);
 
-const HAPPENINGS: [(&str, Happening); 9] = [
-    ("nothing", |c, config| c.del("bridge", config)),
+const HAPPENINGS: [(&str, Happening); 4] = [
     ("the link is gone", |c, config| {
         c.exec(["ip", "link", "del", "eth0"]);
         c.del("bridge", config);
     }),
-    ("the namespace is gone", |c, config| {
-        c.destroy();
-        c.del("bridge", config);
-    }),
-    ("a regular file is left of the namespace", |c, config| {
-        c.unmount();
-        c.del("bridge", config);
-    }),
-    ("the directory of the namespace is gone", |c, config| {
-        c.destroy();
-        c.call("bridge", "DEL", config).env("CNI_NETNS", "/run/none/none").run().silence();
-    }),
-    ("no namespace is named", |c, config| {
-        c.destroy();
-        c.call("bridge", "DEL", config).env("CNI_NETNS", "").run().silence();
-    }),
-    ("nobody knows the path of plugins", |c, config| {
+    ("CNI_PATH is not set", |c, config| {
         c.call("bridge", "DEL", config).without("CNI_PATH").run().silence();
     }),
     ("the bridge is gone", |c, config| {
@@ -118,7 +85,7 @@ fn a_container_can_be_added_again_after_its_del_without_a_namespace() {
 }
 
 #[test]
-fn del_copes_with_a_configuration_that_changed() {
+fn del_succeeds_with_a_changed_configuration() {
     let changes = [
         json!({"bridge": "other0"}),
         json!({"bridge": ""}),
@@ -158,16 +125,7 @@ fn del_takes_a_result_or_none() {
 }
 
 #[test]
-fn del_never_makes_what_is_not_there() {
-    let world = World::new();
-    let c1 = world.container("c1");
-    let before = world.state_with(&[&c1]);
-    c1.del("bridge", &dual_stack());
-    before.assert_same(&world.state_with(&[&c1]), "after DEL without ADD");
-}
-
-#[test]
-fn del_removes_the_link_although_ipam_fails_and_says_so() {
+fn del_removes_the_link_although_ipam_fails_with_an_error() {
     let world = World::new();
     let c1 = world.container("c1");
     c1.add("bridge", &dbnet());
@@ -226,12 +184,10 @@ fn gc_removes_links_of_containers_that_are_still_there() {
 }
 
 #[test]
-fn gc_without_a_list_is_refused_and_without_ipam_is_fine() {
+fn gc_without_ipam_succeeds() {
     let world = World::new();
     let config = with(&dual_stack(), json!({"cniVersion": "1.1.0"}));
     world.container("c1").add("bridge", &config);
-    world.call("bridge", "GC", &config).run().fails(7, &["cni.dev/valid-attachments"]);
-    assert_eq!(reservations(&world, "dual").len(), 2);
     world.call("bridge", "GC", &without(&gc(&[]), "ipam")).run().silence();
 }
 

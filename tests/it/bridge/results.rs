@@ -1,4 +1,4 @@
-//! What an ADD prints, in every version; only MACs and the random name are masked.
+//! The output of ADD in every version; only MACs and the random name are masked.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! VLANs, as far as a kernel whose bridges do not filter them can tell; all else is in tests/vm/bridge_vlan.sh.
+//! VLANs on a kernel without VLAN filtering; everything else is in tests/vm/bridge_vlan.sh.
 
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ fn refused() -> Vec<(Value, &'static str)> {
 }
 
 #[test]
-fn vlans_that_cannot_be_are_refused_before_anything_is_made() {
+fn invalid_vlans_are_refused_before_any_change() {
     let world = World::new();
     let c1 = world.container("c1");
     let before = world.state_with(&[&c1]);
@@ -107,7 +107,7 @@ fn kernel_filters_vlans(world: &World) -> bool {
 }
 
 #[test]
-fn a_kernel_that_cannot_says_so_and_one_that_can_does() {
+fn a_kernel_without_vlan_filtering_is_named() {
     for keys in [json!({"vlan": 100}), json!({"vlanTrunk": [{"id": 100}]})] {
         let world = World::new();
         let c1 = world.container("c1");
@@ -161,7 +161,7 @@ fn a_bridge_that_does_not_filter_is_refused() {
 }
 
 #[test]
-fn what_asks_for_nothing_is_fine() {
+fn empty_vlan_keys_are_accepted() {
     let cases = [
         json!({"ipMasq": false, "macspoofchk": false, "preserveDefaultVlan": false, "vlan": 0}),
         json!({"ipMasq": null, "macspoofchk": null, "preserveDefaultVlan": null, "vlan": null, "vlanTrunk": null}),

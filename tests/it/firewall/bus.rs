@@ -10,17 +10,17 @@ use crate::world::World;
 use crate::world::call::{Call, Outcome, Running};
 
 /// The limit is 3 s. It was 25 s for each answer, so the rest of this is for a machine under load.
-const PATIENCE: Duration = Duration::from_secs(12);
+const DEADLINE: Duration = Duration::from_secs(12);
 
 fn in_time(call: Call<'_>) -> Outcome {
     let start = Instant::now();
     let outcome = call.run();
-    assert!(start.elapsed() < PATIENCE, "{:?}: {}", start.elapsed(), outcome.report());
+    assert!(start.elapsed() < DEADLINE, "{:?}: {}", start.elapsed(), outcome.report());
     outcome
 }
 
-/// A server at the place of the bus, which does this and then is mute.
-fn start_mute_server(world: &World, script: &str) -> Running {
+/// A server at the place of the bus, which does this and then does not answer.
+fn start_silent_server(world: &World, script: &str) -> Running {
     world.write("/run/dbus/x", "");
     let script = format!(
         "import socket, time\n\
@@ -68,13 +68,13 @@ try:
 except BlockingIOError: pass";
 
 #[test]
-fn a_mute_bus_costs_3_seconds_and_is_an_error() {
+fn a_silent_bus_costs_3_seconds_and_is_an_error() {
     for script in ["", ACCEPTS, DRIP, FULL] {
         let world = World::new();
         let c1 = world.container("c1");
         let result = c1.add("bridge", &bridge("net", 1));
         let before = rules(&world);
-        let _server = start_mute_server(&world, script);
+        let _server = start_silent_server(&world, script);
         let config = firewall("net", json!({}), &result);
         let texts = ["cannot find out whether firewalld runs", "timeout after 3 s"];
         in_time(c1.call("firewall", "ADD", &config)).fails(999, &texts);
@@ -83,11 +83,11 @@ fn a_mute_bus_costs_3_seconds_and_is_an_error() {
 }
 
 #[test]
-fn a_mute_bus_does_not_delay_calls_without_firewalld() {
+fn a_silent_bus_does_not_delay_calls_without_firewalld() {
     let world = World::new();
     let c1 = world.container("c1");
     let result = c1.add("bridge", &bridge("net", 1));
-    let _server = start_mute_server(&world, "");
+    let _server = start_silent_server(&world, "");
     let texts = ["timeout after 3 s"];
     for keys in [json!({}), json!({"backend": "firewalld"})] {
         let config = firewall("net", keys, &result);
@@ -109,7 +109,7 @@ fn a_mute_bus_does_not_delay_calls_without_firewalld() {
 }
 
 #[test]
-fn a_source_that_a_mute_firewalld_keeps_is_removed_by_the_next_del_or_gc() {
+fn a_source_that_a_silent_firewalld_keeps_is_removed_by_the_next_del_or_gc() {
     let world = World::new();
     let running = start_firewalld(&world);
     let c1 = world.container("c1");

@@ -1,11 +1,13 @@
-//! Every request to the kernel fails once, with a bridge to keep apart and a FORWARD that drops, which `faults` does not
-//! have: a failed ADD changes no rule, and after a DEL none is left.
+//! Every request to the kernel fails once, in two worlds that `faults` does not have: with an isolated bridge and a
+//! FORWARD policy of DROP, and with firewalld. A failed ADD leaves no rule and no source, and neither does a DEL.
 
 use serde_json::json;
 
+use super::firewalld::{sources, start_firewalld};
 use super::{attach, bridge, drop_forwarded, firewall, forget, rules};
 use crate::faults::for_every_fault;
 use crate::world::World;
+use crate::world::call::Outcome;
 
 const FAULT: &str = "CNIBOX_FAIL_KERNEL";
 
@@ -25,15 +27,9 @@ fn a_failed_add_leaves_no_rule() {
                 c1.add("firewall", &config);
             }
             let outcome = c1.call("firewall", verb, &config).env(FAULT, &number.to_string()).run();
-            let failed = outcome.status != 0;
-            if failed {
-                let report = outcome.report();
-                let error = outcome.error();
-                let said = format!("{}: {}", error.msg, error.details);
-                assert!(said.contains("cannot ") && !said.contains('\n'), "{report}");
-                if verb == "ADD" {
-                    assert_eq!(rules(&world), before, "{report}");
-                }
+            let failed = is_failure(outcome);
+            if failed && verb == "ADD" {
+                assert_eq!(rules(&world), before, "ADD {number}");
             }
             forget(&c1, "net");
             assert_eq!(rules(&world), before, "{verb} {number}");
@@ -41,4 +37,48 @@ fn a_failed_add_leaves_no_rule() {
         });
         assert!(failures > 0, "{verb}");
     }
+}
+
+#[test]
+fn a_failing_request_to_firewalld_leaves_no_source() {
+    let world = World::new();
+    let _running = start_firewalld(&world);
+    let c1 = world.container("c1");
+    let result = c1.add("bridge", &bridge("net", 1));
+    for keys in [json!({}), json!({"backend": "firewalld"})] {
+        let config = firewall("net", keys, &result);
+        c1.add("firewall", &config);
+        forget(&c1, "net");
+        let is_clean = || {
+            sources(&world, "trusted") == [false, false] && !rules(&world).contains("net c1 eth0")
+        };
+        for verb in ["ADD", "DEL", "CHECK", "STATUS"] {
+            let failures = for_every_fault(|number| {
+                if verb != "ADD" {
+                    c1.add("firewall", &config);
+                }
+                let call = c1.call("firewall", verb, &config);
+                let failed = is_failure(call.env(FAULT, &number.to_string()).run());
+                assert!(!failed || verb != "ADD" || is_clean(), "ADD {number}: {config}");
+                c1.del("firewall", &config);
+                assert!(is_clean(), "{verb} {number}: {config}");
+                failed
+            });
+            assert!(failures > 0, "{verb}: {config}");
+        }
+    }
+}
+
+/// Whether the call failed; then the error says on one line what the plugin cannot do, or what CHECK misses: without
+/// its answer firewalld counts as not running, so CHECK looks for the rules of iptables.
+fn is_failure(outcome: Outcome) -> bool {
+    if outcome.status == 0 {
+        return false;
+    }
+    let report = outcome.report();
+    let error = outcome.error();
+    let said = format!("{}: {}", error.msg, error.details);
+    let is_good = said.contains("cannot ") || said.contains("is missing from");
+    assert!(is_good && !said.contains('\n'), "{report}");
+    true
 }

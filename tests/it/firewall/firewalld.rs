@@ -222,7 +222,7 @@ fn a_missing_zone_is_named_and_nothing_is_left() {
 }
 
 #[test]
-fn firewalld_that_is_asked_for_but_does_not_run_is_an_error_that_says_so() {
+fn a_configured_firewalld_that_does_not_run_is_an_error() {
     let world = World::new();
     let c1 = world.container("c1");
     let result = c1.add("bridge", &bridge("net", 1));

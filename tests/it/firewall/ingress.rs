@@ -109,7 +109,7 @@ fn isolated_drops_packets_that_the_host_forwards_within_the_bridge() {
 }
 
 #[test]
-fn a_bridge_is_free_again_when_its_last_container_goes() {
+fn del_of_the_last_container_ends_the_policy_of_a_bridge() {
     let world = World::new();
     let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| world.container(name));
     attach(&c1, &bridge("one", 1), policy("same-bridge"));

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::world::{Container, World, with};
 
-/// A network with both families, whose bridge is the gateway.
+/// A network with both families; its bridge is the gateway.
 fn bridge(name: &str, number: u8) -> Value {
     let ranges = json!([
         [{"subnet": format!("10.{number}.0.0/24")}],

@@ -40,7 +40,7 @@ fn del_removes_rules_of_the_go_plugin() {
     let before = saved(&world);
     add_by_reference(&c1, &one);
     assert_ne!(saved(&world), before);
-    // What an administrator says about the same address is his.
+    // A rule of the administrator for the same address stays.
     assert_eq!(address(&one, 0), "10.1.0.2");
     let his = [
         "CNI-FORWARD -s 10.1.0.2 -j DROP",

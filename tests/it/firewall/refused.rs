@@ -6,7 +6,7 @@ use super::{bridge, firewall, rules};
 use crate::world::World;
 
 #[test]
-fn values_that_cannot_be_are_code_7_and_name_the_key() {
+fn invalid_values_are_code_7_and_name_the_key() {
     let world = World::new();
     let c1 = world.container("c1");
     let result = c1.add("bridge", &bridge("net", 1));
@@ -63,17 +63,7 @@ fn empty_values_are_accepted() {
 }
 
 #[test]
-fn it_comes_after_another_plugin() {
-    let world = World::new();
-    let c1 = world.container("c1");
-    let config = firewall("net", json!({}), &Value::Null);
-    let texts = ["required prevResult missing", "must be called as chained plugin"];
-    c1.call("firewall", "ADD", &config).run().fails(7, &texts);
-    assert_eq!(rules(&world), "");
-}
-
-#[test]
-fn a_policy_needs_a_pair_and_says_so() {
+fn a_policy_without_a_pair_is_an_error() {
     let world = World::new();
     let c1 = world.container("c1");
     c1.exec(["ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1"]);

@@ -68,7 +68,7 @@ fn addresses_of_every_interface_pass() {
 }
 
 #[test]
-fn a_result_without_addresses_makes_no_rule_and_says_so() {
+fn a_result_without_addresses_makes_no_rule_and_a_warning() {
     let world = World::new();
     let c1 = world.container("c1");
     drop_forwarded(&world);

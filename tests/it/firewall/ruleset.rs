@@ -96,7 +96,7 @@ fn the_rules_among_those_of_iptables_are_as_documented() {
 }
 
 #[test]
-fn the_match_for_answers_is_the_one_that_iptables_makes() {
+fn the_match_for_answers_is_that_of_iptables() {
     let world = World::new();
     let c1 = world.container("c1");
     drop_forwarded(&world);

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{config, config_with, world};
 
-/// What is done in the container, and what CHECK must name.
+/// A command in the container, and the text that CHECK must print.
 const CHANGES: [(&str, &str); 8] = [
     ("ip address del 10.7.0.10/24 dev eth0", "10.7.0.10"),
     ("ip address del fd07::10/64 dev eth0", "fd07::10"),
@@ -21,7 +21,7 @@ const CHANGES: [(&str, &str); 8] = [
 ];
 
 #[test]
-fn what_is_missing_is_named() {
+fn a_missing_setting_is_named() {
     for (script, named) in CHANGES {
         let world = world();
         let c1 = world.container("c1");
@@ -53,14 +53,6 @@ fn check_fails_for_another_interface_with_the_name() {
 }
 
 #[test]
-fn check_needs_the_result_of_the_add() {
-    let world = world();
-    let c1 = world.container("c1");
-    c1.add("host-device", &config());
-    c1.call("host-device", "CHECK", &config()).run().fails(7, &["required prevResult missing"]);
-}
-
-#[test]
 fn status_says_whether_there_is_a_device_to_give() {
     let world = world();
     let status = |keys| world.call("host-device", "STATUS", &config_with(keys)).run();
@@ -71,7 +63,7 @@ fn status_says_whether_there_is_a_device_to_give() {
     status(json!({"ipam": {"type": "none-such"}})).error();
     let c1 = world.container("c1");
     c1.add("host-device", &config());
-    // What a container has is no fault of the host.
+    // A card in a container is ready.
     status(json!({})).silence();
     status(json!({"device": null, "hwaddr": super::MAC})).silence();
     status(json!({"device": "none0"})).fails(50, &["device: none0"]);

@@ -82,9 +82,9 @@ const HAPPENINGS: [(&str, Happening); 13] = [
 ];
 
 #[test]
-fn the_card_comes_back_whatever_happened() {
+fn the_card_is_restored_whatever_happened() {
     for (what, happening) in HAPPENINGS {
-        // What the administrator has set on the host.
+        // Settings of the administrator on the host.
         for setting in ["up", "down", "up promisc on", "up alias upstairs", "up mtu 1280"] {
             let world = world();
             let c1 = world.container("c1");
@@ -165,7 +165,7 @@ fn an_interface_that_is_not_ours_stays_in_the_container() {
 }
 
 #[test]
-fn del_of_another_container_does_not_take_it_and_says_so() {
+fn del_of_another_container_leaves_the_card_and_is_an_error() {
     let world = world();
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     let result = c1.add("host-device", &config());
@@ -268,7 +268,7 @@ fn without_the_record_only_the_name_of_the_configuration_is_restored() {
 }
 
 #[test]
-fn del_brings_the_card_home_although_ipam_fails_and_says_so() {
+fn del_restores_the_card_although_ipam_fails_with_an_error() {
     let world = world();
     let c1 = world.container("c1");
     let before = card(&world, "nic0");
@@ -279,7 +279,7 @@ fn del_brings_the_card_home_although_ipam_fails_and_says_so() {
 }
 
 #[test]
-fn a_call_that_is_killed_at_any_point_leaves_what_del_can_bring_home() {
+fn a_call_that_is_killed_at_any_point_leaves_a_card_that_del_restores() {
     for verb in ["ADD", "DEL"] {
         let world = world();
         let c1 = world.container("c1");

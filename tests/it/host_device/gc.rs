@@ -12,7 +12,7 @@ fn gc(keep: &[&str]) -> Value {
 
 #[test]
 fn a_card_that_came_back_by_itself_gets_everything_back() {
-    // Whether somebody on the host has the name that it had in the container.
+    // Whether a link on the host has the name that the card had in the container.
     for is_taken in [false, true] {
         let world = world();
         let c1 = world.container("c1");

@@ -15,7 +15,7 @@ use crate::world::{Container, World, with};
 
 const MAC: &str = "02:00:00:00:07:01";
 
-/// A host with a card `nic0`, whose cable leads to 10.7.0.1 and fd07::1.
+/// A host with a card `nic0` and a cable that leads to 10.7.0.1 and fd07::1.
 fn world() -> World {
     let world = World::new();
     let script = "ip link add nic0 address 02:00:00:00:07:01 mtu 1400 up type veth peer name wire0
@@ -70,7 +70,7 @@ fn describe(links: &Value) -> String {
     )
 }
 
-/// What the kernel does with a card whose namespace ends: it is on the host again, down, under the name that it had in
+/// The kernel moves a card to the host when its namespace ends: it is there again, down, under the name that it had in
 /// the container, or as `devN` if that one is taken.
 fn end_namespace(container: &Container<'_>, ifname: &str) {
     let world = container.world;

@@ -1,4 +1,4 @@
-//! With the Go plugin: the same results, and either's DEL brings home what the other's ADD has taken.
+//! With the Go plugin: the same results, and the DEL of each returns the card that the ADD of the other took.
 
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ fn both_return_the_same() {
 }
 
 #[test]
-fn either_brings_home_what_the_other_took() {
+fn each_returns_the_card_that_the_other_took() {
     for (adding, deleting) in [("ours", "theirs"), ("theirs", "ours"), ("ours", "ours")] {
         let world = world();
         let c1 = world.container("c1");
@@ -49,7 +49,7 @@ fn either_brings_home_what_the_other_took() {
         } else {
             assert_eq!(after, before, "{adding}, then {deleting}");
         }
-        // What the other one left is no obstacle.
+        // Leftovers of the other plugin do not matter.
         call(&c1, "ours", "ADD", &config).run().success();
         call(&c1, "ours", "DEL", &config).run().silence();
         assert_eq!(card(&world, "nic0"), before, "{adding}, then {deleting}, then ours");

@@ -1,4 +1,4 @@
-//! By what a device is found. What sysfs says of cards is made up in a file system over the real one.
+//! The keys that select a device. A file system over the real sysfs invents cards.
 
 use serde_json::{Value, json};
 
@@ -87,7 +87,7 @@ fn every_selector_finds_its_card() {
 }
 
 #[test]
-fn what_is_not_there_is_named() {
+fn a_missing_device_is_named() {
     let cases = [
         (json!({"hwaddr": "02:00:00:00:00:99"}), "hwaddr: 02:00:00:00:00:99"),
         (json!({"kernelpath": "/sys/devices/none"}), "kernelpath: /sys/devices/none"),
@@ -142,7 +142,7 @@ fn a_driver_that_leaves_the_link_is_no_such_program() {
     let world = with_buses();
     let c1 = world.container("c1");
     let before = card(&world, "nic0");
-    // What the driver says goes before DPDKMode.
+    // The driver takes precedence over DPDKMode.
     let config = config(json!({"pciBusID": PCI, "DPDKMode": true}));
     c1.add("host-device", &config);
     c1.ping("10.7.0.1");

@@ -91,7 +91,7 @@ fn a_file_of_an_old_release_holds_only_the_id() {
 }
 
 #[test]
-fn of_a_new_and_an_old_file_del_takes_the_new_one() {
+fn del_removes_the_new_file_before_the_old_one() {
     let net = Net::new(json!({"subnet": "10.1.0.0/16"}));
     net.write("10.1.0.7", "abc\r\neth0");
     net.write("10.1.0.8", "abc");
@@ -155,7 +155,7 @@ fn files_that_are_no_reservations_are_left_alone() {
 }
 
 #[test]
-fn a_last_address_that_makes_no_sense_is_ignored() {
+fn an_invalid_last_address_is_ignored() {
     for content in ["", "garbage", "10.9.0.1", "fd00::1", "10.1.0.200/24"] {
         let net = Net::new(json!({"subnet": "10.1.0.0/24"}));
         net.write("last_reserved_ip.0", content);
@@ -167,7 +167,7 @@ fn a_last_address_that_makes_no_sense_is_ignored() {
 /// How long a started plugin may take to get to the lock.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// An ADD that has come to the lock, which somebody else has.
+/// An ADD that waits for the lock, which another process holds.
 fn started_waiting(net: &Net, lock_path: &Path) -> Running {
     let running = net.call("ADD", "abc").start();
     let fds = format!("/proc/{}/fd", running.pid());
@@ -184,7 +184,7 @@ fn started_waiting(net: &Net, lock_path: &Path) -> Running {
 }
 
 #[test]
-fn who_holds_the_lock_file_is_waited_for() {
+fn add_waits_for_the_holder_of_the_lock_file() {
     let net = Net::new(json!({"subnet": "10.1.0.0/24"}));
     net.write("lock", "");
     let lock_path = net.bare.network("net").join("lock");
@@ -214,7 +214,7 @@ fn a_directory_that_is_removed_meanwhile_is_made_again() {
 }
 
 #[test]
-fn who_holds_the_lock_for_too_long_is_named() {
+fn the_holder_of_the_lock_is_named_after_the_timeout() {
     let net = Net::new(json!({"subnet": "10.1.0.0/24"}));
     net.write("lock", "");
     let lock = File::open(net.bare.network("net").join("lock")).unwrap();

@@ -41,7 +41,7 @@ impl Net {
 }
 
 fn net() -> Net {
-    // Every address, so that one that is lost is missed.
+    // Every address, so the test finds a lost one.
     Net::new(json!({
         "sticky": true, "ranges": [[{"subnet": "10.1.0.0/29"}], [{"subnet": "fd00::/126"}]],
     }))

@@ -19,7 +19,7 @@ struct Net {
 }
 
 impl Net {
-    /// `ipam` holds the keys besides `type` and `dataDir`.
+    /// `ipam` holds the keys in addition to `type` and `dataDir`.
     fn new(ipam: Value) -> Self {
         Self::of_version("1.1.0", ipam)
     }

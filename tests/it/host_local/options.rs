@@ -1,4 +1,4 @@
-//! What is ours alone: addresses that are never given out, containers that get their old address again, reservations
+//! Keys that the reference lacks: addresses that are never given out, containers that get their old address again, reservations
 //! that a reboot left behind.
 
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::{Net, addresses};
 use crate::world::{Container, World, with};
 
 #[test]
-fn what_is_excluded_is_never_given_out() {
+fn excluded_addresses_are_never_reserved() {
     let net = Net::new(json!({
         "exclude": ["10.1.0.2", "10.1.0.4/30", "fd00::/120"],
         "ranges": [
@@ -88,7 +88,7 @@ fn wrong_exclusions_are_refused() {
             Net::new(ipam.clone()).run(verb, "abc").fails(7, &[text]);
         }
     }
-    // What is excluded from everything need not be in anything.
+    // An exclusion may lie outside of every range.
     assert_eq!(Net::new(of_all("192.168.0.0/16")).add("abc"), ["10.1.0.2/24"]);
 }
 
@@ -155,7 +155,7 @@ fn a_sticky_address_yields_to_a_requested_one_and_to_the_ranges() {
 }
 
 #[test]
-fn who_is_not_sticky_moves_on() {
+fn without_sticky_the_next_address_is_reserved() {
     let net = Net::new(json!({"subnet": "10.1.0.0/24", "sticky": false}));
     add_of_pod(&net, "one");
     net.del("one");
@@ -212,7 +212,7 @@ impl Host {
 }
 
 #[test]
-fn what_a_reboot_left_behind_is_reclaimed_when_there_is_nothing_else() {
+fn reservations_of_an_earlier_boot_are_reclaimed_when_no_address_is_free() {
     for ipam in [json!({}), json!({"staleOnBoot": "reclaim"}), json!({"staleOnBoot": ""})] {
         let host = Host::new(ipam);
         let [c1, c2, c3, c4] = ["c1", "c2", "c3", "c4"].map(|name| host.container(name));
@@ -230,7 +230,7 @@ fn what_a_reboot_left_behind_is_reclaimed_when_there_is_nothing_else() {
 }
 
 #[test]
-fn what_a_reboot_left_behind_can_be_kept() {
+fn reservations_of_an_earlier_boot_can_be_kept() {
     let host = Host::new(json!({"staleOnBoot": "keep"}));
     let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| host.container(name));
     host.add(&c1);
@@ -258,7 +258,7 @@ fn a_reboot_is_in_nobodys_way() {
 }
 
 #[test]
-fn what_the_reference_reserved_in_this_boot_is_kept() {
+fn reservations_of_the_reference_of_this_boot_are_kept() {
     let host = Host::new(json!({}));
     let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| host.container(name));
     host.add(&c1);

@@ -125,7 +125,7 @@ fn the_old_keys_mean_nothing_without_a_subnet() {
 }
 
 #[test]
-fn ranges_that_make_no_sense_are_refused() {
+fn invalid_ranges_are_refused() {
     let set = |range: Value| json!({"ranges": [[range]]});
     let two_sets = |a: &str, b: &str| json!({"ranges": [[{"subnet": a}], [{"subnet": b}]]});
     let one_set = |a: &str, b: &str| json!({"ranges": [[{"subnet": a}, {"subnet": b}]]});

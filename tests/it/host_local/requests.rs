@@ -1,4 +1,4 @@
-//! Addresses that somebody asked for: by CNI_ARGS, by `args.cni.ips`, by `runtimeConfig.ips`.
+//! Requested addresses: by CNI_ARGS, by `args.cni.ips`, by `runtimeConfig.ips`.
 
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ fn an_address_can_be_asked_for_in_three_ways() {
 }
 
 #[test]
-fn the_next_address_follows_the_one_that_was_asked_for() {
+fn the_next_address_follows_a_requested_one() {
     let net = net();
     asking(&net, "IP=10.1.0.50", json!({})).run().success();
     assert_eq!(net.read("last_reserved_ip.0"), "10.1.0.50");

@@ -1,4 +1,4 @@
-//! What an ADD prints, byte for byte, in every version.
+//! The output of ADD, byte for byte, in every version.
 
 use serde_json::json;
 
@@ -177,7 +177,7 @@ fn every_version_has_its_shape() {
 }
 
 #[test]
-fn what_is_empty_is_left_out_or_not_as_the_version_has_it() {
+fn empty_keys_are_omitted_as_the_version_requires() {
     let cases = [
         (
             "1.1.0",

@@ -5,25 +5,9 @@ use serde_json::{Value, json};
 use super::{dual_stack, dual_stack_with, plain};
 use crate::world::{Container, World, lan, with, without};
 
-#[test]
-fn after_add_and_del_the_world_is_as_before() {
-    for config in [dual_stack(), plain()] {
-        let world = World::new();
-        let _outside = lan(&world);
-        let c1 = world.container("c1");
-        let before = world.state_with(&[&c1]).apart_from("", "net");
-        let result = c1.add("macvlan", &config);
-        c1.check("macvlan", &config, &result);
-        for time in ["after DEL", "after two DELs"] {
-            c1.del("macvlan", &config);
-            before.assert_same(&world.state_with(&[&c1]).apart_from("", "net"), time);
-        }
-    }
-}
-
 type Happening = fn(&Container<'_>);
 
-const HAPPENINGS: [(&str, Happening); 8] = [
+const HAPPENINGS: [(&str, Happening); 5] = [
     ("the link is gone", |c| {
         c.exec(["ip", "link", "del", "eth0"]);
         c.del("macvlan", &dual_stack());
@@ -34,18 +18,6 @@ const HAPPENINGS: [(&str, Happening); 8] = [
     }),
     ("the master is not named any more, and there is no default route", |c| {
         c.del("macvlan", &without(&dual_stack(), "master"));
-    }),
-    ("the namespace is gone", |c| {
-        c.destroy();
-        c.del("macvlan", &dual_stack());
-    }),
-    ("a regular file is left of the namespace", |c| {
-        c.unmount();
-        c.del("macvlan", &dual_stack());
-    }),
-    ("no namespace is named", |c| {
-        c.destroy();
-        c.call("macvlan", "DEL", &dual_stack()).env("CNI_NETNS", "").run().silence();
     }),
     ("the configuration has changed", |c| {
         let keys =
@@ -73,7 +45,7 @@ fn del_frees_the_address_whatever_happened() {
 }
 
 #[test]
-fn del_removes_the_link_although_ipam_fails_and_says_so() {
+fn del_removes_the_link_although_ipam_fails_with_an_error() {
     let world = World::new();
     let _outside = lan(&world);
     let c1 = world.container("c1");
@@ -101,7 +73,6 @@ fn gc_releases_addresses_and_status_sees_it() {
     c1.check("macvlan", &config, &result);
     world.call("macvlan", "GC", &gc(json!([]))).run().silence();
     status().silence();
-    world.call("macvlan", "GC", &config).run().fails(7, &["cni.dev/valid-attachments"]);
 }
 
 #[test]

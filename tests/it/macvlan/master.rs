@@ -1,4 +1,4 @@
-//! Which link it is where nobody says, and that this is remembered.
+//! The master without the key, and its record.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ const LINKS: &str = "for n in da db; do ip link add $n type bridge; ip link set 
     ip address add fd20::1/64 dev da nodad; ip address add fd30::1/64 dev db nodad; ";
 
 #[test]
-fn it_is_the_interface_of_the_default_route() {
+fn the_default_master_is_the_interface_of_the_default_route() {
     for (routes, expected) in [
         ("ip route add default via 10.20.0.9", "da"),
         (
@@ -51,7 +51,7 @@ fn it_is_the_interface_of_the_default_route() {
 }
 
 #[test]
-fn it_is_remembered_whatever_becomes_of_the_route() {
+fn the_default_master_is_recorded_when_the_route_changes() {
     let world = World::new();
     let c1 = world.container("c1");
     world.host(["sh", "-ec", &format!("{LINKS} ip route add default via 10.20.0.9")]);
@@ -60,7 +60,7 @@ fn it_is_remembered_whatever_becomes_of_the_route() {
         world.host(["sh", "-c", routes]);
         c1.check("macvlan", &anywhere(), &result);
     }
-    // Somebody puts another interface in its place, with the same address, on the other link.
+    // Another interface is put in its place, with the same address, on the other link.
     let mac = result["interfaces"][0]["mac"].as_str().unwrap();
     let alias = eth0(&c1)["ifalias"].as_str().unwrap().to_owned();
     assert_eq!(alias, "cnibox net c1 eth0 on da");
@@ -78,7 +78,7 @@ fn it_is_remembered_whatever_becomes_of_the_route() {
 }
 
 #[test]
-fn without_any_the_error_says_so_and_status_is_50() {
+fn without_a_default_route_add_fails_and_status_is_50() {
     let world = World::new();
     let c1 = world.container("c1");
     let before = world.state_with(&[&c1]);

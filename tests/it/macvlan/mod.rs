@@ -1,5 +1,5 @@
-//! `macvlan`: containers in the network of a link of the host, here `lan`, which leads to the namespace `outside`. What it
-//! shares with ipvlan, vlan and dummy is tested here, too, since every kernel has macvlan.
+//! `macvlan`: containers in the network of a link of the host, here `lan`, which leads to the namespace `outside`. The
+//! code that it shares with ipvlan, vlan and dummy is tested here, too, since every kernel has macvlan.
 
 mod add;
 mod check;

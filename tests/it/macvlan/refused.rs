@@ -6,7 +6,7 @@ use super::dual_stack_with;
 use crate::world::{World, lan};
 
 #[test]
-fn values_that_cannot_be_meant_are_named() {
+fn invalid_values_are_named() {
     let world = World::new();
     let _outside = lan(&world);
     let c1 = world.container("c1");

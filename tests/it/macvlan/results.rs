@@ -1,4 +1,4 @@
-//! What an ADD prints, in every version; only the MAC is masked.
+//! The output of ADD in every version; only the MAC is masked.
 
 use serde_json::json;
 

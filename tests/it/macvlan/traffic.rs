@@ -1,4 +1,4 @@
-//! Who reaches whom.
+//! Connectivity between containers, the host and the network.
 
 use serde_json::json;
 
@@ -71,7 +71,7 @@ fn a_link_of_the_container_can_be_the_master() {
 }
 
 #[test]
-fn neighbours_that_remember_another_machine_are_told() {
+fn neighbours_with_a_stale_entry_get_an_announcement() {
     let world = World::new();
     let outside = lan(&world);
     let c1 = world.container("c1");

@@ -43,7 +43,7 @@ fn firewall() -> Value {
 }
 
 #[test]
-fn it_needs_nothing_else() {
+fn rules_need_no_other_program() {
     let world = World::new();
     let _outside = outside(&world);
     let (c1, c2) = (world.container("c1"), world.container("c2"));

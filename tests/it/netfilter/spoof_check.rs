@@ -100,7 +100,7 @@ fn check_fails_if_a_rule_is_missing() {
 }
 
 #[test]
-fn it_works_without_addresses() {
+fn the_spoof_check_works_without_addresses() {
     let world = World::new();
     let c1 = world.container("c1");
     let config =

@@ -32,7 +32,7 @@ fn world() -> World {
 }
 
 #[test]
-fn what_one_adds_the_other_removes() {
+fn each_removes_what_the_other_added() {
     let theirs = reference();
     for (plugin, config) in configs() {
         for (adder, remover) in [(theirs.as_str(), PLUGIN_DIR), (PLUGIN_DIR, theirs.as_str())] {
@@ -51,7 +51,7 @@ fn what_one_adds_the_other_removes() {
 }
 
 #[test]
-fn what_the_reference_adds_we_check() {
+fn check_accepts_what_the_reference_added() {
     let theirs = reference();
     for (plugin, config) in configs() {
         let world = world();
@@ -62,9 +62,9 @@ fn what_the_reference_adds_we_check() {
 }
 
 #[test]
-fn what_we_add_the_reference_checks() {
+fn the_reference_accepts_what_cnibox_added() {
     let theirs = reference();
-    // It cannot CHECK a bridge without IPAM, whoever made it.
+    // It cannot CHECK a bridge without IPAM, even its own.
     for (plugin, config) in configs()
         .into_iter()
         .filter(|(plugin, config)| *plugin != "bridge" || config.get("ipam").is_some())

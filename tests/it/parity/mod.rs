@@ -1,4 +1,4 @@
-//! The same scenario on the reference plugins and on ours. Every difference is listed by name, with a reason; one that
+//! The same scenario on the reference plugins and on ours. Every difference is listed by name, with a reason; a difference that
 //! is listed and does not occur is a failure, too.
 
 mod differences;
@@ -26,7 +26,7 @@ pub fn reference() -> String {
     dir
 }
 
-/// What there is to see of a scenario, one line per fact.
+/// The outcome of a scenario, one line per fact.
 fn observe(scenario: &Scenario, world: &World) -> Vec<String> {
     let mut facts = Vec::new();
     world.host(["sh", "-c", scenario.on_host]);

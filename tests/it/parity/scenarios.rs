@@ -1,4 +1,4 @@
-//! What both sides are asked to do, for two containers one after the other.
+//! The calls to both sides, for two containers one after the other.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ pub(super) struct Scenario {
     pub(super) config: Value,
     /// CNI_ARGS.
     pub(super) args: &'static str,
-    /// What happens on the host, and in each container, before.
+    /// Commands on the host, and in each container, before the calls.
     pub(super) on_host: &'static str,
     pub(super) in_container: &'static str,
 }

@@ -73,7 +73,7 @@ fn attach(container: &Container<'_>, config: &Value) -> Value {
     result
 }
 
-/// A container without a network, whose result is made up.
+/// A container without a network and an invented result.
 #[track_caller]
 fn publish(container: &Container<'_>, number: u32, config: &Value) {
     container.add("portmap", &chained(config, &result(number, &container.netns())));
@@ -106,7 +106,7 @@ fn elements(world: &World) -> Vec<String> {
     lines
 }
 
-/// How many elements there are whose line begins like this.
+/// The number of elements with a line that begins like this.
 fn count(world: &World, start: &str) -> usize {
     elements(world).iter().filter(|line| line.starts_with(start)).count()
 }

@@ -23,7 +23,7 @@ fn key(text: &str) -> String {
     format!("{:#x} . {:#x}", hash >> 32, hash & 0xffff_ffff)
 }
 
-/// What happens between an ADD and its DEL.
+/// An event between an ADD and its DEL.
 type Change = (&'static str, fn(&World));
 
 const CHANGES: [Change; 5] = [

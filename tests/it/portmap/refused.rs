@@ -6,7 +6,7 @@ use super::{chained, portmap, publish, result, tcp};
 use crate::world::{World, with};
 
 #[test]
-fn mistakes_are_named() {
+fn invalid_keys_are_named() {
     let mapping =
         |more: Value| json!({"runtimeConfig": {"portMappings": [with(&tcp(8080, 80), more)]}});
     let cases: Vec<(Value, u64, &[&str])> = vec![

@@ -104,7 +104,7 @@ COUNT comment "net c1 eth0" }
 }
 "#;
 
-/// What an attachment gives, with the hashes of the owner and of its number of ports, in whichever order, left out.
+/// The elements of an attachment, with the hashes of the owner and of its number of ports, in whichever order, left out.
 fn without_owner(text: &str) -> String {
     let mask = |line: &str| match line.split_once("elements = { 0x") {
         _ if line.trim().starts_with("0x") => "COUNT comment \"net c1 eth0\" }\n".to_owned(),

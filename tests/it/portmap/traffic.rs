@@ -92,7 +92,7 @@ fn servers_on_127_0_0_1_stay_unreachable_from_outside() {
 }
 
 #[test]
-fn an_address_of_the_host_is_the_only_one_that_answers() {
+fn only_the_configured_address_of_the_host_answers() {
     let world = World::new();
     let [outside, _] = neighbours(&world);
     let c1 = world.container("c1");
@@ -126,7 +126,7 @@ fn an_address_of_the_host_is_the_only_one_that_answers() {
 }
 
 #[test]
-fn sources_are_hidden_as_it_is_asked_for() {
+fn sources_are_masqueraded_as_configured() {
     let world = World::new();
     let [outside, _] = neighbours(&world);
     let (c1, c2) = (world.container("c1"), world.container("c2"));

@@ -6,7 +6,7 @@ use super::host_local;
 use crate::world::{Bare, World, with, without};
 
 #[test]
-fn what_is_not_one_json_object_is_refused() {
+fn only_one_json_object_is_accepted() {
     let bare = Bare::new();
     let good = host_local(&bare).to_string();
     let garbage = format!("{good} x");
@@ -45,7 +45,7 @@ fn a_network_needs_a_name() {
 }
 
 #[test]
-fn a_network_name_that_is_none_is_refused() {
+fn an_invalid_network_name_is_refused() {
     let bare = Bare::new();
     for name in ["-a", ".a", "..", "a/b", "../a", "a b", "a\n", "ä", "a:b"] {
         let config = with(&host_local(&bare), json!({"name": name}));
@@ -102,7 +102,7 @@ fn unknown_keys_and_broken_utf8_are_no_concern_of_ours() {
 }
 
 #[test]
-fn of_a_key_given_twice_the_last_counts() {
+fn the_last_of_two_equal_keys_counts() {
     let bare = Bare::new();
     let text = host_local(&bare).to_string();
     let twice = text.replacen('{', r#"{"name": "first", "#, 1);
@@ -112,7 +112,7 @@ fn of_a_key_given_twice_the_last_counts() {
 }
 
 #[test]
-fn of_an_object_given_twice_both_count() {
+fn two_objects_under_one_key_are_merged() {
     let bare = Bare::new();
     let text = host_local(&bare).to_string();
     let other = r#"{"IPAM": {"subnet": "10.9.0.0/24", "rangeStart": "10.1.0.7"}, "#;

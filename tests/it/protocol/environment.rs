@@ -38,7 +38,7 @@ fn version_needs_nothing_but_the_command_and_does_not_wait_for_stdin() {
 #[test]
 fn version_ignores_what_else_it_is_given() {
     let bare = Bare::new();
-    // What libcni sends, what ocicni and podman send, and what nobody should send.
+    // The values of libcni, of ocicni and podman, and invalid ones.
     for stdin in [r#"{"cniVersion":"0.3.1"}"#, "", "{", "\u{0}"] {
         let outcome = bare
             .plugin("bridge")
@@ -86,7 +86,7 @@ fn every_missing_variable_is_named() {
 }
 
 #[test]
-fn what_the_specification_makes_optional_is_optional() {
+fn optional_variables_may_be_missing() {
     let bare = Bare::new();
     let config = host_local(&bare);
     let bare_call = |verb: &str| bare.call("host-local", verb, &config).without("CNI_PATH");
@@ -99,7 +99,7 @@ fn what_the_specification_makes_optional_is_optional() {
 }
 
 #[test]
-fn a_container_id_that_is_none_is_refused() {
+fn an_invalid_container_id_is_refused() {
     let bare = Bare::new();
     let config = host_local(&bare);
     for id in ["-a", ".a", "_a", "a/b", "../a", "a b", "a\n", "\na", "ä", "a\u{e4}", "a:b", "a;b"]
@@ -119,7 +119,7 @@ fn a_container_id_that_is_none_is_refused() {
 }
 
 #[test]
-fn an_interface_name_that_is_none_is_refused() {
+fn an_invalid_interface_name_is_refused() {
     let bare = Bare::new();
     let config = host_local(&bare);
     let bad = [".", "..", "a/b", "a:b", "a b", "a\tb", "a\n", "a\u{a0}b", "a\u{2003}b", "a\u{85}b"];
@@ -141,7 +141,7 @@ fn an_interface_name_that_is_none_is_refused() {
 }
 
 #[test]
-fn what_is_wrong_first_is_said_first() {
+fn the_first_mistake_is_the_error() {
     let bare = Bare::new();
     let add = bare.call("host-local", "ADD", &host_local(&bare));
     let missing = "required env variables";

@@ -127,7 +127,7 @@ impl Mistake<'_> {
         self.note(verb, is_good, &report);
     }
 
-    /// DEL and GC remove what the good configuration has made. What is in a container ends with it, where GC cannot.
+    /// DEL and GC remove what the good configuration has made. GC cannot enter a container; things in it end with it.
     fn is_forgiven(&mut self, verb: &str) {
         self.renew();
         let before = self.state();

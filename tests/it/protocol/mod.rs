@@ -1,4 +1,4 @@
-//! What every plugin has in common: environment, stdin, versions, errors, names.
+//! The common part of every plugin: environment, stdin, versions, errors, names.
 
 mod config;
 mod environment;

@@ -38,7 +38,7 @@ fn the_check_of_the_namespace_can_be_overridden() {
 }
 
 #[test]
-fn a_namespace_that_is_none_is_refused_on_add() {
+fn add_refuses_a_path_that_is_no_namespace() {
     let world = World::new();
     world.write("/run/netns/file", "");
     let before = world.state();

@@ -1,4 +1,4 @@
-//! What is no regular file in the place of one: it is refused at once, and neither read nor waited for.
+//! A FIFO, a device or a directory in place of a regular file is refused at once; the plugin does not read it.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::world::{Container, Outcome, World, with};
 
-/// What lies there instead. (A link to a device: a new one cannot be made without privileges.)
+/// The file in its place. (A link to a device: a new one cannot be made without privileges.)
 const INSTEAD: [&str; 4] = ["FIFO", "device", "socket", "directory"];
 /// In seconds. A call takes milliseconds; the shortest wait of a plugin for a lock is 10 s.
 const LIMIT: &str = "5";
@@ -57,7 +57,6 @@ fn places() -> Vec<Place> {
 
 fn world() -> World {
     let world = World::new();
-    world.host(["mount", "-t", "tmpfs", "none", "/etc"]);
     world.write(
         "/run/subnet.env",
         "FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUBNET=10.42.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n",
@@ -101,7 +100,7 @@ fn problem(place: &Place, what: &str, verb: &str) -> Option<String> {
 }
 
 #[test]
-fn what_is_no_regular_file_is_refused_at_once() {
+fn a_file_that_is_not_regular_is_refused_at_once() {
     let places = places();
     let problems: Vec<String> = places
         .iter()
@@ -114,7 +113,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
 }
 
 #[test]
-fn what_has_the_name_of_an_address_is_not_read_and_keeps_it() {
+fn a_fifo_with_the_name_of_an_address_is_not_read_and_keeps_the_address() {
     for what in INSTEAD {
         let world = world();
         let c1 = world.container("c1");
@@ -146,7 +145,7 @@ fn nothing_is_written_through_a_symbolic_link() {
 }
 
 #[test]
-fn what_is_only_read_may_be_a_symbolic_link_to_a_regular_file() {
+fn a_file_that_is_only_read_may_be_a_symbolic_link() {
     let world = world();
     let c1 = world.container("c1");
     world.write("/run/real.conf", "nameserver 10.0.0.53\n");

@@ -25,13 +25,13 @@ fn without_arguments_it_says_what_it_is() {
 }
 
 #[test]
-fn it_tells_its_version() {
+fn version_prints_the_version() {
     let text = tool(&["--version"]).run().output();
     assert!(text.contains(env!("CARGO_PKG_VERSION")), "{text}");
 }
 
 #[test]
-fn it_lists_its_plugins() {
+fn list_prints_the_plugins() {
     for argument in ["--list", "--list-full"] {
         let text = tool(&[argument]).run().output();
         // Full names are those of paths.
@@ -42,7 +42,7 @@ fn it_lists_its_plugins() {
 }
 
 #[test]
-fn what_it_does_not_know_it_refuses() {
+fn unknown_arguments_are_refused() {
     for args in [&["--frobnicate"][..], &["--install", "--frobnicate", "x"]] {
         let outcome = tool(args).run();
         assert!(outcome.status != 0 && !outcome.stderr.is_empty(), "{}", outcome.report());

@@ -15,7 +15,7 @@ fn every_plugin(check: impl Fn(&Bare, &str)) {
 }
 
 #[test]
-fn what_is_no_json_object_stays_an_error() {
+fn invalid_json_stays_an_error() {
     every_plugin(|bare, plugin| {
         for stdin in ["", "{", "nonsense", "5", "[]", "\"text\"", "{} {}"] {
             for verb in ["ADD", "DEL", "CHECK", "GC", "STATUS"] {

@@ -27,10 +27,10 @@ fn has_failed(outcome: &Outcome) {
 }
 
 #[test]
-fn an_add_whose_result_cannot_be_written_is_taken_back() {
+fn an_add_that_cannot_write_its_result_is_undone() {
     let world = World::new();
     let c1 = world.container("c1");
-    // What stays after a DEL is there from now on.
+    // This makes what stays after a DEL.
     let result = c1.add("bridge", &network());
     c1.del("bridge", &network());
     let state = || world.state_with(&[&c1]).apart_from("cni0", "net");

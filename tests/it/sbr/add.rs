@@ -1,4 +1,4 @@
-//! What ADD makes of rules and routes, with each key.
+//! The rules and routes of ADD, with each key.
 
 use serde_json::{Value, json};
 
@@ -63,7 +63,7 @@ fn add_twice_is_as_once() {
 }
 
 #[test]
-fn tables_that_anybody_uses_are_left_alone() {
+fn used_tables_are_left_alone() {
     let world = World::new();
     let c1 = container(&world);
     c1.exec([
@@ -94,7 +94,7 @@ fn gateways_take_the_place_of_those_in_the_result() {
 }
 
 #[test]
-fn without_any_gateway_default_routes_are_taken_along() {
+fn default_routes_are_moved_without_a_gateway() {
     let world = World::new();
     let c1 = container(&world);
     let ips = json!([{"address": "10.1.0.2/24"}]);
@@ -172,7 +172,7 @@ fn two_addresses_in_one_family_have_two_tables() {
 }
 
 #[test]
-fn of_two_ways_to_one_destination_only_ours_is_taken() {
+fn only_our_route_of_two_to_one_destination_is_moved() {
     let world = World::new();
     let c1 = container(&world);
     // The kernel now shows one default route of IPv6, with two ways.

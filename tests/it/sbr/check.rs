@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{call, container, result, sbr};
-use crate::world::{World, with};
+use crate::world::World;
 
 #[test]
-fn what_is_missing_is_named() {
+fn a_missing_rule_or_route_is_named() {
     let cases: [(Value, &str, &str); 11] = [
         (json!({}), "ip rule del from 10.1.0.2", "rule from 10.1.0.2 not found"),
         (json!({}), "ip -6 rule del from fd00:1::2", "rule from fd00:1::2 not found"),
@@ -59,7 +59,7 @@ fn what_is_missing_is_named() {
     }
 }
 
-/// What host-local gives for `ranges` of two subnets, and `routes` without gateways.
+/// The result of host-local for `ranges` of two subnets, and `routes` without gateways.
 #[test]
 fn a_route_without_a_gateway_is_in_the_table_of_the_first_one() {
     let world = World::new();
@@ -96,12 +96,4 @@ fn a_route_without_a_gateway_is_in_the_table_of_the_first_one() {
             c1.call("sbr", "CHECK", &config).run().silence();
         }
     }
-}
-
-#[test]
-fn a_check_needs_a_result() {
-    let world = World::new();
-    let c1 = container(&world);
-    let config = with(&sbr(json!({}), &Value::Null), json!({"prevResult": null}));
-    call(&c1, "CHECK", &config).run().fails(7, &["required prevResult missing"]);
 }

@@ -1,4 +1,4 @@
-//! DEL leaves no rule and no table, whatever has become of the rest, and makes no file.
+//! DEL leaves no rule and no table, also without the interface, and makes no file.
 
 use serde_json::{Value, json};
 
@@ -63,27 +63,11 @@ fn the_other_interface_keeps_its_own() {
 }
 
 #[test]
-fn no_file_appears_where_the_namespace_was() {
+fn add_waits_for_a_held_lock() {
     let world = World::new();
     let c1 = container(&world);
     let config = sbr(json!({}), &result(&c1));
-    call(&c1, "ADD", &config).run().success();
-    call(&c1, "DEL", &config).without("CNI_NETNS").run().silence();
-    c1.destroy();
-    for _ in 0..2 {
-        call(&c1, "DEL", &config).run().silence();
-    }
-    assert!(!world.path(c1.netns()).exists());
-    let gc = with(&config, json!({"cni.dev/valid-attachments": [], "prevResult": null}));
-    world.call("sbr", "GC", &gc).run().silence();
-}
-
-#[test]
-fn a_lock_that_somebody_holds_is_waited_for() {
-    let world = World::new();
-    let c1 = container(&world);
-    let config = sbr(json!({}), &result(&c1));
-    // As the reference locks, and until somebody writes into the pipe.
+    // As the reference locks, and until the test writes into the pipe.
     world.host(["mkfifo", "/run/pipe"]);
     let script = format!("flock {} sh -c 'echo >/run/held; cat /run/pipe'", c1.netns());
     let holder = world.tool(&["sh", "-c", &script], None).start();

@@ -31,7 +31,7 @@ fn container(world: &World) -> Container<'_> {
     c1
 }
 
-/// What the plugin before says of net1; there is more in it than that.
+/// The result of the plugin before, with net1 and another interface.
 fn result(container: &Container<'_>) -> Value {
     json!({
         "cniVersion": "1.1.0",

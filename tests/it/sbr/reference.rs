@@ -57,7 +57,7 @@ fn both_do_the_same_but_for_what_is_better() {
 }
 
 #[test]
-fn what_one_adds_the_other_removes() {
+fn each_removes_what_the_other_added() {
     let theirs = reference();
     for (adder, remover) in [(theirs.as_str(), PLUGIN_DIR), (PLUGIN_DIR, theirs.as_str())] {
         let world = World::new();

@@ -1,4 +1,4 @@
-//! What cannot be meant, and what cannot be done, leaves everything as it was.
+//! An ADD with an invalid or impossible configuration changes nothing.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::{call, container, result, routing, sbr};
 use crate::world::{World, with};
 
 #[test]
-fn bad_input_is_named_before_anything_is_done() {
+fn invalid_keys_are_named_before_any_change() {
     let world = World::new();
     let c1 = container(&world);
     let before = routing(&c1);
@@ -42,7 +42,7 @@ fn bad_input_is_named_before_anything_is_done() {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_taken_back_whole() {
+fn an_add_that_the_kernel_refuses_is_undone() {
     for keys in [json!({}), json!({"addSourceHints": true})] {
         let world = World::new();
         let c1 = container(&world);

@@ -1,4 +1,4 @@
-//! With two interfaces, answers leave by the one that the question came by.
+//! With two interfaces, an answer leaves by the interface of its question.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn sent(container: &Container<'_>, link: &str) -> u64 {
 }
 
 #[test]
-fn answers_leave_by_the_interface_that_was_asked() {
+fn answers_leave_by_the_interface_of_the_question() {
     let world = World::new();
     let (c1, outside) = (world.container("c1"), world.container("outside"));
     let netns = outside.netns();

@@ -1,6 +1,6 @@
-# What is at the other end of the tap `eth0`: with `answer`, a neighbour 02:00:00:00:00:aa that has every IPv4 address and
+# The other end of the tap `eth0`: with `answer`, a neighbour 02:00:00:00:00:aa that has every IPv4 address and
 # answers pings, while the command that follows runs; with `ask`, a host 10.6.0.7 that looks for 10.6.0.1; with `open`,
-# nobody, with as many queues as are told. A last argument `header` puts a virtio header before each frame.
+# no host, with that many queues. A last argument `header` puts a virtio header before each frame.
 import fcntl, os, select, struct, subprocess, sys
 
 IFF_TAP, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_VNET_HDR, TUNSETIFF = 2, 0x100, 0x1000, 0x4000, 0x400454CA

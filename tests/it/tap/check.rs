@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
-use super::{config, plain};
+use super::config;
 use crate::world::{World, with};
 
-/// What is done in the container, and what CHECK must name.
+/// A command in the container, and the text that CHECK must print.
 const CHANGES: [(&str, &str); 9] = [
     ("ip address del 10.6.0.2/24 dev eth0", "10.6.0.2"),
     ("ip route del default", "0.0.0.0/0"),
@@ -28,7 +28,7 @@ const OTHERS: [(&str, &str); 5] = [
 ];
 
 #[test]
-fn what_is_missing_or_different_is_named() {
+fn a_missing_or_changed_setting_is_named() {
     let keys = json!({
         "mtu": 1400, "mac": "02:00:00:00:00:33", "owner": 0, "group": 0, "multiQueue": true,
         "bridge": "br0",
@@ -63,14 +63,6 @@ fn what_is_missing_or_different_is_named() {
             }
         }
     }
-}
-
-#[test]
-fn check_needs_the_result_of_the_add() {
-    let world = World::new();
-    let c1 = world.container("c1");
-    c1.add("tap", &plain());
-    c1.call("tap", "CHECK", &plain()).run().fails(7, &["required prevResult missing"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `tap`: an interface whose cable is a program. In the tests that is a small one in Python, which opens the interface as
+//! `tap`: an interface with a program as its cable. In the tests it is a small one in Python, which opens the interface as
 //! a virtual machine would.
 
 mod add;

@@ -57,7 +57,7 @@ fn only_a_tap_with_many_queues_can_be_opened_with_many() {
 }
 
 #[test]
-fn it_can_be_removed_while_a_program_has_it_open() {
+fn del_removes_a_tap_that_a_program_has_open() {
     let world = World::new();
     let c1 = world.container("c1");
     let config = with(&config(), json!({"name": "open"}));

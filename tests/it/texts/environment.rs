@@ -32,7 +32,7 @@ const ENVIRONMENT: [(&str, Variables, u64, &str); 10] = [
 ];
 
 #[test]
-fn a_wrong_environment_is_told_in_the_words_of_the_reference() {
+fn the_error_of_a_wrong_environment_has_the_words_of_the_reference() {
     let bare = Bare::new();
     let problems: Vec<String> = ENVIRONMENT
         .iter()
@@ -46,7 +46,7 @@ fn a_wrong_environment_is_told_in_the_words_of_the_reference() {
 }
 
 #[test]
-fn what_a_version_does_not_allow_is_told_in_the_words_of_the_reference() {
+fn the_error_of_a_version_that_lacks_a_verb_has_the_words_of_the_reference() {
     let bare = Bare::new();
     let rows = [
         ("CHECK", "0.3.1", "config version does not allow CHECK"),
@@ -65,7 +65,7 @@ fn what_a_version_does_not_allow_is_told_in_the_words_of_the_reference() {
 }
 
 #[test]
-fn what_is_no_json_is_told_in_the_words_of_the_reference() {
+fn the_error_of_invalid_json_has_the_words_of_the_reference() {
     let bare = Bare::new();
     let stdins = ["", "{", "[] x"];
     let problems: Vec<String> = stdins
@@ -79,7 +79,7 @@ fn what_is_no_json_is_told_in_the_words_of_the_reference() {
 }
 
 #[test]
-fn arguments_of_ipam_plugins_are_told_in_the_words_of_the_reference() {
+fn the_errors_of_ipam_arguments_have_the_words_of_the_reference() {
     let bare = Bare::new();
     let rows = [
         ("2.1", "host-local", "IP=x", "ARGS: "),

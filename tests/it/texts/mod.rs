@@ -1,4 +1,4 @@
-//! What software and people match on: where the reference has a message for a mistake, ours begins with the same text.
+//! Texts that programs match: where the reference has a message for a mistake, ours begins with the same text.
 //!
 //! The sections are those of the notes on the reference's behaviour. Codes are ours where the reference says 999 for all.
 

@@ -1,4 +1,4 @@
-//! What the host or the container does not allow.
+//! Errors about the state of the host or of the container.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::{base, none, problem};
 use crate::world::{World, with};
 
 #[test]
-fn addresses_that_cannot_be_had_are_told_in_the_words_of_the_reference() {
+fn the_errors_of_unavailable_addresses_have_the_words_of_the_reference() {
     let world = World::new();
     let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
     let config = with(&base("host-local"), json!({"ipam": {"subnet": "10.1.0.0/30"}}));
@@ -34,7 +34,7 @@ fn addresses_that_cannot_be_had_are_told_in_the_words_of_the_reference() {
 }
 
 #[test]
-fn what_is_in_the_way_is_told_in_the_words_of_the_reference() {
+fn the_errors_of_existing_links_have_the_words_of_the_reference() {
     let world = World::new();
     let c1 = world.container("c1");
     c1.exec(["ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1"]);
@@ -77,7 +77,7 @@ fn what_is_in_the_way_is_told_in_the_words_of_the_reference() {
 }
 
 #[test]
-fn a_check_without_result_is_told_in_the_words_of_the_reference() {
+fn the_error_of_a_check_without_result_has_the_words_of_the_reference() {
     let world = World::new();
     let c1 = world.container("c1");
     let rows = [

@@ -7,7 +7,7 @@ use super::subject::{BRIDGE, NEIGHBOUR, Subject};
 use crate::netfilter::{OUTSIDE, outside};
 use crate::world::{Container, State, World, with};
 
-/// A network whose gateway is the host. Both ADDs get the same addresses, from the IPAM plugin `static` unless `keys` name
+/// A network with the host as its gateway. Both ADDs get the same addresses, from the IPAM plugin `static` unless `keys` name
 /// another.
 fn network(plugin: &str, keys: &Value) -> Value {
     let ips = [("10.1.0.5/24", "10.1.0.1"), ("fd00:1::5/64", "fd00:1::1")];
@@ -76,39 +76,39 @@ fn check_both(plugin: &'static str, key: Value, beside: &Value) {
 }
 
 #[test]
-fn a_bridge_whose_spoof_check_is_toggled() {
+fn toggling_the_spoof_check_of_a_bridge() {
     check_both("bridge", json!({"macspoofchk": true}), &json!({}));
 }
 
 #[test]
-fn a_bridge_whose_masquerading_is_toggled() {
+fn toggling_the_masquerading_of_a_bridge() {
     check_both("bridge", json!({"ipMasq": true}), &json!({}));
 }
 
 #[test]
-fn a_bridge_whose_masquerading_is_toggled_beside_a_spoof_check() {
+fn toggling_the_masquerading_of_a_bridge_with_a_spoof_check() {
     check_both("bridge", json!({"ipMasq": true}), &json!({"macspoofchk": true}));
 }
 
 #[test]
-fn a_bridge_whose_spoof_check_is_toggled_beside_masquerading() {
+fn toggling_the_spoof_check_of_a_bridge_with_masquerading() {
     check_both("bridge", json!({"macspoofchk": true}), &json!({"ipMasq": true}));
 }
 
 #[test]
-fn a_bridge_whose_port_isolation_is_toggled() {
+fn toggling_the_port_isolation_of_a_bridge() {
     check_both("bridge", json!({"portIsolation": true}), &json!({}));
 }
 
 #[test]
-fn a_pair_whose_masquerading_is_toggled() {
+fn toggling_the_masquerading_of_a_pair() {
     for plugin in ["veth", "ptp"] {
         check_both(plugin, json!({"ipMasq": true}), &json!({}));
     }
 }
 
 #[test]
-fn a_bridge_with_host_local_whose_keys_are_toggled() {
+fn toggling_the_keys_of_host_local_on_a_bridge() {
     let ipam = json!({"ipam": {
         "type": "host-local", "addresses": null,
         "ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]],

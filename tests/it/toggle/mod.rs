@@ -89,7 +89,7 @@ impl<'w> Run<'w> {
         }
     }
 
-    /// What is made by the first ADD and stays: the bridge, empty maps, base chains, directories.
+    /// Makes the things that the first ADD makes and that stay: the bridge, empty maps, base chains, directories.
     fn prime(&self, configs: &[&Value]) {
         for config in configs {
             let before = self.begin();
@@ -115,7 +115,7 @@ impl<'w> Run<'w> {
         Self::new(self.subject, self.world)
     }
 
-    /// Pings from the addresses of the result, since `sbr` minds the source, the first of which is of IPv4.
+    /// Pings from the addresses of the result, since `sbr` looks at the source; the first is of IPv4.
     fn reaches_its_targets(&self, case: &Case, result: &Value) {
         if !case.has_traffic {
             return;

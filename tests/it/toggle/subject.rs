@@ -13,7 +13,7 @@ pub const NEIGHBOUR: [&str; 2] = ["10.1.0.200", "fd00:1::c8"];
 /// A plugin in its surroundings. Each one has a line in the tables of `first` or `chained`.
 #[derive(Clone)]
 pub struct Subject {
-    /// The sources whose keys these are: a plugin, or `network`.
+    /// The sources with these keys: a plugin, or `network`.
     pub keys_of: &'static str,
     pub plugin: &'static str,
     /// The configuration that needs none of the keys.
@@ -25,7 +25,7 @@ pub struct Subject {
     pub in_container: &'static str,
     /// Addresses that answer as soon as there is an interface; none where there is no connectivity.
     pub targets: &'static [&'static str],
-    /// Commands of the host's shell that do what the kernel does with a card whose namespace ends.
+    /// Commands of the host's shell that move a card to the host, as the kernel does when its namespace ends.
     pub before_gc: &'static str,
     /// Commands that print what a state of the world does not tell, on the host and in the container.
     pub look: [&'static str; 2],
@@ -51,7 +51,7 @@ pub enum Place {
 pub struct Case {
     pub key: &'static str,
     pub value: Value,
-    /// What else is in the configuration, with the key and without.
+    /// The other keys of the configuration, with the key and without.
     pub needs: Value,
     pub kind: Kind,
     /// The interface has addresses, and its link leads to a host that answers.

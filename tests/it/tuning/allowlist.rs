@@ -9,7 +9,6 @@ const FILE: &str = "/etc/cni/tuning/allowlist.conf";
 
 fn world(list: &str) -> World {
     let world = World::new();
-    world.host(["mount", "-t", "tmpfs", "none", "/etc"]);
     world.write(FILE, list);
     world
 }
@@ -72,7 +71,7 @@ fn a_pattern_that_cannot_be_read_allows_nothing() {
         .run()
         .fails(7, &["cannot read pattern net( of /etc/cni/tuning/allowlist.conf"]);
     world.call("tuning", "STATUS", &config).run().fails(50, &["net("]);
-    // Where there are no sysctls nobody asks.
+    // Without sysctls the plugin does not read it.
     c1.add("tuning", &tuning(json!({"mtu": 1400}), &result));
     world.host(["sh", "-c", &format!("rm {FILE}; mkdir {FILE}")]);
     c1.call("tuning", "ADD", &config)
@@ -81,7 +80,7 @@ fn a_pattern_that_cannot_be_read_allows_nothing() {
 }
 
 #[test]
-fn what_was_allowed_then_can_be_checked_and_removed_now() {
+fn a_sysctl_that_was_allowed_at_add_can_be_checked_and_removed() {
     let world = world("net.core.somaxconn");
     let (c1, result) = container(&world);
     let config = with(&tuning(somaxconn(), &result), json!({"mtu": 1400}));

@@ -1,4 +1,4 @@
-//! CHECK: one thing changed is one thing named, whoever changed it; what only looks different is the same.
+//! CHECK: it names each changed setting, and accepts another spelling of the same value.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::{all, container, tuning};
 use crate::world::World;
 
 #[test]
-fn what_differs_is_named() {
+fn a_changed_setting_is_named() {
     let world = World::new();
     let (c1, result) = container(&world);
     let config = tuning(all(), &result);
@@ -46,7 +46,7 @@ fn allmulti_that_is_wanted_off_has_to_be_off() {
 }
 
 #[test]
-fn what_the_kernel_writes_otherwise_is_the_same() {
+fn another_spelling_of_the_kernel_is_the_same_value() {
     for (key, value) in [
         ("net.core.somaxconn", "0077"),
         ("net.core.somaxconn", " 0x4D\n"),
@@ -63,7 +63,7 @@ fn what_the_kernel_writes_otherwise_is_the_same() {
 }
 
 #[test]
-fn what_was_not_set_may_be_anything() {
+fn unset_keys_are_not_compared() {
     let world = World::new();
     let (c1, result) = container(&world);
     let config = tuning(json!({"mtu": 1400}), &result);

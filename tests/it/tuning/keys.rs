@@ -6,7 +6,7 @@ use super::{AFTERWARDS, FILE, all, container, link, tuned, tuning};
 use crate::world::{VERSIONS, World, with, without};
 
 #[test]
-fn everything_at_once_and_the_result_says_so() {
+fn all_keys_at_once_are_set_and_in_the_result() {
     let world = World::new();
     let (c1, result) = container(&world);
     let added = c1.add("tuning", &tuning(all(), &result));
@@ -36,7 +36,7 @@ fn the_result_tells_the_new_mac_and_mtu_however_the_sandbox_is_written() {
 }
 
 #[test]
-fn nothing_at_all_leaves_nothing() {
+fn an_add_without_keys_leaves_nothing() {
     let world = World::new();
     let (c1, result) = container(&world);
     let before = world.state_with(&[&c1]);
@@ -100,7 +100,7 @@ fn sysctls_are_written_in_their_order() {
 }
 
 #[test]
-fn what_can_only_be_written_is_written() {
+fn a_sysctl_without_read_permission_is_written() {
     let world = World::new();
     let (c1, result) = container(&world);
     let keys = json!({"sysctl": {"net.ipv4.route.flush": "1", "net.ipv6.conf.IFNAME.stable_secret": "2001:db8::1"}});
@@ -113,7 +113,7 @@ fn what_can_only_be_written_is_written() {
 }
 
 #[test]
-fn who_is_heard() {
+fn the_last_source_counts() {
     let mac = |last: &str| format!("02:00:00:00:00:{last}");
     let cases = [
         (json!({"mac": mac("0a")}), "", "0a"),

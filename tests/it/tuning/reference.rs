@@ -6,7 +6,7 @@ use super::{FILE, all, container, tuned, tuning};
 use crate::parity::reference;
 use crate::world::{PLUGIN_DIR, World, with};
 
-/// What Debian's release knows.
+/// The keys of Debian's release.
 fn config(result: &Value) -> Value {
     let keys = with(&all(), json!({"txQLen": null, "cniVersion": "1.0.0"}));
     with(&tuning(keys, result), json!({"prevResult": {"cniVersion": "1.0.0"}}))
@@ -34,7 +34,7 @@ fn both_do_the_same_and_write_the_same() {
 }
 
 #[test]
-fn what_one_adds_the_other_removes() {
+fn each_del_restores_the_values_of_the_other_add() {
     let theirs = reference();
     for (adder, remover) in [(theirs.as_str(), PLUGIN_DIR), (PLUGIN_DIR, theirs.as_str())] {
         let world = World::new();
@@ -51,7 +51,7 @@ fn what_one_adds_the_other_removes() {
 }
 
 #[test]
-fn what_the_reference_wrote_down_stays_the_truth() {
+fn saved_values_of_the_reference_stay() {
     let theirs = reference();
     let world = World::new();
     let (c1, result) = container(&world);

@@ -1,4 +1,4 @@
-//! What cannot be meant is refused with the key's name; what the kernel refuses is taken back whole.
+//! An invalid key is refused by its name; an ADD that the kernel refuses is undone.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::{all, container, files, tuned, tuning};
 use crate::world::{World, with};
 
 #[test]
-fn bad_input_is_named_before_anything_is_done() {
+fn invalid_keys_are_named_before_any_change() {
     let world = World::new();
     let (c1, result) = container(&world);
     let before = world.state_with(&[&c1]);
@@ -54,18 +54,7 @@ fn the_same_key_twice_is_refused() {
 }
 
 #[test]
-fn a_result_is_required() {
-    let world = World::new();
-    let (c1, _) = container(&world);
-    let config = tuning(all(), &Value::Null);
-    for verb in ["ADD", "CHECK"] {
-        c1.call("tuning", verb, &config).run().fails(7, &["required prevResult missing"]);
-    }
-    c1.del("tuning", &config);
-}
-
-#[test]
-fn what_the_kernel_refuses_is_taken_back_whole() {
+fn an_add_that_the_kernel_refuses_is_undone() {
     for keys in [
         json!({"mtu": 10}),
         json!({"mac": "01:00:5e:00:00:01"}),

@@ -1,4 +1,4 @@
-//! What ADD makes.
+//! ADD.
 
 use serde_json::json;
 

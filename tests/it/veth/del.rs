@@ -5,39 +5,12 @@ use serde_json::{Value, json};
 use super::{NAMES, dual_stack, routed, routed_with};
 use crate::world::{Container, World, with};
 
-#[test]
-fn after_add_and_del_the_world_is_as_before() {
-    for name in NAMES {
-        let world = World::new();
-        let c1 = world.container("c1");
-        let before = world.state_with(&[&c1]).apart_from("", "p2p");
-        let result = c1.add(name, &dual_stack());
-        c1.check(name, &dual_stack(), &result);
-        for time in ["after DEL", "after two DELs"] {
-            c1.del(name, &dual_stack());
-            before.assert_same(&world.state_with(&[&c1]).apart_from("", "p2p"), time);
-        }
-    }
-}
-
 type Happening = fn(&Container<'_>, &str);
 
-const HAPPENINGS: [(&str, Happening); 6] = [
+const HAPPENINGS: [(&str, Happening); 3] = [
     ("the link is gone", |c, name| {
         c.exec(["ip", "link", "del", "eth0"]);
         c.del(name, &dual_stack());
-    }),
-    ("the namespace is gone", |c, name| {
-        c.destroy();
-        c.del(name, &dual_stack());
-    }),
-    ("a regular file is left of the namespace", |c, name| {
-        c.unmount();
-        c.del(name, &dual_stack());
-    }),
-    ("no namespace is named", |c, name| {
-        c.destroy();
-        c.call(name, "DEL", &dual_stack()).env("CNI_NETNS", "").run().silence();
     }),
     ("the configuration has changed", |c, name| {
         let ipam = json!({"ranges": [[{"subnet": "10.200.0.0/24"}]]});
@@ -69,7 +42,7 @@ fn del_frees_the_address_whatever_happened() {
 }
 
 #[test]
-fn del_removes_the_link_although_ipam_fails_and_says_so() {
+fn del_removes_the_link_although_ipam_fails_with_an_error() {
     let world = World::new();
     let c1 = world.container("c1");
     c1.add("veth", &routed());
@@ -94,7 +67,6 @@ fn gc_and_status_are_those_of_ipam() {
         world.call(name, "STATUS", &config).run().fails(50, &[]);
         world.call(name, "GC", &gc(json!([]))).run().silence();
         world.call(name, "STATUS", &config).run().silence();
-        world.call(name, "GC", &config).run().fails(7, &["cni.dev/valid-attachments"]);
     }
 }
 

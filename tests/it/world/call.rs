@@ -1,4 +1,4 @@
-//! One process: a plugin, or a tool to look at the world with. What it got, what it said, how it ended.
+//! One process: a plugin, or a tool to look at the world with. Its input, its output and its exit status.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -33,7 +33,7 @@ pub struct Call<'w> {
 /// A started process. Several can be under way at once.
 pub struct Running {
     child: Child,
-    /// Held open until the process has ended, if that was asked for.
+    /// Held open until the process has ended, after `keeping_stdin_open`.
     _stdin: Option<ChildStdin>,
     what: String,
 }
@@ -44,7 +44,7 @@ pub fn all_at_once<'w>(calls: impl IntoIterator<Item = Call<'w>>) -> Vec<Outcome
     running.into_iter().map(Running::finish).collect()
 }
 
-/// What a process left behind.
+/// The exit status and the output of a process.
 pub struct Outcome {
     pub status: i32,
     pub stdout: String,
@@ -107,7 +107,7 @@ impl<'w> Call<'w> {
         self
     }
 
-    /// What the process finds as its own name, where that is not its path.
+    /// The argv[0] of the process, if it is not its path.
     pub fn arg0(mut self, arg0: &str) -> Self {
         self.arg0 = Some(arg0.into());
         self

@@ -1,4 +1,4 @@
-//! A network outside of the host, for interfaces that are to be in it: the host has the link `lan`, whose other end is
+//! A network outside of the host, for interfaces that are to be in it: the host has the link `lan`, the other end is
 //! the port of a switch, and the switch has addresses.
 
 use serde_json::Value;
@@ -33,13 +33,13 @@ pub fn lan(world: &World) -> Container<'_> {
 pub const LAN: &str = "ip link add lan type bridge; ip link set lan up
     ip address add 10.20.0.1/24 dev lan; ip route add default via 10.20.0.9";
 
-/// Whether this kernel can make links of a kind; `words` is what `ip link add` has to be told besides.
+/// Whether this kernel can make links of a kind; `words` are further words for `ip link add`.
 fn kernel_has(world: &World, kind: &str, words: &str) -> bool {
     let script = format!("ip link add probe {words} type {kind} && ip link del probe");
     world.tool(&["sh", "-c", &script], None).run().status == 0
 }
 
-/// A kernel that has the link of a plugin makes it, and CHECK finds it; one that has not is said to lack what it needs. In
+/// A kernel that has the link of a plugin makes it, and CHECK finds it; without it the error names the option. In
 /// either case a DEL leaves nothing. `words` are as for `kernel_has`, after which comes the kind.
 #[track_caller]
 pub fn is_made_or_missed(world: &World, config: &Value, words: [&str; 2], option: &str) {

@@ -1,5 +1,5 @@
 //! A world: a private user, mount and network namespace that plays the host, containers in it, a directory of
-//! plugins, and nothing of the machine that runs the tests. What the world looks like is asked with `ip` and `nft`.
+//! plugins, and nothing of the machine that runs the tests. The state of a world is read with `ip` and `nft`.
 
 pub mod bare;
 pub mod call;
@@ -40,14 +40,14 @@ const EXECUTABLE_IN_WORLD: &str = "/run/bin/cnibox";
 /// Where the links named after the plugins lie in a world.
 pub const PLUGIN_DIR: &str = "/run/plugins";
 
-/// How long anything that the kernel does in its own time may take.
+/// The limit for changes that the kernel makes after the call has returned.
 const KERNEL_LIMIT: Duration = Duration::from_secs(10);
 const PING_LIMIT_S: &str = "10";
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A "host" with its own network, mounts and users. Ends, with all that was made in it, when dropped.
 pub struct World {
-    /// Sleeps inside of the namespaces and keeps them alive; ends with the test process, whose pipe it reads.
+    /// Sleeps inside of the namespaces and keeps them alive; ends with the test process, since it reads a pipe of that.
     keeper: Child,
     namespaces: Arc<Namespaces>,
     cni_path: String,
@@ -60,7 +60,7 @@ pub struct Container<'w> {
 }
 
 impl World {
-    /// A host whose plugin directory holds a link to our executable for every plugin.
+    /// A host with a plugin directory that holds a link to our executable for every plugin.
     pub fn new() -> Self {
         let world = Self::with_plugins(PLUGIN_DIR);
         let dir = world.path(PLUGIN_DIR);
@@ -71,7 +71,7 @@ impl World {
         world
     }
 
-    /// A host whose plugins are those of the machine's directory `cni_path`.
+    /// A host with the plugins of the machine's directory `cni_path`.
     pub fn with_plugins(cni_path: &str) -> Self {
         let mut command = Command::new("cat");
         command.stdin(Stdio::piped()).stdout(Stdio::null());
@@ -187,7 +187,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // The keeper can be gone already only if somebody killed it; the test has failed then.
+        // The keeper is gone only if another process killed it; the test has failed then.
         self.keeper.kill().ok();
         self.keeper.wait().ok();
     }
@@ -255,7 +255,7 @@ impl<'w> Container<'w> {
         addresses(&self.json(["ip", "-j", "address", "show", "dev", link]))
     }
 
-    /// One echo there and back, with some tries for the neighbours to get to know one another.
+    /// One echo there and back, with some tries for the neighbour discovery.
     #[track_caller]
     pub fn ping(&self, address: &str) {
         self.pinging(address).output_of_success();
@@ -266,7 +266,7 @@ impl<'w> Container<'w> {
         self.tool(["ping", "-n", "-q", "-c", "1", "-w", PING_LIMIT_S, "-i", "0.2", address])
     }
 
-    /// What a runtime does last: the namespace is unbound and its file removed.
+    /// Unmounts the namespace and removes its file, as a runtime does last.
     pub fn destroy(&self) {
         self.unmount();
         self.world.host(["rm", &self.netns()]);

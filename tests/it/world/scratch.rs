@@ -38,7 +38,7 @@ impl Scratch {
     }
 
     /// A copy of the executable. Another process makes it: if this one wrote the file, a child that another thread
-    /// forks at that moment would hold it open for writing, and nobody could execute it for a while.
+    /// forks at that moment would hold it open for writing, and it could not be executed for a while.
     pub fn copy(&self, name: &str) -> PathBuf {
         let copy = self.file(name);
         let status = Command::new("cp").arg(EXECUTABLE).arg(&copy).status().unwrap();

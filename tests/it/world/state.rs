@@ -10,17 +10,17 @@ use serde_json::Value;
 
 use super::{Container, World};
 
-/// Flags that the kernel sets in its own time, when it has noticed a carrier.
+/// Flags that the kernel sets some time later, when it has noticed a carrier.
 const FLAGS_OF_CARRIER: [&str; 3] = ["LOWER_UP", "NO-CARRIER", "M-DOWN"];
 
-/// What plugins switch on and never off again.
+/// Settings that plugins enable and do not disable.
 const SETTINGS: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
 
 /// Where plugins keep files.
 const STATE_DIRS: [&str; 2] = ["/var/lib", "/run/cni"];
 
-/// What makes host-local fast beside the directories of the networks. It is no state: it says nothing that they do not
-/// say, it is made anew when it is lost, and the reference has none.
+/// The index of host-local beside the directories of the networks. It is no state: it holds nothing that they do not
+/// say, it is made again when it is lost, and the reference has none.
 const INDEX_DIR: &str = "/var/lib/cni/networks/.cnibox";
 
 #[derive(Clone, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl State {
         Self(self.0.iter().filter(|line| !survives(line)).cloned().collect())
     }
 
-    /// With names that are drawn by lot replaced, to compare two worlds. (MACs are never part of a state.)
+    /// With random names replaced, to compare two worlds. (MACs are never part of a state.)
     pub fn without_random_names(&self) -> Self {
         let mut lines: Vec<String> = self.0.iter().map(|line| mask_veth(line)).collect();
         lines.sort();
@@ -178,7 +178,7 @@ fn link(place: &str, link: &Value) -> String {
     )
 }
 
-/// Link-local addresses and multicast routes come and go with the carrier; the kernel alone minds them.
+/// The kernel adds and removes link-local addresses and multicast routes with the carrier.
 fn is_automatic(address: &Value) -> bool {
     let address = plain(address);
     address.starts_with("fe80:") || address.starts_with("ff00:") || address == "multicast"

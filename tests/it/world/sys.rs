@@ -1,4 +1,4 @@
-//! What a child does between fork and exec: the one place of the tests that enters or leaves a namespace, since the
+//! The steps of a child between fork and exec. This is the only place of the tests that enters or leaves a namespace, since the
 //! test process has many threads and must stay where it is. Nothing here allocates: all strings are made before.
 
 #![allow(unsafe_code)]
@@ -7,24 +7,25 @@
     reason = "a child between fork and exec has one thread and never comes back"
 )]
 
-use std::ffi::{CStr, CString};
-use std::fs::File;
+use std::ffi::{CStr, CString, OsString};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use nix::fcntl::{OFlag, open};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, open};
 use nix::libc;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::Mode;
-use nix::unistd::{Gid, Uid, mkdir, write};
+use nix::unistd::{Gid, Uid, mkdir, symlinkat, write};
 
-/// No command of a test takes longer than this; one that hangs is ended by SIGALRM.
+/// No command of a test takes longer than this; SIGALRM ends a command that hangs.
 const COMMAND_LIMIT_S: libc::c_uint = 120;
 
 /// The namespaces of a world, held open.
@@ -49,6 +50,7 @@ impl Namespaces {
 
 /// The command starts in new namespaces that show `executables` as /run/bin.
 pub fn make_namespaces(command: &mut Command, executables: &Path) {
+    let etc = names_in_etc();
     let executables = CString::new(executables.as_os_str().as_bytes()).unwrap();
     let users = CString::new(format!("0 {} 1", Uid::effective())).unwrap();
     let groups = CString::new(format!("0 {} 1", Gid::effective())).unwrap();
@@ -58,7 +60,7 @@ pub fn make_namespaces(command: &mut Command, executables: &Path) {
         fill(c"/proc/self/setgroups", c"deny")?;
         fill(c"/proc/self/uid_map", &users)?;
         fill(c"/proc/self/gid_map", &groups)?;
-        furnish(&executables)
+        furnish(&executables, &etc)
     };
     // SAFETY: the closure makes system calls only, on memory that was allocated before the fork.
     unsafe { command.pre_exec(begin) };
@@ -105,17 +107,59 @@ pub fn leash(command: &mut Command) {
 
 const NO: Option<&CStr> = None;
 
-/// Nothing that a plugin writes reaches the machine: /run and /var/lib are empty and our own.
-fn furnish(executables: &CStr) -> io::Result<()> {
+/// Where a world has the machine's /etc, read-only.
+const ETC_OF_MACHINE: &str = "/run/etc";
+
+/// For each entry of the machine's /etc except `cni`: a link in the world's /etc, and the entry to which it leads.
+fn names_in_etc() -> Vec<(CString, CString)> {
+    let entries = fs::read_dir("/etc").unwrap().map(|entry| entry.unwrap().file_name());
+    let names = entries.filter(|name| name != "cni");
+    let path = |dir: &str, name: &OsString| {
+        CString::new(Path::new(dir).join(name).into_os_string().into_vec()).unwrap()
+    };
+    names.map(|name| (path("/etc", &name), path(ETC_OF_MACHINE, &name))).collect()
+}
+
+/// A world has its own /run, /var/lib and /etc, so nothing that a plugin writes there reaches the machine.
+fn furnish(executables: &CStr, etc: &[(CString, CString)]) -> io::Result<()> {
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     step(c"make the mounts private", mount(NO, c"/", NO, private, NO))?;
     tmpfs(c"/run")?;
-    for dir in [c"/run/bin", c"/run/netns"] {
+    for dir in [c"/run/bin", c"/run/netns", c"/run/etc"] {
         step(c"make a directory in /run", mkdir(dir, Mode::from_bits_truncate(0o755)))?;
     }
     let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
     step(c"show the executable", mount(Some(executables), c"/run/bin", NO, bind, NO))?;
+    step(c"show /etc of the machine", mount(Some(c"/etc"), c"/run/etc", NO, bind, NO))?;
+    step(c"make /etc of the machine read-only", make_read_only(c"/run/etc"))?;
+    tmpfs(c"/etc")?;
+    for (link, target) in etc {
+        step(c"make a link in /etc", symlinkat(target.as_c_str(), AT_FDCWD, link.as_c_str()))?;
+    }
     tmpfs(c"/var/lib")
+}
+
+/// `mount_setattr` and not `mount`: a user namespace may not change the other flags of the mount, such as nodev, and
+/// `mount` would have to know them.
+fn make_read_only(path: &CStr) -> nix::Result<()> {
+    let attributes = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_RDONLY,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    // SAFETY: the path ends with a NUL, the size is that of the attributes, and both outlive the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::AT_RECURSIVE,
+            &raw const attributes,
+            size_of_val(&attributes),
+        )
+    };
+    Errno::result(result).map(drop)
 }
 
 fn tmpfs(path: &CStr) -> io::Result<()> {
