@@ -46,7 +46,7 @@ const LIST: &str = r#"{"cniVersion": "1.1.0", "name": "many", "plugins": [{"type
 const PORTS: &str =
     r#"{"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}"#;
 
-/// What the threads share.
+/// The state that the threads share.
 struct Shared {
     turns: Arc<Turns>,
     /// The addresses that containers have now.
@@ -114,7 +114,7 @@ fn run(threads: usize, rounds: usize) -> Result<String> {
     judged(&format!("{threads} threads, {rounds} rounds"), looks)
 }
 
-/// What two looks at the process must show.
+/// Two looks at the process must show the same descriptors, and little more memory.
 fn judged(what: &str, looks: [(usize, usize); 2]) -> Result<String> {
     let [(files, memory), (files_later, memory_later)] = looks;
     let said = format!(

@@ -221,7 +221,7 @@ fn exchange(from: &NetNs, to: &NetNs, address: IpAddr) -> Result<Duration> {
     })
 }
 
-/// What DEL must have removed: the ports of the bridge, the interfaces in the containers, the reservations.
+/// Checks that DEL has removed the ports of the bridge, the interfaces in the containers, and the reservations.
 fn nothing_is_left(containers: &[Container]) -> Result<()> {
     let host = Rtnl::open()?;
     let bridge =

@@ -9,7 +9,7 @@ use crate::runtime::gc::{Options, Removed};
 
 use super::parameters::{self, TIMEOUT_S};
 
-/// Remove attachments whose namespace is gone, and what an add or del that died has left.
+/// Remove the attachments without a namespace, and the remains of an interrupted add or del.
 #[derive(FromArgs)]
 #[argh(
     subcommand,

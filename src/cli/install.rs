@@ -12,8 +12,8 @@ use crate::plugin::Entry;
 
 use super::{NAME, PLUGIN_DIRECTORY};
 
-/// Put this executable and a link for every plugin into a directory. What is there already and is not this executable
-/// stays as it is, and is reported.
+/// Put this executable and a link for every plugin into a directory. A file of the same name that is not this
+/// executable stays as it is, and is reported.
 #[derive(FromArgs)]
 #[argh(subcommand, name = "install", help_triggers("-h", "--help", "help"))]
 pub(super) struct Install {
@@ -62,7 +62,7 @@ fn hard_link(executable: &Path, link: &Path) -> io::Result<()> {
 }
 
 /// Links name an executable of their own directory, so that they work in every mount namespace that sees it. A copy is
-/// written aside and renamed into place: nobody can start half of one.
+/// written to a temporary file, which is then renamed, so that no process can start an incomplete one.
 fn place_executable(target: &Path) -> Result<()> {
     let own = std::env::current_exe().map_err(|error| failed("find", Path::new(NAME), &error))?;
     if is_same_file(&own, target) || fs::hard_link(&own, target).is_ok() {

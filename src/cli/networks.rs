@@ -225,7 +225,7 @@ impl Create {
     }
 }
 
-/// An option in podman's words. One that the type does not know is an error.
+/// Sets an option of podman. An option that the type does not have is an error.
 fn set(new: &mut NewNetwork, key: &str, value: &str) -> Result<()> {
     let option = format!("-o {key}");
     match (key, new.kind) {

@@ -1,4 +1,4 @@
-//! What the commands of the runtime are given: arguments, and the variables that cnitool reads.
+//! The parameters of the commands of the runtime: arguments, and the variables that cnitool reads.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -108,7 +108,7 @@ pub(super) fn named(argument: &str) -> Result<PathBuf> {
     Err(not_understood(format!("{argument:?} is not the name of a network namespace")))
 }
 
-/// What of the interface's name is given: the option, or CNI_IFNAME.
+/// The name of the interface, from the option or from CNI_IFNAME.
 pub(super) fn ifname(option: Option<String>) -> Result<Option<String>> {
     match option {
         None => Ok(Some(text("CNI_IFNAME")?).filter(|name| !name.is_empty())),
@@ -141,7 +141,7 @@ pub(super) fn capability_args() -> Result<Json> {
     }
 }
 
-/// What an ADD is asked for by options.
+/// The ports and addresses that the options of an ADD request.
 pub(super) struct Wishes<'a> {
     pub(super) publish: &'a [String],
     pub(super) ip: &'a [String],
@@ -149,7 +149,7 @@ pub(super) struct Wishes<'a> {
 }
 
 impl Wishes<'_> {
-    /// Puts the wishes into the capability arguments where a plugin has the capability, else into CNI_ARGS.
+    /// Adds the options to the capability arguments if a plugin has the capability, else to CNI_ARGS.
     pub(super) fn apply(
         &self,
         network: &Network,
@@ -204,7 +204,7 @@ fn set(caps: &mut Json, key: &str, value: Json) {
     }
 }
 
-/// The reference's plugins refuse a key that is another plugin's, unless they are told not to.
+/// The reference's plugins refuse the keys of other plugins, unless IgnoreUnknown is set.
 fn push(args: &mut String, key: &str, value: &str) {
     for (key, value) in [("IgnoreUnknown", "1"), (key, value)] {
         let is_there = args.split(';').any(|pair| pair.split('=').next() == Some(key));

@@ -14,7 +14,7 @@ pub(super) fn print<const N: usize>(header: [&str; N], rows: impl Iterator<Item 
     }
 }
 
-/// What comes from files cannot command the terminal.
+/// Text from files may contain control characters, which the terminal would execute.
 fn printable(cell: &str) -> String {
     match cell {
         "" => "-".into(),

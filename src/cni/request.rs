@@ -187,7 +187,7 @@ impl Request {
         })
     }
 
-    /// The environment variables of the protocol for an executed plugin. None means that the variable is not set.
+    /// The environment variables of the protocol for an executed plugin. `None` means that the variable is not set.
     ///
     /// Source: CNI specification 1.1.0, section 2, "Parameters".
     pub fn environment(&self, verb: &Verb) -> [(&'static str, Option<OsString>); 8] {

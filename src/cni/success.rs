@@ -55,7 +55,7 @@ pub struct Route {
     pub advmss: u32,
     #[serde(default)]
     pub priority: u32,
-    /// None is the main table.
+    /// `None` is the main table.
     #[serde(default)]
     pub table: Option<u32>,
     /// As in linux/rtnetlink.h: 0 universe, 253 link, 254 host.

@@ -69,7 +69,7 @@ struct Place {
     dir: PathBuf,
     index: IndexPath,
     sticky: Sticky,
-    /// None if it is unknown. Then the index is not used.
+    /// `None` if it is unknown. Then the index is not used.
     boot: Option<u64>,
 }
 
@@ -99,7 +99,7 @@ impl<'a> Store<'a> {
         Ok(Self { place, turns, lock, if_missing: IfMissing::Create })
     }
 
-    /// For all other verbs: creates nothing. None if the network has no reservations.
+    /// For all other verbs: creates nothing. Returns `None` if the network has no reservations.
     pub fn open_if_exists(
         data_dir: &Path,
         network: &NetworkName,
@@ -174,7 +174,7 @@ impl Place {
         opened.map_err(failed("open", path))
     }
 
-    /// None if the network has no reservations.
+    /// Returns `None` if the network has no reservations.
     fn open_lock_if_needed(&self) -> Result<Option<File>> {
         let path = self.dir.join(LOCK);
         let opened = match files::open(&path) {

@@ -1,4 +1,4 @@
-//! Talks to a child process within a time limit. Knows nothing of what is said.
+//! Talks to a child process within a time limit. It does not interpret the data.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -12,14 +12,14 @@ use nix::unistd::Pid;
 
 use crate::kernel::sys;
 
-/// What a pipe takes at once, once it takes anything. Source: pipe(7).
+/// The number of bytes that a writable pipe takes without blocking. Source: pipe(7).
 const PIPE_BUF: usize = 4096;
 /// An interrupt that comes right before a wait is seen after it.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 /// A child that has closed its pipes is about to exit.
 const EXIT_PAUSE: Duration = Duration::from_millis(1);
 
-/// What a child said.
+/// The output of a child.
 #[derive(Debug)]
 pub struct Said {
     pub stdout: Vec<u8>,
@@ -106,7 +106,7 @@ fn talk(
     }
 }
 
-/// None at the deadline.
+/// Returns `None` at the deadline.
 fn time_to_wait(deadline: Option<Instant>) -> Option<PollTimeout> {
     let Some(deadline) = deadline else { return Some(PollTimeout::NONE) };
     let left = deadline.saturating_duration_since(Instant::now());

@@ -1,4 +1,4 @@
-//! Linux: namespaces, links, addresses, routes, nf_tables, kernel parameters. Knows nothing of CNI.
+//! Linux: namespaces, links, addresses, routes, nf_tables, kernel parameters. It does not depend on CNI.
 
 pub mod child;
 pub mod conntrack;

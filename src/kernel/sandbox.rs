@@ -73,8 +73,8 @@ pub fn new_named_namespace(path: &Path) -> Result<NetNs> {
     new_namespace(path)
 }
 
-/// Removes the file of a namespace, as `ip netns del` does; the namespace lives as long as something is in it. It is fine
-/// if there is none.
+/// Removes the file of a namespace, as `ip netns del` does; the namespace lives as long as something is in it. A missing
+/// file is not an error.
 pub fn remove_namespace(path: &Path) -> Result<()> {
     match umount2(path, MntFlags::MNT_DETACH) {
         Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}

@@ -146,7 +146,7 @@ pub fn forget_interrupt() {
     IS_INTERRUPTED.store(false, Relaxed);
 }
 
-/// The child dies with the thread that starts it: what it would do later, nobody would wait for, nor take back.
+/// The child dies with the thread that starts it: no process would wait for its later changes, or undo them.
 pub fn leash(command: &mut Command) {
     let parent = getpid();
     let begin = move || {

@@ -1,4 +1,4 @@
-//! Unix stream sockets with a deadline. Knows nothing of the protocols on them.
+//! Unix stream sockets with a deadline. It does not interpret the data.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;

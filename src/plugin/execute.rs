@@ -26,13 +26,13 @@ use crate::kernel::sys;
 
 use super::Entry;
 
-/// An executable that somebody is writing cannot be started; installers replace plugins under our feet. As libcni.
+/// The kernel does not start an executable that is open for writing, as a plugin is during its installation. As libcni.
 const BUSY_ATTEMPTS_MAX: u32 = 6;
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
 /// How many plugins may call one another in processes of their own: CNIBOX_DEPTH counts them.
 const DEPTH_MAX: u32 = 8;
 
-/// What is behind the type of a plugin.
+/// The program for the type of a plugin.
 #[derive(Clone)]
 pub enum Program {
     Ours(&'static Entry),
@@ -73,7 +73,7 @@ impl Program {
 }
 
 /// Executes a plugin. It gets our environment, with the CNI_ variables of the request in it, and the very bytes of the
-/// request's configuration. What it says on stderr is said on ours.
+/// request's configuration. Its stderr is copied to ours.
 ///
 /// With a limit, it is killed when it takes longer, and when this process is interrupted or ends.
 pub fn execute(
@@ -101,9 +101,9 @@ pub fn execute(
     version::parse_result(&result, request.version).map(Some).map_err(unreadable)
 }
 
-/// The versions that a plugin speaks. One that does not know the question is of version 0.1.0.
+/// The versions that a plugin supports. A plugin without the verb VERSION has version 0.1.0.
 ///
-/// Source: CNI specification 1.1.0, section 5, "Version"; 0.2.0 brought the question.
+/// Source: CNI specification 1.1.0, section 5, "Version"; 0.2.0 added the verb.
 pub fn supported_versions(path: &Path, limit: Option<Duration>) -> Result<Vec<String>> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
@@ -138,7 +138,7 @@ pub fn supported_versions(path: &Path, limit: Option<Duration>) -> Result<Vec<St
     })
 }
 
-/// What the plugin printed, or its error.
+/// Returns the output of the plugin, or its error.
 fn call(
     path: &Path,
     environment: &[Variable],
@@ -165,7 +165,7 @@ fn call(
     Err(error)
 }
 
-/// What cannot be said is no failure of the plugin.
+/// An error of our stderr is not a failure of the plugin.
 fn repeat(stderr: &[u8]) {
     let _ = sys::write_all(io::stderr().as_fd(), stderr);
 }

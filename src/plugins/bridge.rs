@@ -111,14 +111,14 @@ pub struct Bridge {
 struct Validated {
     bridge: IfName,
     vlans: Vlans,
-    /// The link that gets the gateway addresses. None if the bridge gets them, or if the network has no gateway.
+    /// The link that gets the gateway addresses. `None` if the bridge gets them, or if the network has no gateway.
     vlan_gateway: Option<IfName>,
 }
 
 /// The host's side of an ADD.
 struct HostState<'a> {
     host: &'a Rtnl,
-    /// Held by every call that uses a bridge. None if the wait for it timed out.
+    /// Held by every call that uses a bridge. `None` if the wait for it timed out.
     lock: Option<&'a Lock>,
     validated: &'a Validated,
 }

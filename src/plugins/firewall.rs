@@ -12,7 +12,7 @@
 //! | `firewalldZone` | string | `trusted` | Zone of firewalld that gets the addresses as sources. |
 //! | `ingressPolicy` | string | `open` | `open`, `same-bridge` or `isolated`, see below. |
 //!
-//! The plugin follows a plugin that created an interface. It handles every address of `prevResult`, warns if there is none,
+//! The plugin follows a plugin that created an interface. It handles every address of `prevResult`, warns if it has none,
 //! and runs no other program.
 //!
 //! **Backend iptables.** The chain FORWARD in the table `filter` of iptables-nft begins with a jump to CNI-FORWARD. An

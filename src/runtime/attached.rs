@@ -1,4 +1,4 @@
-//! What is attached, and whether it lives: for people to look at, so without locks.
+//! The list of the attachments and their states. It is for display only, so no lock is taken.
 
 use crate::cni::json::Json;
 use crate::cni::version::Version;

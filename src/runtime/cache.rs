@@ -1,5 +1,5 @@
-//! The cache of results, in libcni's format (cniCacheV1): what one runtime attached, another one finds, checks and
-//! deletes. Knows nothing of what lives.
+//! The cache of results, in libcni's format (cniCacheV1): a runtime finds, checks and deletes the attachments of other
+//! runtimes. It does not check whether an attachment is alive.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -20,7 +20,7 @@ mod base64;
 pub const DIRECTORY: &str = "/var/lib/cni/results";
 const KIND: &str = "cniCacheV1";
 
-/// What the cache knows of one attachment.
+/// The cache file of one attachment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub network: NetworkName,
@@ -33,7 +33,7 @@ pub struct Entry {
     pub args: String,
     /// An object, or `Null`.
     pub capability_args: Json,
-    /// What the last plugin of ADD returned, or `Null`.
+    /// The result of the last plugin of ADD, or `Null`.
     pub result: Json,
 }
 
@@ -43,7 +43,7 @@ pub struct Cache {
     directory: PathBuf,
 }
 
-/// What a cache has.
+/// The content of a cache.
 #[derive(Debug, Default)]
 pub struct Entries {
     /// In the order of their files' names.
@@ -58,7 +58,7 @@ impl Entry {
         let network = Network::from_cache(&self.config).map_err(|error| {
             error.context(format!("cannot read the cached configuration of {}", self.title()))
         })?;
-        // Nobody may delete by an entry what belongs to another network.
+        // A DEL with the configuration of another network would delete objects of that network.
         if network.name == self.network {
             return Ok(network);
         }
@@ -66,7 +66,7 @@ impl Entry {
         Err(Error::config(msg).with_details(format!("it is of network {}", network.name)))
     }
 
-    /// The result of ADD; None if there is none.
+    /// The result of ADD, if the entry has one.
     pub fn success(&self) -> Result<Option<Success>> {
         if self.result == Json::Null {
             return Ok(None);
@@ -180,7 +180,7 @@ impl Cache {
         Self { directory: directory.into() }
     }
 
-    /// The entry of an attachment; None if there is none. A file that cannot be used is an error.
+    /// The entry of an attachment, if it exists. An unusable file is an error.
     pub fn read(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Entry>> {
         let path = self.path(network, at);
         let Some(json) = read(&path)? else { return Ok(None) };
@@ -204,7 +204,7 @@ impl Cache {
         Ok(entries)
     }
 
-    /// All entries. What a file says counts, not its name.
+    /// All entries. The content of a file identifies the attachment; its name does not.
     pub fn all(&self) -> Result<Entries> {
         self.all_of(|_| true)
     }
@@ -245,13 +245,13 @@ impl Cache {
         Ok(all)
     }
 
-    /// Writes an entry, or replaces it. Nobody sees half of one.
+    /// Writes an entry, or replaces it. A reader never finds an incomplete file.
     pub fn write(&self, entry: &Entry) -> Result<()> {
         let path = self.path(&entry.network, &entry.at);
         replace(&path, entry.to_json().to_compact().as_bytes())
     }
 
-    /// It is fine if there is none.
+    /// A missing entry is not an error.
     pub fn remove(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
         remove(&self.path(network, at))
     }
@@ -262,7 +262,7 @@ impl Cache {
     }
 }
 
-/// What libcni calls the file of an attachment.
+/// libcni's name for the file of an attachment.
 pub fn file_name(network: &NetworkName, at: &Attachment) -> String {
     format!("{network}-{}-{}", at.container_id, at.ifname)
 }
@@ -284,7 +284,7 @@ fn unusable(path: &Path, error: Error) -> Error {
     error.context(format!("cannot use cache entry {}", path.display()))
 }
 
-/// None if there is no such file.
+/// Returns `None` if the file does not exist.
 fn read(path: &Path) -> Result<Option<Json>> {
     match fault::file_operation().and_then(|()| fs::read(path)) {
         Ok(bytes) => Json::parse(&bytes).map(Some).map_err(|error| unusable(path, error)),
@@ -313,7 +313,7 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> Result<()> {
         written => written,
     };
     written.map_err(|error| {
-        // Whatever there is of it; the next one would write over it, too.
+        // An error can be ignored, because the next write replaces the file.
         let _ = fs::remove_file(&aside);
         Error::internal(format!("cannot write {}", path.display())).with_details(error.to_string())
     })

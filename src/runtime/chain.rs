@@ -1,5 +1,5 @@
 //! Runs the plugins of a list in one process, on one session: each of ours is a function call, others are executed.
-//! Knows nothing of caches and locks.
+//! It does not depend on caches and locks.
 
 use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
@@ -20,7 +20,7 @@ use crate::plugin::{Context, Entry, Session};
 use crate::runtime::conf::{self, Network};
 use crate::runtime::request::{Additions, configuration};
 
-/// What is the same for every call of a process.
+/// The parameters that all calls of a process share.
 #[derive(Clone)]
 pub struct Means {
     /// Ours.
@@ -39,7 +39,7 @@ pub struct Means {
 #[derive(Clone, Copy)]
 pub struct Parameters<'a> {
     pub at: Option<&'a Attachment>,
-    /// CNI_NETNS; empty if there is none.
+    /// CNI_NETNS; empty if it is not set.
     pub netns: &'a Path,
     /// CNI_ARGS.
     pub args: &'a str,
@@ -64,7 +64,7 @@ pub struct Failed {
 impl Chain<'_> {
     /// Each plugin must be there, and must speak the version of the list.
     ///
-    /// An executed plugin is asked, once per file.
+    /// Each executed file gets one VERSION call.
     pub fn require_plugins(&self) -> Result<()> {
         let mut asked: Vec<PathBuf> = Vec::new();
         let version = self.network.version.text();
@@ -89,7 +89,7 @@ impl Chain<'_> {
     }
 
     /// Runs ADD of each plugin; each gets the result of the one before. Returns the last result, in the version of the
-    /// list. What a failing ADD has done stays: DEL has to follow.
+    /// list. The changes of a failed ADD stay: DEL has to follow.
     pub fn add(&self) -> Result<Json, Failed> {
         let session = OnceCell::new();
         let mut result = None;

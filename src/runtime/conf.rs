@@ -1,4 +1,4 @@
-//! Network configurations: the files, and the lists of plugins in them. Knows nothing of what is attached.
+//! Network configurations: the files, and the lists of plugins in them. It does not depend on the attachments.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -137,7 +137,7 @@ impl Network {
         }
     }
 
-    /// Adds the plugins of `NAME/*.conf` beside the file. What the cache keeps has them inlined.
+    /// Adds the plugins of `NAME/*.conf` beside the file. A list in the cache contains them.
     fn add_from_directory(&mut self, json: &Json, file: &Path) -> Result<()> {
         let beside = file.parent().unwrap_or_else(|| Path::new("")).join(&*self.name);
         let found = files_with(&beside, &["conf"])?;

@@ -1,4 +1,4 @@
-//! Removes what is provably dead: attachments whose namespace is gone, and what an operation that died has left.
+//! Removes stale attachments: those without a namespace, and the remains of an interrupted operation.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::runtime::life::Life;
 use crate::runtime::lifecycle::{Choice, Runtime};
 use crate::runtime::lock::{self, Lock};
 
-/// What GC does beside its duty.
+/// Options of GC.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Tell what is dead, and remove nothing.
@@ -37,7 +37,7 @@ pub struct Removed {
     pub reason: String,
 }
 
-/// What a GC did.
+/// The result of a GC.
 #[derive(Debug, Default)]
 pub struct Collected {
     pub removed: Vec<Removed>,
@@ -71,7 +71,7 @@ impl Runtime {
         Ok(collected)
     }
 
-    /// Removes what a process that was killed has left beside its records. What cannot be removed is no harm.
+    /// Removes the temporary files and locks of killed processes. A file that cannot be removed does no harm.
     fn sweep(&self) {
         lock::sweep(&self.locks);
         for file in fs::read_dir(&self.state).into_iter().flatten().flatten() {
@@ -135,8 +135,8 @@ impl Runtime {
         self.gc_by_plugins(&network, &keep)
     }
 
-    /// The attachments of a network, and whether they live. Nobody else works on them: an operation that is pending is
-    /// dead.
+    /// The attachments of a network, and whether they are alive. This process holds the lock of the network, so a
+    /// pending operation was interrupted.
     fn entries_of(&self, home: &NetNs, name: &NetworkName) -> Result<Vec<(Entry, Life)>> {
         let mut pending = self.pending.all()?.entries;
         let mut entries = self.cache.all()?.entries;
@@ -193,6 +193,6 @@ impl Runtime {
     }
 }
 
-/// Nobody takes so long to write a file.
+/// A temporary file of this age belongs to a process that died: to write a file takes milliseconds.
 const WRITE_MAX: Duration = Duration::from_secs(60);
 const DIED: &str = "its ADD or DEL died";

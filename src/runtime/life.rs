@@ -1,8 +1,8 @@
-//! Which attachments live: the cache says what was attached, and namespaces come and go.
+//! The state of the attachments in the cache: alive, or stale because the namespace is removed or replaced.
 //!
-//! What tells a namespace from a later one at the same path lies in a file of its own, since cniCacheV1 has no place for
+//! A separate file identifies the namespace, because a later one can have the same path and cniCacheV1 has no field for
 //! it: boot, device, inode and its time. The kernel reuses numbers, and attachments of other runtimes have no such file, so the
-//! addresses are looked for, too.
+//! addresses are compared, too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -88,7 +88,7 @@ impl Identities {
     }
 }
 
-/// What of an attachment is in a namespace.
+/// The part of an attachment that a namespace has.
 enum Attached {
     /// One of its addresses, on whatever interface: a container may rename its own. The interface, if it had no address.
     Addresses,
@@ -113,7 +113,7 @@ impl Attached {
     }
 }
 
-/// What tells one namespace from another.
+/// The identity of a namespace.
 struct Identity {
     /// Boot, device and inode.
     number: String,

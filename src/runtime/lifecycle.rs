@@ -1,7 +1,7 @@
 //! The life of an attachment: ADD, CHECK, DEL, and what has to be remembered between them.
 //!
 //! Before the first plugin of an ADD or DEL runs, a pending record is written. It is removed when the operation has
-//! ended as it should, so that a record whose operation is dead tells GC and the next ADD what to delete.
+//! ended as it should. After an interrupted operation, GC and the next ADD find the record, and delete the attachment.
 //!
 //! Source: CNI specification 1.1.0, section 3, "Lifecycle & Ordering".
 
@@ -20,7 +20,7 @@ use crate::runtime::conf::Network;
 use crate::runtime::life::{self, Identities, Life};
 use crate::runtime::lock::Lock;
 
-/// What only this runtime needs, and only until the next boot.
+/// The state that only this runtime reads. It is invalid after a boot.
 const STATE: &str = "/run/cnibox";
 
 /// A container runtime, as far as networks go.
@@ -40,14 +40,14 @@ pub struct Runtime {
 pub enum Choice {
     /// The caller names the file: that configuration counts.
     Given(Network),
-    /// The configuration is that of the cache, and where there is none, that of this name in the directory.
+    /// The configuration in the cache, else the configuration of this name in the directory.
     Named(NetworkName),
 }
 
-/// The attachment of an operation, and what plugins are told about it.
+/// The attachment of an operation, and the parameters of its plugins.
 pub struct Target<'a> {
     pub at: &'a Attachment,
-    /// None: DEL and CHECK take the cache's.
+    /// `None`: DEL and CHECK take the cache's.
     pub netns: Option<&'a Path>,
     /// CNI_ARGS. Empty: DEL and CHECK take the cache's.
     pub args: &'a str,
@@ -102,7 +102,7 @@ impl Runtime {
         }
     }
 
-    /// Attaches a container to a network, all or nothing. What lives is refused; what is stale is deleted first.
+    /// Attaches a container to a network, all or nothing. If the attachment is alive, it fails. A stale attachment is deleted first.
     pub fn add<'a>(&'a self, network: &'a Network, target: &Target<'_>) -> Result<Added<'a>> {
         let locks = self.lock(&network.name, &target.at.container_id)?;
         let path = target.netns.unwrap_or_else(|| Path::new(""));
@@ -145,7 +145,7 @@ impl Runtime {
         Ok(Added { result: entry.result.clone(), runtime: self, network, entry, _locks: locks })
     }
 
-    /// Refuses an attachment that lives. Deletes one that is stale, or whose operation died.
+    /// Refuses an attachment that is alive. Deletes a stale attachment, and that of an interrupted operation.
     fn make_room(&self, home: &NetNs, netns: &NetNs, new: &Entry, network: &Network) -> Result<()> {
         let pending = self.pending_of(&new.network, &new.at);
         let known = match self.cache.read(&new.network, &new.at) {
@@ -216,7 +216,7 @@ impl Runtime {
         Err(Error::new(Code::SAME_NETNS, msg))
     }
 
-    /// The attachments of a container that the cache knows, and those whose operation died.
+    /// The attachments of a container in the cache, and those of interrupted operations.
     pub fn attachments_of(
         &self,
         container_id: &ContainerId,
@@ -294,7 +294,7 @@ impl Runtime {
         self.pending.remove(network, at)
     }
 
-    /// What the cache or an operation that died knows of an attachment.
+    /// The entry of an attachment in the cache, or that of an interrupted operation.
     fn known(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
         let cached = self.cache.read(network, at).unwrap_or_else(|error| {
             warn(&format!("{error}; going on without it"));
@@ -333,7 +333,7 @@ impl Runtime {
         Chain { means: &self.means, network, parameters }
     }
 
-    /// From now on an interrupt is noticed between two plugins, and a result that nobody reads is an error.
+    /// From now on the chain stops at an interrupt between two plugins, and a failed write of the result is an error.
     pub(super) fn lock(&self, network: &NetworkName, container: &ContainerId) -> Result<[Lock; 2]> {
         let network = Lock::network(&self.locks, network, Mode::Shared)?;
         let container = Lock::container(&self.locks, container)?;

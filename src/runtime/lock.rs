@@ -23,7 +23,7 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 pub struct Lock {
     path: PathBuf,
     file: File,
-    /// Nobody else can have the file locked.
+    /// No other process can hold a lock of the file.
     is_exclusive: bool,
 }
 
@@ -52,7 +52,7 @@ impl Lock {
             if !flock::lock_within(&file, mode, &limit).map_err(cannot)? {
                 return Err(timeout(&path, &flock::holder(&file)));
             }
-            // Who had it before may have removed the file, and others lock another one then.
+            // The previous holder may have removed the file. Then other processes lock a new file.
             if is_at(&file, &path) {
                 let is_exclusive = matches!(mode, Mode::Exclusive);
                 return Ok(Self { path, file, is_exclusive });
@@ -67,7 +67,7 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if self.is_exclusive {
-            // What cannot be removed is there for the next one.
+            // If that fails, the next holder uses the file.
             let _ = fs::remove_file(&self.path);
         }
         // The kernel gives it back with the descriptor at the latest.
@@ -75,7 +75,7 @@ impl Drop for Lock {
     }
 }
 
-/// Removes the locks that nobody holds: those of processes that were killed.
+/// Removes the locks without a holder: those of killed processes.
 pub fn sweep(directory: &Path) {
     for file in fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = file.path();

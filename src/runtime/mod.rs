@@ -1,5 +1,5 @@
-//! What a container runtime does: reads network configurations, runs their plugins in order, and remembers what is
-//! attached. Source: CNI specification 1.1.0, sections 1 and 3.
+//! The CNI part of a container runtime: it reads network configurations, runs their plugins in order, and caches the
+//! attachments. Source: CNI specification 1.1.0, sections 1 and 3.
 
 pub mod attached;
 pub mod cache;

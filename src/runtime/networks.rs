@@ -1,4 +1,4 @@
-//! The networks of a directory, as each runtime of a host finds them. Knows nothing of what is attached.
+//! The networks of a directory, as each runtime of a host finds them. It does not depend on the attachments.
 //!
 //! - containerd takes the files in the order of their names. It takes no network at all when a file before is broken, and
 //!   does not look for the plugins.
@@ -19,7 +19,7 @@ use crate::runtime::chain::Means;
 use crate::runtime::conf::{self, Network};
 use crate::runtime::lifecycle::Runtime;
 
-/// A network, and its place in the order of each runtime, counted from 1. None: the runtime does not take it.
+/// A network, and its place in the order of each runtime, counted from 1. `None`: the runtime does not take it.
 #[derive(Debug)]
 pub struct Listed {
     pub network: Network,

@@ -41,7 +41,7 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 pub struct NewNetwork {
     pub name: NetworkName,
     pub kind: Kind,
-    /// None: a free one is chosen.
+    /// If empty, a free one is chosen.
     pub subnets: Vec<IpNet>,
     /// Each is in one of the subnets. A subnet without one has its first address.
     pub gateways: Vec<IpAddr>,
@@ -324,7 +324,7 @@ fn remove_bridge(network: &Network, others: &[Network]) -> Result<()> {
     if is_in_use { Ok(()) } else { host.del_link(link.index) }
 }
 
-/// The lock of a directory, which is made if there is none. The kernel gives it back with the descriptor.
+/// Locks a directory, and creates it if needed. The kernel releases the lock when the descriptor is closed.
 fn lock(directory: &Path) -> Result<File> {
     let take = || {
         fault::file_operation()?;

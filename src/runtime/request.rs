@@ -1,4 +1,4 @@
-//! What a plugin of a list gets as its configuration.
+//! The request configuration of a plugin in a list.
 //!
 //! Source: CNI specification 1.1.0, section 3, "Deriving request configuration from plugin configuration".
 
@@ -6,7 +6,7 @@ use crate::cni::json::Json;
 use crate::names::Attachment;
 use crate::runtime::conf::{Network, declares, without};
 
-/// What a runtime adds to the configuration of a plugin.
+/// The keys that a runtime adds to the configuration of a plugin.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Additions<'a> {
     /// The capability arguments; a plugin gets those that it declares.
@@ -54,7 +54,7 @@ pub fn configuration(network: &Network, plugin: &Json, additions: Additions<'_>)
     Json::Object(entries)
 }
 
-/// The capability arguments that the plugin declares; None if there are none.
+/// The capability arguments that the plugin declares, if there are any.
 fn runtime_config(plugin: &Json, capability_args: Option<&Json>) -> Option<Json> {
     let Some(Json::Object(args)) = capability_args else { return None };
     let declared: Vec<_> =

@@ -15,7 +15,7 @@ const OUT_BYTES: usize = 1024;
 /// Prints as Go does, which also escapes the special characters of HTML.
 struct Writer<'a> {
     out: String,
-    /// The indentation of a level. None prints one line.
+    /// The indentation of a level. `None` prints one line.
     indent: Option<&'a str>,
     /// A newline and the indentation of the current level.
     margin: String,

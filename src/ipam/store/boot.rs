@@ -9,7 +9,7 @@ use super::files;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const BOOT_ID_BYTES: usize = 36;
 
-/// None without /proc.
+/// Returns `None` without /proc.
 pub(super) fn id() -> Option<u64> {
     let mut text = [0; BOOT_ID_BYTES];
     files::read_start(Path::new(BOOT_ID), &mut text).ok()?;

@@ -51,7 +51,7 @@ pub(super) struct IndexPath {
 }
 
 pub(super) struct Index {
-    /// None while the index is built in memory.
+    /// `None` while the index is built in memory.
     file: Option<File>,
     header: Header,
     /// The buckets in memory, by number, and whether each differs from the file.

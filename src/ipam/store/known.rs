@@ -69,8 +69,8 @@ pub(super) fn mark_older(files: &mut Files, index: &Index, boot: u64) {
     }
 }
 
-/// Builds an index of files that were read while the directory had the state `stamp`. None if that fails or the directory
-/// has changed since: then the files are used.
+/// Builds an index of files that were read while the directory had the state `stamp`. Returns `None` if that fails or the
+/// directory has changed since: then the files are used.
 pub(super) fn make_index(
     place: &Place,
     directory: &Directory,

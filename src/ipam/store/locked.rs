@@ -26,7 +26,7 @@ pub(super) use changes::{Placed, put_in_place};
 /// directory.
 pub struct Locked<'a> {
     place: &'a Place,
-    /// None if the directory does not exist or cannot be opened.
+    /// `None` if the directory does not exist or cannot be opened.
     directory: Option<Directory>,
     known: Known,
     /// This call has read all files. If it finds a difference later, it does not write another index.
@@ -250,7 +250,7 @@ impl<'a> Locked<'a> {
         Ok(!self.stale(is_wanted)?.is_empty())
     }
 
-    /// The last allocated address of a range set. None if the file is missing or has no address.
+    /// The last allocated address of a range set. `None` if the file is missing or has no address.
     pub fn last_reserved(&self, set_index: usize) -> Result<Option<IpAddr>> {
         let path = self.last_reserved_path(set_index);
         match files::read(&path) {

@@ -1,4 +1,4 @@
-//! Netlink: requests, replies and errors. Knows nothing of the objects in them.
+//! Netlink: requests, replies and errors. It does not interpret the objects in them.
 
 mod message;
 mod socket;

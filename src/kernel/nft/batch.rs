@@ -230,7 +230,7 @@ pub(super) fn write_elements(
     attrs.nested(NFTA_SET_ELEM_LIST_ELEMENTS, write);
 }
 
-/// `struct nfgenmsg` of a transaction, whose resource is the subsystem, in network byte order.
+/// `struct nfgenmsg` of a transaction. Its resource is the subsystem, in network byte order.
 fn batch_header() -> [u8; 4] {
     let [high, low] = NFNL_SUBSYS_NFTABLES.to_be_bytes();
     [0, 0, high, low]

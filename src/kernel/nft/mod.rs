@@ -1,5 +1,5 @@
-//! nf_tables: tables, chains, rules, sets and maps as plain values, and transactions that change them. Knows nothing of
-//! the purpose of a rule.
+//! nf_tables: tables, chains, rules, sets and maps as plain values, and transactions that change them. It does not
+//! depend on the purpose of a rule.
 //!
 //! Costs: after a transaction that deletes an object, or adds a chain that exists, the close of the socket waits 4 to 18 ms
 //! for the kernel. A refused transaction takes as long, except with ERESTART. So callers read first and add only missing

@@ -52,7 +52,7 @@ impl Rtnl {
         NetNs::of_socket(&self.socket)
     }
 
-    /// The kernel's number of the namespace, which is unique until the next boot. None before Linux 5.14.
+    /// The kernel's number of the namespace, which is unique until the next boot. `None` before Linux 5.14.
     pub fn netns_cookie(&self) -> Option<u64> {
         let mut cookie = [0; 8];
         let (level, option) = (libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);

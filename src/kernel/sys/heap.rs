@@ -89,7 +89,7 @@ impl Heap {
         result
     }
 
-    /// None if the piece has no such block.
+    /// Returns `None` if the piece has no such block.
     fn block(&self, layout: Layout) -> Option<Block> {
         if layout.size() > BLOCK_BYTES_MAX || layout.align() > ALIGNMENT {
             return None;

@@ -33,7 +33,7 @@ pub struct Limits {
     pub egress: Option<TokenBucket>,
     /// Flows share the rate, if the kernel has fq_codel.
     pub fair_queue: bool,
-    /// Subnets of the hosts that the container talks to. If there are none, all traffic is limited.
+    /// Subnets of the hosts that the container talks to. If the list is empty, all traffic is limited.
     subnets: Vec<IpNet>,
     /// Whether only traffic with these subnets is limited, or all other traffic.
     shapes_subnets: bool,
@@ -81,7 +81,7 @@ impl Limits {
         self.ingress.is_none() && self.egress.is_none()
     }
 
-    /// The packets of a direction that are limited. None means all packets. Packets into the container have an address of the
+    /// The packets of a direction that are limited. `None` means all packets. Packets into the container have an address of the
     /// subnets as their source, packets out of it as their destination.
     pub fn selector(&self, field: AddressField) -> Option<TrafficSelector> {
         let (subnets, shapes_subnets) = (self.subnets.clone(), self.shapes_subnets);

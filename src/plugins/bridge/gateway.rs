@@ -17,7 +17,7 @@ impl Bridge {
         self.is_gateway || self.is_default_gateway
     }
 
-    /// The name of the link that gets the gateway addresses. None if the bridge gets them, or if there is no gateway.
+    /// The name of the link that gets the gateway addresses. `None` if the bridge gets them, or if there is no gateway.
     pub(super) fn vlan_gateway(&self, has_addresses: bool) -> Result<Option<IfName>> {
         if self.vlan == 0 || !has_addresses || !self.is_gateway() {
             return Ok(None);
@@ -109,7 +109,7 @@ struct AddressChange {
 }
 
 impl AddressChange {
-    /// An address that conflicts with a gateway address is replaced with `force`, and an error without. None means that no
+    /// An address that conflicts with a gateway address is replaced with `force`, and an error without. `None` means that no
     /// change is needed.
     fn plan(host: &Rtnl, link: &Link, gateways: &[IpNet], force: bool) -> Result<Option<Self>> {
         if gateways.is_empty() {

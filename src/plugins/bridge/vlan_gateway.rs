@@ -152,7 +152,7 @@ fn unused(host: &Rtnl, named: Option<(&str, u16)>) -> Result<Vec<u32>> {
     Ok(unused)
 }
 
-/// The name of the gateway of a VLAN. None if `bridge` is not the index of a bridge.
+/// The name of the gateway of a VLAN. `None` if `bridge` is not the index of a bridge.
 fn link_name(all: &[PortVlans], bridge: u32, vlan: u16) -> Option<String> {
     let bridge = all.iter().find(|it| it.index == bridge && it.bridge == bridge)?;
     Some(format!("{}.{vlan}", bridge.name))

@@ -1,4 +1,4 @@
-//! The sockets in a D-Bus address. Knows nothing of messages.
+//! The sockets in a D-Bus address. It does not depend on the messages.
 //!
 //! Source: D-Bus specification, "Server Addresses".
 

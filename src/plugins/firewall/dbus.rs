@@ -1,4 +1,4 @@
-//! A client for D-Bus methods that take and return strings and booleans. Knows nothing of the called services.
+//! A client for D-Bus methods that take and return strings and booleans. It does not depend on the called services.
 //!
 //! No crate is used, because cnibox calls four methods: `dbus` needs the library libdbus, zbus 6 has an asynchronous runtime,
 //! and rustbus 0.19, the smallest, adds 101 KB for one call.
@@ -77,7 +77,7 @@ impl Bus {
         Err(Failure::Connection(failure))
     }
 
-    /// Sets the deadline anew.
+    /// Restarts the time limit.
     pub(super) fn restart_time(&mut self) {
         self.stream.get_mut().deadline = Instant::now() + TIME_LIMIT;
     }

@@ -48,7 +48,7 @@ impl Firewalld {
         Ok(Self { bus })
     }
 
-    /// Sets the deadline of the calls anew.
+    /// Restarts the time limit of the calls.
     pub(super) fn restart_time(&mut self) {
         self.bus.restart_time();
     }

@@ -27,7 +27,7 @@ pub struct SavedState {
     pub network: u64,
     pub owner: u64,
     pub mtu: u32,
-    /// None if the link is not an Ethernet device. Then its address is not restored.
+    /// `None` if the link is not an Ethernet device. Then its address is not restored.
     pub mac: Option<Mac>,
     pub up: bool,
     pub promiscuous: bool,

@@ -224,7 +224,7 @@ impl<'a> PortBindings<'a> {
     /// Reads the state before ADD. Fails if another container has one of the ports on an address that overlaps.
     ///
     /// Two lists of conditions overlap for certain if one is empty or both are equal; then the later ADD is refused. Others
-    /// may share a port. The group whose jump is first in the main chain then gets the packets.
+    /// may share a port. Then the group with the first jump in the main chain gets the packets.
     pub fn look(&self, nft: &Nft) -> Result<Before> {
         let table = rules::table(self.family);
         let mut before = Before::default();

@@ -52,7 +52,7 @@ pub struct Settings {
 /// which translates them back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Snat {
-    /// None.
+    /// No packets.
     Off,
     /// Packets from the subnet of the container, and from 127.0.0.1.
     Local,

@@ -1,4 +1,4 @@
-//! The objects of `portmap` in nf_tables: names, keys, and the rules, whose number does not depend on the number of ports.
+//! The objects of `portmap` in nf_tables: names, keys and rules. The number of rules does not depend on the number of ports.
 //! In the table `cnibox` of each family:
 //!
 //! ```text
@@ -362,7 +362,7 @@ impl Group {
         self.published()
     }
 
-    /// The group whose map of ports has this name.
+    /// The group with the map of ports of this name.
     pub fn of_map(set: &str) -> Option<Self> {
         Self::parse(set).filter(|(base, _)| *base == PUBLISHED).map(|(_, group)| group)
     }

@@ -22,7 +22,7 @@ pub fn record(dir: &str, at: &Attachment) -> Record {
 /// The content of a file.
 #[derive(Debug, Default)]
 pub struct Backup {
-    /// None if the file is incomplete.
+    /// `None` if the file is incomplete.
     pub before: Option<Tuned>,
     owner: Option<String>,
     netns: Option<String>,

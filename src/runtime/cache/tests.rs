@@ -32,7 +32,7 @@ impl Drop for Scratch {
     }
 }
 
-/// What libcni 1.3.0 wrote.
+/// An entry of libcni 1.3.0.
 const LIBCNI: &str = r#"{"kind":"cniCacheV1","containerId":"cnitool-20b4ff582526573bbe7d","config":"eyJuYW1lIjoiZm9vIiwiY25pVmVyc2lvbiI6IjEuMS4wIiwicGx1Z2lucyI6W3sidHlwZSI6ImZha2UifV19","ifName":"eth0","networkName":"foo","netns":"/run/netns/c1","cniArgs":[["A","b"],["C","d"]],"capabilityArgs":{"mac":"aa","portMappings":[{"hostPort":1}]},"result":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"address":"1.2.3.4/24","interface":0}]}}"#;
 
 fn entry() -> Entry {
@@ -144,7 +144,7 @@ fn before_cni_cache_v1_the_file_was_the_result() {
 }
 
 #[test]
-fn two_attachments_whose_files_have_one_name_are_told_apart() {
+fn an_entry_of_another_attachment_with_the_same_file_name_is_not_used() {
     let dir = Scratch::new();
     let cache = Cache::new(dir.path());
     let (first, second) = (attachment("c"), attachment("b-c"));

@@ -63,7 +63,7 @@ fn a_broken_file_is_a_warning_with_its_place() {
 }
 
 #[test]
-fn what_is_not_found_is_said_as_libcni_says_it() {
+fn the_error_of_a_missing_network_has_the_words_of_libcni() {
     let dir = Scratch::new();
     let said = |dir: &Scratch| find(dir, "net").0.unwrap_err().to_string();
     let path = dir.path().display().to_string();
@@ -154,7 +154,7 @@ fn switches_are_booleans_or_their_texts() {
 }
 
 #[test]
-fn what_is_no_list_is_refused() {
+fn a_wrong_list_is_refused() {
     for (text, reason) in [
         ("[]", "network configuration is not an object"),
         (r#"{"plugins":[{"type":"a"}]}"#, "missing network name"),

@@ -113,7 +113,7 @@ fn require_ipam(cx: &Context<'_>) -> Result<()> {
 
 const EXECUTED_THAT_NEED_LINK: [&str; 1] = ["dhcp"];
 
-/// What is behind the type of a plugin.
+/// The program for the type of a plugin.
 struct Delegate(Program);
 
 impl Delegate {

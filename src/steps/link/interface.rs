@@ -55,7 +55,7 @@ impl<P: SingleLink> Plugin for P {
     }
 }
 
-/// What a configuration requests.
+/// The interface that a configuration requests.
 pub struct NewInterface<'a> {
     /// The kernel's name of the kind of link.
     pub kind: &'static str,

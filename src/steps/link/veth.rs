@@ -31,9 +31,9 @@ pub struct NewPair<'a> {
     pub owner: &'a Owner,
     /// The name of the container's end.
     pub ifname: &'a IfName,
-    /// In bytes. None means the kernel's default.
+    /// In bytes. `None` means the kernel's default.
     pub mtu: Option<u32>,
-    /// The address of the container's end. None means a random one.
+    /// The address of the container's end. `None` means a random one.
     pub mac: Option<Mac>,
     /// The bridge of the host end.
     pub master: Option<u32>,

@@ -111,8 +111,8 @@ fn count(world: &World, start: &str) -> usize {
     elements(world).iter().filter(|line| line.starts_with(start)).count()
 }
 
-/// Two neighbours of the host: `outside` (192.0.2.2, fd00:2::2) and `beyond` (198.51.100.2, fd00:3::2), whose way to one
-/// another leads through the host. Forwarding needs link-local addresses at once, so duplicate address detection is off.
+/// Two neighbours of the host: `outside` (192.0.2.2, fd00:2::2) and `beyond` (198.51.100.2, fd00:3::2). The host routes
+/// between them. Forwarding needs link-local addresses at once, so duplicate address detection is off.
 fn neighbours(world: &World) -> [Container<'_>; 2] {
     let [outside, beyond] = ["outside", "beyond"].map(|name| world.container(name));
     for (container, number, v4, v6) in

@@ -13,7 +13,7 @@ fn host() -> Host {
 }
 
 #[test]
-fn what_is_not_understood_has_exit_code_2_and_nothing_is_done() {
+fn wrong_arguments_have_exit_code_2_and_nothing_is_done() {
     let host = host();
     for args in [
         &["add"][..],

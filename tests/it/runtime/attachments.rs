@@ -56,7 +56,7 @@ net      id1        eth0    10.1.0.2/24  8080->80/tcp,127.0.0.1:53->5353/udp  al
 }
 
 #[test]
-fn what_is_stale_fails_with_check_only() {
+fn a_stale_attachment_fails_with_check_only() {
     let host = host_with_one();
     host.world.host(["umount", "/run/netns/c1"]);
     let outcome = host.attachments(&[]);

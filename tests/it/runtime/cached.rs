@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::{Host, list, network, printing};
 
-/// What podman 4.3 leaves in /var/lib/cni/results after `podman run --name c1`, but for the configuration and the
-/// namespace: the result is one of version 0.4.0, and there are arguments.
+/// The entry of podman 4.3 in /var/lib/cni/results after `podman run --name c1`, except for the configuration and the
+/// namespace: the result has version 0.4.0, and there are arguments.
 fn podmans(config: &str, netns: &str, result: &Value) -> Value {
     json!({
         "kind": "cniCacheV1", "containerId": "3f2a", "config": config, "ifName": "eth0", "networkName": "net",
@@ -69,7 +69,7 @@ fn an_attachment_of_podman_is_checked_and_deleted_by_its_container_id() {
 }
 
 #[test]
-fn an_attachment_of_podman_whose_namespace_is_gone_is_collected() {
+fn an_attachment_of_podman_without_its_namespace_is_collected() {
     let host = Host::new();
     attach_as_podman(&host);
     host.world.host(["umount", "/run/netns/c1"]);

@@ -48,7 +48,7 @@ fn the_dead_go_and_the_living_stay() {
 }
 
 #[test]
-fn what_the_cache_does_not_know_stays_unless_it_is_asked_for() {
+fn an_attachment_outside_of_the_cache_is_collected_with_uncached_only() {
     let host = Host::new();
     host.configure("1.conflist", &network());
     let foreign = host.world.container("foreign");
@@ -87,7 +87,7 @@ fn a_gc_during_adds_takes_nothing_away() {
 }
 
 #[test]
-fn what_cannot_be_deleted_is_reported_and_the_rest_is_collected() {
+fn a_failed_del_is_reported_and_the_rest_is_collected() {
     let host = Host::new();
     host.recorder(
         "fails",

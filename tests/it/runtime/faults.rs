@@ -26,7 +26,7 @@ fn a_failing_add_leaves_nothing() {
             let when = format!("{fault}={number}: {}", outcome.report());
             if failed {
                 assert!(outcome.status == 1 && outcome.stderr.contains("cannot "), "{when}");
-                // What cannot be removed at first is what gc is for.
+                // After a failed undo, gc removes the rest.
                 host.cnibox(&["gc"]).run().output();
             } else {
                 host.cnibox(&["check", "net", "c1"]).run().silence();

@@ -58,7 +58,7 @@ fn a_del_goes_on_past_what_fails_or_is_missing_and_keeps_the_entry_until_all_suc
 }
 
 #[test]
-fn what_is_not_attached_can_be_deleted_as_often_as_one_likes() {
+fn del_of_a_missing_attachment_is_fine_several_times() {
     let host = host_with(&["one"]);
     host.world.container("c1");
     for _ in 0..2 {
@@ -97,7 +97,7 @@ fn a_plugin_that_is_missing_fails_the_add_before_anything_is_done() {
 }
 
 #[test]
-fn what_lives_is_refused_by_its_addresses_and_stays() {
+fn add_refuses_an_interface_that_is_attached_and_changes_nothing() {
     let host = Host::new();
     host.configure("1.conflist", &network());
     host.configure("2.conflist", &with(&network(), json!({"name": "second"})));
@@ -120,7 +120,7 @@ fn what_lives_is_refused_by_its_addresses_and_stays() {
 }
 
 #[test]
-fn an_attachment_whose_address_has_changed_lives() {
+fn an_attachment_with_a_changed_address_is_alive() {
     let host = Host::new();
     host.configure("1.conflist", &network());
     let container = host.world.container("c1");
@@ -193,7 +193,7 @@ fn after_a_reboot_an_attachment_is_stale_whatever_has_its_namespace() {
         &printing(&json!({"cniVersion": "1.0.0", "ips": [{"address": "10.9.9.9/24"}]})),
     );
     host.cnibox(&["add", "net", "c1"]).run().success();
-    // Whatever took the place has even the address.
+    // The new namespace at the path even has the address.
     container.exec(["ip", "address", "add", "10.9.9.9/24", "dev", "lo"]);
     let add = || host.cnibox(&["add", "net", "c1"]).run();
     assert_eq!(add().status, 1);
@@ -267,7 +267,7 @@ fn an_executed_plugin_finds_what_those_before_it_have_done() {
 }
 
 #[test]
-fn add_delete_and_the_wishes_of_options_through_real_plugins() {
+fn add_with_options_and_del_work_with_real_plugins() {
     let host = Host::new();
     host.world.host(["sh", "-ec", LAN]);
     host.configure("1.conflist", &network());

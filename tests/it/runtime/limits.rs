@@ -113,7 +113,7 @@ fn an_interrupted_del_keeps_the_entry_and_can_be_repeated() {
 }
 
 #[test]
-fn a_result_that_nobody_reads_is_taken_back() {
+fn add_is_undone_if_its_result_cannot_be_written() {
     let host = host();
     let script = "exec /run/bin/cnibox add net c1 > /dev/full";
     let add = host.world.tool(&["sh", "-c", script], None).env("TEST_HANGS", "-");

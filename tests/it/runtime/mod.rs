@@ -34,7 +34,7 @@ struct Host {
 struct Seen {
     plugin: String,
     command: String,
-    /// The variables of the environment whose names begin with CNI_, and those of the test.
+    /// The variables of the environment with the prefix CNI_, and those of the test.
     env: Vec<String>,
     /// The configuration, byte for byte.
     stdin: String,
@@ -121,7 +121,7 @@ impl Host {
         self.seen().iter().map(Seen::title).collect()
     }
 
-    /// What the runtime keeps: cache entries, pending records, namespaces, locks of containers.
+    /// The state of the runtime: cache entries, pending records, namespaces, locks of containers.
     fn kept(&self) -> Vec<String> {
         let find = "find /run/cnibox /var/lib/cni -type f ! -path '*/networks/*' ! -name 'network-*' 2>/dev/null | sort";
         let files = self.world.tool(&["sh", "-c", find], None).run().stdout;
@@ -139,7 +139,7 @@ impl Host {
     }
 }
 
-/// The body of a plugin whose ADD prints this.
+/// The body of a plugin that prints this in ADD.
 fn printing(result: &Value) -> String {
     format!("if [ $CNI_COMMAND = ADD ]; then cat <<'END'\n{result}\nEND\nfi")
 }

@@ -175,7 +175,7 @@ fn networks_made_at_the_same_time_do_not_share_a_subnet() {
 }
 
 #[test]
-fn what_cannot_be_a_network_is_refused_and_nothing_is_written() {
+fn a_wrong_network_is_refused_and_nothing_is_written() {
     let host = Host::new();
     host.create(&["net", "--subnet", "10.5.0.0/24"]);
     host.world.write(&format!("{CONFIGURATIONS}/broken.conflist"), "{");

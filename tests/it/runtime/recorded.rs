@@ -1,4 +1,4 @@
-//! What plugins are given: the configurations of the specification's appendix, in every version, as a list and as a
+//! The input of plugins: the configurations of the specification's appendix, in every version, as a list and as a
 //! single configuration.
 
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Host, NOTES, list, printing};
 
-/// The outcome of an ADD to a list of version 1.0.0 whose plugin answers VERSION like this: the exit code and stderr.
+/// Runs ADD of a list of version 1.0.0 with a plugin that has this answer to VERSION. Returns the exit code and stderr.
 fn add_with(answer: &str) -> (Host, i32, String) {
     let host = Host::new();
     host.recorder_speaking("old", answer, "echo '{}'");
@@ -49,7 +49,7 @@ fn an_answer_that_cannot_be_read_fails_the_add() {
 }
 
 #[test]
-fn each_file_is_asked_once() {
+fn each_file_gets_one_version_call() {
     let host = Host::new();
     for kind in ["one", "two"] {
         host.recorder(kind, "echo '{}'");

@@ -107,7 +107,7 @@ fn the_error_of_a_check_without_result_has_the_words_of_the_reference() {
 }
 
 #[test]
-fn a_port_that_left_its_bridge_is_told_in_the_words_of_the_reference() {
+fn the_error_of_a_port_that_left_its_bridge_has_the_words_of_the_reference() {
     let world = World::new();
     let c1 = world.container("c1");
     let config = base("bridge");

@@ -4,8 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{ROOT, report, without_quotes};
-use crate::config_keys;
-use crate::world::plugin_names;
 
 /// Words and phrases, in lower case. `^` is the begin of a sentence. docs/contributing.md says what to write instead.
 const BANNED: &[&str] = &[
@@ -76,11 +74,9 @@ const BANNED: &[&str] = &[
     "anew",
 ];
 
-/// The directories with prose or comments. `src` moves here from `LATER` when its comments are rewritten; until then the
-/// test prints the number of its offenders, and checks the manuals.
-const DIRECTORIES: [&str; 5] = ["tests", "packaging", "docs", "symlinks", ".ci"];
+/// The directories with prose or comments.
+const DIRECTORIES: [&str; 6] = ["src", "tests", "packaging", "docs", "symlinks", ".ci"];
 const FILES: [&str; 3] = ["README.md", "build.rs", ".cargo/rustc-static"];
-const LATER: [&str; 1] = ["src"];
 
 /// Files whose text is data, and the list of words itself.
 const DATA: [&str; 5] = [
@@ -210,29 +206,10 @@ fn offenders(name: &str) -> Vec<String> {
     found
 }
 
-/// The manuals are the heads of the plugins' sources, so they are checked before the rest of `src` is.
-fn offenders_of_manuals() -> Vec<String> {
-    let mut found = Vec::new();
-    for plugin in plugin_names() {
-        let path = config_keys::manual(&plugin);
-        let text = fs::read_to_string(&path).unwrap();
-        let head = text.lines().take_while(|line| line.starts_with("//!")).count();
-        let lines =
-            prose(&path, &format!("{plugin}.rs")).into_iter().filter(|line| line.number <= head);
-        found.extend(offenders_of(lines));
-    }
-    found
-}
-
 #[test]
-#[expect(clippy::print_stdout, reason = "the number is for the report of a failing test")]
 fn prose_is_in_plain_words() {
-    for later in LATER {
-        println!("{later} has {} offenders", offenders(later).len());
-    }
-    let mut all: Vec<String> =
+    let all: Vec<String> =
         DIRECTORIES.iter().chain(&FILES).flat_map(|name| offenders(name)).collect();
-    all.extend(offenders_of_manuals());
     report(&all, "docs/contributing.md, \"Language\"");
 }
 

@@ -83,7 +83,7 @@ impl Locked<'_> {
         self.release_all(stale, errors)
     }
 
-    /// The reservations to release. None if a file differs from the index. Only files outside of the keep set are read.
+    /// The reservations to release. `None` if a file differs from the index. Only files outside of the keep set are read.
     fn outside_of(&self, keep_set: &KeepSet, all: Vec<Holder>) -> Option<Vec<Item>> {
         let mut stale = Vec::new();
         for holder in all {

@@ -58,7 +58,7 @@ fn patterns_match_as_in_re2() {
 }
 
 #[test]
-fn what_cannot_be_read_is_no_pattern() {
+fn a_wrong_pattern_is_refused() {
     let deep = "(".repeat(5000);
     let long = "a".repeat(5000);
     for pattern in [
