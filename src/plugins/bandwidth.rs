@@ -157,7 +157,6 @@ impl Plugin for Bandwidth {
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
         let host = cx.session.host()?;
         let owners = Owners::of(cx, scope);
-        let mut failures = Failures::default();
         if let Some((at, owner)) = owners.one() {
             // Without the namespace, the kernel has removed the pair, or removes it with the interface.
             return match netns {
@@ -165,10 +164,7 @@ impl Plugin for Bandwidth {
                 None => remove_ifbs(host, &cx.request.network, at, owner, None),
             };
         }
-        for ifb in host_link::all_of(host, IFB, &owners)? {
-            failures.note(host.del_link(ifb.index));
-        }
-        failures.into_result()
+        host_link::delete_all(host, &host_link::all_of(host, IFB, &owners)?)
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {

@@ -9,9 +9,10 @@
 //   group NAME            the steps that follow belong together; groups take turns
 //   env NAME=VALUE        set for all calls of the group (@ is replaced by the number of the container)
 //   netns PATH            the network namespace of all calls of the group, if it is not that of this program
-//   call ID EXECUTABLE ARGV0 COMMAND COUNT CONFIG RESULT
+//   call ID EXECUTABLE ARGUMENTS COMMAND COUNT CONFIG RESULT
 //                         one call for each of the containers 1..COUNT, all started at once; CONFIG is the file that
-//                         is its stdin ("-": empty), RESULT is "keep" (stdout goes to the file that a later "use"
+//                         is its stdin ("-": empty), ARGUMENTS are separated by the character 0x1f and begin
+//                         with argv[0], RESULT is "keep" (stdout goes to the file that a later "use"
 //                         lays under prevResult) or "-"
 //   put FILE TEXT         writes a file before what follows
 //
@@ -44,6 +45,7 @@ enum {
     STEPS_MAX = 256,
     GROUPS_MAX = 64,
     ENV_MAX = 24,
+    ARGUMENTS_MAX = 12,
     FIELDS_MAX = 8,
     CALLS_MAX = 64, // and no config or result larger than a pipe takes without a reader (64 KiB)
 };
@@ -222,13 +224,29 @@ static void fill_environment(char *environment[], char *texts, size_t size, cons
     environment[count] = NULL;
 }
 
+// Copies the text of the arguments to `text`, and cuts it.
+static void fill_arguments(char *arguments[], char *text, size_t size, const char *from)
+{
+    int count = 0;
+    char *rest = text;
+    if ((size_t)snprintf(text, size, "%s", from) >= size)
+        fail("the arguments are too long");
+    while (count < ARGUMENTS_MAX && (arguments[count] = strsep(&rest, "\x1f")))
+        count++;
+    if (rest)
+        fail("more than %d arguments", ARGUMENTS_MAX);
+    arguments[count] = NULL;
+}
+
 static void start(struct call *call, const struct group *group, const struct step *step, int container, int input)
 {
-    char texts[2048], *environment[ENV_MAX + 2], *arguments[] = {(char *)step->field[3], NULL};
+    char texts[2048], *environment[ENV_MAX + 2];
+    char words[2048], *arguments[ARGUMENTS_MAX + 1];
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) < 0)
         fail("cannot make a pipe: %s", strerror(errno));
     fill_environment(environment, texts, sizeof texts, group, step, container);
+    fill_arguments(arguments, words, sizeof words, step->field[3]);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, input, 0);

@@ -20,6 +20,8 @@ ROUNDS_MIN = 7
 ROUNDS_MAX = 400
 # strace needs minutes for who reads every one of more files than this.
 COUNTED_RESERVATIONS_MAX = 1000
+# Between the arguments of a call.
+ARGUMENT = "\x1f"
 
 Sample = collections.namedtuple("Sample", "wall cpu rss faults switches")
 
@@ -58,7 +60,8 @@ def steps(scenario, contestant, world):
             network = world.data_dir(contestant) / f"bench-{scenario.name}"
             for number, subnet in enumerate(subnets(scenario, contestant, world)):
                 yield f"put\t{network}/last_reserved_ip.{number}\t{subnet[2]}"
-        fields = ["call", f"{contestant.name}/{call.verb}", executable, executable, call.verb]
+        words = call.words(contestant, scenario, world) if call.words else [executable]
+        fields = ["call", f"{contestant.name}/{call.verb}", words[0], ARGUMENT.join(map(str, words)), call.verb]
         fields += [call.at_once, config, call.result]
         yield "\t".join(map(str, fields))
 
@@ -148,12 +151,12 @@ def count_calls(scenario, contestant, world):
         if kind == "put":
             pathlib.Path(fields[0]).write_text(fields[1])
             continue
-        _, executable, _, verb, _, config, keep = fields
+        _, _, words, verb, _, config, keep = fields
         stdin = "" if config == "-" else pathlib.Path(config).read_text()
         if keep == "use":
             stdin = f'{stdin[:-1]},"prevResult":{result}}}'
         done = subprocess.run(
-            ["strace", "-f", "-qq", "-o", str(RUN / "trace"), "-E", f"CNI_COMMAND={verb}", executable],
+            ["strace", "-f", "-qq", "-o", str(RUN / "trace"), "-E", f"CNI_COMMAND={verb}", *words.split(ARGUMENT)],
             input=stdin, capture_output=True, text=True, env=os.environ | environment,
         )
         result = done.stdout if keep == "keep" else result
@@ -182,6 +185,8 @@ class Bench:
                 continue
             if scenario.reservations is not None:
                 self.world.reserve(contestant, scenario, subnets(scenario, contestant, self.world))
+            if scenario.plugins:
+                self.world.write_list(contestant, scenario)
             if scenario.ports:
                 self.world.publish(contestant, scenario)
             show(f"{scenario.title}: trying {contestant.name}")
@@ -218,7 +223,7 @@ class Bench:
             show=lambda text: show(f"{scenario.title}: round {text}"),
         )
         rows = []
-        for call in scenario.calls:
+        for call in (call for call in scenario.calls if call.is_shown):
             ours = samples.get((CNIBOX, call.verb))
             for contestant in contestants:
                 theirs = samples.get((contestant.name, call.verb))

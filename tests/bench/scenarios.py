@@ -12,6 +12,8 @@ FLOORS = (FLOOR, DUTIES)
 EMPTY = "empty"
 C_PROGRAMS = (*FLOORS, EMPTY)
 CNIBOX = "cnibox"
+# Our own plugins, one after the other, as a runtime starts them that is no part of cnibox: chain.c.
+CHAIN = "chain"
 # cnibox once more, in a network where nothing else is reserved, or that has no rules.
 FEW = "few"
 
@@ -19,6 +21,8 @@ RESERVATIONS = (0, 1_000, 10_000, 60_000)
 # Published by others, for FEW and for the rest, and how many each of them has.
 PORTS_FEW, PORTS_MANY, PORTS_EACH = 50, 5_000, 50
 AT_ONCE = (1, 8, 64)
+# The attachments that one GC removes, for FEW and for the rest.
+GC_FEW, GC_MANY = 1, 500
 # Name, families, whether all that is reserved comes after the last address given, and that in words.
 SCALES = (
     ("sparse", "4", False, "against none"),
@@ -55,6 +59,10 @@ class Call:
     verb: str
     at_once: int = 1
     result: str = "-"
+    # words(contestant, scenario, world): what is started in place of the plugin, and its arguments.
+    words: object = None
+    # What only prepares the next call has no row.
+    is_shown: bool = True
 
 
 @dataclasses.dataclass
@@ -70,11 +78,13 @@ class Scenario:
     is_dense: bool = False
     # Whether others have published ports.
     ports: bool = False
+    # Network configurations in a list, for the runtime: plugins(contestant, scenario, world).
+    plugins: object = None
 
     def takes(self, contestant):
         if self.contestants is not None:
             return contestant.name in self.contestants
-        return contestant.name not in (*C_PROGRAMS, FEW)
+        return contestant.name not in (*C_PROGRAMS, FEW, CHAIN)
 
 
 def network(contestant, scenario, **keys):
@@ -154,6 +164,53 @@ def life(at_once=1, check=True):
     return calls if check else [calls[0], calls[2]]
 
 
+def list_name(contestant, scenario):
+    """Of the list, and of its network."""
+    return f"bench-{scenario.name}-{contestant.name}"
+
+
+def plugin_list(contestant, scenario, world):
+    """What podman and Kubernetes have in a list."""
+    rates = {f"{way}{what}": 8_000_000 for way in ("ingress", "egress") for what in ("Rate", "Burst")}
+    return [
+        {"type": "bridge", "bridge": contestant.bridge, "isGateway": True, "ipMasq": True,
+         "ipam": ipam(contestant, world, "4")},
+        {"type": "portmap", "capabilities": {"portMappings": True}},
+        {"type": "firewall"},
+        {"type": "tuning", "sysctl": {"net.core.somaxconn": "500"}},
+        {"type": "bandwidth", **rates},
+    ]
+
+
+def bridge_list(contestant, scenario, world):
+    keys = {"isGateway": True, "ipMasq": True, "macspoofchk": True, "ipam": ipam(contestant, world, "4")}
+    return [{"type": "bridge", "bridge": contestant.bridge, **keys}]
+
+
+def port_mappings(contestant):
+    return {"portMappings": [{"hostPort": 8000 + contestant.number, "containerPort": 80, "protocol": "tcp"}]}
+
+
+def runtime(*command):
+    """`cnibox` for a list, or the program that starts the plugins of the list."""
+
+    def words(contestant, scenario, world):
+        if contestant.name == CHAIN:
+            executables = [contestant.executable(plugin["type"]) for plugin in scenario.plugins(contestant, scenario, world)]
+            return [contestant.directory.parent / CHAIN, world.list_dir(contestant, scenario), *executables]
+        netns = [f"{world.netns_dir}/c1"] if command[0] != "gc" else []
+        return [contestant.directory / CNIBOX, *command, list_name(contestant, scenario), *netns]
+
+    return words
+
+
+def fill(contestant, scenario, world):
+    """Attachments that the cache does not know."""
+    count = GC_FEW if contestant.name == FEW else GC_MANY
+    directory = world.list_dir(contestant, scenario)
+    return [contestant.directory.parent / CHAIN, "many", count, directory, contestant.executable("bridge")]
+
+
 def all_scenarios(plugin_directories):
     plugins = list(plugin_directories)
     with_floor = [*FLOORS, CNIBOX, *plugins]
@@ -189,6 +246,12 @@ def all_scenarios(plugin_directories):
     title = f"portmap, one port beside {PORTS_MANY:,} against beside {PORTS_FEW}"
     config = portmap("portmap-many")
     yield Scenario("portmap-many", title, "portmap", chained, config, [CNIBOX, FEW], ports=True)
+    title = "a list in one process: bridge, portmap, firewall, tuning, bandwidth"
+    calls = [Call("ADD", words=runtime("add")), Call("DEL", words=runtime("del"))]
+    yield Scenario("runtime", title, "bridge", calls, None, [CNIBOX, CHAIN], plugins=plugin_list)
+    title = f"GC of {GC_MANY} attachments to a bridge against GC of {GC_FEW}"
+    calls = [Call("ADD", words=fill, is_shown=False), Call("GC", words=runtime("gc", "--uncached"))]
+    yield Scenario("gc", title, "bridge", calls, None, [CNIBOX, FEW], plugins=bridge_list)
     for count in RESERVATIONS:
         name = f"host-local-{count}"
         title = f"host-local, {count:,} reservations"

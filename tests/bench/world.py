@@ -6,10 +6,12 @@ import os
 import pathlib
 import subprocess
 
-from scenarios import DUTIES, FEW, FLOORS, PORTS_EACH, PORTS_FEW, PORTS_MANY
+from scenarios import DUTIES, FEW, FLOORS, PORTS_EACH, PORTS_FEW, PORTS_MANY, list_name, port_mappings
 
 RUN = pathlib.Path("/run/bench")
 NETNS = pathlib.Path("/run/netns")
+LISTS = RUN / "net.d"
+CACHE = pathlib.Path("/var/lib/cni")
 CONTAINERS = 64
 
 
@@ -20,12 +22,18 @@ def tool(*words):
 class World:
     """Made once, inside of new network and mount namespaces; ends with them."""
 
+    netns_dir = NETNS
+
     def __init__(self):
         tool("mount", "--make-rprivate", "/")
         tool("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/run")
         RUN.mkdir()
         NETNS.mkdir()
         os.chdir(RUN)
+        # The cache of runtimes.
+        CACHE.mkdir(parents=True, exist_ok=True)
+        tool("mount", "-t", "tmpfs", "tmpfs", str(CACHE))
+        LISTS.mkdir()
         tool("ip", "link", "set", "lo", "up")
         for number in range(1, CONTAINERS + 1):
             path = NETNS / f"c{number}"
@@ -55,6 +63,9 @@ class World:
             "CNI_NETNS": f"{NETNS}/c@",
             "CNI_IFNAME": "eth0",
             "CNI_PATH": str(contestant.directory),
+            "NETCONFPATH": str(LISTS),
+            "CAP_ARGS": json.dumps(port_mappings(contestant)),
+            "CHAIN_NETNS": f"{NETNS}/c%d",
         }
         if contestant.name in FLOORS:
             network = f"10.{20 + contestant.number}"
@@ -93,6 +104,24 @@ class World:
             call = [*words, str(contestant.executable(scenario.plugin))]
             text = json.dumps(config)
             subprocess.run(call, check=True, stdout=subprocess.DEVNULL, input=text, text=True, env=environment)
+
+    def list_dir(self, contestant, scenario):
+        """Of the configurations that the plugins of a list get."""
+        return RUN / "lists" / list_name(contestant, scenario)
+
+    def write_list(self, contestant, scenario):
+        """The list for cnibox, and what a runtime makes of it for each plugin."""
+        name = list_name(contestant, scenario)
+        plugins = scenario.plugins(contestant, scenario, self)
+        names = {"cniVersion": "1.1.0", "name": name}
+        (LISTS / f"{name}.conflist").write_text(json.dumps(names | {"plugins": plugins}))
+        directory = self.list_dir(contestant, scenario)
+        directory.mkdir(parents=True)
+        for number, plugin in enumerate(plugins):
+            config = names | plugin
+            if config.pop("capabilities", None):
+                config["runtimeConfig"] = port_mappings(contestant)
+            (directory / f"{number}.json").write_text(json.dumps(config))
 
     def reserve(self, contestant, scenario, subnets):
         """Fills a network as the reference does, each subnet from its second address on."""

@@ -136,7 +136,7 @@ fn state(world: &World, container: &Container<'_>) -> State {
 }
 
 /// A defect of the error of a failed call.
-fn fault_of_error(outcome: Outcome) -> Option<String> {
+pub fn fault_of_error(outcome: Outcome) -> Option<String> {
     let report = outcome.report();
     let error = outcome.error();
     let said = format!("{}: {}", error.msg, error.details);
@@ -145,7 +145,7 @@ fn fault_of_error(outcome: Outcome) -> Option<String> {
     (!is_good).then(|| format!("does not say on one line what could not be done: {report}"))
 }
 
-fn fault_of_state(before: &State, after: &State, when: &str) -> Option<String> {
+pub fn fault_of_state(before: &State, after: &State, when: &str) -> Option<String> {
     let difference = before.difference(after);
     (!difference.is_empty())
         .then(|| format!("{when}, the world differs:\n    {}", difference.join("\n    ")))

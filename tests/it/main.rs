@@ -31,6 +31,7 @@ mod reused_path;
 mod runtime;
 mod sbr;
 mod scale;
+mod several;
 mod spec;
 mod static_ipam;
 mod status;

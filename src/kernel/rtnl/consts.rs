@@ -31,6 +31,7 @@ pub(super) const IFLA_OPERSTATE: u16 = 16;
 pub(super) const IFLA_LINKINFO: u16 = 18;
 pub(super) const IFLA_IFALIAS: u16 = 20;
 pub(super) const IFLA_AF_SPEC: u16 = 26;
+pub(super) const IFLA_GROUP: u16 = 27;
 pub(super) const IFLA_NET_NS_FD: u16 = 28;
 pub(super) const IFLA_EXT_MASK: u16 = 29;
 pub(super) const IFLA_NUM_TX_QUEUES: u16 = 31;

@@ -8,9 +8,10 @@ use super::Rtnl;
 use super::consts::{
     AF_UNSPEC, DEVCONF_ACCEPT_RA, IF_OPER_UP, IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS,
     IFLA_AF_SPEC, IFLA_ALT_IFNAME, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_BRPORT_STATE,
-    IFLA_EXT_MASK, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET6_CONF, IFLA_INFO_DATA, IFLA_INFO_KIND,
-    IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO,
-    IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN, RTEXT_FILTER_SKIP_STATS,
+    IFLA_EXT_MASK, IFLA_GROUP, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET6_CONF, IFLA_INFO_DATA,
+    IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINK_NETNSID,
+    IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN,
+    RTEXT_FILTER_SKIP_STATS,
 };
 use crate::error::Result;
 use crate::kernel::netlink::{
@@ -47,6 +48,8 @@ pub struct Link {
     /// `net.ipv6.conf.LINK.accept_ra`; `None` without IPv6.
     pub accept_ra: Option<u32>,
     pub alias: Option<String>,
+    /// 0 by default.
+    pub group: u32,
     /// Alternative names, of up to 127 bytes.
     pub alt_names: Vec<String>,
     /// `Some` for the port of a bridge.
@@ -141,6 +144,18 @@ impl Rtnl {
         Ok(self.change(requests)?)
     }
 
+    /// Deletes all links of a group at once: the kernel waits once, and not for each link. An empty group is fine.
+    pub fn del_group(&self, group: u32) -> Result<()> {
+        let mut requests = Requests::new();
+        let doing = format!("cannot delete the links of group {group}");
+        requests.push(libc::RTM_DELLINK, 0, doing, |attrs| {
+            attrs.raw(&header(0, 0, 0));
+            attrs.u32(IFLA_GROUP, group);
+        });
+        requests.tolerate(libc::ENODEV);
+        Ok(self.change(requests)?)
+    }
+
     /// Returns false if the link does not exist.
     pub fn del_link_named(&self, name: &str) -> Result<bool> {
         let mut requests = Requests::new();
@@ -221,6 +236,7 @@ impl Link {
                 IFLA_LINK_NETNSID => link.peer_is_elsewhere = true,
                 IFLA_OPERSTATE => link.operstate_up = u8_of(value) == Some(IF_OPER_UP),
                 IFLA_IFALIAS => link.alias = Some(text(value).into_owned()),
+                IFLA_GROUP => link.group = u32_of(value).unwrap_or_default(),
                 IFLA_LINKINFO => link.parse_info(value),
                 IFLA_AF_SPEC => link.accept_ra = accept_ra(value),
                 IFLA_PROP_LIST => link.alt_names = alt_names(value),
@@ -308,6 +324,7 @@ mod tests {
             operstate_up: true,
             accept_ra: Some(2),
             alias: Some("abc".into()),
+            group: 9,
             alt_names: vec!["one".into(), "other".into()],
             port: Some(Port { state: PortState::Forwarding, hairpin: true, isolated: false }),
         };
@@ -322,6 +339,7 @@ mod tests {
         reply.u32(IFLA_LINK_NETNSID, 0);
         reply.u8(IFLA_OPERSTATE, IF_OPER_UP);
         reply.string(IFLA_IFALIAS, "abc");
+        reply.u32(IFLA_GROUP, 9);
         reply.nested(IFLA_AF_SPEC, |families| {
             families.nested(AF_INET.into(), |ipv4| ipv4.bytes(IFLA_INET6_CONF, &[9; 20]));
             families.nested(AF_INET6.into(), |ipv6| {

@@ -143,9 +143,7 @@ pub fn clean(
             host.commit(batch)
         };
         failures.note(cx.session.settle_after(&take_down));
-        for link in &links {
-            failures.note(host.del_link(link.index));
-        }
+        failures.note(host_link::delete_all(host, &links));
         failures.into_result()
     })
 }
