@@ -120,7 +120,7 @@ impl Runtime {
         };
         let chain = self.chain(&entry, network, path);
         chain.require_plugins()?;
-        self.make_room(&home, &netns, &entry, network)?;
+        self.delete_stale(&home, &netns, &entry, network)?;
         let was_there = netns.rtnl()?.link(&entry.at.ifname)?.is_some();
         self.pending.write(&entry)?;
         let attached = self
@@ -146,7 +146,13 @@ impl Runtime {
     }
 
     /// Refuses an attachment that is alive. Deletes a stale attachment, and that of an interrupted operation.
-    fn make_room(&self, home: &NetNs, netns: &NetNs, new: &Entry, network: &Network) -> Result<()> {
+    fn delete_stale(
+        &self,
+        home: &NetNs,
+        netns: &NetNs,
+        new: &Entry,
+        network: &Network,
+    ) -> Result<()> {
         let pending = self.pending_of(&new.network, &new.at);
         let known = match self.cache.read(&new.network, &new.at) {
             Ok(known) => known,

@@ -152,7 +152,7 @@ pub(super) fn add(
 ) -> Result<()> {
     let present = Present::read(nft, family, admin_chain)?;
     let table = table(family);
-    make_room(nft, batch, family, admin_chain, &present)?;
+    ensure_chains(nft, batch, family, admin_chain, &present)?;
     let keys: Vec<Vec<u8>> = addresses.iter().copied().map(ruleset::key).collect();
     let mut wanted: Vec<Element> = keys.iter().map(|key| element(key.clone(), owner)).collect();
     if present.map {
@@ -176,7 +176,7 @@ fn element(key: Vec<u8>, owner: &Comment) -> Element {
     Element { key, data, comment: Some(owner.clone()) }
 }
 
-fn make_room(
+fn ensure_chains(
     nft: &Nft,
     batch: &mut Batch,
     family: Family,
@@ -298,7 +298,7 @@ pub(super) fn check(
 pub(super) fn is_possible(nft: &Nft, family: Family, admin_chain: &str) -> Result<()> {
     let present = Present::read(nft, family, admin_chain)?;
     let mut batch = Batch::new();
-    make_room(nft, &mut batch, family, admin_chain, &present)?;
+    ensure_chains(nft, &mut batch, family, admin_chain, &present)?;
     nft.check(batch).map_err(|error| {
         Error::from(error).context(format!("cannot add rules to table {}", table(family)))
     })
