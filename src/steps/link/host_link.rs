@@ -72,7 +72,7 @@ pub fn delete_all(host: &Rtnl, links: &[Link]) -> Result<()> {
 ///
 /// If this process is killed, links stay in the group. DEL and GC find them by their aliases.
 fn delete_as_group(host: &Rtnl, links: &[Link]) -> Result<()> {
-    let home = host.home()?;
+    let home = host.netns()?;
     let Some(_lock) = home.lock_exclusive(GROUP_LOCK_LIMIT)? else {
         return Err(Error::internal(
             "cannot lock the host's namespace: another process holds the lock",
