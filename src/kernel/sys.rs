@@ -141,7 +141,7 @@ pub fn is_interrupted() -> bool {
     IS_INTERRUPTED.load(Relaxed)
 }
 
-/// For what has to be done after an interrupt, and may be interrupted, too.
+/// Call this before a cleanup after an interrupt: another interrupt can then stop the cleanup.
 pub fn forget_interrupt() {
     IS_INTERRUPTED.store(false, Relaxed);
 }

@@ -22,7 +22,7 @@ impl Runtime {
         Ok(found.entries.into_iter().map(judge).collect())
     }
 
-    /// CHECK of an attachment, as its ADD was called. False where its configuration knows no CHECK, or wants none.
+    /// CHECK of an attachment, with the parameters of its ADD. False if its configuration has no CHECK, or disables it.
     pub fn check_entry(&self, entry: &Entry) -> Result<bool> {
         let network = entry.network_of_add()?;
         if network.disable_check || network.version < Version::V0_4_0 {

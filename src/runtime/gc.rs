@@ -1,4 +1,4 @@
-//! Removes stale attachments: those without a namespace, and the remains of an interrupted operation.
+//! Removes stale attachments: those with a removed or replaced namespace, and those of an interrupted operation.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,19 +21,19 @@ use crate::runtime::lock::{self, Lock};
 /// Options of GC.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Tell what is dead, and remove nothing.
+    /// List the stale attachments, and remove nothing.
     pub is_dry_run: bool,
-    /// Let the plugins remove what the cache does not know, too. Attachments of runtimes with a cache of their own, and
+    /// Let the plugins remove attachments that are not in the cache, too. Attachments of runtimes with a cache of their own, and
     /// an ADD of another runtime in progress, are lost.
     pub uncached: bool,
 }
 
-/// One dead attachment.
+/// One stale attachment.
 #[derive(Debug)]
 pub struct Removed {
     pub network: NetworkName,
     pub at: Attachment,
-    /// Why it counts as dead.
+    /// Why it is stale.
     pub reason: String,
 }
 

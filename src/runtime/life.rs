@@ -90,7 +90,7 @@ impl Identities {
 
 /// The part of an attachment that a namespace has.
 enum Attached {
-    /// One of its addresses, on whatever interface: a container may rename its own. The interface, if it had no address.
+    /// One of its addresses, on any interface, because a container may rename its own. The interface, if it had no address.
     Addresses,
     /// Only an interface of its name.
     Interface,

@@ -102,7 +102,8 @@ impl Runtime {
         }
     }
 
-    /// Attaches a container to a network, all or nothing. If the attachment is alive, it fails. A stale attachment is deleted first.
+    /// Attaches a container to a network, all or nothing. Refuses an attachment that is alive. A stale attachment is
+    /// deleted first.
     pub fn add<'a>(&'a self, network: &'a Network, target: &Target<'_>) -> Result<Added<'a>> {
         let locks = self.lock(&network.name, &target.at.container_id)?;
         let path = target.netns.unwrap_or_else(|| Path::new(""));

@@ -86,7 +86,7 @@ pub fn sweep(directory: &Path) {
     }
 }
 
-/// Whether a path leads to an open file. Only the one who has it locked removes a file.
+/// Whether a path leads to an open file. Only the holder of its lock removes a file.
 fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::metadata(path)) {
         (Ok(open), Ok(there)) => (open.dev(), open.ino()) == (there.dev(), there.ino()),
