@@ -61,7 +61,7 @@ class Call:
     result: str = "-"
     # words(contestant, scenario, world): what is started in place of the plugin, and its arguments.
     words: object = None
-    # What only prepares the next call has no row.
+    # A call that only prepares the next one has no row.
     is_shown: bool = True
 
 
