@@ -155,6 +155,9 @@ impl Plugin for Bandwidth {
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
+        // The rates are not used here. A key of the wrong type is reported, as by every plugin.
+        let (_, dropped) = cx.request.json.read_or_drop::<Rates>("network configuration")?;
+        dropped.iter().for_each(|error| cx.warn(error));
         let host = cx.session.host()?;
         let owners = Owners::of(cx, scope);
         if let Some((at, owner)) = owners.one() {
