@@ -10,7 +10,7 @@ use crate::error::{Code, Error, Result};
 use crate::kernel::flock::Turns;
 use crate::kernel::netns::NetNs;
 use crate::kernel::nft::{self, Nft};
-use crate::kernel::rtnl::Rtnl;
+use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sys;
 
 /// The container's network namespace.
@@ -42,6 +42,8 @@ pub struct Session {
     host_netns: OnceCell<NetNs>,
     container: OnceCell<Rtnl>,
     pending: RefCell<Vec<PendingChange>>,
+    /// Links of the host to delete.
+    links: RefCell<Vec<Link>>,
     turns: Arc<Turns>,
     limit: Option<Duration>,
     has_nf_tables: OnceCell<bool>,
@@ -91,6 +93,7 @@ impl Session {
             host_netns: OnceCell::new(),
             container: OnceCell::new(),
             pending: RefCell::default(),
+            links: RefCell::default(),
             turns: Arc::default(),
             limit: None,
             has_nf_tables: OnceCell::new(),
@@ -169,12 +172,28 @@ impl Session {
     }
 
     /// Commits all pending changes of nf_tables in one transaction. If that fails, each plugin's changes get a transaction of
-    /// their own, and the error names the plugins that fail. The caller that opened the session calls this at its end.
+    /// their own, and the error names the plugins that fail. Then deletes the links that wait. The caller that opened the
+    /// session calls this at its end.
     pub fn settle(&self) -> Result<()> {
-        self.settle_after(&|| Ok(()))
+        match (self.settle_after(&|| Ok(())), self.delete_links(Vec::new())) {
+            (Err(first), Err(second)) => Err(first.also(&second)),
+            (settled, deleted) => settled.and(deleted),
+        }
     }
 
-    /// The same; calls `before` first if there are changes. It can be called several times.
+    /// Deletes a link of the host together with the links of the plugins that follow: the kernel waits once for all of them.
+    pub fn delete_link_later(&self, link: Link) {
+        self.links.borrow_mut().push(link);
+    }
+
+    /// Deletes links of the host, and the links that wait.
+    pub fn delete_links(&self, links: Vec<Link>) -> Result<()> {
+        let mut all = self.links.take();
+        all.extend(links);
+        if all.is_empty() { Ok(()) } else { self.host()?.del_links(&all) }
+    }
+
+    /// Commits the changes of nf_tables; calls `before` first if there are changes. It can be called several times.
     pub fn settle_after(&self, before: &dyn Fn() -> Result<()>) -> Result<()> {
         let mut pending = self.pending.take();
         if pending.is_empty() {

@@ -100,6 +100,7 @@ impl Plugin for Bandwidth {
         if limits.is_empty() {
             // An earlier ADD may have set limits.
             clear(cx, at, owner)?;
+            cx.session.delete_links(Vec::new())?;
             return Ok(result);
         }
         let end = host_end(cx, at, &result)?;
@@ -164,10 +165,14 @@ impl Plugin for Bandwidth {
             // Without the namespace, the kernel has removed the pair, or removes it with the interface.
             return match netns {
                 Some(_) => clear(cx, at, owner),
-                None => remove_ifbs(host, &cx.request.network, at, owner, None),
+                None => {
+                    delete_later(cx, ifbs(host, &cx.request.network, at, owner, None)?);
+                    Ok(())
+                }
             };
         }
-        host_link::delete_all(host, &host_link::all_of(host, IFB, &owners)?)
+        delete_later(cx, host_link::all_of(host, IFB, &owners)?);
+        Ok(())
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
@@ -202,8 +207,14 @@ fn clear(cx: &Context<'_>, at: &Attachment, owner: &Owner) -> Result<()> {
     if let Some(end) = &end {
         failures.note(host.unshape(end.index));
     }
-    failures.note(remove_ifbs(host, &cx.request.network, at, owner, end.as_ref()));
+    let ifbs = ifbs(host, &cx.request.network, at, owner, end.as_ref());
+    failures.note(ifbs.map(|ifbs| delete_later(cx, ifbs)));
     failures.into_result()
+}
+
+/// In a DEL of a list the ifb goes together with the pair.
+fn delete_later(cx: &Context<'_>, ifbs: Vec<Link>) {
+    ifbs.into_iter().for_each(|ifb| cx.session.delete_link_later(ifb));
 }
 
 /// Fails if the kernel lacks a feature that these limits need.

@@ -144,18 +144,6 @@ impl Rtnl {
         Ok(self.change(requests)?)
     }
 
-    /// Deletes all links of a group at once: the kernel waits once, and not for each link. An empty group is fine.
-    pub fn del_group(&self, group: u32) -> Result<()> {
-        let mut requests = Requests::new();
-        let doing = format!("cannot delete the links of group {group}");
-        requests.push(libc::RTM_DELLINK, 0, doing, |attrs| {
-            attrs.raw(&header(0, 0, 0));
-            attrs.u32(IFLA_GROUP, group);
-        });
-        requests.tolerate(libc::ENODEV);
-        Ok(self.change(requests)?)
-    }
-
     /// Returns false if the link does not exist.
     pub fn del_link_named(&self, name: &str) -> Result<bool> {
         let mut requests = Requests::new();

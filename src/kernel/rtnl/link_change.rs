@@ -6,7 +6,7 @@ use nix::libc;
 
 use super::consts::{
     IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME,
-    IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_GROUP, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET_CONF,
+    IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET_CONF,
     IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK,
     IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_NET_NS_FD, IFLA_PROP_LIST, IFLA_TXQLEN,
     IPV4_DEVCONF_ARP_NOTIFY, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, RTM_DELLINKPROP,
@@ -177,16 +177,6 @@ impl Batch {
         self.requests.tolerate(libc::ENODEV);
     }
 
-    /// Puts a link into a group, for `Rtnl::del_group`. It is no error if the link does not exist.
-    pub fn set_group(&mut self, index: u32, name: &str, group: u32) {
-        let doing = format!("cannot change link {name}");
-        self.requests.push(libc::RTM_NEWLINK, 0, doing, |attrs| {
-            attrs.raw(&header(index, 0, 0));
-            attrs.u32(IFLA_GROUP, group);
-        });
-        self.requests.tolerate(libc::ENODEV);
-    }
-
     /// Adds an alternative name. Kernels before 5.5 have no such names; that is no error.
     pub fn add_alt_name(&mut self, link: &str, alt_name: &str) {
         let flags = NLM_F_CREATE | NLM_F_EXCL;
@@ -308,17 +298,6 @@ mod tests {
             rows(batch.requests.as_slice()),
             "28000000 10000100 00000000 00000000 \
              00000000 07000000 00000000 01000000 07001400 61626300"
-        );
-    }
-
-    #[test]
-    fn group_of_a_link() {
-        let mut batch = Batch::new();
-        batch.set_group(7, "x", 9);
-        assert_eq!(
-            rows(batch.requests.as_slice()),
-            "28000000 10000100 00000000 00000000 \
-             00000000 07000000 00000000 00000000 08001b00 09000000"
         );
     }
 

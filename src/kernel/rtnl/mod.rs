@@ -5,6 +5,7 @@ mod bridge_vlan;
 mod consts;
 mod link;
 mod link_change;
+mod link_group;
 mod property;
 mod route;
 mod rule;

@@ -143,7 +143,7 @@ pub fn clean(
             host.commit(batch)
         };
         failures.note(cx.session.settle_after(&take_down));
-        failures.note(host_link::delete_all(host, &links));
+        failures.note(cx.session.delete_links(links));
         failures.into_result()
     })
 }
