@@ -5,6 +5,7 @@ pub mod conntrack;
 pub mod disk;
 pub mod file;
 pub mod flock;
+pub mod launch;
 pub mod netlink;
 pub mod netns;
 pub mod nft;

@@ -11,6 +11,7 @@ mod lifecycle;
 mod limits;
 mod networks;
 mod recorded;
+mod run;
 mod versions;
 
 use std::fs;
