@@ -7,6 +7,7 @@ mod demo;
 mod gc;
 mod install;
 mod networks;
+mod oci_hook;
 mod parameters;
 mod run;
 mod table;
@@ -32,6 +33,7 @@ const COMMANDS: &[&str] = &[
     "status",
     "run",
     "exec",
+    "oci-hook",
     "networks",
     "attachments",
     "list",
@@ -59,6 +61,7 @@ enum Command {
     Status(attach::Status),
     Run(run::Run),
     Exec(run::Exec),
+    OciHook(oci_hook::OciHook),
     Networks(networks::Networks),
     Attachments(attachments::Attachments),
     List(List),
@@ -129,6 +132,7 @@ impl Tool {
             Command::Status(status) => status.run(plugins),
             Command::Run(run) => run.run(plugins, words).map(|code| exit_code = code),
             Command::Exec(exec) => exec.run(plugins, words).map(|code| exit_code = code),
+            Command::OciHook(hook) => hook.run(plugins),
             Command::Networks(networks) => networks.run(plugins),
             Command::Attachments(attachments) => attachments.run(plugins),
             Command::List(List { full }) => {

@@ -1,5 +1,7 @@
 //! A runtime that is killed at any point leaves what the next `cnibox gc` removes.
 
+use serde_json::json;
+
 use super::{Host, network};
 use crate::world::{State, at_every_change, at_every_system_call};
 
@@ -107,4 +109,35 @@ fn after_a_run_that_was_killed_gc_leaves_nothing() {
         },
     );
     assert!(killed > 20, "{killed}");
+}
+
+#[test]
+fn after_a_hook_that_was_killed_gc_leaves_nothing() {
+    let (host, before) = host();
+    let holder = host.world.tool(&["cat"], Some("/run/netns/c1")).keeping_stdin_open().start();
+    let state = |status: &str| {
+        let annotations = json!({"cnibox.networks": "net", "cnibox.ports": "8080:80"});
+        let pid = holder.pid();
+        json!({"id": "c1", "status": status, "pid": pid, "annotations": annotations}).to_string()
+    };
+    let hook = |status: &str| host.cnibox(&["oci-hook"]).stdin(state(status));
+    for (status, prepare) in [("created", false), ("stopped", true)] {
+        let killed = at_every_change(
+            &host.world,
+            || hook(status),
+            || {
+                if prepare {
+                    hook("created").run().silence();
+                }
+            },
+            |when| {
+                host.world.host(["sh", "-c", OLD]);
+                host.cnibox(&["gc"]).run().output();
+                hook("stopped").run().silence();
+                assert_eq!(host.kept(), [""; 0], "{when}");
+                before.assert_same(&host.state(), when);
+            },
+        );
+        assert!(killed > 10, "{killed}");
+    }
 }

@@ -10,6 +10,7 @@ mod killed;
 mod lifecycle;
 mod limits;
 mod networks;
+mod oci_hook;
 mod recorded;
 mod run;
 mod versions;
