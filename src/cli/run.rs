@@ -94,6 +94,7 @@ impl Run {
         };
         let Some(path) = named else {
             let netns = NetNs::own()?.make()?;
+            sandbox::raise_loopback(&netns)?;
             return attached(&runtime, &wanted, &netns, launch);
         };
         let _lock = runtime.own_namespace(&path)?;
@@ -131,7 +132,6 @@ fn attached(
     netns: &NetNs,
     launch: impl FnOnce(&NetNs, &[Success]) -> Result<u8>,
 ) -> Result<u8> {
-    sandbox::raise_loopback(netns)?;
     let results = runtime.attach(wanted, netns.path())?;
     let code = launch(netns, &results);
     sys::forget_interrupt();

@@ -91,7 +91,7 @@ pub fn new_namespace(path: &Path) -> Result<NetNs> {
     own.open(path)
 }
 
-/// The same in a directory that may have to be made, where no namespace of that name is.
+/// The same in a directory that may have to be made, where no namespace of that name is, and with lo up.
 pub fn new_named_namespace(path: &Path) -> Result<NetNs> {
     if NetNs::own()?.open_if_exists(path)?.is_some() {
         return Err(failed("create", path, &io::ErrorKind::AlreadyExists.into()));
@@ -99,7 +99,9 @@ pub fn new_named_namespace(path: &Path) -> Result<NetNs> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory).map_err(|error| failed("create", directory, &error))?;
     }
-    new_namespace(path)
+    let netns = new_namespace(path)?;
+    raise_loopback(&netns)?;
+    Ok(netns)
 }
 
 /// Removes the file of a namespace, as `ip netns del` does; the namespace lives as long as something is in it. It is fine

@@ -11,6 +11,7 @@ mod lifecycle;
 mod limits;
 mod networks;
 mod oci_hook;
+mod packaged;
 mod recorded;
 mod run;
 mod versions;
