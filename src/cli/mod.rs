@@ -146,7 +146,7 @@ impl Tool {
             }
             Command::Install(install) => install.run(plugins),
             #[cfg(feature = "demo")]
-            Command::Demo(demo) => demo.run(),
+            Command::Demo(demo) => demo.run(plugins),
         };
         match done {
             Ok(()) => exit_code,
