@@ -90,3 +90,14 @@ test_busybox_init_creates_namespaces_from_files() {
     same "internet" "$(ls /run/netns)"
     eventually nothing_changed
 }
+
+# The lines of the README, with a network that `networks create` made.
+test_an_empty_host_serves_a_page_with_a_few_lines() {
+    export NETCONFPATH=/tmp/net.d PATH=$PATH:$cni_bin
+    mkdir -p $NETCONFPATH
+    cnibox networks create dbnet
+    mkdir /tmp/www
+    echo hello >/tmp/www/index.html
+    cnibox run -n dbnet -p 8080:80 -- busybox httpd -f -p 80 -h /tmp/www &
+    eventually fetches host http://127.0.0.1:8080/ hello
+}
