@@ -2,42 +2,52 @@
 
 mod picture;
 
-use std::fmt::Display;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use argh::FromArgs;
 
 use crate::cni::json::Json;
 use crate::cni::success::Success;
-use crate::cni::version::{self, Version};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sandbox;
+use crate::names::{Attachment, ContainerId, IfName};
+use crate::plugin::Entry;
+use crate::runtime::NAMED_NAMESPACES;
+use crate::runtime::conf::Network;
+use crate::runtime::group::Wanted;
+use crate::runtime::lifecycle::{Choice, Runtime, Target};
 
-use super::{NAME, say};
+use super::parameters::{self, TIMEOUT_S, Wishes};
+use super::say;
 
-/// The example of the specification 1.0.0, section 1, with the bridge as the gateway, so that there is one to reach.
+/// The example of the specification 1.0.0, section 1, with the bridge as the gateway, and with plugins that publish and
+/// accept.
 const NETWORK: &str = r#"{
   "cniVersion": "1.0.0",
   "name": "dbnet",
-  "type": "bridge",
-  "bridge": "cni0",
-  "isGateway": true,
-  "keyA": ["some more", "plugin specific", "configuration"],
-  "ipam": {
-    "type": "host-local",
-    "subnet": "10.1.0.0/16",
-    "gateway": "10.1.0.1",
-    "routes": [ { "dst": "0.0.0.0/0" } ]
-  },
-  "dns": { "nameservers": [ "10.1.0.1" ] }
+  "plugins": [
+    {
+      "type": "bridge",
+      "bridge": "cni0",
+      "isGateway": true,
+      "keyA": ["some more", "plugin specific", "configuration"],
+      "ipam": {
+        "type": "host-local",
+        "subnet": "10.1.0.0/16",
+        "gateway": "10.1.0.1",
+        "routes": [ { "dst": "0.0.0.0/0" } ]
+      },
+      "dns": { "nameservers": [ "10.1.0.1" ] }
+    },
+    { "type": "portmap", "capabilities": { "portMappings": true } },
+    { "type": "firewall" }
+  ]
 }"#;
 const BRIDGE: &str = "cni0";
 /// Where the reference keeps its reservations.
@@ -45,6 +55,10 @@ const RESERVATIONS: &str = "/var/lib/cni/networks/dbnet";
 const GATEWAY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 0, 1));
 /// How long an exchange in the demo's own network may take.
 const TRAFFIC_LIMIT: Duration = Duration::from_secs(5);
+/// The port of c1 that the host publishes.
+const PUBLISHED: &str = "8080:80";
+const HOST_PORT: u16 = 8080;
+const CONTAINER_PORT: u16 = 80;
 const GREETING: &[u8] = b"hello from the other side\n";
 
 /// Connect two containers, send traffic, take it all down again; in namespaces of its own, so the host stays as it is.
@@ -55,40 +69,54 @@ pub(super) struct Demo {}
 struct Container {
     name: &'static str,
     netns: NetNs,
-    result: Json,
+    wanted: [Wanted; 1],
     success: Success,
     took: Duration,
 }
 
 impl Demo {
-    pub(super) fn run(self) -> Result<()> {
-        let plugins = prepare()?;
-        say(&format!("The network, from the CNI specification:\n\n{NETWORK}\n"));
-
-        let mut containers = Vec::new();
-        for name in ["c1", "c2"] {
-            containers.push(attach(&plugins, name)?);
+    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
+        sandbox::enter()?;
+        for directory in ["/run", "/var/lib"] {
+            sandbox::mount_memory(Path::new(directory))?;
         }
+        let host = NetNs::own()?;
+        sandbox::raise_loopback(&host)?;
+        let mut runtime = parameters::runtime(plugins, TIMEOUT_S);
+        // The plugins of the host are not shown here.
+        runtime.means.path.clear();
+        say(&format!("The network, a list of plugins:\n\n{NETWORK}\n"));
+
+        let containers = [attach(&runtime, "c1", &[PUBLISHED])?, attach(&runtime, "c2", &[])?];
         say(&picture::draw(&containers));
 
-        let [one, two] = containers.as_slice() else { unreachable!("there are two containers") };
-        let host = NetNs::own()?;
+        let [one, two] = &containers;
         for (from, to, address) in [
             (one, &two.netns, two.address()),
             (two, &one.netns, one.address()),
             (one, &host, GATEWAY),
             (two, &host, GATEWAY),
         ] {
-            let took = exchange(&from.netns, to, address)?;
+            let listener = listen(to, SocketAddr::new(address, 0))?;
+            let took = exchange(&from.netns, &listener, None)?;
             say(&format!("tcp    {} to {address}: there and back in {}", from.name, millis(took)));
         }
+        let listener = listen(&one.netns, SocketAddr::new(one.address(), CONTAINER_PORT))?;
+        let published = SocketAddr::new(GATEWAY, HOST_PORT);
+        for (name, from) in [("host", &host), (two.name, &two.netns)] {
+            let took = exchange(from, &listener, Some(published))?;
+            let port = format!("{published}, which {} publishes", one.name);
+            say(&format!("tcp    {name} to {port}: there and back in {}", millis(took)));
+        }
         for container in &containers {
-            container.call(&plugins, "CHECK")?;
+            container.check(&runtime)?;
             say(&format!("CHECK  {}: everything is as ADD made it", container.name));
         }
         for container in &containers {
             let started = Instant::now();
-            container.call(&plugins, "DEL")?;
+            let [Wanted { network, at, .. }] = &container.wanted;
+            let attached = [(&network.name, at)].into_iter();
+            runtime.detach(attached, Some(container.netns.path()))?;
             say(&format!("DEL    {} in {}", container.name, millis(started.elapsed())));
         }
         nothing_is_left(&containers)?;
@@ -99,55 +127,26 @@ impl Demo {
     }
 }
 
-/// Moves into namespaces of our own, and puts this executable and its links there. Returns the links' directory.
-fn prepare() -> Result<PathBuf> {
-    let executable = std::env::current_exe()
-        .and_then(fs::read)
-        .map_err(|error| Error::internal(format!("cannot read this executable: {error}")))?;
-    sandbox::enter()?;
-    for directory in ["/run", "/var/lib"] {
-        sandbox::mount_memory(Path::new(directory))?;
-    }
-    let plugins = PathBuf::from("/run/cnibox-demo");
-    let placed = || {
-        use std::os::unix::fs::OpenOptionsExt;
-        fs::create_dir_all("/run/netns")?;
-        fs::create_dir_all(&plugins)?;
-        let mut options = fs::OpenOptions::new();
-        options
-            .write(true)
-            .create_new(true)
-            .mode(0o755)
-            .open(plugins.join(NAME))?
-            .write_all(&executable)?;
-        ["bridge", "host-local"].iter().try_for_each(|plugin| symlink(NAME, plugins.join(plugin)))
-    };
-    placed().map_err(|error: io::Error| {
-        Error::internal(format!("cannot install into {}: {error}", plugins.display()))
-    })?;
-    Ok(plugins)
-}
-
-fn attach(plugins: &Path, name: &'static str) -> Result<Container> {
-    let netns = sandbox::new_namespace(&Path::new("/run/netns").join(name))?;
-    let mut container = Container {
-        name,
-        netns,
-        result: Json::Null,
-        success: Success::default(),
-        took: Duration::ZERO,
-    };
+fn attach(runtime: &Runtime, name: &'static str, publish: &[&str]) -> Result<Container> {
+    let path = Path::new(NAMED_NAMESPACES).join(name);
+    let netns = sandbox::new_named_namespace(&path)?;
+    let network = Network::from_cache(NETWORK.as_bytes())?;
+    let publish: Vec<String> = publish.iter().map(|&port| port.into()).collect();
+    let (mut args, mut capability_args) = (String::new(), Json::Null);
+    let wishes = Wishes { publish: &publish, ip: &[], mac: None };
+    wishes.apply(&network, &mut args, &mut capability_args)?;
+    let at = Attachment { container_id: ContainerId::new(name)?, ifname: IfName::new("eth0")? };
+    let wanted = [Wanted { network, at, args, capability_args }];
     let started = Instant::now();
-    let stdout = container.call(plugins, "ADD")?;
-    container.took = started.elapsed();
-    container.result = Json::parse(&stdout)?;
-    container.success = version::parse_result(&container.result, Version::V1_0_0)?;
-    if container.success.ips.is_empty() || container.success.interfaces.len() != 3 {
+    let mut results = runtime.attach(&wanted, &path)?;
+    let took = started.elapsed();
+    let success = results.pop().unwrap_or_default();
+    if success.ips.is_empty() || success.interfaces.len() != 3 {
         return Err(Error::internal(format!(
             "ADD of {name} has a result without address or interfaces"
         )));
     }
-    Ok(container)
+    Ok(Container { name, netns, wanted, success, took })
 }
 
 impl Container {
@@ -155,49 +154,30 @@ impl Container {
         self.success.ips[0].address.addr()
     }
 
-    /// Calls the plugin as a runtime does: by its link, with environment and stdin.
-    fn call(&self, plugins: &Path, verb: &str) -> Result<Vec<u8>> {
-        let failed = |reason: &dyn Display| {
-            Error::internal(format!("cannot {verb} {}: {reason}", self.name))
-        };
-        let mut child = Command::new(plugins.join("bridge"))
-            .env_clear()
-            .env("CNI_COMMAND", verb)
-            .env("CNI_CONTAINERID", format!("demo-{}", self.name))
-            .env("CNI_NETNS", self.netns.path())
-            .env("CNI_IFNAME", "eth0")
-            .env("CNI_PATH", plugins)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| failed(&error))?;
-        let written = child
-            .stdin
-            .take()
-            .map_or(Ok(()), |mut stdin| stdin.write_all(self.configuration()?.as_bytes()));
-        let output = child.wait_with_output().map_err(|error| failed(&error))?;
-        written.map_err(|error| failed(&error))?;
-        match output.status.success() {
-            true => Ok(output.stdout),
-            false => Err(failed(&String::from_utf8_lossy(&output.stdout))),
-        }
-    }
-
-    /// The network, with the result of ADD once there is one.
-    fn configuration(&self) -> io::Result<String> {
-        let mut configuration = Json::parse(NETWORK.as_bytes()).map_err(io::Error::other)?;
-        if let (Json::Object(entries), true) = (&mut configuration, self.result != Json::Null) {
-            entries.push(("prevResult".into(), self.result.clone()));
-        }
-        Ok(configuration.to_compact())
+    fn check(&self, runtime: &Runtime) -> Result<()> {
+        let [Wanted { network, at, .. }] = &self.wanted;
+        let target =
+            Target { at, netns: Some(self.netns.path()), args: "", capability_args: &Json::Null };
+        runtime.check(&Choice::Named(network.name.clone()), &target)
     }
 }
 
-/// Sends a greeting over TCP from one namespace to another and back, and returns how long that took.
-fn exchange(from: &NetNs, to: &NetNs, address: IpAddr) -> Result<Duration> {
-    let failed = |error: io::Error| Error::internal(format!("cannot talk to {address}: {error}"));
-    let listener = to.run(|| TcpListener::bind(SocketAddr::new(address, 0)).map_err(failed))?;
-    let server_address = listener.local_addr().map_err(failed)?;
+fn talking(address: SocketAddr) -> impl Fn(io::Error) -> Error {
+    move |error| Error::internal(format!("cannot talk to {address}: {error}"))
+}
+
+fn listen(netns: &NetNs, address: SocketAddr) -> Result<TcpListener> {
+    netns.run(|| TcpListener::bind(address).map_err(talking(address)))
+}
+
+/// Sends a greeting over TCP from a namespace to a listener and back, and returns how long that took. The address is that
+/// of the listener, if none is given.
+fn exchange(from: &NetNs, listener: &TcpListener, address: Option<SocketAddr>) -> Result<Duration> {
+    let server_address = match address {
+        Some(address) => address,
+        None => listener.local_addr().map_err(|error| Error::internal(error.to_string()))?,
+    };
+    let failed = talking(server_address);
     from.run(|| {
         let started = Instant::now();
         let talk = || {

@@ -7,7 +7,9 @@ mod demo;
 mod gc;
 mod install;
 mod networks;
+mod oci_hook;
 mod parameters;
+mod run;
 mod table;
 
 use std::ffi::OsString;
@@ -29,6 +31,9 @@ const COMMANDS: &[&str] = &[
     "del",
     "gc",
     "status",
+    "run",
+    "exec",
+    "oci-hook",
     "networks",
     "attachments",
     "list",
@@ -54,6 +59,9 @@ enum Command {
     Del(attach::Del),
     Gc(gc::Gc),
     Status(attach::Status),
+    Run(run::Run),
+    Exec(run::Exec),
+    OciHook(oci_hook::OciHook),
     Networks(networks::Networks),
     Attachments(attachments::Attachments),
     List(List),
@@ -84,6 +92,7 @@ pub fn knows(first: &str) -> bool {
 
 /// Runs the tool with its arguments. Exit codes: 0 fine, 1 failed, 2 not understood.
 pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
+    let words = args;
     let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.first().copied() {
@@ -99,7 +108,7 @@ pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
         _ => {}
     }
     match Tool::from_args(&[NAME], &args) {
-        Ok(tool) => tool.run(plugins),
+        Ok(tool) => tool.run(plugins, words),
         Err(EarlyExit { output, status: Ok(()) }) => {
             say(&output);
             0
@@ -112,13 +121,18 @@ pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
 }
 
 impl Tool {
-    fn run(self, plugins: &'static [Entry]) -> u8 {
+    /// `words` are the arguments as they were given.
+    fn run(self, plugins: &'static [Entry], words: &[OsString]) -> u8 {
+        let mut exit_code = 0;
         let done: Result<()> = match self.command {
             Command::Add(add) => add.run(plugins),
             Command::Check(check) => check.run(plugins),
             Command::Del(del) => del.run(plugins),
             Command::Gc(gc) => gc.run(plugins),
             Command::Status(status) => status.run(plugins),
+            Command::Run(run) => run.run(plugins, words).map(|code| exit_code = code),
+            Command::Exec(exec) => exec.run(plugins, words).map(|code| exit_code = code),
+            Command::OciHook(hook) => hook.run(plugins),
             Command::Networks(networks) => networks.run(plugins),
             Command::Attachments(attachments) => attachments.run(plugins),
             Command::List(List { full }) => {
@@ -132,10 +146,10 @@ impl Tool {
             }
             Command::Install(install) => install.run(plugins),
             #[cfg(feature = "demo")]
-            Command::Demo(demo) => demo.run(),
+            Command::Demo(demo) => demo.run(plugins),
         };
         match done {
-            Ok(()) => 0,
+            Ok(()) => exit_code,
             Err(error) => {
                 eprintln!("{NAME}: {error}");
                 if error.code == parameters::NOT_UNDERSTOOD { 2 } else { 1 }

@@ -7,17 +7,18 @@ use std::time::Duration;
 
 use crate::cni::json::Json;
 use crate::error::{Code, Error, Result};
-use crate::names::{Mac, NetworkName};
+use crate::names::{Attachment, ContainerId, IfName, Mac, NetworkName};
 use crate::plugin::Entry;
+use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::chain::Means;
 use crate::runtime::conf::{self, Network};
+use crate::runtime::group::Wanted;
 use crate::runtime::lifecycle::{Choice, Runtime};
 
 /// Marks an error in the arguments, which has an exit code of its own.
 pub(super) const NOT_UNDERSTOOD: Code = Code(u32::MAX);
 /// Where plugins are, unless CNI_PATH says so: the usual directory, Debian's, Fedora's.
 const PLUGINS: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
-const NAMED_NAMESPACES: &str = "/run/netns";
 /// How long an executed plugin may take, in seconds.
 pub(super) const TIMEOUT_S: u64 = 180;
 
@@ -139,6 +140,49 @@ pub(super) fn capability_args() -> Result<Json> {
         Ok(_) => Err(not_understood("CAP_ARGS: not an object")),
         Err(error) => Err(not_understood(format!("CAP_ARGS: {error}"))),
     }
+}
+
+/// The attachments of a container to networks, each `NETWORK[:IFNAME]`. Ports go to the first network that can publish
+/// them, addresses to the first.
+pub(super) fn wanted(
+    runtime: &Runtime,
+    container_id: &ContainerId,
+    networks: &[String],
+    wishes: &Wishes<'_>,
+) -> Result<Vec<Wanted>> {
+    let mut wanted: Vec<Wanted> = Vec::new();
+    for (index, argument) in networks.iter().enumerate() {
+        let named = argument.rsplit_once(':').filter(|(_, ifname)| !ifname.contains('/'));
+        let (name, ifname) = match named {
+            Some((name, ifname)) => (name, ifname.to_owned()),
+            None => (argument.as_str(), format!("eth{index}")),
+        };
+        let ifname = IfName::new(ifname).map_err(|error| not_understood(error.to_string()))?;
+        if wanted.iter().any(|other| other.at.ifname == ifname) {
+            return Err(not_understood(format!("two networks have the interface {ifname}")));
+        }
+        wanted.push(Wanted {
+            network: super::attach::find(runtime, name)?,
+            at: Attachment { container_id: container_id.clone(), ifname },
+            args: cni_args()?,
+            capability_args: capability_args()?,
+        });
+    }
+    let can_publish = |it: &Wanted| it.network.is_capable_of("portMappings");
+    let publisher = wanted.iter().position(can_publish).unwrap_or_default();
+    let Wishes { publish, ip, mac } = *wishes;
+    for (index, parts) in
+        [(publisher, Wishes { publish, ip: &[], mac: None }), (0, Wishes { publish: &[], ip, mac })]
+    {
+        match wanted.get_mut(index) {
+            Some(Wanted { network, args, capability_args, .. }) => {
+                parts.apply(network, args, capability_args)?;
+            }
+            None if parts.publish.is_empty() && parts.ip.is_empty() && parts.mac.is_none() => {}
+            None => return Err(not_understood("a port or an address needs a network")),
+        }
+    }
+    Ok(wanted)
 }
 
 /// The ports and addresses that the options of an ADD request.

@@ -4,6 +4,7 @@ pub mod child;
 pub mod conntrack;
 pub mod file;
 pub mod flock;
+pub mod launch;
 pub mod netlink;
 pub mod netns;
 pub mod nft;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc;
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::statfs::{NSFS_MAGIC, PROC_SUPER_MAGIC, fstatfs};
 
@@ -75,6 +75,28 @@ impl NetNs {
             Found::Namespace(netns) => Ok(Some(netns)),
             Found::Nothing | Found::SomethingElse => Ok(None),
         }
+    }
+
+    /// Whether a path leads to a network namespace.
+    pub fn is_at(&self, path: &Path) -> Result<bool> {
+        let found = self.open_if_exists(path);
+        found.map(|it| it.is_some()).map_err(|error| cannot_open(path, &sys::reason(&error)))
+    }
+
+    /// Makes a namespace without a name. Its path holds as long as this value.
+    pub fn make(&self) -> Result<Self> {
+        let file = self.run(|| {
+            let made = unshare(CloneFlags::CLONE_NEWNET).map_err(io::Error::from);
+            made.and_then(|()| File::open(OWN)).map_err(|error| {
+                Error::internal(format!(
+                    "cannot create a network namespace: {}",
+                    sys::reason(&error)
+                ))
+            })
+        })?;
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        let origin = Arc::clone(&self.origin);
+        Ok(Self { file: Arc::new(file), path: path.into(), origin })
     }
 
     /// Whether both are the same namespace.

@@ -11,21 +11,51 @@ use nix::unistd::{getegid, geteuid};
 
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::{Batch, LinkChange};
 use crate::kernel::sys;
 
 /// Moves this process into new network and mount namespaces. A user who is not root gets a user namespace, too, and is
 /// root there. The process must have no other threads.
 pub fn enter() -> Result<()> {
-    let (user, group) = (geteuid(), getegid());
-    let mut flags = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
-    if !user.is_root() {
-        flags |= CloneFlags::CLONE_NEWUSER;
+    let flags = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
+    match geteuid().is_root() {
+        true => unshare_all(flags),
+        false => unshare_all(flags | CloneFlags::CLONE_NEWUSER),
     }
+}
+
+/// The same, always with a user namespace.
+pub fn enter_as_root() -> Result<()> {
+    unshare_all(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUSER)
+}
+
+/// Brings the loopback interface up.
+pub fn raise_loopback(netns: &NetNs) -> Result<()> {
+    let (rtnl, mut batch) = (netns.rtnl()?, Batch::new());
+    if let Some(lo) = rtnl.link("lo")? {
+        batch.change_link(lo.index, "lo", &LinkChange { up: Some(true), ..LinkChange::default() });
+    }
+    rtnl.commit(batch)
+}
+
+/// The capabilities that this process lacks for making namespaces, and networks for them.
+pub fn missing_capabilities() -> Vec<&'static str> {
+    // Source: linux/capability.h.
+    const NEEDED: [(&str, u32); 2] = [("CAP_NET_ADMIN", 12), ("CAP_SYS_ADMIN", 21)];
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    let is_missing = |bit: u32| effective.is_some_and(|bits| bits & (1 << bit) == 0);
+    NEEDED.into_iter().filter(|(_, bit)| is_missing(*bit)).map(|(name, _)| name).collect()
+}
+
+fn unshare_all(flags: CloneFlags) -> Result<()> {
+    let (user, group) = (geteuid(), getegid());
     unshare(flags).map_err(|errno| {
         Error::internal(format!("cannot make namespaces: {}", sys::errno_text(errno as i32)))
             .with_details("root, or a kernel that allows user namespaces, is required")
     })?;
-    if !user.is_root() {
+    if flags.contains(CloneFlags::CLONE_NEWUSER) {
         for (file, text) in [
             ("/proc/self/setgroups", "deny".to_owned()),
             ("/proc/self/uid_map", format!("0 {user} 1")),
@@ -61,16 +91,17 @@ pub fn new_namespace(path: &Path) -> Result<NetNs> {
     own.open(path)
 }
 
-/// The same in a directory that may have to be made, where no namespace of that name is.
+/// The same in a directory that may have to be made, where no namespace of that name is, and with lo up.
 pub fn new_named_namespace(path: &Path) -> Result<NetNs> {
-    let found = NetNs::own()?.open_if_exists(path).map_err(|error| failed("open", path, &error))?;
-    if found.is_some() {
+    if NetNs::own()?.is_at(path)? {
         return Err(failed("create", path, &io::ErrorKind::AlreadyExists.into()));
     }
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory).map_err(|error| failed("create", directory, &error))?;
     }
-    new_namespace(path)
+    let netns = new_namespace(path)?;
+    raise_loopback(&netns)?;
+    Ok(netns)
 }
 
 /// Removes the file of a namespace, as `ip netns del` does; the namespace lives as long as something is in it. A missing

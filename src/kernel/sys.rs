@@ -7,9 +7,9 @@ mod heap;
 
 mod errno;
 
-use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
+use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
 use std::fs::{File, Metadata};
-use std::io::{self, Read};
+use std::io::{self, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -20,12 +20,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use neli::socket::NlSocket;
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::sys::socket::{
     setsockopt,
     sockopt::{SndBuf, SndBufForce},
 };
-use nix::unistd::{getpid, getppid, gettid, read, write};
+use nix::unistd::{getpid, getppid, gettid, read, unlink, write};
 
 use crate::error::{Error, Result};
 
@@ -146,14 +148,55 @@ pub fn forget_interrupt() {
     IS_INTERRUPTED.store(false, Relaxed);
 }
 
-/// The child dies with the thread that starts it: no process would wait for its later changes, or undo them.
+/// The child dies with the thread that starts it: no process would wait for its later changes, or undo them. It gets every
+/// signal, also one that this process has blocked.
 pub fn leash(command: &mut Command) {
     let parent = getpid();
     let begin = move || {
         // SAFETY: the call takes numbers only.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        SigSet::empty().thread_set_mask()?;
         // The parent may have died before.
         if getppid() == parent { Ok(()) } else { Err(Errno::ESRCH.into()) }
+    };
+    // SAFETY: between fork and exec the closure makes system calls only.
+    unsafe { command.pre_exec(begin) };
+}
+
+/// How a command's surroundings differ from those of its parent, beside its network.
+pub struct Surroundings {
+    /// A file that is mounted over /etc/resolv.conf, and then unlinked.
+    pub resolv_conf: Option<CString>,
+    pub hostname: Option<CString>,
+    /// Mounts that the command does not see.
+    pub hidden: Vec<CString>,
+}
+
+/// Makes the surroundings between fork and exec. Then it writes one byte to `ready`, so an error before that byte is not
+/// one of the command.
+pub fn surround(command: &mut Command, around: Surroundings, mut ready: PipeWriter) {
+    const NONE: Option<&CStr> = None;
+    let begin = move || {
+        let Surroundings { resolv_conf, hostname, hidden } = &around;
+        if resolv_conf.is_some() || !hidden.is_empty() {
+            unshare(CloneFlags::CLONE_NEWNS)?;
+            // Mounts of the host still appear; those of the command stay its own.
+            mount(NONE, c"/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE)?;
+        }
+        for path in hidden {
+            umount2(path.as_c_str(), MntFlags::MNT_DETACH)?;
+        }
+        if let Some(file) = resolv_conf {
+            let to = c"/etc/resolv.conf";
+            mount(Some(file.as_c_str()), to, NONE, MsFlags::MS_BIND, NONE)?;
+            unlink(file.as_c_str())?;
+        }
+        if let Some(name) = hostname {
+            unshare(CloneFlags::CLONE_NEWUTS)?;
+            // SAFETY: the kernel reads as many bytes as the text has.
+            Errno::result(unsafe { libc::sethostname(name.as_ptr(), name.count_bytes()) })?;
+        }
+        ready.write_all(&[0])
     };
     // SAFETY: between fork and exec the closure makes system calls only.
     unsafe { command.pre_exec(begin) };

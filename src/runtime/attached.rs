@@ -1,5 +1,7 @@
 //! The list of the attachments and their states. It is for display only, so no lock is taken.
 
+use std::path::Path;
+
 use crate::cni::json::Json;
 use crate::cni::version::Version;
 use crate::error::Result;
@@ -13,13 +15,23 @@ impl Runtime {
     /// The attachments that the cache has, whichever runtime made them. A damaged entry is a line on stderr.
     pub fn attachments(&self) -> Result<Vec<(Entry, Life)>> {
         let home = NetNs::own()?;
-        let found = self.cache.all()?;
-        found.damaged.iter().for_each(|error| warn(&format!("warning: {error}")));
         let judge = |entry: Entry| {
             let life = self.identities.life(&home, &entry);
             (entry, life)
         };
-        Ok(found.entries.into_iter().map(judge).collect())
+        Ok(self.entries()?.into_iter().map(judge).collect())
+    }
+
+    /// The entries of the cache. A damaged one is a line on stderr.
+    pub fn entries(&self) -> Result<Vec<Entry>> {
+        let found = self.cache.all()?;
+        found.damaged.iter().for_each(|error| warn(&format!("warning: {error}")));
+        Ok(found.entries)
+    }
+
+    /// The directory of what only this runtime needs.
+    pub fn state(&self) -> &Path {
+        &self.state
     }
 
     /// CHECK of an attachment, with the parameters of its ADD. False if its configuration has no CHECK, or disables it.

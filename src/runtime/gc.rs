@@ -57,6 +57,10 @@ impl Runtime {
             None => self.known_networks()?,
         };
         sys::catch_interrupts();
+        // Their attachments are stale then.
+        if !options.is_dry_run {
+            self.remove_dead_namespaces();
+        }
         for name in names {
             if sys::is_interrupted() {
                 return Err(Error::internal("cannot collect garbage: interrupted"));
@@ -143,6 +147,7 @@ impl Runtime {
         pending.retain(|entry| entry.network == *name);
         entries.retain(|entry| entry.network == *name);
         let mut known = Vec::new();
+        let dead = self.dead_namespaces();
         for entry in entries {
             let is_pending = pending.iter().position(|pending| pending.at == entry.at);
             let life = match is_pending {
@@ -150,6 +155,7 @@ impl Runtime {
                     pending.swap_remove(index);
                     Life::Stale(DIED.into())
                 }
+                None if dead.contains(&entry.netns) => Life::Stale("its process died".into()),
                 None => self.identities.life(home, &entry),
             };
             known.push((entry, life));

@@ -19,6 +19,9 @@ use crate::runtime::cache::make_directory;
 /// The longest wait for other holders, as in the store of host-local.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
+/// Before the name of a namespace, in the name of its lock.
+const NAMESPACE: &str = "namespace-";
+
 /// Given back when dropped.
 pub struct Lock {
     path: PathBuf,
@@ -36,6 +39,11 @@ impl Lock {
     /// The lock of a container.
     pub fn container(directory: &Path, container_id: &ContainerId) -> Result<Self> {
         Self::take(directory, &format!("container-{container_id}"), Mode::Exclusive)
+    }
+
+    /// The lock of a named namespace that ends with the process that holds the lock.
+    pub fn namespace(directory: &Path, name: &str) -> Result<Self> {
+        Self::take(directory, &format!("{NAMESPACE}{name}"), Mode::Exclusive)
     }
 
     /// Fails with code 11 when the limit is reached.
@@ -75,15 +83,36 @@ impl Drop for Lock {
     }
 }
 
-/// Removes the locks without a holder: those of killed processes.
+/// Removes the locks without a holder: those of killed processes. A lock of a namespace lasts as long as the namespace.
 pub fn sweep(directory: &Path) {
     for file in fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = file.path();
+        if file.file_name().as_encoded_bytes().starts_with(NAMESPACE.as_bytes()) {
+            continue;
+        }
         let Ok(file) = File::open(&path) else { continue };
         if matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true)) && is_at(&file, &path) {
             drop(Lock { path, file, is_exclusive: true });
         }
     }
+}
+
+/// Calls `f` with the name of each namespace that a dead process has locked. A lock is removed where `f` returns None.
+pub fn dead_namespaces(directory: &Path, f: &dyn Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
+    let mut kept = Vec::new();
+    for file in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let (path, name) = (file.path(), file.file_name());
+        let Some(name) = name.to_str().and_then(|name| name.strip_prefix(NAMESPACE)) else {
+            continue;
+        };
+        let Ok(file) = File::open(&path) else { continue };
+        if matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true)) && is_at(&file, &path) {
+            let result = f(name);
+            drop(Lock { path, file, is_exclusive: result.is_none() });
+            kept.extend(result);
+        }
+    }
+    kept
 }
 
 /// Whether a path leads to an open file. Only the holder of its lock removes a file.

@@ -6,6 +6,7 @@ pub mod cache;
 pub mod chain;
 pub mod conf;
 pub mod gc;
+pub mod group;
 pub mod life;
 pub mod lifecycle;
 mod lock;
@@ -19,6 +20,9 @@ use hmac_sha512::Hash;
 
 use crate::error::Result;
 use crate::names::ContainerId;
+
+/// Where network namespaces with a name are.
+pub const NAMED_NAMESPACES: &str = "/run/netns";
 
 /// The container id of cnitool for the absolute path of a namespace.
 pub fn container_id_of(netns: &Path) -> Result<ContainerId> {

@@ -20,3 +20,85 @@ test_every_plugin_answers_version_and_is_listed() {
         plugin VERSION "$name" '' </dev/null | grep -q '"1.1.0"'
     done
 }
+
+# dbnet: the network of these tests, in both families, for cnibox. It is used once, so what DEL leaves is there.
+dbnet() {
+    export NETCONFPATH=/tmp/net.d CNI_PATH=$cni_bin PATH=$PATH:$cni_bin
+    mkdir -p $NETCONFPATH
+    cat >$NETCONFPATH/dbnet.conflist <<END
+{"cniVersion": "1.1.0", "name": "dbnet", "plugins": [
+    {"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "ipMasq": true,
+     "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]]}},
+    {"type": "portmap", "capabilities": {"portMappings": true}}, {"type": "firewall"}]}
+END
+    mkdir -p /tmp/www
+    echo served >/tmp/www/index.html
+    cnibox run -n dbnet -p 8080:80 -- true
+    remember
+}
+
+is_served() {
+    fetches "$1" http://192.0.2.1:8080/ served
+    fetches "$1" 'http://[2001:db8::1]:8080/' served
+}
+
+test_a_command_serves_a_page_and_gc_removes_what_a_kill_leaves() {
+    local runner
+    outside internet 192.0.2.1/24 192.0.2.2/24 2001:db8::1/64 2001:db8::2/64
+    dbnet
+    cd /tmp/www
+    cnibox run -n dbnet -p 8080:80 -- busybox httpd -f -p 80 &
+    runner=$!
+    eventually is_served internet
+    is_served host
+    kill -KILL $runner
+    wait $runner || true
+    not pgrep httpd
+    cnibox gc
+    eventually nothing_changed
+    same "" "$(find /run/cnibox /var/lib/cni/results -type f)"
+}
+
+test_a_command_with_a_name_is_entered_and_ends_with_sigterm() {
+    local runner status=0
+    dbnet
+    cnibox run -n dbnet --name web --hostname web -- sh -c 'hostname; exec sleep 1000' >/tmp/said &
+    runner=$!
+    eventually grep -qx web /tmp/said
+    cnibox exec web -- ip addr show dev eth0 | grep -q 'inet 10\.1\.'
+    cnibox attachments | grep -q '/run/netns/web'
+    kill $runner
+    wait $runner || status=$?
+    same 143 $status
+    eventually nothing_changed
+    same "" "$(find /run/cnibox /var/lib/cni/results /run/netns -type f ! -name 'network-*')"
+}
+
+test_busybox_init_creates_namespaces_from_files() {
+    outside internet 192.0.2.1/24 192.0.2.2/24 2001:db8::1/64 2001:db8::2/64
+    dbnet
+    mkdir -p /etc
+    mount -t tmpfs tmpfs /etc
+    mkdir -p /etc/cnibox/netns
+    echo "dbnet -p 8080:80" >/etc/cnibox/netns/web
+    echo "dbnet up0" >/etc/cnibox/netns/client
+    CNIBOX_NETNS=/vm/netns sh /vm/S60cnibox-netns start
+    serve web 80
+    fetches internet http://192.0.2.1:8080/ web
+    fetches client http://192.0.2.1:8080/ web
+    kill %1 || true
+    CNIBOX_NETNS=/vm/netns sh /vm/S60cnibox-netns stop
+    same "internet" "$(ls /run/netns)"
+    eventually nothing_changed
+}
+
+# The lines of the README, with a network that `networks create` made.
+test_an_empty_host_serves_a_page_with_a_few_lines() {
+    export NETCONFPATH=/tmp/net.d PATH=$PATH:$cni_bin
+    mkdir -p $NETCONFPATH
+    cnibox networks create dbnet
+    mkdir /tmp/www
+    echo hello >/tmp/www/index.html
+    cnibox run -n dbnet -p 8080:80 -- busybox httpd -f -p 80 -h /tmp/www &
+    eventually fetches host http://127.0.0.1:8080/ hello
+}

@@ -107,7 +107,7 @@ fn the_demo_succeeds_and_leaves_nothing() {
     let world = World::new();
     let before = world.state();
     let text = world.tool(&["/run/bin/cnibox", "demo"], None).run().output();
-    for word in ["10.1.0.2", "10.1.0.3", "ADD", "CHECK", "DEL"] {
+    for word in ["10.1.0.2", "10.1.0.3", "10.1.0.1:8080", "ADD", "CHECK", "DEL"] {
         assert!(text.contains(word), "{word} is not in: {text}");
     }
     before.assert_same(&world.state(), "after the demo");

@@ -1,7 +1,13 @@
 //! A runtime that is killed at any point leaves what the next `cnibox gc` removes.
 
+use serde_json::json;
+
 use super::{Host, network};
-use crate::world::{State, at_every_system_call};
+use crate::world::{State, at_every_change, at_every_system_call};
+
+/// Makes files older that were being written.
+const OLD: &str =
+    "for file in /run/cnibox/.[!.]*; do [ ! -e $file ] || touch -d '2 minutes ago' $file; done";
 
 fn host() -> (Host, State) {
     let host = Host::new();
@@ -18,11 +24,7 @@ fn host() -> (Host, State) {
 /// The attachment is whole, or gone with all that it had.
 fn assert_whole_or_nothing(host: &Host, before: &State, when: &str) -> bool {
     // A file that was being written counts as left behind after a minute.
-    host.world.host([
-        "sh",
-        "-c",
-        "for file in /run/cnibox/.[!.]*; do [ ! -e $file ] || touch -d '2 minutes ago' $file; done",
-    ]);
+    host.world.host(["sh", "-c", OLD]);
     host.cnibox(&["gc"]).run().output();
     let kept = host.kept();
     let is_whole = !kept.is_empty();
@@ -82,5 +84,60 @@ fn an_add_that_was_killed_can_be_repeated_at_once() {
         }
         host.cnibox(&["del", "net", "c1"]).run().silence();
         before.assert_same(&host.state(), point);
+    }
+}
+
+#[test]
+fn after_a_run_that_was_killed_gc_leaves_nothing() {
+    let (host, before) = host();
+    let args = ["run", "-n", "net", "-p", "8080:80", "--name", "web", "--", "true"];
+    let run = || host.cnibox(&args);
+    run().run().output();
+    let killed = at_every_change(
+        &host.world,
+        run,
+        || {},
+        |when| {
+            host.world.host(["sh", "-c", OLD]);
+            host.cnibox(&["gc"]).run().output();
+            assert_eq!(host.kept(), [""; 0], "{when}");
+            assert!(!host.world.path("/run/netns/web").exists(), "{when}");
+            // The kernel removes the links of a namespace after the namespace.
+            host.world
+                .eventually("nothing is left", || before.difference(&host.state()).is_empty());
+            before.assert_same(&host.state(), when);
+        },
+    );
+    assert!(killed > 20, "{killed}");
+}
+
+#[test]
+fn after_a_hook_that_was_killed_gc_leaves_nothing() {
+    let (host, before) = host();
+    let holder = host.world.tool(&["cat"], Some("/run/netns/c1")).keeping_stdin_open().start();
+    let state = |status: &str| {
+        let annotations = json!({"cnibox.networks": "net", "cnibox.ports": "8080:80"});
+        let pid = holder.pid();
+        json!({"id": "c1", "status": status, "pid": pid, "annotations": annotations}).to_string()
+    };
+    let hook = |status: &str| host.cnibox(&["oci-hook"]).stdin(state(status));
+    for (status, prepare) in [("created", false), ("stopped", true)] {
+        let killed = at_every_change(
+            &host.world,
+            || hook(status),
+            || {
+                if prepare {
+                    hook("created").run().silence();
+                }
+            },
+            |when| {
+                host.world.host(["sh", "-c", OLD]);
+                host.cnibox(&["gc"]).run().output();
+                hook("stopped").run().silence();
+                assert_eq!(host.kept(), [""; 0], "{when}");
+                before.assert_same(&host.state(), when);
+            },
+        );
+        assert!(killed > 10, "{killed}");
     }
 }

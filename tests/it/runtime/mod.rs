@@ -10,7 +10,10 @@ mod killed;
 mod lifecycle;
 mod limits;
 mod networks;
+mod oci_hook;
+mod packaged;
 mod recorded;
+mod run;
 mod versions;
 
 use std::fs;

@@ -1,0 +1,184 @@
+//! `cnibox run` and `exec`: commands in network namespaces.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use argh::FromArgs;
+
+use crate::cni::success::Success;
+use crate::error::{Error, Result};
+use crate::kernel::launch::Launch;
+use crate::kernel::netns::NetNs;
+use crate::kernel::sandbox;
+use crate::kernel::sys::{self, warn};
+use crate::names::ContainerId;
+use crate::plugin::Entry;
+use crate::runtime::container_id_of;
+use crate::runtime::group::{self, Wanted};
+use crate::runtime::lifecycle::Runtime;
+
+use super::parameters::{self, TIMEOUT_S, Wishes, not_understood};
+
+/// Where state is; without privileges a private and empty one.
+const STATE: [&str; 2] = ["/run", "/var/lib"];
+
+/// Run a command in a new network namespace, attached to networks until the command ends.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "run",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} -n mynet -p 8080:80 -- busybox httpd -f -p 80",
+    note = "The exit code is that of the command, or 128 and the number of its signal; 127 if it is not found, 126 if it \
+            cannot be executed."
+)]
+pub(super) struct Run {
+    /// a network, and the interface's name if it is not eth0, eth1 and so on: NETWORK[:IFNAME]; may be repeated
+    #[argh(option, short = 'n')]
+    network: Vec<String>,
+    /// publish a port: [IP:]HOST:CONTAINER[/PROTO]; may be repeated
+    #[argh(option, short = 'p')]
+    publish: Vec<String>,
+    /// give the network namespace a name, which other commands can use
+    #[argh(option)]
+    name: Option<String>,
+    /// the host name that the command sees
+    #[argh(option)]
+    hostname: Option<String>,
+    /// the seconds that an executed plugin may take; 180 if not given
+    #[argh(option, default = "TIMEOUT_S")]
+    timeout: u64,
+    /// the command and its arguments
+    #[argh(positional, greedy)]
+    command: Vec<String>,
+}
+
+/// Run a command in an existing network namespace.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "exec",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} web -- ip addr"
+)]
+pub(super) struct Exec {
+    /// a path, a name under /run/netns, the id of a process, or the id of an attached container
+    #[argh(positional)]
+    target: String,
+    /// the command and its arguments
+    #[argh(positional, greedy)]
+    command: Vec<String>,
+}
+
+impl Run {
+    pub(super) fn run(self, plugins: &'static [Entry], words: &[OsString]) -> Result<u8> {
+        let words = command(words, self.command.len())?;
+        let runtime = parameters::runtime(plugins, self.timeout);
+        let named = self.name.as_deref().map(parameters::named).transpose()?;
+        let container_id = match &named {
+            Some(path) => container_id_of(path)?,
+            None => ContainerId::new(format!("run-{}", std::process::id()))?,
+        };
+        let wishes = Wishes { publish: &self.publish, ip: &[], mac: None };
+        let wanted = parameters::wanted(&runtime, &container_id, &self.network, &wishes)?;
+        let missing = sandbox::missing_capabilities();
+        let hidden = if missing.is_empty() { &[][..] } else { &STATE[..] };
+        if !missing.is_empty() {
+            enter_private_host(&wanted, named.is_some(), &missing.join(" and "))?;
+        }
+        let launch = |netns: &NetNs, results: &[Success]| {
+            let directory = if missing.is_empty() { runtime.state() } else { Path::new("/tmp") };
+            let hostname = self.hostname.as_deref();
+            let resolv_conf = group::resolv_conf(results);
+            Launch { netns, words, resolv_conf, directory, hostname, hidden }.run()
+        };
+        let Some(path) = named else {
+            let netns = NetNs::own()?.make()?;
+            sandbox::raise_loopback(&netns)?;
+            return attached(&runtime, &wanted, &netns, launch);
+        };
+        let _lock = runtime.own_namespace(&path)?;
+        let netns = sandbox::new_named_namespace(&path)?;
+        let code = attached(&runtime, &wanted, &netns, launch);
+        match (code, sandbox::remove_namespace(&path)) {
+            (code, Ok(())) => code,
+            (Ok(_), Err(error)) => Err(error),
+            (Err(error), Err(removal)) => Err(error.also(&removal)),
+        }
+    }
+}
+
+/// Without privileges, the networks of this process begin and end in namespaces of its own.
+fn enter_private_host(wanted: &[Wanted], has_name: bool, missing: &str) -> Result<()> {
+    if has_name {
+        let msg = format!("cannot create a named network namespace without {missing}");
+        return Err(Error::internal(msg));
+    }
+    for network in wanted.iter().map(|wanted| &wanted.network) {
+        if let Some(kind) = network.host_plugin() {
+            let msg = format!("cannot attach to network {} without {missing}", network.name);
+            return Err(Error::internal(msg)
+                .with_details(format!("plugin {kind} needs the network of the host")));
+        }
+    }
+    sandbox::enter_as_root()?;
+    STATE.iter().try_for_each(|directory| sandbox::mount_memory(Path::new(directory)))
+}
+
+/// Attaches the namespace while `launch` runs.
+fn attached(
+    runtime: &Runtime,
+    wanted: &[Wanted],
+    netns: &NetNs,
+    launch: impl FnOnce(&NetNs, &[Success]) -> Result<u8>,
+) -> Result<u8> {
+    let results = runtime.attach(wanted, netns.path())?;
+    let code = launch(netns, &results);
+    sys::forget_interrupt();
+    let all = wanted.iter().rev().map(|it| (&it.network.name, &it.at));
+    match (code, runtime.detach(all, Some(netns.path()))) {
+        (code, Ok(())) => code,
+        (Err(error), Err(undo)) => Err(error.also(&undo)),
+        (Ok(0), Err(undo)) => Err(undo),
+        (Ok(code), Err(undo)) => {
+            warn(&format!("cnibox: {undo}"));
+            Ok(code)
+        }
+    }
+}
+
+impl Exec {
+    pub(super) fn run(self, plugins: &'static [Entry], words: &[OsString]) -> Result<u8> {
+        let words = command(words, self.command.len())?;
+        let runtime = parameters::runtime(plugins, TIMEOUT_S);
+        let own = NetNs::own()?;
+        let mut path = parameters::netns(&self.target)?;
+        let entries = runtime.entries()?;
+        if !own.is_at(&path)? {
+            let of_id = entries.iter().find(|it| *it.at.container_id == *self.target);
+            path = of_id.map_or(path, |entry| entry.netns.clone());
+        }
+        let netns = own.open(&path)?;
+        let mut results: Vec<Success> = Vec::new();
+        for entry in entries.iter().filter(|entry| is_same(&own, &entry.netns, &netns)) {
+            results.extend(entry.success()?);
+        }
+        let resolv_conf = group::resolv_conf(&results);
+        let directory = runtime.state();
+        let (netns, hidden) = (&netns, &[][..]);
+        Launch { netns, words, resolv_conf, directory, hostname: None, hidden }.exec()
+    }
+}
+
+fn is_same(own: &NetNs, path: &Path, netns: &NetNs) -> bool {
+    let other = own.open_if_exists(path).ok().flatten();
+    other.is_some_and(|other| other.is(netns) == Ok(true))
+}
+
+/// The last arguments, as they were given: they need not be UTF-8.
+fn command(words: &[OsString], count: usize) -> Result<&[OsString]> {
+    match words.len().checked_sub(count).map(|start| &words[start..]) {
+        Some(command) if !command.is_empty() => Ok(command),
+        _ => Err(not_understood("the command is missing")),
+    }
+}

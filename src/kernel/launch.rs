@@ -1,0 +1,187 @@
+//! Starts a command in a network namespace and passes signals to it. It does not use networks.
+
+use std::ffi::{CString, OsString};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
+
+use crate::error::{Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::kernel::sys::{self, Surroundings, warn};
+
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// As a shell has them.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+const KILLED: i32 = 128;
+
+/// The signals that are passed to the command.
+const FORWARDED: [Signal; 8] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGCONT,
+];
+
+/// A command, and how its surroundings differ from those of this process.
+pub struct Launch<'a> {
+    pub netns: &'a NetNs,
+    /// The program and its arguments; not empty.
+    pub words: &'a [OsString],
+    /// The content of /etc/resolv.conf; None keeps the host's.
+    pub resolv_conf: Option<String>,
+    /// A directory for a file that exists until the command has started.
+    pub directory: &'a Path,
+    pub hostname: Option<&'a str>,
+    /// Mounts of this process that the command does not see.
+    pub hidden: &'a [&'a str],
+}
+
+impl Launch<'_> {
+    /// Runs the command as a child, which dies with this process. Returns its exit code. From now on this process does
+    /// not react to signals itself.
+    pub fn run(&self) -> Result<u8> {
+        let mut mask: SigSet = FORWARDED.into_iter().collect();
+        mask.add(Signal::SIGCHLD);
+        let failed = |errno: Errno| Error::internal(format!("cannot wait for signals: {errno}"));
+        mask.thread_block().map_err(failed)?;
+        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC).map_err(failed)?;
+        // It came before the mask.
+        if sys::is_interrupted() {
+            return Err(Error::internal("cannot start the command: interrupted"));
+        }
+        let started = self.begin(|command| {
+            sys::leash(command);
+            self.netns.run(|| Ok(command.spawn()))
+        })?;
+        match started {
+            Ok(mut child) => self.wait(&mut child, &signals),
+            Err(code) => Ok(code),
+        }
+    }
+
+    /// Replaces this process by the command. Returns an exit code if that fails.
+    pub fn exec(&self) -> Result<u8> {
+        let started: Result<(), u8> =
+            self.begin(|command| self.netns.run(|| Ok(Err(command.exec()))))?;
+        Ok(started.err().unwrap_or_default())
+    }
+
+    /// The inner error is an exit code: the surroundings are ready, and the command cannot be executed.
+    fn begin<T>(
+        &self,
+        start: impl FnOnce(&mut Command) -> Result<io::Result<T>>,
+    ) -> Result<Result<T, u8>> {
+        let name = self.words[0].to_string_lossy();
+        let cannot = |error: io::Error| {
+            Error::internal(format!("cannot prepare {name}: {}", sys::reason(&error)))
+        };
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]);
+        let (mut reader, writer) = io::pipe().map_err(cannot)?;
+        let around = self.surroundings()?;
+        let file = around.resolv_conf.clone();
+        sys::surround(&mut command, around, writer);
+        let started = start(&mut command);
+        drop(command);
+        if let Some(file) = file {
+            // The command's side has unlinked it, if it came so far.
+            let _ = fs::remove_file(Path::new(&*file.to_string_lossy()));
+        }
+        let error = match started? {
+            Ok(child) => return Ok(Ok(child)),
+            Err(error) => error,
+        };
+        if reader.read(&mut [0]).map_err(cannot)? == 0 {
+            return Err(cannot(error));
+        }
+        warn(&format!("cnibox: cannot execute {name}: {}", sys::reason(&error)));
+        Ok(Err(if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE }))
+    }
+
+    fn surroundings(&self) -> Result<Surroundings> {
+        let text = |text: &str| {
+            CString::new(text).map_err(|_| Error::config(format!("{text:?} contains a NUL")))
+        };
+        let resolv_conf = match &self.resolv_conf {
+            Some(content) if is_in_place() => Some(text(&self.write(content)?)?),
+            _ => None,
+        };
+        Ok(Surroundings {
+            resolv_conf,
+            hostname: self.hostname.map(text).transpose()?,
+            hidden: self.hidden.iter().map(|path| text(path)).collect::<Result<_>>()?,
+        })
+    }
+
+    /// Writes the file that is mounted over /etc/resolv.conf.
+    fn write(&self, content: &str) -> Result<String> {
+        let path = self.directory.join(format!(".resolv.conf-{}", std::process::id()));
+        let write = || {
+            fs::create_dir_all(self.directory)?;
+            let mut file = File::create_new(&path)?;
+            // Every user of the command's side reads it, whatever the umask says.
+            file.set_permissions(fs::Permissions::from_mode(0o644))?;
+            file.write_all(content.as_bytes())
+        };
+        write().map_err(|error| {
+            Error::internal(format!("cannot write {}: {error}", path.display()))
+        })?;
+        Ok(path.to_string_lossy().into_owned())
+    }
+
+    fn wait(&self, child: &mut Child, signals: &SignalFd) -> Result<u8> {
+        let failed = |error: io::Error| Error::internal(format!("cannot wait: {error}"));
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or_default());
+        loop {
+            if let Some(status) = child.try_wait().map_err(failed)? {
+                return Ok(code(status));
+            }
+            let info = match signals.read_signal() {
+                Ok(Some(info)) => info,
+                Ok(None) | Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(failed(errno.into())),
+            };
+            let number = i32::try_from(info.ssi_signo).unwrap_or_default();
+            // The kernel sends those of a terminal to the command, too.
+            let is_sent = info.ssi_code <= 0;
+            if let (Ok(signal), true) = (Signal::try_from(number), is_sent)
+                && signal != Signal::SIGCHLD
+            {
+                // It fails only for a child that has ended.
+                let _ = kill(pid, signal);
+            }
+        }
+    }
+}
+
+/// Whether /etc/resolv.conf exists, to mount over it. A missing one is created: to resolvers an empty file and none are
+/// the same.
+fn is_in_place() -> bool {
+    let opened = match File::open(RESOLV_CONF) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            fs::OpenOptions::new().write(true).create(true).truncate(false).open(RESOLV_CONF)
+        }
+        opened => opened,
+    };
+    opened
+        .map_err(|error| warn(&format!("warning: {RESOLV_CONF}: {error}; the command has none")))
+        .is_ok()
+}
+
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| KILLED + status.signal().unwrap_or_default());
+    u8::try_from(code).unwrap_or(u8::MAX)
+}

@@ -1,0 +1,279 @@
+//! `cnibox run` and `exec`: commands in network namespaces.
+
+use serde_json::json;
+
+use super::{Host, network};
+use crate::world::{Outcome, Running, Scratch, State, with};
+
+/// The network `net` with a DNS server.
+fn host() -> Host {
+    let host = Host::new();
+    let mut network = network();
+    network["plugins"][0] = with(
+        &network["plugins"][0],
+        json!({"dns": {"nameservers": ["10.1.0.1"], "search": ["example.org"]}}),
+    );
+    host.configure("1.conflist", &network);
+    host
+}
+
+/// The same after a first attachment, and what it leaves.
+fn used_host() -> (Host, State) {
+    let host = host();
+    host.run(&["-n", "net", "-p", "8080:80", "--", "true"]).output();
+    let before = host.state();
+    (host, before)
+}
+
+impl Host {
+    fn run(&self, args: &[&str]) -> Outcome {
+        self.cnibox(&[&["run"], args].concat()).run()
+    }
+
+    /// Starts a run, with a script that creates /run/up.
+    fn start(&self, args: &[&str], script: &str) -> Running {
+        let script = format!("{script}; : > /run/up; while :; do sleep 0.05; done");
+        let words = [&["run"], args, &["--", "sh", "-c", &script]].concat();
+        let running = self.cnibox(&words).start();
+        self.world.eventually("the command runs", || self.world.path("/run/up").exists());
+        self.world.host(["rm", "/run/up"]);
+        running
+    }
+
+    fn signal(&self, name: &str, running: &Running) {
+        self.world.host(["kill", "-s", name, &running.pid().to_string()]);
+    }
+
+    fn assert_nothing_left(&self, before: &State, when: &str) {
+        assert_eq!(self.kept(), [""; 0], "{when}");
+        before.assert_same(&self.state(), when);
+    }
+}
+
+#[test]
+fn a_command_is_attached_while_it_runs() {
+    let (host, before) = used_host();
+    let script = "ip -o addr; cat /etc/resolv.conf; cat";
+    let call = host.cnibox(&["run", "-n", "net", "-n", "net:up1", "--", "sh", "-c", script]);
+    let text = call.stdin("from stdin").run().output();
+    for part in [
+        "127.0.0.1/8",
+        "eth0    inet 10.1.0.",
+        "up1    inet 10.1.0.",
+        "nameserver 10.1.0.1\n",
+        "search example.org\n",
+    ] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert!(text.ends_with("from stdin"), "{text}");
+    host.assert_nothing_left(&before, "after the command");
+    assert!(!host.world.read("/etc/resolv.conf").contains("10.1.0.1"));
+}
+
+#[test]
+fn without_dns_and_without_networks_the_host_names_are_those_of_the_host() {
+    let host = Host::new();
+    let own = host.world.host(["sh", "-c", "cat /etc/resolv.conf; hostname"]);
+    let text = host.run(&["--", "sh", "-c", "cat /etc/resolv.conf; hostname; ip -o link"]).output();
+    assert!(text.starts_with(&own), "{text}");
+    assert!(text.contains("1: lo: <LOOPBACK,UP,") && !text.contains("2: "), "{text}");
+    assert_eq!(host.run(&["--hostname", "web", "--", "hostname"]).output(), "web\n");
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
+fn the_exit_code_is_that_of_a_shell() {
+    let (host, before) = used_host();
+    for (words, code) in [
+        (&["sh", "-c", "exit 7"][..], 7),
+        (&["/nowhere/command"], 127),
+        (&["no-such-command"], 127),
+        (&["/etc/passwd"], 126),
+        (&["sh", "-c", "kill -9 $$"], 137),
+        (&["sh", "-c", "kill -TERM $$"], 143),
+    ] {
+        let outcome = host.run(&[&["-n", "net", "--"], words].concat());
+        assert_eq!(outcome.status, code, "{}", outcome.report());
+        host.assert_nothing_left(&before, words[0]);
+    }
+    for (args, code) in [
+        (&["-n", "net"][..], 2),
+        (&["-n", "net", "-n", "net:eth0", "--", "true"], 2),
+        (&["-p", "1:2", "--", "true"], 2),
+        (&["-n", "other", "--", "true"], 1),
+        (&["--name", "a/b", "--", "true"], 2),
+    ] {
+        let outcome = host.run(args);
+        assert_eq!(outcome.status, code, "{args:?}: {}", outcome.report());
+    }
+}
+
+#[test]
+fn arguments_arrive_as_they_were_given() {
+    let host = Host::new();
+    let script = r#"/run/bin/cnibox run printf '%s|' -- a -n "$(printf '\377')" | od -An -tx1"#;
+    let text = host.world.host(["sh", "-c", script]);
+    assert_eq!(text.trim(), "2d 2d 7c 61 7c 2d 6e 7c ff 7c");
+}
+
+#[test]
+fn signals_reach_the_command_and_it_is_detached_then() {
+    let (host, before) = used_host();
+    for (signal, script, code) in [
+        ("USR1", "trap 'exit 9' USR1", 9),
+        ("INT", "trap 'exit 8' INT", 8),
+        ("TERM", "true", 143),
+        ("HUP", "true", 129),
+    ] {
+        let running = host.start(&["-n", "net", "-p", "8080:80"], script);
+        host.signal(signal, &running);
+        let outcome = running.finish();
+        assert_eq!(outcome.status, code, "{signal}: {}", outcome.report());
+        host.assert_nothing_left(&before, signal);
+    }
+}
+
+#[test]
+fn after_a_kill_the_command_is_dead_and_gc_leaves_nothing() {
+    let (host, before) = used_host();
+    for name in [&[][..], &["--name", "web"]] {
+        let args = [&["-n", "net", "-p", "8080:80"], name].concat();
+        let running = host.start(&args, "echo $$ > /run/pid");
+        let pid = host.world.read("/run/pid");
+        host.signal("KILL", &running);
+        running.finish();
+        let process = format!("/proc/{}/ns/net", pid.trim());
+        host.world.eventually("the command is dead", || !std::path::Path::new(&process).exists());
+        let text = host.cnibox(&["gc", "--dry-run"]).run().output();
+        assert!(text.starts_with("would remove eth0 of container "), "{text}");
+        let text = host.cnibox(&["gc"]).run().output();
+        assert!(text.starts_with("removed eth0 of container "), "{text}");
+        host.world.host(["rm", "/run/pid"]);
+        assert!(!host.world.path("/run/netns/web").exists());
+        host.assert_nothing_left(&before, "after gc");
+    }
+}
+
+#[test]
+fn gc_keeps_a_named_run_and_the_next_run_replaces_a_dead_one() {
+    let (host, before) = used_host();
+    let first = host.start(&["-n", "net", "--name", "web"], "true");
+    assert_eq!(host.cnibox(&["gc"]).run().output(), "");
+    let outcome = host.run(&["-n", "net", "--name", "web", "--", "true"]);
+    assert_eq!(outcome.status, 1, "{}", outcome.report());
+    host.cnibox(&["check", "net", "web"]).run().silence();
+    host.signal("KILL", &first);
+    first.finish();
+    host.run(&["-n", "net", "--name", "web", "--", "true"]).output();
+    host.assert_nothing_left(&before, "after the second run");
+}
+
+#[test]
+fn others_enter_a_named_namespace() {
+    let (host, before) = used_host();
+    let running = host.start(&["-n", "net", "--name", "web"], "true");
+    let rows = host.cnibox(&["attachments"]).run().output();
+    assert!(rows.contains("alive") && rows.contains("/run/netns/web"), "{rows}");
+    let id = rows.lines().nth(1).unwrap().split_whitespace().nth(1).unwrap();
+    let script = "ip -o -4 addr show eth0; cat /etc/resolv.conf; exit 3";
+    for target in ["web", "/run/netns/web", id] {
+        let outcome = host.cnibox(&["exec", target, "--", "sh", "-c", script]).run();
+        assert_eq!(outcome.status, 3, "{}", outcome.report());
+        assert!(outcome.stdout.contains("10.1.0."), "{}", outcome.report());
+        assert!(outcome.stdout.contains("nameserver 10.1.0.1"), "{}", outcome.report());
+    }
+    let pid = host.world.host(["pgrep", "-P", &running.pid().to_string()]);
+    let text = host.cnibox(&["exec", pid.trim(), "ip", "-o", "addr"]).run().output();
+    assert!(text.contains("10.1.0."), "{text}");
+    for (words, code) in
+        [(&["exec", "web", "no-such-command"][..], 127), (&["exec", "other", "true"], 1)]
+    {
+        let outcome = host.cnibox(words).run();
+        assert_eq!(outcome.status, code, "{}", outcome.report());
+    }
+    host.signal("TERM", &running);
+    running.finish();
+    host.assert_nothing_left(&before, "after the run");
+}
+
+#[test]
+fn two_runs_on_two_networks_each_reach_one_another() {
+    let host = host();
+    let second = json!({
+        "cniVersion": "1.0.0", "name": "second", "plugins": [{
+            "type": "bridge", "bridge": "cni1",
+            "ipam": {"type": "host-local", "subnet": "10.2.0.0/24"},
+        }],
+    });
+    host.configure("2.conflist", &second);
+    let args = ["-n", "net", "-n", "second", "--name", "one"];
+    let running = host.start(&args, "true");
+    let text = host.cnibox(&["exec", "one", "ip", "-o", "-4", "addr"]).run().output();
+    let addresses: Vec<&str> =
+        text.split_whitespace().filter_map(|word| word.strip_suffix("/24")).collect();
+    assert_eq!(addresses.len(), 2, "{text}");
+    let ping = format!("ping -c1 -w9 {} && ping -c1 -w9 {}", addresses[0], addresses[1]);
+    host.run(&["-n", "net", "-n", "second", "--", "sh", "-c", &ping]).output();
+    host.signal("TERM", &running);
+    running.finish();
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
+fn a_network_that_fails_leaves_nothing_of_the_others() {
+    let (host, before) = used_host();
+    let answer = r#"{"cniVersion":"1.0.0","code":100,"msg":"it is broken"}"#;
+    host.recorder("broken", &format!("[ $CNI_COMMAND != ADD ] || {{ echo '{answer}'; exit 1; }}"));
+    host.configure("9.conflist", &with(&super::list("1.0.0", &["broken"]), json!({"name": "bad"})));
+    let outcome = host.run(&["-n", "net", "-n", "bad", "--name", "web", "--", "true"]);
+    assert_eq!(outcome.status, 1, "{}", outcome.report());
+    assert!(outcome.stderr.contains("it is broken"), "{}", outcome.report());
+    assert!(!host.world.path("/run/netns/web").exists());
+    host.seen();
+    host.assert_nothing_left(&before, "after the failure");
+}
+
+#[test]
+fn ports_are_published_by_the_first_network_that_can() {
+    let host = host();
+    let plain = json!({"cniVersion": "1.0.0", "name": "plain", "plugins": [{"type": "loopback"}]});
+    host.configure("2.conflist", &plain);
+    let running = host.start(&["-n", "plain:lo", "-n", "net", "-p", "8080:80"], "true");
+    let rows = host.cnibox(&["attachments"]).run().output();
+    let row = rows.lines().find(|row| row.contains("8080->80/tcp")).unwrap();
+    assert!(row.starts_with("net ") && row.contains(" eth1 "), "{rows}");
+    host.signal("TERM", &running);
+    running.finish();
+    let outcome = host.run(&["-n", "plain:lo", "-p", "8080:80", "--", "true"]);
+    assert!(outcome.stderr.contains("portMappings"), "{}", outcome.report());
+}
+
+#[test]
+fn without_privileges_only_networks_inside_the_container_are_possible() {
+    let (host, before) = used_host();
+    let plugins = json!([{"type": "loopback"}, {"type": "dummy"}, {"type": "tuning", "sysctl": {"net.core.somaxconn": "77"}}]);
+    let inside = json!({"cniVersion": "1.0.0", "name": "inside", "plugins": plugins});
+    host.configure("2.conflist", &inside);
+    // Not every kernel has dummy links, and no plugin below /run is seen.
+    let scratch = Scratch::new();
+    let result = json!({"cniVersion": "1.0.0", "dns": {"nameservers": ["10.9.0.1"]}});
+    scratch.write_text("dummy", &format!("#!/bin/sh\nif [ $CNI_COMMAND = VERSION ]; then echo '{{\"supportedVersions\":[\"1.0.0\"]}}'\nelse echo '{result}'; fi\n"));
+    host.world.host(["chmod", "755", scratch.file("dummy").to_str().unwrap()]);
+    let path = scratch.path().to_str().unwrap().to_owned();
+    // The kernel lets root map itself only with this capability. Other users need none.
+    let unprivileged = ["setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all"];
+    let run = |args: &[&str]| {
+        host.cnibox(&[&["run"], args].concat()).env("CNI_PATH", &path).under(&unprivileged).run()
+    };
+    let script = "ip -o addr; cat /etc/resolv.conf /proc/sys/net/core/somaxconn; ls /run; hostname";
+    let text = run(&["-n", "inside:lo", "--hostname", "web", "--", "sh", "-c", script]).output();
+    for part in ["127.0.0.1", "nameserver 10.9.0.1\n77\n", "net.d\n", "web\n"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    for args in [&["-n", "net", "--", "true"][..], &["--name", "web", "--", "true"]] {
+        let outcome = run(args);
+        assert_eq!(outcome.status, 1, "{}", outcome.report());
+        assert!(outcome.stderr.contains("CAP_NET_ADMIN and CAP_SYS_ADMIN"), "{}", outcome.report());
+    }
+    host.assert_nothing_left(&before, "without privileges");
+}
