@@ -71,6 +71,16 @@ fn a_command_is_attached_while_it_runs() {
 }
 
 #[test]
+fn a_command_may_make_namespaces_itself() {
+    let (host, before) = used_host();
+    let unshare =
+        ["-n", "net", "--", "unshare", "--pid", "--fork", "--mount-proc", "ip", "-o", "addr"];
+    let text = host.run(&unshare).output();
+    assert!(text.contains("eth0    inet 10.1.0."), "{text}");
+    host.assert_nothing_left(&before, "after unshare");
+}
+
+#[test]
 fn without_dns_and_without_networks_the_host_names_are_those_of_the_host() {
     let host = Host::new();
     let own = host.world.host(["sh", "-c", "cat /etc/resolv.conf; hostname"]);
