@@ -116,7 +116,10 @@ impl Launch<'_> {
             CString::new(text).map_err(|_| Error::config(format!("{text:?} contains a NUL")))
         };
         let resolv_conf = match &self.resolv_conf {
-            Some(content) if is_in_place() => Some(text(&self.write(content)?)?),
+            // A hidden mount can cover the file that /etc/resolv.conf links to.
+            Some(content) if !self.hidden.is_empty() || is_in_place() => {
+                Some(text(&self.write(content)?)?)
+            }
             _ => None,
         };
         Ok(Surroundings {

@@ -188,7 +188,11 @@ pub fn surround(command: &mut Command, around: Surroundings, mut ready: PipeWrit
         }
         if let Some(file) = resolv_conf {
             let to = c"/etc/resolv.conf";
-            mount(Some(file.as_c_str()), to, NONE, MsFlags::MS_BIND, NONE)?;
+            match mount(Some(file.as_c_str()), to, NONE, MsFlags::MS_BIND, NONE) {
+                // The host has no such file.
+                Err(Errno::ENOENT) => {}
+                mounted => mounted?,
+            }
             unlink(file.as_c_str())?;
         }
         if let Some(name) = hostname {

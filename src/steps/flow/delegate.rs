@@ -2,7 +2,7 @@
 
 use crate::cni::request::Verb;
 use crate::cni::success::Success;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::names::Attachment;
 use crate::plugin::execute::{Program, execute};
 use crate::plugin::{Context, Scope};
@@ -76,11 +76,20 @@ pub fn clean_ipam(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
     call_ipam(cx, &scope.verb())
 }
 
-/// Fails if `ipam.type` names a plugin that does not exist or is no IPAM plugin.
+/// Fails if `ipam.type` names a plugin that does not exist or is no IPAM plugin, or if an IPAM plugin of this executable
+/// finds the configuration wrong. Its STATUS examines the configuration; the state of the host does not matter here.
 pub fn examine(cx: &Context<'_>) -> Result<()> {
-    match cx.request.conf.ipam.kind.as_str() {
-        "" => Ok(()),
-        kind => require_ipam(cx).and_then(|()| Delegate::find(cx, kind).map(drop)),
+    let kind = cx.request.conf.ipam.kind.as_str();
+    if kind.is_empty() {
+        return Ok(());
+    }
+    require_ipam(cx)?;
+    match Delegate::find(cx, kind)?.0 {
+        Program::Ours(entry) => match (entry.run)(cx, &Verb::Status) {
+            Err(error) if [Code::DECODE, Code::INVALID_CONFIG].contains(&error.code) => Err(error),
+            _ => Ok(()),
+        },
+        Program::Executable(_) => Ok(()),
     }
 }
 

@@ -25,16 +25,16 @@ fn the_script_creates_a_namespace_from_a_file_and_removes_it() {
     host.configure("1.conflist", &network());
     host.cnibox(&["run", "-n", "net", "-p", "8080:80", "--", "true"]).run().output();
     let before = host.state();
-    // /etc is that of the machine.
+    // The script reads another directory than /etc, which the world shares with the machine.
     let script = fs::read_to_string(format!("{PACKAGING}/netns")).unwrap();
-    host.world.write("/run/netns.sh", script.replace("/etc/cnibox", "/run/etc"));
+    host.world.write("/run/netns.sh", script.replace("/etc/cnibox", "/run/own-etc"));
     let netns = |action: &str, name: &str| {
         let call = host.cnibox(&[]).env("PATH", "/run/bin:/usr/sbin:/usr/bin:/sbin:/bin");
         call.under(&["busybox", "sh", "/run/netns.sh", action, name]).run()
     };
-    host.world.write("/run/etc/netns/web", "# two\n\nnet -p 8080:80 --ip 10.1.0.50\nnet up1");
-    host.world.write("/run/etc/netns/bad", "net\nmissing\n");
-    host.world.write("/run/etc/netns/empty", "#\n");
+    host.world.write("/run/own-etc/netns/web", "# two\n\nnet -p 8080:80 --ip 10.1.0.50\nnet up1");
+    host.world.write("/run/own-etc/netns/bad", "net\nmissing\n");
+    host.world.write("/run/own-etc/netns/empty", "#\n");
     // The second start replaces the first.
     for _ in 0..2 {
         netns("start", "web").silence();

@@ -42,6 +42,8 @@ fn of_interface_plugins() -> Vec<Row> {
             7,
             "failed to find plugin \"none\" in path [",
         ),
+        row("2.1", "bridge", json!({"ipam": {"type": "host-local"}}), 7, "no IP ranges specified"),
+        row("2.1", "veth", json!({"ipam": {"type": "host-local"}}), 7, "no IP ranges specified"),
         row("1", "bridge", json!({"mtu": "x"}), 6, load),
         row("1", "ptp", json!({"mtu": "x"}), 6, load),
         row("1", "veth", json!({"mtu": "x"}), 6, load),
