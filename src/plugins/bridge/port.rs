@@ -8,9 +8,11 @@ use crate::kernel::rtnl::{Batch, Link, LinkChange, PortState, Rtnl, SpanningTree
 use crate::plugin::owner::Owner;
 use crate::steps::link::{host_link, veth};
 
-/// The longest wait of ADD until a new port forwards. It usually forwards some 100 us after both ends are up. After the
-/// timeout ADD goes on.
-const PORT_LIMIT: Duration = Duration::from_millis(100);
+/// The longest wait of ADD until a new port forwards. It usually forwards some 100 us after both ends are up, and later on a
+/// host with much load. After the timeout ADD goes on.
+const PORT_LIMIT: Duration = Duration::from_secs(1);
+/// The same if another process runs a spanning tree. That can take many seconds.
+const PORT_LIMIT_OF_TREE: Duration = Duration::from_millis(100);
 
 /// The longest wait of CHECK.
 const CHECK_LIMIT: Duration = Duration::from_secs(1);
@@ -102,11 +104,13 @@ fn check_state(host: &Rtnl, bridge: &Link, port: &Link) -> Result<()> {
 /// second only. With the kernel's spanning tree there is no wait: it takes at least 4 s, and then notifies the neighbours
 /// of the change itself.
 pub(super) fn wait_until_forwarding(host: &Rtnl, bridge: &Link, port: &Link) -> Result<()> {
-    if bridge.spanning_tree() == SpanningTree::Kernel {
-        return Ok(());
-    }
+    let limit = match bridge.spanning_tree() {
+        SpanningTree::Kernel => return Ok(()),
+        SpanningTree::User => PORT_LIMIT_OF_TREE,
+        SpanningTree::Off => PORT_LIMIT,
+    };
     let forwards = |link: &Link| link.port.is_some_and(|port| port.state == PortState::Forwarding);
-    match host.wait_for_link(port.index, PORT_LIMIT, forwards)? {
+    match host.wait_for_link(port.index, limit, forwards)? {
         Some(_) => Ok(()),
         None => Err(Error::internal(format!("bridge port in error state: {} is gone", port.name))),
     }
