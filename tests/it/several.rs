@@ -4,7 +4,6 @@ use std::cell::Cell;
 
 use serde_json::{Value, json};
 
-use crate::faults::{fault_of_error, fault_of_state, for_every_fault};
 use crate::world::{Container, Outcome, State, World, all_at_once, at_every_change, with};
 
 const PLUGINS: [&str; 2] = ["bridge", "veth"];
@@ -133,45 +132,56 @@ fn without_the_lock_of_the_namespace_pairs_are_deleted_one_by_one() {
     assert_eq!(pairs(&world), 0);
 }
 
-#[test]
-fn after_a_gc_of_several_that_fails_a_del_cleans_up() {
-    let mut problems = Vec::new();
-    for plugin in PLUGINS {
-        let world = World::new();
-        let containers = containers(&world, 3);
-        let each = |verb: &str| {
-            for container in &containers {
-                let outcome = container.call(plugin, verb, &config(plugin)).run();
-                assert_eq!(outcome.status, 0, "{}", outcome.report());
-            }
-        };
-        each("ADD");
-        each("DEL");
-        let before = state(&world, &containers);
-        for fault in ["CNIBOX_FAIL_KERNEL", "CNIBOX_FAIL_FILE"] {
-            for_every_fault(|number| {
-                each("ADD");
-                let outcome = world
-                    .call(plugin, "GC", &gc(plugin, &[]))
-                    .env(fault, &number.to_string())
-                    .run();
-                let failed = outcome.status != 0;
-                let mut found = Vec::new();
-                if failed {
-                    found.extend(fault_of_error(outcome));
-                } else {
-                    outcome.silence();
-                    found.extend(fault_of_state(&before, &state(&world, &containers), "after GC"));
+/// Needs a debug build.
+mod faults {
+    use super::{PLUGINS, config, containers, gc, state};
+    use crate::faults::{fault_of_error, fault_of_state, for_every_fault};
+    use crate::world::World;
+
+    #[test]
+    fn after_a_gc_of_several_that_fails_a_del_cleans_up() {
+        let mut problems = Vec::new();
+        for plugin in PLUGINS {
+            let world = World::new();
+            let containers = containers(&world, 3);
+            let each = |verb: &str| {
+                for container in &containers {
+                    let outcome = container.call(plugin, verb, &config(plugin)).run();
+                    assert_eq!(outcome.status, 0, "{}", outcome.report());
                 }
-                each("DEL");
-                found.extend(fault_of_state(&before, &state(&world, &containers), "after DEL"));
-                let name = |problem| format!("{plugin} {fault}={number}: {problem}");
-                problems.extend(found.into_iter().map(name));
-                failed
-            });
+            };
+            each("ADD");
+            each("DEL");
+            let before = state(&world, &containers);
+            for fault in ["CNIBOX_FAIL_KERNEL", "CNIBOX_FAIL_FILE"] {
+                for_every_fault(|number| {
+                    each("ADD");
+                    let outcome = world
+                        .call(plugin, "GC", &gc(plugin, &[]))
+                        .env(fault, &number.to_string())
+                        .run();
+                    let failed = outcome.status != 0;
+                    let mut found = Vec::new();
+                    if failed {
+                        found.extend(fault_of_error(outcome));
+                    } else {
+                        outcome.silence();
+                        found.extend(fault_of_state(
+                            &before,
+                            &state(&world, &containers),
+                            "after GC",
+                        ));
+                    }
+                    each("DEL");
+                    found.extend(fault_of_state(&before, &state(&world, &containers), "after DEL"));
+                    let name = |problem| format!("{plugin} {fault}={number}: {problem}");
+                    problems.extend(found.into_iter().map(name));
+                    failed
+                });
+            }
         }
+        assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));
     }
-    assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));
 }
 
 #[test]
