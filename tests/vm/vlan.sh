@@ -96,6 +96,22 @@ test_a_link_has_a_vlan_once() {
     reaches c1 10.10.0.254
 }
 
+# The kernel removes the link of c1 some time after its namespace ended. ADD of c2 begins at once.
+test_the_vlan_of_a_container_that_ended_is_free() {
+    lan
+    local n
+    for n in 1 2 3 4 5; do
+        container c1 c2
+        add vlan c1 "$(vlan 10 10)"
+        destroy c1
+        add vlan c2 "$(vlan 10 10)"
+        reaches c2 10.10.0.254
+        del vlan c2 "$(vlan 10 10)"
+        del vlan c1 "$(vlan 10 10)"
+        destroy c2
+    done
+}
+
 test_a_master_that_is_down_is_named_and_nothing_is_left() {
     lan
     container c1

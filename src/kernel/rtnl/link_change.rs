@@ -1,6 +1,7 @@
 //! Creating and changing links.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
 
 use nix::libc;
 
@@ -131,6 +132,23 @@ impl Rtnl {
         properties: &[LinkProperty<'_>],
     ) -> Result<(), netlink::Error> {
         self.change(new_link(new, kind, 0, properties))
+    }
+
+    /// `make_link`, repeated after each change of a link until the error is not `is_taken`, or until the limit. The inner
+    /// result is that of the last request.
+    pub fn make_link_when_free(
+        &self,
+        new: &NewLink<'_>,
+        kind: &str,
+        properties: &[LinkProperty<'_>],
+        limit: Duration,
+        is_taken: impl Fn(&netlink::Error) -> bool,
+    ) -> crate::error::Result<Result<(), netlink::Error>> {
+        let (_, made) = self.wait(libc::RTNLGRP_LINK, limit, || {
+            let made = self.make_link(new, kind, properties);
+            Ok((!made.as_ref().is_err_and(&is_taken), made))
+        })?;
+        Ok(made)
     }
 }
 

@@ -3,6 +3,8 @@
 //! A failing ADD removes the link, DEL removes it, and the kernel removes it with the namespace. GC cannot find it, because
 //! it leaves nothing on the host; GC releases the addresses only.
 
+use std::time::Duration;
+
 use serde::de::DeserializeOwned;
 
 use crate::cni::conf;
@@ -20,6 +22,9 @@ use crate::steps::flow::{delegate, verify};
 use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::host_link;
 use crate::steps::link::parent::Parent;
+
+/// A busy kernel needs some 100 ms to remove the links of a namespace that ended.
+const TAKEN_AT_MOST: Duration = Duration::from_secs(1);
 
 /// A plugin that makes a single link: its configuration.
 pub trait SingleLink: DeserializeOwned {
@@ -156,8 +161,7 @@ fn make<'a>(
 ) -> Result<Link> {
     let name = wanted.name;
     let properties: Vec<_> = new.properties.iter().map(|property| property.value).collect();
-    rtnl.make_link(wanted, new.kind, &properties)
-        .map_err(|error| cannot_make(error, container, new, name))?;
+    make_link(rtnl, container, wanted, new, &properties)?;
     undo.push("remove the interface", move || container.del_link_named(name).map(drop));
     let mut link = container
         .link(name)?
@@ -175,6 +179,22 @@ fn make<'a>(
         link.mac = wanted.mac.or(link.mac);
     }
     Ok(link)
+}
+
+/// The kernel removes the links of a namespace some time after the last process left it. Until then the VLAN id of a
+/// container that ended is taken, so ADD waits for it.
+fn make_link(
+    rtnl: &Rtnl,
+    container: &Rtnl,
+    wanted: &NewLink<'_>,
+    new: &NewInterface<'_>,
+    properties: &[LinkProperty<'_>],
+) -> Result<()> {
+    let is_taken_elsewhere = |error: &netlink::Error| {
+        error.is_exists() && container.link(wanted.name).is_ok_and(|link| link.is_none())
+    };
+    rtnl.make_link_when_free(wanted, new.kind, properties, TAKEN_AT_MOST, is_taken_elsewhere)?
+        .map_err(|error| cannot_make(error, container, new, wanted.name))
 }
 
 /// Sets addresses and routes of an interface in the container and brings it up. Returns the result of the ADD.
