@@ -2,10 +2,18 @@
 
 mod attach;
 mod attachments;
+#[cfg(feature = "tool")]
+mod completion;
 #[cfg(feature = "demo")]
 mod demo;
 mod gc;
+#[cfg(feature = "tool")]
+mod help;
 mod install;
+#[cfg(feature = "tool")]
+mod lint;
+#[cfg(feature = "tool")]
+mod manual;
 mod networks;
 mod oci_hook;
 mod parameters;
@@ -41,6 +49,12 @@ const COMMANDS: &[&str] = &[
     #[cfg(feature = "demo")]
     "demo",
     "version",
+    #[cfg(feature = "tool")]
+    "completion",
+    #[cfg(feature = "tool")]
+    "lint",
+    #[cfg(feature = "tool")]
+    "man",
     "help",
 ];
 
@@ -69,6 +83,12 @@ enum Command {
     #[cfg(feature = "demo")]
     Demo(demo::Demo),
     Version(Version),
+    #[cfg(feature = "tool")]
+    Completion(completion::Completion),
+    #[cfg(feature = "tool")]
+    Lint(lint::Lint),
+    #[cfg(feature = "tool")]
+    Man(help::Man),
 }
 
 /// List the plugins.
@@ -96,7 +116,7 @@ pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
     let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.first().copied() {
-        None | Some("-h" | "--help" | "help") => {
+        None | Some("-h" | "--help") => {
             overview(plugins);
             return 0;
         }
@@ -105,6 +125,13 @@ pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
         Some("--list-full") => drop(args.splice(..1, ["list", "--full"])),
         Some("--install") => args[0] = "install",
         Some("--version" | "-V") => args[0] = "version",
+        #[cfg(feature = "tool")]
+        Some("help") => return exit_code(help::help(&args[1..], plugins).map(|()| 0)),
+        #[cfg(not(feature = "tool"))]
+        Some("help") => {
+            overview(plugins);
+            return 0;
+        }
         _ => {}
     }
     match Tool::from_args(&[NAME], &args) {
@@ -147,15 +174,30 @@ impl Tool {
             Command::Install(install) => install.run(plugins),
             #[cfg(feature = "demo")]
             Command::Demo(demo) => demo.run(plugins),
+            #[cfg(feature = "tool")]
+            Command::Completion(completion) => completion.run(plugins),
+            #[cfg(feature = "tool")]
+            Command::Lint(lint) => lint.run(plugins).map(|code| exit_code = code),
+            #[cfg(feature = "tool")]
+            Command::Man(man) => man.run(plugins),
         };
-        match done {
-            Ok(()) => exit_code,
-            Err(error) => {
-                eprintln!("{NAME}: {error}");
-                if error.code == parameters::NOT_UNDERSTOOD { 2 } else { 1 }
-            }
-        }
+        self::exit_code(done.map(|()| exit_code))
     }
+}
+
+/// Prints the error of a command.
+fn exit_code(done: Result<u8>) -> u8 {
+    done.unwrap_or_else(|error| {
+        eprintln!("{NAME}: {error}");
+        if error.code == parameters::NOT_UNDERSTOOD { 2 } else { 1 }
+    })
+}
+
+/// The text that `--help` of a command prints.
+#[cfg(feature = "tool")]
+fn help_of_command(command: &str) -> String {
+    Tool::from_args(&[NAME], &[command, "--help"])
+        .map_or_else(|exit| exit.output, |_| String::new())
 }
 
 /// Without arguments. The first line has the version by itself: Nomad runs every file of a plugin directory to find it.

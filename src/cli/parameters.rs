@@ -29,18 +29,24 @@ pub(super) fn not_understood(msg: impl Into<String>) -> Error {
 
 /// The runtime, with what the environment says of it.
 pub(super) fn runtime(plugins: &'static [Entry], timeout_s: u64) -> Runtime {
-    let path = variable("CNI_PATH").unwrap_or_else(|| PLUGINS.into());
-    let directories = std::env::split_paths(&path).filter(|path| !path.as_os_str().is_empty());
+    let (configurations, path) = directories();
     let is_true = |value: &OsString| value == "1" || value.eq_ignore_ascii_case("true");
     let means = Means {
         plugins,
-        path: directories.collect(),
+        path,
         limit: Duration::from_secs(timeout_s),
         netns_override: variable("CNI_NETNS_OVERRIDE").filter(is_true),
         turns: std::sync::Arc::default(),
     };
+    Runtime::new(means, configurations)
+}
+
+/// The directory of the configurations, and those of the plugins.
+pub(super) fn directories() -> (PathBuf, Vec<PathBuf>) {
     let configurations = variable("NETCONFPATH").unwrap_or_else(|| conf::DIRECTORY.into());
-    Runtime::new(means, configurations.into())
+    let path = variable("CNI_PATH").unwrap_or_else(|| PLUGINS.into());
+    let plugins = std::env::split_paths(&path).filter(|path| !path.as_os_str().is_empty());
+    (configurations.into(), plugins.collect())
 }
 
 fn variable(name: &str) -> Option<OsString> {

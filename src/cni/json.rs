@@ -37,6 +37,18 @@ impl Json {
         parse::parse(bytes)
     }
 
+    /// The text of a document, as the parser reads it: each byte that is not part of valid UTF-8 is U+FFFD.
+    #[cfg(feature = "tool")]
+    pub fn text_of(bytes: &[u8]) -> String {
+        parse::decode(bytes).into_owned()
+    }
+
+    /// `parse`. The error is its place in bytes of `text_of`, and the reason.
+    #[cfg(feature = "tool")]
+    pub fn parse_with_place(bytes: &[u8]) -> Result<Self, (usize, &'static str)> {
+        parse::parse_with_place(bytes)
+    }
+
     /// Reads the value as a type. `what` names the document in errors (code 6).
     pub fn read<T: DeserializeOwned>(&self, what: &str) -> Result<T> {
         T::deserialize(self).map_err(|error| unreadable(what, &error))

@@ -26,7 +26,7 @@
 //! the file `/etc/cni/tuning/allowlist.conf` exists, one of its lines, a regular expression, must match each key as it
 //! is written; see `pattern` for the syntax.
 //!
-//! The plugin is chained after a plugin that made the interface.
+//! The plugin follows a plugin that made the interface.
 //!
 //! - **ADD** saves the old values in `dataDir/CONTAINERID_IFNAME.json` and sets the new ones. The file has the
 //!   reference's format, with the sysctls and the identity of the namespace in addition. A second ADD keeps what the

@@ -189,7 +189,7 @@ pub fn without(entries: &mut Vec<(String, Json)>, keys: &[&str]) {
 }
 
 /// All lists in the order of their names, then all single configurations.
-fn files(directory: &Path) -> Result<Vec<PathBuf>> {
+pub fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut files = files_with(directory, &["conflist"])?;
     files.extend(files_with(directory, &["conf", "json"])?);
     Ok(files)

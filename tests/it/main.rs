@@ -40,6 +40,7 @@ mod texts;
 mod threads;
 mod tidy;
 mod toggle;
+mod tool;
 mod tuning;
 mod veth;
 mod vlan;

@@ -24,8 +24,16 @@ pub fn parse(bytes: &[u8]) -> Result<Json> {
     parser.document().map_err(|reason| parser.error(reason))
 }
 
+/// The same. The error is the place in bytes of the text that `decode` gives, and the reason.
+#[cfg(feature = "tool")]
+pub fn parse_with_place(bytes: &[u8]) -> Result<Json, (usize, &'static str)> {
+    let text = decode(bytes);
+    let mut parser = Parser { text: &text, at: 0, open: Vec::new() };
+    parser.document().map_err(|reason| (parser.at, reason))
+}
+
 /// The text with U+FFFD in the place of each byte that is not part of valid UTF-8.
-fn decode(bytes: &[u8]) -> Cow<'_, str> {
+pub fn decode(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = str::from_utf8(bytes) {
         return text.into();
     }

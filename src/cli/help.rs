@@ -1,0 +1,316 @@
+//! `cnibox help` and `cnibox man`: the manuals of plugins and commands.
+
+use std::fmt::Write;
+
+use argh::FromArgs;
+
+use crate::error::Result;
+use crate::plugin::{Entry, VERSION};
+
+use super::manual::{Key, Manual, Manuals};
+use super::parameters::not_understood;
+use super::{COMMANDS, NAME, help_of_command, overview, say};
+
+/// Print a manual page in the format of man(7).
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "man",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} bridge | man -l -"
+)]
+pub(super) struct Man {
+    /// a plugin; without it the page is that of cnibox
+    #[argh(positional)]
+    plugin: Option<String>,
+}
+
+/// The subject of the manual of keys that all plugins share.
+const NETWORK: &str = "network";
+/// Text that `help` prints has at most this many columns.
+const COLUMNS: usize = 80;
+
+/// `help [--markdown] [PLUGIN|COMMAND|network]`. argh reserves the name of the command, so the arguments are read here.
+pub(super) fn help(args: &[&str], plugins: &'static [Entry]) -> Result<()> {
+    let (is_markdown, subject) = match args {
+        [] => {
+            overview(plugins);
+            return Ok(());
+        }
+        ["-h" | "--help"] => {
+            say(USAGE);
+            return Ok(());
+        }
+        ["--markdown", subject] | [subject, "--markdown"] => (true, *subject),
+        [subject] => (false, *subject),
+        [_, other, ..] => return Err(not_understood(format!("Unrecognized argument: {other}"))),
+    };
+    let manuals = Manuals::unpack();
+    match find(&manuals, subject) {
+        Some(manual) if is_markdown => say(manual.text),
+        Some(manual) => say(&print(manual, &mut Plain::default())),
+        None if COMMANDS.contains(&subject) => say(&help_of_command(subject)),
+        None => return Err(not_understood(format!("there is no plugin or command {subject}"))),
+    }
+    Ok(())
+}
+
+const USAGE: &str = "Usage: cnibox help [--markdown] [PLUGIN|COMMAND|network]
+
+Show the manual of a plugin or of a command: its keys, an example, and what each verb does.
+The name \"network\" shows the keys that all plugins share.
+
+Options:
+  --markdown        print the manual of a plugin as Markdown";
+
+impl Man {
+    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
+        let Some(plugin) = self.plugin else {
+            say(&page_of_tool(plugins));
+            return Ok(());
+        };
+        let manuals = Manuals::unpack();
+        let manual = find(&manuals, &plugin)
+            .ok_or_else(|| not_understood(format!("there is no plugin {plugin}")))?;
+        let title = title(&format!("{NAME}-{plugin}"));
+        say(&(title + &print(manual, &mut Roff::default())));
+        Ok(())
+    }
+}
+
+fn find<'a>(manuals: &'a Manuals, subject: &str) -> Option<Manual<'a>> {
+    if subject == NETWORK { Some(manuals.network()) } else { manuals.of(subject) }
+}
+
+fn title(name: &str) -> String {
+    let date = env!("CNIBOX_DATE");
+    format!(".TH {} 8 {date} \"{NAME} {VERSION}\"\n", name.to_uppercase())
+}
+
+fn page_of_tool(plugins: &[Entry]) -> String {
+    let mut roff = Roff::default();
+    roff.heading("NAME");
+    roff.paragraph(&format!("{NAME} - every CNI plugin in one executable"));
+    roff.heading("PLUGINS");
+    for entry in plugins {
+        roff.item(entry.name, entry.about);
+    }
+    roff.heading("COMMANDS");
+    for command in COMMANDS.iter().filter(|name| **name != "help") {
+        roff.example(&help_of_command(command));
+    }
+    title(NAME) + &roff.page
+}
+
+/// A form in which a manual is printed.
+trait Form {
+    fn heading(&mut self, text: &str);
+    fn paragraph(&mut self, text: &str);
+    fn example(&mut self, text: &str);
+    fn item(&mut self, name: &str, text: &str);
+    fn finish(&mut self) -> String;
+}
+
+/// Prints a manual. The marks of Markdown are for Markdown only.
+fn print(manual: Manual<'_>, form: &mut dyn Form) -> String {
+    let mut blocks = blocks(manual.text).into_iter();
+    if let Some(Block::Paragraph(text)) = blocks.next() {
+        form.heading("NAME");
+        form.paragraph(&text.replacen(':', " -", 1));
+    }
+    // The heading of the text that comes next.
+    let mut heading = Some("DESCRIPTION");
+    for block in blocks {
+        if let (Block::Paragraph(_) | Block::Item { .. }, Some(heading)) = (&block, heading.take())
+        {
+            form.heading(heading);
+        }
+        match block {
+            Block::Paragraph(text) => form.paragraph(&text),
+            Block::Item { name, text } => form.item(&name, &text),
+            Block::Example(text) => {
+                form.heading("EXAMPLE");
+                form.example(&text);
+                heading = Some("USE");
+            }
+            Block::Keys => {
+                form.heading("KEYS");
+                manual.keys().for_each(|key| form.item(&title_of(key), &plain(key.meaning)));
+                heading = Some("USE");
+            }
+        }
+    }
+    form.finish()
+}
+
+fn title_of(key: Key<'_>) -> String {
+    let place = if key.is_in_args { "CNI_ARGS: " } else { "" };
+    format!("{place}{} ({}; {})", key.path, plain(key.of_type), default(key.default))
+}
+
+fn default(text: &str) -> String {
+    let text = plain(text);
+    if text.starts_with("required") { text } else { format!("default {text}") }
+}
+
+/// Without the marks of Markdown.
+fn plain(text: &str) -> String {
+    text.replace("**", "").replace('`', "")
+}
+
+enum Block {
+    Paragraph(String),
+    Example(String),
+    /// The table.
+    Keys,
+    /// A line of a list. `name` is in bold type.
+    Item {
+        name: String,
+        text: String,
+    },
+}
+
+/// The parts of a manual.
+fn blocks(text: &str) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        if line.is_empty() {
+        } else if line.starts_with("```") {
+            let example = lines.by_ref().take_while(|line| !line.starts_with("```"));
+            blocks.push(Block::Example(example.fold(String::new(), |all, line| all + line + "\n")));
+        } else if line.starts_with('|') {
+            while lines.next_if(|line| line.starts_with('|')).is_some() {}
+            blocks.push(Block::Keys);
+        } else {
+            let mut text = line.to_owned();
+            let goes_on = |line: &&str| !line.is_empty() && !line.starts_with(['|', '-', '`']);
+            while let Some(line) =
+                lines.next_if(|it| goes_on(it) || it.starts_with('`') && !it.starts_with("```"))
+            {
+                text.push(' ');
+                text.push_str(line.trim_start());
+            }
+            blocks.push(match text.strip_prefix("- **").and_then(|it| it.split_once("**")) {
+                Some((name, text)) => Block::Item { name: name.into(), text: plain(text.trim()) },
+                None => Block::Paragraph(plain(&text)),
+            });
+        }
+    }
+    blocks
+}
+
+/// Text of at most `COLUMNS` columns.
+#[derive(Default)]
+struct Plain {
+    page: String,
+}
+
+impl Plain {
+    /// The words of a text, in lines that begin with `indent` spaces.
+    fn wrap(&mut self, text: &str, indent: usize) {
+        let mut column = 0;
+        for word in text.split_whitespace() {
+            if column == 0 || column + 1 + word.chars().count() > COLUMNS {
+                let newline = if column == 0 { "" } else { "\n" };
+                self.page.push_str(newline);
+                self.page.extend(std::iter::repeat_n(' ', indent));
+                column = indent;
+            } else {
+                self.page.push(' ');
+                column += 1;
+            }
+            self.page.push_str(word);
+            column += word.chars().count();
+        }
+        self.page.push('\n');
+    }
+}
+
+impl Form for Plain {
+    fn heading(&mut self, text: &str) {
+        if !self.page.is_empty() {
+            self.page.push('\n');
+        }
+        self.page.push_str(text);
+        self.page.push('\n');
+    }
+
+    fn paragraph(&mut self, text: &str) {
+        if self.page.ends_with("\n")
+            && self.page.lines().next_back().is_some_and(|it| it.starts_with(' '))
+        {
+            self.page.push('\n');
+        }
+        self.wrap(text, 4);
+    }
+
+    fn example(&mut self, text: &str) {
+        for line in text.lines() {
+            let _ = writeln!(self.page, "    {line}");
+        }
+    }
+
+    fn item(&mut self, name: &str, text: &str) {
+        self.wrap(name, 4);
+        self.wrap(text, 8);
+    }
+
+    fn finish(&mut self) -> String {
+        std::mem::take(&mut self.page)
+    }
+}
+
+/// A page in the format of man(7).
+#[derive(Default)]
+struct Roff {
+    page: String,
+}
+
+const HEADING: &str = ".SH ";
+
+impl Roff {
+    /// A heading begins a paragraph, too.
+    fn begin_paragraph(&mut self) {
+        if !self.page.lines().next_back().is_some_and(|line| line.starts_with(HEADING)) {
+            self.page.push_str(".PP\n");
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        for line in text.lines() {
+            let line = line.replace('\\', "\\e").replace('-', "\\-");
+            // A dot or an apostrophe at the start of a line is a request.
+            let guard = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
+            let _ = writeln!(self.page, "{guard}{line}");
+        }
+    }
+}
+
+impl Form for Roff {
+    fn heading(&mut self, text: &str) {
+        let _ = writeln!(self.page, "{HEADING}{text}");
+    }
+
+    fn paragraph(&mut self, text: &str) {
+        self.begin_paragraph();
+        self.text(text);
+    }
+
+    fn example(&mut self, text: &str) {
+        self.begin_paragraph();
+        self.page.push_str(".nf\n");
+        self.text(text);
+        self.page.push_str(".fi\n");
+    }
+
+    fn item(&mut self, name: &str, text: &str) {
+        self.page.push_str(".TP\n.B ");
+        self.text(name);
+        self.text(text);
+    }
+
+    fn finish(&mut self) -> String {
+        std::mem::take(&mut self.page)
+    }
+}

@@ -1,0 +1,263 @@
+//! Rules for keys: unknown ones, values of another type, capabilities.
+
+use crate::cni::json::Json;
+use crate::runtime::conf;
+
+use super::Document;
+use super::place::Path;
+use super::similar::nearest;
+use crate::cli::manual::{Key, Manual, Manuals};
+
+/// The keys of one plugin.
+pub(super) struct Known<'a> {
+    kind: &'a str,
+    /// Those of the network, of the plugin and of its IPAM plugin.
+    manuals: Vec<Manual<'a>>,
+    keys: Vec<Key<'a>>,
+    /// The keys of the plugin that flannel calls, which stand in `delegate`.
+    delegate: Vec<Key<'a>>,
+    /// The keys of the IPAM plugin are not known.
+    is_ipam_foreign: bool,
+}
+
+/// The type of an object with free keys.
+const FREE: &str = "object";
+/// In this object, other programs have keys of their own.
+const ARGS: &str = "args";
+/// In the meaning of a key.
+const IGNORED: &str = "The reference ignores it.";
+
+impl<'a> Known<'a> {
+    pub(super) fn of(manuals: &'a Manuals, kind: &'a str, plugin: &'a Json) -> Self {
+        let is_flannel = kind == "flannel";
+        let ipam = match plugin.get("ipam").map_or("", conf::kind) {
+            "" if is_flannel => "host-local",
+            ipam => ipam,
+        };
+        let own = [Some(manuals.network()), manuals.of(kind), manuals.of(ipam)];
+        let own: Vec<Manual<'_>> = own.into_iter().flatten().collect();
+        let delegate = match plugin.get("delegate").map_or("", conf::kind) {
+            "" => "bridge",
+            delegate => delegate,
+        };
+        let delegate = manuals.of(delegate).filter(|_| is_flannel);
+        let delegate = delegate.into_iter().chain([manuals.network()]).flat_map(Manual::keys);
+        let keys_of = |manuals: &[Manual<'a>]| manuals.iter().flat_map(|it| it.keys()).collect();
+        Self {
+            kind,
+            is_ipam_foreign: !ipam.is_empty() && manuals.of(ipam).is_none(),
+            keys: keys_of(&own),
+            delegate: if is_flannel { delegate.collect() } else { Vec::new() },
+            manuals: own,
+        }
+    }
+}
+
+/// The keys of a list of plugins: name and type.
+pub(super) fn examine_list(
+    document: &mut Document,
+    json: &Json,
+    known: &[(&'static str, &'static str)],
+) {
+    let key = |(path, of_type): &(&'static str, &'static str)| Key {
+        path,
+        is_in_args: false,
+        of_type,
+        default: "",
+        meaning: "",
+    };
+    let keys: Vec<Key<'_>> = known.iter().map(key).collect();
+    let walk = Walk { owner: "a list of plugins", keys: &keys, free: "" };
+    walk.object(document, &Path::default(), "", json);
+}
+
+/// The keys of a plugin.
+pub(super) fn examine<'a>(
+    document: &mut Document,
+    path: &Path<'a>,
+    plugin: &'a Json,
+    known: &Known<'_>,
+) {
+    let free = if known.is_ipam_foreign { "ipam" } else { "" };
+    let walk = Walk { owner: known.kind, keys: &known.keys, free };
+    walk.object(document, path, "", plugin);
+    if let (Some(delegate), false) = (plugin.get("delegate"), known.delegate.is_empty()) {
+        let walk = Walk { owner: "the delegate", keys: &known.delegate, free: "" };
+        walk.object(document, &path.key("delegate"), "", delegate);
+    }
+}
+
+/// The capabilities that a plugin declares and those that it has.
+pub(super) fn examine_capabilities(
+    document: &mut Document,
+    path: &Path<'_>,
+    plugin: &Json,
+    known: &Known<'_>,
+) {
+    // flannel hands all of them to its delegate.
+    if !known.delegate.is_empty() {
+        return;
+    }
+    let has: Vec<&str> = known.manuals.iter().flat_map(|it| it.capabilities()).collect();
+    let key = path.key("capabilities");
+    if let Some(Json::Object(declared)) = plugin.get("capabilities") {
+        for (name, _) in declared
+            .iter()
+            .filter(|(name, value)| *value == Json::Bool(true) && !has.contains(&name.as_str()))
+        {
+            let hint = nearest(name, has.iter().copied());
+            let hint = hint.map_or_else(String::new, |name| format!("; did you mean {name}?"));
+            document
+                .fault(&key.key(name), format!("{} has no capability {name}{hint}", known.kind));
+        }
+    }
+    let mut undeclared: Vec<&str> =
+        has.into_iter().filter(|name| !conf::declares(plugin, name)).collect();
+    undeclared.sort_unstable();
+    undeclared.dedup();
+    if !undeclared.is_empty() {
+        let text = format!(
+            "{} has capabilities that are not declared: {}",
+            known.kind,
+            undeclared.join(", ")
+        );
+        document.note(&path.key("type"), text);
+    }
+}
+
+struct Walk<'a> {
+    /// For messages.
+    owner: &'a str,
+    keys: &'a [Key<'a>],
+    /// An object with unknown keys that are none of our business, or empty.
+    free: &'a str,
+}
+
+impl Walk<'_> {
+    /// `prefix` is the path of the object in the manual, with a dot at its end: `ipam.ranges[][].`.
+    fn object<'b>(&self, document: &mut Document, path: &Path<'b>, prefix: &str, object: &'b Json) {
+        let Json::Object(entries) = object else { return };
+        for (name, value) in entries {
+            let full = format!("{prefix}{name}");
+            let path = path.key(name);
+            let row = self.row(&full);
+            if let Some(row) = row {
+                if let Some(found) = other_type(row.of_type, value) {
+                    let text = format!("{full} is {found}; it must be of type {}", row.of_type);
+                    document.fault(&path, text);
+                    continue;
+                }
+                if row.meaning.contains(IGNORED) {
+                    document.note(&path, format!("the Go plugin {} ignores {full}", self.owner));
+                }
+            }
+            if self.has_keys_below(&full) {
+                self.value(document, &path, &full, value);
+            } else if row.is_none() {
+                self.unknown(document, &path, prefix, name);
+            }
+        }
+    }
+
+    fn value<'b>(&self, document: &mut Document, path: &Path<'b>, full: &str, value: &'b Json) {
+        match value {
+            Json::Object(_) => self.object(document, path, &format!("{full}."), value),
+            Json::Array(items) => {
+                let full = format!("{full}[]");
+                for (at, item) in items.iter().enumerate() {
+                    self.value(document, &path.item(at), &full, item);
+                }
+            }
+            // A list of objects has only objects: see `other_type`.
+            _ => {}
+        }
+    }
+
+    fn row(&self, full: &str) -> Option<&Key<'_>> {
+        self.rows().find(|key| key.path.eq_ignore_ascii_case(full))
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &Key<'_>> {
+        self.keys.iter().filter(|key| !key.is_in_args)
+    }
+
+    fn has_keys_below(&self, full: &str) -> bool {
+        self.rows().any(|key| rest(key.path, full).is_some_and(|it| it.starts_with(['.', '['])))
+    }
+
+    fn unknown(&self, document: &mut Document, path: &Path<'_>, prefix: &str, name: &str) {
+        let object = prefix.trim_end_matches(['.', '[', ']']);
+        if !object.is_empty() && object == self.free {
+            return;
+        }
+        let is_free = self.row(object).is_some_and(|row| row.of_type == FREE);
+        let owner = self.owner;
+        let full = format!("{prefix}{name}");
+        // The next name of each path below the object.
+        let names = self.rows().filter_map(|key| rest(key.path, prefix)?.split(['.', '[']).next());
+        match nearest(name, names) {
+            Some(known) => {
+                document.fault(path, format!("{owner} has no key {full}; did you mean {known}?"));
+            }
+            None if is_free
+                || prefix.is_empty() && name.eq_ignore_ascii_case(ARGS)
+                || object == ARGS => {}
+            None => document.note(path, format!("{owner} has no key {full}")),
+        }
+    }
+}
+
+/// The rest of a path after its beginning, in any case.
+fn rest<'a>(path: &'a str, beginning: &str) -> Option<&'a str> {
+    let (start, rest) = path.split_at_checked(beginning.len())?;
+    start.eq_ignore_ascii_case(beginning).then_some(rest)
+}
+
+/// The type of a value, if it is not the one of the manual: `list of lists of objects`.
+fn other_type(wanted: &str, value: &Json) -> Option<&'static str> {
+    let (kind, items) = wanted.split_once(" of ").unwrap_or((wanted, ""));
+    let found = match value {
+        // The same as a missing key.
+        Json::Null => return None,
+        Json::Bool(_) => "boolean",
+        Json::Number(number) if number.as_i64().is_some() || number.as_u64().is_some() => "integer",
+        Json::Number(_) => "number",
+        Json::String(_) => "string",
+        Json::Array(_) => "list",
+        Json::Object(_) | Json::Raw(_) => "object",
+    };
+    // "integer" of "integer, or a string": the first word counts.
+    let kind = kind.split([' ', ',']).next().unwrap_or(kind);
+    if found != kind.trim_end_matches('s') {
+        return Some(with_article(found));
+    }
+    let item = items.strip_suffix('s').unwrap_or(items);
+    let item = if let Some(rest) = items.strip_prefix("lists") {
+        format!("list{rest}")
+    } else {
+        item.to_owned()
+    };
+    let mut values: Box<dyn Iterator<Item = &Json>> = match value {
+        Json::Array(values) => Box::new(values.iter()),
+        Json::Object(entries) => Box::new(entries.iter().map(|(_, value)| value)),
+        _ => return None,
+    };
+    match item.as_str() {
+        "" => None,
+        item => values.find_map(|value| other_type(item, value)).map(|_| match kind {
+            "list" => "a list with an item of another type",
+            _ => "an object with a value of another type",
+        }),
+    }
+}
+
+fn with_article(kind: &'static str) -> &'static str {
+    match kind {
+        "boolean" => "a boolean",
+        "integer" => "an integer",
+        "number" => "a number with a fraction",
+        "string" => "a string",
+        "list" => "a list",
+        _ => "an object",
+    }
+}

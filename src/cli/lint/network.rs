@@ -1,0 +1,145 @@
+//! Rules for a network and for the list of its plugins.
+
+use crate::cni::json::Json;
+use crate::cni::version::Version;
+use crate::names::NetworkName;
+use crate::plugin::execute::Program;
+use crate::runtime::conf;
+
+use super::keys::{self, Known};
+use super::place::Path;
+use super::ranges::{self, Claim};
+use super::{Document, Host};
+use crate::cli::lint::similar::nearest;
+
+/// The keys of a list.
+///
+/// Source: CNI specification 1.1.0, section 1.
+const KEYS: [(&str, &str); 8] = [
+    ("cniVersion", "string"),
+    ("cniVersions", "list of strings"),
+    ("name", "string"),
+    ("disableCheck", "boolean"),
+    ("disableGC", "boolean"),
+    ("loadOnlyInlinedPlugins", "boolean"),
+    ("plugins", "list of objects"),
+    // Runtimes ignore them in a list. Plugins have their own.
+    ("args", "object"),
+];
+
+/// `index` is the number of the document, for the claims.
+pub(super) fn examine(
+    document: &mut Document,
+    json: &Json,
+    host: &Host<'_>,
+    claims: &mut Vec<Claim>,
+    index: usize,
+) {
+    let root = Path::default();
+    if !matches!(json, Json::Object(_)) {
+        return document.fault(&root, "the network configuration is not an object");
+    }
+    let name = examine_name(document, json);
+    examine_versions(document, json);
+    let is_list = document.file.extension().is_some_and(|it| it == "conflist");
+    let plugins = match json.get("plugins") {
+        None if !is_list && json.get("type").is_some() => vec![(root, json)],
+        Some(Json::Array(plugins)) if !plugins.is_empty() => {
+            keys::examine_list(document, json, &KEYS);
+            let key = root.key("plugins");
+            plugins.iter().enumerate().map(|(at, plugin)| (key.item(at), plugin)).collect()
+        }
+        Some(Json::Array(_)) => {
+            return document.fault(&root.key("plugins"), "the list of plugins is empty");
+        }
+        Some(_) => return document.fault(&root.key("plugins"), "plugins is not a list"),
+        None => return document.fault(&root, "the list of plugins is missing"),
+    };
+    for (at, (path, plugin)) in plugins.iter().enumerate() {
+        examine_plugin(document, path, plugin, host, at == 0);
+        ranges::examine(document, path, plugin, &name, claims, index);
+    }
+}
+
+/// Returns the name, empty if there is no valid one.
+fn examine_name(document: &mut Document, json: &Json) -> String {
+    let root = Path::default();
+    match json.get("name") {
+        None => document.fault(&root, "the network has no name"),
+        Some(Json::String(name)) => match NetworkName::new(name.as_str()) {
+            Ok(_) => return name.clone(),
+            Err(error) => document.fault(&root.key("name"), error.to_string()),
+        },
+        // The rule about types reports it.
+        Some(_) => {}
+    }
+    String::new()
+}
+
+fn examine_versions(document: &mut Document, json: &Json) {
+    let root = Path::default();
+    let mut examine = |path: Path<'_>, version: &Json| {
+        if let Json::String(text) = version
+            && Version::negotiate(text).is_err()
+        {
+            let known = Version::ALL.map(Version::text).join(", ");
+            document
+                .fault(&path, format!("CNI version {text:?} is not supported; known are {known}"));
+        }
+    };
+    if let Some(version) = json.get("cniVersion") {
+        examine(root.key("cniVersion"), version);
+    }
+    if let Some(Json::Array(versions)) = json.get("cniVersions") {
+        let key = root.key("cniVersions");
+        versions.iter().enumerate().for_each(|(at, version)| examine(key.item(at), version));
+    }
+}
+
+fn examine_plugin<'a>(
+    document: &mut Document,
+    path: &Path<'a>,
+    plugin: &'a Json,
+    host: &Host<'_>,
+    is_first: bool,
+) {
+    if !matches!(plugin, Json::Object(_)) {
+        return document.fault(path, "the configuration of a plugin is not an object");
+    }
+    let kind = match plugin.get("type") {
+        Some(Json::String(kind)) if !kind.is_empty() => kind.as_str(),
+        Some(Json::String(_)) | None => return document.fault(path, "the plugin has no type"),
+        Some(_) => return document.fault(&path.key("type"), "type is not a string"),
+    };
+    examine_type(document, &path.key("type"), kind, host);
+    let ipam = plugin.get("ipam").map_or("", conf::kind);
+    if !ipam.is_empty() {
+        let place = path.key("ipam").key("type");
+        examine_type(document, &place, ipam, host);
+        if host.plugins.iter().any(|entry| entry.name == ipam && !entry.is_ipam) {
+            document.fault(&place, format!("{ipam} is not an IPAM plugin"));
+        }
+    }
+    let Some(manual) = host.manuals.of(kind) else { return };
+    if is_first && manual.is_chained() {
+        let text = format!("{kind} follows another plugin; it cannot be the first");
+        document.fault(&path.key("type"), text);
+    }
+    let known = Known::of(host.manuals, kind, plugin);
+    keys::examine(document, path, plugin, &known);
+    keys::examine_capabilities(document, path, plugin, &known);
+}
+
+/// A type that is neither on CNI_PATH nor in this executable.
+fn examine_type(document: &mut Document, path: &Path<'_>, kind: &str, host: &Host<'_>) {
+    if Program::find(kind, host.path, host.plugins).is_ok() {
+        return;
+    }
+    let ours = host.plugins.iter().map(|entry| entry.name.to_owned());
+    let entries = host.path.iter().filter_map(|directory| directory.read_dir().ok()).flatten();
+    let on_path = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let known: Vec<String> = ours.chain(on_path).collect();
+    let hint = nearest(kind, known.iter().map(String::as_str));
+    let hint = hint.map_or_else(String::new, |name| format!("; did you mean {name}?"));
+    document.fault(path, format!("there is no plugin {kind:?}{hint}"));
+}

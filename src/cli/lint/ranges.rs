@@ -1,0 +1,167 @@
+//! Rules for the ranges of host-local: within one network, between networks, and beside the routes of the host.
+
+use std::net::IpAddr;
+
+use crate::cni::json::Json;
+use crate::error::Result;
+use crate::ipam::range::{self, RangeConf};
+use crate::kernel::netns::NetNs;
+use crate::names::IpFamily;
+use crate::runtime::conf;
+
+use super::place::Path;
+use super::{Document, Finding, name};
+
+/// The addresses of a range of a network.
+pub(super) struct Claim {
+    /// The number of the document.
+    document: usize,
+    /// The place of the range in its text.
+    at: usize,
+    network: String,
+    /// As written, for messages.
+    subnet: String,
+    first: IpAddr,
+    last: IpAddr,
+    /// The bridge that has the subnet's route. `None`: the network makes no bridge.
+    bridge: Option<String>,
+    /// The plugin puts containers into a network that exists, so the host may have its route.
+    is_shared: bool,
+}
+
+impl Claim {
+    fn overlaps(&self, first: IpAddr, last: IpAddr) -> bool {
+        self.first.is_ipv4() == first.is_ipv4() && self.first <= last && first <= self.last
+    }
+}
+
+/// Collects the ranges of a plugin, and compares them with those of the same network.
+pub(super) fn examine(
+    document: &mut Document,
+    path: &Path<'_>,
+    plugin: &Json,
+    network: &str,
+    claims: &mut Vec<Claim>,
+    index: usize,
+) {
+    let Some(ipam) = plugin.get("ipam").filter(|ipam| conf::kind(ipam) == "host-local") else {
+        return;
+    };
+    let kind = conf::kind(plugin);
+    let bridge = (kind == "bridge").then(|| match plugin.get("bridge") {
+        Some(Json::String(name)) if !name.is_empty() => name.clone(),
+        _ => "cni0".to_owned(),
+    });
+    let path = path.key("ipam");
+    for (place, json) in configured(&path, ipam) {
+        let Ok(configured) = json.read::<RangeConf>("range") else { continue };
+        let (subnet, gateway) = (configured.subnet.clone(), configured.gateway);
+        let parsed = range::parse(&[vec![configured]], &[]);
+        let sets = match parsed {
+            Ok(sets) => sets,
+            Err(error) => {
+                // The number of the set is that of a list with this one.
+                let text = error.to_string();
+                document.fault(&place, text.strip_prefix("invalid range set 0: ").unwrap_or(&text));
+                continue;
+            }
+        };
+        if let Some(gateway) = gateway
+            && !sets
+                .iter()
+                .flat_map(|set| set.spans(None))
+                .any(|it| it.range.subnet.contains(&gateway))
+        {
+            document.fault(&place, format!("gateway {gateway} is outside of subnet {subnet}"));
+        }
+        for span in sets.iter().flat_map(|set| set.spans(None)) {
+            let claim = Claim {
+                document: index,
+                at: place.place_in(&document.text),
+                network: network.to_owned(),
+                subnet: subnet.clone(),
+                first: span.range.first,
+                last: span.range.last,
+                bridge: bridge.clone(),
+                is_shared: !matches!(kind, "bridge" | "veth" | "ptp"),
+            };
+            let is_same =
+                |other: &&Claim| other.document == index && other.overlaps(claim.first, claim.last);
+            if let Some(other) = claims.iter().find(is_same) {
+                document.fault(
+                    &place,
+                    format!("{subnet} overlaps the range {} of this network", other.subnet),
+                );
+            }
+            claims.push(claim);
+        }
+    }
+}
+
+/// The ranges of `ipam`, with their places.
+fn configured<'a>(path: &Path<'a>, ipam: &'a Json) -> Vec<(Path<'a>, &'a Json)> {
+    let mut found = Vec::new();
+    if ipam.get("subnet").is_some() {
+        found.push((path.key("subnet"), ipam));
+    }
+    let key = path.key("ranges");
+    let Some(Json::Array(sets)) = ipam.get("ranges") else { return found };
+    for (at, set) in sets.iter().enumerate() {
+        let Json::Array(ranges) = set else { continue };
+        let set = key.item(at);
+        found.extend(ranges.iter().enumerate().map(|(at, range)| (set.item(at), range)));
+    }
+    found
+}
+
+/// Two networks that would give out the same addresses. The later one gets the finding.
+pub(super) fn compare_networks(claims: &[Claim], documents: &mut [Document]) {
+    for (index, claim) in claims.iter().enumerate() {
+        let is_other =
+            |it: &&Claim| it.network != claim.network && it.overlaps(claim.first, claim.last);
+        if let Some(other) = claims.get(..index).and_then(|before| before.iter().find(is_other))
+            && let Some(file) = documents.get(other.document).map(|it| name(&it.file))
+            && let Some(document) = documents.get_mut(claim.document)
+        {
+            let text = format!(
+                "{} overlaps the range {} of network {} in {file}",
+                claim.subnet, other.subnet, other.network
+            );
+            document.findings.push(Finding { at: claim.at, is_fault: true, text });
+        }
+    }
+}
+
+/// Routes of the host to other links into a range.
+pub(super) fn compare_routes(claims: &[Claim], documents: &mut [Document]) -> Result<()> {
+    if claims.is_empty() {
+        return Ok(());
+    }
+    let host = NetNs::own()?.rtnl()?;
+    for family in [IpFamily::V4, IpFamily::V6] {
+        for route in host.routes(family)?.into_iter().filter(|it| it.table == Some(MAIN)) {
+            let (dst, dev) = (route.dst, route.dev.unwrap_or_default());
+            let is_container = dst.prefix_len() == dst.max_prefix_len();
+            let is_local = dst.addr().is_loopback()
+                || matches!(dst.addr(), IpAddr::V6(ip) if ip.is_unicast_link_local() || ip.is_multicast());
+            if dst.prefix_len() == 0 || is_container || is_local {
+                continue;
+            }
+            let link = host.link_at(dev)?.map_or_else(String::new, |link| link.name);
+            for claim in claims.iter().filter(|it| it.overlaps(dst.network(), dst.broadcast())) {
+                let is_own =
+                    claim.is_shared || claim.bridge.as_ref().is_some_and(|bridge| *bridge == link);
+                let Some(document) = documents.get_mut(claim.document).filter(|_| !is_own) else {
+                    continue;
+                };
+                let text =
+                    format!("{} overlaps the route of this host to {dst} by {link}", claim.subnet);
+                document.findings.push(Finding { at: claim.at, is_fault: false, text });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// RT_TABLE_MAIN of linux/rtnetlink.h.
+const MAIN: u32 = 254;

@@ -1,0 +1,111 @@
+//! The manuals of the plugins, as they stand at the heads of their files. build.rs packs them.
+
+static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/manuals"));
+
+const MATCH_MIN: usize = 4;
+const END: char = '\0';
+const TABLE: &str = "| key | type | default | meaning |";
+const IN_ARGS: &str = "CNI_ARGS: ";
+const IN_CAPABILITY: &str = "(capability `";
+
+/// The manuals of all plugins, and that of the keys that they share.
+pub(super) struct Manuals {
+    text: String,
+}
+
+/// The text of one manual.
+#[derive(Clone, Copy)]
+pub(super) struct Manual<'a> {
+    pub(super) text: &'a str,
+}
+
+/// A line of the table of keys.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Key<'a> {
+    /// `ipam.ranges[][].subnet`, or the name of a key of CNI_ARGS.
+    pub(super) path: &'a str,
+    pub(super) is_in_args: bool,
+    /// It begins with `boolean`, `integer`, `string`, `list` or `object`.
+    pub(super) of_type: &'a str,
+    pub(super) default: &'a str,
+    pub(super) meaning: &'a str,
+}
+
+impl Manuals {
+    pub(super) fn unpack() -> Self {
+        Self { text: String::from_utf8_lossy(&unpacked(PACKED)).into_owned() }
+    }
+
+    /// The keys that every plugin has.
+    pub(super) fn network(&self) -> Manual<'_> {
+        Manual { text: self.text.split(END).next().unwrap_or_default() }
+    }
+
+    /// The manual of a plugin. Plugins of the same configuration share one.
+    pub(super) fn of(&self, plugin: &str) -> Option<Manual<'_>> {
+        let name = format!("`{plugin}`");
+        // The first sentence names all of its plugins.
+        let names = |text: &str| text.split([':', '.']).next().is_some_and(|it| it.contains(&name));
+        self.text.split(END).skip(1).find(|text| names(text)).map(|text| Manual { text })
+    }
+}
+
+impl<'a> Manual<'a> {
+    /// The keys in the order of the table.
+    pub(super) fn keys(self) -> impl Iterator<Item = Key<'a>> {
+        let table = self.text.split_once(TABLE).map_or("", |(_, table)| table);
+        // The first line is the rest of the header, the second the rule below it.
+        table.lines().skip(2).map_while(Key::parse)
+    }
+
+    /// The capabilities that the plugin has.
+    pub(super) fn capabilities(self) -> impl Iterator<Item = &'a str> {
+        self.keys().filter_map(|key| key.meaning.split_once(IN_CAPABILITY)?.1.split('`').next())
+    }
+
+    /// Whether the plugin is called after another one, with its result.
+    pub(super) fn is_chained(self) -> bool {
+        self.text.contains("The plugin follows ")
+    }
+}
+
+impl<'a> Key<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let mut cells = line.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ");
+        let mut cell = || cells.next().map(str::trim);
+        let path = cell()?.trim_matches('`');
+        Some(Self {
+            path: path.strip_prefix(IN_ARGS).unwrap_or(path),
+            is_in_args: path.starts_with(IN_ARGS),
+            of_type: cell()?,
+            default: cell()?,
+            meaning: cell()?,
+        })
+    }
+}
+
+/// Unpacks what `packed` in build.rs has packed.
+fn unpacked(mut packed: &[u8]) -> Vec<u8> {
+    let mut text = Vec::new();
+    while let Some((flags, rest)) = packed.split_first() {
+        packed = rest;
+        for bit in 0..8 {
+            match packed {
+                [low, high, length, rest @ ..] if flags & (1 << bit) != 0 => {
+                    let distance = usize::from(u16::from_le_bytes([*low, *high]));
+                    let start = text.len().saturating_sub(distance);
+                    for at in start..start + usize::from(*length) + MATCH_MIN {
+                        text.extend(text.get(at).copied());
+                    }
+                    packed = rest;
+                }
+                [byte, rest @ ..] => {
+                    text.push(*byte);
+                    packed = rest;
+                }
+                [] => break,
+            }
+        }
+    }
+    text
+}

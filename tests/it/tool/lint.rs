@@ -1,0 +1,129 @@
+//! `cnibox lint`: every kind of mistake is found at its place, and what other programs write is right.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::cnibox;
+use crate::world::{Outcome, World, parse};
+
+fn fixtures(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/lint").join(name)
+}
+
+fn lint(world: &World, args: &[&str]) -> Outcome {
+    let args = [&["lint"], args].concat();
+    cnibox(world, &args).env("CNI_PATH", "/run/own").run()
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<_> = fs::read_dir(directory).unwrap().map(|it| it.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// Each file has one mistake. Its name begins with the kind.
+#[test]
+fn each_mistake_is_found_at_its_place() {
+    let world = World::new();
+    let expected = fs::read_to_string(fixtures("expected")).unwrap();
+    let (mut expected, mut kinds) = (expected.lines(), BTreeMap::new());
+    for file in files(&fixtures("faulty")) {
+        let path = file.to_str().unwrap();
+        let outcome = lint(&world, &[path]);
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let found: Vec<&str> =
+            outcome.stdout.lines().filter(|line| !line.starts_with(' ')).collect();
+        let wanted = expected.next().unwrap_or_default().to_owned();
+        assert_eq!(found, [wanted.replacen(name, path, 1)], "{}", outcome.report());
+        assert!(wanted.starts_with(name) && outcome.status == 1, "{}", outcome.report());
+        *kinds.entry(name.split('-').next().unwrap().to_owned()).or_insert(0) += 1;
+    }
+    assert_eq!(expected.next(), None);
+    assert!(kinds.len() >= 10 && kinds.values().all(|count| *count >= 2), "{kinds:?}");
+    assert!(kinds.values().sum::<i32>() >= 40, "{kinds:?}");
+}
+
+#[test]
+fn a_mistake_is_shown_with_its_line() {
+    let world = World::new();
+    let file = fixtures("faulty/type-mtu.conflist");
+    let outcome = lint(&world, &[file.to_str().unwrap()]);
+    assert_eq!(
+        outcome.stdout.lines().nth(1),
+        Some("    \"mtu\": \"1500\""),
+        "{}",
+        outcome.report()
+    );
+}
+
+#[test]
+fn networks_with_the_same_addresses_are_found() {
+    let world = World::new();
+    for directory in files(&fixtures("pairs")) {
+        let outcome = lint(&world, &[directory.to_str().unwrap()]);
+        let found: Vec<&str> =
+            outcome.stdout.lines().filter(|line| !line.starts_with(' ')).collect();
+        assert_eq!(found.len(), 1, "{}", outcome.report());
+        assert!(found[0].contains("10-two.conflist:10:9: "), "{}", outcome.report());
+        assert!(found[0].ends_with(" of network one in 00-one.conflist"), "{}", outcome.report());
+    }
+}
+
+#[test]
+fn configurations_of_other_programs_are_right() {
+    let world = World::new();
+    // dhcp may be an executable of somewhere else.
+    world.host(["mkdir", "-p", "/run/own"]);
+    world.write("/run/own/dhcp", "");
+    let outcome = lint(&world, &[fixtures("clean").to_str().unwrap()]);
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
+    assert!(outcome.stderr.contains("note: bridge has no key keyA"), "{}", outcome.report());
+}
+
+#[test]
+fn notes_are_on_stderr_and_no_mistakes() {
+    let world = World::new();
+    world.host(["ip", "link", "add", "lan", "type", "veth", "peer", "name", "other"]);
+    world.host(["ip", "address", "add", "10.1.5.1/24", "dev", "lan"]);
+    world.host(["ip", "link", "set", "lan", "up"]);
+    let bridge = json!({
+        "type": "bridge", "bridge": "cni7", "color": "red", "capabilities": {"mac": true},
+        "ipam": {"type": "host-local", "subnet": "10.1.0.0/16"},
+    });
+    let dummy = json!({"type": "dummy", "mtu": 1400});
+    let network = json!({"cniVersion": "1.0.0", "name": "net", "plugins": [bridge, dummy]});
+    world.write("/run/10-net.conflist", network.to_string());
+    let outcome = lint(&world, &["/run/10-net.conflist"]);
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
+    for text in [
+        "note: bridge has no key color",
+        "note: bridge has capabilities that are not declared: ipRanges, ips",
+        "note: the Go plugin dummy ignores mtu",
+        "note: 10.1.0.0/16 overlaps the route of this host to 10.1.5.0/24 by lan",
+    ] {
+        assert!(outcome.stderr.contains(text), "{text}: {}", outcome.report());
+    }
+    let document = parse(&lint(&world, &["--json", "/run/10-net.conflist"]).output());
+    let findings = document["findings"].as_array().unwrap();
+    assert_eq!(findings.len(), 5, "{document}");
+    assert!(findings.iter().all(|it| it["kind"] == "note" && it["line"] == 1), "{document}");
+}
+
+#[test]
+fn the_directory_of_the_runtime_is_examined_by_default() {
+    let world = World::new();
+    world.host(["mkdir", "-p", "/run/net.d"]);
+    world.write("/run/net.d/a.conflist", "{}");
+    let outcome = cnibox(&world, &["lint"]).env("NETCONFPATH", "/run/net.d").run();
+    assert_eq!(outcome.status, 1, "{}", outcome.report());
+    assert!(outcome.stdout.starts_with("/run/net.d/a.conflist:1:1: "), "{}", outcome.report());
+    let outcome = lint(&world, &["/run/missing.conflist"]);
+    assert!(
+        outcome.status == 1 && outcome.stderr.contains("cannot read /run/missing.conflist"),
+        "{}",
+        outcome.report()
+    );
+}
