@@ -14,6 +14,7 @@ mod oci_hook;
 mod packaged;
 mod recorded;
 mod run;
+mod signals;
 mod versions;
 
 use std::fs;
