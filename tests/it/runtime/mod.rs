@@ -13,6 +13,7 @@ mod networks;
 mod oci_hook;
 mod packaged;
 mod recorded;
+mod resolved;
 mod run;
 mod signals;
 mod versions;

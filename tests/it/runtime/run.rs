@@ -191,29 +191,6 @@ fn others_enter_a_named_namespace() {
 }
 
 #[test]
-fn two_runs_on_two_networks_each_reach_one_another() {
-    let host = host();
-    let second = json!({
-        "cniVersion": "1.0.0", "name": "second", "plugins": [{
-            "type": "bridge", "bridge": "cni1",
-            "ipam": {"type": "host-local", "subnet": "10.2.0.0/24"},
-        }],
-    });
-    host.configure("2.conflist", &second);
-    let args = ["-n", "net", "-n", "second", "--name", "one"];
-    let running = host.start(&args, "true");
-    let text = host.cnibox(&["exec", "one", "ip", "-o", "-4", "addr"]).run().output();
-    let addresses: Vec<&str> =
-        text.split_whitespace().filter_map(|word| word.strip_suffix("/24")).collect();
-    assert_eq!(addresses.len(), 2, "{text}");
-    let ping = format!("ping -c1 -w9 {} && ping -c1 -w9 {}", addresses[0], addresses[1]);
-    host.run(&["-n", "net", "-n", "second", "--", "sh", "-c", &ping]).output();
-    host.signal("TERM", &running);
-    running.finish();
-    assert_eq!(host.kept(), [""; 0]);
-}
-
-#[test]
 fn a_network_that_fails_leaves_nothing_of_the_others() {
     let (host, before) = used_host();
     let answer = r#"{"cniVersion":"1.0.0","code":100,"msg":"it is broken"}"#;
