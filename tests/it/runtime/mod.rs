@@ -12,6 +12,7 @@ mod limits;
 mod networks;
 mod oci_hook;
 mod packaged;
+mod recipes;
 mod recorded;
 mod resolved;
 mod run;
