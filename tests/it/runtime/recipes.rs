@@ -10,18 +10,19 @@ use crate::world::Call;
 
 const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
 
-/// A root directory with the directories of the host, and an own /opt and /tmp, in a process namespace of its own. There
-/// cnibox is installed.
+/// A root directory with the directories of the host and an own /opt, in a process namespace of its own. cnibox is
+/// installed there.
 const ROOT: &str = r#"set -eu
-mount -t tmpfs tmpfs /mnt
+mkdir -p /run/root
+mount -t tmpfs tmpfs /run/root
 for entry in /*; do
-    if [ -L "$entry" ]; then cp -P "$entry" /mnt; continue; fi
+    if [ -L "$entry" ]; then cp -P "$entry" /run/root; continue; fi
     [ -d "$entry" ] || continue
-    mkdir "/mnt$entry"
-    case $entry in /mnt | /opt | /tmp) ;; *) mount --rbind "$entry" "/mnt$entry" ;; esac
+    mkdir "/run/root$entry"
+    [ "$entry" = /opt ] || mount --rbind "$entry" "/run/root$entry"
 done
-mkdir -p /mnt/opt/cni/bin /mnt/.old
-cd /mnt
+mkdir -p /run/root/opt/cni/bin /run/root/.old
+cd /run/root
 pivot_root . .old
 umount -l /.old
 cd /
