@@ -77,6 +77,8 @@ fn openrc_starts_the_namespace_before_the_service_that_needs_it() {
         mkdir -p /etc/init.d /etc/conf.d /etc/runlevels/default /etc/cnibox/netns /run/openrc /www
         touch /etc/insserv.conf /run/openrc/softlevel
         cp "$OPENRC/etc/rc.conf" /etc
+        # OpenRC would make control groups on the machine.
+        mount -t tmpfs tmpfs /sys/fs/cgroup
         ip link set lo up
 
         cnibox networks create dbnet
