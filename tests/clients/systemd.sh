@@ -1,4 +1,4 @@
-# systemd is the first process of a machine in namespaces, whose units are those of packaging/systemd and of the tests.
+# systemd is the first process of a machine in namespaces. Its units are those of packaging/systemd and of the tests.
 
 readonly units=/etc/systemd/system
 
@@ -29,7 +29,7 @@ remove_cgroup() {
     find "$cgroup" -depth -type d -exec rmdir {} +
 }
 
-# What systemd would change outside of the namespaces is read-only for it.
+# systemd would change sysctls of the tests' machine, so they are read-only for it.
 boot() {
     # shellcheck disable=SC2016
     local script='

@@ -98,7 +98,7 @@ test_an_empty_host_serves_a_page_with_the_lines_of_the_readme() {
     export PATH=$PATH:$cni_bin
     mount -t tmpfs tmpfs /etc
     awk '/^## / { on = $0 == "## Without a container manager" } /^- /{ on = 0 } on && sub(/^    /, "")' /vm/README.md >/tmp/lines
-    same 6 "$(wc -l </tmp/lines)"
+    same 5 "$(wc -l </tmp/lines)"
     sed '$ d' /tmp/lines >/tmp/begin
     lines=$(sed '$ !d' /tmp/lines)
     sh -eux /tmp/begin &

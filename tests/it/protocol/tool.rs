@@ -115,8 +115,8 @@ fn the_demo_succeeds_and_leaves_nothing() {
 }
 
 #[test]
-fn the_demo_succeeds_for_nobody_within_a_second() {
-    // The user nobody may not be able to reach the executable by its path.
+fn the_demo_succeeds_for_an_unprivileged_user_within_a_second() {
+    // Another user need not have the right to reach the executable by its path.
     let script = r#"
         exec 9<"$EXECUTABLE"
         [ "$(id -u)" != 0 ] || set -- setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all
