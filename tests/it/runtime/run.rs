@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Host, network};
-use crate::world::{Outcome, Running, Scratch, State, with};
+use crate::world::{Call, Outcome, Running, Scratch, State, with};
 
 /// The network `net` with a DNS server.
 fn host() -> Host {
@@ -242,6 +242,21 @@ fn without_privileges_only_networks_inside_the_container_are_possible() {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     host.assert_nothing_left(&before, "without privileges");
+}
+
+#[test]
+fn an_unprivileged_user_runs_a_command() {
+    let inside = json!({
+        "cniVersion": "1.0.0", "name": "inside", "plugins": [
+            {"type": "loopback"}, {"type": "tuning", "sysctl": {"net.core.somaxconn": "77"}},
+        ],
+    });
+    let script = "ip -o addr; cat /proc/sys/net/core/somaxconn; kill -TERM $$";
+    let args = ["run", "-n", "/proc/self/fd/8:lo", "--hostname", "web", "--", "sh", "-c", script];
+    let outcome = Call::unprivileged(&args).config(&inside).env("CNI_PATH", "/nowhere").run();
+    assert_eq!(outcome.status, 143, "{}", outcome.report());
+    assert!(outcome.stdout.contains("127.0.0.1"), "{}", outcome.report());
+    assert!(outcome.stdout.ends_with("\n77\n"), "{}", outcome.report());
 }
 
 #[test]
