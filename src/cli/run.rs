@@ -73,6 +73,7 @@ pub(super) struct Exec {
 impl Run {
     pub(super) fn run(self, plugins: &'static [Entry], words: &[OsString]) -> Result<u8> {
         let words = command(words, self.command.len())?;
+        sys::catch_interrupts();
         let runtime = parameters::runtime(plugins, self.timeout);
         let named = self.name.as_deref().map(parameters::named).transpose()?;
         let container_id = match &named {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 
 use nix::errno::Errno;
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
@@ -23,16 +23,20 @@ const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 const KILLED: i32 = 128;
 
-/// The signals that are passed to the command.
-const FORWARDED: [Signal; 8] = [
-    Signal::SIGHUP,
-    Signal::SIGINT,
-    Signal::SIGQUIT,
-    Signal::SIGTERM,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGALRM,
-    Signal::SIGCONT,
+/// The signals that are not passed to the command: those of a mistake in this process, and those of job control, which
+/// stop this process as a terminal stops the command.
+const OWN: [Signal; 11] = [
+    Signal::SIGILL,
+    Signal::SIGTRAP,
+    Signal::SIGABRT,
+    Signal::SIGBUS,
+    Signal::SIGFPE,
+    Signal::SIGSEGV,
+    Signal::SIGSYS,
+    Signal::SIGPIPE,
+    Signal::SIGTSTP,
+    Signal::SIGTTIN,
+    Signal::SIGTTOU,
 ];
 
 /// A command, and how its surroundings differ from those of this process.
@@ -53,8 +57,8 @@ impl Launch<'_> {
     /// Runs the command as a child, which dies with this process. Returns its exit code. From now on this process does
     /// not react to signals itself.
     pub fn run(&self) -> Result<u8> {
-        let mut mask: SigSet = FORWARDED.into_iter().collect();
-        mask.add(Signal::SIGCHLD);
+        let mut mask = SigSet::all();
+        OWN.into_iter().for_each(|signal| mask.remove(signal));
         let failed = |errno: Errno| Error::internal(format!("cannot wait for signals: {errno}"));
         mask.thread_block().map_err(failed)?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC).map_err(failed)?;
@@ -160,11 +164,8 @@ impl Launch<'_> {
             let number = i32::try_from(info.ssi_signo).unwrap_or_default();
             // The kernel sends those of a terminal to the command, too.
             let is_sent = info.ssi_code <= 0;
-            if let (Ok(signal), true) = (Signal::try_from(number), is_sent)
-                && signal != Signal::SIGCHLD
-            {
-                // It fails only for a child that has ended.
-                let _ = kill(pid, signal);
+            if is_sent && number != Signal::SIGCHLD as i32 {
+                sys::send_signal(pid, number);
             }
         }
     }

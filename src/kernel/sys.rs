@@ -27,7 +27,7 @@ use nix::sys::socket::{
     setsockopt,
     sockopt::{SndBuf, SndBufForce},
 };
-use nix::unistd::{getpid, getppid, gettid, read, unlink, write};
+use nix::unistd::{Pid, getpid, getppid, gettid, read, unlink, write};
 
 use crate::error::{Error, Result};
 
@@ -126,8 +126,11 @@ extern "C" fn note_interrupt(_: c_int) {
 }
 
 /// From now on SIGINT, SIGTERM and SIGHUP do not end this process: `is_interrupted` tells that one came. A signal that is
-/// ignored stays ignored. Programs started later do not inherit it.
+/// ignored stays ignored, except SIGCHLD: the kernel would reap children before this process waits for them. Programs
+/// started later do not inherit a handler.
 pub fn catch_interrupts() {
+    // SAFETY: no handler is set.
+    let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) };
     for number in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         // SAFETY: the handler only stores to an atomic variable. Calls for these signals cannot fail.
         unsafe {
@@ -161,6 +164,12 @@ pub fn leash(command: &mut Command) {
     };
     // SAFETY: between fork and exec the closure makes system calls only.
     unsafe { command.pre_exec(begin) };
+}
+
+/// Sends any signal, a real-time signal included. It fails only for a process that has ended.
+pub fn send_signal(to: Pid, number: c_int) {
+    // SAFETY: the call takes numbers only.
+    unsafe { libc::kill(to.as_raw(), number) };
 }
 
 /// How a command's surroundings differ from those of its parent, beside its network.

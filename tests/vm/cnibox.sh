@@ -92,13 +92,17 @@ test_busybox_init_creates_namespaces_from_files() {
     eventually nothing_changed
 }
 
-# The lines of the README, with a network that `networks create` made.
-test_an_empty_host_serves_a_page_with_a_few_lines() {
-    export NETCONFPATH=/tmp/net.d PATH=$PATH:$cni_bin
-    mkdir -p $NETCONFPATH
-    cnibox networks create dbnet
-    mkdir /tmp/www
-    echo hello >/tmp/www/index.html
-    cnibox run -n dbnet -p 8080:80 -- busybox httpd -f -p 80 -h /tmp/www &
-    eventually fetches host http://127.0.0.1:8080/ hello
+# The lines of the README as they are, in an /etc and /www of its own.
+test_an_empty_host_serves_a_page_with_the_lines_of_the_readme() {
+    local lines
+    export PATH=$PATH:$cni_bin
+    mount -t tmpfs tmpfs /etc
+    awk '/^## / { on = $0 == "## Without a container manager" } /^- /{ on = 0 } on && sub(/^    /, "")' /vm/README.md >/tmp/lines
+    same 5 "$(wc -l </tmp/lines)"
+    sed '$ d' /tmp/lines >/tmp/begin
+    lines=$(sed '$ !d' /tmp/lines)
+    sh -eux /tmp/begin &
+    eventually sh -c "$lines"
+    same hello "$(sh -c "$lines")"
+    rm -r /www
 }

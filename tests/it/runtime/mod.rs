@@ -12,8 +12,11 @@ mod limits;
 mod networks;
 mod oci_hook;
 mod packaged;
+mod recipes;
 mod recorded;
+mod resolved;
 mod run;
+mod signals;
 mod versions;
 
 use std::fs;

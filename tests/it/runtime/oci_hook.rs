@@ -5,42 +5,47 @@ use serde_json::{Value, json};
 use super::{Host, network};
 use crate::world::{Call, State, with};
 
-const RUNTIMES: [&str; 2] = ["runc", "crun"];
-const BUNDLE: &str = "/run/bundle";
+pub(super) const RUNTIMES: [&str; 2] = ["runc", "crun"];
+pub(super) const BUNDLE: &str = "/run/bundle";
 
 impl Host {
     fn hook(&self, state: &Value) -> Call<'_> {
         self.cnibox(&["oci-hook"]).stdin(state.to_string())
     }
 
-    /// A bundle with busybox that serves a page; the annotations are those of the container.
+    /// A bundle with busybox that serves a page, and the hooks of these tests.
     fn bundle(&self, annotations: &Value) {
+        let hook = json!({
+            "path": "/run/bin/cnibox", "args": ["cnibox", "oci-hook"],
+            "env": [format!("NETCONFPATH={}", super::CONFIGURATIONS), "CNI_PATH=/run/own:/run/plugins"],
+        });
+        self.bundle_with(&json!({"hooks": {"createRuntime": [hook], "poststop": [hook]}, "annotations": annotations}));
+    }
+
+    /// The same with other lines in its config.json.
+    pub(super) fn bundle_with(&self, lines: &Value) {
         let script = format!(
             "mkdir -p {BUNDLE}/rootfs/bin {BUNDLE}/rootfs/www {BUNDLE}/rootfs/proc {BUNDLE}/rootfs/dev; cp /bin/busybox {BUNDLE}/rootfs/bin; \
              echo a page > {BUNDLE}/rootfs/www/index.html; \
              [ ! -d /sys/fs/cgroup/unified ] || mount --bind /sys/fs/cgroup/unified /sys/fs/cgroup"
         );
         self.world.host(["sh", "-c", &script]);
-        let hook = json!({
-            "path": "/run/bin/cnibox", "args": ["cnibox", "oci-hook"],
-            "env": [format!("NETCONFPATH={}", super::CONFIGURATIONS), "CNI_PATH=/run/own:/run/plugins"],
-        });
         let namespaces =
             ["network", "mount", "pid", "ipc", "uts"].map(|kind| json!({"type": kind}));
         let capabilities = json!(["CAP_NET_BIND_SERVICE"]);
         let capabilities =
             json!({"bounding": capabilities, "effective": capabilities, "permitted": capabilities});
         let config = json!({
-            "ociVersion": "1.0.2", "annotations": annotations, "root": {"path": "rootfs"},
+            "ociVersion": "1.0.2", "root": {"path": "rootfs"},
             "process": {
                 "cwd": "/", "user": {"uid": 0, "gid": 0}, "env": ["PATH=/bin"], "capabilities": capabilities,
                 "args": ["/bin/busybox", "httpd", "-f", "-p", "80", "-h", "/www"],
             },
             "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
-            "hooks": {"createRuntime": [hook], "poststop": [hook]},
             "linux": {"namespaces": namespaces},
         });
-        self.world.write(&format!("{BUNDLE}/config.json"), config.to_string());
+        self.world
+            .write(&format!("{BUNDLE}/config.json"), with(&config, lines.clone()).to_string());
     }
 
     /// An OCI runtime with these arguments. Nothing here may manage cgroups.

@@ -60,3 +60,66 @@ fn the_script_creates_a_namespace_from_a_file_and_removes_it() {
     assert_eq!(host.world.host(["ls", "/run/netns"]), "");
     before.assert_same(&host.state(), "after stop");
 }
+
+#[test]
+fn openrc_starts_the_namespace_before_the_service_that_needs_it() {
+    let host = Host::new();
+    // OpenRC is unpacked there by tests/install, since it cannot be installed beside another init system.
+    let openrc = concat!(env!("CARGO_MANIFEST_DIR"), "/.cache/openrc");
+    assert!(
+        fs::exists(format!("{openrc}/sbin/openrc-run")).unwrap(),
+        "tests/install unpacks OpenRC"
+    );
+    let script = r#"
+        install -D -m 755 $PACKAGING/netns /run/stage/libexec/cnibox/netns
+        mount -t overlay -o "lowerdir=/run/stage:$OPENRC:/usr" overlay /usr
+        rm -rf /etc/init.d /etc/conf.d /etc/runlevels /etc/insserv.conf
+        mkdir -p /etc/init.d /etc/conf.d /etc/runlevels/default /etc/cnibox/netns /run/openrc /www
+        touch /etc/insserv.conf /run/openrc/softlevel
+        cp "$OPENRC/etc/rc.conf" /etc
+        # OpenRC would make control groups on the machine.
+        mount -t tmpfs tmpfs /sys/fs/cgroup
+        ip link set lo up
+
+        cnibox networks create dbnet
+        echo 'dbnet -p 8080:80' >/etc/cnibox/netns/web
+        install -m 755 $PACKAGING/openrc/cnibox-netns /etc/init.d
+        ln -s cnibox-netns /etc/init.d/cnibox-netns.web
+        ln -s cnibox-netns /etc/init.d/cnibox-netns.missing
+        cat >/etc/init.d/page <<'END'
+#!/sbin/openrc-run
+supervisor=supervise-daemon
+command=/opt/cni/bin/cnibox
+command_args="exec web -- busybox httpd -f -p 80 -h /www"
+depend() {
+    need cnibox-netns.web
+}
+END
+        chmod 755 /etc/init.d/page
+        echo hello >/www/index.html
+        rc-update add page default
+        for round in 1 2; do
+            openrc default
+            rc-service cnibox-netns.web status
+            eventually page >/run/page
+            [ "$(page)" = hello ]
+            # The service ends before its namespace.
+            rc-service cnibox-netns.web stop
+            eventually is_gone
+            [ ! -e /run/netns/web ]
+            nothing_is_left
+        done
+        if rc-service cnibox-netns.missing start; then exit 9; fi
+        if rc-service cnibox-netns.missing status; then exit 9; fi
+    "#;
+    let call = host.rooted(script).env("OPENRC", openrc).env("PACKAGING", PACKAGING);
+    let text = call.run().output();
+    for (part, count) in [
+        ("service page added to runlevel default", 1),
+        ("Creating network namespace web ... [ ok ]", 2),
+        ("Removing network namespace web ... [ ok ]", 2),
+        ("Creating network namespace missing ... [ !! ]", 1),
+    ] {
+        assert_eq!(text.matches(part).count(), count, "{part}: {text}");
+    }
+}

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Host, network};
-use crate::world::{Outcome, Running, Scratch, State, with};
+use crate::world::{Call, Outcome, Running, Scratch, State, with};
 
 /// The network `net` with a DNS server.
 fn host() -> Host {
@@ -18,7 +18,7 @@ fn host() -> Host {
 }
 
 /// The same after a first attachment, and what it leaves.
-fn used_host() -> (Host, State) {
+pub(super) fn used_host() -> (Host, State) {
     let host = host();
     host.run(&["-n", "net", "-p", "8080:80", "--", "true"]).output();
     let before = host.state();
@@ -26,12 +26,12 @@ fn used_host() -> (Host, State) {
 }
 
 impl Host {
-    fn run(&self, args: &[&str]) -> Outcome {
+    pub(super) fn run(&self, args: &[&str]) -> Outcome {
         self.cnibox(&[&["run"], args].concat()).run()
     }
 
     /// Starts a run, with a script that creates /run/up.
-    fn start(&self, args: &[&str], script: &str) -> Running {
+    pub(super) fn start(&self, args: &[&str], script: &str) -> Running {
         let script = format!("{script}; : > /run/up; while :; do sleep 0.05; done");
         let words = [&["run"], args, &["--", "sh", "-c", &script]].concat();
         let running = self.cnibox(&words).start();
@@ -40,11 +40,11 @@ impl Host {
         running
     }
 
-    fn signal(&self, name: &str, running: &Running) {
+    pub(super) fn signal(&self, name: &str, running: &Running) {
         self.world.host(["kill", "-s", name, &running.pid().to_string()]);
     }
 
-    fn assert_nothing_left(&self, before: &State, when: &str) {
+    pub(super) fn assert_nothing_left(&self, before: &State, when: &str) {
         assert_eq!(self.kept(), [""; 0], "{when}");
         before.assert_same(&self.state(), when);
     }
@@ -128,23 +128,6 @@ fn arguments_arrive_as_they_were_given() {
 }
 
 #[test]
-fn signals_reach_the_command_and_it_is_detached_then() {
-    let (host, before) = used_host();
-    for (signal, script, code) in [
-        ("USR1", "trap 'exit 9' USR1", 9),
-        ("INT", "trap 'exit 8' INT", 8),
-        ("TERM", "true", 143),
-        ("HUP", "true", 129),
-    ] {
-        let running = host.start(&["-n", "net", "-p", "8080:80"], script);
-        host.signal(signal, &running);
-        let outcome = running.finish();
-        assert_eq!(outcome.status, code, "{signal}: {}", outcome.report());
-        host.assert_nothing_left(&before, signal);
-    }
-}
-
-#[test]
 fn after_a_kill_the_command_is_dead_and_gc_leaves_nothing() {
     let (host, before) = used_host();
     for name in [&[][..], &["--name", "web"]] {
@@ -208,29 +191,6 @@ fn others_enter_a_named_namespace() {
 }
 
 #[test]
-fn two_runs_on_two_networks_each_reach_one_another() {
-    let host = host();
-    let second = json!({
-        "cniVersion": "1.0.0", "name": "second", "plugins": [{
-            "type": "bridge", "bridge": "cni1",
-            "ipam": {"type": "host-local", "subnet": "10.2.0.0/24"},
-        }],
-    });
-    host.configure("2.conflist", &second);
-    let args = ["-n", "net", "-n", "second", "--name", "one"];
-    let running = host.start(&args, "true");
-    let text = host.cnibox(&["exec", "one", "ip", "-o", "-4", "addr"]).run().output();
-    let addresses: Vec<&str> =
-        text.split_whitespace().filter_map(|word| word.strip_suffix("/24")).collect();
-    assert_eq!(addresses.len(), 2, "{text}");
-    let ping = format!("ping -c1 -w9 {} && ping -c1 -w9 {}", addresses[0], addresses[1]);
-    host.run(&["-n", "net", "-n", "second", "--", "sh", "-c", &ping]).output();
-    host.signal("TERM", &running);
-    running.finish();
-    assert_eq!(host.kept(), [""; 0]);
-}
-
-#[test]
 fn a_network_that_fails_leaves_nothing_of_the_others() {
     let (host, before) = used_host();
     let answer = r#"{"cniVersion":"1.0.0","code":100,"msg":"it is broken"}"#;
@@ -281,10 +241,41 @@ fn without_privileges_only_networks_inside_the_container_are_possible() {
     for part in ["127.0.0.1", "nameserver 10.9.0.1\n77\n", "net.d\n", "web\n"] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
-    for args in [&["-n", "net", "--", "true"][..], &["--name", "web", "--", "true"]] {
-        let outcome = run(args);
-        assert_eq!(outcome.status, 1, "{}", outcome.report());
-        assert!(outcome.stderr.contains("CAP_NET_ADMIN and CAP_SYS_ADMIN"), "{}", outcome.report());
+    host.assert_nothing_left(&before, "without privileges");
+}
+
+#[test]
+fn an_unprivileged_user_runs_a_command() {
+    let inside = json!({
+        "cniVersion": "1.0.0", "name": "inside", "plugins": [
+            {"type": "loopback"}, {"type": "tuning", "sysctl": {"net.core.somaxconn": "77"}},
+        ],
+    });
+    let script = "ip -o addr; cat /proc/sys/net/core/somaxconn; kill -TERM $$";
+    let args = ["run", "-n", "/proc/self/fd/8:lo", "--hostname", "web", "--", "sh", "-c", script];
+    let outcome = Call::unprivileged(&args).config(&inside).env("CNI_PATH", "/nowhere").run();
+    assert_eq!(outcome.status, 143, "{}", outcome.report());
+    assert!(outcome.stdout.contains("127.0.0.1"), "{}", outcome.report());
+    assert!(outcome.stdout.ends_with("\n77\n"), "{}", outcome.report());
+}
+
+#[test]
+fn a_missing_capability_is_named() {
+    let (host, before) = used_host();
+    for (set, missing) in [
+        ("-all,+setfcap", "without CAP_NET_ADMIN and CAP_SYS_ADMIN"),
+        ("-net_admin", "without CAP_NET_ADMIN"),
+        ("-sys_admin", "without CAP_SYS_ADMIN"),
+    ] {
+        let bounding = format!("--bounding-set={set}");
+        let under = ["setpriv", &bounding, "--inh-caps=-all"];
+        for args in [&["-n", "net", "--", "true"][..], &["--name", "web", "--", "true"]] {
+            let outcome = host.cnibox(&[&["run"], args].concat()).under(&under).run();
+            assert_eq!(outcome.status, 1, "{}", outcome.report());
+            let mut lines = outcome.stderr.lines();
+            let is_named = |line: &str| line.split(": ").any(|part| part.ends_with(missing));
+            assert!(lines.next().is_some_and(is_named), "{missing}: {}", outcome.report());
+        }
     }
     host.assert_nothing_left(&before, "without privileges");
 }

@@ -81,6 +81,25 @@ impl<'w> Call<'w> {
         Call::new(None, program)
     }
 
+    /// cnibox outside of any world, as user 65534 if the tests run as root. That user need not have the right to
+    /// reach the executable by its path. It may open /proc/self/fd/8, a copy of stdin.
+    pub fn unprivileged(args: &[&str]) -> Call<'static> {
+        let script = r#"exec 9<"$EXECUTABLE"
+            [ "$(id -u)" != 0 ] || set -- setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all "$@"
+            exec "$@""#;
+        let own = [
+            "-c",
+            script,
+            "sh",
+            "bash",
+            "-c",
+            r#"exec 8< <(cat); exec -a cnibox /proc/self/fd/9 "$@""#,
+            "bash",
+        ];
+        let call = Call::program("/bin/sh".as_ref()).args(&own).args(args);
+        call.env("PATH", TOOL_PATH).env("EXECUTABLE", super::EXECUTABLE)
+    }
+
     pub(super) fn plugin_of_world(world: &'w World, name: &str) -> Self {
         Self::new(Some(world), Path::new(&world.cni_path).join(name))
             .env("CNI_PATH", &world.cni_path)

@@ -7,8 +7,8 @@ use super::{Call, World};
 /// Where strace writes, in the world.
 const TRACE: &str = "/run/trace";
 
-/// The system calls by which a plugin changes something outside of its process.
-const CHANGING: [&str; 14] = [
+/// The system calls by which a plugin or the runtime changes something outside of its process.
+const CHANGING: [&str; 22] = [
     "sendto",
     "sendmsg",
     "write",
@@ -23,6 +23,14 @@ const CHANGING: [&str; 14] = [
     "renameat2",
     "unlink",
     "unlinkat",
+    "unshare",
+    "mount",
+    "umount2",
+    "fchmod",
+    "clone",
+    "clone3",
+    "fork",
+    "wait4",
 ];
 
 /// Runs what `call` returns once as it is, and then killed at each system call from its first socket on. `before`

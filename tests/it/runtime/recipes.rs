@@ -1,0 +1,135 @@
+//! The recipes of the README for hosts without a container manager, executed as they are written there.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::Host;
+use super::oci_hook::{BUNDLE, RUNTIMES};
+use crate::world::Call;
+
+const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
+
+/// A root directory with the directories of the host and an own /opt, in a process namespace of its own. cnibox is
+/// installed there.
+const ROOT: &str = r#"set -eu
+mkdir -p /run/root
+mount -t tmpfs tmpfs /run/root
+for entry in /*; do
+    if [ -L "$entry" ]; then cp -P "$entry" /run/root; continue; fi
+    [ -d "$entry" ] || continue
+    mkdir "/run/root$entry"
+    [ "$entry" = /opt ] || mount --rbind "$entry" "/run/root$entry"
+done
+mkdir -p /run/root/opt/cni/bin /run/root/.old
+cd /run/root
+pivot_root . .old
+umount -l /.old
+cd /
+/run/bin/cnibox --install /opt/cni/bin >/run/installed
+PATH=/opt/cni/bin:$PATH
+eventually() {
+    local tries=200
+    until "$@"; do
+        tries=$((tries - 1))
+        [ $tries -gt 0 ] || { echo "not within 10 s: $*" >&2; exit 9; }
+        sleep 0.05
+    done
+}
+page() { busybox wget -q -O - http://127.0.0.1:8080/ 2>/dev/null; }
+is_gone() { ! pgrep --runstates D,R,S,T busybox >/dev/null; }
+nothing_is_left() {
+    cnibox gc >/run/collected
+    left=$(find /run/cnibox /var/lib/cni/results -type f ! -name 'network-*'; ip -o link show type veth)
+    [ -z "$left" ] || { echo "left: $left" >&2; exit 9; }
+}
+"#;
+
+impl Host {
+    /// A script in the root directory of `ROOT`.
+    pub(super) fn rooted(&self, script: &str) -> Call<'_> {
+        let script = format!("{ROOT}{script}");
+        let words =
+            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"];
+        self.world.tool(&[&words[..], &[&script]].concat(), None)
+    }
+}
+
+/// The indented lines of the README after a line that begins like this, up to the next line that begins with `**` or `#`.
+fn recipe(title: &str) -> String {
+    let readme = fs::read_to_string(format!("{REPOSITORY}/README.md")).unwrap();
+    let after = readme.lines().skip_while(|line| !line.starts_with(title)).skip(1);
+    let own = after.take_while(|line| !line.starts_with("**") && !line.starts_with('#'));
+    let lines: Vec<&str> = own.filter_map(|line| line.strip_prefix("    ")).collect();
+    assert!(!lines.is_empty(), "the README has no recipe {title}");
+    lines.join("\n")
+}
+
+#[test]
+fn an_empty_host_serves_a_page_with_the_lines_of_the_readme() {
+    let host = Host::new();
+    let recipe = recipe("## Without a container manager");
+    let (lines, fetch) = recipe.rsplit_once('\n').unwrap();
+    assert!(lines.lines().count() <= 5, "{lines}");
+    let script = format!(
+        "{lines}\nrunner=$!\neventually page >/run/page\n[ \"$({fetch})\" = hello ]\nkill $runner\nwait $runner || true\nnothing_is_left"
+    );
+    assert_eq!(host.rooted(&script).run().output(), "dbnet\n");
+}
+
+#[test]
+fn bubblewrap_and_unshare_end_with_cnibox() {
+    let host = Host::new();
+    let recipes = recipe("**bubblewrap** and **unshare**");
+    assert_eq!(recipes.lines().count(), 2, "{recipes}");
+    for line in recipes.lines() {
+        for (signal, code) in [("TERM", 143), ("KILL", 137)] {
+            let script = format!(
+                "cnibox networks create dbnet >/run/network
+                mkdir /www; echo hello >/www/index.html; cd /www
+                {line} &
+                runner=$!
+                eventually page >/run/page
+                [ \"$(page)\" = hello ]
+                kill -s {signal} $runner
+                code=0; wait $runner || code=$?
+                [ $code = {code} ] || {{ echo \"exit code $code\" >&2; exit 9; }}
+                eventually is_gone
+                nothing_is_left
+                cnibox networks rm dbnet"
+            );
+            host.rooted(&script).run().output();
+        }
+    }
+}
+
+#[test]
+fn runc_and_crun_start_containers_with_the_lines_of_the_readme() {
+    let lines: Value =
+        serde_json::from_str(&format!("{{{}}}", recipe("**runc and crun**"))).unwrap();
+    assert_eq!(lines["annotations"]["cnibox.networks"], json!("dbnet,lan:eth9"));
+    for runtime in RUNTIMES {
+        let host = Host::new();
+        host.bundle_with(&lines);
+        // Nothing here may manage cgroups.
+        let own = if runtime == "crun" { "--cgroup-manager=disabled" } else { "" };
+        let script = format!(
+            "cnibox networks create dbnet >/run/network
+            cnibox networks create lan --subnet 192.168.1.0/24 >/run/network
+            for round in 1 2; do
+                {runtime} --root /run/oci {own} run --detach --bundle {BUNDLE} web </dev/null >/run/said 2>&1 || {{ cat /run/said >&2; exit 9; }}
+                eventually page >/run/page
+                [ \"$(page)\" = 'a page' ]
+                cnibox attachments
+                {runtime} --root /run/oci {own} kill web KILL
+                eventually is_gone
+                {runtime} --root /run/oci {own} delete --force web
+                nothing_is_left
+            done"
+        );
+        let rows = host.rooted(&script).run().output();
+        for part in ["10.89.0.7/24", "8080->80/tcp", " eth9 "] {
+            assert_eq!(rows.matches(part).count(), 2, "{runtime}: {part} is not in {rows}");
+        }
+    }
+}
