@@ -1,6 +1,7 @@
 //! The interface of a plugin: its configuration, and a method for each CNI verb.
 
 pub mod execute;
+pub mod log;
 pub mod owner;
 mod session;
 

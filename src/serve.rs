@@ -3,12 +3,14 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::time::Instant;
 
 use crate::cni::json::Json;
 use crate::cni::request::{Refusal, Request, Verb};
 use crate::cni::version::{self, Version};
 use crate::error::{Code, Error, Result};
 use crate::kernel::sys::{self, warn};
+use crate::plugin::log::{Call, Log};
 use crate::plugin::{Context, Entry, Session, VERSION};
 
 const SUCCESS: u8 = 0;
@@ -77,14 +79,43 @@ fn print(document: &str) -> Result<(), Refusal> {
     })
 }
 
-/// Runs one call. All its sockets and files are closed when this returns.
+/// Runs one call and logs it.
 fn answer(command: &str, entry: &Entry, plugins: &'static [Entry]) -> Result<(), Refusal> {
-    let (request, verb) = Request::read(command, |name| std::env::var_os(name), sys::Stdin)?;
+    let log = log().map(|log| (log, Instant::now()));
+    let read = Request::read(command, |name| std::env::var_os(name), sys::Stdin);
+    let done = match &read {
+        Ok((request, verb)) => run(entry, plugins, request, verb),
+        Err(_) => Ok(()),
+    };
+    let (request, refusal) = match (&read, &done) {
+        (Ok((request, verb)), done) => (Some((request, verb)), done.as_ref().err()),
+        (Err(refusal), _) => (None, Some(refusal)),
+    };
+    if let Some((log, started)) = log {
+        let call = Call { plugin: entry.name, command, request, started };
+        log.write(&call, refusal.map(|it| &it.error));
+    }
+    read.and(done)
+}
+
+/// The log that the environment or the host asks for.
+fn log() -> Option<Log> {
+    let text = |name: &str| std::env::var_os(name)?.into_string().ok();
+    Log::open(text("CNIBOX_LOG").as_deref(), text("TRACEPARENT"))
+}
+
+/// Runs one call. All its sockets and files are closed when this returns.
+fn run(
+    entry: &Entry,
+    plugins: &'static [Entry],
+    request: &Request,
+    verb: &Verb,
+) -> Result<(), Refusal> {
     let refused = |error| Refusal { version: request.version, error };
-    let session = Session::open(&request, &verb).map_err(refused)?;
-    let cx = Context { request: &request, session: &session, plugins };
+    let session = Session::open(request, verb).map_err(refused)?;
+    let cx = Context { request, session: &session, plugins };
     request.dropped.iter().for_each(|error| cx.warn(error));
-    let Some(success) = entry.call(&cx, &verb).map_err(refused)? else {
+    let Some(success) = entry.call(&cx, verb).map_err(refused)? else {
         return Ok(());
     };
     let printed = version::print_result(&success, request.version)
@@ -92,7 +123,7 @@ fn answer(command: &str, entry: &Entry, plugins: &'static [Entry]) -> Result<(),
         .and_then(|json| print(&json.to_pretty()));
     // If the result does not reach the caller, the ADD has failed and must be undone.
     if let (Err(_), Verb::Add(at)) = (&printed, verb)
-        && let Err(error) = entry.call(&cx, &Verb::Del(at))
+        && let Err(error) = entry.call(&cx, &Verb::Del(at.clone()))
     {
         cx.warn(format!("cannot undo the failed ADD: {error}"));
     }

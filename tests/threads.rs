@@ -187,6 +187,7 @@ fn rounds_of_runtime(list: &str) -> Result<String> {
         limit: Duration::from_secs(60),
         netns_override: None,
         turns: Arc::default(),
+        log: None,
     };
     let runtime = Runtime::new(means, "/nowhere".into());
     let network = Network::from_cache(list.as_bytes())?;

@@ -9,6 +9,7 @@ use crate::cni::json::Json;
 use crate::error::{Code, Error, Result};
 use crate::names::{Attachment, ContainerId, IfName, Mac, NetworkName};
 use crate::plugin::Entry;
+use crate::plugin::log::Log;
 use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::chain::Means;
 use crate::runtime::conf::{self, Network};
@@ -30,6 +31,7 @@ pub(super) fn not_understood(msg: impl Into<String>) -> Error {
 /// The runtime, with what the environment says of it.
 pub(super) fn runtime(plugins: &'static [Entry], timeout_s: u64) -> Runtime {
     let (configurations, path) = directories();
+    let value = |name: &str| variable(name)?.into_string().ok();
     let is_true = |value: &OsString| value == "1" || value.eq_ignore_ascii_case("true");
     let means = Means {
         plugins,
@@ -37,6 +39,7 @@ pub(super) fn runtime(plugins: &'static [Entry], timeout_s: u64) -> Runtime {
         limit: Duration::from_secs(timeout_s),
         netns_override: variable("CNI_NETNS_OVERRIDE").filter(is_true),
         turns: std::sync::Arc::default(),
+        log: Log::open(value("CNIBOX_LOG").as_deref(), value("TRACEPARENT")),
     };
     Runtime::new(means, configurations)
 }

@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cni::json::Json;
 use crate::cni::request::{Request, Verb};
@@ -16,6 +16,7 @@ use crate::kernel::flock::Turns;
 use crate::kernel::sys;
 use crate::names::Attachment;
 use crate::plugin::execute::{Program, execute, supported_versions};
+use crate::plugin::log::{Call, Log};
 use crate::plugin::{Context, Entry, Session};
 use crate::runtime::conf::{self, Network};
 use crate::runtime::request::{Additions, configuration};
@@ -33,6 +34,8 @@ pub struct Means {
     pub netns_override: Option<OsString>,
     /// Where the threads of this process queue for locks.
     pub turns: Arc<Turns>,
+    /// For the calls of plugins in this process.
+    pub log: Option<Log>,
 }
 
 /// The parameters of an attachment. Empty ones are those that STATUS and GC do not have.
@@ -260,12 +263,27 @@ impl Chain<'_> {
         verb: &Verb,
     ) -> Result<Option<Success>> {
         match program {
-            Program::Ours(entry) => {
+            Program::Ours(entry) => self.logged(request, verb, || {
                 let session = self.session(session, request, verb)?;
                 entry.call(&self.context(request, session), verb)
-            }
+            }),
             Program::Executable(file) => execute(file, request, verb, Some(self.means.limit)),
         }
+    }
+
+    /// Logs a call of a plugin in this process. Other plugins log their calls themselves.
+    fn logged(
+        &self,
+        request: &Request,
+        verb: &Verb,
+        call: impl FnOnce() -> Result<Option<Success>>,
+    ) -> Result<Option<Success>> {
+        let Some(log) = &self.means.log else { return call() };
+        let (started, plugin) = (Instant::now(), &request.conf.kind);
+        let done = call();
+        let call = Call { plugin, command: verb.name(), request: Some((request, verb)), started };
+        log.write(&call, done.as_ref().err());
+        done
     }
 
     fn session<'s>(

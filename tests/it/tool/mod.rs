@@ -3,6 +3,7 @@
 mod completion;
 mod help;
 mod lint;
+mod log;
 
 use crate::world::{Call, World};
 
