@@ -112,6 +112,34 @@ fn after_a_run_that_was_killed_gc_leaves_nothing() {
 }
 
 #[test]
+fn after_an_add_with_create_that_was_killed_gc_leaves_nothing() {
+    let (host, before) = host();
+    let del = || host.cnibox(&["del", "net", "web", "--delete"]).run().silence();
+    let killed = at_every_change(
+        &host.world,
+        || host.cnibox(&["add", "net", "web", "--create", "-p", "8080:80"]),
+        || {},
+        |when| {
+            host.world.host(["sh", "-c", OLD]);
+            host.cnibox(&["gc"]).run().output();
+            // The attachment is complete, and so the namespace stays.
+            if host.world.path("/run/netns/web").exists() {
+                host.cnibox(&["check", "net", "web"]).run().silence();
+                del();
+                host.cnibox(&["gc"]).run().silence();
+            }
+            assert_eq!(host.kept(), [""; 0], "{when}");
+            assert!(!host.world.path("/run/netns/web").exists(), "{when}");
+            // The kernel removes the links of a namespace after the namespace.
+            host.world
+                .eventually("nothing is left", || before.difference(&host.state()).is_empty());
+            before.assert_same(&host.state(), when);
+        },
+    );
+    assert!(killed > 20, "{killed}");
+}
+
+#[test]
 fn after_a_hook_that_was_killed_gc_leaves_nothing() {
     let (host, before) = host();
     let holder = host.world.tool(&["cat"], Some("/run/netns/c1")).keeping_stdin_open().start();

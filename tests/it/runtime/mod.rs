@@ -9,6 +9,7 @@ mod faults;
 mod killed;
 mod lifecycle;
 mod limits;
+mod named;
 mod networks;
 mod oci_hook;
 mod packaged;
