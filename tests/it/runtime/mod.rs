@@ -15,6 +15,7 @@ mod oci_hook;
 mod packaged;
 mod recorded;
 mod run;
+mod specification;
 mod versions;
 
 use std::fs;
