@@ -9,6 +9,7 @@ mod faults;
 mod killed;
 mod lifecycle;
 mod limits;
+mod locks;
 mod named;
 mod networks;
 mod oci_hook;
