@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -103,7 +104,9 @@ pub fn new_named_namespace(path: &Path, note: &dyn Fn(&NetNs) -> Result<()>) -> 
 fn name(netns: &NetNs, path: &Path) -> Result<()> {
     File::create(path).map_err(|error| failed("create", path, &error))?;
     let none: Option<&str> = None;
-    mount(Some(netns.path()), path, none, MsFlags::MS_BIND, none).map_err(|errno| {
+    // The path of `netns` has the id of this process, and /proc can be that of another PID namespace.
+    let source = format!("/proc/self/fd/{}", netns.as_fd().as_raw_fd());
+    mount(Some(source.as_str()), path, none, MsFlags::MS_BIND, none).map_err(|errno| {
         // The error of the mount is reported. The next call can use the empty file.
         let _ = fs::remove_file(path);
         failed("mount a network namespace on", path, &errno.into())

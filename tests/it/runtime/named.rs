@@ -97,3 +97,14 @@ fn gc_keeps_the_namespace_of_a_complete_add() {
     assert!(is_namespace(&host));
     assert_eq!(host.kept(), [""; 0]);
 }
+
+#[test]
+fn a_namespace_is_made_where_proc_has_other_process_ids() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    let add = host.cnibox(&["add", "net", "web", "--create"]);
+    add.under(&["unshare", "--pid", "--fork"]).run().success();
+    host.cnibox(&["check", "net", "web"]).run().silence();
+    host.cnibox(&["del", "net", "web", "--delete"]).run().silence();
+    assert_eq!(host.kept(), [""; 0]);
+}
