@@ -59,7 +59,8 @@ fn wrong_arguments_have_exit_code_2_and_nothing_is_done() {
 #[test]
 fn help_is_a_success_with_an_example() {
     let host = host();
-    for command in ["add", "check", "del", "gc", "status"] {
+    let runtime = ["add", "check", "del", "gc", "status", "networks", "attachments", "run", "exec"];
+    for command in runtime {
         for help in ["--help", "help"] {
             let text = host.cnibox(&[command, help]).run().output();
             assert!(text.contains(&format!("Examples:\n  cnibox {command} ")), "{text}");
