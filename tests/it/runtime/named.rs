@@ -8,7 +8,7 @@ const GC: [&str; 1] = ["gc"];
 /// A host with a namespace `web` that a killed `cnibox add --create` made.
 fn host() -> Host {
     let host = Host::new();
-    host.recorder("hangs", "touch /run/hangs; sleep 300");
+    host.recorder("hangs", "touch /run/hangs; exec sleep 300");
     host.configure("1.conflist", &list("1.1.0", &["hangs"]));
     let running = host.cnibox(&["add", "net", "web", "--create"]).start();
     let hangs = host.world.path("/run/hangs");
