@@ -29,6 +29,8 @@ use crate::world::{Call, State, VERSIONS, World};
 const CONFIGURATIONS: &str = "/run/net.d";
 const OWN: &str = "/run/own";
 const NOTES: &str = "/run/notes";
+/// A shell starts background processes with SIGINT ignored, and cnibox keeps that.
+const NOT_IGNORED: [&str; 2] = ["env", "--default-signal=INT"];
 
 /// A host with configurations and recording plugins.
 struct Host {
