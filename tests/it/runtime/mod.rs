@@ -9,6 +9,8 @@ mod faults;
 mod killed;
 mod lifecycle;
 mod limits;
+mod locks;
+mod named;
 mod networks;
 mod oci_hook;
 mod packaged;
@@ -17,6 +19,7 @@ mod recorded;
 mod resolved;
 mod run;
 mod signals;
+mod specification;
 mod versions;
 
 use std::fs;
@@ -29,6 +32,8 @@ use crate::world::{Call, State, VERSIONS, World};
 const CONFIGURATIONS: &str = "/run/net.d";
 const OWN: &str = "/run/own";
 const NOTES: &str = "/run/notes";
+/// A shell starts background processes with SIGINT ignored, and cnibox keeps that.
+const NOT_IGNORED: [&str; 2] = ["env", "--default-signal=INT"];
 
 /// A host with configurations and recording plugins.
 struct Host {
