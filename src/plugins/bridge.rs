@@ -304,6 +304,7 @@ impl Bridge {
     }
 
     /// The last steps of an ADD, and its result.
+    #[inline(never)]
     fn finish(
         &self,
         cx: &Context<'_>,
@@ -375,6 +376,7 @@ impl Bridge {
         self.ip_masq && !cx.request.conf.ipam.kind.is_empty()
     }
 
+    #[inline(never)]
     fn set_up_container(
         &self,
         cx: &Context<'_>,
