@@ -1,6 +1,6 @@
 //! Validated names: a value of these types is always valid.
 
-use std::fmt::{self, Display};
+use std::fmt::{self, Display, Write};
 use std::net::IpAddr;
 use std::str::FromStr;
 
@@ -178,8 +178,15 @@ impl FromStr for Mac {
 
 impl Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+        let digit = |half: u8| char::from_digit(half.into(), 16).unwrap_or_default();
+        for (index, byte) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_char(':')?;
+            }
+            f.write_char(digit(byte >> 4))?;
+            f.write_char(digit(byte & 0xf))?;
+        }
+        Ok(())
     }
 }
 

@@ -1,8 +1,6 @@
 //! Serves one call of a plugin: reads the environment and stdin, runs the plugin, and prints the result. No other code
 //! prints a result, so a caller never gets two documents.
 
-use std::io;
-use std::os::fd::AsFd;
 use std::time::Instant;
 
 use crate::cni::json::Json;
@@ -72,7 +70,7 @@ fn banner(name: &str) -> String {
 }
 
 fn print(document: &str) -> Result<(), Refusal> {
-    let written = sys::write_all(io::stdout().as_fd(), document.as_bytes());
+    let written = sys::write_all(sys::stdout(), document.as_bytes());
     written.map_err(|error| {
         let msg = "cannot write to stdout";
         Error::new(Code::IO, msg).with_details(sys::reason(&error)).into()

@@ -1,7 +1,5 @@
 //! `cnibox add`, `check`, `del` and `status`: a container runtime by hand, with cnitool's words.
 
-use std::io;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use argh::FromArgs;
@@ -149,8 +147,7 @@ impl Add {
         let target =
             Target { at: &at, netns: Some(&path), args: &args, capability_args: &capability_args };
         let added = runtime.add(&network, &target).and_then(|added| {
-            match sys::write_all(io::stdout().as_fd(), (added.result.to_pretty() + "\n").as_bytes())
-            {
+            match sys::write_all(sys::stdout(), (added.result.to_pretty() + "\n").as_bytes()) {
                 Ok(()) => added.keep(),
                 Err(error) => Err(added.undo_after(super::cannot_write(&error))),
             }

@@ -96,7 +96,7 @@ impl Json {
         match self {
             Self::Array(values) => values.iter_mut().for_each(Self::sort),
             Self::Object(entries) => {
-                entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+                entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
                 entries.iter_mut().for_each(|(_, value)| value.sort());
             }
             _ => {}

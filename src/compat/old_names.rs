@@ -61,12 +61,18 @@ fn of_portmap(old: &str) -> Option<String> {
     is_ours.then(|| format!("portmap-{}", name.replace("besides", "secondary").replace('_', "-")))
 }
 
-/// Renames the objects with old names, if there are any. The check takes one request.
+/// Renames the objects with old names, if there are any. The check takes one request for each session.
 pub fn migrate(nft: &Nft) -> Result<()> {
-    if !nft.exist(&SIGNS)?.contains(&true) {
+    if nft.has_new_names.get() {
         return Ok(());
     }
-    nft.transact(|nft, batch| TABLES.iter().try_for_each(|table| move_table(nft, batch, *table)))
+    if nft.exist(&SIGNS)?.contains(&true) {
+        nft.transact(|nft, batch| {
+            TABLES.iter().try_for_each(|table| move_table(nft, batch, *table))
+        })?;
+    }
+    nft.has_new_names.set(true);
+    Ok(())
 }
 
 fn move_table(nft: &Nft, batch: &mut Batch, table: Table<'_>) -> Result<()> {

@@ -59,7 +59,10 @@ impl Launch<'_> {
     pub fn run(&self) -> Result<u8> {
         let mut mask = SigSet::all();
         OWN.into_iter().for_each(|signal| mask.remove(signal));
-        let failed = |errno: Errno| Error::internal(format!("cannot wait for signals: {errno}"));
+        let failed = |errno: Errno| {
+            // nix's texts of errors would take 13 KB.
+            Error::internal(format!("cannot wait for signals: {}", sys::errno_text(errno as i32)))
+        };
         mask.thread_block().map_err(failed)?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC).map_err(failed)?;
         // It came before the mask.

@@ -72,9 +72,20 @@ macro_rules! entry_point {
         ) -> std::ffi::c_int {
             // SAFETY: these are the arguments from the C library.
             let arguments = unsafe { $crate::kernel::sys::arguments(count, values) };
-            $run(arguments).into()
+            $crate::kernel::sys::end($run(arguments))
         }
     };
+}
+
+/// Ends the process. The shipped build does it at once, without the C library, which has nothing to flush. In other builds
+/// the C library can have something to do at the end: it writes the profile of an instrumented build.
+#[must_use]
+pub fn end(code: u8) -> c_int {
+    if cfg!(target_env = "musl") {
+        // SAFETY: it does not return, so no code runs that could depend on what it leaves out.
+        unsafe { libc::_exit(code.into()) }
+    }
+    code.into()
 }
 
 /// The arguments of the program.
@@ -116,6 +127,12 @@ impl Read for Stdin {
             result => Ok(result?),
         }
     }
+}
+
+/// Standard output without std's buffer.
+pub fn stdout() -> BorrowedFd<'static> {
+    // SAFETY: this program never closes the descriptor. If it was never open, writes fail.
+    unsafe { BorrowedFd::borrow_raw(libc::STDOUT_FILENO) }
 }
 
 /// Whether this process was interrupted.
@@ -392,6 +409,22 @@ pub fn tun_set(tun: BorrowedFd<'_>, request: TunRequest, value: u32) -> io::Resu
         libc::ioctl(tun.as_raw_fd(), request as u32 as libc::Ioctl, libc::c_ulong::from(value))
     };
     Ok(Errno::result(status).map(drop)?)
+}
+
+/// Receives a datagram into the free capacity of an empty buffer, without waiting. Returns its length, of which the buffer
+/// has as much as it has room for.
+pub fn receive(socket: &impl AsRawFd, datagram: &mut Vec<u8>) -> io::Result<usize> {
+    datagram.clear();
+    let room = datagram.spare_capacity_mut();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    // SAFETY: the kernel writes at most `room.len()` bytes there.
+    let length =
+        unsafe { libc::recv(socket.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), flags) };
+    let length = Errno::result(length)?.unsigned_abs();
+    let written = length.min(room.len());
+    // SAFETY: the kernel has written these bytes.
+    unsafe { datagram.set_len(written) };
+    Ok(length)
 }
 
 /// Lets a socket send a datagram of that length. Root can exceed the system's limit, 2 x net.core.wmem_max; root of a user

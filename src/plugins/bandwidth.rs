@@ -64,10 +64,16 @@ const QUEUE_PACKETS: u32 = 1000;
 /// The default of `latency`.
 const LATENCY_MS: u32 = 25;
 
-/// The keys of the configuration, except those of `Rates`.
+/// The keys of the configuration. It has those of `Rates` itself.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Bandwidth {
+    ingress_rate: Option<u64>,
+    ingress_burst: Option<u64>,
+    egress_rate: Option<u64>,
+    egress_burst: Option<u64>,
+    shaped_subnets: Vec<String>,
+    unshaped_subnets: Vec<String>,
     /// In milliseconds.
     latency: Option<u32>,
     fair_queue: bool,
@@ -87,12 +93,12 @@ impl Plugin for Bandwidth {
     const UNREADABLE: &'static str = "failed to parse network configuration";
 
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
-        self.limits(cx)?;
+        self.limits()?;
         chained::prev_result(cx, WITHOUT_RESULT).map(drop)
     }
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
-        let limits = self.limits(cx)?;
+        let limits = self.limits()?;
         let mut result = chained::prev_result(cx, WITHOUT_RESULT)?;
         let host = cx.session.host()?;
         let network = &cx.request.network;
@@ -140,7 +146,7 @@ impl Plugin for Bandwidth {
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        let limits = self.limits(cx)?;
+        let limits = self.limits()?;
         let result = cx.request.required_prev_result()?;
         if limits.is_empty() {
             return Ok(());
@@ -156,9 +162,6 @@ impl Plugin for Bandwidth {
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
-        // The rates are not used here. A key of the wrong type is reported, as by every plugin.
-        let (_, dropped) = cx.request.json.read_or_drop::<Rates>("network configuration")?;
-        dropped.iter().for_each(|error| cx.warn(error));
         let host = cx.session.host()?;
         let owners = Owners::of(cx, scope);
         if let Some((at, owner)) = owners.one() {
@@ -177,14 +180,20 @@ impl Plugin for Bandwidth {
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         // Limits in `runtimeConfig` are not known at STATUS. A network without limits is usable on any kernel.
-        is_possible(cx.session.host()?, &self.limits(cx)?).map_err(Error::into_not_available)
+        is_possible(cx.session.host()?, &self.limits()?).map_err(Error::into_not_available)
     }
 }
 
 impl Bandwidth {
-    fn limits(&self, cx: &Context<'_>) -> Result<Limits> {
-        let own = cx.request.json.read::<Rates>("network configuration");
-        let own = own.map_err(|error| error.in_front(Self::UNREADABLE))?;
+    fn limits(&self) -> Result<Limits> {
+        let own = Rates {
+            ingress_rate: self.ingress_rate,
+            ingress_burst: self.ingress_burst,
+            egress_rate: self.egress_rate,
+            egress_burst: self.egress_burst,
+            shaped_subnets: self.shaped_subnets.clone(),
+            unshaped_subnets: self.unshaped_subnets.clone(),
+        };
         let latency = Duration::from_millis(self.latency.unwrap_or(LATENCY_MS).into());
         let by_runtime = self.runtime_config.bandwidth.clone().unwrap_or_default();
         own.or(by_runtime).limits(latency, self.fair_queue)

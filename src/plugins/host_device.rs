@@ -211,6 +211,10 @@ impl HostDevice {
     ) -> Result<()> {
         let (network, ifname) = (&cx.request.network, &at.ifname);
         let (host, host_netns) = (cx.session.host()?, cx.session.host_netns()?);
+        if let Some(saved) = self.state_of(recorded.clone(), link) {
+            transfer::to_host(container, (host, host_netns), link, &saved)?;
+            return records::record(at).remove();
+        }
         let may_be_device = match &recorded {
             // The record of another attachment has the link, or its alias names another owner.
             _ if Records::open()?.of(link).is_some() => false,
@@ -222,10 +226,6 @@ impl HostDevice {
                     || !saved_state::has_mark(link) && has_name && self.selector.name().is_none()
             }
         };
-        if let Some(saved) = self.state_of(recorded, link) {
-            transfer::to_host(container, (host, host_netns), link, &saved)?;
-            return records::record(at).remove();
-        }
         if !may_be_device {
             cx.warn(format_args!("interface {ifname} is not a device of {at}: it stays unchanged"));
             return Ok(());

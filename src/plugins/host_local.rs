@@ -117,6 +117,8 @@ impl Ipam for HostLocal {
         Ok(Success { ips, routes: config.routes, dns, ..Success::default() })
     }
 
+    // The verbs do not share a stack frame, so that an ADD touches fewer pages.
+    #[inline(never)]
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         let data_dir = self.data_dir()?;
         let config = self.keys.config(cx.request)?;
@@ -150,6 +152,7 @@ impl Ipam for HostLocal {
         }
     }
 
+    #[inline(never)]
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         let data_dir = self.data_dir()?;
         let config = self.keys.config(cx.request)?;

@@ -226,7 +226,7 @@ impl Cache {
                 paths.push(file.path());
             }
         }
-        paths.sort();
+        paths.sort_unstable();
         let mut all = Entries::default();
         for path in paths {
             let json = match read(&path) {

@@ -218,7 +218,7 @@ fn files_with(directory: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
             files.push(path);
         }
     }
-    files.sort();
+    files.sort_unstable();
     Ok(files)
 }
 

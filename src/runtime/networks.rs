@@ -44,7 +44,7 @@ impl Runtime {
     /// The networks in the order of their files' names, and an error for each file that cannot be used.
     pub fn networks(&self) -> Result<(Vec<Listed>, Vec<Error>)> {
         let mut files = Network::all(&self.configurations)?;
-        files.sort_by(|(a, _), (b, _)| a.cmp(b));
+        files.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         let (mut listed, mut broken) = (Vec::new(), Vec::new());
         let (mut containerd, mut crio, mut podman) =
             (Order::default(), Order::default(), Order::default());

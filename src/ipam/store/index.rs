@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::mem;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::digest::digest;
@@ -54,6 +55,8 @@ pub(super) struct Index {
     /// `None` while the index is built in memory.
     file: Option<File>,
     header: Header,
+    /// The bytes of the file, if it is one page; empty otherwise.
+    page: Vec<u8>,
     /// The buckets in memory, by number, and whether each differs from the file.
     buckets: BTreeMap<u64, (Bucket, bool)>,
 }
@@ -71,8 +74,8 @@ impl Index {
             return Err(damaged());
         }
         files::read_at(&file, &mut page, 0)?;
-        let (pieces, _) = page.as_chunks::<BUCKET_BYTES>();
-        let header = Header::decode(&pieces[0])?;
+        let (first, _) = page.split_first_chunk::<BUCKET_BYTES>().ok_or_else(damaged)?;
+        let header = Header::decode(first)?;
         let is_plausible = (BUCKETS_MIN as u64..=BUCKETS_MAX).contains(&header.buckets)
             && length == offset(header.buckets)
             && header.entries <= header.buckets * SLOTS as u64
@@ -80,13 +83,10 @@ impl Index {
         if !is_plausible {
             return Err(damaged());
         }
-        let mut index = Self { file: Some(file), header, buckets: BTreeMap::new() };
-        if index.is_small() {
-            for (number, bytes) in (0..).zip(&pieces[1..]) {
-                index.keep(number, Bucket(Box::new(*bytes)))?;
-            }
+        if header.buckets != BUCKETS_MIN as u64 {
+            page = Vec::new();
         }
-        Ok(index)
+        Ok(Self { file: Some(file), header, page, buckets: BTreeMap::new() })
     }
 
     /// Builds a new index. It is not valid for any directory until it is committed.
@@ -98,7 +98,7 @@ impl Index {
         let count = (entries / ENTRIES_PER_BUCKET_NEW).max(BUCKETS_MIN) as u64;
         let header = Header { buckets: count, boot, ..Header::default() };
         let buckets = (0..count).map(|number| (number, (Bucket::empty(), true))).collect();
-        let mut index = Self { file: None, header, buckets };
+        let mut index = Self { file: None, header, page: Vec::new(), buckets };
         for holder in holders {
             index.add(*holder)?;
         }
@@ -349,16 +349,14 @@ impl Index {
     fn bucket(&mut self, number: u64) -> io::Result<&mut (Bucket, bool)> {
         if !self.buckets.contains_key(&number) {
             let mut bucket = Bucket::empty();
-            files::read_at(self.file()?, &mut bucket.0[..], offset(number))?;
-            self.keep(number, bucket)?;
+            match self.page.get(place(number)) {
+                Some(bytes) => bucket.0.copy_from_slice(bytes),
+                None => files::read_at(self.file()?, &mut bucket.0[..], offset(number))?,
+            }
+            bucket.check(number)?;
+            self.buckets.insert(number, (bucket, false));
         }
         self.buckets.get_mut(&number).ok_or_else(damaged)
-    }
-
-    fn keep(&mut self, number: u64, bucket: Bucket) -> io::Result<()> {
-        bucket.check(number)?;
-        self.buckets.insert(number, (bucket, false));
-        Ok(())
     }
 
     fn file(&self) -> io::Result<&File> {
@@ -381,8 +379,8 @@ impl Index {
         if self.is_small() {
             self.header.directory = directory.stamp(&self.header.directory)?;
             // The write of one page is atomic unless the power fails, and then another boot begins.
-            let page = self.seal_all();
-            return files::write_at(self.file()?, &page, 0);
+            self.page = self.seal_all();
+            return files::write_at(self.file()?, &self.page, 0);
         }
         for (number, (bucket, is_changed)) in &mut self.buckets {
             if *is_changed {
@@ -405,15 +403,18 @@ impl Index {
         files::write_at(self.file()?, &self.header.encode(), 0)
     }
 
-    /// The bytes of the whole file, if all buckets are in memory.
+    /// The bytes of the whole file, if it is one page or all buckets are in memory.
     fn seal_all(&mut self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(BUCKET_BYTES * (1 + self.buckets.len()));
-        bytes.extend_from_slice(&self.header.encode());
+        let mut bytes = mem::take(&mut self.page);
+        if bytes.is_empty() {
+            bytes.resize(BUCKET_BYTES * (1 + self.buckets.len()), 0);
+        }
+        bytes[..BUCKET_BYTES].copy_from_slice(&self.header.encode());
         for (number, (bucket, is_changed)) in &mut self.buckets {
             if mem::take(is_changed) {
                 bucket.seal(*number);
             }
-            bytes.extend_from_slice(&bucket.0[..]);
+            bytes[place(*number)].copy_from_slice(&bucket.0[..]);
         }
         bytes
     }
@@ -434,4 +435,10 @@ const fn join(block: u128, bit: u8) -> u128 {
 
 const fn offset(bucket: u64) -> u64 {
     (1 + bucket) * BUCKET_BYTES as u64
+}
+
+/// The place of a bucket in the bytes of the file.
+fn place(bucket: u64) -> Range<usize> {
+    let start = usize::try_from(offset(bucket)).unwrap_or(usize::MAX - BUCKET_BYTES);
+    start..start + BUCKET_BYTES
 }

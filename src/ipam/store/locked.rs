@@ -147,7 +147,7 @@ impl<'a> Locked<'a> {
                     its.map(|(ip, _)| *ip).collect()
                 },
             )?;
-            held.sort();
+            held.sort_unstable();
             let is_still = |ip: &IpAddr| {
                 files::read(&self.path_of(*ip)).is_ok_and(|it| Owner::parse(&it).is(owner))
             };

@@ -1,7 +1,7 @@
 //! A netlink socket. Errors have the texts of extended acknowledgements, an errno at the end of a dump is an error, an
 //! interrupted dump is repeated, and a reader never hangs.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fmt::{self, Display};
 use std::io::{self, ErrorKind};
 use std::ops::{Deref, DerefMut};
@@ -123,7 +123,6 @@ pub(crate) struct Socket {
     sequence: Cell<u32>,
     /// Whether strict checking is on: the kernel filters dumps, and refuses unknown filters.
     is_strict: Cell<bool>,
-    datagram: RefCell<Vec<u8>>,
 }
 
 impl AsRawFd for Socket {
@@ -158,7 +157,6 @@ impl Socket {
             sequence: Cell::new(1),
             // Netfilter always filters.
             is_strict: Cell::new(matches!(protocol, Protocol::Netfilter)),
-            datagram: RefCell::new(vec![0; DATAGRAM_BYTES]),
         })
     }
 
@@ -270,14 +268,15 @@ impl Socket {
         self.send(&requests).map_err(|error| Error::of(last_doing, &error))?;
 
         let mut result = Ok(());
-        let mut datagram = self.datagram.borrow_mut();
+        // Its pages cost more than the allocation, so all sockets use the block that was freed last.
+        let mut datagram = Vec::with_capacity(DATAGRAM_BYTES);
         loop {
-            let length = match self.receive(&mut datagram) {
-                Ok(length) => length,
+            match self.receive(&mut datagram) {
+                Ok(()) => {}
                 Err(error) if result.is_ok() => return Err(Error::of(last_doing, &error)),
                 Err(_) => return result, // the caller gets the first error
-            };
-            for message in messages(&datagram[..length]) {
+            }
+            for message in messages(&datagram) {
                 let number = message.sequence.wrapping_sub(first);
                 let Some(request) = requests.list.get(number as usize) else { continue };
                 let is_outcome = matches!(message.kind, NLMSG_ERROR | NLMSG_DONE);
@@ -314,13 +313,11 @@ impl Socket {
         }
     }
 
-    /// The length of the next datagram; ENOMSG if the queue is empty.
-    fn receive(&self, datagram: &mut [u8]) -> io::Result<usize> {
-        // With MSG_TRUNC the length is that of the datagram, even if the buffer is smaller.
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
-        match uninterrupted(|| Ok(recv(self.as_raw_fd(), &mut *datagram, flags)?)) {
+    /// Gets the next datagram; ENOMSG if the queue is empty.
+    fn receive(&self, datagram: &mut Vec<u8>) -> io::Result<()> {
+        match uninterrupted(|| sys::receive(self, datagram)) {
             Ok(length) if length > datagram.len() => Err(Errno::EMSGSIZE.into()),
-            Ok(length) => Ok(length),
+            Ok(_) => Ok(()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Err(Errno::ENOMSG.into()),
             Err(error) => Err(error),
         }

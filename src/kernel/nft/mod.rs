@@ -24,6 +24,7 @@ mod value;
 mod wire;
 mod xt;
 
+use std::cell::Cell;
 use std::fmt::{self, Display};
 
 use nix::libc;
@@ -79,13 +80,15 @@ pub struct Generation(u32);
 /// A netlink socket for the tables of one network namespace.
 pub struct Nft {
     socket: Socket,
+    /// Whether `compat::old_names` has looked for old names: once for each socket.
+    pub has_new_names: Cell<bool>,
 }
 
 impl Nft {
     /// Opens a socket in the namespace of the calling thread.
     pub fn open() -> Result<Self, netlink::Error> {
         match Socket::open(Protocol::Netfilter) {
-            Ok(socket) => Ok(Self { socket }),
+            Ok(socket) => Ok(Self { socket, has_new_names: Cell::new(false) }),
             Err(error) if error.errno == libc::EPROTONOSUPPORT => {
                 Err(error.with_hint("the kernel lacks CONFIG_NETFILTER_NETLINK"))
             }

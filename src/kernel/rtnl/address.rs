@@ -10,6 +10,7 @@ use super::consts::{AF_UNSPEC, NLM_F_CREATE, NLM_F_EXCL};
 use super::{Batch, Rtnl};
 use crate::error::{Error, Result};
 use crate::kernel::netlink::{AF_INET, AF_INET6, Attrs, Requests, attributes, fixed, u32_of};
+use crate::names::IpFamily;
 
 /// An address of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,11 @@ impl Rtnl {
     /// The IPv4 and IPv6 addresses of a link.
     pub fn addresses(&self, index: u32) -> Result<Vec<Address>> {
         self.list_addresses(AF_UNSPEC, index)
+    }
+
+    /// Those of one family. For a list of all families, the kernel takes the lock of all links.
+    pub fn addresses_of(&self, index: u32, family: IpFamily) -> Result<Vec<Address>> {
+        self.list_addresses(family.number(), index)
     }
 
     /// The addresses of all links.

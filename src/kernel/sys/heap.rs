@@ -26,7 +26,7 @@ const BLOCK_BYTES_MAX: usize = 64 << 10;
 /// 16 bytes to 64 KiB.
 const SIZES: usize = (BLOCK_BYTES_MAX / ALIGNMENT).ilog2() as usize + 1;
 /// Enough for the largest calls: a GC that keeps 15,000 attachments has 100,000 blocks, for which the C library would need
-/// 4,000 system calls. Unused pages cost nothing; a usual call uses 20.
+/// 4,000 system calls. Unused pages cost nothing; a usual call uses 6.
 const PIECE_BYTES: usize = if cfg!(test) { 128 << 10 } else { 8 << 20 };
 
 /// The attempts after which a waiting thread sleeps. The lock is held for nanoseconds, so one or two are enough unless the

@@ -13,12 +13,12 @@ use crate::kernel::rtnl::{AddressField, TokenBucket, TrafficSelector};
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Rates {
-    ingress_rate: Option<u64>,
-    ingress_burst: Option<u64>,
-    egress_rate: Option<u64>,
-    egress_burst: Option<u64>,
-    shaped_subnets: Vec<String>,
-    unshaped_subnets: Vec<String>,
+    pub(super) ingress_rate: Option<u64>,
+    pub(super) ingress_burst: Option<u64>,
+    pub(super) egress_rate: Option<u64>,
+    pub(super) egress_burst: Option<u64>,
+    pub(super) shaped_subnets: Vec<String>,
+    pub(super) unshaped_subnets: Vec<String>,
 }
 
 /// The largest burst in bytes. The kernel counts them in 32 bits.

@@ -8,7 +8,7 @@ use super::{Bridge, CONTAINER, HostState, LOCK_LIMIT, device, vlan_gateway};
 use crate::cni::success::{Route, Success};
 use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Batch, Link, LinkChange, NewAddress, Rtnl};
-use crate::names::IfName;
+use crate::names::{IfName, IpFamily};
 use crate::plugin::Context;
 use crate::steps::flow::undo::Undo;
 
@@ -115,8 +115,13 @@ impl AddressChange {
         if gateways.is_empty() {
             return Ok(None);
         }
-        let present: Vec<IpNet> =
-            host.addresses(link.index)?.into_iter().map(|address| address.net).collect();
+        let mut present: Vec<IpNet> = Vec::new();
+        for family in [IpFamily::V4, IpFamily::V6] {
+            if gateways.iter().any(|net| family.has(net.addr())) {
+                let addresses = host.addresses_of(link.index, family)?;
+                present.extend(addresses.iter().map(|address| address.net));
+            }
+        }
         let missing: Vec<IpNet> =
             gateways.iter().filter(|net| !present.contains(net)).copied().collect();
         if missing.is_empty() {

@@ -151,6 +151,11 @@ impl Failure {
     pub(super) fn is_silence(&self) -> bool {
         matches!(self, Self::Connection(error) if error.kind() == ErrorKind::WouldBlock)
     }
+
+    /// Whether the service, or the bus for it, returned another error than this.
+    pub(super) fn is_refusal_except(&self, error: &str) -> bool {
+        matches!(self, Self::Refused { name, .. } if name != error)
+    }
 }
 
 impl Display for Failure {

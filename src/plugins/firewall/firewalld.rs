@@ -26,7 +26,7 @@ pub(super) enum Found {
 }
 
 impl Firewalld {
-    /// Fails if the bus is there but does not answer.
+    /// Fails if the bus is there but does not tell whether firewalld runs.
     pub(super) fn find(cx: &Context<'_>) -> Result<Found> {
         let addresses = cx.request.bus_address.as_deref().unwrap_or_else(|| SYSTEM_BUS.as_ref());
         let failure = match Self::connect(addresses.as_bytes()) {
@@ -34,7 +34,7 @@ impl Firewalld {
             Err(failure) => failure,
         };
         let why = format!("{}: {failure}", addresses.display());
-        if failure.is_silence() {
+        if failure.is_silence() || failure.is_refusal_except(NO_OWNER) {
             let error = Error::internal("cannot find out whether firewalld runs");
             return Err(error.with_details(why));
         }
@@ -106,6 +106,9 @@ fn zone_method(name: &str) -> Method<'_> {
         name,
     }
 }
+
+/// The error of the bus for a service that is not running.
+const NO_OWNER: &str = "org.freedesktop.DBus.Error.NameHasNoOwner";
 
 /// The error of firewalld for an existing source begins with this.
 const ALREADY_SET: &str = "ZONE_ALREADY_SET";

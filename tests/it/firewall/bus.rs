@@ -82,6 +82,41 @@ fn a_silent_bus_costs_3_seconds_and_is_an_error() {
     }
 }
 
+/// A bus that answers the first call after `Hello` with this error.
+fn refusing_with(error: &str) -> String {
+    format!(
+        "import struct, threading
+name = b'{error}'
+fields = b'\\x05\\x01u\\0' + struct.pack('<I', 2) + b'\\x04\\x01s\\0' + struct.pack('<I', len(name)) + name + b'\\0'
+message = b'l\\x03\\0\\x01' + struct.pack('<III', 0, 1, len(fields)) + fields + bytes(-len(fields) % 8)
+def refuse():
+    while True:
+        peer = server.accept()[0]
+        peer.sendall(b'DATA\\r\\nOK 1\\r\\n' + message)
+        while peer.recv(4096): pass
+threading.Thread(target=refuse, daemon=True).start()"
+    )
+}
+
+#[test]
+fn only_the_error_for_a_name_without_an_owner_says_that_firewalld_is_not_running() {
+    let refused = "org.freedesktop.DBus.Error.AccessDenied";
+    for (error, is_known) in [("org.freedesktop.DBus.Error.NameHasNoOwner", true), (refused, false)]
+    {
+        let world = World::new();
+        let c1 = world.container("c1");
+        let result = c1.add("bridge", &bridge("net", 1));
+        let _server = start_silent_server(&world, &refusing_with(error));
+        let config = firewall("net", json!({}), &result);
+        if is_known {
+            c1.add("firewall", &config);
+        } else {
+            let texts = ["cannot find out whether firewalld runs", refused];
+            c1.call("firewall", "ADD", &config).run().fails(999, &texts);
+        }
+    }
+}
+
 #[test]
 fn a_silent_bus_does_not_delay_calls_without_firewalld() {
     let world = World::new();
