@@ -13,6 +13,10 @@ use crate::names::{IpFamily, Mac};
 
 /// The longest wait for duplicate address detection.
 const DAD_LIMIT: Duration = Duration::from_secs(5);
+/// The longest wait for the routes to the IPv6 addresses of the interface.
+const LOCAL_LIMIT: Duration = Duration::from_secs(1);
+/// RT_TABLE_LOCAL (linux/rtnetlink.h).
+const RT_TABLE_LOCAL: u32 = 255;
 /// RT_SCOPE_UNIVERSE (linux/rtnetlink.h): destinations behind a gateway.
 const SCOPE_UNIVERSE: u8 = 0;
 
@@ -95,6 +99,13 @@ pub fn apply(
     interface.rtnl.commit(batch)?;
     if options.detect_duplicates {
         interface.rtnl.wait_for_dad(interface.index, interface.name, DAD_LIMIT)?;
+    }
+    let v6 = success.ips.iter().map(|ip| ip.address.addr()).filter(IpAddr::is_ipv6);
+    let v6: Vec<IpAddr> = v6.collect();
+    if !v6.is_empty() {
+        // A worker of the kernel adds the routes. Until then the container drops packets to its address. Later than the
+        // limit it works, too.
+        interface.rtnl.wait_for_local(RT_TABLE_LOCAL, &v6, LOCAL_LIMIT)?;
     }
     Ok(())
 }
