@@ -5,6 +5,7 @@
 pub mod cli;
 pub mod cni;
 pub mod compat;
+pub mod dhcp;
 pub mod error;
 pub mod fault;
 pub mod ipam;

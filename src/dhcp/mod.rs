@@ -1,0 +1,4 @@
+//! DHCP: leases, and the clients as pure state machines. `v4` has no clock, no socket and no randomness of its own.
+
+pub mod lease;
+pub mod v4;

@@ -1,0 +1,3 @@
+//! DHCPv4 (RFC 2131, RFC 2132): packets, options and the client, without sockets and clocks.
+
+pub mod client;
