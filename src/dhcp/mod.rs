@@ -1,4 +1,8 @@
 //! DHCP: leases, and the clients as pure state machines. `v4` has no clock, no socket and no randomness of its own.
 
+mod fields;
+pub mod flags;
+pub mod journal;
 pub mod lease;
+pub mod protocol;
 pub mod v4;
