@@ -5,6 +5,7 @@ pub mod conntrack;
 pub mod file;
 pub mod flock;
 pub mod launch;
+pub mod listener;
 pub mod netlink;
 pub mod netns;
 pub mod nft;
