@@ -1,4 +1,4 @@
-//! The few system calls that no safe crate offers. All of the project's unsafe code is here and in `heap`.
+//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap` and in `socket`.
 #![allow(unsafe_code)]
 
 // The allocator of the shipped build. The others have it for its tests.
@@ -6,6 +6,7 @@
 mod heap;
 
 mod errno;
+pub(super) mod socket;
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
 use std::fs::{File, Metadata};
@@ -33,6 +34,7 @@ use nix::unistd::{chdir, getpid, getppid, gettid, read, setsid, unlink, write};
 use crate::error::{Error, Result};
 
 pub(crate) use errno::errno_text;
+pub use socket::raise_file_limit;
 
 /// Source: linux/nsfs.h.
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
