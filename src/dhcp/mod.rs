@@ -1,4 +1,5 @@
 //! DHCP: leases, and the clients as pure state machines. `v4` has no clock, no socket and no randomness of its own.
 
+pub mod domain;
 pub mod lease;
 pub mod v4;
