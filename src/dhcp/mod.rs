@@ -1,8 +1,17 @@
-//! DHCP: leases, and the clients as pure state machines. `v4` has no clock, no socket and no randomness of its own.
+//! DHCP: leases, the clients as pure state machines, and the daemon. `v4` has no clock, no socket and no randomness of its
+//! own.
 
+mod apply;
+pub mod daemon;
+mod domain;
+mod events;
+mod exchange;
 mod fields;
 pub mod flags;
 pub mod journal;
 pub mod lease;
 pub mod protocol;
+mod site;
+pub mod table;
+mod uplink;
 pub mod v4;

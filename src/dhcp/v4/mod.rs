@@ -1,3 +1,6 @@
 //! DHCPv4 (RFC 2131, RFC 2132): packets, options and the client, without sockets and clocks.
 
 pub mod client;
+pub mod frame;
+pub mod option;
+pub mod packet;

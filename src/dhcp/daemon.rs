@@ -1,0 +1,1 @@
+//! The daemon: the table of leases behind its socket.
