@@ -4,5 +4,8 @@ mod fields;
 pub mod flags;
 pub mod journal;
 pub mod lease;
+mod line;
 pub mod protocol;
+pub mod server;
+pub mod socket;
 pub mod v4;
