@@ -2,16 +2,14 @@
 
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::libc::{self, sock_filter};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use nix::libc::sock_filter;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socket};
 
 use crate::fault;
-use crate::kernel::sys::socket::{
-    attach_filter, bind_to_link, receive_with_control, send_to_link, set_socket_option,
-};
+use crate::kernel::sys::socket::{attach_filter, bind_to_link, send_to_link, unsent_bytes};
 use crate::names::Mac;
 
 /// EtherTypes (linux/if_ether.h).
@@ -19,23 +17,11 @@ const ETH_P_IP: u16 = 0x0800;
 const ETH_P_ARP: u16 = 0x0806;
 const ETH_P_8021Q: u16 = 0x8100;
 
-/// In the status of PACKET_AUXDATA: the sender is on this host, and left the checksum to a network card. Source:
-/// linux/if_packet.h.
-const TP_STATUS_CSUMNOTREADY: u32 = 1 << 3;
-const PACKET_AUXDATA: i32 = 8;
-
 /// A socket of one link. Frames are without the header of the link, which the kernel adds and removes.
 pub struct PacketSocket {
     socket: OwnedFd,
     index: u32,
     ethertype: u16,
-}
-
-/// A frame that was received.
-pub struct Received<'a> {
-    pub bytes: &'a [u8],
-    /// The checksum of UDP was calculated. It is not between interfaces of one host.
-    pub has_checksum: bool,
 }
 
 impl PacketSocket {
@@ -61,7 +47,6 @@ impl PacketSocket {
         if !filter.is_empty() {
             attach_filter(socket.as_fd(), filter)?;
         }
-        set_socket_option(socket.as_fd(), libc::SOL_PACKET, PACKET_AUXDATA, 1)?;
         bind_to_link(socket.as_fd(), index, ethertype)?;
         Ok(Self { socket, index, ethertype })
     }
@@ -78,22 +63,23 @@ impl PacketSocket {
         send_to_link(self.socket.as_fd(), self.index, ETH_P_8021Q, &tagged)
     }
 
-    /// The next frame; `None` if there is none. A frame that is longer than the buffer is skipped.
-    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<Received<'a>>> {
+    /// The next frame; `None` if there is none. A frame that is longer than the buffer is skipped. A sender on this host leaves
+    /// the checksum of UDP to the network card, so it can be missing.
+    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
         loop {
-            match receive_with_control(self.socket.as_fd(), buffer) {
-                Ok((length, _)) if length > buffer.len() => {}
-                Ok((length, control)) => {
-                    let status = control.and_then(|(_, _, data)| data.first_chunk().copied());
-                    let status = status.map_or(0, u32::from_ne_bytes);
-                    let has_checksum = status & TP_STATUS_CSUMNOTREADY == 0;
-                    return Ok(Some(Received { bytes: &buffer[..length], has_checksum }));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+            match recv(self.socket.as_raw_fd(), buffer, MsgFlags::MSG_TRUNC) {
+                Ok(length) if length > buffer.len() => {}
+                Ok(length) => return Ok(Some(&buffer[..length])),
+                Err(Errno::EAGAIN) => return Ok(None),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
             }
         }
+    }
+
+    /// The bytes that the kernel has not sent yet.
+    pub fn unsent_bytes(&self) -> io::Result<usize> {
+        unsent_bytes(self.socket.as_fd())
     }
 }
 

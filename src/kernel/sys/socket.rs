@@ -8,11 +8,8 @@ use std::ptr;
 use nix::errno::Errno;
 use nix::libc;
 
-/// The longest control message that a socket of this program gets: struct tpacket_auxdata.
-pub const CONTROL_BYTES: usize = 20;
-
-/// The control message of a datagram: its level, its kind and its data, filled up with zeros.
-pub type Control = (c_int, c_int, [u8; CONTROL_BYTES]);
+/// The control message of a datagram: its level, its kind and the begin of its data, filled up with zeros.
+pub type Control = (c_int, c_int, [u8; 4]);
 
 /// A buffer with the alignment of struct cmsghdr.
 #[repr(C, align(8))]
@@ -113,8 +110,8 @@ pub fn receive_with_control(
         if header.is_null() {
             return Ok((length, None));
         }
-        let mut data = [0; CONTROL_BYTES];
-        ptr::copy_nonoverlapping(libc::CMSG_DATA(header), data.as_mut_ptr(), CONTROL_BYTES);
+        let mut data = [0; 4];
+        ptr::copy_nonoverlapping(libc::CMSG_DATA(header), data.as_mut_ptr(), 4);
         Ok((length, Some(((*header).cmsg_level, (*header).cmsg_type, data))))
     }
 }
