@@ -125,18 +125,19 @@ impl Journal {
         Ok(exists)
     }
 
-    /// Marks the leases of a network except these.
-    pub fn mark_all_except(&self, network: &NetworkName, keep: &[Attachment]) -> Result<()> {
+    /// Marks the leases of a network except these, and returns their number.
+    pub fn mark_all_except(&self, network: &NetworkName, keep: &[Attachment]) -> Result<usize> {
         let is_kept = |key: &Key| {
             keep.iter().any(|at| at.container_id == key.container_id && at.ifname == key.ifname)
         };
+        let mut count = 0;
         for record in self.read_valid(&|_| {})? {
             let key = &record.ask.key;
             if key.network == *network && !is_kept(key) {
-                self.mark(key)?;
+                count += usize::from(self.mark(key)?);
             }
         }
-        Ok(())
+        Ok(count)
     }
 
     /// All leases, for the daemon that has the lock. Void files are removed, with a warning: torn ones, and those of an

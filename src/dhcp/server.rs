@@ -97,7 +97,7 @@ fn serve(
     journal: Journal,
     open: &dyn Fn(Journal) -> Result<Arc<dyn Service>>,
 ) -> Result<()> {
-    let log = journal.directory().join("log");
+    let log = journal.directory().join(".log");
     let service = open(journal)?;
     let _pidfile = flags.pidfile.as_deref().map(Pidfile::write).transpose()?;
     if flags.until_idle {
