@@ -2,4 +2,5 @@
 
 pub mod domain;
 pub mod lease;
+pub mod random;
 pub mod v4;
