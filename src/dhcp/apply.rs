@@ -117,8 +117,7 @@ pub fn change(
 /// Tells the neighbors the MAC address of an address. Runs in the container's namespace.
 fn announce(index: u32, mac: Mac, address: Ipv4Addr) -> Result<(), Error> {
     let announcement = Arp::announcement(mac, address).encode();
-    let sent =
-        PacketSocket::for_arp(index).and_then(|socket| socket.broadcast(&announcement));
+    let sent = PacketSocket::for_arp(index).and_then(|socket| socket.broadcast(&announcement));
     sent.map_err(|error| Error::internal(format!("cannot announce {address}: {error}")))
 }
 

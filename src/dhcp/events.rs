@@ -87,9 +87,9 @@ impl Table {
     fn end_what_is_gone(self: &Arc<Self>, state: &mut State) {
         while let Some(end) = self.ends.as_ref().and_then(|ends| ends.next()) {
             let is_gone = |entry: &Entry| match end {
-                End::Namespace(number) if entry.number == Some(number) => Some(News::Gone(
-                    "its network namespace is gone",
-                )),
+                End::Namespace(number) if entry.number == Some(number) => {
+                    Some(News::Gone("its network namespace is gone"))
+                }
                 End::Link(number, index)
                     if entry.number == Some(number) && entry.record.ifindex == index =>
                 {
@@ -104,7 +104,8 @@ impl Table {
                 }
                 _ => None,
             };
-            let found = state.leases.iter().filter_map(|(key, it)| Some((key.clone(), is_gone(it)?)));
+            let found =
+                state.leases.iter().filter_map(|(key, it)| Some((key.clone(), is_gone(it)?)));
             for (key, news) in found.collect::<Vec<_>>() {
                 self.handle(state, &key, vec![news]);
             }

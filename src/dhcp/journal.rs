@@ -134,18 +134,19 @@ impl Journal {
         Ok(exists)
     }
 
-    /// Marks the leases of a network except these.
-    pub fn mark_all_except(&self, network: &NetworkName, keep: &[Attachment]) -> Result<()> {
+    /// Marks the leases of a network except these, and returns their number.
+    pub fn mark_all_except(&self, network: &NetworkName, keep: &[Attachment]) -> Result<usize> {
         let is_kept = |key: &Key| {
             keep.iter().any(|at| at.container_id == key.container_id && at.ifname == key.ifname)
         };
+        let mut count = 0;
         for record in self.read_valid(&|_| {})? {
             let key = &record.ask.key;
             if key.network == *network && !is_kept(key) {
-                self.mark(key)?;
+                count += usize::from(self.mark(key)?);
             }
         }
-        Ok(())
+        Ok(count)
     }
 
     /// All leases, for the daemon that has the lock. Void files are removed, with a warning: torn ones, and those of an
@@ -206,6 +207,11 @@ impl Journal {
     }
 }
 
+/// The right to start a daemon, of one process at a time, until it is dropped. Fails with code 11 after 10 s.
+pub(super) fn lock_starts() -> Result<File> {
+    state::lock(DIRECTORY)
+}
+
 /// The identity of this boot of the host.
 fn boot() -> Result<String> {
     let id = file::read_text(Path::new(BOOT_ID)).map_err(|error| {
@@ -214,10 +220,9 @@ fn boot() -> Result<String> {
     Ok(id.trim_end().to_owned())
 }
 
-/// A record as it is written and listed. Addresses are texts, times are milliseconds since boot.
-pub(super) fn to_json(record: &Record, boot: &str) -> Json {
-    let mut entries = vec![entry("boot", boot)];
-    entries.extend(entries_of(&record.ask));
+/// A record without its boot. Addresses are texts, times are milliseconds since boot.
+pub(super) fn entries_of_record(record: &Record) -> impl Iterator<Item = (String, Json)> {
+    let mut entries = entries_of(&record.ask);
     let (device, inode) = record.netns_id;
     entries.extend([
         ("netnsID".into(), Json::Array(vec![device.into(), inode.into()])),
@@ -231,7 +236,11 @@ pub(super) fn to_json(record: &Record, boot: &str) -> Json {
         ("v6", record.v6.as_ref().map(v6_to_json)),
     ];
     entries.extend(optional.into_iter().filter_map(|(key, value)| Some((key.into(), value?))));
-    Json::Object(entries)
+    entries.into_iter()
+}
+
+fn to_json(record: &Record, boot: &str) -> Json {
+    Json::Object([entry("boot", boot)].into_iter().chain(entries_of_record(record)).collect())
 }
 
 fn read_record(content: &[u8], boot: &str) -> Result<Record> {

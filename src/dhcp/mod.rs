@@ -3,15 +3,20 @@
 
 mod apply;
 pub mod daemon;
-mod domain;
+pub mod domain;
 mod events;
 mod exchange;
 mod fields;
 pub mod flags;
 pub mod journal;
 pub mod lease;
+mod line;
 pub mod protocol;
+pub mod random;
+pub mod release;
+pub mod server;
 mod site;
+pub mod socket;
 pub mod table;
 mod uplink;
 pub mod v4;

@@ -3,9 +3,10 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::dhcp::journal::Record;
+use crate::dhcp::server::prefixed;
 use crate::error::{Error, Result};
 use crate::kernel::file::reason;
 use crate::kernel::netns::NetNs;
@@ -37,23 +38,13 @@ pub struct Site<'a> {
     pub record: &'a Record,
 }
 
-/// The path of a namespace for the daemon.
-pub fn path_of(prefix: &Path, netns: &Path) -> PathBuf {
-    let mut path = prefix.as_os_str().to_owned();
-    path.push(netns);
-    path.into()
-}
-
 impl Site<'_> {
     /// Opens the namespace, if it still is the one that the lease was made in.
     pub fn open(&self) -> Result<NetNs, Trouble> {
-        let path = path_of(self.prefix, &self.record.ask.netns);
+        let path = prefixed(self.prefix, &self.record.ask.netns);
         let netns = self.home.open_if_exists(&path).map_err(|error| {
             let path = path.display();
-            Error::internal(format!(
-                "cannot open network namespace {path}: {}",
-                reason(&error)
-            ))
+            Error::internal(format!("cannot open network namespace {path}: {}", reason(&error)))
         })?;
         let netns = netns.ok_or(Trouble::Gone(NO_NAMESPACE))?;
         match netns.identity()? == self.record.netns_id {

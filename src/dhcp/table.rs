@@ -14,7 +14,8 @@ use crate::dhcp::exchange::{self, Exchange, News};
 use crate::dhcp::journal::{Journal, Record};
 use crate::dhcp::lease::Key;
 use crate::dhcp::protocol::Ask;
-use crate::dhcp::site::{Site, Trouble, path_of};
+use crate::dhcp::server::prefixed;
+use crate::dhcp::site::{Site, Trouble};
 use crate::dhcp::uplink;
 use crate::dhcp::v4::client::{Event, Settings, Times};
 use crate::error::{Error, Result};
@@ -191,7 +192,7 @@ impl Table {
     /// An entry for the link of a call, which is brought up.
     fn survey(&self, ask: &Ask) -> Result<Entry> {
         let name = &ask.key.ifname;
-        let netns = self.home.open(&path_of(&self.options.prefix, &ask.netns))?;
+        let netns = self.home.open(&prefixed(&self.options.prefix, &ask.netns))?;
         let rtnl = netns.rtnl()?;
         let link = rtnl.link(name)?.ok_or_else(|| cannot_get(&ask.key, "it does not exist"))?;
         let mac = link.mac.ok_or_else(|| cannot_get(&ask.key, "it has no Ethernet address"))?;
@@ -240,12 +241,7 @@ impl Table {
     }
 
     /// Handles the events of a client.
-    pub(super) fn handle(
-        self: &Arc<Self>,
-        state: &mut State,
-        key: &Key,
-        news: Vec<News>,
-    ) {
+    pub(super) fn handle(self: &Arc<Self>, state: &mut State, key: &Key, news: Vec<News>) {
         for event in news {
             let Some(entry) = state.leases.get_mut(key) else { return };
             let end = match event {
@@ -288,10 +284,13 @@ impl Table {
             if old.as_ref().is_none_or(|old| apply::differs(old, &lease)) {
                 let changed = apply::change(&self.site(&entry.record), old.as_ref(), Some(&lease));
                 report(&key, changed);
-                log(&key, &match old {
-                    Some(old) => apply::difference(&old, &lease),
-                    None => format!("the address is {}", lease.address),
-                });
+                log(
+                    &key,
+                    &match old {
+                        Some(old) => apply::difference(&old, &lease),
+                        None => format!("the address is {}", lease.address),
+                    },
+                );
             }
         }
         let _ = entry.answer.set(Ok(apply::success(&entry.record)));
@@ -393,11 +392,7 @@ impl Table {
         Some(entry)
     }
 
-    fn wait_for_departure(
-        &self,
-        state: &mut MutexGuard<'_, State>,
-        key: &Key,
-    ) -> Result<()> {
+    fn wait_for_departure(&self, state: &mut MutexGuard<'_, State>, key: &Key) -> Result<()> {
         let deadline = Instant::now() + LEAVE_LIMIT;
         while state.leaving.contains(key) {
             if self.changed.wait_until(state, deadline).timed_out() {

@@ -13,8 +13,9 @@ use std::fs::{File, Metadata};
 use std::io::{self, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -29,7 +30,7 @@ use nix::sys::socket::{
     setsockopt,
     sockopt::{SndBuf, SndBufForce},
 };
-use nix::unistd::{chdir, getpid, getppid, gettid, read, setsid, unlink, write};
+use nix::unistd::{chdir, dup2_stderr, getpid, getppid, gettid, read, setsid, unlink, write};
 
 use crate::error::{Error, Result};
 
@@ -258,6 +259,13 @@ pub fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
 /// Writes a line to stderr. Errors are ignored: no call depends on the line.
 pub fn warn(line: &str) {
     let _ = write_all(io::stderr().as_fd(), format!("{line}\n").as_bytes());
+}
+
+/// From now on stderr is this file, which is emptied. It is created with mode 0600.
+pub fn log_to(path: &Path) -> io::Result<()> {
+    let mut options = super::file::writing();
+    let log = options.create(true).truncate(true).append(false).mode(0o600);
+    Ok(dup2_stderr(super::file::open(log, path)?)?)
 }
 
 /// Ends this thread without clean-up. The main thread ends the process, by SIGABRT.

@@ -2,5 +2,7 @@
 
 pub mod client;
 pub mod frame;
+pub mod grant;
+pub mod message;
 pub mod option;
 pub mod packet;
