@@ -17,6 +17,9 @@ const SERIES: u8 = 3;
 const PAUSE_FAST: Duration = Duration::from_secs(2);
 const PAUSES_FAST: u32 = 4;
 const PAUSE: Duration = Duration::from_secs(4);
+/// The smallest limits that count: with less the client would flood the network.
+const TIMEOUT_MIN: Duration = Duration::from_millis(10);
+const RESEND_MAX_MIN: Duration = Duration::from_millis(100);
 /// The shortest pause between two series of a renewal (RFC 2131, section 4.4.5).
 const RENEWAL_PAUSE: Duration = Duration::from_secs(60);
 /// The pause after a DECLINE (RFC 2131, section 3.1).
@@ -161,7 +164,10 @@ pub struct Client {
 
 impl Client {
     /// A client that is not started. The seed makes its numbers: it differs from client to client.
-    pub fn new(settings: Settings, seed: u64) -> Self {
+    pub fn new(mut settings: Settings, seed: u64) -> Self {
+        let times = &mut settings.times;
+        times.timeout = times.timeout.max(TIMEOUT_MIN);
+        times.resend_max = times.resend_max.max(RESEND_MAX_MIN);
         Self {
             settings,
             random: Random::new(seed),
