@@ -29,7 +29,7 @@ const PROBE: Duration = Duration::from_secs(10);
 /// The longest delay before the first packet of a resumed client: a daemon resumes all its clients at once.
 const RESUME: Duration = Duration::from_secs(1);
 
-/// What the client sends and how long it tries.
+/// The configuration of a client: the content of its packets and the limits of its waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub mac: Mac,
@@ -151,7 +151,7 @@ pub struct Client {
     wake: Duration,
     /// The begin of the acquisition, for the field `secs`.
     began: Duration,
-    /// None: the client had a lease and does not give up.
+    /// `None`: the client had a lease and does not give up.
     gives_up_at: Option<Duration>,
     pauses: u32,
     /// The address of a lease that ended: the client asks for it again.
@@ -218,7 +218,7 @@ impl Client {
         out
     }
 
-    /// The time of the next `Event::Time`. None: the client is not started, gave up, or is finished.
+    /// The time of the next `Event::Time`. `None`: the client is not started, gave up, or is finished.
     pub fn deadline(&self) -> Option<Duration> {
         let limit = match &self.state {
             State::Idle | State::Finished => return None,

@@ -416,7 +416,7 @@ fn release_is_sent_once() {
 fn unusable_offers_are_named_in_the_error() {
     let mask = &MASK[..];
     let id = &[54, 4, 10, 0, 0, 1][..];
-    let cases: [([u8; 4], &[&[u8]], &str); 6] = [
+    let cases: [(_, &[&[u8]], _); 6] = [
         (ADDRESS, &[id], "DHCP option Subnet Mask not found in DHCPACK"),
         (ADDRESS, &[mask], "the server did not send its identifier"),
         ([0; 4], &[id, mask], "the server offered an address that no interface can have"),
