@@ -9,8 +9,8 @@ use argh::{EarlyExit, FromArgs};
 
 use crate::cni::json::Json;
 use crate::dhcp::flags::{Flags, SOCKET, USAGE};
-use crate::dhcp::protocol::Request;
 use crate::dhcp::journal::Journal;
+use crate::dhcp::protocol::Request;
 use crate::dhcp::server::{self, Passed, Service};
 use crate::dhcp::socket;
 use crate::error::{Error, Result};
@@ -109,7 +109,14 @@ impl Leases {
             super::say(&Json::object([("leases", Some(Json::Array(leases)))]).to_pretty());
         } else {
             let header = [
-                "NETWORK", "CONTAINER", "IFNAME", "ADDRESSES", "SERVER", "STATE", "RENEWS", "ENDS",
+                "NETWORK",
+                "CONTAINER",
+                "IFNAME",
+                "ADDRESSES",
+                "SERVER",
+                "STATE",
+                "RENEWS",
+                "ENDS",
                 "NETNS",
             ];
             table::print(header, leases.iter().map(|lease| row(lease, now)));
@@ -143,9 +150,8 @@ fn seconds_to(lease: &Json, key: &str, now: Option<u64>) -> Option<u64> {
 }
 
 fn row(lease: &Json, now: Option<u64>) -> [String; 9] {
-    let joined = |value: &dyn Fn(&Json) -> String| {
-        families(lease).map(value).collect::<Vec<_>>().join(",")
-    };
+    let joined =
+        |value: &dyn Fn(&Json) -> String| families(lease).map(value).collect::<Vec<_>>().join(",");
     let time = |key: &str| {
         let seconds = families(lease).filter_map(|it| seconds_to(it, key, now)).min();
         seconds.map_or_else(|| "never".into(), |seconds| format!("{seconds} s"))

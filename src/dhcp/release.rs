@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::dhcp::journal::Record;
 use crate::dhcp::protocol::Ask;
-use crate::dhcp::v4::frame::{CLIENT_PORT, SERVER_PORT};
 use crate::dhcp::v4::client::{Action, Client, Event, Settings, Times, Via};
+use crate::dhcp::v4::frame::{CLIENT_PORT, SERVER_PORT};
 use crate::error::{Error, Result};
 use crate::kernel::clock;
 use crate::kernel::inet::LinkUdp;
