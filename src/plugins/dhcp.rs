@@ -54,6 +54,7 @@
 
 mod keys;
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -141,12 +142,19 @@ impl Ipam for Dhcp {
             Scope::One(at) => journal.mark(&key(cx, at)).map(usize::from),
             Scope::AllExcept(keep) => journal.mark_all_except(&cx.request.network, keep),
         };
-        match marked {
-            Ok(0) if matches!(failure, Failure::Down(_)) => return Ok(()),
-            Ok(_) => {}
-            Err(error) => cx.warn(error),
+        let count = marked.unwrap_or_else(|error| {
+            cx.warn(error);
+            0
+        });
+        let asked = match failure {
+            Failure::Down(_) if count == 0 => Ok(()),
+            Failure::Down(_) => self.remove_marked(&path, &request),
+            failure => Err(failure),
+        };
+        if let Err(failure) = asked {
+            let error = failure.into_error();
+            cx.warn(format_args!("{error}; the daemon releases marked leases when it starts"));
         }
-        self.remove_marked(cx, &path, &request, failure);
         Ok(())
     }
 }
@@ -191,28 +199,13 @@ impl Dhcp {
         journal.remove(&key).map(|()| true)
     }
 
-    /// The leases are marked. A daemon that has started meanwhile may have read the journal before, so it gets the request
-    /// again; with `auto` it is started for it.
-    fn remove_marked(
-        &self,
-        cx: &Context<'_>,
-        path: &std::path::Path,
-        request: &Request,
-        failure: Failure,
-    ) {
-        let is_down = matches!(failure, Failure::Down(_));
-        let again = match self.keys.is_auto() && is_down {
-            true => socket::start(path).map_err(Failure::Down),
-            false => Ok(()),
-        };
-        match again.and_then(|()| if is_down { ask_to_remove(path, request) } else { Err(failure) })
-        {
-            Ok(()) => {}
-            Err(failure) => {
-                let error = failure.into_error();
-                cx.warn(format_args!("{error}; the daemon releases the lease when it starts"));
-            }
+    /// Asks for the removal of marked leases. A daemon that has started meanwhile may have read the journal before the mark.
+    /// With `auto` the plugin starts one.
+    fn remove_marked(&self, path: &Path, request: &Request) -> Result<(), Failure> {
+        if self.keys.is_auto() {
+            socket::start(path).map_err(Failure::Down)?;
         }
+        ask_to_remove(path, request)
     }
 }
 
@@ -229,7 +222,7 @@ fn told(failure: Failure, method: &str) -> Error {
     }
 }
 
-fn ask_to_remove(path: &std::path::Path, request: &Request) -> Result<(), Failure> {
+fn ask_to_remove(path: &Path, request: &Request) -> Result<(), Failure> {
     socket::ask(path, request, REMOVAL_MAX, Some(REMOVAL_MAX)).map(drop)
 }
 
