@@ -6,7 +6,8 @@ use super::service::Service;
 use crate::world::{Container, World};
 
 const FILE: &str = "/run/capture.pcapng";
-const FILTER: &str = "arp or udp port 67 or udp port 68 or udp port 546 or udp port 547 or udp port 9";
+const FILTER: &str =
+    "arp or udp port 67 or udp port 68 or udp port 546 or udp port 547 or udp port 9";
 
 /// The names of the fields in the order in which tshark prints them.
 const FIELDS: [&str; 14] = [
@@ -88,12 +89,6 @@ impl Packet {
         let codes = self.get("dhcp.option.type").split(',');
         let mut both = codes.zip(self.get("dhcp.option.value").split(','));
         both.find(|(it, _)| *it == code.to_string()).map(|(_, value)| value)
-    }
-
-    /// The codes of all options, without the end and the padding.
-    pub fn options(&self) -> Vec<u8> {
-        let codes = self.get("dhcp.option.type").split(',').filter_map(|code| code.parse().ok());
-        codes.filter(|code| ![0, 255].contains(code)).collect()
     }
 
     /// The name of the message type (RFC 2132, section 9.6); empty for ARP.

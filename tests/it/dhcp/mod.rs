@@ -1,8 +1,19 @@
 //! `dhcp` and its daemon against DHCP servers of others. The servers and the capture are in the namespace `outside`,
 //! on the switch `sw`, which a cable joins to the host's link `lan`.
 
+mod attached;
 mod capture;
+mod changed;
+mod hostile;
+mod kept;
+mod killed;
+mod limits;
+mod options;
+mod probe;
 mod reference;
+mod released;
+mod renewal;
+mod scripted;
 mod servers;
 mod service;
 
@@ -37,6 +48,49 @@ impl<'w> Site<'w> {
 
     fn script(&self, script: &str) {
         self.world.host(["sh", "-e", "-c", script]);
+    }
+
+    /// Gives a namespace the link eth0 to the switch, with this address.
+    fn attach(&self, place: &Container<'_>, address: &str) {
+        let Container { name, .. } = place;
+        let netns = place.netns();
+        self.outside.exec(["sh", "-e", "-c", &format!(
+            "ip link add {name} type veth peer name eth0 netns {netns}; ip link set {name} master sw up"
+        )]);
+        place.exec([
+            "sh",
+            "-e",
+            "-c",
+            &format!("ip link set lo up; ip link set eth0 up; ip address add {address} dev eth0"),
+        ]);
+        self.world.eventually("the switch forwards", || {
+            self.outside.exec(["ip", "-d", "link", "show", name]).contains("state forwarding")
+        });
+    }
+
+    /// A namespace for another server, with the address 10.1.0.253.
+    fn second_server(&self) -> Container<'w> {
+        let place = self.world.container("outside2");
+        self.attach(&place, "10.1.0.253/24");
+        place
+    }
+
+    /// The MAC of a container's eth0.
+    fn mac(&self, container: &Container<'_>) -> String {
+        let links = container.json(["ip", "-j", "link", "show", "eth0"]);
+        links[0]["address"].as_str().unwrap().to_owned()
+    }
+
+    /// The MAC of the servers' link.
+    fn server_mac(&self) -> String {
+        let links = self.outside.json(["ip", "-j", "link", "show", "sw"]);
+        links[0]["address"].as_str().unwrap().to_owned()
+    }
+
+    /// Whether the journal of the daemon has a lease.
+    fn has_records(&self) -> bool {
+        let script = "find /run/cnibox/dhcp -type f ! -name '.*' ! -name lock 2>/dev/null || true";
+        !self.world.host(["sh", "-c", script]).is_empty()
     }
 }
 
@@ -93,6 +147,18 @@ impl<'w> Daemon<'w> {
 
     fn log(&self) -> String {
         self.0.log()
+    }
+
+    /// A file of the process below /proc.
+    fn proc(&self, file: &str) -> String {
+        std::fs::read_to_string(format!("/proc/{}/{file}", self.0.pid())).unwrap()
+    }
+
+    /// The processor time of the process, in hundredths of a second.
+    fn ticks(&self) -> u64 {
+        let stat = self.proc("stat");
+        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     }
 }
 

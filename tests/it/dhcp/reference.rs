@@ -4,6 +4,7 @@
 use serde_json::json;
 
 use super::capture::{Capture, kinds};
+use super::scripted::{Scripted, plan};
 use super::servers::{Dnsmasq, Kea, Udhcpd};
 use super::{Daemon, Site, address, bridge};
 use crate::world::World;
@@ -36,4 +37,19 @@ fn the_harness_shows_the_lease_of_the_reference_at_each_server() {
     let c3 = world.container("c3");
     let given = address(&c3.add("bridge", &bridge()));
     world.eventually("the lease is there", || udhcpd.leases().contains(&given));
+}
+
+#[test]
+fn the_scripted_server_serves_the_reference_and_another_host_answers() {
+    let world = World::with_plugins(REFERENCE);
+    let site = Site::with_bridge(&world);
+    let _daemon = Daemon::of(&world, "/usr/lib/cni/dhcp", &[]);
+    let server = Scripted::start(&site.outside, &plan());
+    let other = site.second_server();
+    let c1 = world.container("c1");
+    assert_eq!(address(&c1.add("bridge", &bridge())), "10.1.0.20");
+    assert_eq!((server.count("discover"), server.count("request")), (1, 1), "{}", server.0.log());
+    other.ping("10.1.0.20");
+    c1.ping("10.1.0.253");
+    server.wait_for_another("request");
 }

@@ -81,11 +81,6 @@ impl<'w> Service<'w> {
         self.signal(signal);
         self.running.take().unwrap().finish();
     }
-
-    /// Waits for the end of a process that ends by itself. Returns its exit status.
-    pub fn finish(&mut self) -> i32 {
-        self.running.take().unwrap().finish().status
-    }
 }
 
 impl Drop for Service<'_> {
