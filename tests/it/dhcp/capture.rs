@@ -10,7 +10,7 @@ const FILTER: &str =
     "arp or udp port 67 or udp port 68 or udp port 546 or udp port 547 or udp port 9";
 
 /// The names of the fields in the order in which tshark prints them.
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 18] = [
     "frame.time_epoch",
     "eth.src",
     "eth.dst",
@@ -25,6 +25,10 @@ const FIELDS: [&str; 14] = [
     "arp.opcode",
     "arp.src.proto_ipv4",
     "arp.dst.proto_ipv4",
+    "ipv6.dst",
+    "dhcpv6.msgtype",
+    "dhcpv6.duid.type",
+    "dhcpv6.option.type",
 ];
 
 pub struct Capture<'w> {
@@ -46,7 +50,7 @@ impl<'w> Capture<'w> {
         Self { service, place }
     }
 
-    /// Ends the capture after all packets that were sent before, and returns the DHCP and ARP packets.
+    /// Ends the capture after all packets that were sent before, and returns the packets of DHCP, DHCPv6 and ARP.
     pub fn finish(mut self) -> Vec<Packet> {
         let world = self.service.world;
         // A packet that no other process sends is the last one.
@@ -58,7 +62,7 @@ impl<'w> Capture<'w> {
         };
         world.within(20, "the capture is written", is_written);
         self.service.end(Signal::SIGTERM);
-        read(world, "dhcp or arp")
+        read(world, "dhcp or arp or dhcpv6")
     }
 }
 
@@ -91,7 +95,23 @@ impl Packet {
         both.find(|(it, _)| *it == code.to_string()).map(|(_, value)| value)
     }
 
-    /// The name of the message type (RFC 2132, section 9.6); empty for ARP.
+    /// The name of the message type (RFC 8415, section 7.3) in DHCPv6.
+    pub fn kind6(&self) -> &'static str {
+        match self.get("dhcpv6.msgtype") {
+            "1" => "SOLICIT",
+            "2" => "ADVERTISE",
+            "3" => "REQUEST",
+            "4" => "CONFIRM",
+            "5" => "RENEW",
+            "6" => "REBIND",
+            "7" => "REPLY",
+            "8" => "RELEASE",
+            "9" => "DECLINE",
+            _ => "",
+        }
+    }
+
+    /// The name of the message type (RFC 2132, section 9.6); empty for other protocols.
     pub fn kind(&self) -> &'static str {
         match self.option(53) {
             Some("01") => "DISCOVER",
@@ -112,7 +132,17 @@ pub fn of_kind<'p>(packets: &'p [Packet], kind: &str) -> Vec<&'p Packet> {
     packets.iter().filter(|packet| packet.kind() == kind).collect()
 }
 
-/// The kinds in their order, without ARP.
+/// The packets of one kind of DHCPv6.
+pub fn of_kind6<'p>(packets: &'p [Packet], kind: &str) -> Vec<&'p Packet> {
+    packets.iter().filter(|packet| packet.kind6() == kind).collect()
+}
+
+/// The kinds of DHCPv6 in their order.
+pub fn kinds6(packets: &[Packet]) -> Vec<&'static str> {
+    packets.iter().map(Packet::kind6).filter(|kind| !kind.is_empty()).collect()
+}
+
+/// The kinds in their order, without other protocols.
 pub fn kinds(packets: &[Packet]) -> Vec<&'static str> {
     packets.iter().map(Packet::kind).filter(|kind| !kind.is_empty()).collect()
 }

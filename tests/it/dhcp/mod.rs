@@ -16,6 +16,7 @@ mod renewal;
 mod scripted;
 mod servers;
 mod service;
+mod six;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};

@@ -6,9 +6,11 @@ use serde_json::{Value, json};
 use super::service::Service;
 use crate::world::{Container, with};
 
-/// ISC kea for IPv4.
+/// ISC kea, for one family of addresses.
 pub struct Kea<'w> {
     pub service: Service<'w>,
+    /// `4` or `6`.
+    family: char,
     dir: String,
     config: Value,
 }
@@ -17,11 +19,7 @@ pub struct Kea<'w> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub address: String,
-    pub mac: String,
-    /// Hexadecimal, without colons.
-    pub client_id: String,
     pub lifetime_s: u32,
-    pub hostname: String,
     /// 0: leased, 1: declined, 2: reclaimed.
     pub state: u32,
 }
@@ -33,29 +31,62 @@ impl<'w> Kea<'w> {
     /// A server on the link `link` of `place`, with the three addresses 10.1.0.10 to 10.1.0.12, leases of 60 s, renewal
     /// after 1 s and rebinding after 30 s. `more` is laid over the only subnet of its configuration.
     pub fn start(place: &Container<'w>, link: &str, more: Value) -> Self {
-        let subnet = with(
-            &json!({
-                "subnet": "10.1.0.0/24", "pools": [{"pool": "10.1.0.10 - 10.1.0.12"}],
-                "valid-lifetime": 60, "renew-timer": 1, "rebind-timer": 30,
-                "option-data": [{"name": "routers", "data": "10.1.0.254"}],
-            }),
-            more,
-        );
-        let dir = format!("/run/kea-{}", place.name);
-        let config = json!({
+        let subnet = json!({
+            "subnet": "10.1.0.0/24", "pools": [{"pool": "10.1.0.10 - 10.1.0.12"}],
+            "option-data": [{"name": "routers", "data": "10.1.0.254"}],
+        });
+        Self::start_family('4', place, link, with(&subnet, more), json!({"authoritative": true}))
+    }
+
+    /// The same for DHCPv6, with the addresses fd00:1::10 to fd00:1::12.
+    pub fn start6(place: &Container<'w>, link: &str, more: Value) -> Self {
+        let subnet = json!({
+            "subnet": "fd00:1::/64", "pools": [{"pool": "fd00:1::10 - fd00:1::12"}],
+            "interface": link, "preferred-lifetime": 50,
+        });
+        // A socket can be bound to the link's own address when the kernel has found it unique.
+        place.world.eventually("the link-local address is usable", || {
+            let addresses = place.exec(["ip", "-6", "-o", "address", "show", "dev", link]);
+            addresses.contains("fe80:") && !addresses.contains("tentative")
+        });
+        // A server identifier of its own for each place.
+        let more_config = json!({"server-id": {"type": "EN", "enterprise-id": 2495, "identifier":
+            if place.name == "outside" { "0A01" } else { "0A02" }, "persist": false}});
+        Self::start_family('6', place, link, with(&subnet, more), more_config)
+    }
+
+    fn start_family(
+        family: char,
+        place: &Container<'w>,
+        link: &str,
+        subnet: Value,
+        more: Value,
+    ) -> Self {
+        let times = json!({"valid-lifetime": 60, "renew-timer": 1, "rebind-timer": 30});
+        let dir = format!("/run/kea{family}-{}", place.name);
+        let program = format!("kea-dhcp{family}");
+        let logger =
+            json!({"name": program, "severity": "INFO", "output_options": [{"output": "stdout"}]});
+        let mut config = json!({
             "interfaces-config": {"interfaces": [link]},
             "lease-database": {"type": "memfile", "name": format!("{dir}/leases"), "lfc-interval": 0},
-            "authoritative": true,
             "expired-leases-processing": {"reclaim-timer-wait-time": 0},
-            "subnet4": [subnet],
-            "loggers": [{"name": "kea-dhcp4", "severity": "INFO", "output_options": [{"output": "stdout"}]}],
+            "loggers": [logger],
         });
+        config[format!("subnet{family}")] = json!([with(&times, subnet)]);
         let file = format!("{dir}/config");
-        let words = ["kea-dhcp4", "-c", &file];
-        let service = Service::new(place.world, log_name(place), Some(place.netns()), &words)
+        let name = match (family, place.name.as_str()) {
+            ('4', "outside") => "kea",
+            ('4', _) => "other-kea",
+            (_, "outside") => "kea6",
+            _ => "other-kea6",
+        };
+        let words = [&program, "-c", &file];
+        place.world.host(["mkdir", "-p", &dir]);
+        let service = Service::new(place.world, name, Some(place.netns()), &words)
             .env("KEA_LOCKFILE_DIR", "none")
-            .env("KEA_PIDFILE_DIR", "/run");
-        let mut kea = Self { service, dir, config };
+            .env("KEA_PIDFILE_DIR", &dir);
+        let mut kea = Self { service, family, dir, config: with(&config, more) };
         kea.write();
         kea.service.start(KEA_IS_READY);
         kea
@@ -63,14 +94,17 @@ impl<'w> Kea<'w> {
 
     fn write(&self) {
         let file = format!("{}/config", self.dir);
-        self.service.world.write(&file, json!({"Dhcp4": self.config}).to_string());
+        self.service
+            .world
+            .write(&file, json!({format!("Dhcp{}", self.family): self.config}).to_string());
     }
 
     /// Lays `more` over the subnet, while the server runs.
     pub fn change(&mut self, more: Value) {
-        self.config["subnet4"][0] = with(&self.config["subnet4"][0], more);
+        let subnet = &mut self.config[format!("subnet{}", self.family)][0];
+        *subnet = with(subnet, more);
         self.write();
-        let count = |log: &str| log.matches("DHCP4_CONFIG_COMPLETE").count();
+        let count = |log: &str| log.matches("_CONFIG_COMPLETE").count();
         let before = count(&self.service.log());
         self.service.signal(Signal::SIGHUP);
         let service = &self.service;
@@ -85,7 +119,7 @@ impl<'w> Kea<'w> {
     /// Starts the server again, with the leases that it had.
     pub fn start_again(&mut self) {
         // The process that was killed has left its file, and another process can have its id.
-        self.service.world.host(["sh", "-c", "rm -f /run/*.kea-dhcp4.pid"]);
+        self.service.world.host(["sh", "-c", &format!("rm -f {}/*.pid", self.dir)]);
         self.service.start(KEA_IS_READY);
     }
 
@@ -94,8 +128,9 @@ impl<'w> Kea<'w> {
         let file = format!("{}/leases", self.dir);
         let text = self.service.world.read(&file);
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-        let rows = whole.lines().filter(|line| !line.starts_with("address,"));
-        rows.map(Row::new).collect()
+        let mut lines = whole.lines();
+        let names: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+        lines.map(|line| Row::new(&names, line)).collect()
     }
 
     /// The last row of each address.
@@ -143,21 +178,14 @@ impl<'w> Kea<'w> {
     }
 }
 
-/// A name for the log of a server in this place.
-fn log_name(place: &Container<'_>) -> &'static str {
-    if place.name == "outside" { "kea" } else { "kea2" }
-}
-
 impl Row {
-    fn new(line: &str) -> Self {
+    fn new(names: &[&str], line: &str) -> Self {
         let fields: Vec<&str> = line.split(',').collect();
+        let field = |name| fields[names.iter().position(|it| *it == name).unwrap()];
         Self {
-            address: fields[0].into(),
-            mac: fields[1].into(),
-            client_id: fields[2].replace(':', ""),
-            lifetime_s: fields[3].parse().unwrap(),
-            hostname: fields[8].into(),
-            state: fields[9].parse().unwrap(),
+            address: field("address").into(),
+            lifetime_s: field("valid_lifetime").parse().unwrap(),
+            state: field("state").parse().unwrap(),
         }
     }
 }
@@ -221,4 +249,17 @@ impl<'w> Udhcpd<'w> {
         let tool = ["dumpleases", "-f", "/run/udhcpd.leases"];
         self.0.world.tool(&tool, None).run().stdout
     }
+}
+
+/// A router that advertises fd00:1::/64 on the link `sw` of `place`, with `prefix` as further lines about it.
+pub fn radvd<'w>(place: &Container<'w>, options: &str, prefix: &str) -> Service<'w> {
+    let config = format!(
+        "interface sw {{ AdvSendAdvert on; MinRtrAdvInterval 3; MaxRtrAdvInterval 4; {options}\n\
+         prefix fd00:1::/64 {{ AdvOnLink on; {prefix} }}; }};\n"
+    );
+    place.world.write("/run/radvd.conf", config);
+    let words = ["radvd", "-n", "-C", "/run/radvd.conf", "-m", "stderr", "-p", "/run/radvd.pid"];
+    let mut service = Service::new(place.world, "radvd", Some(place.netns()), &words);
+    service.start("version");
+    service
 }

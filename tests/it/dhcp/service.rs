@@ -11,7 +11,7 @@ pub struct Service<'w> {
     name: &'static str,
     netns: Option<String>,
     words: Vec<String>,
-    env: Vec<(&'static str, &'static str)>,
+    env: Vec<(&'static str, String)>,
     running: Option<Running>,
     /// Length of the log when the process of now began, in bytes.
     log_begin: usize,
@@ -29,8 +29,8 @@ impl<'w> Service<'w> {
         Self { world, name, netns, words, env: Vec::new(), running: None, log_begin: 0 }
     }
 
-    pub fn env(mut self, name: &'static str, value: &'static str) -> Self {
-        self.env.push((name, value));
+    pub fn env(mut self, name: &'static str, value: &str) -> Self {
+        self.env.push((name, value.into()));
         self
     }
 
