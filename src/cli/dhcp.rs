@@ -2,16 +2,15 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use argh::{EarlyExit, FromArgs};
 
 use crate::cni::json::Json;
+use crate::dhcp::daemon;
 use crate::dhcp::flags::{Flags, SOCKET, USAGE};
-use crate::dhcp::journal::Journal;
 use crate::dhcp::protocol::Request;
-use crate::dhcp::server::{self, Passed, Service};
+use crate::dhcp::server::Passed;
 use crate::dhcp::socket;
 use crate::error::{Error, Result};
 
@@ -49,7 +48,7 @@ pub fn run(args: &[OsString]) -> u8 {
                 super::say(USAGE);
                 return 0;
             }
-            Ok(Some(flags)) => ("dhcp daemon", server::run(&flags, passed(), &open)),
+            Ok(Some(flags)) => ("dhcp daemon", daemon::run(&flags, passed())),
             Err(error) => {
                 eprintln!("dhcp daemon: {error}\n{USAGE}");
                 return 2;
@@ -67,10 +66,6 @@ pub fn run(args: &[OsString]) -> u8 {
             1
         }
     }
-}
-
-fn open(_: Journal) -> Result<Arc<dyn Service>> {
-    Err(Error::internal("the table is missing"))
 }
 
 /// The sockets of the service manager. Source: sd_listen_fds(3).

@@ -42,11 +42,20 @@ pub struct Record {
     pub ifindex: u32,
     pub mac: Mac,
     /// The link of the host that leads to the server when the container's link is gone: a bridge or a master.
-    pub uplink: Option<String>,
+    pub uplink: Option<Uplink>,
     pub v4: Option<v4::Lease>,
     pub v6: Option<v6::Lease>,
     /// A DEL came while no daemon ran: the daemon sends the RELEASE when it starts. `save` does not write it; `mark` does.
     pub is_released: bool,
+}
+
+/// A link of the host that leads to the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uplink {
+    /// A bridge, or the master of the container's link.
+    pub link: String,
+    /// The VLAN of the container; 0 for none.
+    pub vlan: u16,
 }
 
 /// The directory of one daemon's leases.
@@ -221,7 +230,8 @@ pub(super) fn entries_of_record(record: &Record) -> impl Iterator<Item = (String
         entry("mac", record.mac.to_string()),
     ]);
     let optional = [
-        ("uplink", record.uplink.as_deref().map(Json::from)),
+        ("uplink", record.uplink.as_ref().map(|uplink| uplink.link.as_str().into())),
+        ("vlan", record.uplink.as_ref().map(|uplink| u32::from(uplink.vlan).into())),
         ("v4", record.v4.as_ref().map(v4_to_json)),
         ("v6", record.v6.as_ref().map(v6_to_json)),
     ];
@@ -248,7 +258,7 @@ fn read_record(content: &[u8], boot: &str) -> Result<Record> {
         netns_id: (identity(device)?, identity(inode)?),
         ifindex: fields.small("ifindex")?,
         mac: fields.parsed("mac")?,
-        uplink: json.get("uplink").map(|_| fields.text("uplink").map(str::to_owned)).transpose()?,
+        uplink: json.get("uplink").map(|_| uplink_of(fields)).transpose()?,
         v4: json.get("v4").map(|lease| v4_of(Fields(lease))).transpose()?,
         v6: json.get("v6").map(|lease| v6_of(Fields(lease))).transpose()?,
         is_released: false,
@@ -298,6 +308,10 @@ fn v4_of(fields: Fields<'_>) -> Result<v4::Lease> {
         rebind_at: fields.time("rebindAt")?,
         ends_at: fields.optional_time("endsAt")?,
     })
+}
+
+fn uplink_of(fields: Fields<'_>) -> Result<Uplink> {
+    Ok(Uplink { link: fields.text("uplink")?.to_owned(), vlan: fields.small("vlan")? })
 }
 
 fn v6_to_json(lease: &v6::Lease) -> Json {

@@ -1,6 +1,11 @@
-//! DHCP: leases, and the clients as pure state machines. `v4` has no clock, no socket and no randomness of its own.
+//! DHCP: leases, the clients as pure state machines, and the daemon. `v4` has no clock, no socket and no randomness of its
+//! own.
 
+mod apply;
+pub mod daemon;
 pub mod domain;
+mod events;
+mod exchange;
 mod fields;
 pub mod flags;
 pub mod journal;
@@ -10,5 +15,8 @@ pub mod protocol;
 pub mod random;
 pub mod release;
 pub mod server;
+mod site;
 pub mod socket;
+pub mod table;
+mod uplink;
 pub mod v4;
