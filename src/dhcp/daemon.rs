@@ -68,6 +68,10 @@ impl Service for Daemon {
         self.0.retain(network, keep)
     }
 
+    fn is_idle(&self) -> bool {
+        self.0.is_idle()
+    }
+
     fn list(&self) -> Vec<(Record, &'static str)> {
         self.0.list()
     }

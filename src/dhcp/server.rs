@@ -50,6 +50,8 @@ pub trait Service: Send + Sync {
     fn release(&self, key: &Key) -> Result<()>;
     /// Releases the leases of the network except these.
     fn retain(&self, network: &NetworkName, keep: &[Attachment]) -> Result<()>;
+    /// Whether the daemon has nothing to do until the next request.
+    fn is_idle(&self) -> bool;
     /// Each lease with a word for its state.
     fn list(&self) -> Vec<(Record, &'static str)>;
     /// The time that `acquire` may take.
@@ -116,8 +118,7 @@ fn serve(
             }
             Ok(Arrival::Signal) => return Ok(()),
             Ok(Arrival::Timeout) => {
-                let is_idle =
-                    flags.until_idle && active.load(SeqCst) == 0 && service.list().is_empty();
+                let is_idle = flags.until_idle && active.load(SeqCst) == 0 && service.is_idle();
                 if is_idle && was_idle {
                     return Ok(());
                 }

@@ -372,6 +372,12 @@ impl Table {
         self.state.lock().leases.contains_key(key)
     }
 
+    /// Whether there is no lease, no attempt to get one, and no RELEASE to send.
+    pub fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.leases.is_empty() && state.leaving.is_empty()
+    }
+
     /// Each lease, with a word for its state.
     pub fn list(&self) -> Vec<(Record, &'static str)> {
         let now = clock::since_boot();
