@@ -196,7 +196,7 @@ impl Client {
     pub fn deadline(&self) -> Option<Duration> {
         let limit = match &self.state {
             State::Idle | State::Finished => return None,
-            _ => self.gives_up_at.or(self.lease.as_ref().and_then(|lease| lease.ends_at)),
+            _ => self.gives_up_at.or_else(|| self.lease.as_ref()?.ends_at),
         };
         Some(limit.map_or(self.wake, |limit| limit.min(self.wake)))
     }
@@ -424,7 +424,7 @@ impl Client {
         }
     }
 
-    /// The best address of a reply: that of the lease, or the first. The error says why there is none.
+    /// The best address of a reply: that of the lease, or the first. The error says why the reply has no usable address.
     fn choose<'a>(&self, reply: &'a Reply) -> Result<(&'a Ia, Address), &'static str> {
         const NONE: &str = "the server has no address (NoAddrsAvail)";
         let ia = reply.ia.as_ref().ok_or(match reply.status {
@@ -441,7 +441,7 @@ impl Client {
         }
         let usable = || ia.addresses.iter().filter(|address| address.valid >= VALID_SECS_MIN);
         let held = self.lease.as_ref().map(|lease| lease.address);
-        let best = usable().find(|one| Some(one.address) == held).or(usable().next());
+        let best = usable().find(|one| Some(one.address) == held).or_else(|| usable().next());
         best.map(|address| (ia, *address)).ok_or("the server offered no address")
     }
 

@@ -152,7 +152,7 @@ impl Reply {
                 DNS => reply.dns = addresses(value)?,
                 DOMAIN_LIST => reply.search = domain::list(value).unwrap_or_default(),
                 SOL_MAX_RT => reply.sol_max_rt = Some(u32::from_be_bytes(*value.first_chunk()?)),
-                IA_NA => reply.ia = Ia::parse(value, iaid)?.or(reply.ia.take()),
+                IA_NA if reply.ia.is_none() => reply.ia = Ia::parse(value, iaid)?,
                 _ => {}
             }
             Some(())
