@@ -238,7 +238,7 @@ fn attachment_of(fields: Fields<'_>) -> Result<Attachment> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn key(id: &str) -> Key {

@@ -4,11 +4,13 @@
 mod attached;
 mod capture;
 mod changed;
+mod daemon;
 mod hostile;
 mod kept;
 mod killed;
 mod limits;
 mod options;
+mod plugin;
 mod probe;
 mod reference;
 mod released;
