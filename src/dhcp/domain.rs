@@ -6,7 +6,7 @@ const LABEL_BYTES_MAX: usize = 63;
 /// The most domains of a list. glibc searched six before 2.26, and more make each look-up slow.
 const NAMES_MAX: usize = 32;
 
-/// A name in text form. Servers add NUL bytes and a final dot; both are cut. None: it is not a name.
+/// A name in text form. Servers add NUL bytes and a final dot; both are cut. `None`: it is not a name.
 pub fn of_text(text: &[u8]) -> Option<String> {
     let text = text.split(|byte| *byte == 0).next()?;
     let text = std::str::from_utf8(text).ok()?.trim();
@@ -19,7 +19,7 @@ pub fn of_text(text: &[u8]) -> Option<String> {
 }
 
 /// A list of names in the encoding of DNS, which may have compression pointers (RFC 1035, section 4.1.4). Names of other
-/// characters are left out. None: it is not such a list.
+/// characters are left out. `None`: it is not such a list.
 pub fn list(bytes: &[u8]) -> Option<Vec<String>> {
     let mut names = Vec::new();
     let mut at = 0;

@@ -59,7 +59,7 @@ pub mod v4 {
         pub since: Duration,
         pub renew_at: Duration,
         pub rebind_at: Duration,
-        /// None: the lease is infinite. `renew_at` and `rebind_at` are 136 years away.
+        /// `None`: the lease is infinite. `renew_at` and `rebind_at` are 136 years away.
         pub ends_at: Option<Duration>,
     }
 
@@ -89,9 +89,9 @@ pub mod v6 {
         pub since: Duration,
         pub renew_at: Duration,
         pub rebind_at: Duration,
-        /// The end of the preferred lifetime. None: infinite.
+        /// The end of the preferred lifetime. `None`: infinite.
         pub preferred_until: Option<Duration>,
-        /// The end of the valid lifetime. None: infinite.
+        /// The end of the valid lifetime. `None`: infinite.
         pub ends_at: Option<Duration>,
     }
 

@@ -17,6 +17,9 @@ const SERIES: u8 = 3;
 const PAUSE_FAST: Duration = Duration::from_secs(2);
 const PAUSES_FAST: u32 = 4;
 const PAUSE: Duration = Duration::from_secs(4);
+/// The smallest limits that count: with less the client would flood the network.
+const TIMEOUT_MIN: Duration = Duration::from_millis(10);
+const RESEND_MAX_MIN: Duration = Duration::from_millis(100);
 /// The shortest pause between two series of a renewal (RFC 2131, section 4.4.5).
 const RENEWAL_PAUSE: Duration = Duration::from_secs(60);
 /// The pause after a DECLINE (RFC 2131, section 3.1).
@@ -26,7 +29,7 @@ const PROBE: Duration = Duration::from_secs(10);
 /// The longest delay before the first packet of a resumed client: a daemon resumes all its clients at once.
 const RESUME: Duration = Duration::from_secs(1);
 
-/// What the client sends and how long it tries.
+/// The configuration of a client: the content of its packets and the limits of its waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub mac: Mac,
@@ -148,7 +151,7 @@ pub struct Client {
     wake: Duration,
     /// The begin of the acquisition, for the field `secs`.
     began: Duration,
-    /// None: the client had a lease and does not give up.
+    /// `None`: the client had a lease and does not give up.
     gives_up_at: Option<Duration>,
     pauses: u32,
     /// The address of a lease that ended: the client asks for it again.
@@ -161,7 +164,10 @@ pub struct Client {
 
 impl Client {
     /// A client that is not started. The seed makes its numbers: it differs from client to client.
-    pub fn new(settings: Settings, seed: u64) -> Self {
+    pub fn new(mut settings: Settings, seed: u64) -> Self {
+        let times = &mut settings.times;
+        times.timeout = times.timeout.max(TIMEOUT_MIN);
+        times.resend_max = times.resend_max.max(RESEND_MAX_MIN);
         Self {
             settings,
             random: Random::new(seed),
@@ -212,7 +218,7 @@ impl Client {
         out
     }
 
-    /// The time of the next `Event::Time`. None: the client is not started, gave up, or is finished.
+    /// The time of the next `Event::Time`. `None`: the client is not started, gave up, or is finished.
     pub fn deadline(&self) -> Option<Duration> {
         let limit = match &self.state {
             State::Idle | State::Finished => return None,

@@ -11,7 +11,7 @@ const UDP_BYTES: usize = 8;
 const UDP: u8 = 17;
 const TTL: u8 = 64;
 
-/// The packet of a client to a server: headers and payload. None: the payload exceeds 65507 bytes.
+/// The packet of a client to a server: headers and payload. `None`: the payload exceeds 65507 bytes.
 pub fn build(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Option<Vec<u8>> {
     let udp_size = u16::try_from(UDP_BYTES + payload.len()).ok()?;
     let size = udp_size.checked_add(20)?.to_be_bytes();
@@ -34,7 +34,7 @@ pub fn build(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Option<Vec<u8>> {
     Some(packet)
 }
 
-/// The payload of a packet of a server to a client. None: it is another packet, a fragment, or its length or a checksum is
+/// The payload of a packet of a server to a client. `None`: it is another packet, a fragment, or its length or a checksum is
 /// wrong.
 pub fn payload(packet: &[u8]) -> Option<&[u8]> {
     let first = packet.first()?;

@@ -14,7 +14,7 @@ const SIZE_MAX: u16 = 1500;
 const RESERVED: [u8; 5] =
     [option::PAD, option::REQUESTED_ADDRESS, option::OVERLOAD, option::SERVER_ID, option::END];
 
-/// What distinguishes a message from the others of its client.
+/// The fields of a message that differ from those of other messages of the client.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
     pub kind: Kind,

@@ -35,7 +35,7 @@ const MTU_MIN: u16 = 576;
 pub struct Options(Vec<(u8, Vec<u8>)>);
 
 impl Options {
-    /// Adds the options of a field. None: an option ends behind the field.
+    /// Adds the options of a field. `None`: an option ends behind the field.
     pub fn read(&mut self, field: &[u8]) -> Option<()> {
         let mut rest = field;
         while let Some((&code, after)) = rest.split_first() {
@@ -128,7 +128,7 @@ pub fn is_host(address: Ipv4Addr) -> bool {
     first != 0 && first < 224 && !address.is_loopback()
 }
 
-/// None: the option is not a list of routes, or it is empty.
+/// `None`: the option is not a list of routes, or it is empty.
 fn classless_routes(value: &[u8]) -> Option<Vec<(Ipv4Net, Ipv4Addr)>> {
     let mut routes = Vec::new();
     let mut rest = value;

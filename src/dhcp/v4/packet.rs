@@ -79,7 +79,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Reads a reply to the request with this number from the interface with this address. None: it is another packet, or a
+    /// Reads a reply to the request with this number from the interface with this address. `None`: it is another packet, or a
     /// broken one.
     pub fn parse(bytes: &[u8], xid: u32, mac: Mac) -> Option<Self> {
         let (header, field) = bytes.split_at_checked(HEADER_BYTES)?;

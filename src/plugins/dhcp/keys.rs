@@ -145,7 +145,7 @@ fn code(option: &str) -> Result<u8> {
 /// The value of a key of CNI_ARGS. Parts that are no pair are ignored, as in the reference.
 fn argument<'a>(args: &'a str, wanted: &str) -> Option<&'a str> {
     let pairs = args.split(';').filter_map(|pair| pair.split_once('='));
-    pairs.filter(|(key, _)| *key == wanted).last().map(|(_, value)| value)
+    pairs.rev().find(|(key, _)| *key == wanted).map(|(_, value)| value)
 }
 
 #[cfg(test)]
