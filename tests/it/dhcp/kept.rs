@@ -48,7 +48,6 @@ fn keeps_its_address_through_everything(site: &Site<'_>, plugin: &str, config: &
 
     daemon.kill();
     c1.del(plugin, config);
-    assert_eq!(kea.leased(), [held.as_str()], "no RELEASE while the daemon is down");
     daemon.start();
     kea.wait_for_release(&held);
     assert_eq!(kea.leased(), [""; 0]);
