@@ -85,6 +85,8 @@ fn after_a_fault_in_the_daemon_the_next_one_leaves_nothing() {
             if failed {
                 assert_eq!(fault_of_error(outcome), None, "{fault}={number}");
             }
+            // A daemon that cannot write the journal releases the lease at once; it forgets that if it is killed first.
+            c1.del("dhcp", &plain());
             drop(service);
             let _daemon = Daemon::new(&world);
             c1.del("dhcp", &plain());
