@@ -96,7 +96,7 @@ fn requested_options_come_first_and_skip_default_leaves_out_the_others() {
     let (packets, _) = exchange(json!({"request": request}), slow(), &[]);
     assert_eq!(packets[0].option(55), Some("03012a"));
     let (packets, _) = exchange(json!({"request": [{"skipDefault": true}]}), slow(), &[]);
-    assert_eq!(packets[0].option(55), Some("0103060f"), "the list of the reference's library");
+    assert_eq!(packets[0].option(55), Some("01030f06"), "the list of the reference's library");
 }
 
 #[test]
@@ -145,7 +145,8 @@ fn dns_domain_mtu_and_routes_of_the_server_are_in_the_result() {
     assert_eq!(result["dns"]["domain"], "lab.example");
     assert_eq!(result["dns"]["search"], json!(["a.example", "b.example"]));
     // RFC 3442: the router is ignored if there are classless routes.
-    let routes = json!([{"dst": "192.168.7.0/24", "gw": "10.1.0.250"}, {"dst": "0.0.0.0/0", "gw": "10.1.0.253"}]);
+    let routes = json!([{"dst": "192.168.7.0/24", "gw": "10.1.0.250", "mtu": 1400},
+        {"dst": "0.0.0.0/0", "gw": "10.1.0.253", "mtu": 1400}]);
     assert_eq!(result["routes"], routes);
 }
 
