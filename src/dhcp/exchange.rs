@@ -56,7 +56,9 @@ pub enum News {
 pub struct Exchange {
     pub client: Client,
     packet: Option<Arc<PacketSocket>>,
-    udp: Option<Arc<LinkUdp>>,
+    /// Sends to the server. Answers are read from `packet`, since a server can broadcast them, and broadcasts each NAK. With
+    /// this socket the kernel does not refuse the others as unreachable.
+    udp: Option<LinkUdp>,
     probe: Option<Probe>,
     restart_at: Option<Duration>,
     /// The last error of a socket, for the message of a failure.
@@ -166,7 +168,6 @@ impl Exchange {
     /// Adds the files whose readability `receive` waits for.
     pub fn add_files(&self, list: &mut Vec<Waiting>) {
         list.extend(self.packet.iter().map(|it| Arc::clone(it) as Waiting));
-        list.extend(self.udp.iter().map(|it| Arc::clone(it) as Waiting));
         list.extend(self.probe.iter().map(|it| Arc::clone(&it.socket) as Waiting));
     }
 
@@ -184,16 +185,6 @@ impl Exchange {
                 }
                 Ok(None) => break,
                 // ENETDOWN: the link is down or gone. It is reported once.
-                Err(error) => self.trouble = Some(Error::internal(reason(&error))),
-            }
-        }
-        for _ in 0..PACKETS_AT_ONCE_MAX {
-            let Some(socket) = self.udp.clone() else { break };
-            match socket.receive(&mut buffer) {
-                Ok(Some(payload)) => {
-                    self.step_into(Event::Received(payload), site, now, &mut news);
-                }
-                Ok(None) => break,
                 Err(error) => self.trouble = Some(Error::internal(reason(&error))),
             }
         }
@@ -226,8 +217,9 @@ impl Exchange {
         to: Ipv4Addr,
         site: &Site<'_>,
     ) -> Result<(), Trouble> {
+        self.packet_socket(site)?;
         if self.udp.is_none() {
-            self.udp = Some(Arc::new(udp_socket(from, site)?));
+            self.udp = Some(udp_socket(from, site)?);
         }
         let Some(socket) = &self.udp else { return Ok(()) };
         socket.send(payload, (to, SERVER_PORT).into()).map_err(cannot_send)

@@ -67,7 +67,7 @@ impl Default for Flags {
 }
 
 impl Flags {
-    /// `None` means that the usage is asked for.
+    /// `None` if a flag requests the usage.
     pub fn parse(args: &[OsString]) -> Result<Option<Self>> {
         let mut flags = Self::default();
         let mut args = args.iter();

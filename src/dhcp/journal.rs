@@ -343,3 +343,160 @@ fn v6_of(fields: Fields<'_>) -> Result<v6::Lease> {
         ends_at: fields.optional_time("endsAt")?,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::dhcp::protocol::tests::{ask, key};
+
+    /// A journal below a directory for one test.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let name = format!("cnibox-journal-{name}-{}", std::process::id());
+            Self(std::env::temp_dir().join(name))
+        }
+
+        fn journal(&self) -> Journal {
+            Journal::of(&self.0, Path::new("/run/cni/dhcp.sock"))
+        }
+
+        fn names(&self) -> Vec<String> {
+            let files = fs::read_dir(self.journal().directory()).unwrap();
+            let mut names: Vec<String> =
+                files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    fn record(id: &str) -> Record {
+        let seconds = Duration::from_secs;
+        Record {
+            ask: ask(id),
+            netns_id: (4, u64::MAX),
+            ifindex: 7,
+            mac: Mac([2, 0, 0, 0, 0, 1]),
+            uplink: Some(Uplink { link: "br0".into(), vlan: 5 }),
+            v4: Some(v4::Lease {
+                address: "10.1.0.5/24".parse().unwrap(),
+                server: "10.1.0.1".parse().unwrap(),
+                gateway: Some("10.1.0.254".parse().unwrap()),
+                routes: vec![("10.2.0.0/16".parse().unwrap(), "0.0.0.0".parse().unwrap())],
+                mtu: Some(1400),
+                dns: vec!["10.1.0.53".parse().unwrap()],
+                domain: "example.org".into(),
+                search: vec!["a.example".into(), "b".into()],
+                since: Duration::from_millis(1_500),
+                renew_at: seconds(60),
+                rebind_at: seconds(90),
+                ends_at: Some(seconds(u64::from(u32::MAX) * 2)),
+            }),
+            v6: Some(v6::Lease {
+                address: "fd00::5".parse().unwrap(),
+                server: vec![0, 255, 7],
+                dns: vec!["fd00::53".parse().unwrap()],
+                search: Vec::new(),
+                since: seconds(1),
+                renew_at: seconds(2),
+                rebind_at: seconds(3),
+                preferred_until: None,
+                ends_at: None,
+            }),
+            is_released: false,
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let scratch = Scratch::new("read");
+        let journal = scratch.journal();
+        let bare = Record { uplink: None, v4: None, v6: None, ..record("c2") };
+        for record in [&record("c1"), &bare, &record("c1")] {
+            journal.save(record).unwrap();
+        }
+        assert_eq!(journal.read(&key("c1")), Ok(Some(record("c1"))));
+        assert_eq!(journal.read_all(), Ok(vec![record("c1"), bare.clone()]));
+        assert_eq!(scratch.names(), ["lan:c1:eth0.lease", "lan:c2:eth0.lease"]);
+        journal.remove(&key("c1")).unwrap();
+        journal.remove(&key("c1")).unwrap();
+        assert_eq!(journal.read(&key("c1")), Ok(None));
+        assert_eq!(journal.read_all(), Ok(vec![bare]));
+    }
+
+    #[test]
+    fn a_mark_belongs_to_a_lease_and_goes_with_it() {
+        let scratch = Scratch::new("mark");
+        let journal = scratch.journal();
+        assert_eq!(journal.mark(&key("c1")), Ok(false));
+        for id in ["c1", "c2", "c3"] {
+            journal.save(&record(id)).unwrap();
+        }
+        assert_eq!(journal.mark(&key("c1")), Ok(true));
+        let keep =
+            [key("c2")].map(|Key { container_id, ifname, .. }| Attachment { container_id, ifname });
+        let other = NetworkName::new("other").unwrap();
+        assert_eq!(journal.mark_all_except(&other, &[]), Ok(0));
+        assert_eq!(journal.mark_all_except(&key("c1").network, &keep), Ok(2));
+        let marked = |journal: &Journal| -> Vec<bool> {
+            journal.read_all().unwrap().iter().map(|record| record.is_released).collect()
+        };
+        assert_eq!(marked(&journal), [true, false, true]);
+        journal.remove(&key("c1")).unwrap();
+        journal.save(&record("c1")).unwrap();
+        assert_eq!(marked(&journal), [false, false, true]);
+    }
+
+    #[test]
+    fn void_files_are_removed_and_do_not_fail_a_start() {
+        let scratch = Scratch::new("void");
+        let journal = scratch.journal();
+        journal.save(&record("c1")).unwrap();
+        let whole = fs::read_to_string(journal.directory().join("lan:c1:eth0.lease")).unwrap();
+        let write = |name: &str, content: &str| {
+            fs::write(journal.directory().join(name), content).unwrap();
+        };
+        for (index, length) in (0..whole.len()).step_by(7).enumerate() {
+            write(&format!("lan:torn{index}:eth0.lease"), &whole[..length]);
+        }
+        write("lan:c3:eth0.lease", &whole);
+        write("lan:c4:eth0.lease", &whole.replace("\"boot\":\"", "\"boot\":\"earlier"));
+        write("lan:c5:eth0.lease", &whole.replace("10.1.0.5/24", "10.1.0.5/99"));
+        write("lan:c6:eth0.released", "");
+        write("lan:c7:eth0.lease~", &whole);
+        write(".log", "a line");
+        fs::create_dir(journal.directory().join("lan:c8:eth0.lease")).unwrap();
+        assert_eq!(journal.read(&key("c3")), Ok(None));
+        assert_eq!(journal.read(&key("c4")), Ok(None));
+        assert_eq!(journal.read_all(), Ok(vec![record("c1")]));
+        assert_eq!(scratch.names(), [".log", "lan:c1:eth0.lease", "lan:c8:eth0.lease"]);
+    }
+
+    #[test]
+    fn a_journal_has_one_daemon_at_a_time_and_each_socket_has_a_journal() {
+        let scratch = Scratch::new("lock");
+        let (one, two) = (scratch.journal(), scratch.journal());
+        let lock = one.lock().unwrap();
+        assert!(lock.is_some() && two.lock().unwrap().is_none());
+        assert!(two.holder().contains(&format!("process {} (", std::process::id())));
+        let paths = ["/run/a-b.sock", "/run/a/b.sock", "/run-a/b.sock"];
+        let journals = paths.map(|path| Journal::of(&scratch.0, Path::new(path)));
+        for (index, journal) in journals.iter().enumerate() {
+            assert!(journals[..index].iter().all(|other| other.directory() != journal.directory()));
+        }
+        assert!(journals[0].lock().unwrap().is_some());
+        drop(lock);
+        assert!(two.lock().unwrap().is_some());
+    }
+}

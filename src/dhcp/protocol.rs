@@ -40,7 +40,7 @@ pub enum Request {
     Leases,
 }
 
-/// The wish for a lease: all that the daemon needs of a call.
+/// The request for a lease: all that the daemon needs of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
     pub key: Key,
@@ -238,7 +238,7 @@ fn attachment_of(fields: Fields<'_>) -> Result<Attachment> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn key(id: &str) -> Key {

@@ -2,7 +2,7 @@
 //!
 //! ```json
 //! {
-//!   "cniVersion": "1.1.0", "name": "lan", "type": "macvlan", "master": "eth0",
+//!   "cniVersion": "1.1.0", "name": "lan", "type": "macvlan",
 //!   "ipam": {
 //!     "type": "dhcp",
 //!     "provide": [

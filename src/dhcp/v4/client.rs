@@ -406,20 +406,23 @@ impl Client {
     fn receive(&mut self, payload: &[u8], now: Duration, out: &mut Vec<Action>) {
         let Some(reply) = Reply::parse(payload, self.xid, self.settings.mac) else { return };
         let held = self.lease.as_ref();
-        // The server and the address that the reply must have. A confirmation can come from any server.
+        // The server and the address that the reply must have. A confirmation can come from any server. A server that renews
+        // can change the address.
         let (server, address) = match self.state {
             State::Selecting => return self.offered(&reply, now, out),
-            State::Requesting { server, address } => (Some(server), Some(address)),
-            State::Renewing => {
-                (held.map(|lease| lease.server), held.map(|lease| lease.address.addr()))
-            }
-            _ => (reply.options.server(), held.map(|lease| lease.address.addr())),
+            State::Requesting { server, address } => (Some(server), address),
+            State::Renewing => (held.map(|lease| lease.server), reply.yiaddr),
+            State::Rebinding => (reply.options.server(), reply.yiaddr),
+            _ => match held {
+                Some(lease) => (reply.options.server(), lease.address.addr()),
+                None => return,
+            },
         };
         if server.is_none() || server != reply.options.server() {
             return;
         }
         match reply.kind {
-            Kind::ACK if address == Some(reply.yiaddr) => self.granted(&reply, now, out),
+            Kind::ACK if address == reply.yiaddr => self.granted(&reply, now, out),
             Kind::NAK if self.lease.is_some() => {
                 self.wanted = None;
                 self.lose("the server refused the lease", now, out);

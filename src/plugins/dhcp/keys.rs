@@ -1,4 +1,4 @@
-//! The configuration of `dhcp`: reads the options by name or code, and builds the wishes for the daemon.
+//! The configuration of `dhcp`: reads the options by name or code, and makes the settings for the daemon.
 
 use std::path::{Path, PathBuf};
 

@@ -163,7 +163,7 @@ fn attachments_that_ended_while_the_daemon_was_down_are_released() {
     cut.exec(["ip", "link", "del", "eth0"]);
     reused.destroy();
     let again = world.container("reused");
-    again.exec(["ip", "link", "add", "eth0", "type", "veth"]);
+    again.exec(["ip", "link", "add", "eth0", "type", "bridge"]);
     daemon.start();
     for address in &held {
         kea.wait_for_release(address);

@@ -4,11 +4,15 @@
 mod attached;
 mod capture;
 mod changed;
+mod daemon;
+mod faults;
 mod hostile;
 mod kept;
+mod keys;
 mod killed;
 mod limits;
 mod options;
+mod plugin;
 mod probe;
 mod reference;
 mod released;
@@ -24,7 +28,7 @@ use serde_json::{Value, json};
 use self::service::Service;
 use crate::world::{Container, World, lan, with};
 
-/// Where the daemon listens if no other path is asked for.
+/// Where the daemon listens by default.
 const SOCKET: &str = "/run/cni/dhcp.sock";
 
 /// A host with the link `lan` to the DHCP servers.
