@@ -1,5 +1,5 @@
-//! DHCP: leases, the clients as pure state machines, and the daemon. `v4` has no clock, no socket and no randomness of its
-//! own.
+//! DHCP: leases, the clients as pure state machines, and the daemon. `v4` and `v6` have no clock, no socket and no
+//! randomness of their own.
 
 mod apply;
 pub mod daemon;
@@ -20,3 +20,4 @@ pub mod socket;
 pub mod table;
 mod uplink;
 pub mod v4;
+pub mod v6;
