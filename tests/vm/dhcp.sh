@@ -1,6 +1,6 @@
 # dhcp on a host that has only a kernel, with busybox's udhcpd as the server. The rest is in tests/it/dhcp.
 
-# The namespace `lan` with the server on its link $1, eth0 by default. Leases of 4 s are renewed after 2 s.
+# The namespace `lan`, and the server there on its link $1, eth0 by default. Leases are renewed after 2 s.
 lan() {
     outside lan 10.1.0.253/24 10.1.0.254/24
     ip addr flush dev lan
@@ -9,7 +9,7 @@ lan() {
 server() {
     printf '%s\n' 'start 10.1.0.20' 'end 10.1.0.22' 'max_leases 3' "interface ${1-eth0}" 'lease_file /tmp/leases' \
         'pidfile /tmp/udhcpd.pid' 'auto_time 0' 'min_lease 1' 'opt subnet 255.255.255.0' 'opt router 10.1.0.254' \
-        'opt lease 6' >/tmp/udhcpd.conf
+        'opt lease 600' 'opt 0x3a 00000002' 'opt 0x3b 00000010' >/tmp/udhcpd.conf
     touch /tmp/leases
     nsenter --net=/run/netns/lan udhcpd -f /tmp/udhcpd.conf >>/tmp/udhcpd.log 2>&1 &
     server=$!
@@ -84,8 +84,8 @@ keeps_its_address() {
     reaches c1 10.1.0.254
 
     stop "$daemon"
-    del "$1" c1 "$2"
     destroy c1
+    del "$1" c1 "$2"
     leases | not grep expired
     daemon
     eventually released

@@ -21,7 +21,7 @@ fn renewed_with(more: Value, applied: impl Fn(&Container<'_>) -> bool) -> String
     let result = c1.add("macvlan", &macvlan());
     assert_eq!(result["ips"][0]["address"], "10.1.0.20/24");
     server.answer_by(&json!({"request": [answer(5, more.clone())]}));
-    world.within(20, &format!("{more} is applied: {}", daemon.log()), || applied(&c1));
+    world.within_or(20, || applied(&c1), || format!("{more} is applied: {}", daemon.log()));
     // The next renewal changes nothing.
     let log = daemon.log();
     server.wait_for_another("request");

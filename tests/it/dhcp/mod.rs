@@ -138,7 +138,7 @@ impl<'w> Daemon<'w> {
     fn start(&mut self) {
         self.0.start_only();
         let world = self.0.world;
-        world.within(20, &format!("the daemon listens: {}", self.0.log()), || listens(world));
+        world.within_or(20, || listens(world), || format!("the daemon listens: {}", self.0.log()));
     }
 
     fn kill(&mut self) {

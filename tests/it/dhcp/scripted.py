@@ -84,7 +84,7 @@ def answer_to(message, answer):
     cookie = b"\1\2\3\4" if answer.get("cookie") == "wrong" else COOKIE
     head = bytes([answer.get("op", 2), 1, 6, 0]) + xid + message[8:12] + message[12:16]
     payload = head + yiaddr + server + bytes(4) + chaddr + bytes(192) + cookie + body
-    return payload[: answer.get("cut", len(payload))], server, yiaddr
+    return payload[: answer.get("cut", len(payload))], server
 
 
 def main():
@@ -103,8 +103,11 @@ def main():
         with open(plan_file, encoding="utf-8") as plan:
             answers = json.load(plan).get(kind, [])
         for answer in answers:
-            payload, server, yiaddr = answer_to(message, answer)
-            packets.send(frame(own_mac, data[6:12], server, b"\xff\xff\xff\xff", payload, answer))
+            payload, server = answer_to(message, answer)
+            # RFC 2131, section 4.1: an address that the client has is used, but for a NAK.
+            target = message[12:16] if any(message[12:16]) and answer["type"] != 6 else b"\xff" * 4
+            mac = b"\xff" * 6 if answer["type"] == 6 else data[6:12]
+            packets.send(frame(own_mac, mac, server, target, payload, answer))
 
 
 main()

@@ -54,8 +54,8 @@ impl<'w> Scripted<'w> {
     /// Waits until so many messages of this kind have come.
     #[track_caller]
     pub fn wait_for(&self, kind: &str, count: usize) {
-        let what = format!("{count} of {kind}: {}", self.0.log());
-        self.0.world.within(30, &what, || self.count(kind) >= count);
+        let has_come = || self.count(kind) >= count;
+        self.0.world.within_or(30, has_come, || format!("{count} of {kind}: {}", self.0.log()));
     }
 
     /// Waits for another message of this kind.

@@ -165,8 +165,10 @@ impl<'w> Kea<'w> {
     /// Waits until the address was renewed `count` times more.
     pub fn wait_for_renewals(&self, address: &str, count: usize) {
         let begin = self.given(address);
-        let what = format!("{count} renewals of {address}: {:?}", self.service.log());
-        self.service.world.within(40, &what, || self.given(address) >= begin + count);
+        let is_renewed = || self.given(address) >= begin + count;
+        self.service.world.within_or(40, is_renewed, || {
+            format!("{count} renewals of {address}: {}", self.service.log_of_now())
+        });
     }
 
     /// Waits until no address is leased, and the server was told so.

@@ -37,9 +37,9 @@ impl<'w> Service<'w> {
     /// Starts the process, and waits until its log contains `ready`.
     pub fn start(&mut self, ready: &str) {
         self.start_only();
-        self.world.within(30, &format!("{} says {ready:?}", self.name), || {
-            self.log_of_now().contains(ready)
-        });
+        let is_ready = || self.log_of_now().contains(ready);
+        let unready = || format!("{} says {ready:?}: {}", self.name, self.log_of_now());
+        self.world.within_or(30, is_ready, unready);
     }
 
     /// Starts the process.
