@@ -16,7 +16,8 @@ use crate::kernel::sys;
 /// The longest wait for the server's MAC address.
 const SEND_MAX: Duration = Duration::from_millis(500);
 
-/// Releases the lease of a record from its interface. False if the interface is not there any more.
+/// Releases the IPv4 lease of a record from its interface. False if only a daemon can release it: the interface is not there
+/// any more, or there is an IPv6 lease.
 pub fn release(home: &NetNs, record: &Record) -> Result<bool> {
     let netns = home.open_if_exists(&record.ask.netns).ok().flatten();
     let Some(netns) = netns.filter(|it| it.identity() == Ok(record.netns_id)) else {
@@ -34,7 +35,9 @@ pub fn release(home: &NetNs, record: &Record) -> Result<bool> {
         probe: false,
         times: Times::default(),
     };
-    let Some(lease) = &record.v4 else { return Ok(true) };
+    let (Some(lease), None) = (&record.v4, &record.v6) else {
+        return Ok(record.v6.is_none());
+    };
     let mut client = Client::new(settings, u64::from_ne_bytes(sys::random_bytes()?));
     let now = clock::since_boot();
     // The confirmation that it asks for is not sent.
