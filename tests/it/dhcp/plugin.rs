@@ -97,7 +97,7 @@ fn answering(world: &World, bytes: &'static [u8]) -> thread::JoinHandle<()> {
     let path = world.path(SOCKET);
     thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        stream.read(&mut [0; 4096]).unwrap();
+        assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
         stream.write_all(bytes).unwrap();
         drop(stream);
         std::fs::remove_file(path).unwrap();
