@@ -1,29 +1,40 @@
 //! The result of a lease, and its changes on the interface. The plugin that called `dhcp` configures the interface after ADD;
 //! the daemon applies only what a server changes later.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 
 use crate::cni::success::{Dns, Ip, Route, Success};
 use crate::dhcp::journal::Record;
-use crate::dhcp::lease::v4;
+use crate::dhcp::lease::{v4, v6};
 use crate::dhcp::site::{Site, Trouble};
 use crate::error::Error;
 use crate::kernel::packet::{Arp, PacketSocket};
-use crate::kernel::rtnl::{self, Batch, LinkChange, NewAddress};
+use crate::kernel::rtnl::{Batch, LinkChange, NewAddress};
 use crate::names::Mac;
 use crate::steps::link::configure;
 
 /// RT_SCOPE_LINK (linux/rtnetlink.h): the destination is on the link.
 const SCOPE_LINK: u8 = 253;
 
-/// The result of ADD for the leases of a record. An interface without a lease has an empty result.
-pub fn success(record: &Record) -> Success {
+/// The result of ADD for the leases of a record and the addresses of the kernel.
+pub fn success(record: &Record, slaac: &[Ip]) -> Success {
     let mut success = Success::default();
     if let Some(lease) = &record.v4 {
         add_v4(&mut success, lease, record.ask.settings.priority);
     }
+    if let Some(lease) = &record.v6 {
+        // Router advertisements tell which addresses are on the link, and the gateway (RFC 8415, section 18.2.10.1).
+        let address = IpNet::V6(lease.address.into());
+        success.ips.push(Ip { address, gateway: None, interface: None });
+        success.dns.nameservers.extend(lease.dns.iter().map(Ipv6Addr::to_string));
+        let new = lease.search.iter().filter(|domain| !success.dns.search.contains(domain));
+        let new: Vec<String> = new.cloned().collect();
+        success.dns.search.extend(new);
+    }
+    success.ips.extend_from_slice(slaac);
     success
 }
 
@@ -54,60 +65,64 @@ pub fn addresses(record: &Record) -> Vec<IpAddr> {
     v4.chain(v6).collect()
 }
 
-/// Whether the interface has to change for a new lease.
-pub fn differs(old: &v4::Lease, new: &v4::Lease) -> bool {
-    let applied = |lease: &v4::Lease| (lease.address, lease.gateway, lease.mtu);
-    applied(old) != applied(new) || old.routes != new.routes
+/// The leases of an interface at a time.
+#[derive(Default)]
+pub struct Leases {
+    pub v4: Option<v4::Lease>,
+    pub v6: Option<v6::Lease>,
 }
 
-/// Replaces what an earlier lease set on the interface by what a new one says. `old` has the MAC address, the name and the
-/// earlier lease.
-pub fn change(
-    site: &Site<'_>,
-    old: Option<&v4::Lease>,
-    new: Option<&v4::Lease>,
-) -> Result<(), Trouble> {
+/// Replaces what earlier leases set on the interface by what the leases of the record say. `log` gets the
+/// changes if there are any.
+pub fn change(site: &Site<'_>, old: &Leases, log: &dyn Fn(&str)) -> Result<(), Trouble> {
     let record = site.record;
+    let v4 = |lease: &Option<v4::Lease>| lease.as_ref().map(|it| IpNet::V4(it.address));
+    let v6 = |lease: &Option<v6::Lease>| lease.as_ref().map(|it| Ipv6Net::from(it.address).into());
+    let moves = [(v4(&old.v4), v4(&record.v4)), (v6(&old.v6), v6(&record.v6))];
+    let changes = difference(old, record, &moves);
+    if changes.is_empty() {
+        return Ok(());
+    }
+    log(&changes);
     let mut known = addresses(record);
-    known.extend(old.iter().chain(&new).map(|lease| IpAddr::V4(lease.address.addr())));
+    known.extend(moves.iter().filter_map(|(old, _)| old.map(|net| net.addr())));
     let (netns, rtnl, link) = site.link(&known)?;
-    let (index, name) = (link.index, link.name.as_str());
-    let routes = |lease: Option<&v4::Lease>| -> Vec<rtnl::Route> {
+    let routes = |lease: &Option<v4::Lease>| {
         let mut success = Success::default();
         if let Some(lease) = lease {
             add_v4(&mut success, lease, record.ask.settings.priority);
         }
-        configure::routes(&success, index)
+        configure::routes(&success, link.index)
     };
-    let address = |lease: Option<&v4::Lease>| lease.map(|lease| IpNet::V4(lease.address));
-    let (old_routes, new_routes) = (routes(old), routes(new));
-    let is_moved = address(old) != address(new);
-
+    let (old_routes, new_routes) = (routes(&old.v4), routes(&record.v4));
+    let (index, name) = (link.index, link.name.as_str());
     let mut batch = Batch::new();
     for route in old_routes.iter().filter(|route| !new_routes.contains(route)) {
         batch.del_route(route);
     }
-    if is_moved {
+    for (old, new) in moves.iter().filter(|(old, new)| old != new) {
         // The old address goes first: an address of the same prefix would be a secondary one, and go with it. The kernel
         // deletes routes with the address, so all of them are added again.
-        if let Some(net) = address(old) {
+        if let Some(net) = *old {
             batch.del_address(index, name, net);
         }
-        if let Some(net) = address(new) {
+        if let Some(net) = *new {
             let new = NewAddress { net, no_dad: false, no_prefix_route: false, may_exist: true };
             batch.add_address(index, name, &new);
         }
     }
-    let mtu = |lease: Option<&v4::Lease>| lease.and_then(|lease| lease.mtu).map(u32::from);
-    if old.is_some() && new.is_some() && mtu(old) != mtu(new) && mtu(new).is_some() {
-        let change = LinkChange { mtu: mtu(new), ..LinkChange::default() };
+    let mtu = |lease: &Option<v4::Lease>| lease.as_ref()?.mtu.map(u32::from);
+    if old.v4.is_some() && mtu(&old.v4) != mtu(&record.v4) && mtu(&record.v4).is_some() {
+        let change = LinkChange { mtu: mtu(&record.v4), ..LinkChange::default() };
         batch.change_link(index, name, &change);
     }
+    let [(old_address, address), _] = moves;
+    let is_moved = old_address != address;
     for route in new_routes.iter().filter(|route| is_moved || !old_routes.contains(route)) {
         batch.add_route(route);
     }
     rtnl.commit(batch)?;
-    if let (true, Some(lease)) = (is_moved, new) {
+    if let (true, Some(lease)) = (is_moved, &record.v4) {
         let mac = link.mac.unwrap_or(record.mac);
         netns.run(|| announce(index, mac, lease.address.addr()))?;
     }
@@ -121,24 +136,25 @@ fn announce(index: u32, mac: Mac, address: Ipv4Addr) -> Result<(), Error> {
     sent.map_err(|error| Error::internal(format!("cannot announce {address}: {error}")))
 }
 
-/// What differs between two leases, for the log.
-pub fn difference(old: &v4::Lease, new: &v4::Lease) -> String {
+/// The changes of the interface, for the log.
+fn difference(old: &Leases, record: &Record, moves: &[(Option<IpNet>, Option<IpNet>)]) -> String {
+    fn text(value: Option<impl Display>) -> String {
+        value.map_or_else(|| "none".to_owned(), |value| value.to_string())
+    }
     let mut list = Vec::new();
-    if old.address != new.address {
-        list.push(format!("address {} replaces {}", new.address, old.address));
+    for (old, new) in moves.iter().filter(|(old, new)| old != new) {
+        list.push(format!("address {} replaces {}", text(*new), text(*old)));
     }
-    if old.gateway != new.gateway {
-        let text = |gateway: Option<Ipv4Addr>| {
-            gateway.map_or_else(|| "none".to_owned(), |gateway| gateway.to_string())
-        };
-        list.push(format!("gateway {} replaces {}", text(new.gateway), text(old.gateway)));
-    }
-    if old.mtu != new.mtu {
-        let text = |mtu: Option<u16>| mtu.map_or_else(|| "none".to_owned(), |mtu| mtu.to_string());
-        list.push(format!("MTU {} replaces {}", text(new.mtu), text(old.mtu)));
-    }
-    if old.routes != new.routes {
-        list.push(format!("the server sent {} routes", new.routes.len()));
+    if let (Some(old), Some(new)) = (&old.v4, &record.v4) {
+        if old.gateway != new.gateway {
+            list.push(format!("gateway {} replaces {}", text(new.gateway), text(old.gateway)));
+        }
+        if old.mtu != new.mtu {
+            list.push(format!("MTU {} replaces {}", text(new.mtu), text(old.mtu)));
+        }
+        if old.routes != new.routes {
+            list.push(format!("the server sent {} routes", new.routes.len()));
+        }
     }
     list.join(", ")
 }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::cni::success::Success;
+use crate::dhcp::clients::Options;
 use crate::dhcp::flags::Flags;
 use crate::dhcp::journal::{Journal, Record};
 use crate::dhcp::lease::Key;
 use crate::dhcp::protocol::Ask;
 use crate::dhcp::server::{self, Passed, Service};
-use crate::dhcp::table::{Options, Table};
+use crate::dhcp::table::Table;
 use crate::dhcp::v4::client::Times;
 use crate::error::{Error, Result};
 use crate::kernel::sys;

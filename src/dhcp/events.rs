@@ -56,8 +56,8 @@ impl Table {
 
     fn receive(self: &Arc<Self>, state: &mut State, key: &Key) {
         let now = clock::since_boot();
-        if let Some(Entry { record, v4, .. }) = state.leases.get_mut(key) {
-            let news = v4.receive(&self.site(record), now);
+        if let Some(Entry { record, clients, .. }) = state.leases.get_mut(key) {
+            let news = clients.receive(&self.site(record), now);
             self.handle(state, key, news);
         }
     }
@@ -65,19 +65,20 @@ impl Table {
     /// Does everything that is due.
     fn tick(self: &Arc<Self>, state: &mut State) {
         let now = clock::since_boot();
-        let is_due = |(_, entry): &(&Key, &Entry)| entry.v4.deadline().is_some_and(|at| at <= now);
+        let is_due =
+            |(_, entry): &(&Key, &Entry)| entry.clients.deadline().is_some_and(|at| at <= now);
         let due: Vec<Key> =
             state.leases.iter().filter(is_due).map(|(key, _)| key.clone()).collect();
         for key in &due {
-            if let Some(Entry { record, v4, .. }) = state.leases.get_mut(key) {
-                let news = v4.tick(&self.site(record), now);
+            if let Some(Entry { record, clients, .. }) = state.leases.get_mut(key) {
+                let news = clients.tick(&self.site(record), now);
                 self.handle(state, key, news);
             }
         }
     }
 
     fn set_alarm(&self, state: &State) {
-        let next = state.leases.values().filter_map(|entry| entry.v4.deadline()).min();
+        let next = state.leases.values().filter_map(|entry| entry.clients.deadline()).min();
         if let Err(error) = self.alarm.set(next) {
             warn(&format!("warning: cannot set the timer: {error}"));
         }
@@ -117,7 +118,7 @@ impl Table {
 fn waiting(state: &State) -> (Vec<Key>, Vec<Waiting>) {
     let (mut keys, mut files) = (Vec::new(), Vec::new());
     for (key, entry) in &state.leases {
-        entry.v4.add_files(&mut files);
+        entry.clients.add_files(&mut files);
         keys.resize(files.len(), key.clone());
     }
     (keys, files)

@@ -16,9 +16,9 @@ use crate::kernel::packet::{Arp, PacketSocket};
 use crate::kernel::sys;
 
 /// The longest packet that is read. The client asks servers for at most 1500 bytes.
-const PACKET_BYTES_MAX: usize = 9216;
+pub const PACKET_BYTES_MAX: usize = 9216;
 /// So many packets are read at once; the others wait, so that a flood to one interface does not stop the others.
-const PACKETS_AT_ONCE_MAX: u32 = 32;
+pub const PACKETS_AT_ONCE_MAX: u32 = 32;
 
 /// An address is used if so many probes find no other holder. RFC 5227, section 1.1, has 1 to 2 s between the probes; here
 /// it is a fifth, since the links are virtual.
@@ -28,16 +28,10 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(300);
 const ANNOUNCE_WAIT: Duration = Duration::from_millis(400);
 
 /// A client that gave up after it had lost its lease starts again after this time.
-const RESTART_AFTER: Duration = Duration::from_secs(60);
-
-/// The longest wait for the server's MAC address when a lease is released.
-const RELEASE_LIMIT: Duration = Duration::from_millis(500);
+pub const RESTART_AFTER: Duration = Duration::from_secs(60);
 
 /// A file that can become readable.
 pub type Waiting = Arc<dyn AsFd + Send + Sync>;
-
-/// The payload of a RELEASE, and the addresses of client and server.
-pub type PacketOfRelease = (Vec<u8>, Ipv4Addr, Ipv4Addr);
 
 /// An event for the table.
 #[derive(Debug)]
@@ -262,8 +256,9 @@ impl Exchange {
         false
     }
 
-    /// The packets that release the lease, none without a lease. The client is finished then.
-    pub fn packets_of_release(&mut self, now: Duration) -> Vec<PacketOfRelease> {
+    /// The payloads that release the lease, with the addresses of client and server; none without a lease. The client is
+    /// finished then.
+    pub fn release(&mut self, now: Duration) -> Vec<(Vec<u8>, Ipv4Addr, Ipv4Addr)> {
         let actions = self.client.step(Event::Release, now);
         let packet = |action| match action {
             Action::Send { payload, via: Via::Unicast { from, to } } => Some((payload, from, to)),
@@ -283,29 +278,8 @@ impl Probe {
     }
 }
 
-/// Sends packets of a release through the interface.
-pub fn release(site: &Site<'_>, packets: &[PacketOfRelease]) -> Result<(), Trouble> {
-    for (payload, from, to) in packets {
-        let sent = udp_socket(*from, site).and_then(|socket| {
-            socket.send(payload, (*to, SERVER_PORT).into()).map_err(cannot_send)?;
-            // A server that does not answer ARP is gone.
-            socket.wait_until_sent(RELEASE_LIMIT).map(drop).map_err(cannot_send)
-        });
-        match sent {
-            // The address is not on the interface, for example because a later step of ADD failed.
-            Err(Trouble::Failed(_)) => {
-                let packet = frame::build(*from, *to, payload)
-                    .ok_or_else(|| Error::internal("cannot send: the packet is too long"))?;
-                let socket = site.run(|| PacketSocket::for_sending(site.record.ifindex))?;
-                socket.broadcast(&packet).map_err(cannot_send)?;
-            }
-            sent => sent?,
-        }
-    }
-    Ok(())
-}
-
-fn udp_socket(from: Ipv4Addr, site: &Site<'_>) -> Result<LinkUdp, Trouble> {
+/// A socket on the port of clients.
+pub fn udp_socket(from: Ipv4Addr, site: &Site<'_>) -> Result<LinkUdp, Trouble> {
     let Key { ifname, .. } = &site.record.ask.key;
     site.run(|| LinkUdp::bind(ifname, SocketAddr::new(IpAddr::V4(from), CLIENT_PORT)))
 }
@@ -314,6 +288,6 @@ fn reason(error: &io::Error) -> String {
     crate::kernel::file::reason(error)
 }
 
-fn cannot_send(error: io::Error) -> Trouble {
+pub fn cannot_send(error: io::Error) -> Trouble {
     Error::internal(format!("cannot send: {}", reason(&error))).into()
 }

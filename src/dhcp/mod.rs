@@ -2,10 +2,12 @@
 //! randomness of their own.
 
 mod apply;
+mod clients;
 pub mod daemon;
 pub mod domain;
 mod events;
 mod exchange;
+mod exchange6;
 mod fields;
 pub mod flags;
 pub mod journal;
@@ -16,6 +18,7 @@ pub mod random;
 pub mod release;
 pub mod server;
 mod site;
+mod slaac;
 pub mod socket;
 pub mod table;
 mod uplink;

@@ -1,7 +1,6 @@
 //! The leases of a daemon. The threads of the requests share the table with the thread of `events`, which runs all clients.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,15 +8,15 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::cni::success::Success;
-use crate::dhcp::apply;
-use crate::dhcp::exchange::{self, Exchange, News};
+use crate::dhcp::apply::{self, Leases};
+use crate::dhcp::clients::{Clients, Options, PacketOfRelease};
+use crate::dhcp::exchange::News;
 use crate::dhcp::journal::{Journal, Record};
 use crate::dhcp::lease::Key;
 use crate::dhcp::protocol::Ask;
 use crate::dhcp::server::prefixed;
 use crate::dhcp::site::{Site, Trouble};
 use crate::dhcp::uplink;
-use crate::dhcp::v4::client::{Event, Settings, Times};
 use crate::error::{Error, Result};
 use crate::kernel::clock::{self, Alarm};
 use crate::kernel::netns::NetNs;
@@ -32,14 +31,8 @@ const MARGIN: Duration = Duration::from_secs(15);
 /// The kernel gives a thread pages as it uses them.
 const STACK_BYTES: usize = 256 << 10;
 
-/// The properties of a daemon.
-pub struct Options {
-    pub times: Times,
-    /// Stands in front of the paths of namespaces.
-    pub prefix: PathBuf,
-    /// All clients ask servers to answer by broadcast.
-    pub broadcast: bool,
-}
+/// The times of renewal and rebinding.
+type Times = (Duration, Duration);
 
 /// See the head of this file.
 pub struct Table {
@@ -67,7 +60,7 @@ pub(super) struct State {
 /// A lease, or the attempt to get one.
 pub(super) struct Entry {
     pub(super) record: Record,
-    pub(super) v4: Exchange,
+    pub(super) clients: Clients,
     /// The kernel's number of the namespace.
     pub(super) number: Option<u32>,
     /// The answer for the requests that wait.
@@ -104,18 +97,15 @@ impl Table {
             let key = record.ask.key.clone();
             let mut entry = self.entry(record)?;
             entry.is_new = false;
-            let site = self.site(&entry.record);
-            let found = site.link(&apply::addresses(&entry.record));
-            let start = || entry.record.v4.clone().map_or(Event::Start, Event::Resume);
+            let found = match entry.record.is_released {
+                true => Err(Trouble::Gone("it was released while no daemon ran")),
+                false => self.site(&entry.record).link(&apply::addresses(&entry.record)),
+            };
             match found {
-                _ if entry.record.is_released => {
-                    // Only a client with a lease can release it.
-                    entry.v4.client.step(start(), now);
-                    self.depart_later(&mut state, entry);
-                }
                 Err(Trouble::Gone(reason)) => {
                     log(&key, reason);
-                    entry.v4.client.step(start(), now);
+                    // Only a client with a lease can release it.
+                    entry.clients.resume_to_release(&entry.record, now);
                     self.depart_later(&mut state, entry);
                 }
                 found => {
@@ -123,7 +113,7 @@ impl Table {
                         entry.number = Rtnl::open()?.number_of(&netns).ok();
                     }
                     log(&key, "the lease is adopted");
-                    let news = entry.v4.step(start(), &self.site(&entry.record), now);
+                    let news = entry.clients.start(&self.site(&entry.record), now);
                     state.leases.insert(key.clone(), entry);
                     self.handle(&mut state, &key, news);
                 }
@@ -137,18 +127,8 @@ impl Table {
     }
 
     fn entry(&self, record: Record) -> Result<Entry> {
-        let Ask { key, settings, .. } = &record.ask;
-        let settings = Settings {
-            mac: record.mac,
-            client_id: key.client_id(),
-            broadcast: settings.broadcast || self.options.broadcast,
-            provide: settings.provide.clone(),
-            request: settings.request.clone(),
-            probe: settings.probe,
-            times: self.options.times,
-        };
-        let (v4, answer) = (Exchange::new(settings)?, Arc::default());
-        Ok(Entry { record, v4, number: None, answer, is_new: true })
+        let clients = Clients::new(&record, &self.options)?;
+        Ok(Entry { record, clients, number: None, answer: Arc::default(), is_new: true })
     }
 
     /// The longest time that `acquire` takes.
@@ -166,8 +146,8 @@ impl Table {
             self.wait_for_departure(&mut state, key)?;
             match state.leases.get(key) {
                 Some(entry) if entry.is_at(&new.record) => {
-                    if !entry.is_new && entry.record.v4.is_some() {
-                        return Ok(apply::success(&entry.record));
+                    if !entry.is_new && entry.clients.are_bound() {
+                        return Ok(entry.success());
                     }
                     break Arc::clone(&entry.answer);
                 }
@@ -227,7 +207,7 @@ impl Table {
     ) -> Arc<OnceLock<Result<Success>>> {
         let now = clock::since_boot();
         let (key, answer) = (entry.record.ask.key.clone(), Arc::clone(&entry.answer));
-        let news = entry.v4.step(Event::Start, &self.site(&entry.record), now);
+        let news = entry.clients.start(&self.site(&entry.record), now);
         state.leases.insert(key.clone(), entry);
         self.handle(state, &key, news);
         self.wake();
@@ -270,43 +250,46 @@ impl Table {
         }
     }
 
-    /// The client has a lease: it is written to the journal, and changes are applied to the interface.
+    /// A client has a lease: it is written to the journal, and changes are applied to the interface.
     fn bound(&self, entry: &mut Entry) -> Result<()> {
-        let Some(lease) = entry.v4.client.lease().cloned() else { return Ok(()) };
         let key = entry.record.ask.key.clone();
-        let old = entry.record.v4.replace(lease.clone());
+        let old = entry.renew_record();
         let saved = self.journal.save(&entry.record);
         if entry.is_new {
             saved?;
+            if !entry.clients.are_bound() {
+                return Ok(());
+            }
             entry.is_new = false;
         } else {
             saved.unwrap_or_else(|error| log(&key, &error.to_string()));
-            if old.as_ref().is_none_or(|old| apply::differs(old, &lease)) {
-                let changed = apply::change(&self.site(&entry.record), old.as_ref(), Some(&lease));
-                report(&key, changed);
-                log(
-                    &key,
-                    &match old {
-                        Some(old) => apply::difference(&old, &lease),
-                        None => format!("the address is {}", lease.address),
-                    },
-                );
-            }
+            self.change(entry, &old);
         }
-        let _ = entry.answer.set(Ok(apply::success(&entry.record)));
+        if entry.clients.are_bound() {
+            let _ = entry.answer.set(Ok(entry.success()));
+        }
         Ok(())
     }
 
     fn lost(&self, entry: &mut Entry, reason: &str) {
         let key = entry.record.ask.key.clone();
-        let old = entry.record.v4.take();
-        if let Some(old) = &old {
-            log(&key, &format!("the address {} is lost: {reason}", old.address));
+        log(&key, reason);
+        let old = entry.renew_record();
+        if !entry.is_new {
+            self.change(entry, &old);
+            entry.answer = Arc::default();
         }
-        report(&key, apply::change(&self.site(&entry.record), old.as_ref(), None));
         let saved = self.journal.save(&entry.record);
         saved.unwrap_or_else(|error| log(&key, &error.to_string()));
-        entry.answer = Arc::default();
+    }
+
+    fn change(&self, entry: &Entry, old: &Leases) {
+        let key = &entry.record.ask.key;
+        match apply::change(&self.site(&entry.record), old, &|changes| log(key, changes)) {
+            Ok(()) => {}
+            Err(Trouble::Gone(reason)) => log(key, reason),
+            Err(Trouble::Failed(error)) => log(key, &error.to_string()),
+        }
     }
 
     /// Fails if the attachment has no lease, or if its link is gone.
@@ -318,8 +301,9 @@ impl Table {
         };
         let state = self.state.lock();
         let entry = state.leases.get(key).ok_or_else(|| cannot("the daemon knows none"))?;
-        let lease = entry.record.v4.as_ref().filter(|it| !it.is_over(clock::since_boot()));
-        lease.ok_or_else(|| cannot("it was lost"))?;
+        if !entry.clients.are_bound() {
+            return Err(cannot("it was lost"));
+        }
         let record = entry.record.clone();
         drop(state);
         match self.site(&record).link(&apply::addresses(&record)) {
@@ -381,14 +365,22 @@ impl Table {
     /// Each lease, with a word for its state.
     pub fn list(&self) -> Vec<(Record, &'static str)> {
         let now = clock::since_boot();
-        let word = |record: &Record| match &record.v4 {
-            None => "searching",
-            Some(lease) if now < lease.renew_at => "bound",
-            Some(lease) if now < lease.rebind_at => "renewing",
-            Some(_) => "rebinding",
+        let word = |entry: &Entry| {
+            let Record { v4, v6, .. } = &entry.record;
+            let is_past = |at: fn(&Times) -> Duration| {
+                let v4 = v4.iter().map(|it| (it.renew_at, it.rebind_at));
+                let mut times = v4.chain(v6.iter().map(|it| (it.renew_at, it.rebind_at)));
+                times.any(|times| at(&times) <= now)
+            };
+            match () {
+                () if !entry.clients.are_bound() => "searching",
+                () if is_past(|times| times.1) => "rebinding",
+                () if is_past(|times| times.0) => "renewing",
+                () => "bound",
+            }
         };
         let state = self.state.lock();
-        state.leases.values().map(|it| (it.record.clone(), word(&it.record))).collect()
+        state.leases.values().map(|it| (it.record.clone(), word(it))).collect()
     }
 
     /// Takes an entry out for `depart`.
@@ -435,7 +427,7 @@ impl Table {
     /// Releases the lease of an entry that was taken out.
     fn depart(&self, mut entry: Entry) {
         let key = &entry.record.ask.key;
-        let packets = entry.v4.packets_of_release(clock::since_boot());
+        let packets = entry.clients.release(clock::since_boot());
         if !packets.is_empty() {
             // If the daemon dies now, the next one sends the packets.
             let marked = self.journal.mark(key).map(drop);
@@ -451,24 +443,42 @@ impl Table {
         self.changed.notify_all();
     }
 
-    fn send_release(&self, record: &Record, packets: &[exchange::PacketOfRelease]) -> Result<()> {
+    fn send_release(&self, record: &Record, packets: &[PacketOfRelease]) -> Result<()> {
         let site = self.site(record);
-        let through_link = || {
-            site.link(&apply::addresses(record))?;
-            exchange::release(&site, packets)
-        };
-        if through_link().is_ok() {
-            return Ok(());
-        }
-        let host = Rtnl::open()?;
+        let found = site.link(&apply::addresses(record));
+        let has_link = !matches!(found, Err(Trouble::Gone(_)));
+        let mut result = Ok(());
         for packet in packets {
-            uplink::release(&host, record.uplink.as_ref(), record.mac, packet)?;
+            // A second attempt, because the server keeps a lease that no packet releases.
+            if !has_link || packet.send(&site).or_else(|_| packet.send(&site)).is_err() {
+                let uplink = record.uplink.as_ref();
+                let sent = Rtnl::open()
+                    .and_then(|host| uplink::release(&host, uplink, record.mac, packet));
+                result = result.and(sent);
+            }
         }
-        Ok(())
+        result
     }
 }
 
 impl Entry {
+    /// The result of ADD.
+    fn success(&self) -> Success {
+        let slaac = self.clients.slaac.as_ref().map(|it| it.ips.as_slice());
+        apply::success(&self.record, slaac.unwrap_or_default())
+    }
+
+    /// Copies the leases of the clients to the record. Returns the leases that it had.
+    fn renew_record(&mut self) -> Leases {
+        let Record { v4, v6, .. } = &mut self.record;
+        let lease = self.clients.v4.as_ref().and_then(|it| it.client.lease());
+        let lease6 = self.clients.v6.as_ref().and_then(|it| it.client.lease());
+        Leases {
+            v4: std::mem::replace(v4, lease.cloned()),
+            v6: std::mem::replace(v6, lease6.cloned()),
+        }
+    }
+
     /// Whether the entry is about the same link.
     fn is_at(&self, other: &Record) -> bool {
         let place = |record: &Record| (record.netns_id, record.ifindex, record.mac);
@@ -489,12 +499,4 @@ fn cannot_get(key: &Key, reason: &str) -> Error {
 pub(super) fn log(key: &Key, text: &str) {
     let Key { network, container_id, ifname } = key;
     warn(&format!("dhcp: {network} {container_id} {ifname}: {text}"));
-}
-
-fn report(key: &Key, changed: Result<(), Trouble>) {
-    match changed {
-        Ok(()) => {}
-        Err(Trouble::Gone(reason)) => log(key, reason),
-        Err(Trouble::Failed(error)) => log(key, &error.to_string()),
-    }
 }

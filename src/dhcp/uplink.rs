@@ -1,10 +1,10 @@
 //! The release of a lease after the container's link is gone: through the bridge or the master of the link, on the host.
 
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use crate::dhcp::exchange::PacketOfRelease;
+use crate::dhcp::clients::PacketOfRelease;
 use crate::dhcp::journal::Uplink;
-use crate::dhcp::v4::frame;
 use crate::error::{Error, Result};
 use crate::kernel::file::reason;
 use crate::kernel::packet::PacketSocket;
@@ -50,22 +50,22 @@ pub fn release(
     host: &Rtnl,
     uplink: Option<&Uplink>,
     mac: Mac,
-    (payload, from, to): &PacketOfRelease,
+    release: &PacketOfRelease,
 ) -> Result<()> {
-    let packet = frame::build(*from, *to, payload)
-        .ok_or_else(|| Error::internal("cannot send: the packet is too long"))?;
+    let packet = release.packet(link_local(mac))?;
+    let send = |index, vlan| send(index, vlan, &packet, release.is_v6());
     let Some(uplink) = uplink else {
         // A device of the host returns with its MAC address.
         let links = host.links()?;
         let own = links.iter().find(|link| link.mac == Some(mac) && link.up);
         let own = own.ok_or_else(|| Error::internal("no link leads to the server"))?;
-        return send(own.index, 0, &packet);
+        return send(own.index, 0);
     };
     let link = host.link(&uplink.link)?.ok_or_else(|| {
         Error::internal(format!("the link {} to the server is gone", uplink.link))
     })?;
     if link.kind.as_deref() != Some("bridge") {
-        return send(link.index, uplink.vlan, &packet);
+        return send(link.index, uplink.vlan);
     }
     let (port, end) = add_port(host, &link, uplink.vlan, mac)?;
     let is_forwarding = |port: &Port| port.state == PortState::Forwarding;
@@ -74,7 +74,7 @@ pub fn release(
     let sent = waited.and_then(|link_of_port| {
         let forwards = link_of_port.is_some_and(|it| it.port.as_ref().is_some_and(is_forwarding));
         // A packet of the bridge itself reaches its ports, but not this host.
-        if forwards { send(end, 0, &packet) } else { send(link.index, 0, &packet) }
+        if forwards { send(end, 0) } else { send(link.index, 0) }
     });
     host.del_link(port).and(sent)
 }
@@ -111,9 +111,18 @@ fn add_port(host: &Rtnl, bridge: &Link, vlan: u16, mac: Mac) -> Result<(u32, u32
     }
 }
 
-fn send(index: u32, vlan: u16, packet: &[u8]) -> Result<()> {
+/// The address that an interface has by its MAC address (RFC 4291, appendix A).
+fn link_local(Mac([a, b, c, d, e, f]): Mac) -> Ipv6Addr {
+    let word = |high, low| u16::from_be_bytes([high, low]);
+    Ipv6Addr::new(0xfe80, 0, 0, 0, word(a ^ 2, b), word(c, 0xff), word(0xfe, d), word(e, f))
+}
+
+fn send(index: u32, vlan: u16, packet: &[u8], is_v6: bool) -> Result<()> {
     let send = || {
-        let socket = PacketSocket::for_sending(index)?;
+        let socket = match is_v6 {
+            true => PacketSocket::for_sending_v6(index)?,
+            false => PacketSocket::for_sending(index)?,
+        };
         match vlan {
             0 => socket.broadcast(packet)?,
             vlan => socket.broadcast_in_vlan(packet, vlan)?,

@@ -16,6 +16,7 @@ use crate::names::Mac;
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_ARP: u16 = 0x0806;
 const ETH_P_8021Q: u16 = 0x8100;
+const ETH_P_IPV6: u16 = 0x86dd;
 
 /// A socket of one link. Frames are without the header of the link, which the kernel adds and removes.
 pub struct PacketSocket {
@@ -35,9 +36,14 @@ impl PacketSocket {
         Self::open(index, ETH_P_ARP, &[])
     }
 
-    /// Sends only.
+    /// Sends IPv4 packets only.
     pub fn for_sending(index: u32) -> io::Result<Self> {
         Ok(Self { socket: unbound()?, index, ethertype: ETH_P_IP })
+    }
+
+    /// Sends IPv6 packets only.
+    pub fn for_sending_v6(index: u32) -> io::Result<Self> {
+        Ok(Self { ethertype: ETH_P_IPV6, ..Self::for_sending(index)? })
     }
 
     fn open(index: u32, ethertype: u16, filter: &[sock_filter]) -> io::Result<Self> {

@@ -2,4 +2,5 @@
 
 pub mod client;
 pub mod duid;
+pub mod frame;
 pub mod packet;
