@@ -40,7 +40,7 @@ pub struct Table {
     changed: Condvar,
     /// Wakes the thread of `events`. It is set while `state` is locked.
     pub(super) alarm: Alarm,
-    /// None if the process lacks a capability: then a lease ends when its next packet cannot be sent.
+    /// Missing if the process lacks a capability: then a lease ends when its next packet cannot be sent.
     pub(super) ends: Option<Ends>,
     journal: Journal,
     options: Options,

@@ -105,7 +105,24 @@ fn options_out_of_range_are_not_believed() {
 }
 
 #[test]
-fn overloaded_and_long_options_are_read() {
+fn options_in_the_fields_of_names_are_read() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    // Option 52: both fields have options. The router is in one, the domain `lab.example` in the other (RFC 2132, 9.3).
+    let more = json!({"without": [3], "options": {"52": "03"}, "file": "03040a0100fbff",
+        "sname": "0f0b6c61622e6578616d706c65ff"});
+    let server = Scripted::start(&site.outside, &plan_with(more));
+    let _daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    let result = c1.add("bridge", &bridge());
+    assert_eq!(result["ips"][0]["gateway"], "10.1.0.251", "{result}");
+    assert_eq!(result["dns"]["domain"], "lab.example");
+    c1.del("bridge", &bridge());
+    server.wait_for("release", 1);
+}
+
+#[test]
+fn long_options_are_read() {
     let world = World::new();
     let site = Site::with_bridge(&world);
     // 60 routes have more than 255 bytes: the option comes in parts (RFC 3396).

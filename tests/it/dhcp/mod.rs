@@ -21,6 +21,7 @@ mod scripted;
 mod servers;
 mod service;
 mod six;
+mod stopped;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -169,7 +170,7 @@ impl<'w> Daemon<'w> {
 
 /// Whether a process listens at the daemon's socket.
 fn listens(world: &World) -> bool {
-    world.host(["ss", "-xlH", "src", SOCKET]).contains("LISTEN")
+    world.host(["ss", "-xlH"]).lines().any(|line| line.contains(SOCKET))
 }
 
 /// The only address of a result, without the length of its prefix.

@@ -15,6 +15,7 @@ cookie    "wrong": no DHCP message
 sum       "wrong": a wrong UDP checksum
 port      the destination port, 68 by default
 cut       number of bytes of the message that are sent
+sname     the content of the field in hexadecimal, and file that of the other one: options that did not fit (option 52)
 raw       the whole message in hexadecimal, from the options on
 """
 import json
@@ -83,7 +84,8 @@ def answer_to(message, answer):
     body = bytes.fromhex(answer["raw"]) if "raw" in answer else body + b"\xff"
     cookie = b"\1\2\3\4" if answer.get("cookie") == "wrong" else COOKIE
     head = bytes([answer.get("op", 2), 1, 6, 0]) + xid + message[8:12] + message[12:16]
-    payload = head + yiaddr + server + bytes(4) + chaddr + bytes(192) + cookie + body
+    fields = bytes.fromhex(answer.get("sname", "")).ljust(64, b"\0") + bytes.fromhex(answer.get("file", "")).ljust(128, b"\0")
+    payload = head + yiaddr + server + bytes(4) + chaddr + fields + cookie + body
     return payload[: answer.get("cut", len(payload))], server
 
 
