@@ -45,6 +45,9 @@ pub struct Table {
     journal: Journal,
     options: Options,
     home: NetNs,
+    /// One survey at a time: the kernel executes their requests one after the other anyway, and the buffers of hundreds would
+    /// be most of the daemon's memory.
+    survey: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -85,6 +88,7 @@ impl Table {
             journal,
             options,
             home: NetNs::own()?,
+            survey: Mutex::default(),
         });
         table.adopt_all()?;
         Ok(table)
@@ -171,6 +175,7 @@ impl Table {
 
     /// An entry for the link of a call, which is brought up.
     fn survey(&self, ask: &Ask) -> Result<Entry> {
+        let _alone = self.survey.lock();
         let name = &ask.key.ifname;
         let netns = self.home.open(&prefixed(&self.options.prefix, &ask.netns))?;
         let rtnl = netns.rtnl()?;
