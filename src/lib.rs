@@ -5,6 +5,7 @@
 pub mod cli;
 pub mod cni;
 pub mod compat;
+pub mod dhcp;
 pub mod error;
 pub mod fault;
 pub mod ipam;
@@ -34,7 +35,7 @@ pub fn run(args: Vec<OsString>) -> u8 {
     let called_as = PathBuf::from(args.next().unwrap_or_else(|| "cnibox".into()));
     let args: Vec<OsString> = args.collect();
     if let Some(entry) = plugin_behind(&called_as) {
-        return serve::serve(entry, plugins::PLUGINS);
+        return call(entry, &args);
     }
     let name = base_name(&called_as);
     if name != "cni" && !name.starts_with("cnibox") {
@@ -45,10 +46,18 @@ pub fn run(args: Vec<OsString>) -> u8 {
         None if !serve::command().is_empty() => unknown(&name),
         None => cli::run(&args, plugins::PLUGINS),
         Some(first) => match find(first) {
-            Some(entry) => serve::serve(entry, plugins::PLUGINS),
+            Some(entry) => call(entry, &args[1..]),
             None if cli::knows(first) => cli::run(&args, plugins::PLUGINS),
             None => unknown(first),
         },
+    }
+}
+
+/// Calls a plugin. The plugin `dhcp` has commands, too.
+fn call(entry: &'static Entry, args: &[OsString]) -> u8 {
+    match args.first() {
+        Some(word) if entry.name == "dhcp" && cli::dhcp::knows(word) => cli::dhcp::run(args),
+        _ => serve::serve(entry, plugins::PLUGINS),
     }
 }
 

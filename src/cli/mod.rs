@@ -6,6 +6,7 @@ mod attachments;
 mod completion;
 #[cfg(feature = "demo")]
 mod demo;
+pub mod dhcp;
 mod gc;
 #[cfg(feature = "tool")]
 mod help;
@@ -210,6 +211,7 @@ fn overview(plugins: &[Entry]) {
          Usage: {NAME} [{commands}] [arguments...]\n   \
          or: {NAME} --list[-full]\n   \
          or: {NAME} --install [-s] [DIR]\n   \
+         or: {NAME} dhcp daemon|leases [arguments...]\n   \
          or: PLUGIN, through a link of that name to {NAME}; {NAME} PLUGIN\n\n\
          A plugin reads CNI_COMMAND and the other variables of the CNI specification, and its configuration on stdin.\n\n\
          Plugins:\n{table}"

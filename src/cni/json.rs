@@ -159,6 +159,12 @@ impl From<u32> for Json {
     }
 }
 
+impl From<u64> for Json {
+    fn from(number: u64) -> Self {
+        Self::Number(number.into())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;

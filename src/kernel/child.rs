@@ -55,6 +55,23 @@ pub fn converse(mut child: Child, input: &[u8], limit: Option<Duration>) -> io::
     Ok(said)
 }
 
+/// The output of a child that runs on, until it closes its stderr. Fails at the deadline.
+pub fn read_stderr(mut child: Child, deadline: Instant) -> io::Result<Vec<u8>> {
+    let mut stderr = child.stderr.take();
+    let mut said = Vec::new();
+    while stderr.is_some() {
+        let Some(wait) = time_to_wait(Some(deadline)) else {
+            return Err(ErrorKind::TimedOut.into());
+        };
+        let file = stderr.as_ref().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLIN));
+        let [is_ready, _, _] = ready([file, None, None], wait)?;
+        if is_ready && !read(&mut stderr, &mut said)? {
+            stderr = None;
+        }
+    }
+    Ok(said)
+}
+
 /// Kills the child and what it has started, and reaps it.
 fn end(child: &mut Child, has_group: bool) {
     let group = i32::try_from(child.id()).ok().filter(|_| has_group);

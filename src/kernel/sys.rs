@@ -1,4 +1,4 @@
-//! The few system calls that no safe crate offers. All of the project's unsafe code is here and in `heap`.
+//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap` and in `socket`.
 #![allow(unsafe_code)]
 
 // The allocator of the shipped build. The others have it for its tests.
@@ -6,19 +6,22 @@
 mod heap;
 
 mod errno;
+pub(super) mod socket;
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
 use std::fs::{File, Metadata};
 use std::io::{self, PipeWriter, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use neli::socket::NlSocket;
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -27,16 +30,20 @@ use nix::sys::socket::{
     setsockopt,
     sockopt::{SndBuf, SndBufForce},
 };
-use nix::unistd::{Pid, getpid, getppid, gettid, read, unlink, write};
+use nix::unistd::{Pid, chdir, dup2_stderr, getpid, getppid, gettid, read, setsid, unlink, write};
 
 use crate::error::{Error, Result};
 
 pub(crate) use errno::errno_text;
+pub use socket::raise_file_limit;
 
 /// Source: linux/nsfs.h.
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
 /// Source: linux/sockios.h.
 const SIOCGSKNS: libc::Ioctl = 0x894c;
+
+/// Source: linux/close_range.h.
+const CLOSE_RANGE_CLOEXEC: u32 = 1 << 2;
 
 /// Source: linux/if_tun.h.
 const TUNSETIFF: u32 = 0x4004_54ca;
@@ -189,6 +196,36 @@ pub fn send_signal(to: Pid, number: c_int) {
     unsafe { libc::kill(to.as_raw(), number) };
 }
 
+/// The child outlives its parent: it gets a session of its own, the root directory as its working directory, no signal mask,
+/// and no descriptor except the three standard ones.
+pub fn detach(command: &mut Command) {
+    let begin = || {
+        setsid()?;
+        chdir(c"/")?;
+        SigSet::empty().thread_set_mask()?;
+        // SAFETY: the call takes numbers only. It marks the descriptors, since the standard library still needs one. A kernel
+        // before 5.11 lacks it; then only descriptors that another program left open are inherited.
+        unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, CLOSE_RANGE_CLOEXEC) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure makes system calls only.
+    unsafe { command.pre_exec(begin) };
+}
+
+/// A descriptor that this process was started with. No program that it starts inherits it. Take each one once.
+pub fn inherited(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: this program opens its descriptors with FD_CLOEXEC, so this one is from outside and has no other owner. If it
+    // is not open, the call below fails, and nothing is closed.
+    let file = unsafe { OwnedFd::from_raw_fd(number) };
+    match fcntl(&file, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)) {
+        Ok(_) => Ok(file),
+        Err(errno) => {
+            std::mem::forget(file);
+            Err(errno.into())
+        }
+    }
+}
+
 /// How a command's surroundings differ from those of its parent, beside its network.
 pub struct Surroundings {
     /// A file that is mounted over /etc/resolv.conf, and then unlinked.
@@ -248,6 +285,13 @@ pub fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
 /// Writes a line to stderr. Errors are ignored: no call depends on the line.
 pub fn warn(line: &str) {
     let _ = write_all(io::stderr().as_fd(), format!("{line}\n").as_bytes());
+}
+
+/// From now on stderr is this file, which is emptied. It is created with mode 0600.
+pub fn log_to(path: &Path) -> io::Result<()> {
+    let mut options = super::file::writing();
+    let log = options.create(true).truncate(true).append(false).mode(0o600);
+    Ok(dup2_stderr(super::file::open(log, path)?)?)
 }
 
 /// Ends this thread without clean-up. The main thread ends the process, by SIGABRT.

@@ -6,7 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, socket,
+};
 
 use crate::fault;
 
@@ -20,7 +22,7 @@ pub enum Endpoint {
 
 /// A stream. Reads and writes fail with `WouldBlock` after the deadline.
 pub struct Stream {
-    stream: UnixStream,
+    pub(super) stream: UnixStream,
     pub deadline: Instant,
 }
 
@@ -38,6 +40,18 @@ impl Stream {
         fault::kernel_request()?;
         connect(connected.stream.as_raw_fd(), &address)?;
         Ok(connected)
+    }
+
+    /// A connection that a listener accepted.
+    pub(super) fn accepted(stream: UnixStream, deadline: Instant) -> io::Result<Self> {
+        stream.set_nonblocking(false)?;
+        Ok(Self { stream, deadline })
+    }
+
+    /// Whether the peer has closed the connection. Does not wait.
+    pub fn is_closed(&self) -> bool {
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        matches!(recv(self.stream.as_raw_fd(), &mut [0], flags), Ok(0))
     }
 
     fn left(&self) -> io::Result<Duration> {

@@ -2,6 +2,7 @@
 
 mod bandwidth;
 mod bridge;
+mod dhcp;
 mod dummy;
 mod firewall;
 mod flannel;
@@ -69,4 +70,8 @@ pub const PLUGINS: &[Entry] = &[
         "addresses from ranges, reserved in files on this host",
     ),
     ipam_entry::<static_ipam::Static>("static", "addresses written in the configuration"),
+    Entry {
+        needs_link: true,
+        ..ipam_entry::<dhcp::Dhcp>("dhcp", "addresses from the DHCP servers of the network")
+    },
 ];

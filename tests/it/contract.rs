@@ -76,10 +76,10 @@ fn good(subject: &Subject) -> Value {
     }
 }
 
-/// The plugins of `--list` that this kernel can run, each once. The others run in tests/vm.
+/// The plugins of `--list` that run here, each once. The others run in tests/vm and in tests/it/dhcp.
 fn runnable() -> Vec<Subject> {
     let all = subjects().into_iter().filter(|subject| subject.keys_of == subject.plugin);
-    all.filter(|subject| subject.place != Place::Vm).collect()
+    all.filter(Subject::is_runnable).collect()
 }
 
 /// Runs the rule for every plugin in a world of its own, and reports all plugins that break it.

@@ -307,11 +307,12 @@ fn assert_no_problems(verb: &str, check: impl Fn(&Subject, &str) -> Vec<String> 
 }
 
 /// The plugins of `--list` that are not in the table, each with the reason.
-const ELSEWHERE: [(&str, &str); 8] = [
+const ELSEWHERE: [(&str, &str); 9] = [
     ("ptp", "is veth"),
     ("static", "makes no request and has no file"),
     ("portmap", "tests/it/portmap/faults.rs"),
     ("bandwidth", "tests/it/bandwidth/faults.rs"),
+    ("dhcp", "needs a server: tests/it/dhcp/faults.rs"),
     ("vlan", "this kernel lacks it: tests/vm/faults.sh"),
     ("ipvlan", "this kernel lacks it: tests/vm/faults.sh"),
     ("dummy", "this kernel lacks it: tests/vm/faults.sh"),

@@ -11,6 +11,7 @@ mod chain;
 mod config_keys;
 mod contract;
 mod delegate;
+mod dhcp;
 mod dummy;
 mod faults;
 mod firewall;

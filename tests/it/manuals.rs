@@ -140,7 +140,7 @@ fn every_key_has_a_type_a_default_and_a_meaning() {
 fn base(plugin: &str) -> Value {
     match plugin {
         "dummy" | "static" => json!({"ipam": {"type": "static"}}),
-        "host-local" => json!({"ipam": {"type": "host-local"}}),
+        "host-local" | "dhcp" => json!({"ipam": {"type": plugin}}),
         "vlan" => json!({"master": "lo", "vlanId": 5}),
         "vrf" => json!({"vrfname": "blue"}),
         _ => json!({}),

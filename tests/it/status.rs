@@ -130,6 +130,13 @@ fn conditions_of_host_local() -> Vec<Condition> {
             "host-local",
             host_local(json!({"subnet": "10.1.0.0/29"})),
         ),
+        // With a daemon: tests/it/dhcp/limits.rs.
+        not_ready(
+            "no daemon listens",
+            "",
+            "dhcp",
+            plugin("bridge", json!({"ipam": {"type": "dhcp"}})),
+        ),
         ready(
             "it needs nothing",
             &full(NETWORKS),
@@ -386,7 +393,7 @@ fn code_3_is_never_said_while_something_of_the_attachment_is_there() {
     let result = c1.add("bridge", &bridge);
     let ipam_only = json!({"vrfname": "blue", "master": "up0", "device": "up0", "vlanId": 7});
     for kind in crate::world::plugin_names() {
-        let is_ipam = ["host-local", "static"].contains(&kind.as_str());
+        let is_ipam = ["host-local", "static", "dhcp"].contains(&kind.as_str());
         if is_ipam {
             continue;
         }

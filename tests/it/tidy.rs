@@ -32,12 +32,12 @@ const ONLY_IN: [(&str, &[&str]); 11] = [
     ("nix::", &["kernel/"]),
     ("libc::", &["kernel/"]),
     ("fd_lock", &["kernel/flock.rs"]),
-    ("parking_lot", &["kernel/flock/turns.rs"]),
+    ("parking_lot", &["kernel/flock/turns.rs", "dhcp/"]),
     ("argh::", &["cli/"]),
     ("println!(", &["lib.rs", "serve.rs", "cli/"]),
     ("stdout()", &["kernel/sys.rs", "serve.rs", "cli/"]),
     ("std::env", &["lib.rs", "serve.rs", "cli/"]),
-    ("unsafe ", &["kernel/sys.rs", "kernel/sys/heap.rs"]),
+    ("unsafe ", &["kernel/sys.rs", "kernel/sys/heap.rs", "kernel/sys/socket.rs"]),
     ("allow(unsafe_code)", &["kernel/sys.rs", "kernel/sys/heap.rs"]),
 ];
 

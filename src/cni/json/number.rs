@@ -62,6 +62,15 @@ impl From<u32> for Number {
     }
 }
 
+impl From<u64> for Number {
+    fn from(value: u64) -> Self {
+        match i64::try_from(value) {
+            Ok(value) => Self(Repr::Int(value)),
+            Err(_) => Self(Repr::Text(value.to_string().into())),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

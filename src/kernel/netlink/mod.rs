@@ -5,7 +5,9 @@ mod socket;
 
 #[cfg(test)]
 pub(crate) use message::rows;
-pub(crate) use message::{AF_INET, AF_INET6, attribute, attributes, fixed, text, u8_of, u32_of};
+pub(crate) use message::{
+    AF_INET, AF_INET6, attribute, attributes, datagram_messages, fixed, text, u8_of, u32_of,
+};
 pub use message::{Attrs, Requests};
 pub use socket::Error;
 pub(crate) use socket::{Events, Protocol, Socket};

@@ -89,6 +89,12 @@ impl Link {
         }
     }
 
+    /// The VLAN of a link of that kind.
+    pub fn vlan_id(&self) -> Option<u16> {
+        let id = |value: &[u8]| fixed(value, 0).map(u16::from_ne_bytes);
+        (self.kind.as_deref() == Some("vlan")).then(|| self.number(IFLA_VLAN_ID, id))?
+    }
+
     /// The routing table of a VRF.
     pub fn vrf_table(&self) -> Option<u32> {
         self.number(IFLA_VRF_TABLE, u32_of)

@@ -1,6 +1,8 @@
 //! CHECK: compares the interface with the previous result. Additional addresses and routes are fine, because the container
 //! and later plugins may add some.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 
 use crate::cni::success::{self, Success};
@@ -123,7 +125,9 @@ fn matches(expected: &success::Route, found: &Route) -> bool {
     };
     // A later plugin or a VPN in the container may have replaced the default route.
     let any_gateway = expected.dst.prefix_len() == 0;
-    let has_gateway = |via| any_gateway || expected.gw.is_none_or(|gw| via == Some(gw));
+    // `dhcp` writes a route to the link as the reference does, with the gateway 0.0.0.0.
+    let is_met = |gw: IpAddr, via| gw.is_unspecified() || via == Some(gw);
+    let has_gateway = |via| any_gateway || expected.gw.is_none_or(|gw| is_met(gw, via));
     is_in_table
         && found.dst.trunc() == expected.dst.trunc()
         && (has_gateway(found.via) || found.nexthops.iter().any(|hop| has_gateway(hop.via)))

@@ -82,7 +82,8 @@ pub fn apply(
                 net: ip.address,
                 no_dad: !options.detect_duplicates,
                 no_prefix_route: options.no_prefix_routes,
-                may_exist: false,
+                // The kernel can have made it after a router advertisement.
+                may_exist: ip.address.addr().is_ipv6(),
             },
         );
     }

@@ -62,7 +62,7 @@ impl Mistake<'_> {
 
     /// The kernel of the integration tests may lack the links.
     fn can_add(&self) -> bool {
-        self.subject.place != Place::Vm
+        self.subject.is_runnable()
     }
 
     fn call(&self, verb: &str) -> Call<'_> {

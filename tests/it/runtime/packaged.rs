@@ -1,22 +1,55 @@
-//! The scripts and units of packaging that create namespaces.
+//! The scripts and units of packaging: namespaces, and the DHCP daemon.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 
 use super::{Host, network};
-use crate::world::{Call, Scratch};
+use crate::world::{Call, EXECUTABLE, Scratch, World};
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging");
 
-#[test]
-fn the_unit_of_systemd_is_valid() {
+/// `programs` are installed in a directory that this machine may lack, so existing ones replace them.
+#[track_caller]
+fn is_valid(units: &[&str], programs: [&str; 2]) {
     let scratch = Scratch::new();
-    let unit = fs::read_to_string(format!("{PACKAGING}/systemd/cnibox-netns@.service")).unwrap();
-    // The script is not installed here.
-    let unit = unit.replace("/usr/libexec/cnibox/netns", &format!("{PACKAGING}/netns"));
-    scratch.write_text("cnibox-netns@.service", &unit);
-    let path = scratch.text("cnibox-netns@.service");
-    let call = Call::program("/usr/bin/systemd-analyze".as_ref());
-    call.args(&["verify", "--man=no", &path]).run().silence();
+    let mut args = vec!["verify".to_owned(), "--man=no".to_owned()];
+    for name in units {
+        let unit = fs::read_to_string(format!("{PACKAGING}/systemd/{name}")).unwrap();
+        let [installed, existing] = programs;
+        assert!(unit.contains(installed) || name.ends_with(".socket"), "{name}");
+        scratch.write_text(name, &unit.replace(installed, existing));
+        args.push(scratch.text(name));
+    }
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    Call::program("/usr/bin/systemd-analyze".as_ref()).args(&args).run().silence();
+}
+
+#[test]
+fn the_units_of_systemd_are_valid() {
+    let netns = format!("{PACKAGING}/netns");
+    is_valid(&["cnibox-netns@.service"], ["/usr/libexec/cnibox/netns", &netns]);
+    let units = ["cnibox-dhcp.socket", "cnibox-dhcp.service"];
+    is_valid(&units, ["/opt/cni/bin/dhcp", EXECUTABLE]);
+}
+
+#[test]
+fn the_script_of_busybox_starts_and_stops_the_dhcp_daemon() {
+    let world = World::new();
+    let script = fs::read_to_string(format!("{PACKAGING}/busybox/S50cnibox-dhcp")).unwrap();
+    world.write("/run/S50cnibox-dhcp", script);
+    let run = |action: &str| {
+        let words = ["busybox", "sh", "/run/S50cnibox-dhcp", action];
+        world.tool(&words, None).env("CNIBOX_DHCP", "/run/plugins/dhcp").run()
+    };
+    let socket = world.path("/run/cni/dhcp.sock");
+    for _ in 0..2 {
+        run("start").output();
+        world.within(20, "the daemon listens", || UnixStream::connect(&socket).is_ok());
+        run("stop").output();
+        world.within(20, "the daemon ends", || !socket.exists());
+    }
+    assert_eq!(run("stop").status, 0);
+    assert_eq!(run("go").status, 2);
 }
 
 #[test]

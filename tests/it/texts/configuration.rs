@@ -222,6 +222,15 @@ fn of_static() -> Vec<Row> {
     ]
 }
 
+fn of_dhcp() -> Vec<Row> {
+    let ipam = |key: &str| json!({"ipam": {key: [{"option": "speed"}]}});
+    vec![
+        row("2.3", "dhcp", json!({}), 7, "IPAM config missing 'ipam' key"),
+        row("2.3", "dhcp", ipam("provide"), 7, "Can not parse option"),
+        row("2.3", "dhcp", ipam("request"), 7, "Can not parse option"),
+    ]
+}
+
 fn of_chained_plugins() -> Vec<Row> {
     let parse = "failed to parse network configuration";
     let load = "failed to load netconf";
@@ -331,6 +340,7 @@ fn rows() -> Vec<Row> {
         of_keys_of_interfaces(),
         of_ipam_plugins(),
         of_static(),
+        of_dhcp(),
         of_range_sets(),
         of_tuning_and_routing(),
         of_chained_plugins(),

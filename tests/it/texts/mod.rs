@@ -49,7 +49,7 @@ fn base(plugin: &str) -> Value {
     match plugin {
         "bridge" | "veth" | "ptp" | "macvlan" | "ipvlan" | "vlan" | "dummy" | "host-device"
         | "tap" => config,
-        "loopback" | "flannel" => config,
+        "loopback" | "flannel" | "dhcp" => config,
         "host-local" | "static" => with(&config, host_local),
         _ => with(&config, prev_result),
     }

@@ -23,6 +23,7 @@ pub fn subjects() -> Vec<Subject> {
         fixed(),
     ];
     subjects.extend(vm);
+    subjects.push(dhcp());
     subjects
 }
 
@@ -216,6 +217,23 @@ fn fixed() -> Subject {
     ];
     let subject = Subject::new("static", json!({"ipam": {"type": "static"}}), cases);
     Subject { place: Place::Ipam, ..subject }
+}
+
+/// Its keys are toggled in `tests/it/dhcp/keys.rs`.
+fn dhcp() -> Subject {
+    let name = |more: Value| json!([with(&json!({"option": "host-name"}), more)]);
+    let cases = vec![
+        case("/ipam/daemon", "auto"),
+        case("/ipam/provide", name(json!({"value": "a"}))),
+        case("/ipam/provide/0/fromArg", "NAME").with(json!({"ipam": {"provide": name(json!({}))}})),
+        case("/ipam/request", json!([{"option": "42", "skipDefault": false}])),
+        case("/ipam/priority", 7),
+        case("/ipam/probe", true),
+        case("/ipam/broadcast", true),
+        case("/ipam/families", json!(["4"])),
+    ];
+    let subject = Subject::new("dhcp", json!({"ipam": {"type": "dhcp"}}), cases);
+    Subject { place: Place::Dhcp, ..subject }
 }
 
 fn dummy() -> Subject {

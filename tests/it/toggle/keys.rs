@@ -9,7 +9,7 @@ use crate::config_keys;
 use crate::world::plugin_names;
 
 /// Keys that no case toggles: the plugin, the key, and the reason.
-const EXCLUDED: [(&str, &str, &str); 22] = [
+const EXCLUDED: [(&str, &str, &str); 26] = [
     ("network", "cniVersion", "the language of one call, no part of what is made"),
     ("network", "name", "the owner of all that is made: another name is another network"),
     ("network", "type", "says which plugin is called, or which delegate"),
@@ -27,6 +27,10 @@ const EXCLUDED: [(&str, &str, &str); 22] = [
     ("host-device", "deviceID", "needs a real card: see tests/vm/host-device.sh"),
     ("host-local", "dataDir", "says where state lies"),
     ("tuning", "dataDir", "says where state lies"),
+    ("dhcp", "daemonSocketPath", "says where the daemon listens"),
+    ("dhcp", "option", "in the entries of provide and request"),
+    ("dhcp", "value", "in the entries of provide"),
+    ("dhcp", "skipDefault", "in the entries of request"),
     ("flannel", "dataDir", "says where state lies"),
     ("flannel", "subnetFile", "says where the daemon's file lies"),
     ("flannel", "routes", "in ipam, which is toggled as a whole"),

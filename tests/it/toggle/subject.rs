@@ -44,6 +44,8 @@ pub enum Place {
     Ipam,
     /// The kernel of the integration tests does not have its links: tests/vm/toggle.sh shows its keys.
     Vm,
+    /// It needs a server of another program: tests/it/dhcp shows its keys.
+    Dhcp,
 }
 
 /// One key, as a JSON pointer into the configuration.
@@ -86,6 +88,11 @@ impl Subject {
     pub fn chained(plugin: &'static str, base: Value, cases: Vec<Case>) -> Self {
         let subject = Self::new(plugin, base, cases);
         Self { place: Place::Chained, targets: &NEIGHBOUR, ..subject }
+    }
+
+    /// Whether the tests of all plugins can call it.
+    pub fn is_runnable(&self) -> bool {
+        !matches!(self.place, Place::Vm | Place::Dhcp)
     }
 
     pub fn is_chained(&self) -> bool {

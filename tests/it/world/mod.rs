@@ -172,14 +172,29 @@ impl World {
     }
 
     /// Waits until `holds`, for what the kernel does some time after it said yes.
+    #[track_caller]
+    pub fn eventually(&self, what: &str, holds: impl Fn() -> bool) {
+        self.within(KERNEL_LIMIT.as_secs(), what, holds);
+    }
+
+    /// The same for what other processes do.
+    #[track_caller]
+    pub fn within(&self, limit_s: u64, what: &str, holds: impl Fn() -> bool) {
+        self.within_or(limit_s, holds, || what.to_owned());
+    }
+
+    /// The same with a text about the failure that is made when it has happened.
+    #[track_caller]
     #[expect(
         clippy::disallowed_methods,
         reason = "there is no event for all that can be waited for"
     )]
-    pub fn eventually(&self, what: &str, holds: impl Fn() -> bool) {
-        let deadline = Instant::now() + KERNEL_LIMIT;
+    pub fn within_or(&self, limit_s: u64, holds: impl Fn() -> bool, what: impl FnOnce() -> String) {
+        let deadline = Instant::now() + Duration::from_secs(limit_s);
         while !holds() {
-            assert!(Instant::now() < deadline, "not within {KERNEL_LIMIT:?}: {what}");
+            if Instant::now() >= deadline {
+                panic!("not within {limit_s} s: {}", what());
+            }
             std::thread::sleep(POLL_INTERVAL);
         }
     }

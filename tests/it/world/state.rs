@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
 use serde_json::Value;
@@ -205,6 +205,8 @@ fn files(world: &World, dir: &Path, lines: &mut Vec<String>) {
         if meta.is_dir() {
             lines.push(format!("dir {} mode={mode:o}", path.display()));
             files(world, &path, lines);
+        } else if meta.file_type().is_socket() {
+            lines.push(format!("socket {} mode={mode:o}", path.display()));
         } else {
             let content = fs::read(entry.path()).unwrap();
             let content = content.escape_ascii();

@@ -1,0 +1,198 @@
+//! `dhcp daemon` and `dhcp leases`: the daemon that the plugin `dhcp` needs, and its leases.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use argh::{EarlyExit, FromArgs};
+
+use crate::cni::json::Json;
+use crate::dhcp::daemon;
+use crate::dhcp::flags::{Flags, SOCKET, USAGE};
+use crate::dhcp::protocol::Request;
+use crate::dhcp::server::Passed;
+use crate::dhcp::socket;
+use crate::error::{Error, Result};
+
+use super::table;
+
+/// The time that the daemon has to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// List the leases of the DHCP daemon.
+#[derive(FromArgs)]
+#[argh(
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} --json",
+    note = "Times are in seconds from now. A lease without an end is infinite."
+)]
+struct Leases {
+    /// print one JSON document
+    #[argh(switch)]
+    json: bool,
+    /// the path of the daemon's socket; /run/cni/dhcp.sock if not given
+    #[argh(option, default = "SOCKET.into()")]
+    socket: PathBuf,
+}
+
+/// Whether the first argument after `dhcp` is for this module.
+pub fn knows(word: &OsStr) -> bool {
+    word == "daemon" || word == "leases"
+}
+
+/// Runs the daemon or lists its leases. Exit codes: 0 fine, 1 failed, 2 not understood.
+pub fn run(args: &[OsString]) -> u8 {
+    let (name, done) = match args {
+        [first, flags @ ..] if first == "daemon" => match Flags::parse(flags) {
+            Ok(None) => {
+                super::say(USAGE);
+                return 0;
+            }
+            Ok(Some(flags)) => ("dhcp daemon", daemon::run(&flags, passed())),
+            Err(error) => {
+                eprintln!("dhcp daemon: {error}\n{USAGE}");
+                return 2;
+            }
+        },
+        _ => match leases(args.get(1..).unwrap_or_default()) {
+            Ok(leases) => ("dhcp leases", leases.run()),
+            Err(code) => return code,
+        },
+    };
+    match done {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("{name}: {error}");
+            1
+        }
+    }
+}
+
+/// The sockets of the service manager. Source: sd_listen_fds(3).
+fn passed() -> Passed {
+    let number = |name: &str| std::env::var_os(name)?.to_str()?.parse().ok();
+    Passed { pid: number("LISTEN_PID"), count: number("LISTEN_FDS").unwrap_or_default() }
+}
+
+/// The error is an exit code.
+fn leases(args: &[OsString]) -> Result<Leases, u8> {
+    let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    Leases::from_args(&["cnibox", "dhcp", "leases"], &args).map_err(|exit| match exit {
+        EarlyExit { output, status: Ok(()) } => {
+            super::say(&output);
+            0
+        }
+        EarlyExit { output, status: Err(()) } => {
+            eprintln!("dhcp leases: {}", output.trim_end());
+            2
+        }
+    })
+}
+
+impl Leases {
+    fn run(self) -> Result<()> {
+        let path = std::path::absolute(&self.socket).unwrap_or(self.socket);
+        let answer = socket::ask(&path, &Request::Leases, ANSWER_MAX, Some(ANSWER_MAX))
+            .map_err(socket::Failure::into_error)?;
+        let now = milliseconds(&answer, "now");
+        let Some(Json::Array(leases)) = answer.get("leases") else {
+            return Err(Error::internal("cannot list the leases: the daemon's answer has no list"));
+        };
+        if self.json {
+            let leases = leases.iter().map(|lease| object(lease, now)).collect();
+            super::say(&Json::object([("leases", Some(Json::Array(leases)))]).to_pretty());
+        } else {
+            let header = [
+                "NETWORK",
+                "CONTAINER",
+                "IFNAME",
+                "ADDRESSES",
+                "SERVER",
+                "STATE",
+                "RENEWS",
+                "ENDS",
+                "NETNS",
+            ];
+            table::print(header, leases.iter().map(|lease| row(lease, now)));
+        }
+        Ok(())
+    }
+}
+
+/// The addresses of a lease, of both families.
+fn families(lease: &Json) -> impl Iterator<Item = &Json> {
+    ["v4", "v6"].into_iter().filter_map(|family| lease.get(family))
+}
+
+fn text(json: &Json, key: &str) -> String {
+    match json.get(key) {
+        Some(Json::String(text)) => text.clone(),
+        _ => String::new(),
+    }
+}
+
+fn milliseconds(json: &Json, key: &str) -> Option<u64> {
+    match json.get(key) {
+        Some(Json::Number(number)) => number.as_u64(),
+        _ => None,
+    }
+}
+
+/// The seconds from now to a time; 0 if it is over.
+fn seconds_to(lease: &Json, key: &str, now: Option<u64>) -> Option<u64> {
+    Some(milliseconds(lease, key)?.saturating_sub(now?) / 1000)
+}
+
+fn row(lease: &Json, now: Option<u64>) -> [String; 9] {
+    let joined =
+        |value: &dyn Fn(&Json) -> String| families(lease).map(value).collect::<Vec<_>>().join(",");
+    let time = |key: &str| {
+        let seconds = families(lease).filter_map(|it| seconds_to(it, key, now)).min();
+        seconds.map_or_else(|| "never".into(), |seconds| format!("{seconds} s"))
+    };
+    let is_infinite = families(lease).all(|it| it.get("endsAt").is_none());
+    [
+        text(lease, "network"),
+        text(lease, "containerID"),
+        text(lease, "ifname"),
+        joined(&|it| text(it, "address")),
+        joined(&|it| text(it, "server")),
+        text(lease, "state"),
+        if is_infinite { "never".into() } else { time("renewAt") },
+        time("endsAt"),
+        text(lease, "netns"),
+    ]
+}
+
+fn object(lease: &Json, now: Option<u64>) -> Json {
+    let seconds = |of: &Json, key: &str| seconds_to(of, key, now).map(Json::from);
+    let copied = |of: &Json, key: &str| of.get(key).cloned();
+    let family = |key: &str| {
+        lease.get(key).map(|it| {
+            Json::object([
+                ("address", copied(it, "address")),
+                ("server", copied(it, "server")),
+                ("gateway", copied(it, "gateway")),
+                ("routes", copied(it, "routes")),
+                ("mtu", copied(it, "mtu")),
+                ("dns", copied(it, "dns")),
+                ("domain", copied(it, "domain")),
+                ("search", copied(it, "search")),
+                ("renewsIn", seconds(it, "renewAt")),
+                ("rebindsIn", seconds(it, "rebindAt")),
+                ("endsIn", seconds(it, "endsAt")),
+            ])
+        })
+    };
+    Json::object([
+        ("network", copied(lease, "network")),
+        ("containerID", copied(lease, "containerID")),
+        ("ifname", copied(lease, "ifname")),
+        ("netns", copied(lease, "netns")),
+        ("mac", copied(lease, "mac")),
+        ("state", copied(lease, "state")),
+        ("v4", family("v4")),
+        ("v6", family("v6")),
+    ])
+}

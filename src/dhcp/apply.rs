@@ -1,0 +1,254 @@
+//! The result of a lease, and its changes on the interface. The plugin that called `dhcp` configures the interface after ADD;
+//! the daemon applies only what a server changes later.
+
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv6Net};
+
+use crate::cni::success::{Dns, Ip, Route, Success};
+use crate::dhcp::journal::Record;
+use crate::dhcp::lease::{v4, v6};
+use crate::dhcp::site::{Site, Trouble};
+use crate::error::Error;
+use crate::kernel::packet::{Arp, PacketSocket};
+use crate::kernel::rtnl::{Batch, LinkChange, NewAddress};
+use crate::names::Mac;
+use crate::steps::link::configure;
+
+/// RT_SCOPE_LINK (linux/rtnetlink.h): the destination is on the link.
+const SCOPE_LINK: u8 = 253;
+
+/// The result of ADD for the leases of a record and the addresses of the kernel.
+pub fn success(record: &Record, slaac: &[Ip]) -> Success {
+    let mut success = Success::default();
+    if let Some(lease) = &record.v4 {
+        add_v4(&mut success, lease, record.ask.settings.priority);
+    }
+    if let Some(lease) = &record.v6 {
+        // Router advertisements tell which addresses are on the link, and the gateway (RFC 8415, section 18.2.10.1).
+        let address = IpNet::V6(lease.address.into());
+        success.ips.push(Ip { address, gateway: None, interface: None });
+        success.dns.nameservers.extend(lease.dns.iter().map(Ipv6Addr::to_string));
+        let new = lease.search.iter().filter(|domain| !success.dns.search.contains(domain));
+        let new: Vec<String> = new.cloned().collect();
+        success.dns.search.extend(new);
+    }
+    success.ips.extend_from_slice(slaac);
+    success
+}
+
+fn add_v4(success: &mut Success, lease: &v4::Lease, priority: u32) {
+    let gateway = lease.gateway.map(IpAddr::V4);
+    success.ips.push(Ip { address: lease.address.into(), gateway, interface: None });
+    let route = |(dst, router): &(ipnet::Ipv4Net, Ipv4Addr)| Route {
+        dst: IpNet::V4(*dst),
+        gw: Some(IpAddr::V4(*router)),
+        mtu: lease.mtu.map_or(0, u32::from),
+        advmss: 0,
+        priority,
+        table: None,
+        // The gateway 0.0.0.0 stays, as in the reference.
+        scope: router.is_unspecified().then_some(SCOPE_LINK),
+    };
+    success.routes.extend(lease.routes.iter().map(route));
+    let Dns { nameservers, domain, search, .. } = &mut success.dns;
+    nameservers.extend(lease.dns.iter().map(Ipv4Addr::to_string));
+    domain.clone_from(&lease.domain);
+    search.extend_from_slice(&lease.search);
+}
+
+/// All addresses of a record.
+pub fn addresses(record: &Record) -> Vec<IpAddr> {
+    let v4 = record.v4.iter().map(|lease| IpAddr::V4(lease.address.addr()));
+    let v6 = record.v6.iter().map(|lease| IpAddr::V6(lease.address));
+    v4.chain(v6).collect()
+}
+
+/// The leases of an interface at a time.
+#[derive(Default)]
+pub struct Leases {
+    pub v4: Option<v4::Lease>,
+    pub v6: Option<v6::Lease>,
+}
+
+/// Replaces what earlier leases set on the interface by what the leases of the record say. `log` gets the
+/// changes if there are any.
+pub fn change(site: &Site<'_>, old: &Leases, log: &dyn Fn(&str)) -> Result<(), Trouble> {
+    let record = site.record;
+    let v4 = |lease: &Option<v4::Lease>| lease.as_ref().map(|it| IpNet::V4(it.address));
+    let v6 = |lease: &Option<v6::Lease>| lease.as_ref().map(|it| Ipv6Net::from(it.address).into());
+    let moves = [(v4(&old.v4), v4(&record.v4)), (v6(&old.v6), v6(&record.v6))];
+    let changes = difference(old, record, &moves);
+    if changes.is_empty() {
+        return Ok(());
+    }
+    log(&changes);
+    let mut known = addresses(record);
+    known.extend(moves.iter().filter_map(|(old, _)| old.map(|net| net.addr())));
+    let (netns, rtnl, link) = site.link(&known)?;
+    let routes = |lease: &Option<v4::Lease>| {
+        let mut success = Success::default();
+        if let Some(lease) = lease {
+            add_v4(&mut success, lease, record.ask.settings.priority);
+        }
+        configure::routes(&success, link.index)
+    };
+    let (old_routes, new_routes) = (routes(&old.v4), routes(&record.v4));
+    let (index, name) = (link.index, link.name.as_str());
+    let mut batch = Batch::new();
+    for route in old_routes.iter().filter(|route| !new_routes.contains(route)) {
+        batch.del_route(route);
+    }
+    for (old, new) in moves.iter().filter(|(old, new)| old != new) {
+        // The old address goes first: an address of the same prefix would be a secondary one, and go with it. The kernel
+        // deletes routes with the address, so all of them are added again.
+        if let Some(net) = *old {
+            batch.del_address(index, name, net);
+        }
+        if let Some(net) = *new {
+            let new = NewAddress { net, no_dad: false, no_prefix_route: false, may_exist: true };
+            batch.add_address(index, name, &new);
+        }
+    }
+    let mtu = |lease: &Option<v4::Lease>| lease.as_ref()?.mtu.map(u32::from);
+    if old.v4.is_some() && mtu(&old.v4) != mtu(&record.v4) && mtu(&record.v4).is_some() {
+        let change = LinkChange { mtu: mtu(&record.v4), ..LinkChange::default() };
+        batch.change_link(index, name, &change);
+    }
+    let [(old_address, address), _] = moves;
+    let is_moved = old_address != address;
+    for route in new_routes.iter().filter(|route| is_moved || !old_routes.contains(route)) {
+        batch.add_route(route);
+    }
+    rtnl.commit(batch)?;
+    if let (true, Some(lease)) = (is_moved, &record.v4) {
+        let mac = link.mac.unwrap_or(record.mac);
+        netns.run(|| announce(index, mac, lease.address.addr()))?;
+    }
+    Ok(())
+}
+
+/// Tells the neighbors the MAC address of an address. Runs in the container's namespace.
+fn announce(index: u32, mac: Mac, address: Ipv4Addr) -> Result<(), Error> {
+    let announcement = Arp::announcement(mac, address).encode();
+    let sent = PacketSocket::for_arp(index).and_then(|socket| socket.broadcast(&announcement));
+    sent.map_err(|error| Error::internal(format!("cannot announce {address}: {error}")))
+}
+
+/// The changes of the interface, for the log.
+fn difference(old: &Leases, record: &Record, moves: &[(Option<IpNet>, Option<IpNet>)]) -> String {
+    fn text(value: Option<impl Display>) -> String {
+        value.map_or_else(|| "none".to_owned(), |value| value.to_string())
+    }
+    let mut list = Vec::new();
+    for (old, new) in moves.iter().filter(|(old, new)| old != new) {
+        list.push(format!("address {} replaces {}", text(*new), text(*old)));
+    }
+    if let (Some(old), Some(new)) = (&old.v4, &record.v4) {
+        if old.gateway != new.gateway {
+            list.push(format!("gateway {} replaces {}", text(new.gateway), text(old.gateway)));
+        }
+        if old.mtu != new.mtu {
+            list.push(format!("MTU {} replaces {}", text(new.mtu), text(old.mtu)));
+        }
+        if old.routes != new.routes {
+            list.push(format!("the server sent {} routes", new.routes.len()));
+        }
+    }
+    list.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::dhcp::protocol;
+
+    fn lease() -> v4::Lease {
+        let time = Duration::from_secs;
+        v4::Lease {
+            address: "10.1.0.20/24".parse().unwrap(),
+            server: Ipv4Addr::new(10, 1, 0, 254),
+            gateway: Some(Ipv4Addr::new(10, 1, 0, 1)),
+            routes: vec![
+                ("10.9.0.0/16".parse().unwrap(), Ipv4Addr::UNSPECIFIED),
+                ("0.0.0.0/0".parse().unwrap(), Ipv4Addr::new(10, 1, 0, 1)),
+            ],
+            mtu: Some(1400),
+            dns: vec![Ipv4Addr::new(10, 1, 0, 2)],
+            domain: "lan".into(),
+            search: vec!["a.lan".into()],
+            since: time(1),
+            renew_at: time(2),
+            rebind_at: time(3),
+            ends_at: Some(time(4)),
+        }
+    }
+
+    fn record(v4: Option<v4::Lease>) -> Record {
+        Record {
+            ask: protocol::tests::ask("c1"),
+            netns_id: (1, 2),
+            ifindex: 3,
+            mac: Mac([2, 0, 0, 0, 0, 1]),
+            uplink: None,
+            v4,
+            v6: None,
+            is_released: false,
+        }
+    }
+
+    #[test]
+    fn the_result_has_what_the_server_sent() {
+        let v6 = v6::Lease {
+            address: "fd00::5".parse().unwrap(),
+            server: Vec::new(),
+            dns: vec!["fd00::1".parse().unwrap()],
+            search: vec!["a.lan".into(), "b.lan".into()],
+            since: Duration::ZERO,
+            renew_at: Duration::ZERO,
+            rebind_at: Duration::ZERO,
+            preferred_until: None,
+            ends_at: None,
+        };
+        let record = Record { v6: Some(v6), ..record(Some(lease())) };
+        let made = Ip { address: "fd01::9/64".parse().unwrap(), gateway: None, interface: None };
+        let success = success(&record, &[made]);
+        let nets: Vec<String> = success.nets().iter().map(IpNet::to_string).collect();
+        assert_eq!(nets, ["10.1.0.20/24", "fd00::5/128", "fd01::9/64"]);
+        let routes: Vec<_> =
+            success.routes.iter().map(|it| (it.scope, it.mtu, it.priority)).collect();
+        assert_eq!(routes, [(Some(SCOPE_LINK), 1400, u32::MAX), (None, 1400, u32::MAX)]);
+        assert_eq!(success.dns.nameservers, ["10.1.0.2", "fd00::1"]);
+        assert_eq!(success.dns.domain, "lan");
+        assert_eq!(success.dns.search, ["a.lan", "b.lan"]);
+    }
+
+    #[test]
+    fn changes_are_named_and_times_are_none() {
+        let later = v4::Lease { renew_at: Duration::from_secs(9), ..lease() };
+        let moved = v4::Lease {
+            address: "10.1.0.21/16".parse().unwrap(),
+            gateway: None,
+            mtu: None,
+            routes: Vec::new(),
+            ..lease()
+        };
+        for (new, expected) in [
+            (Some(later), ""),
+            (None, "address none replaces 10.1.0.20/24"),
+            (
+                Some(moved),
+                "address 10.1.0.21/16 replaces 10.1.0.20/24, gateway none replaces 10.1.0.1, \
+                 MTU none replaces 1400, the server sent 0 routes",
+            ),
+        ] {
+            let net = |lease: &v4::Lease| IpNet::V4(lease.address);
+            let moves = [(Some(net(&lease())), new.as_ref().map(net))];
+            let old = Leases { v4: Some(lease()), v6: None };
+            assert_eq!(difference(&old, &record(new), &moves), expected);
+        }
+    }
+}

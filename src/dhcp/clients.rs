@@ -1,0 +1,211 @@
+//! The clients of one interface: one for each family that the configuration names.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::dhcp::exchange::{self, Exchange, News, Waiting};
+use crate::dhcp::exchange6::{self, Exchange6};
+use crate::dhcp::journal::Record;
+use crate::dhcp::protocol::Ask;
+use crate::dhcp::server::prefixed;
+use crate::dhcp::site::{Site, Trouble};
+use crate::dhcp::slaac::Slaac;
+use crate::dhcp::v4::client::{Event, Settings, Times};
+use crate::dhcp::v4::frame;
+use crate::dhcp::v6::client::{Event as Event6, Settings as Settings6};
+use crate::dhcp::v6::{duid, frame as frame6};
+use crate::error::{Error, Result};
+use crate::kernel::file;
+use crate::kernel::inet::LinkUdp;
+use crate::kernel::packet::PacketSocket;
+
+/// The properties of a daemon.
+#[derive(Default)]
+pub struct Options {
+    pub times: Times,
+    /// Stands in front of the paths of namespaces.
+    pub prefix: PathBuf,
+    /// All clients ask servers to answer by broadcast.
+    pub broadcast: bool,
+}
+
+/// The longest wait for the server's MAC address when a lease is released.
+const RELEASE_LIMIT: Duration = Duration::from_millis(500);
+
+/// The identity of the machine (machine-id(5)), and that of its boot for a machine without one.
+const MACHINE_ID: &str = "/etc/machine-id";
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// See the head of this file.
+pub struct Clients {
+    pub v4: Option<Exchange>,
+    pub v6: Option<Exchange6>,
+    pub slaac: Option<Slaac>,
+    limit: Duration,
+}
+
+/// A packet that releases a lease.
+pub enum PacketOfRelease {
+    V4 { payload: Vec<u8>, from: Ipv4Addr, to: Ipv4Addr },
+    V6 { payload: Vec<u8> },
+}
+
+impl Clients {
+    /// Clients that are not started.
+    pub fn new(record: &Record, options: &Options) -> Result<Self> {
+        let Ask { key, settings, .. } = &record.ask;
+        let times = options.times;
+        let v4 = || {
+            Exchange::new(Settings {
+                mac: record.mac,
+                client_id: key.client_id(),
+                broadcast: settings.broadcast || options.broadcast,
+                provide: settings.provide.clone(),
+                request: settings.request.clone(),
+                probe: settings.probe,
+                times,
+            })
+        };
+        let v6 = || {
+            let id = machine_id(&options.prefix)?;
+            let (duid, iaid) = duid::of(id.trim_end().as_bytes(), key);
+            Exchange6::new(Settings6 { duid, iaid, resend_timeout: times.resend_timeout })
+        };
+        Ok(Self {
+            v4: settings.families.v4.then(v4).transpose()?,
+            v6: settings.families.v6.then(v6).transpose()?,
+            slaac: settings.families.slaac.then(Slaac::default),
+            limit: times.resend_timeout,
+        })
+    }
+
+    /// Starts clients without a lease, and resumes those with one.
+    pub fn start(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
+        let mut news = Vec::new();
+        if let Some(v4) = &mut self.v4 {
+            let event = site.record.v4.clone().map_or(Event::Start, Event::Resume);
+            news.extend(v4.step(event, site, now));
+        }
+        if let Some(v6) = &mut self.v6 {
+            match site.record.v6.clone() {
+                Some(lease) => news.extend(v6.step(Event6::Resume(lease), site, now)),
+                None => v6.start(now),
+            }
+        }
+        if let Some(slaac) = &mut self.slaac {
+            slaac.start(now, self.limit);
+        }
+        news
+    }
+
+    /// Gives the leases of a record to clients that only release them.
+    pub fn resume_to_release(&mut self, record: &Record, now: Duration) {
+        // The packets of the confirmation are not sent.
+        if let (Some(v4), Some(lease)) = (&mut self.v4, &record.v4) {
+            v4.client.step(Event::Resume(lease.clone()), now);
+        }
+        if let (Some(v6), Some(lease)) = (&mut self.v6, &record.v6) {
+            v6.client.step(Event6::Resume(lease.clone()), now);
+        }
+    }
+
+    /// Whether each client has a lease.
+    pub fn are_bound(&self) -> bool {
+        self.v4.as_ref().is_none_or(|it| it.client.lease().is_some())
+            && self.v6.as_ref().is_none_or(|it| it.client.lease().is_some())
+            && self.slaac.as_ref().is_none_or(|it| !it.ips.is_empty())
+    }
+
+    /// The time of the next `tick`.
+    pub fn deadline(&self) -> Option<Duration> {
+        let v4 = self.v4.as_ref().and_then(Exchange::deadline);
+        let v6 = self.v6.as_ref().and_then(Exchange6::deadline);
+        let slaac = self.slaac.as_ref().and_then(Slaac::deadline);
+        [v4, v6, slaac].into_iter().flatten().min()
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
+        let mut news = self.v4.as_mut().map(|it| it.tick(site, now)).unwrap_or_default();
+        news.extend(self.v6.as_mut().map(|it| it.tick(site, now)).unwrap_or_default());
+        news.extend(self.slaac.as_mut().map(|it| it.tick(site, now)).unwrap_or_default());
+        news
+    }
+
+    /// Adds the files to wait for. If one of them is readable, call `receive`.
+    pub fn add_files(&self, list: &mut Vec<Waiting>) {
+        self.v4.iter().for_each(|it| it.add_files(list));
+        self.v6.iter().for_each(|it| it.add_files(list));
+    }
+
+    /// Reads the packets that wait.
+    pub fn receive(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
+        let mut news = self.v4.as_mut().map(|it| it.receive(site, now)).unwrap_or_default();
+        news.extend(self.v6.as_mut().map(|it| it.receive(site, now)).unwrap_or_default());
+        news
+    }
+
+    /// The packets that release the leases. The clients are finished then.
+    pub fn release(&mut self, now: Duration) -> Vec<PacketOfRelease> {
+        let v4 = self.v4.as_mut().map(|it| it.release(now)).unwrap_or_default();
+        let v6 = self.v6.as_mut().map(|it| it.release(now)).unwrap_or_default();
+        let v4 =
+            v4.into_iter().map(|(payload, from, to)| PacketOfRelease::V4 { payload, from, to });
+        v4.chain(v6.into_iter().map(|payload| PacketOfRelease::V6 { payload })).collect()
+    }
+}
+
+fn machine_id(prefix: &Path) -> Result<String> {
+    let read = |path: &str| file::read_text(&prefixed(prefix, Path::new(path)));
+    let known = read(MACHINE_ID).ok().filter(|id| !id.trim().is_empty());
+    known.map_or_else(|| file::read_text(Path::new(BOOT_ID)), Ok).map_err(|error| {
+        Error::internal(format!("cannot read {BOOT_ID}: {}", file::reason(&error)))
+    })
+}
+
+impl PacketOfRelease {
+    /// The packet with its headers. `local` is the link-local source of an IPv6 packet.
+    pub fn packet(&self, local: Ipv6Addr) -> Result<Vec<u8>> {
+        let packet = match self {
+            Self::V4 { payload, from, to } => frame::build(*from, *to, payload),
+            Self::V6 { payload } => frame6::build(local, payload),
+        };
+        packet.ok_or_else(|| Error::internal("cannot send: the packet is too long"))
+    }
+
+    /// Sends the packet through the interface.
+    pub fn send(&self, site: &Site<'_>) -> Result<(), Trouble> {
+        let sent = match self {
+            Self::V4 { payload, from, to } => {
+                let server = (IpAddr::V4(*to), frame::SERVER_PORT).into();
+                exchange::udp_socket(*from, site).and_then(|socket| {
+                    socket.send(payload, server).map_err(exchange::cannot_send)?;
+                    wait(&socket)
+                })
+            }
+            Self::V6 { payload } => exchange6::socket(site).and_then(|socket| {
+                exchange6::send(&socket, payload, site)?;
+                wait(&socket)
+            }),
+        };
+        match sent {
+            // The address is not on the interface, for example because a later step of ADD failed.
+            Err(Trouble::Failed(_)) if matches!(self, Self::V4 { .. }) => {
+                let packet = self.packet(Ipv6Addr::UNSPECIFIED)?;
+                let socket = site.run(|| PacketSocket::for_sending(site.record.ifindex))?;
+                socket.broadcast(&packet).map_err(exchange::cannot_send)
+            }
+            sent => sent,
+        }
+    }
+
+    pub fn is_v6(&self) -> bool {
+        matches!(self, Self::V6 { .. })
+    }
+}
+
+/// Waits until a packet is sent. A server that does not answer ARP is gone.
+fn wait(socket: &LinkUdp) -> Result<(), Trouble> {
+    socket.wait_until_sent(RELEASE_LIMIT).map(drop).map_err(exchange::cannot_send)
+}

@@ -1,0 +1,293 @@
+//! The DHCPv4 client of one interface with its sockets, which exist only while the client waits for an answer.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::dhcp::lease::Key;
+use crate::dhcp::site::{Site, Trouble};
+use crate::dhcp::v4::client::{Action, Client, Event, Settings, Via};
+use crate::dhcp::v4::frame::{self, CLIENT_PORT, SERVER_PORT};
+use crate::error::{Error, Result};
+use crate::kernel::inet::LinkUdp;
+use crate::kernel::packet::{Arp, PacketSocket};
+use crate::kernel::sys;
+
+/// The longest packet that is read. The client asks servers for at most 1500 bytes.
+pub const PACKET_BYTES_MAX: usize = 9216;
+/// So many packets are read at once; the others wait, so that a flood to one interface does not stop the others.
+pub const PACKETS_AT_ONCE_MAX: u32 = 32;
+
+/// An address is used if so many probes find no other holder. RFC 5227, section 1.1, has 1 to 2 s between the probes; here
+/// it is a fifth, since the links are virtual.
+const PROBES: u32 = 3;
+const PROBE_INTERVAL: Duration = Duration::from_millis(300);
+/// The wait after the last probe.
+const ANNOUNCE_WAIT: Duration = Duration::from_millis(400);
+
+/// A client that gave up after it had lost its lease starts again after this time.
+pub const RESTART_AFTER: Duration = Duration::from_secs(60);
+
+/// A file that can become readable.
+pub type Waiting = Arc<dyn AsFd + Send + Sync>;
+
+/// An event for the table.
+#[derive(Debug)]
+pub enum News {
+    /// The client has a lease: a new one, or the same for longer.
+    Bound,
+    /// The addresses must leave the interface.
+    Lost(&'static str),
+    /// The client gave up. The text says what was tried.
+    Failed(String),
+    /// The namespace or the link is gone.
+    Gone(&'static str),
+}
+
+/// See the head of this file.
+pub struct Exchange {
+    pub client: Client,
+    packet: Option<Arc<PacketSocket>>,
+    /// Sends to the server. Answers are read from `packet`, since a server can broadcast them, and broadcasts each NAK. With
+    /// this socket the kernel does not refuse the others as unreachable.
+    udp: Option<LinkUdp>,
+    probe: Option<Probe>,
+    restart_at: Option<Duration>,
+    /// The last error of a socket, for the message of a failure.
+    trouble: Option<Error>,
+}
+
+/// The search for another holder of an address.
+struct Probe {
+    address: Ipv4Addr,
+    socket: Arc<PacketSocket>,
+    left: u32,
+    next_at: Duration,
+}
+
+impl Exchange {
+    pub fn new(settings: Settings) -> Result<Self> {
+        let seed = u64::from_ne_bytes(sys::random_bytes()?);
+        Ok(Self {
+            client: Client::new(settings, seed),
+            packet: None,
+            udp: None,
+            probe: None,
+            restart_at: None,
+            trouble: None,
+        })
+    }
+
+    /// Handles an event, and executes what the client wants.
+    pub fn step(&mut self, event: Event<'_>, site: &Site<'_>, now: Duration) -> Vec<News> {
+        let mut news = Vec::new();
+        self.step_into(event, site, now, &mut news);
+        news
+    }
+
+    fn step_into(
+        &mut self,
+        event: Event<'_>,
+        site: &Site<'_>,
+        now: Duration,
+        news: &mut Vec<News>,
+    ) {
+        for action in self.client.step(event, now) {
+            match action {
+                Action::Send { payload, via } => {
+                    if let Err(trouble) = self.send(&payload, via, site) {
+                        self.note(trouble, news);
+                    }
+                }
+                Action::Probe(address) => match self.begin_probe(address, site, now) {
+                    Ok(probe) => self.probe = Some(probe),
+                    Err(trouble) => {
+                        self.note(trouble, news);
+                        // Without ARP no other holder can be found.
+                        self.step_into(Event::Probed { taken: false }, site, now, news);
+                    }
+                },
+                Action::Bound(_) => {
+                    self.trouble = None;
+                    news.push(News::Bound);
+                }
+                Action::Lost(reason) => news.push(News::Lost(reason)),
+                Action::Failed(tried) => {
+                    self.restart_at = Some(now + RESTART_AFTER);
+                    let trouble = self.trouble.take();
+                    let trouble = trouble.map_or_else(String::new, |error| format!("; {error}"));
+                    news.push(News::Failed(format!("{tried}{trouble}")));
+                }
+            }
+        }
+        if !self.client.is_listening() {
+            (self.packet, self.udp) = (None, None);
+        }
+    }
+
+    fn note(&mut self, trouble: Trouble, news: &mut Vec<News>) {
+        match trouble {
+            Trouble::Gone(reason) => news.push(News::Gone(reason)),
+            Trouble::Failed(error) => self.trouble = Some(error),
+        }
+    }
+
+    /// The time of the next `tick`.
+    pub fn deadline(&self) -> Option<Duration> {
+        let probe = self.probe.as_ref().map(|probe| probe.next_at);
+        [self.client.deadline(), probe, self.restart_at].into_iter().flatten().min()
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
+        if self.restart_at.is_some_and(|at| at <= now) {
+            self.restart_at = None;
+            return self.step(Event::Start, site, now);
+        }
+        if let Some(probe) = self.probe.as_mut().filter(|probe| probe.next_at <= now) {
+            if probe.left == 0 {
+                self.probe = None;
+                return self.step(Event::Probed { taken: false }, site, now);
+            }
+            probe.send(site, now);
+        }
+        if self.client.deadline().is_some_and(|at| at <= now) {
+            return self.step(Event::Time, site, now);
+        }
+        Vec::new()
+    }
+
+    /// Adds the files to wait for. If one of them is readable, call `receive`.
+    pub fn add_files(&self, list: &mut Vec<Waiting>) {
+        list.extend(self.packet.iter().map(|it| Arc::clone(it) as Waiting));
+        list.extend(self.probe.iter().map(|it| Arc::clone(&it.socket) as Waiting));
+    }
+
+    /// Reads the packets that wait.
+    pub fn receive(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
+        let mut news = Vec::new();
+        let mut buffer = vec![0; PACKET_BYTES_MAX];
+        for _ in 0..PACKETS_AT_ONCE_MAX {
+            let Some(socket) = self.packet.clone() else { break };
+            match socket.receive(&mut buffer) {
+                Ok(Some(packet)) => {
+                    if let Some(payload) = frame::payload(packet) {
+                        self.step_into(Event::Received(payload), site, now, &mut news);
+                    }
+                }
+                Ok(None) => break,
+                // ENETDOWN: the link is down or gone. It is reported once.
+                Err(error) => self.trouble = Some(Error::internal(reason(&error))),
+            }
+        }
+        if self.is_taken(site, &mut buffer) {
+            self.probe = None;
+            self.step_into(Event::Probed { taken: true }, site, now, &mut news);
+        }
+        news
+    }
+
+    fn send(&mut self, payload: &[u8], via: Via, site: &Site<'_>) -> Result<(), Trouble> {
+        let (from, to) = match via {
+            Via::Broadcast => (Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST),
+            Via::BroadcastFrom(from) => (from, Ipv4Addr::BROADCAST),
+            Via::Unicast { from, to } => match self.send_unicast(payload, from, to, site) {
+                // The address is not on the interface, or a program of the container has the port.
+                Err(Trouble::Failed(_)) => (from, to),
+                result => return result,
+            },
+        };
+        let packet = frame::build(from, to, payload)
+            .ok_or_else(|| Error::internal("cannot send: the packet is too long"))?;
+        self.packet_socket(site)?.broadcast(&packet).map_err(cannot_send)
+    }
+
+    fn send_unicast(
+        &mut self,
+        payload: &[u8],
+        from: Ipv4Addr,
+        to: Ipv4Addr,
+        site: &Site<'_>,
+    ) -> Result<(), Trouble> {
+        self.packet_socket(site)?;
+        if self.udp.is_none() {
+            self.udp = Some(udp_socket(from, site)?);
+        }
+        let Some(socket) = &self.udp else { return Ok(()) };
+        socket.send(payload, (to, SERVER_PORT).into()).map_err(cannot_send)
+    }
+
+    fn packet_socket(&mut self, site: &Site<'_>) -> Result<Arc<PacketSocket>, Trouble> {
+        if self.packet.is_none() {
+            let socket = site.run(|| PacketSocket::for_dhcp(site.record.ifindex))?;
+            self.packet = Some(Arc::new(socket));
+        }
+        self.packet.clone().ok_or_else(|| Error::internal("no packet socket").into())
+    }
+
+    fn begin_probe(
+        &self,
+        address: Ipv4Addr,
+        site: &Site<'_>,
+        now: Duration,
+    ) -> Result<Probe, Trouble> {
+        let socket = Arc::new(site.run(|| PacketSocket::for_arp(site.record.ifindex))?);
+        let mut probe = Probe { address, socket, left: PROBES, next_at: now };
+        probe.send(site, now);
+        Ok(probe)
+    }
+
+    fn is_taken(&self, site: &Site<'_>, buffer: &mut [u8]) -> bool {
+        let Some(probe) = &self.probe else { return false };
+        for _ in 0..PACKETS_AT_ONCE_MAX {
+            match probe.socket.receive(buffer) {
+                Ok(Some(frame)) => {
+                    let arp = Arp::parse(frame);
+                    if arp.is_some_and(|arp| arp.claims(probe.address, site.record.mac)) {
+                        return true;
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => {}
+            }
+        }
+        false
+    }
+
+    /// The payloads that release the lease, with the addresses of client and server; none without a lease. The client is
+    /// finished then.
+    pub fn release(&mut self, now: Duration) -> Vec<(Vec<u8>, Ipv4Addr, Ipv4Addr)> {
+        let actions = self.client.step(Event::Release, now);
+        let packet = |action| match action {
+            Action::Send { payload, via: Via::Unicast { from, to } } => Some((payload, from, to)),
+            _ => None,
+        };
+        actions.into_iter().filter_map(packet).collect()
+    }
+}
+
+impl Probe {
+    fn send(&mut self, site: &Site<'_>, now: Duration) {
+        let probe = Arp::probe(site.record.mac, self.address);
+        // Without a carrier no other interface can answer.
+        let _ = self.socket.broadcast(&probe.encode());
+        self.left = self.left.saturating_sub(1);
+        self.next_at = now + if self.left == 0 { ANNOUNCE_WAIT } else { PROBE_INTERVAL };
+    }
+}
+
+/// A socket on the port of clients.
+pub fn udp_socket(from: Ipv4Addr, site: &Site<'_>) -> Result<LinkUdp, Trouble> {
+    let Key { ifname, .. } = &site.record.ask.key;
+    site.run(|| LinkUdp::bind(ifname, SocketAddr::new(IpAddr::V4(from), CLIENT_PORT)))
+}
+
+fn reason(error: &io::Error) -> String {
+    crate::kernel::file::reason(error)
+}
+
+pub fn cannot_send(error: io::Error) -> Trouble {
+    Error::internal(format!("cannot send: {}", reason(&error))).into()
+}

@@ -1,0 +1,248 @@
+//! The flags of `dhcp daemon`, as Go's package flag reads them: `-timeout 10s`, `-timeout=10s`, `--timeout=10s`. Units of
+//! the reference's daemon work unchanged.
+//!
+//! Source: pkg.go.dev/flag, "Command line flag syntax"; pkg.go.dev/time#ParseDuration.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// The daemon's socket, if neither flag nor key names another one. The path is the reference's.
+pub const SOCKET: &str = "/run/cni/dhcp.sock";
+
+/// The text of `-help`.
+pub const USAGE: &str = "Usage of daemon:
+  -broadcast
+        ask servers to answer by broadcast, for all attachments
+  -hostprefix PATH
+        put PATH in front of the paths of the socket and of the namespaces
+  -pidfile PATH
+        write the process id to PATH, which is absolute
+  -resendmax DURATION
+        the longest pause between two attempts to get a lease (default 1m2s)
+  -resendtimeout DURATION
+        the time after which an ADD gives up (default 3m28s)
+  -socketpath PATH
+        listen at PATH (default /run/cni/dhcp.sock)
+  -timeout DURATION
+        the wait for the answer to the first packet of an attempt (default 10s)
+  -until-idle
+        end when the last lease is gone";
+
+/// The flags with their defaults.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Flags {
+    pub pidfile: Option<PathBuf>,
+    /// Stands in front of the socket, the journal and every namespace; empty by default.
+    pub hostprefix: PathBuf,
+    /// Without `hostprefix`; absolute.
+    pub socketpath: PathBuf,
+    pub broadcast: bool,
+    /// The wait for the answer to the first packet of an attempt.
+    pub timeout: Duration,
+    /// The longest pause between two attempts.
+    pub resend_max: Duration,
+    /// The time after which an exchange gives up.
+    pub resend_timeout: Duration,
+    /// A flag of cnibox: the daemon ends when its last lease is gone.
+    pub until_idle: bool,
+}
+
+impl Default for Flags {
+    fn default() -> Self {
+        Self {
+            pidfile: None,
+            hostprefix: PathBuf::new(),
+            socketpath: SOCKET.into(),
+            broadcast: false,
+            timeout: Duration::from_secs(10),
+            resend_max: Duration::from_secs(62),
+            resend_timeout: Duration::from_secs(208),
+            until_idle: false,
+        }
+    }
+}
+
+impl Flags {
+    /// `None` if a flag requests the usage.
+    pub fn parse(args: &[OsString]) -> Result<Option<Self>> {
+        let mut flags = Self::default();
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let bytes = arg.as_bytes();
+            let name = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-"));
+            let Some(name) = name.filter(|name| !name.is_empty()) else {
+                return Err(cannot(&arg.to_string_lossy(), "it is not a flag"));
+            };
+            let (name, value) = match name.iter().position(|byte| *byte == b'=') {
+                Some(at) => (&name[..at], Some(OsString::from_vec(name[at + 1..].to_vec()))),
+                None => (name, None),
+            };
+            let name = String::from_utf8_lossy(name);
+            match &*name {
+                "h" | "help" => return Ok(None),
+                "broadcast" => flags.broadcast = switch(&name, value)?,
+                "until-idle" => flags.until_idle = switch(&name, value)?,
+                _ => {
+                    let value = value.or_else(|| args.next().cloned());
+                    flags.set(&name, value)?;
+                }
+            }
+        }
+        Ok(Some(flags))
+    }
+
+    fn set(&mut self, name: &str, value: Option<OsString>) -> Result<()> {
+        let known =
+            ["pidfile", "hostprefix", "socketpath", "timeout", "resendmax", "resendtimeout"];
+        if !known.contains(&name) {
+            return Err(cannot(&format!("-{name}"), "flag provided but not defined"));
+        }
+        let value = value.ok_or_else(|| cannot(&format!("-{name}"), "flag needs an argument"))?;
+        let path = PathBuf::from(&value);
+        let absolute = || match path.is_absolute() {
+            true => Ok(path.clone()),
+            false => Err(cannot(&format!("-{name}"), "the path is not absolute")),
+        };
+        let time = || {
+            let text = value.to_string_lossy();
+            duration(&text).ok_or_else(|| {
+                cannot(
+                    &format!("-{name}"),
+                    &format!("{text:?} is no duration, such as 10s or 1m30s"),
+                )
+            })
+        };
+        match name {
+            "pidfile" => self.pidfile = Some(absolute()?),
+            "socketpath" => self.socketpath = absolute()?,
+            "hostprefix" => self.hostprefix = path,
+            "timeout" => self.timeout = time()?,
+            "resendmax" => self.resend_max = time()?,
+            _ => self.resend_timeout = time()?,
+        }
+        Ok(())
+    }
+}
+
+fn cannot(flag: &str, reason: &str) -> Error {
+    Error::config(format!("cannot use {flag}: {reason}"))
+}
+
+/// A flag without a value is true.
+fn switch(name: &str, value: Option<OsString>) -> Result<bool> {
+    match value.as_deref().map(OsStrExt::as_bytes) {
+        None | Some(b"1" | b"t" | b"T" | b"true" | b"TRUE" | b"True") => Ok(true),
+        Some(b"0" | b"f" | b"F" | b"false" | b"FALSE" | b"False") => Ok(false),
+        Some(_) => Err(cannot(&format!("-{name}"), "the value is neither true nor false")),
+    }
+}
+
+/// A duration of Go, more than 0: numbers with units, such as `1h2m3.5s`.
+fn duration(text: &str) -> Option<Duration> {
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    let mut nanoseconds = 0_u64;
+    while !rest.is_empty() {
+        let is_number = |c: char| c.is_ascii_digit() || c == '.';
+        let (number, after) = rest.split_at(rest.find(|c| !is_number(c))?);
+        let (unit, after) = after.split_at(after.find(is_number).unwrap_or(after.len()));
+        let unit: u64 = match unit {
+            "ns" => 1,
+            "us" | "µs" | "μs" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            _ => return None,
+        };
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if whole.is_empty() && fraction.is_empty() {
+            return None;
+        }
+        let whole = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()? };
+        nanoseconds = nanoseconds.checked_add(whole.checked_mul(unit)?)?;
+        let mut place = unit;
+        for digit in fraction.bytes() {
+            place /= 10;
+            nanoseconds =
+                nanoseconds.checked_add(place.checked_mul(digit.checked_sub(b'0')?.into())?)?;
+        }
+        rest = after;
+    }
+    Some(Duration::from_nanos(nanoseconds)).filter(|it| !it.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &str) -> Result<Option<Flags>> {
+        let args: Vec<OsString> = args.split_whitespace().map(OsString::from).collect();
+        Flags::parse(&args)
+    }
+
+    #[test]
+    fn flags_are_written_as_in_go() {
+        let expected = Flags {
+            pidfile: Some("/run/dhcp.pid".into()),
+            hostprefix: "/host".into(),
+            socketpath: "/run/x.sock".into(),
+            broadcast: true,
+            timeout: Duration::from_millis(1500),
+            resend_max: Duration::from_secs(90),
+            resend_timeout: Duration::from_secs(5),
+            until_idle: false,
+        };
+        for args in [
+            "-pidfile /run/dhcp.pid -hostprefix /host -socketpath /run/x.sock -broadcast -timeout 1.5s -resendmax 1m30s -resendtimeout 5s",
+            "--pidfile=/run/dhcp.pid --hostprefix=/host --socketpath=/run/x.sock --broadcast=t --timeout=1500ms --resendmax=90s --resendtimeout=5s",
+        ] {
+            assert_eq!(parse(args), Ok(Some(expected.clone())), "{args}");
+        }
+        assert_eq!(parse(""), Ok(Some(Flags::default())));
+        assert_eq!(parse("-broadcast=false"), Ok(Some(Flags::default())));
+        for args in ["-h", "--help", "-broadcast -help"] {
+            assert_eq!(parse(args), Ok(None), "{args}");
+        }
+    }
+
+    #[test]
+    fn wrong_flags_are_errors_that_name_the_flag() {
+        for (args, expected) in [
+            ("run", "cannot use run: it is not a flag"),
+            ("-", "cannot use -: it is not a flag"),
+            ("--speed=5", "cannot use -speed: flag provided but not defined"),
+            ("-timeout", "cannot use -timeout: flag needs an argument"),
+            ("-pidfile a", "cannot use -pidfile: the path is not absolute"),
+            ("-broadcast=maybe", "cannot use -broadcast: the value is neither true nor false"),
+            ("-timeout 5", "cannot use -timeout: \"5\" is no duration, such as 10s or 1m30s"),
+        ] {
+            assert_eq!(parse(args).unwrap_err().msg, expected, "{args}");
+        }
+    }
+
+    #[test]
+    fn durations_are_those_of_go() {
+        for (text, nanoseconds) in [
+            ("10s", Some(10_000_000_000)),
+            ("1h2m3.25s", Some(3_723_250_000_000)),
+            ("+.5us", Some(500)),
+            ("62s", Some(62_000_000_000)),
+            ("1.ms", Some(1_000_000)),
+            ("0s", None),
+            ("0", None),
+            ("-5s", None),
+            ("s", None),
+            (".s", None),
+            ("1.2.3s", None),
+            ("1x", None),
+            ("9999999999h", None),
+            ("", None),
+        ] {
+            assert_eq!(duration(text), nanoseconds.map(Duration::from_nanos), "{text}");
+        }
+    }
+}

@@ -1,0 +1,507 @@
+//! The journal: one file per lease, so that a daemon that starts again can adopt it.
+//!
+//! ```text
+//! /run/cnibox/dhcp/run-cni-dhcp.sock/      of the daemon at the socket /run/cni/dhcp.sock, which holds a flock(2) on it
+//!     lan:c1:eth0.lease                    a lease, and all that its renewal needs
+//!     lan:c1:eth0.released                 empty: a DEL or GC came while no daemon ran
+//! ```
+//!
+//! The daemon writes leases, the plugin writes marks: no file has two writers. A file is written under another name and
+//! renamed, so a crash leaves no part of one. Times are since boot, so the files of an earlier boot are void.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::cni::json::Json;
+use crate::dhcp::fields::{Fields, milliseconds};
+use crate::dhcp::lease::{Key, v4, v6};
+use crate::dhcp::protocol::{Ask, ask_of, entries_of, entry};
+use crate::error::{Code, Error, Result};
+use crate::fault;
+use crate::kernel::file;
+use crate::kernel::flock::{self, Mode};
+use crate::kernel::sys::warn;
+use crate::names::{Attachment, Mac, NetworkName};
+use crate::steps::state;
+
+/// The journals of all daemons.
+const DIRECTORY: &str = "/run/cnibox/dhcp";
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+const LEASE: &str = ".lease";
+const RELEASED: &str = ".released";
+
+/// A lease with all that the daemon needs to adopt it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    pub ask: Ask,
+    /// Device and inode of the container's namespace.
+    pub netns_id: (u64, u64),
+    /// The index of the interface in the namespace.
+    pub ifindex: u32,
+    pub mac: Mac,
+    /// The link of the host that leads to the server when the container's link is gone: a bridge or a master.
+    pub uplink: Option<Uplink>,
+    pub v4: Option<v4::Lease>,
+    pub v6: Option<v6::Lease>,
+    /// A DEL came while no daemon ran: the daemon sends the RELEASE when it starts. `save` does not write it; `mark` does.
+    pub is_released: bool,
+}
+
+/// A link of the host that leads to the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uplink {
+    /// A bridge, or the master of the container's link.
+    pub link: String,
+    /// The VLAN of the container; 0 for none.
+    pub vlan: u16,
+}
+
+/// The directory of one daemon's leases.
+#[derive(Debug)]
+pub struct Journal {
+    directory: String,
+}
+
+/// The right to write leases, of one process at a time. It ends with the process.
+pub struct Lock {
+    _file: File,
+}
+
+impl Journal {
+    /// The journal of the daemon at a socket. `prefix` stands in front of the path, see the flag `-hostprefix`. Creates
+    /// nothing.
+    pub fn of(prefix: &Path, socket: &Path) -> Self {
+        let mut directory = prefix.to_string_lossy().trim_end_matches('/').to_owned();
+        directory.push_str(DIRECTORY);
+        directory.push('/');
+        // `-` and `/` of a path must differ in the name.
+        let name = socket.to_string_lossy();
+        // /var/run is a link to /run: two spellings of one path have one journal.
+        let name = name.strip_prefix("/var").filter(|it| it.starts_with("/run/")).unwrap_or(&name);
+        let name = name.trim_start_matches('/').replace('-', "--");
+        directory.push_str(&name.replace('/', "-"));
+        Self { directory }
+    }
+
+    /// The directory, for other files of the daemon.
+    pub fn directory(&self) -> &Path {
+        Path::new(&self.directory)
+    }
+
+    /// Takes the lock as soon as no other process has it, and creates the directory. `None` after the limit.
+    pub fn lock(&self, limit: Duration) -> Result<Option<Lock>> {
+        let lock = || {
+            fault::file_operation()?;
+            DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+            let file = File::open(&self.directory)?;
+            Ok(flock::lock(&file, Mode::Exclusive, limit)?.then_some(Lock { _file: file }))
+        };
+        lock().map_err(|error: io::Error| {
+            let reason = file::reason(&error);
+            Error::new(Code::IO, format!("cannot lock {}: {reason}", self.directory))
+        })
+    }
+
+    /// A clause that names the process that has the lock.
+    pub fn holder(&self) -> String {
+        let file = File::open(&self.directory);
+        file.map_or_else(|_| "another process holds it".into(), |file| flock::holder(&file))
+    }
+
+    /// Writes a lease, and replaces the one that is there.
+    pub fn save(&self, record: &Record) -> Result<()> {
+        self.file(&record.ask.key, LEASE).write(to_json(record, &boot()?).to_compact().as_bytes())
+    }
+
+    /// Removes a lease and its mark. Succeeds if they do not exist.
+    pub fn remove(&self, key: &Key) -> Result<()> {
+        // The lease first: a mark alone means nothing, a lease alone is alive.
+        self.file(key, LEASE).remove().and_then(|()| self.file(key, RELEASED).remove())
+    }
+
+    /// The lease of an attachment; None if it has none, or if its file is void.
+    pub fn read(&self, key: &Key) -> Result<Option<Record>> {
+        let Some(content) = self.file(key, LEASE).read()? else { return Ok(None) };
+        let record = read_record(&content, &boot()?).ok().filter(|record| record.ask.key == *key);
+        Ok(record.map(|record| self.with_mark(record)))
+    }
+
+    /// Marks a lease: the next daemon sends its RELEASE. False if there is no such lease.
+    pub fn mark(&self, key: &Key) -> Result<bool> {
+        let exists = self.read(key)?.is_some();
+        if exists {
+            self.file(key, RELEASED).write(b"")?;
+        }
+        Ok(exists)
+    }
+
+    /// Marks the leases of a network except these, and returns their number.
+    pub fn mark_all_except(&self, network: &NetworkName, keep: &[Attachment]) -> Result<usize> {
+        let is_kept = |key: &Key| {
+            keep.iter().any(|at| at.container_id == key.container_id && at.ifname == key.ifname)
+        };
+        let mut count = 0;
+        for record in self.read_valid(&|_| {})? {
+            let key = &record.ask.key;
+            if key.network == *network && !is_kept(key) {
+                count += usize::from(self.mark(key)?);
+            }
+        }
+        Ok(count)
+    }
+
+    /// All leases, for the daemon that has the lock. Void files are removed, with a warning: torn ones, and those of an
+    /// earlier boot.
+    pub fn read_all(&self) -> Result<Vec<Record>> {
+        self.read_valid(&|file| {
+            // If this fails, too, the file is void at the next start again.
+            let _ = file.remove();
+        })
+    }
+
+    fn read_valid(&self, on_void: &dyn Fn(&state::Record)) -> Result<Vec<Record>> {
+        let boot = boot()?;
+        let mut records = Vec::new();
+        for file in state::all(&self.directory)? {
+            let name = file.name().unwrap_or_default().to_owned();
+            if !name.ends_with(LEASE) {
+                let is_orphan = name
+                    .strip_suffix(RELEASED)
+                    .is_some_and(|name| !self.directory().join(format!("{name}{LEASE}")).exists());
+                if is_orphan || name.ends_with('~') {
+                    on_void(&file);
+                }
+                continue;
+            }
+            let content = match file.read() {
+                Ok(Some(content)) => content,
+                Ok(None) => continue,
+                // It may be readable at the next start.
+                Err(error) => {
+                    warn(&format!("warning: {error}"));
+                    continue;
+                }
+            };
+            let is_at_its_place =
+                |record: &Record| self.file(&record.ask.key, LEASE).name() == Some(&name);
+            match read_record(&content, &boot) {
+                Ok(record) if is_at_its_place(&record) => records.push(self.with_mark(record)),
+                Ok(_) => on_void(&file),
+                Err(error) => {
+                    warn(&format!("warning: lease {}/{name} is void: {error}", self.directory));
+                    on_void(&file);
+                }
+            }
+        }
+        Ok(records)
+    }
+
+    fn with_mark(&self, record: Record) -> Record {
+        let mark = self.file(&record.ask.key, RELEASED);
+        let is_released = matches!(mark.read(), Ok(Some(_)));
+        Record { is_released, ..record }
+    }
+
+    fn file(&self, key: &Key, end: &str) -> state::Record {
+        let Key { network, container_id, ifname } = key;
+        state::Record::new(&self.directory, &format!("{network}:{container_id}:{ifname}{end}"))
+    }
+}
+
+/// The right to start a daemon, of one process at a time, until it is dropped. Fails with code 11 after 10 s.
+pub(super) fn lock_starts() -> Result<File> {
+    state::lock(DIRECTORY)
+}
+
+/// The identity of this boot of the host.
+fn boot() -> Result<String> {
+    let id = file::read_text(Path::new(BOOT_ID)).map_err(|error| {
+        Error::new(Code::IO, format!("cannot read {BOOT_ID}: {}", file::reason(&error)))
+    })?;
+    Ok(id.trim_end().to_owned())
+}
+
+/// A record without its boot. Addresses are texts, times are milliseconds since boot.
+pub(super) fn entries_of_record(record: &Record) -> impl Iterator<Item = (String, Json)> {
+    let mut entries = entries_of(&record.ask);
+    let (device, inode) = record.netns_id;
+    entries.extend([
+        ("netnsID".into(), Json::Array(vec![device.into(), inode.into()])),
+        entry("ifindex", record.ifindex),
+        entry("mac", record.mac.to_string()),
+    ]);
+    let optional = [
+        ("uplink", record.uplink.as_ref().map(|uplink| uplink.link.as_str().into())),
+        ("vlan", record.uplink.as_ref().map(|uplink| u32::from(uplink.vlan).into())),
+        ("v4", record.v4.as_ref().map(v4_to_json)),
+        ("v6", record.v6.as_ref().map(v6_to_json)),
+    ];
+    entries.extend(optional.into_iter().filter_map(|(key, value)| Some((key.into(), value?))));
+    entries.into_iter()
+}
+
+fn to_json(record: &Record, boot: &str) -> Json {
+    Json::Object([entry("boot", boot)].into_iter().chain(entries_of_record(record)).collect())
+}
+
+fn read_record(content: &[u8], boot: &str) -> Result<Record> {
+    let json = Json::parse(content)?;
+    let fields = Fields(&json);
+    if fields.text("boot")? != boot {
+        return Err(Error::internal("it is of an earlier boot"));
+    }
+    let [device, inode] = fields.list("netnsID")? else {
+        return Err(Error::internal("netnsID is not two numbers"));
+    };
+    let identity = |item| Fields::small_of::<u64>(item, "netnsID");
+    Ok(Record {
+        ask: ask_of(fields)?,
+        netns_id: (identity(device)?, identity(inode)?),
+        ifindex: fields.small("ifindex")?,
+        mac: fields.parsed("mac")?,
+        uplink: json.get("uplink").map(|_| uplink_of(fields)).transpose()?,
+        v4: json.get("v4").map(|lease| v4_of(Fields(lease))).transpose()?,
+        v6: json.get("v6").map(|lease| v6_of(Fields(lease))).transpose()?,
+        is_released: false,
+    })
+}
+
+fn strings<T: ToString>(items: &[T]) -> Option<Json> {
+    Some(Json::Array(items.iter().map(|item| item.to_string().into()).collect()))
+}
+
+fn v4_to_json(lease: &v4::Lease) -> Json {
+    let routes = lease.routes.iter().map(|(dst, gateway)| {
+        Json::object([
+            ("dst", Some(dst.to_string().into())),
+            ("gw", Some(gateway.to_string().into())),
+        ])
+    });
+    Json::object([
+        ("address", Some(lease.address.to_string().into())),
+        ("server", Some(lease.server.to_string().into())),
+        ("gateway", lease.gateway.map(|gateway| gateway.to_string().into())),
+        ("routes", Some(Json::Array(routes.collect()))),
+        ("mtu", lease.mtu.map(|mtu| u32::from(mtu).into())),
+        ("dns", strings(&lease.dns)),
+        ("domain", Some(lease.domain.as_str().into())),
+        ("search", strings(&lease.search)),
+        ("since", Some(milliseconds(lease.since))),
+        ("renewAt", Some(milliseconds(lease.renew_at))),
+        ("rebindAt", Some(milliseconds(lease.rebind_at))),
+        ("endsAt", lease.ends_at.map(milliseconds)),
+    ])
+}
+
+fn v4_of(fields: Fields<'_>) -> Result<v4::Lease> {
+    let route = |item| Ok((Fields(item).parsed("dst")?, Fields(item).parsed("gw")?));
+    Ok(v4::Lease {
+        address: fields.parsed("address")?,
+        server: fields.parsed("server")?,
+        gateway: fields.0.get("gateway").map(|_| fields.parsed("gateway")).transpose()?,
+        routes: fields.list("routes")?.iter().map(route).collect::<Result<_>>()?,
+        mtu: fields.0.get("mtu").map(|_| fields.small("mtu")).transpose()?,
+        dns: fields.all_parsed("dns")?,
+        domain: fields.text("domain")?.into(),
+        search: fields.texts("search")?,
+        since: fields.time("since")?,
+        renew_at: fields.time("renewAt")?,
+        rebind_at: fields.time("rebindAt")?,
+        ends_at: fields.optional_time("endsAt")?,
+    })
+}
+
+fn uplink_of(fields: Fields<'_>) -> Result<Uplink> {
+    Ok(Uplink { link: fields.text("uplink")?.to_owned(), vlan: fields.small("vlan")? })
+}
+
+fn v6_to_json(lease: &v6::Lease) -> Json {
+    let server = lease.server.iter().map(|byte| u32::from(*byte).into());
+    Json::object([
+        ("address", Some(lease.address.to_string().into())),
+        ("server", Some(Json::Array(server.collect()))),
+        ("dns", strings(&lease.dns)),
+        ("search", strings(&lease.search)),
+        ("since", Some(milliseconds(lease.since))),
+        ("renewAt", Some(milliseconds(lease.renew_at))),
+        ("rebindAt", Some(milliseconds(lease.rebind_at))),
+        ("preferredUntil", lease.preferred_until.map(milliseconds)),
+        ("endsAt", lease.ends_at.map(milliseconds)),
+    ])
+}
+
+fn v6_of(fields: Fields<'_>) -> Result<v6::Lease> {
+    let server = fields.list("server")?.iter().map(|byte| Fields::small_of(byte, "server"));
+    Ok(v6::Lease {
+        address: fields.parsed("address")?,
+        server: server.collect::<Result<_>>()?,
+        dns: fields.all_parsed("dns")?,
+        search: fields.texts("search")?,
+        since: fields.time("since")?,
+        renew_at: fields.time("renewAt")?,
+        rebind_at: fields.time("rebindAt")?,
+        preferred_until: fields.optional_time("preferredUntil")?,
+        ends_at: fields.optional_time("endsAt")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::dhcp::protocol::tests::{ask, key};
+
+    /// A journal below a directory for one test.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let name = format!("cnibox-journal-{name}-{}", std::process::id());
+            Self(std::env::temp_dir().join(name))
+        }
+
+        fn journal(&self) -> Journal {
+            Journal::of(&self.0, Path::new("/run/cni/dhcp.sock"))
+        }
+
+        fn names(&self) -> Vec<String> {
+            let files = fs::read_dir(self.journal().directory()).unwrap();
+            let mut names: Vec<String> =
+                files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    fn record(id: &str) -> Record {
+        let seconds = Duration::from_secs;
+        Record {
+            ask: ask(id),
+            netns_id: (4, u64::MAX),
+            ifindex: 7,
+            mac: Mac([2, 0, 0, 0, 0, 1]),
+            uplink: Some(Uplink { link: "br0".into(), vlan: 5 }),
+            v4: Some(v4::Lease {
+                address: "10.1.0.5/24".parse().unwrap(),
+                server: "10.1.0.1".parse().unwrap(),
+                gateway: Some("10.1.0.254".parse().unwrap()),
+                routes: vec![("10.2.0.0/16".parse().unwrap(), "0.0.0.0".parse().unwrap())],
+                mtu: Some(1400),
+                dns: vec!["10.1.0.53".parse().unwrap()],
+                domain: "example.org".into(),
+                search: vec!["a.example".into(), "b".into()],
+                since: Duration::from_millis(1_500),
+                renew_at: seconds(60),
+                rebind_at: seconds(90),
+                ends_at: Some(seconds(u64::from(u32::MAX) * 2)),
+            }),
+            v6: Some(v6::Lease {
+                address: "fd00::5".parse().unwrap(),
+                server: vec![0, 255, 7],
+                dns: vec!["fd00::53".parse().unwrap()],
+                search: Vec::new(),
+                since: seconds(1),
+                renew_at: seconds(2),
+                rebind_at: seconds(3),
+                preferred_until: None,
+                ends_at: None,
+            }),
+            is_released: false,
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let scratch = Scratch::new("read");
+        let journal = scratch.journal();
+        let bare = Record { uplink: None, v4: None, v6: None, ..record("c2") };
+        for record in [&record("c1"), &bare, &record("c1")] {
+            journal.save(record).unwrap();
+        }
+        assert_eq!(journal.read(&key("c1")), Ok(Some(record("c1"))));
+        assert_eq!(journal.read_all(), Ok(vec![record("c1"), bare.clone()]));
+        assert_eq!(scratch.names(), ["lan:c1:eth0.lease", "lan:c2:eth0.lease"]);
+        journal.remove(&key("c1")).unwrap();
+        journal.remove(&key("c1")).unwrap();
+        assert_eq!(journal.read(&key("c1")), Ok(None));
+        assert_eq!(journal.read_all(), Ok(vec![bare]));
+    }
+
+    #[test]
+    fn a_mark_belongs_to_a_lease_and_goes_with_it() {
+        let scratch = Scratch::new("mark");
+        let journal = scratch.journal();
+        assert_eq!(journal.mark(&key("c1")), Ok(false));
+        for id in ["c1", "c2", "c3"] {
+            journal.save(&record(id)).unwrap();
+        }
+        assert_eq!(journal.mark(&key("c1")), Ok(true));
+        let keep =
+            [key("c2")].map(|Key { container_id, ifname, .. }| Attachment { container_id, ifname });
+        let other = NetworkName::new("other").unwrap();
+        assert_eq!(journal.mark_all_except(&other, &[]), Ok(0));
+        assert_eq!(journal.mark_all_except(&key("c1").network, &keep), Ok(2));
+        let marked = |journal: &Journal| -> Vec<bool> {
+            journal.read_all().unwrap().iter().map(|record| record.is_released).collect()
+        };
+        assert_eq!(marked(&journal), [true, false, true]);
+        journal.remove(&key("c1")).unwrap();
+        journal.save(&record("c1")).unwrap();
+        assert_eq!(marked(&journal), [false, false, true]);
+    }
+
+    #[test]
+    fn void_files_are_removed_and_do_not_fail_a_start() {
+        let scratch = Scratch::new("void");
+        let journal = scratch.journal();
+        journal.save(&record("c1")).unwrap();
+        let whole = fs::read_to_string(journal.directory().join("lan:c1:eth0.lease")).unwrap();
+        let write = |name: &str, content: &str| {
+            fs::write(journal.directory().join(name), content).unwrap();
+        };
+        for (index, length) in (0..whole.len()).step_by(7).enumerate() {
+            write(&format!("lan:torn{index}:eth0.lease"), &whole[..length]);
+        }
+        write("lan:c3:eth0.lease", &whole);
+        write("lan:c4:eth0.lease", &whole.replace("\"boot\":\"", "\"boot\":\"earlier"));
+        write("lan:c5:eth0.lease", &whole.replace("10.1.0.5/24", "10.1.0.5/99"));
+        write("lan:c6:eth0.released", "");
+        write("lan:c7:eth0.lease~", &whole);
+        write(".log", "a line");
+        fs::create_dir(journal.directory().join("lan:c8:eth0.lease")).unwrap();
+        assert_eq!(journal.read(&key("c3")), Ok(None));
+        assert_eq!(journal.read(&key("c4")), Ok(None));
+        assert_eq!(journal.read_all(), Ok(vec![record("c1")]));
+        assert_eq!(scratch.names(), [".log", "lan:c1:eth0.lease", "lan:c8:eth0.lease"]);
+    }
+
+    #[test]
+    fn a_journal_has_one_daemon_at_a_time_and_each_socket_has_a_journal() {
+        let scratch = Scratch::new("lock");
+        let (one, two) = (scratch.journal(), scratch.journal());
+        let lock = one.lock(Duration::ZERO).unwrap();
+        assert!(lock.is_some() && two.lock(Duration::ZERO).unwrap().is_none());
+        assert!(two.holder().contains(&format!("process {} (", std::process::id())));
+        let paths = ["/run/a-b.sock", "/run/a/b.sock", "/run-a/b.sock"];
+        let journals = paths.map(|path| Journal::of(&scratch.0, Path::new(path)));
+        for (index, journal) in journals.iter().enumerate() {
+            assert!(journals[..index].iter().all(|other| other.directory() != journal.directory()));
+        }
+        let linked = Journal::of(&scratch.0, Path::new("/var/run/cni/dhcp.sock"));
+        assert_eq!(linked.directory(), one.directory());
+        assert!(journals[0].lock(Duration::ZERO).unwrap().is_some());
+        drop(lock);
+        assert!(two.lock(Duration::ZERO).unwrap().is_some());
+    }
+}

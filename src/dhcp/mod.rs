@@ -1,0 +1,26 @@
+//! DHCP: leases, the clients as pure state machines, and the daemon. `v4` and `v6` have no clock, no socket and no
+//! randomness of their own.
+
+mod apply;
+mod clients;
+pub mod daemon;
+pub mod domain;
+mod events;
+mod exchange;
+mod exchange6;
+mod fields;
+pub mod flags;
+pub mod journal;
+pub mod lease;
+mod line;
+pub mod protocol;
+pub mod random;
+pub mod release;
+pub mod server;
+mod site;
+mod slaac;
+pub mod socket;
+pub mod table;
+mod uplink;
+pub mod v4;
+pub mod v6;

@@ -1,0 +1,30 @@
+//! The RELEASE that the plugin itself sends in a DEL while no daemon runs and the container's interface is still there.
+
+use std::path::Path;
+
+use crate::dhcp::apply;
+use crate::dhcp::clients::{Clients, Options};
+use crate::dhcp::journal::Record;
+use crate::dhcp::site::{Site, Trouble};
+use crate::error::Result;
+use crate::kernel::clock;
+use crate::kernel::netns::NetNs;
+
+/// Releases the leases of a record through its interface. False if the interface is not there any more.
+pub fn release(home: &NetNs, record: &Record) -> Result<bool> {
+    let site = Site { home, prefix: Path::new(""), record };
+    let mut clients = Clients::new(record, &Options::default())?;
+    let now = clock::since_boot();
+    clients.resume_to_release(record, now);
+    let mut release = || {
+        site.link(&apply::addresses(record))?;
+        clients.release(now).iter().try_for_each(|packet| packet.send(&site))
+    };
+    match release() {
+        Ok(()) => Ok(true),
+        Err(Trouble::Gone(_)) => Ok(false),
+        Err(Trouble::Failed(error)) => {
+            Err(error.in_front(format_args!("cannot release the lease of {}", record.ask.key)))
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The daemon's side of the socket: accepts requests, each in a thread of its own, until a signal ends the daemon.
+//!
+//! It does not know how leases are got: `Service` does.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::cni::json::Json;
+use crate::cni::success::Success;
+use crate::cni::version::{self, Version};
+use crate::dhcp::fields::milliseconds;
+use crate::dhcp::flags::Flags;
+use crate::dhcp::journal::{self, Journal, Record};
+use crate::dhcp::lease::Key;
+use crate::dhcp::line::{read_line, write_line};
+use crate::dhcp::protocol::{Ask, REQUEST_BYTES_MAX, Request, answer_to_json, entry};
+use crate::error::{Code, Error, Result};
+use crate::kernel::clock;
+use crate::kernel::listener::{Arrival, Listener, Signals, write_public};
+use crate::kernel::sys::{self, warn};
+use crate::kernel::unix::Stream;
+use crate::names::{Attachment, NetworkName};
+
+/// The time that a client has to send its request, and to take its answer.
+const EXCHANGE_MAX: Duration = Duration::from_secs(10);
+/// The time that any request except `acquire` may take.
+const SHORT: Duration = Duration::from_secs(10);
+/// How many requests are served at the same time. Clients try again when there are more.
+const THREADS_MAX: usize = 1024;
+/// The kernel gives a thread pages as it uses them.
+const STACK_BYTES: usize = 256 << 10;
+/// The pause between two looks whether an idle daemon can end. No event tells that the last lease is gone.
+const IDLE_PAUSE: Duration = Duration::from_secs(1);
+/// The longest wait for the lock of the journal. A plugin holds it while it releases a lease in place of a daemon.
+const LOCK_MAX: Duration = Duration::from_secs(3);
+/// The pause after a failed `accept`: the process has no free descriptor, for example.
+const FAILED_PAUSE: Duration = Duration::from_millis(100);
+
+/// The leases, as the socket needs them. Threads share it.
+pub trait Service: Send + Sync {
+    /// The lease of the attachment as a result. Waits until there is one.
+    fn acquire(&self, ask: &Ask) -> Result<Success>;
+    /// Whether the attachment has a lease.
+    fn has(&self, key: &Key) -> bool;
+    /// Fails if the attachment has no valid lease.
+    fn check(&self, key: &Key) -> Result<()>;
+    /// Sends a RELEASE if there is a lease.
+    fn release(&self, key: &Key) -> Result<()>;
+    /// Releases the leases of the network except these.
+    fn retain(&self, network: &NetworkName, keep: &[Attachment]) -> Result<()>;
+    /// Whether the daemon has nothing to do until the next request.
+    fn is_idle(&self) -> bool;
+    /// Each lease with a word for its state.
+    fn list(&self) -> Vec<(Record, &'static str)>;
+    /// The time that `acquire` may take.
+    fn limit(&self) -> Duration;
+}
+
+/// The sockets of the service manager: the values of LISTEN_PID and LISTEN_FDS. Source: sd_listen_fds(3).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Passed {
+    pub pid: Option<u32>,
+    pub count: u32,
+}
+
+/// Runs the daemon until a signal ends it. `open` opens the leases of the journal.
+pub fn run(
+    flags: &Flags,
+    passed: Passed,
+    open: &dyn Fn(Journal) -> Result<Arc<dyn Service>>,
+) -> Result<()> {
+    // Before the first thread, which inherits the mask.
+    let signals = Signals::block()?;
+    sys::survive_failed_writes();
+    let is_passed = passed.count > 0 && passed.pid == Some(std::process::id());
+    let inherited = is_passed.then(|| Listener::inherited(passed.count)).transpose()?;
+    let path = match &inherited {
+        Some(listener) => listener.path().to_owned(),
+        None => prefixed(&flags.hostprefix, &flags.socketpath),
+    };
+    let bare = without_prefix(&flags.hostprefix, &path);
+    let journal = Journal::of(&flags.hostprefix, &bare);
+    let Some(_lock) = journal.lock(LOCK_MAX)? else {
+        let msg = format!("cannot start the DHCP daemon of {}", path.display());
+        return Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(journal.holder()));
+    };
+    let listener = inherited.map_or_else(|| Listener::create(&path), Ok)?;
+    let served = serve(flags, &listener, &signals, journal, open);
+    listener.remove();
+    served
+}
+
+fn serve(
+    flags: &Flags,
+    listener: &Listener,
+    signals: &Signals,
+    journal: Journal,
+    open: &dyn Fn(Journal) -> Result<Arc<dyn Service>>,
+) -> Result<()> {
+    let log = journal.directory().join(".log");
+    let service = open(journal)?;
+    let _pidfile = flags.pidfile.as_deref().map(Pidfile::write).transpose()?;
+    if flags.until_idle {
+        // The plugin that started this process waits for the end of its stderr.
+        sys::log_to(&log)
+            .map_err(|it| Error::internal(format!("cannot write {}: {it}", log.display())))?;
+    }
+    let active = Arc::new(AtomicUsize::new(0));
+    let limit = flags.until_idle.then_some(IDLE_PAUSE);
+    let mut was_idle = false;
+    loop {
+        match listener.wait(signals, limit, EXCHANGE_MAX) {
+            Ok(Arrival::Connection(stream)) => {
+                begin(stream, &service, &active);
+                was_idle = false;
+            }
+            Ok(Arrival::Signal) => return Ok(()),
+            Ok(Arrival::Timeout) => {
+                let is_idle = flags.until_idle && active.load(SeqCst) == 0 && service.is_idle();
+                if is_idle && was_idle {
+                    return Ok(());
+                }
+                was_idle = is_idle;
+            }
+            Err(error) => {
+                warn(&format!("warning: {error}"));
+                // No event tells that there is a free descriptor.
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "the loop must not use all of a core"
+                )]
+                thread::sleep(FAILED_PAUSE);
+            }
+        }
+    }
+}
+
+/// The file with the id of this process. Its end removes it.
+struct Pidfile<'a>(&'a Path);
+
+impl<'a> Pidfile<'a> {
+    fn write(path: &'a Path) -> Result<Self> {
+        let written = write_public(path, &std::process::id().to_string());
+        written.map(|()| Self(path)).map_err(|error| {
+            let reason = sys::reason(&error);
+            Error::new(Code::IO, format!("cannot write {}: {reason}", path.display()))
+        })
+    }
+}
+
+impl Drop for Pidfile<'_> {
+    fn drop(&mut self) {
+        // A stale file is the same as after a crash.
+        let _ = std::fs::remove_file(self.0);
+    }
+}
+
+/// A path of the host, for a daemon that sees the host's files below `prefix`.
+pub fn prefixed(prefix: &Path, path: &Path) -> PathBuf {
+    if prefix.as_os_str().is_empty() {
+        return path.to_owned();
+    }
+    prefix.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+fn without_prefix(prefix: &Path, path: &Path) -> PathBuf {
+    match path.strip_prefix(prefix) {
+        Ok(rest) if !prefix.as_os_str().is_empty() => Path::new("/").join(rest),
+        _ => path.to_owned(),
+    }
+}
+
+/// Counts a request that is served, until it is dropped.
+struct Active(Arc<AtomicUsize>);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Serves a request in a thread of its own.
+fn begin(mut stream: Stream, service: &Arc<dyn Service>, active: &Arc<AtomicUsize>) {
+    let mine = Active(Arc::clone(active));
+    let count = active.fetch_add(1, SeqCst);
+    let refusal = if !stream.is_of_root() {
+        Error::internal("cannot serve the request: the client does not run as root")
+    } else if count >= THREADS_MAX {
+        Error::new(Code::TRY_AGAIN_LATER, "cannot serve the request: there are too many at once")
+    } else {
+        let service = Arc::clone(service);
+        let thread = thread::Builder::new().stack_size(STACK_BYTES);
+        let spawned = thread.spawn(move || {
+            let _mine = mine;
+            // The client sees that the connection is closed.
+            let _ = answer(&mut stream, &*service);
+        });
+        if let Err(error) = spawned {
+            // The connection is closed; the client tries again.
+            warn(&format!("warning: cannot start a thread: {}", sys::reason(&error)));
+        }
+        return;
+    };
+    let _ = write_line(&mut stream, &answer_to_json(Err(refusal)));
+}
+
+fn answer(stream: &mut Stream, service: &dyn Service) -> io::Result<()> {
+    let line = read_line(stream, REQUEST_BYTES_MAX)?;
+    if line.is_empty() {
+        return Ok(());
+    }
+    if !line.starts_with(b"{") {
+        return stream.write_all(FOREIGN.as_bytes());
+    }
+    let request = Json::parse(&line).and_then(|json| Request::from_json(&json));
+    let request = match request {
+        Ok(request) => request,
+        Err(error) => {
+            let error = error.in_front("cannot read the request");
+            return write_line(stream, &answer_to_json(Err(error)));
+        }
+    };
+    let within = if matches!(request, Request::Acquire(_)) { service.limit() } else { SHORT };
+    write_line(stream, &Json::Object(vec![("within".into(), milliseconds(within))]))?;
+    let (answer, undo) = serve_one(&request, service);
+    stream.deadline = Instant::now() + EXCHANGE_MAX;
+    let is_gone = stream.is_closed();
+    let written = write_line(stream, &answer_to_json(answer));
+    if let (true, Some(key)) = (is_gone || written.is_err(), undo) {
+        // The ADD has failed, and its runtime may not call DEL.
+        service.release(key).unwrap_or_else(|error| warn(&format!("warning: {key}: {error}")));
+    }
+    written
+}
+
+/// The answer, and the attachment that has a lease by this request only.
+fn serve_one<'a>(request: &'a Request, service: &dyn Service) -> (Result<Json>, Option<&'a Key>) {
+    let nothing = |done: Result<()>| (done.map(|()| Json::Null), None);
+    match request {
+        Request::Acquire(ask) => {
+            let is_new = !service.has(&ask.key);
+            let result = service
+                .acquire(ask)
+                .and_then(|success| version::print_result(&success, Version::NEWEST));
+            let undo = (is_new && result.is_ok()).then_some(&ask.key);
+            (result, undo)
+        }
+        Request::Check(key) => nothing(service.check(key)),
+        Request::Release(key) => nothing(service.release(key)),
+        Request::Gc { network, keep } => nothing(service.retain(network, keep)),
+        Request::Status => nothing(Ok(())),
+        Request::Leases => {
+            let leases = service.list().into_iter().map(|(record, state)| {
+                Json::Object(
+                    journal::entries_of_record(&record).chain([entry("state", state)]).collect(),
+                )
+            });
+            let leases = Json::Array(leases.collect());
+            let now = milliseconds(clock::since_boot());
+            (Ok(Json::Object(vec![("now".into(), now), ("leases".into(), leases)])), None)
+        }
+    }
+}
+
+/// The answer to a client that does not speak our protocol. The reference's client reports the status line of HTTP.
+const FOREIGN: &str = "HTTP/1.0 400 the DHCP daemon here is that of cnibox and needs the plugin dhcp of cnibox\r\n\r\n";

@@ -1,0 +1,85 @@
+//! The place of a lease: a link in a container's namespace. It is found by the path of the namespace whenever it is needed,
+//! because an open file would keep the namespace alive.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use crate::dhcp::journal::Record;
+use crate::dhcp::server::prefixed;
+use crate::error::{Error, Result};
+use crate::kernel::file::reason;
+use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::{Link, Rtnl};
+
+/// A reason why a site cannot be used.
+#[derive(Clone, Debug)]
+pub enum Trouble {
+    /// The namespace or the link does not exist any more.
+    Gone(&'static str),
+    /// Another attempt can succeed.
+    Failed(Error),
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+const NO_NAMESPACE: &str = "its network namespace is gone";
+const NO_LINK: &str = "its link is gone";
+
+/// The site of a record, as a daemon in the namespace `home` sees it.
+pub struct Site<'a> {
+    pub home: &'a NetNs,
+    /// Stands in front of the path of the namespace.
+    pub prefix: &'a Path,
+    pub record: &'a Record,
+}
+
+impl Site<'_> {
+    /// Opens the namespace, if it still is the one that the lease was made in.
+    pub fn open(&self) -> Result<NetNs, Trouble> {
+        let path = prefixed(self.prefix, &self.record.ask.netns);
+        let netns = self.home.open_if_exists(&path).map_err(|error| {
+            let path = path.display();
+            Error::internal(format!("cannot open network namespace {path}: {}", reason(&error)))
+        })?;
+        let netns = netns.ok_or(Trouble::Gone(NO_NAMESPACE))?;
+        match netns.identity()? == self.record.netns_id {
+            true => Ok(netns),
+            false => Err(Trouble::Gone(NO_NAMESPACE)),
+        }
+    }
+
+    /// Runs a closure in the namespace, for example to open a socket there.
+    pub fn run<T>(&self, f: impl FnOnce() -> io::Result<T>) -> Result<T, Trouble> {
+        // The outer result is that of the entry.
+        match self.open()?.run(|| Ok(f()))? {
+            Ok(value) => Ok(value),
+            // ENODEV: of a packet socket, and of SO_BINDTODEVICE.
+            Err(error) if error.raw_os_error() == Some(ENODEV) => Err(Trouble::Gone(NO_LINK)),
+            Err(error) => Err(Error::internal(reason(&error)).into()),
+        }
+    }
+
+    /// The namespace with a netlink socket in it, and the link. The link has the recorded MAC address, or one of these
+    /// addresses: a later plugin of the chain can change the MAC address.
+    pub fn link(&self, addresses: &[IpAddr]) -> Result<(NetNs, Rtnl, Link), Trouble> {
+        let netns = self.open()?;
+        let rtnl = netns.rtnl()?;
+        let link = rtnl.link_at(self.record.ifindex)?.ok_or(Trouble::Gone(NO_LINK))?;
+        if link.mac != Some(self.record.mac) {
+            let present = rtnl.addresses(link.index)?;
+            let has_one = present.iter().any(|it| addresses.contains(&it.net.addr()));
+            if !has_one {
+                return Err(Trouble::Gone(NO_LINK));
+            }
+        }
+        Ok((netns, rtnl, link))
+    }
+}
+
+/// Source: asm-generic/errno-base.h.
+const ENODEV: i32 = 19;

@@ -1,0 +1,83 @@
+//! The addresses that the kernel of a container configures after a router advertisement.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::cni::success::Ip;
+use crate::dhcp::exchange::News;
+use crate::dhcp::exchange6::LOOK_AGAIN;
+use crate::dhcp::site::{Site, Trouble};
+use crate::error::Result;
+use crate::names::IpFamily;
+
+/// RTPROT_RA (linux/rtnetlink.h): the route is from a router advertisement.
+const RTPROT_RA: u8 = 9;
+
+/// The wait for the addresses of an interface, and the addresses.
+#[derive(Default)]
+pub struct Slaac {
+    pub ips: Vec<Ip>,
+    next_look: Option<Duration>,
+    began: Duration,
+    limit: Duration,
+}
+
+impl Slaac {
+    /// Begins to wait.
+    pub fn start(&mut self, now: Duration, limit: Duration) {
+        (self.next_look, self.began, self.limit) = (Some(now), now, limit);
+    }
+
+    /// The time of the next `tick`.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.next_look
+    }
+
+    /// Looks at the interface if it is time.
+    pub fn tick(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
+        if self.next_look.is_none_or(|at| now < at) {
+            return Vec::new();
+        }
+        self.next_look = None;
+        match found(site) {
+            Err(Trouble::Gone(reason)) => return vec![News::Gone(reason)],
+            Ok(ips) if !ips.is_empty() => {
+                self.ips = ips;
+                return vec![News::Bound];
+            }
+            _ => {}
+        }
+        let waited = now.saturating_sub(self.began);
+        if waited >= self.limit {
+            let waited_s = waited.as_secs();
+            return vec![News::Failed(format!(
+                "no router advertisement gave it an address in {waited_s} s"
+            ))];
+        }
+        self.next_look = Some(now + LOOK_AGAIN);
+        Vec::new()
+    }
+}
+
+/// The addresses with a lifetime that are usable, with the default router as their gateway.
+fn found(site: &Site<'_>) -> Result<Vec<Ip>, Trouble> {
+    let rtnl = site.open()?.rtnl()?;
+    let index = site.record.ifindex;
+    let addresses = rtnl.addresses(index)?;
+    let is_made = |it: &&crate::kernel::rtnl::Address| {
+        let is_usable = !it.tentative && !it.dad_failed;
+        it.net.addr().is_ipv6() && !it.scope_link && !it.permanent && is_usable
+    };
+    let made: Vec<_> = addresses.iter().filter(is_made).collect();
+    if made.is_empty() {
+        return Ok(Vec::new());
+    }
+    let gateway: Option<IpAddr> = rtnl
+        .routes(IpFamily::V6)?
+        .iter()
+        .find(|it| {
+            it.dst.prefix_len() == 0 && it.dev == Some(index) && it.protocol == Some(RTPROT_RA)
+        })
+        .and_then(|route| route.via);
+    Ok(made.iter().map(|it| Ip { address: it.net, gateway, interface: None }).collect())
+}

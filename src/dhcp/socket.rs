@@ -1,0 +1,179 @@
+//! The client's side of the socket: asks the daemon, and starts one for `"daemon": "auto"`.
+
+use std::io::{self, ErrorKind};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::cni::json::Json;
+use crate::dhcp::fields::Fields;
+use crate::dhcp::journal::{self, Journal};
+use crate::dhcp::line::{Lines, write_line};
+use crate::dhcp::protocol::{ANSWER_BYTES_MAX, Request, answer_from_json};
+use crate::error::{Code, Error, Result};
+use crate::kernel::child;
+use crate::kernel::sys::{self, warn};
+use crate::kernel::unix::{Endpoint, Stream};
+
+/// The first line of an answer is a few bytes.
+const HEAD_BYTES_MAX: usize = 4096;
+/// The time between the limit that the daemon announces and the end of the wait.
+const GRACE: Duration = Duration::from_secs(5);
+/// The pause before a request is sent again to a daemon with too many others, or to one that has just ended.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The time that a daemon has from its start until it listens. It adopts its leases afterwards.
+const START_MAX: Duration = Duration::from_secs(10);
+
+/// The reason why the daemon did not do as it was requested.
+#[derive(Debug)]
+pub enum Failure {
+    /// No daemon listens.
+    Down(Error),
+    /// The process that listens did not answer in time, or is not a daemon of cnibox.
+    Silent(Error),
+    /// The daemon's own error.
+    Refused(Error),
+}
+
+impl Failure {
+    pub fn into_error(self) -> Error {
+        match self {
+            Self::Down(error) | Self::Silent(error) | Self::Refused(error) => error,
+        }
+    }
+}
+
+/// Sends a request and returns the answer. `patience` limits the time until the daemon begins to serve it; `limit` is the
+/// time for all, or None for the time that the daemon announces.
+pub fn ask(
+    socket: &Path,
+    request: &Request,
+    patience: Duration,
+    limit: Option<Duration>,
+) -> Result<Json, Failure> {
+    let begin = Instant::now();
+    loop {
+        let asked = ask_once(socket, request, begin + patience, limit.map(|limit| begin + limit));
+        let is_transient = match &asked {
+            Err(Failure::Refused(error)) => error.code == Code::TRY_AGAIN_LATER,
+            Err(Failure::Down(error)) => error.code == Code::TRY_AGAIN_LATER,
+            _ => false,
+        };
+        if !is_transient || begin.elapsed() + PAUSE > patience {
+            return asked;
+        }
+        // The daemon sends no event when it has room.
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the number of attempts is limited by `patience`"
+        )]
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn ask_once(
+    socket: &Path,
+    request: &Request,
+    patience: Instant,
+    limit: Option<Instant>,
+) -> Result<Json, Failure> {
+    let path = socket.display();
+    let mut stream =
+        Stream::connect(&Endpoint::Path(socket.into()), patience).map_err(|error| {
+            let reason = sys::reason(&error);
+            let failed = Error::internal(format!("cannot connect to {path}: {reason}"));
+            match error.kind() {
+                ErrorKind::WouldBlock => {
+                    Failure::Silent(silent(socket, "it accepts no connection"))
+                }
+                _ => Failure::Down(failed.with_details(HOW_TO_START)),
+            }
+        })?;
+    // A daemon that refuses the request does not read it. Then the answer says why.
+    let sent = write_line(&mut stream, &request.to_json());
+    let mut lines = Lines::new(&mut stream);
+    let line = lines.next(HEAD_BYTES_MAX).map_err(|error| unanswered(socket, &error))?;
+    if line.is_empty() {
+        let reason = sent.err().map_or_else(|| CLOSED.into(), |error| sys::reason(&error));
+        let msg = format!("cannot ask the DHCP daemon at {path}: {reason}");
+        return Err(Failure::Down(Error::new(Code::TRY_AGAIN_LATER, msg)));
+    }
+    if !line.starts_with(b"{") {
+        let error =
+            Error::internal(format!("the process at {path} is not the DHCP daemon of cnibox"));
+        return Err(Failure::Silent(error.with_details(HOW_TO_REPLACE)));
+    }
+    let head = parsed(socket, &line)?;
+    let line = match head.get("within") {
+        None => line,
+        Some(_) => {
+            let within = Fields(&head).time("within").map_err(Failure::Silent)?;
+            lines.stream.deadline = limit.unwrap_or_else(|| Instant::now() + within + GRACE);
+            lines.next(ANSWER_BYTES_MAX).map_err(|error| unanswered(socket, &error))?
+        }
+    };
+    if line.is_empty() {
+        return Err(Failure::Silent(silent(socket, CLOSED)));
+    }
+    match answer_from_json(&parsed(socket, &line)?) {
+        Ok(answer) => answer.map_err(Failure::Refused),
+        Err(error) => Err(Failure::Silent(silent(socket, &error.to_string()))),
+    }
+}
+
+const CLOSED: &str = "it closed the connection";
+const HOW_TO_START: &str =
+    "start it with `dhcp daemon`, or set \"daemon\": \"auto\" in the configuration";
+const HOW_TO_REPLACE: &str =
+    "stop the other daemon, and start `dhcp daemon` of cnibox or set \"daemon\": \"auto\"";
+
+fn parsed(socket: &Path, line: &[u8]) -> Result<Json, Failure> {
+    Json::parse(line).map_err(|error| Failure::Silent(silent(socket, &error.to_string())))
+}
+
+fn silent(socket: &Path, reason: &str) -> Error {
+    Error::internal(format!("cannot ask the DHCP daemon at {}: {reason}", socket.display()))
+}
+
+fn unanswered(socket: &Path, error: &io::Error) -> Failure {
+    let reason = match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => "it did not answer in time".into(),
+        _ => sys::reason(error),
+    };
+    Failure::Silent(silent(socket, &reason))
+}
+
+/// Starts a daemon that ends with its last lease, unless one listens by now. Returns when it listens. It is detached: it
+/// keeps no file of this process open.
+pub fn start(socket: &Path) -> Result<()> {
+    // Of several plugins at once the first starts the daemon, and the others find it.
+    let _lock = journal::lock_starts()?;
+    let deadline = Instant::now() + START_MAX;
+    if Stream::connect(&Endpoint::Path(socket.into()), deadline).is_ok() {
+        return Ok(());
+    }
+    let failed = |reason: String| {
+        Error::internal(format!("cannot start the DHCP daemon of {}: {reason}", socket.display()))
+    };
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("cnibox").args(["dhcp", "daemon", "-until-idle", "-socketpath"]).arg(socket);
+    command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    sys::detach(&mut command);
+    let child = command.spawn().map_err(|error| failed(sys::reason(&error)))?;
+    let said = child::read_stderr(child, deadline).map_err(|error| failed(sys::reason(&error)))?;
+    let said = String::from_utf8_lossy(&said);
+    match Stream::connect(&Endpoint::Path(socket.into()), deadline) {
+        Ok(_) => {
+            said.lines().for_each(warn);
+            Ok(())
+        }
+        Err(error) if said.trim().is_empty() => Err(failed(sys::reason(&error))),
+        Err(_) => Err(failed(said.trim().replace('\n', "; "))),
+    }
+}
+
+/// The journal of the daemon at a socket.
+pub fn journal(socket: &Path) -> Journal {
+    Journal::of(Path::new(""), socket)
+}

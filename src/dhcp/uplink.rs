@@ -1,0 +1,149 @@
+//! The release of a lease after the container's link is gone: through the bridge or the master of the link, on the host.
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use crate::dhcp::clients::PacketOfRelease;
+use crate::dhcp::journal::Uplink;
+use crate::error::{Error, Result};
+use crate::kernel::file::reason;
+use crate::kernel::packet::PacketSocket;
+use crate::kernel::rtnl::{
+    Batch, Link, LinkChange, LinkProperty, NewLink, Port, PortState, Rtnl, VETH, VlanRange,
+};
+use crate::kernel::{clock, sys};
+use crate::names::Mac;
+
+/// The longest wait for a new port of a bridge. With the spanning tree protocol a port waits for half a minute.
+const PORT_LIMIT: Duration = Duration::from_secs(1);
+/// The longest wait for the receivers on this host.
+const SENT_LIMIT: Duration = Duration::from_millis(500);
+/// No event tells that a packet was received.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// The uplink of a container's link. A device of the host has none on the host, and neither has a link to another
+/// namespace.
+pub fn of(host: &Rtnl, link: &Link) -> Result<Option<Uplink>> {
+    let Some(index) = link.peer.filter(|_| link.peer_is_elsewhere) else { return Ok(None) };
+    let Some(peer) = host.link_at(index)? else { return Ok(None) };
+    if link.kind.as_deref() != Some(VETH) {
+        let vlan = link.vlan_id().unwrap_or_default();
+        return Ok(Some(Uplink { link: peer.name, vlan }));
+    }
+    // Another namespace can have a link with this index, too.
+    let is_peer = peer.kind.as_deref() == Some(VETH) && peer.peer == Some(link.index);
+    let Some(master) = peer.master.filter(|_| is_peer && peer.port.is_some()) else {
+        return Ok(None);
+    };
+    let Some(bridge) = host.link_at(master)? else { return Ok(None) };
+    let mut vlan = 0;
+    if bridge.filters_vlans() {
+        let ports = host.bridge_ports()?;
+        let port = ports.iter().find(|port| port.index == peer.index);
+        vlan = port.and_then(|port| port.pvid()).unwrap_or_default();
+    }
+    Ok(Some(Uplink { link: bridge.name, vlan }))
+}
+
+/// Sends the packet of a release from the address of a container that is gone.
+pub fn release(
+    host: &Rtnl,
+    uplink: Option<&Uplink>,
+    mac: Mac,
+    release: &PacketOfRelease,
+) -> Result<()> {
+    let packet = release.packet(link_local(mac))?;
+    let send = |index, vlan| send(index, vlan, &packet, release.is_v6());
+    let Some(uplink) = uplink else {
+        // A device of the host returns with its MAC address.
+        let links = host.links()?;
+        let own = links.iter().find(|link| link.mac == Some(mac) && link.up);
+        let own = own.ok_or_else(|| Error::internal("no link leads to the server"))?;
+        return send(own.index, 0);
+    };
+    let link = host.link(&uplink.link)?.ok_or_else(|| {
+        Error::internal(format!("the link {} to the server is gone", uplink.link))
+    })?;
+    if link.kind.as_deref() != Some("bridge") {
+        return send(link.index, uplink.vlan);
+    }
+    let (port, end) = add_port(host, &link, uplink.vlan, mac)?;
+    let is_forwarding = |port: &Port| port.state == PortState::Forwarding;
+    let waited =
+        host.wait_for_link(port, PORT_LIMIT, |link| link.port.as_ref().is_some_and(is_forwarding));
+    let sent = waited.and_then(|link_of_port| {
+        let forwards = link_of_port.is_some_and(|it| it.port.as_ref().is_some_and(is_forwarding));
+        // A packet of the bridge itself reaches its ports, but not this host.
+        if forwards { send(end, 0) } else { send(link.index, 0) }
+    });
+    host.del_link(port).and(sent)
+}
+
+/// A new port of a bridge: its index, and that of the other end of the pair. A packet that the other end sends is a packet
+/// of a container for the bridge, also for a server on this host.
+fn add_port(host: &Rtnl, bridge: &Link, vlan: u16, mac: Mac) -> Result<(u32, u32)> {
+    let number = u32::from_ne_bytes(sys::random_bytes()?);
+    let (name, end) = (format!("dhcp{number:08x}a"), format!("dhcp{number:08x}b"));
+    let peer = NewLink { name: &end, mac: Some(mac), ..NewLink::default() };
+    let port = NewLink { name: &name, master: Some(bridge.index), ..NewLink::default() };
+    let port = host.add_link(&port, VETH, &[LinkProperty::VethPeer(peer)])?;
+    let finish = || -> Result<u32> {
+        let end_index =
+            port.peer.ok_or_else(|| Error::internal(format!("cannot find link {end}")))?;
+        let mut batch = Batch::new();
+        if vlan != 0 {
+            let range = VlanRange { first: vlan, last: vlan, is_pvid: true, untagged: true };
+            batch.add_vlans(port.index, &name, &[range]);
+        }
+        let up = LinkChange { up: Some(true), ..LinkChange::default() };
+        batch.change_link(port.index, &name, &up);
+        batch.change_link(end_index, &end, &up);
+        host.commit(batch)?;
+        Ok(end_index)
+    };
+    match finish() {
+        Ok(end) => Ok((port.index, end)),
+        Err(error) => {
+            // The error above says more.
+            let _ = host.del_link(port.index);
+            Err(error)
+        }
+    }
+}
+
+/// The address that an interface has by its MAC address (RFC 4291, appendix A).
+fn link_local(Mac([a, b, c, d, e, f]): Mac) -> Ipv6Addr {
+    let word = |high, low| u16::from_be_bytes([high, low]);
+    Ipv6Addr::new(0xfe80, 0, 0, 0, word(a ^ 2, b), word(c, 0xff), word(0xfe, d), word(e, f))
+}
+
+fn send(index: u32, vlan: u16, packet: &[u8], is_v6: bool) -> Result<()> {
+    let send = || {
+        let socket = match is_v6 {
+            true => PacketSocket::for_sending_v6(index)?,
+            false => PacketSocket::for_sending(index)?,
+        };
+        match vlan {
+            0 => socket.broadcast(packet)?,
+            vlan => socket.broadcast_in_vlan(packet, vlan)?,
+        }
+        // The kernel would drop it with the link.
+        let end = clock::since_boot() + SENT_LIMIT;
+        while socket.unsent_bytes()? > 0 && clock::since_boot() < end {
+            clock::readable(&[], Some(LOOK_AGAIN))?;
+        }
+        Ok(())
+    };
+    send().map_err(|error| Error::internal(format!("cannot send: {}", reason(&error))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_local_address_is_made_of_the_mac_address() {
+        let mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+        assert_eq!(link_local(mac).to_string(), "fe80::5054:ff:fe12:3456");
+    }
+}

@@ -1,0 +1,521 @@
+//! The DHCPv4 client as a pure state machine (RFC 2131, figure 5). The caller has the clock, the sockets and the seed.
+
+use std::mem;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use super::grant;
+use super::message::Message;
+use super::packet::{Kind, Reply};
+use crate::dhcp::lease::v4::Lease;
+use crate::dhcp::random::Random;
+use crate::names::Mac;
+
+/// The packets of one series: they are equal, and the wait doubles after each.
+const SERIES: u8 = 3;
+/// The first four pauses between two series of DISCOVER, then the fifth, which doubles, as in the reference.
+const PAUSE_FAST: Duration = Duration::from_secs(2);
+const PAUSES_FAST: u32 = 4;
+const PAUSE: Duration = Duration::from_secs(4);
+/// The smallest limits that count: with less the client would flood the network.
+const TIMEOUT_MIN: Duration = Duration::from_millis(10);
+const RESEND_MAX_MIN: Duration = Duration::from_millis(100);
+/// The shortest pause between two series of a renewal (RFC 2131, section 4.4.5).
+const RENEWAL_PAUSE: Duration = Duration::from_secs(60);
+/// The pause after a DECLINE (RFC 2131, section 3.1).
+const DECLINE_PAUSE: Duration = Duration::from_secs(10);
+/// The longest wait for `Event::Probed`. Then the address counts as free.
+const PROBE: Duration = Duration::from_secs(10);
+/// The longest delay before the first packet of a resumed client: a daemon resumes all its clients at once.
+const RESUME: Duration = Duration::from_secs(1);
+
+/// The configuration of a client: the content of its packets and the limits of its waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    pub mac: Mac,
+    /// Option 61, unless `provide` has one.
+    pub client_id: Vec<u8>,
+    /// Sets the broadcast flag: the server answers by broadcast. ipvlan needs it.
+    pub broadcast: bool,
+    /// Options for the server: code and value.
+    pub provide: Vec<(u8, Vec<u8>)>,
+    /// The complete parameter request list (option 55), see `message::request_list`.
+    pub request: Vec<u8>,
+    /// The caller looks by ARP for another holder of a new address before it is used.
+    pub probe: bool,
+    pub times: Times,
+}
+
+/// The limits of waits, from the daemon's flags `-timeout`, `-resendmax` and `-resendtimeout`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// The wait for the answer to the first of three equal messages. The waits after the others are two and four times that.
+    pub timeout: Duration,
+    /// The longest pause between two series of messages.
+    pub resend_max: Duration,
+    /// The time after which the client gives up if it never had a lease.
+    pub resend_timeout: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(10),
+            resend_max: Duration::from_secs(62),
+            resend_timeout: Duration::from_secs(208),
+        }
+    }
+}
+
+/// An input of the client.
+#[derive(Clone, Debug)]
+pub enum Event<'a> {
+    /// The client has no lease and asks for one.
+    Start,
+    /// The daemon started again with a lease of its journal: the client asks the server to confirm it (INIT-REBOOT). It keeps
+    /// the lease until a NAK or the end of the lease.
+    Resume(Lease),
+    /// The payload of a UDP packet to port 68.
+    Received(&'a [u8]),
+    /// The deadline is over. An early call is harmless.
+    Time,
+    /// The answer to `Action::Probe`.
+    Probed { taken: bool },
+    /// The address is not needed any more. The client is finished afterwards.
+    Release,
+}
+
+/// An output of the client. The caller executes the actions of a step in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    Send {
+        payload: Vec<u8>,
+        via: Via,
+    },
+    /// Look for another holder of the address by ARP, and answer with `Event::Probed` within 10 s.
+    Probe(Ipv4Addr),
+    /// The lease is new, renewed or confirmed. The caller compares it with the lease that it applied.
+    Bound(Lease),
+    /// The address must leave the interface, for this reason. The client starts again by itself and does not give up.
+    Lost(&'static str),
+    /// The client gave up; the text says what was tried. `Event::Start` starts it again.
+    Failed(String),
+}
+
+/// The way of a packet to UDP port 67.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// From 0.0.0.0 to 255.255.255.255, through a packet socket.
+    Broadcast,
+    /// From this address to 255.255.255.255: rebinding.
+    BroadcastFrom(Ipv4Addr),
+    /// Through a UDP socket: renewal and release.
+    Unicast { from: Ipv4Addr, to: Ipv4Addr },
+}
+
+/// The state of RFC 2131, figure 5.
+#[derive(Debug)]
+enum State {
+    /// Not started, or given up.
+    Idle,
+    /// INIT: it waits before the next DISCOVER.
+    Pausing,
+    Selecting,
+    Requesting {
+        address: Ipv4Addr,
+        server: Ipv4Addr,
+    },
+    /// The server granted the lease; the caller looks for another holder of the address.
+    Probing(Lease),
+    Rebooting,
+    Bound,
+    Renewing,
+    Rebinding,
+    /// Released.
+    Finished,
+}
+
+/// A client for one address of one interface.
+#[derive(Debug)]
+pub struct Client {
+    settings: Settings,
+    random: Random,
+    state: State,
+    lease: Option<Lease>,
+    /// The number of the exchange.
+    xid: u32,
+    /// The packets of the series. `SERIES + 1`: the series is over, and no socket is needed until the next one.
+    sent: u8,
+    sent_at: Duration,
+    /// The end of the current wait.
+    wake: Duration,
+    /// The begin of the acquisition, for the field `secs`.
+    began: Duration,
+    /// `None`: the client had a lease and does not give up.
+    gives_up_at: Option<Duration>,
+    pauses: u32,
+    /// The address of a lease that ended: the client asks for it again.
+    wanted: Option<Ipv4Addr>,
+    discovers: u32,
+    requests: u32,
+    /// The last obstacle, for the error.
+    problem: &'static str,
+}
+
+impl Client {
+    /// A client that is not started. The seed makes its numbers: it differs from client to client.
+    pub fn new(mut settings: Settings, seed: u64) -> Self {
+        let times = &mut settings.times;
+        times.timeout = times.timeout.max(TIMEOUT_MIN);
+        times.resend_max = times.resend_max.max(RESEND_MAX_MIN);
+        Self {
+            settings,
+            random: Random::new(seed),
+            state: State::Idle,
+            lease: None,
+            xid: 0,
+            sent: 0,
+            sent_at: Duration::ZERO,
+            wake: Duration::ZERO,
+            began: Duration::ZERO,
+            gives_up_at: None,
+            pauses: 0,
+            wanted: None,
+            discovers: 0,
+            requests: 0,
+            problem: "",
+        }
+    }
+
+    /// Handles an event at a time since boot. The times of successive events do not decrease.
+    pub fn step(&mut self, event: Event<'_>, now: Duration) -> Vec<Action> {
+        let mut out = Vec::new();
+        let is_idle = matches!(self.state, State::Idle);
+        match event {
+            _ if matches!(self.state, State::Finished) => {}
+            Event::Start if is_idle => {
+                self.gives_up_at = Some(now.saturating_add(self.settings.times.resend_timeout));
+                self.begin(now);
+                self.discover(now, &mut out);
+            }
+            Event::Resume(lease) if is_idle => {
+                self.lease = Some(lease);
+                self.begin(now);
+                self.series(State::Rebooting);
+                self.wake = now + self.random.up_to(RESUME);
+                self.expire(now, &mut out);
+            }
+            Event::Release => self.release(now, &mut out),
+            Event::Start | Event::Resume(_) => {}
+            _ if is_idle || self.expire(now, &mut out) => {}
+            Event::Received(payload) if self.is_listening() => self.receive(payload, now, &mut out),
+            Event::Probed { taken } => self.probed(taken, now, &mut out),
+            Event::Time if self.deadline().is_some_and(|deadline| deadline <= now) => {
+                self.time(now, &mut out);
+            }
+            Event::Received(_) | Event::Time => {}
+        }
+        out
+    }
+
+    /// The time of the next `Event::Time`. `None`: the client is not started, gave up, or is finished.
+    pub fn deadline(&self) -> Option<Duration> {
+        let limit = match &self.state {
+            State::Idle | State::Finished => return None,
+            State::Pausing | State::Selecting | State::Requesting { .. } => self.gives_up_at,
+            State::Probing(lease) => lease.ends_at,
+            _ => self.lease.as_ref().and_then(|lease| lease.ends_at),
+        };
+        Some(limit.map_or(self.wake, |limit| limit.min(self.wake)))
+    }
+
+    /// Whether a socket has to receive now.
+    pub fn is_listening(&self) -> bool {
+        let is_exchange = !matches!(
+            self.state,
+            State::Idle | State::Pausing | State::Probing(_) | State::Bound | State::Finished
+        );
+        is_exchange && (1..=SERIES).contains(&self.sent)
+    }
+
+    /// The lease that is valid now.
+    pub fn lease(&self) -> Option<&Lease> {
+        self.lease.as_ref()
+    }
+
+    fn begin(&mut self, now: Duration) {
+        self.began = now;
+        self.pauses = 0;
+        (self.discovers, self.requests) = (0, 0);
+        self.problem = "no server answered";
+    }
+
+    /// Handles the end of the lease. Returns whether it ended.
+    fn expire(&mut self, now: Duration, out: &mut Vec<Action>) -> bool {
+        let is_over = self.lease.as_ref().is_some_and(|lease| lease.is_over(now));
+        if is_over {
+            self.wanted = self.lease.as_ref().map(|lease| lease.address.addr());
+            self.lose("the lease ended", now, out);
+        }
+        is_over
+    }
+
+    /// The lease is void: the client starts again.
+    fn lose(&mut self, reason: &'static str, now: Duration, out: &mut Vec<Action>) {
+        self.lease = None;
+        self.gives_up_at = None;
+        out.push(Action::Lost(reason));
+        self.begin(now);
+        self.discover(now, out);
+    }
+
+    fn discover(&mut self, now: Duration, out: &mut Vec<Action>) {
+        self.series(State::Selecting);
+        self.transmit(now, out);
+    }
+
+    /// Begins a series of packets in a state.
+    fn series(&mut self, state: State) {
+        // The request has the number of the offer.
+        if !matches!(state, State::Requesting { .. }) {
+            self.xid = self.random.u32();
+        }
+        self.state = state;
+        self.sent = 0;
+    }
+
+    /// Sends the next packet of the series.
+    fn transmit(&mut self, now: Duration, out: &mut Vec<Action>) {
+        let secs = now.saturating_sub(self.began).as_secs();
+        let mut message = Message {
+            secs: u16::try_from(secs).unwrap_or(u16::MAX),
+            ..Message::new(Kind::REQUEST, self.xid)
+        };
+        let mut via = Via::Broadcast;
+        match (&self.state, &self.lease) {
+            (State::Requesting { address, server }, _) => {
+                (message.address, message.server) = (Some(*address), Some(*server));
+            }
+            (State::Rebooting, Some(lease)) => message.address = Some(lease.address.addr()),
+            (State::Renewing, Some(lease)) => {
+                message.ciaddr = lease.address.addr();
+                via = Via::Unicast { from: message.ciaddr, to: lease.server };
+            }
+            (_, Some(lease)) => {
+                message.ciaddr = lease.address.addr();
+                via = Via::BroadcastFrom(message.ciaddr);
+            }
+            (_, None) => (message.kind, message.address) = (Kind::DISCOVER, self.wanted),
+        }
+        let is_discover = message.kind == Kind::DISCOVER;
+        let count = if is_discover { &mut self.discovers } else { &mut self.requests };
+        *count = count.saturating_add(1);
+        out.push(Action::Send { payload: self.settings.packet(&message), via });
+        let wait = self.settings.times.timeout.saturating_mul(1 << self.sent.min(SERIES));
+        let spread = (wait / 10).min(Duration::from_secs(1));
+        self.wake = now.saturating_add(self.random.around(wait, spread));
+        if let (State::Renewing, Some(lease)) = (&self.state, &self.lease) {
+            self.wake = self.wake.min(lease.rebind_at);
+        }
+        self.sent_at = now;
+        self.sent += 1;
+    }
+
+    fn time(&mut self, now: Duration, out: &mut Vec<Action>) {
+        let rebind_at = self.lease.as_ref().map_or(Duration::ZERO, |lease| lease.rebind_at);
+        match mem::replace(&mut self.state, State::Idle) {
+            State::Pausing | State::Selecting | State::Requesting { .. }
+                if self.gives_up_at.is_some_and(|limit| limit <= now) =>
+            {
+                out.push(Action::Failed(self.failure(now)));
+            }
+            State::Pausing => self.discover(now, out),
+            State::Probing(lease) if lease.is_over(now) => self.pause(now),
+            State::Probing(lease) => self.bind(lease, out),
+            State::Bound => self.keep(now, out),
+            State::Renewing if rebind_at <= now => self.keep(now, out),
+            state => {
+                self.state = state;
+                if self.sent < SERIES {
+                    self.transmit(now, out);
+                } else {
+                    self.end_series(now, out);
+                }
+            }
+        }
+    }
+
+    /// The last packet of a series has no answer, or the pause after it is over.
+    fn end_series(&mut self, now: Duration, out: &mut Vec<Action>) {
+        let limit = match (&self.state, &self.lease) {
+            (State::Renewing, Some(lease)) => lease.rebind_at,
+            (State::Rebinding, Some(lease)) => lease.ends_at.unwrap_or(Duration::MAX),
+            // The lease is valid although no server confirms it (RFC 2131, section 3.2).
+            (State::Rebooting, _) => return self.keep(now, out),
+            _ => {
+                if matches!(self.state, State::Requesting { .. }) {
+                    self.problem = "the server did not answer the REQUEST";
+                }
+                return self.pause(now);
+            }
+        };
+        if self.sent > SERIES {
+            return self.keep(now, out);
+        }
+        self.sent = SERIES + 1;
+        let pause = (limit.saturating_sub(now) / 2).max(RENEWAL_PAUSE);
+        self.wake = now.saturating_add(pause).min(limit);
+    }
+
+    /// Waits before the next DISCOVER.
+    fn pause(&mut self, now: Duration) {
+        let doubled = 1 << self.pauses.saturating_sub(PAUSES_FAST).min(16);
+        let pause = if self.pauses < PAUSES_FAST { PAUSE_FAST } else { PAUSE * doubled };
+        let pause = pause.min(self.settings.times.resend_max);
+        let spread = (pause / 2).min(Duration::from_secs(1));
+        self.wake = now.saturating_add(self.random.around(pause, spread));
+        self.pauses += 1;
+        self.state = State::Pausing;
+    }
+
+    fn failure(&self, now: Duration) -> String {
+        // The first words are the reference's.
+        format!(
+            "no more tries: {}; sent {} DISCOVER and {} REQUEST in {} s",
+            self.problem,
+            self.discovers,
+            self.requests,
+            now.saturating_sub(self.began).as_secs()
+        )
+    }
+
+    /// The lease is valid: the time tells the state.
+    fn keep(&mut self, now: Duration, out: &mut Vec<Action>) {
+        let Some(lease) = &self.lease else { return self.pause(now) };
+        if now < lease.renew_at {
+            self.wake = lease.renew_at;
+            self.state = State::Bound;
+            return;
+        }
+        let next = if now < lease.rebind_at { State::Renewing } else { State::Rebinding };
+        self.began = now;
+        self.series(next);
+        self.transmit(now, out);
+    }
+
+    fn receive(&mut self, payload: &[u8], now: Duration, out: &mut Vec<Action>) {
+        let Some(reply) = Reply::parse(payload, self.xid, self.settings.mac) else { return };
+        let held = self.lease.as_ref();
+        // The server and the address that the reply must have. A confirmation can come from any server. A server that renews
+        // can change the address.
+        let (server, address) = match self.state {
+            State::Selecting => return self.offered(&reply, now, out),
+            State::Requesting { server, address } => (Some(server), address),
+            State::Renewing => (held.map(|lease| lease.server), reply.yiaddr),
+            State::Rebinding => (reply.options.server(), reply.yiaddr),
+            _ => match held {
+                Some(lease) => (reply.options.server(), lease.address.addr()),
+                None => return,
+            },
+        };
+        if server.is_none() || server != reply.options.server() {
+            return;
+        }
+        match reply.kind {
+            Kind::ACK if address == reply.yiaddr => self.granted(&reply, now, out),
+            Kind::NAK if self.lease.is_some() => {
+                self.wanted = None;
+                self.lose("the server refused the lease", now, out);
+            }
+            Kind::NAK => {
+                self.wanted = None;
+                self.problem = "the server refused the address that it had offered";
+                self.pause(now);
+            }
+            _ => {}
+        }
+    }
+
+    fn offered(&mut self, reply: &Reply, now: Duration, out: &mut Vec<Action>) {
+        if reply.kind != Kind::OFFER {
+            return;
+        }
+        match grant::check(reply) {
+            Err(problem) => self.problem = problem,
+            Ok((net, server)) => {
+                self.series(State::Requesting { address: net.addr(), server });
+                self.transmit(now, out);
+            }
+        }
+    }
+
+    fn granted(&mut self, reply: &Reply, now: Duration, out: &mut Vec<Action>) {
+        let lease = match grant::lease(reply, self.sent_at, &mut self.random) {
+            Ok(lease) if !lease.is_over(now) => lease,
+            Ok(_) => return,
+            Err(problem) => {
+                self.problem = problem;
+                return;
+            }
+        };
+        let held = self.lease.as_ref().map(|lease| lease.address.addr());
+        if self.settings.probe && held != Some(lease.address.addr()) {
+            if self.lease.take().is_some() {
+                out.push(Action::Lost("the server changed the address"));
+            }
+            out.push(Action::Probe(lease.address.addr()));
+            self.wake = now + PROBE;
+            self.state = State::Probing(lease);
+        } else {
+            self.bind(lease, out);
+        }
+    }
+
+    fn bind(&mut self, lease: Lease, out: &mut Vec<Action>) {
+        self.wake = lease.renew_at;
+        self.gives_up_at = None;
+        self.wanted = None;
+        self.state = State::Bound;
+        out.push(Action::Bound(lease.clone()));
+        self.lease = Some(lease);
+    }
+
+    fn probed(&mut self, taken: bool, now: Duration, out: &mut Vec<Action>) {
+        match mem::replace(&mut self.state, State::Idle) {
+            State::Probing(lease) if taken => {
+                let payload = self.settings.packet(&Message {
+                    address: Some(lease.address.addr()),
+                    server: Some(lease.server),
+                    ..Message::new(Kind::DECLINE, self.xid)
+                });
+                out.push(Action::Send { payload, via: Via::Broadcast });
+                self.wanted = None;
+                self.problem = "another host has the offered address";
+                self.wake = now + DECLINE_PAUSE;
+                self.state = State::Pausing;
+            }
+            State::Probing(lease) if lease.is_over(now) => self.pause(now),
+            State::Probing(lease) => self.bind(lease, out),
+            other => self.state = other,
+        }
+    }
+
+    /// Gives back what the server granted, or may have granted.
+    fn release(&mut self, now: Duration, out: &mut Vec<Action>) {
+        let of = |lease: Lease| (!lease.is_over(now)).then(|| (lease.address.addr(), lease.server));
+        let granted = match mem::replace(&mut self.state, State::Finished) {
+            State::Requesting { address, server } => Some((address, server)),
+            State::Probing(lease) => of(lease),
+            _ => self.lease.take().and_then(of),
+        };
+        if let Some((from, to)) = granted {
+            let message = Message::new(Kind::RELEASE, self.random.u32());
+            let message = Message { ciaddr: from, server: Some(to), ..message };
+            let payload = self.settings.packet(&message);
+            out.push(Action::Send { payload, via: Via::Unicast { from, to } });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,572 @@
+//! The DHCPv6 client as a pure state machine (RFC 8415, section 18.2). The caller has the clock, the socket and the seed.
+//!
+//! All packets go from port 546 of a link-local address to port 547 of ff02::1:2, and replies come back to port 546.
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use super::packet::{Address, Ia, Kind, Message, Reply, Status};
+use crate::dhcp::lease::v6::Lease;
+use crate::dhcp::random::Random;
+
+/// Retransmission (RFC 8415, section 7.6): the first wait, the longest wait, and the number of packets.
+struct Retry {
+    first: Duration,
+    longest: Duration,
+    count: u32,
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const REQUEST_RETRY: Retry = Retry { first: SECOND, longest: Duration::from_secs(30), count: 10 };
+/// The client confirms for 10 s.
+const CONFIRM_RETRY: Retry =
+    Retry { first: SECOND, longest: Duration::from_secs(4), count: u32::MAX };
+const CONFIRM_MAX: Duration = Duration::from_secs(10);
+const RENEW_RETRY: Retry =
+    Retry { first: Duration::from_secs(10), longest: Duration::from_secs(600), count: u32::MAX };
+const DECLINE_RETRY: Retry = Retry { first: SECOND, longest: Duration::MAX, count: 4 };
+/// The longest wait between two SOLICIT in seconds, and the values of a server that count.
+const SOL_MAX_RT_S: u32 = 3600;
+const SOL_MAX_RT_RANGE_S: std::ops::RangeInclusive<u32> = 60..=86_400;
+/// The longest delay before the first CONFIRM: a daemon resumes all its clients at once.
+const RESUME: Duration = Duration::from_secs(1);
+/// A socket is open so long after a packet. It is closed in the rest of a longer wait.
+const LISTEN: Duration = Duration::from_secs(10);
+/// The pauses before the client starts over: the first is doubled up to the last.
+const PAUSE: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_secs(64);
+/// The preference that ends the wait for other servers.
+const PREFERENCE_MAX: u8 = 255;
+/// A shorter valid lifetime is refused: its renewals would flood the network.
+const VALID_SECS_MIN: u32 = 2;
+const INFINITE: u32 = u32::MAX;
+
+/// The identity of a client and the limit of its first acquisition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// See `duid::of`.
+    pub duid: Vec<u8>,
+    pub iaid: u32,
+    /// The time after which the client gives up if it never had a lease.
+    pub resend_timeout: Duration,
+}
+
+/// An input of the client.
+#[derive(Clone, Debug)]
+pub enum Event<'a> {
+    /// The client has no lease and asks for one.
+    Start,
+    /// The daemon started again with a lease of its journal: the client asks whether it fits the link (CONFIRM). It keeps the
+    /// lease until a refusal or the end of the lease.
+    Resume(Lease),
+    /// The payload of a UDP packet to port 546.
+    Received(&'a [u8]),
+    /// The deadline is over. An early call is harmless.
+    Time,
+    /// Duplicate address detection failed for the address of the lease.
+    Taken,
+    /// The address is not needed any more. The client is finished afterwards.
+    Release,
+}
+
+/// An output of the client. The caller executes the actions of a step in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send the payload.
+    Send(Vec<u8>),
+    /// The lease is new or renewed. The caller compares it with the lease that it applied.
+    Bound(Lease),
+    /// The address must leave the interface, for this reason. The client starts again by itself and does not give up.
+    Lost(&'static str),
+    /// The client gave up; the text says what was tried. `Event::Start` starts it again.
+    Failed(String),
+}
+
+#[derive(Debug)]
+enum State {
+    /// Not started, or given up.
+    Idle,
+    /// It waits before the next SOLICIT.
+    Pausing,
+    /// With the preference and the DUID of the best server of the first wait.
+    Soliciting(Option<(u8, Vec<u8>)>),
+    Requesting(Vec<u8>),
+    Confirming,
+    Bound,
+    Renewing,
+    Rebinding,
+    /// The address has another holder.
+    Declining(Lease),
+    /// Released.
+    Finished,
+}
+
+/// A client for one address of one interface.
+#[derive(Debug)]
+pub struct Client {
+    settings: Settings,
+    random: Random,
+    state: State,
+    lease: Option<Lease>,
+    /// The number of the exchange; it has 24 bits.
+    xid: u32,
+    /// The packets of the exchange.
+    sent: u32,
+    sent_at: Duration,
+    /// The begin of the exchange.
+    began: Duration,
+    /// The current wait between two packets, and its end.
+    wait: Duration,
+    resend_at: Duration,
+    is_listening: bool,
+    /// The end of the wait, or an earlier event within it.
+    wake: Duration,
+    /// The begin of the acquisition, for the error.
+    started: Duration,
+    /// `None`: the client had a lease and does not give up.
+    gives_up_at: Option<Duration>,
+    pauses: u32,
+    sol_max_rt: Duration,
+    solicits: u32,
+    requests: u32,
+    /// The last obstacle, for the error.
+    problem: &'static str,
+}
+
+impl Client {
+    /// A client that is not started. The seed makes its numbers: it differs from client to client.
+    pub fn new(settings: Settings, seed: u64) -> Self {
+        Self {
+            settings,
+            random: Random::new(seed),
+            state: State::Idle,
+            lease: None,
+            xid: 0,
+            sent: 0,
+            sent_at: Duration::ZERO,
+            began: Duration::ZERO,
+            wait: Duration::ZERO,
+            resend_at: Duration::ZERO,
+            is_listening: false,
+            wake: Duration::ZERO,
+            started: Duration::ZERO,
+            gives_up_at: None,
+            pauses: 0,
+            sol_max_rt: Duration::from_secs(SOL_MAX_RT_S.into()),
+            solicits: 0,
+            requests: 0,
+            problem: "",
+        }
+    }
+
+    /// Handles an event at a time since boot. The times of successive events do not decrease.
+    pub fn step(&mut self, event: Event<'_>, now: Duration) -> Vec<Action> {
+        let mut out = Vec::new();
+        let is_idle = matches!(self.state, State::Idle);
+        match event {
+            _ if matches!(self.state, State::Finished) => {}
+            Event::Start if is_idle => {
+                self.gives_up_at = Some(now.saturating_add(self.settings.resend_timeout));
+                self.begin(now);
+                self.exchange(State::Soliciting(None), now, &mut out);
+            }
+            Event::Resume(lease) if is_idle => {
+                self.lease = Some(lease);
+                self.begin(now);
+                self.state = State::Confirming;
+                self.sent = 0;
+                self.resend_at = now + self.random.up_to(RESUME);
+                self.wake = self.resend_at;
+                self.expire(now, &mut out);
+            }
+            Event::Release => self.release(now, &mut out),
+            Event::Start | Event::Resume(_) => {}
+            _ if is_idle || self.expire(now, &mut out) => {}
+            Event::Received(payload) if self.is_listening => self.receive(payload, now, &mut out),
+            Event::Time if self.deadline().is_some_and(|deadline| deadline <= now) => {
+                self.time(now, &mut out);
+            }
+            Event::Taken => self.decline(now, &mut out),
+            Event::Received(_) | Event::Time => {}
+        }
+        out
+    }
+
+    /// The time of the next `Event::Time`. `None`: the client is not started, gave up, or is finished.
+    pub fn deadline(&self) -> Option<Duration> {
+        let limit = match &self.state {
+            State::Idle | State::Finished => return None,
+            _ => self.gives_up_at.or_else(|| self.lease.as_ref()?.ends_at),
+        };
+        Some(limit.map_or(self.wake, |limit| limit.min(self.wake)))
+    }
+
+    /// Whether a socket has to receive now.
+    pub fn is_listening(&self) -> bool {
+        self.is_listening
+    }
+
+    /// The lease that is valid now.
+    pub fn lease(&self) -> Option<&Lease> {
+        self.lease.as_ref()
+    }
+
+    fn begin(&mut self, now: Duration) {
+        self.started = now;
+        self.pauses = 0;
+        (self.solicits, self.requests) = (0, 0);
+        self.problem = "no server answered";
+    }
+
+    /// Handles the end of the lease. Returns whether it ended.
+    fn expire(&mut self, now: Duration, out: &mut Vec<Action>) -> bool {
+        let is_over = self.lease.as_ref().is_some_and(|lease| lease.is_over(now));
+        if is_over {
+            self.lose("the lease ended", now, out);
+            self.exchange(State::Soliciting(None), now, out);
+        }
+        is_over
+    }
+
+    /// The lease is void. The caller starts the next exchange or a pause.
+    fn lose(&mut self, reason: &'static str, now: Duration, out: &mut Vec<Action>) {
+        self.lease = None;
+        self.gives_up_at = None;
+        out.push(Action::Lost(reason));
+        self.begin(now);
+    }
+
+    /// Begins an exchange: its first packet.
+    fn exchange(&mut self, state: State, now: Duration, out: &mut Vec<Action>) {
+        self.state = state;
+        self.sent = 0;
+        self.transmit(now, out);
+    }
+
+    /// Sends the next packet of the exchange.
+    fn transmit(&mut self, now: Duration, out: &mut Vec<Action>) {
+        if self.sent == 0 {
+            self.xid = self.random.u32() >> 8;
+            self.began = now;
+        }
+        let lease = self.lease.as_ref();
+        let mut address = lease.map(|lease| lease.address);
+        let (kind, server) = match &self.state {
+            State::Requesting(server) => (Kind::REQUEST, Some(server.as_slice())),
+            State::Confirming => (Kind::CONFIRM, None),
+            State::Renewing => (Kind::RENEW, lease.map(|lease| lease.server.as_slice())),
+            State::Rebinding => (Kind::REBIND, None),
+            State::Declining(lease) => {
+                address = Some(lease.address);
+                (Kind::DECLINE, Some(lease.server.as_slice()))
+            }
+            _ => (Kind::SOLICIT, None),
+        };
+        let elapsed = now.saturating_sub(self.began).as_millis() / 10;
+        out.push(Action::Send(self.message(kind, self.xid, server, address, elapsed)));
+        match kind {
+            Kind::SOLICIT => self.solicits = self.solicits.saturating_add(1),
+            Kind::REQUEST => self.requests = self.requests.saturating_add(1),
+            _ => {}
+        }
+        self.wait = self.next_wait();
+        self.sent = self.sent.saturating_add(1);
+        self.sent_at = now;
+        self.resend_at = now.saturating_add(self.wait);
+        self.is_listening = true;
+        self.wake = self.resend_at.min(now.saturating_add(LISTEN));
+        self.limit_wake();
+    }
+
+    fn message(
+        &self,
+        kind: Kind,
+        xid: u32,
+        server: Option<&[u8]>,
+        address: Option<Ipv6Addr>,
+        elapsed_cs: u128,
+    ) -> Vec<u8> {
+        let elapsed_cs = u16::try_from(elapsed_cs).unwrap_or(u16::MAX);
+        let Settings { duid, iaid, .. } = &self.settings;
+        Message { kind, xid, duid, iaid: *iaid, server, address, elapsed_cs }.encode()
+    }
+
+    /// RFC 8415, section 15: the wait doubles up to a limit, and differs by at most a tenth.
+    fn next_wait(&mut self) -> Duration {
+        let retry = self.retry();
+        let is_first = self.sent == 0;
+        if is_first && matches!(self.state, State::Soliciting(_)) {
+            // The first SOLICIT waits for all servers.
+            return retry.first + self.random.up_to(retry.first / 10);
+        }
+        let base = if is_first { retry.first } else { self.wait.saturating_mul(2) };
+        let base = base.min(retry.longest);
+        self.random.around(base, base / 10)
+    }
+
+    fn retry(&self) -> Retry {
+        match self.state {
+            State::Requesting(_) => REQUEST_RETRY,
+            State::Confirming => CONFIRM_RETRY,
+            State::Renewing | State::Rebinding => RENEW_RETRY,
+            State::Declining(_) => DECLINE_RETRY,
+            _ => Retry { first: SECOND, longest: self.sol_max_rt, count: u32::MAX },
+        }
+    }
+
+    /// The end of the state comes before the end of the wait.
+    fn limit_wake(&mut self) {
+        let limit = match (&self.state, &self.lease) {
+            (State::Confirming, _) => self.began.saturating_add(CONFIRM_MAX),
+            (State::Renewing, Some(lease)) => lease.rebind_at,
+            _ => return,
+        };
+        self.wake = self.wake.min(limit);
+    }
+
+    fn time(&mut self, now: Duration, out: &mut Vec<Action>) {
+        let rebind_at = self.lease.as_ref().map_or(Duration::ZERO, |lease| lease.rebind_at);
+        // The first wait of a SOLICIT is shorter than `LISTEN`, so it is over.
+        let best = match &mut self.state {
+            State::Soliciting(best) => best.take(),
+            _ => None,
+        };
+        match (&self.state, best) {
+            _ if self.gives_up_at.is_some_and(|limit| limit <= now) => {
+                self.is_listening = false;
+                self.state = State::Idle;
+                self.gives_up_at = None;
+                out.push(Action::Failed(self.failure(now)));
+            }
+            (State::Pausing, _) => self.exchange(State::Soliciting(None), now, out),
+            (State::Bound, _) => self.keep(now, out),
+            (State::Renewing, _) if rebind_at <= now => self.keep(now, out),
+            (State::Confirming, _) if self.sent > 0 && self.began + CONFIRM_MAX <= now => {
+                self.keep(now, out);
+            }
+            (_, Some((_, server))) => self.exchange(State::Requesting(server), now, out),
+            _ if now < self.resend_at => {
+                self.is_listening = false;
+                self.wake = self.resend_at;
+                self.limit_wake();
+            }
+            _ if self.sent < self.retry().count => self.transmit(now, out),
+            // No answer to the last REQUEST or DECLINE.
+            _ => {
+                if matches!(self.state, State::Requesting(_)) {
+                    self.problem = "the server did not answer the REQUEST";
+                }
+                if self.lease.is_some() { self.keep(now, out) } else { self.pause(now) }
+            }
+        }
+    }
+
+    /// Waits before the next SOLICIT.
+    fn pause(&mut self, now: Duration) {
+        let pause = (PAUSE * (1 << self.pauses.min(8))).min(PAUSE_MAX);
+        self.pauses += 1;
+        self.wake = now.saturating_add(self.random.around(pause, SECOND));
+        self.is_listening = false;
+        self.state = State::Pausing;
+    }
+
+    fn failure(&self, now: Duration) -> String {
+        format!(
+            "no more tries: {}; sent {} SOLICIT and {} REQUEST in {} s",
+            self.problem,
+            self.solicits,
+            self.requests,
+            now.saturating_sub(self.started).as_secs()
+        )
+    }
+
+    /// The lease is valid: the time tells the state.
+    fn keep(&mut self, now: Duration, out: &mut Vec<Action>) {
+        let Some(lease) = &self.lease else { return self.pause(now) };
+        if lease.rebind_at <= now {
+            self.exchange(State::Rebinding, now, out);
+        } else if lease.renew_at <= now {
+            self.exchange(State::Renewing, now, out);
+        } else {
+            self.wake = lease.renew_at;
+            self.is_listening = false;
+            self.state = State::Bound;
+        }
+    }
+
+    fn receive(&mut self, payload: &[u8], now: Duration, out: &mut Vec<Action>) {
+        let Settings { duid, iaid, .. } = &self.settings;
+        let Some(reply) = Reply::parse(payload, self.xid, duid, *iaid) else { return };
+        let server = match (&self.state, &self.lease) {
+            (State::Requesting(server), _) => Some(server),
+            (State::Renewing, Some(lease)) => Some(&lease.server),
+            (State::Declining(lease), _) => Some(&lease.server),
+            _ => None,
+        };
+        if server.is_some_and(|server| *server != reply.server) {
+            return;
+        }
+        match (&self.state, Kind(reply.kind)) {
+            (State::Soliciting(_), Kind::ADVERTISE) => self.advertised(reply, now, out),
+            (State::Soliciting(_), Kind::REPLY) if reply.is_rapid => self.granted(&reply, now, out),
+            (State::Requesting(_), Kind::REPLY) => self.requested(&reply, now, out),
+            (State::Confirming, Kind::REPLY) => match reply.status {
+                Status::SUCCESS => self.keep(now, out),
+                Status::NOT_ON_LINK => {
+                    self.lose("the address does not fit the link", now, out);
+                    self.exchange(State::Soliciting(None), now, out);
+                }
+                _ => {}
+            },
+            (State::Renewing | State::Rebinding, Kind::REPLY) => self.renewed(reply, now, out),
+            (State::Declining(_), Kind::REPLY) => self.pause(now),
+            _ => {}
+        }
+    }
+
+    /// The best address of a reply: that of the lease, or the first. The error says why the reply has no usable address.
+    fn choose<'a>(&self, reply: &'a Reply) -> Result<(&'a Ia, Address), &'static str> {
+        const NONE: &str = "the server has no address (NoAddrsAvail)";
+        let ia = reply.ia.as_ref().ok_or(match reply.status {
+            Status::NO_ADDRS_AVAIL => NONE,
+            _ => "the server offered no address",
+        })?;
+        match (ia.status, reply.status) {
+            (Status::SUCCESS, Status::SUCCESS) => {}
+            (Status::NO_ADDRS_AVAIL, _) | (_, Status::NO_ADDRS_AVAIL) => return Err(NONE),
+            (Status::NOT_ON_LINK, _) | (_, Status::NOT_ON_LINK) => {
+                return Err("the server refused the link of the address (NotOnLink)");
+            }
+            _ => return Err("the server failed"),
+        }
+        let usable = || ia.addresses.iter().filter(|address| address.valid >= VALID_SECS_MIN);
+        let held = self.lease.as_ref().map(|lease| lease.address);
+        let best = usable().find(|one| Some(one.address) == held).or_else(|| usable().next());
+        best.map(|address| (ia, *address)).ok_or("the server offered no address")
+    }
+
+    fn advertised(&mut self, reply: Reply, now: Duration, out: &mut Vec<Action>) {
+        self.heed_sol_max_rt(&reply);
+        if let Err(problem) = self.choose(&reply) {
+            self.problem = problem;
+            return;
+        }
+        let is_first_wait = self.sent == 1;
+        let State::Soliciting(best) = &mut self.state else { return };
+        if !is_first_wait || reply.preference == PREFERENCE_MAX {
+            self.exchange(State::Requesting(reply.server), now, out);
+        } else if best.as_ref().is_none_or(|(preference, _)| *preference < reply.preference) {
+            *best = Some((reply.preference, reply.server));
+        }
+    }
+
+    fn heed_sol_max_rt(&mut self, reply: &Reply) {
+        if let Some(secs) = reply.sol_max_rt.filter(|secs| SOL_MAX_RT_RANGE_S.contains(secs)) {
+            self.sol_max_rt = Duration::from_secs(secs.into());
+        }
+    }
+
+    fn requested(&mut self, reply: &Reply, now: Duration, out: &mut Vec<Action>) {
+        let statuses = [reply.status, reply.ia.as_ref().map_or(Status::SUCCESS, |ia| ia.status)];
+        let is_refused = |status| {
+            [Status::NO_ADDRS_AVAIL, Status::NOT_ON_LINK, Status::NO_BINDING].contains(&status)
+        };
+        if !statuses.into_iter().any(is_refused) {
+            return self.granted(reply, now, out);
+        }
+        if self.lease.is_some() {
+            self.lose("the server does not know the lease", now, out);
+        }
+        self.problem = self.choose(reply).err().unwrap_or(self.problem);
+        self.pause(now);
+    }
+
+    fn renewed(&mut self, reply: Reply, now: Duration, out: &mut Vec<Action>) {
+        let held = self.lease.as_ref().map(|lease| lease.address);
+        let Some(ia) = &reply.ia else { return };
+        if ia.status == Status::NO_BINDING {
+            // The server gives an address to the same IAID again, perhaps this one.
+            return self.exchange(State::Requesting(reply.server), now, out);
+        }
+        let is_void = |one: &Address| Some(one.address) == held && one.valid == 0;
+        let is_replaced = ia.addresses.iter().any(|address| address.valid >= VALID_SECS_MIN);
+        if ia.addresses.iter().any(is_void) && !is_replaced {
+            self.lose("the server took the address back", now, out);
+            return self.pause(now);
+        }
+        self.granted(&reply, now, out);
+    }
+
+    fn granted(&mut self, reply: &Reply, now: Duration, out: &mut Vec<Action>) {
+        self.heed_sol_max_rt(reply);
+        let (ia, address) = match self.choose(reply) {
+            Ok(found) => found,
+            Err(problem) => {
+                self.problem = problem;
+                return;
+            }
+        };
+        let since = self.sent_at;
+        let end = |secs: u32| (secs != INFINITE).then(|| since + Duration::from_secs(secs.into()));
+        let (renew, rebind) = times(ia, &address);
+        let lease = Lease {
+            address: address.address,
+            server: reply.server.clone(),
+            dns: reply.dns.clone(),
+            search: reply.search.clone(),
+            since,
+            // Clients that started together renew at different times.
+            renew_at: since + renew - self.random.up_to(renew / 20),
+            rebind_at: since + rebind,
+            preferred_until: end(address.preferred),
+            ends_at: end(address.valid),
+        };
+        if lease.is_over(now) {
+            return;
+        }
+        self.gives_up_at = None;
+        self.pauses = 0;
+        self.is_listening = false;
+        self.wake = lease.renew_at;
+        self.state = State::Bound;
+        out.push(Action::Bound(lease.clone()));
+        self.lease = Some(lease);
+    }
+
+    fn decline(&mut self, now: Duration, out: &mut Vec<Action>) {
+        let Some(lease) = self.lease.take() else { return };
+        self.lose("another host has the address", now, out);
+        self.problem = "another host has the offered address";
+        self.exchange(State::Declining(lease), now, out);
+    }
+
+    /// Gives back what the server granted, or may have granted.
+    fn release(&mut self, now: Duration, out: &mut Vec<Action>) {
+        let lease = self.lease.take().filter(|lease| !lease.is_over(now));
+        self.is_listening = false;
+        self.gives_up_at = None;
+        self.state = State::Finished;
+        if let Some(lease) = lease {
+            let (server, address) = (Some(lease.server.as_slice()), Some(lease.address));
+            let xid = self.random.u32() >> 8;
+            out.push(Action::Send(self.message(Kind::RELEASE, xid, server, address, 0)));
+        }
+    }
+}
+
+/// T1 and T2. The default values are half and 80 % of the preferred lifetime (RFC 8415, section 21.4), or of the valid one if
+/// the address is deprecated. A server's values count if 1 s <= T1 < T2 < valid lifetime.
+fn times(ia: &Ia, address: &Address) -> (Duration, Duration) {
+    let secs = |secs: u32| Duration::from_secs(secs.into());
+    if address.preferred == INFINITE && (ia.t1 == 0 || ia.t1 == INFINITE) {
+        return (secs(INFINITE), secs(INFINITE));
+    }
+    let life = if address.preferred < VALID_SECS_MIN { address.valid } else { address.preferred };
+    if 1 <= ia.t1 && ia.t1 < ia.t2 && ia.t2 < address.valid {
+        return (secs(ia.t1), secs(ia.t2));
+    }
+    (secs(life) / 2, secs(life) * 4 / 5)
+}
+
+#[cfg(test)]
+mod tests;

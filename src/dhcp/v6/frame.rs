@@ -1,0 +1,57 @@
+//! IPv6 and UDP headers around a payload, for packet sockets (RFC 8200, RFC 768).
+
+use std::net::Ipv6Addr;
+
+/// The port of clients. Servers have port 547.
+pub const CLIENT_PORT: u16 = 546;
+pub const SERVER_PORT: u16 = 547;
+/// All servers and relay agents of a link (RFC 8415, section 7.1).
+pub const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
+
+const UDP: u8 = 17;
+/// Packets to the servers of a link pass no router.
+const HOP_LIMIT: u8 = 1;
+
+/// The packet of a client to all servers: headers and payload. Fails if the payload is too long.
+pub fn build(from: Ipv6Addr, payload: &[u8]) -> Option<Vec<u8>> {
+    let size = u16::try_from(8 + payload.len()).ok()?.to_be_bytes();
+    let mut packet = vec![0x60, 0, 0, 0, size[0], size[1], UDP, HOP_LIMIT];
+    packet.extend(from.octets());
+    packet.extend(SERVERS.octets());
+    let at = packet.len();
+    packet.extend([CLIENT_PORT.to_be_bytes(), SERVER_PORT.to_be_bytes(), size, [0; 2]].concat());
+    packet.extend(payload);
+    // The pseudo header: both addresses, the length and the protocol.
+    let length = u16::from_be_bytes(size);
+    let mut sum = u64::from(UDP) + u64::from(length);
+    for pair in packet[8..].chunks(2) {
+        let low = pair.get(1).copied().unwrap_or_default();
+        sum += u64::from(u16::from_be_bytes([pair[0], low]));
+    }
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    // Zero would mean that there is no checksum.
+    let checksum = match u16::try_from(sum).map(|sum| !sum) {
+        Ok(0) | Err(_) => u16::MAX,
+        Ok(checksum) => checksum,
+    };
+    packet[at + 6..at + 8].copy_from_slice(&checksum.to_be_bytes());
+    Some(packet)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_has_lengths_and_a_checksum() {
+        let from = "fe80::1".parse().unwrap();
+        let packet = build(from, &[1, 2, 3]).unwrap();
+        assert_eq!(packet[..8], [0x60, 0, 0, 0, 0, 11, 17, 1]);
+        assert_eq!(packet[40..46], [2, 34, 2, 35, 0, 11]);
+        // fe80 + 1 + ff02 + 1 + 2 + 17 + 11 + 546 + 547 + 11 + 0102 + 0300, folded and inverted.
+        assert_eq!(packet[46..48], [0xfa, 0x09]);
+        assert_eq!(build(from, &[0; 65528]), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! The time since boot, which goes on while the host is suspended, an alarm on that clock, and waiting for files.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nix::time::clock_gettime;
+
+/// The time since boot, on CLOCK_BOOTTIME.
+pub fn since_boot() -> Duration {
+    // It cannot fail since Linux 2.6.39.
+    clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
+}
+
+/// A file that is readable from a time on. It wakes a thread at once when the host resumes after that time; the timeout of
+/// poll(2) does not go on during suspend.
+pub struct Alarm(TimerFd);
+
+impl Alarm {
+    pub fn new() -> io::Result<Self> {
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        Ok(Self(TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?))
+    }
+
+    /// Sets the time since boot; `None` is never. A time that has passed is now.
+    pub fn set(&self, at: Option<Duration>) -> io::Result<()> {
+        let Some(at) = at else { return Ok(self.0.unset()?) };
+        // Zero would stop the timer.
+        let at = TimeSpec::from(at.max(Duration::from_nanos(1)));
+        Ok(self.0.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?)
+    }
+}
+
+impl AsFd for Alarm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Waits until a file is readable, has an error or is closed, or until the limit; `None` is for ever. Returns which files
+/// are. After a signal it returns that none is.
+pub fn readable(files: &[BorrowedFd<'_>], limit: Option<Duration>) -> io::Result<Vec<bool>> {
+    let mut list: Vec<_> = files.iter().map(|file| PollFd::new(*file, PollFlags::POLLIN)).collect();
+    // Rounded up, because the last millisecond would be a busy loop.
+    let limit = limit.map(|limit| i32::try_from(limit.as_nanos().div_ceil(1_000_000)));
+    let timeout = match limit {
+        None => PollTimeout::NONE,
+        Some(limit) => PollTimeout::try_from(limit.unwrap_or(i32::MAX)).unwrap_or(PollTimeout::MAX),
+    };
+    match poll(&mut list, timeout) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let is_readable = |file: &PollFd<'_>| file.revents().is_some_and(|events| !events.is_empty());
+    Ok(list.iter().map(is_readable).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alarm_rings_at_its_time_and_not_before() {
+        let alarm = Alarm::new().unwrap();
+        let rings = |limit| readable(&[alarm.as_fd()], Some(limit)).unwrap() == [true];
+        assert!(!rings(Duration::ZERO));
+        alarm.set(Some(Duration::ZERO)).unwrap();
+        assert!(rings(Duration::from_secs(10)));
+        let end = since_boot() + Duration::from_millis(20);
+        alarm.set(Some(end)).unwrap();
+        assert!(rings(Duration::from_secs(10)) && since_boot() >= end);
+        alarm.set(None).unwrap();
+        assert!(!rings(Duration::from_millis(1)));
+    }
+}

@@ -1,0 +1,83 @@
+//! UDP sockets of one link of the calling thread's namespace.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, bind, setsockopt, socket, sockopt,
+};
+
+use crate::fault;
+use crate::kernel::clock;
+use crate::kernel::sys::socket::unsent_bytes;
+
+/// The pause between two looks at the queue of a socket.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// A socket that sends and receives through one link only, without a wait.
+pub struct LinkUdp(UdpSocket);
+
+impl LinkUdp {
+    /// A socket with an address of the link `device` and a port. Another socket with the same port may exist.
+    pub fn bind(device: &str, address: SocketAddr) -> io::Result<Self> {
+        fault::kernel_request()?;
+        let family = match address.ip() {
+            IpAddr::V4(_) => AddressFamily::Inet,
+            IpAddr::V6(_) => AddressFamily::Inet6,
+        };
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(family, SockType::Datagram, flags, None)?;
+        setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+        setsockopt(&socket, sockopt::BindToDevice, &device.into())?;
+        match address {
+            SocketAddr::V4(address) => bind(socket.as_raw_fd(), &SockaddrIn::from(address))?,
+            SocketAddr::V6(address) => bind(socket.as_raw_fd(), &SockaddrIn6::from(address))?,
+        }
+        Ok(Self(socket.into()))
+    }
+
+    pub fn send(&self, payload: &[u8], to: SocketAddr) -> io::Result<()> {
+        fault::kernel_request()?;
+        self.0.send_to(payload, to).map(drop)
+    }
+
+    /// The next datagram; `None` if no datagram waits.
+    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
+        match self.0.recv_from(buffer) {
+            Ok((length, _)) => Ok(Some(&buffer[..length])),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until the kernel has sent everything. A datagram to a neighbor without a known MAC address waits for ARP, and
+    /// is lost if the link goes meanwhile. False after the limit.
+    pub fn wait_until_sent(&self, limit: Duration) -> io::Result<bool> {
+        let end = clock::since_boot() + limit;
+        loop {
+            if unsent_bytes(self.as_fd())? == 0 {
+                return Ok(true);
+            }
+            if clock::since_boot() >= end {
+                return Ok(false);
+            }
+            // No event tells that the queue is empty.
+            clock::readable(&[], Some(LOOK_AGAIN))?;
+        }
+    }
+}
+
+impl AsFd for LinkUdp {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Sends a datagram to an address of this host or of its networks, from a port.
+pub fn send_once(from: u16, payload: &[u8], to: SocketAddr) -> io::Result<()> {
+    fault::kernel_request()?;
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, from))?;
+    socket.send_to(payload, to).map(drop)
+}

@@ -1,0 +1,235 @@
+//! The listening unix socket of a daemon, and the wait for connections and signals. It does not interpret the data.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::sockopt::{AcceptConn, PeerCredentials, SockType as TypeOf};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, getsockopt, listen, socket,
+};
+use nix::sys::stat::{Mode, fchmod};
+
+use crate::error::{Code, Error, Result};
+use crate::fault;
+use crate::kernel::file;
+use crate::kernel::sys;
+use crate::kernel::unix::{Endpoint, Stream};
+
+/// The number of the first descriptor from the service manager. Source: sd_listen_fds(3).
+const LISTEN_FDS_START: i32 = 3;
+/// A listener with a full queue answers no `connect`, so the test for another daemon has a limit.
+const PROBE_MAX: Duration = Duration::from_secs(1);
+
+/// A listening socket with a path.
+#[derive(Debug)]
+pub struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+    /// Device and inode of the file that this process created; None for an inherited socket.
+    file: Option<(u64, u64)>,
+}
+
+/// The signals that end a daemon: SIGTERM, SIGINT and SIGHUP.
+pub struct Signals(SignalFd);
+
+/// The event that ended a wait.
+pub enum Arrival {
+    Connection(Stream),
+    /// The daemon has to end.
+    Signal,
+    Timeout,
+}
+
+impl Signals {
+    /// From now on the signals wait until `Listener::wait` finds them. Threads that start later do not get them, either.
+    pub fn block() -> Result<Self> {
+        let mask: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
+        let signals = mask.thread_block().and_then(|()| {
+            SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+        });
+        signals.map(Self).map_err(|errno| {
+            Error::internal(format!("cannot wait for signals: {}", sys::errno_text(errno as i32)))
+        })
+    }
+}
+
+impl Listener {
+    /// Creates the socket with mode 0600, and its directory with mode 0700. A socket file without a listener is replaced.
+    /// A directory that is there has to be root's, and writable by root only.
+    pub fn create(path: &Path) -> Result<Self> {
+        let failed = |error: io::Error| {
+            let reason = sys::reason(&error);
+            Error::new(Code::IO, format!("cannot listen at {}: {reason}", path.display()))
+        };
+        prepare_directory(path)?;
+        remove_stale(path)?;
+        let create = || {
+            fault::kernel_request()?;
+            let (kind, flags) =
+                (SockType::Stream, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK);
+            let socket = socket(AddressFamily::Unix, kind, flags, None)?;
+            // bind(2) creates the file with the mode of the socket, so no other user can connect before a chmod.
+            fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+            bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+            listen(&socket, Backlog::MAXCONN)?;
+            let file = fs::symlink_metadata(path)?;
+            let file = Some((file.dev(), file.ino()));
+            Ok(Self { socket: socket.into(), path: path.into(), file })
+        };
+        create().map_err(failed)
+    }
+
+    /// The socket from the service manager, of `count` descriptors: it has to be the only one.
+    ///
+    /// Source: sd_listen_fds(3). Call it once.
+    pub fn inherited(count: u32) -> Result<Self> {
+        if count != 1 {
+            return Err(Error::config(format!(
+                "cannot use the sockets of LISTEN_FDS: there are {count}, not exactly one"
+            )));
+        }
+        let refused =
+            |reason: &str| Error::config(format!("cannot use the socket of LISTEN_FDS: {reason}"));
+        let socket = sys::inherited(LISTEN_FDS_START).map_err(|it| refused(&sys::reason(&it)))?;
+        let is_stream = matches!(getsockopt(&socket, TypeOf), Ok(SockType::Stream));
+        if !is_stream || !matches!(getsockopt(&socket, AcceptConn), Ok(true)) {
+            return Err(refused("it is no listening stream socket"));
+        }
+        let socket = UnixListener::from(socket);
+        let address = socket.local_addr().map_err(|it| refused(&sys::reason(&it)))?;
+        let Some(path) = address.as_pathname().map(Path::to_owned) else {
+            return Err(refused("it has no path"));
+        };
+        socket.set_nonblocking(true).map_err(|it| refused(&sys::reason(&it)))?;
+        Ok(Self { socket, path, file: None })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits for a connection or a signal. `read_max` limits the reads from the connection.
+    pub fn wait(
+        &self,
+        signals: &Signals,
+        limit: Option<Duration>,
+        read_max: Duration,
+    ) -> Result<Arrival> {
+        let failed = |error: io::Error| {
+            let reason = sys::reason(&error);
+            Error::new(Code::IO, format!("cannot accept at {}: {reason}", self.path.display()))
+        };
+        let limit = limit.map_or(PollTimeout::NONE, |limit| {
+            PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX)
+        });
+        let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut files = [readable(signals.0.as_fd()), readable(self.socket.as_fd())];
+        match poll(&mut files, limit) {
+            Ok(0) | Err(Errno::EINTR) => return Ok(Arrival::Timeout),
+            Ok(_) => {}
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        if files[0].any().unwrap_or(true) {
+            return Ok(Arrival::Signal);
+        }
+        match self.socket.accept() {
+            Ok((stream, _)) => {
+                let deadline = Instant::now() + read_max;
+                Stream::accepted(stream, deadline).map(Arrival::Connection).map_err(failed)
+            }
+            // The peer has gone, or another process that shares the socket was faster.
+            Err(error) if is_gone(&error) => Ok(Arrival::Timeout),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Removes the file of the socket, unless another process owns it: an inherited socket stays for the next start.
+    pub fn remove(self) {
+        let is_ours = |file: fs::Metadata| Some((file.dev(), file.ino())) == self.file;
+        if fs::symlink_metadata(&self.path).is_ok_and(is_ours) {
+            // If this fails, the next start replaces the file.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Stream {
+    /// Whether the process at the other end runs as root. Source: unix(7), SO_PEERCRED.
+    pub fn is_of_root(&self) -> bool {
+        getsockopt(&self.stream, PeerCredentials).is_ok_and(|peer| peer.uid() == 0)
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::ConnectionAborted | ErrorKind::Interrupted
+    )
+}
+
+/// Another user who can write to the directory could replace the socket.
+fn prepare_directory(path: &Path) -> Result<()> {
+    let directory = path.parent().unwrap_or(path);
+    let refused = |reason: &str| {
+        let msg = format!("cannot listen at {}: {reason}", path.display());
+        Error::new(Code::IO, msg)
+    };
+    let created = || {
+        fault::file_operation()?;
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        fs::metadata(directory)
+    };
+    let metadata = created().map_err(|error| {
+        refused(&format!("cannot create {}: {}", directory.display(), sys::reason(&error)))
+    })?;
+    if metadata.uid() != 0 {
+        return Err(refused(&format!("{} does not belong to root", directory.display())));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        let mode = metadata.mode() & 0o7777;
+        return Err(refused(&format!(
+            "{} is writable by other users (mode {mode:o})",
+            directory.display()
+        )));
+    }
+    Ok(())
+}
+
+fn remove_stale(path: &Path) -> Result<()> {
+    let refused = |reason: &str| {
+        let msg = format!("cannot listen at {}: {reason}", path.display());
+        Error::new(Code::IO, msg)
+    };
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found.map_err(|error| refused(&sys::reason(&error)))?,
+    };
+    if !found.file_type().is_socket() {
+        return Err(refused("a file that is no socket has this name"));
+    }
+    let deadline = Instant::now() + PROBE_MAX;
+    match Stream::connect(&Endpoint::Path(path.into()), deadline) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(|error| refused(&sys::reason(&error)))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        _ => Err(refused("another process listens there")),
+    }
+}
+
+/// Writes a file that other programs read, such as the id of this process.
+pub fn write_public(path: &Path, content: &str) -> io::Result<()> {
+    fault::file_operation()?;
+    let file = file::open(file::writing().create(true).truncate(true), path)?;
+    file.set_permissions(Permissions::from_mode(0o644))?;
+    (&file).write_all(content.as_bytes())
+}

@@ -1,0 +1,139 @@
+//! Sockets of link and packet addresses, which nix cannot make or read: addresses of links, filters, and control messages.
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use nix::errno::Errno;
+use nix::libc;
+
+/// The control message of a datagram: its level, its kind and the begin of its data, filled up with zeros.
+pub type Control = (c_int, c_int, [u8; 4]);
+
+/// A buffer with the alignment of struct cmsghdr.
+#[repr(C, align(8))]
+struct ControlBuffer([u8; 64]);
+
+/// Binds a packet socket to a link and to an EtherType.
+pub fn bind_to_link(socket: BorrowedFd<'_>, index: u32, ethertype: u16) -> io::Result<()> {
+    let (address, length) = link_address(index, ethertype)?;
+    // SAFETY: the kernel reads `length` bytes of the address, which outlives the call.
+    let status = unsafe { libc::bind(socket.as_raw_fd(), ptr::from_ref(&address).cast(), length) };
+    Ok(Errno::result(status).map(drop)?)
+}
+
+/// Sends a frame through a link to the broadcast address. The kernel adds the header of the link.
+pub fn send_to_link(
+    socket: BorrowedFd<'_>,
+    index: u32,
+    ethertype: u16,
+    frame: &[u8],
+) -> io::Result<()> {
+    let (address, length) = link_address(index, ethertype)?;
+    // SAFETY: the kernel reads the bytes of the frame and of the address, which outlive the call.
+    let sent = unsafe {
+        let address = ptr::from_ref(&address).cast();
+        libc::sendto(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0, address, length)
+    };
+    Ok(Errno::result(sent).map(drop)?)
+}
+
+fn link_address(index: u32, ethertype: u16) -> io::Result<(libc::sockaddr_ll, libc::socklen_t)> {
+    let family = u16::try_from(libc::AF_PACKET).map_err(|_| Errno::EAFNOSUPPORT)?;
+    let address = libc::sockaddr_ll {
+        sll_family: family,
+        sll_protocol: ethertype.to_be(),
+        sll_ifindex: i32::try_from(index).map_err(|_| Errno::ENODEV)?,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 6,
+        sll_addr: [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
+    };
+    let length = libc::socklen_t::try_from(size_of_val(&address)).map_err(|_| Errno::EINVAL)?;
+    Ok((address, length))
+}
+
+/// Sets an option that is a number.
+pub fn set_socket_option(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    option: c_int,
+    value: c_int,
+) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of_val(&value)).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: the kernel reads one number, which outlives the call.
+    let status = unsafe {
+        let value = ptr::from_ref(&value).cast();
+        libc::setsockopt(socket.as_raw_fd(), level, option, value, length)
+    };
+    Ok(Errno::result(status).map(drop)?)
+}
+
+/// Attaches a classic BPF program: the socket gets only the datagrams for which it returns more than 0.
+pub fn attach_filter(socket: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(|_| Errno::EINVAL)?,
+        filter: program.as_ptr().cast_mut(),
+    };
+    let length = libc::socklen_t::try_from(size_of_val(&program)).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: the kernel only reads the program, `len` instructions, which outlive the call.
+    let status = unsafe {
+        let program = ptr::from_ref(&program).cast();
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+        libc::setsockopt(socket.as_raw_fd(), level, option, program, length)
+    };
+    Ok(Errno::result(status).map(drop)?)
+}
+
+/// Receives a datagram without a wait, with its first control message. The length is that of the datagram, also if the
+/// buffer is shorter.
+pub fn receive_with_control(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> io::Result<(usize, Option<Control>)> {
+    let mut control = ControlBuffer([0; 64]);
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: zero bytes are a valid msghdr. Its pointers are those of buffers that outlive the calls, with their lengths.
+    // CMSG_FIRSTHDR returns null or the address of a whole header in the control buffer, which is aligned for it. The
+    // copied data lie between the header and the end of the buffer.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = control.0.len() as _;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+        let length = libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags);
+        let length = usize::try_from(Errno::result(length)?).unwrap_or_default();
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        if header.is_null() {
+            return Ok((length, None));
+        }
+        let mut data = [0; 4];
+        ptr::copy_nonoverlapping(libc::CMSG_DATA(header), data.as_mut_ptr(), 4);
+        Ok((length, Some(((*header).cmsg_level, (*header).cmsg_type, data))))
+    }
+}
+
+/// The bytes that a socket has accepted and the kernel has not sent yet, with the kernel's own overhead. A datagram that
+/// waits for the answer to an ARP request counts.
+pub fn unsent_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut count: c_int = 0;
+    // SAFETY: the request writes one number, which outlives the call.
+    Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) })?;
+    Ok(usize::try_from(count).unwrap_or_default())
+}
+
+/// Raises the number of files that this process may open to its hard limit. A failure is ignored.
+pub fn raise_file_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls use one structure, which outlives them.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            // Some systems allow a billion.
+            limit.rlim_cur = limit.rlim_max.min(65536);
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}

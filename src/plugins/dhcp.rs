@@ -1,0 +1,235 @@
+//! `dhcp`: addresses from the DHCP servers of the network that the interface is in.
+//!
+//! ```json
+//! {
+//!   "cniVersion": "1.1.0", "name": "lan", "type": "macvlan",
+//!   "ipam": {
+//!     "type": "dhcp",
+//!     "provide": [
+//!       { "option": "host-name", "fromArg": "K8S_POD_NAME" },
+//!       { "option": "vendor-class-identifier", "value": "cnibox" }
+//!     ],
+//!     "request": [{ "option": "42" }],
+//!     "daemon": "auto"
+//!   }
+//! }
+//! ```
+//!
+//! | key | type | default | meaning |
+//! |---|---|---|---|
+//! | `ipam.daemonSocketPath` | string | /run/cni/dhcp.sock | Socket of the daemon. |
+//! | `ipam.daemon` | string | none | `auto` starts a daemon when none listens. That daemon ends when its last lease is gone. |
+//! | `ipam.provide` | list of objects | none | Options that the client sends to the server. |
+//! | `ipam.provide[].option` | string | required | Code of the option, 1 to 254, or one of the names below. |
+//! | `ipam.provide[].value` | string | none | Value of the option, at most 255 bytes, sent as it is. |
+//! | `ipam.provide[].fromArg` | string | none | Key of CNI_ARGS. Its value, if there is one, replaces `value`. |
+//! | `ipam.request` | list of objects | none | Options that the client requests from the server. |
+//! | `ipam.request[].option` | string | none | Code of the option, 1 to 254, or one of the names below. |
+//! | `ipam.request[].skipDefault` | boolean | false | Requests only the listed options. By default the client also requests 121, 3, 1, 26, 6, 15 and 119. |
+//! | `ipam.priority` | integer | 0 | Metric of all routes in the result. 0 leaves it to the kernel. |
+//! | `ipam.probe` | boolean | false | Looks by ARP for another holder of the address. If there is one, the client declines the address and requests another. |
+//! | `ipam.broadcast` | boolean | false | Asks the server to send its answers to all hosts. `ipvlan` needs that with most servers. |
+//! | `ipam.families` | list of strings | `["4"]` | Sources of addresses: `4` is DHCP, `6` is DHCPv6, and `slaac` waits for the addresses that the kernel makes after a router advertisement. |
+//!
+//! The names of options are `subnet-mask` (1), `routers` (3), `host-name` (12), `vendor-class-identifier` (60),
+//! `dhcp-client-identifier` (61) and `user-class` (77). Without `dhcp-client-identifier` the identifier is a zero byte and
+//! `CONTAINER/NETWORK/INTERFACE`.
+//!
+//! **The daemon** gets, renews and releases the leases. It is this executable: `dhcp daemon` through a link of that name, or
+//! `cnibox dhcp daemon`. `packaging` has units for systemd, OpenRC and busybox. Its flags are those of the Go daemon:
+//! `-pidfile`, `-hostprefix`, `-socketpath`, `-broadcast`, `-timeout`, `-resendmax` and `-resendtimeout`. It keeps the leases
+//! below /run/cnibox/dhcp: a daemon that starts again adopts them. It and the Go plugin do not understand each other.
+//! `cnibox dhcp leases` lists the leases.
+//!
+//! When the server changes the address, its mask, the routes, the gateway or the MTU, the daemon changes the interface and
+//! writes a line to stderr. A lease ends with its namespace or interface, too.
+//!
+//! - **ADD** returns the address, the routes, the MTU of the routes and the DNS of the lease. It waits at most
+//!   `-resendtimeout`.
+//! - **CHECK** fails if the attachment has no valid lease. It takes none.
+//! - **DEL** releases the lease. If the daemon is down, the plugin itself releases the lease while the interface exists; else
+//!   it leaves a mark, and the daemon releases the lease when it starts. DEL does not fail because of the daemon.
+//! - **GC** releases the leases of attachments that are not valid.
+//! - **STATUS** fails if the daemon is down, unless `daemon` is `auto`. It asks no server.
+
+mod keys;
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::cni::json::Json;
+use crate::cni::success::Success;
+use crate::cni::version::{self, Version};
+use crate::dhcp::journal::Journal;
+use crate::dhcp::lease::Key;
+use crate::dhcp::protocol::{Ask, Request};
+use crate::dhcp::socket::{self, Failure};
+use crate::error::{Error, Result};
+use crate::names::Attachment;
+use crate::plugin::{Context, Ipam, Scope};
+
+use keys::Keys;
+
+/// The time until the daemon begins to serve an ADD or CHECK.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The time for all of a DEL or GC.
+const REMOVAL_MAX: Duration = Duration::from_secs(5);
+/// The time for a STATUS.
+const STATUS_MAX: Duration = Duration::from_secs(5);
+
+#[derive(Deserialize)]
+#[serde(transparent)]
+pub struct Dhcp {
+    keys: Keys,
+}
+
+impl Ipam for Dhcp {
+    fn add(&self, cx: &Context<'_>, at: &Attachment) -> Result<Success> {
+        let settings = self.keys.settings(&cx.request.args)?;
+        let Some(netns) = &cx.request.netns_path else {
+            return Err(Error::internal("failed to open netns: CNI_NETNS is empty"));
+        };
+        if netns.to_str().is_none() {
+            return Err(Error::config("cannot use CNI_NETNS: the path is not UTF-8"));
+        }
+        let netns = std::path::absolute(netns)
+            .map_err(|error| Error::config(format!("cannot use CNI_NETNS: {error}")))?;
+        let request = Request::Acquire(Ask { key: key(cx, at), netns, settings });
+        let result = self.call(&request, PATIENCE, None).map_err(|it| told(it, ALLOCATE))?;
+        version::parse_result(&result, Version::NEWEST)
+    }
+
+    fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
+        self.keys.settings(&cx.request.args)?;
+        let asked = self.call(&Request::Check(key(cx, at)), PATIENCE, None);
+        asked.map(drop).map_err(|failure| told(failure, ALLOCATE))
+    }
+
+    fn status(&self, cx: &Context<'_>) -> Result<()> {
+        self.keys.settings(&cx.request.args)?;
+        let path = self.keys.socket()?;
+        match socket::ask(&path, &Request::Status, STATUS_MAX, Some(STATUS_MAX)) {
+            Err(Failure::Down(_)) if self.keys.is_auto() => Ok(()),
+            asked => {
+                asked.map(drop).map_err(|failure| told(failure, "STATUS").into_not_available())
+            }
+        }
+    }
+
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
+        let path = self.keys.socket_or_default();
+        let journal = socket::journal(&path);
+        let request = match scope {
+            Scope::One(at) => Request::Release(key(cx, at)),
+            Scope::AllExcept(keep) => {
+                Request::Gc { network: cx.request.network.clone(), keep: keep.to_vec() }
+            }
+        };
+        let failure = match ask_to_remove(&path, &request) {
+            Ok(()) => return Ok(()),
+            Err(failure) => failure,
+        };
+        if let (Failure::Down(_), Scope::One(at)) = (&failure, scope) {
+            match self.release_without_daemon(cx, at, &journal) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => cx.warn(error),
+            }
+        }
+        let marked = match scope {
+            Scope::One(at) => journal.mark(&key(cx, at)).map(usize::from),
+            Scope::AllExcept(keep) => journal.mark_all_except(&cx.request.network, keep),
+        };
+        let count = marked.unwrap_or_else(|error| {
+            cx.warn(error);
+            0
+        });
+        let asked = match failure {
+            Failure::Down(_) if count == 0 => Ok(()),
+            Failure::Down(_) => self.remove_marked(&path, &request),
+            failure => Err(failure),
+        };
+        if let Err(failure) = asked {
+            let error = failure.into_error();
+            cx.warn(format_args!("{error}; the daemon releases marked leases when it starts"));
+        }
+        Ok(())
+    }
+}
+
+impl Dhcp {
+    /// Asks the daemon, and starts it if the configuration says so.
+    fn call(
+        &self,
+        request: &Request,
+        patience: Duration,
+        limit: Option<Duration>,
+    ) -> Result<Json, Failure> {
+        let path = self.keys.socket().map_err(Failure::Refused)?;
+        match socket::ask(&path, request, patience, limit) {
+            Err(Failure::Down(_)) if self.keys.is_auto() => {
+                socket::start(&path).map_err(Failure::Down)?;
+                socket::ask(&path, request, patience, limit)
+            }
+            asked => asked,
+        }
+    }
+
+    /// Sends the RELEASE from the container's interface, with the journal locked against a daemon that starts. False if
+    /// there is a lease and only a daemon can release it.
+    fn release_without_daemon(
+        &self,
+        cx: &Context<'_>,
+        at: &Attachment,
+        journal: &Journal,
+    ) -> Result<bool> {
+        let key = key(cx, at);
+        if journal.read(&key)?.is_none() {
+            return Ok(true);
+        }
+        let (Some(_), _) = cx.session.netns_of_del() else { return Ok(false) };
+        let Some(_lock) = journal.lock(Duration::ZERO)? else { return Ok(false) };
+        // A daemon may have released the lease before the lock.
+        let Some(record) = journal.read(&key)? else { return Ok(true) };
+        if !crate::dhcp::release::release(cx.session.host_netns()?, &record)? {
+            return Ok(false);
+        }
+        journal.remove(&key).map(|()| true)
+    }
+
+    /// Asks for the removal of marked leases. A daemon that has started meanwhile may have read the journal before the mark.
+    /// With `auto` the plugin starts one.
+    fn remove_marked(&self, path: &Path, request: &Request) -> Result<(), Failure> {
+        if self.keys.is_auto() {
+            socket::start(path).map_err(Failure::Down)?;
+        }
+        ask_to_remove(path, request)
+    }
+}
+
+/// The method of the reference's daemon, which is a part of its errors.
+const ALLOCATE: &str = "DHCP.Allocate";
+
+/// The error with the text of the reference in front.
+fn told(failure: Failure, method: &str) -> Error {
+    match failure {
+        Failure::Refused(error) => error.in_front(format_args!("error calling {method}")),
+        Failure::Down(error) | Failure::Silent(error) => {
+            error.in_front("error dialing DHCP daemon")
+        }
+    }
+}
+
+fn ask_to_remove(path: &Path, request: &Request) -> Result<(), Failure> {
+    socket::ask(path, request, REMOVAL_MAX, Some(REMOVAL_MAX)).map(drop)
+}
+
+fn key(cx: &Context<'_>, at: &Attachment) -> Key {
+    Key {
+        network: cx.request.network.clone(),
+        container_id: at.container_id.clone(),
+        ifname: at.ifname.clone(),
+    }
+}

@@ -1,0 +1,209 @@
+//! The configuration of `dhcp`: reads the options by name or code, and makes the settings for the daemon.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::dhcp::flags::SOCKET;
+use crate::dhcp::protocol::{Families, Settings};
+use crate::dhcp::v4::message::request_list;
+use crate::error::{Error, Result};
+
+/// The longest value of an option. Source: RFC 2132, section 2.
+const VALUE_BYTES_MAX: usize = 255;
+
+/// The options with names, as in the reference. Source: RFC 2132, RFC 3004.
+const NAMES: [(&str, u8); 6] = [
+    ("subnet-mask", 1),
+    ("routers", 3),
+    ("host-name", 12),
+    ("vendor-class-identifier", 60),
+    ("dhcp-client-identifier", 61),
+    ("user-class", 77),
+];
+
+/// The options that the client itself sets: requested address, overload, message type, server, request list, maximum size.
+/// Source: RFC 2132.
+const OWN: [u8; 6] = [50, 52, 53, 54, 55, 57];
+
+/// The keys as they are written.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Keys {
+    ipam: Option<IpamKeys>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct IpamKeys {
+    daemon_socket_path: String,
+    daemon: String,
+    provide: Vec<Provided>,
+    request: Vec<Requested>,
+    priority: u32,
+    probe: bool,
+    broadcast: bool,
+    families: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Provided {
+    option: String,
+    value: String,
+    from_arg: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Requested {
+    option: String,
+    skip_default: bool,
+}
+
+impl Keys {
+    /// Validates all keys, and adds the values of CNI_ARGS.
+    pub(super) fn settings(&self, args: &str) -> Result<Settings> {
+        let ipam = self.ipam()?;
+        self.socket()?;
+        if !matches!(ipam.daemon.as_str(), "" | "auto") {
+            return Err(Error::config(format!("ipam.daemon: {:?} is not auto", ipam.daemon)));
+        }
+        let mut provide: Vec<(u8, Vec<u8>)> = Vec::new();
+        for Provided { option, value, from_arg } in &ipam.provide {
+            let code = code(option)?;
+            if OWN.contains(&code) {
+                let msg = format!("cannot provide option {option}: the client sets it itself");
+                return Err(Error::config(msg));
+            }
+            let from_arg = (!from_arg.is_empty()).then(|| argument(args, from_arg)).flatten();
+            let value = from_arg.unwrap_or(value);
+            if value.len() > VALUE_BYTES_MAX {
+                let msg = format!("value too long for option {option:?}");
+                return Err(Error::config(msg)
+                    .with_details(format!("it has {} bytes, the limit is 255", value.len())));
+            }
+            if !value.is_empty() {
+                provide.retain(|(known, _)| *known != code);
+                provide.push((code, value.as_bytes().to_vec()));
+            }
+        }
+        let requested = ipam.request.iter().filter(|it| !it.option.is_empty());
+        let requested: Vec<u8> = requested.map(|it| code(&it.option)).collect::<Result<_>>()?;
+        let mut families = Families { v4: ipam.families.is_empty(), v6: false, slaac: false };
+        for family in &ipam.families {
+            families.add(family).map_err(|error| error.in_front("ipam.families"))?;
+        }
+        Ok(Settings {
+            provide,
+            request: request_list(&requested, ipam.request.iter().any(|it| it.skip_default)),
+            probe: ipam.probe,
+            broadcast: ipam.broadcast,
+            families,
+            priority: ipam.priority,
+        })
+    }
+
+    /// The absolute path of the daemon's socket.
+    pub(super) fn socket(&self) -> Result<PathBuf> {
+        let path = &self.ipam()?.daemon_socket_path;
+        if path.is_empty() {
+            return Ok(SOCKET.into());
+        }
+        if !Path::new(path).is_absolute() {
+            let msg = format!("ipam.daemonSocketPath: {path:?} is not an absolute path");
+            return Err(Error::config(msg));
+        }
+        Ok(path.into())
+    }
+
+    /// For DEL and GC, which use the default socket if the key is wrong.
+    pub(super) fn socket_or_default(&self) -> PathBuf {
+        self.socket().unwrap_or_else(|_| SOCKET.into())
+    }
+
+    pub(super) fn is_auto(&self) -> bool {
+        self.ipam.as_ref().is_some_and(|ipam| ipam.daemon == "auto")
+    }
+
+    fn ipam(&self) -> Result<&IpamKeys> {
+        self.ipam.as_ref().ok_or_else(|| Error::config("IPAM config missing 'ipam' key"))
+    }
+}
+
+/// The code of an option that is given by name or as a number.
+fn code(option: &str) -> Result<u8> {
+    let named = NAMES.iter().find(|(name, _)| *name == option).map(|(_, code)| *code);
+    let is_number = option.bytes().all(|byte| byte.is_ascii_digit());
+    let number = option.parse().ok().filter(|code| is_number && (1..=254).contains(code));
+    named.or(number).ok_or_else(|| {
+        Error::config(format!("Can not parse option: {option:?}"))
+            .with_details("it is neither a number from 1 to 254 nor a name of an option")
+    })
+}
+
+/// The value of a key of CNI_ARGS. Parts that are no pair are ignored, as in the reference.
+fn argument<'a>(args: &'a str, wanted: &str) -> Option<&'a str> {
+    let pairs = args.split(';').filter_map(|pair| pair.split_once('='));
+    pairs.rev().find(|(key, _)| *key == wanted).map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cni::json::Json;
+
+    fn settings(ipam: &str, args: &str) -> Result<Settings> {
+        let json = Json::parse(format!(r#"{{"ipam":{{{ipam}}}}}"#).as_bytes()).unwrap();
+        json.read::<Keys>("it")?.settings(args)
+    }
+
+    #[test]
+    fn options_have_names_or_codes_and_values_from_arguments() {
+        let ipam = r#""provide":[
+            {"option":"host-name","value":"a","fromArg":"NAME"}, {"option":"60","value":"b"},
+            {"option":"user-class","fromArg":"CLASS"}, {"option":"dhcp-client-identifier","value":"x","fromArg":"NO"}],
+            "request":[{"option":"routers"},{"option":"","skipDefault":true},{"option":"subnet-mask"},{"option":"042"}]"#;
+        let found = settings(ipam, "odd;NAME=one;NAME=c1=2;CLASS=;=x").unwrap();
+        let provide: Vec<(u8, Vec<u8>)> =
+            vec![(12, b"c1=2".to_vec()), (60, b"b".to_vec()), (61, b"x".to_vec())];
+        assert_eq!(found.provide, provide);
+        assert_eq!(found.request, [3, 1, 42]);
+        assert_eq!(settings("", "").unwrap().request[..3], [121, 3, 1]);
+    }
+
+    #[test]
+    fn families_are_a_list_and_the_default_is_version_4() {
+        let names = |ipam: &str| {
+            settings(ipam, "").map(|it| it.families.names().collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(names("").unwrap(), "4");
+        assert_eq!(names(r#""families":["slaac","6"]"#).unwrap(), "6 slaac");
+        assert_eq!(
+            names(r#""families":["ipv4"]"#).unwrap_err().msg,
+            r#"ipam.families: unknown family "ipv4""#
+        );
+    }
+
+    #[test]
+    fn wrong_keys_are_errors_that_name_them() {
+        let long = format!(r#""provide":[{{"option":"12","value":"{}"}}]"#, "x".repeat(256));
+        for (ipam, expected) in [
+            (r#""provide":[{"option":"speed"}]"#, r#"Can not parse option: "speed""#),
+            (r#""request":[{"option":"256"}]"#, r#"Can not parse option: "256""#),
+            (r#""request":[{"option":"+1"}]"#, r#"Can not parse option: "+1""#),
+            (r#""provide":[{"option":"0"}]"#, r#"Can not parse option: "0""#),
+            (
+                r#""provide":[{"option":"53","value":"x"}]"#,
+                "cannot provide option 53: the client sets it itself",
+            ),
+            (long.as_str(), r#"value too long for option "12""#),
+            (r#""daemon":"yes""#, r#"ipam.daemon: "yes" is not auto"#),
+            (r#""daemonSocketPath":"x""#, r#"ipam.daemonSocketPath: "x" is not an absolute path"#),
+        ] {
+            assert_eq!(settings(ipam, "").unwrap_err().msg, expected, "{ipam}");
+        }
+        let none = Json::parse(b"{}").unwrap().read::<Keys>("it").unwrap();
+        assert_eq!(none.settings("").unwrap_err().msg, "IPAM config missing 'ipam' key");
+    }
+}

@@ -1,0 +1,72 @@
+//! An address and its connectivity outlive everything that can restart, and a DEL gives the address back.
+
+use serde_json::{Value, json};
+
+use super::servers::Kea;
+use super::{Daemon, Site, address, bridge, macvlan};
+use crate::world::{Container, World};
+
+/// The container has the address, and only that one, and reaches the server.
+#[track_caller]
+fn is_connected(c1: &Container<'_>, address: &str, when: &str) {
+    assert_eq!(c1.addresses("eth0"), [format!("{address}/24")], "{when}");
+    c1.ping("10.1.0.254");
+}
+
+#[track_caller]
+fn keeps_its_address_through_everything(site: &Site<'_>, plugin: &str, config: &Value) {
+    let world = site.world;
+    let mut kea = Kea::start(&site.outside, "sw", json!({"rebind-timer": 6}));
+    let mut daemon = Daemon::new(world);
+    let before = world.state().apart_from("br0", "net");
+    let c1 = world.container("c1");
+    let result = c1.add(plugin, config);
+    let held = address(&result);
+    is_connected(&c1, &held, "after ADD");
+    c1.check(plugin, config, &result);
+
+    kea.wait_for_renewals(&held, 10);
+    is_connected(&c1, &held, "after ten renewals");
+
+    daemon.start_again();
+    kea.wait_for_renewals(&held, 2);
+    is_connected(&c1, &held, "after the daemon was killed");
+    c1.check(plugin, config, &result);
+
+    kea.kill();
+    kea.start_again();
+    kea.wait_for_renewals(&held, 2);
+    is_connected(&c1, &held, "after the server was killed");
+
+    let changed = json!([{"name": "routers", "data": "10.1.0.253"}, {"name": "interface-mtu", "data": "1400"}]);
+    kea.change(json!({"option-data": changed}));
+    world.within_or(
+        20,
+        || {
+            c1.exec(["ip", "link", "show", "eth0"]).contains("mtu 1400")
+                && c1.exec(["ip", "route"]).contains("default via 10.1.0.253 ")
+        },
+        || format!("the lease is applied: {}", daemon.log()),
+    );
+    is_connected(&c1, &held, "after a changed lease");
+
+    daemon.kill();
+    c1.del(plugin, config);
+    daemon.start();
+    kea.wait_for_release(&held);
+    assert_eq!(kea.leased(), [""; 0]);
+    world.eventually("the daemon keeps no lease", || !site.has_records());
+    before.assert_same(&world.state().apart_from("br0", "net"), "after DEL");
+}
+
+#[test]
+fn a_bridge_container_keeps_its_address_through_everything() {
+    let world = World::new();
+    keeps_its_address_through_everything(&Site::with_bridge(&world), "bridge", &bridge());
+}
+
+#[test]
+fn a_macvlan_container_keeps_its_address_through_everything() {
+    let world = World::new();
+    keeps_its_address_through_everything(&Site::new(&world), "macvlan", &macvlan());
+}

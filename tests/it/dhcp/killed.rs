@@ -1,0 +1,175 @@
+//! `kill -9` of the daemon in every state of a lease (RFC 2131, figure 5), and what the next daemon finds.
+
+use serde_json::{Value, json};
+
+use super::capture::{Capture, kinds, of_kind};
+use super::scripted::{Scripted, answer, plan, plan_with};
+use super::servers::Kea;
+use super::{Daemon, Site, address, asking, bridge};
+use crate::world::World;
+
+/// The daemon is killed when the first `message` of an ADD has come, and the next ADD succeeds.
+#[track_caller]
+fn killed_in_an_add(until: &Value, message: &str, config: &Value) {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let server = Scripted::start(&site.outside, until);
+    let mut daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    let running = c1.call("bridge", "ADD", config).start();
+    server.wait_for(message, 1);
+    daemon.kill();
+    running.finish().error();
+    c1.del("bridge", config);
+    assert_eq!(world.ports_of("br0"), ["lan"]);
+    server.answer_by(&plan());
+    daemon.start();
+    let result = c1.add("bridge", config);
+    assert_eq!(address(&result), "10.1.0.20");
+    c1.check("bridge", config, &result);
+    c1.del("bridge", config);
+    server.wait_for("release", 1);
+    world.eventually("the daemon keeps no lease", || !site.has_records());
+}
+
+#[test]
+fn killed_while_selecting() {
+    killed_in_an_add(&json!({}), "discover", &bridge());
+}
+
+#[test]
+fn killed_while_requesting() {
+    let offers = json!({"discover": [answer(2, json!({}))]});
+    killed_in_an_add(&offers, "request", &bridge());
+}
+
+#[test]
+fn killed_while_probing() {
+    killed_in_an_add(&plan(), "request", &asking(&bridge(), json!({"probe": true})));
+}
+
+/// The daemon is killed when the server does not answer any more and `requests` have come; the next one goes on.
+#[track_caller]
+fn killed_in_a_lease(options: &Value, requests: usize) {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let whole = plan_with(json!({"options": options}));
+    let server = Scripted::start(&site.outside, &whole);
+    let mut daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    let result = c1.add("bridge", &bridge());
+    if requests > 0 {
+        server.answer_by(&json!({}));
+        server.wait_for("request", server.count("request") + requests);
+    }
+    daemon.kill();
+    assert_eq!(c1.addresses("eth0"), ["10.1.0.20/24"]);
+    let capture = Capture::start(&site.outside);
+    let before = server.count("request");
+    server.answer_by(&whole);
+    daemon.start();
+    server.wait_for("request", before + 1);
+    assert_eq!(c1.addresses("eth0"), ["10.1.0.20/24"], "{}", daemon.log());
+    c1.check("bridge", &bridge(), &result);
+    c1.ping("10.1.0.254");
+    c1.del("bridge", &bridge());
+    server.wait_for("release", 1);
+    let packets = capture.finish();
+    assert_eq!(of_kind(&packets, "DISCOVER").len(), 0, "{packets:?}");
+    let first = of_kind(&packets, "REQUEST")[0].clone();
+    // INIT-REBOOT: RFC 2131, section 4.3.2.
+    assert_eq!(first.get("eth.dst"), "ff:ff:ff:ff:ff:ff");
+    assert_eq!(first.get("dhcp.ip.client"), "0.0.0.0");
+    assert_eq!((first.option(50), first.option(54)), (Some("0a010014"), None));
+    assert_eq!(of_kind(&packets, "RELEASE").len(), 1);
+}
+
+#[test]
+fn killed_while_bound() {
+    killed_in_a_lease(&json!({"58": "0000001e", "59": "00000028"}), 0);
+}
+
+#[test]
+fn killed_while_renewing() {
+    killed_in_a_lease(&json!({"58": "00000001", "59": "0000001e"}), 1);
+}
+
+#[test]
+fn killed_while_rebinding() {
+    killed_in_a_lease(&json!({"58": "00000001", "59": "00000002"}), 2);
+}
+
+#[test]
+fn killed_with_a_lease_that_ends_before_the_next_daemon_starts() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let short = json!({"options": {"51": "00000002", "58": "00000001", "59": "00000001"}});
+    let server = Scripted::start(&site.outside, &plan_with(short));
+    let mut daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    c1.add("bridge", &bridge());
+    daemon.kill();
+    server.answer_by(&plan_with(json!({"yiaddr": "10.1.0.21"})));
+    // The kernel counts the time: the tool ends after the lease.
+    world.host(["sleep", "3"]);
+    daemon.start();
+    world.within_or(
+        20,
+        || c1.addresses("eth0") == ["10.1.0.21/24"],
+        || format!("the next lease is there: {}", daemon.log()),
+    );
+    c1.ping("10.1.0.254");
+    c1.del("bridge", &bridge());
+    server.wait_for("release", 1);
+}
+
+#[test]
+fn a_nak_after_the_restart_starts_over() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let server = Scripted::start(&site.outside, &plan());
+    let mut daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    c1.add("bridge", &bridge());
+    daemon.kill();
+    let refusal = json!({"type": 6, "yiaddr": "0.0.0.0"});
+    server.answer_by(
+        &json!({"discover": [answer(2, json!({"yiaddr": "10.1.0.21"}))], "request": [refusal]}),
+    );
+    daemon.start();
+    server.wait_for("discover", 2);
+    server.answer_by(&plan_with(json!({"yiaddr": "10.1.0.21"})));
+    world.within_or(
+        30,
+        || c1.addresses("eth0") == ["10.1.0.21/24"],
+        || format!("the next lease is there: {}", daemon.log()),
+    );
+    c1.ping("10.1.0.254");
+}
+
+#[test]
+fn attachments_that_ended_while_the_daemon_was_down_are_released() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let kea = Kea::start(&site.outside, "sw", json!({"renew-timer": 20}));
+    let mut daemon = Daemon::new(&world);
+    let [gone, cut, reused] = ["gone", "cut", "reused"].map(|name| world.container(name));
+    let add = |c: &crate::world::Container<'_>| address(&c.add("bridge", &bridge()));
+    let held = [add(&gone), add(&cut), add(&reused)];
+    assert_eq!(kea.leased().len(), 3);
+    let capture = Capture::start(&site.outside);
+    daemon.kill();
+    gone.destroy();
+    cut.exec(["ip", "link", "del", "eth0"]);
+    reused.destroy();
+    let again = world.container("reused");
+    again.exec(["ip", "link", "add", "eth0", "type", "bridge"]);
+    daemon.start();
+    for address in &held {
+        kea.wait_for_release(address);
+    }
+    assert_eq!(again.addresses("eth0"), [""; 0], "it is another namespace");
+    world.eventually("the daemon keeps no lease", || !site.has_records());
+    let packets = capture.finish();
+    assert_eq!(kinds(&packets), ["RELEASE"; 3], "{packets:?}");
+}

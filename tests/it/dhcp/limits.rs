@@ -1,0 +1,187 @@
+//! Dead servers, full pools, a daemon that is down, many containers.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::capture::{Capture, kinds};
+use super::servers::Kea;
+use super::{Daemon, Site, address, asking, bridge};
+use crate::world::{World, all_at_once, with};
+
+#[test]
+fn a_dead_server_is_an_error_within_the_limits() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let capture = Capture::start(&site.outside);
+    let limits = ["-timeout=500ms", "-resendmax=1s", "-resendtimeout=3s"];
+    let _daemon = Daemon::with(&world, &limits);
+    let before = world.state().apart_from("br0", "net");
+    let c1 = world.container("c1");
+    let begin = Instant::now();
+    let error = c1.call("bridge", "ADD", &bridge()).run().error();
+    let took = begin.elapsed();
+    assert!(took >= Duration::from_secs(2), "{took:?}");
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    let said = format!("{}: {}", error.msg, error.details);
+    for word in ["net", "eth0", "DISCOVER"] {
+        assert!(said.contains(word), "no {word} in {said}");
+    }
+    before.assert_same(&world.state().apart_from("br0", "net"), "after the failed ADD");
+    assert!(!site.has_records());
+    let packets = capture.finish();
+    let discovers = kinds(&packets).len();
+    assert!((3..=8).contains(&discovers), "{packets:?}");
+    assert!(kinds(&packets).iter().all(|kind| *kind == "DISCOVER"));
+}
+
+#[test]
+fn a_full_pool_is_an_error_until_an_address_is_given_back() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let only = json!({"pools": [{"pool": "10.1.0.10 - 10.1.0.10"}]});
+    let kea = Kea::start(&site.outside, "sw", only);
+    let _daemon = Daemon::with(&world, &["-timeout=500ms", "-resendmax=1s", "-resendtimeout=3s"]);
+    let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
+    c1.add("bridge", &bridge());
+    let error = c2.call("bridge", "ADD", &bridge()).run().error();
+    let said = format!("{}: {}", error.msg, error.details);
+    assert!(said.contains("net") && said.contains("eth0"), "{said}");
+    c1.del("bridge", &bridge());
+    kea.wait_for_release("10.1.0.10");
+    assert_eq!(address(&c2.add("bridge", &bridge())), "10.1.0.10");
+}
+
+#[test]
+fn del_does_not_wait_for_a_dead_server_and_check_takes_no_lease() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let mut kea = Kea::start(&site.outside, "sw", json!({"renew-timer": 20}));
+    let _daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    let result = c1.add("bridge", &bridge());
+    kea.kill();
+    c1.check("bridge", &bridge(), &result);
+    let begin = Instant::now();
+    c1.del("bridge", &bridge());
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    let capture = Capture::start(&site.outside);
+    let config = with(&bridge()["ipam"], json!({}));
+    let config = json!({"cniVersion": "1.0.0", "name": "net", "type": "dhcp", "ipam": config});
+    c1.checking("dhcp", &config, &result).run().error();
+    assert_eq!(kinds(&capture.finish()), [""; 0]);
+}
+
+#[test]
+fn status_is_50_while_the_daemon_is_down() {
+    let world = World::new();
+    let _site = Site::with_bridge(&world);
+    let config = with(&bridge(), json!({"cniVersion": "1.1.0"}));
+    let status = || world.call("bridge", "STATUS", &config).run();
+    status().fails(50, &["/run/cni/dhcp.sock"]);
+    let auto = asking(&config, json!({"daemon": "auto"}));
+    world.call("bridge", "STATUS", &auto).run().silence();
+    let mut daemon = Daemon::new(&world);
+    status().silence();
+    daemon.kill();
+    status().fails(50, &["/run/cni/dhcp.sock"]);
+    let c1 = world.container("c1");
+    let begin = Instant::now();
+    let error = c1.call("bridge", "ADD", &bridge()).run().error();
+    let said = format!("{}: {}", error.msg, error.details);
+    assert!(said.contains("/run/cni/dhcp.sock"), "{said}");
+    c1.del("bridge", &bridge());
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn daemon_auto_starts_one_that_ends_with_its_last_lease() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let kea = Kea::start(&site.outside, "sw", json!({}));
+    let config = asking(&bridge(), json!({"daemon": "auto"}));
+    let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
+    let calls = [&c1, &c2].map(|c| c.call("bridge", "ADD", &config));
+    let results: Vec<_> = all_at_once(calls).into_iter().map(|it| it.success()).collect();
+    assert!(super::listens(&world));
+    kea.wait_for_renewals(&address(&results[0]), 1);
+    c1.del("bridge", &config);
+    kea.wait_for_release(&address(&results[0]));
+    assert!(super::listens(&world), "c2 has a lease");
+    c2.del("bridge", &config);
+    kea.wait_for_release(&address(&results[1]));
+    world.within(20, "the daemon ends", || !super::listens(&world));
+}
+
+/// A pool for many.
+fn large() -> serde_json::Value {
+    let pools = json!([{"pool": "10.1.1.0 - 10.1.8.255"}]);
+    json!({"subnet": "10.1.0.0/16", "pools": pools, "valid-lifetime": 3600,
+        "renew-timer": 1200, "rebind-timer": 2400})
+}
+
+#[test]
+fn two_hundred_containers_at_once_are_served() {
+    const COUNT: usize = 200;
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let kea = Kea::start(&site.outside, "sw", large());
+    let _daemon = Daemon::with(&world, &["-timeout", "5s", "-resendtimeout", "60s"]);
+    let containers: Vec<_> = (0..COUNT).map(|at| world.container(&format!("c{at}"))).collect();
+    let adds = containers.iter().map(|c| c.call("bridge", "ADD", &bridge()));
+    let results: Vec<_> = all_at_once(adds).into_iter().map(|it| it.success()).collect();
+    let mut addresses: Vec<String> = results.iter().map(address).collect();
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!(addresses.len(), COUNT);
+    let mut leased = kea.leased();
+    leased.sort();
+    assert_eq!(leased, addresses);
+    let dels = containers.iter().map(|c| c.call("bridge", "DEL", &bridge()));
+    for outcome in all_at_once(dels) {
+        outcome.silence();
+    }
+    world.within(60, "all are released", || kea.leased().is_empty());
+    world.eventually("the daemon keeps no lease", || !site.has_records());
+}
+
+/// Makes `/run/netns/cN` for five N with a hundred macvlan links in each, and calls the plugin for all of them, four at once.
+const FIVE_HUNDRED: &str = r#"
+for c in 0 1 2 3 4; do
+    for i in $(seq 0 99); do echo "link add l$i link lan netns c$c type macvlan mode bridge"; done |
+        ip -batch -
+    for i in $(seq 0 99); do echo "link set l$i up"; done | ip -n c$c -batch -
+done
+for c in 0 1 2 3 4; do for i in $(seq 0 99); do echo c$c l$i; done; done |
+    xargs -P 4 -L 1 sh -c 'CNI_COMMAND=ADD CNI_CONTAINERID=$0 CNI_IFNAME=$1 CNI_NETNS=/run/netns/$0 CNI_PATH=/run/plugins \
+        /run/plugins/dhcp </run/config >/dev/null || { echo "no lease for $0 $1" >&2; exit 255; }'
+"#;
+
+#[test]
+fn five_hundred_leases_need_less_than_10_mib_and_no_processor_time() {
+    let world = World::new();
+    let site = Site::new(&world);
+    let kea = Kea::start(&site.outside, "sw", large());
+    let daemon = Daemon::with(&world, &["-timeout", "5s", "-resendtimeout", "60s"]);
+    let containers: Vec<_> = (0..5).map(|at| world.container(&format!("c{at}"))).collect();
+    let config =
+        json!({"cniVersion": "1.0.0", "name": "net", "type": "dhcp", "ipam": {"type": "dhcp"}});
+    world.write("/run/config", config.to_string());
+    world.host(["sh", "-e", "-c", FIVE_HUNDRED]);
+    assert_eq!(kea.leased().len(), 500);
+    let status = daemon.proc("status");
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    // The pages of the executable are not counted: those of a debug build alone are 8 MiB.
+    assert!(field("RssAnon:") < 8 << 10, "{status}");
+    assert!(field("Threads:") < 10, "{status}");
+    let descriptors = world.host(["ls", &format!("/proc/{}/fd", daemon.0.pid())]);
+    assert!(descriptors.lines().count() < 32, "{descriptors}");
+    let before = daemon.ticks();
+    world.host(["sleep", "3"]);
+    // 100 ticks are a second of a processor.
+    assert!(daemon.ticks() - before <= 3, "{} ticks in 3 s", daemon.ticks() - before);
+    drop(containers);
+}

@@ -1,0 +1,66 @@
+//! A server that answers as a test says; see scripted.py.
+
+use serde_json::{Value, json};
+
+use super::service::Service;
+use crate::world::{Container, with};
+
+const PROGRAM: &str = include_str!("scripted.py");
+const PLAN: &str = "/run/scripted.plan";
+
+pub struct Scripted<'w>(pub Service<'w>);
+
+/// An OFFER or an ACK (`kind` 2 or 5) of 10.1.0.20/24 with a lease of 60 s, and renewal after 1 s.
+pub fn answer(kind: u8, more: Value) -> Value {
+    with(
+        &json!({"type": kind, "yiaddr": "10.1.0.20", "options": {"58": "00000001", "59": "0000001e"}}),
+        more,
+    )
+}
+
+/// The plan of a server that gives one address.
+pub fn plan() -> Value {
+    plan_with(json!({}))
+}
+
+/// The same with more in the OFFER and the ACK.
+pub fn plan_with(more: Value) -> Value {
+    json!({"discover": [answer(2, more.clone())], "request": [answer(5, more)]})
+}
+
+impl<'w> Scripted<'w> {
+    pub fn start(place: &Container<'w>, plan: &Value) -> Self {
+        place.world.write("/run/scripted.py", PROGRAM);
+        let words = ["python3", "-u", "/run/scripted.py", "sw", PLAN];
+        let service = Service::new(place.world, "scripted", Some(place.netns()), &words);
+        let mut scripted = Self(service);
+        scripted.answer_by(plan);
+        scripted.0.start("scripted server is ready");
+        scripted
+    }
+
+    /// Changes the plan.
+    pub fn answer_by(&self, plan: &Value) {
+        let aside = format!("{PLAN}.new");
+        self.0.world.write(&aside, plan.to_string());
+        self.0.world.host(["mv", &aside, PLAN]);
+    }
+
+    /// How many messages of this kind (`discover` and so on) have come.
+    pub fn count(&self, kind: &str) -> usize {
+        self.0.log().lines().filter(|line| line.split(' ').next() == Some(kind)).count()
+    }
+
+    /// Waits until so many messages of this kind have come.
+    #[track_caller]
+    pub fn wait_for(&self, kind: &str, count: usize) {
+        let has_come = || self.count(kind) >= count;
+        self.0.world.within_or(30, has_come, || format!("{count} of {kind}: {}", self.0.log()));
+    }
+
+    /// Waits for another message of this kind.
+    #[track_caller]
+    pub fn wait_for_another(&self, kind: &str) {
+        self.wait_for(kind, self.count(kind) + 1);
+    }
+}

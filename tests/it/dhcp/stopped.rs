@@ -1,0 +1,158 @@
+//! A daemon that hangs, plugins that are killed, and the prefix of the host.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+
+use super::capture::{Capture, of_kind};
+use super::scripted::{Scripted, plan};
+use super::servers::Kea;
+use super::service::Service;
+use super::{Daemon, Site, address, bridge};
+use crate::world::{World, all_at_once};
+
+#[test]
+fn a_del_does_not_hang_with_a_daemon_that_hangs() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let kea = Kea::start(&site.outside, "sw", json!({"renew-timer": 20}));
+    let capture = Capture::start(&site.outside);
+    let daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    let held = address(&c1.add("bridge", &bridge()));
+    daemon.0.signal(Signal::SIGSTOP);
+    let begin = Instant::now();
+    c1.del("bridge", &bridge());
+    c1.del("bridge", &bridge());
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    assert_eq!(c1.exec(["ip", "-o", "link", "show", "type", "veth"]), "");
+    daemon.0.signal(Signal::SIGCONT);
+    kea.wait_for_release(&held);
+    world.eventually("the daemon keeps no lease", || !site.has_records());
+    assert_eq!(of_kind(&capture.finish(), "RELEASE").len(), 1);
+}
+
+#[test]
+fn a_status_and_an_add_do_not_hang_with_a_daemon_that_hangs() {
+    let world = World::new();
+    let _site = Site::with_bridge(&world);
+    let daemon = Daemon::with(&world, &["-timeout=500ms", "-resendtimeout=2s"]);
+    let c1 = world.container("c1");
+    daemon.0.signal(Signal::SIGSTOP);
+    let begin = Instant::now();
+    let config = crate::world::with(&bridge(), json!({"cniVersion": "1.1.0"}));
+    world.call("bridge", "STATUS", &config).run().fails(50, &["/run/cni/dhcp.sock"]);
+    let error = c1.call("bridge", "ADD", &bridge()).run().error();
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+    let said = format!("{}: {}", error.msg, error.details);
+    assert!(said.contains("/run/cni/dhcp.sock"), "{said}");
+    daemon.0.signal(Signal::SIGCONT);
+}
+
+#[test]
+fn an_add_that_is_killed_leaves_no_lease_after_its_del() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let server = Scripted::start(&site.outside, &json!({}));
+    let _daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    let running = c1.call("bridge", "ADD", &bridge()).start();
+    server.wait_for("discover", 1);
+    kill(Pid::from_raw(i32::try_from(running.pid()).unwrap()), Signal::SIGKILL).unwrap();
+    running.finish();
+    c1.del("bridge", &bridge());
+    server.answer_by(&plan());
+    let result = c1.add("bridge", &bridge());
+    c1.check("bridge", &bridge(), &result);
+    c1.del("bridge", &bridge());
+    server.wait_for("release", 1);
+    world.eventually("the daemon keeps no lease", || !site.has_records());
+    assert_eq!(world.ports_of("br0"), ["lan"]);
+}
+
+#[test]
+fn a_del_during_an_add_ends_the_exchange() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let server = Scripted::start(&site.outside, &json!({}));
+    let _daemon = Daemon::with(&world, &["-timeout=1s", "-resendtimeout=30s"]);
+    let c1 = world.container("c1");
+    let running = c1.call("bridge", "ADD", &bridge()).start();
+    server.wait_for("discover", 1);
+    let begin = Instant::now();
+    c1.del("bridge", &bridge());
+    running.finish().error();
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    assert!(!site.has_records());
+}
+
+#[test]
+fn two_adds_of_one_interface_at_once_have_one_lease() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let kea = Kea::start(&site.outside, "sw", json!({"renew-timer": 20}));
+    let _daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    site.attach(&c1, "10.1.0.99/24");
+    let config =
+        json!({"cniVersion": "1.0.0", "name": "net", "type": "dhcp", "ipam": {"type": "dhcp"}});
+    let calls = (0..4).map(|_| c1.call("dhcp", "ADD", &config));
+    let results: Vec<_> = all_at_once(calls).into_iter().map(|it| it.success()).collect();
+    assert!(results.iter().all(|result| *result == results[0]), "{results:?}");
+    assert_eq!(kea.leased(), [address(&results[0])]);
+}
+
+#[test]
+fn the_daemon_finds_namespaces_and_its_socket_below_the_prefix_of_the_host() {
+    let world = World::new();
+    let site = Site::new(&world);
+    let kea = Kea::start(&site.outside, "sw", json!({}));
+    let c1 = world.container("c1");
+    // As in a container of the daemon: the host's /run is below /var/lib/host, and its own is empty.
+    let script = "mkdir -p /var/lib/host/run; mount --rbind /run /var/lib/host/run; mount -t tmpfs tmpfs /run
+        exec /var/lib/host/run/bin/cnibox dhcp daemon -hostprefix /var/lib/host -timeout 2s";
+    let words = ["unshare", "-m", "sh", "-e", "-c", script];
+    let mut daemon = Daemon(Service::new(&world, "daemon", None, &words));
+    daemon.start();
+    let config = super::macvlan();
+    let held = address(&c1.add("macvlan", &config));
+    kea.wait_for_renewals(&held, 2);
+    c1.del("macvlan", &config);
+    kea.wait_for_release(&held);
+}
+
+#[test]
+fn the_leases_of_a_hundred_containers_survive_a_kill_and_a_restart_with_none_left_over() {
+    const COUNT: usize = 100;
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let pools = json!([{"pool": "10.1.1.0 - 10.1.2.255"}]);
+    let long = json!({"subnet": "10.1.0.0/16", "pools": pools, "valid-lifetime": 3600,
+        "renew-timer": 1200, "rebind-timer": 2400});
+    let kea = Kea::start(&site.outside, "sw", long);
+    let mut daemon = Daemon::with(&world, &["-timeout", "5s", "-resendtimeout", "60s"]);
+    let containers: Vec<_> = (0..COUNT).map(|at| world.container(&format!("c{at}"))).collect();
+    let adds = containers.iter().map(|c| c.call("bridge", "ADD", &bridge()));
+    let results: Vec<_> = all_at_once(adds).into_iter().map(|it| it.success()).collect();
+    daemon.kill();
+    // Ten end while the daemon is down.
+    for container in &containers[..10] {
+        container.destroy();
+    }
+    daemon.start();
+    world.within(30, "ten leases are released", || kea.leased().len() == COUNT - 10);
+    let both = containers.iter().zip(&results).skip(10);
+    let checks = both.map(|(c, result)| c.checking("bridge", &bridge(), result));
+    for outcome in all_at_once(checks) {
+        outcome.silence();
+    }
+    daemon.kill();
+    for outcome in all_at_once(containers.iter().map(|c| c.call("bridge", "DEL", &bridge()))) {
+        outcome.silence();
+    }
+    daemon.start();
+    world.within(60, "all are released", || kea.leased().is_empty());
+    world.eventually("the daemon keeps no lease", || !site.has_records());
+}
