@@ -143,7 +143,8 @@ impl Runtime {
         Ok(Added { result: entry.result.clone(), runtime: self, network, entry, _locks: locks })
     }
 
-    /// Refuses an attachment that is alive. Deletes a stale attachment, and that of an interrupted operation.
+    /// Refuses an attachment that is alive. Deletes a stale attachment of the interface, to whatever network, and that of
+    /// an interrupted operation.
     fn delete_stale(
         &self,
         home: &NetNs,
@@ -162,17 +163,29 @@ impl Runtime {
                 Some(new.clone())
             }
         };
-        for other in self.cache.of_interface(&new.at)? {
+        let others = self.cache.of_interface(&new.at)?;
+        for other in &others {
             let is_being_made = pending.is_some() && other.network == new.network;
-            if !is_being_made && self.identities.life(home, &other) == Life::Alive {
-                return Err(lives(&other));
+            if !is_being_made && self.identities.life(home, other) == Life::Alive {
+                return Err(lives(other));
+            }
+        }
+        for other in others.iter().filter(|other| other.network != new.network) {
+            if matches!(self.identities.life(home, other), Life::Stale(_))
+                && let Some(_lock) = Lock::network_without_gc(&self.locks, &other.network)?
+            {
+                self.delete_rest(home, other, &other.network_of_add()?)?;
             }
         }
         let Some(stale) = known.or(pending) else { return Ok(()) };
         let old = stale.network_of_add();
-        self.delete(&stale, old.as_ref().unwrap_or(network), &self.netns_of(home, &stale)).map_err(
-            |error| error.context(format!("cannot delete what is left of {}", stale.title())),
-        )
+        self.delete_rest(home, &stale, old.as_ref().unwrap_or(network))
+    }
+
+    fn delete_rest(&self, home: &NetNs, stale: &Entry, network: &Network) -> Result<()> {
+        self.delete(stale, network, &self.netns_of(home, stale)).map_err(|error| {
+            error.context(format!("cannot delete what is left of {}", stale.title()))
+        })
     }
 
     /// The namespace that a DEL may go into: not another one that has taken the path.

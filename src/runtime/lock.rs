@@ -33,17 +33,27 @@ pub struct Lock {
 impl Lock {
     /// The lock of a network: shared for ADD and DEL, exclusive for GC.
     pub fn network(directory: &Path, network: &NetworkName, mode: Mode) -> Result<Self> {
-        Self::take(directory, &format!("network-{network}"), mode)
+        Self::take(directory, &format!("network-{network}"), mode, WAIT_MAX)
+    }
+
+    /// The shared lock of a network, for the holder of a container's lock. `None` during a GC: it takes the locks in the
+    /// other order, so no wait is allowed.
+    pub fn network_without_gc(directory: &Path, network: &NetworkName) -> Result<Option<Self>> {
+        let name = format!("network-{network}");
+        match Self::take(directory, &name, Mode::Shared, Duration::ZERO) {
+            Err(error) if error.code == Code::TRY_AGAIN_LATER => Ok(None),
+            taken => taken.map(Some),
+        }
     }
 
     /// The lock of a container.
     pub fn container(directory: &Path, container_id: &ContainerId) -> Result<Self> {
-        Self::take(directory, &format!("container-{container_id}"), Mode::Exclusive)
+        Self::take(directory, &format!("container-{container_id}"), Mode::Exclusive, WAIT_MAX)
     }
 
     /// The lock of a named namespace, for the process that makes it.
     pub fn namespace(directory: &Path, name: &str) -> Result<Self> {
-        Self::take(directory, &format!("{NAMESPACE}{name}"), Mode::Exclusive)
+        Self::take(directory, &format!("{NAMESPACE}{name}"), Mode::Exclusive, WAIT_MAX)
     }
 
     /// Writes a text into the file of the lock, for the time after the death of this process.
@@ -60,13 +70,13 @@ impl Lock {
     }
 
     /// Fails with code 11 when the limit is reached.
-    fn take(directory: &Path, name: &str, mode: Mode) -> Result<Self> {
+    fn take(directory: &Path, name: &str, mode: Mode, wait: Duration) -> Result<Self> {
         let path = directory.join(name);
         let cannot = |error: io::Error| {
             Error::internal(format!("cannot lock {}", path.display()))
                 .with_details(error.to_string())
         };
-        let limit = Limit::new(WAIT_MAX);
+        let limit = Limit::new(wait);
         loop {
             let file = open(directory, &path).map_err(cannot)?;
             fault::file_operation().map_err(cannot)?;
@@ -190,7 +200,9 @@ mod tests {
         drop((one, two));
         let gc = Lock::network(&locks, &name, Mode::Exclusive).unwrap();
         assert!(!flock::try_lock(&file, Mode::Shared).unwrap());
+        assert!(Lock::network_without_gc(&locks, &name).unwrap().is_none());
         drop(gc);
         assert!(!path.exists());
+        assert!(Lock::network_without_gc(&locks, &name).unwrap().is_some());
     }
 }

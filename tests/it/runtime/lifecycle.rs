@@ -172,6 +172,24 @@ fn a_namespace_that_was_made_again_is_attached_again() {
 }
 
 #[test]
+fn a_stale_attachment_to_another_network_is_deleted_first() {
+    let host = host_with(&["one"]);
+    host.recorder("one", &printing(&json!({"cniVersion": "1.0.0"})));
+    let other = json!({"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "one"}]});
+    host.configure("2.conflist", &other);
+    host.cnibox(&["add", "other", "web", "--create", "--container-id", "c1"]).run().success();
+    host.world.host(["ip", "netns", "del", "web"]);
+    host.seen();
+    host.cnibox(&["add", "net", "web", "--create", "--container-id", "c1"]).run().success();
+    let seen = host.seen();
+    let calls: Vec<_> = seen.iter().map(|it| (it.title(), it.config()["name"].clone())).collect();
+    let expected = [("one DEL", "other"), ("one ADD", "net")];
+    assert_eq!(calls, expected.map(|(title, name)| (title.to_owned(), json!(name))));
+    let kept = host.kept().join(" ");
+    assert!(kept.contains("net-c1-eth0") && !kept.contains("other-c1-eth0"), "{kept}");
+}
+
+#[test]
 fn after_a_reboot_that_has_cleared_run_the_name_works_again() {
     let host = Host::new();
     host.configure("1.conflist", &network());
