@@ -139,7 +139,7 @@ fn another_address_in_a_renewal_replaces_the_old_one() {
 }
 
 #[test]
-fn a_server_that_lost_the_binding_is_asked_for_it_again() {
+fn after_a_lost_binding_the_client_requests_the_address_again() {
     let world = World::new();
     let (_site, server) = served(&world, &plan());
     let _daemon = Daemon::new(&world);

@@ -156,3 +156,54 @@ fn the_leases_of_a_hundred_containers_survive_a_kill_and_a_restart_with_none_lef
     world.within(60, "all are released", || kea.leased().is_empty());
     world.eventually("the daemon keeps no lease", || !site.has_records());
 }
+
+#[test]
+fn a_second_daemon_ends_and_the_first_one_goes_on() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let kea = Kea::start(&site.outside, "sw", json!({}));
+    let _daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    let held = address(&c1.add("bridge", &bridge()));
+    let second = world.tool(&["/run/plugins/dhcp", "daemon"], None).run();
+    assert_ne!(second.status, 0);
+    assert!(second.stderr.contains("/run/cni/dhcp.sock"), "{}", second.report());
+    kea.wait_for_renewals(&held, 1);
+    c1.del("bridge", &bridge());
+    kea.wait_for_release(&held);
+}
+
+#[test]
+fn the_socket_is_for_root_only_and_a_directory_that_is_there_stays_as_it_is() {
+    let world = World::new();
+    let modes = || world.host(["stat", "-c", "%a %n", "/run/cni", "/run/cni/dhcp.sock"]);
+    let mut daemon = Daemon::new(&world);
+    assert_eq!(modes(), "700 /run/cni\n600 /run/cni/dhcp.sock\n");
+    daemon.0.end(Signal::SIGTERM);
+    world.host(["chmod", "755", "/run/cni"]);
+    daemon.start();
+    assert_eq!(modes(), "755 /run/cni\n600 /run/cni/dhcp.sock\n");
+    daemon.0.end(Signal::SIGTERM);
+    world.host(["chmod", "777", "/run/cni"]);
+    let refused = world.tool(&["/run/plugins/dhcp", "daemon"], None).run();
+    assert_ne!(refused.status, 0);
+    assert!(refused.stderr.contains("/run/cni"), "{}", refused.report());
+}
+
+#[test]
+fn systemd_can_pass_the_socket() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let kea = Kea::start(&site.outside, "sw", json!({}));
+    world.host(["mkdir", "-p", "-m", "755", "/run/cni"]);
+    let program = ["/run/plugins/dhcp", "daemon", "-timeout", "2s"];
+    let words = [&["systemd-socket-activate", "-l", "/run/cni/dhcp.sock"], &program[..]].concat();
+    let mut daemon = Daemon(Service::new(&world, "daemon", None, &words));
+    daemon.start();
+    let c1 = world.container("c1");
+    let held = address(&c1.add("bridge", &bridge()));
+    kea.wait_for_renewals(&held, 1);
+    c1.del("bridge", &bridge());
+    kea.wait_for_release(&held);
+    daemon.0.end(Signal::SIGTERM);
+}
