@@ -72,17 +72,18 @@ pub struct Leases {
     pub v6: Option<v6::Lease>,
 }
 
-/// Replaces what earlier leases set on the interface by what the leases of the record say. Returns the changes for the log;
-/// empty if nothing changed.
-pub fn change(site: &Site<'_>, old: &Leases) -> Result<String, Trouble> {
+/// Replaces what earlier leases set on the interface by what the leases of the record say. `log` gets the
+/// changes if there are any.
+pub fn change(site: &Site<'_>, old: &Leases, log: &dyn Fn(&str)) -> Result<(), Trouble> {
     let record = site.record;
     let v4 = |lease: &Option<v4::Lease>| lease.as_ref().map(|it| IpNet::V4(it.address));
     let v6 = |lease: &Option<v6::Lease>| lease.as_ref().map(|it| Ipv6Net::from(it.address).into());
     let moves = [(v4(&old.v4), v4(&record.v4)), (v6(&old.v6), v6(&record.v6))];
     let changes = difference(old, record, &moves);
     if changes.is_empty() {
-        return Ok(changes);
+        return Ok(());
     }
+    log(&changes);
     let mut known = addresses(record);
     known.extend(moves.iter().filter_map(|(old, _)| old.map(|net| net.addr())));
     let (netns, rtnl, link) = site.link(&known)?;
@@ -125,7 +126,7 @@ pub fn change(site: &Site<'_>, old: &Leases) -> Result<String, Trouble> {
         let mac = link.mac.unwrap_or(record.mac);
         netns.run(|| announce(index, mac, lease.address.addr()))?;
     }
-    Ok(changes)
+    Ok(())
 }
 
 /// Tells the neighbors the MAC address of an address. Runs in the container's namespace.

@@ -133,7 +133,7 @@ impl Clients {
         news
     }
 
-    /// Adds the files whose readability `receive` waits for.
+    /// Adds the files to wait for. If one of them is readable, call `receive`.
     pub fn add_files(&self, list: &mut Vec<Waiting>) {
         self.v4.iter().for_each(|it| it.add_files(list));
         self.v6.iter().for_each(|it| it.add_files(list));

@@ -159,7 +159,7 @@ impl Exchange {
         Vec::new()
     }
 
-    /// Adds the files whose readability `receive` waits for.
+    /// Adds the files to wait for. If one of them is readable, call `receive`.
     pub fn add_files(&self, list: &mut Vec<Waiting>) {
         list.extend(self.packet.iter().map(|it| Arc::clone(it) as Waiting));
         list.extend(self.probe.iter().map(|it| Arc::clone(&it.socket) as Waiting));

@@ -100,7 +100,7 @@ impl Exchange6 {
         Vec::new()
     }
 
-    /// Adds the files whose readability `receive` waits for.
+    /// Adds the files to wait for. If one of them is readable, call `receive`.
     pub fn add_files(&self, list: &mut Vec<Waiting>) {
         list.extend(self.udp.iter().map(|it| Arc::clone(it) as Waiting));
     }

@@ -13,6 +13,7 @@ use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::cni::json::Json;
 use crate::dhcp::fields::{Fields, milliseconds};
@@ -77,7 +78,10 @@ impl Journal {
         directory.push_str(DIRECTORY);
         directory.push('/');
         // `-` and `/` of a path must differ in the name.
-        let name = socket.to_string_lossy().trim_start_matches('/').replace('-', "--");
+        let name = socket.to_string_lossy();
+        // /var/run is a link to /run: two spellings of one path have one journal.
+        let name = name.strip_prefix("/var").filter(|it| it.starts_with("/run/")).unwrap_or(&name);
+        let name = name.trim_start_matches('/').replace('-', "--");
         directory.push_str(&name.replace('/', "-"));
         Self { directory }
     }
@@ -87,13 +91,13 @@ impl Journal {
         Path::new(&self.directory)
     }
 
-    /// Takes the lock if no other process has it, and creates the directory. `None` if another process has it.
-    pub fn lock(&self) -> Result<Option<Lock>> {
+    /// Takes the lock as soon as no other process has it, and creates the directory. `None` after the limit.
+    pub fn lock(&self, limit: Duration) -> Result<Option<Lock>> {
         let lock = || {
             fault::file_operation()?;
             DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
             let file = File::open(&self.directory)?;
-            Ok(flock::try_lock(&file, Mode::Exclusive)?.then_some(Lock { _file: file }))
+            Ok(flock::lock(&file, Mode::Exclusive, limit)?.then_some(Lock { _file: file }))
         };
         lock().map_err(|error: io::Error| {
             let reason = file::reason(&error);
@@ -348,7 +352,6 @@ fn v6_of(fields: Fields<'_>) -> Result<v6::Lease> {
 mod tests {
     use std::fs;
     use std::path::PathBuf;
-    use std::time::Duration;
 
     use super::*;
     use crate::dhcp::protocol::tests::{ask, key};
@@ -487,16 +490,18 @@ mod tests {
     fn a_journal_has_one_daemon_at_a_time_and_each_socket_has_a_journal() {
         let scratch = Scratch::new("lock");
         let (one, two) = (scratch.journal(), scratch.journal());
-        let lock = one.lock().unwrap();
-        assert!(lock.is_some() && two.lock().unwrap().is_none());
+        let lock = one.lock(Duration::ZERO).unwrap();
+        assert!(lock.is_some() && two.lock(Duration::ZERO).unwrap().is_none());
         assert!(two.holder().contains(&format!("process {} (", std::process::id())));
         let paths = ["/run/a-b.sock", "/run/a/b.sock", "/run-a/b.sock"];
         let journals = paths.map(|path| Journal::of(&scratch.0, Path::new(path)));
         for (index, journal) in journals.iter().enumerate() {
             assert!(journals[..index].iter().all(|other| other.directory() != journal.directory()));
         }
-        assert!(journals[0].lock().unwrap().is_some());
+        let linked = Journal::of(&scratch.0, Path::new("/var/run/cni/dhcp.sock"));
+        assert_eq!(linked.directory(), one.directory());
+        assert!(journals[0].lock(Duration::ZERO).unwrap().is_some());
         drop(lock);
-        assert!(two.lock().unwrap().is_some());
+        assert!(two.lock(Duration::ZERO).unwrap().is_some());
     }
 }

@@ -35,6 +35,8 @@ const THREADS_MAX: usize = 1024;
 const STACK_BYTES: usize = 256 << 10;
 /// The pause between two looks whether an idle daemon can end. No event tells that the last lease is gone.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
+/// The longest wait for the lock of the journal. A plugin holds it while it releases a lease in place of a daemon.
+const LOCK_MAX: Duration = Duration::from_secs(3);
 /// The pause after a failed `accept`: the process has no free descriptor, for example.
 const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
@@ -82,7 +84,7 @@ pub fn run(
     };
     let bare = without_prefix(&flags.hostprefix, &path);
     let journal = Journal::of(&flags.hostprefix, &bare);
-    let Some(_lock) = journal.lock()? else {
+    let Some(_lock) = journal.lock(LOCK_MAX)? else {
         let msg = format!("cannot start the DHCP daemon of {}", path.display());
         return Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(journal.holder()));
     };

@@ -40,7 +40,7 @@ pub struct Table {
     changed: Condvar,
     /// Wakes the thread of `events`. It is set while `state` is locked.
     pub(super) alarm: Alarm,
-    /// None if the process lacks a capability: then a lease ends when its next packet cannot be sent.
+    /// Missing if the process lacks a capability: then a lease ends when its next packet cannot be sent.
     pub(super) ends: Option<Ends>,
     journal: Journal,
     options: Options,
@@ -263,8 +263,7 @@ impl Table {
             entry.is_new = false;
         } else {
             saved.unwrap_or_else(|error| log(&key, &error.to_string()));
-            let changed = apply::change(&self.site(&entry.record), &old);
-            report(&key, &changed);
+            self.change(entry, &old);
         }
         if entry.clients.are_bound() {
             let _ = entry.answer.set(Ok(entry.success()));
@@ -277,11 +276,20 @@ impl Table {
         log(&key, reason);
         let old = entry.renew_record();
         if !entry.is_new {
-            report(&key, &apply::change(&self.site(&entry.record), &old));
+            self.change(entry, &old);
             entry.answer = Arc::default();
         }
         let saved = self.journal.save(&entry.record);
         saved.unwrap_or_else(|error| log(&key, &error.to_string()));
+    }
+
+    fn change(&self, entry: &Entry, old: &Leases) {
+        let key = &entry.record.ask.key;
+        match apply::change(&self.site(&entry.record), old, &|changes| log(key, changes)) {
+            Ok(()) => {}
+            Err(Trouble::Gone(reason)) => log(key, reason),
+            Err(Trouble::Failed(error)) => log(key, &error.to_string()),
+        }
     }
 
     /// Fails if the attachment has no lease, or if its link is gone.
@@ -437,10 +445,12 @@ impl Table {
 
     fn send_release(&self, record: &Record, packets: &[PacketOfRelease]) -> Result<()> {
         let site = self.site(record);
-        let has_link = site.link(&apply::addresses(record)).is_ok();
+        let found = site.link(&apply::addresses(record));
+        let has_link = !matches!(found, Err(Trouble::Gone(_)));
         let mut result = Ok(());
         for packet in packets {
-            if !has_link || packet.send(&site).is_err() {
+            // A second attempt, because the server keeps a lease that no packet releases.
+            if !has_link || packet.send(&site).or_else(|_| packet.send(&site)).is_err() {
                 let uplink = record.uplink.as_ref();
                 let sent = Rtnl::open()
                     .and_then(|host| uplink::release(&host, uplink, record.mac, packet));
@@ -489,13 +499,4 @@ fn cannot_get(key: &Key, reason: &str) -> Error {
 pub(super) fn log(key: &Key, text: &str) {
     let Key { network, container_id, ifname } = key;
     warn(&format!("dhcp: {network} {container_id} {ifname}: {text}"));
-}
-
-fn report(key: &Key, changed: &Result<String, Trouble>) {
-    match changed {
-        Ok(changes) if changes.is_empty() => {}
-        Ok(changes) => log(key, changes),
-        Err(Trouble::Gone(reason)) => log(key, reason),
-        Err(Trouble::Failed(error)) => log(key, &error.to_string()),
-    }
 }

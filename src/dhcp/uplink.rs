@@ -21,7 +21,7 @@ const SENT_LIMIT: Duration = Duration::from_millis(500);
 /// No event tells that a packet was received.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// The uplink of a container's link. None for a link without one on the host: a device of the host, or a link to another
+/// The uplink of a container's link. A device of the host has none on the host, and neither has a link to another
 /// namespace.
 pub fn of(host: &Rtnl, link: &Link) -> Result<Option<Uplink>> {
     let Some(index) = link.peer.filter(|_| link.peer_is_elsewhere) else { return Ok(None) };

@@ -43,7 +43,7 @@ impl LinkUdp {
         self.0.send_to(payload, to).map(drop)
     }
 
-    /// The next datagram; `None` if there is none.
+    /// The next datagram; `None` if no datagram waits.
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
         match self.0.recv_from(buffer) {
             Ok((length, _)) => Ok(Some(&buffer[..length])),

@@ -190,7 +190,7 @@ impl Dhcp {
             return Ok(true);
         }
         let (Some(_), _) = cx.session.netns_of_del() else { return Ok(false) };
-        let Some(_lock) = journal.lock()? else { return Ok(false) };
+        let Some(_lock) = journal.lock(Duration::ZERO)? else { return Ok(false) };
         // A daemon may have released the lease before the lock.
         let Some(record) = journal.read(&key)? else { return Ok(true) };
         if !crate::dhcp::release::release(cx.session.host_netns()?, &record)? {

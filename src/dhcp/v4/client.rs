@@ -458,7 +458,11 @@ impl Client {
                 return;
             }
         };
-        if self.settings.probe && self.lease.is_none() {
+        let held = self.lease.as_ref().map(|lease| lease.address.addr());
+        if self.settings.probe && held != Some(lease.address.addr()) {
+            if self.lease.take().is_some() {
+                out.push(Action::Lost("the server changed the address"));
+            }
             out.push(Action::Probe(lease.address.addr()));
             self.wake = now + PROBE;
             self.state = State::Probing(lease);

@@ -109,7 +109,7 @@ impl Ends {
         Ok(Self { socket })
     }
 
-    /// The next event; `None` if there is none.
+    /// The next event; `None` if no event waits.
     pub fn next(&self) -> Option<End> {
         let mut buffer = [0; 8192];
         loop {

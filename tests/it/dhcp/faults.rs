@@ -1,10 +1,12 @@
 //! Requests to the kernel and operations on files that fail once, in the plugin and in the daemon.
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::servers::Kea;
 use super::service::Service;
-use super::{Daemon, Site, listens};
+use super::{Daemon, Site, listens, macvlan};
 use crate::faults::{fault_of_error, for_every_fault};
 use crate::world::{Container, World, with};
 
@@ -74,26 +76,44 @@ fn after_a_fault_in_the_daemon_the_next_one_leaves_nothing() {
     let world = World::new();
     let site = Site::new(&world);
     let kea = Kea::start(&site.outside, "sw", json!({}));
-    let c1 = attached(&site);
+    let c1 = world.container("c1");
     let mut problems = 0;
     for fault in ["CNIBOX_FAIL_KERNEL", "CNIBOX_FAIL_FILE"] {
         for number in 1..=NUMBERS {
             let service = faulty(&world, fault, number);
-            let outcome = c1.call("dhcp", "ADD", &plain()).run();
+            let outcome = c1.call("macvlan", "ADD", &macvlan()).run();
             let failed = outcome.status != 0;
             problems += u32::from(failed);
             if failed {
                 assert_eq!(fault_of_error(outcome), None, "{fault}={number}");
             }
             // A daemon that cannot write the journal releases the lease at once; it forgets that if it is killed first.
-            c1.del("dhcp", &plain());
+            c1.del("macvlan", &macvlan());
             drop(service);
             let _daemon = Daemon::new(&world);
-            c1.del("dhcp", &plain());
+            c1.del("macvlan", &macvlan());
             world.within(20, &format!("{fault}={number}: no lease is left"), || {
                 kea.leased().is_empty() && !site.has_records()
             });
         }
     }
     assert!(problems > 4, "{problems}");
+}
+
+#[test]
+fn an_add_that_is_killed_while_it_waits_gives_its_lease_back() {
+    let world = World::new();
+    let site = Site::new(&world);
+    let _daemon = Daemon::with(&world, &["-timeout", "1s", "-resendmax", "1s"]);
+    let c1 = attached(&site);
+    let add = c1.call("dhcp", "ADD", &plain()).start();
+    let leases = ["/run/bin/cnibox", "dhcp", "leases"];
+    world.eventually("the daemon searches a server", || {
+        world.tool(&leases, None).output_of_success().contains("searching")
+    });
+    kill(Pid::from_raw(add.pid().try_into().unwrap()), Signal::SIGKILL).unwrap();
+    add.finish();
+    let kea = Kea::start(&site.outside, "sw", json!({}));
+    world.within(30, "the lease is released", || kea.released().len() == 1);
+    world.eventually("no lease is left", || kea.leased().is_empty() && !site.has_records());
 }

@@ -174,7 +174,8 @@ fn five_hundred_leases_need_less_than_10_mib_and_no_processor_time() {
         let line = status.lines().find(|line| line.starts_with(name)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
     };
-    assert!(field("VmRSS:") < 10 << 10, "{status}");
+    // The pages of the executable are not counted: those of a debug build alone are 8 MiB.
+    assert!(field("RssAnon:") < 8 << 10, "{status}");
     assert!(field("Threads:") < 10, "{status}");
     let descriptors = world.host(["ls", &format!("/proc/{}/fd", daemon.0.pid())]);
     assert!(descriptors.lines().count() < 32, "{descriptors}");

@@ -225,6 +225,26 @@ fn renewal_is_unicast_and_listens_only_while_it_waits() {
 }
 
 #[test]
+fn renewal_can_change_the_address() {
+    for probe in [false, true] {
+        let mut world = World::bound(Settings { probe: false, ..settings() }, 600);
+        world.client.settings.probe = probe;
+        let renewal = world.wait_sent();
+        let mut changed = answer(&renewal, Kind::ACK, SERVER, 600);
+        changed[19] = 9;
+        let actions = world.step(Event::Received(&changed));
+        if probe {
+            let lost = Action::Lost("the server changed the address");
+            assert_eq!(actions, [lost, Action::Probe([10, 0, 0, 9].into())]);
+            assert_eq!(world.step(Event::Probed { taken: false }).len(), 1);
+        } else {
+            assert_eq!(actions, [Action::Bound(world.lease())]);
+        }
+        assert_eq!(world.lease().address.to_string(), "10.0.0.9/24");
+    }
+}
+
+#[test]
 fn rebinding_asks_every_server() {
     let mut world = World::bound(settings(), 100);
     let rebind_at = world.lease().rebind_at;

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{ADDRESS, SERVER, Sent, answer, secs, settings};
+use super::{SERVER, Sent, answer, secs, settings};
 use crate::dhcp::v4::client::{Action, Client, Event, Settings, Times};
 use crate::dhcp::v4::packet::Kind;
 use std::time::Duration;
@@ -18,6 +18,8 @@ enum Input {
         kind: u8,
         server: u8,
         lease: u32,
+        /// The last byte of the address.
+        host: u8,
     },
     Noise(Vec<u8>),
     /// Goes to the deadline.
@@ -33,7 +35,7 @@ fn inputs() -> impl Strategy<Value = Vec<Input>> {
     let input = prop_oneof![
         1 => Just(Input::Start),
         1 => (0u32..300).prop_map(Input::Resume),
-        8 => (kind, 1u8..3, lease).prop_map(|(kind, server, lease)| Input::Reply { kind, server, lease }),
+        8 => (kind, 1u8..3, lease, prop_oneof![6 => Just(5u8), 1 => any::<u8>()]).prop_map(|(kind, server, lease, host)| Input::Reply { kind, server, lease, host }),
         1 => vec(any::<u8>(), 0..400).prop_map(Input::Noise),
         6 => Just(Input::Wait),
         2 => (0u64..200_000).prop_map(Input::Late),
@@ -81,7 +83,7 @@ impl Model {
                     assert!(!self.has_address);
                     self.has_failed = true;
                 }
-                Action::Probe(address) => assert_eq!(address.octets(), ADDRESS),
+                Action::Probe(address) => assert_eq!(address.octets()[..3], [10, 0, 0]),
             }
         }
         assert!(self.last.as_ref().is_none_or(|sent| sent.kind != 7));
@@ -108,10 +110,11 @@ impl Model {
                 world.now = self.now;
                 self.step(Event::Resume(lease));
             }
-            Input::Reply { kind, server, lease } => {
+            Input::Reply { kind, server, lease, host } => {
                 let Some(last) = self.last.clone() else { return };
                 let [a, b, c, _] = SERVER;
-                let bytes = answer(&last, Kind(*kind), [a, b, c, *server], *lease);
+                let mut bytes = answer(&last, Kind(*kind), [a, b, c, *server], *lease);
+                bytes[19] = *host;
                 self.step(Event::Received(&bytes));
             }
             Input::Noise(bytes) => self.step(Event::Received(bytes)),
