@@ -158,3 +158,97 @@ fn difference(old: &Leases, record: &Record, moves: &[(Option<IpNet>, Option<IpN
     }
     list.join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::dhcp::protocol;
+
+    fn lease() -> v4::Lease {
+        let time = Duration::from_secs;
+        v4::Lease {
+            address: "10.1.0.20/24".parse().unwrap(),
+            server: Ipv4Addr::new(10, 1, 0, 254),
+            gateway: Some(Ipv4Addr::new(10, 1, 0, 1)),
+            routes: vec![
+                ("10.9.0.0/16".parse().unwrap(), Ipv4Addr::UNSPECIFIED),
+                ("0.0.0.0/0".parse().unwrap(), Ipv4Addr::new(10, 1, 0, 1)),
+            ],
+            mtu: Some(1400),
+            dns: vec![Ipv4Addr::new(10, 1, 0, 2)],
+            domain: "lan".into(),
+            search: vec!["a.lan".into()],
+            since: time(1),
+            renew_at: time(2),
+            rebind_at: time(3),
+            ends_at: Some(time(4)),
+        }
+    }
+
+    fn record(v4: Option<v4::Lease>) -> Record {
+        Record {
+            ask: protocol::tests::ask("c1"),
+            netns_id: (1, 2),
+            ifindex: 3,
+            mac: Mac([2, 0, 0, 0, 0, 1]),
+            uplink: None,
+            v4,
+            v6: None,
+            is_released: false,
+        }
+    }
+
+    #[test]
+    fn the_result_has_what_the_server_sent() {
+        let v6 = v6::Lease {
+            address: "fd00::5".parse().unwrap(),
+            server: Vec::new(),
+            dns: vec!["fd00::1".parse().unwrap()],
+            search: vec!["a.lan".into(), "b.lan".into()],
+            since: Duration::ZERO,
+            renew_at: Duration::ZERO,
+            rebind_at: Duration::ZERO,
+            preferred_until: None,
+            ends_at: None,
+        };
+        let record = Record { v6: Some(v6), ..record(Some(lease())) };
+        let made = Ip { address: "fd01::9/64".parse().unwrap(), gateway: None, interface: None };
+        let success = success(&record, &[made]);
+        let nets: Vec<String> = success.nets().iter().map(IpNet::to_string).collect();
+        assert_eq!(nets, ["10.1.0.20/24", "fd00::5/128", "fd01::9/64"]);
+        let routes: Vec<_> =
+            success.routes.iter().map(|it| (it.scope, it.mtu, it.priority)).collect();
+        assert_eq!(routes, [(Some(SCOPE_LINK), 1400, u32::MAX), (None, 1400, u32::MAX)]);
+        assert_eq!(success.dns.nameservers, ["10.1.0.2", "fd00::1"]);
+        assert_eq!(success.dns.domain, "lan");
+        assert_eq!(success.dns.search, ["a.lan", "b.lan"]);
+    }
+
+    #[test]
+    fn changes_are_named_and_times_are_none() {
+        let later = v4::Lease { renew_at: Duration::from_secs(9), ..lease() };
+        let moved = v4::Lease {
+            address: "10.1.0.21/16".parse().unwrap(),
+            gateway: None,
+            mtu: None,
+            routes: Vec::new(),
+            ..lease()
+        };
+        for (new, expected) in [
+            (Some(later), ""),
+            (None, "address none replaces 10.1.0.20/24"),
+            (
+                Some(moved),
+                "address 10.1.0.21/16 replaces 10.1.0.20/24, gateway none replaces 10.1.0.1, \
+                 MTU none replaces 1400, the server sent 0 routes",
+            ),
+        ] {
+            let net = |lease: &v4::Lease| IpNet::V4(lease.address);
+            let moves = [(Some(net(&lease())), new.as_ref().map(net))];
+            let old = Leases { v4: Some(lease()), v6: None };
+            assert_eq!(difference(&old, &record(new), &moves), expected);
+        }
+    }
+}

@@ -136,3 +136,14 @@ fn send(index: u32, vlan: u16, packet: &[u8], is_v6: bool) -> Result<()> {
     };
     send().map_err(|error| Error::internal(format!("cannot send: {}", reason(&error))))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_local_address_is_made_of_the_mac_address() {
+        let mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+        assert_eq!(link_local(mac).to_string(), "fe80::5054:ff:fe12:3456");
+    }
+}
