@@ -86,9 +86,9 @@ fn foreign_and_broken_answers_are_skipped() {
 fn an_answer_that_no_interface_can_have_is_no_lease() {
     let world = World::new();
     let (_site, server) = served(&world, &json!({}));
-    let _daemon = Daemon::with(&world, &["-timeout", "500ms", "-resendtimeout", "3s"]);
+    let daemon = Daemon::with(&world, &["-timeout", "500ms", "-resendtimeout", "4s"]);
     let of = |address: &str| json!({"addresses": [[address, 50, 60]]});
-    for more in [
+    let cases = [
         of("::"),
         of("::1"),
         of("ff02::1"),
@@ -99,15 +99,19 @@ fn an_answer_that_no_interface_can_have_is_no_lease() {
         json!({"addresses": []}),
         json!({"without": ["ia"]}),
         json!({"wrong": ["iaid"]}),
-    ] {
-        server.answer_by(&plan_with(more.clone()));
+    ];
+    let answers = |kind| Value::from_iter(cases.iter().map(|more| answer(kind, more.clone())));
+    // All of them as offers, and then all of them after an offer that the client can take.
+    for offers in [answers(2), json!([answer(2, json!({}))])] {
+        server.answer_by(&json!({"solicit": offers, "request": answers(7)}));
         let c1 = world.container("c1");
         let error = c1.call("bridge", "ADD", &config()).run().error();
         let said = format!("{}: {}", error.msg, error.details);
-        assert!(said.contains("net") && said.contains("eth0"), "{more}: {said}");
-        assert_eq!(world.ports_of("br0"), ["lan"], "{more}");
+        assert!(said.contains("net") && said.contains("eth0"), "{said}");
+        assert_eq!(world.ports_of("br0"), ["lan"], "{}", daemon.log());
         c1.destroy();
     }
+    assert!(server.count("request") > 0, "{}", server.0.log());
 }
 
 #[test]
