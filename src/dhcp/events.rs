@@ -65,10 +65,9 @@ impl Table {
     /// Does everything that is due.
     fn tick(self: &Arc<Self>, state: &mut State) {
         let now = clock::since_boot();
-        let is_due =
-            |(_, entry): &(&Key, &Entry)| entry.clients.deadline().is_some_and(|at| at <= now);
+        let is_due = |entry: &&Entry| entry.clients.deadline().is_some_and(|at| at <= now);
         let due: Vec<Key> =
-            state.leases.iter().filter(is_due).map(|(key, _)| key.clone()).collect();
+            state.leases.0.iter().filter(is_due).map(|entry| entry.key().clone()).collect();
         for key in &due {
             if let Some(Entry { record, clients, .. }) = state.leases.get_mut(key) {
                 let news = clients.tick(&self.site(record), now);
@@ -78,7 +77,7 @@ impl Table {
     }
 
     fn set_alarm(&self, state: &State) {
-        let next = state.leases.values().filter_map(|entry| entry.clients.deadline()).min();
+        let next = state.leases.0.iter().filter_map(|entry| entry.clients.deadline()).min();
         if let Err(error) = self.alarm.set(next) {
             warn(&format!("warning: cannot set the timer: {error}"));
         }
@@ -106,7 +105,7 @@ impl Table {
                 _ => None,
             };
             let found =
-                state.leases.iter().filter_map(|(key, it)| Some((key.clone(), is_gone(it)?)));
+                state.leases.0.iter().filter_map(|it| Some((it.key().clone(), is_gone(it)?)));
             for (key, news) in found.collect::<Vec<_>>() {
                 self.handle(state, &key, vec![news]);
             }
@@ -117,9 +116,9 @@ impl Table {
 /// The files of all clients, each with the key of its lease.
 fn waiting(state: &State) -> (Vec<Key>, Vec<Waiting>) {
     let (mut keys, mut files) = (Vec::new(), Vec::new());
-    for (key, entry) in &state.leases {
+    for entry in &state.leases.0 {
         entry.clients.add_files(&mut files);
-        keys.resize(files.len(), key.clone());
+        keys.resize(files.len(), entry.key().clone());
     }
     (keys, files)
 }

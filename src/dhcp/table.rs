@@ -1,6 +1,5 @@
 //! The leases of a daemon. The threads of the requests share the table with the thread of `events`, which runs all clients.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -52,12 +51,40 @@ pub struct Table {
 
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) leases: BTreeMap<Key, Entry>,
+    pub(super) leases: Entries,
     /// Attachments with a lease that is being released. A new lease of the attachment waits.
-    leaving: BTreeSet<Key>,
+    leaving: Vec<Key>,
     /// Leases that `farewell` releases.
-    departures: VecDeque<Entry>,
+    departures: Vec<Entry>,
     has_farewell: bool,
+}
+
+/// The entries, sorted by their keys.
+#[derive(Default)]
+pub(super) struct Entries(pub(super) Vec<Entry>);
+
+impl Entries {
+    fn find(&self, key: &Key) -> Result<usize, usize> {
+        self.0.binary_search_by(|entry| entry.key().cmp(key))
+    }
+
+    fn get(&self, key: &Key) -> Option<&Entry> {
+        self.find(key).ok().and_then(|at| self.0.get(at))
+    }
+
+    pub(super) fn get_mut(&mut self, key: &Key) -> Option<&mut Entry> {
+        self.find(key).ok().and_then(|at| self.0.get_mut(at))
+    }
+
+    /// The key is new.
+    fn insert(&mut self, entry: Entry) {
+        let at = self.find(entry.key()).unwrap_or_else(|at| at);
+        self.0.insert(at, entry);
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Entry> {
+        self.find(key).ok().map(|at| self.0.remove(at))
+    }
 }
 
 /// A lease, or the attempt to get one.
@@ -118,7 +145,7 @@ impl Table {
                     }
                     log(&key, "the lease is adopted");
                     let news = entry.clients.start(&self.site(&entry.record), now);
-                    state.leases.insert(key.clone(), entry);
+                    state.leases.insert(entry);
                     self.handle(&mut state, &key, news);
                 }
             }
@@ -213,7 +240,7 @@ impl Table {
         let now = clock::since_boot();
         let (key, answer) = (entry.record.ask.key.clone(), Arc::clone(&entry.answer));
         let news = entry.clients.start(&self.site(&entry.record), now);
-        state.leases.insert(key.clone(), entry);
+        state.leases.insert(entry);
         self.handle(state, &key, news);
         self.wake();
         answer
@@ -339,7 +366,8 @@ impl Table {
         };
         let mut state = self.state.lock();
         let is_stale = |key: &&Key| key.network == *network && !is_kept(key);
-        let stale: Vec<Key> = state.leases.keys().filter(is_stale).cloned().collect();
+        let stale: Vec<Key> =
+            state.leases.0.iter().map(Entry::key).filter(is_stale).cloned().collect();
         for key in &stale {
             if let Some(entry) = self.take(&mut state, key) {
                 let _ = entry.answer.set(Err(cannot_get(key, RELEASED)));
@@ -358,13 +386,13 @@ impl Table {
 
     /// Whether the attachment has a lease.
     pub fn has(&self, key: &Key) -> bool {
-        self.state.lock().leases.contains_key(key)
+        self.state.lock().leases.get(key).is_some()
     }
 
     /// Whether there is no lease, no attempt to get one, and no RELEASE to send.
     pub fn is_idle(&self) -> bool {
         let state = self.state.lock();
-        state.leases.is_empty() && state.leaving.is_empty()
+        state.leases.0.is_empty() && state.leaving.is_empty()
     }
 
     /// Each lease, with a word for its state.
@@ -385,13 +413,13 @@ impl Table {
             }
         };
         let state = self.state.lock();
-        state.leases.values().map(|it| (it.record.clone(), word(it))).collect()
+        state.leases.0.iter().map(|it| (it.record.clone(), word(it))).collect()
     }
 
     /// Takes an entry out for `depart`.
     fn take(&self, state: &mut State, key: &Key) -> Option<Entry> {
         let entry = state.leases.remove(key)?;
-        state.leaving.insert(key.clone());
+        state.leaving.push(key.clone());
         Some(entry)
     }
 
@@ -407,8 +435,8 @@ impl Table {
 
     /// Lets another thread release a lease: that can take a second.
     pub(super) fn depart_later(self: &Arc<Self>, state: &mut State, entry: Entry) {
-        state.leaving.insert(entry.record.ask.key.clone());
-        state.departures.push_back(entry);
+        state.leaving.push(entry.record.ask.key.clone());
+        state.departures.push(entry);
         if state.has_farewell {
             return;
         }
@@ -423,7 +451,7 @@ impl Table {
 
     fn farewell(&self) {
         let mut state = self.state.lock();
-        while let Some(entry) = state.departures.pop_front() {
+        while let Some(entry) = state.departures.pop() {
             MutexGuard::unlocked(&mut state, || self.depart(entry));
         }
         state.has_farewell = false;
@@ -444,7 +472,7 @@ impl Table {
         }
         let removed = self.journal.remove(key);
         removed.unwrap_or_else(|error| log(key, &error.to_string()));
-        self.state.lock().leaving.remove(key);
+        self.state.lock().leaving.retain(|other| other != key);
         self.changed.notify_all();
     }
 
@@ -467,6 +495,10 @@ impl Table {
 }
 
 impl Entry {
+    pub(super) fn key(&self) -> &Key {
+        &self.record.ask.key
+    }
+
     /// The result of ADD.
     fn success(&self) -> Success {
         let slaac = self.clients.slaac.as_ref().map(|it| it.ips.as_slice());

@@ -53,8 +53,8 @@ fn an_answer_that_no_interface_can_have_is_no_lease() {
     let world = World::new();
     let site = Site::with_bridge(&world);
     let server = Scripted::start(&site.outside, &json!({}));
-    let _daemon = Daemon::with(&world, &["-timeout", "200ms", "-resendtimeout", "1s"]);
-    for more in [
+    let daemon = Daemon::with(&world, &["-timeout", "200ms", "-resendtimeout", "2s"]);
+    let cases = [
         json!({"yiaddr": "0.0.0.0"}),
         json!({"yiaddr": "255.255.255.255"}),
         json!({"yiaddr": "127.0.0.1"}),
@@ -62,15 +62,19 @@ fn an_answer_that_no_interface_can_have_is_no_lease() {
         json!({"options": {"1": "ff00ff00"}}),
         json!({"without": [1]}),
         json!({"options": {"51": "00000000"}}),
-    ] {
-        server.answer_by(&plan_with(more.clone()));
+    ];
+    let answers = |kind| Value::from_iter(cases.iter().map(|more| answer(kind, more.clone())));
+    // All of them as offers, and then all of them after an offer that the client can take.
+    for offers in [answers(2), json!([answer(2, json!({}))])] {
+        server.answer_by(&json!({"discover": offers, "request": answers(5)}));
         let c1 = world.container("c1");
         let error = c1.call("bridge", "ADD", &bridge()).run().error();
         let said = format!("{}: {}", error.msg, error.details);
-        assert!(said.contains("net") && said.contains("eth0"), "{more}: {said}");
-        assert_eq!(site.world.ports_of("br0"), ["lan"], "{more}");
+        assert!(said.contains("net") && said.contains("eth0"), "{said}");
+        assert_eq!(site.world.ports_of("br0"), ["lan"], "{}", daemon.log());
         c1.destroy();
     }
+    assert!(server.count("request") > 0, "{}", server.0.log());
     server.answer_by(&plan());
     let c1 = world.container("c1");
     assert_eq!(address(&c1.add("bridge", &bridge())), "10.1.0.20");

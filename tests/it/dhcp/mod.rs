@@ -21,6 +21,7 @@ mod scripted;
 mod servers;
 mod service;
 mod six;
+mod six_hostile;
 mod stopped;
 
 use nix::sys::signal::Signal;

@@ -4,26 +4,55 @@ use serde_json::{Value, json};
 
 use super::capture::{Capture, Packet, of_kind};
 use super::servers::Kea;
-use super::{Daemon, Site, asking, bridge};
-use crate::world::World;
+use super::{Daemon, Site, address, asking, bridge};
+use crate::world::{World, with};
 
 const ARGS: &str = "IgnoreUnknown=1;K8S_POD_NAME=pod-7;K8S_POD_NAMESPACE=default";
 
-/// The DISCOVER, the REQUEST and the RELEASE of an attachment with this configuration, and its result.
-fn exchange(ipam: Value, subnet: Value, flags: &[&str]) -> (Vec<Packet>, Value) {
+/// The DISCOVER, the REQUEST and the RELEASE of an attachment, and its result.
+type Exchange = (Vec<Packet>, Value);
+
+/// Attachments one after the other with these keys in `ipam`, in a network of this version.
+fn exchanges_in(version: &str, ipams: &[Value], subnet: Value, flags: &[&str]) -> Vec<Exchange> {
     let world = World::new();
     let site = Site::with_bridge(&world);
     let kea = Kea::start(&site.outside, "sw", subnet);
     let capture = Capture::start(&site.outside);
     let _daemon = Daemon::with(&world, flags);
-    let config = asking(&bridge(), ipam);
-    let c1 = world.container("c1");
-    let result = c1.call("bridge", "ADD", &config).env("CNI_ARGS", ARGS).run().success();
-    c1.del("bridge", &config);
-    kea.wait_for_release("10.1.0.10");
+    let network = with(&bridge(), json!({"cniVersion": version}));
+    let attach = |ipam: &Value| {
+        let config = asking(&network, ipam.clone());
+        let c1 = world.container("c1");
+        let result = c1.call("bridge", "ADD", &config).env("CNI_ARGS", ARGS).run().success();
+        let mac = site.mac(&c1);
+        let table = c1.exec(["ip", "route"]);
+        if let Some(priority) = ipam.get("priority").filter(|it| **it != 0) {
+            assert!(table.contains(&format!("metric {priority}")), "{table}");
+        }
+        c1.del("bridge", &config);
+        kea.wait_for_release(&address(&result));
+        c1.destroy();
+        (mac, result)
+    };
+    let attached: Vec<(String, Value)> = ipams.iter().map(attach).collect();
     let packets = capture.finish();
-    let first = |kind| of_kind(&packets, kind)[0].clone();
-    (["DISCOVER", "REQUEST", "RELEASE"].map(first).to_vec(), result)
+    let of = |mac: &str, kind| {
+        let mut all = of_kind(&packets, kind).into_iter();
+        all.find(|packet| packet.get("eth.src") == mac).unwrap().clone()
+    };
+    let exchange = |(mac, result): (String, Value)| {
+        (["DISCOVER", "REQUEST", "RELEASE"].map(|kind| of(&mac, kind)).to_vec(), result)
+    };
+    attached.into_iter().map(exchange).collect()
+}
+
+fn exchanges<const N: usize>(ipams: [Value; N], subnet: Value, flags: &[&str]) -> [Exchange; N] {
+    exchanges_in("1.0.0", &ipams, subnet, flags).try_into().unwrap()
+}
+
+fn exchange(ipam: Value, subnet: Value, flags: &[&str]) -> Exchange {
+    let [exchange] = exchanges([ipam], subnet, flags);
+    exchange
 }
 
 fn slow() -> Value {
@@ -85,39 +114,27 @@ fn options_are_provided_by_name_by_number_and_from_arguments() {
 
 #[test]
 fn requested_options_come_first_and_skip_default_leaves_out_the_others() {
-    let request = json!([{"option": "42"}, {"option": "host-name"}]);
-    let (packets, _) = exchange(json!({"request": request}), slow(), &[]);
-    let list = packets[0].option(55).unwrap();
-    assert!(list.starts_with("2a0c"), "{list}");
-    let pairs: Vec<&str> =
-        list.as_bytes().chunks(2).map(|it| str::from_utf8(it).unwrap()).collect();
-    assert!(pairs.contains(&"03") && pairs.contains(&"01"), "{list}");
-    let request = json!([{"skipDefault": true}, {"option": "routers"}, {"option": "subnet-mask"}, {"option": "42"}]);
-    let (packets, _) = exchange(json!({"request": request}), slow(), &[]);
-    assert_eq!(packets[0].option(55), Some("03012a"));
-    let (packets, _) = exchange(json!({"request": [{"skipDefault": true}]}), slow(), &[]);
-    assert_eq!(packets[0].option(55), Some("01030f06"), "the list of the reference's library");
+    let requests = [
+        json!([{"option": "42"}, {"option": "host-name"}]),
+        json!([{"skipDefault": true}, {"option": "routers"}, {"option": "subnet-mask"}, {"option": "42"}]),
+        json!([{"skipDefault": true}]),
+    ];
+    let ipams = requests.map(|request| json!({"request": request}));
+    let lists =
+        exchanges(ipams, slow(), &[]).map(|(packets, _)| packets[0].option(55).unwrap().to_owned());
+    assert!(lists[0].starts_with("2a0c"), "{lists:?}");
+    let pairs: Vec<&[u8]> = lists[0].as_bytes().chunks(2).collect();
+    assert!(pairs.contains(&&b"03"[..]) && pairs.contains(&&b"01"[..]), "{lists:?}");
+    assert_eq!(lists[1], "03012a");
+    assert_eq!(lists[2], "01030f06", "the list of the reference's library");
 }
 
 #[test]
 fn priority_is_in_each_route_of_the_result() {
-    let (_, result) = exchange(json!({"priority": 42}), slow(), &[]);
+    let [(_, result)] =
+        exchanges_in("1.1.0", &[json!({"priority": 42})], slow(), &[]).try_into().unwrap();
     let routes = result["routes"].as_array().unwrap();
-    assert!(!routes.is_empty());
-    // Version 1.1.0 has the key; the container has the metric in any version.
-    assert!(routes.iter().all(|route| route.get("gw").is_some()), "{result}");
-    let world = World::new();
-    let site = Site::with_bridge(&world);
-    let _kea = Kea::start(&site.outside, "sw", slow());
-    let _daemon = Daemon::new(&world);
-    let c1 = world.container("c1");
-    let config = asking(
-        &crate::world::with(&bridge(), json!({"cniVersion": "1.1.0"})),
-        json!({"priority": 42}),
-    );
-    let result = c1.add("bridge", &config);
-    assert_eq!(result["routes"][0]["priority"], 42, "{result}");
-    assert!(c1.exec(["ip", "route"]).contains("metric 42"));
+    assert!(!routes.is_empty() && routes.iter().all(|route| route["priority"] == 42), "{result}");
 }
 
 #[test]
@@ -157,9 +174,8 @@ fn configurations_of_the_reference_work_unchanged() {
         json!({"request": [{"skipDefault": false}, {"option": "", "skipDefault": false}]});
     let provide =
         json!({"provide": [{"option": "host-name", "fromArg": "K8S_POD_NAME"}], "priority": 0});
-    for ipam in [path, request, provide] {
-        let (packets, result) = exchange(ipam.clone(), slow(), &[]);
-        assert_eq!(packets.len(), 3, "{ipam}");
-        assert_eq!(result["ips"][0]["address"], "10.1.0.10/24", "{ipam}");
+    for (packets, result) in exchanges([path, request, provide], slow(), &[]) {
+        assert_eq!(packets.len(), 3, "{result}");
+        assert!(result["ips"][0]["address"].as_str().unwrap().starts_with("10.1.0."), "{result}");
     }
 }

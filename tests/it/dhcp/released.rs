@@ -4,6 +4,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::capture::{Capture, Packet, of_kind};
+use super::scripted::{Scripted, plan};
 use super::servers::Kea;
 use super::{Daemon, SOCKET, Site, address, bridge, macvlan};
 use crate::world::{Container, World, with};
@@ -159,4 +160,22 @@ fn a_namespace_with_a_lease_is_not_pinned() {
     world.eventually("the namespace ends", || !world.links().contains(&host_end));
     kea.wait_for_release(&held);
     assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
+}
+
+#[test]
+fn a_namespace_that_ends_during_an_exchange_is_released_when_that_is_over() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let server = Scripted::start(&site.outside, &plan());
+    let _daemon = Daemon::with(&world, &["-timeout", "1s"]);
+    let c1 = world.container("c1");
+    c1.add("bridge", &bridge());
+    let host_end = world.ports_of("br0").into_iter().find(|name| name != "lan").unwrap();
+    server.answer_by(&json!({}));
+    server.wait_for_another("request");
+    c1.destroy();
+    server.wait_for("release", 1);
+    world.within(20, "the namespace ends", || !world.links().contains(&host_end));
+    world.eventually("the daemon keeps no lease", || !site.has_records());
+    assert_eq!(server.count("release"), 1);
 }

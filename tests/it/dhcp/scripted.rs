@@ -1,4 +1,4 @@
-//! A server that answers as a test says; see scripted.py.
+//! Servers that answer as a test says; see scripted.py and scripted6.py.
 
 use serde_json::{Value, json};
 
@@ -6,6 +6,7 @@ use super::service::Service;
 use crate::world::{Container, with};
 
 const PROGRAM: &str = include_str!("scripted.py");
+const PROGRAM6: &str = include_str!("scripted6.py");
 const PLAN: &str = "/run/scripted.plan";
 
 pub struct Scripted<'w>(pub Service<'w>);
@@ -30,7 +31,17 @@ pub fn plan_with(more: Value) -> Value {
 
 impl<'w> Scripted<'w> {
     pub fn start(place: &Container<'w>, plan: &Value) -> Self {
-        place.world.write("/run/scripted.py", PROGRAM);
+        Self::start_program(place, plan, PROGRAM)
+    }
+
+    /// The same for DHCPv6.
+    pub fn start6(place: &Container<'w>, plan: &Value) -> Self {
+        place.wait_for_link_local("sw");
+        Self::start_program(place, plan, PROGRAM6)
+    }
+
+    fn start_program(place: &Container<'w>, plan: &Value, program: &str) -> Self {
+        place.world.write("/run/scripted.py", program);
         let words = ["python3", "-u", "/run/scripted.py", "sw", PLAN];
         let service = Service::new(place.world, "scripted", Some(place.netns()), &words);
         let mut scripted = Self(service);

@@ -44,11 +44,7 @@ impl<'w> Kea<'w> {
             "subnet": "fd00:1::/64", "pools": [{"pool": "fd00:1::10 - fd00:1::12"}],
             "interface": link, "preferred-lifetime": 50,
         });
-        // A socket can be bound to the link's own address when the kernel has found it unique.
-        place.world.eventually("the link-local address is usable", || {
-            let addresses = place.exec(["ip", "-6", "-o", "address", "show", "dev", link]);
-            addresses.contains("fe80:") && !addresses.contains("tentative")
-        });
+        place.wait_for_link_local(link);
         // A server identifier of its own for each place.
         let more_config = json!({"server-id": {"type": "EN", "enterprise-id": 2495, "identifier":
             if place.name == "outside" { "0A01" } else { "0A02" }, "persist": false}});

@@ -270,6 +270,15 @@ impl<'w> Container<'w> {
         addresses(&self.json(["ip", "-j", "address", "show", "dev", link]))
     }
 
+    /// Waits until the kernel has found the link-local address of a link unique: only then a socket can use it.
+    #[track_caller]
+    pub fn wait_for_link_local(&self, link: &str) {
+        self.world.eventually("the link-local address is usable", || {
+            let addresses = self.exec(["ip", "-6", "-o", "address", "show", "dev", link]);
+            addresses.contains("fe80:") && !addresses.contains("tentative")
+        });
+    }
+
     /// One echo there and back, with some tries for the neighbour discovery.
     #[track_caller]
     pub fn ping(&self, address: &str) {
