@@ -79,6 +79,14 @@ impl Error {
         self
     }
 
+    /// Adds the error of the cleanup that followed, if it failed, too.
+    pub fn and(self, cleanup: Result<()>) -> Self {
+        match cleanup {
+            Ok(()) => self,
+            Err(another) => self.also(&another),
+        }
+    }
+
     /// For STATUS: an error that would fail an ADD has code 50.
     pub fn into_not_available(mut self) -> Self {
         self.code = Code::NOT_AVAILABLE;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use argh::FromArgs;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::sandbox;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName};
@@ -14,101 +14,100 @@ use crate::plugin::Entry;
 use crate::runtime::conf::Network;
 use crate::runtime::container_id_of;
 use crate::runtime::lifecycle::{Choice, Runtime, Target};
+use crate::runtime::named::Purpose;
 
 use super::parameters::{self, TIMEOUT_S, Wishes, not_understood};
 
 const IFNAME: &str = "eth0";
 
-/// Attach a network namespace to a network, and print the result.
-#[derive(FromArgs)]
-#[argh(
-    subcommand,
-    name = "add",
-    help_triggers("-h", "--help", "help"),
-    example = "{command_name} mynet web --create -p 8080:80",
-    note = "NETCONFPATH, CNI_PATH, CNI_ARGS, CAP_ARGS and CNI_IFNAME mean what they mean to cnitool."
-)]
-pub(super) struct Add {
-    /// the network's name, or the path of its file
-    #[argh(positional)]
-    network: String,
-    /// a path, a name under /run/netns, or the id of a process
-    #[argh(positional)]
-    netns: String,
-    /// the interface's name in the container; eth0 if not given
-    #[argh(option, short = 'i')]
-    ifname: Option<String>,
-    /// the container's id; made of the path if not given
-    #[argh(option)]
-    container_id: Option<String>,
-    /// publish a port: [IP:]HOST:CONTAINER[/PROTO]; may be repeated
-    #[argh(option, short = 'p')]
-    publish: Vec<String>,
-    /// the address that the container is to have; may be repeated
-    #[argh(option)]
-    ip: Vec<String>,
-    /// the MAC address that the interface is to have
-    #[argh(option)]
-    mac: Option<String>,
-    /// make the network namespace of that name
-    #[argh(switch)]
-    create: bool,
-    /// the seconds that an executed plugin may take; 180 if not given
-    #[argh(option, default = "TIMEOUT_S")]
-    timeout: u64,
+/// A command with the options that ADD, CHECK and DEL share, since argh cannot take them from another struct.
+macro_rules! of_attachment {
+    ($(#[$head:meta])* struct $name:ident { $($own:tt)* }) => {
+        $(#[$head])*
+        pub(super) struct $name {
+            $($own)*
+            /// the interface's name in the container; eth0 if not given
+            #[argh(option, short = 'i')]
+            ifname: Option<String>,
+            /// the container's id; made of the path if not given
+            #[argh(option)]
+            container_id: Option<String>,
+            /// the seconds that an executed plugin may take; 180 if not given
+            #[argh(option, default = "TIMEOUT_S")]
+            timeout: u64,
+        }
+    };
 }
 
-/// Check that an attachment is as it was made.
-#[derive(FromArgs)]
-#[argh(
-    subcommand,
-    name = "check",
-    help_triggers("-h", "--help", "help"),
-    example = "{command_name} mynet web"
-)]
-pub(super) struct Check {
-    /// the network's name, or the path of its file
-    #[argh(positional)]
-    network: String,
-    /// a path, a name under /run/netns, or the id of a process
-    #[argh(positional)]
-    netns: String,
-    /// the interface's name in the container; eth0 if not given
-    #[argh(option, short = 'i')]
-    ifname: Option<String>,
-    /// the container's id; made of the path if not given
-    #[argh(option)]
-    container_id: Option<String>,
-    /// the seconds that an executed plugin may take; 180 if not given
-    #[argh(option, default = "TIMEOUT_S")]
-    timeout: u64,
+of_attachment! {
+    /// Attach a network namespace to a network, and print the result.
+    #[derive(FromArgs)]
+    #[argh(
+        subcommand,
+        name = "add",
+        help_triggers("-h", "--help", "help"),
+        example = "{command_name} mynet web --create -p 8080:80",
+        note = "NETCONFPATH, CNI_PATH, CNI_ARGS, CAP_ARGS and CNI_IFNAME mean what they mean to cnitool."
+    )]
+    struct Add {
+        /// the network's name, or the path of its file
+        #[argh(positional)]
+        network: String,
+        /// a path, a name under /run/netns, or the id of a process
+        #[argh(positional)]
+        netns: String,
+        /// publish a port: [IP:]HOST:CONTAINER[/PROTO]; may be repeated
+        #[argh(option, short = 'p')]
+        publish: Vec<String>,
+        /// the address that the container is to have; may be repeated
+        #[argh(option)]
+        ip: Vec<String>,
+        /// the MAC address that the interface is to have
+        #[argh(option)]
+        mac: Option<String>,
+        /// make the network namespace of that name
+        #[argh(switch)]
+        create: bool,
+    }
 }
 
-/// Detach a network namespace from a network; with --container-id, from the networks that the cache knows.
-#[derive(FromArgs)]
-#[argh(
-    subcommand,
-    name = "del",
-    help_triggers("-h", "--help", "help"),
-    example = "{command_name} mynet web --delete",
-    example = "{command_name} --container-id 3f2a"
-)]
-pub(super) struct Del {
-    /// the network's name or the path of its file; a path, a name under /run/netns, or the id of a process
-    #[argh(positional, arg_name = "network netns")]
-    operands: Vec<String>,
-    /// the interface's name in the container; eth0 if not given
-    #[argh(option, short = 'i')]
-    ifname: Option<String>,
-    /// the container's id; made of the path if not given
-    #[argh(option)]
-    container_id: Option<String>,
-    /// remove the network namespace of that name
-    #[argh(switch)]
-    delete: bool,
-    /// the seconds that an executed plugin may take; 180 if not given
-    #[argh(option, default = "TIMEOUT_S")]
-    timeout: u64,
+of_attachment! {
+    /// Check that an attachment is as it was made.
+    #[derive(FromArgs)]
+    #[argh(
+        subcommand,
+        name = "check",
+        help_triggers("-h", "--help", "help"),
+        example = "{command_name} mynet web"
+    )]
+    struct Check {
+        /// the network's name, or the path of its file
+        #[argh(positional)]
+        network: String,
+        /// a path, a name under /run/netns, or the id of a process
+        #[argh(positional)]
+        netns: String,
+    }
+}
+
+of_attachment! {
+    /// Detach a network namespace from a network; with --container-id, from the networks that the cache knows.
+    #[derive(FromArgs)]
+    #[argh(
+        subcommand,
+        name = "del",
+        help_triggers("-h", "--help", "help"),
+        example = "{command_name} mynet web --delete",
+        example = "{command_name} --container-id 3f2a"
+    )]
+    struct Del {
+        /// the network's name or the path of its file; a path, a name under /run/netns, or the id of a process
+        #[argh(positional, arg_name = "network netns")]
+        operands: Vec<String>,
+        /// remove the network namespace of that name
+        #[argh(switch)]
+        delete: bool,
+    }
 }
 
 /// Ask whether a network could be attached now.
@@ -144,28 +143,21 @@ impl Add {
         let network = find(&runtime, &self.network)?;
         let wishes = Wishes { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };
         wishes.apply(&network, &mut args, &mut capability_args)?;
-        if self.create {
-            sandbox::new_named_namespace(&path)?;
-        }
+        let made = self.create.then(|| runtime.make_namespace(&path, Purpose::Attachment));
+        // The namespace stays when this value is dropped.
+        let made = made.transpose()?;
         let target =
             Target { at: &at, netns: Some(&path), args: &args, capability_args: &capability_args };
         let added = runtime.add(&network, &target).and_then(|added| {
             match sys::write_all(io::stdout().as_fd(), (added.result.to_pretty() + "\n").as_bytes())
             {
                 Ok(()) => added.keep(),
-                Err(error) => {
-                    let error = super::cannot_write(&error);
-                    let undone = added.undo();
-                    Err(match undone {
-                        Ok(()) => error,
-                        Err(undo) => error.also(&undo),
-                    })
-                }
+                Err(error) => Err(added.undo_after(super::cannot_write(&error))),
             }
         });
-        added.map_err(|error| match self.create.then(|| sandbox::remove_namespace(&path)) {
-            Some(Err(removal)) => error.also(&removal),
-            _ => error,
+        added.map_err(|error| match made {
+            Some(_) => error.and(sandbox::remove_namespace(&path)),
+            None => error,
         })
     }
 }
@@ -205,7 +197,7 @@ impl Del {
             }
             _ => return Err(not_understood("NETWORK and NETNS, or --container-id, are missing")),
         };
-        let mut failed = None;
+        let mut failed: Option<Error> = None;
         for (name, at) in attached {
             let target = Target {
                 at: &at,
@@ -217,7 +209,7 @@ impl Del {
             if let Err(error) = runtime.del(choice.as_ref().unwrap_or(&named), &target) {
                 failed = Some(match failed.take() {
                     None => error,
-                    Some(first) => crate::error::Error::also(first, &error),
+                    Some(first) => first.also(&error),
                 });
             }
         }
@@ -241,7 +233,7 @@ pub(super) fn find(runtime: &Runtime, network: &str) -> Result<Network> {
     match parameters::choice(network)? {
         Choice::Given(network) => Ok(network),
         Choice::Named(name) => {
-            let warn = &mut |error: &crate::error::Error| sys::warn(&format!("warning: {error}"));
+            let warn = &mut |error: &Error| sys::warn(&format!("warning: {error}"));
             Network::find(&name, &runtime.configurations, warn)
         }
     }

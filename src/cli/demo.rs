@@ -129,7 +129,7 @@ impl Demo {
 
 fn attach(runtime: &Runtime, name: &'static str, publish: &[&str]) -> Result<Container> {
     let path = Path::new(NAMED_NAMESPACES).join(name);
-    let netns = sandbox::new_named_namespace(&path)?;
+    let netns = sandbox::new_named_namespace(&path, &|_| Ok(()))?;
     let network = Network::from_cache(NETWORK.as_bytes())?;
     let publish: Vec<String> = publish.iter().map(|&port| port.into()).collect();
     let (mut args, mut capability_args) = (String::new(), Json::Null);

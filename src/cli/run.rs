@@ -16,6 +16,7 @@ use crate::plugin::Entry;
 use crate::runtime::container_id_of;
 use crate::runtime::group::{self, Wanted};
 use crate::runtime::lifecycle::Runtime;
+use crate::runtime::named::Purpose;
 
 use super::parameters::{self, TIMEOUT_S, Wishes, not_understood};
 
@@ -97,13 +98,12 @@ impl Run {
             sandbox::raise_loopback(&netns)?;
             return attached(&runtime, &wanted, &netns, launch);
         };
-        let _lock = runtime.own_namespace(&path)?;
-        let netns = sandbox::new_named_namespace(&path)?;
+        let (netns, _lock) = runtime.make_namespace(&path, Purpose::Command)?;
         let code = attached(&runtime, &wanted, &netns, launch);
         match (code, sandbox::remove_namespace(&path)) {
             (code, Ok(())) => code,
             (Ok(_), Err(error)) => Err(error),
-            (Err(error), Err(removal)) => Err(error.also(&removal)),
+            (Err(error), removed) => Err(error.and(removed)),
         }
     }
 }
@@ -138,7 +138,7 @@ fn attached(
     let all = wanted.iter().rev().map(|it| (&it.network.name, &it.at));
     match (code, runtime.detach(all, Some(netns.path()))) {
         (code, Ok(())) => code,
-        (Err(error), Err(undo)) => Err(error.also(&undo)),
+        (Err(error), undone) => Err(error.and(undone)),
         (Ok(0), Err(undo)) => Err(undo),
         (Ok(code), Err(undo)) => {
             warn(&format!("cnibox: {undo}"));

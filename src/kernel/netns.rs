@@ -104,6 +104,18 @@ impl NetNs {
         Ok(self.identity()? == other.identity()?)
     }
 
+    /// Whether a process is in the namespace. A thread with a namespace of its own is not seen.
+    pub fn has_process(&self) -> Result<bool> {
+        let own = self.identity()?;
+        let processes = std::fs::read_dir("/proc").map_err(|error| {
+            Error::internal(format!("cannot read /proc: {}", sys::reason(&error)))
+        })?;
+        Ok(processes.flatten().any(|process| {
+            let netns = std::fs::metadata(process.path().join("ns/net"));
+            netns.is_ok_and(|netns| (netns.dev(), netns.ino()) == own)
+        }))
+    }
+
     /// The path that was opened.
     pub fn path(&self) -> &Path {
         &self.path

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -78,30 +79,38 @@ pub fn mount_memory(directory: &Path) -> Result<()> {
 
 /// Makes a network namespace that exists until its file is unmounted, like `ip netns add`.
 pub fn new_namespace(path: &Path) -> Result<NetNs> {
-    File::create(path).map_err(|error| failed("create", path, &error))?;
-    // `run` returns to the current namespace in any case.
     let own = NetNs::own()?;
-    own.run(|| {
-        unshare(CloneFlags::CLONE_NEWNET)
-            .map_err(|errno| failed("make a network namespace for", path, &errno.into()))?;
-        let none: Option<&str> = None;
-        mount(Some("/proc/thread-self/ns/net"), path, none, MsFlags::MS_BIND, none)
-            .map_err(|errno| failed("mount a network namespace on", path, &errno.into()))
-    })?;
+    name(&own.make()?, path)?;
     own.open(path)
 }
 
-/// The same in a directory that may have to be made, where no namespace of that name is, and with lo up.
-pub fn new_named_namespace(path: &Path) -> Result<NetNs> {
-    if NetNs::own()?.is_at(path)? {
+/// The same in a directory that may have to be made, where no namespace of that name is, and with lo up. `note` gets the
+/// namespace before it has the name.
+pub fn new_named_namespace(path: &Path, note: &dyn Fn(&NetNs) -> Result<()>) -> Result<NetNs> {
+    let own = NetNs::own()?;
+    if own.is_at(path)? {
         return Err(failed("create", path, &io::ErrorKind::AlreadyExists.into()));
     }
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory).map_err(|error| failed("create", directory, &error))?;
     }
-    let netns = new_namespace(path)?;
+    let netns = own.make()?;
     raise_loopback(&netns)?;
-    Ok(netns)
+    note(&netns)?;
+    name(&netns, path)?;
+    own.open(path)
+}
+
+fn name(netns: &NetNs, path: &Path) -> Result<()> {
+    File::create(path).map_err(|error| failed("create", path, &error))?;
+    let none: Option<&str> = None;
+    // The path of `netns` has the id of this process, and /proc can be that of another PID namespace.
+    let source = format!("/proc/self/fd/{}", netns.as_fd().as_raw_fd());
+    mount(Some(source.as_str()), path, none, MsFlags::MS_BIND, none).map_err(|errno| {
+        // The error of the mount is reported. The next call can use the empty file.
+        let _ = fs::remove_file(path);
+        failed("mount a network namespace on", path, &errno.into())
+    })
 }
 
 /// Removes the file of a namespace, as `ip netns del` does; the namespace lives as long as something is in it. A missing

@@ -64,8 +64,7 @@ impl Network {
     pub fn load(file: &Path) -> Result<Self> {
         let cannot = |error: Error| error.context(format!("cannot read {}", file.display()));
         let bytes = read(file)?;
-        let is_list = file.extension().is_some_and(|extension| extension == "conflist");
-        let mut network = Self::parse(&bytes, is_list, Some(file)).map_err(cannot)?;
+        let mut network = Self::parse(&bytes, is_list(file), Some(file)).map_err(cannot)?;
         network.file = file.into();
         Ok(network)
     }
@@ -190,11 +189,17 @@ pub fn without(entries: &mut Vec<(String, Json)>, keys: &[&str]) {
 
 /// All lists in the order of their names, then all single configurations.
 pub fn files(directory: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = files_with(directory, &["conflist"])?;
-    files.extend(files_with(directory, &["conf", "json"])?);
+    let mut files = files_with(directory, &["conflist", "conf", "json"])?;
+    files.sort_by_key(|file| !is_list(file));
     Ok(files)
 }
 
+/// Whether a file has a list.
+pub fn is_list(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "conflist")
+}
+
+/// The files with one of these extensions, in the order of their names.
 fn files_with(directory: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
     let cannot = |error: io::Error| {
         Error::internal(format!("cannot read directory {}: {error}", directory.display()))

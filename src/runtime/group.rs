@@ -1,19 +1,15 @@
 //! The attachments of one container to several networks, all or nothing.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::cni::json::Json;
 use crate::cni::success::{Dns, Success};
 use crate::cni::version::{self, Version};
 use crate::error::{Error, Result};
-use crate::kernel::netns::NetNs;
-use crate::kernel::sandbox;
-use crate::kernel::sys::{self, warn};
+use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
-use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::conf::{self, Network};
 use crate::runtime::lifecycle::{Choice, Runtime, Target};
-use crate::runtime::lock::{self, Lock};
 
 /// Plugins that work in the container only.
 const CONTAINER_PLUGINS: [&str; 5] = ["loopback", "dummy", "tuning", "sbr", "vrf"];
@@ -45,10 +41,7 @@ impl Runtime {
             let added = self.add(network, &target).and_then(|added| {
                 match version::parse_result(&added.result, Version::NEWEST) {
                     Ok(success) => added.keep().map(|()| success),
-                    Err(error) => Err(match added.undo() {
-                        Ok(()) => error,
-                        Err(undo) => error.also(&undo),
-                    }),
+                    Err(error) => Err(added.undo_after(error)),
                 }
             });
             match added {
@@ -58,10 +51,7 @@ impl Runtime {
                     let attached = wanted[..index].iter().rev();
                     let undone =
                         self.detach(attached.map(|it| (&it.network.name, &it.at)), Some(netns));
-                    return Err(match undone {
-                        Ok(()) => error,
-                        Err(undo) => error.also(&undo),
-                    });
+                    return Err(error.and(undone));
                 }
             }
         }
@@ -80,34 +70,6 @@ impl Runtime {
             self.del(&Choice::Named(name.clone()), &target).err()
         });
         errors.reduce(|first: Error, error| first.also(&error)).map_or(Ok(()), Err)
-    }
-
-    /// Marks a named namespace as one that ends with this process. GC removes it after that.
-    pub fn own_namespace(&self, path: &Path) -> Result<Lock> {
-        self.remove_dead_namespaces();
-        if NetNs::own()?.is_at(path)? {
-            let msg = format!("cannot create {}: it exists already", path.display());
-            return Err(Error::internal(msg));
-        }
-        Lock::namespace(&self.locks, &path.file_name().unwrap_or_default().to_string_lossy())
-    }
-
-    /// The paths of named namespaces of processes that are dead.
-    pub(super) fn dead_namespaces(&self) -> Vec<PathBuf> {
-        lock::dead_namespaces(&self.locks, &|name| Some(Path::new(NAMED_NAMESPACES).join(name)))
-    }
-
-    pub(super) fn remove_dead_namespaces(&self) {
-        lock::dead_namespaces(&self.locks, &|name| {
-            let path = Path::new(NAMED_NAMESPACES).join(name);
-            match sandbox::remove_namespace(&path) {
-                Ok(()) => None,
-                Err(error) => {
-                    warn(&error.to_string());
-                    Some(path)
-                }
-            }
-        });
     }
 }
 

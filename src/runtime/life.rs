@@ -114,15 +114,16 @@ impl Attached {
 }
 
 /// The identity of a namespace.
-struct Identity {
+pub(super) struct Identity {
     /// Boot, device and inode.
     number: String,
     /// When the inode was made. A namespace that nothing but a process holds gets a new inode whenever one looks.
     since: String,
 }
 
+/// The result of a comparison of two identities.
 #[derive(Clone, Copy, PartialEq)]
-enum Same {
+pub(super) enum Same {
     Yes,
     /// It may be another one with the same number: the kernel takes the lowest that is free.
     Number,
@@ -130,18 +131,20 @@ enum Same {
 }
 
 impl Identity {
-    fn of(netns: &NetNs) -> Result<Self> {
+    pub(super) fn of(netns: &NetNs) -> Result<Self> {
         let boot = fs::read_to_string(Path::new(BOOT_ID)).unwrap_or_default();
         let ((device, inode), (s, ns)) = (netns.identity()?, netns.inode_time()?);
         let number = format!("{} {device} {inode}", boot.trim());
         Ok(Self { number, since: format!("{s}.{ns:09}") })
     }
 
-    fn text(&self) -> String {
+    /// The line of a file.
+    pub(super) fn text(&self) -> String {
         format!("{} {}\n", self.number, self.since)
     }
 
-    fn compare(&self, known: &str) -> Same {
+    /// `known` is the line of a file.
+    pub(super) fn compare(&self, known: &str) -> Same {
         match known.trim_end().rsplit_once(' ') {
             Some((number, since)) if number == self.number => {
                 if since == self.since {

@@ -73,9 +73,9 @@ impl Added<'_> {
         self.runtime.pending.remove(&self.entry.network, &self.entry.at)
     }
 
-    /// The result could not be told.
-    pub fn undo(self) -> Result<()> {
-        self.runtime.delete(&self.entry, self.network, &self.entry.netns)
+    /// Deletes the attachment, because `error` made its result useless to the caller. Returns that error.
+    pub fn undo_after(self, error: Error) -> Error {
+        error.and(self.runtime.delete(&self.entry, self.network, &self.entry.netns))
     }
 }
 
@@ -132,10 +132,7 @@ impl Runtime {
             Ok(result) => result,
             // The interface is another attachment's, and DEL would remove it.
             Err(Failed { error, has_done_nothing: true }) if was_there => {
-                return Err(match self.forget(&entry.network, &entry.at) {
-                    Ok(()) => error,
-                    Err(another) => error.also(&another),
-                });
+                return Err(error.and(self.forget(&entry.network, &entry.at)));
             }
             Err(Failed { error, .. }) => return Err(self.take_back(error, &entry, network)),
         };
@@ -189,10 +186,8 @@ impl Runtime {
     /// DEL of the whole list follows a failed ADD, whatever plugin failed.
     fn take_back(&self, error: Error, entry: &Entry, network: &Network) -> Error {
         sys::forget_interrupt();
-        match self.delete(entry, network, &entry.netns) {
-            Ok(()) => error,
-            Err(undo) => error.also(&undo.context("cannot take back the failed ADD")),
-        }
+        let undone = self.delete(entry, network, &entry.netns);
+        error.and(undone.map_err(|undo| undo.context("cannot take back the failed ADD")))
     }
 
     /// Detaches a container from a network. It is fine if it is not attached.

@@ -5,7 +5,7 @@
 //! process.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -41,9 +41,22 @@ impl Lock {
         Self::take(directory, &format!("container-{container_id}"), Mode::Exclusive)
     }
 
-    /// The lock of a named namespace that ends with the process that holds the lock.
+    /// The lock of a named namespace, for the process that makes it.
     pub fn namespace(directory: &Path, name: &str) -> Result<Self> {
         Self::take(directory, &format!("{NAMESPACE}{name}"), Mode::Exclusive)
+    }
+
+    /// Writes a text into the file of the lock, for the time after the death of this process.
+    pub fn note(&self, text: &str) -> Result<()> {
+        let write = || {
+            fault::file_operation()?;
+            self.file.set_len(0)?;
+            (&self.file).write_all(text.as_bytes())
+        };
+        write().map_err(|error| {
+            let msg = format!("cannot write {}", self.path.display());
+            Error::internal(msg).with_details(error.to_string())
+        })
     }
 
     /// Fails with code 11 when the limit is reached.
@@ -97,9 +110,9 @@ pub fn sweep(directory: &Path) {
     }
 }
 
-/// Calls `f` with the name of each namespace that a dead process has locked. A lock is removed where `f` returns None.
-pub fn dead_namespaces(directory: &Path, f: &dyn Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
-    let mut kept = Vec::new();
+/// Calls `keeps` with the name and the note of each namespace that a dead process has locked. If it returns false, the lock
+/// is removed.
+pub fn without_holder(directory: &Path, keeps: &mut dyn FnMut(&str, &str) -> bool) {
     for file in fs::read_dir(directory).into_iter().flatten().flatten() {
         let (path, name) = (file.path(), file.file_name());
         let Some(name) = name.to_str().and_then(|name| name.strip_prefix(NAMESPACE)) else {
@@ -107,12 +120,11 @@ pub fn dead_namespaces(directory: &Path, f: &dyn Fn(&str) -> Option<PathBuf>) ->
         };
         let Ok(file) = File::open(&path) else { continue };
         if matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true)) && is_at(&file, &path) {
-            let result = f(name);
-            drop(Lock { path, file, is_exclusive: result.is_none() });
-            kept.extend(result);
+            let note = fs::read_to_string(&path).unwrap_or_default();
+            let is_exclusive = !keeps(name, &note);
+            drop(Lock { path, file, is_exclusive });
         }
     }
-    kept
 }
 
 /// Whether a path leads to an open file. Only the holder of its lock removes a file.

@@ -10,6 +10,7 @@ pub mod group;
 pub mod life;
 pub mod lifecycle;
 mod lock;
+pub mod named;
 pub mod networks;
 pub mod new_network;
 mod request;

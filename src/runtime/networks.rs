@@ -58,7 +58,7 @@ impl Runtime {
             };
             let (missing, built_in) = unresolved(&network, &self.means);
             let is_complete = missing.is_empty() && built_in.is_empty();
-            let is_list = network.file.extension().is_some_and(|end| end == "conflist");
+            let is_list = conf::is_list(&network.file);
             listed.push(Listed {
                 containerd: broken.is_empty().then(|| containerd.next()),
                 crio: if is_complete { crio.next_of(&network.name) } else { None },

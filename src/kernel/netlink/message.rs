@@ -65,10 +65,9 @@ impl Requests {
     #[inline(never)]
     fn begin(&mut self, kind: u16, flags: u16) -> usize {
         let at = self.attrs.bytes.len();
-        self.attrs.raw(&[0; 4]); // the length
-        self.attrs.raw(&kind.to_ne_bytes());
-        self.attrs.raw(&(flags | NLM_F_REQUEST).to_ne_bytes());
-        self.attrs.raw(&[0; 8]); // the sequence number, which the socket knows, and the port, which the kernel does
+        let ([k0, k1], [f0, f1]) = (kind.to_ne_bytes(), (flags | NLM_F_REQUEST).to_ne_bytes());
+        // The socket knows the sequence number, and the kernel the port.
+        self.attrs.raw(&[0, 0, 0, 0, k0, k1, f0, f1, 0, 0, 0, 0, 0, 0, 0, 0]);
         at
     }
 
@@ -76,7 +75,7 @@ impl Requests {
     #[inline(never)]
     fn end(&mut self, at: usize) {
         match u32::try_from(self.attrs.bytes.len() - at) {
-            Ok(length) => self.attrs.patch(at, &length.to_ne_bytes()),
+            Ok(length) => self.attrs.patch(at, length.to_ne_bytes()),
             Err(_) => self.attrs.too_long = true,
         }
     }
@@ -96,13 +95,13 @@ impl Requests {
     pub(super) fn seal(&mut self, first_sequence: u32, last_flags: u16) {
         let mut sequence = first_sequence;
         for request in &self.list {
-            self.attrs.patch(request.at + 8, &sequence.to_ne_bytes());
+            self.attrs.patch(request.at + 8, sequence.to_ne_bytes());
             sequence = sequence.wrapping_add(1);
         }
         if let Some(last) = self.list.last() {
             let at = last.at + 6;
             let flags = fixed(&self.attrs.bytes, at).map_or(0, u16::from_ne_bytes);
-            self.attrs.patch(at, &(flags | last_flags).to_ne_bytes());
+            self.attrs.patch(at, (flags | last_flags).to_ne_bytes());
         }
     }
 }
@@ -160,22 +159,22 @@ impl Attrs {
     #[inline(never)]
     fn begin(&mut self, kind: u16) -> usize {
         let at = self.bytes.len();
-        self.raw(&[0; 2]);
-        self.raw(&kind.to_ne_bytes());
+        let [k0, k1] = kind.to_ne_bytes();
+        self.raw(&[0, 0, k0, k1]);
         at
     }
 
     #[inline(never)]
     fn end(&mut self, at: usize) {
         match u16::try_from(self.bytes.len() - at) {
-            Ok(length) => self.patch(at, &length.to_ne_bytes()),
+            Ok(length) => self.patch(at, length.to_ne_bytes()),
             Err(_) => self.too_long = true,
         }
         self.bytes.resize(aligned(self.bytes.len()), 0);
     }
 
-    fn patch(&mut self, at: usize, value: &[u8]) {
-        self.bytes[at..at + value.len()].copy_from_slice(value);
+    fn patch<const N: usize>(&mut self, at: usize, value: [u8; N]) {
+        self.bytes[at..at + N].copy_from_slice(&value);
     }
 }
 

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::{Host, list, network};
+use crate::world::with;
 
 fn host() -> Host {
     let host = Host::new();
@@ -58,7 +59,8 @@ fn wrong_arguments_have_exit_code_2_and_nothing_is_done() {
 #[test]
 fn help_is_a_success_with_an_example() {
     let host = host();
-    for command in ["add", "check", "del", "gc", "status"] {
+    let runtime = ["add", "check", "del", "gc", "status", "networks", "attachments", "run", "exec"];
+    for command in runtime {
         for help in ["--help", "help"] {
             let text = host.cnibox(&[command, help]).run().output();
             assert!(text.contains(&format!("Examples:\n  cnibox {command} ")), "{text}");
@@ -144,4 +146,55 @@ fn create_and_delete_are_all_or_nothing() {
         host.cnibox(&["del", "net", "web", "--delete"]).run().silence();
         assert!(!host.world.path("/run/netns/web").exists());
     }
+}
+
+#[test]
+fn without_variables_the_usual_directories_are_searched() {
+    let host = host();
+    let plain = |args: &[&str]| {
+        let words = [&["/run/bin/cnibox"], args].concat();
+        host.world.tool(&words, None).run()
+    };
+    for args in [&["add", "other", "c1"][..], &["del", "other", "c1"], &["status", "other"]] {
+        let outcome = plain(args);
+        assert!(outcome.stderr.contains(" in /etc/cni/net.d"), "{}", outcome.report());
+    }
+    let network = list("1.0.0", &["no-such-type"]);
+    host.world.write("/etc/cni/net.d/1.conflist", network.to_string());
+    let outcome = plain(&["add", "net", "c1"]);
+    let path = r#"in path ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"]"#;
+    assert!(outcome.stderr.contains(path), "{}", outcome.report());
+}
+
+#[test]
+fn gc_and_status_take_a_namespace_as_cnitool_does() {
+    let host = host();
+    host.cnibox(&["add", "net", "c1"]).run().success();
+    for verb in ["gc", "status"] {
+        host.cnibox(&[verb, "net", "c1"]).run().silence();
+    }
+    host.cnibox(&["check", "net", "c1"]).run().silence();
+}
+
+#[test]
+fn del_with_a_container_id_takes_a_network_and_an_interface() {
+    let host = host();
+    host.configure("2.conflist", &with(&list("1.0.0", &["one"]), json!({"name": "other"})));
+    let id = ["--container-id", "a"];
+    for (network, ifname) in [("net", "eth0"), ("net", "eth1"), ("other", "eth2")] {
+        host.cnibox(&[&["add", network, "c1", "-i", ifname], &id[..]].concat()).run().success();
+    }
+    host.seen();
+    for (args, expected) in [
+        (&["del", "net", "-i", "eth1"][..], "eth1"),
+        (&["del", "other"], "eth2"),
+        (&["del"], "eth0"),
+    ] {
+        host.cnibox(&[args, &id].concat()).run().silence();
+        let seen = host.seen();
+        let ifnames: Vec<_> = seen.iter().map(|it| it.variable("CNI_IFNAME").unwrap()).collect();
+        assert_eq!(ifnames, [expected]);
+        assert_eq!(seen[0].variable("CNI_NETNS"), Some("/run/netns/c1"));
+    }
+    assert_eq!(host.kept(), [""; 0]);
 }

@@ -148,3 +148,38 @@ fn a_damaged_record_of_a_pending_operation_is_passed_over() {
     host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
     assert_eq!(host.kept(), [""; 0]);
 }
+
+#[test]
+fn an_attachment_of_podman_is_stale_when_its_path_leads_to_another_namespace() {
+    let host = Host::new();
+    attach_as_podman(&host);
+    let state = || {
+        let text = host.cnibox(&["attachments", "--json"]).run().output();
+        let document: Value = serde_json::from_str(&text).unwrap();
+        document["attachments"][0]["state"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(state(), "alive");
+    let on_host = ["nsenter", "--net=/run/netns/c1", "ip", "address", "flush", "dev", "eth0"];
+    host.world.host(on_host);
+    assert_eq!(state(), "unknown", "its interface is there, its address is not");
+    host.cnibox(&["gc"]).run().silence();
+    host.world.host(["ip", "netns", "del", "c1"]);
+    host.world.host(["ip", "netns", "add", "c1"]);
+    assert_eq!(state(), "stale");
+    let said = host.cnibox(&["gc"]).run().output();
+    assert!(said.contains("its interface is not in /run/netns/c1"), "{said}");
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
+fn an_attachment_with_the_namespace_of_the_host_is_stale() {
+    let host = Host::new();
+    let entry = podmans(
+        &base64(&host, &list("0.4.0", &["tuning"]).to_string()),
+        "/proc/self/ns/net",
+        &json!({}),
+    );
+    host.world.write("/var/lib/cni/results/net-3f2a-eth0", entry.to_string());
+    let said = host.cnibox(&["gc", "--dry-run"]).run().output();
+    assert!(said.ends_with("/proc/self/ns/net is the namespace of the host\n"), "{said}");
+}

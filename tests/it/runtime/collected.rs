@@ -115,3 +115,28 @@ fn a_failed_del_is_reported_and_the_rest_is_collected() {
     assert!(said.starts_with("removed eth0 of container a"), "{said}");
     assert_eq!(host.kept(), [""; 0]);
 }
+
+#[test]
+fn the_del_of_gc_has_the_parameters_of_the_add() {
+    let host = Host::new();
+    host.recorder("one", &printing(&json!({"cniVersion": "1.1.0"})));
+    let plugin = json!({"type": "one", "capabilities": {"mac": true}});
+    let network = with(&list("1.1.0", &[]), json!({"plugins": [plugin]}));
+    host.configure("1.conflist", &network);
+    let container = host.world.container("c1");
+    let add = host.cnibox(&["add", "net", "c1", "--container-id", "a", "-i", "net1"]);
+    add.env("CNI_ARGS", "A=b").env("CAP_ARGS", r#"{"mac":"aa"}"#).run().success();
+    container.destroy();
+    host.seen();
+    // The configuration of the cache counts.
+    host.configure("1.conflist", &list("1.1.0", &["other"]));
+    host.cnibox(&["gc"]).run().output();
+    let seen = host.seen();
+    assert_eq!(seen.len(), 1);
+    assert_eq!(seen[0].title(), "one DEL");
+    for (name, value) in [("CNI_CONTAINERID", "a"), ("CNI_IFNAME", "net1"), ("CNI_ARGS", "A=b")] {
+        assert_eq!(seen[0].variable(name), Some(value));
+    }
+    assert_eq!(seen[0].config()["runtimeConfig"], json!({"mac": "aa"}));
+    assert_eq!(host.kept(), [""; 0]);
+}

@@ -1,70 +1,107 @@
 //! Every request to the kernel, and every operation on a file, fails once, in the runtime as in a plugin.
 
+use super::killed::leave_a_namespace;
 use super::{Host, network};
 use crate::faults::for_every_fault;
+use crate::world::{Call, Outcome, State};
 
 const FAULTS: [&str; 2] = ["CNIBOX_FAIL_KERNEL", "CNIBOX_FAIL_FILE"];
 const ADD: [&str; 5] = ["add", "net", "c1", "-p", "8080:80"];
+const DEL: [&str; 3] = ["del", "net", "c1"];
+const CREATE: [&str; 6] = ["add", "net", "web", "--create", "-p", "8080:80"];
+const DELETE: [&str; 4] = ["del", "net", "web", "--delete"];
 
-fn host() -> Host {
+impl Host {
+    /// Leaves nothing, if the attachment is whole.
+    fn end(&self, netns: &str, del: &[&str]) {
+        self.cnibox(&["check", "net", netns]).run().silence();
+        self.cnibox(del).run().silence();
+    }
+}
+
+/// Runs `call` on a host with each fault, once for each number. `after` sees the outcome; then nothing may be left.
+fn at_every_fault<'a>(
+    host: &'a Host,
+    before: &State,
+    call: impl Fn() -> Call<'a>,
+    after: impl Fn(&Outcome),
+) {
+    for fault in FAULTS {
+        let failures = for_every_fault(|number| {
+            let outcome = call().env(fault, &number.to_string()).run();
+            let when = format!("{fault}={number}: {}", outcome.report());
+            let failed = outcome.status != 0;
+            assert!(!failed || outcome.stderr.contains("cannot "), "{when}");
+            after(&outcome);
+            assert_eq!(host.kept(), [""; 0], "{when}");
+            host.world
+                .eventually("nothing is left", || before.difference(&host.state()).is_empty());
+            before.assert_same(&host.state(), &when);
+            failed
+        });
+        assert!(failures > 3, "{fault}: {failures}");
+    }
+}
+
+fn host() -> (Host, State) {
     let host = Host::new();
     host.configure("1.conflist", &network());
     host.world.container("c1");
     host.cnibox(&ADD).run().success();
-    host.cnibox(&["del", "net", "c1"]).run().silence();
-    host
+    host.cnibox(&DEL).run().silence();
+    let before = host.state();
+    (host, before)
 }
 
 #[test]
 fn a_failing_add_leaves_nothing() {
-    for fault in FAULTS {
-        let host = host();
-        let before = host.state();
-        let failures = for_every_fault(|number| {
-            let outcome = host.cnibox(&ADD).env(fault, &number.to_string()).run();
-            let failed = outcome.status != 0;
-            let when = format!("{fault}={number}: {}", outcome.report());
-            if failed {
-                assert!(outcome.status == 1 && outcome.stderr.contains("cannot "), "{when}");
+    let (host, before) = host();
+    for (add, netns, del) in [(&ADD[..], "c1", &DEL[..]), (&CREATE, "web", &DELETE)] {
+        at_every_fault(
+            &host,
+            &before,
+            || host.cnibox(add),
+            |outcome| {
+                if outcome.status == 0 {
+                    return host.end(netns, del);
+                }
+                assert_eq!(outcome.status, 1, "{}", outcome.report());
                 // After a failed undo, gc removes the rest.
                 host.cnibox(&["gc"]).run().output();
-            } else {
-                host.cnibox(&["check", "net", "c1"]).run().silence();
-                host.cnibox(&["del", "net", "c1"]).run().silence();
-            }
-            assert_eq!(host.kept(), [""; 0], "{when}");
-            before.assert_same(&host.state(), &when);
-            failed
-        });
-        assert!(failures > 5, "{fault}: {failures}");
+                assert!(!host.world.path("/run/netns/web").exists(), "{}", outcome.report());
+            },
+        );
     }
 }
 
 #[test]
 fn a_failing_del_is_repeated_by_gc() {
-    for fault in FAULTS {
-        let host = host();
-        let before = host.state();
-        let failures = for_every_fault(|number| {
-            host.cnibox(&ADD).run().success();
-            let del = host.cnibox(&["del", "net", "c1"]).env(fault, &number.to_string());
-            let outcome = del.run();
-            let failed = outcome.status != 0;
-            let when = format!("{fault}={number}: {}", outcome.report());
-            if failed {
-                assert!(outcome.stderr.contains("cannot "), "{when}");
-                let gc = host.cnibox(&["gc"]).run();
-                assert_eq!(gc.status, 0, "{when}, then {}", gc.report());
-                // Nothing was done yet, so it lives.
-                if !host.kept().is_empty() {
-                    host.cnibox(&["check", "net", "c1"]).run().silence();
-                    host.cnibox(&["del", "net", "c1"]).run().silence();
-                }
-            }
-            assert_eq!(host.kept(), [""; 0], "{when}");
-            before.assert_same(&host.state(), &when);
-            failed
-        });
-        assert!(failures > 5, "{fault}: {failures}");
-    }
+    let (host, before) = host();
+    let call = || {
+        host.cnibox(&ADD).run().success();
+        host.cnibox(&DEL)
+    };
+    at_every_fault(&host, &before, call, |outcome| {
+        if outcome.status == 0 {
+            return;
+        }
+        host.cnibox(&["gc"]).run().output();
+        // The DEL had done nothing, so the attachment lives.
+        if !host.kept().is_empty() {
+            host.end("c1", &DEL);
+        }
+    });
+}
+
+#[test]
+fn a_failing_gc_is_repeated_by_the_next_one() {
+    let (host, before) = host();
+    let call = || {
+        leave_a_namespace(&host);
+        host.cnibox(&["gc"])
+    };
+    at_every_fault(&host, &before, call, |_| {
+        host.cnibox(&["gc"]).run().output();
+        assert!(!host.world.path("/run/netns/web").exists());
+    });
 }

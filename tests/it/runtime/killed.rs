@@ -70,6 +70,35 @@ fn after_a_del_that_was_killed_gc_leaves_nothing() {
     );
 }
 
+/// Leaves a namespace with an attachment, and a pending record: `add --create` is killed before its last plugin ends.
+pub fn leave_a_namespace(host: &Host) {
+    let add = host.cnibox(&["add", "net", "web", "--create", "-p", "8080:80"]);
+    let inject = "inject=rename:signal=KILL:when=3";
+    add.under(&["strace", "-qq", "-o", "/run/trace", "-e", inject]).run();
+    assert!(host.world.path("/run/netns/web").exists());
+    assert!(host.kept().iter().any(|file| file.contains("/pending/")));
+}
+
+#[test]
+fn after_a_gc_that_was_killed_the_next_one_leaves_nothing() {
+    let (host, before) = host();
+    let killed = at_every_change(
+        &host.world,
+        || host.cnibox(&["gc"]),
+        || leave_a_namespace(&host),
+        |when| {
+            host.world.host(["sh", "-c", OLD]);
+            host.cnibox(&["gc"]).run().output();
+            assert_eq!(host.kept(), [""; 0], "{when}");
+            assert!(!host.world.path("/run/netns/web").exists(), "{when}");
+            host.world
+                .eventually("nothing is left", || before.difference(&host.state()).is_empty());
+            before.assert_same(&host.state(), when);
+        },
+    );
+    assert!(killed > 10, "{killed}");
+}
+
 #[test]
 fn an_add_that_was_killed_can_be_repeated_at_once() {
     let (host, before) = host();
@@ -100,6 +129,34 @@ fn after_a_run_that_was_killed_gc_leaves_nothing() {
         |when| {
             host.world.host(["sh", "-c", OLD]);
             host.cnibox(&["gc"]).run().output();
+            assert_eq!(host.kept(), [""; 0], "{when}");
+            assert!(!host.world.path("/run/netns/web").exists(), "{when}");
+            // The kernel removes the links of a namespace after the namespace.
+            host.world
+                .eventually("nothing is left", || before.difference(&host.state()).is_empty());
+            before.assert_same(&host.state(), when);
+        },
+    );
+    assert!(killed > 20, "{killed}");
+}
+
+#[test]
+fn after_an_add_with_create_that_was_killed_gc_leaves_nothing() {
+    let (host, before) = host();
+    let del = || host.cnibox(&["del", "net", "web", "--delete"]).run().silence();
+    let killed = at_every_change(
+        &host.world,
+        || host.cnibox(&["add", "net", "web", "--create", "-p", "8080:80"]),
+        || {},
+        |when| {
+            host.world.host(["sh", "-c", OLD]);
+            host.cnibox(&["gc"]).run().output();
+            // The attachment is complete, and so the namespace stays.
+            if host.world.path("/run/netns/web").exists() {
+                host.cnibox(&["check", "net", "web"]).run().silence();
+                del();
+                host.cnibox(&["gc"]).run().silence();
+            }
             assert_eq!(host.kept(), [""; 0], "{when}");
             assert!(!host.world.path("/run/netns/web").exists(), "{when}");
             // The kernel removes the links of a namespace after the namespace.

@@ -296,3 +296,22 @@ fn add_with_options_and_del_work_with_real_plugins() {
     host.cnibox(&["del", "net", "web", "--delete"]).run().silence();
     assert_eq!(host.kept(), [""; 0]);
 }
+
+#[test]
+fn a_list_of_our_plugins_runs_in_one_process() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    host.world.container("c1");
+    // The plugins are links to this executable, or nowhere.
+    for path in ["/run/plugins", "/run/own"] {
+        for verb in ["add", "check", "del"] {
+            let call = host.cnibox(&[verb, "net", "c1"]).env("CNI_PATH", path);
+            let strace = ["strace", "-f", "-qq", "-o", "/run/trace", "-e", "trace=process"];
+            let outcome = call.under(&strace).run();
+            assert_eq!(outcome.status, 0, "{}", outcome.report());
+            let trace = host.world.read("/run/trace");
+            let made = trace.lines().filter(|line| line.contains("exec") || line.contains("clone"));
+            assert_eq!(made.count(), 1, "{trace}");
+        }
+    }
+}

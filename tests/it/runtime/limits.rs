@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use super::{Host, list};
+use super::{Host, NOT_IGNORED, list};
 use crate::world::Outcome;
 
 /// A plugin that never ends, with what it started, when told so; the first and the last of the list do nothing.
@@ -78,7 +78,8 @@ fn a_plugin_does_not_outlive_a_runtime_that_is_killed() {
 
 /// Sends a signal when the plugin hangs.
 fn interrupted(host: &Host, verb: &str, signal: Signal) -> Outcome {
-    let running = host.cnibox(&[verb, "net", "c1"]).env("TEST_HANGS", &verb.to_uppercase()).start();
+    let call = host.cnibox(&[verb, "net", "c1"]).env("TEST_HANGS", &verb.to_uppercase());
+    let running = call.under(&NOT_IGNORED).start();
     let hangs = host.world.path("/run/hangs");
     host.world.eventually("the plugin hangs", || hangs.exists());
     kill(Pid::from_raw(i32::try_from(running.pid()).unwrap()), signal).unwrap();

@@ -9,11 +9,14 @@ mod faults;
 mod killed;
 mod lifecycle;
 mod limits;
+mod locks;
+mod named;
 mod networks;
 mod oci_hook;
 mod packaged;
 mod recorded;
 mod run;
+mod specification;
 mod versions;
 
 use std::fs;
@@ -26,6 +29,8 @@ use crate::world::{Call, State, VERSIONS, World};
 const CONFIGURATIONS: &str = "/run/net.d";
 const OWN: &str = "/run/own";
 const NOTES: &str = "/run/notes";
+/// A shell starts background processes with SIGINT ignored, and cnibox keeps that.
+const NOT_IGNORED: [&str; 2] = ["env", "--default-signal=INT"];
 
 /// A host with configurations and recording plugins.
 struct Host {

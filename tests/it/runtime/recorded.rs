@@ -153,8 +153,15 @@ fn a_single_configuration_of_every_version() {
             r#"{{"cniVersion":"{version}","name":"one","args":{{"x":1.0}},"type":"rec-tuning","z":{{"b":1,"a":2}},"runtimeConfig":{{"mac":"00:11:22:33:44:66"}}"#
         );
         assert_eq!(seen(&host, "ADD"), owned(&[("rec-tuning", with_result(&request, None))]));
-        host.cnibox(&["del", "one", &container.netns()]).run().silence();
         let last = result(version, LAST_MAC);
+        let check = host.cnibox(&["check", "one", "blue"]).run();
+        let checked = match version >= "0.4.0" {
+            true => vec![("rec-tuning", with_result(&request, Some(&last)))],
+            false => vec![],
+        };
+        assert_eq!(check.status == 0, version >= "0.4.0", "{}", check.report());
+        assert_eq!(seen(&host, "CHECK"), owned(&checked));
+        host.cnibox(&["del", "one", &container.netns()]).run().silence();
         let result = (version >= "0.4.0").then_some(last.as_str());
         assert_eq!(seen(&host, "DEL"), owned(&[("rec-tuning", with_result(&request, result))]));
     }

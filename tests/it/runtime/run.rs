@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Host, network};
+use super::{Host, NOT_IGNORED, network};
 use crate::world::{Outcome, Running, Scratch, State, with};
 
 /// The network `net` with a DNS server.
@@ -34,7 +34,7 @@ impl Host {
     fn start(&self, args: &[&str], script: &str) -> Running {
         let script = format!("{script}; : > /run/up; while :; do sleep 0.05; done");
         let words = [&["run"], args, &["--", "sh", "-c", &script]].concat();
-        let running = self.cnibox(&words).start();
+        let running = self.cnibox(&words).under(&NOT_IGNORED).start();
         self.world.eventually("the command runs", || self.world.path("/run/up").exists());
         self.world.host(["rm", "/run/up"]);
         running

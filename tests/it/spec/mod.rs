@@ -18,7 +18,7 @@ const ADDS: [(&str, &str); 8] = [
 ];
 
 /// The namespace of the examples.
-const BLUE: &str = "/var/run/netns/blue";
+pub const BLUE: &str = "/var/run/netns/blue";
 
 /// JSON without `//` comments and without commas before a closing bracket.
 fn plain(text: &str) -> String {
@@ -41,7 +41,7 @@ fn plain(text: &str) -> String {
     plain + rest
 }
 
-fn example(text: &str) -> Value {
+pub fn example(text: &str) -> Value {
     parse(&plain(text))
 }
 
@@ -102,7 +102,7 @@ fn host_local_takes_the_very_same_input() {
 }
 
 #[test]
-fn examples_without_comments_are_taken_to_the_letter() {
+pub fn examples_without_comments_are_taken_to_the_letter() {
     let world = World::new();
     let container = blue(&world);
     let printed = include_str!("1.0.0/add.jsonc");
@@ -122,7 +122,7 @@ fn blue_of_the_appendix(world: &World) -> (Container<'_>, Value) {
 
 /// The printed object with the MACs and the random name of a real result. The MAC of eth0 stays where the example
 /// says that another plugin has changed it.
-fn with_real_names(printed: &Value, real: &Value) -> Value {
+pub fn with_real_names(printed: &Value, real: &Value) -> Value {
     let mut object = printed.clone();
     for index in 0..3 {
         let printed_mac = &printed["interfaces"][index]["mac"];

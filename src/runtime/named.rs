@@ -1,0 +1,120 @@
+//! Named network namespaces that this runtime makes. GC removes those of killed processes.
+//!
+//! The lock of a name has a note: the purpose of the namespace, and its identity, because `ip netns` can replace it. The
+//! note is written before the name leads to the namespace.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::kernel::sandbox;
+use crate::kernel::sys::warn;
+use crate::runtime::NAMED_NAMESPACES;
+use crate::runtime::life::{Identity, Life, Same};
+use crate::runtime::lifecycle::Runtime;
+use crate::runtime::lock::{self, Lock};
+
+/// The reason to make a named namespace.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// One command: the namespace ends with the process that holds the lock.
+    Command,
+    /// An attachment: the namespace stays when the attachment is complete.
+    Attachment,
+}
+
+/// The state of a name with a lock that no process holds.
+enum Left {
+    /// Nothing, or the namespace of another program.
+    Nothing,
+    /// A namespace of a killed process.
+    Dead,
+    /// The same, with a process or an attachment in it.
+    Used,
+}
+
+impl Purpose {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Command => "command",
+            Self::Attachment => "attachment",
+        }
+    }
+}
+
+impl Runtime {
+    /// Makes a named namespace with lo up. GC removes it if the process dies before it drops the lock.
+    pub fn make_namespace(&self, path: &Path, purpose: Purpose) -> Result<(NetNs, Lock)> {
+        self.remove_dead_namespaces();
+        // Another command can hold the lock for any time.
+        if NetNs::own()?.is_at(path)? {
+            let msg = format!("cannot create {}: it exists already", path.display());
+            return Err(Error::internal(msg));
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let lock = Lock::namespace(&self.locks, &name)?;
+        let note = |netns: &NetNs| {
+            lock.note(&format!("{} {}", purpose.word(), Identity::of(netns)?.text()))
+        };
+        let netns = sandbox::new_named_namespace(path, &note)?;
+        Ok((netns, lock))
+    }
+
+    /// The paths of the namespaces of killed processes.
+    pub(super) fn dead_namespaces(&self) -> Vec<PathBuf> {
+        let mut dead = Vec::new();
+        lock::without_holder(&self.locks, &mut |name, note| {
+            let path = Path::new(NAMED_NAMESPACES).join(name);
+            if matches!(self.left(&path, note), Ok(Left::Dead)) {
+                dead.push(path);
+            }
+            true
+        });
+        dead
+    }
+
+    /// Removes the namespaces of killed processes, and their locks.
+    pub(super) fn remove_dead_namespaces(&self) {
+        lock::without_holder(&self.locks, &mut |name, note| {
+            let path = Path::new(NAMED_NAMESPACES).join(name);
+            let removed = self.left(&path, note).and_then(|left| match left {
+                Left::Nothing => Ok(false),
+                Left::Dead => sandbox::remove_namespace(&path).map(|()| false),
+                Left::Used => Ok(true),
+            });
+            removed.unwrap_or_else(|error| {
+                warn(&error.to_string());
+                true
+            })
+        });
+    }
+
+    fn left(&self, path: &Path, note: &str) -> Result<Left> {
+        let Some((purpose, identity)) = note.split_once(' ') else { return Ok(Left::Nothing) };
+        let home = NetNs::own()?;
+        if !home.is_at(path)? {
+            // The process died between the file and the mount.
+            let is_empty = fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0);
+            return Ok(if is_empty { Left::Dead } else { Left::Nothing });
+        }
+        let netns = home.open(path)?;
+        if Identity::of(&netns)?.compare(identity) != Same::Yes {
+            return Ok(Left::Nothing);
+        }
+        let is_used = purpose == Purpose::Attachment.word()
+            && (netns.has_process()? || self.has_attachment(&home, path)?);
+        Ok(if is_used { Left::Used } else { Left::Dead })
+    }
+
+    /// Whether a complete attachment is in the namespace of a path.
+    fn has_attachment(&self, home: &NetNs, path: &Path) -> Result<bool> {
+        let pending = self.pending.all()?.entries;
+        let mut entries = self.cache.all()?.entries.into_iter();
+        Ok(entries.any(|entry| {
+            entry.netns == path
+                && !pending.iter().any(|it| it.network == entry.network && it.at == entry.at)
+                && !matches!(self.identities.life(home, &entry), Life::Stale(_))
+        }))
+    }
+}

@@ -1,0 +1,78 @@
+//! The locks of the runtime: their order, and their deadline.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::{Host, list, printing};
+use crate::world::{Running, all_at_once};
+
+const CONTAINER: &str = "/run/cnibox/locks/container-a";
+const NETWORK: &str = "/run/cnibox/locks/network-net";
+
+fn host() -> Host {
+    let host = Host::new();
+    host.recorder("one", &printing(&json!({"cniVersion": "1.1.0"})));
+    host.configure("1.conflist", &list("1.1.0", &["one"]));
+    host.world.container("c1");
+    host.cnibox(&["add", "net", "c1", "--container-id", "a"]).run().success();
+    host.seen();
+    host
+}
+
+fn open(host: &Host, path: &str) -> File {
+    host.world.write(path, "");
+    File::open(host.world.path(path)).unwrap()
+}
+
+#[test]
+fn after_30_s_the_holder_is_named_and_nothing_is_done() {
+    let host = host();
+    let (container, network) = (open(&host, CONTAINER), open(&host, NETWORK));
+    container.lock().unwrap();
+    // As ADD, DEL and CHECK hold it.
+    network.lock_shared().unwrap();
+    let id = ["--container-id", "a"];
+    let add = host.cnibox(&[&["add", "net", "c1", "-i", "eth1"], &id[..]].concat());
+    let del = host.cnibox(&[&["del", "net", "c1"], &id[..]].concat());
+    let gc = host.cnibox(&["gc", "net"]);
+    let holder = format!("process {} (", std::process::id());
+    let outcomes = all_at_once([add, del, gc]);
+    for (outcome, path) in outcomes.iter().zip([CONTAINER, CONTAINER, NETWORK]) {
+        assert_eq!(outcome.status, 1, "{}", outcome.report());
+        let said = format!("cannot lock {path} within 30 s: ");
+        assert!(outcome.stderr.contains(&said), "{}", outcome.report());
+        // ADD and DEL hold the lock of the network, too.
+        let names_us = path == NETWORK || outcome.stderr.contains(&holder);
+        assert!(names_us, "{}", outcome.report());
+    }
+    assert_eq!(host.titles(), [""; 0]);
+}
+
+#[test]
+fn gc_and_add_wait_for_each_other() {
+    let host = host();
+    let waits = |running: &Running| {
+        let open = || fs::read_dir(format!("/proc/{}/fd", running.pid())).into_iter().flatten();
+        let is_lock = |path: PathBuf| fs::read_link(path).is_ok_and(|to| to == Path::new(NETWORK));
+        host.world.eventually("it waits for the lock", || {
+            open().flatten().any(|file| is_lock(file.path()))
+        });
+        assert_eq!(host.titles(), [""; 0]);
+    };
+    let network = open(&host, NETWORK);
+    network.lock_shared().unwrap();
+    let gc = host.cnibox(&["gc", "net", "--uncached"]).start();
+    waits(&gc);
+    network.unlock().unwrap();
+    gc.finish().silence();
+    assert_eq!(host.titles(), ["one GC"]);
+    let network = open(&host, NETWORK);
+    network.lock().unwrap();
+    let add = host.cnibox(&["add", "net", "c1", "--container-id", "b"]).start();
+    waits(&add);
+    network.unlock().unwrap();
+    add.finish().success();
+    assert_eq!(host.titles(), ["one ADD"]);
+}

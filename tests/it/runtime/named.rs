@@ -1,0 +1,110 @@
+//! Named namespaces of killed processes: GC removes those that the runtime made and that nothing uses.
+
+use super::{Host, list, network};
+
+const PATH: &str = "/run/netns/web";
+const GC: [&str; 1] = ["gc"];
+
+/// A host with a namespace `web` that a killed `cnibox add --create` made.
+fn host() -> Host {
+    let host = Host::new();
+    host.recorder("hangs", "touch /run/hangs; exec sleep 300");
+    host.configure("1.conflist", &list("1.1.0", &["hangs"]));
+    let running = host.cnibox(&["add", "net", "web", "--create"]).start();
+    let hangs = host.world.path("/run/hangs");
+    host.world.eventually("the plugin runs", || hangs.exists());
+    host.world.host(["kill", "-KILL", &running.pid().to_string()]);
+    assert_eq!(running.finish().status, -9);
+    host.recorder("hangs", "");
+    host.configure("1.conflist", &network());
+    assert!(is_namespace(&host));
+    host
+}
+
+fn is_namespace(host: &Host) -> bool {
+    let call = host.world.tool(&["nsenter", &format!("--net={PATH}"), "true"], None);
+    call.run().status == 0
+}
+
+#[test]
+fn a_dry_run_tells_of_the_attachment_and_keeps_the_namespace() {
+    let host = host();
+    let text = host.cnibox(&["gc", "--dry-run"]).run().output();
+    assert!(text.starts_with("would remove eth0 of container "), "{text}");
+    assert!(is_namespace(&host));
+    let text = host.cnibox(&GC).run().output();
+    assert!(text.starts_with("removed eth0 of container "), "{text}");
+    assert!(!host.world.path(PATH).exists());
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
+fn the_next_add_with_create_replaces_it() {
+    let host = host();
+    host.cnibox(&["add", "net", "web", "--create"]).run().success();
+    host.cnibox(&GC).run().silence();
+    host.cnibox(&["check", "net", "web"]).run().silence();
+    host.cnibox(&["del", "net", "web", "--delete"]).run().silence();
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
+fn gc_keeps_it_while_a_process_is_in_it() {
+    let host = host();
+    let process = host.world.tool(&["cat"], Some(PATH)).keeping_stdin_open().start();
+    let gc = host.cnibox(&GC).run().output();
+    assert!(gc.starts_with("removed eth0 of container "), "{gc}");
+    assert!(is_namespace(&host));
+    let create = host.cnibox(&["add", "net", "web", "--create"]).run();
+    assert!(create.status == 1 && create.stderr.contains("exists already"), "{}", create.report());
+    host.world.host(["kill", &process.pid().to_string()]);
+    process.finish();
+    host.cnibox(&GC).run().silence();
+    assert!(!host.world.path(PATH).exists());
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
+fn gc_keeps_it_while_an_attachment_is_in_it() {
+    let host = host();
+    host.cnibox(&["add", "net", "web"]).run().success();
+    host.cnibox(&GC).run().silence();
+    host.cnibox(&["check", "net", "web"]).run().silence();
+    host.cnibox(&["del", "net", "web"]).run().silence();
+    host.cnibox(&GC).run().silence();
+    assert!(!host.world.path(PATH).exists());
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
+fn gc_keeps_a_namespace_that_another_program_made_with_its_name() {
+    let host = host();
+    // The kernel gives the new namespace the number of the old one.
+    host.world.host(["ip", "netns", "del", "web"]);
+    host.world.host(["ip", "netns", "add", "web"]);
+    host.cnibox(&GC).run().output();
+    assert!(is_namespace(&host));
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
+fn gc_keeps_the_namespace_of_a_complete_add() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    host.cnibox(&["add", "net", "web", "--create"]).run().success();
+    host.cnibox(&["del", "net", "web"]).run().silence();
+    host.cnibox(&GC).run().silence();
+    assert!(is_namespace(&host));
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
+fn a_namespace_is_made_where_proc_has_other_process_ids() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    let add = host.cnibox(&["add", "net", "web", "--create"]);
+    add.under(&["unshare", "--pid", "--fork"]).run().success();
+    host.cnibox(&["check", "net", "web"]).run().silence();
+    host.cnibox(&["del", "net", "web", "--delete"]).run().silence();
+    assert_eq!(host.kept(), [""; 0]);
+}
