@@ -159,6 +159,13 @@ impl From<u32> for Json {
     }
 }
 
+#[cfg(feature = "tool")]
+impl From<u64> for Json {
+    fn from(number: u64) -> Self {
+        Self::Number(Number::new(&number.to_string()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;

@@ -33,6 +33,8 @@ mod directory;
 mod files;
 mod index;
 mod known;
+#[cfg(feature = "tool")]
+pub mod listed;
 mod lock;
 mod locked;
 mod owner;

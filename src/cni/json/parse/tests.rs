@@ -193,7 +193,7 @@ fn values_below_the_last_level_are_kept_as_text() {
         }
         json
     };
-    assert_eq!(innermost(nested(LEVELS_MAX, "5").unwrap()), 5.into());
+    assert_eq!(innermost(nested(LEVELS_MAX, "5").unwrap()), 5_u32.into());
     let inner = "{ \"a b\\\\\\\" \" : [ \"\\ud800 é\" , [\n1.0 ] ] } , \t{ \"<\" : [{}] }";
     let json = nested(LEVELS_MAX, inner).unwrap();
     assert!(json.to_compact().contains("[{\"a b\\\\\\\" \":[\"\\ud800 é\",[1.0]]},{\"<\":[{}]}]"));
