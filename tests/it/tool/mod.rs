@@ -1,8 +1,10 @@
-//! The operator's commands: `cnibox help`, `man`, `completion`, `lint`.
+//! The operator's commands: `cnibox help`, `man`, `completion`, `lint`, `ipam`, `metrics`.
 
 mod completion;
 mod help;
+mod ipam;
 mod lint;
+mod metrics;
 
 use crate::world::{Call, World};
 
