@@ -1,6 +1,5 @@
 //! `cnibox metrics`: numbers for a monitoring system, in the text format of OpenMetrics 1.0.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -67,12 +66,11 @@ fn of_range(it: &Use) -> [(&'static str, &'static str, u64); 3] {
 
 fn text(survey: &Survey) -> String {
     let mut families = [const { String::new() }; 3];
-    let mut seen = BTreeSet::new();
     for pool in &survey.pools {
         for it in &pool.ranges {
             let labels = format!("network=\"{}\",range=\"{}\"", pool.network, it.range);
             // The network can have the range in two data directories.
-            if !seen.insert(labels.clone()) {
+            if families[0].contains(&labels) {
                 continue;
             }
             for (of, (name, about, value)) in families.iter_mut().zip(of_range(it)) {
@@ -128,10 +126,15 @@ fn counts<'a>(
     label: &str,
     items: impl Iterator<Item = (String, &'a str)>,
 ) {
-    let mut counts: BTreeMap<(String, &str), u64> = BTreeMap::new();
-    items.for_each(|item| *counts.entry(item).or_default() += 1);
+    let mut counts: Vec<(String, &str, u64)> = Vec::new();
+    for (network, value) in items {
+        match counts.iter_mut().find(|it| it.0 == network && it.1 == value) {
+            Some((_, _, count)) => *count += 1,
+            None => counts.push((network, value, 1)),
+        }
+    }
     family(text, name, about);
-    for ((network, value), count) in counts {
+    for (network, value, count) in counts {
         sample(text, name, &format!("network=\"{network}\",{label}=\"{value}\""), count);
     }
 }

@@ -147,9 +147,12 @@ impl Runtime {
                 Err(error) => warn_of(&error),
             }
         }
-        let mut directories: BTreeSet<PathBuf> =
-            pools.iter().map(|pool| pool.data_dir.clone()).collect();
-        directories.insert(DATA_DIR.into());
+        let mut directories = vec![PathBuf::from(DATA_DIR)];
+        for pool in &pools {
+            if !directories.contains(&pool.data_dir) {
+                directories.push(pool.data_dir.clone());
+            }
+        }
         for data_dir in directories {
             if !is_there(&data_dir)? {
                 continue;
@@ -161,7 +164,6 @@ impl Runtime {
                 pool_of(&mut pools, &network, &data_dir);
             }
         }
-        pools.sort_by(|a, b| (&a.network, &a.data_dir).cmp(&(&b.network, &b.data_dir)));
         Ok(pools)
     }
 
@@ -216,10 +218,13 @@ fn add_configured(network: &Network, pools: &mut Vec<Pool>) {
     }
 }
 
+/// The pool of a network in a data directory. `pools` has the order of their names and directories.
 fn pool_of<'a>(pools: &'a mut Vec<Pool>, network: &NetworkName, data_dir: &Path) -> &'a mut Pool {
-    let is_it = |pool: &Pool| pool.network == *network && pool.data_dir == data_dir;
-    let index = pools.iter().position(is_it).unwrap_or_else(|| {
-        pools.push(Pool {
+    let key = (network, data_dir);
+    let of = |pool: &Pool| (&pool.network, pool.data_dir.as_path()).cmp(&key);
+    let index = pools.iter().position(|pool| of(pool).is_ge()).unwrap_or(pools.len());
+    if pools.get(index).is_none_or(|pool| of(pool).is_gt()) {
+        let pool = Pool {
             network: network.clone(),
             data_dir: data_dir.into(),
             is_configured: false,
@@ -227,9 +232,9 @@ fn pool_of<'a>(pools: &'a mut Vec<Pool>, network: &NetworkName, data_dir: &Path)
             reservations: Vec::new(),
             is_of_several_hosts: false,
             is_guest: false,
-        });
-        pools.len() - 1
-    });
+        };
+        pools.insert(index, pool);
+    }
     &mut pools[index]
 }
 
@@ -324,7 +329,7 @@ impl Evidence<'_> {
     fn judge(&self, pool: &Pool, it: &Judged, entries: &OfOwner<'_>) -> State {
         let Reservation { address, holder, .. } = &it.reservation;
         let signs = &self.signs;
-        if let Some(path) = signs.addresses.get(address) {
+        if let Some(path) = signs.with_address(*address) {
             return State::Alive(format!("its address is in {}", path.display()));
         }
         let (id, ifname) = match holder {
@@ -335,7 +340,7 @@ impl Evidence<'_> {
         let ifnames = ifname.iter().chain(entries.iter().map(|(entry, _)| &entry.at.ifname));
         for ifname in ifnames {
             let at = Attachment { container_id: id.clone(), ifname: ifname.clone() };
-            if let Some(path) = signs.owners.get(Owner::new(&pool.network, &at).as_str()) {
+            if let Some(path) = signs.with_owner(Owner::new(&pool.network, &at).as_str()) {
                 return State::Alive(format!("a link in {} names its owner", path.display()));
             }
         }
@@ -356,7 +361,7 @@ impl Evidence<'_> {
         holder: &Holder,
         entries: &OfOwner<'_>,
     ) -> Option<String> {
-        if let Some(process) = self.signs.calls.get(id) {
+        if let Some(process) = self.signs.call(id) {
             return Some(format!("process {process} is a plugin that is called for it"));
         }
         if self.pending.iter().any(|entry| is_of(entry, &pool.network, holder)) {

@@ -3,7 +3,6 @@
 //! A namespace is found by its mount (`ip netns` and runtimes mount them below /run) and by the processes in it. Reading them
 //! changes nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -16,20 +15,18 @@ use crate::steps::link::host_link;
 
 /// PROC_PID_INIT_INO (linux/proc_ns.h): the inode of the first PID namespace of the machine.
 const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
-/// Shorter words are in too many command lines.
-const WORD_BYTES_MIN: usize = 3;
 
 /// All that could be seen.
 #[derive(Default)]
 pub(super) struct Signs {
     /// Each address of a link, and the path of a namespace that has it.
-    pub(super) addresses: BTreeMap<IpAddr, PathBuf>,
+    addresses: Vec<(IpAddr, PathBuf)>,
     /// Each owner that the alias of a link names, and the path of the namespace of the link.
-    pub(super) owners: BTreeMap<String, PathBuf>,
+    owners: Vec<(String, PathBuf)>,
     /// The container ids that plugins in progress have, and their process ids.
-    pub(super) calls: BTreeMap<String, u32>,
-    /// The letters and digits in command lines and control groups, word by word. Runtimes name the container there.
-    words: BTreeSet<Vec<u8>>,
+    calls: Vec<(String, u32)>,
+    /// The command lines and control groups of all processes. Runtimes name the container there.
+    texts: Vec<u8>,
     /// Why some namespace or process could not be seen.
     pub(super) hidden: Option<String>,
 }
@@ -47,21 +44,42 @@ impl Signs {
             }
             namespaces.push(directory.join("ns/net"));
         }
-        let mut seen = BTreeSet::new();
+        let mut seen = Vec::new();
         for path in namespaces {
             match fs::metadata(&path) {
-                Ok(metadata) if !seen.insert((metadata.dev(), metadata.ino())) => {}
-                Ok(_) => signs.read_namespace(home, path),
+                Ok(metadata) => {
+                    let identity = (metadata.dev(), metadata.ino());
+                    if !seen.contains(&identity) {
+                        seen.push(identity);
+                        signs.read_namespace(home, path);
+                    }
+                }
                 Err(error) => signs.miss(&path, &error),
             }
         }
         signs
     }
 
-    /// Whether a command line or a control group has all words of a container id.
+    /// The path of a namespace with an address.
+    pub(super) fn with_address(&self, address: IpAddr) -> Option<&Path> {
+        self.addresses.iter().find(|(ip, _)| *ip == address).map(|(_, path)| path.as_path())
+    }
+
+    /// The path of a namespace with a link of an owner.
+    pub(super) fn with_owner(&self, owner: &str) -> Option<&Path> {
+        self.owners.iter().find(|(name, _)| name == owner).map(|(_, path)| path.as_path())
+    }
+
+    /// The process of a plugin that is called for a container.
+    pub(super) fn call(&self, container_id: &str) -> Option<u32> {
+        self.calls.iter().find(|(id, _)| id == container_id).map(|(_, process)| *process)
+    }
+
+    /// Whether command lines and control groups have all words of a container id.
     pub(super) fn name(&self, container_id: &str) -> bool {
-        let mut words = words(container_id.as_bytes()).peekable();
-        words.peek().is_some() && words.all(|word| self.words.contains(word))
+        let mut wanted = words(container_id.as_bytes()).peekable();
+        let has = |wanted| words(&self.texts).any(|word| word == wanted);
+        wanted.peek().is_some() && wanted.all(has)
     }
 
     fn read_process(&mut self, process: u32, directory: &Path) {
@@ -75,13 +93,14 @@ impl Signs {
                 }
             };
             if name != "environ" {
-                self.words.extend(words(&content).map(<[u8]>::to_vec));
+                self.texts.extend(content);
+                self.texts.push(b'\n');
                 continue;
             }
             let variables = || content.split(|byte| *byte == 0);
             let id = variables().find_map(|it| it.strip_prefix(b"CNI_CONTAINERID="));
             if let Some(id) = id.filter(|_| variables().any(|it| it.starts_with(b"CNI_COMMAND="))) {
-                self.calls.insert(String::from_utf8_lossy(id).into_owned(), process);
+                self.calls.push((String::from_utf8_lossy(id).into_owned(), process));
             }
         }
     }
@@ -119,7 +138,7 @@ const ESRCH: i32 = 3;
 /// The words of letters and digits.
 fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let words = text.split(|byte| !byte.is_ascii_alphanumeric());
-    words.filter(|word| word.len() >= WORD_BYTES_MIN)
+    words.filter(|word| !word.is_empty())
 }
 
 fn processes() -> Vec<u32> {
@@ -163,8 +182,8 @@ mod tests {
     #[test]
     fn a_process_names_a_container_in_its_command_line() {
         let mut signs = Signs::default();
-        signs.words.extend(words(b"conmon\0-c\0f00d42\0--x=k8s_web-1").map(<[u8]>::to_vec));
-        for (id, is_named) in [("f00d42", true), ("web-1", true), ("f00d", false), ("c", false)] {
+        signs.texts.extend(b"conmon\0-c\0f00d42\0--x=k8s_web-1");
+        for (id, is_named) in [("f00d42", true), ("web-1", true), ("f00d", false), ("c", true)] {
             assert_eq!(signs.name(id), is_named, "{id}");
         }
     }
@@ -180,6 +199,6 @@ mod tests {
         let home = NetNs::own().unwrap();
         let signs = Signs::read(&home);
         let own = home.rtnl().unwrap().all_addresses().unwrap();
-        assert!(own.iter().all(|ip| signs.addresses.contains_key(ip)), "{own:?}");
+        assert!(own.iter().all(|ip| signs.with_address(*ip).is_some()), "{own:?}");
     }
 }
