@@ -35,7 +35,7 @@ use std::time::{Duration, SystemTime};
 use crate::cni::args::Args;
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
-use crate::ipam::range::{self, Range, RangeConf};
+use crate::ipam::range::Range;
 use crate::ipam::store::Store;
 use crate::ipam::store::listed::{self, Holder, Reservation};
 use crate::kernel::netns::NetNs;
@@ -125,9 +125,6 @@ impl Runtime {
         let evidence =
             Evidence { runtime: self, home: &home, pending, signs, attachments, damaged };
         for pool in &mut pools {
-            if pool.is_configured {
-                pool.add_ranges_of_runtime(&evidence.attachments);
-            }
             pool.judge(&evidence);
             pool.count();
         }
@@ -242,20 +239,6 @@ impl Pool {
     fn add(&mut self, range: &Range) {
         if self.ranges.iter().all(|it| it.range != *range) {
             self.ranges.push(Use { range: range.clone(), used: 0, free: 0 });
-        }
-    }
-
-    /// The ranges that a runtime gave with the capability ipRanges.
-    fn add_ranges_of_runtime(&mut self, attachments: &[(Entry, Life)]) {
-        for (entry, _) in attachments {
-            if entry.network != self.network {
-                continue;
-            }
-            let Some(ranges) = entry.capability_args.get("ipRanges") else { continue };
-            let Ok(ranges) = ranges.read::<Vec<Vec<RangeConf>>>("ipRanges") else { continue };
-            for set in range::parse(&ranges, &[]).unwrap_or_default() {
-                set.ranges().iter().for_each(|range| self.add(range));
-            }
         }
     }
 
