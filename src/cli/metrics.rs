@@ -82,29 +82,39 @@ fn text(survey: &Survey) -> String {
         }
     }
     let mut text = families.concat();
-    let reservations = survey.pools.iter().flat_map(|pool| {
-        pool.reservations.iter().map(|it| (pool.network.to_string(), ipam::state(&it.state)))
-    });
-    counts(&mut text, "reservations", "Reserved addresses.", "state", reservations);
-    let attachments = survey.attachments.iter().map(|(entry, life)| {
+    let (mut reservations, mut attachments, mut ports) = (Vec::new(), Vec::new(), Vec::new());
+    for pool in &survey.pools {
+        for it in &pool.reservations {
+            count(&mut reservations, &pool.network, ipam::state(&it.state));
+        }
+    }
+    for (entry, life) in &survey.attachments {
         let state = match life {
             Life::Alive => "alive",
             Life::Stale(_) => "stale",
             Life::Unknown(_) => "unknown",
         };
-        (entry.network.to_string(), state)
-    });
-    counts(&mut text, "attachments", "Attachments in the cache.", "state", attachments);
-    let living = survey.attachments.iter().filter(|(_, life)| !matches!(life, Life::Stale(_)));
-    let ports = living.flat_map(|(entry, _)| {
-        let mappings = match entry.capability_args.get("portMappings") {
-            Some(Json::Array(mappings)) => mappings.as_slice(),
-            _ => &[],
-        };
-        mappings.iter().map(|it| (entry.network.to_string(), protocol(it)))
-    });
-    counts(&mut text, "published_ports", "Published ports of attachments.", "protocol", ports);
+        count(&mut attachments, &entry.network, state);
+        if let Some(Json::Array(mappings)) = entry.capability_args.get("portMappings")
+            && state != "stale"
+        {
+            mappings.iter().for_each(|it| count(&mut ports, &entry.network, protocol(it)));
+        }
+    }
+    counts(&mut text, "reservations", "Reserved addresses.", "state", &reservations);
+    counts(&mut text, "attachments", "Attachments in the cache.", "state", &attachments);
+    counts(&mut text, "published_ports", "Published ports of attachments.", "protocol", &ports);
     text + "# EOF\n"
+}
+
+/// A network, the value of another label, and how many have both.
+type Count<'a> = (&'a str, &'static str, u64);
+
+fn count<'a>(counts: &mut Vec<Count<'a>>, network: &'a str, value: &'static str) {
+    match counts.iter_mut().find(|it| it.0 == network && it.1 == value) {
+        Some((_, _, count)) => *count += 1,
+        None => counts.push((network, value, 1)),
+    }
 }
 
 /// The protocol of a port mapping. A text that `portmap` refuses counts as another one.
@@ -119,23 +129,10 @@ fn protocol(mapping: &Json) -> &'static str {
 }
 
 /// A family of counts with a network and another label.
-fn counts<'a>(
-    text: &mut String,
-    name: &str,
-    about: &str,
-    label: &str,
-    items: impl Iterator<Item = (String, &'a str)>,
-) {
-    let mut counts: Vec<(String, &str, u64)> = Vec::new();
-    for (network, value) in items {
-        match counts.iter_mut().find(|it| it.0 == network && it.1 == value) {
-            Some((_, _, count)) => *count += 1,
-            None => counts.push((network, value, 1)),
-        }
-    }
+fn counts(text: &mut String, name: &str, about: &str, label: &str, counts: &[Count<'_>]) {
     family(text, name, about);
     for (network, value, count) in counts {
-        sample(text, name, &format!("network=\"{network}\",{label}=\"{value}\""), count);
+        sample(text, name, &format!("network=\"{network}\",{label}=\"{value}\""), *count);
     }
 }
 
