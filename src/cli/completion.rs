@@ -81,6 +81,9 @@ fn candidates(words: &[&str], plugins: &'static [Entry]) -> Vec<String> {
             names.chain(commands).map(str::to_owned).collect()
         }
         ("completion", _, 0) => owned(&["bash", "zsh", "fish"]),
+        ("ipam", Some("--network"), _) => networks(plugins),
+        ("ipam", _, 0) => owned(&["list", "leaks", "release", "reserve"]),
+        ("ipam", _, _) if before.first() == Some(&"release") => reserved(plugins),
         ("networks", _, 0) => owned(&["create", "rm"]),
         ("networks", _, _) if before.first() == Some(&"rm") => networks(plugins),
         ("add" | "check" | "del" | "gc" | "status", _, 0) => networks(plugins),
@@ -93,6 +96,12 @@ fn networks(plugins: &'static [Entry]) -> Vec<String> {
     let listed = parameters::runtime(plugins, TIMEOUT_S).networks();
     let (listed, _) = listed.unwrap_or_default();
     listed.iter().map(|it| it.network.name.to_string()).collect()
+}
+
+fn reserved(plugins: &'static [Entry]) -> Vec<String> {
+    let pools = parameters::runtime(plugins, TIMEOUT_S).survey().map(|it| it.pools);
+    let reserved = pools.unwrap_or_default().into_iter().flat_map(|pool| pool.reservations);
+    reserved.map(|it| it.reservation.address.to_string()).collect()
 }
 
 fn namespaces() -> Vec<String> {

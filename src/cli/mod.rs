@@ -12,9 +12,13 @@ mod gc;
 mod help;
 mod install;
 #[cfg(feature = "tool")]
+mod ipam;
+#[cfg(feature = "tool")]
 mod lint;
 #[cfg(feature = "tool")]
 mod manual;
+#[cfg(feature = "tool")]
+mod metrics;
 mod networks;
 mod oci_hook;
 mod parameters;
@@ -53,9 +57,13 @@ const COMMANDS: &[&str] = &[
     #[cfg(feature = "tool")]
     "completion",
     #[cfg(feature = "tool")]
+    "ipam",
+    #[cfg(feature = "tool")]
     "lint",
     #[cfg(feature = "tool")]
     "man",
+    #[cfg(feature = "tool")]
+    "metrics",
     "help",
 ];
 
@@ -87,9 +95,13 @@ enum Command {
     #[cfg(feature = "tool")]
     Completion(completion::Completion),
     #[cfg(feature = "tool")]
+    Ipam(ipam::Ipam),
+    #[cfg(feature = "tool")]
     Lint(lint::Lint),
     #[cfg(feature = "tool")]
     Man(help::Man),
+    #[cfg(feature = "tool")]
+    Metrics(metrics::Metrics),
 }
 
 /// List the plugins.
@@ -178,9 +190,13 @@ impl Tool {
             #[cfg(feature = "tool")]
             Command::Completion(completion) => completion.run(plugins),
             #[cfg(feature = "tool")]
+            Command::Ipam(ipam) => ipam.run(plugins),
+            #[cfg(feature = "tool")]
             Command::Lint(lint) => lint.run(plugins).map(|code| exit_code = code),
             #[cfg(feature = "tool")]
             Command::Man(man) => man.run(plugins),
+            #[cfg(feature = "tool")]
+            Command::Metrics(metrics) => metrics.run(plugins),
         };
         self::exit_code(done.map(|()| exit_code))
     }

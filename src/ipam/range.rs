@@ -98,6 +98,10 @@ impl RangeSet {
         self.0[0].is_ipv4()
     }
 
+    pub fn ranges(&self) -> &[Range] {
+        &self.0
+    }
+
     /// The range that an address is in.
     pub fn range_of(&self, ip: IpAddr) -> Option<&Range> {
         self.0.iter().find(|range| range.contains(ip))
@@ -205,8 +209,29 @@ impl Range {
         self.first <= ip && ip <= self.last
     }
 
-    fn may_allocate(&self, ip: IpAddr) -> bool {
+    pub fn may_allocate(&self, ip: IpAddr) -> bool {
         self.contains(ip) && ip != self.gateway && self.excluding(ip).is_none()
+    }
+
+    /// The number of addresses that can be allocated, at most `u64::MAX`.
+    pub fn size(&self) -> u64 {
+        // All addresses of IPv6 are one more than the highest number.
+        let count = |first: IpAddr, last: IpAddr| (number(last) - number(first)).saturating_add(1);
+        let is_counted = |(index, net): &(usize, &IpNet)| {
+            let contains = |(other, wider): (usize, &IpNet)| {
+                wider.contains(*net) && (wider != *net || other < *index)
+            };
+            !self.excluded.iter().enumerate().any(|it| it.0 != *index && contains(it))
+        };
+        let mut size = count(self.first, self.last);
+        for (_, net) in self.excluded.iter().enumerate().filter(is_counted) {
+            let (first, last) = (net.network().max(self.first), net.broadcast().min(self.last));
+            if first <= last {
+                size -= count(first, last);
+            }
+        }
+        let has_gateway = self.contains(self.gateway) && self.excluding(self.gateway).is_none();
+        u64::try_from(size - u128::from(has_gateway)).unwrap_or(u64::MAX)
     }
 
     /// The excluded prefix that contains an address.
@@ -355,7 +380,11 @@ mod tests {
         for (text, shown, gateway, size) in cases {
             let set = sets(text).unwrap().remove(0);
             assert_eq!(set.to_string(), shown, "{text}");
-            if let Some(size) = size {
+            let counted: u64 = set.ranges().iter().map(Range::size).sum();
+            assert_eq!(counted, size.unwrap_or(u64::MAX), "{text}");
+            if let Ok(size) = usize::try_from(counted)
+                && size < 100_000
+            {
                 assert_eq!(candidates(&set, None).count(), size, "{text}");
             }
             assert_eq!(set.0[0].gateway, ip(gateway), "{text}");

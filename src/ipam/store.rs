@@ -33,6 +33,8 @@ mod directory;
 mod files;
 mod index;
 mod known;
+#[cfg(feature = "tool")]
+pub mod listed;
 mod lock;
 mod locked;
 mod owner;
@@ -119,6 +121,13 @@ impl<'a> Store<'a> {
     /// Waits for the turn of this thread and then for the lock, runs `f`, and unlocks. Fails with code 11 after 30 s of
     /// waiting in all.
     pub fn locked<T>(self, f: impl FnOnce(&mut Locked<'_>) -> Result<T>) -> Result<T> {
+        let (mut f, mut result) = (Some(f), None);
+        self.run(&mut |locked| result = f.take().map(|f| f(locked)))?;
+        result.unwrap_or_else(|| Err(Error::internal("the store was not locked")))
+    }
+
+    /// Without a type of its own for each caller, which would be a copy of the code.
+    fn run(self, f: &mut dyn FnMut(&mut Locked<'_>)) -> Result<()> {
         let limit = Limit::new(lock::WAIT_MAX);
         let path = self.place.dir.join(LOCK);
         // Declared before the lock and so dropped after it: the next thread finds the file unlocked.
@@ -140,12 +149,13 @@ impl<'a> Store<'a> {
             lock::check(&path, &limit)?;
         };
         if !has_lock {
-            return f(&mut Locked::empty(&place));
+            f(&mut Locked::empty(&place));
+            return Ok(());
         }
         let mut locked = Locked::new(&place)?;
-        let result = f(&mut locked);
+        f(&mut locked);
         locked.finish();
-        result
+        Ok(())
     }
 }
 

@@ -76,12 +76,18 @@ mod config;
 
 use std::net::IpAddr;
 use std::path::Path;
+#[cfg(feature = "tool")]
+use std::path::PathBuf;
 
 use serde::Deserialize;
 
+#[cfg(feature = "tool")]
+use crate::cni::json::Json;
 use crate::cni::request::Request;
 use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
+#[cfg(feature = "tool")]
+use crate::ipam::range::RangeSet;
 use crate::ipam::store::Store;
 use crate::ipam::{AllocationRequest, allocate, check_not_exhausted};
 use crate::names::Attachment;
@@ -89,7 +95,8 @@ use crate::plugin::{Context, Ipam, Scope};
 
 use config::Keys;
 
-const DATA_DIR: &str = "/var/lib/cni/networks";
+/// `dataDir` if it is not configured.
+pub const DATA_DIR: &str = "/var/lib/cni/networks";
 
 #[derive(Deserialize)]
 #[serde(transparent)]
@@ -183,6 +190,24 @@ impl HostLocal {
         let data_dir = self.keys.ipam()?.data_dir.as_str();
         Ok(Path::new(if data_dir.is_empty() { DATA_DIR } else { data_dir }))
     }
+}
+
+/// The addresses of a network on this host.
+#[cfg(feature = "tool")]
+pub struct Pool {
+    pub data_dir: PathBuf,
+    /// The error of a wrong configuration.
+    pub sets: Result<Vec<RangeSet>>,
+    /// With `"staleOnBoot": "keep"` the reservations can be those of other hosts.
+    pub is_of_several_hosts: bool,
+}
+
+/// The pool of the plugin of a network that has `host-local` as its IPAM plugin. Fails if a key has the wrong type.
+#[cfg(feature = "tool")]
+pub fn pool(plugin: &Json) -> Result<Pool> {
+    let plugin: HostLocal = plugin.read("network configuration")?;
+    let is_of_several_hosts = plugin.keys.ipam()?.stale_on_boot == "keep";
+    Ok(Pool { data_dir: plugin.data_dir()?.into(), sets: plugin.keys.sets(), is_of_several_hosts })
 }
 
 /// The addresses of the attachment's interface, and addresses without an interface.

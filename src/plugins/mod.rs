@@ -7,7 +7,7 @@ mod dummy;
 mod firewall;
 mod flannel;
 mod host_device;
-mod host_local;
+pub mod host_local;
 mod ipvlan;
 mod loopback;
 mod macvlan;

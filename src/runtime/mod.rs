@@ -14,6 +14,10 @@ pub mod named;
 pub mod networks;
 pub mod new_network;
 mod request;
+#[cfg(feature = "tool")]
+pub mod reservations;
+#[cfg(feature = "tool")]
+mod signs;
 
 use std::path::Path;
 

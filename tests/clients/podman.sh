@@ -206,21 +206,33 @@ test_an_attachment_of_ours_is_podmans_to_delete() {
     ours gc
 }
 
-test_gc_during_50_runs_takes_nothing_away() {
+# during_50_runs COMMAND...: runs the command again and again while 50 containers start. It may print nothing.
+during_50_runs() {
     podman network create --subnet 10.99.0.0/24 eco
-    local number runs=() collections=0
+    local number runs=() count=0
     for number in {1..50}; do
         podman run --detach --name "c$number" --network eco "$image" /bin/sleep 1000 >/dev/null &
         runs+=($!)
     done
     while [[ $(jobs -pr) ]]; do
-        [[ -z $(ours gc) ]]
-        collections=$((collections + 1))
+        [[ -z $("$@") ]]
+        count=$((count + 1))
     done
     for number in "${runs[@]}"; do wait "$number"; done
-    ((collections > 10))
-    [[ -z $(ours gc) ]]
+    ((count > 10))
+    [[ -z $("$@") ]]
     [[ $(ours attachments --check | grep -cE ' 10[.]99[.]0[.][0-9]+/24 .* alive +ok ') == 50 ]]
+    [[ $(ours ipam list | grep -cE '^10[.]99[.]0[.][0-9]+ .* alive$') == 50 ]]
+}
+
+test_gc_during_50_runs_takes_nothing_away() {
+    during_50_runs ours gc
+    podman rm --force --time 0 --all >/dev/null
+    nothing_is_left
+}
+
+test_a_release_of_leaks_during_50_runs_frees_nothing_that_lives() {
+    during_50_runs ours ipam release --leaks
     podman rm --force --time 0 --all >/dev/null
     nothing_is_left
 }

@@ -4,7 +4,7 @@ use super::digest::digest;
 use crate::error::Error;
 use crate::names::{Attachment, ContainerId, IfName};
 
-const LINE_BREAK: &str = "\r\n";
+pub(super) const LINE_BREAK: &str = "\r\n";
 
 /// The content of an address's file.
 #[derive(Debug)]

@@ -50,7 +50,7 @@ pub(super) struct IpamKeys {
     resolv_conf: String,
     exclude: Vec<String>,
     sticky: bool,
-    stale_on_boot: String,
+    pub(super) stale_on_boot: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -90,15 +90,7 @@ impl Keys {
                 requested.push(ip);
             }
         }
-        let mut ranges = runtime_config.ip_ranges.clone();
-        if !ipam.subnet.is_empty() {
-            let IpamKeys { range_start, range_end, gateway, .. } = *ipam;
-            let subnet = ipam.subnet.clone();
-            let exclude = Vec::new(); // `ipam.exclude` applies to all sets
-            ranges.push(vec![RangeConf { subnet, range_start, range_end, gateway, exclude }]);
-        }
-        ranges.extend(ipam.ranges.iter().cloned());
-        let sets = range::parse(&ranges, &ipam.exclude)?;
+        let sets = self.sets()?;
         let v4_count = sets.iter().filter(|set| set.is_ipv4()).count();
         if request.version < Version::V0_3_0 && (v4_count > 1 || sets.len() - v4_count > 1) {
             return Err(Error::config(format!(
@@ -114,6 +106,20 @@ impl Keys {
             is_sticky: ipam.sticky,
             resolv_conf: ipam.resolv_conf.clone(),
         })
+    }
+
+    /// The range sets in the order of the reference.
+    pub(super) fn sets(&self) -> Result<Vec<RangeSet>> {
+        let ipam = self.ipam()?;
+        let mut ranges = self.runtime_config.ip_ranges.clone();
+        if !ipam.subnet.is_empty() {
+            let IpamKeys { range_start, range_end, gateway, .. } = *ipam;
+            let subnet = ipam.subnet.clone();
+            let exclude = Vec::new(); // `ipam.exclude` applies to all sets
+            ranges.push(vec![RangeConf { subnet, range_start, range_end, gateway, exclude }]);
+        }
+        ranges.extend(ipam.ranges.iter().cloned());
+        range::parse(&ranges, &ipam.exclude)
     }
 }
 

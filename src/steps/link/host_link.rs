@@ -29,7 +29,8 @@ pub fn is_of_another_container(link: &Link, owner: &Owner) -> bool {
     owner_of(link).is_some_and(|text| container(text) != container(owner.as_str()))
 }
 
-fn owner_of(link: &Link) -> Option<&str> {
+/// The owner that the alias of a link names.
+pub fn owner_of(link: &Link) -> Option<&str> {
     let text = link.alias.as_deref()?.strip_prefix(ALIAS_PREFIX)?;
     // An owner has three words. `steps::link::parent` adds more.
     let end = text.match_indices(' ').nth(2).map_or(text.len(), |(end, _)| end);

@@ -13,13 +13,14 @@ fn world() -> World {
         json!({"cniVersion": "1.0.0", "name": "dbnet", "plugins": [{"type": "loopback"}]});
     world.write("/run/net.d/10-dbnet.conflist", network.to_string());
     world.host(["ip", "netns", "add", "web"]);
+    world.write("/var/lib/cni/networks/dbnet/10.1.0.7", "one\r\neth0");
     world
 }
 
 #[test]
 fn words_are_those_that_the_command_line_can_go_on_with() {
     let world = world();
-    let cases: [(&[&str], &[&str], &str); 9] = [
+    let cases: [(&[&str], &[&str], &str); 12] = [
         (&[""], &["add", "lint", "networks"], "bridge"),
         (&["add", ""], &["dbnet"], "web"),
         (&["add", "dbnet", ""], &["web"], "dbnet"),
@@ -28,6 +29,9 @@ fn words_are_those_that_the_command_line_can_go_on_with() {
         (&["run", "-n", ""], &["dbnet"], "web"),
         (&["help", ""], &["bridge", "host-local", "add"], "dbnet"),
         (&["networks", "rm", ""], &["dbnet"], "web"),
+        (&["ipam", ""], &["list", "leaks", "release", "reserve"], "dbnet"),
+        (&["ipam", "list", "--network", ""], &["dbnet"], "web"),
+        (&["ipam", "release", ""], &["10.1.0.7"], "dbnet"),
         (&["completion", ""], &["bash", "zsh", "fish"], "dbnet"),
     ];
     for (words, offered, other) in cases {

@@ -1,9 +1,11 @@
-//! The operator's commands: `cnibox help`, `man`, `completion`, `lint`.
+//! The operator's commands: `cnibox help`, `man`, `completion`, `lint`, `ipam`, `metrics`.
 
 mod completion;
 mod help;
+mod ipam;
 mod lint;
 mod log;
+mod metrics;
 
 use crate::world::{Call, World};
 

@@ -25,10 +25,18 @@ pub(in crate::ipam::store) enum Placed {
 impl Locked<'_> {
     /// Reserves an address. The result is false if it is taken.
     pub fn reserve(&mut self, ip: IpAddr, at: &Attachment) -> Result<bool> {
+        self.reserve_as(ip, owner::content(at))
+    }
+
+    /// The same with another owner than an attachment.
+    pub(in crate::ipam::store) fn reserve_as(
+        &mut self,
+        ip: IpAddr,
+        content: String,
+    ) -> Result<bool> {
         if self.is_taken(ip)? {
             return Ok(false);
         }
-        let content = owner::content(at);
         self.is_changed = true;
         let placed = self.write_aside(&content).and_then(|(aside, identity)| {
             let target = self.path_of(ip);
@@ -124,6 +132,23 @@ impl Locked<'_> {
     /// Releases an address that this call reserved for an attachment.
     pub fn release_address(&mut self, ip: IpAddr, at: &Attachment) -> Result<()> {
         self.release_one(ip, owner::digest_of(&owner::content(at)))
+    }
+
+    /// Releases a reservation if its file still has this identity and an owner with this digest. False if not.
+    #[cfg(feature = "tool")]
+    pub(in crate::ipam::store) fn release_if(
+        &mut self,
+        ip: IpAddr,
+        owner: u64,
+        identity: u64,
+    ) -> Result<bool> {
+        let is_same = files::read_identified(&self.path_of(ip)).is_ok_and(|(content, there)| {
+            there == identity && Owner::parse(&content).digest(number_of(ip)) == owner
+        });
+        if is_same {
+            self.release_all(vec![(ip, owner)], Vec::new())?;
+        }
+        Ok(is_same)
     }
 
     /// Overwrites the existing file, as the reference does: after a rename over it, ext4 would write to the disk at once. An

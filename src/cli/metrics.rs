@@ -1,0 +1,146 @@
+//! `cnibox metrics`: numbers for a monitoring system, in the text format of OpenMetrics 1.0.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use argh::FromArgs;
+
+use crate::cni::json::Json;
+use crate::error::{Error, Result};
+use crate::plugin::Entry;
+use crate::runtime::life::Life;
+use crate::runtime::reservations::{Survey, Use};
+
+use super::{ipam, parameters, say};
+
+/// Print pools, reservations, attachments and published ports as OpenMetrics text.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "metrics",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} /var/lib/prometheus/node-exporter/cnibox.prom",
+    note = "The textfile collector of node_exporter reads the file. It is complete at any time."
+)]
+pub(super) struct Metrics {
+    /// the file to replace; stdout if not given
+    #[argh(positional)]
+    file: Option<PathBuf>,
+}
+
+impl Metrics {
+    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
+        let text = text(&parameters::runtime(plugins, parameters::TIMEOUT_S).survey()?);
+        match &self.file {
+            None => say(&text),
+            Some(file) => replace(file, &text).map_err(|error| {
+                let msg = format!("cannot write {}", file.display());
+                Error::internal(msg).with_details(error.to_string())
+            })?,
+        }
+        Ok(())
+    }
+}
+
+/// Writes a file aside and renames it. The collector reads `*.prom` only.
+fn replace(file: &Path, text: &str) -> io::Result<()> {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let aside = file.with_file_name(format!(".{name}.{}", std::process::id()));
+    let written = fs::write(&aside, text).and_then(|()| fs::rename(&aside, file));
+    if written.is_err() {
+        // The first error is the one to report.
+        let _ = fs::remove_file(&aside);
+    }
+    written
+}
+
+/// The metrics of a range: name, meaning, value.
+fn of_range(it: &Use) -> [(&'static str, &'static str, u64); 3] {
+    [
+        ("pool_size", "Addresses that a range can give out.", it.range.size()),
+        ("pool_used", "Reserved addresses of a range.", it.used),
+        ("pool_free", "Addresses of a range that can still be given out.", it.free),
+    ]
+}
+
+fn text(survey: &Survey) -> String {
+    let mut families = [const { String::new() }; 3];
+    for pool in &survey.pools {
+        for it in &pool.ranges {
+            let labels = format!("network=\"{}\",range=\"{}\"", pool.network, it.range);
+            // The network can have the range in two data directories.
+            if families[0].contains(&labels) {
+                continue;
+            }
+            for (of, (name, about, value)) in families.iter_mut().zip(of_range(it)) {
+                if of.is_empty() {
+                    family(of, name, about);
+                }
+                sample(of, name, &labels, value);
+            }
+        }
+    }
+    let mut text = families.concat();
+    let (mut reservations, mut attachments, mut ports) = (Vec::new(), Vec::new(), Vec::new());
+    for pool in &survey.pools {
+        for it in &pool.reservations {
+            count(&mut reservations, &pool.network, ipam::state(&it.state));
+        }
+    }
+    for (entry, life) in &survey.attachments {
+        let state = match life {
+            Life::Alive => "alive",
+            Life::Stale(_) => "stale",
+            Life::Unknown(_) => "unknown",
+        };
+        count(&mut attachments, &entry.network, state);
+        if let Some(Json::Array(mappings)) = entry.capability_args.get("portMappings")
+            && state != "stale"
+        {
+            mappings.iter().for_each(|it| count(&mut ports, &entry.network, protocol(it)));
+        }
+    }
+    counts(&mut text, "reservations", "Reserved addresses.", "state", &reservations);
+    counts(&mut text, "attachments", "Attachments in the cache.", "state", &attachments);
+    counts(&mut text, "published_ports", "Published ports of attachments.", "protocol", &ports);
+    text + "# EOF\n"
+}
+
+/// A network, the value of another label, and how many have both.
+type Count<'a> = (&'a str, &'static str, u64);
+
+fn count<'a>(counts: &mut Vec<Count<'a>>, network: &'a str, value: &'static str) {
+    match counts.iter_mut().find(|it| it.0 == network && it.1 == value) {
+        Some((_, _, count)) => *count += 1,
+        None => counts.push((network, value, 1)),
+    }
+}
+
+/// The protocol of a port mapping. A text that `portmap` refuses counts as another one.
+fn protocol(mapping: &Json) -> &'static str {
+    match mapping.get("protocol") {
+        Some(Json::String(text)) if !text.is_empty() => {
+            let known = ["tcp", "udp", "sctp"];
+            known.into_iter().find(|it| it.eq_ignore_ascii_case(text)).unwrap_or("other")
+        }
+        _ => "tcp",
+    }
+}
+
+/// A family of counts with a network and another label.
+fn counts(text: &mut String, name: &str, about: &str, label: &str, counts: &[Count<'_>]) {
+    family(text, name, about);
+    for (network, value, count) in counts {
+        sample(text, name, &format!("network=\"{network}\",{label}=\"{value}\""), *count);
+    }
+}
+
+fn family(text: &mut String, name: &str, about: &str) {
+    text.push_str(&format!("# TYPE cnibox_{name} gauge\n# HELP cnibox_{name} {about}\n"));
+}
+
+/// Names of networks and texts of addresses have no character that a label has to escape.
+fn sample(text: &mut String, name: &str, labels: &str, value: u64) {
+    text.push_str(&format!("cnibox_{name}{{{labels}}} {value}\n"));
+}

@@ -1,0 +1,182 @@
+//! The reservations of a network for an operator: the list, the release of listed ones, and addresses kept out of use.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::SystemTime;
+
+use super::index::Index;
+use super::locked::Locked;
+use super::owner::{self, Owner};
+use super::{ASIDE, Place, boot, known};
+use crate::error::{Error, Result};
+use crate::names::{ContainerId, IfName, NetworkName};
+
+/// The content of an address's file that `cnibox ipam reserve` writes. No container id has a space, so no DEL of the Go plugin
+/// or of `host-local` names this owner, and GC and the reclaim after a boot keep text that no plugin can have written.
+const OF_OPERATOR: &str = "reserved by the operator";
+
+/// The file of an address.
+#[derive(Clone, Debug)]
+pub struct Reservation {
+    pub address: IpAddr,
+    pub holder: Holder,
+    /// The time of the last write. `None` if the file system has no times.
+    pub modified: Option<SystemTime>,
+    /// The index proves that an earlier boot of this host made it.
+    pub is_of_earlier_boot: bool,
+    /// Changes when the file is written again or replaced.
+    identity: u64,
+    /// The digest of its content.
+    owner: u64,
+}
+
+/// The holder that the file of an address names.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Holder {
+    /// Old releases of the reference wrote the container id alone.
+    Container(ContainerId, Option<IfName>),
+    /// `cnibox ipam reserve` wrote it.
+    Operator,
+    /// Text that no plugin writes.
+    Other(String),
+}
+
+impl Holder {
+    fn parse(text: &str) -> Self {
+        let (id, ifname) = match text.split_once(owner::LINE_BREAK) {
+            Some((id, ifname)) => (id, Some(IfName::new(ifname))),
+            None => (text, None),
+        };
+        match (ContainerId::new(id), ifname.transpose()) {
+            _ if text == OF_OPERATOR => Self::Operator,
+            (Ok(id), Ok(ifname)) => Self::Container(id, ifname),
+            _ => Self::Other(text.into()),
+        }
+    }
+}
+
+/// The reservations of a network in the order of their addresses, and an error for each file that cannot be read. Changes
+/// nothing and takes no lock, so the list can be out of date when it is returned.
+pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>, Vec<Error>)> {
+    let place = Place::new(data_dir, network);
+    let (mut files, _) = known::read_files(&place.dir, ASIDE)?;
+    // A missing or damaged index proves nothing.
+    if let (Some(boot), Ok(index)) = (boot::id(), Index::open(&place.index.path)) {
+        known::mark_older(&mut files, &index, boot);
+    }
+    let (mut listed, mut unreadable) = (Vec::new(), Vec::new());
+    for (address, found) in files {
+        let text = match &found.owner {
+            Owner::Text(text) => text,
+            Owner::Unreadable(error) => {
+                unreadable.push(error.clone());
+                continue;
+            }
+            Owner::Torn | Owner::NoFile => continue,
+        };
+        let metadata = fs::metadata(place.dir.join(address.to_string()));
+        listed.push(Reservation {
+            address,
+            holder: Holder::parse(text),
+            modified: metadata.and_then(|it| it.modified()).ok(),
+            is_of_earlier_boot: found.is_older,
+            identity: found.identity,
+            owner: owner::digest_of(text),
+        });
+    }
+    Ok((listed, unreadable))
+}
+
+impl Locked<'_> {
+    /// Releases a reservation. False if its file has changed since it was listed, or is gone.
+    pub fn release_listed(&mut self, listed: &Reservation) -> Result<bool> {
+        self.release_if(listed.address, listed.owner, listed.identity)
+    }
+
+    /// Keeps an address out of use. False if it is taken.
+    pub fn reserve_for_operator(&mut self, address: IpAddr) -> Result<bool> {
+        self.reserve_as(address, OF_OPERATOR.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::ipam::store::tests::{TempDir, attachment};
+
+    use super::*;
+
+    fn listed(dir: &TempDir) -> Vec<Reservation> {
+        let name = dir.network_dir().file_name().unwrap().to_str().unwrap().to_owned();
+        let (listed, unreadable) = list(dir.path(), &NetworkName::new(name).unwrap()).unwrap();
+        assert_eq!(unreadable, []);
+        listed
+    }
+
+    #[test]
+    fn holders_are_read_from_their_files() {
+        let of = |text: &str| match Holder::parse(text) {
+            Holder::Container(id, ifname) => {
+                format!("{id} {}", ifname.map_or_else(String::new, |it| it.to_string()))
+            }
+            Holder::Operator => "operator".into(),
+            Holder::Other(text) => format!("other {text}"),
+        };
+        let cases = [
+            ("abc\r\neth0", "abc eth0"),
+            ("abc", "abc "),
+            (OF_OPERATOR, "operator"),
+            ("held by\nthe administrator", "other held by\nthe administrator"),
+            ("abc\r\nno name", "other abc\r\nno name"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(of(text), expected);
+        }
+    }
+
+    #[test]
+    fn only_the_listed_file_is_released() {
+        let dir = TempDir::new();
+        dir.write("10.1.0.2", "one\r\neth0");
+        dir.write("10.1.0.3", "two");
+        dir.write("10.1.0.4", "");
+        dir.write("10.1.0.5", "held by others");
+        let before = listed(&dir);
+        assert_eq!(before.len(), 3, "{before:?}");
+        dir.write("10.1.0.3", "two\r\neth0");
+        std::fs::File::options()
+            .write(true)
+            .open(dir.network_dir().join("10.1.0.5"))
+            .unwrap()
+            .set_modified(SystemTime::now() + Duration::from_secs(9))
+            .unwrap();
+        let released = |reservation: &Reservation| {
+            dir.store().locked(|locked| locked.release_listed(reservation)).unwrap()
+        };
+        assert_eq!(before.iter().map(released).collect::<Vec<_>>(), [true, false, false]);
+        assert!(!released(&before[0]));
+        let names: Vec<String> =
+            dir.names().into_iter().filter(|it| it.starts_with("10.")).collect();
+        assert_eq!(names, ["10.1.0.3", "10.1.0.4", "10.1.0.5"]);
+    }
+
+    #[test]
+    fn gc_and_del_keep_an_address_of_the_operator() {
+        let dir = TempDir::new();
+        let address = "10.1.0.9".parse().unwrap();
+        dir.store()
+            .locked(|locked| {
+                assert!(locked.reserve_for_operator(address)?);
+                assert!(!locked.reserve_for_operator(address)?);
+                assert!(!locked.reserve(address, &attachment("c"))?);
+                locked.release(&attachment("reserved"))?;
+                locked.keep_only(&[])
+            })
+            .unwrap();
+        let listed = listed(&dir);
+        assert_eq!(listed[0].holder, Holder::Operator);
+        assert!(dir.store().locked(|locked| locked.release_listed(&listed[0])).unwrap());
+    }
+}

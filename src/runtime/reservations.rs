@@ -1,0 +1,434 @@
+//! The reservations of `host-local` on a host, and whether their owners live.
+//!
+//! A reservation is **alive** if one of these holds:
+//!
+//! - its address is on a link, or its owner is the alias of a link, in a namespace that this process can see;
+//! - the cache has a living attachment of its owner.
+//!
+//! It is **gone** only with a proof. An ADD reserves the address first, puts it on a link milliseconds or seconds later, and
+//! appears in the cache last. So the absence of signs is no proof while an ADD can be in progress. A program can also use an
+//! address that is on no link: a virtual machine, or a card of DPDK. These are the proofs:
+//!
+//! 1. The cache has an attachment of its owner with its address, that entry is not older than the reservation, and `life`
+//!    finds it stale. A later ADD of the same container would have made a newer reservation.
+//! 2. An earlier boot of this host made it. The index tells that by the boot id and without a clock.
+//! 3. The cache has no attachment of its owner, the reservation is older than [`ADD_MAX`], and no command line and no control
+//!    group of a process names the container. This needs the right to read all processes.
+//!
+//! No proof counts in these cases; the reservation is **unknown** then:
+//!
+//! - A process is a plugin that is called for the container: an ADD, or the DEL that will release the address.
+//! - A pending record of cnibox has the owner, or a record with its container id in the name is damaged.
+//! - `"staleOnBoot": "keep"` says that the reservation can be another host's. Only proof 1 counts.
+//! - The data directory is mounted into a container that does not see the host.
+//!
+//! The signs are read in the order of an ADD: reservations, pending records, processes, namespaces, cache. So an ADD that
+//! makes progress meanwhile leaves a sign. A reservation that is gone cannot live again: a new ADD writes a new file, and the
+//! release, which holds the lock of the store, compares the file with that of the list.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::cni::args::Args;
+use crate::cni::json::Json;
+use crate::error::{Error, Result};
+use crate::ipam::range::Range;
+use crate::ipam::store::Store;
+use crate::ipam::store::listed::{self, Holder, Reservation};
+use crate::kernel::netns::NetNs;
+use crate::kernel::sys::warn;
+use crate::names::{Attachment, NetworkName};
+use crate::plugin::owner::Owner;
+use crate::plugins::host_local::{self, DATA_DIR};
+use crate::runtime::cache::{self, Entries, Entry};
+use crate::runtime::conf::{self, Network};
+use crate::runtime::life::Life;
+use crate::runtime::lifecycle::Runtime;
+use crate::runtime::signs::{self, Signs};
+
+/// An ADD without a process of its own, or between two plugins, takes less.
+const ADD_MAX: Duration = Duration::from_secs(60);
+
+/// The addresses of a network in one data directory.
+#[derive(Debug)]
+pub struct Pool {
+    pub network: NetworkName,
+    pub data_dir: PathBuf,
+    /// A file of NETCONFPATH has the network.
+    pub is_configured: bool,
+    pub ranges: Vec<Use>,
+    /// In the order of their addresses.
+    pub reservations: Vec<Judged>,
+    is_of_several_hosts: bool,
+    is_guest: bool,
+}
+
+/// A range with the number of its addresses.
+#[derive(Debug)]
+pub struct Use {
+    pub range: Range,
+    pub used: u64,
+    /// The addresses that can still be allocated.
+    pub free: u64,
+}
+
+/// A reservation with what is known of its owner.
+#[derive(Debug)]
+pub struct Judged {
+    pub reservation: Reservation,
+    /// Namespace and name in the CNI_ARGS of the attachment.
+    pub pod: Option<(String, String)>,
+    /// Since the file was written. `None` if its time is in the future.
+    pub age: Option<Duration>,
+    pub state: State,
+}
+
+/// Whether the owner of a reservation lives, and the reason.
+#[derive(Clone, Debug, PartialEq)]
+pub enum State {
+    Alive(String),
+    /// Provably dead.
+    Gone(String),
+    Unknown(String),
+    /// The operator keeps the address out of use.
+    Reserved,
+}
+
+/// All reservations and attachments of a host.
+#[derive(Debug)]
+pub struct Survey {
+    pub pools: Vec<Pool>,
+    pub attachments: Vec<(Entry, Life)>,
+}
+
+impl Runtime {
+    /// Reads everything, and changes nothing. A file that cannot be used is a line on stderr.
+    pub fn survey(&self) -> Result<Survey> {
+        let home = NetNs::own()?;
+        let mut pools = self.pools()?;
+        for pool in &mut pools {
+            pool.read()?;
+        }
+        let Entries { entries: pending, mut damaged } = self.pending.all()?;
+        let signs = Signs::read(&home);
+        let cached = self.cache.all()?;
+        damaged.extend(cached.damaged);
+        damaged.iter().for_each(warn_of);
+        let judge = |entry: Entry| {
+            let life = self.identities.life(&home, &entry);
+            (entry, life)
+        };
+        let attachments: Vec<(Entry, Life)> = cached.entries.into_iter().map(judge).collect();
+        let evidence =
+            Evidence { runtime: self, home: &home, pending, signs, attachments, damaged };
+        for pool in &mut pools {
+            pool.judge(&evidence);
+            pool.count();
+        }
+        Ok(Survey { pools, attachments: evidence.attachments })
+    }
+
+    /// The configured networks with `host-local`, and the data directories of other networks.
+    fn pools(&self) -> Result<Vec<Pool>> {
+        let mut pools: Vec<Pool> = Vec::new();
+        let mut names = BTreeSet::new();
+        for (_, network) in Network::all(&self.configurations)? {
+            match network {
+                Ok(network) if names.insert(network.name.clone()) => {
+                    add_configured(&network, &mut pools);
+                }
+                Ok(_) => {}
+                Err(error) => warn_of(&error),
+            }
+        }
+        let mut directories = vec![PathBuf::from(DATA_DIR)];
+        for pool in &pools {
+            if !directories.contains(&pool.data_dir) {
+                directories.push(pool.data_dir.clone());
+            }
+        }
+        for data_dir in directories {
+            if !is_there(&data_dir)? {
+                continue;
+            }
+            let found = fs::read_dir(&data_dir).into_iter().flatten().flatten();
+            let directories = found.filter(|entry| entry.path().is_dir());
+            let names = directories.filter_map(|entry| entry.file_name().into_string().ok());
+            for network in names.filter_map(|name| NetworkName::new(name).ok()) {
+                pool_of(&mut pools, &network, &data_dir);
+            }
+        }
+        Ok(pools)
+    }
+
+    /// Releases a reservation under the lock of its store. False if its file is gone or has changed since it was listed.
+    pub fn release(&self, pool: &Pool, reservation: &Reservation) -> Result<bool> {
+        match Store::open_if_exists(&pool.data_dir, &pool.network, &self.means.turns)? {
+            Some(store) => store.locked(|locked| locked.release_listed(reservation)),
+            None => Ok(false),
+        }
+    }
+
+    /// Keeps an address out of use. False if it is taken.
+    pub fn reserve(&self, pool: &Pool, address: IpAddr) -> Result<bool> {
+        let store = Store::open(&pool.data_dir, &pool.network, &self.means.turns)?;
+        store.locked(|locked| locked.reserve_for_operator(address))
+    }
+}
+
+/// Fails if a directory above cannot be searched.
+fn is_there(path: &Path) -> Result<bool> {
+    path.try_exists().map_err(|error| {
+        let msg = format!("cannot read directory {}", path.display());
+        Error::internal(msg).with_details(error.to_string())
+    })
+}
+
+fn warn_of(error: &Error) {
+    warn(&format!("warning: {error}"));
+}
+
+fn add_configured(network: &Network, pools: &mut Vec<Pool>) {
+    let is_ours =
+        |plugin: &&Json| conf::kind(plugin.get("ipam").unwrap_or(&Json::Null)) == "host-local";
+    for plugin in network.plugins.iter().filter(is_ours) {
+        let cannot = |error: Error| warn_of(&error.context(format!("network {}", network.name)));
+        let found = match host_local::pool(plugin) {
+            Ok(found) => found,
+            Err(error) => {
+                cannot(error);
+                continue;
+            }
+        };
+        let pool = pool_of(pools, &network.name, &found.data_dir);
+        pool.is_configured = true;
+        pool.is_of_several_hosts |= found.is_of_several_hosts;
+        match found.sets {
+            Ok(sets) => sets.iter().flat_map(|set| set.ranges()).for_each(|it| pool.add(it)),
+            // The runtime gives them.
+            Err(_) if conf::declares(plugin, "ipRanges") => {}
+            Err(error) => cannot(error),
+        }
+    }
+}
+
+/// The pool of a network in a data directory. `pools` has the order of their names and directories.
+fn pool_of<'a>(pools: &'a mut Vec<Pool>, network: &NetworkName, data_dir: &Path) -> &'a mut Pool {
+    let key = (network, data_dir);
+    let of = |pool: &Pool| (&pool.network, pool.data_dir.as_path()).cmp(&key);
+    let index = pools.iter().position(|pool| of(pool).is_ge()).unwrap_or(pools.len());
+    if pools.get(index).is_none_or(|pool| of(pool).is_gt()) {
+        let pool = Pool {
+            network: network.clone(),
+            data_dir: data_dir.into(),
+            is_configured: false,
+            ranges: Vec::new(),
+            reservations: Vec::new(),
+            is_of_several_hosts: false,
+            is_guest: false,
+        };
+        pools.insert(index, pool);
+    }
+    &mut pools[index]
+}
+
+impl Pool {
+    fn add(&mut self, range: &Range) {
+        if self.ranges.iter().all(|it| it.range != *range) {
+            self.ranges.push(Use { range: range.clone(), used: 0, free: 0 });
+        }
+    }
+
+    fn read(&mut self) -> Result<()> {
+        if !is_there(&self.data_dir.join(&*self.network))? {
+            return Ok(());
+        }
+        let (listed, unreadable) = listed::list(&self.data_dir, &self.network)?;
+        unreadable.iter().for_each(warn_of);
+        self.is_guest = signs::is_guest(&self.data_dir);
+        self.reservations = listed
+            .into_iter()
+            .map(|reservation| Judged {
+                pod: None,
+                age: reservation.modified.and_then(|it| SystemTime::now().duration_since(it).ok()),
+                reservation,
+                state: State::Reserved,
+            })
+            .collect();
+        Ok(())
+    }
+
+    fn judge(&mut self, evidence: &Evidence<'_>) {
+        let mut judged = std::mem::take(&mut self.reservations);
+        for it in &mut judged {
+            let entries = evidence.of(&self.network, &it.reservation.holder);
+            it.pod = entries.iter().find_map(|(entry, _)| pod(entry));
+            it.state = evidence.judge(self, it, &entries);
+        }
+        self.reservations = judged;
+    }
+
+    fn count(&mut self) {
+        for Use { range, used, free } in &mut self.ranges {
+            let addresses = || self.reservations.iter().map(|it| it.reservation.address);
+            *used = count(addresses().filter(|ip| range.contains(*ip)));
+            let taken = count(addresses().filter(|ip| range.may_allocate(*ip)));
+            *free = range.size().saturating_sub(taken);
+        }
+    }
+}
+
+fn count(items: impl Iterator<Item = IpAddr>) -> u64 {
+    items.map(|_| 1).sum()
+}
+
+fn pod(entry: &Entry) -> Option<(String, String)> {
+    let args = Args::parse(&entry.args).ok()?;
+    Some((args.pod_namespace?.into(), args.pod_name?.into()))
+}
+
+struct Evidence<'a> {
+    runtime: &'a Runtime,
+    home: &'a NetNs,
+    pending: Vec<Entry>,
+    signs: Signs,
+    attachments: Vec<(Entry, Life)>,
+    /// Of cache entries and pending records.
+    damaged: Vec<Error>,
+}
+
+/// The attachments of one owner.
+type OfOwner<'a> = Vec<(&'a Entry, &'a Life)>;
+
+impl Evidence<'_> {
+    fn of(&self, network: &NetworkName, holder: &Holder) -> OfOwner<'_> {
+        let is_its = |(entry, _): &&(Entry, Life)| is_of(entry, network, holder);
+        self.attachments.iter().filter(is_its).map(|(entry, life)| (entry, life)).collect()
+    }
+
+    fn judge(&self, pool: &Pool, it: &Judged, entries: &OfOwner<'_>) -> State {
+        let Reservation { address, holder, .. } = &it.reservation;
+        let signs = &self.signs;
+        if let Some(path) = signs.with_address(*address) {
+            return State::Alive(format!("its address is in {}", path.display()));
+        }
+        let (id, ifname) = match holder {
+            Holder::Container(id, ifname) => (id, ifname),
+            Holder::Operator => return State::Reserved,
+            Holder::Other(_) => return State::Unknown("no plugin made it".into()),
+        };
+        let ifnames = ifname.iter().chain(entries.iter().map(|(entry, _)| &entry.at.ifname));
+        for ifname in ifnames {
+            let at = Attachment { container_id: id.clone(), ifname: ifname.clone() };
+            if let Some(path) = signs.with_owner(Owner::new(&pool.network, &at).as_str()) {
+                return State::Alive(format!("a link in {} names its owner", path.display()));
+            }
+        }
+        if entries.iter().any(|(_, life)| **life == Life::Alive) {
+            return State::Alive("the cache has its attachment, which lives".into());
+        }
+        match self.doubt(pool, id, holder, entries) {
+            Some(doubt) => State::Unknown(doubt),
+            None => self.proof(pool, it, id, entries).map_or_else(State::Unknown, State::Gone),
+        }
+    }
+
+    /// The reason why no proof counts.
+    fn doubt(
+        &self,
+        pool: &Pool,
+        id: &str,
+        holder: &Holder,
+        entries: &OfOwner<'_>,
+    ) -> Option<String> {
+        if let Some(process) = self.signs.call(id) {
+            return Some(format!("process {process} is a plugin that is called for it"));
+        }
+        if self.pending.iter().any(|entry| is_of(entry, &pool.network, holder)) {
+            return Some("its ADD or DEL has not ended".into());
+        }
+        if self.damaged.iter().any(|error| error.to_string().contains(id)) {
+            return Some("its cache entry or pending record is damaged".into());
+        }
+        if pool.is_guest {
+            return Some("this process does not see the processes of the host".into());
+        }
+        entries.iter().find_map(|(_, life)| match life {
+            Life::Unknown(reason) => Some(reason.clone()),
+            Life::Alive | Life::Stale(_) => None,
+        })
+    }
+
+    /// The proof that an owner is dead, or the reason why there is no proof.
+    fn proof(
+        &self,
+        pool: &Pool,
+        it: &Judged,
+        id: &str,
+        entries: &OfOwner<'_>,
+    ) -> Result<String, String> {
+        let is_named = self.signs.name(id);
+        for (entry, life) in entries {
+            // The interface can be out of sight in a namespace that is there, for example in a virtual machine.
+            let may_live = is_named && self.home.is_at(&entry.netns).unwrap_or(true);
+            if let Life::Stale(reason) = life
+                && self.is_reserved_for(it, entry)
+                && !may_live
+            {
+                return Ok(reason.clone());
+            }
+        }
+        if pool.is_of_several_hosts {
+            return Err("it can be a reservation of another host".into());
+        }
+        if it.reservation.is_of_earlier_boot {
+            return Ok("an earlier boot of this host made it".into());
+        }
+        if let Some(hidden) = &self.signs.hidden {
+            return Err(hidden.clone());
+        }
+        if is_named {
+            return Err("the command line or the control group of a process names it".into());
+        }
+        match it.age {
+            Some(age) if age > ADD_MAX => {
+                Ok("no process, namespace or cache entry has its container".into())
+            }
+            _ => Err(format!("its ADD can be in progress for {} s", ADD_MAX.as_secs())),
+        }
+    }
+
+    /// Whether the ADD of a cache entry made the reservation.
+    fn is_reserved_for(&self, it: &Judged, entry: &Entry) -> bool {
+        let cached = self.runtime.cache.path(&entry.network, &entry.at);
+        let cached = fs::metadata(cached).and_then(|it| it.modified()).ok();
+        let has_address = |ips: &[crate::cni::success::Ip]| {
+            ips.iter().any(|ip| ip.address.addr() == it.reservation.address)
+        };
+        let is_older = it.reservation.modified.is_some_and(|made| Some(made) <= cached);
+        is_older && entry.success().is_ok_and(|it| it.is_some_and(|it| has_address(&it.ips)))
+    }
+}
+
+fn is_of(entry: &Entry, network: &NetworkName, holder: &Holder) -> bool {
+    let Holder::Container(id, ifname) = holder else { return false };
+    entry.network == *network
+        && entry.at.container_id == *id
+        && ifname.as_ref().is_none_or(|ifname| entry.at.ifname == *ifname)
+}
+
+/// The attachment of a reservation in words.
+pub fn title(network: &NetworkName, holder: &Holder) -> String {
+    match holder {
+        Holder::Container(container_id, Some(ifname)) => {
+            let at = Attachment { container_id: container_id.clone(), ifname: ifname.clone() };
+            cache::title(network, &at)
+        }
+        Holder::Container(id, None) => format!("container {id} in network {network}"),
+        Holder::Operator => format!("the operator in network {network}"),
+        Holder::Other(text) => format!("{text:?} in network {network}"),
+    }
+}
