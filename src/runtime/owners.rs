@@ -1,7 +1,6 @@
 //! The owners that rules and links of a host name, and their removal after the end of their containers.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::cni::json::Json;
 use crate::error::Result;
@@ -11,36 +10,42 @@ use crate::kernel::rtnl::Rtnl;
 use crate::names::{Attachment, ContainerId, IfName};
 use crate::plugin::owner::Owner;
 use crate::plugins::host_local::DATA_DIR;
+use crate::runtime::cache::Entry;
 use crate::runtime::conf::Network;
 use crate::runtime::lifecycle::{Choice, Runtime, Target};
-use crate::runtime::reservations::{State, Survey};
+use crate::runtime::reservations::{Judged, State, Survey};
 use crate::runtime::signs;
 use crate::steps::link::host_link;
 use crate::steps::nft::shared_rules;
 
 /// The owners in the tables of cnibox and in its map of the table of iptables, and those of ifbs. Other links end with the
 /// namespaces of their containers.
-pub fn on_host() -> Result<BTreeSet<String>> {
-    let links = Rtnl::open()?.links_of_kind("ifb")?;
-    let mut owners: BTreeSet<String> =
-        links.iter().filter_map(host_link::owner_of).map(str::to_owned).collect();
+pub fn on_host() -> Result<Vec<String>> {
+    let mut owners = Vec::new();
+    for link in Rtnl::open()?.links_of_kind("ifb")? {
+        owners.extend(host_link::owner_of(&link).map(str::to_owned));
+    }
     let Some(nft) = Nft::open_if_any()? else { return Ok(owners) };
     if !nft.is_supported()? {
         return Ok(owners);
     }
     for family in [Family::Inet, Family::Ip, Family::Ip6, Family::Bridge] {
         let own = shared_rules::table(family);
-        let filter = Table { family, name: "filter" };
-        let mut sets: Vec<(Table<'_>, String)> =
-            nft.sets(own)?.into_iter().map(|set| (own, set.name)).collect();
-        sets.extend(nft.sets(filter)?.into_iter().map(|set| (filter, set.name)));
-        sets.retain(|(table, set)| *table == own || set == own.name);
-        for (table, set) in sets {
-            let comments = nft.elements(table, &set)?.into_iter().filter_map(|it| it.comment);
-            owners.extend(comments.map(|it| it.to_string()));
+        for table in [own, Table { family, name: "filter" }] {
+            for set in nft.sets(table)? {
+                if table != own && set.name != own.name {
+                    continue;
+                }
+                for element in nft.elements(table, &set.name)? {
+                    let Some(comment) = element.comment else { continue };
+                    if Owner::parts(&comment).is_some() && !owners.iter().any(|it| **it == *comment)
+                    {
+                        owners.push(comment.to_string());
+                    }
+                }
+            }
         }
     }
-    owners.retain(|owner| Owner::parts(owner).is_some());
     Ok(owners)
 }
 
@@ -48,29 +53,34 @@ impl Survey {
     /// Whether the container of an owner has provably ended, and no cache entry is left of it. The owner has to be read before
     /// the survey: an ADD makes its rules last, so the survey sees the link of an ADD in progress.
     pub fn is_gone(&self, owner: &str) -> bool {
-        let Some([network, id, ifname]) = Owner::parts(owner) else { return false };
-        // The names of a hash are unknown.
-        let is_hash = network.starts_with('#') || id.starts_with('#');
-        let cached = self.attachments.iter().map(|(entry, _)| entry).chain(&self.pending);
-        let is_cached =
-            cached.into_iter().any(|it| Owner::new(&it.network, &it.at).as_str() == owner);
-        let is_its = |holder: &Holder| {
-            matches!(holder, Holder::Container(its, its_ifname)
-                if **its == *id && its_ifname.as_ref().is_none_or(|it| **it == *ifname))
-        };
-        let reservations = self.pools.iter().filter(|pool| *pool.network == *network);
-        let is_alive = reservations
-            .flat_map(|pool| &pool.reservations)
-            .any(|it| is_its(&it.reservation.holder) && !matches!(it.state, State::Gone(_)));
+        let Some([network, id, _]) = Owner::parts(owner) else { return false };
         let signs = &self.signs;
-        !(is_hash
-            || is_cached
-            || is_alive
+        // The names of a hash are unknown.
+        if network.starts_with('#')
+            || id.starts_with('#')
             || signs.hidden.is_some()
             || signs.with_owner(owner).is_some()
             || signs.call(id).is_some()
             || signs.name(id)
-            || signs::is_guest(Path::new(DATA_DIR)))
+            || signs::is_guest(Path::new(DATA_DIR))
+        {
+            return false;
+        }
+        let is_it = |entry: &Entry| Owner::new(&entry.network, &entry.at).as_str() == owner;
+        if self.attachments.iter().any(|(entry, _)| is_it(entry)) || self.pending.iter().any(is_it)
+        {
+            return false;
+        }
+        for pool in &self.pools {
+            let may_live = |it: &Judged| {
+                matches!(&it.reservation.holder, Holder::Container(its, _) if **its == *id)
+                    && !matches!(it.state, State::Gone(_))
+            };
+            if *pool.network == *network && pool.reservations.iter().any(may_live) {
+                return false;
+            }
+        }
+        true
     }
 }
 
@@ -91,9 +101,9 @@ impl Runtime {
     }
 
     /// The same runtime with the plugins of this executable only.
-    pub fn without_path(self) -> Self {
-        let means = crate::runtime::chain::Means { path: Vec::<PathBuf>::new(), ..self.means };
-        Self { means, ..self }
+    pub fn without_path(mut self) -> Self {
+        self.means.path.clear();
+        self
     }
 }
 

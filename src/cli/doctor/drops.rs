@@ -6,10 +6,9 @@
 
 use crate::error::Result;
 use crate::kernel::nft::{
-    Chain, ChainKind, Condition, Element, Expr, Family, Hook, Lookup, Nft, Policy, Rule, Table,
-    Verdict,
+    Chain, ChainKind, Condition, Expr, Family, Hook, Lookup, Nft, Policy, Rule, Table, Verdict,
 };
-use crate::kernel::xtables;
+use crate::kernel::xtables::{self, Accepted};
 use crate::names::{IfName, IpFamily};
 
 use super::forwarding::{BRIDGED, value};
@@ -25,10 +24,10 @@ pub(super) fn drops(host: &Host<'_>) -> Result<Vec<Finding>> {
             let chains = nft.all_chains(family)?;
             for (name, chain) in &chains {
                 let table = Table { family, name };
-                let what = format!("chain {} of table {table}", chain.name);
-                let in_table = chains.iter().filter(|(of, _)| of == name);
-                let names: Vec<&str> = in_table.map(|(_, it)| it.name.as_str()).collect();
+                let mut names = Vec::new();
                 for net in dropped_by(host, &nft, table, chain)? {
+                    names.extend(chains.iter().map(|(_, it)| it.name.as_str()));
+                    let what = format!("chain {} of table {table}", chain.name);
                     findings.push(finding(&what, net, mend(table, chain, &names, net)));
                 }
             }
@@ -37,28 +36,36 @@ pub(super) fn drops(host: &Host<'_>) -> Result<Vec<Finding>> {
     for (family, program) in [(IpFamily::V4, "iptables-legacy"), (IpFamily::V6, "ip6tables-legacy")]
     {
         let Some(rules) = xtables::accepted_if_dropped(family == IpFamily::V6) else { continue };
-        let is_named = |net: &Configured| {
-            rules.iter().any(|rule| {
-                net.bridge.as_ref().is_some_and(|bridge| rule.links.contains(bridge))
-                    || net.subnets.iter().any(|subnet| {
-                        rule.nets.iter().any(|it| it.prefix_len() > 0 && it.contains(subnet))
-                    })
-            })
-        };
-        let what = format!("FORWARD of {program}");
-        for net in forwarded(host, family).filter(|net| !is_named(net)) {
-            findings.push(finding(&what, net, accept(program, "FORWARD", &[family], net)));
+        for net in forwarded(host, family) {
+            if !rules.iter().any(|rule| accepts(rule, net)) {
+                let what = format!("FORWARD of {program}");
+                findings.push(finding(&what, net, accept(program, "FORWARD", &[family], net)));
+            }
         }
     }
     Ok(findings)
 }
 
+fn accepts(rule: &Accepted, net: &Configured) -> bool {
+    if let Some(bridge) = &net.bridge
+        && rule.links.contains(bridge)
+    {
+        return true;
+    }
+    net.subnets
+        .iter()
+        .any(|subnet| rule.nets.iter().any(|it| it.prefix_len() > 0 && it.contains(subnet)))
+}
+
 /// The networks with packets that the chain FORWARD of a family sees.
-fn forwarded<'h>(host: &'h Host<'_>, family: IpFamily) -> impl Iterator<Item = &'h Configured> {
+fn forwarded<'h>(host: &'h Host<'_>, family: IpFamily) -> Vec<&'h Configured> {
     let key = if family == IpFamily::V4 { BRIDGED } else { BRIDGED_V6 };
     let is_bridged = value(key) == "1";
-    let networks = host.networks.iter().filter(move |net| net.has_family(family));
-    networks.filter(move |net| net.is_routed || is_bridged && net.bridge.is_some())
+    let mut networks: Vec<&Configured> = host.networks.iter().collect();
+    networks.retain(|net| {
+        net.has_family(family) && (net.is_routed || is_bridged && net.bridge.is_some())
+    });
+    networks
 }
 
 const BRIDGED_V6: &str = "net/bridge/bridge-nf-call-ip6tables";
@@ -89,17 +96,15 @@ fn dropped_by<'h>(
         table.family != Family::Inet && table.name == "filter" && chain.name == "FORWARD"
             || table.name == FIREWALLD;
     let mut dropped: Vec<&Configured> = Vec::new();
-    for net in families(table).iter().flat_map(|family| forwarded(host, *family)) {
-        if is_firewalls && net.has("firewall") || dropped.iter().any(|it| std::ptr::eq(*it, net)) {
-            continue;
-        }
-        let marks = Marks::of(net);
-        let mut is_exception = false;
-        for rule in rules.iter().filter(|rule| lets_through(rule)) {
-            is_exception |= marks.are_in(nft, table, rule)?;
-        }
-        if !is_exception {
-            dropped.push(net);
+    for family in families(table) {
+        for net in forwarded(host, *family) {
+            let is_known = dropped.iter().any(|it| std::ptr::eq(*it, net));
+            if !is_known
+                && !(is_firewalls && net.has("firewall"))
+                && !has_exception(nft, table, &rules, net)?
+            {
+                dropped.push(net);
+            }
         }
     }
     Ok(dropped)
@@ -119,63 +124,54 @@ fn families(table: Table<'_>) -> &'static [IpFamily] {
 fn mend(table: Table<'_>, chain: &Chain, chains: &[&str], net: &Configured) -> String {
     let families = families(table);
     let has = |prefix: &str| chains.iter().any(|name| name.starts_with(prefix));
-    let iptables = if table.family == Family::Ip6 { "ip6tables" } else { "iptables" };
     match (table.name, chain.name.as_str()) {
         (FIREWALLD, _) => {
-            let add = for_each(net, families, |mark| {
-                let option = if mark.is_link { "interface" } else { "source" };
-                format!("firewall-cmd --permanent --zone=trusted --add-{option}={}", mark.value)
-            });
-            add + " && firewall-cmd --reload"
+            let add = "firewall-cmd --permanent --zone=trusted --add-$ && firewall-cmd --reload";
+            commands(net, families, add, ["interface=", "", "source=", ""])
         }
-        ("filter", "FORWARD") if has("ufw") => for_each(net, families, |mark| {
-            let [from, to] = if mark.is_link { ["in on", "out on"] } else { ["from", "to"] };
-            let value = &mark.value;
-            format!("ufw route allow {from} {value} && ufw route allow {to} {value}")
-        }),
+        ("filter", "FORWARD") if has("ufw") => {
+            commands(net, families, "ufw route allow $", ["in on ", "out on ", "from ", "to "])
+        }
         ("filter", "FORWARD") => {
+            let iptables = if table.family == Family::Ip6 { "ip6tables" } else { "iptables" };
             let chain = if has("DOCKER-USER") { "DOCKER-USER" } else { "FORWARD" };
             accept(iptables, chain, families, net)
         }
-        (_, chain) => for_each(net, families, |mark| {
-            let [from, to] = match (mark.is_link, mark.value.contains(':')) {
-                (true, _) => ["iifname", "oifname"],
-                (_, false) => ["ip saddr", "ip daddr"],
-                (_, true) => ["ip6 saddr", "ip6 daddr"],
-            };
-            let insert = format!("insert rule {table} {chain}");
-            let value = &mark.value;
-            format!("nft '{insert} {from} {value} accept; {insert} {to} {value} accept'")
-        }),
+        (_, chain) => {
+            let insert = format!("nft insert rule {table} {chain} $ accept");
+            let sides = ["iifname ", "oifname ", "ip saddr ", "ip daddr "];
+            commands(net, families, &insert, sides)
+        }
     }
 }
 
 fn accept(iptables: &str, chain: &str, families: &[IpFamily], net: &Configured) -> String {
-    for_each(net, families, |mark| {
-        let [from, to] = if mark.is_link { ["-i", "-o"] } else { ["-s", "-d"] };
-        let [from, to] =
-            [from, to].map(|side| format!("{iptables} -I {chain} {side} {} -j ACCEPT", mark.value));
-        format!("{from} && {to}")
-    })
+    let insert = format!("{iptables} -I {chain} $ -j ACCEPT");
+    commands(net, families, &insert, ["-i ", "-o ", "-s ", "-d "])
 }
 
-/// The bridge or a subnet of a network.
-struct Mark {
-    is_link: bool,
-    value: String,
-}
-
-/// The commands for the bridge of a network, or without one for its subnets.
-fn for_each(net: &Configured, families: &[IpFamily], command: impl Fn(Mark) -> String) -> String {
+/// The template for the bridge of a network, with the first two words in place of `$`; without a bridge for its subnets, with
+/// the last two.
+fn commands(net: &Configured, families: &[IpFamily], template: &str, words: [&str; 4]) -> String {
+    let mut commands = Vec::new();
+    let mut add = |words: &[&str], value: &str| {
+        for word in words.iter().filter(|word| !word.is_empty()) {
+            let word = word.replacen("ip ", if value.contains(':') { "ip6 " } else { "ip " }, 1);
+            commands.push(template.replace('$', &(word + value)));
+        }
+    };
     if let Some(bridge) = &net.bridge {
-        return command(Mark { is_link: true, value: quoted(bridge) });
+        add(&words[..2], &quoted(bridge));
     }
-    let subnets = net.subnets.iter().filter(|it| families.contains(&IpFamily::of(it.addr())));
-    let commands = subnets.map(|it| command(Mark { is_link: false, value: it.to_string() }));
-    match commands.collect::<Vec<_>>().join(" && ") {
-        // An IPAM plugin of another program knows the subnets.
-        none if none.is_empty() => command(Mark { is_link: false, value: "SUBNET".into() }),
-        commands => commands,
+    for subnet in &net.subnets {
+        if net.bridge.is_none() && families.contains(&IpFamily::of(subnet.addr())) {
+            add(&words[2..], &subnet.to_string());
+        }
+    }
+    match commands.is_empty() {
+        // Another program knows the subnets.
+        true => template.replace('$', &(words[2].to_owned() + "SUBNET")),
+        false => commands.join(" && "),
     }
 }
 
@@ -202,33 +198,22 @@ fn lets_through(rule: &Rule) -> bool {
     })
 }
 
-/// The values by which a rule can name a network.
-struct Marks {
-    conditions: Vec<Condition>,
-}
-
-impl Marks {
-    fn of(net: &Configured) -> Self {
-        let bridge = net.bridge.as_ref().and_then(|name| IfName::new(name.as_str()).ok());
-        let mut conditions = Vec::new();
-        conditions.extend(
-            bridge.iter().flat_map(|name| [Condition::iifname(name), Condition::oifname(name)]),
-        );
-        for subnet in &net.subnets {
-            conditions.extend([Condition::saddr(*subnet), Condition::daddr(*subnet)]);
-        }
-        Self { conditions }
+/// Whether a rule that lets packets through names the bridge or a subnet of a network.
+fn has_exception(nft: &Nft, table: Table<'_>, rules: &[Rule], net: &Configured) -> Result<bool> {
+    let mut marks = Vec::new();
+    if let Some(Ok(bridge)) = net.bridge.as_ref().map(|name| IfName::new(name.as_str())) {
+        marks.push(Condition::iifname(&bridge));
+        marks.push(Condition::oifname(&bridge));
     }
-
-    fn are_in(&self, nft: &Nft, table: Table<'_>, rule: &Rule) -> Result<bool> {
-        let includes = |wide: &Condition, own: &Condition| {
-            let masked = |value: &[u8]| -> Vec<u8> {
-                value.iter().zip(&wide.mask).map(|(byte, mask)| byte & mask).collect()
-            };
-            wide.is_equal && wide.field == own.field && masked(&own.value) == masked(&wide.value)
-        };
-        let conditions = rule.conditions();
-        if conditions.iter().any(|wide| self.conditions.iter().any(|own| includes(wide, own))) {
+    for subnet in &net.subnets {
+        marks.push(Condition::saddr(*subnet));
+        marks.push(Condition::daddr(*subnet));
+    }
+    for rule in rules {
+        if !lets_through(rule) {
+            continue;
+        }
+        if rule.conditions().iter().any(|wide| marks.iter().any(|own| wide.includes(own))) {
             return Ok(true);
         }
         for expr in &rule.exprs {
@@ -236,13 +221,12 @@ impl Marks {
             if *lookup == Lookup::Lacks {
                 continue;
             }
-            let is_own = |element: &Element| {
-                self.conditions.iter().any(|own| element.key.starts_with(&own.value))
-            };
-            if nft.elements(table, set)?.iter().any(is_own) {
-                return Ok(true);
+            for element in nft.elements(table, set)? {
+                if marks.iter().any(|own| element.key.starts_with(&own.value)) {
+                    return Ok(true);
+                }
             }
         }
-        Ok(false)
     }
+    Ok(false)
 }

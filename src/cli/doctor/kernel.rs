@@ -119,19 +119,23 @@ const PREFIX: &str = "CONFIG_";
 /// The module of an option; `None` if the option is a part of another one.
 fn module(option: &str) -> Option<String> {
     let name = option.strip_prefix(PREFIX).unwrap_or(option);
-    if name.starts_with("NF_TABLES_") {
-        return None;
+    match MODULES.iter().find(|(known, _)| name.starts_with(known)) {
+        Some((_, "")) => None,
+        Some((_, module)) => Some((*module).to_owned()),
+        None => Some(name.strip_prefix("NET_").unwrap_or(name).to_ascii_lowercase()),
     }
-    Some(match name {
-        "BRIDGE_VLAN_FILTERING" | "IP_MULTIPLE_TABLES" => return None,
-        "NETFILTER_NETLINK" => "nfnetlink".into(),
-        "NETFILTER_XT_MATCH_CONNTRACK" => "xt_conntrack".into(),
-        "NFT_BRIDGE_REJECT" => "nft_reject_bridge".into(),
-        "VLAN_8021Q" => "8021q".into(),
-
-        _ => name.strip_prefix("NET_").unwrap_or(name).to_ascii_lowercase(),
-    })
 }
+
+/// The modules with another name than their option, by the beginning of the option.
+const MODULES: [(&str, &str); 7] = [
+    ("NF_TABLES_", ""),
+    ("BRIDGE_VLAN_FILTERING", ""),
+    ("IP_MULTIPLE_TABLES", ""),
+    ("NETFILTER_NETLINK", "nfnetlink"),
+    ("NETFILTER_XT_MATCH_CONNTRACK", "xt_conntrack"),
+    ("NFT_BRIDGE_REJECT", "nft_reject_bridge"),
+    ("VLAN_8021Q", "8021q"),
+];
 
 /// Whether the modules of the running kernel have one.
 fn is_installed(module: &str) -> bool {

@@ -1,9 +1,9 @@
 //! Attachments, reservations, rules and links of containers that have ended, and their removal.
 
 use crate::error::{Error, Result};
-use crate::ipam::store::listed::Holder;
+use crate::ipam::store::listed::{Holder, Reservation};
 use crate::plugin::owner::Owner;
-use crate::runtime::cache::{self, Entry};
+use crate::runtime::cache;
 use crate::runtime::gc::Options;
 use crate::runtime::life::Life;
 use crate::runtime::lifecycle::Runtime;
@@ -29,28 +29,27 @@ impl Remains {
         Ok(Self { survey, owners })
     }
 
-    fn attachments(&self) -> impl Iterator<Item = (&Entry, &str)> {
-        self.survey.attachments.iter().filter_map(|(entry, life)| match life {
-            Life::Stale(reason) => Some((entry, reason.as_str())),
-            _ => None,
-        })
-    }
-
     /// The reservations of owners that are gone.
-    fn reservations(&self) -> impl Iterator<Item = (&Pool, &Judged, &str)> {
-        let pools = self.survey.pools.iter();
-        let all = pools.flat_map(|pool| pool.reservations.iter().map(move |it| (pool, it)));
-        all.filter_map(|(pool, it)| match &it.state {
-            State::Gone(reason) => Some((pool, it, reason.as_str())),
-            _ => None,
-        })
+    fn reservations(&self) -> Vec<(&Pool, &Judged, &str)> {
+        let mut gone = Vec::new();
+        for pool in &self.survey.pools {
+            for it in &pool.reservations {
+                if let State::Gone(reason) = &it.state {
+                    gone.push((pool, it, reason.as_str()));
+                }
+            }
+        }
+        gone
     }
 }
 
 pub(super) fn leaks(host: &Host<'_>) -> Result<Vec<Finding>> {
     let remains = host.remains.as_ref().map_err(Clone::clone)?;
     let mut leaks = Leaks::default();
-    for (entry, reason) in remains.attachments() {
+    let mut stale = Vec::new();
+    for (entry, life) in &remains.survey.attachments {
+        let Life::Stale(reason) = life else { continue };
+        stale.push((&entry.network, &entry.at.container_id));
         leaks.add(
             format!("{} is stale: {reason}", entry.title()),
             "Its addresses are out of use, and its published ports lead nowhere.",
@@ -58,15 +57,12 @@ pub(super) fn leaks(host: &Host<'_>) -> Result<Vec<Finding>> {
         );
     }
     for (pool, it, reason) in remains.reservations() {
-        let holder = &it.reservation.holder;
-        let is_of_stale = remains.attachments().any(|(entry, _)| {
-            let is_its = matches!(holder, Holder::Container(id, _) if *id == entry.at.container_id);
-            is_its && entry.network == pool.network
-        });
-        if !is_of_stale {
-            let (address, title) = (it.reservation.address, title(&pool.network, holder));
+        let Reservation { address, holder, .. } = &it.reservation;
+        if let Holder::Container(id, _) = holder
+            && !stale.contains(&(&pool.network, id))
+        {
             leaks.add(
-                format!("{address} is reserved for {title}: {reason}"),
+                format!("{address} is reserved for {}: {reason}", title(&pool.network, holder)),
                 "No other container gets the address.",
                 format!("cnibox ipam release --leaks --network {}", pool.network),
             );
