@@ -99,10 +99,10 @@ fn dropped_by<'h>(
     for family in families(table) {
         for net in forwarded(host, *family) {
             let is_known = dropped.iter().any(|it| std::ptr::eq(*it, net));
-            if !is_known
-                && !(is_firewalls && net.has("firewall"))
-                && !has_exception(nft, table, &rules, net)?
-            {
+            if is_known || is_firewalls && net.has("firewall") {
+                continue;
+            }
+            if !has_exception(nft, table, &rules, net)? {
                 dropped.push(net);
             }
         }

@@ -104,15 +104,10 @@ mod tests {
         let mut file = vec![0; HEADERS_BYTES];
         file[..6].copy_from_slice(b"\x7fELF\x02\x01");
         // e_machine, e_phoff, e_phentsize and e_phnum; p_offset and p_filesz.
-        for (at, value) in [
-            (18, 62),
-            (32, 64),
-            (54, 56),
-            (56, 1),
-            (72, HEADERS_BYTES as u8),
-            (96, text.len() as u8),
-        ] {
-            file[at] = value;
+        for (at, value) in
+            [(18, 62), (32, 64), (54, 56), (56, 1), (72, HEADERS_BYTES), (96, text.len())]
+        {
+            file[at] = u8::try_from(value).unwrap();
         }
         file.extend(text);
         file
@@ -145,7 +140,7 @@ mod tests {
         for at in 0..own.len() {
             for value in [0, 1, 0x7f, 0xff] {
                 let mut file = own.clone();
-                file[at] = value;
+                file[at] = u8::try_from(value).unwrap();
                 Kind::of_content(&file, &own);
             }
         }
