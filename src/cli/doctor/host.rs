@@ -52,7 +52,7 @@ pub(super) struct Configured {
 impl<'a> Host<'a> {
     pub(super) fn look(runtime: &'a Runtime) -> Result<Self> {
         let home = NetNs::own()?;
-        let rtnl = home.rtnl()?;
+        let rtnl = Rtnl::open()?;
         let links = rtnl.links()?;
         let remains = Remains::find(runtime);
         let attachments = match &remains {

@@ -6,6 +6,7 @@ use crate::cni::json::Json;
 use crate::cni::request::{Request, Verb};
 use crate::error::Result;
 use crate::kernel::rtnl::NewLink;
+use crate::kernel::sandbox;
 use crate::names::Mac;
 use crate::plugin::{Context, Session};
 
@@ -22,7 +23,7 @@ const PROBES: [(&str, &str, &str); 14] = [
     ("bridge", "vlan", r#""vlan":5"#),
     ("bridge", "ipMasq", MASQUERADES),
     ("bridge", "macspoofchk", r#""macspoofchk":true"#),
-    ("dummy", "", ""),
+    ("dummy", "", r#""ipam":{"type":"static","addresses":[{"address":"10.0.0.1/32"}]}"#),
     ("firewall", "", r#""backend":"iptables""#),
     ("ipvlan", "", ON_LO),
     ("macvlan", "", ON_LO),
@@ -50,6 +51,7 @@ struct Lack {
 
 pub(super) fn features(host: &Host<'_>) -> Result<Vec<Finding>> {
     let scratch = host.home.make()?;
+    sandbox::raise_loopback(&scratch)?;
     let mut lacks = Vec::new();
     for (plugin, kind, option) in KINDS {
         // A kernel with the kind refuses the MAC address.
@@ -148,18 +150,15 @@ impl Lack {
     fn finding(&self) -> Finding {
         let option = &self.option;
         let module = module(option);
-        let (name, mend) = match &module {
-            Some(module) if is_installed(module) => (module.as_str(), format!("modprobe {module}")),
-            Some(module) => (
-                module.as_str(),
-                format!("install the kernel's package with {module}.ko, or a kernel with {option}"),
-            ),
-            None => ("none of its own", format!("install a kernel with {option}=y")),
+        let mend = match &module {
+            Some(module) if is_installed(module) => format!("modprobe {module}"),
+            _ => format!("install a kernel with {option}, or the package with its modules"),
         };
+        let module = module.map_or_else(String::new, |module| format!(" (module {module})"));
         Finding {
             harm: if self.is_used { Harm::Broken } else { Harm::Note },
             what: format!(
-                "the kernel lacks {option} (module {name}); needed by {}",
+                "the kernel lacks {option}{module}; needed by {}",
                 self.plugins.join(", ")
             ),
             why: if self.is_used {

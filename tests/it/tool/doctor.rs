@@ -80,12 +80,31 @@ fn a_healthy_host_has_no_faults() {
     let world = healthy(&[network("a", 1), network("b", 2)]);
     let outcome = doctor(&world, &[]);
     assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
+    // A kernel can lack a feature. Each other attempt succeeds.
+    assert!(
+        !outcome.stderr.contains("does not work in an empty namespace"),
+        "{}",
+        outcome.report()
+    );
     attach(&world, &network("a", 1));
     let before = world.state();
     let outcome = doctor(&world, &[]);
     assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
     before.assert_same(&world.state(), "after doctor");
     assert!(!world.path("/run/cnibox").exists());
+}
+
+#[test]
+fn without_capabilities_it_is_a_fault_that_the_kernel_cannot_be_examined() {
+    let world = healthy(&[]);
+    let words = ["setpriv", "--bounding-set=-all", "/run/bin/cnibox", "doctor", "--json"];
+    let outcome = world.tool(&words, None).env("CNI_PATH", PLUGIN_DIR).run();
+    let document = parse(&outcome.stdout);
+    let has = |start: &str| {
+        let mut findings = document["findings"].as_array().unwrap().iter();
+        findings.any(|it| it["kind"] == "broken" && it["what"].as_str().unwrap().starts_with(start))
+    };
+    assert!(outcome.status == 1 && has("cannot examine the kernel: "), "{}", outcome.report());
 }
 
 #[test]
