@@ -68,15 +68,7 @@ impl Lint {
     pub(super) fn run(self, plugins: &'static [Entry]) -> Result<u8> {
         let (directory, path) = parameters::directories();
         let paths = if self.paths.is_empty() { vec![directory] } else { self.paths };
-        let manuals = Manuals::unpack();
-        let host = Host { manuals: &manuals, plugins, path: &path };
-        let mut documents = Vec::new();
-        let mut claims = Vec::new();
-        for file in files(&paths)? {
-            let mut document = Document::read(file)?;
-            document.examine(&host, &mut claims, documents.len());
-            documents.push(document);
-        }
+        let (mut documents, claims) = examine(&paths, plugins, &path)?;
         ranges::compare_networks(&claims, &mut documents);
         ranges::compare_routes(&claims, &mut documents)?;
         documents.iter_mut().for_each(|it| it.findings.sort_by_key(|finding| finding.at));
@@ -87,6 +79,49 @@ impl Lint {
         }
         let is_fault = |document: &Document| document.findings.iter().any(|it| it.is_fault);
         Ok(u8::from(documents.iter().any(is_fault)))
+    }
+}
+
+/// The documents, with the findings of each by itself.
+fn examine(
+    paths: &[PathBuf],
+    plugins: &'static [Entry],
+    path: &[PathBuf],
+) -> Result<(Vec<Document>, Vec<Claim>)> {
+    let manuals = Manuals::unpack();
+    let host = Host { manuals: &manuals, plugins, path };
+    let (mut documents, mut claims) = (Vec::new(), Vec::new());
+    for file in files(paths)? {
+        let mut document = Document::read(file)?;
+        document.examine(&host, &mut claims, documents.len());
+        documents.push(document);
+    }
+    Ok((documents, claims))
+}
+
+/// For `cnibox doctor`: the files of a directory with the number of faults of each, and the faults between two networks.
+pub(super) struct Faults {
+    pub(super) files: Vec<(PathBuf, usize)>,
+    /// Each with the file that lint reports.
+    pub(super) between: Vec<(PathBuf, String)>,
+}
+
+impl Faults {
+    pub(super) fn of(
+        directory: &Path,
+        plugins: &'static [Entry],
+        path: &[PathBuf],
+    ) -> Result<Self> {
+        let (mut documents, claims) = examine(&[directory.to_owned()], plugins, path)?;
+        let count = |it: &Document| it.findings.iter().filter(|it| it.is_fault).count();
+        let files = documents.iter().map(|it| (it.file.clone(), count(it))).collect();
+        documents.iter_mut().for_each(|it| it.findings.clear());
+        ranges::compare_networks(&claims, &mut documents);
+        let text = |it: Document| {
+            let file = it.file;
+            it.findings.into_iter().map(move |it| (file.clone(), it.text))
+        };
+        Ok(Self { files, between: documents.into_iter().flat_map(text).collect() })
     }
 }
 
@@ -175,6 +210,6 @@ fn json(documents: &[Document]) -> Json {
 }
 
 /// The name of the file, for a finding about two files.
-fn name(file: &Path) -> String {
+pub(super) fn name(file: &Path) -> String {
     file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned()
 }

@@ -7,6 +7,8 @@ mod completion;
 #[cfg(feature = "demo")]
 mod demo;
 pub mod dhcp;
+#[cfg(feature = "tool")]
+mod doctor;
 mod gc;
 #[cfg(feature = "tool")]
 mod help;
@@ -57,6 +59,8 @@ const COMMANDS: &[&str] = &[
     #[cfg(feature = "tool")]
     "completion",
     #[cfg(feature = "tool")]
+    "doctor",
+    #[cfg(feature = "tool")]
     "ipam",
     #[cfg(feature = "tool")]
     "lint",
@@ -94,6 +98,8 @@ enum Command {
     Version(Version),
     #[cfg(feature = "tool")]
     Completion(completion::Completion),
+    #[cfg(feature = "tool")]
+    Doctor(doctor::Doctor),
     #[cfg(feature = "tool")]
     Ipam(ipam::Ipam),
     #[cfg(feature = "tool")]
@@ -189,6 +195,8 @@ impl Tool {
             Command::Demo(demo) => demo.run(plugins),
             #[cfg(feature = "tool")]
             Command::Completion(completion) => completion.run(plugins),
+            #[cfg(feature = "tool")]
+            Command::Doctor(doctor) => doctor.run(plugins).map(|code| exit_code = code),
             #[cfg(feature = "tool")]
             Command::Ipam(ipam) => ipam.run(plugins),
             #[cfg(feature = "tool")]

@@ -14,6 +14,8 @@ use crate::plugin::{Context, Scope};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner(String);
 
+const ALIAS_PREFIX: &str = "cnibox ";
+
 /// Longer names are replaced. A container id of 64 digits with a prefix is not.
 const NETWORK_BYTES_MAX: usize = 40;
 const CONTAINER_ID_BYTES_MAX: usize = 70;
@@ -38,6 +40,19 @@ impl Owner {
         let mut parts = text.split(' ');
         let found = [parts.next()?, parts.next()?, parts.next()?];
         parts.next().is_none().then_some(found)
+    }
+
+    /// The alias by which a link names its owner.
+    pub fn alias(&self) -> String {
+        format!("{ALIAS_PREFIX}{self}")
+    }
+
+    /// The text of the owner that the alias of a link names.
+    pub fn in_alias(alias: &str) -> Option<&str> {
+        let text = alias.strip_prefix(ALIAS_PREFIX)?;
+        // An owner has three words. `steps::link::parent` adds more.
+        let end = text.match_indices(' ').nth(2).map_or(text.len(), |(end, _)| end);
+        Some(&text[..end])
     }
 
     /// A hash of eight digits. Two owners can have the same one, so an object that is found by it must also name its

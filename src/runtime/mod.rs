@@ -13,6 +13,8 @@ mod lock;
 pub mod named;
 pub mod networks;
 pub mod new_network;
+#[cfg(feature = "tool")]
+pub mod owners;
 mod request;
 #[cfg(feature = "tool")]
 pub mod reservations;

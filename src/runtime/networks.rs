@@ -111,7 +111,7 @@ fn types(network: &Network) -> Vec<String> {
 }
 
 /// The subnets that the IPAM plugins give addresses of.
-pub(super) fn subnets(network: &Network) -> Vec<IpNet> {
+pub fn subnets(network: &Network) -> Vec<IpNet> {
     fn collect(json: &Json, found: &mut Vec<IpNet>) {
         match json {
             Json::Array(values) => values.iter().for_each(|value| collect(value, found)),
@@ -134,8 +134,13 @@ pub(super) fn subnets(network: &Network) -> Vec<IpNet> {
 /// The bridge of a network on the host.
 pub(super) fn bridge(network: &Network) -> Option<&str> {
     let plugin = network.plugins.iter().find(|plugin| conf::kind(plugin) == "bridge")?;
+    Some(bridge_of(plugin))
+}
+
+/// The bridge that a configuration of the plugin names.
+pub fn bridge_of(plugin: &Json) -> &str {
     match plugin.get("bridge") {
-        Some(Json::String(name)) if !name.is_empty() => Some(name),
-        _ => Some("cni0"),
+        Some(Json::String(name)) if !name.is_empty() => name,
+        _ => "cni0",
     }
 }

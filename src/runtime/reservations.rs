@@ -102,6 +102,8 @@ pub enum State {
 pub struct Survey {
     pub pools: Vec<Pool>,
     pub attachments: Vec<(Entry, Life)>,
+    pub(super) pending: Vec<Entry>,
+    pub(super) signs: Signs,
 }
 
 impl Runtime {
@@ -128,7 +130,8 @@ impl Runtime {
             pool.judge(&evidence);
             pool.count();
         }
-        Ok(Survey { pools, attachments: evidence.attachments })
+        let Evidence { attachments, pending, signs, .. } = evidence;
+        Ok(Survey { pools, attachments, pending, signs })
     }
 
     /// The configured networks with `host-local`, and the data directories of other networks.

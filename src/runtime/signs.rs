@@ -17,7 +17,7 @@ use crate::steps::link::host_link;
 const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 /// All that could be seen.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Signs {
     /// Each address of a link, and the path of a namespace that has it.
     addresses: Vec<(IpAddr, PathBuf)>,

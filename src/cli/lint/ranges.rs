@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::ipam::range::{self, RangeConf};
 use crate::kernel::netns::NetNs;
 use crate::names::IpFamily;
-use crate::runtime::conf;
+use crate::runtime::{conf, networks};
 
 use super::place::Path;
 use super::{Document, Finding, name};
@@ -48,10 +48,7 @@ pub(super) fn examine(
         return;
     };
     let kind = conf::kind(plugin);
-    let bridge = (kind == "bridge").then(|| match plugin.get("bridge") {
-        Some(Json::String(name)) if !name.is_empty() => name.clone(),
-        _ => "cni0".to_owned(),
-    });
+    let bridge = (kind == "bridge").then(|| networks::bridge_of(plugin).to_owned());
     let path = path.key("ipam");
     for (place, json) in configured(&path, ipam) {
         let Ok(configured) = json.read::<RangeConf>("range") else { continue };

@@ -122,11 +122,16 @@ impl NewChain<'_> {
 impl Chain {
     /// From a message about a chain; `None` also for a chain of another table.
     pub(super) fn read(table: &str, message: &[u8]) -> Option<Self> {
-        let (mut name, mut kind, mut hook, mut policy) = (None, None, None, 0);
+        Self::read_with_table(message).filter(|(of, _)| of == table).map(|(_, chain)| chain)
+    }
+
+    /// From a message about a chain of any table, which comes first.
+    pub(super) fn read_with_table(message: &[u8]) -> Option<(String, Self)> {
+        let (mut table, mut name, mut kind, mut hook, mut policy) = (None, None, None, None, 0);
         let mut chain = Self { name: "".into(), handle: 0, uses: 0, base: None, comment: None };
         for (attribute, value) in attributes_of(message) {
             match attribute {
-                NFTA_CHAIN_TABLE if text(value) != table => return None,
+                NFTA_CHAIN_TABLE => table = Some(text(value).into_owned()),
                 NFTA_CHAIN_NAME => name = Some(text(value).into_owned()),
                 NFTA_CHAIN_HANDLE => chain.handle = be64_of(value)?,
                 NFTA_CHAIN_USE => chain.uses = be32_of(value)?,
@@ -146,7 +151,7 @@ impl Chain {
                 policy: if policy.cast_signed() == NF_DROP { Policy::Drop } else { Policy::Accept },
             });
         }
-        Some(chain)
+        Some((table?, chain))
     }
 }
 

@@ -117,6 +117,14 @@ impl Condition {
         Self { is_equal: !self.is_equal, ..self }
     }
 
+    /// Whether the value of another condition on the same field meets this one.
+    pub fn includes(&self, other: &Self) -> bool {
+        let values = self.value.iter().zip(&other.value);
+        self.is_equal
+            && self.field == other.field
+            && values.zip(&self.mask).all(|((own, other), mask)| own & mask == other & mask)
+    }
+
     fn is(field: Field, value: Vec<u8>) -> Self {
         Self { field, is_equal: true, mask: vec![0xff; value.len()], value }
     }

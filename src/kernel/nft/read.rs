@@ -88,6 +88,12 @@ impl Nft {
         self.list(NFT_MSG_GETCHAIN, table.family, doing, filter, read)
     }
 
+    /// The chains of all tables of a family, each with the name of its table.
+    pub fn all_chains(&self, family: Family) -> Result<Vec<(String, Chain)>> {
+        let doing = format!("cannot list the chains of family {family}");
+        self.list(NFT_MSG_GETCHAIN, family, doing, |_| {}, Chain::read_with_table)
+    }
+
     pub fn sets(&self, table: Table<'_>) -> Result<Vec<Set>> {
         let doing = format!("cannot list the sets of table {table}");
         let filter = |attrs: &mut Attrs| attrs.string(NFTA_SET_TABLE, table.name);

@@ -238,7 +238,10 @@ impl Rtnl {
         batch.push_traffic(libc::RTM_NEWQDISC, doing, at, kind, |_| {});
         match self.change(batch.requests) {
             // "Specified qdisc kind is unknown."
-            Err(error) if error.errno == libc::ENOENT => Err(error.into()),
+            Err(error) if error.errno == libc::ENOENT => {
+                let option = kind.to_ascii_uppercase();
+                Err(error.with_hint(format!("the kernel lacks CONFIG_NET_SCH_{option}")).into())
+            }
             _ => Ok(()),
         }
     }

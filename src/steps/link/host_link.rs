@@ -6,11 +6,9 @@ use crate::kernel::sysctl;
 use crate::names::IpFamily;
 use crate::plugin::owner::{Owner, Owners};
 
-const ALIAS_PREFIX: &str = "cnibox ";
-
 /// The alias by which a link names its owner.
 pub fn alias(owner: &Owner) -> String {
-    format!("{ALIAS_PREFIX}{owner}")
+    owner.alias()
 }
 
 /// Whether the alias of a link names one of the owners.
@@ -31,10 +29,7 @@ pub fn is_of_another_container(link: &Link, owner: &Owner) -> bool {
 
 /// The owner that the alias of a link names.
 pub fn owner_of(link: &Link) -> Option<&str> {
-    let text = link.alias.as_deref()?.strip_prefix(ALIAS_PREFIX)?;
-    // An owner has three words. `steps::link::parent` adds more.
-    let end = text.match_indices(' ').nth(2).map_or(text.len(), |(end, _)| end);
-    Some(&text[..end])
+    Owner::in_alias(link.alias.as_deref()?)
 }
 
 /// The links of a kind with aliases that name one of the owners.

@@ -1,6 +1,7 @@
-//! The operator's commands: `cnibox help`, `man`, `completion`, `lint`, `ipam`, `metrics`.
+//! The operator's commands: `cnibox help`, `man`, `completion`, `lint`, `doctor`, `ipam`, `metrics`.
 
 mod completion;
+mod doctor;
 mod help;
 mod ipam;
 mod lint;

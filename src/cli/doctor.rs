@@ -1,0 +1,210 @@
+//! `cnibox doctor`: faults of the host that break its networks, and the command that mends each.
+//!
+//! Each check is a function that reads the host and changes nothing. The kernel may load modules, as it does for plugins.
+
+mod conflicts;
+mod drops;
+mod executable;
+mod files;
+mod forwarding;
+mod host;
+mod kernel;
+mod leaks;
+mod limits;
+
+use std::fmt::Display;
+use std::io::{IsTerminal, stdin};
+
+use argh::FromArgs;
+
+use crate::cni::json::Json;
+use crate::error::Result;
+use crate::kernel::sys::warn;
+use crate::plugin::Entry;
+use crate::runtime::lifecycle::Runtime;
+
+use super::parameters::{self, not_understood};
+use super::say;
+use host::Host;
+
+/// Find faults of this host that break its networks, and the command that mends each. Exit code 1 if something is wrong.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "doctor",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name}",
+    example = "{command_name} --fix --dry-run",
+    note = "Findings are in the order of their harm. Notes on stderr are no faults."
+)]
+pub(super) struct Doctor {
+    /// remove what containers left that have ended: attachments, reservations, rules, links; after a question
+    #[argh(switch)]
+    fix: bool,
+    /// with --fix: no question
+    #[argh(switch)]
+    yes: bool,
+    /// with --fix: tell what would be removed, and remove nothing
+    #[argh(switch)]
+    dry_run: bool,
+    /// print one JSON document
+    #[argh(switch)]
+    json: bool,
+}
+
+/// The order is that of the findings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Harm {
+    /// Other users can become root.
+    Insecure,
+    /// Containers get no network, or packets are lost.
+    Broken,
+    /// The host will run out of addresses, or packets go to a removed container.
+    Leaked,
+    /// Not wrong.
+    Note,
+}
+
+impl Harm {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Insecure => "insecure",
+            Self::Broken => "broken",
+            Self::Leaked => "leaked",
+            Self::Note => "note",
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Finding {
+    harm: Harm,
+    what: String,
+    /// Why it matters.
+    why: &'static str,
+    /// The command that mends it.
+    mend: String,
+}
+
+type Check = fn(&Host<'_>) -> Result<Vec<Finding>>;
+
+/// The checks, and the object of each for messages.
+const CHECKS: [(&str, Check); 9] = [
+    ("the plugin files", files::files),
+    ("the network configurations", conflicts::conflicts),
+    ("the kernel", kernel::features),
+    ("IP forwarding", forwarding::forwarding),
+    ("the reverse path filter", forwarding::reverse_path_filter),
+    ("the rules for forwarded packets", drops::drops),
+    ("the limits of the kernel", limits::limits),
+    ("the remains of containers", leaks::leaks),
+    ("the DHCP daemon", host::dhcp_daemon),
+];
+
+impl Doctor {
+    /// Returns the exit code.
+    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<u8> {
+        if (self.yes || self.dry_run) && !self.fix {
+            return Err(not_understood("--yes and --dry-run need --fix"));
+        }
+        let runtime = parameters::runtime(plugins, parameters::TIMEOUT_S);
+        let mut findings = examine(&runtime)?;
+        if !self.json {
+            findings.iter().for_each(Finding::print);
+        }
+        let mut done = Vec::new();
+        let mut fixed = Ok(());
+        if self.fix && findings.iter().any(|it| it.harm == Harm::Leaked) && self.may_fix()? {
+            let is_json = self.json;
+            let mut tell = |line: String| if is_json { done.push(line.into()) } else { say(&line) };
+            fixed = leaks::fix(runtime, self.dry_run, &mut tell);
+            if !self.dry_run {
+                findings.retain(|it| it.harm != Harm::Leaked);
+            }
+        }
+        if self.json {
+            let findings = findings.iter().map(Finding::object).collect();
+            let document = Json::object([
+                ("findings", Some(Json::Array(findings))),
+                ("done", self.fix.then_some(Json::Array(done))),
+            ]);
+            say(&document.to_pretty());
+        }
+        fixed.map(|()| u8::from(findings.iter().any(|it| it.harm != Harm::Note)))
+    }
+
+    fn may_fix(&self) -> Result<bool> {
+        if self.yes || self.dry_run {
+            return Ok(true);
+        }
+        if !stdin().is_terminal() {
+            return Err(not_understood("--fix needs a terminal for its question, or --yes"));
+        }
+        eprint!("Remove what is leaked? [y/N] ");
+        let mut answer = String::new();
+        // No answer is no.
+        let _ = stdin().read_line(&mut answer);
+        Ok(answer.trim().eq_ignore_ascii_case("y"))
+    }
+}
+
+/// The findings of all checks.
+fn examine(runtime: &Runtime) -> Result<Vec<Finding>> {
+    let host = Host::look(runtime)?;
+    let mut findings = Vec::new();
+    for (object, check) in CHECKS {
+        findings.extend(check(&host).unwrap_or_else(|error| {
+            vec![Finding {
+                harm: Harm::Broken,
+                what: format!("cannot examine {object}: {error}"),
+                why: "The host may have a fault that is not found.",
+                mend: "sudo cnibox doctor".into(),
+            }]
+        }));
+    }
+    findings.sort_by_key(|finding| finding.harm);
+    Ok(findings)
+}
+
+impl Finding {
+    fn print(&self) {
+        let Self { harm, what, why, mend } = self;
+        let [what, mend] = [what, mend].map(|text| text.replace(char::is_control, "?"));
+        let text = format!("{}: {what}\n    {why}\n    mend: {mend}", harm.name());
+        if *harm == Harm::Note {
+            text.lines().for_each(warn);
+        } else {
+            say(&text);
+        }
+    }
+
+    fn object(&self) -> Json {
+        Json::object([
+            ("kind", Some(self.harm.name().into())),
+            ("what", Some(self.what.as_str().into())),
+            ("why", Some(self.why.into())),
+            ("mend", Some(self.mend.as_str().into())),
+        ])
+    }
+}
+
+/// A word of a command for a shell.
+fn quoted(word: impl Display) -> String {
+    let word = word.to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-@%+:,".contains(c);
+    if word.chars().all(is_plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_a_shell_are_quoted_if_they_must_be() {
+        for (word, expected) in
+            [("/opt/cni/bin", "/opt/cni/bin"), ("a b", "'a b'"), ("it's $(x)", r"'it'\''s $(x)'")]
+        {
+            assert_eq!(quoted(word), expected);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Plugin files and their directories: other builds, damaged files, and rights of other users.
+
+use std::fs::{self, Metadata};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::kernel::sys;
+
+use super::executable::Kind;
+use super::host::Host;
+use super::{Finding, Harm, quoted};
+use crate::cli::NAME;
+
+pub(super) fn files(host: &Host<'_>) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let mut directories: Vec<&Path> = vec![host.configurations];
+    directories.extend(host.path.iter().map(PathBuf::as_path));
+    let root = fs::metadata("/").map_err(|error| failed(Path::new("/"), &error))?;
+    let mut seen: Vec<PathBuf> = Vec::new();
+    for directory in directories {
+        // A link in the path can be replaced, too. The real path has the rights that count most.
+        let Ok(real) = directory.canonicalize() else { continue };
+        for path in real.ancestors() {
+            if seen.iter().any(|it| it == path) {
+                continue;
+            }
+            let metadata = fs::metadata(path).map_err(|error| failed(path, &error))?;
+            // Only the owner of a file can replace it in a sticky directory.
+            let is_sticky = path != real && metadata.mode() & STICKY != 0;
+            if !is_sticky {
+                findings.extend(writable(path, &metadata, &root));
+            }
+            seen.push(path.to_owned());
+        }
+    }
+    for directory in host.path {
+        findings.extend(of_directory(host, directory, &root)?);
+    }
+    Ok(findings)
+}
+
+/// S_ISVTX of stat(2).
+const STICKY: u32 = 0o1000;
+const WHY_WRITABLE: &str = "Its writers can become root: runtimes execute its plugins as root.";
+
+/// A file or directory that others than root can change. The owner of / counts as root: in a user namespace it is unknown.
+fn writable(path: &Path, metadata: &Metadata, root: &Metadata) -> Option<Finding> {
+    let mode = metadata.mode();
+    let is_of_group = mode & 0o020 != 0 && metadata.gid() != 0 && metadata.gid() != root.gid();
+    let is_of_user = metadata.uid() != 0 && metadata.uid() != root.uid();
+    let (who, mend) = match quoted(path.display()) {
+        path if mode & 0o002 != 0 => ("all users".to_owned(), format!("chmod o-w {path}")),
+        path if is_of_group => (format!("group {}", metadata.gid()), format!("chmod g-w {path}")),
+        path if is_of_user => (format!("user {}", metadata.uid()), format!("chown root {path}")),
+        _ => return None,
+    };
+    let what = format!("{who} can write to {}", path.display());
+    Some(Finding { harm: Harm::Insecure, what, why: WHY_WRITABLE, mend })
+}
+
+/// The files with the names of our plugins.
+fn of_directory(host: &Host<'_>, directory: &Path, root: &Metadata) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    // Hard links and symbolic links lead to few files. `None`: this executable.
+    let mut seen: Vec<((u64, u64), Option<Kind>)> = Vec::new();
+    let mut groups: Vec<(Kind, Vec<&str>)> = Vec::new();
+    for name in host.plugins.iter().map(|entry| entry.name).chain([NAME]) {
+        let path = directory.join(name);
+        let kind = match fs::metadata(&path) {
+            Ok(metadata) => {
+                let identity = (metadata.dev(), metadata.ino());
+                match seen.iter().find(|(it, _)| *it == identity) {
+                    Some((_, kind)) => *kind,
+                    None => {
+                        findings.extend(writable(&path, &metadata, root));
+                        let kind = kind(&path, &metadata)?;
+                        seen.push((identity, kind));
+                        kind
+                    }
+                }
+            }
+            Err(_) if path.is_symlink() => Some(Kind::Damaged("its link leads to no file")),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                continue;
+            }
+            Err(error) => return Err(failed(&path, &error)),
+        };
+        let Some(kind) = kind else { continue };
+        match groups.iter_mut().find(|(it, _)| *it == kind) {
+            Some((_, names)) => names.push(name),
+            None => groups.push((kind, vec![name])),
+        }
+    }
+    let has_own = seen.iter().any(|(_, kind)| kind.is_none());
+    findings.extend(groups.iter().map(|(kind, names)| finding(directory, *kind, names, has_own)));
+    Ok(findings)
+}
+
+/// `None`: this executable.
+fn kind(path: &Path, metadata: &Metadata) -> Result<Option<Kind>> {
+    if sys::is_own_executable(metadata) {
+        return Ok(None);
+    }
+    Kind::of(path, metadata).map(Some).map_err(|error| failed(path, &error))
+}
+
+/// `has_own`: the directory has links to this executable, too.
+fn finding(directory: &Path, kind: Kind, names: &[&str], has_own: bool) -> Finding {
+    let (what, why) = match kind {
+        Kind::Damaged(why) => (why, "Each call of the plugin fails."),
+        Kind::Cnibox => ("it is another build of cnibox", "A runtime calls that build."),
+        Kind::Go => {
+            ("it is a program in Go, as the reference plugins are", "A runtime calls that program.")
+        }
+        Kind::Other => ("it is another program", "A runtime calls that program."),
+    };
+    // A package or a copy has replaced some of the links.
+    let is_wrong = has_own || matches!(kind, Kind::Damaged(_));
+    let names = names.join(" ");
+    let word = quoted(directory.display());
+    Finding {
+        harm: if is_wrong { Harm::Broken } else { Harm::Note },
+        what: format!("{names} in {}: {what}", directory.display()),
+        why,
+        mend: format!("cd {word} && rm -f {names} && cnibox install {word}"),
+    }
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> Error {
+    Error::internal(format!("cannot examine {}: {}", path.display(), sys::reason(error)))
+}

@@ -1,0 +1,199 @@
+//! The parts of the host that several checks use.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+
+use crate::cni::json::Json;
+use crate::error::Result;
+use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::{Link, Rtnl};
+use crate::names::IpFamily;
+use crate::plugin::Entry as Plugin;
+use crate::plugin::owner::Owner;
+use crate::runtime::cache::Entry;
+use crate::runtime::conf::{self, Network};
+use crate::runtime::life::Life;
+use crate::runtime::lifecycle::Runtime;
+use crate::runtime::networks;
+
+use super::leaks::Remains;
+use super::{Finding, Harm};
+
+pub(super) struct Host<'a> {
+    pub(super) plugins: &'static [Plugin],
+    /// CNI_PATH.
+    pub(super) path: &'a [PathBuf],
+    /// The directory of the configurations.
+    pub(super) configurations: &'a Path,
+    /// The usable networks, in the order of their files.
+    pub(super) networks: Vec<Configured>,
+    pub(super) home: NetNs,
+    pub(super) rtnl: Rtnl,
+    pub(super) remains: Result<Remains>,
+}
+
+/// A network of the host.
+pub(super) struct Configured {
+    pub(super) network: Network,
+    /// The bridge on the host that the network makes or uses.
+    pub(super) bridge: Option<String>,
+    /// The bridge has addresses, so it is the gateway of containers.
+    pub(super) is_gateway: bool,
+    /// The host forwards the packets of the containers.
+    pub(super) is_routed: bool,
+    /// The configured subnets, and those of the bridge.
+    pub(super) subnets: Vec<IpNet>,
+    /// It has attachments.
+    pub(super) is_used: bool,
+}
+
+impl<'a> Host<'a> {
+    pub(super) fn look(runtime: &'a Runtime) -> Result<Self> {
+        let home = NetNs::own()?;
+        let rtnl = Rtnl::open()?;
+        let links = rtnl.links()?;
+        let remains = Remains::find(runtime);
+        let attachments = match &remains {
+            Ok(remains) => remains.survey.attachments.as_slice(),
+            // The check of the remains reports it.
+            Err(_) => &[],
+        };
+        let mut networks = Vec::new();
+        for (_, network) in Network::all(&runtime.configurations)? {
+            // The check of the configurations reports broken ones.
+            let Ok(network) = network else { continue };
+            networks.push(Configured::new(network, &rtnl, &links, attachments)?);
+        }
+        Ok(Self {
+            plugins: runtime.means.plugins,
+            path: &runtime.means.path,
+            configurations: &runtime.configurations,
+            networks,
+            home,
+            rtnl,
+            remains,
+        })
+    }
+
+    /// Whether a network uses a plugin, with this key if it is not empty.
+    pub(super) fn uses(&self, kind: &str, key: &str) -> bool {
+        let is_it = |plugin: &Json| {
+            let found = conf::kind(plugin);
+            let is_kind = found == kind || (found, kind) == ("ptp", "veth");
+            is_kind && (key.is_empty() || is_set(plugin, key))
+        };
+        self.networks.iter().flat_map(|it| it.plugins()).any(is_it)
+    }
+}
+
+impl Configured {
+    fn new(
+        network: Network,
+        rtnl: &Rtnl,
+        links: &[Link],
+        attachments: &[(Entry, Life)],
+    ) -> Result<Self> {
+        let kinds = |wanted: &[&str]| {
+            let is_wanted = |it: &&Json| wanted.contains(&conf::kind(it));
+            network.plugins.iter().find(is_wanted)
+        };
+        // flanneld's network has a bridge and a gateway, unless `delegate` says otherwise.
+        let flannel = kinds(&["flannel"]).map(|it| it.get("delegate").unwrap_or(&Json::Null));
+        let delegates_to_bridge = |it: &&Json| matches!(conf::kind(it), "" | "bridge");
+        let flannel = flannel.filter(delegates_to_bridge);
+        let bridge = match flannel {
+            Some(delegate) => Some(networks::bridge_of(delegate)),
+            None => kinds(&["bridge"]).map(networks::bridge_of),
+        };
+        let bridge = bridge.map(str::to_owned);
+        let is_gateway = match (flannel, kinds(&["bridge"])) {
+            (Some(delegate), _) => delegate.get("isGateway") != Some(&Json::Bool(false)),
+            (None, Some(plugin)) => {
+                is_set(plugin, "isGateway") || is_set(plugin, "isDefaultGateway")
+            }
+            _ => false,
+        };
+        let has_addresses = |it: &Json| it.get("ipam").is_some_and(|it| !conf::kind(it).is_empty());
+        let is_routed = is_gateway || kinds(&["ptp", "veth"]).is_some_and(has_addresses);
+
+        let link = links.iter().find(|link| bridge.as_ref() == Some(&link.name));
+        let mut subnets = networks::subnets(&network);
+        if let Some(link) = link {
+            subnets.extend(rtnl.addresses(link.index)?.iter().map(|it| it.net.trunc()));
+        }
+        subnets.retain(|net| !matches!(net, IpNet::V6(net) if net.addr().is_unicast_link_local()));
+        let prefix = Owner::prefix(&network.name);
+        let is_of_network = |link: &Link| {
+            let owner = link.alias.as_deref().and_then(Owner::in_alias);
+            owner.is_some_and(|owner| owner.starts_with(&prefix))
+        };
+        let is_alive = |(entry, life): &(Entry, Life)| {
+            entry.network == network.name && matches!(life, Life::Alive)
+        };
+        let is_used =
+            link.is_some() || attachments.iter().any(is_alive) || links.iter().any(is_of_network);
+        Ok(Self { network, bridge, is_gateway, is_routed, subnets, is_used })
+    }
+
+    pub(super) fn plugins(&self) -> impl Iterator<Item = &Json> {
+        self.network.plugins.iter()
+    }
+
+    pub(super) fn has(&self, kind: &str) -> bool {
+        self.plugins().any(|it| conf::kind(it) == kind)
+    }
+
+    /// Whether it has addresses of a family. IPv4 if the IPAM plugin does not tell.
+    pub(super) fn has_family(&self, family: IpFamily) -> bool {
+        let mut families = self.subnets.iter().map(|net| IpFamily::of(net.addr()));
+        if self.subnets.is_empty() {
+            family == IpFamily::V4
+        } else {
+            families.any(|it| it == family)
+        }
+    }
+}
+
+/// A boolean that is true, or another value.
+fn is_set(plugin: &Json, key: &str) -> bool {
+    plugin.get(key).is_some_and(|value| !matches!(value, Json::Bool(false) | Json::Null))
+}
+
+/// The names of networks, for messages.
+pub(super) fn names<'a>(networks: impl IntoIterator<Item = &'a Configured>) -> String {
+    let names: Vec<&str> = networks.into_iter().map(|it| &*it.network.name).collect();
+    names.join(", ")
+}
+
+/// A network that uses dhcp needs the daemon. A connection would start it, so the kernel's list of sockets is read.
+pub(super) fn dhcp_daemon(host: &Host<'_>) -> Result<Vec<Finding>> {
+    let sockets = fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
+    let mut findings = Vec::new();
+    for network in &host.networks {
+        let ipam = network.plugins().filter_map(|it| it.get("ipam"));
+        let starts_it = |ipam: &&Json| ipam.get("daemon") == Some(&"auto".into());
+        for ipam in ipam.filter(|ipam| conf::kind(ipam) == "dhcp" && !starts_it(ipam)) {
+            let path = match ipam.get("daemonSocketPath") {
+                Some(Json::String(path)) if !path.is_empty() => path.as_str(),
+                _ => DHCP_SOCKET,
+            };
+            // The path is the last of the fields. The directory /var/run can be a link to /run.
+            let path_in_run = path.strip_prefix("/var").unwrap_or(path);
+            let is_it = |found: &str| found == path || found == path_in_run;
+            if !sockets.lines().filter_map(|line| line.split(' ').next_back()).any(is_it) {
+                findings.push(Finding {
+                    harm: Harm::Broken,
+                    what: format!("no dhcp daemon listens at {path}, for {}", names([network])),
+                    why: "Each ADD in the network fails.",
+                    mend: "systemctl enable --now cnibox-dhcp.socket".into(),
+                });
+            }
+        }
+    }
+    Ok(findings)
+}
+
+/// The path of the reference.
+const DHCP_SOCKET: &str = "/run/cni/dhcp.sock";

@@ -1,0 +1,196 @@
+//! The features of the kernel that plugins need: STATUS of each plugin in a namespace without anything else in it.
+
+use std::fs;
+
+use crate::cni::json::Json;
+use crate::cni::request::{Request, Verb};
+use crate::error::Result;
+use crate::kernel::rtnl::NewLink;
+use crate::kernel::sandbox;
+use crate::names::Mac;
+use crate::plugin::{Context, Session};
+
+use super::host::Host;
+use super::{Finding, Harm};
+
+/// A plugin, a key that needs the feature (empty: always), and the configuration for STATUS.
+const PROBES: [(&str, &str, &str); 14] = [
+    (
+        "bandwidth",
+        "",
+        r#""ingressRate":8000,"ingressBurst":8000,"egressRate":8000,"egressBurst":8000"#,
+    ),
+    ("bridge", "vlan", r#""vlan":5"#),
+    ("bridge", "ipMasq", MASQUERADES),
+    ("bridge", "macspoofchk", r#""macspoofchk":true"#),
+    ("dummy", "", r#""ipam":{"type":"static","addresses":[{"address":"10.0.0.1/32"}]}"#),
+    ("firewall", "", r#""backend":"iptables""#),
+    ("ipvlan", "", ON_LO),
+    ("macvlan", "", ON_LO),
+    ("portmap", "", ""),
+    ("sbr", "", ""),
+    ("tap", "", ""),
+    ("veth", "ipMasq", MASQUERADES),
+    ("vlan", "", r#""master":"lo","vlanId":5"#),
+    ("vrf", "", r#""vrfname":"probe""#),
+];
+const MASQUERADES: &str = r#""isGateway":true,"ipMasq":true,"ipam":{"type":"static","addresses":[{"address":"10.0.0.1/32"}]}"#;
+const ON_LO: &str = r#""master":"lo""#;
+
+/// STATUS of these plugins does not look for the kinds of links that every kernel for containers has.
+const KINDS: [(&str, &str, &str); 3] =
+    [("bridge", "bridge", "CONFIG_BRIDGE"), ("bridge", "veth", VETH), ("veth", "veth", VETH)];
+const VETH: &str = "CONFIG_VETH";
+
+/// An option that the kernel lacks, and the plugins that need it.
+struct Lack {
+    option: String,
+    plugins: Vec<String>,
+    is_used: bool,
+}
+
+pub(super) fn features(host: &Host<'_>) -> Result<Vec<Finding>> {
+    let scratch = host.home.make()?;
+    sandbox::raise_loopback(&scratch)?;
+    let mut lacks = Vec::new();
+    for (plugin, kind, option) in KINDS {
+        // A kernel with the kind refuses the MAC address.
+        let probe = NewLink { name: "cnibox-probe", mac: Some(Mac([0; 6])), ..NewLink::default() };
+        let made = scratch.rtnl()?.make_link(&probe, kind, &[]);
+        if made.is_err_and(|error| error.is_unsupported()) {
+            note(&mut lacks, option, plugin, "", host.uses(plugin, ""));
+        }
+    }
+    let mut failed = Vec::new();
+    for (plugin, key, keys) in PROBES {
+        let Err(error) = scratch.run(|| status(host, plugin, keys)) else { continue };
+        let text = error.to_string();
+        let options: Vec<&str> = options(&text).collect();
+        for option in &options {
+            note(&mut lacks, option, plugin, key, host.uses(plugin, key));
+        }
+        if options.is_empty() {
+            failed.push(Finding {
+                harm: if host.uses(plugin, key) { Harm::Broken } else { Harm::Note },
+                what: format!("{plugin} {key} does not work in an empty namespace: {text}"),
+                why: "ADD will fail in the same way.",
+                mend: format!("cnibox help {plugin}"),
+            });
+        }
+    }
+    failed.extend(lacks.iter().map(Lack::finding));
+    Ok(failed)
+}
+
+fn note(lacks: &mut Vec<Lack>, option: &str, plugin: &str, key: &str, is_used: bool) {
+    let name = if key.is_empty() { plugin.to_owned() } else { format!("{plugin} ({key})") };
+    match lacks.iter_mut().find(|lack| lack.option == option) {
+        Some(lack) => {
+            lack.is_used |= is_used;
+            if !lack.plugins.contains(&name) {
+                lack.plugins.push(name);
+            }
+        }
+        None => lacks.push(Lack { option: option.into(), plugins: vec![name], is_used }),
+    }
+}
+
+/// STATUS in the namespace of this thread.
+fn status(host: &Host<'_>, plugin: &str, keys: &str) -> Result<()> {
+    let Some(entry) = host.plugins.iter().find(|entry| entry.name == plugin) else { return Ok(()) };
+    let comma = if keys.is_empty() { "" } else { "," };
+    let conf = format!(r#"{{"cniVersion":"1.1.0","name":"probe","type":"{plugin}"{comma}{keys}}}"#);
+    let request = Request::new("STATUS", |_| None, Json::parse(conf.as_bytes())?);
+    let (request, verb): (Request, Verb) = request.map_err(|refusal| refusal.error)?;
+    let session = Session::without_container();
+    let context = Context { request: &request, session: &session, plugins: host.plugins };
+    (entry.run)(&context, &verb).map(drop)
+}
+
+/// The names of options in an error.
+fn options(text: &str) -> impl Iterator<Item = &str> {
+    let is_part = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    text.match_indices(PREFIX).map(move |(at, _)| {
+        let rest = &text[at..];
+        &rest[..rest.find(|c| !is_part(c)).unwrap_or(rest.len())]
+    })
+}
+
+const PREFIX: &str = "CONFIG_";
+
+/// The module of an option; `None` if the option is a part of another one.
+fn module(option: &str) -> Option<String> {
+    let name = option.strip_prefix(PREFIX).unwrap_or(option);
+    match MODULES.iter().find(|(known, _)| name.starts_with(known)) {
+        Some((_, "")) => None,
+        Some((_, module)) => Some((*module).to_owned()),
+        None => Some(name.strip_prefix("NET_").unwrap_or(name).to_ascii_lowercase()),
+    }
+}
+
+/// The modules with another name than their option, by the beginning of the option.
+const MODULES: [(&str, &str); 7] = [
+    ("NF_TABLES_", ""),
+    ("BRIDGE_VLAN_FILTERING", ""),
+    ("IP_MULTIPLE_TABLES", ""),
+    ("NETFILTER_NETLINK", "nfnetlink"),
+    ("NETFILTER_XT_MATCH_CONNTRACK", "xt_conntrack"),
+    ("NFT_BRIDGE_REJECT", "nft_reject_bridge"),
+    ("VLAN_8021Q", "8021q"),
+];
+
+/// Whether the modules of the running kernel have one.
+fn is_installed(module: &str) -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let list = fs::read_to_string(format!("/lib/modules/{}/modules.dep", release.trim()));
+    list.is_ok_and(|list| list.contains(&format!("/{module}.ko")))
+}
+
+impl Lack {
+    fn finding(&self) -> Finding {
+        let option = &self.option;
+        let module = module(option);
+        let mend = match &module {
+            Some(module) if is_installed(module) => format!("modprobe {module}"),
+            _ => format!("install a kernel with {option}, or the package with its modules"),
+        };
+        let module = module.map_or_else(String::new, |module| format!(" (module {module})"));
+        Finding {
+            harm: if self.is_used { Harm::Broken } else { Harm::Note },
+            what: format!(
+                "the kernel lacks {option}{module}; needed by {}",
+                self.plugins.join(", ")
+            ),
+            why: if self.is_used {
+                "ADD fails in networks with the plugin."
+            } else {
+                "No network uses it."
+            },
+            mend,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_found_in_errors_with_their_modules() {
+        let text =
+            "cannot publish ports: the kernel lacks CONFIG_NFT_NAT, CONFIG_NF_TABLES_IPV6; x";
+        let found: Vec<_> = options(text).map(|option| (option, module(option))).collect();
+        let expected =
+            [("CONFIG_NFT_NAT", Some("nft_nat".to_owned())), ("CONFIG_NF_TABLES_IPV6", None)];
+        assert_eq!(found, expected);
+        for (option, expected) in [
+            ("CONFIG_NET_SCH_TBF", "sch_tbf"),
+            ("CONFIG_IPVLAN", "ipvlan"),
+            ("CONFIG_NET_VRF", "vrf"),
+            ("CONFIG_VLAN_8021Q", "8021q"),
+            ("CONFIG_NF_TABLES", "nf_tables"),
+        ] {
+            assert_eq!(module(option).as_deref(), Some(expected), "{option}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The owners that rules and links of a host name, and their removal after the end of their containers.
+
+use std::path::Path;
+
+use crate::cni::json::Json;
+use crate::error::Result;
+use crate::ipam::store::listed::Holder;
+use crate::kernel::nft::{Family, Nft, Table};
+use crate::kernel::rtnl::Rtnl;
+use crate::names::{Attachment, ContainerId, IfName};
+use crate::plugin::owner::Owner;
+use crate::plugins::host_local::DATA_DIR;
+use crate::runtime::cache::Entry;
+use crate::runtime::conf::Network;
+use crate::runtime::lifecycle::{Choice, Runtime, Target};
+use crate::runtime::reservations::{Judged, State, Survey};
+use crate::runtime::signs;
+use crate::steps::link::host_link;
+use crate::steps::nft::shared_rules;
+
+/// The owners in the tables of cnibox and in its map of the table of iptables, and those of ifbs. Other links end with the
+/// namespaces of their containers.
+pub fn on_host() -> Result<Vec<String>> {
+    let mut owners = Vec::new();
+    for link in Rtnl::open()?.links_of_kind("ifb")? {
+        owners.extend(host_link::owner_of(&link).map(str::to_owned));
+    }
+    let Some(nft) = Nft::open_if_any()? else { return Ok(owners) };
+    if !nft.is_supported()? {
+        return Ok(owners);
+    }
+    for family in [Family::Inet, Family::Ip, Family::Ip6, Family::Bridge] {
+        let own = shared_rules::table(family);
+        for table in [own, Table { family, name: "filter" }] {
+            for set in nft.sets(table)? {
+                if table != own && set.name != own.name {
+                    continue;
+                }
+                for element in nft.elements(table, &set.name)? {
+                    let Some(comment) = element.comment else { continue };
+                    if Owner::parts(&comment).is_some() && !owners.iter().any(|it| **it == *comment)
+                    {
+                        owners.push(comment.to_string());
+                    }
+                }
+            }
+        }
+    }
+    Ok(owners)
+}
+
+impl Survey {
+    /// Whether the container of an owner has provably ended, and no cache entry is left of it. The owner has to be read before
+    /// the survey: an ADD makes its rules last, so the survey sees the link of an ADD in progress.
+    pub fn is_gone(&self, owner: &str) -> bool {
+        let Some([network, id, _]) = Owner::parts(owner) else { return false };
+        let signs = &self.signs;
+        // The names of a hash are unknown.
+        if network.starts_with('#')
+            || id.starts_with('#')
+            || signs.hidden.is_some()
+            || signs.with_owner(owner).is_some()
+            || signs.call(id).is_some()
+            || signs.name(id)
+            || signs::is_guest(Path::new(DATA_DIR))
+        {
+            return false;
+        }
+        let is_it = |entry: &Entry| Owner::new(&entry.network, &entry.at).as_str() == owner;
+        if self.attachments.iter().any(|(entry, _)| is_it(entry)) || self.pending.iter().any(is_it)
+        {
+            return false;
+        }
+        for pool in &self.pools {
+            let may_live = |it: &Judged| {
+                matches!(&it.reservation.holder, Holder::Container(its, _) if **its == *id)
+                    && !matches!(it.state, State::Gone(_))
+            };
+            if *pool.network == *network && pool.reservations.iter().any(may_live) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Runtime {
+    /// Removes the rules and links of an owner: DEL of the plugins that leave them, which need no configuration.
+    pub fn remove_owner(&self, owner: &str) -> Result<()> {
+        let Some([network, id, ifname]) = Owner::parts(owner) else { return Ok(()) };
+        let at = Attachment { container_id: ContainerId::new(id)?, ifname: IfName::new(ifname)? };
+        let plugins = PLUGINS.map(|kind| Json::object([("type", Some(kind.into()))]));
+        let list = Json::object([
+            ("cniVersion", Some("1.0.0".into())),
+            ("name", Some(network.into())),
+            ("plugins", Some(Json::Array(plugins.into()))),
+        ]);
+        let network = Network::from_cache(list.to_compact().as_bytes())?;
+        let target = Target { at: &at, netns: None, args: "", capability_args: &Json::Null };
+        self.del(&Choice::Given(network), &target)
+    }
+
+    /// The same runtime with the plugins of this executable only.
+    pub fn without_path(mut self) -> Self {
+        self.means.path.clear();
+        self
+    }
+}
+
+const PLUGINS: [&str; 4] = ["bridge", "bandwidth", "firewall", "portmap"];

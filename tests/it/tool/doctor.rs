@@ -1,0 +1,449 @@
+//! `cnibox doctor`: it finds each fault, names the command that mends it, and changes nothing.
+
+mod leaks;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::{Value, json};
+
+use super::cnibox;
+use crate::world::{Outcome, PLUGIN_DIR, World, parse, with};
+
+const CONFIGURATIONS: &str = "/run/net.d";
+
+/// A host with plugins and networks. No other user can write to its directories.
+fn healthy(networks: &[Value]) -> World {
+    let world = World::new();
+    world.host(["mkdir", "-p", CONFIGURATIONS]);
+    for network in networks {
+        configure(&world, network["name"].as_str().unwrap(), network);
+    }
+    world
+}
+
+fn configure(world: &World, file: &str, network: &Value) {
+    world.write(&format!("{CONFIGURATIONS}/{file}.conflist"), network.to_string());
+}
+
+/// A bridge `cni-NAME` with a gateway, and the subnet 10.`number`.0.0/16.
+fn network(name: &str, number: u8) -> Value {
+    let bridge = json!({
+        "type": "bridge", "bridge": format!("cni-{name}"), "isGateway": true,
+        "ipam": {"type": "host-local", "subnet": format!("10.{number}.0.0/16")},
+    });
+    json!({"cniVersion": "1.0.0", "name": name, "plugins": [bridge]})
+}
+
+fn doctor(world: &World, args: &[&str]) -> Outcome {
+    let args = [&["doctor"], args].concat();
+    let call = cnibox(world, &args).env("CNI_PATH", PLUGIN_DIR);
+    call.env("NETCONFPATH", CONFIGURATIONS).run()
+}
+
+/// The findings of `--json` that are no notes. The exit code is 1 if there is one.
+fn faults(world: &World) -> Vec<Value> {
+    let outcome = doctor(world, &["--json"]);
+    let findings = parse(&outcome.stdout)["findings"].as_array().unwrap().clone();
+    let faults: Vec<Value> = findings.into_iter().filter(|it| it["kind"] != "note").collect();
+    assert_eq!(outcome.status, i32::from(!faults.is_empty()), "{}", outcome.report());
+    faults
+}
+
+/// The only fault, which has these texts, and the command that mends it.
+#[track_caller]
+fn only_fault(world: &World, kind: &str, texts: &[&str]) -> String {
+    let faults = faults(world);
+    assert_eq!(faults.len(), 1, "{faults:#?}");
+    assert_eq!(faults[0]["kind"], kind, "{faults:#?}");
+    let what = faults[0]["what"].as_str().unwrap();
+    assert!(texts.iter().all(|text| what.contains(text)), "{texts:?}: {what}");
+    faults[0]["mend"].as_str().unwrap().to_owned()
+}
+
+/// Executes the command of the only fault, and looks again.
+#[track_caller]
+fn is_mended_by(world: &World, mend: &str) {
+    world.host(["sh", "-c", mend]);
+    assert_eq!(faults(world), [] as [Value; 0], "after {mend}");
+}
+
+/// Attaches a container through the plugins, as a runtime with another cache does.
+fn attach(world: &World, network: &Value) {
+    let plugin =
+        with(&network["plugins"][0], json!({"name": network["name"], "cniVersion": "1.0.0"}));
+    world.container("one").add("bridge", &plugin);
+}
+
+#[test]
+fn a_healthy_host_has_no_faults() {
+    let world = healthy(&[network("a", 1), network("b", 2)]);
+    let outcome = doctor(&world, &[]);
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
+    // A kernel can lack a feature. Each other attempt succeeds.
+    assert!(
+        !outcome.stderr.contains("does not work in an empty namespace"),
+        "{}",
+        outcome.report()
+    );
+    attach(&world, &network("a", 1));
+    let before = world.state();
+    let outcome = doctor(&world, &[]);
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
+    before.assert_same(&world.state(), "after doctor");
+    assert!(!world.path("/run/cnibox").exists());
+}
+
+#[test]
+fn without_capabilities_it_is_a_fault_that_the_kernel_cannot_be_examined() {
+    let world = healthy(&[]);
+    let words = ["setpriv", "--bounding-set=-all", "/run/bin/cnibox", "doctor", "--json"];
+    let outcome = world.tool(&words, None).env("CNI_PATH", PLUGIN_DIR).run();
+    let document = parse(&outcome.stdout);
+    let has = |start: &str| {
+        let mut findings = document["findings"].as_array().unwrap().iter();
+        findings.any(|it| it["kind"] == "broken" && it["what"].as_str().unwrap().starts_with(start))
+    };
+    assert!(outcome.status == 1 && has("cannot examine the kernel: "), "{}", outcome.report());
+}
+
+#[test]
+fn a_host_without_networks_has_no_faults() {
+    let world = World::new();
+    let outcome = doctor(&world, &[]);
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
+}
+
+#[test]
+fn forwarding_that_is_off_is_found_if_a_network_is_used() {
+    let both = json!([[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]]);
+    let mut network = network("a", 1);
+    network["plugins"][0]["ipam"] = json!({"type": "host-local", "ranges": both});
+    let world = healthy(std::slice::from_ref(&network));
+    let note = doctor(&world, &[]);
+    assert_eq!((note.status, note.stdout.as_str()), (0, ""), "{}", note.report());
+    assert!(note.stderr.contains("net.ipv4.ip_forward is 0"), "{}", note.report());
+    attach(&world, &network);
+    assert_eq!(faults(&world), [] as [Value; 0]);
+    for (key, path) in [
+        ("net.ipv4.ip_forward", "net/ipv4/ip_forward"),
+        ("net.ipv6.conf.all.forwarding", "net/ipv6/conf/all/forwarding"),
+    ] {
+        world.host(["sh", "-c", &format!("echo 0 >/proc/sys/{path}")]);
+        let mend = only_fault(&world, "broken", &[key, "must be 1 for a"]);
+        assert_eq!(mend, format!("sysctl -w {key}=1"));
+        is_mended_by(&world, &mend);
+    }
+}
+
+#[test]
+fn a_policy_of_iptables_nft_is_found() {
+    let world = healthy(&[network("a", 1)]);
+    world.host(["iptables-nft", "-P", "FORWARD", "DROP"]);
+    let mend =
+        only_fault(&world, "broken", &["chain FORWARD of table ip filter drops the packets of a"]);
+    is_mended_by(&world, &mend.replace("iptables ", "iptables-nft "));
+}
+
+#[test]
+fn a_policy_of_iptables_legacy_is_found() {
+    let world = healthy(&[network("a", 1)]);
+    world.host(["iptables-legacy", "-P", "FORWARD", "DROP"]);
+    let mend = only_fault(&world, "broken", &["FORWARD of iptables-legacy drops the packets of a"]);
+    is_mended_by(&world, &mend);
+    world.host(["iptables-legacy", "-F", "FORWARD"]);
+    world.host(["iptables-legacy", "-A", "INPUT", "-i", "cni-a", "-j", "ACCEPT"]);
+    world.host(["iptables-legacy", "-A", "FORWARD", "-s", "10.2.0.0/16", "-j", "ACCEPT"]);
+    only_fault(&world, "broken", &["FORWARD of iptables-legacy"]);
+    world.host(["iptables-legacy", "-N", "MINE"]);
+    world.host(["iptables-legacy", "-A", "FORWARD", "-j", "MINE"]);
+    world.host(["iptables-legacy", "-A", "MINE", "-s", "10.0.0.0/8", "-j", "ACCEPT"]);
+    assert_eq!(faults(&world), [] as [Value; 0]);
+}
+
+#[test]
+fn the_policy_of_ip6tables_is_about_networks_with_ipv6() {
+    let world = healthy(&[network("a", 1)]);
+    world.host(["ip6tables-nft", "-P", "FORWARD", "DROP"]);
+    world.host(["ip6tables-legacy", "-P", "FORWARD", "DROP"]);
+    assert_eq!(faults(&world), [] as [Value; 0]);
+    let mut v6 = network("b", 2);
+    v6["plugins"][0]["ipam"]["subnet"] = "fd00:2::/64".into();
+    configure(&world, "b", &v6);
+    let faults = faults(&world);
+    assert_eq!(faults.len(), 2, "{faults:#?}");
+    for fault in &faults {
+        let mend = fault["mend"].as_str().unwrap();
+        assert!(fault["what"].as_str().unwrap().ends_with("drops the packets of b"), "{fault}");
+        world.host(["sh", "-c", &mend.replace("ip6tables ", "ip6tables-nft ")]);
+    }
+    assert_eq!(self::faults(&world), [] as [Value; 0]);
+}
+
+#[test]
+fn rules_that_accept_a_network_are_exceptions() {
+    let world = healthy(&[network("a", 1)]);
+    for rules in [
+        "chain forward { type filter hook forward priority 0; policy drop; iifname cni-a accept; }",
+        "chain forward { type filter hook forward priority 0; policy drop; oifname { eth0, cni-a } accept; }",
+        "chain forward { type filter hook forward priority 0; policy drop; ip saddr 10.0.0.0/8 accept; }",
+        "chain forward { type filter hook forward priority 0; policy drop; counter accept; }",
+        "chain mine { }; chain forward { type filter hook forward priority 0; ip daddr 10.1.0.0/16 jump mine; reject; }",
+        "chain input { type filter hook input priority 0; policy drop; }",
+    ] {
+        nft(&world, rules);
+        let faults = faults(&world);
+        assert_eq!(faults.len(), 0, "{rules}: {faults:#?}");
+    }
+    for rules in [
+        "chain forward { type filter hook forward priority 0; policy drop; ct state established accept; }",
+        "chain forward { type filter hook forward priority 0; policy drop; iifname cni-b accept; iifname cni-a drop; }",
+        "chain forward { type filter hook forward priority 0; drop; accept; }",
+        "chain forward { type filter hook forward priority 0; counter reject with icmpx admin-prohibited; }",
+    ] {
+        nft(&world, rules);
+        let mend = only_fault(&world, "broken", &["chain forward of table inet mine"]);
+        is_mended_by(&world, &mend);
+    }
+}
+
+/// Loads a table with these chains in place of the one before.
+fn nft(world: &World, chains: &str) {
+    let table =
+        format!("table inet mine\ndelete table inet mine\ntable inet mine {{ {chains}; }}\n");
+    world.tool(&["nft", "-f", "-"], None).stdin(table).output_of_success();
+}
+
+#[test]
+fn the_command_names_the_subnets_of_a_network_without_a_bridge() {
+    let mut network = network("a", 1);
+    let ranges = json!([[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]]);
+    network["plugins"][0] =
+        json!({"type": "ptp", "ipam": {"type": "host-local", "ranges": ranges}});
+    let world = healthy(&[network]);
+    for commands in [
+        "iptables-nft -P FORWARD DROP",
+        "ip6tables-legacy -P FORWARD DROP",
+        "nft add table inet mine; nft 'add chain inet mine forward { type filter hook forward priority 0; policy drop; }'",
+    ] {
+        world.host(["sh", "-c", commands]);
+        let mend = only_fault(&world, "broken", &["drops the packets of a"]);
+        assert!(mend.contains("10.1.0.0/16") || mend.contains("fd00:1::/64"), "{mend}");
+        is_mended_by(&world, &mend.replace("iptables ", "iptables-nft "));
+    }
+}
+
+#[test]
+fn a_bridge_without_a_gateway_needs_the_rules_if_netfilter_sees_its_frames() {
+    let mut network = network("a", 1);
+    network["plugins"][0]["isGateway"] = false.into();
+    let world = healthy(&[network]);
+    world.host(["iptables-nft", "-P", "FORWARD", "DROP"]);
+    let path = "/proc/sys/net/bridge/bridge-nf-call-iptables";
+    // The module br_netfilter may not be there.
+    let sees = |value: &str| {
+        let command = format!("test ! -e {path} || {{ echo {value} >{path}; cat {path}; }}");
+        world.host(["sh", "-c", &command]).trim() == "1"
+    };
+    assert!(!sees("0"));
+    assert_eq!(faults(&world), [] as [Value; 0]);
+    if sees("1") {
+        only_fault(&world, "broken", &["drops the packets of a"]);
+    }
+}
+
+#[test]
+fn the_rules_of_kube_proxy_have_to_see_the_frames_of_bridges() {
+    let world = healthy(&[network("a", 1)]);
+    let path = "/proc/sys/net/bridge/bridge-nf-call-iptables";
+    world.host(["sh", "-c", &format!("test ! -e {path} || echo 0 >{path}")]);
+    assert_eq!(faults(&world), [] as [Value; 0]);
+    world.host(["iptables-nft", "-t", "nat", "-N", "KUBE-SERVICES"]);
+    let mend = only_fault(&world, "broken", &["bridge-nf-call-iptables is not 1"]);
+    assert!(mend.starts_with("modprobe br_netfilter && sysctl -w "), "{mend}");
+    if world.host(["sh", "-c", &format!("test ! -e {path} || {{ echo 1 >{path}; cat {path}; }}")])
+        == "1\n"
+    {
+        assert_eq!(faults(&world), [] as [Value; 0]);
+    }
+}
+
+#[test]
+fn the_plugin_firewall_is_the_exception_of_iptables() {
+    let mut network = network("a", 1);
+    network["plugins"].as_array_mut().unwrap().push(json!({"type": "firewall"}));
+    let world = healthy(&[network]);
+    world.host(["iptables-nft", "-P", "FORWARD", "DROP"]);
+    assert_eq!(faults(&world), [] as [Value; 0]);
+    world.host(["iptables-legacy", "-P", "FORWARD", "DROP"]);
+    only_fault(&world, "broken", &["FORWARD of iptables-legacy"]);
+}
+
+#[test]
+fn the_command_is_that_of_the_program_that_made_the_chain() {
+    let world = healthy(&[network("a", 1)]);
+    world.host(["iptables-nft", "-P", "FORWARD", "DROP"]);
+    for (chain, expected) in [
+        (
+            "DOCKER-USER",
+            "iptables -I DOCKER-USER -i cni-a -j ACCEPT && iptables -I DOCKER-USER -o cni-a -j ACCEPT",
+        ),
+        ("ufw-user-forward", "ufw route allow in on cni-a && ufw route allow out on cni-a"),
+    ] {
+        world.host(["iptables-nft", "-N", chain]);
+        world.host(["iptables-nft", "-A", "FORWARD", "-j", chain]);
+        assert_eq!(only_fault(&world, "broken", &["FORWARD"]), expected);
+    }
+    world.host(["nft", "flush ruleset"]);
+    world.host(["nft", "table inet firewalld { chain filter_FORWARD { type filter hook forward priority 10; ct state established accept; reject; }; }"]);
+    let mend = only_fault(&world, "broken", &["chain filter_FORWARD of table inet firewalld"]);
+    assert!(
+        mend.starts_with("firewall-cmd --permanent --zone=trusted --add-interface=cni-a"),
+        "{mend}"
+    );
+}
+
+#[test]
+fn a_damaged_or_foreign_plugin_file_is_found() {
+    let world = healthy(&[]);
+    let damage = |command: &str| {
+        let command = format!("cd {PLUGIN_DIR} && rm -f bridge && {command}");
+        world.host(["sh", "-c", &command]);
+    };
+    for (command, expected) in [
+        (": >bridge && chmod 755 bridge", "bridge in /run/plugins: it is empty"),
+        ("cp /run/bin/cnibox bridge && chmod 644 bridge", "it is not executable"),
+        ("head -c 20000 /run/bin/cnibox >bridge && chmod 755 bridge", "it is truncated"),
+        ("echo text >bridge && chmod 755 bridge", "it is neither an ELF file nor a script"),
+        ("ln -s nothing bridge", "its link leads to no file"),
+        ("mkdir bridge", "it is not a file"),
+        ("cp /run/bin/cnibox bridge", "it is another build of cnibox"),
+        ("printf '#!/bin/sh\n' >bridge && chmod 755 bridge", "it is another program"),
+        ("cp /bin/true bridge && printf '\\377 Go buildinf:' >>bridge", "it is a program in Go"),
+    ] {
+        damage(command);
+        let mend = only_fault(&world, "broken", &[expected]);
+        assert_eq!(mend, "cd /run/plugins && rm -f bridge && cnibox install /run/plugins");
+        world.host(["sh", "-c", "rm -rf /run/plugins/bridge"]);
+    }
+}
+
+#[test]
+fn foreign_plugins_in_a_directory_of_their_own_are_no_faults() {
+    let world = healthy(&[]);
+    world.host(["mkdir", "/run/other"]);
+    for name in ["bridge", "portmap"] {
+        world.host(["cp", "/bin/true", &format!("/run/other/{name}")]);
+    }
+    let call = cnibox(&world, &["doctor"]).env("CNI_PATH", "/run/other");
+    let outcome = call.env("NETCONFPATH", CONFIGURATIONS).run();
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
+    let note = "note: bridge portmap in /run/other: it is another program";
+    assert!(outcome.stderr.contains(note), "{}", outcome.report());
+}
+
+#[test]
+fn directories_and_files_that_others_can_write_to_are_found() {
+    let world = healthy(&[]);
+    let set = |path: &str, mode: u32| {
+        fs::set_permissions(world.path(path), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for (path, mode) in [(PLUGIN_DIR, 0o777), (PLUGIN_DIR, 0o1777), (CONFIGURATIONS, 0o757)] {
+        set(path, mode);
+        let mend = only_fault(&world, "insecure", &["all users can write to", path]);
+        assert_eq!(mend, format!("chmod o-w {path}"));
+        is_mended_by(&world, &mend);
+    }
+    set("/run", 0o777);
+    only_fault(&world, "insecure", &["all users can write to /run"]);
+    set("/run", 0o1777);
+    assert_eq!(faults(&world), [] as [Value; 0]);
+    set("/run", 0o755);
+    world.host(["sh", "-c", "rm /run/plugins/dhcp /run/plugins/tap; cp /bin/true /run/plugins/tap && chmod 757 /run/plugins/tap"]);
+    let faults = faults(&world);
+    assert_eq!(faults[0]["what"], "all users can write to /run/plugins/tap", "{faults:#?}");
+    assert_eq!(faults[0]["kind"], "insecure", "{faults:#?}");
+}
+
+#[test]
+fn networks_that_exclude_each_other_are_found() {
+    let world = healthy(&[network("a", 1), network("b", 1)]);
+    let mend = only_fault(
+        &world,
+        "broken",
+        &["b.conflist: 10.1.0.0/16 overlaps the range 10.1.0.0/16 of network a"],
+    );
+    assert!(mend.contains("/run/net.d/b.conflist"), "{mend}");
+    let mut b = network("b", 2);
+    b["plugins"][0]["bridge"] = "cni-a".into();
+    configure(&world, "b", &b);
+    only_fault(&world, "broken", &["b.conflist: bridge cni-a is that of network a in a.conflist"]);
+    b["plugins"][0]["vlan"] = 5.into();
+    configure(&world, "b", &b);
+    // A kernel can lack VLANs.
+    assert!(faults(&world).iter().all(|it| it["what"].as_str().unwrap().contains("CONFIG_")));
+    configure(&world, "b", &with(&network("b", 2), json!({"name": "a"})));
+    only_fault(&world, "broken", &["b.conflist: the name a is that of the network in a.conflist"]);
+    world.write("/run/net.d/b.conflist", "{");
+    let mend = only_fault(&world, "broken", &["b.conflist: lint finds mistakes: 1"]);
+    assert_eq!(mend, "cnibox lint /run/net.d/b.conflist");
+}
+
+#[test]
+fn a_network_with_dhcp_needs_the_daemon() {
+    let mut network = network("a", 1);
+    network["plugins"][0]["ipam"] = json!({"type": "dhcp", "daemonSocketPath": "/run/dhcp.sock"});
+    let mut alone = network.clone();
+    alone["plugins"][0]["ipam"]["daemon"] = "auto".into();
+    assert!(faults(&healthy(&[alone])).iter().all(|it| !it["what"].to_string().contains("dhcp")));
+    let world = healthy(&[network]);
+    let faults = faults(&world);
+    let what = "no dhcp daemon listens at /run/dhcp.sock, for a";
+    assert!(faults.iter().any(|it| it["what"] == what), "{faults:#?}");
+}
+
+#[test]
+fn several_default_routes_and_a_strict_filter_are_a_note() {
+    let world = healthy(&[]);
+    for (link, address, via) in
+        [("up0", "192.0.2.1/24", "192.0.2.9"), ("up1", "198.51.100.1/24", "198.51.100.9")]
+    {
+        world.host([
+            "ip",
+            "link",
+            "add",
+            link,
+            "up",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            &format!("{link}p"),
+        ]);
+        world.host(["ip", "link", "set", &format!("{link}p"), "up"]);
+        world.host(["ip", "address", "add", address, "dev", link]);
+        world.host(["ip", "route", "add", "default", "via", via, "metric", &via.len().to_string()]);
+    }
+    world.host(["sh", "-c", "echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter; echo 1 >/proc/sys/net/ipv4/conf/up1/rp_filter"]);
+    let outcome = doctor(&world, &[]);
+    assert_eq!(outcome.status, 0, "{}", outcome.report());
+    assert!(outcome.stderr.contains("rp_filter of up1 is 1 (strict)"), "{}", outcome.report());
+}
+
+#[test]
+fn findings_are_in_the_order_of_their_harm() {
+    let world = healthy(&[network("a", 1), network("b", 1)]);
+    world.host(["chmod", "777", PLUGIN_DIR]);
+    let document = parse(&doctor(&world, &["--json"]).stdout);
+    let kinds: Vec<&str> = document["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds[..2], ["insecure", "broken"], "{document}");
+    assert!(kinds[2..].iter().all(|kind| *kind == "note"), "{document}");
+    let text = doctor(&world, &[]).stdout;
+    assert!(text.starts_with("insecure: all users can write to /run/plugins\n    "), "{text}");
+    assert!(text.contains("\n    mend: chmod o-w /run/plugins\n"), "{text}");
+}

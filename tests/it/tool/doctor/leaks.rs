@@ -1,0 +1,164 @@
+//! The remains of containers that have ended: they are found, and removed only on demand.
+
+use serde_json::{Value, json};
+
+use super::{CONFIGURATIONS, configure, doctor, faults, healthy, network, only_fault};
+use crate::tool::cnibox;
+use crate::world::{Outcome, PLUGIN_DIR, World, parse, with};
+
+const STORE: &str = "/var/lib/cni/networks/a";
+
+fn call(world: &World, args: &[&str]) -> Outcome {
+    let call = cnibox(world, args).env("CNI_PATH", PLUGIN_DIR);
+    call.env("NETCONFPATH", CONFIGURATIONS).run()
+}
+
+/// `cnibox doctor` in a PID namespace of its own, where it can read all processes.
+fn doctor_alone(world: &World, args: &[&str]) -> Outcome {
+    let words = ["unshare", "--pid", "--fork", "--mount-proc", "/run/bin/cnibox", "doctor"];
+    let call = world.tool(&[&words[..], args].concat(), None).env("CNI_PATH", PLUGIN_DIR);
+    call.env("NETCONFPATH", CONFIGURATIONS).run()
+}
+
+/// An attachment that the cache has, and that has no namespace.
+fn stale(world: &World) {
+    let container = world.container("web");
+    call(world, &["add", "a", "web", "--container-id", "web"]).output();
+    container.destroy();
+    world.eventually("the host's end is gone", || world.ports_of("cni-a").is_empty());
+}
+
+/// A container that other programs attached with bridge and portmap and that has ended: no cache entry, no reservation.
+fn leaked_rules(world: &World) {
+    let container = world.container("f00dcafe");
+    let common = json!({"cniVersion": "1.0.0", "name": "a"});
+    let bridge = with(&network("a", 1)["plugins"][0], json!({"ipMasq": true}));
+    let result = container.add("bridge", &with(&bridge, common.clone()));
+    let ports = json!([{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]);
+    let portmap =
+        json!({"type": "portmap", "runtimeConfig": {"portMappings": ports}, "prevResult": result});
+    container.add("portmap", &with(&portmap, common));
+    world.host(["sh", "-c", &format!("rm {STORE}/10.*")]);
+    container.destroy();
+    world.eventually("the host's end is gone", || world.ports_of("cni-a").is_empty());
+}
+
+#[test]
+fn a_stale_attachment_is_found_and_removed_on_demand() {
+    let world = healthy(&[network("a", 1)]);
+    stale(&world);
+    let mend = only_fault(
+        &world,
+        "leaked",
+        &["eth0 of container web in network a is stale: there is no namespace at"],
+    );
+    assert_eq!(mend, "cnibox gc a");
+    let before = world.state();
+    let outcome = doctor(&world, &["--fix"]);
+    let text = "--fix needs a terminal for its question, or --yes";
+    assert!(outcome.status == 2 && outcome.stderr.contains(text), "{}", outcome.report());
+    let outcome = doctor(&world, &["--fix", "--dry-run"]);
+    let text = "\nwould remove eth0 of container web in network a\n";
+    assert!(outcome.status == 1 && outcome.stdout.contains(text), "{}", outcome.report());
+    before.assert_same(&world.state(), "after --dry-run");
+    let outcome = doctor(&world, &["--fix", "--yes"]);
+    let text = "\nremoved eth0 of container web in network a\n";
+    assert!(outcome.status == 0 && outcome.stdout.contains(text), "{}", outcome.report());
+    assert_eq!(faults(&world), [] as [Value; 0]);
+    assert!(!world.path(STORE).join("10.1.0.2").exists());
+}
+
+#[test]
+fn the_question_is_answered_on_a_terminal() {
+    let world = healthy(&[network("a", 1)]);
+    stale(&world);
+    let ask = |answer: &str| {
+        let command = format!(
+            "NETCONFPATH={CONFIGURATIONS} CNI_PATH={PLUGIN_DIR} /run/bin/cnibox doctor --fix"
+        );
+        let script = ["script", "--quiet", "--return", "--command", &command, "/dev/null"];
+        world.tool(&script, None).stdin(answer).run()
+    };
+    let outcome = ask("\n");
+    assert!(
+        outcome.status == 1 && outcome.stdout.contains("Remove what is leaked? [y/N]"),
+        "{}",
+        outcome.report()
+    );
+    assert!(world.path(STORE).join("10.1.0.2").exists());
+    let outcome = ask("y\n");
+    assert!(outcome.status == 0 && outcome.stdout.contains("removed eth0"), "{}", outcome.report());
+    assert_eq!(faults(&world), [] as [Value; 0]);
+}
+
+#[test]
+fn a_leaked_reservation_is_found_and_released_on_demand() {
+    let world = healthy(&[network("a", 1)]);
+    world.write(&format!("{STORE}/10.1.0.7"), "f00dcafe\r\neth0");
+    world.host(["touch", "-d", "-2 minutes", &format!("{STORE}/10.1.0.7")]);
+    let outcome = doctor_alone(&world, &["--json"]);
+    let findings = parse(&outcome.stdout)["findings"].clone();
+    assert_eq!((outcome.status, &findings[0]["kind"]), (1, &"leaked".into()), "{findings:#}");
+    let what = findings[0]["what"].as_str().unwrap();
+    assert!(
+        what.starts_with(
+            "10.1.0.7 is reserved for eth0 of container f00dcafe in network a: no process"
+        ),
+        "{what}"
+    );
+    assert_eq!(findings[0]["mend"], "cnibox ipam release --leaks --network a");
+    world.write(&format!("{STORE}/10.1.0.8"), "f00dcafe\r\neth1");
+    world.host(["touch", "-d", "-2 minutes", &format!("{STORE}/10.1.0.8")]);
+    let text = doctor_alone(&world, &[]).stdout;
+    assert!(text.contains(" container (and 1 more)\n") && text.lines().count() == 3, "{text}");
+    let outcome = doctor_alone(&world, &["--fix", "--yes", "--json"]);
+    assert_eq!(outcome.status, 0, "{}", outcome.report());
+    assert_eq!(parse(&outcome.stdout)["done"], json!(["released 10.1.0.7", "released 10.1.0.8"]));
+    assert!(!world.path(STORE).join("10.1.0.7").exists());
+}
+
+#[test]
+fn rules_of_a_container_that_ended_are_found_and_removed_on_demand() {
+    let world = healthy(&[network("a", 1)]);
+    leaked_rules(&world);
+    let is_published = || world.host(["nft", "list", "ruleset"]).contains("f00dcafe");
+    // Processes that cannot be read may have the container.
+    assert_eq!(faults(&world), [] as [Value; 0]);
+    let outcome = doctor_alone(&world, &[]);
+    let text =
+        "leaked: rules or links name eth0 of container f00dcafe in network a, which has ended\n";
+    assert!(outcome.status == 1 && outcome.stdout.starts_with(text), "{}", outcome.report());
+    assert!(is_published());
+    // The rules are removed also without the configuration, and by the plugins of this executable.
+    world.host(["rm", "-r", CONFIGURATIONS]);
+    let outcome = doctor_alone(&world, &["--fix", "--yes"]);
+    let text = "removed the rules and links of eth0 of container f00dcafe in network a\n";
+    assert!(outcome.status == 0 && outcome.stdout.ends_with(text), "{}", outcome.report());
+    assert!(!is_published(), "{}", world.host(["nft", "list", "ruleset"]));
+    assert_eq!(doctor_alone(&world, &[]).status, 0);
+}
+
+#[test]
+fn the_rules_of_a_living_container_stay() {
+    let world = healthy(&[network("a", 1)]);
+    configure(&world, "a", &network("a", 1));
+    let container = world.container("f00dcafe");
+    let bridge = with(
+        &network("a", 1)["plugins"][0],
+        json!({"ipMasq": true, "cniVersion": "1.0.0", "name": "a"}),
+    );
+    container.add("bridge", &bridge);
+    world.host(["sh", "-c", &format!("rm {STORE}/10.*")]);
+    let before = world.state();
+    let outcome = doctor_alone(&world, &["--fix", "--yes"]);
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
+    before.assert_same(&world.state(), "after --fix");
+}
+
+#[test]
+fn options_of_fix_need_it() {
+    let world = healthy(&[]);
+    for option in ["--yes", "--dry-run"] {
+        assert_eq!(doctor(&world, &[option]).status, 2);
+    }
+}
