@@ -2,6 +2,7 @@
 
 mod completion;
 mod doctor;
+mod documents;
 mod help;
 mod ipam;
 mod lint;
