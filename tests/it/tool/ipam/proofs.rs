@@ -128,7 +128,10 @@ fn an_owner_without_any_sign_is_gone_after_a_minute() {
     // The namespace of this process shows only some of the processes.
     assert_is(state(&host, "10.1.0.7"), "unknown", "cannot read /proc/");
     assert_is(list(alone), "gone", "no process, namespace or cache entry has its container");
-    let call = r#"CNI_COMMAND=ADD CNI_CONTAINERID=f00d42 sleep 100 & "$@""#;
+    // Until the child executes its program, it has the command line of the shell.
+    let call = r#"CNI_COMMAND=ADD CNI_CONTAINERID=f00d42 sleep 100 &
+        until grep -q sleep /proc/$!/comm; do :; done
+        "$@""#;
     assert_is(list(call), "unknown", "is a plugin that is called for it");
     let named = r#"sh -c 'sleep 100; exit' monitor --id=f00d42 & "$@""#;
     assert_is(
