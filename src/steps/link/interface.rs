@@ -5,9 +5,8 @@
 
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
-
 use crate::cni::conf;
+use crate::cni::json::Read;
 use crate::cni::request::Verb;
 use crate::cni::success::{self, Success};
 use crate::error::{Error, Result};
@@ -27,7 +26,7 @@ use crate::steps::link::parent::Parent;
 const TAKEN_AT_MOST: Duration = Duration::from_secs(1);
 
 /// A plugin that makes a single link: its configuration.
-pub trait SingleLink: DeserializeOwned {
+pub trait SingleLink: Read {
     const UNREADABLE: &'static str;
     /// The kernel's name of the kind of link.
     const KIND: &'static str;
@@ -37,7 +36,9 @@ pub trait SingleLink: DeserializeOwned {
 }
 
 impl<P: SingleLink> Plugin for P {
-    const UNREADABLE: &'static str = P::UNREADABLE;
+    fn unreadable(&self) -> &'static str {
+        P::UNREADABLE
+    }
 
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         examine(cx, &self.interface(cx)?)
