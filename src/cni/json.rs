@@ -14,7 +14,7 @@ use std::mem;
 pub use error::Error as ReadError;
 pub use number::Number;
 pub(crate) use read::keys;
-pub use read::{Map, Read, Shape, read_list, read_object};
+pub use read::{Map, Read, pack, packed_bytes, read_list, read_object};
 pub use tolerant::Attempts;
 
 use crate::error::{Code, Error, Result};

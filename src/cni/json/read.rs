@@ -42,48 +42,85 @@ macro_rules! keys {
                 &mut self,
                 json: &$crate::cni::json::Json,
             ) -> Result<(), $crate::cni::json::ReadError> {
-                static SHAPE: $crate::cni::json::Shape = $crate::cni::json::Shape {
-                    name: concat!("struct ", stringify!($name)),
-                    keys: &[$($key),*],
-                    required: &[$($required)?],
-                };
-                $crate::cni::json::read_object(json, &SHAPE, &mut [$(&mut self.$field),*])
+                use $crate::cni::json::{pack, packed_bytes, read_object};
+                const TEXTS: &[&str] =
+                    &[concat!("struct ", stringify!($name)), concat!($($required)?), $($key),*];
+                static PACKED: [u8; packed_bytes(TEXTS)] = pack(TEXTS);
+                read_object(json, &PACKED, &mut [$(&mut self.$field),*])
             }
         }
     )+};
 }
 pub(crate) use keys;
 
-/// The part of a struct's definition that reading it needs.
-pub struct Shape {
-    /// As error messages have it: `struct Route`.
-    pub name: &'static str,
-    pub keys: &'static [&'static str],
-    /// The keys without a default.
-    pub required: &'static [&'static str],
+/// Texts in one piece, each after its length in a byte. A table of pointers would be relocated whenever a process starts.
+pub const fn pack<const BYTES: usize>(texts: &[&str]) -> [u8; BYTES] {
+    let mut packed = [0; BYTES];
+    let (mut rest, mut at) = (texts, 0);
+    while let [text, after @ ..] = rest {
+        assert!(text.len() <= 255);
+        packed[at] = text.len().to_le_bytes()[0];
+        packed.split_at_mut(at + 1).1.split_at_mut(text.len()).0.copy_from_slice(text.as_bytes());
+        (rest, at) = (after, at + 1 + text.len());
+    }
+    packed
 }
 
-/// Reads an object into the fields of a struct, which are in the order of its keys.
-pub fn read_object(json: &Json, shape: &Shape, fields: &mut [&mut dyn Read]) -> Result<(), Error> {
-    let Json::Object(entries) = json else { return Err(json.wrong_type(shape.name)) };
+/// The size of packed texts.
+pub const fn packed_bytes(texts: &[&str]) -> usize {
+    let (mut rest, mut bytes) = (texts, 0);
+    while let [text, after @ ..] = rest {
+        (rest, bytes) = (after, bytes + 1 + text.len());
+    }
+    bytes
+}
+
+#[derive(Clone)]
+struct Packed(&'static [u8]);
+
+impl Iterator for Packed {
+    type Item = &'static [u8];
+
+    fn next(&mut self) -> Option<&'static [u8]> {
+        let (length, rest) = self.0.split_first()?;
+        let (text, rest) = rest.split_at_checked((*length).into())?;
+        self.0 = rest;
+        Some(text)
+    }
+}
+
+/// Reads an object into the fields of a struct. The packed texts are its name as error messages have it, the key that is
+/// required or an empty text, and the keys of the fields in their order.
+pub fn read_object(
+    json: &Json,
+    packed: &'static [u8],
+    fields: &mut [&mut dyn Read],
+) -> Result<(), Error> {
+    let mut keys = Packed(packed);
+    let [name, required] = [keys.next(), keys.next()].map(Option::unwrap_or_default);
+    let Json::Object(entries) = json else {
+        return Err(json.wrong_type(&String::from_utf8_lossy(name)));
+    };
     for (index, (name, value)) in entries.iter().enumerate() {
-        let Some(field) = shape.keys.iter().position(|key| key.eq_ignore_ascii_case(name)) else {
+        let key = name.as_bytes();
+        let Some(field) = keys.clone().position(|it| it.eq_ignore_ascii_case(key)) else {
             continue;
         };
-        if !matches!(value, Json::Null) && !is_set(&entries[index + 1..], name) {
+        if !matches!(value, Json::Null) && !is_set(&entries[index + 1..], key) {
             fields[field].read(value).map_err(|error| error.under_key(name, index))?;
         }
     }
-    match shape.required.iter().find(|key| !is_set(entries, key)) {
-        Some(missing) => Err(Error::new(format!("missing field `{missing}`"))),
-        None => Ok(()),
+    if !required.is_empty() && !is_set(entries, required) {
+        let missing = String::from_utf8_lossy(required);
+        return Err(Error::new(format!("missing field `{missing}`")));
     }
+    Ok(())
 }
 
-fn is_set(entries: &[(String, Json)], key: &str) -> bool {
-    entries
-        .iter()
-        .any(|(name, value)| name.eq_ignore_ascii_case(key) && !matches!(value, Json::Null))
+fn is_set(entries: &[(String, Json)], key: &[u8]) -> bool {
+    entries.iter().any(|(name, value)| {
+        name.as_bytes().eq_ignore_ascii_case(key) && !matches!(value, Json::Null)
+    })
 }
 
 impl Json {
@@ -179,7 +216,7 @@ impl<T: Read + Default> Read for Option<T> {
     fn read(&mut self, json: &Json) -> Result<(), Error> {
         match json {
             Json::Null => Ok(()),
-            _ => self.insert(T::default()).read(json),
+            _ => self.get_or_insert_default().read(json),
         }
     }
 }
