@@ -90,9 +90,8 @@ impl Json {
     }
 
     /// An object of the entries that have a value.
-    pub fn object<const N: usize>(entries: [(&str, Option<Self>); N]) -> Self {
-        let present = entries.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
-        Self::Object(present.collect())
+    pub fn object<const N: usize>(mut entries: [(&str, Option<Self>); N]) -> Self {
+        object_of(&mut entries)
     }
 
     /// The same with sorted keys in all objects, as Go prints maps.
@@ -126,6 +125,17 @@ impl Json {
     pub fn to_compact(&self) -> String {
         print::print(self, None)
     }
+}
+
+/// Takes the values out. The executable has it once, and not for each number of entries.
+fn object_of(entries: &mut [(&str, Option<Json>)]) -> Json {
+    let mut present = Vec::with_capacity(entries.len());
+    for (key, value) in entries {
+        if let Some(value) = value.take() {
+            present.push(((*key).to_owned(), value));
+        }
+    }
+    Json::Object(present)
 }
 
 fn merged(entries: Vec<(String, Json)>) -> Vec<(String, Json)> {

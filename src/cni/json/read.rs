@@ -158,10 +158,13 @@ impl Json {
         Error::new(format!("invalid {part}: {found}, expected {expected}"))
     }
 
-    /// An integer of at most 64 bits. Go takes `-0` for a negative number.
+    /// An integer of at most 64 bits. Go refuses `-0` where a number cannot be negative. The scope of a route, the only u8,
+    /// has a signed type there.
     fn integer(&self, min: i128, max: i128, expected: &str) -> Result<i128, Error> {
         let value = match self {
-            Self::Number(value) if min < 0 || !value.is_minus_zero() => value.as_i128(),
+            Self::Number(value) if min < 0 || max == u8::MAX.into() || !value.is_minus_zero() => {
+                value.as_i128()
+            }
             _ => None,
         };
         match value {
@@ -183,7 +186,7 @@ impl Read for bool {
 macro_rules! integers {
     ($($type:ident)+) => {$(
         impl Read for $type {
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is in the range")]
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is in the range")]
             fn read(&mut self, json: &Json) -> Result<(), Error> {
                 *self = json.integer(Self::MIN.into(), Self::MAX.into(), stringify!($type))? as Self;
                 Ok(())
