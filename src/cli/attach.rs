@@ -2,227 +2,122 @@
 
 use std::path::{Path, PathBuf};
 
-use argh::FromArgs;
-
+use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::sandbox;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName};
-use crate::plugin::Entry;
 use crate::runtime::conf::Network;
 use crate::runtime::container_id_of;
 use crate::runtime::lifecycle::{Choice, Runtime, Target};
 use crate::runtime::named::Purpose;
 
-use super::parameters::{self, TIMEOUT_S, Wishes, not_understood};
+use super::call::Call;
+use super::parameters::{self, Wishes, not_understood};
 
 const IFNAME: &str = "eth0";
 
-/// A command with the options that ADD, CHECK and DEL share, since argh cannot take them from another struct.
-macro_rules! of_attachment {
-    ($(#[$head:meta])* struct $name:ident { $($own:tt)* }) => {
-        $(#[$head])*
-        pub(super) struct $name {
-            $($own)*
-            /// the interface's name in the container; eth0 if not given
-            #[argh(option, short = 'i')]
-            ifname: Option<String>,
-            /// the container's id; made of the path if not given
-            #[argh(option)]
-            container_id: Option<String>,
-            /// the seconds that an executed plugin may take; 180 if not given
-            #[argh(option, default = "TIMEOUT_S")]
-            timeout: u64,
-        }
+/// The parameters of the environment and the namespace of a call.
+struct Given {
+    runtime: Runtime,
+    args: String,
+    capability_args: Json,
+}
+
+impl Given {
+    fn of(call: &Call<'_>) -> Result<Self> {
+        let runtime = parameters::runtime(call.plugins, call.timeout_s);
+        let (args, capability_args) = (parameters::cni_args()?, parameters::capability_args()?);
+        Ok(Self { runtime, args, capability_args })
+    }
+
+    fn target<'a>(&'a self, at: &'a Attachment, netns: Option<&'a Path>) -> Target<'a> {
+        Target { at, netns, args: &self.args, capability_args: &self.capability_args }
+    }
+}
+
+/// The path of a namespace: with a name if it is to be made or removed.
+fn path_of(netns: &str, must_be_named: bool) -> Result<PathBuf> {
+    if must_be_named { parameters::named(netns) } else { parameters::netns(netns) }
+}
+
+/// `cnibox add`.
+pub(super) fn add(call: &Call<'_>) -> Result<u8> {
+    let creates = call.has("--create");
+    let path = path_of(&call.operands[1], creates)?;
+    let at = attachment(call, &path)?;
+    let mut given = Given::of(call)?;
+    let network = find(&given.runtime, &call.operands[0])?;
+    let (publish, ip) = (call.values("--publish"), call.values("--ip"));
+    let wishes = Wishes { publish: &publish, ip: &ip, mac: call.value("--mac") };
+    wishes.apply(&network, &mut given.args, &mut given.capability_args)?;
+    // The namespace stays when this value is dropped.
+    let _made = match creates {
+        true => Some(given.runtime.make_namespace(&path, Purpose::Attachment)?),
+        false => None,
     };
-}
-
-of_attachment! {
-    /// Attach a network namespace to a network, and print the result.
-    #[derive(FromArgs)]
-    #[argh(
-        subcommand,
-        name = "add",
-        help_triggers("-h", "--help", "help"),
-        example = "{command_name} mynet web --create -p 8080:80",
-        note = "NETCONFPATH, CNI_PATH, CNI_ARGS, CAP_ARGS and CNI_IFNAME mean what they mean to cnitool."
-    )]
-    struct Add {
-        /// the network's name, or the path of its file
-        #[argh(positional)]
-        network: String,
-        /// a path, a name under /run/netns, or the id of a process
-        #[argh(positional)]
-        netns: String,
-        /// publish a port: [IP:]HOST:CONTAINER[/PROTO]; may be repeated
-        #[argh(option, short = 'p')]
-        publish: Vec<String>,
-        /// the address that the container is to have; may be repeated
-        #[argh(option)]
-        ip: Vec<String>,
-        /// the MAC address that the interface is to have
-        #[argh(option)]
-        mac: Option<String>,
-        /// make the network namespace of that name
-        #[argh(switch)]
-        create: bool,
+    let added = add_and_print(&given, &network, &given.target(&at, Some(&path)));
+    match added {
+        Ok(()) => Ok(0),
+        Err(error) if creates => Err(error.and(sandbox::remove_namespace(&path))),
+        Err(error) => Err(error),
     }
 }
 
-of_attachment! {
-    /// Check that an attachment is as it was made.
-    #[derive(FromArgs)]
-    #[argh(
-        subcommand,
-        name = "check",
-        help_triggers("-h", "--help", "help"),
-        example = "{command_name} mynet web"
-    )]
-    struct Check {
-        /// the network's name, or the path of its file
-        #[argh(positional)]
-        network: String,
-        /// a path, a name under /run/netns, or the id of a process
-        #[argh(positional)]
-        netns: String,
+fn add_and_print(given: &Given, network: &Network, target: &Target<'_>) -> Result<()> {
+    let added = given.runtime.add(network, target)?;
+    match sys::write_all(sys::stdout(), (added.result.to_pretty() + "\n").as_bytes()) {
+        Ok(()) => added.keep(),
+        Err(error) => Err(added.undo_after(super::cannot_write(&error))),
     }
 }
 
-of_attachment! {
-    /// Detach a network namespace from a network; with --container-id, from the networks that the cache knows.
-    #[derive(FromArgs)]
-    #[argh(
-        subcommand,
-        name = "del",
-        help_triggers("-h", "--help", "help"),
-        example = "{command_name} mynet web --delete",
-        example = "{command_name} --container-id 3f2a"
-    )]
-    struct Del {
-        /// the network's name or the path of its file; a path, a name under /run/netns, or the id of a process
-        #[argh(positional, arg_name = "network netns")]
-        operands: Vec<String>,
-        /// remove the network namespace of that name
-        #[argh(switch)]
-        delete: bool,
+/// `cnibox check`.
+pub(super) fn check(call: &Call<'_>) -> Result<u8> {
+    let path = parameters::netns(&call.operands[1])?;
+    let at = attachment(call, &path)?;
+    let given = Given::of(call)?;
+    let choice = parameters::choice(&call.operands[0])?;
+    given.runtime.check(&choice, &given.target(&at, Some(&path))).map(|()| 0)
+}
+
+/// `cnibox del`.
+pub(super) fn del(call: &Call<'_>) -> Result<u8> {
+    let (network, netns) = parameters::network_and_netns(&call.operands)?;
+    let deletes = call.has("--delete");
+    if deletes && netns.is_none() {
+        return Err(not_understood("--delete needs NETNS"));
     }
-}
-
-/// Ask whether a network could be attached now.
-#[derive(FromArgs)]
-#[argh(
-    subcommand,
-    name = "status",
-    help_triggers("-h", "--help", "help"),
-    example = "{command_name} mynet"
-)]
-pub(super) struct Status {
-    /// the network's name, or the path of its file
-    #[argh(positional)]
-    network: String,
-    /// ignored: cnitool takes one
-    #[argh(positional)]
-    _netns: Option<String>,
-    /// the seconds that an executed plugin may take; 180 if not given
-    #[argh(option, default = "TIMEOUT_S")]
-    timeout: u64,
-}
-
-impl Add {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
-        let runtime = parameters::runtime(plugins, self.timeout);
-        let path = match self.create {
-            true => parameters::named(&self.netns)?,
-            false => parameters::netns(&self.netns)?,
-        };
-        let at = attachment(self.container_id, self.ifname, &path)?;
-        let mut args = parameters::cni_args()?;
-        let mut capability_args = parameters::capability_args()?;
-        let network = find(&runtime, &self.network)?;
-        let wishes = Wishes { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };
-        wishes.apply(&network, &mut args, &mut capability_args)?;
-        let made = self.create.then(|| runtime.make_namespace(&path, Purpose::Attachment));
-        // The namespace stays when this value is dropped.
-        let made = made.transpose()?;
-        let target =
-            Target { at: &at, netns: Some(&path), args: &args, capability_args: &capability_args };
-        let added = runtime.add(&network, &target).and_then(|added| {
-            match sys::write_all(sys::stdout(), (added.result.to_pretty() + "\n").as_bytes()) {
-                Ok(()) => added.keep(),
-                Err(error) => Err(added.undo_after(super::cannot_write(&error))),
-            }
-        });
-        added.map_err(|error| match made {
-            Some(_) => error.and(sandbox::remove_namespace(&path)),
-            None => error,
-        })
-    }
-}
-
-impl Check {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
-        let runtime = parameters::runtime(plugins, self.timeout);
-        let path = parameters::netns(&self.netns)?;
-        let at = attachment(self.container_id, self.ifname, &path)?;
-        let (args, capability_args) = (parameters::cni_args()?, parameters::capability_args()?);
-        let target =
-            Target { at: &at, netns: Some(&path), args: &args, capability_args: &capability_args };
-        runtime.check(&parameters::choice(&self.network)?, &target)
-    }
-}
-
-impl Del {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
-        let runtime = parameters::runtime(plugins, self.timeout);
-        let (network, netns) = parameters::network_and_netns(&self.operands)?;
-        let path: Option<PathBuf> = match (netns, self.delete) {
-            (Some(netns), true) => Some(parameters::named(netns)?),
-            (Some(netns), false) => Some(parameters::netns(netns)?),
-            (None, true) => return Err(not_understood("--delete needs NETNS")),
-            (None, false) => None,
-        };
-        let (args, capability_args) = (parameters::cni_args()?, parameters::capability_args()?);
-        let choice = network.map(parameters::choice).transpose()?;
-        let attached = match (self.container_id, &choice, &path) {
-            (Some(id), choice, None) => {
-                let id = container_id(id)?;
-                let ifname = parameters::ifname(self.ifname)?.map(ifname).transpose()?;
-                runtime.attachments_of(&id, choice.as_ref(), ifname.as_ref())?
-            }
-            (id, Some(choice), Some(path)) => {
-                vec![(choice.name().clone(), attachment(id, self.ifname, path)?)]
-            }
-            _ => return Err(not_understood("NETWORK and NETNS, or --container-id, are missing")),
-        };
-        let mut failed: Option<Error> = None;
-        for (name, at) in attached {
-            let target = Target {
-                at: &at,
-                netns: path.as_deref(),
-                args: &args,
-                capability_args: &capability_args,
-            };
-            let named = Choice::Named(name);
-            if let Err(error) = runtime.del(choice.as_ref().unwrap_or(&named), &target) {
-                failed = Some(match failed.take() {
-                    None => error,
-                    Some(first) => first.also(&error),
-                });
-            }
+    let path = netns.map(|netns| path_of(netns, deletes)).transpose()?;
+    let given = Given::of(call)?;
+    let choice = network.map(parameters::choice).transpose()?;
+    let attached = match (call.value("--container-id"), &choice, &path) {
+        (Some(id), choice, None) => {
+            let name = parameters::ifname(call.value("--ifname"))?;
+            let name = name.map(ifname).transpose()?;
+            given.runtime.attachments_of(&container_id(id)?, choice.as_ref(), name.as_ref())?
         }
-        match (failed, path) {
-            (Some(error), _) => Err(error),
-            (None, Some(path)) if self.delete => sandbox::remove_namespace(&path),
-            _ => Ok(()),
-        }
+        (_, Some(choice), Some(path)) => vec![(choice.name().clone(), attachment(call, path)?)],
+        _ => return Err(not_understood("NETWORK and NETNS, or --container-id, are missing")),
+    };
+    let mut errors = Vec::new();
+    for (name, at) in attached {
+        let target = given.target(&at, path.as_deref());
+        let named = Choice::Named(name);
+        errors.extend(given.runtime.del(choice.as_ref().unwrap_or(&named), &target).err());
     }
+    super::joined(errors)?;
+    match path {
+        Some(path) if deletes => sandbox::remove_namespace(&path)?,
+        _ => {}
+    }
+    Ok(0)
 }
 
-impl Status {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
-        let runtime = parameters::runtime(plugins, self.timeout);
-        runtime.status(&find(&runtime, &self.network)?)
-    }
+/// `cnibox status`.
+pub(super) fn status(call: &Call<'_>) -> Result<u8> {
+    let runtime = parameters::runtime(call.plugins, call.timeout_s);
+    runtime.status(&find(&runtime, &call.operands[0])?).map(|()| 0)
 }
 
 /// The network of an argument. Each broken file in front of it is a line on stderr.
@@ -236,19 +131,24 @@ pub(super) fn find(runtime: &Runtime, network: &str) -> Result<Network> {
     }
 }
 
-fn attachment(id: Option<String>, name: Option<String>, path: &Path) -> Result<Attachment> {
-    let name = parameters::ifname(name)?.unwrap_or_else(|| IFNAME.into());
-    let container_id = match id {
+fn attachment(call: &Call<'_>, path: &Path) -> Result<Attachment> {
+    let name = parameters::ifname(call.value("--ifname"))?.unwrap_or_else(|| IFNAME.into());
+    let container_id = match call.value("--container-id") {
         Some(id) => container_id(id)?,
         None => container_id_of(path)?,
     };
     Ok(Attachment { container_id, ifname: ifname(name)? })
 }
 
-fn container_id(id: String) -> Result<ContainerId> {
-    ContainerId::new(id).map_err(|error| not_understood(error.to_string()))
+fn container_id(id: &str) -> Result<ContainerId> {
+    ContainerId::new(id).map_err(invalid)
 }
 
 fn ifname(name: String) -> Result<IfName> {
-    IfName::new(name).map_err(|error| not_understood(error.to_string()))
+    IfName::new(name).map_err(invalid)
+}
+
+/// An argument that is not valid.
+pub(super) fn invalid(error: Error) -> Error {
+    not_understood(error.to_string())
 }

@@ -1,37 +1,16 @@
 //! `cnibox attachments`: who is attached to what.
 
-use argh::FromArgs;
-
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
-use crate::plugin::Entry as Plugin;
 use crate::runtime::cache::Entry;
 use crate::runtime::life::Life;
+use crate::runtime::lifecycle::Runtime;
 
-use super::parameters::{self, TIMEOUT_S};
-use super::table;
-
-/// List attachments with their addresses and published ports, and whether they live, whichever runtime made them.
-#[derive(FromArgs)]
-#[argh(
-    subcommand,
-    name = "attachments",
-    help_triggers("-h", "--help", "help"),
-    example = "{command_name} --check",
-    note = "Exit code 0, whatever is stale; with --check 1, unless each attachment lives and is as it was made."
-)]
-pub(super) struct Attachments {
-    /// ask the plugins whether each attachment is as it was made
-    #[argh(switch)]
-    check: bool,
-    /// print one JSON document
-    #[argh(switch)]
-    json: bool,
-    /// the seconds that an executed plugin may take; 180 if not given
-    #[argh(option, default = "TIMEOUT_S")]
-    timeout: u64,
-}
+use super::call::Call;
+use super::object::Object;
+use super::parameters;
+use super::table::Table;
 
 /// An attachment as it is printed.
 struct Line {
@@ -42,63 +21,89 @@ struct Line {
     check: Option<&'static str>,
 }
 
-impl Attachments {
-    pub(super) fn run(self, plugins: &'static [Plugin]) -> Result<()> {
-        let runtime = parameters::runtime(plugins, self.timeout);
-        let mut failed = 0_u32;
-        let mut lines = Vec::new();
-        for (entry, life) in runtime.attachments()? {
-            let check = match (&life, self.check) {
-                (_, false) => None,
-                (Life::Stale(_), true) => Some(Err(None)),
-                (_, true) => Some(runtime.check_entry(&entry).map_err(Some)),
-            };
-            let check = check.map(|checked| match checked {
-                Ok(true) => "ok",
-                Ok(false) => "unsupported",
-                Err(error) => {
-                    failed += 1;
-                    error.iter().for_each(|error| warn(&format!("{}: {error}", entry.title())));
-                    "failed"
-                }
-            });
-            lines.push(Line::new(entry, life, check));
+/// `cnibox attachments`.
+pub(super) fn attachments(call: &Call<'_>) -> Result<u8> {
+    let runtime = parameters::runtime(call.plugins, call.timeout_s);
+    let asks = call.has("--check");
+    let mut failed = 0_u32;
+    let mut lines = Vec::new();
+    for (entry, life) in runtime.attachments()? {
+        let mut check = None;
+        if asks {
+            check = Some(checked(&runtime, &entry, &life));
+            failed += u32::from(check == Some(FAILED));
         }
-        if self.json {
-            let attachments = lines.iter().map(Line::object).collect();
-            let document = Json::object([("attachments", Some(Json::Array(attachments)))]);
-            super::say(&document.to_pretty());
-        } else {
-            let header =
-                ["NETWORK", "CONTAINER", "IFNAME", "ADDRESSES", "PORTS", "STATE", "CHECK", "NETNS"];
-            table::print(header, lines.iter().map(Line::row));
-            let reasons = lines.iter().filter_map(|line| Some((line, line.reason.as_ref()?)));
-            reasons.for_each(|(line, why)| {
-                warn(&format!("{}: {}: {why}", line.entry.title(), line.state))
-            });
+        lines.push(Line::new(entry, life, check));
+    }
+    if call.has("--json") {
+        let mut attachments = Vec::new();
+        for line in &lines {
+            attachments.push(line.object());
         }
-        match failed {
-            0 => Ok(()),
-            count => Err(Error::internal(format!("{count} of {} attachments failed", lines.len()))),
+        Object::default().list("attachments", attachments).say();
+    } else {
+        print(&lines);
+    }
+    match failed {
+        0 => Ok(0),
+        count => Err(Error::internal(format!("{count} of {} attachments failed", lines.len()))),
+    }
+}
+
+const FAILED: &str = "failed";
+
+fn checked(runtime: &Runtime, entry: &Entry, life: &Life) -> &'static str {
+    if matches!(life, Life::Stale(_)) {
+        return FAILED;
+    }
+    match runtime.check_entry(entry) {
+        Ok(true) => "ok",
+        Ok(false) => "unsupported",
+        Err(error) => {
+            warn(&format!("{}: {error}", entry.title()));
+            FAILED
+        }
+    }
+}
+
+fn print(lines: &[Line]) {
+    let mut table = Table::new(&[
+        "NETWORK",
+        "CONTAINER",
+        "IFNAME",
+        "ADDRESSES",
+        "PORTS",
+        "STATE",
+        "CHECK",
+        "NETNS",
+    ]);
+    for line in lines {
+        line.add_row(&mut table);
+    }
+    table.print();
+    for line in lines {
+        if let Some(why) = &line.reason {
+            warn(&format!("{}: {}: {why}", line.entry.title(), line.state));
         }
     }
 }
 
 impl Line {
     fn new(entry: Entry, life: Life, check: Option<&'static str>) -> Self {
-        let addresses = match entry.success() {
-            Ok(success) => success.unwrap_or_default().nets(),
-            Err(error) => {
-                warn(&format!("warning: {error}"));
-                Vec::new()
+        let mut addresses = Vec::new();
+        match entry.success() {
+            Ok(success) => {
+                for net in success.unwrap_or_default().nets() {
+                    addresses.push(net.to_string());
+                }
             }
-        };
+            Err(error) => warn(&format!("warning: {error}")),
+        }
         let (state, reason) = match life {
             Life::Alive => ("alive", None),
             Life::Stale(reason) => ("stale", Some(reason)),
             Life::Unknown(reason) => ("unknown", Some(reason)),
         };
-        let addresses = addresses.iter().map(ToString::to_string).collect();
         Self { entry, addresses, state, reason, check }
     }
 
@@ -109,34 +114,40 @@ impl Line {
         }
     }
 
-    fn row(&self) -> [String; 8] {
-        let at = &self.entry.at;
-        [
-            self.entry.network.to_string(),
-            at.container_id.to_string(),
-            at.ifname.to_string(),
-            self.addresses.join(","),
-            self.mappings().iter().map(published).collect::<Vec<_>>().join(","),
-            self.state.into(),
-            self.check.unwrap_or_default().into(),
-            self.entry.netns.display().to_string(),
-        ]
+    fn add_row(&self, table: &mut Table) {
+        let Entry { network, at, netns, .. } = &self.entry;
+        let mut ports = Vec::new();
+        for mapping in self.mappings() {
+            ports.push(published(mapping));
+        }
+        let (addresses, ports) = (self.addresses.join(","), ports.join(","));
+        let check = self.check.unwrap_or_default();
+        table.row(&[
+            network,
+            &at.container_id,
+            &at.ifname,
+            &addresses,
+            &ports,
+            &self.state,
+            &check,
+            &netns.display(),
+        ]);
     }
 
     fn object(&self) -> Json {
-        let strings = |strings: &[String]| strings.iter().map(|it| it.as_str().into()).collect();
-        let at = &self.entry.at;
-        Json::object([
-            ("network", Some(self.entry.network.to_string().into())),
-            ("containerID", Some(at.container_id.to_string().into())),
-            ("ifname", Some(at.ifname.to_string().into())),
-            ("netns", Some(self.entry.netns.to_string_lossy().into_owned().into())),
-            ("addresses", Some(Json::Array(strings(&self.addresses)))),
-            ("portMappings", Some(Json::Array(self.mappings().to_vec()))),
-            ("state", Some(self.state.into())),
-            ("reason", self.reason.as_deref().map(Json::from)),
-            ("check", self.check.map(Json::from)),
-        ])
+        let Entry { network, at, netns, .. } = &self.entry;
+        let mut object = Object::default();
+        object.text("network", network).text("containerID", &at.container_id);
+        object.text("ifname", &at.ifname).text("netns", &netns.to_string_lossy());
+        object.texts("addresses", &self.addresses);
+        object.list("portMappings", self.mappings().to_vec()).text("state", &self.state);
+        if let Some(reason) = &self.reason {
+            object.text("reason", reason);
+        }
+        if let Some(check) = &self.check {
+            object.text("check", check);
+        }
+        object.json()
     }
 }
 
@@ -152,8 +163,10 @@ fn published(mapping: &Json) -> String {
         ip if ip.contains(':') => format!("[{ip}]:"),
         ip => format!("{ip}:"),
     };
-    let protocol =
-        Some(text("protocol")).filter(|it| !it.is_empty()).unwrap_or_else(|| "tcp".into());
+    let protocol = match text("protocol") {
+        protocol if protocol.is_empty() => "tcp".into(),
+        protocol => protocol,
+    };
     format!("{ip}{}->{}/{protocol}", text("hostPort"), text("containerPort"))
 }
 

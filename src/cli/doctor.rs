@@ -15,42 +15,17 @@ mod limits;
 use std::fmt::Display;
 use std::io::{IsTerminal, stdin};
 
-use argh::FromArgs;
-
 use crate::cni::json::Json;
 use crate::error::Result;
 use crate::kernel::sys::warn;
-use crate::plugin::Entry;
 use crate::runtime::lifecycle::Runtime;
 
+use super::call::Call;
+use super::object::Object;
 use super::parameters::{self, not_understood};
 use super::say;
+use super::table::printable;
 use host::Host;
-
-/// Find faults of this host that break its networks, and the command that mends each. Exit code 1 if something is wrong.
-#[derive(FromArgs)]
-#[argh(
-    subcommand,
-    name = "doctor",
-    help_triggers("-h", "--help", "help"),
-    example = "{command_name}",
-    example = "{command_name} --fix --dry-run",
-    note = "Findings are in the order of their harm. Notes on stderr are no faults."
-)]
-pub(super) struct Doctor {
-    /// remove what containers left that have ended: attachments, reservations, rules, links; after a question
-    #[argh(switch)]
-    fix: bool,
-    /// with --fix: no question
-    #[argh(switch)]
-    yes: bool,
-    /// with --fix: tell what would be removed, and remove nothing
-    #[argh(switch)]
-    dry_run: bool,
-    /// print one JSON document
-    #[argh(switch)]
-    json: bool,
-}
 
 /// The order is that of the findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,51 +76,53 @@ const CHECKS: [(&str, Check); 9] = [
     ("the DHCP daemon", host::dhcp_daemon),
 ];
 
-impl Doctor {
-    /// Returns the exit code.
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<u8> {
-        if (self.yes || self.dry_run) && !self.fix {
-            return Err(not_understood("--yes and --dry-run need --fix"));
-        }
-        let runtime = parameters::runtime(plugins, parameters::TIMEOUT_S);
-        let mut findings = examine(&runtime)?;
-        if !self.json {
-            findings.iter().for_each(Finding::print);
-        }
-        let mut done = Vec::new();
-        let mut fixed = Ok(());
-        if self.fix && findings.iter().any(|it| it.harm == Harm::Leaked) && self.may_fix()? {
-            let is_json = self.json;
-            let mut tell = |line: String| if is_json { done.push(line.into()) } else { say(&line) };
-            fixed = leaks::fix(runtime, self.dry_run, &mut tell);
-            if !self.dry_run {
-                findings.retain(|it| it.harm != Harm::Leaked);
-            }
-        }
-        if self.json {
-            let findings = findings.iter().map(Finding::object).collect();
-            let document = Json::object([
-                ("findings", Some(Json::Array(findings))),
-                ("done", self.fix.then_some(Json::Array(done))),
-            ]);
-            say(&document.to_pretty());
-        }
-        fixed.map(|()| u8::from(findings.iter().any(|it| it.harm != Harm::Note)))
+/// `cnibox doctor`.
+pub(super) fn doctor(call: &Call<'_>) -> Result<u8> {
+    let (fixes, is_dry_run) = (call.has("--fix"), call.has("--dry-run"));
+    let asks_nothing = call.has("--yes") || is_dry_run;
+    if asks_nothing && !fixes {
+        return Err(not_understood("--yes and --dry-run need --fix"));
     }
+    let is_json = call.has("--json");
+    let runtime = parameters::runtime(call.plugins, parameters::TIMEOUT_S);
+    let mut findings = examine(&runtime)?;
+    if !is_json {
+        findings.iter().for_each(Finding::print);
+    }
+    let mut done = Vec::new();
+    let mut fixed = Ok(());
+    let has_leaks = findings.iter().any(|it| it.harm == Harm::Leaked);
+    if fixes && has_leaks && (asks_nothing || may_fix()?) {
+        let mut tell = |line: String| if is_json { done.push(line.into()) } else { say(&line) };
+        fixed = leaks::fix(runtime, is_dry_run, &mut tell);
+        if !is_dry_run {
+            findings.retain(|it| it.harm != Harm::Leaked);
+        }
+    }
+    if is_json {
+        let mut objects = Vec::new();
+        for finding in &findings {
+            objects.push(finding.object());
+        }
+        let mut document = Object::default();
+        document.list("findings", objects);
+        if fixes {
+            document.list("done", done);
+        }
+        document.say();
+    }
+    fixed.map(|()| u8::from(findings.iter().any(|it| it.harm != Harm::Note)))
+}
 
-    fn may_fix(&self) -> Result<bool> {
-        if self.yes || self.dry_run {
-            return Ok(true);
-        }
-        if !stdin().is_terminal() {
-            return Err(not_understood("--fix needs a terminal for its question, or --yes"));
-        }
-        eprint!("Remove what is leaked? [y/N] ");
-        let mut answer = String::new();
-        // No answer is no.
-        let _ = stdin().read_line(&mut answer);
-        Ok(answer.trim().eq_ignore_ascii_case("y"))
+fn may_fix() -> Result<bool> {
+    if !stdin().is_terminal() {
+        return Err(not_understood("--fix needs a terminal for its question, or --yes"));
     }
+    eprint!("Remove what is leaked? [y/N] ");
+    let mut answer = String::new();
+    // No answer is no.
+    let _ = stdin().read_line(&mut answer);
+    Ok(answer.trim().eq_ignore_ascii_case("y"))
 }
 
 /// The findings of all checks.
@@ -153,23 +130,29 @@ fn examine(runtime: &Runtime) -> Result<Vec<Finding>> {
     let host = Host::look(runtime)?;
     let mut findings = Vec::new();
     for (object, check) in CHECKS {
-        findings.extend(check(&host).unwrap_or_else(|error| {
-            vec![Finding {
+        match check(&host) {
+            Ok(found) => findings.extend(found),
+            Err(error) => findings.push(Finding {
                 harm: Harm::Broken,
                 what: format!("cannot examine {object}: {error}"),
                 why: "The host may have a fault that is not found.",
                 mend: "sudo cnibox doctor".into(),
-            }]
-        }));
+            }),
+        }
     }
-    findings.sort_by_key(|finding| finding.harm);
-    Ok(findings)
+    let mut sorted = Vec::new();
+    for harm in [Harm::Insecure, Harm::Broken, Harm::Leaked, Harm::Note] {
+        let (of_harm, rest): (Vec<_>, Vec<_>) = findings.into_iter().partition(|it| it.harm == harm);
+        sorted.extend(of_harm);
+        findings = rest;
+    }
+    Ok(sorted)
 }
 
 impl Finding {
     fn print(&self) {
         let Self { harm, what, why, mend } = self;
-        let [what, mend] = [what, mend].map(|text| text.replace(char::is_control, "?"));
+        let (what, mend) = (printable(what), printable(mend));
         let text = format!("{}: {what}\n    {why}\n    mend: {mend}", harm.name());
         if *harm == Harm::Note {
             text.lines().for_each(warn);
@@ -179,12 +162,9 @@ impl Finding {
     }
 
     fn object(&self) -> Json {
-        Json::object([
-            ("kind", Some(self.harm.name().into())),
-            ("what", Some(self.what.as_str().into())),
-            ("why", Some(self.why.into())),
-            ("mend", Some(self.mend.as_str().into())),
-        ])
+        let mut object = Object::default();
+        object.text("kind", &self.harm.name()).text("what", &self.what);
+        object.text("why", &self.why).text("mend", &self.mend).json()
     }
 }
 

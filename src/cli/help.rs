@@ -2,57 +2,44 @@
 
 use std::fmt::Write;
 
-use argh::FromArgs;
-
 use crate::error::Result;
 use crate::plugin::{Entry, VERSION};
 
+use super::call::{self, Call};
 use super::manual::{Key, Manual, Manuals};
 use super::parameters::not_understood;
-use super::{COMMANDS, NAME, help_of_command, overview, say};
-
-/// Print a manual page in the format of man(7).
-#[derive(FromArgs)]
-#[argh(
-    subcommand,
-    name = "man",
-    help_triggers("-h", "--help", "help"),
-    example = "{command_name} bridge | man -l -"
-)]
-pub(super) struct Man {
-    /// a plugin; without it the page is that of cnibox
-    #[argh(positional)]
-    plugin: Option<String>,
-}
+use super::{COMMANDS, NAME, overview, say};
 
 /// The subject of the manual of keys that all plugins share.
 const NETWORK: &str = "network";
 /// Text that `help` prints has at most this many columns.
 const COLUMNS: usize = 80;
 
-/// `help [--markdown] [PLUGIN|COMMAND|network]`. argh reserves the name of the command, so the arguments are read here.
-pub(super) fn help(args: &[&str], plugins: &'static [Entry]) -> Result<()> {
-    let (is_markdown, subject) = match args {
+/// `help [--markdown] [PLUGIN|COMMAND|network]`. All arguments are operands: a command has no help of its help.
+pub(super) fn help(call: &Call<'_>) -> Result<u8> {
+    let args: Vec<&str> = call.operands.iter().map(String::as_str).collect();
+    let (is_markdown, subject) = match args.as_slice() {
         [] => {
-            overview(plugins);
-            return Ok(());
+            overview(call.plugins);
+            return Ok(0);
         }
         ["-h" | "--help"] => {
             say(USAGE);
-            return Ok(());
+            return Ok(0);
         }
         ["--markdown", subject] | [subject, "--markdown"] => (true, *subject),
         [subject] => (false, *subject),
         [_, other, ..] => return Err(not_understood(format!("Unrecognized argument: {other}"))),
     };
     let manuals = Manuals::unpack();
+    let of_command = call::help(subject);
     match find(&manuals, subject) {
         Some(manual) if is_markdown => say(manual.text),
         Some(manual) => say(&print(manual, &mut Plain::default())),
-        None if COMMANDS.contains(&subject) => say(&help_of_command(subject)),
+        None if !of_command.is_empty() => say(&of_command),
         None => return Err(not_understood(format!("there is no plugin or command {subject}"))),
     }
-    Ok(())
+    Ok(0)
 }
 
 const USAGE: &str = "Usage: cnibox help [--markdown] [PLUGIN|COMMAND|network]
@@ -63,19 +50,18 @@ The name \"network\" shows the keys that all plugins share.
 Options:
   --markdown        print the manual of a plugin as Markdown";
 
-impl Man {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
-        let Some(plugin) = self.plugin else {
-            say(&page_of_tool(plugins));
-            return Ok(());
-        };
-        let manuals = Manuals::unpack();
-        let manual = find(&manuals, &plugin)
-            .ok_or_else(|| not_understood(format!("there is no plugin {plugin}")))?;
-        let title = title(&format!("{NAME}-{plugin}"));
-        say(&(title + &print(manual, &mut Roff::default())));
-        Ok(())
-    }
+/// `cnibox man`. Without a plugin the page is that of cnibox.
+pub(super) fn man(call: &Call<'_>) -> Result<u8> {
+    let Some(plugin) = call.operand(0) else {
+        say(&page_of_tool(call.plugins));
+        return Ok(0);
+    };
+    let manuals = Manuals::unpack();
+    let manual = find(&manuals, plugin)
+        .ok_or_else(|| not_understood(format!("there is no plugin {plugin}")))?;
+    let title = title(&format!("{NAME}-{plugin}"));
+    say(&(title + &print(manual, &mut Roff::default())));
+    Ok(0)
 }
 
 fn find<'a>(manuals: &'a Manuals, subject: &str) -> Option<Manual<'a>> {
@@ -96,8 +82,10 @@ fn page_of_tool(plugins: &[Entry]) -> String {
         roff.item(entry.name, entry.about);
     }
     roff.heading("COMMANDS");
-    for command in COMMANDS.iter().filter(|name| **name != "help") {
-        roff.example(&help_of_command(command));
+    for (command, _) in COMMANDS {
+        if *command != "help" {
+            roff.example(&call::help(command));
+        }
     }
     title(NAME) + &roff.page
 }

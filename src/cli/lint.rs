@@ -9,36 +9,18 @@ mod similar;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use argh::FromArgs;
-
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::plugin::Entry;
 use crate::runtime::conf;
 
+use super::call::Call;
 use super::manual::Manuals;
+use super::object::Object;
 use super::{parameters, say};
 use place::{Path as JsonPath, line_and_column};
 use ranges::Claim;
-
-/// Find mistakes in network configurations. Exit code 1 if there is a mistake.
-#[derive(FromArgs)]
-#[argh(
-    subcommand,
-    name = "lint",
-    help_triggers("-h", "--help", "help"),
-    example = "{command_name} /etc/cni/net.d",
-    note = "Notes on stderr are no mistakes: unknown keys, capabilities that are not declared, routes that overlap."
-)]
-pub(super) struct Lint {
-    /// print one JSON document
-    #[argh(switch)]
-    json: bool,
-    /// files and directories; the directory of NETCONFPATH if none is given
-    #[argh(positional)]
-    paths: Vec<PathBuf>,
-}
 
 /// The rules use it beside the document.
 struct Host<'a> {
@@ -63,23 +45,34 @@ struct Finding {
     text: String,
 }
 
-impl Lint {
-    /// Returns the exit code.
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<u8> {
-        let (directory, path) = parameters::directories();
-        let paths = if self.paths.is_empty() { vec![directory] } else { self.paths };
-        let (mut documents, claims) = examine(&paths, plugins, &path)?;
-        ranges::compare_networks(&claims, &mut documents);
-        ranges::compare_routes(&claims, &mut documents)?;
-        documents.iter_mut().for_each(|it| it.findings.sort_by_key(|finding| finding.at));
-        if self.json {
-            say(&json(&documents).to_pretty());
-        } else {
-            documents.iter().for_each(print);
-        }
-        let is_fault = |document: &Document| document.findings.iter().any(|it| it.is_fault);
-        Ok(u8::from(documents.iter().any(is_fault)))
+/// `cnibox lint`.
+pub(super) fn lint(call: &Call<'_>) -> Result<u8> {
+    let (directory, path) = parameters::directories();
+    let mut paths: Vec<PathBuf> = call.operands.iter().map(PathBuf::from).collect();
+    if paths.is_empty() {
+        paths.push(directory);
     }
+    let (mut documents, claims) = examine(&paths, call.plugins, &path)?;
+    ranges::compare_networks(&claims, &mut documents);
+    ranges::compare_routes(&claims, &mut documents)?;
+    let is_json = call.has("--json");
+    let mut objects = Vec::new();
+    let mut has_faults = false;
+    for document in &mut documents {
+        document.findings.sort_by_key(|finding| finding.at);
+        for finding in &document.findings {
+            has_faults |= finding.is_fault;
+            if is_json {
+                objects.push(object(document, finding));
+            } else {
+                print(document, finding);
+            }
+        }
+    }
+    if is_json {
+        Object::default().list("findings", objects).say();
+    }
+    Ok(u8::from(has_faults))
 }
 
 /// The documents, with the findings of each by itself.
@@ -113,15 +106,20 @@ impl Faults {
         path: &[PathBuf],
     ) -> Result<Self> {
         let (mut documents, claims) = examine(&[directory.to_owned()], plugins, path)?;
-        let count = |it: &Document| it.findings.iter().filter(|it| it.is_fault).count();
-        let files = documents.iter().map(|it| (it.file.clone(), count(it))).collect();
-        documents.iter_mut().for_each(|it| it.findings.clear());
+        let mut files = Vec::new();
+        for it in &mut documents {
+            it.findings.retain(|finding| finding.is_fault);
+            files.push((it.file.clone(), it.findings.len()));
+            it.findings.clear();
+        }
         ranges::compare_networks(&claims, &mut documents);
-        let text = |it: Document| {
-            let file = it.file;
-            it.findings.into_iter().map(move |it| (file.clone(), it.text))
-        };
-        Ok(Self { files, between: documents.into_iter().flat_map(text).collect() })
+        let mut between = Vec::new();
+        for it in documents {
+            for finding in it.findings {
+                between.push((it.file.clone(), finding.text));
+            }
+        }
+        Ok(Self { files, between })
     }
 }
 
@@ -172,41 +170,27 @@ impl Document {
 }
 
 /// Faults on stdout, notes on stderr, each with its line below.
-fn print(document: &Document) {
-    for Finding { at, is_fault, text } in &document.findings {
-        let (line, column) = line_and_column(&document.text, *at);
-        let shown = document.text.lines().nth(line - 1).unwrap_or_default().trim();
-        let shown = shown.replace(char::is_control, " ");
-        let word = if *is_fault { "" } else { "note: " };
-        let file = document.file.display();
-        let finding = format!("{file}:{line}:{column}: {word}{text}\n    {shown}");
-        if *is_fault {
-            say(&finding);
-        } else {
-            finding.lines().for_each(warn);
-        }
+fn print(document: &Document, Finding { at, is_fault, text }: &Finding) {
+    let (line, column) = line_and_column(&document.text, *at);
+    let shown = document.text.lines().nth(line - 1).unwrap_or_default().trim();
+    let shown = shown.replace(char::is_control, " ");
+    let word = if *is_fault { "" } else { "note: " };
+    let file = document.file.display();
+    let finding = format!("{file}:{line}:{column}: {word}{text}\n    {shown}");
+    if *is_fault {
+        say(&finding);
+    } else {
+        finding.lines().for_each(warn);
     }
 }
 
-fn json(documents: &[Document]) -> Json {
-    let object = |document: &Document, finding: &Finding| {
-        let (line, column) = line_and_column(&document.text, finding.at);
-        let number = |number: usize| Some(u32::try_from(number).unwrap_or(u32::MAX).into());
-        Json::object([
-            ("file", Some(document.file.to_string_lossy().as_ref().into())),
-            ("line", number(line)),
-            ("column", number(column)),
-            ("kind", Some(if finding.is_fault { "fault" } else { "note" }.into())),
-            ("text", Some(finding.text.as_str().into())),
-        ])
-    };
-    let of_document = |it: &'_ Document| {
-        it.findings.iter().map(|finding| object(it, finding)).collect::<Vec<_>>()
-    };
-    Json::object([(
-        "findings",
-        Some(Json::Array(documents.iter().flat_map(of_document).collect())),
-    )])
+fn object(document: &Document, finding: &Finding) -> Json {
+    let (line, column) = line_and_column(&document.text, finding.at);
+    let mut object = Object::default();
+    object.text("file", &document.file.to_string_lossy());
+    object.number("line", line as u64).number("column", column as u64);
+    object.text("kind", if finding.is_fault { &"fault" } else { &"note" });
+    object.text("text", &finding.text).json()
 }
 
 /// The name of the file, for a finding about two files.

@@ -2,45 +2,27 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
-
-use argh::FromArgs;
+use std::path::Path;
 
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
-use crate::plugin::Entry;
 use crate::runtime::life::Life;
-use crate::runtime::reservations::{Survey, Use};
+use crate::runtime::reservations::Survey;
 
+use super::call::Call;
 use super::{ipam, parameters, say};
 
-/// Print pools, reservations, attachments and published ports as OpenMetrics text.
-#[derive(FromArgs)]
-#[argh(
-    subcommand,
-    name = "metrics",
-    help_triggers("-h", "--help", "help"),
-    example = "{command_name} /var/lib/prometheus/node-exporter/cnibox.prom",
-    note = "The textfile collector of node_exporter reads the file. It is complete at any time."
-)]
-pub(super) struct Metrics {
-    /// the file to replace; stdout if not given
-    #[argh(positional)]
-    file: Option<PathBuf>,
-}
-
-impl Metrics {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
-        let text = text(&parameters::runtime(plugins, parameters::TIMEOUT_S).survey()?);
-        match &self.file {
-            None => say(&text),
-            Some(file) => replace(file, &text).map_err(|error| {
-                let msg = format!("cannot write {}", file.display());
-                Error::internal(msg).with_details(error.to_string())
-            })?,
-        }
-        Ok(())
+/// `cnibox metrics`. The operand is the file to replace.
+pub(super) fn metrics(call: &Call<'_>) -> Result<u8> {
+    let text = text(&parameters::runtime(call.plugins, parameters::TIMEOUT_S).survey()?);
+    match call.operand(0).map(Path::new) {
+        None => say(&text),
+        Some(file) => replace(file, &text).map_err(|error| {
+            let msg = format!("cannot write {}", file.display());
+            Error::internal(msg).with_details(error.to_string())
+        })?,
     }
+    Ok(0)
 }
 
 /// Writes a file aside and renames it. The collector reads `*.prom` only.
@@ -55,14 +37,12 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     written
 }
 
-/// The metrics of a range: name, meaning, value.
-fn of_range(it: &Use) -> [(&'static str, &'static str, u64); 3] {
-    [
-        ("pool_size", "Addresses that a range can give out.", it.range.size()),
-        ("pool_used", "Reserved addresses of a range.", it.used),
-        ("pool_free", "Addresses of a range that can still be given out.", it.free),
-    ]
-}
+/// The metrics of a range: name and meaning.
+const OF_RANGE: [(&str, &str); 3] = [
+    ("pool_size", "Addresses that a range can give out."),
+    ("pool_used", "Reserved addresses of a range."),
+    ("pool_free", "Addresses of a range that can still be given out."),
+];
 
 fn text(survey: &Survey) -> String {
     let mut families = [const { String::new() }; 3];
@@ -73,11 +53,13 @@ fn text(survey: &Survey) -> String {
             if families[0].contains(&labels) {
                 continue;
             }
-            for (of, (name, about, value)) in families.iter_mut().zip(of_range(it)) {
+            let values = [it.range.size(), it.used, it.free];
+            for (at, (name, about)) in OF_RANGE.iter().enumerate() {
+                let of = &mut families[at];
                 if of.is_empty() {
                     family(of, name, about);
                 }
-                sample(of, name, &labels, value);
+                sample(of, name, &labels, values[at]);
             }
         }
     }
@@ -98,7 +80,9 @@ fn text(survey: &Survey) -> String {
         if let Some(Json::Array(mappings)) = entry.capability_args.get("portMappings")
             && state != "stale"
         {
-            mappings.iter().for_each(|it| count(&mut ports, &entry.network, protocol(it)));
+            for it in mappings {
+                count(&mut ports, &entry.network, protocol(it));
+            }
         }
     }
     counts(&mut text, "reservations", "Reserved addresses.", "state", &reservations);

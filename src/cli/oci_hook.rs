@@ -4,66 +4,60 @@
 
 use std::io::Read;
 
-use argh::FromArgs;
-
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::names::ContainerId;
-use crate::plugin::Entry;
 
-use super::parameters::{self, TIMEOUT_S, Wishes};
+use super::call::Call;
+use super::parameters::{self, Wishes};
 
-/// Attach a container when it is created, and detach it when it has stopped. An OCI runtime calls this as a hook, with
-/// the container's state on stdin.
-#[derive(FromArgs)]
-#[argh(
-    subcommand,
-    name = "oci-hook",
-    help_triggers("-h", "--help", "help"),
-    note = "Hooks: createRuntime and poststop. Annotations: cnibox.networks (NETWORK[:IFNAME],...), cnibox.ports (as -p), \
-            cnibox.ip, cnibox.mac."
-)]
-pub(super) struct OciHook {
-    /// the seconds that an executed plugin may take; 180 if not given
-    #[argh(option, default = "TIMEOUT_S")]
-    timeout: u64,
-}
-
-impl OciHook {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
-        let mut bytes = Vec::new();
-        let read = sys::Stdin.read_to_end(&mut bytes);
-        read.map_err(|error| Error::internal(format!("cannot read the state: {error}")))?;
-        let state = Json::parse(&bytes)
-            .map_err(|error| error.context("cannot read the state of the container"))?;
-        let runtime = parameters::runtime(plugins, self.timeout);
-        let id = ContainerId::new(text(&state, "id")?)?;
-        match text(&state, "status")? {
-            "creating" | "created" => {
-                let annotations = state.get("annotations").unwrap_or(&Json::Null);
-                let list = |key: &str| -> Result<Vec<String>> {
-                    let words = text(annotations, key)?.split(',').map(str::trim);
-                    Ok(words.filter(|word| !word.is_empty()).map(str::to_owned).collect())
-                };
-                let (publish, ip) = (list("cnibox.ports")?, list("cnibox.ip")?);
-                let mac = Some(text(annotations, "cnibox.mac")?).filter(|mac| !mac.is_empty());
-                let wishes = Wishes { publish: &publish, ip: &ip, mac };
-                let wanted = parameters::wanted(&runtime, &id, &list("cnibox.networks")?, &wishes)?;
-                let pid = match state.get("pid") {
-                    Some(Json::Number(pid)) => pid.to_string(),
-                    _ => return Err(Error::config("the state of the container has no pid")),
-                };
-                runtime.attach(&wanted, &parameters::netns(&pid)?).map(drop)
-            }
-            "stopped" => {
-                let attached = runtime.attachments_of(&id, None, None)?;
-                runtime.detach(attached.iter().rev().map(|(name, at)| (name, at)), None)
-            }
-            status => Err(Error::config(format!("cannot handle status {status:?}"))
-                .with_details("the hooks are createRuntime and poststop")),
+/// `cnibox oci-hook`.
+pub(super) fn oci_hook(call: &Call<'_>) -> Result<u8> {
+    let mut bytes = Vec::new();
+    let read = sys::Stdin.read_to_end(&mut bytes);
+    read.map_err(|error| Error::internal(format!("cannot read the state: {error}")))?;
+    let state = Json::parse(&bytes)
+        .map_err(|error| error.context("cannot read the state of the container"))?;
+    let runtime = parameters::runtime(call.plugins, call.timeout_s);
+    let id = ContainerId::new(text(&state, "id")?)?;
+    match text(&state, "status")? {
+        "creating" | "created" => {
+            let annotations = state.get("annotations").unwrap_or(&Json::Null);
+            let publish = words(annotations, "cnibox.ports")?;
+            let ip = words(annotations, "cnibox.ip")?;
+            let mac = Some(text(annotations, "cnibox.mac")?).filter(|mac| !mac.is_empty());
+            let wishes = Wishes { publish: &publish, ip: &ip, mac };
+            let networks = words(annotations, "cnibox.networks")?;
+            let wanted = parameters::wanted(&runtime, &id, &networks, &wishes)?;
+            let pid = match state.get("pid") {
+                Some(Json::Number(pid)) => pid.to_string(),
+                _ => return Err(Error::config("the state of the container has no pid")),
+            };
+            runtime.attach(&wanted, &parameters::netns(&pid)?)?;
+        }
+        "stopped" => {
+            let attached = runtime.attachments_of(&id, None, None)?;
+            runtime.detach(attached.iter().rev().map(|(name, at)| (name, at)), None)?;
+        }
+        status => {
+            return Err(Error::config(format!("cannot handle status {status:?}"))
+                .with_details("the hooks are createRuntime and poststop"));
         }
     }
+    Ok(0)
+}
+
+/// The words of a list with commas.
+fn words(annotations: &Json, key: &str) -> Result<Vec<String>> {
+    let mut words = Vec::new();
+    for word in text(annotations, key)?.split(',') {
+        let word = word.trim();
+        if !word.is_empty() {
+            words.push(word.to_owned());
+        }
+    }
+    Ok(words)
 }
 
 /// A string of an object; empty if it is missing.
