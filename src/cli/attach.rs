@@ -106,7 +106,7 @@ pub(super) fn del(call: &Call<'_>) -> Result<u8> {
         let named = Choice::Named(name);
         errors.extend(given.runtime.del(choice.as_ref().unwrap_or(&named), &target).err());
     }
-    super::joined(errors)?;
+    Error::joined(errors)?;
     match path {
         Some(path) if deletes => sandbox::remove_namespace(&path)?,
         _ => {}

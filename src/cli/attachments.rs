@@ -1,6 +1,6 @@
 //! `cnibox attachments`: who is attached to what.
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::runtime::cache::Entry;
@@ -8,7 +8,6 @@ use crate::runtime::life::Life;
 use crate::runtime::lifecycle::Runtime;
 
 use super::call::Call;
-use super::object::Object;
 use super::parameters;
 use super::table::Table;
 
@@ -40,7 +39,7 @@ pub(super) fn attachments(call: &Call<'_>) -> Result<u8> {
         for line in &lines {
             attachments.push(line.object());
         }
-        Object::default().list("attachments", attachments).say();
+        super::say_json(Object::default().list("attachments", attachments));
     } else {
         print(&lines);
     }

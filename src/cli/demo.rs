@@ -108,8 +108,8 @@ pub(super) fn demo(call: &Call<'_>) -> Result<u8> {
         for container in &containers {
             let started = Instant::now();
             let [Wanted { network, at, .. }] = &container.wanted;
-            let attached = [(&network.name, at)].into_iter();
-            runtime.detach(attached, Some(container.netns.path()))?;
+            let attached = [(network.name.clone(), at.clone())];
+            runtime.detach(&attached, Some(container.netns.path()))?;
             say(&format!("DEL    {} in {}", container.name, millis(started.elapsed())));
         }
         nothing_is_left(&containers)?;

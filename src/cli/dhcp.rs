@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Object};
 use crate::dhcp::daemon;
 use crate::dhcp::flags::{Flags, SOCKET, USAGE};
 use crate::dhcp::protocol::Request;
@@ -13,7 +13,6 @@ use crate::dhcp::socket;
 use crate::error::{Error, Result};
 
 use super::call::{Call, Exit};
-use super::object::Object;
 use super::table::Table;
 
 /// The time that the daemon has to answer.
@@ -78,7 +77,7 @@ fn leases(call: &Call<'_>) -> Result<()> {
         for lease in leases {
             objects.push(object(lease, now));
         }
-        Object::default().list("leases", objects).say();
+        super::say_json(Object::default().list("leases", objects));
         return Ok(());
     }
     let mut table = Table::new(&[

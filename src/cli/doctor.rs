@@ -15,13 +15,12 @@ mod limits;
 use std::fmt::Display;
 use std::io::{IsTerminal, stdin};
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Object};
 use crate::error::Result;
 use crate::kernel::sys::warn;
 use crate::runtime::lifecycle::Runtime;
 
 use super::call::Call;
-use super::object::Object;
 use super::parameters::{self, not_understood};
 use super::say;
 use super::table::printable;
@@ -109,7 +108,7 @@ pub(super) fn doctor(call: &Call<'_>) -> Result<u8> {
         if fixes {
             document.list("done", done);
         }
-        document.say();
+        super::say_json(&mut document);
     }
     fixed.map(|()| u8::from(findings.iter().any(|it| it.harm != Harm::Note)))
 }

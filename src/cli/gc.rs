@@ -1,11 +1,10 @@
 //! `cnibox gc`: removes attachments that are provably dead.
 
-use crate::cni::json::Json;
-use crate::error::Result;
+use crate::cni::json::{Json, Object};
+use crate::error::{Error, Result};
 use crate::runtime::gc::{Options, Removed};
 
 use super::call::Call;
-use super::object::Object;
 use super::parameters;
 
 /// `cnibox gc`.
@@ -30,7 +29,9 @@ pub(super) fn gc(call: &Call<'_>) -> Result<u8> {
         }
     }
     if is_json {
-        Object::default().put("dryRun", Json::Bool(is_dry_run)).list("removed", objects).say();
+        let mut document = Object::default();
+        document.put("dryRun", Json::Bool(is_dry_run)).list("removed", objects);
+        super::say_json(&mut document);
     }
-    super::joined(collected.errors).map(|()| 0)
+    Error::joined(collected.errors).map(|()| 0)
 }

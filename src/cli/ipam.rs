@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
 use crate::ipam::store::listed::Holder;
 use crate::kernel::sys::warn;
@@ -11,10 +11,9 @@ use crate::runtime::lifecycle::Runtime;
 use crate::runtime::reservations::{Judged, Pool, State, Use, title};
 
 use super::call::Call;
-use super::object::Object;
 use super::parameters::{self, TIMEOUT_S, not_understood};
 use super::table::Table;
-use super::{joined, say};
+use super::say;
 
 /// The options and operands of a call.
 struct Ipam {
@@ -82,7 +81,7 @@ impl Ipam {
             for pool in pools {
                 networks.push(pool_object(pool));
             }
-            return Object::default().list("networks", networks).say();
+            return super::say_json(Object::default().list("networks", networks));
         }
         let mut table = Table::new(&["RANGE", "NETWORK", "SIZE", "USED", "FREE"]);
         for pool in pools {
@@ -117,7 +116,7 @@ impl Ipam {
             }
         }
         if self.is_json {
-            Object::default().list("leaks", objects).say();
+            super::say_json(Object::default().list("leaks", objects));
         }
     }
 
@@ -214,9 +213,9 @@ impl Ipam {
     fn finish(&self, key: &str, changed: Vec<Json>, errors: Vec<Error>) -> Result<()> {
         if self.is_json {
             let mut object = Object::default();
-            object.put("dryRun", Json::Bool(self.is_dry_run)).list(key, changed).say();
+            super::say_json(object.put("dryRun", Json::Bool(self.is_dry_run)).list(key, changed));
         }
-        joined(errors)
+        Error::joined(errors)
     }
 }
 

@@ -5,11 +5,12 @@ mod network;
 mod place;
 mod ranges;
 mod similar;
+mod values;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::plugin::Entry;
@@ -17,7 +18,6 @@ use crate::runtime::conf;
 
 use super::call::Call;
 use super::manual::Manuals;
-use super::object::Object;
 use super::{parameters, say};
 use place::{Path as JsonPath, line_and_column};
 use ranges::Claim;
@@ -58,8 +58,7 @@ pub(super) fn lint(call: &Call<'_>) -> Result<u8> {
     let is_json = call.has("--json");
     let mut objects = Vec::new();
     let mut has_faults = false;
-    for document in &mut documents {
-        document.findings.sort_by_key(|finding| finding.at);
+    for document in &documents {
         for finding in &document.findings {
             has_faults |= finding.is_fault;
             if is_json {
@@ -70,7 +69,7 @@ pub(super) fn lint(call: &Call<'_>) -> Result<u8> {
         }
     }
     if is_json {
-        Object::default().list("findings", objects).say();
+        super::say_json(Object::default().list("findings", objects));
     }
     Ok(u8::from(has_faults))
 }
@@ -108,8 +107,7 @@ impl Faults {
         let (mut documents, claims) = examine(&[directory.to_owned()], plugins, path)?;
         let mut files = Vec::new();
         for it in &mut documents {
-            it.findings.retain(|finding| finding.is_fault);
-            files.push((it.file.clone(), it.findings.len()));
+            files.push((it.file.clone(), it.faults()));
             it.findings.clear();
         }
         ranges::compare_networks(&claims, &mut documents);
@@ -148,8 +146,7 @@ impl Document {
     fn examine(&mut self, host: &Host<'_>, claims: &mut Vec<Claim>, index: usize) {
         match Json::parse_with_place(self.text.as_bytes()) {
             Err((at, reason)) => {
-                let text = format!("cannot read JSON: {reason}");
-                self.findings.push(Finding { at, is_fault: true, text });
+                self.insert(at, true, format!("cannot read JSON: {reason}"));
             }
             Ok(json) => network::examine(self, &json, host, claims, index),
         }
@@ -164,8 +161,17 @@ impl Document {
     }
 
     fn add(&mut self, path: &JsonPath<'_>, is_fault: bool, text: String) {
-        let at = path.place_in(&self.text);
-        self.findings.push(Finding { at, is_fault, text });
+        self.insert(path.place_in(&self.text), is_fault, text);
+    }
+
+    fn faults(&self) -> usize {
+        self.findings.iter().filter(|it| it.is_fault).count()
+    }
+
+    /// Inserts a finding after those of the same place.
+    fn insert(&mut self, at: usize, is_fault: bool, text: String) {
+        let place = self.findings.iter().position(|it| it.at > at).unwrap_or(self.findings.len());
+        self.findings.insert(place, Finding { at, is_fault, text });
     }
 }
 

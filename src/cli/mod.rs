@@ -23,7 +23,6 @@ mod manual;
 #[cfg(feature = "tool")]
 mod metrics;
 mod networks;
-mod object;
 mod oci_hook;
 mod packed;
 mod parameters;
@@ -32,6 +31,7 @@ mod table;
 
 use std::ffi::OsString;
 
+use crate::cni::json::Object;
 use crate::error::{Code, Error, Result};
 use crate::plugin::{Entry, VERSION};
 
@@ -176,18 +176,13 @@ fn overview(plugins: &[Entry]) {
     ));
 }
 
-/// The first error, with the others in its details.
-fn joined(errors: Vec<Error>) -> Result<()> {
-    let mut errors = errors.into_iter();
-    let Some(mut first) = errors.next() else { return Ok(()) };
-    for error in errors {
-        first = first.also(&error);
-    }
-    Err(first)
-}
-
 fn cannot_write(error: &std::io::Error) -> Error {
     Error::new(Code::IO, "cannot write to stdout").with_details(error.to_string())
+}
+
+/// Prints an object as a document.
+fn say_json(object: &mut Object) {
+    say(&object.json().to_pretty());
 }
 
 /// A line of what the tool has to tell. The only way for it to get to stdout.

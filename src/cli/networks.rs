@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 
-use crate::cni::json::Json;
-use crate::error::Result;
+use crate::cni::json::{Json, Object};
+use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::names::{IfName, NetworkName};
 use crate::runtime::conf;
@@ -15,10 +15,9 @@ use crate::runtime::new_network::{Kind, NewNetwork};
 
 use super::attach::invalid;
 use super::call::Call;
-use super::object::Object;
 use super::parameters::{self, TIMEOUT_S, not_understood};
 use super::table::Table;
-use super::{joined, say};
+use super::say;
 
 /// `cnibox networks`, `networks create` and `networks rm`.
 pub(super) fn networks(call: &Call<'_>) -> Result<u8> {
@@ -66,7 +65,7 @@ fn list(runtime: &Runtime, is_json: bool) -> Result<()> {
         }
     }
     if is_json {
-        Object::default().list("networks", objects).say();
+        super::say_json(Object::default().list("networks", objects));
     } else {
         table.print();
     }
@@ -213,5 +212,5 @@ fn remove(call: &Call<'_>, runtime: &Runtime) -> Result<()> {
             Err(error) => errors.push(error),
         }
     }
-    joined(errors)
+    Error::joined(errors)
 }

@@ -38,7 +38,7 @@ pub(super) fn oci_hook(call: &Call<'_>) -> Result<u8> {
         }
         "stopped" => {
             let attached = runtime.attachments_of(&id, None, None)?;
-            runtime.detach(attached.iter().rev().map(|(name, at)| (name, at)), None)?;
+            runtime.detach(&attached, None)?;
         }
         status => {
             return Err(Error::config(format!("cannot handle status {status:?}"))

@@ -87,8 +87,7 @@ fn attached(
     let results = runtime.attach(wanted, netns.path())?;
     let code = launch(netns, &results);
     sys::forget_interrupt();
-    let all = wanted.iter().rev().map(|it| (&it.network.name, &it.at));
-    match (code, runtime.detach(all, Some(netns.path()))) {
+    match (code, runtime.detach(&group::attached(wanted), Some(netns.path()))) {
         (code, Ok(())) => code,
         (Err(error), undone) => Err(error.and(undone)),
         (Ok(0), Err(undo)) => Err(undo),
@@ -114,8 +113,10 @@ pub(super) fn exec(call: &Call<'_>) -> Result<u8> {
     let netns = own.open(&path)?;
     let mut results: Vec<Success> = Vec::new();
     for entry in &entries {
-        if is_same(&own, &entry.netns, &netns) {
-            results.extend(entry.success()?);
+        if is_same(&own, &entry.netns, &netns)
+            && let Some(success) = entry.success()?
+        {
+            results.push(success);
         }
     }
     let resolv_conf = group::resolv_conf(&results);

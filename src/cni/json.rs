@@ -4,6 +4,7 @@
 mod de;
 mod error;
 mod number;
+mod object;
 mod parse;
 mod print;
 mod tolerant;
@@ -14,6 +15,7 @@ use std::mem;
 use serde::de::DeserializeOwned;
 
 pub use number::Number;
+pub use object::Object;
 
 use crate::error::{Code, Error, Result};
 

@@ -129,6 +129,5 @@ pub(super) fn fix(runtime: Runtime, is_dry_run: bool, say: &mut dyn FnMut(String
             Err(error) => errors.push(error),
         }
     }
-    let errors = errors.into_iter();
-    errors.reduce(|first: Error, error| first.also(&error)).map_or(Ok(()), Err)
+    Error::joined(errors)
 }

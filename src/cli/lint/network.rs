@@ -9,7 +9,7 @@ use crate::runtime::conf;
 use super::keys::{self, Known};
 use super::place::Path;
 use super::ranges::{self, Claim};
-use super::{Document, Host};
+use super::{Document, Host, values};
 use crate::cli::lint::similar::nearest;
 
 /// The keys of a list.
@@ -56,8 +56,13 @@ pub(super) fn examine(
         None => return document.fault(&root, "the list of plugins is missing"),
     };
     for (at, (path, plugin)) in plugins.iter().enumerate() {
+        let before = document.faults();
         examine_plugin(document, path, plugin, host, at == 0);
         ranges::examine(document, path, plugin, &name, claims, index);
+        // The error of the plugin would be about the same mistake.
+        if document.faults() == before {
+            values::examine(document, path, plugin, host);
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::names::IpFamily;
 use crate::runtime::{conf, networks};
 
 use super::place::Path;
-use super::{Document, Finding, name};
+use super::{Document, name};
 
 /// The addresses of a range of a network.
 pub(super) struct Claim {
@@ -124,7 +124,7 @@ pub(super) fn compare_networks(claims: &[Claim], documents: &mut [Document]) {
                 "{} overlaps the range {} of network {} in {file}",
                 claim.subnet, other.subnet, other.network
             );
-            document.findings.push(Finding { at: claim.at, is_fault: true, text });
+            document.insert(claim.at, true, text);
         }
     }
 }
@@ -153,7 +153,7 @@ pub(super) fn compare_routes(claims: &[Claim], documents: &mut [Document]) -> Re
                 };
                 let text =
                     format!("{} overlaps the route of this host to {dst} by {link}", claim.subnet);
-                document.findings.push(Finding { at: claim.at, is_fault: false, text });
+                document.insert(claim.at, false, text);
             }
         }
     }
