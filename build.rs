@@ -1,5 +1,5 @@
 //! Stamps the commit and its date into the executable; without git it says "unknown" and never fails. Packs the manuals at the heads of
-//! the plugins' files for `cnibox help`, and the helps of the commands.
+//! the plugins' files for `cnibox help`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,6 @@ const GIT_LOG: &str = ".git/logs/HEAD";
 const PLUGINS: &str = "src/plugins";
 /// Its manual has the keys that all plugins share.
 const NETWORK: &str = "src/cni/conf.rs";
-/// The helps of the commands.
-const COMMANDS: &str = "src/cli/commands.txt";
 /// Ends each manual.
 const END: char = '\0';
 
@@ -25,13 +23,10 @@ fn main() {
     if Path::new(GIT_LOG).exists() {
         println!("cargo::rerun-if-changed={GIT_LOG}");
     }
-    println!("cargo::rerun-if-changed={COMMANDS}");
-    let commands = fs::read(COMMANDS).expect("the helps are there");
-    let directory = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    fs::write(directory.join("commands"), packed(&commands)).expect("OUT_DIR is writable");
     if env::var_os("CARGO_FEATURE_TOOL").is_some() {
         println!("cargo::rerun-if-changed={PLUGINS}");
         println!("cargo::rerun-if-changed={NETWORK}");
+        let directory = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
         fs::write(directory.join("manuals"), packed(manuals().as_bytes()))
             .expect("OUT_DIR is writable");
     }
@@ -70,7 +65,7 @@ const DISTANCE_MAX: usize = u16::MAX as usize;
 const CANDIDATES: usize = 64;
 
 /// LZSS: a byte of eight flags, then eight items, the first at the lowest bit. A 0 is a literal byte. A 1 is a match: its
-/// distance in two bytes, the low one first, and its length less `MATCH_MIN`. `src/cli/packed.rs` unpacks it.
+/// distance in two bytes, the low one first, and its length less `MATCH_MIN`. `src/cli/manual.rs` unpacks it.
 fn packed(text: &[u8]) -> Vec<u8> {
     let matches = longest_matches(text);
     // The fewest bits from each place to the end, and the length of the item that gives them.

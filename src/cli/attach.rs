@@ -2,18 +2,130 @@
 
 use std::path::{Path, PathBuf};
 
+use argh::FromArgs;
+
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::sandbox;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName};
+use crate::plugin::Entry;
 use crate::runtime::conf::Network;
 use crate::runtime::container_id_of;
 use crate::runtime::lifecycle::{Choice, Runtime, Target};
 use crate::runtime::named::Purpose;
 
-use super::call::Call;
-use super::parameters::{self, Wishes, not_understood};
+use super::parameters::{self, TIMEOUT_S, Wishes, not_understood};
+
+/// A command with the options that ADD, CHECK and DEL share, since argh cannot take them from another struct.
+macro_rules! of_attachment {
+    ($(#[$head:meta])* struct $name:ident { $($own:tt)* }) => {
+        $(#[$head])*
+        pub(super) struct $name {
+            $($own)*
+            /// the interface's name in the container; eth0 if not given
+            #[argh(option, short = 'i')]
+            ifname: Option<String>,
+            /// the container's id; made of the path if not given
+            #[argh(option)]
+            container_id: Option<String>,
+            /// the seconds that an executed plugin may take; 180 if not given
+            #[argh(option, default = "TIMEOUT_S")]
+            timeout: u64,
+        }
+    };
+}
+
+of_attachment! {
+    /// Attach a network namespace to a network, and print the result.
+    #[derive(FromArgs)]
+    #[argh(
+        subcommand,
+        name = "add",
+        help_triggers("-h", "--help", "help"),
+        example = "{command_name} mynet web --create -p 8080:80",
+        note = "NETCONFPATH, CNI_PATH, CNI_ARGS, CAP_ARGS and CNI_IFNAME mean what they mean to cnitool."
+    )]
+    struct Add {
+        /// the network's name, or the path of its file
+        #[argh(positional)]
+        network: String,
+        /// a path, a name under /run/netns, or the id of a process
+        #[argh(positional)]
+        netns: String,
+        /// publish a port: [IP:]HOST:CONTAINER[/PROTO]; may be repeated
+        #[argh(option, short = 'p')]
+        publish: Vec<String>,
+        /// the address that the container is to have; may be repeated
+        #[argh(option)]
+        ip: Vec<String>,
+        /// the MAC address that the interface is to have
+        #[argh(option)]
+        mac: Option<String>,
+        /// make the network namespace of that name
+        #[argh(switch)]
+        create: bool,
+    }
+}
+
+of_attachment! {
+    /// Check that an attachment is as it was made.
+    #[derive(FromArgs)]
+    #[argh(
+        subcommand,
+        name = "check",
+        help_triggers("-h", "--help", "help"),
+        example = "{command_name} mynet web"
+    )]
+    struct Check {
+        /// the network's name, or the path of its file
+        #[argh(positional)]
+        network: String,
+        /// a path, a name under /run/netns, or the id of a process
+        #[argh(positional)]
+        netns: String,
+    }
+}
+
+of_attachment! {
+    /// Detach a network namespace from a network; with --container-id, from the networks that the cache knows.
+    #[derive(FromArgs)]
+    #[argh(
+        subcommand,
+        name = "del",
+        help_triggers("-h", "--help", "help"),
+        example = "{command_name} mynet web --delete",
+        example = "{command_name} --container-id 3f2a"
+    )]
+    struct Del {
+        /// the network's name or the path of its file; a path, a name under /run/netns, or the id of a process
+        #[argh(positional, arg_name = "network netns")]
+        operands: Vec<String>,
+        /// remove the network namespace of that name
+        #[argh(switch)]
+        delete: bool,
+    }
+}
+
+/// Ask whether a network could be attached now.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "status",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} mynet"
+)]
+pub(super) struct Status {
+    /// the network's name, or the path of its file
+    #[argh(positional)]
+    network: String,
+    /// ignored: cnitool takes one
+    #[argh(positional)]
+    _netns: Option<String>,
+    /// the seconds that an executed plugin may take; 180 if not given
+    #[argh(option, default = "TIMEOUT_S")]
+    timeout: u64,
+}
 
 const IFNAME: &str = "eth0";
 
@@ -25,8 +137,8 @@ struct Given {
 }
 
 impl Given {
-    fn of(call: &Call<'_>) -> Result<Self> {
-        let runtime = parameters::runtime(call.plugins, call.timeout_s);
+    fn of(plugins: &'static [Entry], timeout_s: u64) -> Result<Self> {
+        let runtime = parameters::runtime(plugins, timeout_s);
         let (args, capability_args) = (parameters::cni_args()?, parameters::capability_args()?);
         Ok(Self { runtime, args, capability_args })
     }
@@ -41,26 +153,25 @@ fn path_of(netns: &str, must_be_named: bool) -> Result<PathBuf> {
     if must_be_named { parameters::named(netns) } else { parameters::netns(netns) }
 }
 
-/// `cnibox add`.
-pub(super) fn add(call: &Call<'_>) -> Result<u8> {
-    let creates = call.has("--create");
-    let path = path_of(&call.operands[1], creates)?;
-    let at = attachment(call, &path)?;
-    let mut given = Given::of(call)?;
-    let network = find(&given.runtime, &call.operands[0])?;
-    let (publish, ip) = (call.values("--publish"), call.values("--ip"));
-    let wishes = Wishes { publish: &publish, ip: &ip, mac: call.value("--mac") };
-    wishes.apply(&network, &mut given.args, &mut given.capability_args)?;
-    // The namespace stays when this value is dropped.
-    let _made = match creates {
-        true => Some(given.runtime.make_namespace(&path, Purpose::Attachment)?),
-        false => None,
-    };
-    let added = add_and_print(&given, &network, &given.target(&at, Some(&path)));
-    match added {
-        Ok(()) => Ok(0),
-        Err(error) if creates => Err(error.and(sandbox::remove_namespace(&path))),
-        Err(error) => Err(error),
+impl Add {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let path = path_of(&self.netns, self.create)?;
+        let at = attachment(&self.container_id, &self.ifname, &path)?;
+        let mut given = Given::of(plugins, self.timeout)?;
+        let network = find(&given.runtime, &self.network)?;
+        let wishes = Wishes { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };
+        wishes.apply(&network, &mut given.args, &mut given.capability_args)?;
+        // The namespace stays when this value is dropped.
+        let _made = match self.create {
+            true => Some(given.runtime.make_namespace(&path, Purpose::Attachment)?),
+            false => None,
+        };
+        let added = add_and_print(&given, &network, &given.target(&at, Some(&path)));
+        match added {
+            Ok(()) => Ok(0),
+            Err(error) if self.create => Err(error.and(sandbox::remove_namespace(&path))),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -72,52 +183,56 @@ fn add_and_print(given: &Given, network: &Network, target: &Target<'_>) -> Resul
     }
 }
 
-/// `cnibox check`.
-pub(super) fn check(call: &Call<'_>) -> Result<u8> {
-    let path = parameters::netns(&call.operands[1])?;
-    let at = attachment(call, &path)?;
-    let given = Given::of(call)?;
-    let choice = parameters::choice(&call.operands[0])?;
-    given.runtime.check(&choice, &given.target(&at, Some(&path))).map(|()| 0)
+impl Check {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let path = parameters::netns(&self.netns)?;
+        let at = attachment(&self.container_id, &self.ifname, &path)?;
+        let given = Given::of(plugins, self.timeout)?;
+        let choice = parameters::choice(&self.network)?;
+        given.runtime.check(&choice, &given.target(&at, Some(&path))).map(|()| 0)
+    }
 }
 
-/// `cnibox del`.
-pub(super) fn del(call: &Call<'_>) -> Result<u8> {
-    let (network, netns) = parameters::network_and_netns(&call.operands)?;
-    let deletes = call.has("--delete");
-    if deletes && netns.is_none() {
-        return Err(not_understood("--delete needs NETNS"));
-    }
-    let path = netns.map(|netns| path_of(netns, deletes)).transpose()?;
-    let given = Given::of(call)?;
-    let choice = network.map(parameters::choice).transpose()?;
-    let attached = match (call.value("--container-id"), &choice, &path) {
-        (Some(id), choice, None) => {
-            let name = parameters::ifname(call.value("--ifname"))?;
-            let name = name.map(ifname).transpose()?;
-            given.runtime.attachments_of(&container_id(id)?, choice.as_ref(), name.as_ref())?
+impl Del {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let (network, netns) = parameters::network_and_netns(&self.operands)?;
+        if self.delete && netns.is_none() {
+            return Err(not_understood("--delete needs NETNS"));
         }
-        (_, Some(choice), Some(path)) => vec![(choice.name().clone(), attachment(call, path)?)],
-        _ => return Err(not_understood("NETWORK and NETNS, or --container-id, are missing")),
-    };
-    let mut errors = Vec::new();
-    for (name, at) in attached {
-        let target = given.target(&at, path.as_deref());
-        let named = Choice::Named(name);
-        errors.extend(given.runtime.del(choice.as_ref().unwrap_or(&named), &target).err());
+        let path = netns.map(|netns| path_of(netns, self.delete)).transpose()?;
+        let given = Given::of(plugins, self.timeout)?;
+        let choice = network.map(parameters::choice).transpose()?;
+        let attached = match (&self.container_id, &choice, &path) {
+            (Some(id), choice, None) => {
+                let name = parameters::ifname(&self.ifname)?;
+                let name = name.map(ifname).transpose()?;
+                given.runtime.attachments_of(&container_id(id)?, choice.as_ref(), name.as_ref())?
+            }
+            (_, Some(choice), Some(path)) => {
+                vec![(choice.name().clone(), attachment(&self.container_id, &self.ifname, path)?)]
+            }
+            _ => return Err(not_understood("NETWORK and NETNS, or --container-id, are missing")),
+        };
+        let mut errors = Vec::new();
+        for (name, at) in attached {
+            let target = given.target(&at, path.as_deref());
+            let named = Choice::Named(name);
+            errors.extend(given.runtime.del(choice.as_ref().unwrap_or(&named), &target).err());
+        }
+        Error::joined(errors)?;
+        match path {
+            Some(path) if self.delete => sandbox::remove_namespace(&path)?,
+            _ => {}
+        }
+        Ok(0)
     }
-    Error::joined(errors)?;
-    match path {
-        Some(path) if deletes => sandbox::remove_namespace(&path)?,
-        _ => {}
-    }
-    Ok(0)
 }
 
-/// `cnibox status`.
-pub(super) fn status(call: &Call<'_>) -> Result<u8> {
-    let runtime = parameters::runtime(call.plugins, call.timeout_s);
-    runtime.status(&find(&runtime, &call.operands[0])?).map(|()| 0)
+impl Status {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let runtime = parameters::runtime(plugins, self.timeout);
+        runtime.status(&find(&runtime, &self.network)?).map(|()| 0)
+    }
 }
 
 /// The network of an argument. Each broken file in front of it is a line on stderr.
@@ -131,9 +246,9 @@ pub(super) fn find(runtime: &Runtime, network: &str) -> Result<Network> {
     }
 }
 
-fn attachment(call: &Call<'_>, path: &Path) -> Result<Attachment> {
-    let name = parameters::ifname(call.value("--ifname"))?.unwrap_or_else(|| IFNAME.into());
-    let container_id = match call.value("--container-id") {
+fn attachment(id: &Option<String>, name: &Option<String>, path: &Path) -> Result<Attachment> {
+    let name = parameters::ifname(name)?.unwrap_or_else(|| IFNAME.into());
+    let container_id = match id {
         Some(id) => container_id(id)?,
         None => container_id_of(path)?,
     };

@@ -1,15 +1,38 @@
 //! `cnibox attachments`: who is attached to what.
 
+use argh::FromArgs;
+
 use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
+use crate::plugin::Entry as Plugin;
 use crate::runtime::cache::Entry;
 use crate::runtime::life::Life;
 use crate::runtime::lifecycle::Runtime;
 
-use super::call::Call;
-use super::parameters;
+use super::parameters::{self, TIMEOUT_S};
 use super::table::Table;
+
+/// List attachments with their addresses and published ports, and whether they live, whichever runtime made them.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "attachments",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} --check",
+    note = "Exit code 0, whatever is stale; with --check 1, unless each attachment lives and is as it was made."
+)]
+pub(super) struct Attachments {
+    /// ask the plugins whether each attachment is as it was made
+    #[argh(switch)]
+    check: bool,
+    /// print one JSON document
+    #[argh(switch)]
+    json: bool,
+    /// the seconds that an executed plugin may take; 180 if not given
+    #[argh(option, default = "TIMEOUT_S")]
+    timeout: u64,
+}
 
 /// An attachment as it is printed.
 struct Line {
@@ -20,32 +43,32 @@ struct Line {
     check: Option<&'static str>,
 }
 
-/// `cnibox attachments`.
-pub(super) fn attachments(call: &Call<'_>) -> Result<u8> {
-    let runtime = parameters::runtime(call.plugins, call.timeout_s);
-    let asks = call.has("--check");
-    let mut failed = 0_u32;
-    let mut lines = Vec::new();
-    for (entry, life) in runtime.attachments()? {
-        let mut check = None;
-        if asks {
-            check = Some(checked(&runtime, &entry, &life));
-            failed += u32::from(check == Some(FAILED));
+impl Attachments {
+    pub(super) fn run(&self, plugins: &'static [Plugin]) -> Result<u8> {
+        let runtime = parameters::runtime(plugins, self.timeout);
+        let mut failed = 0_u32;
+        let mut lines = Vec::new();
+        for (entry, life) in runtime.attachments()? {
+            let mut check = None;
+            if self.check {
+                check = Some(checked(&runtime, &entry, &life));
+                failed += u32::from(check == Some(FAILED));
+            }
+            lines.push(Line::new(entry, life, check));
         }
-        lines.push(Line::new(entry, life, check));
-    }
-    if call.has("--json") {
-        let mut attachments = Vec::new();
-        for line in &lines {
-            attachments.push(line.object());
+        if self.json {
+            let mut attachments = Vec::new();
+            for line in &lines {
+                attachments.push(line.object());
+            }
+            super::say_json(Object::default().list("attachments", attachments));
+        } else {
+            print(&lines);
         }
-        super::say_json(Object::default().list("attachments", attachments));
-    } else {
-        print(&lines);
-    }
-    match failed {
-        0 => Ok(0),
-        count => Err(Error::internal(format!("{count} of {} attachments failed", lines.len()))),
+        match failed {
+            0 => Ok(0),
+            count => Err(Error::internal(format!("{count} of {} attachments failed", lines.len()))),
+        }
     }
 }
 

@@ -2,13 +2,31 @@
 
 use std::fs;
 
+use argh::FromArgs;
+
 use crate::error::Result;
 use crate::plugin::Entry;
 use crate::runtime::NAMED_NAMESPACES;
 
-use super::call::{self, Call};
 use super::parameters::{self, TIMEOUT_S, not_understood};
-use super::{COMMANDS, say};
+use super::{COMMANDS, help_of_command, say};
+
+/// Print the script that completes the command line of cnibox in a shell.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "completion",
+    help_triggers("-h", "--help"),
+    example = ". <({command_name} bash)"
+)]
+pub(super) struct Completion {
+    /// bash, zsh or fish
+    #[argh(positional)]
+    shell: String,
+    /// after "words" instead of a shell: the words of a command line, to print those that can be the last one
+    #[argh(positional, greedy)]
+    words: Vec<String>,
+}
 
 const BASH: &str = r#"_cnibox() {
     COMPREPLY=($(compgen -W "$(cnibox completion words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)" -- "${COMP_WORDS[COMP_CWORD]}"))
@@ -23,27 +41,27 @@ compdef _cnibox cnibox"#;
 
 const FISH: &str = "complete -c cnibox -f -a '(cnibox completion words -- (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'";
 
-/// `cnibox completion`. After "words" instead of a shell: the words of a command line, to print those that can be the last
-/// one.
-pub(super) fn completion(call: &Call<'_>) -> Result<u8> {
-    match call.operands[0].as_str() {
-        "bash" => say(BASH),
-        "zsh" => say(ZSH),
-        "fish" => say(FISH),
-        "words" => {
-            let words: Vec<&str> = call.operands[1..].iter().map(String::as_str).collect();
-            let found = candidates(&words, call.plugins);
-            if !found.is_empty() {
-                say(&found.join("\n"));
+impl Completion {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        match self.shell.as_str() {
+            "bash" => say(BASH),
+            "zsh" => say(ZSH),
+            "fish" => say(FISH),
+            "words" => {
+                let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
+                let found = candidates(&words, plugins);
+                if !found.is_empty() {
+                    say(&found.join("\n"));
+                }
+            }
+            other => {
+                return Err(not_understood(format!(
+                    "there is no completion for {other}; there is bash, zsh, fish"
+                )));
             }
         }
-        other => {
-            return Err(not_understood(format!(
-                "there is no completion for {other}; there is bash, zsh, fish"
-            )));
-        }
+        Ok(0)
     }
-    Ok(0)
 }
 
 /// The words that can be the last one of a command line. The shell leaves those that do not begin as the last word does.
@@ -81,7 +99,7 @@ fn candidates(words: &[&str], plugins: &'static [Entry]) -> Vec<String> {
 }
 
 fn commands() -> Vec<String> {
-    COMMANDS.iter().map(|(name, _)| (*name).to_owned()).collect()
+    COMMANDS.iter().map(|&name| name.to_owned()).collect()
 }
 
 fn networks(plugins: &'static [Entry]) -> Vec<String> {
@@ -113,13 +131,18 @@ fn namespaces() -> Vec<String> {
     names
 }
 
-/// The options of a command.
+/// The options of a command, which its help lists at the beginnings of lines.
 fn options(command: &str) -> Vec<String> {
     let mut options = Vec::new();
-    for line in call::help(command).lines() {
-        for name in call::names_in(line) {
-            if name.starts_with('-') {
-                options.push(name.to_owned());
+    for line in help_of_command(command).lines() {
+        if !line.starts_with("  -") {
+            continue;
+        }
+        for word in line.trim_start().split([' ', ',']) {
+            match word {
+                "" => {}
+                name if name.starts_with('-') => options.push(name.to_owned()),
+                _ => break,
             }
         }
     }

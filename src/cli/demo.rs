@@ -8,6 +8,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use argh::FromArgs;
+
 use crate::cni::json::Json;
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
@@ -15,12 +17,12 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sandbox;
 use crate::names::{Attachment, ContainerId, IfName};
+use crate::plugin::Entry;
 use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::conf::Network;
 use crate::runtime::group::Wanted;
 use crate::runtime::lifecycle::{Choice, Runtime, Target};
 
-use super::call::Call;
 use super::parameters::{self, TIMEOUT_S, Wishes};
 use super::say;
 
@@ -59,6 +61,11 @@ const HOST_PORT: u16 = 8080;
 const CONTAINER_PORT: u16 = 80;
 const GREETING: &[u8] = b"hello from the other side\n";
 
+/// Connect two containers, send traffic, take it all down again; in namespaces of its own, so the host stays as it is.
+#[derive(FromArgs)]
+#[argh(subcommand, name = "demo", help_triggers("-h", "--help", "help"))]
+pub(super) struct Demo {}
+
 struct Container {
     name: &'static str,
     netns: NetNs,
@@ -67,15 +74,15 @@ struct Container {
     took: Duration,
 }
 
-/// `cnibox demo`.
-pub(super) fn demo(call: &Call<'_>) -> Result<u8> {
+impl Demo {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         sandbox::enter()?;
         for directory in ["/run", "/var/lib"] {
             sandbox::mount_memory(Path::new(directory))?;
         }
         let host = NetNs::own()?;
         sandbox::raise_loopback(&host)?;
-        let mut runtime = parameters::runtime(call.plugins, TIMEOUT_S);
+        let mut runtime = parameters::runtime(plugins, TIMEOUT_S);
         // The plugins of the host are not shown here.
         runtime.means.path.clear();
         say(&format!("The network, a list of plugins:\n\n{NETWORK}\n"));
@@ -118,6 +125,7 @@ pub(super) fn demo(call: &Call<'_>) -> Result<u8> {
         ));
         Ok(0)
     }
+}
 
 fn attach(runtime: &Runtime, name: &'static str, publish: &[&str]) -> Result<Container> {
     let path = Path::new(NAMED_NAMESPACES).join(name);

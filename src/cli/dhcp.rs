@@ -4,6 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use argh::{EarlyExit, FromArgs};
+
 use crate::cni::json::{Json, Object};
 use crate::dhcp::daemon;
 use crate::dhcp::flags::{Flags, SOCKET, USAGE};
@@ -12,8 +14,23 @@ use crate::dhcp::server::Passed;
 use crate::dhcp::socket;
 use crate::error::{Error, Result};
 
-use super::call::{Call, Exit};
 use super::table::Table;
+
+/// List the leases of the DHCP daemon.
+#[derive(FromArgs)]
+#[argh(
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} --json",
+    note = "Times are in seconds from now. A lease without an end is infinite."
+)]
+struct Leases {
+    /// print one JSON document
+    #[argh(switch)]
+    json: bool,
+    /// the path of the daemon's socket; /run/cni/dhcp.sock if not given
+    #[argh(option, default = "SOCKET.into()")]
+    socket: String,
+}
 
 /// The time that the daemon has to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -38,7 +55,7 @@ pub fn run(args: &[OsString]) -> u8 {
             }
         },
         _ => match parsed(args.get(1..).unwrap_or_default()) {
-            Ok(call) => ("dhcp leases", leases(&call)),
+            Ok(leases) => ("dhcp leases", leases.run()),
             Err(exit) => return super::ended("dhcp leases", &exit),
         },
     };
@@ -57,45 +74,47 @@ fn passed() -> Passed {
     Passed { pid: number("LISTEN_PID"), count: number("LISTEN_FDS").unwrap_or_default() }
 }
 
-fn parsed(args: &[OsString]) -> Result<Call<'_>, Exit> {
+fn parsed(args: &[OsString]) -> Result<Leases, EarlyExit> {
     let texts: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    Call::parse("dhcp leases", &texts, &[], args)
+    Leases::from_args(&[super::NAME, "dhcp", "leases"], &texts)
 }
 
-fn leases(call: &Call<'_>) -> Result<()> {
-    let path = PathBuf::from(call.value("--socket").unwrap_or(SOCKET));
-    let path = std::path::absolute(&path).unwrap_or(path);
-    let answer = socket::ask(&path, &Request::Leases, ANSWER_MAX, Some(ANSWER_MAX))
-        .map_err(socket::Failure::into_error)?;
-    let now = milliseconds(&answer, "now");
-    let Some(Json::Array(leases)) = answer.get("leases") else {
-        return Err(Error::internal("cannot list the leases: the daemon's answer has no list"));
-    };
-    if call.has("--json") {
-        let mut objects = Vec::new();
-        for lease in leases {
-            objects.push(object(lease, now));
+impl Leases {
+    fn run(&self) -> Result<()> {
+        let path =
+            std::path::absolute(&self.socket).unwrap_or_else(|_| PathBuf::from(&self.socket));
+        let answer = socket::ask(&path, &Request::Leases, ANSWER_MAX, Some(ANSWER_MAX))
+            .map_err(socket::Failure::into_error)?;
+        let now = milliseconds(&answer, "now");
+        let Some(Json::Array(leases)) = answer.get("leases") else {
+            return Err(Error::internal("cannot list the leases: the daemon's answer has no list"));
+        };
+        if self.json {
+            let mut objects = Vec::new();
+            for lease in leases {
+                objects.push(object(lease, now));
+            }
+            super::say_json(Object::default().list("leases", objects));
+            return Ok(());
         }
-        super::say_json(Object::default().list("leases", objects));
-        return Ok(());
+        let mut table = Table::new(&[
+            "NETWORK",
+            "CONTAINER",
+            "IFNAME",
+            "ADDRESSES",
+            "SERVER",
+            "STATE",
+            "RENEWS",
+            "ENDS",
+            "NETNS",
+        ]);
+        for lease in leases {
+            add_row(&mut table, lease, now);
+        }
+        table.print();
+        Ok(())
     }
-    let mut table = Table::new(&[
-        "NETWORK",
-        "CONTAINER",
-        "IFNAME",
-        "ADDRESSES",
-        "SERVER",
-        "STATE",
-        "RENEWS",
-        "ENDS",
-        "NETNS",
-    ]);
-    for lease in leases {
-        add_row(&mut table, lease, now);
-    }
-    table.print();
-    Ok(())
 }
 
 /// The addresses of a lease, of both families.

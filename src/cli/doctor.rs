@@ -15,16 +15,43 @@ mod limits;
 use std::fmt::Display;
 use std::io::{IsTerminal, stdin};
 
+use argh::FromArgs;
+
 use crate::cni::json::{Json, Object};
 use crate::error::Result;
 use crate::kernel::sys::warn;
+use crate::plugin::Entry;
 use crate::runtime::lifecycle::Runtime;
 
-use super::call::Call;
 use super::parameters::{self, not_understood};
 use super::say;
 use super::table::printable;
 use host::Host;
+
+/// Find faults of this host that break its networks, and the command that mends each. Exit code 1 if something is wrong.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "doctor",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name}",
+    example = "{command_name} --fix --dry-run",
+    note = "Findings are in the order of their harm. Notes on stderr are no faults."
+)]
+pub(super) struct Doctor {
+    /// remove what containers left that have ended: attachments, reservations, rules, links; after a question
+    #[argh(switch)]
+    fix: bool,
+    /// with --fix: no question
+    #[argh(switch)]
+    yes: bool,
+    /// with --fix: tell what would be removed, and remove nothing
+    #[argh(switch)]
+    dry_run: bool,
+    /// print one JSON document
+    #[argh(switch)]
+    json: bool,
+}
 
 /// The order is that of the findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,42 +102,42 @@ const CHECKS: [(&str, Check); 9] = [
     ("the DHCP daemon", host::dhcp_daemon),
 ];
 
-/// `cnibox doctor`.
-pub(super) fn doctor(call: &Call<'_>) -> Result<u8> {
-    let (fixes, is_dry_run) = (call.has("--fix"), call.has("--dry-run"));
-    let asks_nothing = call.has("--yes") || is_dry_run;
-    if asks_nothing && !fixes {
-        return Err(not_understood("--yes and --dry-run need --fix"));
-    }
-    let is_json = call.has("--json");
-    let runtime = parameters::runtime(call.plugins, parameters::TIMEOUT_S);
-    let mut findings = examine(&runtime)?;
-    if !is_json {
-        findings.iter().for_each(Finding::print);
-    }
-    let mut done = Vec::new();
-    let mut fixed = Ok(());
-    let has_leaks = findings.iter().any(|it| it.harm == Harm::Leaked);
-    if fixes && has_leaks && (asks_nothing || may_fix()?) {
-        let mut tell = |line: String| if is_json { done.push(line.into()) } else { say(&line) };
-        fixed = leaks::fix(runtime, is_dry_run, &mut tell);
-        if !is_dry_run {
-            findings.retain(|it| it.harm != Harm::Leaked);
+impl Doctor {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let asks_nothing = self.yes || self.dry_run;
+        if asks_nothing && !self.fix {
+            return Err(not_understood("--yes and --dry-run need --fix"));
         }
-    }
-    if is_json {
-        let mut objects = Vec::new();
-        for finding in &findings {
-            objects.push(finding.object());
+        let runtime = parameters::runtime(plugins, parameters::TIMEOUT_S);
+        let mut findings = examine(&runtime)?;
+        if !self.json {
+            findings.iter().for_each(Finding::print);
         }
-        let mut document = Object::default();
-        document.list("findings", objects);
-        if fixes {
-            document.list("done", done);
+        let mut done = Vec::new();
+        let mut fixed = Ok(());
+        let has_leaks = findings.iter().any(|it| it.harm == Harm::Leaked);
+        if self.fix && has_leaks && (asks_nothing || may_fix()?) {
+            let mut tell =
+                |line: String| if self.json { done.push(line.into()) } else { say(&line) };
+            fixed = leaks::fix(runtime, self.dry_run, &mut tell);
+            if !self.dry_run {
+                findings.retain(|it| it.harm != Harm::Leaked);
+            }
         }
-        super::say_json(&mut document);
+        if self.json {
+            let mut objects = Vec::new();
+            for finding in &findings {
+                objects.push(finding.object());
+            }
+            let mut document = Object::default();
+            document.list("findings", objects);
+            if self.fix {
+                document.list("done", done);
+            }
+            super::say_json(&mut document);
+        }
+        fixed.map(|()| u8::from(findings.iter().any(|it| it.harm != Harm::Note)))
     }
-    fixed.map(|()| u8::from(findings.iter().any(|it| it.harm != Harm::Note)))
 }
 
 fn may_fix() -> Result<bool> {
@@ -141,7 +168,8 @@ fn examine(runtime: &Runtime) -> Result<Vec<Finding>> {
     }
     let mut sorted = Vec::new();
     for harm in [Harm::Insecure, Harm::Broken, Harm::Leaked, Harm::Note] {
-        let (of_harm, rest): (Vec<_>, Vec<_>) = findings.into_iter().partition(|it| it.harm == harm);
+        let (of_harm, rest): (Vec<_>, Vec<_>) =
+            findings.into_iter().partition(|it| it.harm == harm);
         sorted.extend(of_harm);
         findings = rest;
     }

@@ -2,25 +2,39 @@
 
 use std::fmt::Write;
 
+use argh::FromArgs;
+
 use crate::error::Result;
 use crate::plugin::{Entry, VERSION};
 
-use super::call::{self, Call};
 use super::manual::{Key, Manual, Manuals};
 use super::parameters::not_understood;
-use super::{COMMANDS, NAME, overview, say};
+use super::{COMMANDS, NAME, help_of_command, overview, say};
+
+/// Print a manual page in the format of man(7).
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "man",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} bridge | man -l -"
+)]
+pub(super) struct Man {
+    /// a plugin; without it the page is that of cnibox
+    #[argh(positional)]
+    plugin: Option<String>,
+}
 
 /// The subject of the manual of keys that all plugins share.
 const NETWORK: &str = "network";
 /// Text that `help` prints has at most this many columns.
 const COLUMNS: usize = 80;
 
-/// `help [--markdown] [PLUGIN|COMMAND|network]`. All arguments are operands: a command has no help of its help.
-pub(super) fn help(call: &Call<'_>) -> Result<u8> {
-    let args: Vec<&str> = call.operands.iter().map(String::as_str).collect();
-    let (is_markdown, subject) = match args.as_slice() {
+/// `help [--markdown] [PLUGIN|COMMAND|network]`. argh reserves the name of the command, so the arguments are read here.
+pub(super) fn help(args: &[&str], plugins: &'static [Entry]) -> Result<u8> {
+    let (is_markdown, subject) = match args {
         [] => {
-            overview(call.plugins);
+            overview(plugins);
             return Ok(0);
         }
         ["-h" | "--help"] => {
@@ -32,11 +46,10 @@ pub(super) fn help(call: &Call<'_>) -> Result<u8> {
         [_, other, ..] => return Err(not_understood(format!("Unrecognized argument: {other}"))),
     };
     let manuals = Manuals::unpack();
-    let of_command = call::help(subject);
     match find(&manuals, subject) {
         Some(manual) if is_markdown => say(manual.text),
         Some(manual) => say(&print(manual, &mut Plain::default())),
-        None if !of_command.is_empty() => say(&of_command),
+        None if COMMANDS.contains(&subject) => say(&help_of_command(subject)),
         None => return Err(not_understood(format!("there is no plugin or command {subject}"))),
     }
     Ok(0)
@@ -50,18 +63,19 @@ The name \"network\" shows the keys that all plugins share.
 Options:
   --markdown        print the manual of a plugin as Markdown";
 
-/// `cnibox man`. Without a plugin the page is that of cnibox.
-pub(super) fn man(call: &Call<'_>) -> Result<u8> {
-    let Some(plugin) = call.operand(0) else {
-        say(&page_of_tool(call.plugins));
-        return Ok(0);
-    };
-    let manuals = Manuals::unpack();
-    let manual = find(&manuals, plugin)
-        .ok_or_else(|| not_understood(format!("there is no plugin {plugin}")))?;
-    let title = title(&format!("{NAME}-{plugin}"));
-    say(&(title + &print(manual, &mut Roff::default())));
-    Ok(0)
+impl Man {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let Some(plugin) = &self.plugin else {
+            say(&page_of_tool(plugins));
+            return Ok(0);
+        };
+        let manuals = Manuals::unpack();
+        let manual = find(&manuals, plugin)
+            .ok_or_else(|| not_understood(format!("there is no plugin {plugin}")))?;
+        let title = title(&format!("{NAME}-{plugin}"));
+        say(&(title + &print(manual, &mut Roff::default())));
+        Ok(0)
+    }
 }
 
 fn find<'a>(manuals: &'a Manuals, subject: &str) -> Option<Manual<'a>> {
@@ -82,9 +96,9 @@ fn page_of_tool(plugins: &[Entry]) -> String {
         roff.item(entry.name, entry.about);
     }
     roff.heading("COMMANDS");
-    for (command, _) in COMMANDS {
+    for command in COMMANDS {
         if *command != "help" {
-            roff.example(&call::help(command));
+            roff.example(&help_of_command(command));
         }
     }
     title(NAME) + &roff.page

@@ -5,40 +5,56 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use argh::FromArgs;
 
-use super::call::Call;
+use crate::error::{Error, Result};
+use crate::plugin::Entry;
+
 use super::{NAME, PLUGIN_DIRECTORY};
 
-/// `cnibox install`.
-pub(super) fn install(call: &Call<'_>) -> Result<u8> {
-    let directory = match call.operand(0) {
-        Some(directory) => PathBuf::from(directory),
-        None => Path::new("/").join(PLUGIN_DIRECTORY),
-    };
-    let executable = directory.join(NAME);
-    place_executable(&executable)?;
-    let is_symbolic = call.has("--symbolic");
-    let mut in_the_way = Vec::new();
-    for entry in call.plugins {
-        let name = entry.name;
-        let link = directory.join(name);
-        let made = if is_symbolic { symlink(NAME, &link) } else { hard_link(&executable, &link) };
-        match made {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                if !is_same_file(&link, &executable) {
-                    in_the_way.push(name);
+/// Put this executable and a link for every plugin into a directory. A file of the same name that is not this
+/// executable stays as it is, and is reported.
+#[derive(FromArgs)]
+#[argh(subcommand, name = "install", help_triggers("-h", "--help", "help"))]
+pub(super) struct Install {
+    /// symbolic links instead of hard links
+    #[argh(switch, short = 's')]
+    symbolic: bool,
+    /// where to; /opt/cni/bin if not given
+    #[argh(positional)]
+    directory: Option<String>,
+}
+
+impl Install {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let directory = match &self.directory {
+            Some(directory) => PathBuf::from(directory),
+            None => Path::new("/").join(PLUGIN_DIRECTORY),
+        };
+        let executable = directory.join(NAME);
+        place_executable(&executable)?;
+        let mut in_the_way = Vec::new();
+        for entry in plugins {
+            let name = entry.name;
+            let link = directory.join(name);
+            let made =
+                if self.symbolic { symlink(NAME, &link) } else { hard_link(&executable, &link) };
+            match made {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    if !is_same_file(&link, &executable) {
+                        in_the_way.push(name);
+                    }
                 }
+                Err(error) => return Err(failed("create", &link, &error)),
             }
-            Err(error) => return Err(failed("create", &link, &error)),
         }
+        if in_the_way.is_empty() {
+            return Ok(0);
+        }
+        Err(Error::internal(format!("cannot create {}: File exists", in_the_way.join(", ")))
+            .with_details(format!("remove them from {} first", directory.display())))
     }
-    if in_the_way.is_empty() {
-        return Ok(0);
-    }
-    Err(Error::internal(format!("cannot create {}: File exists", in_the_way.join(", ")))
-        .with_details(format!("remove them from {} first", directory.display())))
 }
 
 /// A file system without hard links gets symbolic ones.

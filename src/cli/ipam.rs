@@ -3,25 +3,55 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use argh::FromArgs;
+
 use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
 use crate::ipam::store::listed::Holder;
 use crate::kernel::sys::warn;
+use crate::plugin::Entry;
 use crate::runtime::lifecycle::Runtime;
 use crate::runtime::reservations::{Judged, Pool, State, Use, title};
 
-use super::call::Call;
 use super::parameters::{self, TIMEOUT_S, not_understood};
-use super::table::Table;
 use super::say;
+use super::table::Table;
 
-/// The options and operands of a call.
-struct Ipam {
-    /// release: also what is alive or unknown.
-    is_forced: bool,
-    is_dry_run: bool,
-    is_json: bool,
-    runtime: Runtime,
+/// List the addresses of host-local and their owners, release leaked ones, keep addresses out of use.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "ipam",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} list",
+    example = "{command_name} leaks",
+    example = "{command_name} release --leaks",
+    example = "{command_name} release 10.89.0.7",
+    example = "{command_name} reserve 10.89.0.200",
+    note = "An owner is alive if its address or its alias is on a link of the host or of a container, or if the cache has its living attachment. It is gone if that is proven, and unknown otherwise."
+)]
+pub(super) struct Ipam {
+    /// list, leaks, release or reserve
+    #[argh(positional)]
+    action: String,
+    /// of release and reserve
+    #[argh(positional)]
+    addresses: Vec<String>,
+    /// the network, where several have the address
+    #[argh(option)]
+    network: Option<String>,
+    /// release: all addresses of owners that are provably gone
+    #[argh(switch)]
+    leaks: bool,
+    /// release: also what is alive or unknown
+    #[argh(switch)]
+    force: bool,
+    /// release, reserve: tell what would be done, and do nothing
+    #[argh(switch)]
+    dry_run: bool,
+    /// print one JSON document
+    #[argh(switch)]
+    json: bool,
 }
 
 /// The widest line of a table.
@@ -29,54 +59,48 @@ const COLUMNS: usize = 80;
 /// The digits of a container id that identify it for people.
 const ID_DIGITS: usize = 12;
 
-/// `cnibox ipam`.
-pub(super) fn ipam(call: &Call<'_>) -> Result<u8> {
-    let action = call.operand(0).unwrap_or_default();
-    let wrong = |what: &str| not_understood(["ipam ", action, ": ", what].concat());
-    let (has_leaks, is_dry_run) = (call.has("--leaks"), call.has("--dry-run"));
-    let is_forced = call.has("--force");
-    let changes = matches!(action, "release" | "reserve");
-    if !matches!(action, "list" | "leaks") && !changes {
-        return Err(wrong("not one of list, leaks, release, reserve"));
-    }
-    if (action != "release" && (has_leaks || is_forced)) || (!changes && is_dry_run) {
-        return Err(wrong("it has no such option"));
-    }
-    let texts = &call.operands[1..];
-    if changes != (has_leaks || !texts.is_empty()) {
-        return Err(wrong(if changes { "ADDRESS is missing" } else { "it takes no ADDRESS" }));
-    }
-    let mut addresses: Vec<IpAddr> = Vec::new();
-    for text in texts {
-        let address = text.parse();
-        addresses
-            .push(address.map_err(|_| not_understood(format!("{text:?} is not an IP address")))?);
-    }
-    let runtime = parameters::runtime(call.plugins, TIMEOUT_S);
-    let mut pools = runtime.survey()?.pools;
-    if let Some(name) = call.value("--network") {
-        pools.retain(|pool| *pool.network == *name);
-        if pools.is_empty() {
-            let msg = format!("there is no network {name} with addresses of host-local");
-            return Err(Error::config(msg));
-        }
-    }
-    let it = Ipam { is_forced, is_dry_run, is_json: call.has("--json"), runtime };
-    match action {
-        "list" => it.list(&pools),
-        "leaks" => it.print_leaks(&pools),
-        "release" => it.release(&pools, &addresses, has_leaks)?,
-        _ => it.reserve(&pools, &addresses)?,
-    }
-    Ok(0)
-}
-
 /// The reservations of all pools.
 type Reservations<'a> = Vec<(&'a Pool, &'a Judged)>;
 
 impl Ipam {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let action = self.action.as_str();
+        let wrong = |what: &str| not_understood(["ipam ", action, ": ", what].concat());
+        let changes = matches!(action, "release" | "reserve");
+        if !matches!(action, "list" | "leaks") && !changes {
+            return Err(wrong("not one of list, leaks, release, reserve"));
+        }
+        let is_release = action == "release";
+        if (!is_release && (self.leaks || self.force)) || (!changes && self.dry_run) {
+            return Err(wrong("it has no such option"));
+        }
+        if changes != (self.leaks || !self.addresses.is_empty()) {
+            return Err(wrong(if changes { "ADDRESS is missing" } else { "it takes no ADDRESS" }));
+        }
+        let mut addresses = Vec::new();
+        for text in &self.addresses {
+            addresses.push(address(text)?);
+        }
+        let runtime = parameters::runtime(plugins, TIMEOUT_S);
+        let mut pools = runtime.survey()?.pools;
+        if let Some(name) = &self.network {
+            pools.retain(|pool| *pool.network == **name);
+            if pools.is_empty() {
+                let msg = format!("there is no network {name} with addresses of host-local");
+                return Err(Error::config(msg));
+            }
+        }
+        match action {
+            "list" => self.list(&pools),
+            "leaks" => self.print_leaks(&pools),
+            "release" => self.release(&runtime, &pools, &addresses)?,
+            _ => self.reserve(&runtime, &pools, &addresses)?,
+        }
+        Ok(0)
+    }
+
     fn list(&self, pools: &[Pool]) {
-        if self.is_json {
+        if self.json {
             let mut networks = Vec::new();
             for pool in pools {
                 networks.push(pool_object(pool));
@@ -109,18 +133,18 @@ impl Ipam {
     fn print_leaks(&self, pools: &[Pool]) {
         let mut objects = Vec::new();
         for (pool, it) in leaks(pools) {
-            if self.is_json {
+            if self.json {
                 objects.push(object(pool, it));
             } else {
                 say(&with_reason(pool, it));
             }
         }
-        if self.is_json {
+        if self.json {
             super::say_json(Object::default().list("leaks", objects));
         }
     }
 
-    fn release(&self, pools: &[Pool], addresses: &[IpAddr], has_leaks: bool) -> Result<()> {
+    fn release(&self, runtime: &Runtime, pools: &[Pool], addresses: &[IpAddr]) -> Result<()> {
         let (mut released, mut errors) = (Vec::new(), Vec::new());
         let mut wanted = Reservations::new();
         for address in addresses {
@@ -131,12 +155,12 @@ impl Ipam {
                 Err(error) => errors.push(error),
             }
         }
-        if has_leaks {
+        if self.leaks {
             wanted.extend(leaks(pools));
         }
         for (pool, it) in wanted {
-            match self.release_one(pool, it) {
-                Ok(()) if self.is_json => released.push(object(pool, it)),
+            match self.release_one(runtime, pool, it) {
+                Ok(()) if self.json => released.push(object(pool, it)),
                 Ok(()) => self.tell("release", &with_reason(pool, it)),
                 Err(error) => errors.push(error),
             }
@@ -144,11 +168,11 @@ impl Ipam {
         self.finish("released", released, errors)
     }
 
-    fn release_one(&self, pool: &Pool, it: &Judged) -> Result<()> {
+    fn release_one(&self, runtime: &Runtime, pool: &Pool, it: &Judged) -> Result<()> {
         if let Some(error) = self.refusal(pool, it) {
             return Err(error);
         }
-        if self.is_dry_run || self.runtime.release(pool, &it.reservation)? {
+        if self.dry_run || runtime.release(pool, &it.reservation)? {
             return Ok(());
         }
         let address = it.reservation.address;
@@ -158,7 +182,7 @@ impl Ipam {
 
     /// A line about what was done, or would be done.
     fn tell(&self, verb: &str, text: &str) {
-        let (would, past) = if self.is_dry_run { ("would ", " ") } else { ("", "d ") };
+        let (would, past) = if self.dry_run { ("would ", " ") } else { ("", "d ") };
         say(&[would, verb, past, text].concat());
     }
 
@@ -171,14 +195,14 @@ impl Ipam {
         };
         let owner = title(&pool.network, &it.reservation.holder);
         let msg = format!("cannot release {}: {owner} {is}: {reason}", it.reservation.address);
-        (!self.is_forced).then(|| Error::internal(msg).with_details("--force releases it"))
+        (!self.force).then(|| Error::internal(msg).with_details("--force releases it"))
     }
 
-    fn reserve(&self, pools: &[Pool], addresses: &[IpAddr]) -> Result<()> {
+    fn reserve(&self, runtime: &Runtime, pools: &[Pool], addresses: &[IpAddr]) -> Result<()> {
         let (mut reserved, mut errors) = (Vec::new(), Vec::new());
         for address in addresses {
-            match self.reserve_one(pools, *address) {
-                Ok(pool) if self.is_json => {
+            match self.reserve_one(runtime, pools, *address) {
+                Ok(pool) if self.json => {
                     let mut object = Object::default();
                     object.text("network", &pool.network).text("address", address);
                     reserved.push(object.json());
@@ -192,7 +216,12 @@ impl Ipam {
         self.finish("reserved", reserved, errors)
     }
 
-    fn reserve_one<'a>(&self, pools: &'a [Pool], address: IpAddr) -> Result<&'a Pool> {
+    fn reserve_one<'a>(
+        &self,
+        runtime: &Runtime,
+        pools: &'a [Pool],
+        address: IpAddr,
+    ) -> Result<&'a Pool> {
         let mut found = Vec::new();
         for pool in pools {
             if pool.ranges.iter().any(|it| it.range.contains(address)) {
@@ -202,7 +231,7 @@ impl Ipam {
         only(address, &found)?;
         let pool = found[0].0;
         let held = pool.reservations.iter().find(|it| it.reservation.address == address);
-        if held.is_none() && (self.is_dry_run || self.runtime.reserve(pool, address)?) {
+        if held.is_none() && (self.dry_run || runtime.reserve(pool, address)?) {
             return Ok(pool);
         }
         let owner = held.map(|it| title(&pool.network, &it.reservation.holder));
@@ -211,12 +240,16 @@ impl Ipam {
     }
 
     fn finish(&self, key: &str, changed: Vec<Json>, errors: Vec<Error>) -> Result<()> {
-        if self.is_json {
+        if self.json {
             let mut object = Object::default();
-            super::say_json(object.put("dryRun", Json::Bool(self.is_dry_run)).list(key, changed));
+            super::say_json(object.put("dryRun", Json::Bool(self.dry_run)).list(key, changed));
         }
         Error::joined(errors)
     }
+}
+
+fn address(text: &str) -> Result<IpAddr> {
+    text.parse().map_err(|_| not_understood(format!("{text:?} is not an IP address")))
 }
 
 fn all(pools: &[Pool]) -> Reservations<'_> {

@@ -10,17 +10,36 @@ mod values;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use argh::FromArgs;
+
 use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::plugin::Entry;
 use crate::runtime::conf;
 
-use super::call::Call;
 use super::manual::Manuals;
 use super::{parameters, say};
 use place::{Path as JsonPath, line_and_column};
 use ranges::Claim;
+
+/// Find mistakes in network configurations. Exit code 1 if there is a mistake.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "lint",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} /etc/cni/net.d",
+    note = "Notes on stderr are no mistakes: unknown keys, capabilities that are not declared, routes that overlap."
+)]
+pub(super) struct Lint {
+    /// print one JSON document
+    #[argh(switch)]
+    json: bool,
+    /// files and directories; the directory of NETCONFPATH if none is given
+    #[argh(positional)]
+    paths: Vec<String>,
+}
 
 /// The rules use it beside the document.
 struct Host<'a> {
@@ -45,33 +64,33 @@ struct Finding {
     text: String,
 }
 
-/// `cnibox lint`.
-pub(super) fn lint(call: &Call<'_>) -> Result<u8> {
-    let (directory, path) = parameters::directories();
-    let mut paths: Vec<PathBuf> = call.operands.iter().map(PathBuf::from).collect();
-    if paths.is_empty() {
-        paths.push(directory);
-    }
-    let (mut documents, claims) = examine(&paths, call.plugins, &path)?;
-    ranges::compare_networks(&claims, &mut documents);
-    ranges::compare_routes(&claims, &mut documents)?;
-    let is_json = call.has("--json");
-    let mut objects = Vec::new();
-    let mut has_faults = false;
-    for document in &documents {
-        for finding in &document.findings {
-            has_faults |= finding.is_fault;
-            if is_json {
-                objects.push(object(document, finding));
-            } else {
-                print(document, finding);
+impl Lint {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let (directory, path) = parameters::directories();
+        let mut paths: Vec<PathBuf> = self.paths.iter().map(PathBuf::from).collect();
+        if paths.is_empty() {
+            paths.push(directory);
+        }
+        let (mut documents, claims) = examine(&paths, plugins, &path)?;
+        ranges::compare_networks(&claims, &mut documents);
+        ranges::compare_routes(&claims, &mut documents)?;
+        let mut objects = Vec::new();
+        let mut has_faults = false;
+        for document in &documents {
+            for finding in &document.findings {
+                has_faults |= finding.is_fault;
+                if self.json {
+                    objects.push(object(document, finding));
+                } else {
+                    print(document, finding);
+                }
             }
         }
+        if self.json {
+            super::say_json(Object::default().list("findings", objects));
+        }
+        Ok(u8::from(has_faults))
     }
-    if is_json {
-        super::say_json(Object::default().list("findings", objects));
-    }
-    Ok(u8::from(has_faults))
 }
 
 /// The documents, with the findings of each by itself.

@@ -1,9 +1,8 @@
 //! The manuals of the plugins, as they stand at the heads of their files. build.rs packs them.
 
-use super::packed::unpacked;
-
 static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/manuals"));
 
+const MATCH_MIN: usize = 4;
 const END: char = '\0';
 const TABLE: &str = "| key | type | default | meaning |";
 const IN_ARGS: &str = "CNI_ARGS: ";
@@ -34,7 +33,7 @@ pub(super) struct Key<'a> {
 
 impl Manuals {
     pub(super) fn unpack() -> Self {
-        Self { text: unpacked(PACKED) }
+        Self { text: String::from_utf8_lossy(&unpacked(PACKED)).into_owned() }
     }
 
     /// The keys that every plugin has.
@@ -83,4 +82,30 @@ impl<'a> Key<'a> {
             meaning: cell()?,
         })
     }
+}
+
+/// Unpacks what `packed` in build.rs has packed.
+fn unpacked(mut packed: &[u8]) -> Vec<u8> {
+    let mut text = Vec::new();
+    while let Some((flags, rest)) = packed.split_first() {
+        packed = rest;
+        for bit in 0..8 {
+            match packed {
+                [low, high, length, rest @ ..] if flags & (1 << bit) != 0 => {
+                    let distance = usize::from(u16::from_le_bytes([*low, *high]));
+                    let start = text.len().saturating_sub(distance);
+                    for at in start..start + usize::from(*length) + MATCH_MIN {
+                        text.extend(text.get(at).copied());
+                    }
+                    packed = rest;
+                }
+                [byte, rest @ ..] => {
+                    text.push(*byte);
+                    packed = rest;
+                }
+                [] => break,
+            }
+        }
+    }
+    text
 }

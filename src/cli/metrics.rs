@@ -4,25 +4,43 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use argh::FromArgs;
+
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
+use crate::plugin::Entry;
 use crate::runtime::life::Life;
 use crate::runtime::reservations::Survey;
 
-use super::call::Call;
 use super::{ipam, parameters, say};
 
-/// `cnibox metrics`. The operand is the file to replace.
-pub(super) fn metrics(call: &Call<'_>) -> Result<u8> {
-    let text = text(&parameters::runtime(call.plugins, parameters::TIMEOUT_S).survey()?);
-    match call.operand(0).map(Path::new) {
-        None => say(&text),
-        Some(file) => replace(file, &text).map_err(|error| {
-            let msg = format!("cannot write {}", file.display());
-            Error::internal(msg).with_details(error.to_string())
-        })?,
+/// Print pools, reservations, attachments and published ports as OpenMetrics text.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "metrics",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} /var/lib/prometheus/node-exporter/cnibox.prom",
+    note = "The textfile collector of node_exporter reads the file. It is complete at any time."
+)]
+pub(super) struct Metrics {
+    /// the file to replace; stdout if not given
+    #[argh(positional)]
+    file: Option<String>,
+}
+
+impl Metrics {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let text = text(&parameters::runtime(plugins, parameters::TIMEOUT_S).survey()?);
+        match self.file.as_ref().map(Path::new) {
+            None => say(&text),
+            Some(file) => replace(file, &text).map_err(|error| {
+                let msg = format!("cannot write {}", file.display());
+                Error::internal(msg).with_details(error.to_string())
+            })?,
+        }
+        Ok(0)
     }
-    Ok(0)
 }
 
 /// Writes a file aside and renames it. The collector reads `*.prom` only.

@@ -2,7 +2,6 @@
 
 mod attach;
 mod attachments;
-mod call;
 #[cfg(feature = "tool")]
 mod completion;
 #[cfg(feature = "demo")]
@@ -24,69 +23,111 @@ mod manual;
 mod metrics;
 mod networks;
 mod oci_hook;
-mod packed;
 mod parameters;
 mod run;
 mod table;
 
 use std::ffi::OsString;
 
+use argh::{EarlyExit, FromArgs};
+
 use crate::cni::json::Object;
 use crate::error::{Code, Error, Result};
 use crate::plugin::{Entry, VERSION};
-
-use call::{Call, Exit};
 
 const NAME: &str = "cnibox";
 
 /// Where `--list-full` says that plugins live: the usual directory, relative to the root as busybox writes it.
 const PLUGIN_DIRECTORY: &str = "opt/cni/bin/";
 
-/// Runs a command. Returns the exit code.
-type Run = fn(&Call<'_>) -> Result<u8>;
-
-/// The commands, in the order of the overview.
-const COMMANDS: &[(&str, Run)] = &[
-    ("add", attach::add),
-    ("check", attach::check),
-    ("del", attach::del),
-    ("gc", gc::gc),
-    ("status", attach::status),
-    ("run", run::run),
-    ("exec", run::exec),
-    ("oci-hook", oci_hook::oci_hook),
-    ("networks", networks::networks),
-    ("attachments", attachments::attachments),
-    ("list", list),
-    ("install", install::install),
+/// The names of `Command`, and help.
+const COMMANDS: &[&str] = &[
+    "add",
+    "check",
+    "del",
+    "gc",
+    "status",
+    "run",
+    "exec",
+    "oci-hook",
+    "networks",
+    "attachments",
+    "list",
+    "install",
     #[cfg(feature = "demo")]
-    ("demo", demo::demo),
-    ("version", version),
+    "demo",
+    "version",
     #[cfg(feature = "tool")]
-    ("completion", completion::completion),
+    "completion",
     #[cfg(feature = "tool")]
-    ("doctor", doctor::doctor),
+    "doctor",
     #[cfg(feature = "tool")]
-    ("ipam", ipam::ipam),
+    "ipam",
     #[cfg(feature = "tool")]
-    ("lint", lint::lint),
+    "lint",
     #[cfg(feature = "tool")]
-    ("man", help::man),
+    "man",
     #[cfg(feature = "tool")]
-    ("metrics", metrics::metrics),
-    #[cfg(feature = "tool")]
-    ("help", help::help),
-    #[cfg(not(feature = "tool"))]
-    ("help", help),
+    "metrics",
+    "help",
 ];
 
-fn command(name: &str) -> Option<Run> {
-    COMMANDS.iter().find(|(known, _)| *known == name).map(|(_, run)| *run)
+/// Every CNI plugin in one executable.
+#[derive(FromArgs)]
+struct Tool {
+    #[argh(subcommand)]
+    command: Command,
 }
+
+#[derive(FromArgs)]
+#[argh(subcommand)]
+enum Command {
+    Add(attach::Add),
+    Check(attach::Check),
+    Del(attach::Del),
+    Gc(gc::Gc),
+    Status(attach::Status),
+    Run(run::Run),
+    Exec(run::Exec),
+    OciHook(oci_hook::OciHook),
+    Networks(networks::Networks),
+    Attachments(attachments::Attachments),
+    List(List),
+    Install(install::Install),
+    #[cfg(feature = "demo")]
+    Demo(demo::Demo),
+    Version(Version),
+    #[cfg(feature = "tool")]
+    Completion(completion::Completion),
+    #[cfg(feature = "tool")]
+    Doctor(doctor::Doctor),
+    #[cfg(feature = "tool")]
+    Ipam(ipam::Ipam),
+    #[cfg(feature = "tool")]
+    Lint(lint::Lint),
+    #[cfg(feature = "tool")]
+    Man(help::Man),
+    #[cfg(feature = "tool")]
+    Metrics(metrics::Metrics),
+}
+
+/// List the plugins.
+#[derive(FromArgs)]
+#[argh(subcommand, name = "list", help_triggers("-h", "--help", "help"))]
+struct List {
+    /// with their usual paths
+    #[argh(switch)]
+    full: bool,
+}
+
+/// Print the version.
+#[derive(FromArgs)]
+#[argh(subcommand, name = "version", help_triggers("-h", "--help", "help"))]
+struct Version {}
 
 /// Whether a first argument is for the tool: an option, or one of its commands.
 pub fn knows(first: &str) -> bool {
-    first.starts_with('-') || command(first).is_some()
+    first.starts_with('-') || COMMANDS.contains(&first)
 }
 
 /// Runs the tool with its arguments. Exit codes: 0 fine, 1 failed, 2 not understood.
@@ -94,58 +135,91 @@ pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
     let words = args;
     let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let name = match args.first().copied() {
+    match args.first().copied() {
         None | Some("-h" | "--help") => {
             overview(plugins);
             return 0;
         }
         // As busybox spells them.
-        Some("--list") => "list",
-        Some("--list-full") => {
-            args.insert(1, "--full");
-            "list"
+        Some("--list") => args[0] = "list",
+        Some("--list-full") => drop(args.splice(..1, ["list", "--full"])),
+        Some("--install") => args[0] = "install",
+        Some("--version" | "-V") => args[0] = "version",
+        #[cfg(feature = "tool")]
+        Some("help") => return exit_code(help::help(&args[1..], plugins)),
+        #[cfg(not(feature = "tool"))]
+        Some("help") => {
+            overview(plugins);
+            return 0;
         }
-        Some("--install") => "install",
-        Some("--version" | "-V") => "version",
-        Some(name) => name,
-    };
-    let Some(run) = command(name) else {
-        eprintln!("{NAME}: Unrecognized argument: {name}");
-        return 2;
-    };
-    match Call::parse(name, &args[1..], plugins, words) {
-        Ok(call) => exit_code(run(&call)),
+        _ => {}
+    }
+    match Tool::from_args(&[NAME], &args) {
+        Ok(tool) => exit_code(tool.run(plugins, words)),
         Err(exit) => ended(NAME, &exit),
     }
 }
 
-/// Prints the text of an end before the command runs.
-fn ended(name: &str, (code, text): &Exit) -> u8 {
-    if *code == 0 {
-        say(text);
-    } else {
-        eprintln!("{name}: {text}");
+/// Prints why the command does not run: its help, or an error in the arguments. Returns the exit code.
+fn ended(name: &str, exit: &EarlyExit) -> u8 {
+    match exit.status {
+        Ok(()) => {
+            say(&exit.output);
+            0
+        }
+        Err(()) => {
+            eprintln!("{name}: {}", exit.output.trim_end());
+            2
+        }
     }
-    *code
 }
 
-fn list(call: &Call<'_>) -> Result<u8> {
-    let directory = if call.has("--full") { PLUGIN_DIRECTORY } else { "" };
-    for entry in call.plugins {
-        say(&[directory, entry.name].concat());
+impl Tool {
+    /// `words` are the arguments as they were given.
+    fn run(&self, plugins: &'static [Entry], words: &[OsString]) -> Result<u8> {
+        match &self.command {
+            Command::Add(add) => add.run(plugins),
+            Command::Check(check) => check.run(plugins),
+            Command::Del(del) => del.run(plugins),
+            Command::Gc(gc) => gc.run(plugins),
+            Command::Status(status) => status.run(plugins),
+            Command::Run(run) => run.run(plugins, words),
+            Command::Exec(exec) => exec.run(plugins, words),
+            Command::OciHook(hook) => hook.run(plugins),
+            Command::Networks(networks) => networks.run(plugins),
+            Command::Attachments(attachments) => attachments.run(plugins),
+            Command::List(list) => list.run(plugins),
+            Command::Version(Version {}) => {
+                say(&format!("{NAME} {VERSION} ({})", env!("CNIBOX_COMMIT")));
+                Ok(0)
+            }
+            Command::Install(install) => install.run(plugins),
+            #[cfg(feature = "demo")]
+            Command::Demo(demo) => demo.run(plugins),
+            #[cfg(feature = "tool")]
+            Command::Completion(completion) => completion.run(plugins),
+            #[cfg(feature = "tool")]
+            Command::Doctor(doctor) => doctor.run(plugins),
+            #[cfg(feature = "tool")]
+            Command::Ipam(ipam) => ipam.run(plugins),
+            #[cfg(feature = "tool")]
+            Command::Lint(lint) => lint.run(plugins),
+            #[cfg(feature = "tool")]
+            Command::Man(man) => man.run(plugins),
+            #[cfg(feature = "tool")]
+            Command::Metrics(metrics) => metrics.run(plugins),
+        }
     }
-    Ok(0)
 }
 
-fn version(_: &Call<'_>) -> Result<u8> {
-    say(&format!("{NAME} {VERSION} ({})", env!("CNIBOX_COMMIT")));
-    Ok(0)
-}
-
-#[cfg(not(feature = "tool"))]
-fn help(call: &Call<'_>) -> Result<u8> {
-    overview(call.plugins);
-    Ok(0)
+impl List {
+    fn run(&self, plugins: &[Entry]) -> Result<u8> {
+        let directory = if self.full { PLUGIN_DIRECTORY } else { "" };
+        for entry in plugins {
+            say(&[directory, entry.name].concat());
+        }
+        Ok(0)
+    }
 }
 
 /// Prints the error of a command.
@@ -156,14 +230,20 @@ fn exit_code(done: Result<u8>) -> u8 {
     })
 }
 
+/// The text that `--help` of a command prints.
+#[cfg(feature = "tool")]
+fn help_of_command(command: &str) -> String {
+    Tool::from_args(&[NAME], &[command, "--help"])
+        .map_or_else(|exit| exit.output, |_| String::new())
+}
+
 /// Without arguments. The first line has the version by itself: Nomad runs every file of a plugin directory to find it.
 fn overview(plugins: &[Entry]) {
     let mut table = String::new();
     for entry in plugins {
         table.push_str(&format!("  {:<12}{}\n", entry.name, entry.about));
     }
-    let commands: Vec<&str> = COMMANDS.iter().map(|(name, _)| *name).collect();
-    let commands = commands.join("|");
+    let commands = COMMANDS.join("|");
     say(&format!(
         "{NAME} {VERSION} : every CNI plugin in one executable\n\n\
          Usage: {NAME} [{commands}] [arguments...]\n   \

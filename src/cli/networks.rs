@@ -2,32 +2,109 @@
 
 use std::str::FromStr;
 
+use argh::FromArgs;
 use ipnet::IpNet;
 
 use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::names::{IfName, NetworkName};
+use crate::plugin::Entry;
 use crate::runtime::conf;
 use crate::runtime::lifecycle::Runtime;
 use crate::runtime::networks::Listed;
 use crate::runtime::new_network::{Kind, NewNetwork};
 
 use super::attach::invalid;
-use super::call::Call;
 use super::parameters::{self, TIMEOUT_S, not_understood};
-use super::table::Table;
 use super::say;
+use super::table::Table;
 
-/// `cnibox networks`, `networks create` and `networks rm`.
-pub(super) fn networks(call: &Call<'_>) -> Result<u8> {
-    let runtime = parameters::runtime(call.plugins, TIMEOUT_S);
-    match call.command.as_str() {
-        "networks create" => create(call, &runtime)?,
-        "networks rm" => remove(call, &runtime)?,
-        _ => list(&runtime, call.has("--json"))?,
+/// List the networks that are configured, and the order in which each runtime takes them.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "networks",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} --json",
+    note = "NETCONFPATH is the directory of the configurations. containerd and CRI-O use the network that is their first; podman uses each by its name."
+)]
+pub(super) struct Networks {
+    /// print one JSON document
+    #[argh(switch)]
+    json: bool,
+    #[argh(subcommand)]
+    change: Option<Change>,
+}
+
+#[derive(FromArgs)]
+#[argh(subcommand)]
+enum Change {
+    Create(Create),
+    Remove(Remove),
+}
+
+/// Write the configuration of a network.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "create",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} mynet",
+    example = "{command_name} mynet --subnet 10.5.0.0/24 --subnet fd00:5::/64",
+    example = "{command_name} lan --type macvlan --parent eth0 --subnet 192.168.1.0/24 --gateway 192.168.1.1"
+)]
+struct Create {
+    /// the network's name
+    #[argh(positional)]
+    name: String,
+    /// addresses of the containers, IPv4 or IPv6; may be repeated; a free one of 10.89.0.0/24 and up if not given
+    #[argh(option)]
+    subnet: Vec<String>,
+    /// the router of a subnet, its first address if not given; may be repeated
+    #[argh(option)]
+    gateway: Vec<String>,
+    /// bridge, veth, ptp, macvlan, ipvlan or vlan; bridge if not given
+    #[argh(option, long = "type", default = "\"bridge\".into()")]
+    kind: String,
+    /// the bridge, or the link of the host below a macvlan, ipvlan or vlan
+    #[argh(option)]
+    interface_name: Option<String>,
+    /// the same as -o parent=LINK
+    #[argh(option)]
+    parent: Option<String>,
+    /// KEY=VALUE: parent, mode, mtu, vlan or isolate; may be repeated
+    #[argh(option, short = 'o', long = "opt")]
+    options: Vec<String>,
+}
+
+/// Remove the configurations of networks, and their bridges.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "rm",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} mynet"
+)]
+struct Remove {
+    /// the names of networks
+    #[argh(positional)]
+    names: Vec<String>,
+    /// remove a network that containers use, too
+    #[argh(switch, short = 'f')]
+    force: bool,
+}
+
+impl Networks {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let runtime = parameters::runtime(plugins, TIMEOUT_S);
+        match &self.change {
+            None => list(&runtime, self.json)?,
+            Some(Change::Create(create)) => create.run(&runtime)?,
+            Some(Change::Remove(remove)) => remove.run(&runtime)?,
+        }
+        Ok(0)
     }
-    Ok(0)
 }
 
 fn list(runtime: &Runtime, is_json: bool) -> Result<()> {
@@ -114,63 +191,67 @@ fn object(it: &Listed, subnets: &[String], plugins: &[String]) -> Json {
     object.texts("builtIn", &it.built_in).put("order", order.json()).json()
 }
 
-fn create(call: &Call<'_>, runtime: &Runtime) -> Result<()> {
-    let new = new_network(call)?;
-    runtime.create_network(&new)?;
-    say(&new.name);
-    let (listed, _) = runtime.networks()?;
-    match listed.as_slice() {
-        [first, _, ..] if first.network.name == new.name && first.containerd.is_some() => {
-            warn("note: its file is the first now: containerd and CRI-O take this network");
+impl Create {
+    fn run(&self, runtime: &Runtime) -> Result<()> {
+        let new = self.network()?;
+        runtime.create_network(&new)?;
+        say(&new.name);
+        let (listed, _) = runtime.networks()?;
+        match listed.as_slice() {
+            [first, _, ..] if first.network.name == new.name && first.containerd.is_some() => {
+                warn("note: its file is the first now: containerd and CRI-O take this network");
+            }
+            _ => {}
         }
-        _ => {}
+        Ok(())
     }
-    Ok(())
 }
 
-fn new_network(call: &Call<'_>) -> Result<NewNetwork> {
-    let wanted = call.value("--type").unwrap_or("bridge");
-    let Some((_, kind)) = Kind::ALL.into_iter().find(|(name, _)| *name == wanted) else {
-        let all = Kind::ALL.map(|(name, _)| name).join(", ");
-        return Err(not_understood(format!("--type {wanted}: not one of {all}")));
-    };
-    let mut new = NewNetwork {
-        name: NetworkName::new(&*call.operands[0]).map_err(invalid)?,
-        kind,
-        subnets: Vec::new(),
-        gateways: Vec::new(),
-        bridge: None,
-        parent: None,
-        mode: None,
-        mtu: None,
-        vlan: None,
-        isolate: false,
-    };
-    for subnet in &call.values("--subnet") {
-        new.subnets.push(parse::<IpNet>("--subnet", subnet, "a subnet")?.trunc());
-    }
-    for gateway in &call.values("--gateway") {
-        new.gateways.push(parse("--gateway", gateway, "an IP address")?);
-    }
-    for option in &call.values("--opt") {
-        let (key, value) = option.split_once('=').unwrap_or((option, ""));
-        set(&mut new, key, value)?;
-    }
-    if let Some(parent) = call.value("--parent") {
-        set(&mut new, "parent", parent)?;
-    }
-    match call.value("--interface-name") {
-        Some(bridge) if kind == Kind::Bridge => {
-            new.bridge = Some(ifname("--interface-name", bridge)?)
+impl Create {
+    fn network(&self) -> Result<NewNetwork> {
+        let wanted = &self.kind;
+        let Some((_, kind)) = Kind::ALL.into_iter().find(|(name, _)| name == wanted) else {
+            let all = Kind::ALL.map(|(name, _)| name).join(", ");
+            return Err(not_understood(format!("--type {wanted}: not one of {all}")));
+        };
+        let mut new = NewNetwork {
+            name: NetworkName::new(&*self.name).map_err(invalid)?,
+            kind,
+            subnets: Vec::new(),
+            gateways: Vec::new(),
+            bridge: None,
+            parent: None,
+            mode: None,
+            mtu: None,
+            vlan: None,
+            isolate: false,
+        };
+        for subnet in &self.subnet {
+            new.subnets.push(parse::<IpNet>("--subnet", subnet, "a subnet")?.trunc());
         }
-        Some(parent) => set(&mut new, "parent", parent)?,
-        None => {}
-    }
-    match kind {
-        Kind::Vlan if new.parent.is_none() || new.vlan.is_none() => {
-            Err(not_understood("a vlan needs --parent and -o vlan=ID"))
+        for gateway in &self.gateway {
+            new.gateways.push(parse("--gateway", gateway, "an IP address")?);
         }
-        _ => Ok(new),
+        for option in &self.options {
+            let (key, value) = option.split_once('=').unwrap_or((option, ""));
+            set(&mut new, key, value)?;
+        }
+        if let Some(parent) = &self.parent {
+            set(&mut new, "parent", parent)?;
+        }
+        match &self.interface_name {
+            Some(bridge) if kind == Kind::Bridge => {
+                new.bridge = Some(ifname("--interface-name", bridge)?)
+            }
+            Some(parent) => set(&mut new, "parent", parent)?,
+            None => {}
+        }
+        match kind {
+            Kind::Vlan if new.parent.is_none() || new.vlan.is_none() => {
+                Err(not_understood("a vlan needs --parent and -o vlan=ID"))
+            }
+            _ => Ok(new),
+        }
     }
 }
 
@@ -200,17 +281,19 @@ fn parse<T: FromStr>(option: &str, value: &str, what: &str) -> Result<T> {
     value.parse().map_err(|_| not_understood(format!("{option}: {value:?} is not {what}")))
 }
 
-fn remove(call: &Call<'_>, runtime: &Runtime) -> Result<()> {
-    if call.operands.is_empty() {
-        return Err(not_understood("NAME is missing"));
-    }
-    let mut errors = Vec::new();
-    for name in &call.operands {
-        let name = NetworkName::new(name.as_str()).map_err(invalid)?;
-        match runtime.remove_network(&name, call.has("--force")) {
-            Ok(()) => say(&name),
-            Err(error) => errors.push(error),
+impl Remove {
+    fn run(&self, runtime: &Runtime) -> Result<()> {
+        if self.names.is_empty() {
+            return Err(not_understood("NAME is missing"));
         }
+        let mut errors = Vec::new();
+        for name in &self.names {
+            let name = NetworkName::new(name.as_str()).map_err(invalid)?;
+            match runtime.remove_network(&name, self.force) {
+                Ok(()) => say(&name),
+                Err(error) => errors.push(error),
+            }
+        }
+        Error::joined(errors)
     }
-    Error::joined(errors)
 }

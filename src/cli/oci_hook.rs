@@ -4,48 +4,67 @@
 
 use std::io::Read;
 
+use argh::FromArgs;
+
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::names::ContainerId;
+use crate::plugin::Entry;
 
-use super::call::Call;
-use super::parameters::{self, Wishes};
+use super::parameters::{self, TIMEOUT_S, Wishes};
 
-/// `cnibox oci-hook`.
-pub(super) fn oci_hook(call: &Call<'_>) -> Result<u8> {
-    let mut bytes = Vec::new();
-    let read = sys::Stdin.read_to_end(&mut bytes);
-    read.map_err(|error| Error::internal(format!("cannot read the state: {error}")))?;
-    let state = Json::parse(&bytes)
-        .map_err(|error| error.context("cannot read the state of the container"))?;
-    let runtime = parameters::runtime(call.plugins, call.timeout_s);
-    let id = ContainerId::new(text(&state, "id")?)?;
-    match text(&state, "status")? {
-        "creating" | "created" => {
-            let annotations = state.get("annotations").unwrap_or(&Json::Null);
-            let publish = words(annotations, "cnibox.ports")?;
-            let ip = words(annotations, "cnibox.ip")?;
-            let mac = Some(text(annotations, "cnibox.mac")?).filter(|mac| !mac.is_empty());
-            let wishes = Wishes { publish: &publish, ip: &ip, mac };
-            let networks = words(annotations, "cnibox.networks")?;
-            let wanted = parameters::wanted(&runtime, &id, &networks, &wishes)?;
-            let pid = match state.get("pid") {
-                Some(Json::Number(pid)) => pid.to_string(),
-                _ => return Err(Error::config("the state of the container has no pid")),
-            };
-            runtime.attach(&wanted, &parameters::netns(&pid)?)?;
+/// Attach a container when it is created, and detach it when it has stopped. An OCI runtime calls this as a hook, with
+/// the container's state on stdin.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "oci-hook",
+    help_triggers("-h", "--help", "help"),
+    note = "Hooks: createRuntime and poststop. Annotations: cnibox.networks (NETWORK[:IFNAME],...), cnibox.ports (as -p), \
+            cnibox.ip, cnibox.mac."
+)]
+pub(super) struct OciHook {
+    /// the seconds that an executed plugin may take; 180 if not given
+    #[argh(option, default = "TIMEOUT_S")]
+    timeout: u64,
+}
+
+impl OciHook {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let mut bytes = Vec::new();
+        let read = sys::Stdin.read_to_end(&mut bytes);
+        read.map_err(|error| Error::internal(format!("cannot read the state: {error}")))?;
+        let state = Json::parse(&bytes)
+            .map_err(|error| error.context("cannot read the state of the container"))?;
+        let runtime = parameters::runtime(plugins, self.timeout);
+        let id = ContainerId::new(text(&state, "id")?)?;
+        match text(&state, "status")? {
+            "creating" | "created" => {
+                let annotations = state.get("annotations").unwrap_or(&Json::Null);
+                let publish = words(annotations, "cnibox.ports")?;
+                let ip = words(annotations, "cnibox.ip")?;
+                let mac = Some(text(annotations, "cnibox.mac")?).filter(|mac| !mac.is_empty());
+                let wishes = Wishes { publish: &publish, ip: &ip, mac };
+                let networks = words(annotations, "cnibox.networks")?;
+                let wanted = parameters::wanted(&runtime, &id, &networks, &wishes)?;
+                let pid = match state.get("pid") {
+                    Some(Json::Number(pid)) => pid.to_string(),
+                    _ => return Err(Error::config("the state of the container has no pid")),
+                };
+                runtime.attach(&wanted, &parameters::netns(&pid)?)?;
+            }
+            "stopped" => {
+                let attached = runtime.attachments_of(&id, None, None)?;
+                runtime.detach(&attached, None)?;
+            }
+            status => {
+                return Err(Error::config(format!("cannot handle status {status:?}"))
+                    .with_details("the hooks are createRuntime and poststop"));
+            }
         }
-        "stopped" => {
-            let attached = runtime.attachments_of(&id, None, None)?;
-            runtime.detach(&attached, None)?;
-        }
-        status => {
-            return Err(Error::config(format!("cannot handle status {status:?}"))
-                .with_details("the hooks are createRuntime and poststop"));
-        }
+        Ok(0)
     }
-    Ok(0)
 }
 
 /// The words of a list with commas.

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use argh::FromArgs;
+
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::launch::Launch;
@@ -10,53 +12,100 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sandbox;
 use crate::kernel::sys::{self, warn};
 use crate::names::ContainerId;
+use crate::plugin::Entry;
 use crate::runtime::container_id_of;
 use crate::runtime::group::{self, Wanted};
 use crate::runtime::lifecycle::Runtime;
 use crate::runtime::named::Purpose;
 
-use super::call::Call;
 use super::parameters::{self, TIMEOUT_S, Wishes, not_understood};
+
+/// Run a command in a new network namespace, attached to networks until the command ends.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "run",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} -n mynet -p 8080:80 -- busybox httpd -f -p 80",
+    note = "The exit code is that of the command, or 128 and the number of its signal; 127 if it is not found, 126 if it \
+            cannot be executed."
+)]
+pub(super) struct Run {
+    /// a network, and the interface's name if it is not eth0, eth1 and so on: NETWORK[:IFNAME]; may be repeated
+    #[argh(option, short = 'n')]
+    network: Vec<String>,
+    /// publish a port: [IP:]HOST:CONTAINER[/PROTO]; may be repeated
+    #[argh(option, short = 'p')]
+    publish: Vec<String>,
+    /// give the network namespace a name, which other commands can use
+    #[argh(option)]
+    name: Option<String>,
+    /// the host name that the command sees
+    #[argh(option)]
+    hostname: Option<String>,
+    /// the seconds that an executed plugin may take; 180 if not given
+    #[argh(option, default = "TIMEOUT_S")]
+    timeout: u64,
+    /// the command and its arguments
+    #[argh(positional, greedy)]
+    command: Vec<String>,
+}
+
+/// Run a command in an existing network namespace.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "exec",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} web -- ip addr"
+)]
+pub(super) struct Exec {
+    /// a path, a name under /run/netns, the id of a process, or the id of an attached container
+    #[argh(positional)]
+    target: String,
+    /// the command and its arguments
+    #[argh(positional, greedy)]
+    command: Vec<String>,
+}
 
 /// Where state is; without privileges a private and empty one.
 const STATE: [&str; 2] = ["/run", "/var/lib"];
 
-/// `cnibox run`.
-pub(super) fn run(call: &Call<'_>) -> Result<u8> {
-    let words = command(call.words, call.operands.len())?;
-    sys::catch_interrupts();
-    let runtime = parameters::runtime(call.plugins, call.timeout_s);
-    let named = call.value("--name").map(parameters::named).transpose()?;
-    let container_id = match &named {
-        Some(path) => container_id_of(path)?,
-        None => ContainerId::new(format!("run-{}", std::process::id()))?,
-    };
-    let publish = call.values("--publish");
-    let wishes = Wishes { publish: &publish, ip: &[], mac: None };
-    let networks = call.values("--network");
-    let wanted = parameters::wanted(&runtime, &container_id, &networks, &wishes)?;
-    let missing = sandbox::missing_capabilities();
-    let (mut hidden, mut directory) = (&[][..], runtime.state());
-    if !missing.is_empty() {
-        enter_private_host(&wanted, named.is_some(), &missing.join(" and "))?;
-        (hidden, directory) = (&STATE[..], Path::new("/tmp"));
-    }
-    let hostname = call.value("--hostname");
-    let launch = |netns: &NetNs, results: &[Success]| {
-        let resolv_conf = group::resolv_conf(results);
-        Launch { netns, words, resolv_conf, directory, hostname, hidden }.run()
-    };
-    let Some(path) = named else {
-        let netns = NetNs::own()?.make()?;
-        sandbox::raise_loopback(&netns)?;
-        return attached(&runtime, &wanted, &netns, &launch);
-    };
-    let (netns, _lock) = runtime.make_namespace(&path, Purpose::Command)?;
-    let code = attached(&runtime, &wanted, &netns, &launch);
-    match (code, sandbox::remove_namespace(&path)) {
-        (code, Ok(())) => code,
-        (Ok(_), Err(error)) => Err(error),
-        (Err(error), removed) => Err(error.and(removed)),
+impl Run {
+    pub(super) fn run(&self, plugins: &'static [Entry], words: &[OsString]) -> Result<u8> {
+        let words = command(words, self.command.len())?;
+        sys::catch_interrupts();
+        let runtime = parameters::runtime(plugins, self.timeout);
+        let named = self.name.as_deref().map(parameters::named).transpose()?;
+        let container_id = match &named {
+            Some(path) => container_id_of(path)?,
+            None => ContainerId::new(format!("run-{}", std::process::id()))?,
+        };
+        let wishes = Wishes { publish: &self.publish, ip: &[], mac: None };
+        let wanted = parameters::wanted(&runtime, &container_id, &self.network, &wishes)?;
+        let missing = sandbox::missing_capabilities();
+        let (mut hidden, mut directory) = (&[][..], runtime.state());
+        if !missing.is_empty() {
+            enter_private_host(&wanted, named.is_some(), &missing.join(" and "))?;
+            (hidden, directory) = (&STATE[..], Path::new("/tmp"));
+        }
+        let hostname = self.hostname.as_deref();
+        let launch = |netns: &NetNs, results: &[Success]| {
+            let resolv_conf = group::resolv_conf(results);
+            Launch { netns, words, resolv_conf, directory, hostname, hidden }.run()
+        };
+        let Some(path) = named else {
+            let netns = NetNs::own()?.make()?;
+            sandbox::raise_loopback(&netns)?;
+            return attached(&runtime, &wanted, &netns, &launch);
+        };
+        let (netns, _lock) = runtime.make_namespace(&path, Purpose::Command)?;
+        let code = attached(&runtime, &wanted, &netns, &launch);
+        match (code, sandbox::remove_namespace(&path)) {
+            (code, Ok(())) => code,
+            (Ok(_), Err(error)) => Err(error),
+            (Err(error), removed) => Err(error.and(removed)),
+        }
     }
 }
 
@@ -98,31 +147,31 @@ fn attached(
     }
 }
 
-/// `cnibox exec`.
-pub(super) fn exec(call: &Call<'_>) -> Result<u8> {
-    let words = command(call.words, call.operands.len() - 1)?;
-    let target = &call.operands[0];
-    let runtime = parameters::runtime(call.plugins, TIMEOUT_S);
-    let own = NetNs::own()?;
-    let mut path = parameters::netns(target)?;
-    let entries = runtime.entries()?;
-    if !own.is_at(&path)? {
-        let of_id = entries.iter().find(|it| *it.at.container_id == **target);
-        path = of_id.map_or(path, |entry| entry.netns.clone());
-    }
-    let netns = own.open(&path)?;
-    let mut results: Vec<Success> = Vec::new();
-    for entry in &entries {
-        if is_same(&own, &entry.netns, &netns)
-            && let Some(success) = entry.success()?
-        {
-            results.push(success);
+impl Exec {
+    pub(super) fn run(&self, plugins: &'static [Entry], words: &[OsString]) -> Result<u8> {
+        let words = command(words, self.command.len())?;
+        let runtime = parameters::runtime(plugins, TIMEOUT_S);
+        let own = NetNs::own()?;
+        let mut path = parameters::netns(&self.target)?;
+        let entries = runtime.entries()?;
+        if !own.is_at(&path)? {
+            let of_id = entries.iter().find(|it| *it.at.container_id == *self.target);
+            path = of_id.map_or(path, |entry| entry.netns.clone());
         }
+        let netns = own.open(&path)?;
+        let mut results: Vec<Success> = Vec::new();
+        for entry in &entries {
+            if is_same(&own, &entry.netns, &netns)
+                && let Some(success) = entry.success()?
+            {
+                results.push(success);
+            }
+        }
+        let resolv_conf = group::resolv_conf(&results);
+        let directory = runtime.state();
+        let (netns, hidden) = (&netns, &[][..]);
+        Launch { netns, words, resolv_conf, directory, hostname: None, hidden }.exec()
     }
-    let resolv_conf = group::resolv_conf(&results);
-    let directory = runtime.state();
-    let (netns, hidden) = (&netns, &[][..]);
-    Launch { netns, words, resolv_conf, directory, hostname: None, hidden }.exec()
 }
 
 fn is_same(own: &NetNs, path: &Path, netns: &NetNs) -> bool {
