@@ -17,6 +17,8 @@ use crate::runtime::named::Purpose;
 
 use super::parameters::{self, TIMEOUT_S, Wishes, not_understood};
 
+const IFNAME: &str = "eth0";
+
 /// A command with the options that ADD, CHECK and DEL share, since argh cannot take them from another struct.
 macro_rules! of_attachment {
     ($(#[$head:meta])* struct $name:ident { $($own:tt)* }) => {
@@ -126,8 +128,6 @@ pub(super) struct Status {
     #[argh(option, default = "TIMEOUT_S")]
     timeout: u64,
 }
-
-const IFNAME: &str = "eth0";
 
 /// The parameters of the environment and the namespace of a call.
 struct Given {

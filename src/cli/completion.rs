@@ -9,7 +9,7 @@ use crate::plugin::Entry;
 use crate::runtime::NAMED_NAMESPACES;
 
 use super::parameters::{self, TIMEOUT_S, not_understood};
-use super::{COMMANDS, help_of_command, say};
+use super::{help_of_command, say};
 
 /// Print the script that completes the command line of cnibox in a shell.
 #[derive(FromArgs)]
@@ -80,9 +80,12 @@ fn candidates(words: &[&str], plugins: &'static [Entry]) -> Vec<String> {
             return networks(plugins);
         }
         ("help" | "man", _, 0) => {
-            let mut names = if command == "help" { commands() } else { Vec::new() };
+            let mut names = Vec::new();
             for entry in plugins {
                 names.push(entry.name.into());
+            }
+            if command == "help" {
+                names.extend(commands());
             }
             return names;
         }
@@ -99,7 +102,7 @@ fn candidates(words: &[&str], plugins: &'static [Entry]) -> Vec<String> {
 }
 
 fn commands() -> Vec<String> {
-    COMMANDS.iter().map(|&name| name.to_owned()).collect()
+    super::commands().into_iter().map(str::to_owned).collect()
 }
 
 fn networks(plugins: &'static [Entry]) -> Vec<String> {

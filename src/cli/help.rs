@@ -9,7 +9,7 @@ use crate::plugin::{Entry, VERSION};
 
 use super::manual::{Key, Manual, Manuals};
 use super::parameters::not_understood;
-use super::{COMMANDS, NAME, help_of_command, overview, say};
+use super::{HELP, NAME, commands, help_of_command, overview, say};
 
 /// Print a manual page in the format of man(7).
 #[derive(FromArgs)]
@@ -49,7 +49,7 @@ pub(super) fn help(args: &[&str], plugins: &'static [Entry]) -> Result<u8> {
     match find(&manuals, subject) {
         Some(manual) if is_markdown => say(manual.text),
         Some(manual) => say(&print(manual, &mut Plain::default())),
-        None if COMMANDS.contains(&subject) => say(&help_of_command(subject)),
+        None if commands().contains(&subject) => say(&help_of_command(subject)),
         None => return Err(not_understood(format!("there is no plugin or command {subject}"))),
     }
     Ok(0)
@@ -96,8 +96,8 @@ fn page_of_tool(plugins: &[Entry]) -> String {
         roff.item(entry.name, entry.about);
     }
     roff.heading("COMMANDS");
-    for command in COMMANDS {
-        if *command != "help" {
+    for command in commands() {
+        if command != HELP {
             roff.example(&help_of_command(command));
         }
     }

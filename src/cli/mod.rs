@@ -29,7 +29,7 @@ mod table;
 
 use std::ffi::OsString;
 
-use argh::{EarlyExit, FromArgs};
+use argh::{EarlyExit, FromArgs, SubCommands};
 
 use crate::cni::json::Object;
 use crate::error::{Code, Error, Result};
@@ -40,37 +40,8 @@ const NAME: &str = "cnibox";
 /// Where `--list-full` says that plugins live: the usual directory, relative to the root as busybox writes it.
 const PLUGIN_DIRECTORY: &str = "opt/cni/bin/";
 
-/// The names of `Command`, and help.
-const COMMANDS: &[&str] = &[
-    "add",
-    "check",
-    "del",
-    "gc",
-    "status",
-    "run",
-    "exec",
-    "oci-hook",
-    "networks",
-    "attachments",
-    "list",
-    "install",
-    #[cfg(feature = "demo")]
-    "demo",
-    "version",
-    #[cfg(feature = "tool")]
-    "completion",
-    #[cfg(feature = "tool")]
-    "doctor",
-    #[cfg(feature = "tool")]
-    "ipam",
-    #[cfg(feature = "tool")]
-    "lint",
-    #[cfg(feature = "tool")]
-    "man",
-    #[cfg(feature = "tool")]
-    "metrics",
-    "help",
-];
+/// The command that argh does not parse: it reserves the name.
+const HELP: &str = "help";
 
 /// Every CNI plugin in one executable.
 #[derive(FromArgs)]
@@ -125,9 +96,19 @@ struct List {
 #[argh(subcommand, name = "version", help_triggers("-h", "--help", "help"))]
 struct Version {}
 
+/// The names of the commands, help at the end.
+fn commands() -> Vec<&'static str> {
+    let mut names = Vec::new();
+    for command in Command::COMMANDS {
+        names.push(command.name);
+    }
+    names.push(HELP);
+    names
+}
+
 /// Whether a first argument is for the tool: an option, or one of its commands.
 pub fn knows(first: &str) -> bool {
-    first.starts_with('-') || COMMANDS.contains(&first)
+    first.starts_with('-') || commands().contains(&first)
 }
 
 /// Runs the tool with its arguments. Exit codes: 0 fine, 1 failed, 2 not understood.
@@ -146,9 +127,9 @@ pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
         Some("--install") => args[0] = "install",
         Some("--version" | "-V") => args[0] = "version",
         #[cfg(feature = "tool")]
-        Some("help") => return exit_code(help::help(&args[1..], plugins)),
+        Some(HELP) => return exit_code(help::help(&args[1..], plugins)),
         #[cfg(not(feature = "tool"))]
-        Some("help") => {
+        Some(HELP) => {
             overview(plugins);
             return 0;
         }
@@ -243,7 +224,7 @@ fn overview(plugins: &[Entry]) {
     for entry in plugins {
         table.push_str(&format!("  {:<12}{}\n", entry.name, entry.about));
     }
-    let commands = COMMANDS.join("|");
+    let commands = commands().join("|");
     say(&format!(
         "{NAME} {VERSION} : every CNI plugin in one executable\n\n\
          Usage: {NAME} [{commands}] [arguments...]\n   \

@@ -205,9 +205,7 @@ impl Create {
         }
         Ok(())
     }
-}
 
-impl Create {
     fn network(&self) -> Result<NewNetwork> {
         let wanted = &self.kind;
         let Some((_, kind)) = Kind::ALL.into_iter().find(|(name, _)| name == wanted) else {

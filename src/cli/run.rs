@@ -20,6 +20,9 @@ use crate::runtime::named::Purpose;
 
 use super::parameters::{self, TIMEOUT_S, Wishes, not_understood};
 
+/// Where state is; without privileges a private and empty one.
+const STATE: [&str; 2] = ["/run", "/var/lib"];
+
 /// Run a command in a new network namespace, attached to networks until the command ends.
 #[derive(FromArgs)]
 #[argh(
@@ -67,9 +70,6 @@ pub(super) struct Exec {
     #[argh(positional, greedy)]
     command: Vec<String>,
 }
-
-/// Where state is; without privileges a private and empty one.
-const STATE: [&str; 2] = ["/run", "/var/lib"];
 
 impl Run {
     pub(super) fn run(&self, plugins: &'static [Entry], words: &[OsString]) -> Result<u8> {
