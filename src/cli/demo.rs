@@ -69,55 +69,55 @@ struct Container {
 
 /// `cnibox demo`.
 pub(super) fn demo(call: &Call<'_>) -> Result<u8> {
-        sandbox::enter()?;
-        for directory in ["/run", "/var/lib"] {
-            sandbox::mount_memory(Path::new(directory))?;
-        }
-        let host = NetNs::own()?;
-        sandbox::raise_loopback(&host)?;
-        let mut runtime = parameters::runtime(call.plugins, TIMEOUT_S);
-        // The plugins of the host are not shown here.
-        runtime.means.path.clear();
-        say(&format!("The network, a list of plugins:\n\n{NETWORK}\n"));
-
-        let containers = [attach(&runtime, "c1", &[PUBLISHED])?, attach(&runtime, "c2", &[])?];
-        say(&picture::draw(&containers));
-
-        let [one, two] = &containers;
-        for (from, to, address) in [
-            (one, &two.netns, two.address()),
-            (two, &one.netns, one.address()),
-            (one, &host, GATEWAY),
-            (two, &host, GATEWAY),
-        ] {
-            let listener = listen(to, SocketAddr::new(address, 0))?;
-            let took = exchange(&from.netns, &listener, None)?;
-            say(&format!("tcp    {} to {address}: there and back in {}", from.name, millis(took)));
-        }
-        let listener = listen(&one.netns, SocketAddr::new(one.address(), CONTAINER_PORT))?;
-        let published = SocketAddr::new(GATEWAY, HOST_PORT);
-        for (name, from) in [("host", &host), (two.name, &two.netns)] {
-            let took = exchange(from, &listener, Some(published))?;
-            let port = format!("{published}, which {} publishes", one.name);
-            say(&format!("tcp    {name} to {port}: there and back in {}", millis(took)));
-        }
-        for container in &containers {
-            container.check(&runtime)?;
-            say(&format!("CHECK  {}: everything is as ADD made it", container.name));
-        }
-        for container in &containers {
-            let started = Instant::now();
-            let [Wanted { network, at, .. }] = &container.wanted;
-            let attached = [(network.name.clone(), at.clone())];
-            runtime.detach(&attached, Some(container.netns.path()))?;
-            say(&format!("DEL    {} in {}", container.name, millis(started.elapsed())));
-        }
-        nothing_is_left(&containers)?;
-        say(&format!(
-            "left   nothing but the empty bridge {BRIDGE}, which the next container will use"
-        ));
-        Ok(0)
+    sandbox::enter()?;
+    for directory in ["/run", "/var/lib"] {
+        sandbox::mount_memory(Path::new(directory))?;
     }
+    let host = NetNs::own()?;
+    sandbox::raise_loopback(&host)?;
+    let mut runtime = parameters::runtime(call.plugins, TIMEOUT_S);
+    // The plugins of the host are not shown here.
+    runtime.means.path.clear();
+    say(&format!("The network, a list of plugins:\n\n{NETWORK}\n"));
+
+    let containers = [attach(&runtime, "c1", &[PUBLISHED])?, attach(&runtime, "c2", &[])?];
+    say(&picture::draw(&containers));
+
+    let [one, two] = &containers;
+    for (from, to, address) in [
+        (one, &two.netns, two.address()),
+        (two, &one.netns, one.address()),
+        (one, &host, GATEWAY),
+        (two, &host, GATEWAY),
+    ] {
+        let listener = listen(to, SocketAddr::new(address, 0))?;
+        let took = exchange(&from.netns, &listener, None)?;
+        say(&format!("tcp    {} to {address}: there and back in {}", from.name, millis(took)));
+    }
+    let listener = listen(&one.netns, SocketAddr::new(one.address(), CONTAINER_PORT))?;
+    let published = SocketAddr::new(GATEWAY, HOST_PORT);
+    for (name, from) in [("host", &host), (two.name, &two.netns)] {
+        let took = exchange(from, &listener, Some(published))?;
+        let port = format!("{published}, which {} publishes", one.name);
+        say(&format!("tcp    {name} to {port}: there and back in {}", millis(took)));
+    }
+    for container in &containers {
+        container.check(&runtime)?;
+        say(&format!("CHECK  {}: everything is as ADD made it", container.name));
+    }
+    for container in &containers {
+        let started = Instant::now();
+        let [Wanted { network, at, .. }] = &container.wanted;
+        let attached = [(network.name.clone(), at.clone())];
+        runtime.detach(&attached, Some(container.netns.path()))?;
+        say(&format!("DEL    {} in {}", container.name, millis(started.elapsed())));
+    }
+    nothing_is_left(&containers)?;
+    say(&format!(
+        "left   nothing but the empty bridge {BRIDGE}, which the next container will use"
+    ));
+    Ok(0)
+}
 
 fn attach(runtime: &Runtime, name: &'static str, publish: &[&str]) -> Result<Container> {
     let path = Path::new(NAMED_NAMESPACES).join(name);

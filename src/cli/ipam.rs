@@ -12,8 +12,8 @@ use crate::runtime::reservations::{Judged, Pool, State, Use, title};
 
 use super::call::Call;
 use super::parameters::{self, TIMEOUT_S, not_understood};
-use super::table::Table;
 use super::say;
+use super::table::Table;
 
 /// The options and operands of a call.
 struct Ipam {

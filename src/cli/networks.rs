@@ -16,8 +16,8 @@ use crate::runtime::new_network::{Kind, NewNetwork};
 use super::attach::invalid;
 use super::call::Call;
 use super::parameters::{self, TIMEOUT_S, not_understood};
-use super::table::Table;
 use super::say;
+use super::table::Table;
 
 /// `cnibox networks`, `networks create` and `networks rm`.
 pub(super) fn networks(call: &Call<'_>) -> Result<u8> {

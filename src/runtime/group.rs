@@ -60,7 +60,11 @@ impl Runtime {
 
     /// Detaches a container from networks, the last first, with the configurations of the cache. Continues after a failure,
     /// and reports all.
-    pub fn detach(&self, attached: &[(NetworkName, Attachment)], netns: Option<&Path>) -> Result<()> {
+    pub fn detach(
+        &self,
+        attached: &[(NetworkName, Attachment)],
+        netns: Option<&Path>,
+    ) -> Result<()> {
         let mut errors = Vec::new();
         for (name, at) in attached.iter().rev() {
             let target = Target { at, netns, args: "", capability_args: &Json::Null };

@@ -82,9 +82,8 @@ fn dropped_by<'h>(
     }
     let rules = nft.rules(table)?;
     // The first rule without a condition decides, else the policy.
-    let decides = |rule: &&Rule| {
-        rule.chain == chain.name && (rule.drops_all() || rule.accepts_all())
-    };
+    let decides =
+        |rule: &&Rule| rule.chain == chain.name && (rule.drops_all() || rule.accepts_all());
     let drops = match rules.iter().find(decides) {
         Some(rule) => rule.drops_all(),
         None => base.policy == Policy::Drop,

@@ -48,9 +48,7 @@ fn bridged_services(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             Harm::Broken,
             format_args!("net.bridge.bridge-nf-call-iptables is not 1, and kube-proxy runs"),
             "A container does not reach a service with a container on the same bridge.",
-            format_args!(
-                "modprobe br_netfilter && sysctl -w net.bridge.bridge-nf-call-iptables=1"
-            ),
+            format_args!("modprobe br_netfilter && sysctl -w net.bridge.bridge-nf-call-iptables=1"),
         );
     }
     Ok(())

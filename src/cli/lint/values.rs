@@ -58,8 +58,7 @@ fn call(entry: &Entry, host: &Host<'_>, plugin: &Json, replaces_ipam: bool) -> R
     }
     let request = Request::new("STATUS", |_| None, Json::Object(entries));
     let (request, status) = request.map_err(|refusal| refusal.error)?;
-    let at =
-        Attachment { container_id: ContainerId::new("lint")?, ifname: IfName::new("eth0")? };
+    let at = Attachment { container_id: ContainerId::new("lint")?, ifname: IfName::new("eth0")? };
     let verb = match entry {
         // STATUS would ask the daemon. ADD needs the namespace first.
         Entry { needs_link: true, .. } => Verb::Add(at),
