@@ -2,7 +2,7 @@
 
 use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
-use crate::kernel::sys::warn;
+use crate::kernel::sys::warning;
 use crate::runtime::cache::Entry;
 use crate::runtime::life::Life;
 use crate::runtime::lifecycle::Runtime;
@@ -59,7 +59,7 @@ fn checked(runtime: &Runtime, entry: &Entry, life: &Life) -> &'static str {
         Ok(true) => "ok",
         Ok(false) => "unsupported",
         Err(error) => {
-            warn(&format!("{}: {error}", entry.title()));
+            warning(format_args!("{}: {error}", entry.title()));
             FAILED
         }
     }
@@ -82,7 +82,7 @@ fn print(lines: &[Line]) {
     table.print();
     for line in lines {
         if let Some(why) = &line.reason {
-            warn(&format!("{}: {}: {why}", line.entry.title(), line.state));
+            warning(format_args!("{}: {}: {why}", line.entry.title(), line.state));
         }
     }
 }
@@ -96,7 +96,7 @@ impl Line {
                     addresses.push(net.to_string());
                 }
             }
-            Err(error) => warn(&format!("warning: {error}")),
+            Err(error) => warning(format_args!("warning: {error}")),
         }
         let (state, reason) = match life {
             Life::Alive => ("alive", None),

@@ -25,7 +25,7 @@ pub(super) fn gc(call: &Call<'_>) -> Result<u8> {
         } else {
             let done = if is_dry_run { "would remove" } else { "removed" };
             let at = format!("{} of container {}", at.ifname, at.container_id);
-            super::say(&format!("{done} {at} from network {network}: {reason}"));
+            super::tell(format_args!("{done} {at} from network {network}: {reason}"));
         }
     }
     if is_json {

@@ -30,6 +30,7 @@ mod run;
 mod table;
 
 use std::ffi::OsString;
+use std::fmt;
 
 use crate::cni::json::Object;
 use crate::error::{Code, Error, Result};
@@ -138,7 +139,7 @@ fn list(call: &Call<'_>) -> Result<u8> {
 }
 
 fn version(_: &Call<'_>) -> Result<u8> {
-    say(&format!("{NAME} {VERSION} ({})", env!("CNIBOX_COMMIT")));
+    tell(format_args!("{NAME} {VERSION} ({})", env!("CNIBOX_COMMIT")));
     Ok(0)
 }
 
@@ -164,7 +165,7 @@ fn overview(plugins: &[Entry]) {
     }
     let commands: Vec<&str> = COMMANDS.iter().map(|(name, _)| *name).collect();
     let commands = commands.join("|");
-    say(&format!(
+    tell(format_args!(
         "{NAME} {VERSION} : every CNI plugin in one executable\n\n\
          Usage: {NAME} [{commands}] [arguments...]\n   \
          or: {NAME} --list[-full]\n   \
@@ -189,4 +190,10 @@ fn say_json(object: &mut Object) {
 #[allow(clippy::print_stdout)]
 fn say(line: &str) {
     println!("{}", line.trim_end());
+}
+
+/// The same for a line that is formatted, which takes less code than a `String`.
+#[inline(never)]
+fn tell(line: fmt::Arguments<'_>) {
+    say(&line.to_string());
 }
