@@ -4,7 +4,7 @@ use argh::FromArgs;
 
 use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
-use crate::kernel::sys::warn;
+use crate::kernel::sys::warning;
 use crate::plugin::Entry as Plugin;
 use crate::runtime::cache::Entry;
 use crate::runtime::life::Life;
@@ -82,7 +82,7 @@ fn checked(runtime: &Runtime, entry: &Entry, life: &Life) -> &'static str {
         Ok(true) => "ok",
         Ok(false) => "unsupported",
         Err(error) => {
-            warn(&format!("{}: {error}", entry.title()));
+            warning(format_args!("{}: {error}", entry.title()));
             FAILED
         }
     }
@@ -105,7 +105,7 @@ fn print(lines: &[Line]) {
     table.print();
     for line in lines {
         if let Some(why) = &line.reason {
-            warn(&format!("{}: {}: {why}", line.entry.title(), line.state));
+            warning(format_args!("{}: {}: {why}", line.entry.title(), line.state));
         }
     }
 }
@@ -119,7 +119,7 @@ impl Line {
                     addresses.push(net.to_string());
                 }
             }
-            Err(error) => warn(&format!("warning: {error}")),
+            Err(error) => warning(format_args!("warning: {error}")),
         }
         let (state, reason) = match life {
             Life::Alive => ("alive", None),

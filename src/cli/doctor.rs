@@ -12,7 +12,7 @@ mod kernel;
 mod leaks;
 mod limits;
 
-use std::fmt::Display;
+use std::fmt::{Arguments, Display};
 use std::io::{IsTerminal, stdin};
 
 use argh::FromArgs;
@@ -87,7 +87,20 @@ struct Finding {
     mend: String,
 }
 
-type Check = fn(&Host<'_>) -> Result<Vec<Finding>>;
+/// The findings of all checks.
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    /// Adds a finding: what is wrong, why it matters, and the command that mends it.
+    #[inline(never)]
+    fn add(&mut self, harm: Harm, what: Arguments<'_>, why: &'static str, mend: Arguments<'_>) {
+        let (what, mend) = (what.to_string(), mend.to_string());
+        self.0.push(Finding { harm, what, why, mend });
+    }
+}
+
+type Check = fn(&Host<'_>, &mut Findings) -> Result<()>;
 
 /// The checks, and the object of each for messages.
 const CHECKS: [(&str, Check); 9] = [
@@ -154,24 +167,18 @@ fn may_fix() -> Result<bool> {
 /// The findings of all checks.
 fn examine(runtime: &Runtime) -> Result<Vec<Finding>> {
     let host = Host::look(runtime)?;
-    let mut findings = Vec::new();
+    let mut found = Findings::default();
     for (object, check) in CHECKS {
-        match check(&host) {
-            Ok(found) => findings.extend(found),
-            Err(error) => findings.push(Finding {
-                harm: Harm::Broken,
-                what: format!("cannot examine {object}: {error}"),
-                why: "The host may have a fault that is not found.",
-                mend: "sudo cnibox doctor".into(),
-            }),
+        if let Err(error) = check(&host, &mut found) {
+            let why = "The host may have a fault that is not found.";
+            let what = format_args!("cannot examine {object}: {error}");
+            found.add(Harm::Broken, what, why, format_args!("sudo cnibox doctor"));
         }
     }
-    let mut sorted = Vec::new();
-    for harm in [Harm::Insecure, Harm::Broken, Harm::Leaked, Harm::Note] {
-        let (of_harm, rest): (Vec<_>, Vec<_>) =
-            findings.into_iter().partition(|it| it.harm == harm);
-        sorted.extend(of_harm);
-        findings = rest;
+    let mut sorted: Vec<Finding> = Vec::new();
+    for finding in found.0 {
+        let place = sorted.iter().position(|it| it.harm > finding.harm).unwrap_or(sorted.len());
+        sorted.insert(place, finding);
     }
     Ok(sorted)
 }

@@ -53,7 +53,7 @@ impl Gc {
             } else {
                 let done = if self.dry_run { "would remove" } else { "removed" };
                 let at = format!("{} of container {}", at.ifname, at.container_id);
-                super::say(&format!("{done} {at} from network {network}: {reason}"));
+                super::tell(format_args!("{done} {at} from network {network}: {reason}"));
             }
         }
         if self.json {

@@ -137,7 +137,9 @@ fn print(manual: Manual<'_>, form: &mut dyn Form) -> String {
             }
             Block::Keys => {
                 form.heading("KEYS");
-                manual.keys().for_each(|key| form.item(&title_of(key), &plain(key.meaning)));
+                for key in manual.keys() {
+                    form.item(&title_of(key), &plain(key.meaning));
+                }
                 heading = Some("USE");
             }
         }

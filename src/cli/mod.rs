@@ -28,6 +28,7 @@ mod run;
 mod table;
 
 use std::ffi::OsString;
+use std::fmt;
 
 use argh::{EarlyExit, FromArgs, SubCommands};
 
@@ -171,7 +172,7 @@ impl Tool {
             Command::Attachments(attachments) => attachments.run(plugins),
             Command::List(list) => list.run(plugins),
             Command::Version(Version {}) => {
-                say(&format!("{NAME} {VERSION} ({})", env!("CNIBOX_COMMIT")));
+                tell(format_args!("{NAME} {VERSION} ({})", env!("CNIBOX_COMMIT")));
                 Ok(0)
             }
             Command::Install(install) => install.run(plugins),
@@ -225,7 +226,7 @@ fn overview(plugins: &[Entry]) {
         table.push_str(&format!("  {:<12}{}\n", entry.name, entry.about));
     }
     let commands = commands().join("|");
-    say(&format!(
+    tell(format_args!(
         "{NAME} {VERSION} : every CNI plugin in one executable\n\n\
          Usage: {NAME} [{commands}] [arguments...]\n   \
          or: {NAME} --list[-full]\n   \
@@ -250,4 +251,10 @@ fn say_json(object: &mut Object) {
 #[allow(clippy::print_stdout)]
 fn say(line: &str) {
     println!("{}", line.trim_end());
+}
+
+/// The same for a line that is formatted, which takes less code than a `String`.
+#[inline(never)]
+fn tell(line: fmt::Arguments<'_>) {
+    say(&line.to_string());
 }

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
-use crate::kernel::sys::warn;
+use crate::kernel::sys::{warn, warning};
 use crate::names::{IfName, NetworkName};
 use crate::plugin::Entry;
 use crate::runtime::conf;
@@ -147,12 +147,14 @@ fn list(runtime: &Runtime, is_json: bool) -> Result<()> {
         table.print();
     }
     for error in &broken {
-        warn(&format!("warning: {error}"));
+        warning(format_args!("warning: {error}"));
     }
     built_in.sort_unstable();
     if !built_in.is_empty() {
         let kinds = built_in.join(", ");
-        warn(&format!("note: only cnibox finds {kinds}: no directory of CNI_PATH has such a file"));
+        warning(format_args!(
+            "note: only cnibox finds {kinds}: no directory of CNI_PATH has such a file"
+        ));
     }
     Ok(())
 }

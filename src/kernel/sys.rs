@@ -9,6 +9,7 @@ mod errno;
 pub(super) mod socket;
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
+use std::fmt;
 use std::fs::{File, Metadata};
 use std::io::{self, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -284,6 +285,12 @@ pub fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
 
 /// Writes a line to stderr. Errors are ignored: no call depends on the line.
 pub fn warn(line: &str) {
+    warning(format_args!("{line}"));
+}
+
+/// The same for a line that is formatted, which takes less code than a `String`.
+#[inline(never)]
+pub fn warning(line: fmt::Arguments<'_>) {
     let _ = write_all(io::stderr().as_fd(), format!("{line}\n").as_bytes());
 }
 

@@ -32,15 +32,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::cni::args::Args;
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
 use crate::ipam::range::Range;
 use crate::ipam::store::Store;
 use crate::ipam::store::listed::{self, Holder, Reservation};
 use crate::kernel::netns::NetNs;
-use crate::kernel::sys::warn;
+use crate::kernel::sys::warning;
 use crate::names::{Attachment, IfName, NetworkName};
 use crate::plugin::owner::Owner;
+use crate::plugins::flannel;
 use crate::plugins::host_local::{self, DATA_DIR};
 use crate::runtime::cache::{self, Entries, Entry};
 use crate::runtime::conf::{self, Network};
@@ -119,6 +120,9 @@ impl Runtime {
         damaged.extend(cached.damaged);
         damaged.iter().for_each(warn_of);
         let attachments = self.judged(&home, cached.entries);
+        for (entry, _) in &attachments {
+            add_given(entry, &mut pools);
+        }
         let evidence =
             Evidence { runtime: self, home: &home, pending, signs, attachments, damaged };
         for pool in &mut pools {
@@ -189,15 +193,43 @@ fn is_there(path: &Path) -> Result<bool> {
 }
 
 fn warn_of(error: &Error) {
-    warn(&format!("warning: {error}"));
+    warning(format_args!("warning: {error}"));
 }
 
 fn add_configured(network: &Network, pools: &mut Vec<Pool>) {
     for plugin in &network.plugins {
-        if conf::kind(plugin.get("ipam").unwrap_or(&Json::Null)) == "host-local"
+        let of_delegate =
+            if conf::kind(plugin) == "flannel" { flannel::host_local(plugin) } else { None };
+        let plugin = of_delegate.as_ref().unwrap_or(plugin);
+        if has_host_local(plugin)
             && let Err(error) = add_plugin(network, plugin, pools)
         {
             warn_of(&error.context(format!("network {}", network.name)));
+        }
+    }
+}
+
+fn has_host_local(plugin: &Json) -> bool {
+    conf::kind(plugin.get("ipam").unwrap_or(&Json::Null)) == "host-local"
+}
+
+/// Adds the ranges that a runtime gave for an attachment to the pool of its network.
+fn add_given(entry: &Entry, pools: &mut [Pool]) {
+    let Some(ranges) = entry.capability_args.get("ipRanges") else { return };
+    let Ok(network) = entry.network_of_add() else { return };
+    for plugin in &network.plugins {
+        let Json::Object(entries) = plugin else { continue };
+        if !has_host_local(plugin) || !conf::declares(plugin, "ipRanges") {
+            continue;
+        }
+        let given = Object::default().put("ipRanges", ranges.clone()).json();
+        let mut plugin = entries.clone();
+        plugin.push(("runtimeConfig".into(), given));
+        let Ok(found) = host_local::pool(&Json::Object(plugin)) else { continue };
+        let is_its = |it: &&mut Pool| it.network == network.name && it.data_dir == found.data_dir;
+        let (Ok(sets), Some(pool)) = (&found.sets, pools.iter_mut().find(is_its)) else { continue };
+        for set in sets {
+            set.ranges().iter().for_each(|range| pool.add(range));
         }
     }
 }
