@@ -99,7 +99,7 @@ impl Signs {
             }
             let (mut id, mut is_plugin) = (None, false);
             for variable in content.split(|byte| *byte == 0) {
-                id = id.or(variable.strip_prefix(b"CNI_CONTAINERID="));
+                id = id.or_else(|| variable.strip_prefix(b"CNI_CONTAINERID="));
                 is_plugin |= variable.starts_with(b"CNI_COMMAND=");
             }
             if let Some(id) = id.filter(|_| is_plugin) {
