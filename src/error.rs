@@ -79,6 +79,17 @@ impl Error {
         self
     }
 
+    /// The first of several errors, with the others in its details.
+    #[cold]
+    pub fn joined(errors: Vec<Self>) -> Result<()> {
+        let mut errors = errors.into_iter();
+        let Some(mut first) = errors.next() else { return Ok(()) };
+        for error in errors {
+            first = first.also(&error);
+        }
+        Err(first)
+    }
+
     /// Adds the error of the cleanup that followed, if it failed, too.
     pub fn and(self, cleanup: Result<()>) -> Self {
         match cleanup {

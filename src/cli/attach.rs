@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use argh::FromArgs;
 
+use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::sandbox;
 use crate::kernel::sys;
@@ -128,100 +129,109 @@ pub(super) struct Status {
     timeout: u64,
 }
 
+/// The parameters of the environment and the namespace of a call.
+struct Given {
+    runtime: Runtime,
+    args: String,
+    capability_args: Json,
+}
+
+impl Given {
+    fn of(plugins: &'static [Entry], timeout_s: u64) -> Result<Self> {
+        let runtime = parameters::runtime(plugins, timeout_s);
+        let (args, capability_args) = (parameters::cni_args()?, parameters::capability_args()?);
+        Ok(Self { runtime, args, capability_args })
+    }
+
+    fn target<'a>(&'a self, at: &'a Attachment, netns: Option<&'a Path>) -> Target<'a> {
+        Target { at, netns, args: &self.args, capability_args: &self.capability_args }
+    }
+}
+
+/// The path of a namespace: with a name if it is to be made or removed.
+fn path_of(netns: &str, must_be_named: bool) -> Result<PathBuf> {
+    if must_be_named { parameters::named(netns) } else { parameters::netns(netns) }
+}
+
 impl Add {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
-        let runtime = parameters::runtime(plugins, self.timeout);
-        let path = match self.create {
-            true => parameters::named(&self.netns)?,
-            false => parameters::netns(&self.netns)?,
-        };
-        let at = attachment(self.container_id, self.ifname, &path)?;
-        let mut args = parameters::cni_args()?;
-        let mut capability_args = parameters::capability_args()?;
-        let network = find(&runtime, &self.network)?;
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let path = path_of(&self.netns, self.create)?;
+        let at = attachment(&self.container_id, &self.ifname, &path)?;
+        let mut given = Given::of(plugins, self.timeout)?;
+        let network = find(&given.runtime, &self.network)?;
         let wishes = Wishes { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };
-        wishes.apply(&network, &mut args, &mut capability_args)?;
-        let made = self.create.then(|| runtime.make_namespace(&path, Purpose::Attachment));
+        wishes.apply(&network, &mut given.args, &mut given.capability_args)?;
         // The namespace stays when this value is dropped.
-        let made = made.transpose()?;
-        let target =
-            Target { at: &at, netns: Some(&path), args: &args, capability_args: &capability_args };
-        let added = runtime.add(&network, &target).and_then(|added| {
-            match sys::write_all(sys::stdout(), (added.result.to_pretty() + "\n").as_bytes()) {
-                Ok(()) => added.keep(),
-                Err(error) => Err(added.undo_after(super::cannot_write(&error))),
-            }
-        });
-        added.map_err(|error| match made {
-            Some(_) => error.and(sandbox::remove_namespace(&path)),
-            None => error,
-        })
+        let _made = match self.create {
+            true => Some(given.runtime.make_namespace(&path, Purpose::Attachment)?),
+            false => None,
+        };
+        let added = add_and_print(&given, &network, &given.target(&at, Some(&path)));
+        match added {
+            Ok(()) => Ok(0),
+            Err(error) if self.create => Err(error.and(sandbox::remove_namespace(&path))),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn add_and_print(given: &Given, network: &Network, target: &Target<'_>) -> Result<()> {
+    let added = given.runtime.add(network, target)?;
+    match sys::write_all(sys::stdout(), (added.result.to_pretty() + "\n").as_bytes()) {
+        Ok(()) => added.keep(),
+        Err(error) => Err(added.undo_after(super::cannot_write(&error))),
     }
 }
 
 impl Check {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
-        let runtime = parameters::runtime(plugins, self.timeout);
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let path = parameters::netns(&self.netns)?;
-        let at = attachment(self.container_id, self.ifname, &path)?;
-        let (args, capability_args) = (parameters::cni_args()?, parameters::capability_args()?);
-        let target =
-            Target { at: &at, netns: Some(&path), args: &args, capability_args: &capability_args };
-        runtime.check(&parameters::choice(&self.network)?, &target)
+        let at = attachment(&self.container_id, &self.ifname, &path)?;
+        let given = Given::of(plugins, self.timeout)?;
+        let choice = parameters::choice(&self.network)?;
+        given.runtime.check(&choice, &given.target(&at, Some(&path))).map(|()| 0)
     }
 }
 
 impl Del {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
-        let runtime = parameters::runtime(plugins, self.timeout);
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let (network, netns) = parameters::network_and_netns(&self.operands)?;
-        let path: Option<PathBuf> = match (netns, self.delete) {
-            (Some(netns), true) => Some(parameters::named(netns)?),
-            (Some(netns), false) => Some(parameters::netns(netns)?),
-            (None, true) => return Err(not_understood("--delete needs NETNS")),
-            (None, false) => None,
-        };
-        let (args, capability_args) = (parameters::cni_args()?, parameters::capability_args()?);
+        if self.delete && netns.is_none() {
+            return Err(not_understood("--delete needs NETNS"));
+        }
+        let path = netns.map(|netns| path_of(netns, self.delete)).transpose()?;
+        let given = Given::of(plugins, self.timeout)?;
         let choice = network.map(parameters::choice).transpose()?;
-        let attached = match (self.container_id, &choice, &path) {
+        let attached = match (&self.container_id, &choice, &path) {
             (Some(id), choice, None) => {
-                let id = container_id(id)?;
-                let ifname = parameters::ifname(self.ifname)?.map(ifname).transpose()?;
-                runtime.attachments_of(&id, choice.as_ref(), ifname.as_ref())?
+                let name = parameters::ifname(&self.ifname)?;
+                let name = name.map(ifname).transpose()?;
+                given.runtime.attachments_of(&container_id(id)?, choice.as_ref(), name.as_ref())?
             }
-            (id, Some(choice), Some(path)) => {
-                vec![(choice.name().clone(), attachment(id, self.ifname, path)?)]
+            (_, Some(choice), Some(path)) => {
+                vec![(choice.name().clone(), attachment(&self.container_id, &self.ifname, path)?)]
             }
             _ => return Err(not_understood("NETWORK and NETNS, or --container-id, are missing")),
         };
-        let mut failed: Option<Error> = None;
+        let mut errors = Vec::new();
         for (name, at) in attached {
-            let target = Target {
-                at: &at,
-                netns: path.as_deref(),
-                args: &args,
-                capability_args: &capability_args,
-            };
+            let target = given.target(&at, path.as_deref());
             let named = Choice::Named(name);
-            if let Err(error) = runtime.del(choice.as_ref().unwrap_or(&named), &target) {
-                failed = Some(match failed.take() {
-                    None => error,
-                    Some(first) => first.also(&error),
-                });
-            }
+            errors.extend(given.runtime.del(choice.as_ref().unwrap_or(&named), &target).err());
         }
-        match (failed, path) {
-            (Some(error), _) => Err(error),
-            (None, Some(path)) if self.delete => sandbox::remove_namespace(&path),
-            _ => Ok(()),
+        Error::joined(errors)?;
+        match path {
+            Some(path) if self.delete => sandbox::remove_namespace(&path)?,
+            _ => {}
         }
+        Ok(0)
     }
 }
 
 impl Status {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let runtime = parameters::runtime(plugins, self.timeout);
-        runtime.status(&find(&runtime, &self.network)?)
+        runtime.status(&find(&runtime, &self.network)?).map(|()| 0)
     }
 }
 
@@ -230,13 +240,13 @@ pub(super) fn find(runtime: &Runtime, network: &str) -> Result<Network> {
     match parameters::choice(network)? {
         Choice::Given(network) => Ok(network),
         Choice::Named(name) => {
-            let warn = &mut |error: &Error| sys::warn(&format!("warning: {error}"));
+            let warn = &mut |error: &Error| sys::warning(format_args!("warning: {error}"));
             Network::find(&name, &runtime.configurations, warn)
         }
     }
 }
 
-fn attachment(id: Option<String>, name: Option<String>, path: &Path) -> Result<Attachment> {
+fn attachment(id: &Option<String>, name: &Option<String>, path: &Path) -> Result<Attachment> {
     let name = parameters::ifname(name)?.unwrap_or_else(|| IFNAME.into());
     let container_id = match id {
         Some(id) => container_id(id)?,
@@ -245,10 +255,15 @@ fn attachment(id: Option<String>, name: Option<String>, path: &Path) -> Result<A
     Ok(Attachment { container_id, ifname: ifname(name)? })
 }
 
-fn container_id(id: String) -> Result<ContainerId> {
-    ContainerId::new(id).map_err(|error| not_understood(error.to_string()))
+fn container_id(id: &str) -> Result<ContainerId> {
+    ContainerId::new(id).map_err(invalid)
 }
 
 fn ifname(name: String) -> Result<IfName> {
-    IfName::new(name).map_err(|error| not_understood(error.to_string()))
+    IfName::new(name).map_err(invalid)
+}
+
+/// An argument that is not valid.
+pub(super) fn invalid(error: Error) -> Error {
+    not_understood(error.to_string())
 }

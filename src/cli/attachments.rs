@@ -2,15 +2,16 @@
 
 use argh::FromArgs;
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
-use crate::kernel::sys::warn;
+use crate::kernel::sys::warning;
 use crate::plugin::Entry as Plugin;
 use crate::runtime::cache::Entry;
 use crate::runtime::life::Life;
+use crate::runtime::lifecycle::Runtime;
 
 use super::parameters::{self, TIMEOUT_S};
-use super::table;
+use super::table::Table;
 
 /// List attachments with their addresses and published ports, and whether they live, whichever runtime made them.
 #[derive(FromArgs)]
@@ -43,62 +44,88 @@ struct Line {
 }
 
 impl Attachments {
-    pub(super) fn run(self, plugins: &'static [Plugin]) -> Result<()> {
+    pub(super) fn run(&self, plugins: &'static [Plugin]) -> Result<u8> {
         let runtime = parameters::runtime(plugins, self.timeout);
         let mut failed = 0_u32;
         let mut lines = Vec::new();
         for (entry, life) in runtime.attachments()? {
-            let check = match (&life, self.check) {
-                (_, false) => None,
-                (Life::Stale(_), true) => Some(Err(None)),
-                (_, true) => Some(runtime.check_entry(&entry).map_err(Some)),
-            };
-            let check = check.map(|checked| match checked {
-                Ok(true) => "ok",
-                Ok(false) => "unsupported",
-                Err(error) => {
-                    failed += 1;
-                    error.iter().for_each(|error| warn(&format!("{}: {error}", entry.title())));
-                    "failed"
-                }
-            });
+            let mut check = None;
+            if self.check {
+                check = Some(checked(&runtime, &entry, &life));
+                failed += u32::from(check == Some(FAILED));
+            }
             lines.push(Line::new(entry, life, check));
         }
         if self.json {
-            let attachments = lines.iter().map(Line::object).collect();
-            let document = Json::object([("attachments", Some(Json::Array(attachments)))]);
-            super::say(&document.to_pretty());
+            let mut attachments = Vec::new();
+            for line in &lines {
+                attachments.push(line.object());
+            }
+            super::say_json(Object::default().list("attachments", attachments));
         } else {
-            let header =
-                ["NETWORK", "CONTAINER", "IFNAME", "ADDRESSES", "PORTS", "STATE", "CHECK", "NETNS"];
-            table::print(header, lines.iter().map(Line::row));
-            let reasons = lines.iter().filter_map(|line| Some((line, line.reason.as_ref()?)));
-            reasons.for_each(|(line, why)| {
-                warn(&format!("{}: {}: {why}", line.entry.title(), line.state))
-            });
+            print(&lines);
         }
         match failed {
-            0 => Ok(()),
+            0 => Ok(0),
             count => Err(Error::internal(format!("{count} of {} attachments failed", lines.len()))),
+        }
+    }
+}
+
+const FAILED: &str = "failed";
+
+fn checked(runtime: &Runtime, entry: &Entry, life: &Life) -> &'static str {
+    if matches!(life, Life::Stale(_)) {
+        return FAILED;
+    }
+    match runtime.check_entry(entry) {
+        Ok(true) => "ok",
+        Ok(false) => "unsupported",
+        Err(error) => {
+            warning(format_args!("{}: {error}", entry.title()));
+            FAILED
+        }
+    }
+}
+
+fn print(lines: &[Line]) {
+    let mut table = Table::new(&[
+        "NETWORK",
+        "CONTAINER",
+        "IFNAME",
+        "ADDRESSES",
+        "PORTS",
+        "STATE",
+        "CHECK",
+        "NETNS",
+    ]);
+    for line in lines {
+        line.add_row(&mut table);
+    }
+    table.print();
+    for line in lines {
+        if let Some(why) = &line.reason {
+            warning(format_args!("{}: {}: {why}", line.entry.title(), line.state));
         }
     }
 }
 
 impl Line {
     fn new(entry: Entry, life: Life, check: Option<&'static str>) -> Self {
-        let addresses = match entry.success() {
-            Ok(success) => success.unwrap_or_default().nets(),
-            Err(error) => {
-                warn(&format!("warning: {error}"));
-                Vec::new()
+        let mut addresses = Vec::new();
+        match entry.success() {
+            Ok(success) => {
+                for net in success.unwrap_or_default().nets() {
+                    addresses.push(net.to_string());
+                }
             }
-        };
+            Err(error) => warning(format_args!("warning: {error}")),
+        }
         let (state, reason) = match life {
             Life::Alive => ("alive", None),
             Life::Stale(reason) => ("stale", Some(reason)),
             Life::Unknown(reason) => ("unknown", Some(reason)),
         };
-        let addresses = addresses.iter().map(ToString::to_string).collect();
         Self { entry, addresses, state, reason, check }
     }
 
@@ -109,34 +136,40 @@ impl Line {
         }
     }
 
-    fn row(&self) -> [String; 8] {
-        let at = &self.entry.at;
-        [
-            self.entry.network.to_string(),
-            at.container_id.to_string(),
-            at.ifname.to_string(),
-            self.addresses.join(","),
-            self.mappings().iter().map(published).collect::<Vec<_>>().join(","),
-            self.state.into(),
-            self.check.unwrap_or_default().into(),
-            self.entry.netns.display().to_string(),
-        ]
+    fn add_row(&self, table: &mut Table) {
+        let Entry { network, at, netns, .. } = &self.entry;
+        let mut ports = Vec::new();
+        for mapping in self.mappings() {
+            ports.push(published(mapping));
+        }
+        let (addresses, ports) = (self.addresses.join(","), ports.join(","));
+        let check = self.check.unwrap_or_default();
+        table.row(&[
+            network,
+            &at.container_id,
+            &at.ifname,
+            &addresses,
+            &ports,
+            &self.state,
+            &check,
+            &netns.display(),
+        ]);
     }
 
     fn object(&self) -> Json {
-        let strings = |strings: &[String]| strings.iter().map(|it| it.as_str().into()).collect();
-        let at = &self.entry.at;
-        Json::object([
-            ("network", Some(self.entry.network.to_string().into())),
-            ("containerID", Some(at.container_id.to_string().into())),
-            ("ifname", Some(at.ifname.to_string().into())),
-            ("netns", Some(self.entry.netns.to_string_lossy().into_owned().into())),
-            ("addresses", Some(Json::Array(strings(&self.addresses)))),
-            ("portMappings", Some(Json::Array(self.mappings().to_vec()))),
-            ("state", Some(self.state.into())),
-            ("reason", self.reason.as_deref().map(Json::from)),
-            ("check", self.check.map(Json::from)),
-        ])
+        let Entry { network, at, netns, .. } = &self.entry;
+        let mut object = Object::default();
+        object.text("network", network).text("containerID", &at.container_id);
+        object.text("ifname", &at.ifname).text("netns", &netns.to_string_lossy());
+        object.texts("addresses", &self.addresses);
+        object.list("portMappings", self.mappings().to_vec()).text("state", &self.state);
+        if let Some(reason) = &self.reason {
+            object.text("reason", reason);
+        }
+        if let Some(check) = &self.check {
+            object.text("check", check);
+        }
+        object.json()
     }
 }
 
@@ -152,8 +185,10 @@ fn published(mapping: &Json) -> String {
         ip if ip.contains(':') => format!("[{ip}]:"),
         ip => format!("{ip}:"),
     };
-    let protocol =
-        Some(text("protocol")).filter(|it| !it.is_empty()).unwrap_or_else(|| "tcp".into());
+    let protocol = match text("protocol") {
+        protocol if protocol.is_empty() => "tcp".into(),
+        protocol => protocol,
+    };
     format!("{ip}{}->{}/{protocol}", text("hostPort"), text("containerPort"))
 }
 

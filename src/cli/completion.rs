@@ -9,7 +9,7 @@ use crate::plugin::Entry;
 use crate::runtime::NAMED_NAMESPACES;
 
 use super::parameters::{self, TIMEOUT_S, not_understood};
-use super::{COMMANDS, help_of_command, say};
+use super::{help_of_command, say};
 
 /// Print the script that completes the command line of cnibox in a shell.
 #[derive(FromArgs)]
@@ -42,14 +42,17 @@ compdef _cnibox cnibox"#;
 const FISH: &str = "complete -c cnibox -f -a '(cnibox completion words -- (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'";
 
 impl Completion {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         match self.shell.as_str() {
             "bash" => say(BASH),
             "zsh" => say(ZSH),
             "fish" => say(FISH),
             "words" => {
                 let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
-                candidates(&words, plugins).iter().for_each(|word| say(word));
+                let found = candidates(&words, plugins);
+                if !found.is_empty() {
+                    say(&found.join("\n"));
+                }
             }
             other => {
                 return Err(not_understood(format!(
@@ -57,15 +60,14 @@ impl Completion {
                 )));
             }
         }
-        Ok(())
+        Ok(0)
     }
 }
 
 /// The words that can be the last one of a command line. The shell leaves those that do not begin as the last word does.
 fn candidates(words: &[&str], plugins: &'static [Entry]) -> Vec<String> {
-    let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
     let (&command, rest) = match words {
-        [] | [_] => return owned(COMMANDS),
+        [] | [_] => return commands(),
         [command, rest @ ..] => (command, rest),
     };
     let (last, before) = rest.split_last().map_or(("", rest), |(last, before)| (*last, before));
@@ -73,49 +75,79 @@ fn candidates(words: &[&str], plugins: &'static [Entry]) -> Vec<String> {
         return options(command);
     }
     let operands = before.iter().filter(|word| !word.starts_with('-')).count();
-    match (command, before.last().copied(), operands) {
-        ("run", Some("-n" | "--network"), _) => networks(plugins),
-        ("help" | "man", _, 0) => {
-            let names = plugins.iter().map(|entry| entry.name);
-            let commands = COMMANDS.iter().copied().filter(|_| command == "help");
-            names.chain(commands).map(str::to_owned).collect()
+    let fixed: &[&str] = match (command, before.last().copied(), operands) {
+        ("run", Some("-n" | "--network"), _) | ("ipam", Some("--network"), _) => {
+            return networks(plugins);
         }
-        ("completion", _, 0) => owned(&["bash", "zsh", "fish"]),
-        ("ipam", Some("--network"), _) => networks(plugins),
-        ("ipam", _, 0) => owned(&["list", "leaks", "release", "reserve"]),
-        ("ipam", _, _) if before.first() == Some(&"release") => reserved(plugins),
-        ("networks", _, 0) => owned(&["create", "rm"]),
-        ("networks", _, _) if before.first() == Some(&"rm") => networks(plugins),
-        ("add" | "check" | "del" | "gc" | "status", _, 0) => networks(plugins),
-        ("add" | "check" | "del" | "gc" | "status", _, 1) | ("exec", _, 0) => namespaces(),
-        _ => Vec::new(),
-    }
+        ("help" | "man", _, 0) => {
+            let mut names = Vec::new();
+            for entry in plugins {
+                names.push(entry.name.into());
+            }
+            if command == "help" {
+                names.extend(commands());
+            }
+            return names;
+        }
+        ("completion", _, 0) => &["bash", "zsh", "fish"],
+        ("ipam", _, 0) => &["list", "leaks", "release", "reserve"],
+        ("ipam", _, _) if before.first() == Some(&"release") => return reserved(plugins),
+        ("networks", _, 0) => &["create", "rm"],
+        ("networks", _, _) if before.first() == Some(&"rm") => return networks(plugins),
+        ("add" | "check" | "del" | "gc" | "status", _, 0) => return networks(plugins),
+        ("add" | "check" | "del" | "gc" | "status", _, 1) | ("exec", _, 0) => return namespaces(),
+        _ => &[],
+    };
+    fixed.iter().map(|&word| word.to_owned()).collect()
+}
+
+fn commands() -> Vec<String> {
+    super::commands().into_iter().map(str::to_owned).collect()
 }
 
 fn networks(plugins: &'static [Entry]) -> Vec<String> {
     let listed = parameters::runtime(plugins, TIMEOUT_S).networks();
     let (listed, _) = listed.unwrap_or_default();
-    listed.iter().map(|it| it.network.name.to_string()).collect()
+    let mut names = Vec::new();
+    for it in listed {
+        names.push(it.network.name.to_string());
+    }
+    names
 }
 
 fn reserved(plugins: &'static [Entry]) -> Vec<String> {
-    let pools = parameters::runtime(plugins, TIMEOUT_S).survey().map(|it| it.pools);
-    let reserved = pools.unwrap_or_default().into_iter().flat_map(|pool| pool.reservations);
-    reserved.map(|it| it.reservation.address.to_string()).collect()
+    let mut addresses = Vec::new();
+    let Ok(survey) = parameters::runtime(plugins, TIMEOUT_S).survey() else { return addresses };
+    for pool in &survey.pools {
+        for it in &pool.reservations {
+            addresses.push(it.reservation.address.to_string());
+        }
+    }
+    addresses
 }
 
 fn namespaces() -> Vec<String> {
-    let entries = fs::read_dir(NAMED_NAMESPACES).into_iter().flatten();
-    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+    let mut names = Vec::new();
+    for entry in fs::read_dir(NAMED_NAMESPACES).into_iter().flatten().flatten() {
+        names.extend(entry.file_name().into_string());
+    }
+    names
 }
 
 /// The options of a command, which its help lists at the beginnings of lines.
 fn options(command: &str) -> Vec<String> {
-    let help = help_of_command(command);
-    let names = help.lines().filter(|line| line.starts_with("  -")).flat_map(|line| {
-        line.trim_start()
-            .split([' ', ','])
-            .take_while(|word| word.starts_with('-') || word.is_empty())
-    });
-    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    let mut options = Vec::new();
+    for line in help_of_command(command).lines() {
+        if !line.starts_with("  -") {
+            continue;
+        }
+        for word in line.trim_start().split([' ', ',']) {
+            match word {
+                "" => {}
+                name if name.starts_with('-') => options.push(name.to_owned()),
+                _ => break,
+            }
+        }
+    }
+    options
 }

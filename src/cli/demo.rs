@@ -24,7 +24,7 @@ use crate::runtime::group::Wanted;
 use crate::runtime::lifecycle::{Choice, Runtime, Target};
 
 use super::parameters::{self, TIMEOUT_S, Wishes};
-use super::say;
+use super::{say, tell};
 
 /// The example of the specification 1.0.0, section 1, with the bridge as the gateway, and with plugins that publish and
 /// accept.
@@ -75,7 +75,7 @@ struct Container {
 }
 
 impl Demo {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         sandbox::enter()?;
         for directory in ["/run", "/var/lib"] {
             sandbox::mount_memory(Path::new(directory))?;
@@ -85,7 +85,7 @@ impl Demo {
         let mut runtime = parameters::runtime(plugins, TIMEOUT_S);
         // The plugins of the host are not shown here.
         runtime.means.path.clear();
-        say(&format!("The network, a list of plugins:\n\n{NETWORK}\n"));
+        tell(format_args!("The network, a list of plugins:\n\n{NETWORK}\n"));
 
         let containers = [attach(&runtime, "c1", &[PUBLISHED])?, attach(&runtime, "c2", &[])?];
         say(&picture::draw(&containers));
@@ -99,31 +99,35 @@ impl Demo {
         ] {
             let listener = listen(to, SocketAddr::new(address, 0))?;
             let took = exchange(&from.netns, &listener, None)?;
-            say(&format!("tcp    {} to {address}: there and back in {}", from.name, millis(took)));
+            tell(format_args!(
+                "tcp    {} to {address}: there and back in {}",
+                from.name,
+                millis(took)
+            ));
         }
         let listener = listen(&one.netns, SocketAddr::new(one.address(), CONTAINER_PORT))?;
         let published = SocketAddr::new(GATEWAY, HOST_PORT);
         for (name, from) in [("host", &host), (two.name, &two.netns)] {
             let took = exchange(from, &listener, Some(published))?;
             let port = format!("{published}, which {} publishes", one.name);
-            say(&format!("tcp    {name} to {port}: there and back in {}", millis(took)));
+            tell(format_args!("tcp    {name} to {port}: there and back in {}", millis(took)));
         }
         for container in &containers {
             container.check(&runtime)?;
-            say(&format!("CHECK  {}: everything is as ADD made it", container.name));
+            tell(format_args!("CHECK  {}: everything is as ADD made it", container.name));
         }
         for container in &containers {
             let started = Instant::now();
             let [Wanted { network, at, .. }] = &container.wanted;
-            let attached = [(&network.name, at)].into_iter();
-            runtime.detach(attached, Some(container.netns.path()))?;
-            say(&format!("DEL    {} in {}", container.name, millis(started.elapsed())));
+            let attached = [(network.name.clone(), at.clone())];
+            runtime.detach(&attached, Some(container.netns.path()))?;
+            tell(format_args!("DEL    {} in {}", container.name, millis(started.elapsed())));
         }
         nothing_is_left(&containers)?;
-        say(&format!(
+        tell(format_args!(
             "left   nothing but the empty bridge {BRIDGE}, which the next container will use"
         ));
-        Ok(())
+        Ok(0)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use argh::{EarlyExit, FromArgs};
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Object};
 use crate::dhcp::daemon;
 use crate::dhcp::flags::{Flags, SOCKET, USAGE};
 use crate::dhcp::protocol::Request;
@@ -14,10 +14,7 @@ use crate::dhcp::server::Passed;
 use crate::dhcp::socket;
 use crate::error::{Error, Result};
 
-use super::table;
-
-/// The time that the daemon has to answer.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
+use super::table::Table;
 
 /// List the leases of the DHCP daemon.
 #[derive(FromArgs)]
@@ -32,8 +29,11 @@ struct Leases {
     json: bool,
     /// the path of the daemon's socket; /run/cni/dhcp.sock if not given
     #[argh(option, default = "SOCKET.into()")]
-    socket: PathBuf,
+    socket: String,
 }
+
+/// The time that the daemon has to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Whether the first argument after `dhcp` is for this module.
 pub fn knows(word: &OsStr) -> bool {
@@ -54,9 +54,9 @@ pub fn run(args: &[OsString]) -> u8 {
                 return 2;
             }
         },
-        _ => match leases(args.get(1..).unwrap_or_default()) {
+        _ => match parsed(args.get(1..).unwrap_or_default()) {
             Ok(leases) => ("dhcp leases", leases.run()),
-            Err(code) => return code,
+            Err(exit) => return super::ended("dhcp leases", &exit),
         },
     };
     match done {
@@ -74,25 +74,16 @@ fn passed() -> Passed {
     Passed { pid: number("LISTEN_PID"), count: number("LISTEN_FDS").unwrap_or_default() }
 }
 
-/// The error is an exit code.
-fn leases(args: &[OsString]) -> Result<Leases, u8> {
-    let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    Leases::from_args(&["cnibox", "dhcp", "leases"], &args).map_err(|exit| match exit {
-        EarlyExit { output, status: Ok(()) } => {
-            super::say(&output);
-            0
-        }
-        EarlyExit { output, status: Err(()) } => {
-            eprintln!("dhcp leases: {}", output.trim_end());
-            2
-        }
-    })
+fn parsed(args: &[OsString]) -> Result<Leases, EarlyExit> {
+    let texts: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    Leases::from_args(&[super::NAME, "dhcp", "leases"], &texts)
 }
 
 impl Leases {
-    fn run(self) -> Result<()> {
-        let path = std::path::absolute(&self.socket).unwrap_or(self.socket);
+    fn run(&self) -> Result<()> {
+        let path =
+            std::path::absolute(&self.socket).unwrap_or_else(|_| PathBuf::from(&self.socket));
         let answer = socket::ask(&path, &Request::Leases, ANSWER_MAX, Some(ANSWER_MAX))
             .map_err(socket::Failure::into_error)?;
         let now = milliseconds(&answer, "now");
@@ -100,35 +91,44 @@ impl Leases {
             return Err(Error::internal("cannot list the leases: the daemon's answer has no list"));
         };
         if self.json {
-            let leases = leases.iter().map(|lease| object(lease, now)).collect();
-            super::say(&Json::object([("leases", Some(Json::Array(leases)))]).to_pretty());
-        } else {
-            let header = [
-                "NETWORK",
-                "CONTAINER",
-                "IFNAME",
-                "ADDRESSES",
-                "SERVER",
-                "STATE",
-                "RENEWS",
-                "ENDS",
-                "NETNS",
-            ];
-            table::print(header, leases.iter().map(|lease| row(lease, now)));
+            let mut objects = Vec::new();
+            for lease in leases {
+                objects.push(object(lease, now));
+            }
+            super::say_json(Object::default().list("leases", objects));
+            return Ok(());
         }
+        let mut table = Table::new(&[
+            "NETWORK",
+            "CONTAINER",
+            "IFNAME",
+            "ADDRESSES",
+            "SERVER",
+            "STATE",
+            "RENEWS",
+            "ENDS",
+            "NETNS",
+        ]);
+        for lease in leases {
+            add_row(&mut table, lease, now);
+        }
+        table.print();
         Ok(())
     }
 }
 
 /// The addresses of a lease, of both families.
-fn families(lease: &Json) -> impl Iterator<Item = &Json> {
-    ["v4", "v6"].into_iter().filter_map(|family| lease.get(family))
+fn families(lease: &Json) -> Vec<&Json> {
+    let mut families = Vec::new();
+    families.extend(lease.get("v4"));
+    families.extend(lease.get("v6"));
+    families
 }
 
-fn text(json: &Json, key: &str) -> String {
+fn text<'a>(json: &'a Json, key: &str) -> &'a str {
     match json.get(key) {
-        Some(Json::String(text)) => text.clone(),
-        _ => String::new(),
+        Some(Json::String(text)) => text,
+        _ => "",
     }
 }
 
@@ -144,55 +144,65 @@ fn seconds_to(lease: &Json, key: &str, now: Option<u64>) -> Option<u64> {
     Some(milliseconds(lease, key)?.saturating_sub(now?) / 1000)
 }
 
-fn row(lease: &Json, now: Option<u64>) -> [String; 9] {
-    let joined =
-        |value: &dyn Fn(&Json) -> String| families(lease).map(value).collect::<Vec<_>>().join(",");
-    let time = |key: &str| {
-        let seconds = families(lease).filter_map(|it| seconds_to(it, key, now)).min();
-        seconds.map_or_else(|| "never".into(), |seconds| format!("{seconds} s"))
-    };
-    let is_infinite = families(lease).all(|it| it.get("endsAt").is_none());
-    [
-        text(lease, "network"),
-        text(lease, "containerID"),
-        text(lease, "ifname"),
-        joined(&|it| text(it, "address")),
-        joined(&|it| text(it, "server")),
-        text(lease, "state"),
-        if is_infinite { "never".into() } else { time("renewAt") },
-        time("endsAt"),
-        text(lease, "netns"),
-    ]
+/// The texts of all families.
+fn texts(families: &[&Json], key: &str) -> String {
+    let mut texts = Vec::new();
+    for it in families {
+        texts.push(text(it, key));
+    }
+    texts.join(",")
+}
+
+/// The earliest time of all families.
+fn time(families: &[&Json], key: &str, now: Option<u64>) -> String {
+    let mut earliest: Option<u64> = None;
+    for it in families {
+        if let Some(seconds) = seconds_to(it, key, now) {
+            earliest = Some(earliest.unwrap_or(seconds).min(seconds));
+        }
+    }
+    match earliest {
+        Some(seconds) => format!("{seconds} s"),
+        None => "never".into(),
+    }
+}
+
+fn add_row(table: &mut Table, lease: &Json, now: Option<u64>) {
+    let families = &families(lease);
+    let is_infinite = families.iter().all(|it| it.get("endsAt").is_none());
+    table.row(&[
+        &text(lease, "network"),
+        &text(lease, "containerID"),
+        &text(lease, "ifname"),
+        &texts(families, "address"),
+        &texts(families, "server"),
+        &text(lease, "state"),
+        &if is_infinite { "never".into() } else { time(families, "renewAt", now) },
+        &time(families, "endsAt", now),
+        &text(lease, "netns"),
+    ]);
+}
+
+/// Copies the values of keys.
+fn copy(object: &mut Object, from: &Json, keys: &[&str]) {
+    for key in keys {
+        object.put_any(key, from.get(key).cloned());
+    }
 }
 
 fn object(lease: &Json, now: Option<u64>) -> Json {
-    let seconds = |of: &Json, key: &str| seconds_to(of, key, now).map(Json::from);
-    let copied = |of: &Json, key: &str| of.get(key).cloned();
-    let family = |key: &str| {
-        lease.get(key).map(|it| {
-            Json::object([
-                ("address", copied(it, "address")),
-                ("server", copied(it, "server")),
-                ("gateway", copied(it, "gateway")),
-                ("routes", copied(it, "routes")),
-                ("mtu", copied(it, "mtu")),
-                ("dns", copied(it, "dns")),
-                ("domain", copied(it, "domain")),
-                ("search", copied(it, "search")),
-                ("renewsIn", seconds(it, "renewAt")),
-                ("rebindsIn", seconds(it, "rebindAt")),
-                ("endsIn", seconds(it, "endsAt")),
-            ])
-        })
-    };
-    Json::object([
-        ("network", copied(lease, "network")),
-        ("containerID", copied(lease, "containerID")),
-        ("ifname", copied(lease, "ifname")),
-        ("netns", copied(lease, "netns")),
-        ("mac", copied(lease, "mac")),
-        ("state", copied(lease, "state")),
-        ("v4", family("v4")),
-        ("v6", family("v6")),
-    ])
+    let mut object = Object::default();
+    copy(&mut object, lease, &["network", "containerID", "ifname", "netns", "mac", "state"]);
+    for key in ["v4", "v6"] {
+        let Some(it) = lease.get(key) else { continue };
+        let mut family = Object::default();
+        let keys = ["address", "server", "gateway", "routes", "mtu", "dns", "domain", "search"];
+        copy(&mut family, it, &keys);
+        for (key, at) in [("renewsIn", "renewAt"), ("rebindsIn", "rebindAt"), ("endsIn", "endsAt")]
+        {
+            family.put_any(key, seconds_to(it, at, now).map(Json::from));
+        }
+        object.put(key, family.json());
+    }
+    object.json()
 }

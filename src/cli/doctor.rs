@@ -12,12 +12,12 @@ mod kernel;
 mod leaks;
 mod limits;
 
-use std::fmt::Display;
+use std::fmt::{Arguments, Display};
 use std::io::{IsTerminal, stdin};
 
 use argh::FromArgs;
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Object};
 use crate::error::Result;
 use crate::kernel::sys::warn;
 use crate::plugin::Entry;
@@ -25,6 +25,7 @@ use crate::runtime::lifecycle::Runtime;
 
 use super::parameters::{self, not_understood};
 use super::say;
+use super::table::printable;
 use host::Host;
 
 /// Find faults of this host that break its networks, and the command that mends each. Exit code 1 if something is wrong.
@@ -86,7 +87,20 @@ struct Finding {
     mend: String,
 }
 
-type Check = fn(&Host<'_>) -> Result<Vec<Finding>>;
+/// The findings of all checks.
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    /// Adds a finding: what is wrong, why it matters, and the command that mends it.
+    #[inline(never)]
+    fn add(&mut self, harm: Harm, what: Arguments<'_>, why: &'static str, mend: Arguments<'_>) {
+        let (what, mend) = (what.to_string(), mend.to_string());
+        self.0.push(Finding { harm, what, why, mend });
+    }
+}
+
+type Check = fn(&Host<'_>, &mut Findings) -> Result<()>;
 
 /// The checks, and the object of each for messages.
 const CHECKS: [(&str, Check); 9] = [
@@ -102,9 +116,9 @@ const CHECKS: [(&str, Check); 9] = [
 ];
 
 impl Doctor {
-    /// Returns the exit code.
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<u8> {
-        if (self.yes || self.dry_run) && !self.fix {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let asks_nothing = self.yes || self.dry_run;
+        if asks_nothing && !self.fix {
             return Err(not_understood("--yes and --dry-run need --fix"));
         }
         let runtime = parameters::runtime(plugins, parameters::TIMEOUT_S);
@@ -114,62 +128,65 @@ impl Doctor {
         }
         let mut done = Vec::new();
         let mut fixed = Ok(());
-        if self.fix && findings.iter().any(|it| it.harm == Harm::Leaked) && self.may_fix()? {
-            let is_json = self.json;
-            let mut tell = |line: String| if is_json { done.push(line.into()) } else { say(&line) };
+        let has_leaks = findings.iter().any(|it| it.harm == Harm::Leaked);
+        if self.fix && has_leaks && (asks_nothing || may_fix()?) {
+            let mut tell =
+                |line: String| if self.json { done.push(line.into()) } else { say(&line) };
             fixed = leaks::fix(runtime, self.dry_run, &mut tell);
             if !self.dry_run {
                 findings.retain(|it| it.harm != Harm::Leaked);
             }
         }
         if self.json {
-            let findings = findings.iter().map(Finding::object).collect();
-            let document = Json::object([
-                ("findings", Some(Json::Array(findings))),
-                ("done", self.fix.then_some(Json::Array(done))),
-            ]);
-            say(&document.to_pretty());
+            let mut objects = Vec::new();
+            for finding in &findings {
+                objects.push(finding.object());
+            }
+            let mut document = Object::default();
+            document.list("findings", objects);
+            if self.fix {
+                document.list("done", done);
+            }
+            super::say_json(&mut document);
         }
         fixed.map(|()| u8::from(findings.iter().any(|it| it.harm != Harm::Note)))
     }
+}
 
-    fn may_fix(&self) -> Result<bool> {
-        if self.yes || self.dry_run {
-            return Ok(true);
-        }
-        if !stdin().is_terminal() {
-            return Err(not_understood("--fix needs a terminal for its question, or --yes"));
-        }
-        eprint!("Remove what is leaked? [y/N] ");
-        let mut answer = String::new();
-        // No answer is no.
-        let _ = stdin().read_line(&mut answer);
-        Ok(answer.trim().eq_ignore_ascii_case("y"))
+fn may_fix() -> Result<bool> {
+    if !stdin().is_terminal() {
+        return Err(not_understood("--fix needs a terminal for its question, or --yes"));
     }
+    eprint!("Remove what is leaked? [y/N] ");
+    let mut answer = String::new();
+    // No answer is no.
+    let _ = stdin().read_line(&mut answer);
+    Ok(answer.trim().eq_ignore_ascii_case("y"))
 }
 
 /// The findings of all checks.
 fn examine(runtime: &Runtime) -> Result<Vec<Finding>> {
     let host = Host::look(runtime)?;
-    let mut findings = Vec::new();
+    let mut found = Findings::default();
     for (object, check) in CHECKS {
-        findings.extend(check(&host).unwrap_or_else(|error| {
-            vec![Finding {
-                harm: Harm::Broken,
-                what: format!("cannot examine {object}: {error}"),
-                why: "The host may have a fault that is not found.",
-                mend: "sudo cnibox doctor".into(),
-            }]
-        }));
+        if let Err(error) = check(&host, &mut found) {
+            let why = "The host may have a fault that is not found.";
+            let what = format_args!("cannot examine {object}: {error}");
+            found.add(Harm::Broken, what, why, format_args!("sudo cnibox doctor"));
+        }
     }
-    findings.sort_by_key(|finding| finding.harm);
-    Ok(findings)
+    let mut sorted: Vec<Finding> = Vec::new();
+    for finding in found.0 {
+        let place = sorted.iter().position(|it| it.harm > finding.harm).unwrap_or(sorted.len());
+        sorted.insert(place, finding);
+    }
+    Ok(sorted)
 }
 
 impl Finding {
     fn print(&self) {
         let Self { harm, what, why, mend } = self;
-        let [what, mend] = [what, mend].map(|text| text.replace(char::is_control, "?"));
+        let (what, mend) = (printable(what), printable(mend));
         let text = format!("{}: {what}\n    {why}\n    mend: {mend}", harm.name());
         if *harm == Harm::Note {
             text.lines().for_each(warn);
@@ -179,12 +196,9 @@ impl Finding {
     }
 
     fn object(&self) -> Json {
-        Json::object([
-            ("kind", Some(self.harm.name().into())),
-            ("what", Some(self.what.as_str().into())),
-            ("why", Some(self.why.into())),
-            ("mend", Some(self.mend.as_str().into())),
-        ])
+        let mut object = Object::default();
+        object.text("kind", &self.harm.name()).text("what", &self.what);
+        object.text("why", &self.why).text("mend", &self.mend).json()
     }
 }
 

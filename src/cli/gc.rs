@@ -2,8 +2,8 @@
 
 use argh::FromArgs;
 
-use crate::cni::json::Json;
-use crate::error::Result;
+use crate::cni::json::{Json, Object};
+use crate::error::{Error, Result};
 use crate::plugin::Entry;
 use crate::runtime::gc::{Options, Removed};
 
@@ -37,36 +37,30 @@ pub(super) struct Gc {
 }
 
 impl Gc {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let runtime = parameters::runtime(plugins, self.timeout);
         let (network, _) = parameters::network_and_netns(&self.operands)?;
         let choice = network.map(parameters::choice).transpose()?;
         let options = Options { is_dry_run: self.dry_run, uncached: self.uncached };
         let collected = runtime.gc(choice.as_ref(), options)?;
-        if self.json {
-            let removed = Json::Array(collected.removed.iter().map(object).collect());
-            let document = Json::object([
-                ("dryRun", Some(Json::Bool(self.dry_run))),
-                ("removed", Some(removed)),
-            ]);
-            super::say(&document.to_pretty());
-        } else {
-            let done = if self.dry_run { "would remove" } else { "removed" };
-            for Removed { network, at, reason } in &collected.removed {
+        let mut objects = Vec::new();
+        for removed in &collected.removed {
+            let Removed { network, at, reason } = removed;
+            if self.json {
+                let mut object = Object::default();
+                object.text("network", network).text("containerID", &at.container_id);
+                objects.push(object.text("ifname", &at.ifname).text("reason", reason).json());
+            } else {
+                let done = if self.dry_run { "would remove" } else { "removed" };
                 let at = format!("{} of container {}", at.ifname, at.container_id);
-                super::say(&format!("{done} {at} from network {network}: {reason}"));
+                super::tell(format_args!("{done} {at} from network {network}: {reason}"));
             }
         }
-        let errors = collected.errors.into_iter();
-        errors.reduce(|first, error| first.also(&error)).map_or(Ok(()), Err)
+        if self.json {
+            let mut document = Object::default();
+            document.put("dryRun", Json::Bool(self.dry_run)).list("removed", objects);
+            super::say_json(&mut document);
+        }
+        Error::joined(collected.errors).map(|()| 0)
     }
-}
-
-fn object(removed: &Removed) -> Json {
-    Json::object([
-        ("network", Some(removed.network.to_string().into())),
-        ("containerID", Some(removed.at.container_id.to_string().into())),
-        ("ifname", Some(removed.at.ifname.to_string().into())),
-        ("reason", Some(removed.reason.as_str().into())),
-    ])
 }

@@ -9,7 +9,7 @@ use crate::plugin::{Entry, VERSION};
 
 use super::manual::{Key, Manual, Manuals};
 use super::parameters::not_understood;
-use super::{COMMANDS, NAME, help_of_command, overview, say};
+use super::{HELP, NAME, commands, help_of_command, overview, say};
 
 /// Print a manual page in the format of man(7).
 #[derive(FromArgs)]
@@ -31,15 +31,15 @@ const NETWORK: &str = "network";
 const COLUMNS: usize = 80;
 
 /// `help [--markdown] [PLUGIN|COMMAND|network]`. argh reserves the name of the command, so the arguments are read here.
-pub(super) fn help(args: &[&str], plugins: &'static [Entry]) -> Result<()> {
+pub(super) fn help(args: &[&str], plugins: &'static [Entry]) -> Result<u8> {
     let (is_markdown, subject) = match args {
         [] => {
             overview(plugins);
-            return Ok(());
+            return Ok(0);
         }
         ["-h" | "--help"] => {
             say(USAGE);
-            return Ok(());
+            return Ok(0);
         }
         ["--markdown", subject] | [subject, "--markdown"] => (true, *subject),
         [subject] => (false, *subject),
@@ -49,10 +49,10 @@ pub(super) fn help(args: &[&str], plugins: &'static [Entry]) -> Result<()> {
     match find(&manuals, subject) {
         Some(manual) if is_markdown => say(manual.text),
         Some(manual) => say(&print(manual, &mut Plain::default())),
-        None if COMMANDS.contains(&subject) => say(&help_of_command(subject)),
+        None if commands().contains(&subject) => say(&help_of_command(subject)),
         None => return Err(not_understood(format!("there is no plugin or command {subject}"))),
     }
-    Ok(())
+    Ok(0)
 }
 
 const USAGE: &str = "Usage: cnibox help [--markdown] [PLUGIN|COMMAND|network]
@@ -64,17 +64,17 @@ Options:
   --markdown        print the manual of a plugin as Markdown";
 
 impl Man {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
-        let Some(plugin) = self.plugin else {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let Some(plugin) = &self.plugin else {
             say(&page_of_tool(plugins));
-            return Ok(());
+            return Ok(0);
         };
         let manuals = Manuals::unpack();
-        let manual = find(&manuals, &plugin)
+        let manual = find(&manuals, plugin)
             .ok_or_else(|| not_understood(format!("there is no plugin {plugin}")))?;
         let title = title(&format!("{NAME}-{plugin}"));
         say(&(title + &print(manual, &mut Roff::default())));
-        Ok(())
+        Ok(0)
     }
 }
 
@@ -96,8 +96,10 @@ fn page_of_tool(plugins: &[Entry]) -> String {
         roff.item(entry.name, entry.about);
     }
     roff.heading("COMMANDS");
-    for command in COMMANDS.iter().filter(|name| **name != "help") {
-        roff.example(&help_of_command(command));
+    for command in commands() {
+        if command != HELP {
+            roff.example(&help_of_command(command));
+        }
     }
     title(NAME) + &roff.page
 }
@@ -135,7 +137,9 @@ fn print(manual: Manual<'_>, form: &mut dyn Form) -> String {
             }
             Block::Keys => {
                 form.heading("KEYS");
-                manual.keys().for_each(|key| form.item(&title_of(key), &plain(key.meaning)));
+                for key in manual.keys() {
+                    form.item(&title_of(key), &plain(key.meaning));
+                }
                 heading = Some("USE");
             }
         }

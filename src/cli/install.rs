@@ -22,16 +22,20 @@ pub(super) struct Install {
     symbolic: bool,
     /// where to; /opt/cni/bin if not given
     #[argh(positional)]
-    directory: Option<PathBuf>,
+    directory: Option<String>,
 }
 
 impl Install {
-    pub(super) fn run(self, plugins: &[Entry]) -> Result<()> {
-        let directory = self.directory.unwrap_or_else(|| Path::new("/").join(PLUGIN_DIRECTORY));
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let directory = match &self.directory {
+            Some(directory) => PathBuf::from(directory),
+            None => Path::new("/").join(PLUGIN_DIRECTORY),
+        };
         let executable = directory.join(NAME);
         place_executable(&executable)?;
         let mut in_the_way = Vec::new();
-        for name in plugins.iter().map(|entry| entry.name) {
+        for entry in plugins {
+            let name = entry.name;
             let link = directory.join(name);
             let made =
                 if self.symbolic { symlink(NAME, &link) } else { hard_link(&executable, &link) };
@@ -46,7 +50,7 @@ impl Install {
             }
         }
         if in_the_way.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         Err(Error::internal(format!("cannot create {}: File exists", in_the_way.join(", ")))
             .with_details(format!("remove them from {} first", directory.display())))

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use argh::FromArgs;
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
 use crate::ipam::store::listed::Holder;
-use crate::kernel::sys::warn;
+use crate::kernel::sys::warning;
 use crate::plugin::Entry;
 use crate::runtime::lifecycle::Runtime;
 use crate::runtime::reservations::{Judged, Pool, State, Use, title};
 
 use super::parameters::{self, TIMEOUT_S, not_understood};
-use super::{say, table};
+use super::say;
+use super::table::Table;
 
 /// List the addresses of host-local and their owners, release leaked ones, keep addresses out of use.
 #[derive(FromArgs)]
@@ -58,25 +59,28 @@ const COLUMNS: usize = 80;
 /// The digits of a container id that identify it for people.
 const ID_DIGITS: usize = 12;
 
+/// The reservations of all pools.
+type Reservations<'a> = Vec<(&'a Pool, &'a Judged)>;
+
 impl Ipam {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
-        let changes = matches!(self.action.as_str(), "release" | "reserve");
-        if !matches!(self.action.as_str(), "list" | "leaks") && !changes {
-            return Err(not_understood(format!(
-                "ipam {}: not one of list, leaks, release, reserve",
-                self.action
-            )));
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let action = self.action.as_str();
+        let wrong = |what: &str| not_understood(["ipam ", action, ": ", what].concat());
+        let changes = matches!(action, "release" | "reserve");
+        if !matches!(action, "list" | "leaks") && !changes {
+            return Err(wrong("not one of list, leaks, release, reserve"));
         }
-        let is_release = self.action == "release";
+        let is_release = action == "release";
         if (!is_release && (self.leaks || self.force)) || (!changes && self.dry_run) {
-            return Err(not_understood(format!("ipam {}: it has no such option", self.action)));
+            return Err(wrong("it has no such option"));
         }
         if changes != (self.leaks || !self.addresses.is_empty()) {
-            let rule = if changes { "ADDRESS is missing" } else { "it takes no ADDRESS" };
-            return Err(not_understood(format!("ipam {}: {rule}", self.action)));
+            return Err(wrong(if changes { "ADDRESS is missing" } else { "it takes no ADDRESS" }));
         }
-        let addresses: Vec<IpAddr> =
-            self.addresses.iter().map(|text| address(text)).collect::<Result<_>>()?;
+        let mut addresses = Vec::new();
+        for text in &self.addresses {
+            addresses.push(address(text)?);
+        }
         let runtime = parameters::runtime(plugins, TIMEOUT_S);
         let mut pools = runtime.survey()?.pools;
         if let Some(name) = &self.network {
@@ -86,85 +90,100 @@ impl Ipam {
                 return Err(Error::config(msg));
             }
         }
-        match self.action.as_str() {
+        match action {
             "list" => self.list(&pools),
             "leaks" => self.print_leaks(&pools),
-            "release" => self.release(&runtime, &pools, &addresses),
-            _ => self.reserve(&runtime, &pools, &addresses),
+            "release" => self.release(&runtime, &pools, &addresses)?,
+            _ => self.reserve(&runtime, &pools, &addresses)?,
         }
+        Ok(0)
     }
 
-    fn list(&self, pools: &[Pool]) -> Result<()> {
+    fn list(&self, pools: &[Pool]) {
         if self.json {
-            let networks = Json::Array(pools.iter().map(pool_object).collect());
-            say(&Json::object([("networks", Some(networks))]).to_pretty());
-            return Ok(());
+            let mut networks = Vec::new();
+            for pool in pools {
+                networks.push(pool_object(pool));
+            }
+            return super::say_json(Object::default().list("networks", networks));
         }
-        let ranges = pools.iter().flat_map(|pool| pool.ranges.iter().map(move |it| (pool, it)));
-        let header = ["RANGE", "NETWORK", "SIZE", "USED", "FREE"];
-        let row = |(pool, it): (&Pool, &Use)| {
-            let [size, used, free] = [it.range.size(), it.used, it.free].map(number);
-            [it.range.to_string(), pool.network.to_string(), size, used, free]
-        };
-        table::print_within(COLUMNS, &[0, 1], header, ranges.map(row));
-        say("");
-        let header = ["ADDRESS", "NETWORK", "OWNER", "POD", "AGE", "STATE"];
-        let rows = all(pools).map(|(pool, it)| row_of(pool, it));
-        table::print_within(COLUMNS, &[1, 2, 3], header, rows);
-        for (pool, it) in all(pools) {
-            if let State::Gone(reason) | State::Unknown(reason) = &it.state {
-                let (state, title) = (state(&it.state), described(pool, it));
-                warn(&format!("{title}: {state}: {reason}"));
+        let mut table = Table::new(&["RANGE", "NETWORK", "SIZE", "USED", "FREE"]);
+        for pool in pools {
+            for it in &pool.ranges {
+                let [size, used, free] = [it.range.size(), it.used, it.free].map(number);
+                table.row(&[&it.range, &pool.network, &size, &used, &free]);
             }
         }
-        Ok(())
+        table.print_within(COLUMNS, &[0, 1]);
+        say("");
+        let mut table = Table::new(&["ADDRESS", "NETWORK", "OWNER", "POD", "AGE", "STATE"]);
+        let all = all(pools);
+        for (pool, it) in &all {
+            add_row(&mut table, pool, it);
+        }
+        table.print_within(COLUMNS, &[1, 2, 3]);
+        for (pool, it) in all {
+            if let State::Gone(reason) | State::Unknown(reason) = &it.state {
+                let (state, title) = (state(&it.state), described(pool, it));
+                warning(format_args!("{title}: {state}: {reason}"));
+            }
+        }
     }
 
-    fn print_leaks(&self, pools: &[Pool]) -> Result<()> {
-        let gone: Vec<(&Pool, &Judged)> = leaks(pools).collect();
-        if self.json {
-            let objects = gone.iter().map(|(pool, it)| object(pool, it)).collect();
-            say(&Json::object([("leaks", Some(Json::Array(objects)))]).to_pretty());
-            return Ok(());
+    fn print_leaks(&self, pools: &[Pool]) {
+        let mut objects = Vec::new();
+        for (pool, it) in leaks(pools) {
+            if self.json {
+                objects.push(object(pool, it));
+            } else {
+                say(&with_reason(pool, it));
+            }
         }
-        gone.iter().for_each(|(pool, it)| say(&with_reason(pool, it)));
-        Ok(())
+        if self.json {
+            super::say_json(Object::default().list("leaks", objects));
+        }
     }
 
     fn release(&self, runtime: &Runtime, pools: &[Pool], addresses: &[IpAddr]) -> Result<()> {
-        let mut errors = Vec::new();
-        let mut wanted: Vec<(&Pool, &Judged)> = Vec::new();
+        let (mut released, mut errors) = (Vec::new(), Vec::new());
+        let mut wanted = Reservations::new();
         for address in addresses {
-            match only(*address, all(pools).filter(|(_, it)| it.reservation.address == *address)) {
-                Ok(found) => wanted.push(found),
+            let mut found = all(pools);
+            found.retain(|(_, it)| it.reservation.address == *address);
+            match only(*address, &found) {
+                Ok(()) => wanted.extend(found),
                 Err(error) => errors.push(error),
             }
         }
         if self.leaks {
             wanted.extend(leaks(pools));
         }
-        let mut released = Vec::new();
         for (pool, it) in wanted {
-            let done = self.refusal(pool, it).map_or(Ok(()), Err).and_then(|()| {
-                let is_done = self.dry_run || runtime.release(pool, &it.reservation)?;
-                let changed = || {
-                    let address = it.reservation.address;
-                    let msg =
-                        format!("cannot release {address}: its reservation has changed meanwhile");
-                    Error::internal(msg)
-                };
-                is_done.then_some(()).ok_or_else(changed)
-            });
-            match done {
+            match self.release_one(runtime, pool, it) {
                 Ok(()) if self.json => released.push(object(pool, it)),
-                Ok(()) => {
-                    let done = if self.dry_run { "would release" } else { "released" };
-                    say(&format!("{done} {}", with_reason(pool, it)));
-                }
+                Ok(()) => self.tell("release", &with_reason(pool, it)),
                 Err(error) => errors.push(error),
             }
         }
         self.finish("released", released, errors)
+    }
+
+    fn release_one(&self, runtime: &Runtime, pool: &Pool, it: &Judged) -> Result<()> {
+        if let Some(error) = self.refusal(pool, it) {
+            return Err(error);
+        }
+        if self.dry_run || runtime.release(pool, &it.reservation)? {
+            return Ok(());
+        }
+        let address = it.reservation.address;
+        let msg = format!("cannot release {address}: its reservation has changed meanwhile");
+        Err(Error::internal(msg))
+    }
+
+    /// A line about what was done, or would be done.
+    fn tell(&self, verb: &str, text: &str) {
+        let (would, past) = if self.dry_run { ("would ", " ") } else { ("", "d ") };
+        say(&[would, verb, past, text].concat());
     }
 
     /// The error of a release that needs --force.
@@ -182,26 +201,14 @@ impl Ipam {
     fn reserve(&self, runtime: &Runtime, pools: &[Pool], addresses: &[IpAddr]) -> Result<()> {
         let (mut reserved, mut errors) = (Vec::new(), Vec::new());
         for address in addresses {
-            let has = |pool: &&Pool| pool.ranges.iter().any(|it| it.range.contains(*address));
-            let candidates = pools.iter().filter(has).map(|pool| (pool, ()));
-            let done = only(*address, candidates).and_then(|(pool, ())| {
-                let held = pool.reservations.iter().find(|it| it.reservation.address == *address);
-                let owner = held
-                    .map_or_else(String::new, |it| title(&pool.network, &it.reservation.holder));
-                if held.is_none() && (self.dry_run || runtime.reserve(pool, *address)?) {
-                    return Ok(pool);
+            match self.reserve_one(runtime, pools, *address) {
+                Ok(pool) if self.json => {
+                    let mut object = Object::default();
+                    object.text("network", &pool.network).text("address", address);
+                    reserved.push(object.json());
                 }
-                let msg = format!("cannot reserve {address}: it is taken");
-                Err(Error::internal(msg).with_details(owner))
-            });
-            match done {
-                Ok(pool) if self.json => reserved.push(Json::object([
-                    ("network", Some(pool.network.to_string().into())),
-                    ("address", Some(address.to_string().into())),
-                ])),
                 Ok(pool) => {
-                    let done = if self.dry_run { "would reserve" } else { "reserved" };
-                    say(&format!("{done} {address} of network {}", pool.network));
+                    self.tell("reserve", &format!("{address} of network {}", pool.network));
                 }
                 Err(error) => errors.push(error),
             }
@@ -209,12 +216,35 @@ impl Ipam {
         self.finish("reserved", reserved, errors)
     }
 
+    fn reserve_one<'a>(
+        &self,
+        runtime: &Runtime,
+        pools: &'a [Pool],
+        address: IpAddr,
+    ) -> Result<&'a Pool> {
+        let mut found = Vec::new();
+        for pool in pools {
+            if pool.ranges.iter().any(|it| it.range.contains(address)) {
+                found.push((pool, ()));
+            }
+        }
+        only(address, &found)?;
+        let pool = found[0].0;
+        let held = pool.reservations.iter().find(|it| it.reservation.address == address);
+        if held.is_none() && (self.dry_run || runtime.reserve(pool, address)?) {
+            return Ok(pool);
+        }
+        let owner = held.map(|it| title(&pool.network, &it.reservation.holder));
+        let msg = format!("cannot reserve {address}: it is taken");
+        Err(Error::internal(msg).with_details(owner.unwrap_or_default()))
+    }
+
     fn finish(&self, key: &str, changed: Vec<Json>, errors: Vec<Error>) -> Result<()> {
         if self.json {
-            let dry_run = Some(Json::Bool(self.dry_run));
-            say(&Json::object([("dryRun", dry_run), (key, Some(Json::Array(changed)))]).to_pretty());
+            let mut object = Object::default();
+            super::say_json(object.put("dryRun", Json::Bool(self.dry_run)).list(key, changed));
         }
-        errors.into_iter().reduce(|first, error| first.also(&error)).map_or(Ok(()), Err)
+        Error::joined(errors)
     }
 }
 
@@ -222,27 +252,31 @@ fn address(text: &str) -> Result<IpAddr> {
     text.parse().map_err(|_| not_understood(format!("{text:?} is not an IP address")))
 }
 
-fn all(pools: &[Pool]) -> impl Iterator<Item = (&Pool, &Judged)> {
-    pools.iter().flat_map(|pool| pool.reservations.iter().map(move |it| (pool, it)))
-}
-
-fn leaks(pools: &[Pool]) -> impl Iterator<Item = (&Pool, &Judged)> {
-    all(pools).filter(|(_, it)| matches!(it.state, State::Gone(_)))
-}
-
-/// The network of an address, which has to be the only one.
-fn only<'a, T>(
-    address: IpAddr,
-    mut found: impl Iterator<Item = (&'a Pool, T)>,
-) -> Result<(&'a Pool, T)> {
-    match (found.next(), found.next()) {
-        (Some(only), None) => Ok(only),
-        (None, _) => Err(Error::config(format!("cannot find {address} in any network"))),
-        (Some((one, _)), Some((other, _))) => {
-            let msg = format!("{address} is in networks {} and {}", one.network, other.network);
-            Err(Error::config(msg).with_details("--network selects one"))
+fn all(pools: &[Pool]) -> Reservations<'_> {
+    let mut all = Vec::new();
+    for pool in pools {
+        for it in &pool.reservations {
+            all.push((pool, it));
         }
     }
+    all
+}
+
+fn leaks(pools: &[Pool]) -> Reservations<'_> {
+    let mut leaks = all(pools);
+    leaks.retain(|(_, it)| matches!(it.state, State::Gone(_)));
+    leaks
+}
+
+/// The network of an address has to be the only one.
+fn only<T>(address: IpAddr, found: &[(&Pool, T)]) -> Result<()> {
+    let (one, other) = match found {
+        [_] => return Ok(()),
+        [] => return Err(Error::config(format!("cannot find {address} in any network"))),
+        [(one, _), (other, _), ..] => (&one.network, &other.network),
+    };
+    let msg = format!("{address} is in networks {one} and {other}");
+    Err(Error::config(msg).with_details("--network selects one"))
 }
 
 fn described(pool: &Pool, it: &Judged) -> String {
@@ -267,24 +301,25 @@ pub(super) fn state(state: &State) -> &'static str {
     }
 }
 
-fn row_of(pool: &Pool, it: &Judged) -> [String; 6] {
+fn add_row(table: &mut Table, pool: &Pool, it: &Judged) {
     let owner = match &it.reservation.holder {
         Holder::Container(id, ifname) => {
-            let ifname = ifname.as_ref().map_or_else(String::new, |it| format!("{it}@"));
-            ifname + id.get(..ID_DIGITS).unwrap_or(id)
+            let id = id.get(..ID_DIGITS).unwrap_or(id);
+            match ifname {
+                Some(ifname) => format!("{ifname}@{id}"),
+                None => id.into(),
+            }
         }
         Holder::Operator => String::new(),
         Holder::Other(text) => text.clone(),
     };
-    let pod = it.pod.as_ref().map(|(namespace, name)| format!("{namespace}/{name}"));
-    [
-        it.reservation.address.to_string(),
-        pool.network.to_string(),
-        owner,
-        pod.unwrap_or_default(),
-        it.age.map(age).unwrap_or_default(),
-        state(&it.state).into(),
-    ]
+    let pod = match &it.pod {
+        Some((namespace, name)) => format!("{namespace}/{name}"),
+        None => String::new(),
+    };
+    let age = it.age.map(age).unwrap_or_default();
+    let address = &it.reservation.address;
+    table.row(&[address, &pool.network, &owner, &pod, &age, &state(&it.state)]);
 }
 
 /// A number of addresses for people. One with too many digits for a table is a power of two, rounded.
@@ -305,51 +340,48 @@ fn age(age: Duration) -> String {
 }
 
 fn pool_object(pool: &Pool) -> Json {
-    let range = |it: &Use| {
-        Json::object([
-            ("subnet", Some(it.range.subnet.to_string().into())),
-            ("first", Some(it.range.first.to_string().into())),
-            ("last", Some(it.range.last.to_string().into())),
-            ("size", Some(it.range.size().into())),
-            ("used", Some(it.used.into())),
-            ("free", Some(it.free.into())),
-        ])
-    };
-    Json::object([
-        ("name", Some(pool.network.to_string().into())),
-        ("dataDir", Some(pool.data_dir.to_string_lossy().as_ref().into())),
-        ("configured", Some(Json::Bool(pool.is_configured))),
-        ("ranges", Some(Json::Array(pool.ranges.iter().map(range).collect()))),
-        (
-            "reservations",
-            Some(Json::Array(pool.reservations.iter().map(|it| object(pool, it)).collect())),
-        ),
-    ])
+    let mut ranges = Vec::new();
+    for Use { range, used, free } in &pool.ranges {
+        let mut object = Object::default();
+        object.text("subnet", &range.subnet).text("first", &range.first);
+        object.text("last", &range.last).number("size", range.size());
+        ranges.push(object.number("used", *used).number("free", *free).json());
+    }
+    let mut reservations = Vec::new();
+    for it in &pool.reservations {
+        reservations.push(object(pool, it));
+    }
+    let mut object = Object::default();
+    object.text("name", &pool.network).text("dataDir", &pool.data_dir.to_string_lossy());
+    object.put("configured", Json::Bool(pool.is_configured));
+    object.list("ranges", ranges).list("reservations", reservations).json()
 }
 
 fn object(pool: &Pool, it: &Judged) -> Json {
-    let text = |text: &str| Some(Json::from(text));
-    let (id, ifname, owner) = match &it.reservation.holder {
-        Holder::Container(id, ifname) => (text(id), ifname.as_ref().and_then(|it| text(it)), None),
-        Holder::Operator => (None, None, None),
-        Holder::Other(owner) => (None, None, text(owner)),
-    };
-    let pod = it.pod.as_ref().map(|(namespace, name)| {
-        Json::object([("namespace", text(namespace)), ("name", text(name))])
-    });
-    let reason = match &it.state {
-        State::Alive(reason) | State::Gone(reason) | State::Unknown(reason) => text(reason),
-        State::Reserved => None,
-    };
-    Json::object([
-        ("network", text(&pool.network)),
-        ("address", text(&it.reservation.address.to_string())),
-        ("containerID", id),
-        ("ifname", ifname),
-        ("owner", owner),
-        ("pod", pod),
-        ("ageSeconds", it.age.map(|age| age.as_secs().into())),
-        ("state", text(state(&it.state))),
-        ("reason", reason),
-    ])
+    let mut object = Object::default();
+    object.text("network", &pool.network).text("address", &it.reservation.address);
+    match &it.reservation.holder {
+        Holder::Container(id, ifname) => {
+            object.text("containerID", id);
+            if let Some(ifname) = ifname {
+                object.text("ifname", ifname);
+            }
+        }
+        Holder::Operator => {}
+        Holder::Other(owner) => {
+            object.text("owner", owner);
+        }
+    }
+    if let Some((namespace, name)) = &it.pod {
+        let mut pod = Object::default();
+        object.put("pod", pod.text("namespace", namespace).text("name", name).json());
+    }
+    if let Some(age) = it.age {
+        object.number("ageSeconds", age.as_secs());
+    }
+    object.text("state", &state(&it.state));
+    if let State::Alive(reason) | State::Gone(reason) | State::Unknown(reason) = &it.state {
+        object.text("reason", reason);
+    }
+    object.json()
 }

@@ -5,13 +5,14 @@ mod network;
 mod place;
 mod ranges;
 mod similar;
+mod values;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use argh::FromArgs;
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::plugin::Entry;
@@ -37,7 +38,7 @@ pub(super) struct Lint {
     json: bool,
     /// files and directories; the directory of NETCONFPATH if none is given
     #[argh(positional)]
-    paths: Vec<PathBuf>,
+    paths: Vec<String>,
 }
 
 /// The rules use it beside the document.
@@ -64,21 +65,31 @@ struct Finding {
 }
 
 impl Lint {
-    /// Returns the exit code.
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<u8> {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let (directory, path) = parameters::directories();
-        let paths = if self.paths.is_empty() { vec![directory] } else { self.paths };
+        let mut paths: Vec<PathBuf> = self.paths.iter().map(PathBuf::from).collect();
+        if paths.is_empty() {
+            paths.push(directory);
+        }
         let (mut documents, claims) = examine(&paths, plugins, &path)?;
         ranges::compare_networks(&claims, &mut documents);
         ranges::compare_routes(&claims, &mut documents)?;
-        documents.iter_mut().for_each(|it| it.findings.sort_by_key(|finding| finding.at));
-        if self.json {
-            say(&json(&documents).to_pretty());
-        } else {
-            documents.iter().for_each(print);
+        let mut objects = Vec::new();
+        let mut has_faults = false;
+        for document in &documents {
+            for finding in &document.findings {
+                has_faults |= finding.is_fault;
+                if self.json {
+                    objects.push(object(document, finding));
+                } else {
+                    print(document, finding);
+                }
+            }
         }
-        let is_fault = |document: &Document| document.findings.iter().any(|it| it.is_fault);
-        Ok(u8::from(documents.iter().any(is_fault)))
+        if self.json {
+            super::say_json(Object::default().list("findings", objects));
+        }
+        Ok(u8::from(has_faults))
     }
 }
 
@@ -113,15 +124,19 @@ impl Faults {
         path: &[PathBuf],
     ) -> Result<Self> {
         let (mut documents, claims) = examine(&[directory.to_owned()], plugins, path)?;
-        let count = |it: &Document| it.findings.iter().filter(|it| it.is_fault).count();
-        let files = documents.iter().map(|it| (it.file.clone(), count(it))).collect();
-        documents.iter_mut().for_each(|it| it.findings.clear());
+        let mut files = Vec::new();
+        for it in &mut documents {
+            files.push((it.file.clone(), it.faults()));
+            it.findings.clear();
+        }
         ranges::compare_networks(&claims, &mut documents);
-        let text = |it: Document| {
-            let file = it.file;
-            it.findings.into_iter().map(move |it| (file.clone(), it.text))
-        };
-        Ok(Self { files, between: documents.into_iter().flat_map(text).collect() })
+        let mut between = Vec::new();
+        for it in documents {
+            for finding in it.findings {
+                between.push((it.file.clone(), finding.text));
+            }
+        }
+        Ok(Self { files, between })
     }
 }
 
@@ -150,8 +165,7 @@ impl Document {
     fn examine(&mut self, host: &Host<'_>, claims: &mut Vec<Claim>, index: usize) {
         match Json::parse_with_place(self.text.as_bytes()) {
             Err((at, reason)) => {
-                let text = format!("cannot read JSON: {reason}");
-                self.findings.push(Finding { at, is_fault: true, text });
+                self.insert(at, true, format!("cannot read JSON: {reason}"));
             }
             Ok(json) => network::examine(self, &json, host, claims, index),
         }
@@ -166,47 +180,42 @@ impl Document {
     }
 
     fn add(&mut self, path: &JsonPath<'_>, is_fault: bool, text: String) {
-        let at = path.place_in(&self.text);
-        self.findings.push(Finding { at, is_fault, text });
+        self.insert(path.place_in(&self.text), is_fault, text);
+    }
+
+    fn faults(&self) -> usize {
+        self.findings.iter().filter(|it| it.is_fault).count()
+    }
+
+    /// Inserts a finding after those of the same place.
+    fn insert(&mut self, at: usize, is_fault: bool, text: String) {
+        let place = self.findings.iter().position(|it| it.at > at).unwrap_or(self.findings.len());
+        self.findings.insert(place, Finding { at, is_fault, text });
     }
 }
 
 /// Faults on stdout, notes on stderr, each with its line below.
-fn print(document: &Document) {
-    for Finding { at, is_fault, text } in &document.findings {
-        let (line, column) = line_and_column(&document.text, *at);
-        let shown = document.text.lines().nth(line - 1).unwrap_or_default().trim();
-        let shown = shown.replace(char::is_control, " ");
-        let word = if *is_fault { "" } else { "note: " };
-        let file = document.file.display();
-        let finding = format!("{file}:{line}:{column}: {word}{text}\n    {shown}");
-        if *is_fault {
-            say(&finding);
-        } else {
-            finding.lines().for_each(warn);
-        }
+fn print(document: &Document, Finding { at, is_fault, text }: &Finding) {
+    let (line, column) = line_and_column(&document.text, *at);
+    let shown = document.text.lines().nth(line - 1).unwrap_or_default().trim();
+    let shown = shown.replace(char::is_control, " ");
+    let word = if *is_fault { "" } else { "note: " };
+    let file = document.file.display();
+    let finding = format!("{file}:{line}:{column}: {word}{text}\n    {shown}");
+    if *is_fault {
+        say(&finding);
+    } else {
+        finding.lines().for_each(warn);
     }
 }
 
-fn json(documents: &[Document]) -> Json {
-    let object = |document: &Document, finding: &Finding| {
-        let (line, column) = line_and_column(&document.text, finding.at);
-        let number = |number: usize| Some(u32::try_from(number).unwrap_or(u32::MAX).into());
-        Json::object([
-            ("file", Some(document.file.to_string_lossy().as_ref().into())),
-            ("line", number(line)),
-            ("column", number(column)),
-            ("kind", Some(if finding.is_fault { "fault" } else { "note" }.into())),
-            ("text", Some(finding.text.as_str().into())),
-        ])
-    };
-    let of_document = |it: &'_ Document| {
-        it.findings.iter().map(|finding| object(it, finding)).collect::<Vec<_>>()
-    };
-    Json::object([(
-        "findings",
-        Some(Json::Array(documents.iter().flat_map(of_document).collect())),
-    )])
+fn object(document: &Document, finding: &Finding) -> Json {
+    let (line, column) = line_and_column(&document.text, finding.at);
+    let mut object = Object::default();
+    object.text("file", &document.file.to_string_lossy());
+    object.number("line", line as u64).number("column", column as u64);
+    object.text("kind", if finding.is_fault { &"fault" } else { &"note" });
+    object.text("text", &finding.text).json()
 }
 
 /// The name of the file, for a finding about two files.

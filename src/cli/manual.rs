@@ -52,15 +52,28 @@ impl Manuals {
 
 impl<'a> Manual<'a> {
     /// The keys in the order of the table.
-    pub(super) fn keys(self) -> impl Iterator<Item = Key<'a>> {
+    pub(super) fn keys(self) -> Vec<Key<'a>> {
         let table = self.text.split_once(TABLE).map_or("", |(_, table)| table);
+        let mut keys = Vec::new();
         // The first line is the rest of the header, the second the rule below it.
-        table.lines().skip(2).map_while(Key::parse)
+        for line in table.lines().skip(2) {
+            match Key::parse(line) {
+                Some(key) => keys.push(key),
+                None => break,
+            }
+        }
+        keys
     }
 
     /// The capabilities that the plugin has.
-    pub(super) fn capabilities(self) -> impl Iterator<Item = &'a str> {
-        self.keys().filter_map(|key| key.meaning.split_once(IN_CAPABILITY)?.1.split('`').next())
+    pub(super) fn capabilities(self) -> Vec<&'a str> {
+        let mut capabilities = Vec::new();
+        for key in self.keys() {
+            if let Some((_, name)) = key.meaning.split_once(IN_CAPABILITY) {
+                capabilities.extend(name.split('`').next());
+            }
+        }
+        capabilities
     }
 
     /// Whether the plugin is called after another one, with its result.

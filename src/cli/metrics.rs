@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use argh::FromArgs;
 
@@ -10,7 +10,7 @@ use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::plugin::Entry;
 use crate::runtime::life::Life;
-use crate::runtime::reservations::{Survey, Use};
+use crate::runtime::reservations::Survey;
 
 use super::{ipam, parameters, say};
 
@@ -26,20 +26,20 @@ use super::{ipam, parameters, say};
 pub(super) struct Metrics {
     /// the file to replace; stdout if not given
     #[argh(positional)]
-    file: Option<PathBuf>,
+    file: Option<String>,
 }
 
 impl Metrics {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let text = text(&parameters::runtime(plugins, parameters::TIMEOUT_S).survey()?);
-        match &self.file {
+        match self.file.as_ref().map(Path::new) {
             None => say(&text),
             Some(file) => replace(file, &text).map_err(|error| {
                 let msg = format!("cannot write {}", file.display());
                 Error::internal(msg).with_details(error.to_string())
             })?,
         }
-        Ok(())
+        Ok(0)
     }
 }
 
@@ -55,14 +55,12 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     written
 }
 
-/// The metrics of a range: name, meaning, value.
-fn of_range(it: &Use) -> [(&'static str, &'static str, u64); 3] {
-    [
-        ("pool_size", "Addresses that a range can give out.", it.range.size()),
-        ("pool_used", "Reserved addresses of a range.", it.used),
-        ("pool_free", "Addresses of a range that can still be given out.", it.free),
-    ]
-}
+/// The metrics of a range: name and meaning.
+const OF_RANGE: [(&str, &str); 3] = [
+    ("pool_size", "Addresses that a range can give out."),
+    ("pool_used", "Reserved addresses of a range."),
+    ("pool_free", "Addresses of a range that can still be given out."),
+];
 
 fn text(survey: &Survey) -> String {
     let mut families = [const { String::new() }; 3];
@@ -73,11 +71,13 @@ fn text(survey: &Survey) -> String {
             if families[0].contains(&labels) {
                 continue;
             }
-            for (of, (name, about, value)) in families.iter_mut().zip(of_range(it)) {
+            let values = [it.range.size(), it.used, it.free];
+            for (at, (name, about)) in OF_RANGE.iter().enumerate() {
+                let of = &mut families[at];
                 if of.is_empty() {
                     family(of, name, about);
                 }
-                sample(of, name, &labels, value);
+                sample(of, name, &labels, values[at]);
             }
         }
     }
@@ -98,7 +98,9 @@ fn text(survey: &Survey) -> String {
         if let Some(Json::Array(mappings)) = entry.capability_args.get("portMappings")
             && state != "stale"
         {
-            mappings.iter().for_each(|it| count(&mut ports, &entry.network, protocol(it)));
+            for it in mappings {
+                count(&mut ports, &entry.network, protocol(it));
+            }
         }
     }
     counts(&mut text, "reservations", "Reserved addresses.", "state", &reservations);

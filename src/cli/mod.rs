@@ -28,48 +28,21 @@ mod run;
 mod table;
 
 use std::ffi::OsString;
+use std::fmt;
 
-use argh::{EarlyExit, FromArgs};
+use argh::{EarlyExit, FromArgs, SubCommands};
 
+use crate::cni::json::Object;
 use crate::error::{Code, Error, Result};
 use crate::plugin::{Entry, VERSION};
 
 const NAME: &str = "cnibox";
 
 /// Where `--list-full` says that plugins live: the usual directory, relative to the root as busybox writes it.
-const PLUGIN_DIRECTORY: &str = "opt/cni/bin";
+const PLUGIN_DIRECTORY: &str = "opt/cni/bin/";
 
-/// The names of `Command`, and help.
-const COMMANDS: &[&str] = &[
-    "add",
-    "check",
-    "del",
-    "gc",
-    "status",
-    "run",
-    "exec",
-    "oci-hook",
-    "networks",
-    "attachments",
-    "list",
-    "install",
-    #[cfg(feature = "demo")]
-    "demo",
-    "version",
-    #[cfg(feature = "tool")]
-    "completion",
-    #[cfg(feature = "tool")]
-    "doctor",
-    #[cfg(feature = "tool")]
-    "ipam",
-    #[cfg(feature = "tool")]
-    "lint",
-    #[cfg(feature = "tool")]
-    "man",
-    #[cfg(feature = "tool")]
-    "metrics",
-    "help",
-];
+/// The command that argh does not parse: it reserves the name.
+const HELP: &str = "help";
 
 /// Every CNI plugin in one executable.
 #[derive(FromArgs)]
@@ -124,9 +97,19 @@ struct List {
 #[argh(subcommand, name = "version", help_triggers("-h", "--help", "help"))]
 struct Version {}
 
+/// The names of the commands, help at the end.
+fn commands() -> Vec<&'static str> {
+    let mut names = Vec::new();
+    for command in Command::COMMANDS {
+        names.push(command.name);
+    }
+    names.push(HELP);
+    names
+}
+
 /// Whether a first argument is for the tool: an option, or one of its commands.
 pub fn knows(first: &str) -> bool {
-    first.starts_with('-') || COMMANDS.contains(&first)
+    first.starts_with('-') || commands().contains(&first)
 }
 
 /// Runs the tool with its arguments. Exit codes: 0 fine, 1 failed, 2 not understood.
@@ -145,22 +128,29 @@ pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
         Some("--install") => args[0] = "install",
         Some("--version" | "-V") => args[0] = "version",
         #[cfg(feature = "tool")]
-        Some("help") => return exit_code(help::help(&args[1..], plugins).map(|()| 0)),
+        Some(HELP) => return exit_code(help::help(&args[1..], plugins)),
         #[cfg(not(feature = "tool"))]
-        Some("help") => {
+        Some(HELP) => {
             overview(plugins);
             return 0;
         }
         _ => {}
     }
     match Tool::from_args(&[NAME], &args) {
-        Ok(tool) => tool.run(plugins, words),
-        Err(EarlyExit { output, status: Ok(()) }) => {
-            say(&output);
+        Ok(tool) => exit_code(tool.run(plugins, words)),
+        Err(exit) => ended(NAME, &exit),
+    }
+}
+
+/// Prints why the command does not run: its help, or an error in the arguments. Returns the exit code.
+fn ended(name: &str, exit: &EarlyExit) -> u8 {
+    match exit.status {
+        Ok(()) => {
+            say(&exit.output);
             0
         }
-        Err(EarlyExit { output, status: Err(()) }) => {
-            eprintln!("{NAME}: {}", output.trim_end());
+        Err(()) => {
+            eprintln!("{name}: {}", exit.output.trim_end());
             2
         }
     }
@@ -168,27 +158,22 @@ pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
 
 impl Tool {
     /// `words` are the arguments as they were given.
-    fn run(self, plugins: &'static [Entry], words: &[OsString]) -> u8 {
-        let mut exit_code = 0;
-        let done: Result<()> = match self.command {
+    fn run(&self, plugins: &'static [Entry], words: &[OsString]) -> Result<u8> {
+        match &self.command {
             Command::Add(add) => add.run(plugins),
             Command::Check(check) => check.run(plugins),
             Command::Del(del) => del.run(plugins),
             Command::Gc(gc) => gc.run(plugins),
             Command::Status(status) => status.run(plugins),
-            Command::Run(run) => run.run(plugins, words).map(|code| exit_code = code),
-            Command::Exec(exec) => exec.run(plugins, words).map(|code| exit_code = code),
+            Command::Run(run) => run.run(plugins, words),
+            Command::Exec(exec) => exec.run(plugins, words),
             Command::OciHook(hook) => hook.run(plugins),
             Command::Networks(networks) => networks.run(plugins),
             Command::Attachments(attachments) => attachments.run(plugins),
-            Command::List(List { full }) => {
-                let directory = if full { format!("{PLUGIN_DIRECTORY}/") } else { String::new() };
-                plugins.iter().for_each(|entry| say(&format!("{directory}{}", entry.name)));
-                Ok(())
-            }
+            Command::List(list) => list.run(plugins),
             Command::Version(Version {}) => {
-                say(&format!("{NAME} {VERSION} ({})", env!("CNIBOX_COMMIT")));
-                Ok(())
+                tell(format_args!("{NAME} {VERSION} ({})", env!("CNIBOX_COMMIT")));
+                Ok(0)
             }
             Command::Install(install) => install.run(plugins),
             #[cfg(feature = "demo")]
@@ -196,17 +181,26 @@ impl Tool {
             #[cfg(feature = "tool")]
             Command::Completion(completion) => completion.run(plugins),
             #[cfg(feature = "tool")]
-            Command::Doctor(doctor) => doctor.run(plugins).map(|code| exit_code = code),
+            Command::Doctor(doctor) => doctor.run(plugins),
             #[cfg(feature = "tool")]
             Command::Ipam(ipam) => ipam.run(plugins),
             #[cfg(feature = "tool")]
-            Command::Lint(lint) => lint.run(plugins).map(|code| exit_code = code),
+            Command::Lint(lint) => lint.run(plugins),
             #[cfg(feature = "tool")]
             Command::Man(man) => man.run(plugins),
             #[cfg(feature = "tool")]
             Command::Metrics(metrics) => metrics.run(plugins),
-        };
-        self::exit_code(done.map(|()| exit_code))
+        }
+    }
+}
+
+impl List {
+    fn run(&self, plugins: &[Entry]) -> Result<u8> {
+        let directory = if self.full { PLUGIN_DIRECTORY } else { "" };
+        for entry in plugins {
+            say(&[directory, entry.name].concat());
+        }
+        Ok(0)
     }
 }
 
@@ -227,10 +221,12 @@ fn help_of_command(command: &str) -> String {
 
 /// Without arguments. The first line has the version by itself: Nomad runs every file of a plugin directory to find it.
 fn overview(plugins: &[Entry]) {
-    let table: String =
-        plugins.iter().map(|entry| format!("  {:<12}{}\n", entry.name, entry.about)).collect();
-    let commands = COMMANDS.join("|");
-    say(&format!(
+    let mut table = String::new();
+    for entry in plugins {
+        table.push_str(&format!("  {:<12}{}\n", entry.name, entry.about));
+    }
+    let commands = commands().join("|");
+    tell(format_args!(
         "{NAME} {VERSION} : every CNI plugin in one executable\n\n\
          Usage: {NAME} [{commands}] [arguments...]\n   \
          or: {NAME} --list[-full]\n   \
@@ -246,8 +242,19 @@ fn cannot_write(error: &std::io::Error) -> Error {
     Error::new(Code::IO, "cannot write to stdout").with_details(error.to_string())
 }
 
+/// Prints an object as a document.
+fn say_json(object: &mut Object) {
+    say(&object.json().to_pretty());
+}
+
 /// A line of what the tool has to tell. The only way for it to get to stdout.
 #[allow(clippy::print_stdout)]
 fn say(line: &str) {
     println!("{}", line.trim_end());
+}
+
+/// The same for a line that is formatted, which takes less code than a `String`.
+#[inline(never)]
+fn tell(line: fmt::Arguments<'_>) {
+    say(&line.to_string());
 }

@@ -5,9 +5,9 @@ use std::str::FromStr;
 use argh::FromArgs;
 use ipnet::IpNet;
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
-use crate::kernel::sys::warn;
+use crate::kernel::sys::{warn, warning};
 use crate::names::{IfName, NetworkName};
 use crate::plugin::Entry;
 use crate::runtime::conf;
@@ -15,8 +15,10 @@ use crate::runtime::lifecycle::Runtime;
 use crate::runtime::networks::Listed;
 use crate::runtime::new_network::{Kind, NewNetwork};
 
+use super::attach::invalid;
 use super::parameters::{self, TIMEOUT_S, not_understood};
-use super::{say, table};
+use super::say;
+use super::table::Table;
 
 /// List the networks that are configured, and the order in which each runtime takes them.
 #[derive(FromArgs)]
@@ -94,77 +96,105 @@ struct Remove {
 }
 
 impl Networks {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let runtime = parameters::runtime(plugins, TIMEOUT_S);
-        match self.change {
-            None => list(&runtime, self.json),
-            Some(Change::Create(create)) => create.run(&runtime),
-            Some(Change::Remove(remove)) => remove.run(&runtime),
+        match &self.change {
+            None => list(&runtime, self.json)?,
+            Some(Change::Create(create)) => create.run(&runtime)?,
+            Some(Change::Remove(remove)) => remove.run(&runtime)?,
         }
+        Ok(0)
     }
 }
 
 fn list(runtime: &Runtime, is_json: bool) -> Result<()> {
     let (listed, broken) = runtime.networks()?;
-    if is_json {
-        let networks = Json::Array(listed.iter().map(object).collect());
-        say(&Json::object([("networks", Some(networks))]).to_pretty());
-    } else {
-        let header =
-            ["NETWORK", "SUBNETS", "PLUGINS", "MISSING", "CONTAINERD", "CRI-O", "PODMAN", "FILE"];
-        table::print(header, listed.iter().map(row));
+    let mut objects = Vec::new();
+    let mut table = Table::new(&[
+        "NETWORK",
+        "SUBNETS",
+        "PLUGINS",
+        "MISSING",
+        "CONTAINERD",
+        "CRI-O",
+        "PODMAN",
+        "FILE",
+    ]);
+    let mut built_in: Vec<&str> = Vec::new();
+    for it in &listed {
+        let mut subnets = Vec::new();
+        for subnet in &it.subnets {
+            subnets.push(subnet.to_string());
+        }
+        let mut plugins: Vec<String> = Vec::new();
+        for plugin in &it.network.plugins {
+            plugins.push(conf::kind(plugin).into());
+        }
+        if is_json {
+            objects.push(object(it, &subnets, &plugins));
+        } else {
+            add_row(&mut table, it, &subnets, &plugins);
+        }
+        for kind in &it.built_in {
+            if !built_in.contains(&kind.as_str()) {
+                built_in.push(kind);
+            }
+        }
     }
-    broken.iter().for_each(|error| warn(&format!("warning: {error}")));
-    let mut built_in: Vec<&str> =
-        listed.iter().flat_map(|it| &it.built_in).map(String::as_str).collect();
+    if is_json {
+        super::say_json(Object::default().list("networks", objects));
+    } else {
+        table.print();
+    }
+    for error in &broken {
+        warning(format_args!("warning: {error}"));
+    }
     built_in.sort_unstable();
-    built_in.dedup();
     if !built_in.is_empty() {
         let kinds = built_in.join(", ");
-        warn(&format!("note: only cnibox finds {kinds}: no directory of CNI_PATH has such a file"));
+        warning(format_args!(
+            "note: only cnibox finds {kinds}: no directory of CNI_PATH has such a file"
+        ));
     }
     Ok(())
 }
 
-fn row(listed: &Listed) -> [String; 8] {
-    let order = |order: Option<u32>| order.map(|it| it.to_string()).unwrap_or_default();
-    let subnets: Vec<String> = listed.subnets.iter().map(ToString::to_string).collect();
-    [
-        listed.network.name.to_string(),
-        subnets.join(","),
-        listed.network.plugins.iter().map(conf::kind).collect::<Vec<_>>().join(","),
-        listed.missing.join(","),
-        order(listed.containerd),
-        order(listed.crio),
-        order(listed.podman),
-        listed.network.file.display().to_string(),
-    ]
+fn add_row(table: &mut Table, it: &Listed, subnets: &[String], plugins: &[String]) {
+    let order = |order: Option<u32>| match order {
+        Some(order) => order.to_string(),
+        None => String::new(),
+    };
+    table.row(&[
+        &it.network.name,
+        &subnets.join(","),
+        &plugins.join(","),
+        &it.missing.join(","),
+        &order(it.containerd),
+        &order(it.crio),
+        &order(it.podman),
+        &it.network.file.display(),
+    ]);
 }
 
-fn object(listed: &Listed) -> Json {
-    fn texts(texts: impl Iterator<Item = String>) -> Option<Json> {
-        Some(Json::Array(texts.map(Json::from).collect()))
+fn object(it: &Listed, subnets: &[String], plugins: &[String]) -> Json {
+    let network = &it.network;
+    let mut order = Object::default();
+    for (runtime, place) in
+        [("containerd", it.containerd), ("cri-o", it.crio), ("podman", it.podman)]
+    {
+        if let Some(place) = place {
+            order.number(runtime, place.into());
+        }
     }
-    let network = &listed.network;
-    let order = Json::object([
-        ("containerd", listed.containerd.map(Json::from)),
-        ("cri-o", listed.crio.map(Json::from)),
-        ("podman", listed.podman.map(Json::from)),
-    ]);
-    Json::object([
-        ("name", Some(network.name.to_string().into())),
-        ("file", Some(network.file.to_string_lossy().into_owned().into())),
-        ("cniVersion", Some(network.version.text().into())),
-        ("subnets", texts(listed.subnets.iter().map(ToString::to_string))),
-        ("plugins", texts(network.plugins.iter().map(|plugin| conf::kind(plugin).into()))),
-        ("missing", texts(listed.missing.iter().cloned())),
-        ("builtIn", texts(listed.built_in.iter().cloned())),
-        ("order", Some(order)),
-    ])
+    let mut object = Object::default();
+    object.text("name", &network.name).text("file", &network.file.to_string_lossy());
+    object.text("cniVersion", &network.version.text()).texts("subnets", subnets);
+    object.texts("plugins", plugins).texts("missing", &it.missing);
+    object.texts("builtIn", &it.built_in).put("order", order.json()).json()
 }
 
 impl Create {
-    fn run(self, runtime: &Runtime) -> Result<()> {
+    fn run(&self, runtime: &Runtime) -> Result<()> {
         let new = self.network()?;
         runtime.create_network(&new)?;
         say(&new.name);
@@ -178,14 +208,14 @@ impl Create {
         Ok(())
     }
 
-    fn network(self) -> Result<NewNetwork> {
-        let kind = Kind::ALL.iter().find(|(name, _)| *name == self.kind);
-        let kind = kind.map(|(_, kind)| *kind).ok_or_else(|| {
+    fn network(&self) -> Result<NewNetwork> {
+        let wanted = &self.kind;
+        let Some((_, kind)) = Kind::ALL.into_iter().find(|(name, _)| name == wanted) else {
             let all = Kind::ALL.map(|(name, _)| name).join(", ");
-            not_understood(format!("--type {}: not one of {all}", self.kind))
-        })?;
+            return Err(not_understood(format!("--type {wanted}: not one of {all}")));
+        };
         let mut new = NewNetwork {
-            name: NetworkName::new(self.name).map_err(|error| not_understood(error.to_string()))?,
+            name: NetworkName::new(&*self.name).map_err(invalid)?,
             kind,
             subnets: Vec::new(),
             gateways: Vec::new(),
@@ -252,23 +282,18 @@ fn parse<T: FromStr>(option: &str, value: &str, what: &str) -> Result<T> {
 }
 
 impl Remove {
-    fn run(self, runtime: &Runtime) -> Result<()> {
+    fn run(&self, runtime: &Runtime) -> Result<()> {
         if self.names.is_empty() {
             return Err(not_understood("NAME is missing"));
         }
-        let mut failed: Option<Error> = None;
-        for name in self.names {
-            let name = NetworkName::new(name).map_err(|error| not_understood(error.to_string()))?;
+        let mut errors = Vec::new();
+        for name in &self.names {
+            let name = NetworkName::new(name.as_str()).map_err(invalid)?;
             match runtime.remove_network(&name, self.force) {
                 Ok(()) => say(&name),
-                Err(error) => {
-                    failed = Some(match failed.take() {
-                        None => error,
-                        Some(first) => first.also(&error),
-                    });
-                }
+                Err(error) => errors.push(error),
             }
         }
-        failed.map_or(Ok(()), Err)
+        Error::joined(errors)
     }
 }

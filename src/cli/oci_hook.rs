@@ -31,7 +31,7 @@ pub(super) struct OciHook {
 }
 
 impl OciHook {
-    pub(super) fn run(self, plugins: &'static [Entry]) -> Result<()> {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let mut bytes = Vec::new();
         let read = sys::Stdin.read_to_end(&mut bytes);
         read.map_err(|error| Error::internal(format!("cannot read the state: {error}")))?;
@@ -42,28 +42,41 @@ impl OciHook {
         match text(&state, "status")? {
             "creating" | "created" => {
                 let annotations = state.get("annotations").unwrap_or(&Json::Null);
-                let list = |key: &str| -> Result<Vec<String>> {
-                    let words = text(annotations, key)?.split(',').map(str::trim);
-                    Ok(words.filter(|word| !word.is_empty()).map(str::to_owned).collect())
-                };
-                let (publish, ip) = (list("cnibox.ports")?, list("cnibox.ip")?);
+                let publish = words(annotations, "cnibox.ports")?;
+                let ip = words(annotations, "cnibox.ip")?;
                 let mac = Some(text(annotations, "cnibox.mac")?).filter(|mac| !mac.is_empty());
                 let wishes = Wishes { publish: &publish, ip: &ip, mac };
-                let wanted = parameters::wanted(&runtime, &id, &list("cnibox.networks")?, &wishes)?;
+                let networks = words(annotations, "cnibox.networks")?;
+                let wanted = parameters::wanted(&runtime, &id, &networks, &wishes)?;
                 let pid = match state.get("pid") {
                     Some(Json::Number(pid)) => pid.to_string(),
                     _ => return Err(Error::config("the state of the container has no pid")),
                 };
-                runtime.attach(&wanted, &parameters::netns(&pid)?).map(drop)
+                runtime.attach(&wanted, &parameters::netns(&pid)?)?;
             }
             "stopped" => {
                 let attached = runtime.attachments_of(&id, None, None)?;
-                runtime.detach(attached.iter().rev().map(|(name, at)| (name, at)), None)
+                runtime.detach(&attached, None)?;
             }
-            status => Err(Error::config(format!("cannot handle status {status:?}"))
-                .with_details("the hooks are createRuntime and poststop")),
+            status => {
+                return Err(Error::config(format!("cannot handle status {status:?}"))
+                    .with_details("the hooks are createRuntime and poststop"));
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// The words of a list with commas.
+fn words(annotations: &Json, key: &str) -> Result<Vec<String>> {
+    let mut words = Vec::new();
+    for word in text(annotations, key)?.split(',') {
+        let word = word.trim();
+        if !word.is_empty() {
+            words.push(word.to_owned());
         }
     }
+    Ok(words)
 }
 
 /// A string of an object; empty if it is missing.

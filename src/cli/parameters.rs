@@ -119,10 +119,10 @@ pub(super) fn named(argument: &str) -> Result<PathBuf> {
 }
 
 /// The name of the interface, from the option or from CNI_IFNAME.
-pub(super) fn ifname(option: Option<String>) -> Result<Option<String>> {
+pub(super) fn ifname(option: &Option<String>) -> Result<Option<String>> {
     match option {
         None => Ok(Some(text("CNI_IFNAME")?).filter(|name| !name.is_empty())),
-        given => Ok(given),
+        given => Ok(given.clone()),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::kernel::launch::Launch;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sandbox;
-use crate::kernel::sys::{self, warn};
+use crate::kernel::sys::{self, warning};
 use crate::names::ContainerId;
 use crate::plugin::Entry;
 use crate::runtime::container_id_of;
@@ -72,7 +72,7 @@ pub(super) struct Exec {
 }
 
 impl Run {
-    pub(super) fn run(self, plugins: &'static [Entry], words: &[OsString]) -> Result<u8> {
+    pub(super) fn run(&self, plugins: &'static [Entry], words: &[OsString]) -> Result<u8> {
         let words = command(words, self.command.len())?;
         sys::catch_interrupts();
         let runtime = parameters::runtime(plugins, self.timeout);
@@ -84,23 +84,23 @@ impl Run {
         let wishes = Wishes { publish: &self.publish, ip: &[], mac: None };
         let wanted = parameters::wanted(&runtime, &container_id, &self.network, &wishes)?;
         let missing = sandbox::missing_capabilities();
-        let hidden = if missing.is_empty() { &[][..] } else { &STATE[..] };
+        let (mut hidden, mut directory) = (&[][..], runtime.state());
         if !missing.is_empty() {
             enter_private_host(&wanted, named.is_some(), &missing.join(" and "))?;
+            (hidden, directory) = (&STATE[..], Path::new("/tmp"));
         }
+        let hostname = self.hostname.as_deref();
         let launch = |netns: &NetNs, results: &[Success]| {
-            let directory = if missing.is_empty() { runtime.state() } else { Path::new("/tmp") };
-            let hostname = self.hostname.as_deref();
             let resolv_conf = group::resolv_conf(results);
             Launch { netns, words, resolv_conf, directory, hostname, hidden }.run()
         };
         let Some(path) = named else {
             let netns = NetNs::own()?.make()?;
             sandbox::raise_loopback(&netns)?;
-            return attached(&runtime, &wanted, &netns, launch);
+            return attached(&runtime, &wanted, &netns, &launch);
         };
         let (netns, _lock) = runtime.make_namespace(&path, Purpose::Command)?;
-        let code = attached(&runtime, &wanted, &netns, launch);
+        let code = attached(&runtime, &wanted, &netns, &launch);
         match (code, sandbox::remove_namespace(&path)) {
             (code, Ok(())) => code,
             (Ok(_), Err(error)) => Err(error),
@@ -131,25 +131,24 @@ fn attached(
     runtime: &Runtime,
     wanted: &[Wanted],
     netns: &NetNs,
-    launch: impl FnOnce(&NetNs, &[Success]) -> Result<u8>,
+    launch: &dyn Fn(&NetNs, &[Success]) -> Result<u8>,
 ) -> Result<u8> {
     let results = runtime.attach(wanted, netns.path())?;
     let code = launch(netns, &results);
     sys::forget_interrupt();
-    let all = wanted.iter().rev().map(|it| (&it.network.name, &it.at));
-    match (code, runtime.detach(all, Some(netns.path()))) {
+    match (code, runtime.detach(&group::attached(wanted), Some(netns.path()))) {
         (code, Ok(())) => code,
         (Err(error), undone) => Err(error.and(undone)),
         (Ok(0), Err(undo)) => Err(undo),
         (Ok(code), Err(undo)) => {
-            warn(&format!("cnibox: {undo}"));
+            warning(format_args!("cnibox: {undo}"));
             Ok(code)
         }
     }
 }
 
 impl Exec {
-    pub(super) fn run(self, plugins: &'static [Entry], words: &[OsString]) -> Result<u8> {
+    pub(super) fn run(&self, plugins: &'static [Entry], words: &[OsString]) -> Result<u8> {
         let words = command(words, self.command.len())?;
         let runtime = parameters::runtime(plugins, TIMEOUT_S);
         let own = NetNs::own()?;
@@ -161,8 +160,12 @@ impl Exec {
         }
         let netns = own.open(&path)?;
         let mut results: Vec<Success> = Vec::new();
-        for entry in entries.iter().filter(|entry| is_same(&own, &entry.netns, &netns)) {
-            results.extend(entry.success()?);
+        for entry in &entries {
+            if is_same(&own, &entry.netns, &netns)
+                && let Some(success) = entry.success()?
+            {
+                results.push(success);
+            }
         }
         let resolv_conf = group::resolv_conf(&results);
         let directory = runtime.state();

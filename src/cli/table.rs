@@ -1,60 +1,76 @@
 //! Tables for people: aligned columns below a header.
 
+use std::fmt::Display;
+
 use super::say;
 
-/// Prints rows below their header, as wide as they are. An empty cell is a dash.
-pub(super) fn print<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) {
-    print_within(usize::MAX, &[], header, rows);
-}
-
-/// The same on lines of at most `columns` characters: the widest of the cells in the places of `cut` end with a tilde.
-pub(super) fn print_within<const N: usize>(
-    columns: usize,
-    cut: &[usize],
-    header: [&str; N],
-    rows: impl Iterator<Item = [String; N]>,
-) {
-    let mut all = vec![header.map(str::to_owned).to_vec()];
-    all.extend(rows.map(|row| row.to_vec()));
-    print_all(columns, cut, &mut all);
-}
-
-/// All rows have the same number of cells.
-fn print_all(columns: usize, cut: &[usize], rows: &mut [Vec<String>]) {
-    let mut widths = Vec::new();
-    for row in rows.iter_mut() {
-        widths.resize(row.len(), 0);
-        for (cell, width) in row.iter_mut().zip(&mut widths) {
-            *cell = printable(cell);
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    while widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1) > columns {
-        match cut.iter().copied().max_by_key(|column| widths[*column]) {
-            Some(widest) if widths[widest] > 1 => widths[widest] -= 1,
-            _ => break,
-        }
-    }
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            let count = cell.chars().count();
-            let is_cut = count > *width;
-            line.extend(cell.chars().take(width - usize::from(is_cut)));
-            line.extend(is_cut.then_some('~'));
-            line.extend(std::iter::repeat_n(' ', GAP + width.saturating_sub(count)));
-        }
-        say(&line);
-    }
+/// Rows of cells. The first row is the header.
+pub(super) struct Table {
+    /// The number of cells in a row.
+    count: usize,
+    cells: Vec<String>,
 }
 
 /// The spaces between two columns.
 const GAP: usize = 2;
 
-/// Text from files may contain control characters, which the terminal would execute.
-fn printable(cell: &str) -> String {
-    match cell {
-        "" => "-".into(),
-        cell => cell.replace(char::is_control, "?"),
+impl Table {
+    pub(super) fn new(header: &[&str]) -> Self {
+        let mut table = Self { count: header.len(), cells: Vec::new() };
+        for name in header {
+            table.add(name);
+        }
+        table
     }
+
+    /// Adds a row with as many cells as the header has.
+    #[inline(never)]
+    pub(super) fn row(&mut self, cells: &[&dyn Display]) {
+        for cell in cells {
+            self.add(*cell);
+        }
+    }
+
+    /// An empty cell is a dash. Text from files may contain control characters, which the terminal would execute.
+    fn add(&mut self, cell: &dyn Display) {
+        let text = cell.to_string();
+        self.cells.push(if text.is_empty() { "-".into() } else { printable(&text) });
+    }
+
+    /// Prints the rows as wide as they are.
+    pub(super) fn print(&self) {
+        self.print_within(usize::MAX, &[]);
+    }
+
+    /// The same on lines of at most `columns` characters: the widest of the cells in the places of `cut` end with a tilde.
+    pub(super) fn print_within(&self, columns: usize, cut: &[usize]) {
+        let mut widths = vec![0; self.count];
+        for row in self.cells.chunks(self.count) {
+            for (cell, width) in row.iter().zip(&mut widths) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
+        while widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1) > columns {
+            match cut.iter().copied().max_by_key(|column| widths[*column]) {
+                Some(widest) if widths[widest] > 1 => widths[widest] -= 1,
+                _ => break,
+            }
+        }
+        for row in self.cells.chunks(self.count) {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(&widths) {
+                let count = cell.chars().count();
+                let is_cut = count > *width;
+                line.extend(cell.chars().take(width - usize::from(is_cut)));
+                line.extend(is_cut.then_some('~'));
+                line.extend(std::iter::repeat_n(' ', GAP + width.saturating_sub(count)));
+            }
+            say(&line);
+        }
+    }
+}
+
+/// Without control characters.
+pub(super) fn printable(text: &str) -> String {
+    text.replace(char::is_control, "?")
 }

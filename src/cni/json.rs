@@ -3,6 +3,7 @@
 
 mod error;
 mod number;
+mod object;
 mod parse;
 mod print;
 mod read;
@@ -13,6 +14,7 @@ use std::mem;
 
 pub use error::Error as ReadError;
 pub use number::Number;
+pub use object::Object;
 pub(crate) use read::keys;
 pub use read::{Map, Read, pack, packed_bytes, read_list, read_object};
 pub use tolerant::Attempts;

@@ -9,6 +9,7 @@ mod errno;
 pub(super) mod socket;
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
+use std::fmt;
 use std::fs::{File, Metadata};
 use std::io::{self, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -284,6 +285,12 @@ pub fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
 
 /// Writes a line to stderr. Errors are ignored: no call depends on the line.
 pub fn warn(line: &str) {
+    warning(format_args!("{line}"));
+}
+
+/// The same for a line that is formatted, which takes less code than a `String`.
+#[inline(never)]
+pub fn warning(line: fmt::Arguments<'_>) {
     let _ = write_all(io::stderr().as_fd(), format!("{line}\n").as_bytes());
 }
 
@@ -292,6 +299,15 @@ pub fn log_to(path: &Path) -> io::Result<()> {
     let mut options = super::file::writing();
     let log = options.create(true).truncate(true).append(false).mode(0o600);
     Ok(dup2_stderr(super::file::open(log, path)?)?)
+}
+
+/// Names the calling thread, as std does for a new thread that has a name. That of musl can name other threads, too: for the
+/// path of their file it has printf, which takes 12 KB.
+#[cfg(all(target_env = "musl", not(test)))]
+#[unsafe(no_mangle)]
+extern "C" fn pthread_setname_np(_: libc::pthread_t, name: *const c_char) -> c_int {
+    // SAFETY: the kernel reads the text up to its NUL.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name) }
 }
 
 /// Ends this thread without clean-up. The main thread ends the process, by SIGABRT.

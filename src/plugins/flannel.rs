@@ -35,7 +35,9 @@ mod subnet_env;
 
 use std::path::Path;
 
-use crate::cni::json::{Json, keys};
+use ipnet::IpNet;
+
+use crate::cni::json::{Json, Object, keys};
 use crate::cni::request::{Request, Verb};
 use crate::cni::success::{Route, Success};
 use crate::error::{Code, Error, Result};
@@ -49,9 +51,12 @@ use crate::steps::state;
 use saved_conf::SavedConf;
 use subnet_env::SubnetEnv;
 
+/// Where the daemon writes the subnets.
+const SUBNET_FILE: &str = "/run/flannel/subnet.env";
+
 keys! {
     pub struct Flannel {
-        "subnetFile" => subnet_file: String = "/run/flannel/subnet.env".into(),
+        "subnetFile" => subnet_file: String = SUBNET_FILE.into(),
         "dataDir" => data_dir: String = "/var/lib/cni/flannel".into(),
     }
 }
@@ -246,11 +251,8 @@ impl Keys {
     }
 
     fn config(mut self, request: &Request, env: &SubnetEnv) -> Json {
-        let text = |net: &ipnet::IpNet| Json::String(net.to_string());
-        let range = |net| Json::Array(vec![Json::object([("subnet", Some(text(net)))])]);
-        let route = |net| Json::object([("dst", Some(text(net)))]);
-        self.ipam.set_default("type", "host-local".into());
-        self.ipam.set("ranges", Json::Array(env.subnets.iter().map(range).collect()));
+        let route = |net: &IpNet| Object::default().text("dst", net).json();
+        self.ipam.set_ranges(env);
         self.routes.extend(env.networks.iter().map(route));
         self.ipam.set("routes", Json::Array(self.routes));
 
@@ -273,7 +275,31 @@ impl Keys {
     }
 }
 
+/// The plugin `host-local` of a delegate, if that gives out the addresses: its `ipam` key in an object. `None` if the daemon
+/// has not written the subnets.
+#[cfg(feature = "tool")]
+pub fn host_local(plugin: &Json) -> Option<Json> {
+    let subnet_file = match plugin.get("subnetFile") {
+        Some(Json::String(path)) if !path.is_empty() => path,
+        _ => SUBNET_FILE,
+    };
+    let env = SubnetEnv::read(Path::new(subnet_file)).ok()?;
+    let mut ipam = Config(plugin.get("ipam").cloned().unwrap_or(Json::Object(Vec::new())));
+    ipam.set_ranges(&env);
+    Some(Object::default().put("ipam", ipam.0).json())
+}
+
 impl Config {
+    /// Makes it the configuration of an IPAM plugin.
+    fn set_ranges(&mut self, env: &SubnetEnv) {
+        self.set_default("type", "host-local".into());
+        let mut ranges = Vec::new();
+        for subnet in &env.subnets {
+            ranges.push(Json::Array(vec![Object::default().text("subnet", subnet).json()]));
+        }
+        self.set("ranges", Json::Array(ranges));
+    }
+
     fn set(&mut self, key: &str, value: Json) {
         if let Json::Object(entries) = &mut self.0 {
             entries.retain(|(name, _)| !name.eq_ignore_ascii_case(key));

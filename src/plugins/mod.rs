@@ -5,7 +5,7 @@ mod bridge;
 mod dhcp;
 mod dummy;
 mod firewall;
-mod flannel;
+pub mod flannel;
 mod host_device;
 pub mod host_local;
 mod ipvlan;

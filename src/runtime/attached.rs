@@ -6,7 +6,7 @@ use crate::cni::json::Json;
 use crate::cni::version::Version;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
-use crate::kernel::sys::warn;
+use crate::kernel::sys::warning;
 use crate::runtime::cache::Entry;
 use crate::runtime::life::Life;
 use crate::runtime::lifecycle::{Choice, Runtime, Target};
@@ -15,17 +15,23 @@ impl Runtime {
     /// The attachments that the cache has, whichever runtime made them. A damaged entry is a line on stderr.
     pub fn attachments(&self) -> Result<Vec<(Entry, Life)>> {
         let home = NetNs::own()?;
-        let judge = |entry: Entry| {
-            let life = self.identities.life(&home, &entry);
-            (entry, life)
-        };
-        Ok(self.entries()?.into_iter().map(judge).collect())
+        Ok(self.judged(&home, self.entries()?))
+    }
+
+    /// Entries, and whether each lives.
+    pub(super) fn judged(&self, home: &NetNs, entries: Vec<Entry>) -> Vec<(Entry, Life)> {
+        let mut judged = Vec::new();
+        for entry in entries {
+            let life = self.identities.life(home, &entry);
+            judged.push((entry, life));
+        }
+        judged
     }
 
     /// The entries of the cache. A damaged one is a line on stderr.
     pub fn entries(&self) -> Result<Vec<Entry>> {
         let found = self.cache.all()?;
-        found.damaged.iter().for_each(|error| warn(&format!("warning: {error}")));
+        found.damaged.iter().for_each(|error| warning(format_args!("warning: {error}")));
         Ok(found.entries)
     }
 

@@ -53,11 +53,21 @@ impl Network {
     /// All files of a directory, in the order in which a name is looked up: the first of a name is the one that counts.
     /// A missing directory has none.
     pub fn all(directory: &Path) -> Result<Vec<(PathBuf, Result<Self>)>> {
-        let load = |file: PathBuf| {
+        files(directory).map(Self::load_all)
+    }
+
+    /// The same in the order of the files' names.
+    pub fn all_by_name(directory: &Path) -> Result<Vec<(PathBuf, Result<Self>)>> {
+        files_with(directory, EXTENSIONS).map(Self::load_all)
+    }
+
+    fn load_all(files: Vec<PathBuf>) -> Vec<(PathBuf, Result<Self>)> {
+        let mut loaded = Vec::new();
+        for file in files {
             let network = Self::load(&file);
-            (file, network)
-        };
-        Ok(files(directory)?.into_iter().map(load).collect())
+            loaded.push((file, network));
+        }
+        loaded
     }
 
     /// Reads a file, and the plugins that its network has in a directory of their own.
@@ -189,10 +199,13 @@ pub fn without(entries: &mut Vec<(String, Json)>, keys: &[&str]) {
 
 /// All lists in the order of their names, then all single configurations.
 pub fn files(directory: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = files_with(directory, &["conflist", "conf", "json"])?;
-    files.sort_by_key(|file| !is_list(file));
+    let (mut files, singles): (Vec<_>, Vec<_>) =
+        files_with(directory, EXTENSIONS)?.into_iter().partition(|file| is_list(file));
+    files.extend(singles);
     Ok(files)
 }
+
+const EXTENSIONS: &[&str] = &["conflist", "conf", "json"];
 
 /// Whether a file has a list.
 pub fn is_list(file: &Path) -> bool {

@@ -1,6 +1,5 @@
 //! Removes stale attachments: those with a removed or replaced namespace, and those of an interrupted operation.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
@@ -53,7 +52,7 @@ impl Runtime {
             _ => None,
         };
         let names = match choice {
-            Some(choice) => BTreeSet::from([choice.name().clone()]),
+            Some(choice) => vec![choice.name().clone()],
             None => self.known_networks()?,
         };
         sys::catch_interrupts();
@@ -87,12 +86,20 @@ impl Runtime {
         }
     }
 
-    fn known_networks(&self) -> Result<BTreeSet<NetworkName>> {
-        let mut names = BTreeSet::new();
+    /// In the order of their names.
+    fn known_networks(&self) -> Result<Vec<NetworkName>> {
+        let mut names: Vec<NetworkName> = Vec::new();
         for cache in [&self.cache, &self.pending] {
             let found = cache.all()?;
-            found.damaged.iter().for_each(|error| warn(&error.to_string()));
-            names.extend(found.entries.into_iter().map(|entry| entry.network));
+            for error in &found.damaged {
+                warn(&error.to_string());
+            }
+            for Entry { network, .. } in found.entries {
+                let place = names.iter().position(|name| *name >= network).unwrap_or(names.len());
+                if names.get(place) != Some(&network) {
+                    names.insert(place, network);
+                }
+            }
         }
         Ok(names)
     }
@@ -160,7 +167,9 @@ impl Runtime {
             };
             known.push((entry, life));
         }
-        known.extend(pending.into_iter().map(|entry| (entry, Life::Stale(DIED.into()))));
+        for entry in pending {
+            known.push((entry, Life::Stale(DIED.into())));
+        }
         Ok(known)
     }
 

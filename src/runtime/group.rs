@@ -35,42 +35,54 @@ impl Runtime {
     /// Attaches a namespace to each network, in order. If one fails, the others are detached.
     pub fn attach(&self, wanted: &[Wanted], netns: &Path) -> Result<Vec<Success>> {
         let mut results = Vec::new();
-        for (index, Wanted { network, at, args, capability_args }) in wanted.iter().enumerate() {
-            let target = Target { at, netns: Some(netns), args, capability_args };
-            // `keep` releases the locks, which the next network needs.
-            let added = self.add(network, &target).and_then(|added| {
-                match version::parse_result(&added.result, Version::NEWEST) {
-                    Ok(success) => added.keep().map(|()| success),
-                    Err(error) => Err(added.undo_after(error)),
-                }
-            });
-            match added {
+        for (index, it) in wanted.iter().enumerate() {
+            match self.attach_one(it, netns) {
                 Ok(success) => results.push(success),
                 Err(error) => {
                     sys::forget_interrupt();
-                    let attached = wanted[..index].iter().rev();
-                    let undone =
-                        self.detach(attached.map(|it| (&it.network.name, &it.at)), Some(netns));
-                    return Err(error.and(undone));
+                    return Err(error.and(self.detach(&attached(&wanted[..index]), Some(netns))));
                 }
             }
         }
         Ok(results)
     }
 
-    /// Detaches a container from networks, with the configurations of the cache. Continues after a failure, and reports
-    /// all.
-    pub fn detach<'a>(
+    /// `keep` releases the locks, which the next network needs.
+    fn attach_one(&self, wanted: &Wanted, netns: &Path) -> Result<Success> {
+        let Wanted { network, at, args, capability_args } = wanted;
+        let target = Target { at, netns: Some(netns), args, capability_args };
+        let added = self.add(network, &target)?;
+        match version::parse_result(&added.result, Version::NEWEST) {
+            Ok(success) => added.keep().map(|()| success),
+            Err(error) => Err(added.undo_after(error)),
+        }
+    }
+
+    /// Detaches a container from networks, the last first, with the configurations of the cache. Continues after a failure,
+    /// and reports all.
+    pub fn detach(
         &self,
-        attached: impl Iterator<Item = (&'a NetworkName, &'a Attachment)>,
+        attached: &[(NetworkName, Attachment)],
         netns: Option<&Path>,
     ) -> Result<()> {
-        let errors = attached.filter_map(|(name, at)| {
+        let mut errors = Vec::new();
+        for (name, at) in attached.iter().rev() {
             let target = Target { at, netns, args: "", capability_args: &Json::Null };
-            self.del(&Choice::Named(name.clone()), &target).err()
-        });
-        errors.reduce(|first: Error, error| first.also(&error)).map_or(Ok(()), Err)
+            if let Err(error) = self.del(&Choice::Named(name.clone()), &target) {
+                errors.push(error);
+            }
+        }
+        Error::joined(errors)
     }
+}
+
+/// The attachments that are made.
+pub fn attached(wanted: &[Wanted]) -> Vec<(NetworkName, Attachment)> {
+    let mut attached = Vec::new();
+    for it in wanted {
+        attached.push((it.network.name.clone(), it.at.clone()));
+    }
+    attached
 }
 
 /// A resolv.conf for several results; None if they have no DNS.
@@ -95,13 +107,23 @@ pub fn resolv_conf<'a>(results: impl IntoIterator<Item = &'a Success>) -> Option
     if all.is_empty() {
         return None;
     }
-    let mut lines = Vec::new();
-    lines.extend(Some(all.domain).filter(|it| !it.is_empty()).map(|it| format!("domain {it}\n")));
-    for (keyword, words) in [("search", all.search), ("options", all.options)] {
-        lines.extend((!words.is_empty()).then(|| format!("{keyword} {}\n", words.join(" "))));
+    let mut text = String::new();
+    let mut line = |words: &[&str]| {
+        text.push_str(&words.join(" "));
+        text.push('\n');
+    };
+    if !all.domain.is_empty() {
+        line(&["domain", &all.domain]);
     }
-    lines.extend(all.nameservers.iter().map(|it| format!("nameserver {it}\n")));
-    Some(lines.concat())
+    for (keyword, words) in [("search", &all.search), ("options", &all.options)] {
+        if !words.is_empty() {
+            line(&[keyword, &words.join(" ")]);
+        }
+    }
+    for server in &all.nameservers {
+        line(&["nameserver", server]);
+    }
+    Some(text)
 }
 
 #[cfg(test)]

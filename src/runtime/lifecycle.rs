@@ -12,7 +12,7 @@ use crate::cni::version::Version;
 use crate::error::{Code, Error, Result};
 use crate::kernel::flock::Mode;
 use crate::kernel::netns::NetNs;
-use crate::kernel::sys::{self, warn};
+use crate::kernel::sys::{self, warn, warning};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::runtime::cache::{self, Cache, Entry};
 use crate::runtime::chain::{Chain, Failed, Means, Parameters};
@@ -159,7 +159,7 @@ impl Runtime {
                 if netns.rtnl()?.link(&new.at.ifname)?.is_some() {
                     return Err(error.context(format!("cannot add {}", new.title())));
                 }
-                warn(&format!("{error}; deleting what it may stand for"));
+                warning(format_args!("{error}; deleting what it may stand for"));
                 Some(new.clone())
             }
         };
@@ -312,7 +312,7 @@ impl Runtime {
     /// The entry of an attachment in the cache, or that of an interrupted operation.
     fn known(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
         let cached = self.cache.read(network, at).unwrap_or_else(|error| {
-            warn(&format!("{error}; going on without it"));
+            warning(format_args!("{error}; going on without it"));
             None
         });
         cached.or_else(|| self.pending_of(network, at))
@@ -320,7 +320,7 @@ impl Runtime {
 
     fn pending_of(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
         self.pending.read(network, at).unwrap_or_else(|error| {
-            warn(&format!("{error}; going on without it"));
+            warning(format_args!("{error}; going on without it"));
             None
         })
     }

@@ -7,8 +7,6 @@
 //!
 //! Sources: `loadFromConfDir` of go-cni, `loadNetworks` of ocicni, `loadNetworks` of podman's libnetwork/cni.
 
-use std::collections::BTreeSet;
-
 use ipnet::IpNet;
 
 use crate::cni::json::Json;
@@ -36,19 +34,17 @@ pub struct Listed {
 /// The places that one runtime has given away.
 #[derive(Default)]
 struct Order {
-    names: BTreeSet<NetworkName>,
+    names: Vec<NetworkName>,
     count: u32,
 }
 
 impl Runtime {
     /// The networks in the order of their files' names, and an error for each file that cannot be used.
     pub fn networks(&self) -> Result<(Vec<Listed>, Vec<Error>)> {
-        let mut files = Network::all(&self.configurations)?;
-        files.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         let (mut listed, mut broken) = (Vec::new(), Vec::new());
         let (mut containerd, mut crio, mut podman) =
             (Order::default(), Order::default(), Order::default());
-        for (_, network) in files {
+        for (_, network) in Network::all_by_name(&self.configurations)? {
             let network = match network {
                 Ok(network) => network,
                 Err(error) => {
@@ -80,7 +76,11 @@ impl Order {
     }
 
     fn next_of(&mut self, name: &NetworkName) -> Option<u32> {
-        self.names.insert(name.clone()).then(|| self.next())
+        if self.names.contains(name) {
+            return None;
+        }
+        self.names.push(name.clone());
+        Some(self.next())
     }
 }
 
@@ -102,12 +102,15 @@ fn unresolved(network: &Network, means: &Means) -> (Vec<String>, Vec<String>) {
 
 /// The types of the plugins, and those of their IPAM plugins.
 fn types(network: &Network) -> Vec<String> {
-    let of_plugin = |plugin: &Json| {
-        let ipam = plugin.get("ipam").map_or("", conf::kind).to_owned();
-        [conf::kind(plugin).to_owned(), ipam]
-    };
-    let all = network.plugins.iter().flat_map(of_plugin);
-    all.filter(|kind| !kind.is_empty()).collect()
+    let mut types = Vec::new();
+    for plugin in &network.plugins {
+        for kind in [conf::kind(plugin), plugin.get("ipam").map_or("", conf::kind)] {
+            if !kind.is_empty() {
+                types.push(kind.to_owned());
+            }
+        }
+    }
+    types
 }
 
 /// The subnets that the IPAM plugins give addresses of.
@@ -116,8 +119,10 @@ pub fn subnets(network: &Network) -> Vec<IpNet> {
         match json {
             Json::Array(values) => values.iter().for_each(|value| collect(value, found)),
             Json::Object(_) => {
-                if let Some(Json::String(subnet)) = json.get("subnet") {
-                    found.extend(subnet.parse::<IpNet>().ok().map(|subnet| subnet.trunc()));
+                if let Some(Json::String(subnet)) = json.get("subnet")
+                    && let Ok(subnet) = subnet.parse::<IpNet>()
+                {
+                    found.push(subnet.trunc());
                 }
                 collect(json.get("ranges").unwrap_or(&Json::Null), found);
             }

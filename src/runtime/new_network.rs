@@ -10,16 +10,16 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Object};
 use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::ipam::range::{self, RangeConf};
 use crate::kernel::flock::{self, Mode};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::Rtnl;
-use crate::kernel::sys::warn;
+use crate::kernel::sys::warning;
 use crate::names::{IfName, IpFamily, NetworkName};
 use crate::runtime::conf::Network;
 use crate::runtime::life::Life;
@@ -90,58 +90,72 @@ impl Kind {
 impl Runtime {
     /// Writes the file of a network, and returns its path.
     pub fn create_network(&self, new: &NewNetwork) -> Result<PathBuf> {
-        let directory = &self.configurations;
-        let name = &new.name;
-        let cannot = |error: Error| error.context(format!("cannot create network {name}"));
-        let _lock = lock(directory)?;
+        let _lock = lock(&self.configurations)?;
+        self.create_file(new)
+            .map_err(|error| error.context(format!("cannot create network {}", new.name)))
+    }
+
+    fn create_file(&self, new: &NewNetwork) -> Result<PathBuf> {
+        let (directory, name) = (&self.configurations, &new.name);
         let networks = self.usable_networks()?;
         if let Some(other) = networks.iter().find(|other| other.name == *name) {
             let file = other.file.display();
-            return Err(cannot(Error::config(format!("{file} configures a network of this name"))));
+            return Err(Error::config(format!("{file} configures a network of this name")));
         }
-        let subnets = new.free_subnets(&networks).map_err(cannot)?;
+        let subnets = new.free_subnets(&networks)?;
         let bridge = match &new.bridge {
             Some(bridge) => bridge.to_string(),
             None => free_bridge(&networks)?,
         };
-        let text = new.list(&subnets, &bridge).map_err(cannot)?.to_pretty() + "\n";
+        let text = new.list(&subnets, &bridge)?.to_pretty() + "\n";
         let file = directory.join(format!("{name}.conflist"));
-        publish(directory, &file, text.as_bytes()).map_err(|error| {
-            cannot(io_error(&format!("cannot write {}", file.display()), &error))
-        })?;
-        Ok(file)
+        match publish(directory, &file, text.as_bytes()) {
+            Ok(()) => Ok(file),
+            Err(error) => Err(io_error(&format!("cannot write {}", file.display()), &error)),
+        }
     }
 
     /// Removes the file of a network, and its bridge when nothing uses it any more. With containers in it, only by force:
     /// they can be deleted without the file.
     pub fn remove_network(&self, name: &NetworkName, is_forced: bool) -> Result<()> {
-        let cannot = |error: Error| error.context(format!("cannot remove network {name}"));
         let _lock = lock(&self.configurations)?;
-        let networks = self.usable_networks()?;
-        let (of_name, others): (Vec<_>, Vec<_>) =
-            networks.into_iter().partition(|network| network.name == *name);
-        let network = match of_name.as_slice() {
-            [network] => network,
-            [] => return Err(cannot(Error::config("no file configures it"))),
-            [one, other, ..] => {
-                let both = format!("{} and {}", one.file.display(), other.file.display());
-                return Err(cannot(Error::config(format!("{both} configure it"))));
-            }
+        let (others, network) = self
+            .remove_file(name, is_forced)
+            .map_err(|error| error.context(format!("cannot remove network {name}")))?;
+        remove_bridge(&network, &others)
+    }
+
+    /// Removes the file of a network. Returns the other networks, and this one.
+    fn remove_file(&self, name: &NetworkName, is_forced: bool) -> Result<(Vec<Network>, Network)> {
+        let (mut others, mut of_name) = (Vec::new(), Vec::new());
+        for network in self.usable_networks()? {
+            if network.name == *name { of_name.push(network) } else { others.push(network) }
+        }
+        if let [one, other, ..] = of_name.as_slice() {
+            let both = format!("{} and {}", one.file.display(), other.file.display());
+            return Err(Error::config(format!("{both} configure it")));
+        }
+        let Some(network) = of_name.pop() else {
+            return Err(Error::config("no file configures it"));
         };
         if !is_forced {
-            let attached = self.attachments()?;
-            let mut lives = attached.iter().filter(|(_, life)| !matches!(life, Life::Stale(_)));
-            if let Some((entry, _)) = lives.find(|(entry, _)| entry.network == *name) {
-                return Err(cannot(Error::config(format!("{} uses it", entry.title()))));
+            for (entry, life) in self.attachments()? {
+                if entry.network == *name && !matches!(life, Life::Stale(_)) {
+                    return Err(Error::config(format!("{} uses it", entry.title())));
+                }
             }
         }
-        let removed = fault::file_operation()
-            .and_then(|()| fs::remove_file(&network.file))
-            .and_then(|()| File::open(&self.configurations)?.sync_all());
-        removed.map_err(|error| {
-            cannot(io_error(&format!("cannot remove {}", network.file.display()), &error))
-        })?;
-        remove_bridge(network, &others)
+        let remove = || {
+            fault::file_operation()?;
+            fs::remove_file(&network.file)?;
+            File::open(&self.configurations)?.sync_all()
+        };
+        match remove() {
+            Ok(()) => Ok((others, network)),
+            Err(error) => {
+                Err(io_error(&format!("cannot remove {}", network.file.display()), &error))
+            }
+        }
     }
 
     fn usable_networks(&self) -> Result<Vec<Network>> {
@@ -149,7 +163,7 @@ impl Runtime {
         for (_, network) in Network::all(&self.configurations)? {
             match network {
                 Ok(network) => networks.push(network),
-                Err(error) => warn(&format!("warning: {error}")),
+                Err(error) => warning(format_args!("warning: {error}")),
             }
         }
         Ok(networks)
@@ -159,14 +173,18 @@ impl Runtime {
 impl NewNetwork {
     /// The subnets, none of which another network has.
     fn free_subnets(&self, networks: &[Network]) -> Result<Vec<IpNet>> {
-        for subnet in &self.subnets {
-            let mut others = networks.iter().flat_map(|network| {
-                subnets(network).into_iter().map(move |subnet| (subnet, network))
-            });
-            if let Some((other, network)) = others.find(|(other, _)| overlap(subnet, other)) {
-                let of = &network.name;
-                let msg = format!("subnet {subnet} overlaps with {other} of network {of}");
-                return Err(Error::config(msg).with_details(network.file.display().to_string()));
+        let mut taken = Vec::new();
+        for network in networks {
+            for other in subnets(network) {
+                for subnet in &self.subnets {
+                    if overlap(subnet, &other) {
+                        let of = &network.name;
+                        let msg = format!("subnet {subnet} overlaps with {other} of network {of}");
+                        let file = network.file.display().to_string();
+                        return Err(Error::config(msg).with_details(file));
+                    }
+                }
+                taken.push(other);
             }
         }
         if self.kind.has_parent() {
@@ -178,7 +196,7 @@ impl NewNetwork {
         let host = NetNs::own()?.rtnl()?;
         let addresses = host.all_addresses()?;
         if self.subnets.is_empty() {
-            return Ok(vec![choose(networks, &host, addresses)?]);
+            return Ok(vec![choose(taken, &host, &addresses)?]);
         }
         for subnet in &self.subnets {
             if let Some(address) = addresses.iter().find(|address| subnet.contains(*address)) {
@@ -192,83 +210,84 @@ impl NewNetwork {
     /// The document of the file.
     fn list(&self, subnets: &[IpNet], bridge: &str) -> Result<Json> {
         let mut plugins = vec![self.interface(bridge, self.ipam(subnets)?)];
+        let mut object = Object::default();
         if !self.kind.has_parent() {
-            let can_publish = Json::object([("portMappings", Some(Json::Bool(true)))]);
-            plugins.push(Json::object([
-                ("type", Some("portmap".into())),
-                ("capabilities", Some(can_publish)),
-            ]));
-            plugins.push(Json::object([
-                ("type", Some("firewall".into())),
-                ("ingressPolicy", self.isolate.then(|| "same-bridge".into())),
-            ]));
-            plugins.push(Json::object([("type", Some("tuning".into()))]));
+            let can_publish = object.flag("portMappings", true).json();
+            plugins.push(object.text("type", &"portmap").put("capabilities", can_publish).json());
+            object.text("type", &"firewall");
+            if self.isolate {
+                object.text("ingressPolicy", &"same-bridge");
+            }
+            plugins.push(object.json());
+            plugins.push(object.text("type", &"tuning").json());
         }
-        let versions = VERSIONS.map(Json::from).to_vec();
-        Ok(Json::object([
-            ("cniVersion", Some(VERSION.into())),
-            ("cniVersions", Some(Json::Array(versions))),
-            ("name", Some(self.name.to_string().into())),
-            ("plugins", Some(Json::Array(plugins))),
-        ]))
+        object.text("cniVersion", &VERSION).list("cniVersions", VERSIONS.map(Json::from).to_vec());
+        Ok(object.text("name", &self.name).list("plugins", plugins).json())
     }
 
     /// The plugin that makes the interface.
     fn interface(&self, bridge: &str, ipam: Json) -> Json {
-        let yes = |it: bool| it.then_some(Json::Bool(true));
         let is_bridge = self.kind == Kind::Bridge;
+        let mut object = Object::default();
+        object.text("type", &self.kind.text());
+        if is_bridge {
+            object.text("bridge", &bridge);
+        }
+        if let Some(parent) = &self.parent {
+            object.text("master", parent);
+        }
+        object.flag("isGateway", is_bridge).flag("ipMasq", !self.kind.has_parent());
+        object.flag("hairpinMode", is_bridge);
+        if let Some(mode) = &self.mode {
+            object.text("mode", mode);
+        }
+        let vlan = if is_bridge { "vlan" } else { "vlanId" };
+        for (key, number) in [("mtu", self.mtu), (vlan, self.vlan)] {
+            if let Some(number) = number {
+                object.number(key, number.into());
+            }
+        }
         // An ipvlan and a vlan have the MAC address of their parent.
         let has_mac = !matches!(self.kind, Kind::Ipvlan | Kind::Vlan);
-        let capabilities = Json::object([("ips", yes(true)), ("mac", yes(has_mac))]);
-        Json::object([
-            ("type", Some(self.kind.text().into())),
-            ("bridge", is_bridge.then(|| bridge.into())),
-            ("master", self.parent.as_ref().map(|parent| parent.to_string().into())),
-            ("isGateway", yes(is_bridge)),
-            ("ipMasq", yes(!self.kind.has_parent())),
-            ("hairpinMode", yes(is_bridge)),
-            ("mode", self.mode.as_deref().map(Json::from)),
-            ("mtu", self.mtu.map(Json::from)),
-            (if is_bridge { "vlan" } else { "vlanId" }, self.vlan.map(Json::from)),
-            ("capabilities", Some(capabilities)),
-            ("ipam", Some(ipam)),
-        ])
+        let capabilities = Object::default().flag("ips", true).flag("mac", has_mac).json();
+        object.put("capabilities", capabilities).put("ipam", ipam).json()
     }
 
     /// host-local with a set of ranges per subnet, and a default route per family.
     fn ipam(&self, subnets: &[IpNet]) -> Result<Json> {
-        if let Some(gateway) =
-            self.gateways.iter().find(|&gateway| !subnets.iter().any(|it| it.contains(gateway)))
-        {
-            return Err(Error::config(format!("gateway {gateway} is in none of the subnets")));
+        for gateway in &self.gateways {
+            if !subnets.iter().any(|subnet| subnet.contains(gateway)) {
+                return Err(Error::config(format!("gateway {gateway} is in none of the subnets")));
+            }
         }
-        let gateways_of = |subnet: &IpNet| -> Vec<IpAddr> {
-            self.gateways.iter().copied().filter(|gateway| subnet.contains(gateway)).collect()
-        };
-        if let Some(subnet) = subnets.iter().find(|&it| gateways_of(it).len() > 1) {
-            return Err(Error::config(format!("subnet {subnet} has several gateways")));
+        let (mut ranges, mut routes) = (Vec::new(), Vec::new());
+        let (mut has_v4, mut has_v6) = (false, false);
+        let mut object = Object::default();
+        let mut configured = Vec::new();
+        for subnet in subnets {
+            let mut gateway = None;
+            for it in &self.gateways {
+                if subnet.contains(it) && gateway.replace(*it).is_some() {
+                    return Err(Error::config(format!("subnet {subnet} has several gateways")));
+                }
+            }
+            let subnet = subnet.to_string();
+            configured.push(vec![RangeConf { subnet, gateway, ..RangeConf::default() }]);
         }
-        let configured = subnets.iter().map(|subnet| {
-            let gateway = gateways_of(subnet).first().copied();
-            vec![RangeConf { subnet: subnet.to_string(), gateway, ..RangeConf::default() }]
-        });
-        let sets = range::parse(&configured.collect::<Vec<_>>(), &[])?;
-        let ranges = sets.iter().flat_map(|set| set.spans(None)).map(|span| {
-            Json::Array(vec![Json::object([
-                ("subnet", Some(span.range.subnet.to_string().into())),
-                ("gateway", Some(span.range.gateway.to_string().into())),
-            ])])
-        });
-        let routes =
-            ["0.0.0.0/0", "::/0"].into_iter().zip([true, false]).filter_map(|(dst, v4)| {
-                let is_needed = sets.iter().any(|set| set.is_ipv4() == v4);
-                is_needed.then(|| Json::object([("dst", Some(dst.into()))]))
-            });
-        Ok(Json::object([
-            ("type", Some("host-local".into())),
-            ("ranges", Some(Json::Array(ranges.collect()))),
-            ("routes", Some(Json::Array(routes.collect()))),
-        ]))
+        for set in &range::parse(&configured, &[])? {
+            for range in set.ranges() {
+                object.text("subnet", &range.subnet).text("gateway", &range.gateway);
+                ranges.push(Json::Array(vec![object.json()]));
+            }
+            has_v4 |= set.is_ipv4();
+            has_v6 |= !set.is_ipv4();
+        }
+        for (dst, is_needed) in [("0.0.0.0/0", has_v4), ("::/0", has_v6)] {
+            if is_needed {
+                routes.push(object.text("dst", &dst).json());
+            }
+        }
+        Ok(object.text("type", &"host-local").list("ranges", ranges).list("routes", routes).json())
     }
 }
 
@@ -277,30 +296,41 @@ fn overlap(one: &IpNet, other: &IpNet) -> bool {
 }
 
 /// The first subnet that no network and no route of the host leads to.
-fn choose(networks: &[Network], host: &Rtnl, addresses: Vec<IpAddr>) -> Result<IpNet> {
-    let routes = host.routes(IpFamily::V4)?.into_iter().map(|route| route.dst);
-    let mut taken: Vec<IpNet> = routes.filter(|dst| dst.prefix_len() > 0).collect();
-    taken.extend(addresses.into_iter().map(IpNet::from));
-    taken.extend(networks.iter().flat_map(subnets));
+fn choose(mut taken: Vec<IpNet>, host: &Rtnl, addresses: &[IpAddr]) -> Result<IpNet> {
+    for route in host.routes(IpFamily::V4)? {
+        if route.dst.prefix_len() > 0 {
+            taken.push(route.dst);
+        }
+    }
+    for address in addresses {
+        taken.push(IpNet::from(*address));
+    }
     first_free(&taken).ok_or_else(|| Error::config("no subnet is free: --subnet names one"))
 }
 
 fn first_free(taken: &[IpNet]) -> Option<IpNet> {
-    let subnets =
-        FREE.filter_map(|bytes| Ipv4Net::new(Ipv4Addr::from(bytes << 8), FREE_PREFIX).ok());
-    subnets.map(IpNet::V4).find(|subnet| !taken.iter().any(|taken| overlap(subnet, taken)))
+    for bytes in FREE {
+        let subnet = IpNet::new(Ipv4Addr::from(bytes << 8).into(), FREE_PREFIX).ok()?;
+        if !taken.iter().any(|taken| overlap(&subnet, taken)) {
+            return Some(subnet);
+        }
+    }
+    None
 }
 
 /// The first name that neither a link nor a network has.
 fn free_bridge(networks: &[Network]) -> Result<String> {
-    let host = NetNs::own()?.rtnl()?;
-    let links = host.links()?;
-    let is_free = |name: &String| {
-        !networks.iter().any(|network| bridge(network) == Some(name))
-            && !links.iter().any(|link| link.name == *name || link.alt_names.contains(name))
-    };
-    let mut names = (0..10_000).map(|number| format!("{BRIDGE}{number}"));
-    names.find(is_free).ok_or_else(|| Error::internal("cannot find a free name for the bridge"))
+    let links = NetNs::own()?.rtnl()?.links()?;
+    for number in 0..10_000 {
+        let name = format!("{BRIDGE}{number}");
+        let has_name = |network: &Network| bridge(network) == Some(&name);
+        if !networks.iter().any(has_name)
+            && !links.iter().any(|link| link.name == name || link.alt_names.contains(&name))
+        {
+            return Ok(name);
+        }
+    }
+    Err(Error::internal("cannot find a free name for the bridge"))
 }
 
 /// Removes the bridge of a network that is gone. One with a port, with another address or of another network stays.
@@ -317,11 +347,15 @@ fn remove_bridge(network: &Network, others: &[Network]) -> Result<()> {
         _ => return Ok(()),
     };
     let own = subnets(network);
-    let is_foreign = |net: &IpNet| !own.iter().any(|own| own.contains(net));
-    let mut addresses = host.addresses(link.index)?.into_iter();
-    let is_in_use = !host.links_with_master(link.index)?.is_empty()
-        || addresses.any(|address| !address.scope_link && is_foreign(&address.net));
-    if is_in_use { Ok(()) } else { host.del_link(link.index) }
+    for address in host.addresses(link.index)? {
+        if !address.scope_link && !own.iter().any(|own| own.contains(&address.net)) {
+            return Ok(());
+        }
+    }
+    match host.links_with_master(link.index)?.is_empty() {
+        true => host.del_link(link.index),
+        false => Ok(()),
+    }
 }
 
 /// Locks a directory, and creates it if needed. The kernel releases the lock when the descriptor is closed.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Object};
 use crate::error::Result;
 use crate::ipam::store::listed::Holder;
 use crate::kernel::nft::{Family, Nft, Table};
@@ -23,7 +23,9 @@ use crate::steps::nft::shared_rules;
 pub fn on_host() -> Result<Vec<String>> {
     let mut owners = Vec::new();
     for link in Rtnl::open()?.links_of_kind("ifb")? {
-        owners.extend(host_link::owner_of(&link).map(str::to_owned));
+        if let Some(owner) = host_link::owner_of(&link) {
+            owners.push(owner.to_owned());
+        }
     }
     let Some(nft) = Nft::open_if_any()? else { return Ok(owners) };
     if !nft.is_supported()? {
@@ -89,13 +91,13 @@ impl Runtime {
     pub fn remove_owner(&self, owner: &str) -> Result<()> {
         let Some([network, id, ifname]) = Owner::parts(owner) else { return Ok(()) };
         let at = Attachment { container_id: ContainerId::new(id)?, ifname: IfName::new(ifname)? };
-        let plugins = PLUGINS.map(|kind| Json::object([("type", Some(kind.into()))]));
-        let list = Json::object([
-            ("cniVersion", Some("1.0.0".into())),
-            ("name", Some(network.into())),
-            ("plugins", Some(Json::Array(plugins.into()))),
-        ]);
-        let network = Network::from_cache(list.to_compact().as_bytes())?;
+        let mut plugins = Vec::new();
+        for kind in ["bridge", "bandwidth", "firewall", "portmap"] {
+            plugins.push(Object::default().text("type", &kind).json());
+        }
+        let mut list = Object::default();
+        list.text("cniVersion", &"1.0.0").text("name", &network).list("plugins", plugins);
+        let network = Network::from_cache(list.json().to_compact().as_bytes())?;
         let target = Target { at: &at, netns: None, args: "", capability_args: &Json::Null };
         self.del(&Choice::Given(network), &target)
     }
@@ -106,5 +108,3 @@ impl Runtime {
         self
     }
 }
-
-const PLUGINS: [&str; 4] = ["bridge", "bandwidth", "firewall", "portmap"];

@@ -26,22 +26,22 @@
 //! makes progress meanwhile leaves a sign. A reservation that is gone cannot live again: a new ADD writes a new file, and the
 //! release, which holds the lock of the store, compares the file with that of the list.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::cni::args::Args;
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
 use crate::ipam::range::Range;
 use crate::ipam::store::Store;
 use crate::ipam::store::listed::{self, Holder, Reservation};
 use crate::kernel::netns::NetNs;
-use crate::kernel::sys::warn;
-use crate::names::{Attachment, NetworkName};
+use crate::kernel::sys::warning;
+use crate::names::{Attachment, IfName, NetworkName};
 use crate::plugin::owner::Owner;
+use crate::plugins::flannel;
 use crate::plugins::host_local::{self, DATA_DIR};
 use crate::runtime::cache::{self, Entries, Entry};
 use crate::runtime::conf::{self, Network};
@@ -119,11 +119,10 @@ impl Runtime {
         let cached = self.cache.all()?;
         damaged.extend(cached.damaged);
         damaged.iter().for_each(warn_of);
-        let judge = |entry: Entry| {
-            let life = self.identities.life(&home, &entry);
-            (entry, life)
-        };
-        let attachments: Vec<(Entry, Life)> = cached.entries.into_iter().map(judge).collect();
+        let attachments = self.judged(&home, cached.entries);
+        for (entry, _) in &attachments {
+            add_given(entry, &mut pools);
+        }
         let evidence =
             Evidence { runtime: self, home: &home, pending, signs, attachments, damaged };
         for pool in &mut pools {
@@ -137,11 +136,12 @@ impl Runtime {
     /// The configured networks with `host-local`, and the data directories of other networks.
     fn pools(&self) -> Result<Vec<Pool>> {
         let mut pools: Vec<Pool> = Vec::new();
-        let mut names = BTreeSet::new();
+        let mut names: Vec<NetworkName> = Vec::new();
         for (_, network) in Network::all(&self.configurations)? {
             match network {
-                Ok(network) if names.insert(network.name.clone()) => {
+                Ok(network) if !names.contains(&network.name) => {
                     add_configured(&network, &mut pools);
+                    names.push(network.name);
                 }
                 Ok(_) => {}
                 Err(error) => warn_of(&error),
@@ -157,11 +157,13 @@ impl Runtime {
             if !is_there(&data_dir)? {
                 continue;
             }
-            let found = fs::read_dir(&data_dir).into_iter().flatten().flatten();
-            let directories = found.filter(|entry| entry.path().is_dir());
-            let names = directories.filter_map(|entry| entry.file_name().into_string().ok());
-            for network in names.filter_map(|name| NetworkName::new(name).ok()) {
-                pool_of(&mut pools, &network, &data_dir);
+            for entry in fs::read_dir(&data_dir).into_iter().flatten().flatten() {
+                if let Ok(name) = entry.file_name().into_string()
+                    && let Ok(network) = NetworkName::new(name)
+                    && entry.path().is_dir()
+                {
+                    pool_of(&mut pools, &network, &data_dir);
+                }
             }
         }
         Ok(pools)
@@ -191,31 +193,63 @@ fn is_there(path: &Path) -> Result<bool> {
 }
 
 fn warn_of(error: &Error) {
-    warn(&format!("warning: {error}"));
+    warning(format_args!("warning: {error}"));
 }
 
 fn add_configured(network: &Network, pools: &mut Vec<Pool>) {
-    let is_ours =
-        |plugin: &&Json| conf::kind(plugin.get("ipam").unwrap_or(&Json::Null)) == "host-local";
-    for plugin in network.plugins.iter().filter(is_ours) {
-        let cannot = |error: Error| warn_of(&error.context(format!("network {}", network.name)));
-        let found = match host_local::pool(plugin) {
-            Ok(found) => found,
-            Err(error) => {
-                cannot(error);
-                continue;
-            }
-        };
-        let pool = pool_of(pools, &network.name, &found.data_dir);
-        pool.is_configured = true;
-        pool.is_of_several_hosts |= found.is_of_several_hosts;
-        match found.sets {
-            Ok(sets) => sets.iter().flat_map(|set| set.ranges()).for_each(|it| pool.add(it)),
-            // The runtime gives them.
-            Err(_) if conf::declares(plugin, "ipRanges") => {}
-            Err(error) => cannot(error),
+    for plugin in &network.plugins {
+        let of_delegate =
+            if conf::kind(plugin) == "flannel" { flannel::host_local(plugin) } else { None };
+        let plugin = of_delegate.as_ref().unwrap_or(plugin);
+        if has_host_local(plugin)
+            && let Err(error) = add_plugin(network, plugin, pools)
+        {
+            warn_of(&error.context(format!("network {}", network.name)));
         }
     }
+}
+
+fn has_host_local(plugin: &Json) -> bool {
+    conf::kind(plugin.get("ipam").unwrap_or(&Json::Null)) == "host-local"
+}
+
+/// Adds the ranges that a runtime gave for an attachment to the pool of its network.
+fn add_given(entry: &Entry, pools: &mut [Pool]) {
+    let Some(ranges) = entry.capability_args.get("ipRanges") else { return };
+    let Ok(network) = entry.network_of_add() else { return };
+    for plugin in &network.plugins {
+        let Json::Object(entries) = plugin else { continue };
+        if !has_host_local(plugin) || !conf::declares(plugin, "ipRanges") {
+            continue;
+        }
+        let given = Object::default().put("ipRanges", ranges.clone()).json();
+        let mut plugin = entries.clone();
+        plugin.push(("runtimeConfig".into(), given));
+        let Ok(found) = host_local::pool(&Json::Object(plugin)) else { continue };
+        let is_its = |it: &&mut Pool| it.network == network.name && it.data_dir == found.data_dir;
+        let (Ok(sets), Some(pool)) = (&found.sets, pools.iter_mut().find(is_its)) else { continue };
+        for set in sets {
+            set.ranges().iter().for_each(|range| pool.add(range));
+        }
+    }
+}
+
+fn add_plugin(network: &Network, plugin: &Json, pools: &mut Vec<Pool>) -> Result<()> {
+    let found = host_local::pool(plugin)?;
+    let pool = pool_of(pools, &network.name, &found.data_dir);
+    pool.is_configured = true;
+    pool.is_of_several_hosts |= found.is_of_several_hosts;
+    match found.sets {
+        Ok(sets) => {
+            for set in &sets {
+                set.ranges().iter().for_each(|range| pool.add(range));
+            }
+        }
+        // The runtime gives them.
+        Err(_) if conf::declares(plugin, "ipRanges") => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
 }
 
 /// The pool of a network in a data directory. `pools` has the order of their names and directories.
@@ -252,15 +286,11 @@ impl Pool {
         let (listed, unreadable) = listed::list(&self.data_dir, &self.network)?;
         unreadable.iter().for_each(warn_of);
         self.is_guest = signs::is_guest(&self.data_dir);
-        self.reservations = listed
-            .into_iter()
-            .map(|reservation| Judged {
-                pod: None,
-                age: reservation.modified.and_then(|it| SystemTime::now().duration_since(it).ok()),
-                reservation,
-                state: State::Reserved,
-            })
-            .collect();
+        let now = SystemTime::now();
+        for reservation in listed {
+            let age = reservation.modified.and_then(|it| now.duration_since(it).ok());
+            self.reservations.push(Judged { reservation, pod: None, age, state: State::Reserved });
+        }
         Ok(())
     }
 
@@ -276,16 +306,14 @@ impl Pool {
 
     fn count(&mut self) {
         for Use { range, used, free } in &mut self.ranges {
-            let addresses = || self.reservations.iter().map(|it| it.reservation.address);
-            *used = count(addresses().filter(|ip| range.contains(*ip)));
-            let taken = count(addresses().filter(|ip| range.may_allocate(*ip)));
+            let mut taken = 0;
+            for it in &self.reservations {
+                *used += u64::from(range.contains(it.reservation.address));
+                taken += u64::from(range.may_allocate(it.reservation.address));
+            }
             *free = range.size().saturating_sub(taken);
         }
     }
-}
-
-fn count(items: impl Iterator<Item = IpAddr>) -> u64 {
-    items.map(|_| 1).sum()
 }
 
 fn pod(entry: &Entry) -> Option<(String, String)> {
@@ -308,8 +336,13 @@ type OfOwner<'a> = Vec<(&'a Entry, &'a Life)>;
 
 impl Evidence<'_> {
     fn of(&self, network: &NetworkName, holder: &Holder) -> OfOwner<'_> {
-        let is_its = |(entry, _): &&(Entry, Life)| is_of(entry, network, holder);
-        self.attachments.iter().filter(is_its).map(|(entry, life)| (entry, life)).collect()
+        let mut of_owner = Vec::new();
+        for (entry, life) in &self.attachments {
+            if is_of(entry, network, holder) {
+                of_owner.push((entry, life));
+            }
+        }
+        of_owner
     }
 
     fn judge(&self, pool: &Pool, it: &Judged, entries: &OfOwner<'_>) -> State {
@@ -323,7 +356,11 @@ impl Evidence<'_> {
             Holder::Operator => return State::Reserved,
             Holder::Other(_) => return State::Unknown("no plugin made it".into()),
         };
-        let ifnames = ifname.iter().chain(entries.iter().map(|(entry, _)| &entry.at.ifname));
+        let mut ifnames: Vec<&IfName> = Vec::new();
+        ifnames.extend(ifname);
+        for (entry, _) in entries {
+            ifnames.push(&entry.at.ifname);
+        }
         for ifname in ifnames {
             let at = Attachment { container_id: id.clone(), ifname: ifname.clone() };
             if let Some(path) = signs.with_owner(Owner::new(&pool.network, &at).as_str()) {
@@ -333,9 +370,12 @@ impl Evidence<'_> {
         if entries.iter().any(|(_, life)| **life == Life::Alive) {
             return State::Alive("the cache has its attachment, which lives".into());
         }
-        match self.doubt(pool, id, holder, entries) {
-            Some(doubt) => State::Unknown(doubt),
-            None => self.proof(pool, it, id, entries).map_or_else(State::Unknown, State::Gone),
+        if let Some(doubt) = self.doubt(pool, id, holder, entries) {
+            return State::Unknown(doubt);
+        }
+        match self.proof(pool, it, id, entries) {
+            Ok(proof) => State::Gone(proof),
+            Err(doubt) => State::Unknown(doubt),
         }
     }
 
@@ -359,10 +399,12 @@ impl Evidence<'_> {
         if pool.is_guest {
             return Some("this process does not see the processes of the host".into());
         }
-        entries.iter().find_map(|(_, life)| match life {
-            Life::Unknown(reason) => Some(reason.clone()),
-            Life::Alive | Life::Stale(_) => None,
-        })
+        for (_, life) in entries {
+            if let Life::Unknown(reason) = life {
+                return Some(reason.clone());
+            }
+        }
+        None
     }
 
     /// The proof that an owner is dead, or the reason why there is no proof.
@@ -408,11 +450,9 @@ impl Evidence<'_> {
     fn is_reserved_for(&self, it: &Judged, entry: &Entry) -> bool {
         let cached = self.runtime.cache.path(&entry.network, &entry.at);
         let cached = fs::metadata(cached).and_then(|it| it.modified()).ok();
-        let has_address = |ips: &[crate::cni::success::Ip]| {
-            ips.iter().any(|ip| ip.address.addr() == it.reservation.address)
-        };
         let is_older = it.reservation.modified.is_some_and(|made| Some(made) <= cached);
-        is_older && entry.success().is_ok_and(|it| it.is_some_and(|it| has_address(&it.ips)))
+        let Ok(Some(result)) = entry.success() else { return false };
+        is_older && result.ips.iter().any(|ip| ip.address.addr() == it.reservation.address)
     }
 }
 

@@ -97,9 +97,12 @@ impl Signs {
                 self.texts.push(b'\n');
                 continue;
             }
-            let variables = || content.split(|byte| *byte == 0);
-            let id = variables().find_map(|it| it.strip_prefix(b"CNI_CONTAINERID="));
-            if let Some(id) = id.filter(|_| variables().any(|it| it.starts_with(b"CNI_COMMAND="))) {
+            let (mut id, mut is_plugin) = (None, false);
+            for variable in content.split(|byte| *byte == 0) {
+                id = id.or_else(|| variable.strip_prefix(b"CNI_CONTAINERID="));
+                is_plugin |= variable.starts_with(b"CNI_COMMAND=");
+            }
+            if let Some(id) = id.filter(|_| is_plugin) {
                 self.calls.push((String::from_utf8_lossy(id).into_owned(), process));
             }
         }
@@ -112,11 +115,17 @@ impl Signs {
         };
         match read() {
             Ok((addresses, links)) => {
-                self.addresses.extend(addresses.into_iter().map(|ip| (ip, path.clone())));
-                // An ifb is the host's own, and stays when the namespace of its owner ends.
-                let links = links.iter().filter(|it| it.kind.as_deref() != Some("ifb"));
-                let owners = links.filter_map(host_link::owner_of);
-                self.owners.extend(owners.map(|owner| (owner.to_owned(), path.clone())));
+                for ip in addresses {
+                    self.addresses.push((ip, path.clone()));
+                }
+                for link in &links {
+                    // An ifb is the host's own, and stays when the namespace of its owner ends.
+                    if link.kind.as_deref() != Some("ifb")
+                        && let Some(owner) = host_link::owner_of(link)
+                    {
+                        self.owners.push((owner.to_owned(), path.clone()));
+                    }
+                }
             }
             // It can have ended meanwhile.
             Err(_) if !path.exists() => {}
@@ -142,23 +151,37 @@ fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 fn processes() -> Vec<u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    let mut processes = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        if let Some(Ok(process)) = entry.file_name().to_str().map(str::parse) {
+            processes.push(process);
+        }
+    }
+    processes
 }
 
 /// The mounted network namespaces.
 fn mounted(mountinfo: &str) -> Vec<PathBuf> {
-    let is_namespace = |(root, _): &(&str, &str)| root.starts_with("net:[");
     let text = fs::read_to_string(mountinfo).unwrap_or_default();
-    mounts(&text).filter(is_namespace).map(|(_, path)| path.into()).collect()
+    let mut mounted = Vec::new();
+    for (root, path) in mounts(&text) {
+        if root.starts_with("net:[") {
+            mounted.push(path.into());
+        }
+    }
+    mounted
 }
 
 /// The roots and paths of the lines of mountinfo (proc_pid_mountinfo(5), fields 4 and 5).
-fn mounts(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    text.lines().filter_map(|line| {
-        let mut fields = line.split(' ').skip(3);
-        Some((fields.next()?, fields.next()?))
-    })
+fn mounts(text: &str) -> Vec<(&str, &str)> {
+    let mut mounts = Vec::new();
+    for line in text.lines() {
+        let mut fields = line.split(' ');
+        if let (Some(root), Some(path)) = (fields.nth(3), fields.next()) {
+            mounts.push((root, path));
+        }
+    }
+    mounts
 }
 
 /// Whether the reservations were mounted into a container that does not see the processes of the host, such as a pod without
@@ -169,7 +192,7 @@ pub(super) fn is_guest(data_dir: &Path) -> bool {
         return false;
     }
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts(&text).any(|(_, path)| {
+    mounts(&text).iter().any(|(_, path)| {
         let path = Path::new(path);
         path.starts_with("/var/lib/cni") || path == data_dir
     })
@@ -191,7 +214,7 @@ mod tests {
     #[test]
     fn mounts_have_a_root_and_a_path() {
         let text = "36 35 0:4 net:[4026532345] /run/netns/web rw shared:5 - nsfs nsfs rw\n\n1 2\n";
-        assert_eq!(mounts(text).collect::<Vec<_>>(), [("net:[4026532345]", "/run/netns/web")]);
+        assert_eq!(mounts(text), [("net:[4026532345]", "/run/netns/web")]);
     }
 
     #[test]

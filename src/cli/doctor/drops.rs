@@ -13,10 +13,9 @@ use crate::names::{IfName, IpFamily};
 
 use super::forwarding::{BRIDGED, value};
 use super::host::{Configured, Host};
-use super::{Finding, Harm, quoted};
+use super::{Findings, Harm, quoted};
 
-pub(super) fn drops(host: &Host<'_>) -> Result<Vec<Finding>> {
-    let mut findings = Vec::new();
+pub(super) fn drops(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     if let Some(nft) = Nft::open_if_any()?
         && nft.is_supported()?
     {
@@ -28,7 +27,7 @@ pub(super) fn drops(host: &Host<'_>) -> Result<Vec<Finding>> {
                 for net in dropped_by(host, &nft, table, chain)? {
                     names.extend(chains.iter().map(|(_, it)| it.name.as_str()));
                     let what = format!("chain {} of table {table}", chain.name);
-                    findings.push(finding(&what, net, mend(table, chain, &names, net)));
+                    add(&what, net, &mend(table, chain, &names, net), found);
                 }
             }
         }
@@ -39,11 +38,11 @@ pub(super) fn drops(host: &Host<'_>) -> Result<Vec<Finding>> {
         for net in forwarded(host, family) {
             if !rules.iter().any(|rule| accepts(rule, net)) {
                 let what = format!("FORWARD of {program}");
-                findings.push(finding(&what, net, accept(program, "FORWARD", &[family], net)));
+                add(&what, net, &accept(program, "FORWARD", &[family], net), found);
             }
         }
     }
-    Ok(findings)
+    Ok(())
 }
 
 fn accepts(rule: &Accepted, net: &Configured) -> bool {
@@ -83,12 +82,13 @@ fn dropped_by<'h>(
     }
     let rules = nft.rules(table)?;
     // The first rule without a condition decides, else the policy.
-    let of_rule = |rule: &Rule| match rule.drops_all() {
-        true => Some(true),
-        false => rule.accepts_all().then_some(false),
+    let decides =
+        |rule: &&Rule| rule.chain == chain.name && (rule.drops_all() || rule.accepts_all());
+    let drops = match rules.iter().find(decides) {
+        Some(rule) => rule.drops_all(),
+        None => base.policy == Policy::Drop,
     };
-    let drops = rules.iter().filter(|rule| rule.chain == chain.name).find_map(of_rule);
-    if !drops.unwrap_or(base.policy == Policy::Drop) {
+    if !drops {
         return Ok(Vec::new());
     }
     // The plugin firewall adds its rules there.
@@ -154,18 +154,26 @@ fn accept(iptables: &str, chain: &str, families: &[IpFamily], net: &Configured) 
 /// the last two.
 fn commands(net: &Configured, families: &[IpFamily], template: &str, words: [&str; 4]) -> String {
     let mut commands = Vec::new();
-    let mut add = |words: &[&str], value: &str| {
-        for word in words.iter().filter(|word| !word.is_empty()) {
-            let word = word.replacen("ip ", if value.contains(':') { "ip6 " } else { "ip " }, 1);
-            commands.push(template.replace('$', &(word + value)));
+    let mut values = Vec::new();
+    let words_of_value = match &net.bridge {
+        Some(bridge) => {
+            values.push(quoted(bridge));
+            &words[..2]
         }
+        None => &words[2..],
     };
-    if let Some(bridge) = &net.bridge {
-        add(&words[..2], &quoted(bridge));
-    }
     for subnet in &net.subnets {
         if net.bridge.is_none() && families.contains(&IpFamily::of(subnet.addr())) {
-            add(&words[2..], &subnet.to_string());
+            values.push(subnet.to_string());
+        }
+    }
+    for value in &values {
+        for word in words_of_value {
+            if !word.is_empty() {
+                let ip = if value.contains(':') { "ip6 " } else { "ip " };
+                let word = word.replacen("ip ", ip, 1);
+                commands.push(template.replace('$', &(word + value)));
+            }
         }
     }
     match commands.is_empty() {
@@ -175,16 +183,13 @@ fn commands(net: &Configured, families: &[IpFamily], template: &str, words: [&st
     }
 }
 
-fn finding(what: &str, net: &Configured, mend: String) -> Finding {
-    Finding {
-        harm: Harm::Broken,
-        what: format!("{what} drops the packets of {}", net.network.name),
-        why: match value(BRIDGED).as_str() {
-            "1" => "Containers reach neither other networks nor each other on a bridge.",
-            _ => "Containers do not reach other networks, and published ports do not answer.",
-        },
-        mend,
-    }
+fn add(what: &str, net: &Configured, mend: &str, found: &mut Findings) {
+    let why = match value(BRIDGED).as_str() {
+        "1" => "Containers reach neither other networks nor each other on a bridge.",
+        _ => "Containers do not reach other networks, and published ports do not answer.",
+    };
+    let what = format_args!("{what} drops the packets of {}", net.network.name);
+    found.add(Harm::Broken, what, why, format_args!("{mend}"));
 }
 
 /// It accepts, or leads to another chain or map.

@@ -10,11 +10,10 @@ use crate::kernel::sys;
 
 use super::executable::Kind;
 use super::host::Host;
-use super::{Finding, Harm, quoted};
+use super::{Findings, Harm, quoted};
 use crate::cli::NAME;
 
-pub(super) fn files(host: &Host<'_>) -> Result<Vec<Finding>> {
-    let mut findings = Vec::new();
+pub(super) fn files(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let mut directories: Vec<&Path> = vec![host.configurations];
     directories.extend(host.path.iter().map(PathBuf::as_path));
     let root = fs::metadata("/").map_err(|error| failed(Path::new("/"), &error))?;
@@ -30,15 +29,15 @@ pub(super) fn files(host: &Host<'_>) -> Result<Vec<Finding>> {
             // Only the owner of a file can replace it in a sticky directory.
             let is_sticky = path != real && metadata.mode() & STICKY != 0;
             if !is_sticky {
-                findings.extend(writable(path, &metadata, &root));
+                writable(path, &metadata, &root, found);
             }
             seen.push(path.to_owned());
         }
     }
     for directory in host.path {
-        findings.extend(of_directory(host, directory, &root)?);
+        of_directory(host, directory, &root, found)?;
     }
-    Ok(findings)
+    Ok(())
 }
 
 /// S_ISVTX of stat(2).
@@ -46,27 +45,37 @@ const STICKY: u32 = 0o1000;
 const WHY_WRITABLE: &str = "Its writers can become root: runtimes execute its plugins as root.";
 
 /// A file or directory that others than root can change. The owner of / counts as root: in a user namespace it is unknown.
-fn writable(path: &Path, metadata: &Metadata, root: &Metadata) -> Option<Finding> {
+fn writable(path: &Path, metadata: &Metadata, root: &Metadata, found: &mut Findings) {
     let mode = metadata.mode();
     let is_of_group = mode & 0o020 != 0 && metadata.gid() != 0 && metadata.gid() != root.gid();
     let is_of_user = metadata.uid() != 0 && metadata.uid() != root.uid();
-    let (who, mend) = match quoted(path.display()) {
-        path if mode & 0o002 != 0 => ("all users".to_owned(), format!("chmod o-w {path}")),
-        path if is_of_group => (format!("group {}", metadata.gid()), format!("chmod g-w {path}")),
-        path if is_of_user => (format!("user {}", metadata.uid()), format!("chown root {path}")),
-        _ => return None,
+    let (who, mend) = if mode & 0o002 != 0 {
+        ("all users".to_owned(), "chmod o-w")
+    } else if is_of_group {
+        (format!("group {}", metadata.gid()), "chmod g-w")
+    } else if is_of_user {
+        (format!("user {}", metadata.uid()), "chown root")
+    } else {
+        return;
     };
-    let what = format!("{who} can write to {}", path.display());
-    Some(Finding { harm: Harm::Insecure, what, why: WHY_WRITABLE, mend })
+    let what = format_args!("{who} can write to {}", path.display());
+    let mend = format_args!("{mend} {}", quoted(path.display()));
+    found.add(Harm::Insecure, what, WHY_WRITABLE, mend);
 }
 
 /// The files with the names of our plugins.
-fn of_directory(host: &Host<'_>, directory: &Path, root: &Metadata) -> Result<Vec<Finding>> {
-    let mut findings = Vec::new();
+fn of_directory(
+    host: &Host<'_>,
+    directory: &Path,
+    root: &Metadata,
+    found: &mut Findings,
+) -> Result<()> {
     // Hard links and symbolic links lead to few files. `None`: this executable.
     let mut seen: Vec<((u64, u64), Option<Kind>)> = Vec::new();
     let mut groups: Vec<(Kind, Vec<&str>)> = Vec::new();
-    for name in host.plugins.iter().map(|entry| entry.name).chain([NAME]) {
+    let mut all: Vec<&str> = host.plugins.iter().map(|entry| entry.name).collect();
+    all.push(NAME);
+    for name in all {
         let path = directory.join(name);
         let kind = match fs::metadata(&path) {
             Ok(metadata) => {
@@ -74,7 +83,7 @@ fn of_directory(host: &Host<'_>, directory: &Path, root: &Metadata) -> Result<Ve
                 match seen.iter().find(|(it, _)| *it == identity) {
                     Some((_, kind)) => *kind,
                     None => {
-                        findings.extend(writable(&path, &metadata, root));
+                        writable(&path, &metadata, root, found);
                         let kind = kind(&path, &metadata)?;
                         seen.push((identity, kind));
                         kind
@@ -96,8 +105,10 @@ fn of_directory(host: &Host<'_>, directory: &Path, root: &Metadata) -> Result<Ve
         }
     }
     let has_own = seen.iter().any(|(_, kind)| kind.is_none());
-    findings.extend(groups.iter().map(|(kind, names)| finding(directory, *kind, names, has_own)));
-    Ok(findings)
+    for (kind, names) in &groups {
+        add(directory, *kind, names, has_own, found);
+    }
+    Ok(())
 }
 
 /// `None`: this executable.
@@ -109,7 +120,7 @@ fn kind(path: &Path, metadata: &Metadata) -> Result<Option<Kind>> {
 }
 
 /// `has_own`: the directory has links to this executable, too.
-fn finding(directory: &Path, kind: Kind, names: &[&str], has_own: bool) -> Finding {
+fn add(directory: &Path, kind: Kind, names: &[&str], has_own: bool, found: &mut Findings) {
     let (what, why) = match kind {
         Kind::Damaged(why) => (why, "Each call of the plugin fails."),
         Kind::Cnibox => ("it is another build of cnibox", "A runtime calls that build."),
@@ -122,12 +133,12 @@ fn finding(directory: &Path, kind: Kind, names: &[&str], has_own: bool) -> Findi
     let is_wrong = has_own || matches!(kind, Kind::Damaged(_));
     let names = names.join(" ");
     let word = quoted(directory.display());
-    Finding {
-        harm: if is_wrong { Harm::Broken } else { Harm::Note },
-        what: format!("{names} in {}: {what}", directory.display()),
+    found.add(
+        if is_wrong { Harm::Broken } else { Harm::Note },
+        format_args!("{names} in {}: {what}", directory.display()),
         why,
-        mend: format!("cd {word} && rm -f {names} && cnibox install {word}"),
-    }
+        format_args!("cd {word} && rm -f {names} && cnibox install {word}"),
+    );
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> Error {

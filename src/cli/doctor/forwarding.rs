@@ -6,11 +6,10 @@ use crate::kernel::sysctl;
 use crate::names::IpFamily;
 
 use super::host::{Host, names};
-use super::{Finding, Harm};
+use super::{Findings, Harm};
 
 /// Forwarding is off. ADD enables it, so it matters for networks in use only.
-pub(super) fn forwarding(host: &Host<'_>) -> Result<Vec<Finding>> {
-    let mut findings = Vec::new();
+pub(super) fn forwarding(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     for (family, key, dotted) in [
         (IpFamily::V4, "net/ipv4/ip_forward", "net.ipv4.ip_forward"),
         (IpFamily::V6, "net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"),
@@ -18,71 +17,78 @@ pub(super) fn forwarding(host: &Host<'_>) -> Result<Vec<Finding>> {
         if value(key) != "0" {
             continue;
         }
-        let needing = host.networks.iter().filter(|it| it.is_routed && it.has_family(family));
-        let (used, unused): (Vec<_>, Vec<_>) = needing.partition(|it| it.is_used);
+        let (mut used, mut unused) = (Vec::new(), Vec::new());
+        for it in &host.networks {
+            if it.is_routed && it.has_family(family) {
+                if it.is_used { used.push(it) } else { unused.push(it) }
+            }
+        }
         for (networks, harm, why) in [
             (used, Harm::Broken, "The host drops packets between containers and other networks."),
             (unused, Harm::Note, "The first ADD in the network sets it to 1."),
         ] {
             if !networks.is_empty() {
-                findings.push(Finding {
-                    harm,
-                    what: format!("{dotted} is 0; it must be 1 for {}", names(networks)),
-                    why,
-                    mend: format!("sysctl -w {dotted}=1"),
-                });
+                let what = format_args!("{dotted} is 0; it must be 1 for {}", names(&networks));
+                found.add(harm, what, why, format_args!("sysctl -w {dotted}=1"));
             }
         }
     }
-    findings.extend(bridged_services(host)?);
-    Ok(findings)
+    bridged_services(host, found)
 }
 
 /// The rules of kube-proxy have to see the frames within a bridge.
-fn bridged_services(host: &Host<'_>) -> Result<Option<Finding>> {
+fn bridged_services(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     if value(BRIDGED) == "1" || !host.networks.iter().any(|it| it.bridge.is_some()) {
-        return Ok(None);
+        return Ok(());
     }
-    let Some(nft) = Nft::open_if_any()? else { return Ok(None) };
+    let Some(nft) = Nft::open_if_any()? else { return Ok(()) };
     let services = Object::Chain(Table { family: Family::Ip, name: "nat" }, "KUBE-SERVICES");
-    let has_services = nft.is_supported()? && nft.exist(&[services])? == [true];
-    Ok(has_services.then(|| Finding {
-        harm: Harm::Broken,
-        what: "net.bridge.bridge-nf-call-iptables is not 1, and kube-proxy runs".into(),
-        why: "A container does not reach a service with a container on the same bridge.",
-        mend: "modprobe br_netfilter && sysctl -w net.bridge.bridge-nf-call-iptables=1".into(),
-    }))
+    if nft.is_supported()? && nft.exist(&[services])? == [true] {
+        found.add(
+            Harm::Broken,
+            format_args!("net.bridge.bridge-nf-call-iptables is not 1, and kube-proxy runs"),
+            "A container does not reach a service with a container on the same bridge.",
+            format_args!("modprobe br_netfilter && sysctl -w net.bridge.bridge-nf-call-iptables=1"),
+        );
+    }
+    Ok(())
 }
 
 /// Netfilter sees the frames between the ports of a bridge.
 pub(super) const BRIDGED: &str = "net/bridge/bridge-nf-call-iptables";
 
 /// With several default routes, an answer can arrive by another link than the host would choose for the request.
-pub(super) fn reverse_path_filter(host: &Host<'_>) -> Result<Vec<Finding>> {
-    let routes = host.rtnl.routes(IpFamily::V4)?;
-    let mut uplinks: Vec<u32> =
-        routes.iter().filter(|it| it.dst.prefix_len() == 0).filter_map(|it| it.dev).collect();
-    uplinks.sort_unstable();
-    uplinks.dedup();
+pub(super) fn reverse_path_filter(host: &Host<'_>, found: &mut Findings) -> Result<()> {
+    let mut uplinks: Vec<u32> = Vec::new();
+    for route in host.rtnl.routes(IpFamily::V4)? {
+        if route.dst.prefix_len() == 0
+            && let Some(dev) = route.dev
+            && !uplinks.contains(&dev)
+        {
+            uplinks.push(dev);
+        }
+    }
     if uplinks.len() < 2 {
-        return Ok(Vec::new());
+        return Ok(());
     }
     let of_link = |link: &str| value(&sysctl::of_link(IpFamily::V4, link, "rp_filter"));
     let all = of_link("all");
-    let mut findings = Vec::new();
     for index in uplinks {
         let Some(link) = host.rtnl.link_at(index)? else { continue };
         // The kernel uses the larger of both values.
         if all.clone().max(of_link(&link.name)) == "1" {
-            findings.push(Finding {
-                harm: Harm::Note,
-                what: format!("rp_filter of {} is 1 (strict), and the host has several default routes", link.name),
-                why: "The host drops packets that arrive by another link than its answers leave by.",
-                mend: format!("sysctl -w net/ipv4/conf/{}/rp_filter=2", link.name),
-            });
+            let name = &link.name;
+            found.add(
+                Harm::Note,
+                format_args!(
+                    "rp_filter of {name} is 1 (strict), and the host has several default routes"
+                ),
+                "The host drops packets that arrive by another link than its answers leave by.",
+                format_args!("sysctl -w net/ipv4/conf/{name}/rp_filter=2"),
+            );
         }
     }
-    Ok(findings)
+    Ok(())
 }
 
 /// Empty if the sysctl does not exist.

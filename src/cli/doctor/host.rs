@@ -19,7 +19,7 @@ use crate::runtime::lifecycle::Runtime;
 use crate::runtime::networks;
 
 use super::leaks::Remains;
-use super::{Finding, Harm};
+use super::{Findings, Harm};
 
 pub(super) struct Host<'a> {
     pub(super) plugins: &'static [Plugin],
@@ -79,12 +79,14 @@ impl<'a> Host<'a> {
 
     /// Whether a network uses a plugin, with this key if it is not empty.
     pub(super) fn uses(&self, kind: &str, key: &str) -> bool {
-        let is_it = |plugin: &Json| {
+        for plugin in self.networks.iter().flat_map(Configured::plugins) {
             let found = conf::kind(plugin);
             let is_kind = found == kind || (found, kind) == ("ptp", "veth");
-            is_kind && (key.is_empty() || is_set(plugin, key))
-        };
-        self.networks.iter().flat_map(|it| it.plugins()).any(is_it)
+            if is_kind && (key.is_empty() || is_set(plugin, key)) {
+                return true;
+            }
+        }
+        false
     }
 }
 
@@ -137,7 +139,7 @@ impl Configured {
         Ok(Self { network, bridge, is_gateway, is_routed, subnets, is_used })
     }
 
-    pub(super) fn plugins(&self) -> impl Iterator<Item = &Json> {
+    pub(super) fn plugins(&self) -> std::slice::Iter<'_, Json> {
         self.network.plugins.iter()
     }
 
@@ -162,37 +164,42 @@ fn is_set(plugin: &Json, key: &str) -> bool {
 }
 
 /// The names of networks, for messages.
-pub(super) fn names<'a>(networks: impl IntoIterator<Item = &'a Configured>) -> String {
-    let names: Vec<&str> = networks.into_iter().map(|it| &*it.network.name).collect();
+pub(super) fn names(networks: &[&Configured]) -> String {
+    let names: Vec<&str> = networks.iter().map(|it| &*it.network.name).collect();
     names.join(", ")
 }
 
 /// A network that uses dhcp needs the daemon. A connection would start it, so the kernel's list of sockets is read.
-pub(super) fn dhcp_daemon(host: &Host<'_>) -> Result<Vec<Finding>> {
+pub(super) fn dhcp_daemon(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let sockets = fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
-    let mut findings = Vec::new();
     for network in &host.networks {
-        let ipam = network.plugins().filter_map(|it| it.get("ipam"));
-        let starts_it = |ipam: &&Json| ipam.get("daemon") == Some(&"auto".into());
-        for ipam in ipam.filter(|ipam| conf::kind(ipam) == "dhcp" && !starts_it(ipam)) {
+        for plugin in network.plugins() {
+            let Some(ipam) = plugin.get("ipam") else { continue };
+            if conf::kind(ipam) != "dhcp" || ipam.get("daemon") == Some(&"auto".into()) {
+                continue;
+            }
             let path = match ipam.get("daemonSocketPath") {
                 Some(Json::String(path)) if !path.is_empty() => path.as_str(),
                 _ => DHCP_SOCKET,
             };
             // The path is the last of the fields. The directory /var/run can be a link to /run.
             let path_in_run = path.strip_prefix("/var").unwrap_or(path);
-            let is_it = |found: &str| found == path || found == path_in_run;
-            if !sockets.lines().filter_map(|line| line.split(' ').next_back()).any(is_it) {
-                findings.push(Finding {
-                    harm: Harm::Broken,
-                    what: format!("no dhcp daemon listens at {path}, for {}", names([network])),
-                    why: "Each ADD in the network fails.",
-                    mend: "systemctl enable --now cnibox-dhcp.socket".into(),
-                });
+            let mut is_there = false;
+            for line in sockets.lines() {
+                let socket = line.rsplit(' ').next().unwrap_or_default();
+                is_there |= socket == path || socket == path_in_run;
+            }
+            if !is_there {
+                found.add(
+                    Harm::Broken,
+                    format_args!("no dhcp daemon listens at {path}, for {}", network.network.name),
+                    "Each ADD in the network fails.",
+                    format_args!("systemctl enable --now cnibox-dhcp.socket"),
+                );
             }
         }
     }
-    Ok(findings)
+    Ok(())
 }
 
 /// The path of the reference.

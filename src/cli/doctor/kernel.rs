@@ -11,7 +11,7 @@ use crate::names::Mac;
 use crate::plugin::{Context, Session};
 
 use super::host::Host;
-use super::{Finding, Harm};
+use super::{Findings, Harm};
 
 /// A plugin, a key that needs the feature (empty: always), and the configuration for STATUS.
 const PROBES: [(&str, &str, &str); 14] = [
@@ -49,7 +49,7 @@ struct Lack {
     is_used: bool,
 }
 
-pub(super) fn features(host: &Host<'_>) -> Result<Vec<Finding>> {
+pub(super) fn features(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let scratch = host.home.make()?;
     sandbox::raise_loopback(&scratch)?;
     let mut lacks = Vec::new();
@@ -61,25 +61,26 @@ pub(super) fn features(host: &Host<'_>) -> Result<Vec<Finding>> {
             note(&mut lacks, option, plugin, "", host.uses(plugin, ""));
         }
     }
-    let mut failed = Vec::new();
     for (plugin, key, keys) in PROBES {
         let Err(error) = scratch.run(|| status(host, plugin, keys)) else { continue };
         let text = error.to_string();
-        let options: Vec<&str> = options(&text).collect();
+        let options = options(&text);
         for option in &options {
             note(&mut lacks, option, plugin, key, host.uses(plugin, key));
         }
         if options.is_empty() {
-            failed.push(Finding {
-                harm: if host.uses(plugin, key) { Harm::Broken } else { Harm::Note },
-                what: format!("{plugin} {key} does not work in an empty namespace: {text}"),
-                why: "ADD will fail in the same way.",
-                mend: format!("cnibox help {plugin}"),
-            });
+            found.add(
+                if host.uses(plugin, key) { Harm::Broken } else { Harm::Note },
+                format_args!("{plugin} {key} does not work in an empty namespace: {text}"),
+                "ADD will fail in the same way.",
+                format_args!("cnibox help {plugin}"),
+            );
         }
     }
-    failed.extend(lacks.iter().map(Lack::finding));
-    Ok(failed)
+    for lack in &lacks {
+        lack.add_to(found);
+    }
+    Ok(())
 }
 
 fn note(lacks: &mut Vec<Lack>, option: &str, plugin: &str, key: &str, is_used: bool) {
@@ -108,12 +109,15 @@ fn status(host: &Host<'_>, plugin: &str, keys: &str) -> Result<()> {
 }
 
 /// The names of options in an error.
-fn options(text: &str) -> impl Iterator<Item = &str> {
+fn options(text: &str) -> Vec<&str> {
     let is_part = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
-    text.match_indices(PREFIX).map(move |(at, _)| {
-        let rest = &text[at..];
-        &rest[..rest.find(|c| !is_part(c)).unwrap_or(rest.len())]
-    })
+    let mut options = Vec::new();
+    for word in text.split(|c| !is_part(c)) {
+        if word.starts_with(PREFIX) {
+            options.push(word);
+        }
+    }
+    options
 }
 
 const PREFIX: &str = "CONFIG_";
@@ -147,7 +151,7 @@ fn is_installed(module: &str) -> bool {
 }
 
 impl Lack {
-    fn finding(&self) -> Finding {
+    fn add_to(&self, found: &mut Findings) {
         let option = &self.option;
         let module = module(option);
         let mend = match &module {
@@ -155,19 +159,13 @@ impl Lack {
             _ => format!("install a kernel with {option}, or the package with its modules"),
         };
         let module = module.map_or_else(String::new, |module| format!(" (module {module})"));
-        Finding {
-            harm: if self.is_used { Harm::Broken } else { Harm::Note },
-            what: format!(
-                "the kernel lacks {option}{module}; needed by {}",
-                self.plugins.join(", ")
-            ),
-            why: if self.is_used {
-                "ADD fails in networks with the plugin."
-            } else {
-                "No network uses it."
-            },
-            mend,
-        }
+        let (harm, why) = match self.is_used {
+            true => (Harm::Broken, "ADD fails in networks with the plugin."),
+            false => (Harm::Note, "No network uses it."),
+        };
+        let plugins = self.plugins.join(", ");
+        let what = format_args!("the kernel lacks {option}{module}; needed by {plugins}");
+        found.add(harm, what, why, format_args!("{mend}"));
     }
 }
 
@@ -179,7 +177,8 @@ mod tests {
     fn options_are_found_in_errors_with_their_modules() {
         let text =
             "cannot publish ports: the kernel lacks CONFIG_NFT_NAT, CONFIG_NF_TABLES_IPV6; x";
-        let found: Vec<_> = options(text).map(|option| (option, module(option))).collect();
+        let found: Vec<_> =
+            options(text).into_iter().map(|option| (option, module(option))).collect();
         let expected =
             [("CONFIG_NFT_NAT", Some("nft_nat".to_owned())), ("CONFIG_NF_TABLES_IPV6", None)];
         assert_eq!(found, expected);

@@ -11,7 +11,7 @@ use crate::runtime::owners;
 use crate::runtime::reservations::{Judged, Pool, State, Survey, title};
 
 use super::host::Host;
-use super::{Finding, Harm};
+use super::{Finding, Findings, Harm};
 
 /// The owners on a host, and the signs of their life.
 pub(super) struct Remains {
@@ -23,9 +23,9 @@ pub(super) struct Remains {
 impl Remains {
     pub(super) fn find(runtime: &Runtime) -> Result<Self> {
         // See `Survey::is_gone` for the order.
-        let owners = owners::on_host()?;
+        let mut owners = owners::on_host()?;
         let survey = runtime.survey()?;
-        let owners = owners.into_iter().filter(|owner| survey.is_gone(owner)).collect();
+        owners.retain(|owner| survey.is_gone(owner));
         Ok(Self { survey, owners })
     }
 
@@ -43,7 +43,7 @@ impl Remains {
     }
 }
 
-pub(super) fn leaks(host: &Host<'_>) -> Result<Vec<Finding>> {
+pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let remains = host.remains.as_ref().map_err(Clone::clone)?;
     let mut leaks = Leaks::default();
     let mut stale = Vec::new();
@@ -75,7 +75,14 @@ pub(super) fn leaks(host: &Host<'_>) -> Result<Vec<Finding>> {
             "cnibox doctor --fix".into(),
         );
     }
-    Ok(leaks.findings())
+    for (Finding { harm, what, why, mend }, more) in &leaks.0 {
+        let mend = format_args!("{mend}");
+        match more {
+            0 => found.add(*harm, format_args!("{what}"), why, mend),
+            more => found.add(*harm, format_args!("{what} (and {more} more)"), why, mend),
+        }
+    }
+    Ok(())
 }
 
 /// One finding for all leaks with the same command. It names the first.
@@ -88,13 +95,6 @@ impl Leaks {
             Some((_, more)) => *more += 1,
             None => self.0.push((Finding { harm: Harm::Leaked, what, why, mend }, 0)),
         }
-    }
-
-    fn findings(mut self) -> Vec<Finding> {
-        for (finding, more) in self.0.iter_mut().filter(|(_, more)| *more > 0) {
-            finding.what.push_str(&format!(" (and {more} more)"));
-        }
-        self.0.into_iter().map(|(finding, _)| finding).collect()
     }
 }
 
@@ -129,6 +129,5 @@ pub(super) fn fix(runtime: Runtime, is_dry_run: bool, say: &mut dyn FnMut(String
             Err(error) => errors.push(error),
         }
     }
-    let errors = errors.into_iter();
-    errors.reduce(|first: Error, error| first.also(&error)).map_or(Ok(()), Err)
+    Error::joined(errors)
 }

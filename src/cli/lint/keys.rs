@@ -5,7 +5,7 @@ use crate::runtime::conf;
 
 use super::Document;
 use super::place::Path;
-use super::similar::nearest;
+use super::similar::{hint, nearest};
 use crate::cli::manual::{Key, Manual, Manuals};
 
 /// The keys of one plugin.
@@ -34,20 +34,29 @@ impl<'a> Known<'a> {
             "" if is_flannel => "host-local",
             ipam => ipam,
         };
-        let own = [Some(manuals.network()), manuals.of(kind), manuals.of(ipam)];
-        let own: Vec<Manual<'_>> = own.into_iter().flatten().collect();
-        let delegate = match plugin.get("delegate").map_or("", conf::kind) {
-            "" => "bridge",
-            delegate => delegate,
-        };
-        let delegate = manuals.of(delegate).filter(|_| is_flannel);
-        let delegate = delegate.into_iter().chain([manuals.network()]).flat_map(Manual::keys);
-        let keys_of = |manuals: &[Manual<'a>]| manuals.iter().flat_map(|it| it.keys()).collect();
+        let mut own = vec![manuals.network()];
+        own.extend(manuals.of(kind));
+        own.extend(manuals.of(ipam));
+        let mut keys = Vec::new();
+        for manual in &own {
+            keys.extend(manual.keys());
+        }
+        let mut of_delegate = Vec::new();
+        if is_flannel {
+            let delegate = match plugin.get("delegate").map_or("", conf::kind) {
+                "" => "bridge",
+                delegate => delegate,
+            };
+            if let Some(manual) = manuals.of(delegate) {
+                of_delegate = manual.keys();
+            }
+            of_delegate.extend(manuals.network().keys());
+        }
         Self {
             kind,
             is_ipam_foreign: !ipam.is_empty() && manuals.of(ipam).is_none(),
-            keys: keys_of(&own),
-            delegate: if is_flannel { delegate.collect() } else { Vec::new() },
+            keys,
+            delegate: of_delegate,
             manuals: own,
         }
     }
@@ -59,14 +68,10 @@ pub(super) fn examine_list(
     json: &Json,
     known: &[(&'static str, &'static str)],
 ) {
-    let key = |(path, of_type): &(&'static str, &'static str)| Key {
-        path,
-        is_in_args: false,
-        of_type,
-        default: "",
-        meaning: "",
-    };
-    let keys: Vec<Key<'_>> = known.iter().map(key).collect();
+    let mut keys = Vec::new();
+    for (path, of_type) in known {
+        keys.push(Key { path, is_in_args: false, of_type, default: "", meaning: "" });
+    }
     let walk = Walk { owner: "a list of plugins", keys: &keys, free: "" };
     walk.object(document, &Path::default(), "", json);
 }
@@ -98,29 +103,25 @@ pub(super) fn examine_capabilities(
     if !known.delegate.is_empty() {
         return;
     }
-    let has: Vec<&str> = known.manuals.iter().flat_map(|it| it.capabilities()).collect();
-    let key = path.key("capabilities");
+    let mut has: Vec<&str> = Vec::new();
+    for manual in &known.manuals {
+        has.extend(manual.capabilities());
+    }
+    let (key, kind) = (path.key("capabilities"), known.kind);
     if let Some(Json::Object(declared)) = plugin.get("capabilities") {
-        for (name, _) in declared
-            .iter()
-            .filter(|(name, value)| *value == Json::Bool(true) && !has.contains(&name.as_str()))
-        {
-            let hint = nearest(name, has.iter().copied());
-            let hint = hint.map_or_else(String::new, |name| format!("; did you mean {name}?"));
-            document
-                .fault(&key.key(name), format!("{} has no capability {name}{hint}", known.kind));
+        for (name, value) in declared {
+            if *value == Json::Bool(true) && !has.contains(&name.as_str()) {
+                let hint = hint(name, &has);
+                document.fault(&key.key(name), format!("{kind} has no capability {name}{hint}"));
+            }
         }
     }
-    let mut undeclared: Vec<&str> =
-        has.into_iter().filter(|name| !conf::declares(plugin, name)).collect();
-    undeclared.sort_unstable();
-    undeclared.dedup();
-    if !undeclared.is_empty() {
-        let text = format!(
-            "{} has capabilities that are not declared: {}",
-            known.kind,
-            undeclared.join(", ")
-        );
+    has.retain(|name| !conf::declares(plugin, name));
+    has.sort_unstable();
+    has.dedup();
+    if !has.is_empty() {
+        let names = has.join(", ");
+        let text = format!("{kind} has capabilities that are not declared: {names}");
         document.note(&path.key("type"), text);
     }
 }
@@ -174,15 +175,22 @@ impl Walk<'_> {
     }
 
     fn row(&self, full: &str) -> Option<&Key<'_>> {
-        self.rows().find(|key| key.path.eq_ignore_ascii_case(full))
+        self.keys.iter().find(|key| !key.is_in_args && key.path.eq_ignore_ascii_case(full))
     }
 
-    fn rows(&self) -> impl Iterator<Item = &Key<'_>> {
-        self.keys.iter().filter(|key| !key.is_in_args)
+    /// The rests of the paths with this beginning.
+    fn below(&self, beginning: &str) -> Vec<&str> {
+        let mut below = Vec::new();
+        for key in self.keys {
+            if !key.is_in_args {
+                below.extend(rest(key.path, beginning));
+            }
+        }
+        below
     }
 
     fn has_keys_below(&self, full: &str) -> bool {
-        self.rows().any(|key| rest(key.path, full).is_some_and(|it| it.starts_with(['.', '['])))
+        self.below(full).iter().any(|rest| rest.starts_with(['.', '[']))
     }
 
     fn unknown(&self, document: &mut Document, path: &Path<'_>, prefix: &str, name: &str) {
@@ -194,8 +202,11 @@ impl Walk<'_> {
         let owner = self.owner;
         let full = format!("{prefix}{name}");
         // The next name of each path below the object.
-        let names = self.rows().filter_map(|key| rest(key.path, prefix)?.split(['.', '[']).next());
-        match nearest(name, names) {
+        let mut names = self.below(prefix);
+        for it in &mut names {
+            *it = it.split(['.', '[']).next().unwrap_or_default();
+        }
+        match nearest(name, &names) {
             Some(known) => {
                 document.fault(path, format!("{owner} has no key {full}; did you mean {known}?"));
             }
@@ -237,17 +248,17 @@ fn other_type(wanted: &str, value: &Json) -> Option<&'static str> {
     } else {
         item.to_owned()
     };
-    let mut values: Box<dyn Iterator<Item = &Json>> = match value {
-        Json::Array(values) => Box::new(values.iter()),
-        Json::Object(entries) => Box::new(entries.iter().map(|(_, value)| value)),
-        _ => return None,
-    };
-    match item.as_str() {
-        "" => None,
-        item => values.find_map(|value| other_type(item, value)).map(|_| match kind {
-            "list" => "a list with an item of another type",
-            _ => "an object with a value of another type",
-        }),
+    if item.is_empty() {
+        return None;
+    }
+    match value {
+        Json::Array(items) if items.iter().any(|it| other_type(&item, it).is_some()) => {
+            Some("a list with an item of another type")
+        }
+        Json::Object(entries) if entries.iter().any(|(_, it)| other_type(&item, it).is_some()) => {
+            Some("an object with a value of another type")
+        }
+        _ => None,
     }
 }
 

@@ -9,8 +9,8 @@ use crate::runtime::conf;
 use super::keys::{self, Known};
 use super::place::Path;
 use super::ranges::{self, Claim};
-use super::{Document, Host};
-use crate::cli::lint::similar::nearest;
+use super::{Document, Host, values};
+use crate::cli::lint::similar::hint;
 
 /// The keys of a list.
 ///
@@ -47,7 +47,11 @@ pub(super) fn examine(
         Some(Json::Array(plugins)) if !plugins.is_empty() => {
             keys::examine_list(document, json, &KEYS);
             let key = root.key("plugins");
-            plugins.iter().enumerate().map(|(at, plugin)| (key.item(at), plugin)).collect()
+            let mut placed = Vec::new();
+            for (at, plugin) in plugins.iter().enumerate() {
+                placed.push((key.item(at), plugin));
+            }
+            placed
         }
         Some(Json::Array(_)) => {
             return document.fault(&root.key("plugins"), "the list of plugins is empty");
@@ -56,8 +60,13 @@ pub(super) fn examine(
         None => return document.fault(&root, "the list of plugins is missing"),
     };
     for (at, (path, plugin)) in plugins.iter().enumerate() {
+        let before = document.faults();
         examine_plugin(document, path, plugin, host, at == 0);
         ranges::examine(document, path, plugin, &name, claims, index);
+        // The error of the plugin would be about the same mistake.
+        if document.faults() == before {
+            values::examine(document, path, plugin, host);
+        }
     }
 }
 
@@ -135,11 +144,15 @@ fn examine_type(document: &mut Document, path: &Path<'_>, kind: &str, host: &Hos
     if Program::find(kind, host.path, host.plugins).is_ok() {
         return;
     }
-    let ours = host.plugins.iter().map(|entry| entry.name.to_owned());
-    let entries = host.path.iter().filter_map(|directory| directory.read_dir().ok()).flatten();
-    let on_path = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let known: Vec<String> = ours.chain(on_path).collect();
-    let hint = nearest(kind, known.iter().map(String::as_str));
-    let hint = hint.map_or_else(String::new, |name| format!("; did you mean {name}?"));
-    document.fault(path, format!("there is no plugin {kind:?}{hint}"));
+    let mut on_path: Vec<String> = Vec::new();
+    for directory in host.path {
+        for entry in directory.read_dir().into_iter().flatten().flatten() {
+            on_path.extend(entry.file_name().into_string());
+        }
+    }
+    let mut known: Vec<&str> = host.plugins.iter().map(|entry| entry.name).collect();
+    for name in &on_path {
+        known.push(name);
+    }
+    document.fault(path, format!("there is no plugin {kind:?}{}", hint(kind, &known)));
 }

@@ -4,13 +4,13 @@ use std::net::IpAddr;
 
 use crate::cni::json::Json;
 use crate::error::Result;
-use crate::ipam::range::{self, RangeConf};
+use crate::ipam::range::{self, RangeConf, RangeSet};
 use crate::kernel::netns::NetNs;
 use crate::names::IpFamily;
 use crate::runtime::{conf, networks};
 
 use super::place::Path;
-use super::{Document, Finding, name};
+use super::{Document, name};
 
 /// The addresses of a range of a network.
 pub(super) struct Claim {
@@ -63,22 +63,20 @@ pub(super) fn examine(
                 continue;
             }
         };
-        if let Some(gateway) = gateway
-            && !sets
-                .iter()
-                .flat_map(|set| set.spans(None))
-                .any(|it| it.range.subnet.contains(&gateway))
-        {
-            document.fault(&place, format!("gateway {gateway} is outside of subnet {subnet}"));
-        }
-        for span in sets.iter().flat_map(|set| set.spans(None)) {
+        // One set of one range.
+        for range in sets.iter().flat_map(RangeSet::ranges) {
+            if let Some(gateway) = gateway
+                && !range.subnet.contains(&gateway)
+            {
+                document.fault(&place, format!("gateway {gateway} is outside of subnet {subnet}"));
+            }
             let claim = Claim {
                 document: index,
                 at: place.place_in(&document.text),
                 network: network.to_owned(),
                 subnet: subnet.clone(),
-                first: span.range.first,
-                last: span.range.last,
+                first: range.first,
+                last: range.last,
                 bridge: bridge.clone(),
                 is_shared: !matches!(kind, "bridge" | "veth" | "ptp"),
             };
@@ -106,7 +104,9 @@ fn configured<'a>(path: &Path<'a>, ipam: &'a Json) -> Vec<(Path<'a>, &'a Json)> 
     for (at, set) in sets.iter().enumerate() {
         let Json::Array(ranges) = set else { continue };
         let set = key.item(at);
-        found.extend(ranges.iter().enumerate().map(|(at, range)| (set.item(at), range)));
+        for (at, range) in ranges.iter().enumerate() {
+            found.push((set.item(at), range));
+        }
     }
     found
 }
@@ -124,7 +124,7 @@ pub(super) fn compare_networks(claims: &[Claim], documents: &mut [Document]) {
                 "{} overlaps the range {} of network {} in {file}",
                 claim.subnet, other.subnet, other.network
             );
-            document.findings.push(Finding { at: claim.at, is_fault: true, text });
+            document.insert(claim.at, true, text);
         }
     }
 }
@@ -136,12 +136,12 @@ pub(super) fn compare_routes(claims: &[Claim], documents: &mut [Document]) -> Re
     }
     let host = NetNs::own()?.rtnl()?;
     for family in [IpFamily::V4, IpFamily::V6] {
-        for route in host.routes(family)?.into_iter().filter(|it| it.table == Some(MAIN)) {
+        for route in host.routes(family)? {
             let (dst, dev) = (route.dst, route.dev.unwrap_or_default());
             let is_container = dst.prefix_len() == dst.max_prefix_len();
             let is_local = dst.addr().is_loopback()
                 || matches!(dst.addr(), IpAddr::V6(ip) if ip.is_unicast_link_local() || ip.is_multicast());
-            if dst.prefix_len() == 0 || is_container || is_local {
+            if route.table != Some(MAIN) || dst.prefix_len() == 0 || is_container || is_local {
                 continue;
             }
             let link = host.link_at(dev)?.map_or_else(String::new, |link| link.name);
@@ -153,7 +153,7 @@ pub(super) fn compare_routes(claims: &[Claim], documents: &mut [Document]) -> Re
                 };
                 let text =
                     format!("{} overlaps the route of this host to {dst} by {link}", claim.subnet);
-                document.findings.push(Finding { at: claim.at, is_fault: false, text });
+                document.insert(claim.at, false, text);
             }
         }
     }

@@ -1,26 +1,37 @@
 //! Names that were meant when a name is unknown.
 
 /// The known name that is nearest to an unknown one, if it is near enough to be meant.
-pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(super) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let wanted = normal(name);
-    let distance = |known: &'a str| (distance(&wanted, &normal(known)), known);
-    let (distance, known) =
-        known.into_iter().map(distance).min_by_key(|(distance, _)| *distance)?;
     // A typing error in a short name makes another name.
     let limit = match wanted.len() {
         0..3 => 0,
         3..6 => 1,
         _ => 2,
     };
-    (distance <= limit).then_some(known)
+    let (mut least, mut nearest) = (limit + 1, None);
+    for known in known {
+        let distance = distance(&wanted, &normal(known));
+        if distance < least {
+            (least, nearest) = (distance, Some(*known));
+        }
+    }
+    nearest
+}
+
+/// The question at the end of a message about an unknown name.
+pub(super) fn hint(name: &str, known: &[&str]) -> String {
+    match nearest(name, known) {
+        Some(known) => format!("; did you mean {known}?"),
+        None => String::new(),
+    }
 }
 
 /// In lower case, without the marks between words.
 fn normal(name: &str) -> Vec<u8> {
-    name.bytes()
-        .filter(|byte| !b"_-.".contains(byte))
-        .map(|byte| byte.to_ascii_lowercase())
-        .collect()
+    let mut normal = name.to_ascii_lowercase().into_bytes();
+    normal.retain(|byte| !b"_-.".contains(byte));
+    normal
 }
 
 /// The number of bytes to insert, delete, replace, or exchange with the next one.
@@ -61,7 +72,7 @@ mod tests {
             ("", None),
         ];
         for (name, expected) in cases {
-            assert_eq!(nearest(name, known), expected, "{name}");
+            assert_eq!(nearest(name, &known), expected, "{name}");
         }
     }
 }

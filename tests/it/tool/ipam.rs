@@ -227,8 +227,13 @@ fn ranges_count_what_can_be_allocated() {
     assert_eq!(small["dataDir"], "/run/data");
 }
 
+/// The cells of each line of a table.
+fn rows(table: &str) -> Vec<Vec<&str>> {
+    table.lines().map(|line| line.split_whitespace().collect()).collect()
+}
+
 #[test]
-fn a_network_with_ranges_of_the_runtime_is_listed_without_a_range() {
+fn ranges_of_the_runtime_are_listed_with_the_attachment() {
     let host = Host::new();
     let ipam = json!({"type": "host-local"});
     let plugin = json!({"type": "bridge", "bridge": "cni1", "capabilities": {"ipRanges": true}, "ipam": ipam});
@@ -239,7 +244,24 @@ fn a_network_with_ranges_of_the_runtime_is_listed_without_a_range() {
     assert!(add.run().output().contains("10.6.0.2/24"));
     let outcome = host.ipam(&["list"]);
     assert!(outcome.stdout.contains("\n10.6.0.2  pods "), "{}", outcome.report());
+    let range = ["10.6.0.1-10.6.0.254", "pods", "253", "1", "252"];
+    assert!(rows(&outcome.stdout).contains(&range.to_vec()), "{}", outcome.report());
     assert_eq!(outcome.stderr, "", "{}", outcome.report());
+}
+
+#[test]
+fn subnets_of_flannel_are_listed() {
+    let host = Host::new();
+    let env = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.3.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
+    host.world.write("/run/own.env", env);
+    let flannel = |file: &str| json!({"type": "flannel", "subnetFile": file});
+    host.write_network("pods", &flannel("/run/own.env"));
+    host.write_network("later", &flannel("/run/missing.env"));
+    host.world.write(&format!("{DATA}/pods/10.244.3.7"), "a9\r\neth0");
+    let outcome = host.ipam(&["list"]);
+    let range = ["10.244.3.1-10.244.3.254", "pods", "253", "1", "252"];
+    assert!(rows(&outcome.stdout).contains(&range.to_vec()), "{}", outcome.report());
+    assert!(!outcome.stdout.contains("later"), "{}", outcome.report());
 }
 
 #[test]

@@ -93,7 +93,8 @@ fn notes_are_on_stderr_and_no_mistakes() {
         "type": "bridge", "bridge": "cni7", "color": "red", "capabilities": {"mac": true},
         "ipam": {"type": "host-local", "subnet": "10.1.0.0/16"},
     });
-    let dummy = json!({"type": "dummy", "mtu": 1400});
+    let ipam = json!({"type": "static", "addresses": [{"address": "10.9.0.2/24"}]});
+    let dummy = json!({"type": "dummy", "mtu": 1400, "ipam": ipam});
     let network = json!({"cniVersion": "1.0.0", "name": "net", "plugins": [bridge, dummy]});
     world.write("/run/10-net.conflist", network.to_string());
     let outcome = lint(&world, &["/run/10-net.conflist"]);
