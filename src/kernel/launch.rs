@@ -1,12 +1,12 @@
 //! Starts a command in a network namespace and passes signals to it. It does not use networks.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
+use std::process::ExitStatus;
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
+use crate::kernel::sys::process::{Child, Command};
 use crate::kernel::sys::{self, Surroundings, warn};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -95,8 +96,8 @@ impl Launch<'_> {
         let cannot = |error: io::Error| {
             Error::internal(format!("cannot prepare {name}: {}", sys::reason(&error)))
         };
-        let mut command = Command::new(&self.words[0]);
-        command.args(&self.words[1..]);
+        let words: Vec<&OsStr> = self.words.iter().map(OsString::as_os_str).collect();
+        let mut command = Command::new(words[0], &words).map_err(cannot)?;
         let (mut reader, writer) = io::pipe().map_err(cannot)?;
         let around = self.surroundings()?;
         let file = around.resolv_conf.clone();
@@ -154,7 +155,7 @@ impl Launch<'_> {
 
     fn wait(&self, child: &mut Child, signals: &SignalFd) -> Result<u8> {
         let failed = |error: io::Error| Error::internal(format!("cannot wait: {error}"));
-        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or_default());
+        let pid = Pid::from_raw(child.id());
         loop {
             if let Some(status) = child.try_wait().map_err(failed)? {
                 return Ok(code(status));

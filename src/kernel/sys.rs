@@ -1,4 +1,5 @@
-//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap` and in `socket`.
+//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap`,
+//! in `process` and in `socket`.
 #![allow(unsafe_code)]
 
 // The allocator of the shipped build. The others have it for its tests.
@@ -6,6 +7,7 @@
 mod heap;
 
 mod errno;
+pub mod process;
 pub(super) mod socket;
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
@@ -14,9 +16,7 @@ use std::io::{self, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use neli::socket::NlSocket;
@@ -35,6 +35,7 @@ use nix::unistd::{Pid, chdir, dup2_stderr, getpid, getppid, gettid, read, setsid
 use crate::error::{Error, Result};
 
 pub(crate) use errno::errno_text;
+use process::Command;
 pub use socket::raise_file_limit;
 
 /// Source: linux/nsfs.h.

@@ -8,9 +8,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -23,6 +22,7 @@ use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::kernel::child::{self, End, Said};
 use crate::kernel::sys;
+use crate::kernel::sys::process::{Child, Command, Standard};
 
 use super::Entry;
 
@@ -173,18 +173,13 @@ fn repeat(stderr: &[u8]) {
 fn spawn(path: &Path, environment: &[Variable], has_limit: bool) -> io::Result<Child> {
     let mut attempt = 1;
     loop {
-        let mut command = Command::new(path);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = Command::new(path.as_os_str(), &[path.as_os_str()])?;
+        command.standard = [Standard::Pipe; 3];
         if has_limit {
-            command.process_group(0);
+            command.leads_group = true;
             sys::leash(&mut command);
         }
-        for (name, value) in environment {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
+        command.change_environment(environment)?;
         match fault::kernel_request().and_then(|()| command.spawn()) {
             Err(error)
                 if error.kind() == ErrorKind::ExecutableFileBusy && attempt < BUSY_ATTEMPTS_MAX =>
