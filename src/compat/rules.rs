@@ -172,8 +172,11 @@ fn masquerade_chain(network: &NetworkName, at: &Attachment) -> String {
 pub fn hashed(prefix: &str, texts: &[&str], length: usize) -> String {
     let mut hash = Hash::new();
     texts.iter().for_each(|text| hash.update(text));
-    let digits = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let mut name = format!("{prefix}{digits}");
+    let mut name = prefix.to_owned();
+    // `format!` for each byte would be a tenth of a DEL.
+    for digit in hash.finalize().iter().flat_map(|byte| [byte >> 4, byte & 0xf]) {
+        name.push(char::from(b"0123456789abcdef"[usize::from(digit)]));
+    }
     name.truncate(length);
     name
 }

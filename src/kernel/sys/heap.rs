@@ -77,16 +77,43 @@ impl Heap {
         }
     }
 
-    /// Runs `f` under the lock. `f` must not allocate from this heap.
-    fn locked<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        let mut attempts = 0;
-        while self.is_taken.swap(true, Ordering::Acquire) {
-            wait(&mut attempts);
+    /// Runs `f` under the lock, or `later` if another thread has it. `f` must not allocate from this heap. (A wait here
+    /// would make each call save five registers.)
+    #[inline(always)]
+    fn locked<T>(&self, f: impl FnOnce(&mut State) -> T, later: impl FnOnce() -> T) -> T {
+        if self.is_taken.swap(true, Ordering::Acquire) {
+            return later();
         }
         // SAFETY: only the thread that set `is_taken` is here, and `f` does not call `locked`.
         let result = f(unsafe { &mut *self.state.get() });
         self.is_taken.store(false, Ordering::Release);
         result
+    }
+
+    /// Returns when the lock was free.
+    fn wait(&self) {
+        let mut attempts = 0;
+        while self.is_taken.load(Ordering::Relaxed) {
+            wait(&mut attempts);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn block_later(&self, layout: Layout) -> Option<Block> {
+        self.wait();
+        self.block(layout)
+    }
+
+    /// # Safety
+    ///
+    /// As `dealloc`.
+    #[cold]
+    #[inline(never)]
+    unsafe fn dealloc_later(&self, address: *mut u8, layout: Layout) {
+        self.wait();
+        // SAFETY: the caller meets the requirements.
+        unsafe { self.dealloc(address, layout) };
     }
 
     /// Returns `None` if the piece has no such block.
@@ -95,7 +122,7 @@ impl Heap {
             return None;
         }
         let index = list_of(layout.size());
-        self.locked(|state| {
+        let cut = |state: &mut State| {
             let list = &mut state.free[index];
             if !list.is_null() {
                 let address = *list;
@@ -110,7 +137,8 @@ impl Heap {
             let address = self.piece.get().cast::<u8>().wrapping_add(state.cut_bytes);
             state.cut_bytes += bytes;
             Some(Block { address, is_zero: true })
-        })
+        };
+        self.locked(cut, || self.block_later(layout))
     }
 
     /// Whether the block was cut from the piece. The C library allocated all others.
@@ -175,12 +203,14 @@ unsafe impl GlobalAlloc for Heap {
             // SAFETY: the system allocator allocated the block with this layout.
             return unsafe { System.dealloc(address, layout) };
         }
-        self.locked(|state| {
+        let free = |state: &mut State| {
             let list = &mut state.free[list_of(layout.size())];
             // SAFETY: the block is free now, and has room for a pointer.
             unsafe { address.cast::<*mut u8>().write(*list) };
             *list = address;
-        });
+        };
+        // SAFETY: the caller meets the requirements of `dealloc`.
+        self.locked(free, || unsafe { self.dealloc_later(address, layout) });
     }
 
     unsafe fn realloc(&self, address: *mut u8, layout: Layout, size: usize) -> *mut u8 {

@@ -228,10 +228,10 @@ fn a_thread_that_waits_long_sleeps() {
     static HEAP: Heap = Heap::new();
     static WAITER: AtomicI32 = AtomicI32::new(0);
     thread::scope(|scope| {
-        HEAP.locked(|_| {
+        let hold = |_: &mut State| {
             scope.spawn(|| {
                 WAITER.store(gettid().as_raw(), Ordering::Relaxed);
-                HEAP.locked(|_| {});
+                HEAP.locked(|_| {}, || HEAP.wait());
             });
             let start = Instant::now();
             let thread = || WAITER.load(Ordering::Relaxed);
@@ -240,6 +240,7 @@ fn a_thread_that_waits_long_sleeps() {
                 assert!(start.elapsed() < Duration::from_secs(60));
                 thread::yield_now();
             }
-        });
+        };
+        HEAP.locked(hold, || panic!("another thread has the lock"));
     });
 }
