@@ -82,8 +82,20 @@ impl Json {
 
     /// An object of the entries that have a value.
     pub fn object<const N: usize>(entries: [(&str, Option<Self>); N]) -> Self {
-        let present = entries.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
-        Self::Object(present.collect())
+        let mut entries = entries;
+        let object = Self::take(&mut entries);
+        mem::forget(entries); // no value is left
+        object
+    }
+
+    fn take(entries: &mut [(&str, Option<Self>)]) -> Self {
+        let mut present = Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            if let Some(value) = value.take() {
+                present.push(((*key).to_owned(), value));
+            }
+        }
+        Self::Object(present)
     }
 
     /// The same with sorted keys in all objects, as Go prints maps.

@@ -45,7 +45,6 @@ mod config;
 mod rules;
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -297,7 +296,7 @@ fn link_to_container(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<Option<
 /// keep coming.
 fn delete_untranslated(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result<()> {
     let mut flows = Vec::new();
-    let mut addresses: Option<BTreeSet<IpAddr>> = None;
+    let mut addresses: Option<Vec<IpAddr>> = None;
     for bindings in all {
         let family = bindings.family;
         for mapping in bindings.mappings().filter(|it| it.transport == Transport::Udp) {
@@ -307,7 +306,10 @@ fn delete_untranslated(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result<()>
                 // Connections through the host to the same port of other hosts stay.
                 HostIp::Any | HostIp::AnyOf(_) => {
                     if addresses.is_none() {
-                        addresses = Some(cx.session.host()?.all_addresses()?.into_iter().collect());
+                        let mut all = cx.session.host()?.all_addresses()?;
+                        all.sort_unstable();
+                        all.dedup();
+                        addresses = Some(all);
                     }
                     let of_family = addresses.iter().flatten().filter(|ip| family.has(**ip));
                     flows.extend(of_family.map(|ip| to_port.at(*ip)));

@@ -1,6 +1,5 @@
 //! Removes stale attachments: those with a removed or replaced namespace, and those of an interrupted operation.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
@@ -53,7 +52,7 @@ impl Runtime {
             _ => None,
         };
         let names = match choice {
-            Some(choice) => BTreeSet::from([choice.name().clone()]),
+            Some(choice) => vec![choice.name().clone()],
             None => self.known_networks()?,
         };
         sys::catch_interrupts();
@@ -87,13 +86,15 @@ impl Runtime {
         }
     }
 
-    fn known_networks(&self) -> Result<BTreeSet<NetworkName>> {
-        let mut names = BTreeSet::new();
+    fn known_networks(&self) -> Result<Vec<NetworkName>> {
+        let mut names = Vec::new();
         for cache in [&self.cache, &self.pending] {
             let found = cache.all()?;
             found.damaged.iter().for_each(|error| warn(&error.to_string()));
             names.extend(found.entries.into_iter().map(|entry| entry.network));
         }
+        names.sort_unstable();
+        names.dedup();
         Ok(names)
     }
 

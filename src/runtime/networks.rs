@@ -7,8 +7,6 @@
 //!
 //! Sources: `loadFromConfDir` of go-cni, `loadNetworks` of ocicni, `loadNetworks` of podman's libnetwork/cni.
 
-use std::collections::BTreeSet;
-
 use ipnet::IpNet;
 
 use crate::cni::json::Json;
@@ -36,7 +34,7 @@ pub struct Listed {
 /// The places that one runtime has given away.
 #[derive(Default)]
 struct Order {
-    names: BTreeSet<NetworkName>,
+    names: Vec<NetworkName>,
     count: u32,
 }
 
@@ -80,7 +78,11 @@ impl Order {
     }
 
     fn next_of(&mut self, name: &NetworkName) -> Option<u32> {
-        self.names.insert(name.clone()).then(|| self.next())
+        if self.names.contains(name) {
+            return None;
+        }
+        self.names.push(name.clone());
+        Some(self.next())
     }
 }
 
