@@ -8,7 +8,7 @@ use hmac_sha512::Hash;
 
 use crate::error::Result;
 use crate::kernel::nft::{Batch, Chain, Expr, Family, Nft, Rule, Table};
-use crate::names::{Attachment, NetworkName};
+use crate::names::{Attachment, NetworkName, hex};
 use crate::plugin::owner::{Owner, Owners};
 
 const IP_FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
@@ -172,11 +172,7 @@ fn masquerade_chain(network: &NetworkName, at: &Attachment) -> String {
 pub fn hashed(prefix: &str, texts: &[&str], length: usize) -> String {
     let mut hash = Hash::new();
     texts.iter().for_each(|text| hash.update(text));
-    let mut name = prefix.to_owned();
-    // `format!` for each byte would be a tenth of a DEL.
-    for digit in hash.finalize().iter().flat_map(|byte| [byte >> 4, byte & 0xf]) {
-        name.push(char::from(b"0123456789abcdef"[usize::from(digit)]));
-    }
+    let mut name = format!("{prefix}{}", hex(&hash.finalize()));
     name.truncate(length);
     name
 }

@@ -250,5 +250,5 @@ fn failed(doing: &str, path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Erro
 #[inline(never)]
 fn cannot(doing: &str, path: &Path, error: &io::Error) -> Error {
     let (path, reason) = (path.display(), file::reason(error));
-    Error::new(Code::IO, format!("cannot {doing} {path}: {reason}"))
+    Error::new(Code::IO, format_args!("cannot {doing} {path}: {reason}"))
 }

@@ -62,7 +62,10 @@ impl Launch<'_> {
         OWN.into_iter().for_each(|signal| mask.remove(signal));
         let failed = |errno: Errno| {
             // nix's texts of errors would take 13 KB.
-            Error::internal(format!("cannot wait for signals: {}", sys::errno_text(errno as i32)))
+            Error::internal(format_args!(
+                "cannot wait for signals: {}",
+                sys::errno_text(errno as i32)
+            ))
         };
         mask.thread_block().map_err(failed)?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC).map_err(failed)?;
@@ -94,7 +97,7 @@ impl Launch<'_> {
     ) -> Result<Result<T, u8>> {
         let name = self.words[0].to_string_lossy();
         let cannot = |error: io::Error| {
-            Error::internal(format!("cannot prepare {name}: {}", sys::reason(&error)))
+            Error::internal(format_args!("cannot prepare {name}: {}", sys::reason(&error)))
         };
         let words: Vec<&OsStr> = self.words.iter().map(OsString::as_os_str).collect();
         let mut command = Command::new(words[0], &words).map_err(cannot)?;
@@ -121,7 +124,7 @@ impl Launch<'_> {
 
     fn surroundings(&self) -> Result<Surroundings> {
         let text = |text: &str| {
-            CString::new(text).map_err(|_| Error::config(format!("{text:?} contains a NUL")))
+            CString::new(text).map_err(|_| Error::config(format_args!("{text:?} contains a NUL")))
         };
         let resolv_conf = match &self.resolv_conf {
             // A hidden mount can cover the file that /etc/resolv.conf links to.
@@ -148,13 +151,13 @@ impl Launch<'_> {
             file.write_all(content.as_bytes())
         };
         write().map_err(|error| {
-            Error::internal(format!("cannot write {}: {error}", path.display()))
+            Error::internal(format_args!("cannot write {}: {error}", path.display()))
         })?;
         Ok(path.to_string_lossy().into_owned())
     }
 
     fn wait(&self, child: &mut Child, signals: &SignalFd) -> Result<u8> {
-        let failed = |error: io::Error| Error::internal(format!("cannot wait: {error}"));
+        let failed = |error: io::Error| Error::internal(format_args!("cannot wait: {error}"));
         let pid = Pid::from_raw(child.id());
         loop {
             if let Some(status) = child.try_wait().map_err(failed)? {

@@ -358,7 +358,7 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     // Soon after boot getrandom would block, until the pool is ready. The device never blocks. Names and addresses have to
     // be unique, not secret.
     File::open("/dev/urandom").and_then(|mut device| device.read_exact(&mut bytes)).map_err(
-        |error| Error::internal(format!("cannot read random bytes: {}", reason(&error))),
+        |error| Error::internal(format_args!("cannot read random bytes: {}", reason(&error))),
     )?;
     Ok(bytes)
 }

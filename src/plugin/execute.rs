@@ -50,7 +50,7 @@ impl Program {
         }
         // A name with a way in it could reach any program of the host (CVE-2021-20206).
         if kind.contains('/') || kind == "." || kind == ".." {
-            return Err(Error::config(format!("invalid plugin name: {kind}")));
+            return Err(Error::config(format_args!("invalid plugin name: {kind}")));
         }
         let ours = plugins.iter().find(|entry| entry.name == kind);
         for candidate in path.iter().map(|directory| directory.join(kind)) {
@@ -64,10 +64,11 @@ impl Program {
         }
         ours.map(Self::Ours).ok_or_else(|| {
             if path.is_empty() {
-                return Error::config("no paths provided")
-                    .with_details(format!("failed to find plugin {kind:?}: CNI_PATH is empty"));
+                return Error::config("no paths provided").with_details(format_args!(
+                    "failed to find plugin {kind:?}: CNI_PATH is empty"
+                ));
             }
-            Error::config(format!("failed to find plugin {kind:?} in path {path:?}"))
+            Error::config(format_args!("failed to find plugin {kind:?} in path {path:?}"))
         })
     }
 }
@@ -85,7 +86,7 @@ pub fn execute(
     if request.depth >= DEPTH_MAX {
         let msg =
             format!("cannot run plugin {}: too many plugins call one another", path.display());
-        return Err(Error::config(msg).with_details(format!("{DEPTH_MAX} is the limit")));
+        return Err(Error::config(msg).with_details(format_args!("{DEPTH_MAX} is the limit")));
     }
     let stdout = call(path, &request.environment(verb), &request.stdin, limit)?;
     if !matches!(verb, Verb::Add(_)) {
@@ -146,7 +147,8 @@ fn call(
     limit: Option<Duration>,
 ) -> Result<Vec<u8>> {
     let name = path.display();
-    let failed = |error: io::Error| Error::internal(format!("cannot run plugin {name}: {error}"));
+    let failed =
+        |error: io::Error| Error::internal(format_args!("cannot run plugin {name}: {error}"));
     let child = spawn(path, environment, limit.is_some()).map_err(failed)?;
     let said = child::converse(child, stdin, limit).map_err(failed)?;
     let error = match said.end {
@@ -157,9 +159,11 @@ fn call(
         End::Exited(status) => return Err(reported_error(path, &said, status)),
         End::TimedOut => {
             let seconds = limit.unwrap_or_default().as_secs();
-            Error::internal(format!("plugin {name} was killed: it did not end within {seconds} s"))
+            Error::internal(format_args!(
+                "plugin {name} was killed: it did not end within {seconds} s"
+            ))
         }
-        End::Interrupted => Error::internal(format!("plugin {name} was killed: interrupted")),
+        End::Interrupted => Error::internal(format_args!("plugin {name} was killed: interrupted")),
     };
     repeat(&said.stderr);
     Err(error)
@@ -207,11 +211,11 @@ fn reported_error(path: &Path, said: &Said, status: ExitStatus) -> Error {
     let name = path.display();
     if said.stdout.trim_ascii().is_empty() {
         return match String::from_utf8_lossy(&said.stderr).trim() {
-            "" => {
-                Error::internal(format!("netplugin failed with no error message: {name}: {status}"))
-            }
-            text => Error::internal(format!("netplugin failed: {text:?}"))
-                .with_details(format!("{name}: {status}")),
+            "" => Error::internal(format_args!(
+                "netplugin failed with no error message: {name}: {status}"
+            )),
+            text => Error::internal(format_args!("netplugin failed: {text:?}"))
+                .with_details(format_args!("{name}: {status}")),
         };
     }
     repeat(&said.stderr);
@@ -223,8 +227,8 @@ fn reported_error(path: &Path, said: &Said, status: ExitStatus) -> Error {
         }
         Err(error) => {
             let text = String::from_utf8_lossy(&said.stdout);
-            Error::internal(format!("netplugin failed but its error cannot be read: {text:?}"))
-                .with_details(format!("{name}: {status}: {error}"))
+            Error::internal(format_args!("netplugin failed but its error cannot be read: {text:?}"))
+                .with_details(format_args!("{name}: {status}: {error}"))
         }
     }
 }

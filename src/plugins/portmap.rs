@@ -143,7 +143,7 @@ impl Plugin for Portmap {
         });
         match missing.map_err(Error::into_not_available)?.as_slice() {
             [] => Ok(()),
-            missing => Err(Error::internal(format!(
+            missing => Err(Error::internal(format_args!(
                 "cannot publish ports: the kernel lacks {}",
                 missing.join(", ")
             ))

@@ -168,7 +168,7 @@ impl Nft {
         }
         Err(Error::new(
             Code::TRY_AGAIN_LATER,
-            format!(
+            format_args!(
                 "cannot change the rules of nf_tables: other programs changed them during \
                  {TRANSACT_ATTEMPTS_MAX} attempts in a row"
             ),

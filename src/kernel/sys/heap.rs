@@ -116,7 +116,8 @@ impl Heap {
         unsafe { self.dealloc(address, layout) };
     }
 
-    /// Returns `None` if the piece has no such block.
+    /// Returns `None` if the piece has no such block. Inlined, because every allocation calls it.
+    #[inline(always)]
     fn block(&self, layout: Layout) -> Option<Block> {
         if layout.size() > BLOCK_BYTES_MAX || layout.align() > ALIGNMENT {
             return None;
@@ -167,8 +168,9 @@ fn wait(attempts: &mut u32) {
 /// allocation calls it.
 #[inline(always)]
 const fn list_of(size: usize) -> usize {
-    let multiples = (size.saturating_sub(1)) / ALIGNMENT;
-    (usize::BITS - multiples.leading_zeros()) as usize
+    // The logarithm of the next power of two; 0 for ALIGNMENT.
+    let below = size.saturating_sub(1) | (ALIGNMENT - 1);
+    (below.ilog2() - (ALIGNMENT - 1).ilog2()) as usize
 }
 
 // SAFETY: the blocks of a free list have one size and do not overlap, and a block is either in the list or in use. The

@@ -218,7 +218,7 @@ pub(super) fn check(
         let known = nft.elements_at(table, set, &wanted.keys)?;
         for ((address, element), known) in addresses.iter().zip(&elements).zip(&known) {
             if known.as_ref() != Some(element) {
-                return Err(Error::internal(format!(
+                return Err(Error::internal(format_args!(
                     "address {address} is missing from set {set} of table {table}"
                 )));
             }
@@ -230,7 +230,7 @@ pub(super) fn check(
     let alone = guard.is_isolated.then_some((ALONE, bridge.clone()));
     for (set, key) in [(BRIDGES, bridge), (WITHIN, twice)].into_iter().chain(alone) {
         if nft.elements_at(table, set, &[key])?.iter().all(Option::is_none) {
-            return Err(Error::internal(format!(
+            return Err(Error::internal(format_args!(
                 "bridge {} is missing from set {set} of table {table}",
                 guard.bridge
             )));

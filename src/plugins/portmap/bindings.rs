@@ -175,7 +175,7 @@ impl<'a> PortBindings<'a> {
             let data = expected.data.clone().map(Datum::Value);
             let is_equal = |found: &Element| is_of(found, self.owner) && found.data == data;
             if !found.iter().flatten().any(is_equal) {
-                return Err(Error::internal(format!(
+                return Err(Error::internal(format_args!(
                     "{} of {} not found in set {} of table {table}",
                     expected.title, self.owner, expected.set
                 )));
@@ -333,7 +333,7 @@ fn taken(mapping: &Mapping, by: &Element) -> Error {
         }
         None => format!("{owner:?}"),
     };
-    Error::internal(format!("cannot publish {}: it is taken by {owner}", title(mapping)))
+    Error::internal(format_args!("cannot publish {}: it is taken by {owner}", title(mapping)))
 }
 
 /// The deletion of the port bindings of owners, in one family.
