@@ -287,8 +287,8 @@ fn is_done(
 
 fn in_result(ifb: Link) -> Interface {
     Interface {
-        name: ifb.name,
         mac: ifb.mac.map_or_else(String::new, |mac| mac.to_string()),
+        name: ifb.0.name,
         ..Interface::default()
     }
 }

@@ -269,9 +269,10 @@ fn allow_loopback(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<()> {
 
 /// The kernel enables `route_localnet` on a link also through `all`.
 fn check_loopback(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<()> {
-    let Some(Link { name, .. }) = link_to_container(host, bindings)? else { return Ok(()) };
+    let Some(link) = link_to_container(host, bindings)? else { return Ok(()) };
+    let name = &link.name;
     let value = |link: &str| sysctl::get(&route_localnet(link));
-    if [value(&name)?, value("all")?].iter().all(|value| value.as_deref() == Some("0")) {
+    if [value(name)?, value("all")?].iter().all(|value| value.as_deref() == Some("0")) {
         let msg =
             format!("127.0.0.1 does not lead to the container: route_localnet of {name} is 0");
         return Err(Error::internal(msg));

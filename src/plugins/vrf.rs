@@ -142,7 +142,7 @@ impl Vrf {
             // An earlier ADD did it.
             (Some(master), Some(vrf)) if master == vrf.index => return Ok(()),
             (Some(master), _) => {
-                let master = rtnl.link_at(master)?.map_or_else(String::new, |it| it.name);
+                let master = rtnl.link_at(master)?.map_or_else(String::new, |it| it.0.name);
                 let ifname = &at.ifname;
                 return Err(Error::internal(format_args!(
                     "cannot put interface {ifname} into VRF {name}: it already has master {master}"

@@ -57,9 +57,9 @@ impl Guard {
             Some(index) => host.link_at(index)?,
             None => None,
         };
-        let end = IfName::new(end.name)?;
+        let end = IfName::new(end.0.name)?;
         let (bridge, port) = match master {
-            Some(bridge) => (IfName::new(bridge.name)?, Some(end)),
+            Some(bridge) => (IfName::new(bridge.0.name)?, Some(end)),
             None => (end, None),
         };
         Ok(Some(Self { is_isolated: policy == Policy::Isolated, bridge, port }))

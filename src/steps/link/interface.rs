@@ -141,8 +141,8 @@ fn add(
     let options = Options { announce: Announce::WhenUp, alias: Some(&alias), ..Options::default() };
     let success =
         configure(cx, &interface, link.mac, success, options).map_err(|error| match &parent {
-            Some(Link { name, up: false, .. }) => {
-                error.with_details(format_args!("master {name} is down"))
+            Some(parent) if !parent.up => {
+                error.with_details(format_args!("master {} is down", parent.name))
             }
             _ => error,
         })?;

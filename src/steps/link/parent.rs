@@ -92,7 +92,7 @@ impl Parent<'_> {
             "" => of_default_route(host),
             master => named(host, master),
         }?;
-        let Link { name, .. } = &link;
+        let name = &link.name;
         if self.must_be_up && !link.up {
             return Err(Error::internal(format_args!("master: interface {name} is down")));
         }

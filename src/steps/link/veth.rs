@@ -226,8 +226,9 @@ pub fn find_host_end(host: &Rtnl, container: &Link) -> Result<Option<Link>> {
     }
     let peer = peer(host, container)?;
     match peer.as_ref().filter(|peer| !peer.up) {
-        Some(Link { name, .. }) => Err(Error::internal(format_args!(
-            "interface {name}, the host end of {ifname}, is down"
+        Some(peer) => Err(Error::internal(format_args!(
+            "interface {}, the host end of {ifname}, is down",
+            peer.name
         ))),
         None => Ok(peer),
     }
