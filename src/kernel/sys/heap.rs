@@ -77,17 +77,34 @@ impl Heap {
         }
     }
 
-    /// Runs `f` under the lock, or `later` if another thread has it. `f` must not allocate from this heap. (A wait here
-    /// would make each call save five registers.)
+    /// Takes the lock. False if another thread has it: a wait here would make each call save five registers.
     #[inline(always)]
-    fn locked<T>(&self, f: impl FnOnce(&mut State) -> T, later: impl FnOnce() -> T) -> T {
-        if self.is_taken.swap(true, Ordering::Acquire) {
-            return later();
-        }
-        // SAFETY: only the thread that set `is_taken` is here, and `f` does not call `locked`.
-        let result = f(unsafe { &mut *self.state.get() });
+    fn lock(&self) -> bool {
+        !self.is_taken.swap(true, Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    fn unlock(&self) {
         self.is_taken.store(false, Ordering::Release);
-        result
+    }
+
+    /// Takes a free block, or cuts a new one. Returns `None` if the piece has no room.
+    #[inline(always)]
+    fn take(&self, state: &mut State, index: usize) -> Option<Block> {
+        let list = &mut state.free[index];
+        if !list.is_null() {
+            let address = *list;
+            // SAFETY: the block is free, and `dealloc` wrote the address of the next one there.
+            *list = unsafe { address.cast::<*mut u8>().read() };
+            return Some(Block { address, is_zero: false });
+        }
+        let bytes = ALIGNMENT << index;
+        if bytes > PIECE_BYTES - state.cut_bytes {
+            return None;
+        }
+        let address = self.piece.get().cast::<u8>().wrapping_add(state.cut_bytes);
+        state.cut_bytes += bytes;
+        Some(Block { address, is_zero: true })
     }
 
     /// Returns when the lock was free.
@@ -123,23 +140,13 @@ impl Heap {
             return None;
         }
         let index = list_of(layout.size());
-        let cut = |state: &mut State| {
-            let list = &mut state.free[index];
-            if !list.is_null() {
-                let address = *list;
-                // SAFETY: the block is free, and `dealloc` wrote the address of the next one there.
-                *list = unsafe { address.cast::<*mut u8>().read() };
-                return Some(Block { address, is_zero: false });
-            }
-            let bytes = ALIGNMENT << index;
-            if bytes > PIECE_BYTES - state.cut_bytes {
-                return None;
-            }
-            let address = self.piece.get().cast::<u8>().wrapping_add(state.cut_bytes);
-            state.cut_bytes += bytes;
-            Some(Block { address, is_zero: true })
-        };
-        self.locked(cut, || self.block_later(layout))
+        if !self.lock() {
+            return self.block_later(layout);
+        }
+        // SAFETY: only the thread with the lock is here.
+        let block = self.take(unsafe { &mut *self.state.get() }, index);
+        self.unlock();
+        block
     }
 
     /// Whether the block was cut from the piece. The C library allocated all others.
@@ -205,14 +212,17 @@ unsafe impl GlobalAlloc for Heap {
             // SAFETY: the system allocator allocated the block with this layout.
             return unsafe { System.dealloc(address, layout) };
         }
-        let free = |state: &mut State| {
-            let list = &mut state.free[list_of(layout.size())];
-            // SAFETY: the block is free now, and has room for a pointer.
-            unsafe { address.cast::<*mut u8>().write(*list) };
+        if !self.lock() {
+            // SAFETY: the caller meets the requirements of `dealloc`.
+            return unsafe { self.dealloc_later(address, layout) };
+        }
+        // SAFETY: only the thread with the lock is here. The block is free now, and has room for a pointer.
+        unsafe {
+            let list = &mut (*self.state.get()).free[list_of(layout.size())];
+            address.cast::<*mut u8>().write(*list);
             *list = address;
-        };
-        // SAFETY: the caller meets the requirements of `dealloc`.
-        self.locked(free, || unsafe { self.dealloc_later(address, layout) });
+        }
+        self.unlock();
     }
 
     unsafe fn realloc(&self, address: *mut u8, layout: Layout, size: usize) -> *mut u8 {

@@ -20,17 +20,22 @@ unsafe extern "C" {
 
 /// The value of a variable in the environment of this process. The C library compares names ten times slower.
 pub fn variable(name: &str) -> Option<OsString> {
-    let is_it = |variable: &*const c_char| {
-        let differs = |(at, byte): (usize, u8)| {
-            // SAFETY: the bytes before this one are those of the name, so the string does not end before it.
-            unsafe { variable.add(at).cast::<u8>().read() != byte }
-        };
-        !name.bytes().chain([b'=']).enumerate().any(differs)
-    };
-    let variable = own_environment().find(is_it)?;
-    // SAFETY: it begins with the name and `=`, and ends with NUL.
-    let value = unsafe { CStr::from_ptr(variable.add(name.len() + 1)) };
-    Some(OsStr::from_bytes(value.to_bytes()).to_owned())
+    let name = name.as_bytes();
+    for variable in own_environment() {
+        let mut at = 0;
+        // SAFETY: the bytes before `at` are those of the name, so the string does not end before it.
+        while at < name.len() && unsafe { variable.add(at).cast::<u8>().read() } == name[at] {
+            at += 1;
+        }
+        // SAFETY: as above. A value ends with NUL.
+        unsafe {
+            if at == name.len() && variable.add(at).cast::<u8>().read() == b'=' {
+                let value = CStr::from_ptr(variable.add(at + 1));
+                return Some(OsStr::from_bytes(value.to_bytes()).to_owned());
+            }
+        }
+    }
+    None
 }
 
 /// The variables of this process: strings `NAME=VALUE`.
