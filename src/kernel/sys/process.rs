@@ -70,7 +70,7 @@ pub struct Command {
     program: CString,
     /// With the name of the program.
     arguments: Vec<CString>,
-    /// None is that of this process.
+    /// Without a list the program gets that of this process.
     environment: Option<Vec<CString>>,
     /// stdin, stdout and stderr
     pub standard: [Standard; 3],
@@ -108,8 +108,8 @@ impl Command {
         self.environment = Some(Vec::new());
     }
 
-    /// The program gets the environment of this process with these variables. None removes a variable. Fails if a value
-    /// contains a NUL.
+    /// The program gets the environment of this process with these variables. A variable without a value is removed. Fails
+    /// if a value contains a NUL.
     pub fn change_environment(&mut self, changes: &[(&str, Option<OsString>)]) -> io::Result<()> {
         let is_changed = |variable: &CStr| {
             let name = variable.to_bytes().split(|byte| *byte == b'=').next();
