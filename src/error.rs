@@ -47,29 +47,21 @@ pub struct Parts {
 }
 
 impl Error {
-    pub fn new(code: Code, msg: impl Into<String>) -> Self {
-        Self::of(code, msg.into())
+    pub fn new(code: Code, msg: impl Text) -> Self {
+        msg.into_error(code)
     }
 
-    /// Marks the paths to errors as cold, once for all.
-    #[cold]
-    #[inline(never)]
-    fn of(code: Code, msg: String) -> Self {
-        Self(Box::new(Parts { code, msg, details: String::new() }))
-    }
-
-    pub fn internal(msg: impl Into<String>) -> Self {
-        Self::new(Code::INTERNAL, msg)
+    pub fn internal(msg: impl Text) -> Self {
+        msg.into_error(Code::INTERNAL)
     }
 
     /// A key of the configuration has a wrong value.
-    pub fn config(msg: impl Into<String>) -> Self {
-        Self::new(Code::INVALID_CONFIG, msg)
+    pub fn config(msg: impl Text) -> Self {
+        msg.into_error(Code::INVALID_CONFIG)
     }
 
-    pub fn with_details(mut self, details: impl Into<String>) -> Self {
-        self.details = details.into();
-        self
+    pub fn with_details(self, details: impl Text) -> Self {
+        details.into_details_of(self)
     }
 
     /// Adds another error to the details.
@@ -118,6 +110,55 @@ impl Error {
             deeper => format!("{reason}: {deeper}"),
         };
         self
+    }
+}
+
+/// A text of an error. `format_args!` gives the shortest code. Each function marks the path to it as cold.
+pub trait Text {
+    fn into_error(self, code: Code) -> Error;
+    fn into_details_of(self, error: Error) -> Error;
+}
+
+impl Text for String {
+    #[cold]
+    #[inline(never)]
+    fn into_error(self, code: Code) -> Error {
+        Error(Box::new(Parts { code, msg: self, details: Self::new() }))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn into_details_of(self, mut error: Error) -> Error {
+        error.details = self;
+        error
+    }
+}
+
+impl Text for &str {
+    #[cold]
+    #[inline(never)]
+    fn into_error(self, code: Code) -> Error {
+        self.to_owned().into_error(code)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn into_details_of(self, error: Error) -> Error {
+        self.to_owned().into_details_of(error)
+    }
+}
+
+impl Text for fmt::Arguments<'_> {
+    #[cold]
+    #[inline(never)]
+    fn into_error(self, code: Code) -> Error {
+        self.to_string().into_error(code)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn into_details_of(self, error: Error) -> Error {
+        self.to_string().into_details_of(error)
     }
 }
 

@@ -92,7 +92,7 @@ fn unknown(name: &str) -> u8 {
         serve::say(&format!("{msg}; it has {known}"));
     } else {
         let error = Error::new(Code::INVALID_ENVIRONMENT, msg)
-            .with_details(format!("known plugins: {known}"));
+            .with_details(format_args!("known plugins: {known}"));
         serve::say(&error.to_string());
         serve::fail(error);
     }

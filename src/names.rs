@@ -1,6 +1,6 @@
 //! Validated names: a value of these types is always valid.
 
-use std::fmt::{self, Display, Write};
+use std::fmt::{self, Display};
 use std::net::IpAddr;
 use std::str::FromStr;
 
@@ -49,8 +49,11 @@ impl IfName {
     pub fn new(name: impl Into<String>) -> Result<Self> {
         let name = name.into();
         let invalid = |details: String| {
-            Error::new(Code::INVALID_ENVIRONMENT, format!("interface name {name:?} is invalid"))
-                .with_details(details)
+            Error::new(
+                Code::INVALID_ENVIRONMENT,
+                format_args!("interface name {name:?} is invalid"),
+            )
+            .with_details(details)
         };
         if name.is_empty() {
             return Err(Error::new(Code::INVALID_ENVIRONMENT, "interface name is empty"));
@@ -58,7 +61,7 @@ impl IfName {
         if name.len() > IFNAME_BYTES_MAX {
             return Err(Error::new(
                 Code::INVALID_ENVIRONMENT,
-                format!("interface name is too long: {name:?}"),
+                format_args!("interface name is too long: {name:?}"),
             )
             .with_details("interface name should be less than 16 characters"));
         }
@@ -118,7 +121,7 @@ impl Mac {
 
     /// The error for a text that is not the address of an interface.
     pub fn invalid_argument(text: &str) -> Error {
-        Error::config(format!("invalid args {text} for MAC addr")).with_details("mac")
+        Error::config(format_args!("invalid args {text} for MAC addr")).with_details("mac")
     }
 }
 
@@ -157,7 +160,7 @@ impl FromStr for Mac {
 
     /// Six bytes in hexadecimal: `aa:bb:cc:dd:ee:ff`, `aa-bb-cc-dd-ee-ff` or `aabb.ccdd.eeff`, in either case.
     fn from_str(text: &str) -> Result<Self> {
-        let invalid = || Error::config(format!("address {text}: invalid MAC address"));
+        let invalid = || Error::config(format_args!("address {text}: invalid MAC address"));
         let separator = text.chars().find(|c| !c.is_ascii_hexdigit()).ok_or_else(invalid)?;
         let digits_per_group = match separator {
             ':' | '-' => 2,
@@ -178,16 +181,22 @@ impl FromStr for Mac {
 
 impl Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digit = |half: u8| char::from_digit(half.into(), 16).unwrap_or_default();
-        for (index, byte) in self.0.iter().enumerate() {
-            if index > 0 {
-                f.write_char(':')?;
-            }
-            f.write_char(digit(byte >> 4))?;
-            f.write_char(digit(byte & 0xf))?;
+        let mut text = [b':'; 17];
+        for (place, byte) in text.chunks_mut(3).zip(self.0) {
+            place[..2].copy_from_slice(&digits(byte));
         }
-        Ok(())
+        f.write_str(str::from_utf8(&text).unwrap_or_default())
     }
+}
+
+/// The bytes in hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().flat_map(|byte| digits(*byte)).map(char::from).collect()
+}
+
+fn digits(byte: u8) -> [u8; 2] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 0xf)]]
 }
 
 impl Display for Attachment {

@@ -7,6 +7,7 @@ use crate::cni::json::Json;
 use crate::cni::request::{Refusal, Request, Verb};
 use crate::cni::version::{self, Version};
 use crate::error::{Code, Error, Result};
+use crate::kernel::sys::process::variable;
 use crate::kernel::sys::{self, warn};
 use crate::plugin::log::{Call, Log};
 use crate::plugin::{Context, Entry, Session, VERSION};
@@ -34,8 +35,7 @@ pub fn serve(entry: &Entry, plugins: &'static [Entry]) -> u8 {
 
 /// CNI_COMMAND; empty if it is not set.
 pub fn command() -> String {
-    std::env::var_os("CNI_COMMAND")
-        .map_or_else(String::new, |value| value.to_string_lossy().into_owned())
+    variable("CNI_COMMAND").map_or_else(String::new, |value| value.to_string_lossy().into_owned())
 }
 
 /// Writes a line to stderr and ignores errors.
@@ -80,7 +80,7 @@ fn print(document: &str) -> Result<(), Refusal> {
 /// Runs one call and logs it.
 fn answer(command: &str, entry: &Entry, plugins: &'static [Entry]) -> Result<(), Refusal> {
     let log = log().map(|log| (log, Instant::now()));
-    let read = Request::read(command, |name| std::env::var_os(name), sys::Stdin);
+    let read = Request::read(command, variable, sys::Stdin);
     let done = match &read {
         Ok((request, verb)) => run(entry, plugins, request, verb),
         Err(_) => Ok(()),
@@ -98,7 +98,7 @@ fn answer(command: &str, entry: &Entry, plugins: &'static [Entry]) -> Result<(),
 
 /// The log that the environment or the host asks for.
 fn log() -> Option<Log> {
-    let text = |name: &str| std::env::var_os(name)?.into_string().ok();
+    let text = |name: &str| variable(name)?.into_string().ok();
     Log::open(text("CNIBOX_LOG").as_deref(), text("TRACEPARENT"))
 }
 

@@ -211,8 +211,8 @@ fn nothing_is_left(containers: &[Container]) -> Result<()> {
     let bridge =
         host.link(BRIDGE)?.ok_or_else(|| Error::internal(format!("bridge {BRIDGE} is gone")))?;
     let mut left: Vec<String> = Vec::new();
-    left.extend(host.links_with_master(bridge.index)?.into_iter().map(|link| link.name));
-    left.extend(host.links_of_kind("veth")?.into_iter().map(|link| link.name));
+    left.extend(host.links_with_master(bridge.index)?.into_iter().map(|link| link.0.name));
+    left.extend(host.links_of_kind("veth")?.into_iter().map(|link| link.0.name));
     for container in containers {
         let link = container.netns.rtnl()?.link("eth0")?;
         left.extend(link.map(|link| format!("{} in {}", link.name, container.name)));

@@ -25,7 +25,7 @@ pub(super) const TIMEOUT_S: u64 = 180;
 
 /// An error in the arguments.
 pub(super) fn not_understood(msg: impl Into<String>) -> Error {
-    Error::new(NOT_UNDERSTOOD, msg)
+    Error::new(NOT_UNDERSTOOD, Into::<String>::into(msg))
 }
 
 /// The runtime, with what the environment says of it.

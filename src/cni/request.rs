@@ -85,7 +85,7 @@ impl Request {
         env: impl Fn(&str) -> Option<OsString>,
         mut stdin: impl Read,
     ) -> Result<(Self, Verb), Refusal> {
-        let environment = Environment::read(command, env)?;
+        let environment = Environment::read(command, &env)?;
         let mut bytes = Vec::with_capacity(STDIN_BYTES);
         stdin.read_to_end(&mut bytes).map_err(|error| {
             Error::new(Code::IO, "cannot read network configuration from stdin")
@@ -104,7 +104,7 @@ impl Request {
         json: Json,
     ) -> Result<(Self, Verb), Refusal> {
         let stdin = json.to_compact().into_bytes();
-        Self::of(command, Environment::read(command, env)?, json, stdin)
+        Self::of(command, Environment::read(command, &env)?, json, stdin)
     }
 
     fn of(
@@ -239,7 +239,7 @@ impl Request {
 const DEPTH: &str = "CNIBOX_DEPTH";
 
 fn unknown_command(command: &str) -> Error {
-    Error::new(Code::INVALID_ENVIRONMENT, format!("unknown CNI_COMMAND: {command}"))
+    Error::new(Code::INVALID_ENVIRONMENT, format_args!("unknown CNI_COMMAND: {command}"))
 }
 
 /// The environment variables that the command needs.
@@ -254,14 +254,14 @@ struct Environment {
 }
 
 impl Environment {
-    fn read(command: &str, env: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+    fn read(command: &str, env: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
         let env = |name: &str| env(name).filter(|value| !value.is_empty());
         let text = |name: &str| match env(name).map(OsString::into_string) {
             None => Ok(None),
             Some(Ok(text)) => Ok(Some(text)),
             Some(Err(_)) => Err(Error::new(
                 Code::INVALID_ENVIRONMENT,
-                format!("cannot read environment variable {name}: it is not UTF-8"),
+                format_args!("cannot read environment variable {name}: it is not UTF-8"),
             )),
         };
         let is_about_an_attachment = matches!(command, "ADD" | "DEL" | "CHECK");
@@ -292,7 +292,7 @@ impl Environment {
         if !missing.is_empty() {
             return Err(Error::new(
                 Code::INVALID_ENVIRONMENT,
-                format!("required env variables [{}] missing", missing.join(",")),
+                format_args!("required env variables [{}] missing", missing.join(",")),
             ));
         }
         let attachment = container_id

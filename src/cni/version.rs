@@ -50,7 +50,7 @@ impl Version {
         Self::ALL.into_iter().find(|version| version.text() == asked).ok_or_else(|| {
             let known = Self::ALL.map(|version| format!("{:?}", version.text())).join(" ");
             Error::new(Code::INCOMPATIBLE_VERSION, "incompatible CNI versions")
-                .with_details(format!("config is {asked:?}, plugin supports [{known}]"))
+                .with_details(format_args!("config is {asked:?}, plugin supports [{known}]"))
         })
     }
 
@@ -70,13 +70,13 @@ impl Version {
         if asked_numbers < numbers(since.text())? {
             return Err(Error::new(
                 Code::INCOMPATIBLE_VERSION,
-                format!("config version does not allow {verb}"),
+                format_args!("config version does not allow {verb}"),
             ));
         }
         if asked_numbers > numbers(Self::NEWEST.text())? {
             return Err(Error::new(
                 Code::INCOMPATIBLE_VERSION,
-                format!("plugin version does not allow {verb}"),
+                format_args!("plugin version does not allow {verb}"),
             ));
         }
         Self::negotiate(asked)
@@ -103,7 +103,7 @@ impl Display for Version {
 /// One to three numbers, separated by dots, for comparisons (code 6).
 fn numbers(text: &str) -> Result<[u32; 3]> {
     let text = if text.is_empty() { Version::V0_1_0.text() } else { text };
-    let invalid = || Error::new(Code::DECODE, format!("cannot read version {text:?}"));
+    let invalid = || Error::new(Code::DECODE, format_args!("cannot read version {text:?}"));
     let mut numbers = [0; 3];
     for (index, part) in text.split('.').enumerate() {
         *numbers.get_mut(index).ok_or_else(invalid)? = part.parse().map_err(|_| invalid())?;
@@ -137,7 +137,7 @@ pub fn parse_prev_result(json: &Json, version: Version) -> Result<Success> {
         || (own.is_empty() && family[0] == Version::V0_1_0);
     if !known {
         let supported = family.iter().map(|version| version.text()).collect::<Vec<_>>().join(" ");
-        return Err(Error::internal(format!(
+        return Err(Error::internal(format_args!(
             "result type supports [{supported}] but unmarshalled CNIVersion is {own:?}"
         )));
     }
@@ -209,7 +209,7 @@ fn legacy_result(success: &Success, version: Version) -> Result<Json> {
     let (ip4, ip6) = (of_family(IpFamily::V4), of_family(IpFamily::V6));
     if ip4.is_none() && ip6.is_none() {
         return Err(Error::internal("cannot convert: no valid IP addresses")
-            .with_details(format!("a result of version {version} must have one")));
+            .with_details(format_args!("a result of version {version} must have one")));
     }
     Ok(Json::object([
         ("cniVersion", Some(version.text().into())),

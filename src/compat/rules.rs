@@ -8,7 +8,7 @@ use hmac_sha512::Hash;
 
 use crate::error::Result;
 use crate::kernel::nft::{Batch, Chain, Expr, Family, Nft, Rule, Table};
-use crate::names::{Attachment, NetworkName};
+use crate::names::{Attachment, NetworkName, hex};
 use crate::plugin::owner::{Owner, Owners};
 
 const IP_FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
@@ -172,8 +172,7 @@ fn masquerade_chain(network: &NetworkName, at: &Attachment) -> String {
 pub fn hashed(prefix: &str, texts: &[&str], length: usize) -> String {
     let mut hash = Hash::new();
     texts.iter().for_each(|text| hash.update(text));
-    let digits = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let mut name = format!("{prefix}{digits}");
+    let mut name = format!("{prefix}{}", hex(&hash.finalize()));
     name.truncate(length);
     name
 }

@@ -1,9 +1,8 @@
 //! The client's side of the socket: asks the daemon, and starts one for `"daemon": "auto"`.
 
+use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::cni::json::Json;
@@ -13,6 +12,7 @@ use crate::dhcp::line::{Lines, write_line};
 use crate::dhcp::protocol::{ANSWER_BYTES_MAX, Request, answer_from_json};
 use crate::error::{Code, Error, Result};
 use crate::kernel::child;
+use crate::kernel::sys::process::{Command, Standard};
 use crate::kernel::sys::{self, warn};
 use crate::kernel::unix::{Endpoint, Stream};
 
@@ -156,11 +156,16 @@ pub fn start(socket: &Path) -> Result<()> {
     let failed = |reason: String| {
         Error::internal(format!("cannot start the DHCP daemon of {}: {reason}", socket.display()))
     };
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("cnibox").args(["dhcp", "daemon", "-until-idle", "-socketpath"]).arg(socket);
-    command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    sys::detach(&mut command);
-    let child = command.spawn().map_err(|error| failed(sys::reason(&error)))?;
+    let spawn = || {
+        let options = ["cnibox", "dhcp", "daemon", "-until-idle", "-socketpath"].map(OsStr::new);
+        let words = [&options[..], &[socket.as_os_str()]].concat();
+        let mut command = Command::new("/proc/self/exe".as_ref(), &words)?;
+        command.clear_environment();
+        command.standard = [Standard::Null, Standard::Null, Standard::Pipe];
+        sys::detach(&mut command);
+        command.spawn()
+    };
+    let child = spawn().map_err(|error| failed(sys::reason(&error)))?;
     let said = child::read_stderr(child, deadline).map_err(|error| failed(sys::reason(&error)))?;
     let said = String::from_utf8_lossy(&said);
     match Stream::connect(&Endpoint::Path(socket.into()), deadline) {

@@ -28,7 +28,7 @@ pub fn of(host: &Rtnl, link: &Link) -> Result<Option<Uplink>> {
     let Some(peer) = host.link_at(index)? else { return Ok(None) };
     if link.kind.as_deref() != Some(VETH) {
         let vlan = link.vlan_id().unwrap_or_default();
-        return Ok(Some(Uplink { link: peer.name, vlan }));
+        return Ok(Some(Uplink { link: peer.0.name, vlan }));
     }
     // Another namespace can have a link with this index, too.
     let is_peer = peer.kind.as_deref() == Some(VETH) && peer.peer == Some(link.index);
@@ -42,7 +42,7 @@ pub fn of(host: &Rtnl, link: &Link) -> Result<Option<Uplink>> {
         let port = ports.iter().find(|port| port.index == peer.index);
         vlan = port.and_then(|port| port.pvid()).unwrap_or_default();
     }
-    Ok(Some(Uplink { link: bridge.name, vlan }))
+    Ok(Some(Uplink { link: bridge.0.name, vlan }))
 }
 
 /// Sends the packet of a release from the address of a container that is gone.

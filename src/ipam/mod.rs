@@ -72,7 +72,7 @@ fn check_no_duplicate(
     if request.reclaims(locked, |ip| held.contains(&ip))? {
         return check_no_duplicate(locked, request, at);
     }
-    Err(Error::internal(format!(
+    Err(Error::internal(format_args!(
         "failed to allocate for range {index}: {ip} has been allocated to {}, duplicate allocation is not allowed",
         at.container_id
     )))
@@ -102,14 +102,14 @@ fn allocate_from_each(
             locked.set_last_reserved(index, ip)?;
         }
         let address = IpNet::new(ip, range.subnet.prefix_len())
-            .map_err(|error| Error::internal(format!("cannot allocate {ip}: {error}")))?;
+            .map_err(|error| Error::internal(format_args!("cannot allocate {ip}: {error}")))?;
         allocated.push(Allocated { address, gateway: range.gateway });
     }
     if pending.is_empty() {
         return Ok(allocated);
     }
     let left = pending.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" ");
-    Err(Error::internal(format!("failed to allocate all requested IPs: {left}"))
+    Err(Error::internal(format_args!("failed to allocate all requested IPs: {left}"))
         .with_details("an ADD allocates one address from each range set"))
 }
 
@@ -123,7 +123,7 @@ fn reserve_requested<'a>(
     let range = set
         .range_of(ip)
         .filter(|range| range.gateway != ip)
-        .ok_or_else(|| Error::internal(format!("requested ip {ip} is subnet's gateway")))?;
+        .ok_or_else(|| Error::internal(format_args!("requested ip {ip} is subnet's gateway")))?;
     if let Some(net) = range.excluding(ip) {
         let msg = format!("requested ip {ip} is excluded by {net}");
         return Err(Error::internal(msg));
@@ -133,7 +133,9 @@ fn reserve_requested<'a>(
     {
         return Ok((ip, range));
     }
-    Err(Error::internal(format!("requested IP address {ip} is not available in range set {set}")))
+    Err(Error::internal(format_args!(
+        "requested IP address {ip} is not available in range set {set}"
+    )))
 }
 
 fn reserve_any<'a>(
@@ -223,7 +225,7 @@ pub fn check_not_exhausted(
 }
 
 fn exhausted(set: &RangeSet) -> Error {
-    Error::internal(format!("no IP addresses available in range set: {set}"))
+    Error::internal(format_args!("no IP addresses available in range set: {set}"))
 }
 
 #[cfg(test)]

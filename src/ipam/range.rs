@@ -56,7 +56,7 @@ pub fn parse(configured: &[Vec<RangeConf>], exclude: &[String]) -> Result<Vec<Ra
     let excluded = parse_excluded(exclude).map_err(Error::config)?;
     for (index, ranges) in configured.iter().enumerate() {
         let set = RangeSet::new(ranges, &excluded)
-            .map_err(|reason| Error::config(format!("invalid range set {index}: {reason}")))?;
+            .map_err(|reason| Error::config(format_args!("invalid range set {index}: {reason}")))?;
         sets.push(set);
     }
     for (index, set) in sets.iter().enumerate() {
@@ -65,7 +65,7 @@ pub fn parse(configured: &[Vec<RangeConf>], exclude: &[String]) -> Result<Vec<Ra
         };
         if let Some(distance) = sets[index + 1..].iter().position(overlaps) {
             let other = index + 1 + distance;
-            return Err(Error::config(format!("range set {index} overlaps with {other}")));
+            return Err(Error::config(format_args!("range set {index} overlaps with {other}")));
         }
     }
     Ok(sets)

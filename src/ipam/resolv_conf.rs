@@ -9,7 +9,10 @@ use crate::kernel::file;
 /// Reads the file that `ipam.resolvConf` names.
 pub fn read(path: &str) -> Result<Dns> {
     let content = file::read(Path::new(path)).map_err(|error| {
-        Error::new(Code::IO, format!("cannot read resolvConf {path}: {}", file::reason(&error)))
+        Error::new(
+            Code::IO,
+            format_args!("cannot read resolvConf {path}: {}", file::reason(&error)),
+        )
     })?;
     Ok(parse(&String::from_utf8_lossy(&content)))
 }

@@ -42,7 +42,6 @@ mod sticky;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv6Addr};
@@ -243,9 +242,13 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), NotFound | NotADirectory | InvalidFilename)
 }
 
-fn failed(doing: impl Display, path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Error {
-    move |error| {
-        let (path, reason) = (path.as_ref().display(), file::reason(&error));
-        Error::new(Code::IO, format!("cannot {doing} {path}: {reason}"))
-    }
+fn failed(doing: &str, path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Error {
+    move |error| cannot(doing, path.as_ref(), &error)
+}
+
+#[cold]
+#[inline(never)]
+fn cannot(doing: &str, path: &Path, error: &io::Error) -> Error {
+    let (path, reason) = (path.display(), file::reason(error));
+    Error::new(Code::IO, format_args!("cannot {doing} {path}: {reason}"))
 }

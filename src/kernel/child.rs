@@ -1,8 +1,8 @@
 //! Talks to a child process within a time limit. It does not interpret the data.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
-use std::process::{Child, ExitStatus};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use crate::kernel::sys;
+use crate::kernel::sys::process::Child;
 
 /// The number of bytes that a writable pipe takes without blocking. Source: pipe(7).
 const PIPE_BUF: usize = 4096;
@@ -74,10 +75,10 @@ pub fn read_stderr(mut child: Child, deadline: Instant) -> io::Result<Vec<u8>> {
 
 /// Kills the child and what it has started, and reaps it.
 fn end(child: &mut Child, has_group: bool) {
-    let group = i32::try_from(child.id()).ok().filter(|_| has_group);
-    // Both fail only for a child that has ended.
-    let _ = group.map(|group| killpg(Pid::from_raw(group), Signal::SIGKILL));
-    let _ = child.kill();
+    if has_group {
+        let _ = killpg(Pid::from_raw(child.id()), Signal::SIGKILL); // it fails only for a child that has ended
+    }
+    child.kill();
     let _ = child.wait();
 }
 
@@ -146,7 +147,7 @@ fn ready(files: [Option<PollFd<'_>>; 3], wait: PollTimeout) -> io::Result<[bool;
 }
 
 /// False when the child reads no more: it need not read all.
-fn write(stdin: &mut Option<impl Write>, input: &mut &[u8]) -> io::Result<bool> {
+fn write(stdin: &mut Option<PipeWriter>, input: &mut &[u8]) -> io::Result<bool> {
     let Some(file) = stdin else { return Ok(false) };
     match file.write(&input[..input.len().min(PIPE_BUF)]) {
         Ok(count) => {
@@ -160,7 +161,7 @@ fn write(stdin: &mut Option<impl Write>, input: &mut &[u8]) -> io::Result<bool> 
 }
 
 /// False at the end.
-fn read(file: &mut Option<impl Read>, into: &mut Vec<u8>) -> io::Result<bool> {
+fn read(file: &mut Option<PipeReader>, into: &mut Vec<u8>) -> io::Result<bool> {
     let Some(file) = file else { return Ok(false) };
     let mut bytes = [0; PIPE_BUF];
     match file.read(&mut bytes) {
@@ -175,15 +176,14 @@ fn read(file: &mut Option<impl Read>, into: &mut Vec<u8>) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::CommandExt;
-    use std::process::{Command, Stdio};
-
     use super::*;
+    use crate::kernel::sys::process::{Command, Standard};
 
     fn shell(script: &str, input: &[u8], limit: Option<Duration>) -> Said {
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        command.stderr(Stdio::piped()).process_group(0);
+        let words = ["sh", "-c", script].map(std::ffi::OsStr::new);
+        let mut command = Command::new("/bin/sh".as_ref(), &words).unwrap();
+        command.standard = [Standard::Pipe; 3];
+        command.leads_group = true;
         sys::survive_failed_writes();
         converse(command.spawn().unwrap(), input, limit).unwrap()
     }

@@ -1,12 +1,12 @@
 //! Starts a command in a network namespace and passes signals to it. It does not use networks.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
+use std::process::ExitStatus;
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
+use crate::kernel::sys::process::{Child, Command};
 use crate::kernel::sys::{self, Surroundings, warn};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -61,7 +62,10 @@ impl Launch<'_> {
         OWN.into_iter().for_each(|signal| mask.remove(signal));
         let failed = |errno: Errno| {
             // nix's texts of errors would take 13 KB.
-            Error::internal(format!("cannot wait for signals: {}", sys::errno_text(errno as i32)))
+            Error::internal(format_args!(
+                "cannot wait for signals: {}",
+                sys::errno_text(errno as i32)
+            ))
         };
         mask.thread_block().map_err(failed)?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC).map_err(failed)?;
@@ -93,10 +97,10 @@ impl Launch<'_> {
     ) -> Result<Result<T, u8>> {
         let name = self.words[0].to_string_lossy();
         let cannot = |error: io::Error| {
-            Error::internal(format!("cannot prepare {name}: {}", sys::reason(&error)))
+            Error::internal(format_args!("cannot prepare {name}: {}", sys::reason(&error)))
         };
-        let mut command = Command::new(&self.words[0]);
-        command.args(&self.words[1..]);
+        let words: Vec<&OsStr> = self.words.iter().map(OsString::as_os_str).collect();
+        let mut command = Command::new(words[0], &words).map_err(cannot)?;
         let (mut reader, writer) = io::pipe().map_err(cannot)?;
         let around = self.surroundings()?;
         let file = around.resolv_conf.clone();
@@ -120,7 +124,7 @@ impl Launch<'_> {
 
     fn surroundings(&self) -> Result<Surroundings> {
         let text = |text: &str| {
-            CString::new(text).map_err(|_| Error::config(format!("{text:?} contains a NUL")))
+            CString::new(text).map_err(|_| Error::config(format_args!("{text:?} contains a NUL")))
         };
         let resolv_conf = match &self.resolv_conf {
             // A hidden mount can cover the file that /etc/resolv.conf links to.
@@ -147,14 +151,14 @@ impl Launch<'_> {
             file.write_all(content.as_bytes())
         };
         write().map_err(|error| {
-            Error::internal(format!("cannot write {}: {error}", path.display()))
+            Error::internal(format_args!("cannot write {}: {error}", path.display()))
         })?;
         Ok(path.to_string_lossy().into_owned())
     }
 
     fn wait(&self, child: &mut Child, signals: &SignalFd) -> Result<u8> {
-        let failed = |error: io::Error| Error::internal(format!("cannot wait: {error}"));
-        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or_default());
+        let failed = |error: io::Error| Error::internal(format_args!("cannot wait: {error}"));
+        let pid = Pid::from_raw(child.id());
         loop {
             if let Some(status) = child.try_wait().map_err(failed)? {
                 return Ok(code(status));

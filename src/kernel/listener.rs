@@ -57,7 +57,10 @@ impl Signals {
             SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         });
         signals.map(Self).map_err(|errno| {
-            Error::internal(format!("cannot wait for signals: {}", sys::errno_text(errno as i32)))
+            Error::internal(format_args!(
+                "cannot wait for signals: {}",
+                sys::errno_text(errno as i32)
+            ))
         })
     }
 }
@@ -68,7 +71,7 @@ impl Listener {
     pub fn create(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| {
             let reason = sys::reason(&error);
-            Error::new(Code::IO, format!("cannot listen at {}: {reason}", path.display()))
+            Error::new(Code::IO, format_args!("cannot listen at {}: {reason}", path.display()))
         };
         prepare_directory(path)?;
         remove_stale(path)?;
@@ -93,12 +96,13 @@ impl Listener {
     /// Source: sd_listen_fds(3). Call it once.
     pub fn inherited(count: u32) -> Result<Self> {
         if count != 1 {
-            return Err(Error::config(format!(
+            return Err(Error::config(format_args!(
                 "cannot use the sockets of LISTEN_FDS: there are {count}, not exactly one"
             )));
         }
-        let refused =
-            |reason: &str| Error::config(format!("cannot use the socket of LISTEN_FDS: {reason}"));
+        let refused = |reason: &str| {
+            Error::config(format_args!("cannot use the socket of LISTEN_FDS: {reason}"))
+        };
         let socket = sys::inherited(LISTEN_FDS_START).map_err(|it| refused(&sys::reason(&it)))?;
         let is_stream = matches!(getsockopt(&socket, TypeOf), Ok(SockType::Stream));
         if !is_stream || !matches!(getsockopt(&socket, AcceptConn), Ok(true)) {
@@ -126,7 +130,7 @@ impl Listener {
     ) -> Result<Arrival> {
         let failed = |error: io::Error| {
             let reason = sys::reason(&error);
-            Error::new(Code::IO, format!("cannot accept at {}: {reason}", self.path.display()))
+            Error::new(Code::IO, format_args!("cannot accept at {}: {reason}", self.path.display()))
         };
         let limit = limit.map_or(PollTimeout::NONE, |limit| {
             PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX)

@@ -88,7 +88,7 @@ impl NetNs {
         let file = self.run(|| {
             let made = unshare(CloneFlags::CLONE_NEWNET).map_err(io::Error::from);
             made.and_then(|()| File::open(OWN)).map_err(|error| {
-                Error::internal(format!(
+                Error::internal(format_args!(
                     "cannot create a network namespace: {}",
                     sys::reason(&error)
                 ))
@@ -108,7 +108,7 @@ impl NetNs {
     pub fn has_process(&self) -> Result<bool> {
         let own = self.identity()?;
         let processes = std::fs::read_dir("/proc").map_err(|error| {
-            Error::internal(format!("cannot read /proc: {}", sys::reason(&error)))
+            Error::internal(format_args!("cannot read /proc: {}", sys::reason(&error)))
         })?;
         Ok(processes.flatten().any(|process| {
             let netns = std::fs::metadata(process.path().join("ns/net"));
@@ -135,7 +135,7 @@ impl NetNs {
         );
         let enter = || Ok(setns(&*self.file, CloneFlags::CLONE_NEWNET)?);
         fault::kernel_request().and_then(|()| enter()).map_err(|error| {
-            Error::internal(format!("cannot enter {}: {}", self.title(), sys::reason(&error)))
+            Error::internal(format_args!("cannot enter {}: {}", self.title(), sys::reason(&error)))
         })?;
         let result = f();
         if let Err(errno) = setns(&*self.origin, CloneFlags::CLONE_NEWNET) {
@@ -171,7 +171,7 @@ impl NetNs {
     fn try_lock(&self, mode: Mode, limit: Duration) -> Result<bool> {
         flock::lock(&self.file, mode, limit).map_err(|error| {
             let reason = sys::reason(&error);
-            Error::internal(format!("cannot lock {}: {reason}", self.title()))
+            Error::internal(format_args!("cannot lock {}: {reason}", self.title()))
         })
     }
 
@@ -190,7 +190,11 @@ impl NetNs {
 
     fn metadata(&self) -> Result<Metadata> {
         self.file.metadata().map_err(|error| {
-            Error::internal(format!("cannot examine {}: {}", self.title(), sys::reason(&error)))
+            Error::internal(format_args!(
+                "cannot examine {}: {}",
+                self.title(),
+                sys::reason(&error)
+            ))
         })
     }
 
@@ -272,7 +276,7 @@ enum Found {
 const OWN: &str = "/proc/thread-self/ns/net";
 
 fn cannot_open(path: &Path, reason: &str) -> Error {
-    Error::internal(format!("cannot open network namespace {}: {reason}", path.display()))
+    Error::internal(format_args!("cannot open network namespace {}: {reason}", path.display()))
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ pub fn missing_capabilities() -> Vec<&'static str> {
 fn unshare_all(flags: CloneFlags) -> Result<()> {
     let (user, group) = (geteuid(), getegid());
     unshare(flags).map_err(|errno| {
-        Error::internal(format!("cannot make namespaces: {}", sys::errno_text(errno as i32)))
+        Error::internal(format_args!("cannot make namespaces: {}", sys::errno_text(errno as i32)))
             .with_details("root, or a kernel that allows user namespaces, is required")
     })?;
     if flags.contains(CloneFlags::CLONE_NEWUSER) {
@@ -129,5 +129,5 @@ pub fn remove_namespace(path: &Path) -> Result<()> {
 }
 
 fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {
-    Error::internal(format!("cannot {verb} {}: {error}", path.display()))
+    Error::internal(format_args!("cannot {verb} {}: {error}", path.display()))
 }

@@ -1,4 +1,5 @@
-//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap` and in `socket`.
+//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap`,
+//! in `process` and in `socket`.
 #![allow(unsafe_code)]
 
 // The allocator of the shipped build. The others have it for its tests.
@@ -6,6 +7,7 @@
 mod heap;
 
 mod errno;
+pub mod process;
 pub(super) mod socket;
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
@@ -15,9 +17,7 @@ use std::io::{self, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use neli::socket::NlSocket;
@@ -36,6 +36,7 @@ use nix::unistd::{Pid, chdir, dup2_stderr, getpid, getppid, gettid, read, setsid
 use crate::error::{Error, Result};
 
 pub(crate) use errno::errno_text;
+use process::Command;
 pub use socket::raise_file_limit;
 
 /// Source: linux/nsfs.h.
@@ -373,7 +374,7 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     // Soon after boot getrandom would block, until the pool is ready. The device never blocks. Names and addresses have to
     // be unique, not secret.
     File::open("/dev/urandom").and_then(|mut device| device.read_exact(&mut bytes)).map_err(
-        |error| Error::internal(format!("cannot read random bytes: {}", reason(&error))),
+        |error| Error::internal(format_args!("cannot read random bytes: {}", reason(&error))),
     )?;
     Ok(bytes)
 }

@@ -58,7 +58,7 @@ pub fn get(path: &str) -> Result<Option<String>> {
         Ok(value) => Ok(Some(value.strip_suffix('\n').unwrap_or(&value).into())),
         Err(error) if error.kind() == NotFound || error.raw_os_error().is_none() => {
             let reason = sys::reason(&error);
-            Err(Error::internal(format!("cannot read {}: {reason}", dotted(path))))
+            Err(Error::internal(format_args!("cannot read {}: {reason}", dotted(path))))
         }
         Err(_) => Ok(None),
     }
@@ -91,7 +91,7 @@ const ROOT: &str = "/proc/sys";
 const CHUNK_BYTES: usize = 4096;
 
 fn cannot_set(path: &str, value: &str, error: &io::Error) -> Error {
-    Error::internal(format!("cannot set {} to {value}: {}", dotted(path), sys::reason(error)))
+    Error::internal(format_args!("cannot set {} to {value}: {}", dotted(path), sys::reason(error)))
 }
 
 fn set_under(root: &Path, path: &str, value: &str) -> io::Result<bool> {

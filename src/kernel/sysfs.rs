@@ -47,7 +47,7 @@ pub fn link(device: &Path) -> Result<Option<String>> {
 /// The first entry of a directory with the prefix, by name.
 fn first(dir: &Path, prefix: &str) -> Result<Option<String>> {
     let failed = |error: io::Error| {
-        Error::internal(format!("cannot list {}: {}", dir.display(), sys::reason(&error)))
+        Error::internal(format_args!("cannot list {}: {}", dir.display(), sys::reason(&error)))
     };
     let entries = match fault::file_operation().and_then(|()| fs::read_dir(dir)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

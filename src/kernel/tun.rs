@@ -61,8 +61,9 @@ impl Tap {
             "" => tap.step("create", sys::tun_set_name(device, new.name, flags))?,
             context => {
                 let given = sys::tun_set_name_in_context(device, new.name, flags, context);
-                tap.step("create", given)
-                    .map_err(|error| error.with_details(format!("SELinux context {context}")))?;
+                tap.step("create", given).map_err(|error| {
+                    error.with_details(format_args!("SELinux context {context}"))
+                })?;
             }
         }
         for (request, id) in [(TunRequest::Owner, new.owner), (TunRequest::Group, new.group)] {
@@ -90,7 +91,7 @@ impl Tap {
                 io::ErrorKind::ResourceBusy => "it already exists",
                 _ => &sys::reason(&error),
             };
-            Error::internal(format!("cannot {verb} tap {}: {reason}", self.name))
+            Error::internal(format_args!("cannot {verb} tap {}: {reason}", self.name))
         })
     }
 }

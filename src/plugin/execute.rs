@@ -8,9 +8,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use crate::cni::json::{Json, keys};
@@ -21,6 +20,7 @@ use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::kernel::child::{self, End, Said};
 use crate::kernel::sys;
+use crate::kernel::sys::process::{Child, Command, Standard};
 
 use super::Entry;
 
@@ -48,7 +48,7 @@ impl Program {
         }
         // A name with a way in it could reach any program of the host (CVE-2021-20206).
         if kind.contains('/') || kind == "." || kind == ".." {
-            return Err(Error::config(format!("invalid plugin name: {kind}")));
+            return Err(Error::config(format_args!("invalid plugin name: {kind}")));
         }
         let ours = plugins.iter().find(|entry| entry.name == kind);
         for candidate in path.iter().map(|directory| directory.join(kind)) {
@@ -62,10 +62,11 @@ impl Program {
         }
         ours.map(Self::Ours).ok_or_else(|| {
             if path.is_empty() {
-                return Error::config("no paths provided")
-                    .with_details(format!("failed to find plugin {kind:?}: CNI_PATH is empty"));
+                return Error::config("no paths provided").with_details(format_args!(
+                    "failed to find plugin {kind:?}: CNI_PATH is empty"
+                ));
             }
-            Error::config(format!("failed to find plugin {kind:?} in path {path:?}"))
+            Error::config(format_args!("failed to find plugin {kind:?} in path {path:?}"))
         })
     }
 }
@@ -83,7 +84,7 @@ pub fn execute(
     if request.depth >= DEPTH_MAX {
         let msg =
             format!("cannot run plugin {}: too many plugins call one another", path.display());
-        return Err(Error::config(msg).with_details(format!("{DEPTH_MAX} is the limit")));
+        return Err(Error::config(msg).with_details(format_args!("{DEPTH_MAX} is the limit")));
     }
     let stdout = call(path, &request.environment(verb), &request.stdin, limit)?;
     if !matches!(verb, Verb::Add(_)) {
@@ -144,7 +145,8 @@ fn call(
     limit: Option<Duration>,
 ) -> Result<Vec<u8>> {
     let name = path.display();
-    let failed = |error: io::Error| Error::internal(format!("cannot run plugin {name}: {error}"));
+    let failed =
+        |error: io::Error| Error::internal(format_args!("cannot run plugin {name}: {error}"));
     let child = spawn(path, environment, limit.is_some()).map_err(failed)?;
     let said = child::converse(child, stdin, limit).map_err(failed)?;
     let error = match said.end {
@@ -155,9 +157,11 @@ fn call(
         End::Exited(status) => return Err(reported_error(path, &said, status)),
         End::TimedOut => {
             let seconds = limit.unwrap_or_default().as_secs();
-            Error::internal(format!("plugin {name} was killed: it did not end within {seconds} s"))
+            Error::internal(format_args!(
+                "plugin {name} was killed: it did not end within {seconds} s"
+            ))
         }
-        End::Interrupted => Error::internal(format!("plugin {name} was killed: interrupted")),
+        End::Interrupted => Error::internal(format_args!("plugin {name} was killed: interrupted")),
     };
     repeat(&said.stderr);
     Err(error)
@@ -171,18 +175,13 @@ fn repeat(stderr: &[u8]) {
 fn spawn(path: &Path, environment: &[Variable], has_limit: bool) -> io::Result<Child> {
     let mut attempt = 1;
     loop {
-        let mut command = Command::new(path);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = Command::new(path.as_os_str(), &[path.as_os_str()])?;
+        command.standard = [Standard::Pipe; 3];
         if has_limit {
-            command.process_group(0);
+            command.leads_group = true;
             sys::leash(&mut command);
         }
-        for (name, value) in environment {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
+        command.change_environment(environment)?;
         match fault::kernel_request().and_then(|()| command.spawn()) {
             Err(error)
                 if error.kind() == ErrorKind::ExecutableFileBusy && attempt < BUSY_ATTEMPTS_MAX =>
@@ -209,11 +208,11 @@ fn reported_error(path: &Path, said: &Said, status: ExitStatus) -> Error {
     let name = path.display();
     if said.stdout.trim_ascii().is_empty() {
         return match String::from_utf8_lossy(&said.stderr).trim() {
-            "" => {
-                Error::internal(format!("netplugin failed with no error message: {name}: {status}"))
-            }
-            text => Error::internal(format!("netplugin failed: {text:?}"))
-                .with_details(format!("{name}: {status}")),
+            "" => Error::internal(format_args!(
+                "netplugin failed with no error message: {name}: {status}"
+            )),
+            text => Error::internal(format_args!("netplugin failed: {text:?}"))
+                .with_details(format_args!("{name}: {status}")),
         };
     }
     repeat(&said.stderr);
@@ -225,8 +224,8 @@ fn reported_error(path: &Path, said: &Said, status: ExitStatus) -> Error {
         }
         Err(error) => {
             let text = String::from_utf8_lossy(&said.stdout);
-            Error::internal(format!("netplugin failed but its error cannot be read: {text:?}"))
-                .with_details(format!("{name}: {status}: {error}"))
+            Error::internal(format_args!("netplugin failed but its error cannot be read: {text:?}"))
+                .with_details(format_args!("{name}: {status}: {error}"))
         }
     }
 }

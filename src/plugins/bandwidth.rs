@@ -258,7 +258,7 @@ fn peer(cx: &Context<'_>, at: &Attachment) -> Result<Option<Link>> {
 /// The host end of the pair. It must be in the previous result.
 fn host_end(cx: &Context<'_>, at: &Attachment, result: &Success) -> Result<Link> {
     let end = peer(cx, at)?.ok_or_else(|| {
-        Error::internal(format!(
+        Error::internal(format_args!(
             "cannot find the host end of interface {}: it is not a veth with a peer on the host",
             at.ifname
         ))
@@ -267,7 +267,7 @@ fn host_end(cx: &Context<'_>, at: &Attachment, result: &Success) -> Result<Link>
     if result.interfaces.is_empty() || result.interface_index(&end.name, "").is_some() {
         return Ok(end);
     }
-    Err(Error::config(format!("prevResult has no interface {}", end.name)))
+    Err(Error::config(format_args!("prevResult has no interface {}", end.name)))
 }
 
 /// Whether an earlier ADD set exactly these limits. A second ADD then changes nothing, so its failure cannot remove the
@@ -286,8 +286,8 @@ fn is_done(
 
 fn in_result(ifb: Link) -> Interface {
     Interface {
-        name: ifb.name,
         mac: ifb.mac.map_or_else(String::new, |mac| mac.to_string()),
+        name: ifb.0.name,
         ..Interface::default()
     }
 }
@@ -328,8 +328,9 @@ fn make_ifb(
             Err(error) if error.is_unsupported() => return Err(without_ifb(error)),
             Err(error) => return Err(error.into()),
         }
-        let ifb =
-            host.link(name)?.ok_or_else(|| Error::internal(format!("cannot find link {name}")))?;
+        let ifb = host
+            .link(name)?
+            .ok_or_else(|| Error::internal(format_args!("cannot find link {name}")))?;
         let alias = host_link::alias(owner);
         let mut batch = Batch::new();
         let change = LinkChange {
@@ -342,7 +343,7 @@ fn make_ifb(
         host.commit(batch)?;
         return Ok(ifb);
     }
-    Err(Error::internal(format!("cannot add ifb link {}: File exists", names[0])))
+    Err(Error::internal(format_args!("cannot add ifb link {}: File exists", names[0])))
 }
 
 /// The reference's name, which all interfaces of the container have in common, and a name for this interface alone.

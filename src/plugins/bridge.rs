@@ -204,10 +204,10 @@ impl Plugin for Bridge {
 
         let host = cx.session.host()?;
         let bridge = device::existing_bridge(host, &bridge_name)?
-            .ok_or_else(|| Error::internal(format!("bridge {bridge_name} not found")))?;
+            .ok_or_else(|| Error::internal(format_args!("bridge {bridge_name} not found")))?;
         verify::is_up(&bridge)?;
         if self.promisc_mode && !bridge.promiscuous {
-            return Err(Error::internal(format!(
+            return Err(Error::internal(format_args!(
                 "bridge {bridge_name} is not in promiscuous mode"
             )));
         }
@@ -325,7 +325,7 @@ impl Bridge {
             return Err(Error::config(msg).with_details("ipMasqBackend"));
         }
         let bridge = IfName::new(self.bridge.as_str())
-            .map_err(|error| Error::config(format!("bridge: {error}")))?;
+            .map_err(|error| Error::config(format_args!("bridge: {error}")))?;
         let trunk = self.vlan_trunk.as_deref().unwrap_or_default();
         let vlans = Vlans::new(self.vlan, trunk, self.preserve_default_vlan)?;
         Ok(Validated { bridge, vlans, vlan_gateway: self.vlan_gateway(is_l3)? })

@@ -98,7 +98,7 @@ impl Ipam for Dhcp {
             return Err(Error::config("cannot use CNI_NETNS: the path is not UTF-8"));
         }
         let netns = std::path::absolute(netns)
-            .map_err(|error| Error::config(format!("cannot use CNI_NETNS: {error}")))?;
+            .map_err(|error| Error::config(format_args!("cannot use CNI_NETNS: {error}")))?;
         let request = Request::Acquire(Ask { key: key(cx, at), netns, settings });
         let result = self.call(&request, PATIENCE, None).map_err(|it| told(it, ALLOCATE))?;
         version::parse_result(&result, Version::NEWEST)

@@ -154,7 +154,7 @@ impl Plugin for Firewall {
             let zone = self.zone();
             for address in &addresses {
                 if !firewalld.has_source(zone, *address)? {
-                    return Err(Error::internal(format!(
+                    return Err(Error::internal(format_args!(
                         "address {address} is not in zone {zone} of firewalld"
                     )));
                 }
@@ -203,7 +203,7 @@ impl Plugin for Firewall {
         let missing =
             nft.missing(&needed).map_err(|error| Error::from(error).into_not_available())?;
         if !missing.is_empty() {
-            return Err(Error::internal(format!("the kernel lacks {}", missing.join(", ")))
+            return Err(Error::internal(format_args!("the kernel lacks {}", missing.join(", ")))
                 .into_not_available());
         }
         if uses_firewalld {
@@ -232,7 +232,7 @@ impl Firewall {
             "iptables" => Backend::Iptables,
             "firewalld" => Backend::Firewalld,
             other => {
-                return Err(Error::config(format!("backend: unknown backend {other:?}"))
+                return Err(Error::config(format_args!("backend: unknown backend {other:?}"))
                     .with_details("backend can be iptables or firewalld"));
             }
         };
@@ -292,7 +292,9 @@ impl Settings<'_> {
         match Firewalld::find(cx)? {
             Found::Running(firewalld) => Ok(Some(firewalld)),
             Found::NotRunning(_) if self.backend == Backend::Any => Ok(None),
-            Found::NotRunning(why) => Err(Error::config("backend").with_details(format!("{why}"))),
+            Found::NotRunning(why) => {
+                Err(Error::config("backend").with_details(format_args!("{why}")))
+            }
         }
     }
 }

@@ -214,12 +214,12 @@ impl Keys {
         let object = |key: &str| match request.json.get(key) {
             None => Ok(Config(Json::Object(Vec::new()))),
             Some(value @ Json::Object(_)) => Ok(Config(value.clone())),
-            Some(_) => Err(Error::config(format!("{key}: it is not an object"))),
+            Some(_) => Err(Error::config(format_args!("{key}: it is not an object"))),
         };
         let (delegate, ipam) = (object("delegate")?, object("ipam")?);
         for key in ["name", "ipam"] {
             if delegate.0.get(key).is_some() {
-                return Err(Error::config(format!(
+                return Err(Error::config(format_args!(
                     "'delegate' dictionary must not have '{key}' field, it'll be set by flannel"
                 )));
             }
@@ -241,7 +241,7 @@ impl Keys {
             None => Vec::new(),
             Some(list @ Json::Array(routes)) => {
                 list.read::<Vec<Route>>("ipam.routes").map_err(|error| {
-                    Error::new(Code::INVALID_CONFIG, format!("ipam.routes: {}", error.msg))
+                    Error::new(Code::INVALID_CONFIG, format_args!("ipam.routes: {}", error.msg))
                 })?;
                 routes.clone()
             }

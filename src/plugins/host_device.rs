@@ -97,7 +97,7 @@ impl Plugin for HostDevice {
         let link = wanted.find(host, &records)?;
         // Before any change: a move, even a short one, removes the addresses of the link.
         if container.link(&at.ifname)?.is_some() {
-            return Err(Error::internal(format!(
+            return Err(Error::internal(format_args!(
                 "cannot create interface {} in the container: it already exists",
                 at.ifname
             )));
@@ -132,7 +132,7 @@ impl Plugin for HostDevice {
         let container = cx.session.container()?;
         let (index, link) = verify::interface(cx, at, container, &result)?;
         if self.state_of(records::find(at)?, &link).is_none() {
-            return Err(Error::internal(format!(
+            return Err(Error::internal(format_args!(
                 "interface {} has lost its saved state",
                 at.ifname
             )));

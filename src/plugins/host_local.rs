@@ -184,7 +184,7 @@ impl Ipam for HostLocal {
 
 fn not_found(at: &Attachment) -> Error {
     let id = &at.container_id;
-    Error::internal(format!("host-local: Failed to find address added by container {id}"))
+    Error::internal(format_args!("host-local: Failed to find address added by container {id}"))
 }
 
 impl HostLocal {

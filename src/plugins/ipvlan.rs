@@ -89,6 +89,6 @@ fn property(
     let word = if word.is_empty() { words[0].0 } else { word };
     match words.iter().find(|(known, _)| *known == word) {
         Some((_, number)) => Ok(Property { title: format!("{key} {word}"), value: value(*number) }),
-        None => Err(Error::config(format!("unknown ipvlan {key} {word:?}"))),
+        None => Err(Error::config(format_args!("unknown ipvlan {key} {word:?}"))),
     }
 }

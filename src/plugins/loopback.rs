@@ -84,7 +84,7 @@ fn finish(
 ) -> Result<Success> {
     let addresses = rtnl.addresses(lo.index)?;
     if let Some(other) = addresses.iter().find(|address| !address.net.addr().is_loopback()) {
-        return Err(Error::internal(format!(
+        return Err(Error::internal(format_args!(
             "loopback interface has a non-loopback address {}",
             other.net
         )));

@@ -66,7 +66,7 @@ impl SingleLink for Macvlan {
     fn interface(&self, cx: &Context<'_>) -> Result<NewInterface<'_>> {
         let mode = if self.mode.is_empty() { MODES[0].0 } else { &self.mode };
         let Some((_, number)) = MODES.iter().find(|(name, _)| *name == mode) else {
-            return Err(Error::config(format!("unknown macvlan mode {mode:?}")));
+            return Err(Error::config(format_args!("unknown macvlan mode {mode:?}")));
         };
         let mut properties = vec![Property {
             title: format!("mode {mode}"),

@@ -45,7 +45,6 @@ mod config;
 mod rules;
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -146,7 +145,7 @@ impl Plugin for Portmap {
         });
         match missing.map_err(Error::into_not_available)?.as_slice() {
             [] => Ok(()),
-            missing => Err(Error::internal(format!(
+            missing => Err(Error::internal(format_args!(
                 "cannot publish ports: the kernel lacks {}",
                 missing.join(", ")
             ))
@@ -272,9 +271,10 @@ fn allow_loopback(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<()> {
 
 /// The kernel enables `route_localnet` on a link also through `all`.
 fn check_loopback(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<()> {
-    let Some(Link { name, .. }) = link_to_container(host, bindings)? else { return Ok(()) };
+    let Some(link) = link_to_container(host, bindings)? else { return Ok(()) };
+    let name = &link.name;
     let value = |link: &str| sysctl::get(&route_localnet(link));
-    if [value(&name)?, value("all")?].iter().all(|value| value.as_deref() == Some("0")) {
+    if [value(name)?, value("all")?].iter().all(|value| value.as_deref() == Some("0")) {
         let msg =
             format!("127.0.0.1 does not lead to the container: route_localnet of {name} is 0");
         return Err(Error::internal(msg));
@@ -299,7 +299,7 @@ fn link_to_container(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<Option<
 /// keep coming.
 fn delete_untranslated(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result<()> {
     let mut flows = Vec::new();
-    let mut addresses: Option<BTreeSet<IpAddr>> = None;
+    let mut addresses: Option<Vec<IpAddr>> = None;
     for bindings in all {
         let family = bindings.family;
         for mapping in bindings.mappings().filter(|it| it.transport == Transport::Udp) {
@@ -309,7 +309,10 @@ fn delete_untranslated(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result<()>
                 // Connections through the host to the same port of other hosts stay.
                 HostIp::Any | HostIp::AnyOf(_) => {
                     if addresses.is_none() {
-                        addresses = Some(cx.session.host()?.all_addresses()?.into_iter().collect());
+                        let mut all = cx.session.host()?.all_addresses()?;
+                        all.sort_unstable();
+                        all.dedup();
+                        addresses = Some(all);
                     }
                     let of_family = addresses.iter().flatten().filter(|ip| family.has(**ip));
                     flows.extend(of_family.map(|ip| to_port.at(*ip)));

@@ -104,7 +104,9 @@ impl Plugin for Sbr {
             let source = ip.address.addr();
             let rule = plan::rule_of(&routing_tables, source, self.table).ok_or_else(|| {
                 let table = self.table.map_or_else(String::new, |table| format!(" lookup {table}"));
-                Error::internal(format!("rule from {source}{table} not found in the container"))
+                Error::internal(format_args!(
+                    "rule from {source}{table} not found in the container"
+                ))
             })?;
             if let Some(link) = &link {
                 check::table(&routing_tables, rule.table, link, ip, &addresses)?;
@@ -193,7 +195,7 @@ impl Sbr {
         let ips: Vec<Ip> = chained::ips(result, at).map(with_gateway).collect();
         if ips.is_empty() {
             let ifname = &at.ifname;
-            return Err(Error::config(format!(
+            return Err(Error::config(format_args!(
                 "No IP addresses supplied: prevResult has none of {ifname}"
             )));
         }

@@ -84,7 +84,7 @@ impl Ipam for Static {
                     _ => continue,
                 },
             };
-            return Err(Error::internal(format!(
+            return Err(Error::internal(format_args!(
                 "static: Failed to find {what} in the result for interface {}",
                 at.ifname
             )));
@@ -165,7 +165,7 @@ impl Keys {
         };
         let v4_count = addresses.iter().filter(|it| it.net.addr().is_ipv4()).count();
         if request.version < Version::V0_3_0 && (v4_count > 1 || addresses.len() - v4_count > 1) {
-            return Err(Error::config(format!(
+            return Err(Error::config(format_args!(
                 "CNI version {} does not support more than 1 address per family",
                 request.version
             )));
@@ -192,14 +192,14 @@ fn parse_all(texts: &[impl AsRef<str>], code: Code, wanted: &str) -> Result<Vec<
 
 fn parse(text: &str, code: Code, wanted: &str) -> Result<IpNet> {
     text::parse_cidr(text)
-        .map_err(|_| Error::new(code, format!("{wanted} in CIDR notation, got: '{text}'")))
+        .map_err(|_| Error::new(code, format_args!("{wanted} in CIDR notation, got: '{text}'")))
 }
 
 /// If several gateways are in the subnet of an address, the last one is used.
 fn set_gateways(addresses: &mut [Address], gateways: &str) -> Result<()> {
     for text in gateways.split(',').map(str::trim).filter(|_| !gateways.is_empty()) {
         let gateway = text::parse_ip(text).map_err(|_| {
-            Error::new(Code::INVALID_ENVIRONMENT, format!("invalid gateway address: {text}"))
+            Error::new(Code::INVALID_ENVIRONMENT, format_args!("invalid gateway address: {text}"))
         })?;
         for address in addresses.iter_mut().filter(|it| it.net.contains(&gateway)) {
             address.gateway = Some(gateway);

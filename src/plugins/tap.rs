@@ -89,7 +89,7 @@ impl Plugin for Tap {
             })
         })?;
         let link = container.link(&at.ifname)?.ok_or_else(|| {
-            Error::internal(format!("cannot find the new interface {}", at.ifname))
+            Error::internal(format_args!("cannot find the new interface {}", at.ifname))
         })?;
         let up = delegate::ipam_needs_link(cx).then_some(true);
         let mut batch = Batch::new();
@@ -117,7 +117,7 @@ impl Plugin for Tap {
         let Some(bridge) = self.find_bridge(container)? else { return Ok(()) };
         match container.link(&at.ifname)? {
             Some(link) if link.master == Some(bridge.index) => Ok(()),
-            _ => Err(Error::internal(format!(
+            _ => Err(Error::internal(format_args!(
                 "interface {} is not a port of bridge {}",
                 at.ifname, bridge.name
             ))),
@@ -168,10 +168,10 @@ impl Tap {
         }
         match container.link(name)? {
             Some(link) if link.kind.as_deref() == Some("bridge") => Ok(Some(link)),
-            Some(_) => Err(Error::config(format!("bridge: interface {name} is not a bridge"))),
-            None => {
-                Err(Error::config(format!("bridge: interface {name} not found in the container")))
-            }
+            Some(_) => Err(Error::config(format_args!("bridge: interface {name} is not a bridge"))),
+            None => Err(Error::config(format_args!(
+                "bridge: interface {name} not found in the container"
+            ))),
         }
     }
 }

@@ -249,7 +249,7 @@ fn sysctls(json: &Json) -> Result<Vec<(&str, &str)>> {
     let mut list = Vec::new();
     for (key, value) in entries {
         let Json::String(value) = value else {
-            return Err(Error::config(format!("sysctl.{key}: it is not a string")));
+            return Err(Error::config(format_args!("sysctl.{key}: it is not a string")));
         };
         if list.iter().any(|(it, _)| it == key) {
             return Err(duplicate(key));
@@ -260,7 +260,8 @@ fn sysctls(json: &Json) -> Result<Vec<(&str, &str)>> {
 }
 
 fn duplicate(key: &str) -> Error {
-    Error::config("duplicated sysctl keys are not allowed").with_details(format!("sysctl.{key}"))
+    Error::config("duplicated sysctl keys are not allowed")
+        .with_details(format_args!("sysctl.{key}"))
 }
 
 /// The path below /proc/sys for a key.
@@ -270,7 +271,9 @@ fn path(key: &str, ifname: &str) -> Result<String> {
     let is_below_net = matches!(parts[..], ["net", _, ..]);
     // Such a key would name another file than it seems to.
     if !is_below_net || key.contains("..") || key.contains("./") || key.contains("/.") {
-        return Err(Error::config(format!("invalid net sysctl key: {key}")).with_details("sysctl"));
+        return Err(
+            Error::config(format_args!("invalid net sysctl key: {key}")).with_details("sysctl")
+        );
     }
     Ok(parts.join("/"))
 }

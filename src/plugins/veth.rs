@@ -183,7 +183,7 @@ impl Veth {
     fn validate(&self) -> Result<()> {
         match self.ip_masq_backend.as_str() {
             "" | "iptables" | "nftables" => Ok(()),
-            other => Err(Error::config(format!("unknown ipmasq backend {other:?}"))
+            other => Err(Error::config(format_args!("unknown ipmasq backend {other:?}"))
                 .with_details("ipMasqBackend")),
         }
     }
@@ -195,13 +195,13 @@ fn require_gateways(success: &Success) -> Result<()> {
         match ip.gateway {
             Some(gateway) if gateway.is_ipv4() == ip.address.addr().is_ipv4() => {}
             Some(gateway) => {
-                return Err(Error::config(format!(
+                return Err(Error::config(format_args!(
                     "cannot use gateway {gateway} for address {}: the families differ",
                     ip.address
                 )));
             }
             None => {
-                return Err(Error::config(format!(
+                return Err(Error::config(format_args!(
                     "cannot route address {}: the IPAM plugin returned no gateway for it",
                     ip.address
                 )));

@@ -57,7 +57,7 @@ impl SingleLink for Vlan {
         }
         let id = u16::try_from(self.vlan_id).ok().filter(|id| *id <= ID_MAX).ok_or_else(|| {
             let id = self.vlan_id;
-            Error::config(format!("invalid VLAN ID {id}, must be [0, {ID_MAX}]"))
+            Error::config(format_args!("invalid VLAN ID {id}, must be [0, {ID_MAX}]"))
         })?;
         Ok(NewInterface {
             kind: Self::KIND,

@@ -78,11 +78,14 @@ impl Plugin for Vrf {
         let result = cx.request.required_prev_result()?;
         let rtnl = cx.session.container()?;
         let link = chained::interface(rtnl, at)?;
-        let missing = || Error::internal(format!("VRF {name} not found in the container"));
+        let missing = || Error::internal(format_args!("VRF {name} not found in the container"));
         let vrf = self.find(rtnl, &name)?.ok_or_else(missing)?;
         verify::is_up(&vrf)?;
         if link.master != Some(vrf.index) {
-            return Err(Error::internal(format!("interface {} is not in VRF {name}", at.ifname)));
+            return Err(Error::internal(format_args!(
+                "interface {} is not in VRF {name}",
+                at.ifname
+            )));
         }
         if !families_without_rule(rtnl)?.is_empty() {
             return Err(Error::internal(
@@ -140,9 +143,9 @@ impl Vrf {
             // An earlier ADD did it.
             (Some(master), Some(vrf)) if master == vrf.index => return Ok(()),
             (Some(master), _) => {
-                let master = rtnl.link_at(master)?.map_or_else(String::new, |it| it.name);
+                let master = rtnl.link_at(master)?.map_or_else(String::new, |it| it.0.name);
                 let ifname = &at.ifname;
-                return Err(Error::internal(format!(
+                return Err(Error::internal(format_args!(
                     "cannot put interface {ifname} into VRF {name}: it already has master {master}"
                 )));
             }
@@ -190,10 +193,12 @@ impl Vrf {
             return Err(Error::config("vrfname is required"));
         }
         if self.vrfname == ifname {
-            return Err(Error::config(format!("vrfname: the interface has the name {ifname}")));
+            return Err(Error::config(format_args!(
+                "vrfname: the interface has the name {ifname}"
+            )));
         }
         if KERNEL_TABLES.contains(&self.table) {
-            return Err(Error::config(format!("table: the kernel uses table {}", self.table)));
+            return Err(Error::config(format_args!("table: the kernel uses table {}", self.table)));
         }
         IfName::new(self.vrfname.as_str())
             .map_err(|error| Error::config("vrfname").with_details(error.to_string()))
@@ -204,14 +209,16 @@ impl Vrf {
         let Some(link) = rtnl.link(name)? else { return Ok(None) };
         if !is_vrf(&link) {
             let kind = link.kind.as_deref().unwrap_or("physical");
-            return Err(Error::internal(format!(
+            return Err(Error::internal(format_args!(
                 "cannot use link {name} as a VRF: its kind is {kind}"
             )));
         }
         let table = link.vrf_table().unwrap_or_default();
         if self.table != 0 && self.table != table {
             let wanted = self.table;
-            return Err(Error::internal(format!("VRF {name} has table {table}, not {wanted}")));
+            return Err(Error::internal(format_args!(
+                "VRF {name} has table {table}, not {wanted}"
+            )));
         }
         Ok(Some(link))
     }

@@ -63,7 +63,7 @@ impl Entry {
             return Ok(network);
         }
         let msg = format!("cannot use the cached configuration of {}", self.title());
-        Err(Error::config(msg).with_details(format!("it is of network {}", network.name)))
+        Err(Error::config(msg).with_details(format_args!("it is of network {}", network.name)))
     }
 
     /// The result of ADD, if the entry has one.
@@ -109,16 +109,16 @@ impl Entry {
         let text = |key: &str| match json.get(key) {
             None => Ok(""),
             Some(Json::String(text)) => Ok(text.as_str()),
-            Some(_) => Err(Error::config(format!("{key}: not a string"))),
+            Some(_) => Err(Error::config(format_args!("{key}: not a string"))),
         };
         if text("kind")? != KIND {
-            return Err(Error::config(format!("kind: not {KIND}")));
+            return Err(Error::config(format_args!("kind: not {KIND}")));
         }
         let config = base64::decode(text("config")?);
         let is_object_or_nothing = |key: &str| match json.get(key) {
             None => Ok(Json::Null),
             Some(object @ Json::Object(_)) => Ok(object.clone()),
-            Some(_) => Err(Error::config(format!("{key}: not an object"))),
+            Some(_) => Err(Error::config(format_args!("{key}: not an object"))),
         };
         let result = is_object_or_nothing("result")?;
         let netns = match text("netns")? {
@@ -315,7 +315,8 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> Result<()> {
     written.map_err(|error| {
         // An error can be ignored, because the next write replaces the file.
         let _ = fs::remove_file(&aside);
-        Error::internal(format!("cannot write {}", path.display())).with_details(error.to_string())
+        Error::internal(format_args!("cannot write {}", path.display()))
+            .with_details(error.to_string())
     })
 }
 

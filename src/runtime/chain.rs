@@ -80,11 +80,9 @@ impl Chain<'_> {
             let spoken = supported_versions(&file, Some(self.means.limit))?;
             if !spoken.iter().any(|spoken| spoken == version) {
                 let msg = format!("plugin {kind} does not speak CNI version {version:?}");
-                return Err(Error::new(Code::INCOMPATIBLE_VERSION, msg).with_details(format!(
-                    "{} speaks {}",
-                    file.display(),
-                    spoken.join(", ")
-                )));
+                return Err(Error::new(Code::INCOMPATIBLE_VERSION, msg).with_details(
+                    format_args!("{} speaks {}", file.display(), spoken.join(", ")),
+                ));
             }
             asked.push(file);
         }

@@ -215,7 +215,7 @@ pub fn is_list(file: &Path) -> bool {
 /// The files with one of these extensions, in the order of their names.
 fn files_with(directory: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
     let cannot = |error: io::Error| {
-        Error::internal(format!("cannot read directory {}: {error}", directory.display()))
+        Error::internal(format_args!("cannot read directory {}: {error}", directory.display()))
     };
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -237,7 +237,8 @@ fn files_with(directory: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
 
 fn read(file: &Path) -> Result<Vec<u8>> {
     fs::read(file).map_err(|error| {
-        Error::internal(format!("cannot read {}", file.display())).with_details(error.to_string())
+        Error::internal(format_args!("cannot read {}", file.display()))
+            .with_details(error.to_string())
     })
 }
 
@@ -266,7 +267,7 @@ fn require_type(plugin: &Json, index: usize) -> Result<()> {
     };
     match found {
         Ok(Some(kind)) if !kind.is_empty() => Ok(()),
-        Ok(_) => Err(Error::config(format!("plugins[{index}]: type is missing"))),
+        Ok(_) => Err(Error::config(format_args!("plugins[{index}]: type is missing"))),
         Err(error) => Err(error.context(format!("plugins[{index}]"))),
     }
 }
@@ -275,7 +276,7 @@ fn text<'a>(json: &'a Json, key: &str) -> Result<Option<&'a str>> {
     match json.get(key) {
         None => Ok(None),
         Some(Json::String(text)) => Ok(Some(text)),
-        Some(_) => Err(Error::config(format!("{key}: not a string"))),
+        Some(_) => Err(Error::config(format_args!("{key}: not a string"))),
     }
 }
 
@@ -286,7 +287,7 @@ fn boolean(json: &Json, key: &str) -> Result<bool> {
         Some(Json::Bool(value)) => Ok(*value),
         Some(Json::String(text)) if text.eq_ignore_ascii_case("true") => Ok(true),
         Some(Json::String(text)) if text.eq_ignore_ascii_case("false") => Ok(false),
-        Some(_) => Err(Error::config(format!("{key}: neither true nor false"))),
+        Some(_) => Err(Error::config(format_args!("{key}: neither true nor false"))),
     }
 }
 

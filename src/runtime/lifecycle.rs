@@ -384,5 +384,5 @@ fn lives(entry: &Entry) -> Error {
     let addresses = life::addresses(&success);
     let has = if addresses.is_empty() { String::new() } else { format!(", with {addresses}") };
     let msg = format!("cannot add {}: it is attached already{has}", entry.title());
-    Error::internal(msg).with_details(format!("its namespace is {}", entry.netns.display()))
+    Error::internal(msg).with_details(format_args!("its namespace is {}", entry.netns.display()))
 }

@@ -73,7 +73,7 @@ impl Lock {
     fn take(directory: &Path, name: &str, mode: Mode, wait: Duration) -> Result<Self> {
         let path = directory.join(name);
         let cannot = |error: io::Error| {
-            Error::internal(format!("cannot lock {}", path.display()))
+            Error::internal(format_args!("cannot lock {}", path.display()))
                 .with_details(error.to_string())
         };
         let limit = Limit::new(wait);

@@ -26,7 +26,7 @@ use std::path::Path;
 use hmac_sha512::Hash;
 
 use crate::error::Result;
-use crate::names::ContainerId;
+use crate::names::{ContainerId, hex};
 
 /// Where network namespaces with a name are.
 pub const NAMED_NAMESPACES: &str = "/run/netns";
@@ -34,8 +34,7 @@ pub const NAMED_NAMESPACES: &str = "/run/netns";
 /// The container id of cnitool for the absolute path of a namespace.
 pub fn container_id_of(netns: &Path) -> Result<ContainerId> {
     let hash = Hash::hash(netns.as_os_str().as_encoded_bytes());
-    let digits: String = hash[..10].iter().map(|byte| format!("{byte:02x}")).collect();
-    ContainerId::new(format!("cnitool-{digits}"))
+    ContainerId::new(format!("cnitool-{}", hex(&hash[..10])))
 }
 
 #[cfg(test)]

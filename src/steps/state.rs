@@ -130,7 +130,7 @@ fn fitting(name: &str) -> String {
 }
 
 fn failed(doing: impl Display, error: &io::Error) -> Error {
-    Error::new(Code::IO, format!("cannot {doing}: {}", file::reason(error)))
+    Error::new(Code::IO, format_args!("cannot {doing}: {}", file::reason(error)))
 }
 
 fn is_missing(error: &io::Error) -> bool {

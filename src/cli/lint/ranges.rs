@@ -144,7 +144,7 @@ pub(super) fn compare_routes(claims: &[Claim], documents: &mut [Document]) -> Re
             if route.table != Some(MAIN) || dst.prefix_len() == 0 || is_container || is_local {
                 continue;
             }
-            let link = host.link_at(dev)?.map_or_else(String::new, |link| link.name);
+            let link = host.link_at(dev)?.map_or_else(String::new, |link| link.0.name);
             for claim in claims.iter().filter(|it| it.overlaps(dst.network(), dst.broadcast())) {
                 let is_own =
                     claim.is_shared || claim.bridge.as_ref().is_some_and(|bridge| *bridge == link);

@@ -326,7 +326,7 @@ impl Parser<'_> {
         let before = lines().next_back().map_or(0, <[u8]>::len);
         let column = before + usize::from(self.at < text.len());
         Error::new(Code::DECODE, "cannot read JSON")
-            .with_details(format!("{reason} at line {} column {column}", lines().count()))
+            .with_details(format_args!("{reason} at line {} column {column}", lines().count()))
     }
 }
 

@@ -407,7 +407,8 @@ impl Index {
     fn seal_all(&mut self) -> Vec<u8> {
         let mut bytes = mem::take(&mut self.page);
         if bytes.is_empty() {
-            bytes.resize(BUCKET_BYTES * (1 + self.buckets.len()), 0);
+            // `resize` would write the bytes one by one.
+            bytes = vec![0; BUCKET_BYTES * (1 + self.buckets.len())];
         }
         bytes[..BUCKET_BYTES].copy_from_slice(&self.header.encode());
         for (number, (bucket, is_changed)) in &mut self.buckets {

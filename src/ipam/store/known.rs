@@ -1,6 +1,5 @@
 //! The source of look-ups: a valid index, or the content of all files.
 
-use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::Path;
@@ -18,8 +17,10 @@ pub(super) enum Known {
     Nothing,
 }
 
-/// The files with addresses as names.
-pub(super) type Files = BTreeMap<IpAddr, Found>;
+/// The files with addresses as names, sorted by address. A removed file leaves an empty place, so that the removal of all
+/// takes linear time.
+#[derive(Default)]
+pub(super) struct Files(Vec<(IpAddr, Option<Found>)>);
 
 pub(super) struct Found {
     pub(super) owner: Owner,
@@ -28,11 +29,48 @@ pub(super) struct Found {
     pub(super) is_older: bool,
 }
 
+impl Files {
+    fn sorted(mut list: Vec<(IpAddr, Option<Found>)>) -> Self {
+        list.sort_unstable_by_key(|(ip, _)| *ip);
+        list.dedup_by_key(|(ip, _)| *ip);
+        Self(list)
+    }
+
+    fn place(&self, ip: IpAddr) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&ip, |(ip, _)| *ip)
+    }
+
+    pub(super) fn get(&self, ip: IpAddr) -> Option<&Found> {
+        self.place(ip).ok().and_then(|at| self.0[at].1.as_ref())
+    }
+
+    fn get_mut(&mut self, ip: IpAddr) -> Option<&mut Found> {
+        self.place(ip).ok().and_then(|at| self.0[at].1.as_mut())
+    }
+
+    pub(super) fn insert(&mut self, ip: IpAddr, found: Found) {
+        match self.place(ip) {
+            Ok(at) => self.0[at].1 = Some(found),
+            Err(at) => self.0.insert(at, (ip, Some(found))),
+        }
+    }
+
+    pub(super) fn remove(&mut self, ip: IpAddr) {
+        if let Ok(at) = self.place(ip) {
+            self.0[at].1 = None;
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (IpAddr, &Found)> {
+        self.0.iter().filter_map(|(ip, found)| Some((*ip, found.as_ref()?)))
+    }
+}
+
 /// Reads all files of the directory. Also returns whether an incomplete file exists.
 pub(super) fn read_files(dir: &Path, left_over: &str) -> Result<(Files, bool)> {
     let (names, has_left_over) =
         files::addresses_in(dir, left_over).map_err(failed("read directory", dir))?;
-    let mut found = Files::new();
+    let mut found = Vec::new();
     for name in names {
         let path = dir.join(name.ip.to_string());
         let read = if name.is_file {
@@ -50,9 +88,9 @@ pub(super) fn read_files(dir: &Path, left_over: &str) -> Result<(Files, bool)> {
             Err(error) if error.kind() == ErrorKind::IsADirectory => (Owner::NoFile, 0),
             Err(error) => (Owner::Unreadable(failed("read", path)(error)), 0),
         };
-        found.insert(name.ip, Found { owner, identity, is_older: false });
+        found.push((name.ip, Some(Found { owner, identity, is_older: false })));
     }
-    Ok((found, has_left_over))
+    Ok((Files::sorted(found), has_left_over))
 }
 
 /// Marks the reservations of an earlier boot: the index has them, and their files have not changed since. The index can be
@@ -61,7 +99,7 @@ pub(super) fn mark_older(files: &mut Files, index: &Index, boot: u64) {
     // A damaged index has no valid data.
     let Ok(holders) = index.holders() else { return };
     for holder in holders.iter().filter(|holder| holder.is_older || index.boot() != boot) {
-        if let Some(found) = files.get_mut(&address_of(holder.address)) {
+        if let Some(found) = files.get_mut(address_of(holder.address)) {
             found.is_older = holder.kind == Kind::Reserved
                 && found.identity == holder.identity
                 && found.holder(holder.address).owner == holder.owner;
@@ -79,11 +117,11 @@ pub(super) fn make_index(
     files: &Files,
 ) -> Option<Index> {
     // An index cannot hold an unknown owner.
-    if files.values().any(|found| matches!(found.owner, Owner::Unreadable(_))) {
+    if files.iter().any(|(_, found)| matches!(found.owner, Owner::Unreadable(_))) {
         return None;
     }
     let holders: Vec<Holder> =
-        files.iter().map(|(ip, found)| found.holder(number_of(*ip))).collect();
+        files.iter().map(|(ip, found)| found.holder(number_of(ip))).collect();
     let mut index = Index::create(&place.index, boot, &holders).ok()?;
     let is_same = directory.state().ok()? == stamp;
     (is_same && index.commit_as(stamp).is_ok()).then_some(index)
@@ -108,11 +146,12 @@ impl Found {
 /// The first address from `first` to `last` that is not taken.
 pub(super) fn next_free(files: &Files, first: IpAddr, last: IpAddr) -> Option<IpAddr> {
     let (mut free, last_number) = (number_of(first), number_of(last));
-    if first > last {
-        return None;
-    }
-    for (ip, _) in files.range(first..=last).filter(|(_, found)| found.is_taken()) {
-        if number_of(*ip) != free {
+    let (Ok(from) | Err(from)) = files.place(first);
+    for (ip, found) in &files.0[from..] {
+        if !found.as_ref().is_some_and(Found::is_taken) {
+            continue;
+        }
+        if number_of(*ip) != free || free > last_number {
             break;
         }
         free = free.checked_add(1)?;

@@ -66,7 +66,7 @@ pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>,
         known::mark_older(&mut files, &index, boot);
     }
     let (mut listed, mut unreadable) = (Vec::new(), Vec::new());
-    for (address, found) in files {
+    for (address, found) in files.iter() {
         let text = match &found.owner {
             Owner::Text(text) => text,
             Owner::Unreadable(error) => {

@@ -53,7 +53,7 @@ impl<'a> Locked<'a> {
         Self {
             place,
             directory: None,
-            known: Known::Files(Files::new()),
+            known: Known::Files(Files::default()),
             is_read: false,
             has_aside: false,
             is_changed: false,
@@ -144,7 +144,7 @@ impl<'a> Locked<'a> {
                 |index| Ok(index.held_by(digest)?.into_iter().map(address_of).collect::<Vec<_>>()),
                 |files| {
                     let its = files.iter().filter(|(_, found)| found.owner.is(owner));
-                    its.map(|(ip, _)| *ip).collect()
+                    its.map(|(ip, _)| ip).collect()
                 },
             )?;
             held.sort_unstable();
@@ -171,7 +171,7 @@ impl<'a> Locked<'a> {
         loop {
             let is_taken = self.look_up(
                 |index| index.is_taken(number_of(ip)),
-                |files| files.get(&ip).is_some_and(known::Found::is_taken),
+                |files| files.get(ip).is_some_and(known::Found::is_taken),
             )?;
             if !is_taken || self.is_certain() || !matches!(self.owner_of(ip), Owner::Torn) {
                 return Ok(is_taken);
@@ -227,7 +227,7 @@ impl<'a> Locked<'a> {
     fn stale(&mut self, is_wanted: impl Fn(IpAddr) -> bool) -> Result<Vec<Item>> {
         let older = self.look_up(
             |index| if index.has_older() { index.holders() } else { Ok(Vec::new()) },
-            |files| files.iter().map(|(ip, found)| found.holder(number_of(*ip))).collect(),
+            |files| files.iter().map(|(ip, found)| found.holder(number_of(ip))).collect(),
         )?;
         let no_attachments = KeepSet::new(&[]);
         let is_stale = |holder: &Holder| {
@@ -271,7 +271,7 @@ impl<'a> Locked<'a> {
             Known::Files(files) => Some(files),
             Known::Index(_) | Known::Nothing => None,
         };
-        files.into_iter().flat_map(|files| files.values()).filter_map(|found| match &found.owner {
+        files.into_iter().flat_map(Files::iter).filter_map(|(_, found)| match &found.owner {
             Owner::Unreadable(error) => Some(error.clone()),
             _ => None,
         })

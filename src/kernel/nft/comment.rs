@@ -26,7 +26,7 @@ impl Comment {
     pub fn new(text: impl Into<String>) -> Result<Self> {
         let text = text.into();
         if text.len() > COMMENT_BYTES_MAX || text.contains('\0') {
-            return Err(Error::internal(format!(
+            return Err(Error::internal(format_args!(
                 "cannot keep {text:?} as a comment: more than {COMMENT_BYTES_MAX} bytes, or a NUL in it"
             )));
         }

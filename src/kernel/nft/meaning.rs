@@ -1,8 +1,6 @@
 //! The effect of a rule, independent of its expressions. `nft list ruleset >f; nft -f f` rewrites rules: nft loads only the
 //! bytes that a prefix covers, writes a range as two comparisons, loads adjacent fields at once, and can use other registers.
 
-use std::collections::BTreeSet;
-
 use super::Family;
 use super::expr::{Expr, Lookup, Nat};
 use super::field::Source;
@@ -11,8 +9,8 @@ use super::register::{REGISTERS_BYTES, Register};
 /// Rules with equal meanings have the same effect on every packet. The converse does not hold for every rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Meaning {
-    /// The actions, each with the conditions before it.
-    steps: Vec<(BTreeSet<Condition>, Action)>,
+    /// The actions, each with the conditions before it, sorted.
+    steps: Vec<(Vec<Condition>, Action)>,
 }
 
 /// A condition on a packet. The order of conditions has no effect.
@@ -85,7 +83,7 @@ impl Meaning {
     pub(super) fn of(exprs: &[Expr]) -> Self {
         let mut reader = Reader {
             registers: vec![None; REGISTERS_BYTES],
-            conditions: BTreeSet::new(),
+            conditions: Vec::new(),
             steps: Vec::new(),
         };
         exprs.iter().for_each(|expr| reader.read(expr));
@@ -98,8 +96,9 @@ impl Meaning {
 struct Reader {
     /// The content of each byte; `None` if the rule did not load it.
     registers: Vec<Option<Byte>>,
-    conditions: BTreeSet<Condition>,
-    steps: Vec<(BTreeSet<Condition>, Action)>,
+    /// Sorted, each once.
+    conditions: Vec<Condition>,
+    steps: Vec<(Vec<Condition>, Action)>,
 }
 
 impl Reader {
@@ -188,7 +187,9 @@ impl Reader {
     }
 
     fn require(&mut self, condition: Condition) {
-        self.conditions.insert(condition);
+        if let Err(at) = self.conditions.binary_search(&condition) {
+            self.conditions.insert(at, condition);
+        }
     }
 
     fn end_step(&mut self, act: Action) {
@@ -209,7 +210,7 @@ impl Reader {
             }
         }
         match (is_possible, is_equal) {
-            (true, true) => self.conditions.extend(all.into_iter().map(Condition::Is)),
+            (true, true) => all.into_iter().for_each(|bits| self.require(Condition::Is(bits))),
             (true, false) => self.require(Condition::is_not(all)),
             (false, true) => self.require(Condition::Never),
             (false, false) => {}

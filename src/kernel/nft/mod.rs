@@ -153,6 +153,11 @@ impl Nft {
     /// Reads and changes as one atomic step: `build` reads the present state and puts changes into the batch. If another
     /// program commits in between, `build` is called again with a new batch.
     pub fn transact(&self, mut build: impl FnMut(&Self, &mut Batch) -> Result<()>) -> Result<()> {
+        self.transact_dyn(&mut build)
+    }
+
+    /// Without a type of its own for each caller, which would be a copy of the code.
+    fn transact_dyn(&self, build: &mut dyn FnMut(&Self, &mut Batch) -> Result<()>) -> Result<()> {
         for _ in 0..TRANSACT_ATTEMPTS_MAX {
             let mut batch = Batch::expecting(self.generation()?);
             build(self, &mut batch)?;
@@ -163,7 +168,7 @@ impl Nft {
         }
         Err(Error::new(
             Code::TRY_AGAIN_LATER,
-            format!(
+            format_args!(
                 "cannot change the rules of nf_tables: other programs changed them during \
                  {TRANSACT_ATTEMPTS_MAX} attempts in a row"
             ),

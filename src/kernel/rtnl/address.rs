@@ -77,7 +77,7 @@ impl Rtnl {
         })?;
         let cannot_use = |address: &Address, why: &str| {
             let ip = address.net.addr();
-            Err(Error::internal(format!("cannot use address {ip} on {name}: {why}")))
+            Err(Error::internal(format_args!("cannot use address {ip} on {name}: {why}")))
         };
         if let Some(failed) = addresses.iter().find(|address| address.dad_failed) {
             return cannot_use(failed, "another host has it");

@@ -8,7 +8,7 @@ use super::consts::{
     IFLA_EXT_MASK, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO, IFLA_NUM_TX_QUEUES, NLM_F_CREATE,
     NLM_F_EXCL, RTEXT_FILTER_BRVLAN_COMPRESSED,
 };
-use super::link::{HEADER_BYTES, Link, header};
+use super::link::{HEADER_BYTES, Link, LinkState, header};
 use super::{Batch, Rtnl};
 use crate::error::Result;
 use crate::kernel::netlink::{Attrs, Requests, attributes, fixed};
@@ -54,8 +54,8 @@ impl PortVlans {
                 vlans.extend(ranges(value));
             }
         }
-        let Link { index, name, peer, .. } = link;
-        Some(Self { index, name, bridge: link.master?, peer, vlans })
+        let LinkState { index, name, master, peer, .. } = *link.0;
+        Some(Self { index, name, bridge: master?, peer, vlans })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Links: reading them, waiting for their state, deleting them.
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use nix::libc;
@@ -20,8 +21,14 @@ use crate::kernel::netlink::{
 use crate::names::{IFNAME_BYTES_MAX, Mac};
 
 /// The state of a link.
+///
+/// It is one pointer wide: 250 places move one, and 176 bytes would take 30 bytes of code at each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Link {
+pub struct Link(pub Box<LinkState>);
+
+/// The fields of a link.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkState {
     pub index: u32,
     pub name: String,
     /// `None` if the link has no Ethernet address.
@@ -54,6 +61,20 @@ pub struct Link {
     pub alt_names: Vec<String>,
     /// `Some` for the port of a bridge.
     pub port: Option<Port>,
+}
+
+impl Deref for Link {
+    type Target = LinkState;
+
+    fn deref(&self) -> &LinkState {
+        &self.0
+    }
+}
+
+impl DerefMut for Link {
+    fn deref_mut(&mut self) -> &mut LinkState {
+        &mut self.0
+    }
 }
 
 /// The state of a port of a bridge.
@@ -206,13 +227,11 @@ impl Rtnl {
 impl Link {
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let flags = u32::from_ne_bytes(fixed(payload, 8)?);
-        let mut link = Self {
-            index: u32::from_ne_bytes(fixed(payload, 4)?),
-            up: flags & IFF_UP != 0,
-            promiscuous: flags & IFF_PROMISC != 0,
-            all_multicast: flags & IFF_ALLMULTI != 0,
-            ..Self::default()
-        };
+        let mut link = Self::default();
+        link.index = u32::from_ne_bytes(fixed(payload, 4)?);
+        link.up = flags & IFF_UP != 0;
+        link.promiscuous = flags & IFF_PROMISC != 0;
+        link.all_multicast = flags & IFF_ALLMULTI != 0;
         for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
             match kind {
                 IFLA_IFNAME => link.name = text(value).into_owned(),
@@ -295,7 +314,7 @@ mod tests {
 
     /// The answer to RTM_GETLINK for the port of a bridge.
     fn port() -> (Link, Attrs) {
-        let link = Link {
+        let link = LinkState {
             index: 7,
             name: "veth1".into(),
             mac: Some(Mac([2, 0, 0, 0, 0, 7])),
@@ -316,6 +335,7 @@ mod tests {
             alt_names: vec!["one".into(), "other".into()],
             port: Some(Port { state: PortState::Forwarding, hairpin: true, isolated: false }),
         };
+        let link = Link(Box::new(link));
         let mut reply = Attrs::default();
         reply.raw(&header(7, IFF_UP | IFF_PROMISC | IFF_ALLMULTI, 0));
         reply.string(IFLA_IFNAME, "veth1");
@@ -371,7 +391,7 @@ mod tests {
         {
             reply.bytes(kind, &[]);
         }
-        let expected = Link { index: 7, ..Link::default() };
+        let expected = Link(Box::new(LinkState { index: 7, ..LinkState::default() }));
         assert_eq!(Link::parse(reply.as_slice()), Some(expected));
     }
 

@@ -108,7 +108,10 @@ impl Rtnl {
         self.socket.commit(requests, |payload| echoed = Link::parse(payload))?;
         let link = match (echoed, new.netns) {
             // The kernel sends the echo before it sets the master.
-            (Some(link), _) => Some(Link { master: new.master.or(link.master), ..link }),
+            (Some(mut link), _) => {
+                link.master = new.master.or(link.master);
+                Some(link)
+            }
             // Before Linux 6.2 the kernel does not echo links.
             (None, None) => self.link(new.name).ok().flatten(),
             (None, Some(netns)) => netns.rtnl().and_then(|rtnl| rtnl.link(new.name)).ok().flatten(),

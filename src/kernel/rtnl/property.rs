@@ -148,7 +148,9 @@ mod tests {
         let mut data = Attrs::default();
         data.u8(99, 1);
         property.encode(&mut data);
-        Link { data: data.as_slice().to_vec(), ..Link::default() }
+        let mut link = Link::default();
+        link.data = data.as_slice().to_vec();
+        link
     }
 
     #[test]

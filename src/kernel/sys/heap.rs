@@ -77,40 +77,76 @@ impl Heap {
         }
     }
 
-    /// Runs `f` under the lock. `f` must not allocate from this heap.
-    fn locked<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        let mut attempts = 0;
-        while self.is_taken.swap(true, Ordering::Acquire) {
-            wait(&mut attempts);
-        }
-        // SAFETY: only the thread that set `is_taken` is here, and `f` does not call `locked`.
-        let result = f(unsafe { &mut *self.state.get() });
-        self.is_taken.store(false, Ordering::Release);
-        result
+    /// Takes the lock. False if another thread has it: a wait here would make each call save five registers.
+    #[inline(always)]
+    fn lock(&self) -> bool {
+        !self.is_taken.swap(true, Ordering::Acquire)
     }
 
-    /// Returns `None` if the piece has no such block.
+    #[inline(always)]
+    fn unlock(&self) {
+        self.is_taken.store(false, Ordering::Release);
+    }
+
+    /// Takes a free block, or cuts a new one. Returns `None` if the piece has no room.
+    #[inline(always)]
+    fn take(&self, state: &mut State, index: usize) -> Option<Block> {
+        let list = &mut state.free[index];
+        if !list.is_null() {
+            let address = *list;
+            // SAFETY: the block is free, and `dealloc` wrote the address of the next one there.
+            *list = unsafe { address.cast::<*mut u8>().read() };
+            return Some(Block { address, is_zero: false });
+        }
+        let bytes = ALIGNMENT << index;
+        if bytes > PIECE_BYTES - state.cut_bytes {
+            return None;
+        }
+        let address = self.piece.get().cast::<u8>().wrapping_add(state.cut_bytes);
+        state.cut_bytes += bytes;
+        Some(Block { address, is_zero: true })
+    }
+
+    /// Returns when the lock was free.
+    fn wait(&self) {
+        let mut attempts = 0;
+        while self.is_taken.load(Ordering::Relaxed) {
+            wait(&mut attempts);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn block_later(&self, layout: Layout) -> Option<Block> {
+        self.wait();
+        self.block(layout)
+    }
+
+    /// # Safety
+    ///
+    /// As `dealloc`.
+    #[cold]
+    #[inline(never)]
+    unsafe fn dealloc_later(&self, address: *mut u8, layout: Layout) {
+        self.wait();
+        // SAFETY: the caller meets the requirements.
+        unsafe { self.dealloc(address, layout) };
+    }
+
+    /// Returns `None` if the piece has no such block. Inlined, because every allocation calls it.
+    #[inline(always)]
     fn block(&self, layout: Layout) -> Option<Block> {
         if layout.size() > BLOCK_BYTES_MAX || layout.align() > ALIGNMENT {
             return None;
         }
         let index = list_of(layout.size());
-        self.locked(|state| {
-            let list = &mut state.free[index];
-            if !list.is_null() {
-                let address = *list;
-                // SAFETY: the block is free, and `dealloc` wrote the address of the next one there.
-                *list = unsafe { address.cast::<*mut u8>().read() };
-                return Some(Block { address, is_zero: false });
-            }
-            let bytes = ALIGNMENT << index;
-            if bytes > PIECE_BYTES - state.cut_bytes {
-                return None;
-            }
-            let address = self.piece.get().cast::<u8>().wrapping_add(state.cut_bytes);
-            state.cut_bytes += bytes;
-            Some(Block { address, is_zero: true })
-        })
+        if !self.lock() {
+            return self.block_later(layout);
+        }
+        // SAFETY: only the thread with the lock is here.
+        let block = self.take(unsafe { &mut *self.state.get() }, index);
+        self.unlock();
+        block
     }
 
     /// Whether the block was cut from the piece. The C library allocated all others.
@@ -139,8 +175,9 @@ fn wait(attempts: &mut u32) {
 /// allocation calls it.
 #[inline(always)]
 const fn list_of(size: usize) -> usize {
-    let multiples = (size.saturating_sub(1)) / ALIGNMENT;
-    (usize::BITS - multiples.leading_zeros()) as usize
+    // The logarithm of the next power of two; 0 for ALIGNMENT.
+    let below = size.saturating_sub(1) | (ALIGNMENT - 1);
+    (below.ilog2() - (ALIGNMENT - 1).ilog2()) as usize
 }
 
 // SAFETY: the blocks of a free list have one size and do not overlap, and a block is either in the list or in use. The
@@ -175,12 +212,17 @@ unsafe impl GlobalAlloc for Heap {
             // SAFETY: the system allocator allocated the block with this layout.
             return unsafe { System.dealloc(address, layout) };
         }
-        self.locked(|state| {
-            let list = &mut state.free[list_of(layout.size())];
-            // SAFETY: the block is free now, and has room for a pointer.
-            unsafe { address.cast::<*mut u8>().write(*list) };
+        if !self.lock() {
+            // SAFETY: the caller meets the requirements of `dealloc`.
+            return unsafe { self.dealloc_later(address, layout) };
+        }
+        // SAFETY: only the thread with the lock is here. The block is free now, and has room for a pointer.
+        unsafe {
+            let list = &mut (*self.state.get()).free[list_of(layout.size())];
+            address.cast::<*mut u8>().write(*list);
             *list = address;
-        });
+        }
+        self.unlock();
     }
 
     unsafe fn realloc(&self, address: *mut u8, layout: Layout, size: usize) -> *mut u8 {

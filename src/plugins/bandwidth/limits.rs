@@ -93,7 +93,7 @@ impl Limits {
 
 fn nets(key: &str, texts: &[String]) -> Result<Vec<IpNet>> {
     let parse =
-        |text: &String| parse_cidr(text).map_err(|why| Error::config(format!("{key}: {why}")));
+        |text: &String| parse_cidr(text).map_err(|why| Error::config(format_args!("{key}: {why}")));
     texts.iter().map(parse).collect()
 }
 
@@ -104,8 +104,9 @@ fn bucket(
     burst_bits: Option<u64>,
     latency: Duration,
 ) -> Result<Option<TokenBucket>> {
-    let refuse =
-        |key: &str, why: &str| Err(Error::config(why).with_details(format!("{direction}{key}")));
+    let refuse = |key: &str, why: &str| {
+        Err(Error::config(why).with_details(format_args!("{direction}{key}")))
+    };
     let (rate_bits, burst_bits) = (rate_bits.unwrap_or(0), burst_bits.unwrap_or(0));
     let (rate, burst) = (rate_bits / 8, burst_bits / 8);
     match (rate_bits, burst_bits) {

@@ -31,7 +31,7 @@ const KIND: &str = "bridge";
 /// The bridge with this name, if it exists. Fails if the link is of another kind.
 pub(super) fn existing_bridge(host: &Rtnl, name: &IfName) -> Result<Option<Link>> {
     match host.link(name)? {
-        Some(link) if link.kind.as_deref() != Some(KIND) => Err(Error::config(format!(
+        Some(link) if link.kind.as_deref() != Some(KIND) => Err(Error::config(format_args!(
             "cannot use {name} as a bridge: it already exists but is not a bridge"
         ))),
         link => Ok(link),
@@ -96,7 +96,7 @@ fn find_or_make(host: &Rtnl, name: &IfName, new: &NewBridge) -> Result<(Link, bo
             Err(error) => return Err(error.into()),
         }
     }
-    Err(Error::internal(format!(
+    Err(Error::internal(format_args!(
         "cannot make bridge {name}: other processes make and remove it at the same time"
     )))
 }

@@ -23,7 +23,7 @@ impl Bridge {
             return Ok(None);
         }
         let name = IfName::new(format!("{}.{}", self.bridge, self.vlan)).map_err(|error| {
-            Error::config(format!("bridge, vlan: cannot name the VLAN gateway: {error}"))
+            Error::config(format_args!("bridge, vlan: cannot name the VLAN gateway: {error}"))
         })?;
         Ok(Some(name))
     }
@@ -132,11 +132,11 @@ impl AddressChange {
         };
         let replaced: Vec<IpNet> = present.iter().filter(has_conflict).copied().collect();
         if let (Some(other), false) = (replaced.first(), force) {
-            return Err(Error::internal(format!(
+            return Err(Error::internal(format_args!(
                 "{:?} already has an IP address different from {}",
                 link.name, missing[0]
             ))
-            .with_details(format!("it has {other}, which forceAddress replaces")));
+            .with_details(format_args!("it has {other}, which forceAddress replaces")));
         }
         Ok(Some(Self { link: link.clone(), missing, replaced }))
     }

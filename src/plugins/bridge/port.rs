@@ -48,13 +48,13 @@ impl Bridge {
         let name = &port.name;
         let flags = port.port.unwrap_or_default();
         if self.hairpin_mode && !flags.hairpin {
-            return Err(Error::internal(format!(
+            return Err(Error::internal(format_args!(
                 "port {name} of bridge {} is not in hairpin mode",
                 bridge.name
             )));
         }
         if self.port_isolation && !flags.isolated {
-            return Err(Error::internal(format!(
+            return Err(Error::internal(format_args!(
                 "port {name} of bridge {} is not isolated",
                 bridge.name
             )));
@@ -97,7 +97,7 @@ fn check_state(host: &Rtnl, bridge: &Link, port: &Link) -> Result<()> {
         Some(port) => state(&port).text(),
         None => "gone",
     };
-    Err(Error::internal(format!("bridge port in error state: {} is {state}", port.name)))
+    Err(Error::internal(format_args!("bridge port in error state: {} is {state}", port.name)))
 }
 
 /// Waits until the port forwards. The bridge drops earlier frames, and the sender of a dropped ARP request retries after one
@@ -112,6 +112,8 @@ pub(super) fn wait_until_forwarding(host: &Rtnl, bridge: &Link, port: &Link) -> 
     let forwards = |link: &Link| link.port.is_some_and(|port| port.state == PortState::Forwarding);
     match host.wait_for_link(port.index, limit, forwards)? {
         Some(_) => Ok(()),
-        None => Err(Error::internal(format!("bridge port in error state: {} is gone", port.name))),
+        None => {
+            Err(Error::internal(format_args!("bridge port in error state: {} is gone", port.name)))
+        }
     }
 }

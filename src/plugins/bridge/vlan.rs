@@ -92,7 +92,7 @@ impl Vlans {
         }
         let (port, bridge) = (&port.name, &bridge.name);
         let msg = format!("port {port} of bridge {bridge} has VLANs {}", text(found));
-        Err(Error::internal(msg).with_details(format!("expected: {}", text(&wanted))))
+        Err(Error::internal(msg).with_details(format_args!("expected: {}", text(&wanted))))
     }
 
     fn ranges_of_port(&self, default: u16) -> Vec<VlanRange> {
@@ -139,13 +139,13 @@ impl Vlans {
 
 fn number(key: &str, value: i32) -> Result<u16> {
     u16::try_from(value).ok().filter(|vlan| (1..=VLAN_MAX).contains(vlan)).ok_or_else(|| {
-        Error::config(format!("{key}: invalid VLAN ID {value} (must be 1 to {VLAN_MAX})"))
+        Error::config(format_args!("{key}: invalid VLAN ID {value} (must be 1 to {VLAN_MAX})"))
     })
 }
 
 fn missing(key: &str) -> Error {
     let msg = "vlanTrunk: minID and maxID should be configured together";
-    Error::config(format!("{msg}, {key} is missing"))
+    Error::config(format_args!("{msg}, {key} is missing"))
 }
 
 /// The VLANs as `bridge vlan` shows them: `10 PVID untagged, 20-30`.
@@ -174,8 +174,8 @@ pub(super) fn require_filtering(bridge: &Link) -> Result<()> {
         return Err(unsupported());
     }
     let name = &bridge.name;
-    Err(Error::config(format!("cannot use VLANs on bridge {name}: its VLAN filtering is off"))
-        .with_details(format!(
+    Err(Error::config(format_args!("cannot use VLANs on bridge {name}: its VLAN filtering is off"))
+        .with_details(format_args!(
             "`ip link set {name} type bridge vlan_filtering 1` turns it on. If the bridge is removed, \
              the next ADD makes one with VLAN filtering"
         )))

@@ -44,7 +44,7 @@ pub(super) fn ensure(host: &Rtnl, bridge: &Link, name: &IfName, vlans: &Vlans) -
             Err(error) => return Err(error.into()),
         }
     }
-    Err(Error::internal(format!(
+    Err(Error::internal(format_args!(
         "cannot make VLAN gateway {name}: other processes make and remove it at the same time"
     )))
 }
@@ -89,7 +89,7 @@ pub(super) fn check(
     vlan: Option<u16>,
     ports: &[PortVlans],
 ) -> Result<Link> {
-    let problem = |what: &str| Error::internal(format!("gateway link {name} {what}"));
+    let problem = |what: &str| Error::internal(format_args!("gateway link {name} {what}"));
     let link = host.link(name)?.ok_or_else(|| problem("not found"))?;
     let Some(port) = veth::peer(host, &link)? else { return Ok(link) };
     let is_port = |it: &&PortVlans| it.index == port.index && it.bridge == bridge.index;
@@ -177,7 +177,7 @@ fn has_container(
         return Ok(true);
     }
     for port in others() {
-        let kind = host.link_at(port.index)?.and_then(|link| link.kind);
+        let kind = host.link_at(port.index)?.and_then(|link| link.0.kind);
         if matches!(kind.as_deref(), Some(VETH | "tun")) {
             return Ok(true);
         }

@@ -60,7 +60,7 @@ impl Keys {
         let ipam = self.ipam()?;
         self.socket()?;
         if !matches!(ipam.daemon.as_str(), "" | "auto") {
-            return Err(Error::config(format!("ipam.daemon: {:?} is not auto", ipam.daemon)));
+            return Err(Error::config(format_args!("ipam.daemon: {:?} is not auto", ipam.daemon)));
         }
         let mut provide: Vec<(u8, Vec<u8>)> = Vec::new();
         for Provided { option, value, from_arg } in &ipam.provide {
@@ -74,7 +74,7 @@ impl Keys {
             if value.len() > VALUE_BYTES_MAX {
                 let msg = format!("value too long for option {option:?}");
                 return Err(Error::config(msg)
-                    .with_details(format!("it has {} bytes, the limit is 255", value.len())));
+                    .with_details(format_args!("it has {} bytes, the limit is 255", value.len())));
             }
             if !value.is_empty() {
                 provide.retain(|(known, _)| *known != code);
@@ -130,7 +130,7 @@ fn code(option: &str) -> Result<u8> {
     let is_number = option.bytes().all(|byte| byte.is_ascii_digit());
     let number = option.parse().ok().filter(|code| is_number && (1..=254).contains(code));
     named.or(number).ok_or_else(|| {
-        Error::config(format!("Can not parse option: {option:?}"))
+        Error::config(format_args!("Can not parse option: {option:?}"))
             .with_details("it is neither a number from 1 to 254 nor a name of an option")
     })
 }

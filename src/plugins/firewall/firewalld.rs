@@ -62,7 +62,7 @@ impl Firewalld {
                 Ok(())
             }
             result => result.map(drop).map_err(|failure| {
-                Error::internal(format!("cannot add {address} to zone {zone} of firewalld"))
+                Error::internal(format_args!("cannot add {address} to zone {zone} of firewalld"))
                     .with_details(failure.to_string())
             }),
         }
@@ -72,7 +72,7 @@ impl Firewalld {
     pub(super) fn remove_source(&mut self, zone: &str, address: IpAddr) -> Result<()> {
         match self.call("removeSource", zone, address) {
             Ok(_) | Err(Failure::Refused { .. }) => Ok(()),
-            Err(failure) => Err(Error::internal(format!(
+            Err(failure) => Err(Error::internal(format_args!(
                 "cannot remove {address} from zone {zone} of firewalld"
             ))
             .with_details(failure.to_string())),
@@ -81,7 +81,7 @@ impl Firewalld {
 
     pub(super) fn has_source(&mut self, zone: &str, address: IpAddr) -> Result<bool> {
         let answer = self.call("querySource", zone, address).map_err(|failure| {
-            Error::internal(format!("cannot look for {address} in zone {zone} of firewalld"))
+            Error::internal(format_args!("cannot look for {address} in zone {zone} of firewalld"))
                 .with_details(failure.to_string())
         })?;
         Ok(answer.truth == Some(true))

@@ -56,7 +56,7 @@ fn table(family: Family) -> Table<'static> {
 /// The validated name of the administrator's chain.
 pub(super) fn admin_chain(configured: &str) -> Result<&str> {
     let refused = |why: &str| {
-        Err(Error::config(format!(
+        Err(Error::config(format_args!(
             "iptablesAdminChainName: {configured:?} cannot be a chain: {why}"
         )))
     };
@@ -279,14 +279,14 @@ pub(super) fn check(
         ),
     ] {
         if !is_there {
-            return Err(Error::internal(format!("{what} is missing in table {table}")));
+            return Err(Error::internal(format_args!("{what} is missing in table {table}")));
         }
     }
     let keys: Vec<Vec<u8>> = addresses.iter().copied().map(ruleset::key).collect();
     let known = nft.elements_at(table, MAP, &keys)?;
     for ((address, key), known) in addresses.iter().zip(keys).zip(known) {
         if known != Some(element(key, owner)) {
-            return Err(Error::internal(format!(
+            return Err(Error::internal(format_args!(
                 "address {address} is missing from map {MAP} of table {table}"
             )));
         }

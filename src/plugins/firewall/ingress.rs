@@ -33,7 +33,7 @@ impl Policy {
             "" | "open" => Ok(Self::Open),
             "same-bridge" => Ok(Self::SameBridge),
             "isolated" => Ok(Self::Isolated),
-            other => Err(Error::config(format!("unknown ingress policy: {other:?}"))
+            other => Err(Error::config(format_args!("unknown ingress policy: {other:?}"))
                 .with_details("ingressPolicy can be open, same-bridge or isolated")),
         }
     }
@@ -48,7 +48,7 @@ impl Guard {
         }
         let ifname = &at.ifname;
         let link = cx.session.container()?.link(ifname)?.ok_or_else(|| {
-            Error::internal(format!("interface {ifname} not found in the container"))
+            Error::internal(format_args!("interface {ifname} not found in the container"))
         })?;
         let host = cx.session.host()?;
         let end = veth::host_end(host, &link, ifname)
@@ -57,9 +57,9 @@ impl Guard {
             Some(index) => host.link_at(index)?,
             None => None,
         };
-        let end = IfName::new(end.name)?;
+        let end = IfName::new(end.0.name)?;
         let (bridge, port) = match master {
-            Some(bridge) => (IfName::new(bridge.name)?, Some(end)),
+            Some(bridge) => (IfName::new(bridge.0.name)?, Some(end)),
             None => (end, None),
         };
         Ok(Some(Self { is_isolated: policy == Policy::Isolated, bridge, port }))
@@ -76,7 +76,7 @@ impl Guard {
         let known = nft.elements_at(TABLE, PORTS, &[pack(&[Value::IfName(port)])])?;
         let is_there = |element: &Element| element.comment.as_ref() == Some(owner);
         if !known.iter().flatten().any(is_there) {
-            return Err(Error::internal(format!(
+            return Err(Error::internal(format_args!(
                 "port {port} is not isolated: it is missing from set {PORTS} of table {TABLE}"
             )));
         }

@@ -23,7 +23,6 @@
 //! the address. The other three follow from the maps, and packets are looked up in them: `bridges` has all isolated bridges,
 //! `within` a pair of each bridge with itself, and `alone` the bridges without traffic between their ports.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::ingress::Guard;
@@ -147,16 +146,15 @@ fn remove_if(
         Ok((bridges(stale), bridges(rest)))
     };
     split(ADDRESSES)?;
-    let (stale_same, same) = split(SAME_BRIDGE)?;
-    let (stale_isolated, isolated) = split(ISOLATED)?;
-    let all: Bridges = same.union(&isolated).cloned().collect();
-    let stale: Bridges = stale_same.union(&stale_isolated).cloned().collect();
-    let twice = |bridge: &Vec<u8>| [bridge.as_slice(), bridge].concat();
-    for (set, gone) in [
-        (BRIDGES, stale.difference(&all).cloned().collect()),
-        (WITHIN, stale.difference(&all).map(twice).collect()),
-        (ALONE, stale_isolated.difference(&isolated).cloned().collect::<Vec<_>>()),
-    ] {
+    let (mut gone, same) = split(SAME_BRIDGE)?;
+    let (mut alone, isolated) = split(ISOLATED)?;
+    alone.retain(|bridge| isolated.binary_search(bridge).is_err());
+    alone.iter().for_each(|bridge| note(&mut gone, bridge.clone()));
+    gone.retain(|bridge| {
+        same.binary_search(bridge).is_err() && isolated.binary_search(bridge).is_err()
+    });
+    let twice = gone.iter().map(|bridge| [bridge.as_slice(), bridge].concat()).collect();
+    for (set, gone) in [(BRIDGES, gone), (WITHIN, twice), (ALONE, alone)] {
         // Another program may have flushed the set.
         let known = nft.elements_at(table, set, &gone)?.into_iter().flatten();
         let keys: Vec<Vec<u8>> = known.map(|element| element.key).collect();
@@ -165,15 +163,23 @@ fn remove_if(
     Ok(())
 }
 
-/// Names of bridges, in the format of keys.
-type Bridges = BTreeSet<Vec<u8>>;
+/// Names of bridges, in the format of keys: sorted, each once.
+type Bridges = Vec<Vec<u8>>;
 
 fn bridges(elements: Vec<Element>) -> Bridges {
-    let bridge = |element: Element| match element.data {
-        Some(Datum::Value(bridge)) => Some(bridge),
-        _ => None,
-    };
-    elements.into_iter().filter_map(bridge).collect()
+    let mut bridges = Bridges::new();
+    for element in elements {
+        if let Some(Datum::Value(bridge)) = element.data {
+            note(&mut bridges, bridge);
+        }
+    }
+    bridges
+}
+
+fn note(bridges: &mut Bridges, bridge: Vec<u8>) {
+    if let Err(at) = bridges.binary_search(&bridge) {
+        bridges.insert(at, bridge);
+    }
 }
 
 /// Which of the addresses have elements of the owners.
@@ -212,7 +218,7 @@ pub(super) fn check(
         let known = nft.elements_at(table, set, &wanted.keys)?;
         for ((address, element), known) in addresses.iter().zip(&elements).zip(&known) {
             if known.as_ref() != Some(element) {
-                return Err(Error::internal(format!(
+                return Err(Error::internal(format_args!(
                     "address {address} is missing from set {set} of table {table}"
                 )));
             }
@@ -224,7 +230,7 @@ pub(super) fn check(
     let alone = guard.is_isolated.then_some((ALONE, bridge.clone()));
     for (set, key) in [(BRIDGES, bridge), (WITHIN, twice)].into_iter().chain(alone) {
         if nft.elements_at(table, set, &[key])?.iter().all(Option::is_none) {
-            return Err(Error::internal(format!(
+            return Err(Error::internal(format_args!(
                 "bridge {} is missing from set {set} of table {table}",
                 guard.bridge
             )));

@@ -29,7 +29,7 @@ impl SubnetEnv {
                 .with_details("flannel's daemon writes it: check the flannel pod log for this node")
         })?;
         Self::parse(&text).map_err(|why| {
-            Error::internal(format!("{} {why}", path.display()))
+            Error::internal(format_args!("{} {why}", path.display()))
                 .with_details("check the flannel pod log for this node")
         })
     }

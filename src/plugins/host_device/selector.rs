@@ -60,7 +60,9 @@ impl Selector {
         let is_dpdk = match &pci {
             Some(Wanted::Device(dir, label)) => match sysfs::driver(dir) {
                 Some(driver) => DPDK_DRIVERS.contains(&driver.as_str()),
-                None => return Err(Error::config(format!("{label}: the device has no driver"))),
+                None => {
+                    return Err(Error::config(format_args!("{label}: the device has no driver")));
+                }
             },
             _ => self.dpdk_mode,
         };
@@ -87,7 +89,8 @@ impl Selector {
         if self.hwaddr.is_empty() {
             return Ok(None);
         }
-        let mac = self.hwaddr.parse().map_err(|error| Error::config(format!("hwaddr: {error}")))?;
+        let mac =
+            self.hwaddr.parse().map_err(|error| Error::config(format_args!("hwaddr: {error}")))?;
         Ok(Some(Wanted::Mac(mac)))
     }
 
@@ -98,7 +101,7 @@ impl Selector {
         let path = Path::new(&self.kernelpath);
         let is_direct = path.components().all(|it| it != Component::ParentDir);
         if !is_direct || !path.starts_with(sysfs::DEVICES) || path == Path::new(sysfs::DEVICES) {
-            return Err(Error::config(format!(
+            return Err(Error::config(format_args!(
                 "kernelpath: {:?} is not an absolute path below {}",
                 self.kernelpath,
                 sysfs::DEVICES
@@ -113,11 +116,11 @@ impl Selector {
         }
         let label = format!("{key}: {id}");
         if !is_plain(id) {
-            return Err(Error::config(format!("{label}: this is not the name of a device")));
+            return Err(Error::config(format_args!("{label}: this is not the name of a device")));
         }
         match sysfs::device(bus, id) {
             Some(dir) => Ok(Some(Wanted::Device(dir, label))),
-            None => Err(Error::config(format!("{label}: device not found"))),
+            None => Err(Error::config(format_args!("{label}: device not found"))),
         }
     }
 }
@@ -136,7 +139,7 @@ impl Wanted {
                 None => (None, label.clone()),
             },
         };
-        found.ok_or_else(|| Error::config(format!("{label}: interface not found on the host")))
+        found.ok_or_else(|| Error::config(format_args!("{label}: interface not found on the host")))
     }
 
     /// Whether a device in a container can be the selected one. For a directory in sysfs this is unknown.

@@ -48,7 +48,7 @@ pub fn to_container(
     host.commit(batch)?;
     to.rtnl
         .link(to.name)?
-        .ok_or_else(|| Error::internal(format!("cannot find moved device {}", link.name)))
+        .ok_or_else(|| Error::internal(format_args!("cannot find moved device {}", link.name)))
 }
 
 /// Moves a link of a container to the host and restores its state.

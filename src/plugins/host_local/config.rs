@@ -79,7 +79,7 @@ impl Keys {
         let sets = self.sets()?;
         let v4_count = sets.iter().filter(|set| set.is_ipv4()).count();
         if request.version < Version::V0_3_0 && (v4_count > 1 || sets.len() - v4_count > 1) {
-            return Err(Error::config(format!(
+            return Err(Error::config(format_args!(
                 "CNI version {} does not support more than 1 address per family",
                 request.version
             )));

@@ -1,7 +1,6 @@
 //! The port bindings of attachments: elements of maps and sets, with the owner as comment. ADD publishes them, CHECK
 //! compares them, and `Removal` is what DEL, GC and a repeated ADD do.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -176,7 +175,7 @@ impl<'a> PortBindings<'a> {
             let data = expected.data.clone().map(Datum::Value);
             let is_equal = |found: &Element| is_of(found, self.owner) && found.data == data;
             if !found.iter().flatten().any(is_equal) {
-                return Err(Error::internal(format!(
+                return Err(Error::internal(format_args!(
                     "{} of {} not found in set {} of table {table}",
                     expected.title, self.owner, expected.set
                 )));
@@ -334,7 +333,7 @@ fn taken(mapping: &Mapping, by: &Element) -> Error {
         }
         None => format!("{owner:?}"),
     };
-    Error::internal(format!("cannot publish {}: it is taken by {owner}", title(mapping)))
+    Error::internal(format_args!("cannot publish {}: it is taken by {owner}", title(mapping)))
 }
 
 /// The deletion of the port bindings of owners, in one family.
@@ -437,9 +436,8 @@ impl Removal<'_> {
             (OWNERS.to_owned(), count_key(owner, own.published.len())),
         ];
         let sets = self.nft.sets(rules::table(self.family))?;
-        let targets: BTreeSet<IpAddr> =
-            own.published.iter().filter_map(|(_, element)| self.target(element)).collect();
-        for target in targets {
+        // The keys are sorted below, and repeated ones dropped.
+        for target in own.published.iter().filter_map(|(_, element)| self.target(element)) {
             keys.extend(sets.iter().flat_map(|set| masqueraded_keys(&set.name, target)));
         }
         let mut removed = Removed::default();
@@ -510,7 +508,10 @@ impl Removal<'_> {
         let ports_on = group.published_on_ports();
         let (gone_ports, _) = self.delete_from(&ports_on, batch)?;
         let mut shared = Vec::new();
-        for key in gone_on.iter().filter_map(port_of).collect::<BTreeSet<_>>() {
+        let mut ports: Vec<_> = gone_on.iter().filter_map(port_of).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        for key in ports {
             let mut owners = kept_on.iter().filter(|element| element.key.ends_with(&key));
             let Some(next) = owners.next() else { continue };
             if let Some(port) = gone_ports.iter().find(|port| port.key == key) {

@@ -51,7 +51,7 @@ pub fn is_iptables_style(first: &str) -> bool {
 impl Conditions {
     /// `key` is the key of the configuration, for errors.
     pub fn parse(key: &str, family: IpFamily, list: &[String]) -> Result<Self> {
-        let in_key = |reason: String| Error::config(format!("{key}: {reason}"));
+        let in_key = |reason: String| Error::config(format_args!("{key}: {reason}"));
         let is_iptables = list.first().is_some_and(|first| is_iptables_style(first));
         let terms = if is_iptables { iptables::terms(list) } else { nft::terms(family, list) };
         let mut alternatives = vec![Vec::new()];

@@ -127,9 +127,9 @@ impl Portmap {
             Some(_) if !self.external_set_mark_chain.is_empty() => Err(Error::config(
                 "cannot use both markMasqBit and externalSetMarkChain: each says how packets are marked",
             )),
-            Some(bit) if !(0..=31).contains(&bit) => {
-                Err(Error::config(format!("markMasqBit: {bit} is not a bit of a mark (0 to 31)")))
-            }
+            Some(bit) if !(0..=31).contains(&bit) => Err(Error::config(format_args!(
+                "markMasqBit: {bit} is not a bit of a mark (0 to 31)"
+            ))),
             _ => Ok(()),
         }
     }
@@ -140,7 +140,7 @@ impl Portmap {
             "" => return Ok(()),
             "iptables" => true,
             "nftables" => false,
-            other => return Err(Error::config(format!("unrecognized backend {other:?}"))),
+            other => return Err(Error::config(format_args!("unrecognized backend {other:?}"))),
         };
         let is_of_other = |list: &[String]| {
             list.first().is_some_and(|first| conditions::is_iptables_style(first) != is_iptables)
@@ -155,7 +155,7 @@ impl Portmap {
         if keys.is_empty() {
             return Ok(());
         }
-        Err(Error::config(format!(
+        Err(Error::config(format_args!(
             "backend: {} was requested, but {} of the other backend",
             self.backend,
             match keys.as_slice() {
@@ -178,7 +178,7 @@ impl Portmap {
             };
             let mut others = mappings.iter().filter(is_same_port);
             if others.any(|other| other.host_ip.overlaps(mapping.host_ip)) {
-                return Err(Error::config(format!(
+                return Err(Error::config(format_args!(
                     "runtimeConfig.portMappings[{index}]: host port {} {} is mapped twice",
                     transport_name(mapping.transport),
                     mapping.host_port
@@ -195,7 +195,7 @@ impl PortMapping {
     fn parse(&self, at: &str) -> Result<Mapping> {
         let port = |key: &str, number: i64| {
             u16::try_from(number).ok().filter(|port| *port != 0).ok_or_else(|| {
-                Error::config(format!("{at}.{key}: {number} is not a port (1 to 65535)"))
+                Error::config(format_args!("{at}.{key}: {number} is not a port (1 to 65535)"))
             })
         };
         let host_ip = match self.host_ip.as_str() {
@@ -203,12 +203,15 @@ impl PortMapping {
             text => match parse_ip(text) {
                 Ok(ip) if ip.is_unspecified() => HostIp::AnyOf(IpFamily::of(ip)),
                 Ok(ip) => HostIp::One(ip),
-                Err(reason) => return Err(Error::config(format!("{at}.hostIP: {reason}"))),
+                Err(reason) => return Err(Error::config(format_args!("{at}.hostIP: {reason}"))),
             },
         };
         Ok(Mapping {
             transport: parse_transport(&self.protocol).ok_or_else(|| {
-                Error::config(format!("{at}.protocol: {:?} is not tcp, udp or sctp", self.protocol))
+                Error::config(format_args!(
+                    "{at}.protocol: {:?} is not tcp, udp or sctp",
+                    self.protocol
+                ))
             })?,
             host_port: port("hostPort", self.host_port)?,
             host_ip,

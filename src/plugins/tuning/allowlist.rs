@@ -26,7 +26,7 @@ pub fn check(sysctls: &[(&str, &str)]) -> Result<()> {
     let mut patterns = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         patterns.push(Pattern::parse(line).map_err(|reason| {
-            Error::config(format!("cannot read pattern {line} of {PATH}")).with_details(reason)
+            Error::config(format_args!("cannot read pattern {line} of {PATH}")).with_details(reason)
         })?);
     }
     for (key, _) in sysctls {

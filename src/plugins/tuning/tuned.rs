@@ -143,7 +143,7 @@ impl Tuned {
                 && now.as_ref() != Some(&wanted)
             {
                 let now = now.unwrap_or_else(|| "none".into());
-                return Err(Error::internal(format!(
+                return Err(Error::internal(format_args!(
                     "interface {ifname} has {what} {now}, not {wanted}"
                 )));
             }
@@ -152,7 +152,7 @@ impl Tuned {
             // A sysctl that cannot be read is not compared.
             let now = now.sysctls.iter().find(|(it, _)| it == path);
             if let Some((_, now)) = now.filter(|(_, now)| !sysctl::is_same(now, wanted)) {
-                return Err(Error::internal(format!("sysctl {path} is {now}, not {wanted}")));
+                return Err(Error::internal(format_args!("sysctl {path} is {now}, not {wanted}")));
             }
         }
         Ok(())
@@ -163,7 +163,7 @@ fn flag(json: &Json, key: &str) -> Result<Option<bool>> {
     match json.get(key) {
         None => Ok(None),
         Some(Json::Bool(flag)) => Ok(Some(*flag)),
-        Some(_) => Err(Error::config(format!("{key}: it is not true or false"))),
+        Some(_) => Err(Error::config(format_args!("{key}: it is not true or false"))),
     }
 }
 
@@ -173,6 +173,7 @@ fn number(json: &Json, key: &str) -> Result<Option<u32>> {
         Json::Number(number) => number.as_u64().and_then(|number| u32::try_from(number).ok()),
         _ => None,
     };
-    let invalid = || Error::config(format!("{key}: it is not an integer from 0 to {}", u32::MAX));
+    let invalid =
+        || Error::config(format_args!("{key}: it is not an integer from 0 to {}", u32::MAX));
     number.ok_or_else(invalid).map(Some)
 }

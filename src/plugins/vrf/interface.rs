@@ -78,7 +78,7 @@ pub fn set_master(batch: &mut Batch, link: &Link, master: u32) {
 pub fn require_no_carrier(rtnl: &Rtnl, link: &Link, limit: Duration) -> Result<()> {
     if rtnl.link_at(link.index)?.is_some_and(|link| link.operstate_up) {
         let (name, limit_ms) = (&link.name, limit.as_millis());
-        return Err(Error::internal(format!(
+        return Err(Error::internal(format_args!(
             "cannot use the IPv6 addresses of {name} after {limit_ms} ms"
         )));
     }
@@ -97,7 +97,9 @@ pub fn check(
     for ip in chained::ips(result, at) {
         if !present.iter().any(|address| address.net == ip.address) {
             let (address, name) = (ip.address, &link.name);
-            return Err(Error::internal(format!("address {address} is not on interface {name}")));
+            return Err(Error::internal(format_args!(
+                "address {address} is not on interface {name}"
+            )));
         }
     }
     let routing_tables = RoutingTables::read(rtnl)?;
@@ -110,7 +112,7 @@ pub fn check(
                 && route.gw.is_none_or(|gw| it.via == Some(gw))
         };
         if !routing_tables.routes.iter().any(is_it) {
-            return Err(Error::internal(format!(
+            return Err(Error::internal(format_args!(
                 "route to {dst} in table {table} not found in the container"
             )));
         }

@@ -32,7 +32,7 @@ pub fn prev_result_of_del(cx: &Context<'_>) -> Success {
 /// The interface that the previous plugin made.
 pub fn interface(rtnl: &Rtnl, at: &Attachment) -> Result<Link> {
     let ifname = &at.ifname;
-    let missing = || Error::internal(format!("interface {ifname} not found in the container"));
+    let missing = || Error::internal(format_args!("interface {ifname} not found in the container"));
     rtnl.link(ifname)?.ok_or_else(missing)
 }
 

@@ -114,7 +114,7 @@ fn require_ipam(cx: &Context<'_>) -> Result<()> {
     let kind = cx.request.conf.ipam.kind.as_str();
     match cx.plugins.iter().find(|entry| entry.name == kind) {
         Some(entry) if !entry.is_ipam => {
-            Err(Error::config(format!("ipam.type: {kind} is not an IPAM plugin")))
+            Err(Error::config(format_args!("ipam.type: {kind} is not an IPAM plugin")))
         }
         _ => Ok(()),
     }

@@ -25,15 +25,15 @@ pub fn interface(
     let sandbox = cx.request.sandbox();
     let ifname = &at.ifname;
     let index = result.interface_index(ifname, &sandbox).ok_or_else(|| {
-        Error::config(format!("prevResult has no interface {ifname} with sandbox {sandbox}"))
+        Error::config(format_args!("prevResult has no interface {ifname} with sandbox {sandbox}"))
     })?;
-    let link = rtnl
-        .link(ifname)?
-        .ok_or_else(|| Error::internal(format!("interface {ifname} not found in the container")))?;
+    let link = rtnl.link(ifname)?.ok_or_else(|| {
+        Error::internal(format_args!("interface {ifname} not found in the container"))
+    })?;
     let expected = &result.interfaces[index].mac;
     if !expected.is_empty() && expected.parse().ok() != link.mac {
         let mac = link.mac.map_or_else(|| "none".into(), |mac| mac.to_string());
-        return Err(Error::internal(format!(
+        return Err(Error::internal(format_args!(
             "interface {ifname} has MAC address {mac}, not {expected}"
         )));
     }
@@ -41,7 +41,11 @@ pub fn interface(
 }
 
 pub fn is_up(link: &Link) -> Result<()> {
-    if link.up { Ok(()) } else { Err(Error::internal(format!("interface {} is down", link.name))) }
+    if link.up {
+        Ok(())
+    } else {
+        Err(Error::internal(format_args!("interface {} is down", link.name)))
+    }
 }
 
 /// The link has the addresses of the interface with this index in the result.
@@ -49,7 +53,7 @@ pub fn addresses(rtnl: &Rtnl, link: &Link, result: &Success, index: usize) -> Re
     let present = rtnl.addresses(link.index)?;
     for ip in result.ips_of(index) {
         if !present.iter().any(|address| address.net == ip.address) {
-            return Err(Error::internal(format!(
+            return Err(Error::internal(format_args!(
                 "address {} is not on interface {}",
                 ip.address, link.name
             )));
@@ -89,7 +93,7 @@ pub fn kernel_routes(rtnl: &Rtnl, expected: &[Route]) -> Result<()> {
                 (found.dst, found.via, found.dev) == (route.dst, route.via, route.dev)
             };
             if !present.iter().any(is_route) {
-                return Err(Error::internal(format!("route to {} not found", route.dst)));
+                return Err(Error::internal(format_args!("route to {} not found", route.dst)));
             }
         }
     }
@@ -101,7 +105,7 @@ pub fn host_addresses(rtnl: &Rtnl, link: &Link, expected: &[IpNet]) -> Result<()
     let present = rtnl.addresses(link.index)?;
     match expected.iter().find(|net| !present.iter().any(|address| address.net == **net)) {
         Some(net) => {
-            Err(Error::internal(format!("address {net} is not on interface {}", link.name)))
+            Err(Error::internal(format_args!("address {net} is not on interface {}", link.name)))
         }
         None => Ok(()),
     }
@@ -110,7 +114,7 @@ pub fn host_addresses(rtnl: &Rtnl, link: &Link, expected: &[IpNet]) -> Result<()
 fn missing(route: &success::Route) -> Error {
     let via = route.gw.map_or_else(String::new, |gw| format!(" via {gw}"));
     let table = route.table.map_or_else(String::new, |table| format!(" in table {table}"));
-    Error::internal(format!(
+    Error::internal(format_args!(
         "route to {}{via}{table} not found in the container",
         route.dst.trunc()
     ))

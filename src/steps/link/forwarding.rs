@@ -16,7 +16,7 @@ pub fn check(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
     for key in keys(addresses) {
         if sysctl::get(key)?.as_deref() == Some("0") {
             let key = key.replace('/', ".");
-            return Err(Error::internal(format!("IP forwarding is disabled: {key} is 0")));
+            return Err(Error::internal(format_args!("IP forwarding is disabled: {key} is 0")));
         }
     }
     Ok(())

@@ -145,8 +145,8 @@ fn add(
     let options = Options { announce: Announce::WhenUp, alias: Some(&alias), ..Options::default() };
     let success =
         configure(cx, &interface, link.mac, success, options).map_err(|error| match &parent {
-            Some(Link { name, up: false, .. }) => {
-                error.with_details(format!("master {name} is down"))
+            Some(parent) if !parent.up => {
+                error.with_details(format_args!("master {} is down", parent.name))
             }
             _ => error,
         })?;
@@ -169,7 +169,7 @@ fn make<'a>(
     undo.push("remove the interface", move || container.del_link_named(name).map(drop));
     let mut link = container
         .link(name)?
-        .ok_or_else(|| Error::internal(format!("cannot find the new interface {name}")))?;
+        .ok_or_else(|| Error::internal(format_args!("cannot find the new interface {name}")))?;
     let change = LinkChange {
         // The kernel gives a macvlan in mode passthru the address of its parent.
         mac: wanted.mac.filter(|_| wanted.mac != link.mac),
@@ -267,14 +267,17 @@ pub fn check(cx: &Context<'_>, at: &Attachment, new: Result<NewInterface<'_>>) -
     let (index, link) = verify::interface(cx, at, container, &result)?;
     let ifname = &at.ifname;
     if link.kind.as_deref() != Some(new.kind) {
-        return Err(Error::internal(format!("interface {ifname} is not of kind {}", new.kind)));
+        return Err(Error::internal(format_args!(
+            "interface {ifname} is not of kind {}",
+            new.kind
+        )));
     }
     let differs = |property: &&Property| !link.has_property(&property.value);
     if let Some(Property { title, .. }) = new.properties.iter().find(differs) {
-        return Err(Error::internal(format!("interface {ifname} does not have {title}")));
+        return Err(Error::internal(format_args!("interface {ifname} does not have {title}")));
     }
     if new.mtu != 0 && i64::from(link.mtu) != new.mtu {
-        return Err(Error::internal(format!(
+        return Err(Error::internal(format_args!(
             "interface {ifname} has mtu {}, not {}",
             link.mtu, new.mtu
         )));
@@ -325,19 +328,19 @@ pub fn valid_mtu(new: &NewInterface<'_>, parent: Option<&Link>) -> Result<Option
         (_, parent) => {
             let range = parent.map(|it| format!(", must be [0, master MTU({})]", it.mtu));
             let range = range.unwrap_or_default();
-            Err(Error::config(format!("invalid MTU {}{range}", new.mtu)).with_details("mtu"))
+            Err(Error::config(format_args!("invalid MTU {}{range}", new.mtu)).with_details("mtu"))
         }
     }
 }
 
 fn cannot_make(error: netlink::Error, rtnl: &Rtnl, new: &NewInterface<'_>, name: &str) -> Error {
     if error.is_exists() && rtnl.link(name).is_ok_and(|link| link.is_some()) {
-        return Error::internal(format!(
+        return Error::internal(format_args!(
             "cannot create interface {name} in the container: it already exists"
         ));
     }
     if error.is_unsupported() {
-        return Error::from(error).with_details(format!("the kernel lacks {}", new.option));
+        return Error::from(error).with_details(format_args!("the kernel lacks {}", new.option));
     }
     if error.is_busy() {
         let why = "its master is the port of a bridge, or has interfaces of another kind";

@@ -37,7 +37,8 @@ impl Parent<'_> {
 
     /// The only interface of the previous result.
     fn chained(&self, result: &Success) -> Result<String> {
-        let failure = |why: String| Err(Error::config(format!("chained master failure: {why}")));
+        let failure =
+            |why: String| Err(Error::config(format_args!("chained master failure: {why}")));
         match result.interfaces.as_slice() {
             [only] if !only.name.is_empty() => {
                 if !only.sandbox.is_empty() && !self.in_container {
@@ -78,7 +79,7 @@ impl Parent<'_> {
         if index == parent.index && (is_in_namespace || cx.request.netns_override) {
             return Ok(());
         }
-        Err(Error::internal(format!("interface {} is not on {}", interface.name, parent.name)))
+        Err(Error::internal(format_args!("interface {} is not on {}", interface.name, parent.name)))
     }
 
     /// STATUS: the parent, or `None` if it is in the container, because STATUS has none.
@@ -91,12 +92,12 @@ impl Parent<'_> {
             "" => of_default_route(host),
             master => named(host, master),
         }?;
-        let Link { name, .. } = &link;
+        let name = &link.name;
         if self.must_be_up && !link.up {
-            return Err(Error::internal(format!("master: interface {name} is down")));
+            return Err(Error::internal(format_args!("master: interface {name} is down")));
         }
         if self.takes_frames && link.port.is_some() {
-            return Err(Error::internal(format!(
+            return Err(Error::internal(format_args!(
                 "master: interface {name} is the port of a bridge"
             )));
         }
@@ -109,8 +110,8 @@ fn prefix(owner: &Owner) -> String {
 }
 
 fn named(rtnl: &Rtnl, name: &str) -> Result<Link> {
-    let name = IfName::new(name).map_err(|error| Error::config(format!("master: {error}")))?;
-    rtnl.link(&name)?.ok_or_else(|| Error::config(format!("Link not found: master {name}")))
+    let name = IfName::new(name).map_err(|error| Error::config(format_args!("master: {error}")))?;
+    rtnl.link(&name)?.ok_or_else(|| Error::config(format_args!("Link not found: master {name}")))
 }
 
 /// The interface of the default route with the lowest metric, of IPv4 if there is one, else of IPv6.

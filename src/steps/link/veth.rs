@@ -73,7 +73,9 @@ pub fn create(cx: &Context<'_>, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair
         match host.add_link(&end, VETH, &[LinkProperty::VethPeer(peer)]) {
             Ok(host) => {
                 let container_index = host.peer.ok_or_else(|| {
-                    Error::internal(format!("cannot find the peer of {name}: IFLA_LINK is missing"))
+                    Error::internal(format_args!(
+                        "cannot find the peer of {name}: IFLA_LINK is missing"
+                    ))
                 })?;
                 return Ok(Pair { host, host_mac, container_index, container_mac });
             }
@@ -81,14 +83,14 @@ pub fn create(cx: &Context<'_>, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair
             Err(error) => return Err(error.into()),
         }
         if cx.session.container()?.link(new.ifname)?.is_some() {
-            return Err(Error::internal(format!(
+            return Err(Error::internal(format_args!(
                 "container veth name ({:?}) peer provided ({name:?}) already exists",
                 &**new.ifname
             )));
         }
         name = format!("veth{:08x}", u32::from_be_bytes(sys::random_bytes()?));
     }
-    Err(Error::internal(format!(
+    Err(Error::internal(format_args!(
         "cannot create interface {}: no name for the host end is free",
         new.ifname
     )))
@@ -197,18 +199,21 @@ pub fn check_mtu(host_end: &Link, container: &Link, wanted: Option<u32>) -> Resu
     let Some(wanted) = wanted else { return Ok(()) };
     let (name, mtu) = (&host_end.name, host_end.mtu);
     if mtu != wanted {
-        return Err(Error::internal(format!("interface {name} has mtu {mtu}, not {wanted}")));
+        return Err(Error::internal(format_args!("interface {name} has mtu {mtu}, not {wanted}")));
     }
     let (name, mtu) = (&container.name, container.mtu);
     if mtu > wanted {
-        return Err(Error::internal(format!("interface {name} has mtu {mtu}, more than {wanted}")));
+        return Err(Error::internal(format_args!(
+            "interface {name} has mtu {mtu}, more than {wanted}"
+        )));
     }
     Ok(())
 }
 
 /// The host end of the container's interface. Fails if the host end is down or does not exist.
 pub fn host_end(host: &Rtnl, container: &Link, ifname: &IfName) -> Result<Link> {
-    let missing = || Error::internal(format!("the host end of interface {ifname} was not found"));
+    let missing =
+        || Error::internal(format_args!("the host end of interface {ifname} was not found"));
     find_host_end(host, container)?.ok_or_else(missing)
 }
 
@@ -217,13 +222,14 @@ pub fn host_end(host: &Rtnl, container: &Link, ifname: &IfName) -> Result<Link> 
 pub fn find_host_end(host: &Rtnl, container: &Link) -> Result<Option<Link>> {
     let ifname = &container.name;
     if container.kind.as_deref() != Some(VETH) {
-        return Err(Error::internal(format!("interface {ifname} is not a veth")));
+        return Err(Error::internal(format_args!("interface {ifname} is not a veth")));
     }
     let peer = peer(host, container)?;
     match peer.as_ref().filter(|peer| !peer.up) {
-        Some(Link { name, .. }) => {
-            Err(Error::internal(format!("interface {name}, the host end of {ifname}, is down")))
-        }
+        Some(peer) => Err(Error::internal(format_args!(
+            "interface {}, the host end of {ifname}, is down",
+            peer.name
+        ))),
         None => Ok(peer),
     }
 }

@@ -100,7 +100,8 @@ pub fn check(nft: &Nft, owner: &Owner, nets: &[IpNet]) -> Result<()> {
     for family in FAMILIES {
         let nets: Vec<IpNet> = of_family(nets, family).collect();
         for net in &nets {
-            let missing = |_| Error::internal(format!("masquerading of {} is missing", net.addr()));
+            let missing =
+                |_| Error::internal(format_args!("masquerading of {} is missing", net.addr()));
             let expected = Element { comment: Some(comment.clone()), ..element(*net) };
             let table = shared_rules::table(family);
             let found = nft.elements_at(table, MAP, std::slice::from_ref(&expected.key))?;

@@ -80,20 +80,22 @@ impl SharedRules<'_> {
         let objects: Vec<Object<'_>> =
             self.sets.iter().map(|set| Object::Set(table, set)).collect();
         if let Some((set, _)) = self.sets.iter().zip(nft.exist(&objects)?).find(|(_, it)| !it) {
-            return Err(Error::internal(format!("set {set} not found in table {table}")));
+            return Err(Error::internal(format_args!("set {set} not found in table {table}")));
         }
         let present = nft.chains(table)?;
         for chain in &self.chains {
             let name = &chain.name;
             let found = present.iter().find(|found| found.name == *name);
             if found.is_none_or(|found| found.base != chain.base) {
-                return Err(Error::internal(format!("chain {name} not found in table {table}")));
+                return Err(Error::internal(format_args!(
+                    "chain {name} not found in table {table}"
+                )));
             }
             let rules = nft.rules_of(table, name)?;
             let is_whole = chain.in_order(&rules) == chain.rules.len()
                 && chain.first.iter().all(|first| rules.iter().any(|rule| rule.does(first)));
             if !is_whole {
-                return Err(Error::internal(format!(
+                return Err(Error::internal(format_args!(
                     "rules of chain {name} of table {table} are missing"
                 )));
             }

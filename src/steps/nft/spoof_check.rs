@@ -90,7 +90,7 @@ pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
 /// have changed it.
 pub fn check(nft: &Nft, owner: &Owner) -> Result<()> {
     old_names::migrate(nft)?;
-    let missing = || Error::internal(format!("the MAC spoof check of {owner} is missing"));
+    let missing = || Error::internal(format_args!("the MAC spoof check of {owner} is missing"));
     shared().check(nft).map_err(|error| missing().with_details(error.to_string()))?;
     for set in [PORTS, ALLOWED] {
         let elements = nft.elements(TABLE, set)?;

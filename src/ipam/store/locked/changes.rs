@@ -80,7 +80,7 @@ impl Locked<'_> {
         let stale = loop {
             let all = self.look_up(
                 |index| index.holders(),
-                |files| files.iter().map(|(ip, found)| found.holder(number_of(*ip))).collect(),
+                |files| files.iter().map(|(ip, found)| found.holder(number_of(ip))).collect(),
             )?;
             if let Some(stale) = self.outside_of(&keep_set, all) {
                 break stale;
@@ -98,7 +98,7 @@ impl Locked<'_> {
             let ip = address_of(holder.address);
             let item = (ip, holder.owner);
             if let Known::Files(files) = &self.known {
-                if files.get(&ip).is_some_and(|found| keep_set.releases(&found.owner)) {
+                if files.get(ip).is_some_and(|found| keep_set.releases(&found.owner)) {
                     stale.push(item);
                 }
                 continue;
@@ -227,7 +227,7 @@ impl Locked<'_> {
         let recorded = match &mut self.known {
             Known::Nothing => Ok(()),
             Known::Files(files) => {
-                files.remove(&ip);
+                files.remove(ip);
                 Ok(())
             }
             Known::Index(index) => index.remove(number_of(ip), owner),

@@ -228,18 +228,19 @@ fn a_thread_that_waits_long_sleeps() {
     static HEAP: Heap = Heap::new();
     static WAITER: AtomicI32 = AtomicI32::new(0);
     thread::scope(|scope| {
-        HEAP.locked(|_| {
-            scope.spawn(|| {
-                WAITER.store(gettid().as_raw(), Ordering::Relaxed);
-                HEAP.locked(|_| {});
-            });
-            let start = Instant::now();
-            let thread = || WAITER.load(Ordering::Relaxed);
-            // With sched_yield(2) alone the thread would never sleep.
-            while thread() == 0 || sleeps(thread()) < 100 {
-                assert!(start.elapsed() < Duration::from_secs(60));
-                thread::yield_now();
-            }
+        assert!(HEAP.lock());
+        scope.spawn(|| {
+            WAITER.store(gettid().as_raw(), Ordering::Relaxed);
+            assert!(!HEAP.lock());
+            HEAP.wait();
         });
+        let start = Instant::now();
+        let thread = || WAITER.load(Ordering::Relaxed);
+        // With sched_yield(2) alone the thread would never sleep.
+        while thread() == 0 || sleeps(thread()) < 100 {
+            assert!(start.elapsed() < Duration::from_secs(60));
+            thread::yield_now();
+        }
+        HEAP.unlock();
     });
 }
