@@ -1,7 +1,6 @@
 //! The daemon: the table of leases behind its socket.
 
 use std::sync::Arc;
-use std::thread;
 
 use crate::cni::success::Success;
 use crate::dhcp::clients::Options;
@@ -13,11 +12,8 @@ use crate::dhcp::server::{self, Passed, Service};
 use crate::dhcp::table::Table;
 use crate::dhcp::v4::client::Times;
 use crate::error::{Error, Result};
-use crate::kernel::sys;
+use crate::kernel::sys::{self, thread};
 use crate::names::{Attachment, NetworkName};
-
-/// The kernel gives a thread pages as it uses them.
-const STACK_BYTES: usize = 256 << 10;
 
 /// Runs the daemon until a signal ends it. The leases stay.
 pub fn run(flags: &Flags, passed: Passed) -> Result<()> {
@@ -38,9 +34,7 @@ fn open(flags: &Flags, journal: Journal) -> Result<Arc<dyn Service>> {
     };
     let table = Table::open(journal, options)?;
     let clients = Arc::clone(&table);
-    let thread = thread::Builder::new().stack_size(STACK_BYTES);
-    thread
-        .spawn(move || clients.run())
+    thread::start(Box::new(move || clients.run()))
         .map_err(|error| Error::internal(format!("cannot start a thread: {error}")))?;
     Ok(Arc::new(Daemon(table)))
 }

@@ -6,7 +6,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cni::json::Json;
@@ -21,7 +20,7 @@ use crate::dhcp::protocol::{Ask, REQUEST_BYTES_MAX, Request, answer_to_json, ent
 use crate::error::{Code, Error, Result};
 use crate::kernel::clock;
 use crate::kernel::listener::{Arrival, Listener, Signals, write_public};
-use crate::kernel::sys::{self, warn};
+use crate::kernel::sys::{self, thread, warn};
 use crate::kernel::unix::Stream;
 use crate::names::{Attachment, NetworkName};
 
@@ -31,8 +30,6 @@ const EXCHANGE_MAX: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_secs(10);
 /// How many requests are served at the same time. Clients try again when there are more.
 const THREADS_MAX: usize = 1024;
-/// The kernel gives a thread pages as it uses them.
-const STACK_BYTES: usize = 256 << 10;
 /// The pause between two looks whether an idle daemon can end. No event tells that the last lease is gone.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 /// The longest wait for the lock of the journal. A plugin holds it while it releases a lease in place of a daemon.
@@ -133,7 +130,7 @@ fn serve(
                     clippy::disallowed_methods,
                     reason = "the loop must not use all of a core"
                 )]
-                thread::sleep(FAILED_PAUSE);
+                std::thread::sleep(FAILED_PAUSE);
             }
         }
     }
@@ -193,12 +190,11 @@ fn begin(mut stream: Stream, service: &Arc<dyn Service>, active: &Arc<AtomicUsiz
         Error::new(Code::TRY_AGAIN_LATER, "cannot serve the request: there are too many at once")
     } else {
         let service = Arc::clone(service);
-        let thread = thread::Builder::new().stack_size(STACK_BYTES);
-        let spawned = thread.spawn(move || {
+        let spawned = thread::start(Box::new(move || {
             let _mine = mine;
             // The client sees that the connection is closed.
             let _ = answer(&mut stream, &*service);
-        });
+        }));
         if let Err(error) = spawned {
             // The connection is closed; the client tries again.
             warn(&format!("warning: cannot start a thread: {}", sys::reason(&error)));

@@ -1,7 +1,6 @@
 //! The leases of a daemon. The threads of the requests share the table with the thread of `events`, which runs all clients.
 
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -20,15 +19,13 @@ use crate::error::{Error, Result};
 use crate::kernel::clock::{self, Alarm};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Ends, LinkChange, Rtnl};
-use crate::kernel::sys::warn;
+use crate::kernel::sys::{thread, warn};
 use crate::names::{Attachment, NetworkName};
 
 /// The longest wait for the end of an earlier lease of the same attachment.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 /// The time that an exchange can take after the client gave up waiting: the probe of the address, and a loaded host.
 const MARGIN: Duration = Duration::from_secs(15);
-/// The kernel gives a thread pages as it uses them.
-const STACK_BYTES: usize = 256 << 10;
 
 /// The times of renewal and rebinding.
 type Times = (Duration, Duration);
@@ -441,9 +438,8 @@ impl Table {
             return;
         }
         let table = Arc::clone(self);
-        let thread = thread::Builder::new().stack_size(STACK_BYTES);
-        match thread.spawn(move || table.farewell()) {
-            Ok(_) => state.has_farewell = true,
+        match thread::start(Box::new(move || table.farewell())) {
+            Ok(()) => state.has_farewell = true,
             // The next departure, or the next daemon, tries again.
             Err(error) => warn(&format!("warning: cannot start a thread: {error}")),
         }

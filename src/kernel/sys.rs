@@ -1,4 +1,5 @@
-//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap` and in `socket`.
+//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap`, in
+//! `socket` and in `thread`.
 #![allow(unsafe_code)]
 
 // The allocator of the shipped build. The others have it for its tests.
@@ -7,6 +8,7 @@ mod heap;
 
 mod errno;
 pub(super) mod socket;
+pub mod thread;
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
 use std::fs::{File, Metadata};

@@ -37,7 +37,10 @@ const ONLY_IN: [(&str, &[&str]); 11] = [
     ("println!(", &["lib.rs", "serve.rs", "cli/"]),
     ("stdout()", &["kernel/sys.rs", "serve.rs", "cli/"]),
     ("std::env", &["lib.rs", "serve.rs", "cli/"]),
-    ("unsafe ", &["kernel/sys.rs", "kernel/sys/heap.rs", "kernel/sys/socket.rs"]),
+    (
+        "unsafe ",
+        &["kernel/sys.rs", "kernel/sys/heap.rs", "kernel/sys/socket.rs", "kernel/sys/thread.rs"],
+    ),
     ("allow(unsafe_code)", &["kernel/sys.rs", "kernel/sys/heap.rs"]),
 ];
 
