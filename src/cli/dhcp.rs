@@ -120,9 +120,12 @@ impl Leases {
     }
 }
 
+/// The keys of the addresses.
+const FAMILIES: [&str; 2] = ["v4", "v6"];
+
 /// The addresses of a lease, of both families.
-fn families(lease: &Json) -> impl Iterator<Item = &Json> {
-    ["v4", "v6"].into_iter().filter_map(|family| lease.get(family))
+fn families(lease: &Json) -> Vec<&Json> {
+    FAMILIES.iter().filter_map(|family| lease.get(family)).collect()
 }
 
 fn text(json: &Json, key: &str) -> String {
@@ -145,19 +148,28 @@ fn seconds_to(lease: &Json, key: &str, now: Option<u64>) -> Option<u64> {
 }
 
 fn row(lease: &Json, now: Option<u64>) -> [String; 9] {
-    let joined =
-        |value: &dyn Fn(&Json) -> String| families(lease).map(value).collect::<Vec<_>>().join(",");
+    let families = families(lease);
+    let joined = |key: &str| {
+        let mut all = String::new();
+        for family in &families {
+            if !all.is_empty() {
+                all.push(',');
+            }
+            all.push_str(&text(family, key));
+        }
+        all
+    };
     let time = |key: &str| {
-        let seconds = families(lease).filter_map(|it| seconds_to(it, key, now)).min();
+        let seconds = families.iter().filter_map(|it| seconds_to(it, key, now)).min();
         seconds.map_or_else(|| "never".into(), |seconds| format!("{seconds} s"))
     };
-    let is_infinite = families(lease).all(|it| it.get("endsAt").is_none());
+    let is_infinite = families.iter().all(|it| it.get("endsAt").is_none());
     [
         text(lease, "network"),
         text(lease, "containerID"),
         text(lease, "ifname"),
-        joined(&|it| text(it, "address")),
-        joined(&|it| text(it, "server")),
+        joined("address"),
+        joined("server"),
         text(lease, "state"),
         if is_infinite { "never".into() } else { time("renewAt") },
         time("endsAt"),
@@ -165,34 +177,43 @@ fn row(lease: &Json, now: Option<u64>) -> [String; 9] {
     ]
 }
 
+/// The keys that `leases --json` prints as the daemon sends them.
+const COPIED: [&str; 14] = [
+    "network",
+    "containerID",
+    "ifname",
+    "netns",
+    "mac",
+    "state",
+    "address",
+    "server",
+    "gateway",
+    "routes",
+    "mtu",
+    "dns",
+    "domain",
+    "search",
+];
+/// The times, and the keys of the seconds to them.
+const TIMES: [(&str, &str); 3] =
+    [("renewAt", "renewsIn"), ("rebindAt", "rebindsIn"), ("endsAt", "endsIn")];
+
+/// A lease or its part of one family, as `leases --json` prints it.
 fn object(lease: &Json, now: Option<u64>) -> Json {
-    let seconds = |of: &Json, key: &str| seconds_to(of, key, now).map(Json::from);
-    let copied = |of: &Json, key: &str| of.get(key).cloned();
-    let family = |key: &str| {
-        lease.get(key).map(|it| {
-            Json::object([
-                ("address", copied(it, "address")),
-                ("server", copied(it, "server")),
-                ("gateway", copied(it, "gateway")),
-                ("routes", copied(it, "routes")),
-                ("mtu", copied(it, "mtu")),
-                ("dns", copied(it, "dns")),
-                ("domain", copied(it, "domain")),
-                ("search", copied(it, "search")),
-                ("renewsIn", seconds(it, "renewAt")),
-                ("rebindsIn", seconds(it, "rebindAt")),
-                ("endsIn", seconds(it, "endsAt")),
-            ])
-        })
+    let mut entries = Vec::new();
+    let mut add = |key: &str, value: Option<Json>| {
+        if let Some(value) = value {
+            entries.push((key.to_owned(), value));
+        }
     };
-    Json::object([
-        ("network", copied(lease, "network")),
-        ("containerID", copied(lease, "containerID")),
-        ("ifname", copied(lease, "ifname")),
-        ("netns", copied(lease, "netns")),
-        ("mac", copied(lease, "mac")),
-        ("state", copied(lease, "state")),
-        ("v4", family("v4")),
-        ("v6", family("v6")),
-    ])
+    for key in COPIED {
+        add(key, lease.get(key).cloned());
+    }
+    for (key, name) in TIMES {
+        add(name, seconds_to(lease, key, now).map(Json::from));
+    }
+    for key in FAMILIES {
+        add(key, lease.get(key).map(|lease| object(lease, now)));
+    }
+    Json::Object(entries)
 }

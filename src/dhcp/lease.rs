@@ -64,6 +64,24 @@ pub mod v4 {
     }
 
     impl Lease {
+        /// A lease to read the fields of another into.
+        pub fn empty() -> Self {
+            Self {
+                address: Ipv4Net::default(),
+                server: Ipv4Addr::UNSPECIFIED,
+                gateway: None,
+                routes: Vec::new(),
+                mtu: None,
+                dns: Vec::new(),
+                domain: String::new(),
+                search: Vec::new(),
+                since: Duration::ZERO,
+                renew_at: Duration::ZERO,
+                rebind_at: Duration::ZERO,
+                ends_at: None,
+            }
+        }
+
         /// Whether the lease has ended.
         pub fn is_over(&self, now: Duration) -> bool {
             self.ends_at.is_some_and(|end| end <= now)
@@ -96,6 +114,21 @@ pub mod v6 {
     }
 
     impl Lease {
+        /// A lease to read the fields of another into.
+        pub fn empty() -> Self {
+            Self {
+                address: Ipv6Addr::UNSPECIFIED,
+                server: Vec::new(),
+                dns: Vec::new(),
+                search: Vec::new(),
+                since: Duration::ZERO,
+                renew_at: Duration::ZERO,
+                rebind_at: Duration::ZERO,
+                preferred_until: None,
+                ends_at: None,
+            }
+        }
+
         /// Whether the valid lifetime has ended.
         pub fn is_over(&self, now: Duration) -> bool {
             self.ends_at.is_some_and(|end| end <= now)

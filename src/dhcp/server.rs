@@ -16,7 +16,7 @@ use crate::dhcp::flags::Flags;
 use crate::dhcp::journal::{self, Journal, Record};
 use crate::dhcp::lease::Key;
 use crate::dhcp::line::{read_line, write_line};
-use crate::dhcp::protocol::{Ask, REQUEST_BYTES_MAX, Request, answer_to_json, entry};
+use crate::dhcp::protocol::{Ask, REQUEST_BYTES_MAX, Request, answer_to_json};
 use crate::error::{Code, Error, Result};
 use crate::kernel::clock;
 use crate::kernel::listener::{Arrival, Listener, Signals, write_public};
@@ -221,7 +221,7 @@ fn answer(stream: &mut Stream, service: &dyn Service) -> io::Result<()> {
         }
     };
     let within = if matches!(request, Request::Acquire(_)) { service.limit() } else { SHORT };
-    write_line(stream, &Json::Object(vec![("within".into(), milliseconds(within))]))?;
+    write_line(stream, &Json::Object(vec![("within".into(), milliseconds(within).into())]))?;
     let (answer, undo) = serve_one(&request, service);
     stream.deadline = Instant::now() + EXCHANGE_MAX;
     let is_gone = stream.is_closed();
@@ -250,13 +250,12 @@ fn serve_one<'a>(request: &'a Request, service: &dyn Service) -> (Result<Json>, 
         Request::Gc { network, keep } => nothing(service.retain(network, keep)),
         Request::Status => nothing(Ok(())),
         Request::Leases => {
-            let leases = service.list().into_iter().map(|(record, state)| {
-                Json::Object(
-                    journal::entries_of_record(&record).chain([entry("state", state)]).collect(),
-                )
-            });
-            let leases = Json::Array(leases.collect());
-            let now = milliseconds(clock::since_boot());
+            let mut leases = Vec::new();
+            for (record, state) in service.list() {
+                leases.push(journal::listed(&record, state));
+            }
+            let leases = Json::Array(leases);
+            let now = milliseconds(clock::since_boot()).into();
             (Ok(Json::Object(vec![("now".into(), now), ("leases".into(), leases)])), None)
         }
     }

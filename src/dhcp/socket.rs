@@ -108,7 +108,10 @@ fn ask_once(
     let line = match head.get("within") {
         None => line,
         Some(_) => {
-            let within = Fields(&head).time("within").map_err(Failure::Silent)?;
+            let mut within = Duration::ZERO;
+            let mut fields = Fields::of(&head);
+            fields.time("within", &mut within);
+            fields.end().map_err(Failure::Silent)?;
             lines.stream.deadline = limit.unwrap_or_else(|| Instant::now() + within + GRACE);
             lines.next(ANSWER_BYTES_MAX).map_err(|error| unanswered(socket, &error))?
         }
