@@ -70,7 +70,12 @@ impl Clients {
         let v6 = || {
             let id = machine_id(&options.prefix)?;
             let (duid, iaid) = duid::of(id.trim_end().as_bytes(), key);
-            Exchange6::new(Settings6 { duid, iaid, resend_timeout: times.resend_timeout })
+            Exchange6::new(Settings6 {
+                duid,
+                iaid,
+                probe: settings.probe,
+                resend_timeout: times.resend_timeout,
+            })
         };
         Ok(Self {
             v4: settings.families.v4.then(v4).transpose()?,

@@ -4,6 +4,8 @@ use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::Ipv6Net;
+
 use crate::dhcp::exchange::{
     News, PACKET_BYTES_MAX, PACKETS_AT_ONCE_MAX, RESTART_AFTER, Waiting, cannot_send,
 };
@@ -13,6 +15,7 @@ use crate::dhcp::v6::frame::{CLIENT_PORT, SERVER_PORT, SERVERS};
 use crate::error::{Error, Result};
 use crate::kernel::file::reason;
 use crate::kernel::inet::LinkUdp;
+use crate::kernel::rtnl::{Batch, NewAddress};
 use crate::kernel::sys;
 
 /// The longest wait for the link-local address of a new interface, which duplicate address detection delays.
@@ -26,6 +29,8 @@ pub struct Exchange6 {
     udp: Option<Arc<LinkUdp>>,
     /// The client starts at this time, or when the interface has a link-local address.
     starts: Option<Start>,
+    /// The address that duplicate address detection examines, and the time of the next look.
+    probe: Option<(Ipv6Addr, Duration)>,
     /// The last error of the socket, for the message of a failure.
     trouble: Option<Error>,
 }
@@ -38,7 +43,8 @@ struct Start {
 impl Exchange6 {
     pub fn new(settings: Settings) -> Result<Self> {
         let seed = u64::from_ne_bytes(sys::random_bytes()?);
-        Ok(Self { client: Client::new(settings, seed), udp: None, starts: None, trouble: None })
+        let client = Client::new(settings, seed);
+        Ok(Self { client, udp: None, starts: None, probe: None, trouble: None })
     }
 
     /// Starts as soon as the interface can send.
@@ -51,13 +57,17 @@ impl Exchange6 {
         let mut news = Vec::new();
         for action in self.client.step(event, now) {
             match action {
-                Action::Send(payload) => match self.send(&payload, site) {
-                    Ok(()) => {}
-                    Err(Trouble::Gone(reason)) => news.push(News::Gone(reason)),
-                    Err(Trouble::Failed(error)) => self.trouble = Some(error),
-                },
+                Action::Send(payload) => {
+                    let sent = self.send(&payload, site);
+                    self.note(sent, &mut news);
+                }
+                Action::Probe(address) => {
+                    self.probe = Some((address, now + LOOK_AGAIN));
+                    // If it fails, the next look finds no other holder.
+                    self.note(begin_probe(address, site), &mut news);
+                }
                 Action::Bound(_) => {
-                    self.trouble = None;
+                    (self.trouble, self.probe) = (None, None);
                     news.push(News::Bound);
                 }
                 Action::Lost(reason) => news.push(News::Lost(reason)),
@@ -76,10 +86,19 @@ impl Exchange6 {
         news
     }
 
+    fn note(&mut self, done: Result<(), Trouble>, news: &mut Vec<News>) {
+        match done {
+            Ok(()) => {}
+            Err(Trouble::Gone(reason)) => news.push(News::Gone(reason)),
+            Err(Trouble::Failed(error)) => self.trouble = Some(error),
+        }
+    }
+
     /// The time of the next `tick`.
     pub fn deadline(&self) -> Option<Duration> {
         let start = self.starts.as_ref().map(|start| start.next_look);
-        [self.client.deadline(), start].into_iter().flatten().min()
+        let probe = self.probe.map(|(_, next_look)| next_look);
+        [self.client.deadline(), start, probe].into_iter().flatten().min()
     }
 
     /// Does what is due.
@@ -93,6 +112,19 @@ impl Exchange6 {
                     return self.step(Event::Start, site, now);
                 }
             }
+        }
+        if let Some((address, _)) = self.probe.filter(|(_, next_look)| *next_look <= now) {
+            let taken = match is_taken(address, site) {
+                Err(Trouble::Gone(reason)) => return vec![News::Gone(reason)],
+                Ok(None) => {
+                    self.probe = Some((address, now + LOOK_AGAIN));
+                    return Vec::new();
+                }
+                // Without the list of addresses no other holder can be found.
+                found => matches!(found, Ok(Some(true))),
+            };
+            self.probe = None;
+            return self.step(Event::Probed { taken }, site, now);
         }
         if self.client.deadline().is_some_and(|at| at <= now) {
             return self.step(Event::Time, site, now);
@@ -146,6 +178,33 @@ fn has_link_local(site: &Site<'_>) -> Result<bool, Trouble> {
         it.net.addr().is_ipv6() && it.scope_link && !it.tentative && !it.dad_failed
     };
     Ok(addresses.iter().any(is_usable))
+}
+
+/// Lets the kernel begin with duplicate address detection (RFC 4862, section 5.4). The address stays if it is free: the plugin
+/// adds it anyway.
+fn begin_probe(address: Ipv6Addr, site: &Site<'_>) -> Result<(), Trouble> {
+    let net = Ipv6Net::from(address).into();
+    let new = NewAddress { net, no_dad: false, no_prefix_route: false, may_exist: true };
+    let mut batch = Batch::new();
+    batch.add_address(site.record.ifindex, &site.record.ask.key.ifname, &new);
+    Ok(site.open()?.rtnl()?.commit(batch)?)
+}
+
+/// Whether another host has the address, which is deleted then; `None` if that is not known yet.
+fn is_taken(address: Ipv6Addr, site: &Site<'_>) -> Result<Option<bool>, Trouble> {
+    let rtnl = site.open()?.rtnl()?;
+    let index = site.record.ifindex;
+    let addresses = rtnl.addresses(index)?;
+    let Some(found) = addresses.iter().find(|it| it.net.addr() == address) else {
+        return Ok(Some(false));
+    };
+    if found.dad_failed {
+        let mut batch = Batch::new();
+        batch.del_address(index, &site.record.ask.key.ifname, found.net);
+        rtnl.commit(batch)?;
+        return Ok(Some(true));
+    }
+    Ok((!found.tentative).then_some(false))
 }
 
 /// A socket on the port of clients.

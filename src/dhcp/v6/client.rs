@@ -2,6 +2,7 @@
 //!
 //! All packets go from port 546 of a link-local address to port 547 of ff02::1:2, and replies come back to port 546.
 
+use std::mem;
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ const SOL_MAX_RT_S: u32 = 3600;
 const SOL_MAX_RT_RANGE_S: std::ops::RangeInclusive<u32> = 60..=86_400;
 /// The longest delay before the first CONFIRM: a daemon resumes all its clients at once.
 const RESUME: Duration = Duration::from_secs(1);
+/// The longest wait for `Event::Probed`. Then the address counts as free.
+const PROBE: Duration = Duration::from_secs(10);
 /// A socket is open so long after a packet. It is closed in the rest of a longer wait.
 const LISTEN: Duration = Duration::from_secs(10);
 /// The pauses before the client starts over: the first is doubled up to the last.
@@ -47,6 +50,8 @@ pub struct Settings {
     /// See `duid::of`.
     pub duid: Vec<u8>,
     pub iaid: u32,
+    /// The caller looks for another holder of a new address before it is used.
+    pub probe: bool,
     /// The time after which the client gives up if it never had a lease.
     pub resend_timeout: Duration,
 }
@@ -63,8 +68,8 @@ pub enum Event<'a> {
     Received(&'a [u8]),
     /// The deadline is over. An early call is harmless.
     Time,
-    /// Duplicate address detection failed for the address of the lease.
-    Taken,
+    /// The answer to `Action::Probe`.
+    Probed { taken: bool },
     /// The address is not needed any more. The client is finished afterwards.
     Release,
 }
@@ -74,6 +79,8 @@ pub enum Event<'a> {
 pub enum Action {
     /// Send the payload.
     Send(Vec<u8>),
+    /// Look for another holder of the address (duplicate address detection), and answer with `Event::Probed` within 10 s.
+    Probe(Ipv6Addr),
     /// The lease is new or renewed. The caller compares it with the lease that it applied.
     Bound(Lease),
     /// The address must leave the interface, for this reason. The client starts again by itself and does not give up.
@@ -91,6 +98,8 @@ enum State {
     /// With the preference and the DUID of the best server of the first wait.
     Soliciting(Option<(u8, Vec<u8>)>),
     Requesting(Vec<u8>),
+    /// The server granted the lease; the caller looks for another holder of the address.
+    Probing(Lease),
     Confirming,
     Bound,
     Renewing,
@@ -186,7 +195,7 @@ impl Client {
             Event::Time if self.deadline().is_some_and(|deadline| deadline <= now) => {
                 self.time(now, &mut out);
             }
-            Event::Taken => self.decline(now, &mut out),
+            Event::Probed { taken } => self.probed(taken, now, &mut out),
             Event::Received(_) | Event::Time => {}
         }
         out
@@ -196,6 +205,7 @@ impl Client {
     pub fn deadline(&self) -> Option<Duration> {
         let limit = match &self.state {
             State::Idle | State::Finished => return None,
+            State::Probing(lease) => lease.ends_at,
             _ => self.gives_up_at.or_else(|| self.lease.as_ref()?.ends_at),
         };
         Some(limit.map_or(self.wake, |limit| limit.min(self.wake)))
@@ -332,6 +342,7 @@ impl Client {
             _ => None,
         };
         match (&self.state, best) {
+            (State::Probing(_), _) => self.probed(false, now, out),
             _ if self.gives_up_at.is_some_and(|limit| limit <= now) => {
                 self.is_listening = false;
                 self.state = State::Idle;
@@ -524,29 +535,50 @@ impl Client {
         if lease.is_over(now) {
             return;
         }
+        self.is_listening = false;
+        let held = self.lease.as_ref().map(|lease| lease.address);
+        if self.settings.probe && held != Some(lease.address) {
+            if self.lease.is_some() {
+                self.lose("the server changed the address", now, out);
+            }
+            out.push(Action::Probe(lease.address));
+            self.wake = now + PROBE;
+            self.state = State::Probing(lease);
+        } else {
+            self.bind(lease, out);
+        }
+    }
+
+    fn bind(&mut self, lease: Lease, out: &mut Vec<Action>) {
         self.gives_up_at = None;
         self.pauses = 0;
-        self.is_listening = false;
         self.wake = lease.renew_at;
         self.state = State::Bound;
         out.push(Action::Bound(lease.clone()));
         self.lease = Some(lease);
     }
 
-    fn decline(&mut self, now: Duration, out: &mut Vec<Action>) {
-        let Some(lease) = self.lease.take() else { return };
-        self.lose("another host has the address", now, out);
-        self.problem = "another host has the offered address";
-        self.exchange(State::Declining(lease), now, out);
+    fn probed(&mut self, taken: bool, now: Duration, out: &mut Vec<Action>) {
+        match mem::replace(&mut self.state, State::Idle) {
+            State::Probing(lease) if lease.is_over(now) => self.pause(now),
+            State::Probing(lease) if taken => {
+                self.problem = "another host has the offered address";
+                self.exchange(State::Declining(lease), now, out);
+            }
+            State::Probing(lease) => self.bind(lease, out),
+            other => self.state = other,
+        }
     }
 
     /// Gives back what the server granted, or may have granted.
     fn release(&mut self, now: Duration, out: &mut Vec<Action>) {
-        let lease = self.lease.take().filter(|lease| !lease.is_over(now));
         self.is_listening = false;
         self.gives_up_at = None;
-        self.state = State::Finished;
-        if let Some(lease) = lease {
+        let granted = match mem::replace(&mut self.state, State::Finished) {
+            State::Probing(lease) => Some(lease),
+            _ => self.lease.take(),
+        };
+        if let Some(lease) = granted.filter(|lease| !lease.is_over(now)) {
             let (server, address) = (Some(lease.server.as_slice()), Some(lease.address));
             let xid = self.random.u32() >> 8;
             out.push(Action::Send(self.message(Kind::RELEASE, xid, server, address, 0)));

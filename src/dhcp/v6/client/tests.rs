@@ -9,7 +9,7 @@ const OTHER: [u8; 4] = [0, 2, 9, 9];
 
 pub fn settings() -> Settings {
     let resend_timeout = secs(208);
-    Settings { duid: DUID.to_vec(), iaid: IAID, resend_timeout }
+    Settings { duid: DUID.to_vec(), iaid: IAID, probe: false, resend_timeout }
 }
 
 pub fn secs(secs: u64) -> Duration {
@@ -351,12 +351,23 @@ fn resumed_lease_is_confirmed() {
     assert_eq!(actions[0], Action::Lost("the lease ended"));
 }
 
+/// A client that waits for the answer to its probe.
+fn probing() -> World {
+    let mut world = World::new();
+    world.client = Client::new(Settings { probe: true, ..settings() }, 7);
+    let solicit = world.sent(Event::Start);
+    world.receive(&answer(&solicit, Kind::ADVERTISE, &SERVER, 2000));
+    let request = world.wait_sent();
+    let actions = world.receive(&answer(&request, Kind::REPLY, &SERVER, 2000));
+    assert_eq!(actions, [Action::Probe(address())]);
+    assert_eq!((world.client.lease(), world.client.is_listening()), (None, false));
+    world
+}
+
 #[test]
 fn taken_address_is_declined() {
-    let mut world = World::bound(2000);
-    let actions = world.step(Event::Taken);
-    assert_eq!(actions[0], Action::Lost("another host has the address"));
-    let decline = Sent::of(&actions[1]).unwrap();
+    let mut world = probing();
+    let decline = world.sent(Event::Probed { taken: true });
     assert_eq!((decline.kind, decline.server.as_deref()), (9, Some(&SERVER[..])));
     assert_eq!(decline.address, Some(address()));
     assert_eq!(world.wait_sent(), Sent { elapsed_cs: world_cs(&world), ..decline.clone() });
@@ -364,10 +375,26 @@ fn taken_address_is_declined() {
     assert_eq!(world.wait_sent().kind, 1);
 
     // Without an answer it is sent four times.
-    let mut world = World::bound(2000);
-    world.step(Event::Taken);
+    let mut world = probing();
+    world.step(Event::Probed { taken: true });
     let kinds: Vec<u8> = (0..4).map(|_| world.wait_sent().kind).collect();
     assert_eq!(kinds, [9, 9, 9, 1]);
+}
+
+#[test]
+fn free_address_is_used_once_it_is_probed() {
+    let mut world = probing();
+    let actions = world.step(Event::Probed { taken: false });
+    assert!(matches!(&actions[..], [Action::Bound(_)]), "{actions:?}");
+
+    // Without an answer the address counts as free.
+    let mut world = probing();
+    world.now += secs(10);
+    let actions = world.step(Event::Time);
+    assert!(matches!(&actions[..], [Action::Bound(_)]), "{actions:?}");
+
+    let mut world = probing();
+    assert_eq!(world.sent(Event::Release).kind, 8);
 }
 
 /// The time since the begin of the exchange, as the client tells it.
@@ -381,7 +408,7 @@ fn release_is_sent_once() {
     let release = world.sent(Event::Release);
     assert_eq!((release.kind, release.server.as_deref()), (8, Some(&SERVER[..])));
     assert_eq!(release.address, Some(address()));
-    for event in [Event::Release, Event::Time, Event::Start, Event::Taken] {
+    for event in [Event::Release, Event::Time, Event::Start, Event::Probed { taken: true }] {
         assert_eq!(world.step(event), []);
     }
     assert_eq!((world.client.deadline(), world.client.is_listening()), (None, false));
