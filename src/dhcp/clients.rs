@@ -11,9 +11,9 @@ use crate::dhcp::protocol::Ask;
 use crate::dhcp::server::prefixed;
 use crate::dhcp::site::{Site, Trouble};
 use crate::dhcp::slaac::Slaac;
-use crate::dhcp::v4::client::{Event, Settings, Times};
+use crate::dhcp::v4::client::{Action, Event, Settings, Times, Via};
 use crate::dhcp::v4::frame;
-use crate::dhcp::v6::client::{Event as Event6, Settings as Settings6};
+use crate::dhcp::v6::client::{Action as Action6, Event as Event6, Settings as Settings6};
 use crate::dhcp::v6::{duid, frame as frame6};
 use crate::error::{Error, Result};
 use crate::kernel::file;
@@ -90,11 +90,11 @@ impl Clients {
         let mut news = Vec::new();
         if let Some(v4) = &mut self.v4 {
             let event = site.record.v4.clone().map_or(Event::Start, Event::Resume);
-            news.extend(v4.step(event, site, now));
+            v4.step(event, site, now, &mut news);
         }
         if let Some(v6) = &mut self.v6 {
             match site.record.v6.clone() {
-                Some(lease) => news.extend(v6.step(Event6::Resume(lease), site, now)),
+                Some(lease) => v6.step(Event6::Resume(lease), site, now, &mut news),
                 None => v6.start(now),
             }
         }
@@ -132,9 +132,16 @@ impl Clients {
 
     /// Does what is due.
     pub fn tick(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
-        let mut news = self.v4.as_mut().map(|it| it.tick(site, now)).unwrap_or_default();
-        news.extend(self.v6.as_mut().map(|it| it.tick(site, now)).unwrap_or_default());
-        news.extend(self.slaac.as_mut().map(|it| it.tick(site, now)).unwrap_or_default());
+        let mut news = Vec::new();
+        if let Some(v4) = &mut self.v4 {
+            v4.tick(site, now, &mut news);
+        }
+        if let Some(v6) = &mut self.v6 {
+            v6.tick(site, now, &mut news);
+        }
+        if let Some(slaac) = &mut self.slaac {
+            slaac.tick(site, now, &mut news);
+        }
         news
     }
 
@@ -146,18 +153,34 @@ impl Clients {
 
     /// Reads the packets that wait.
     pub fn receive(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
-        let mut news = self.v4.as_mut().map(|it| it.receive(site, now)).unwrap_or_default();
-        news.extend(self.v6.as_mut().map(|it| it.receive(site, now)).unwrap_or_default());
+        let mut news = Vec::new();
+        if let Some(v4) = &mut self.v4 {
+            v4.receive(site, now, &mut news);
+        }
+        if let Some(v6) = &mut self.v6 {
+            v6.receive(site, now, &mut news);
+        }
         news
     }
 
     /// The packets that release the leases. The clients are finished then.
     pub fn release(&mut self, now: Duration) -> Vec<PacketOfRelease> {
-        let v4 = self.v4.as_mut().map(|it| it.release(now)).unwrap_or_default();
-        let v6 = self.v6.as_mut().map(|it| it.release(now)).unwrap_or_default();
-        let v4 =
-            v4.into_iter().map(|(payload, from, to)| PacketOfRelease::V4 { payload, from, to });
-        v4.chain(v6.into_iter().map(|payload| PacketOfRelease::V6 { payload })).collect()
+        let mut packets = Vec::new();
+        if let Some(v4) = &mut self.v4 {
+            for action in v4.client.step(Event::Release, now) {
+                if let Action::Send { payload, via: Via::Unicast { from, to } } = action {
+                    packets.push(PacketOfRelease::V4 { payload, from, to });
+                }
+            }
+        }
+        if let Some(v6) = &mut self.v6 {
+            for action in v6.client.step(Event6::Release, now) {
+                if let Action6::Send(payload) = action {
+                    packets.push(PacketOfRelease::V6 { payload });
+                }
+            }
+        }
+        packets
     }
 }
 

@@ -81,19 +81,7 @@ impl Exchange {
     }
 
     /// Handles an event, and executes what the client wants.
-    pub fn step(&mut self, event: Event<'_>, site: &Site<'_>, now: Duration) -> Vec<News> {
-        let mut news = Vec::new();
-        self.step_into(event, site, now, &mut news);
-        news
-    }
-
-    fn step_into(
-        &mut self,
-        event: Event<'_>,
-        site: &Site<'_>,
-        now: Duration,
-        news: &mut Vec<News>,
-    ) {
+    pub fn step(&mut self, event: Event<'_>, site: &Site<'_>, now: Duration, news: &mut Vec<News>) {
         for action in self.client.step(event, now) {
             match action {
                 Action::Send { payload, via } => {
@@ -106,10 +94,10 @@ impl Exchange {
                     Err(trouble) => {
                         self.note(trouble, news);
                         // Without ARP no other holder can be found.
-                        self.step_into(Event::Probed { taken: false }, site, now, news);
+                        self.step(Event::Probed { taken: false }, site, now, news);
                     }
                 },
-                Action::Bound(_) => {
+                Action::Bound => {
                     self.trouble = None;
                     news.push(News::Bound);
                 }
@@ -141,22 +129,21 @@ impl Exchange {
     }
 
     /// Does what is due.
-    pub fn tick(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
+    pub fn tick(&mut self, site: &Site<'_>, now: Duration, news: &mut Vec<News>) {
         if self.restart_at.is_some_and(|at| at <= now) {
             self.restart_at = None;
-            return self.step(Event::Start, site, now);
+            return self.step(Event::Start, site, now, news);
         }
         if let Some(probe) = self.probe.as_mut().filter(|probe| probe.next_at <= now) {
             if probe.left == 0 {
                 self.probe = None;
-                return self.step(Event::Probed { taken: false }, site, now);
+                return self.step(Event::Probed { taken: false }, site, now, news);
             }
             probe.send(site, now);
         }
         if self.client.deadline().is_some_and(|at| at <= now) {
-            return self.step(Event::Time, site, now);
+            self.step(Event::Time, site, now, news);
         }
-        Vec::new()
     }
 
     /// Adds the files to wait for. If one of them is readable, call `receive`.
@@ -166,15 +153,14 @@ impl Exchange {
     }
 
     /// Reads the packets that wait.
-    pub fn receive(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
-        let mut news = Vec::new();
+    pub fn receive(&mut self, site: &Site<'_>, now: Duration, news: &mut Vec<News>) {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         for _ in 0..PACKETS_AT_ONCE_MAX {
             let Some(socket) = self.packet.clone() else { break };
             match socket.receive(&mut buffer) {
                 Ok(Some(packet)) => {
                     if let Some(payload) = frame::payload(packet) {
-                        self.step_into(Event::Received(payload), site, now, &mut news);
+                        self.step(Event::Received(payload), site, now, news);
                     }
                 }
                 Ok(None) => break,
@@ -184,9 +170,8 @@ impl Exchange {
         }
         if self.is_taken(site, &mut buffer) {
             self.probe = None;
-            self.step_into(Event::Probed { taken: true }, site, now, &mut news);
+            self.step(Event::Probed { taken: true }, site, now, news);
         }
-        news
     }
 
     fn send(&mut self, payload: &[u8], via: Via, site: &Site<'_>) -> Result<(), Trouble> {
@@ -254,17 +239,6 @@ impl Exchange {
             }
         }
         false
-    }
-
-    /// The payloads that release the lease, with the addresses of client and server; none without a lease. The client is
-    /// finished then.
-    pub fn release(&mut self, now: Duration) -> Vec<(Vec<u8>, Ipv4Addr, Ipv4Addr)> {
-        let actions = self.client.step(Event::Release, now);
-        let packet = |action| match action {
-            Action::Send { payload, via: Via::Unicast { from, to } } => Some((payload, from, to)),
-            _ => None,
-        };
-        actions.into_iter().filter_map(packet).collect()
     }
 }
 

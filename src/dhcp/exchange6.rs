@@ -53,20 +53,19 @@ impl Exchange6 {
     }
 
     /// Handles an event, and executes what the client wants.
-    pub fn step(&mut self, event: Event<'_>, site: &Site<'_>, now: Duration) -> Vec<News> {
-        let mut news = Vec::new();
+    pub fn step(&mut self, event: Event<'_>, site: &Site<'_>, now: Duration, news: &mut Vec<News>) {
         for action in self.client.step(event, now) {
             match action {
                 Action::Send(payload) => {
                     let sent = self.send(&payload, site);
-                    self.note(sent, &mut news);
+                    self.note(sent, news);
                 }
                 Action::Probe(address) => {
                     self.probe = Some((address, now + LOOK_AGAIN));
                     // If it fails, the next look finds no other holder.
-                    self.note(begin_probe(address, site), &mut news);
+                    self.note(begin_probe(address, site), news);
                 }
-                Action::Bound(_) => {
+                Action::Bound => {
                     (self.trouble, self.probe) = (None, None);
                     news.push(News::Bound);
                 }
@@ -83,7 +82,6 @@ impl Exchange6 {
         if !self.client.is_listening() {
             self.udp = None;
         }
-        news
     }
 
     fn note(&mut self, done: Result<(), Trouble>, news: &mut Vec<News>) {
@@ -102,34 +100,33 @@ impl Exchange6 {
     }
 
     /// Does what is due.
-    pub fn tick(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
+    pub fn tick(&mut self, site: &Site<'_>, now: Duration, news: &mut Vec<News>) {
         if let Some(start) = self.starts.as_mut().filter(|start| start.next_look <= now) {
             match has_link_local(site) {
                 Ok(false) if now < start.limit => start.next_look = now + LOOK_AGAIN,
-                Err(Trouble::Gone(reason)) => return vec![News::Gone(reason)],
+                Err(Trouble::Gone(reason)) => return news.push(News::Gone(reason)),
                 _ => {
                     self.starts = None;
-                    return self.step(Event::Start, site, now);
+                    return self.step(Event::Start, site, now, news);
                 }
             }
         }
         if let Some((address, _)) = self.probe.filter(|(_, next_look)| *next_look <= now) {
             let taken = match is_taken(address, site) {
-                Err(Trouble::Gone(reason)) => return vec![News::Gone(reason)],
+                Err(Trouble::Gone(reason)) => return news.push(News::Gone(reason)),
                 Ok(None) => {
                     self.probe = Some((address, now + LOOK_AGAIN));
-                    return Vec::new();
+                    return;
                 }
                 // Without the list of addresses no other holder can be found.
                 found => matches!(found, Ok(Some(true))),
             };
             self.probe = None;
-            return self.step(Event::Probed { taken }, site, now);
+            return self.step(Event::Probed { taken }, site, now, news);
         }
         if self.client.deadline().is_some_and(|at| at <= now) {
-            return self.step(Event::Time, site, now);
+            self.step(Event::Time, site, now, news);
         }
-        Vec::new()
     }
 
     /// Adds the files to wait for. If one of them is readable, call `receive`.
@@ -138,20 +135,16 @@ impl Exchange6 {
     }
 
     /// Reads the packets that wait.
-    pub fn receive(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
-        let mut news = Vec::new();
+    pub fn receive(&mut self, site: &Site<'_>, now: Duration, news: &mut Vec<News>) {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         for _ in 0..PACKETS_AT_ONCE_MAX {
             let Some(socket) = self.udp.clone() else { break };
             match socket.receive(&mut buffer) {
-                Ok(Some(payload)) => {
-                    news.extend(self.step(Event::Received(payload), site, now));
-                }
+                Ok(Some(payload)) => self.step(Event::Received(payload), site, now, news),
                 Ok(None) => break,
                 Err(error) => self.trouble = Some(Error::internal(reason(&error))),
             }
         }
-        news
     }
 
     fn send(&mut self, payload: &[u8], site: &Site<'_>) -> Result<(), Trouble> {
@@ -159,15 +152,6 @@ impl Exchange6 {
             self.udp = Some(Arc::new(socket(site)?));
         }
         self.udp.as_ref().map_or(Ok(()), |socket| send(socket, payload, site))
-    }
-
-    /// The payloads that release the lease, none without a lease. The client is finished then.
-    pub fn release(&mut self, now: Duration) -> Vec<Vec<u8>> {
-        let payload = |action| match action {
-            Action::Send(payload) => Some(payload),
-            _ => None,
-        };
-        self.client.step(Event::Release, now).into_iter().filter_map(payload).collect()
     }
 }
 

@@ -34,28 +34,27 @@ impl Slaac {
     }
 
     /// Looks at the interface if it is time.
-    pub fn tick(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
+    pub fn tick(&mut self, site: &Site<'_>, now: Duration, news: &mut Vec<News>) {
         if self.next_look.is_none_or(|at| now < at) {
-            return Vec::new();
+            return;
         }
         self.next_look = None;
         match found(site) {
-            Err(Trouble::Gone(reason)) => return vec![News::Gone(reason)],
+            Err(Trouble::Gone(reason)) => return news.push(News::Gone(reason)),
             Ok(ips) if !ips.is_empty() => {
                 self.ips = ips;
-                return vec![News::Bound];
+                return news.push(News::Bound);
             }
             _ => {}
         }
         let waited = now.saturating_sub(self.began);
         if waited >= self.limit {
             let waited_s = waited.as_secs();
-            return vec![News::Failed(format!(
+            return news.push(News::Failed(format!(
                 "no router advertisement gave it an address in {waited_s} s"
-            ))];
+            )));
         }
         self.next_look = Some(now + LOOK_AGAIN);
-        Vec::new()
     }
 }
 

@@ -94,8 +94,8 @@ pub enum Action {
     },
     /// Look for another holder of the address by ARP, and answer with `Event::Probed` within 10 s.
     Probe(Ipv4Addr),
-    /// The lease is new, renewed or confirmed. The caller compares it with the lease that it applied.
-    Bound(Lease),
+    /// `Client::lease` is new, renewed or confirmed. The caller compares it with the lease that it applied.
+    Bound,
     /// The address must leave the interface, for this reason. The client starts again by itself and does not give up.
     Lost(&'static str),
     /// The client gave up; the text says what was tried. `Event::Start` starts it again.
@@ -476,8 +476,8 @@ impl Client {
         self.gives_up_at = None;
         self.wanted = None;
         self.state = State::Bound;
-        out.push(Action::Bound(lease.clone()));
         self.lease = Some(lease);
+        out.push(Action::Bound);
     }
 
     fn probed(&mut self, taken: bool, now: Duration, out: &mut Vec<Action>) {

@@ -81,8 +81,8 @@ pub enum Action {
     Send(Vec<u8>),
     /// Look for another holder of the address (duplicate address detection), and answer with `Event::Probed` within 10 s.
     Probe(Ipv6Addr),
-    /// The lease is new or renewed. The caller compares it with the lease that it applied.
-    Bound(Lease),
+    /// `Client::lease` is new or renewed. The caller compares it with the lease that it applied.
+    Bound,
     /// The address must leave the interface, for this reason. The client starts again by itself and does not give up.
     Lost(&'static str),
     /// The client gave up; the text says what was tried. `Event::Start` starts it again.
@@ -554,8 +554,8 @@ impl Client {
         self.pauses = 0;
         self.wake = lease.renew_at;
         self.state = State::Bound;
-        out.push(Action::Bound(lease.clone()));
         self.lease = Some(lease);
+        out.push(Action::Bound);
     }
 
     fn probed(&mut self, taken: bool, now: Duration, out: &mut Vec<Action>) {
