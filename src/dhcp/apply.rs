@@ -161,13 +161,12 @@ fn difference(old: &Leases, record: &Record, moves: &[(Option<IpNet>, Option<IpN
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::dhcp::protocol;
+    use crate::dhcp::time::Time;
 
     fn lease() -> v4::Lease {
-        let time = Duration::from_secs;
+        let time = Time::from_secs;
         v4::Lease {
             address: "10.1.0.20/24".parse().unwrap(),
             server: Ipv4Addr::new(10, 1, 0, 254),
@@ -207,9 +206,9 @@ mod tests {
             server: Vec::new(),
             dns: vec!["fd00::1".parse().unwrap()],
             search: vec!["a.lan".into(), "b.lan".into()],
-            since: Duration::ZERO,
-            renew_at: Duration::ZERO,
-            rebind_at: Duration::ZERO,
+            since: Time::ZERO,
+            renew_at: Time::ZERO,
+            rebind_at: Time::ZERO,
             preferred_until: None,
             ends_at: None,
         };
@@ -228,7 +227,7 @@ mod tests {
 
     #[test]
     fn changes_are_named_and_times_are_none() {
-        let later = v4::Lease { renew_at: Duration::from_secs(9), ..lease() };
+        let later = v4::Lease { renew_at: Time::from_secs(9), ..lease() };
         let moved = v4::Lease {
             address: "10.1.0.21/16".parse().unwrap(),
             gateway: None,

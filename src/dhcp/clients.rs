@@ -11,6 +11,7 @@ use crate::dhcp::protocol::Ask;
 use crate::dhcp::server::prefixed;
 use crate::dhcp::site::{Site, Trouble};
 use crate::dhcp::slaac::Slaac;
+use crate::dhcp::time::Time;
 use crate::dhcp::v4::client::{Action, Event, Settings, Times, Via};
 use crate::dhcp::v4::frame;
 use crate::dhcp::v6::client::{Action as Action6, Event as Event6, Settings as Settings6};
@@ -42,7 +43,7 @@ pub struct Clients {
     pub v4: Option<Exchange>,
     pub v6: Option<Exchange6>,
     pub slaac: Option<Slaac>,
-    limit: Duration,
+    limit: Time,
 }
 
 /// A packet that releases a lease.
@@ -86,7 +87,7 @@ impl Clients {
     }
 
     /// Starts clients without a lease, and resumes those with one.
-    pub fn start(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
+    pub fn start(&mut self, site: &Site<'_>, now: Time) -> Vec<News> {
         let mut news = Vec::new();
         if let Some(v4) = &mut self.v4 {
             let event = site.record.v4.clone().map_or(Event::Start, Event::Resume);
@@ -105,7 +106,7 @@ impl Clients {
     }
 
     /// Gives the leases of a record to clients that only release them.
-    pub fn resume_to_release(&mut self, record: &Record, now: Duration) {
+    pub fn resume_to_release(&mut self, record: &Record, now: Time) {
         // The packets of the confirmation are not sent.
         if let (Some(v4), Some(lease)) = (&mut self.v4, &record.v4) {
             v4.client.step(Event::Resume(lease.clone()), now);
@@ -123,7 +124,7 @@ impl Clients {
     }
 
     /// The time of the next `tick`.
-    pub fn deadline(&self) -> Option<Duration> {
+    pub fn deadline(&self) -> Option<Time> {
         let v4 = self.v4.as_ref().and_then(Exchange::deadline);
         let v6 = self.v6.as_ref().and_then(Exchange6::deadline);
         let slaac = self.slaac.as_ref().and_then(Slaac::deadline);
@@ -131,7 +132,7 @@ impl Clients {
     }
 
     /// Does what is due.
-    pub fn tick(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
+    pub fn tick(&mut self, site: &Site<'_>, now: Time) -> Vec<News> {
         let mut news = Vec::new();
         if let Some(v4) = &mut self.v4 {
             v4.tick(site, now, &mut news);
@@ -152,7 +153,7 @@ impl Clients {
     }
 
     /// Reads the packets that wait.
-    pub fn receive(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
+    pub fn receive(&mut self, site: &Site<'_>, now: Time) -> Vec<News> {
         let mut news = Vec::new();
         if let Some(v4) = &mut self.v4 {
             v4.receive(site, now, &mut news);
@@ -164,7 +165,7 @@ impl Clients {
     }
 
     /// The packets that release the leases. The clients are finished then.
-    pub fn release(&mut self, now: Duration) -> Vec<PacketOfRelease> {
+    pub fn release(&mut self, now: Time) -> Vec<PacketOfRelease> {
         let mut packets = Vec::new();
         if let Some(v4) = &mut self.v4 {
             for action in v4.client.step(Event::Release, now) {

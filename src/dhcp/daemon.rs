@@ -25,9 +25,9 @@ fn open(flags: &Flags, journal: Journal) -> Result<Arc<dyn Service>> {
     sys::raise_file_limit();
     let options = Options {
         times: Times {
-            timeout: flags.timeout,
-            resend_max: flags.resend_max,
-            resend_timeout: flags.resend_timeout,
+            timeout: flags.timeout.into(),
+            resend_max: flags.resend_max.into(),
+            resend_timeout: flags.resend_timeout.into(),
         },
         prefix: flags.hostprefix.clone(),
         broadcast: flags.broadcast,

@@ -9,6 +9,7 @@ use crate::dhcp::exchange::{News, Waiting};
 use crate::dhcp::lease::Key;
 use crate::dhcp::site::Trouble;
 use crate::dhcp::table::{Entry, State, Table};
+use crate::dhcp::time::Time;
 use crate::kernel::clock;
 use crate::kernel::rtnl::End;
 use crate::kernel::sys::warn;
@@ -55,7 +56,7 @@ impl Table {
     }
 
     fn receive(self: &Arc<Self>, state: &mut State, key: &Key) {
-        let now = clock::since_boot();
+        let now = Time::now();
         if let Some(Entry { record, clients, .. }) = state.leases.get_mut(key) {
             let news = clients.receive(&self.site(record), now);
             self.handle(state, key, news);
@@ -64,7 +65,7 @@ impl Table {
 
     /// Does everything that is due.
     fn tick(self: &Arc<Self>, state: &mut State) {
-        let now = clock::since_boot();
+        let now = Time::now();
         let is_due = |entry: &&Entry| entry.clients.deadline().is_some_and(|at| at <= now);
         let due: Vec<Key> =
             state.leases.0.iter().filter(is_due).map(|entry| entry.key().clone()).collect();
@@ -78,7 +79,7 @@ impl Table {
 
     fn set_alarm(&self, state: &State) {
         let next = state.leases.0.iter().filter_map(|entry| entry.clients.deadline()).min();
-        if let Err(error) = self.alarm.set(next) {
+        if let Err(error) = self.alarm.set(next.map(Duration::from)) {
             warn(&format!("warning: cannot set the timer: {error}"));
         }
     }

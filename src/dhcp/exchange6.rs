@@ -1,8 +1,8 @@
 //! The DHCPv6 client of one interface with its socket, which exists only while the client waits for an answer.
 
+use crate::dhcp::time::Time;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
-use std::time::Duration;
 
 use ipnet::Ipv6Net;
 
@@ -19,9 +19,9 @@ use crate::kernel::rtnl::{Batch, NewAddress};
 use crate::kernel::sys;
 
 /// The longest wait for the link-local address of a new interface, which duplicate address detection delays.
-const LINK_LOCAL_LIMIT: Duration = Duration::from_secs(5);
+const LINK_LOCAL_LIMIT: Time = Time::from_secs(5);
 /// The pause between two looks at the addresses: an event would need a socket in the namespace.
-pub const LOOK_AGAIN: Duration = Duration::from_millis(100);
+pub const LOOK_AGAIN: Time = Time::from_millis(100);
 
 /// See the head of this file.
 pub struct Exchange6 {
@@ -30,14 +30,14 @@ pub struct Exchange6 {
     /// The client starts at this time, or when the interface has a link-local address.
     starts: Option<Start>,
     /// The address that duplicate address detection examines, and the time of the next look.
-    probe: Option<(Ipv6Addr, Duration)>,
+    probe: Option<(Ipv6Addr, Time)>,
     /// The last error of the socket, for the message of a failure.
     trouble: Option<Error>,
 }
 
 struct Start {
-    next_look: Duration,
-    limit: Duration,
+    next_look: Time,
+    limit: Time,
 }
 
 impl Exchange6 {
@@ -48,12 +48,12 @@ impl Exchange6 {
     }
 
     /// Starts as soon as the interface can send.
-    pub fn start(&mut self, now: Duration) {
+    pub fn start(&mut self, now: Time) {
         self.starts = Some(Start { next_look: now, limit: now + LINK_LOCAL_LIMIT });
     }
 
     /// Handles an event, and executes what the client wants.
-    pub fn step(&mut self, event: Event<'_>, site: &Site<'_>, now: Duration, news: &mut Vec<News>) {
+    pub fn step(&mut self, event: Event<'_>, site: &Site<'_>, now: Time, news: &mut Vec<News>) {
         for action in self.client.step(event, now) {
             match action {
                 Action::Send(payload) => {
@@ -93,14 +93,14 @@ impl Exchange6 {
     }
 
     /// The time of the next `tick`.
-    pub fn deadline(&self) -> Option<Duration> {
+    pub fn deadline(&self) -> Option<Time> {
         let start = self.starts.as_ref().map(|start| start.next_look);
         let probe = self.probe.map(|(_, next_look)| next_look);
         [self.client.deadline(), start, probe].into_iter().flatten().min()
     }
 
     /// Does what is due.
-    pub fn tick(&mut self, site: &Site<'_>, now: Duration, news: &mut Vec<News>) {
+    pub fn tick(&mut self, site: &Site<'_>, now: Time, news: &mut Vec<News>) {
         if let Some(start) = self.starts.as_mut().filter(|start| start.next_look <= now) {
             match has_link_local(site) {
                 Ok(false) if now < start.limit => start.next_look = now + LOOK_AGAIN,
@@ -135,7 +135,7 @@ impl Exchange6 {
     }
 
     /// Reads the packets that wait.
-    pub fn receive(&mut self, site: &Site<'_>, now: Duration, news: &mut Vec<News>) {
+    pub fn receive(&mut self, site: &Site<'_>, now: Time, news: &mut Vec<News>) {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         for _ in 0..PACKETS_AT_ONCE_MAX {
             let Some(socket) = self.udp.clone() else { break };

@@ -1,8 +1,8 @@
 //! The fields of a JSON object. `Fields` reads them or writes them, so each type has one list of its fields for both.
 
+use crate::dhcp::time::Time;
 use std::fmt::Display;
 use std::str::FromStr;
-use std::time::Duration;
 
 use crate::cni::json::Json;
 use crate::error::{Code, Error, Result};
@@ -118,14 +118,14 @@ impl<'a> Fields<'a> {
     }
 
     /// A time in milliseconds.
-    pub(super) fn time(&mut self, key: &str, value: &mut Duration) {
-        let mut number = milliseconds(*value);
+    pub(super) fn time(&mut self, key: &str, value: &mut Time) {
+        let mut number = value.as_millis();
         self.u64(key, &mut number);
-        *value = Duration::from_millis(number);
+        *value = Time::from_millis(number);
     }
 
     /// The same; without a value the key is missing.
-    pub(super) fn optional_time(&mut self, key: &str, value: &mut Option<Duration>) {
+    pub(super) fn optional_time(&mut self, key: &str, value: &mut Option<Time>) {
         if self.has(key, value.is_some()) {
             self.time(key, value.get_or_insert_default());
         }
@@ -233,11 +233,6 @@ impl<'a> Fields<'a> {
             self.fail(error);
         }
     }
-}
-
-/// A time as `Fields::time` writes it.
-pub(super) fn milliseconds(time: Duration) -> u64 {
-    time.as_secs().saturating_mul(1000).saturating_add(time.subsec_millis().into())
 }
 
 const OUT_OF_RANGE: &str = "it is out of range";

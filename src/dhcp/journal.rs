@@ -342,6 +342,7 @@ mod tests {
 
     use super::*;
     use crate::dhcp::protocol::tests::{ask, key};
+    use crate::dhcp::time::Time;
 
     /// A journal below a directory for one test.
     struct Scratch(PathBuf);
@@ -372,7 +373,7 @@ mod tests {
     }
 
     fn record(id: &str) -> Record {
-        let seconds = Duration::from_secs;
+        let seconds = Time::from_secs;
         Record {
             ask: ask(id),
             netns_id: (4, u64::MAX),
@@ -388,7 +389,7 @@ mod tests {
                 dns: vec!["10.1.0.53".parse().unwrap()],
                 domain: "example.org".into(),
                 search: vec!["a.example".into(), "b".into()],
-                since: Duration::from_millis(1_500),
+                since: Time::from_millis(1_500),
                 renew_at: seconds(60),
                 rebind_at: seconds(90),
                 ends_at: Some(seconds(u64::from(u32::MAX) * 2)),

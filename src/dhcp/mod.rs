@@ -21,6 +21,7 @@ mod site;
 mod slaac;
 pub mod socket;
 pub mod table;
+pub mod time;
 mod uplink;
 pub mod v4;
 pub mod v6;

@@ -11,14 +11,13 @@ use std::time::{Duration, Instant};
 use crate::cni::json::Json;
 use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
-use crate::dhcp::fields::milliseconds;
 use crate::dhcp::flags::Flags;
 use crate::dhcp::journal::{self, Journal, Record};
 use crate::dhcp::lease::Key;
 use crate::dhcp::line::{read_line, write_line};
 use crate::dhcp::protocol::{Ask, REQUEST_BYTES_MAX, Request, answer_to_json};
+use crate::dhcp::time::Time;
 use crate::error::{Code, Error, Result};
-use crate::kernel::clock;
 use crate::kernel::listener::{Arrival, Listener, Signals, write_public};
 use crate::kernel::sys::{self, thread, warn};
 use crate::kernel::unix::Stream;
@@ -221,7 +220,10 @@ fn answer(stream: &mut Stream, service: &dyn Service) -> io::Result<()> {
         }
     };
     let within = if matches!(request, Request::Acquire(_)) { service.limit() } else { SHORT };
-    write_line(stream, &Json::Object(vec![("within".into(), milliseconds(within).into())]))?;
+    write_line(
+        stream,
+        &Json::Object(vec![("within".into(), Time::from(within).as_millis().into())]),
+    )?;
     let (answer, undo) = serve_one(&request, service);
     stream.deadline = Instant::now() + EXCHANGE_MAX;
     let is_gone = stream.is_closed();
@@ -255,7 +257,7 @@ fn serve_one<'a>(request: &'a Request, service: &dyn Service) -> (Result<Json>, 
                 leases.push(journal::listed(&record, state));
             }
             let leases = Json::Array(leases);
-            let now = milliseconds(clock::since_boot()).into();
+            let now = Time::now().as_millis().into();
             (Ok(Json::Object(vec![("now".into(), now), ("leases".into(), leases)])), None)
         }
     }

@@ -14,9 +14,10 @@ use crate::dhcp::lease::Key;
 use crate::dhcp::protocol::Ask;
 use crate::dhcp::server::prefixed;
 use crate::dhcp::site::{Site, Trouble};
+use crate::dhcp::time::Time;
 use crate::dhcp::uplink;
 use crate::error::{Error, Result};
-use crate::kernel::clock::{self, Alarm};
+use crate::kernel::clock::Alarm;
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Ends, LinkChange, Rtnl};
 use crate::kernel::sys::{thread, warn};
@@ -28,7 +29,7 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 const MARGIN: Duration = Duration::from_secs(15);
 
 /// The times of renewal and rebinding.
-type Times = (Duration, Duration);
+type Times = (Time, Time);
 
 /// See the head of this file.
 pub struct Table {
@@ -119,7 +120,7 @@ impl Table {
     }
 
     fn adopt_all(self: &Arc<Self>) -> Result<()> {
-        let now = clock::since_boot();
+        let now = Time::now();
         let mut state = self.state.lock();
         for record in self.journal.read_all()? {
             let key = record.ask.key.clone();
@@ -161,7 +162,7 @@ impl Table {
 
     /// The longest time that `acquire` takes.
     pub fn limit(&self) -> Duration {
-        self.options.times.resend_timeout + MARGIN
+        Duration::from(self.options.times.resend_timeout) + MARGIN
     }
 
     /// The lease of an attachment as a result. Waits until there is one. Two calls for one attachment share a lease.
@@ -234,7 +235,7 @@ impl Table {
         state: &mut State,
         mut entry: Entry,
     ) -> Arc<OnceLock<Result<Success>>> {
-        let now = clock::since_boot();
+        let now = Time::now();
         let (key, answer) = (entry.record.ask.key.clone(), Arc::clone(&entry.answer));
         let news = entry.clients.start(&self.site(&entry.record), now);
         state.leases.insert(entry);
@@ -394,10 +395,10 @@ impl Table {
 
     /// Each lease, with a word for its state.
     pub fn list(&self) -> Vec<(Record, &'static str)> {
-        let now = clock::since_boot();
+        let now = Time::now();
         let word = |entry: &Entry| {
             let Record { v4, v6, .. } = &entry.record;
-            let is_past = |at: fn(&Times) -> Duration| {
+            let is_past = |at: fn(&Times) -> Time| {
                 let v4 = v4.iter().map(|it| (it.renew_at, it.rebind_at));
                 let mut times = v4.chain(v6.iter().map(|it| (it.renew_at, it.rebind_at)));
                 times.any(|times| at(&times) <= now)
@@ -456,7 +457,7 @@ impl Table {
     /// Releases the lease of an entry that was taken out.
     fn depart(&self, mut entry: Entry) {
         let key = &entry.record.ask.key;
-        let packets = entry.clients.release(clock::since_boot());
+        let packets = entry.clients.release(Time::now());
         if !packets.is_empty() {
             // If the daemon dies now, the next one sends the packets.
             let marked = self.journal.mark(key).map(drop);

@@ -2,9 +2,9 @@
 //!
 //! All packets go from port 546 of a link-local address to port 547 of ff02::1:2, and replies come back to port 546.
 
+use crate::dhcp::time::Time;
 use std::mem;
 use std::net::Ipv6Addr;
-use std::time::Duration;
 
 use super::packet::{Address, Ia, Kind, Message, Reply, Status};
 use crate::dhcp::lease::v6::Lease;
@@ -12,32 +12,31 @@ use crate::dhcp::random::Random;
 
 /// Retransmission (RFC 8415, section 7.6): the first wait, the longest wait, and the number of packets.
 struct Retry {
-    first: Duration,
-    longest: Duration,
+    first: Time,
+    longest: Time,
     count: u32,
 }
 
-const SECOND: Duration = Duration::from_secs(1);
-const REQUEST_RETRY: Retry = Retry { first: SECOND, longest: Duration::from_secs(30), count: 10 };
+const SECOND: Time = Time::from_secs(1);
+const REQUEST_RETRY: Retry = Retry { first: SECOND, longest: Time::from_secs(30), count: 10 };
 /// The client confirms for 10 s.
-const CONFIRM_RETRY: Retry =
-    Retry { first: SECOND, longest: Duration::from_secs(4), count: u32::MAX };
-const CONFIRM_MAX: Duration = Duration::from_secs(10);
+const CONFIRM_RETRY: Retry = Retry { first: SECOND, longest: Time::from_secs(4), count: u32::MAX };
+const CONFIRM_MAX: Time = Time::from_secs(10);
 const RENEW_RETRY: Retry =
-    Retry { first: Duration::from_secs(10), longest: Duration::from_secs(600), count: u32::MAX };
-const DECLINE_RETRY: Retry = Retry { first: SECOND, longest: Duration::MAX, count: 4 };
+    Retry { first: Time::from_secs(10), longest: Time::from_secs(600), count: u32::MAX };
+const DECLINE_RETRY: Retry = Retry { first: SECOND, longest: Time::MAX, count: 4 };
 /// The longest wait between two SOLICIT in seconds, and the values of a server that count.
 const SOL_MAX_RT_S: u32 = 3600;
 const SOL_MAX_RT_RANGE_S: std::ops::RangeInclusive<u32> = 60..=86_400;
 /// The longest delay before the first CONFIRM: a daemon resumes all its clients at once.
-const RESUME: Duration = Duration::from_secs(1);
+const RESUME: Time = Time::from_secs(1);
 /// The longest wait for `Event::Probed`. Then the address counts as free.
-const PROBE: Duration = Duration::from_secs(10);
+const PROBE: Time = Time::from_secs(10);
 /// A socket is open so long after a packet. It is closed in the rest of a longer wait.
-const LISTEN: Duration = Duration::from_secs(10);
+const LISTEN: Time = Time::from_secs(10);
 /// The pauses before the client starts over: the first is doubled up to the last.
-const PAUSE: Duration = Duration::from_secs(2);
-const PAUSE_MAX: Duration = Duration::from_secs(64);
+const PAUSE: Time = Time::from_secs(2);
+const PAUSE_MAX: Time = Time::from_secs(64);
 /// The preference that ends the wait for other servers.
 const PREFERENCE_MAX: u8 = 255;
 /// A shorter valid lifetime is refused: its renewals would flood the network.
@@ -53,7 +52,7 @@ pub struct Settings {
     /// The caller looks for another holder of a new address before it is used.
     pub probe: bool,
     /// The time after which the client gives up if it never had a lease.
-    pub resend_timeout: Duration,
+    pub resend_timeout: Time,
 }
 
 /// An input of the client.
@@ -121,21 +120,21 @@ pub struct Client {
     xid: u32,
     /// The packets of the exchange.
     sent: u32,
-    sent_at: Duration,
+    sent_at: Time,
     /// The begin of the exchange.
-    began: Duration,
+    began: Time,
     /// The current wait between two packets, and its end.
-    wait: Duration,
-    resend_at: Duration,
+    wait: Time,
+    resend_at: Time,
     is_listening: bool,
     /// The end of the wait, or an earlier event within it.
-    wake: Duration,
+    wake: Time,
     /// The begin of the acquisition, for the error.
-    started: Duration,
+    started: Time,
     /// `None`: the client had a lease and does not give up.
-    gives_up_at: Option<Duration>,
+    gives_up_at: Option<Time>,
     pauses: u32,
-    sol_max_rt: Duration,
+    sol_max_rt: Time,
     solicits: u32,
     requests: u32,
     /// The last obstacle, for the error.
@@ -152,16 +151,16 @@ impl Client {
             lease: None,
             xid: 0,
             sent: 0,
-            sent_at: Duration::ZERO,
-            began: Duration::ZERO,
-            wait: Duration::ZERO,
-            resend_at: Duration::ZERO,
+            sent_at: Time::ZERO,
+            began: Time::ZERO,
+            wait: Time::ZERO,
+            resend_at: Time::ZERO,
             is_listening: false,
-            wake: Duration::ZERO,
-            started: Duration::ZERO,
+            wake: Time::ZERO,
+            started: Time::ZERO,
             gives_up_at: None,
             pauses: 0,
-            sol_max_rt: Duration::from_secs(SOL_MAX_RT_S.into()),
+            sol_max_rt: Time::from_secs(SOL_MAX_RT_S.into()),
             solicits: 0,
             requests: 0,
             problem: "",
@@ -169,13 +168,13 @@ impl Client {
     }
 
     /// Handles an event at a time since boot. The times of successive events do not decrease.
-    pub fn step(&mut self, event: Event<'_>, now: Duration) -> Vec<Action> {
+    pub fn step(&mut self, event: Event<'_>, now: Time) -> Vec<Action> {
         let mut out = Vec::new();
         let is_idle = matches!(self.state, State::Idle);
         match event {
             _ if matches!(self.state, State::Finished) => {}
             Event::Start if is_idle => {
-                self.gives_up_at = Some(now.saturating_add(self.settings.resend_timeout));
+                self.gives_up_at = Some(now + self.settings.resend_timeout);
                 self.begin(now);
                 self.exchange(State::Soliciting(None), now, &mut out);
             }
@@ -202,7 +201,7 @@ impl Client {
     }
 
     /// The time of the next `Event::Time`. `None`: the client is not started, gave up, or is finished.
-    pub fn deadline(&self) -> Option<Duration> {
+    pub fn deadline(&self) -> Option<Time> {
         let limit = match &self.state {
             State::Idle | State::Finished => return None,
             State::Probing(lease) => lease.ends_at,
@@ -221,7 +220,7 @@ impl Client {
         self.lease.as_ref()
     }
 
-    fn begin(&mut self, now: Duration) {
+    fn begin(&mut self, now: Time) {
         self.started = now;
         self.pauses = 0;
         (self.solicits, self.requests) = (0, 0);
@@ -229,7 +228,7 @@ impl Client {
     }
 
     /// Handles the end of the lease. Returns whether it ended.
-    fn expire(&mut self, now: Duration, out: &mut Vec<Action>) -> bool {
+    fn expire(&mut self, now: Time, out: &mut Vec<Action>) -> bool {
         let is_over = self.lease.as_ref().is_some_and(|lease| lease.is_over(now));
         if is_over {
             self.lose("the lease ended", now, out);
@@ -239,7 +238,7 @@ impl Client {
     }
 
     /// The lease is void. The caller starts the next exchange or a pause.
-    fn lose(&mut self, reason: &'static str, now: Duration, out: &mut Vec<Action>) {
+    fn lose(&mut self, reason: &'static str, now: Time, out: &mut Vec<Action>) {
         self.lease = None;
         self.gives_up_at = None;
         out.push(Action::Lost(reason));
@@ -247,14 +246,14 @@ impl Client {
     }
 
     /// Begins an exchange: its first packet.
-    fn exchange(&mut self, state: State, now: Duration, out: &mut Vec<Action>) {
+    fn exchange(&mut self, state: State, now: Time, out: &mut Vec<Action>) {
         self.state = state;
         self.sent = 0;
         self.transmit(now, out);
     }
 
     /// Sends the next packet of the exchange.
-    fn transmit(&mut self, now: Duration, out: &mut Vec<Action>) {
+    fn transmit(&mut self, now: Time, out: &mut Vec<Action>) {
         if self.sent == 0 {
             self.xid = self.random.u32() >> 8;
             self.began = now;
@@ -272,7 +271,7 @@ impl Client {
             }
             _ => (Kind::SOLICIT, None),
         };
-        let elapsed = now.saturating_sub(self.began).as_millis() / 10;
+        let elapsed = (now - self.began).as_millis() / 10;
         out.push(Action::Send(self.message(kind, self.xid, server, address, elapsed)));
         match kind {
             Kind::SOLICIT => self.solicits = self.solicits.saturating_add(1),
@@ -282,9 +281,9 @@ impl Client {
         self.wait = self.next_wait();
         self.sent = self.sent.saturating_add(1);
         self.sent_at = now;
-        self.resend_at = now.saturating_add(self.wait);
+        self.resend_at = now + self.wait;
         self.is_listening = true;
-        self.wake = self.resend_at.min(now.saturating_add(LISTEN));
+        self.wake = self.resend_at.min(now + LISTEN);
         self.limit_wake();
     }
 
@@ -294,7 +293,7 @@ impl Client {
         xid: u32,
         server: Option<&[u8]>,
         address: Option<Ipv6Addr>,
-        elapsed_cs: u128,
+        elapsed_cs: u64,
     ) -> Vec<u8> {
         let elapsed_cs = u16::try_from(elapsed_cs).unwrap_or(u16::MAX);
         let Settings { duid, iaid, .. } = &self.settings;
@@ -302,14 +301,14 @@ impl Client {
     }
 
     /// RFC 8415, section 15: the wait doubles up to a limit, and differs by at most a tenth.
-    fn next_wait(&mut self) -> Duration {
+    fn next_wait(&mut self) -> Time {
         let retry = self.retry();
         let is_first = self.sent == 0;
         if is_first && matches!(self.state, State::Soliciting(_)) {
             // The first SOLICIT waits for all servers.
             return retry.first + self.random.up_to(retry.first / 10);
         }
-        let base = if is_first { retry.first } else { self.wait.saturating_mul(2) };
+        let base = if is_first { retry.first } else { self.wait * 2 };
         let base = base.min(retry.longest);
         self.random.around(base, base / 10)
     }
@@ -327,15 +326,15 @@ impl Client {
     /// The end of the state comes before the end of the wait.
     fn limit_wake(&mut self) {
         let limit = match (&self.state, &self.lease) {
-            (State::Confirming, _) => self.began.saturating_add(CONFIRM_MAX),
+            (State::Confirming, _) => self.began + CONFIRM_MAX,
             (State::Renewing, Some(lease)) => lease.rebind_at,
             _ => return,
         };
         self.wake = self.wake.min(limit);
     }
 
-    fn time(&mut self, now: Duration, out: &mut Vec<Action>) {
-        let rebind_at = self.lease.as_ref().map_or(Duration::ZERO, |lease| lease.rebind_at);
+    fn time(&mut self, now: Time, out: &mut Vec<Action>) {
+        let rebind_at = self.lease.as_ref().map_or(Time::ZERO, |lease| lease.rebind_at);
         // The first wait of a SOLICIT is shorter than `LISTEN`, so it is over.
         let best = match &mut self.state {
             State::Soliciting(best) => best.take(),
@@ -373,26 +372,26 @@ impl Client {
     }
 
     /// Waits before the next SOLICIT.
-    fn pause(&mut self, now: Duration) {
+    fn pause(&mut self, now: Time) {
         let pause = (PAUSE * (1 << self.pauses.min(8))).min(PAUSE_MAX);
         self.pauses += 1;
-        self.wake = now.saturating_add(self.random.around(pause, SECOND));
+        self.wake = now + self.random.around(pause, SECOND);
         self.is_listening = false;
         self.state = State::Pausing;
     }
 
-    fn failure(&self, now: Duration) -> String {
+    fn failure(&self, now: Time) -> String {
         format!(
             "no more tries: {}; sent {} SOLICIT and {} REQUEST in {} s",
             self.problem,
             self.solicits,
             self.requests,
-            now.saturating_sub(self.started).as_secs()
+            (now - self.started).as_secs()
         )
     }
 
     /// The lease is valid: the time tells the state.
-    fn keep(&mut self, now: Duration, out: &mut Vec<Action>) {
+    fn keep(&mut self, now: Time, out: &mut Vec<Action>) {
         let Some(lease) = &self.lease else { return self.pause(now) };
         if lease.rebind_at <= now {
             self.exchange(State::Rebinding, now, out);
@@ -405,7 +404,7 @@ impl Client {
         }
     }
 
-    fn receive(&mut self, payload: &[u8], now: Duration, out: &mut Vec<Action>) {
+    fn receive(&mut self, payload: &[u8], now: Time, out: &mut Vec<Action>) {
         let Settings { duid, iaid, .. } = &self.settings;
         let Some(reply) = Reply::parse(payload, self.xid, duid, *iaid) else { return };
         let server = match (&self.state, &self.lease) {
@@ -456,7 +455,7 @@ impl Client {
         best.map(|address| (ia, *address)).ok_or("the server offered no address")
     }
 
-    fn advertised(&mut self, reply: Reply, now: Duration, out: &mut Vec<Action>) {
+    fn advertised(&mut self, reply: Reply, now: Time, out: &mut Vec<Action>) {
         self.heed_sol_max_rt(&reply);
         if let Err(problem) = self.choose(&reply) {
             self.problem = problem;
@@ -473,11 +472,11 @@ impl Client {
 
     fn heed_sol_max_rt(&mut self, reply: &Reply) {
         if let Some(secs) = reply.sol_max_rt.filter(|secs| SOL_MAX_RT_RANGE_S.contains(secs)) {
-            self.sol_max_rt = Duration::from_secs(secs.into());
+            self.sol_max_rt = Time::from_secs(secs.into());
         }
     }
 
-    fn requested(&mut self, reply: &Reply, now: Duration, out: &mut Vec<Action>) {
+    fn requested(&mut self, reply: &Reply, now: Time, out: &mut Vec<Action>) {
         let statuses = [reply.status, reply.ia.as_ref().map_or(Status::SUCCESS, |ia| ia.status)];
         let is_refused = |status| {
             [Status::NO_ADDRS_AVAIL, Status::NOT_ON_LINK, Status::NO_BINDING].contains(&status)
@@ -492,7 +491,7 @@ impl Client {
         self.pause(now);
     }
 
-    fn renewed(&mut self, reply: Reply, now: Duration, out: &mut Vec<Action>) {
+    fn renewed(&mut self, reply: Reply, now: Time, out: &mut Vec<Action>) {
         let held = self.lease.as_ref().map(|lease| lease.address);
         let Some(ia) = &reply.ia else { return };
         if ia.status == Status::NO_BINDING {
@@ -508,7 +507,7 @@ impl Client {
         self.granted(&reply, now, out);
     }
 
-    fn granted(&mut self, reply: &Reply, now: Duration, out: &mut Vec<Action>) {
+    fn granted(&mut self, reply: &Reply, now: Time, out: &mut Vec<Action>) {
         self.heed_sol_max_rt(reply);
         let (ia, address) = match self.choose(reply) {
             Ok(found) => found,
@@ -518,7 +517,7 @@ impl Client {
             }
         };
         let since = self.sent_at;
-        let end = |secs: u32| (secs != INFINITE).then(|| since + Duration::from_secs(secs.into()));
+        let end = |secs: u32| (secs != INFINITE).then(|| since + Time::from_secs(secs.into()));
         let (renew, rebind) = times(ia, &address);
         let lease = Lease {
             address: address.address,
@@ -558,7 +557,7 @@ impl Client {
         out.push(Action::Bound);
     }
 
-    fn probed(&mut self, taken: bool, now: Duration, out: &mut Vec<Action>) {
+    fn probed(&mut self, taken: bool, now: Time, out: &mut Vec<Action>) {
         match mem::replace(&mut self.state, State::Idle) {
             State::Probing(lease) if lease.is_over(now) => self.pause(now),
             State::Probing(lease) if taken => {
@@ -571,7 +570,7 @@ impl Client {
     }
 
     /// Gives back what the server granted, or may have granted.
-    fn release(&mut self, now: Duration, out: &mut Vec<Action>) {
+    fn release(&mut self, now: Time, out: &mut Vec<Action>) {
         self.is_listening = false;
         self.gives_up_at = None;
         let granted = match mem::replace(&mut self.state, State::Finished) {
@@ -588,8 +587,8 @@ impl Client {
 
 /// T1 and T2. The default values are half and 80 % of the preferred lifetime (RFC 8415, section 21.4), or of the valid one if
 /// the address is deprecated. A server's values count if 1 s <= T1 < T2 < valid lifetime.
-fn times(ia: &Ia, address: &Address) -> (Duration, Duration) {
-    let secs = |secs: u32| Duration::from_secs(secs.into());
+fn times(ia: &Ia, address: &Address) -> (Time, Time) {
+    let secs = |secs: u32| Time::from_secs(secs.into());
     if address.preferred == INFINITE && (ia.t1 == 0 || ia.t1 == INFINITE) {
         return (secs(INFINITE), secs(INFINITE));
     }

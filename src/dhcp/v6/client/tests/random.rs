@@ -1,6 +1,6 @@
 //! Random events: the client keeps its promises in every order of them.
 
-use std::time::Duration;
+use crate::dhcp::time::Time;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -57,7 +57,7 @@ fn inputs() -> impl Strategy<Value = Vec<Input>> {
 
 struct Model {
     client: Client,
-    now: Duration,
+    now: Time,
     last: Option<Sent>,
     /// Whether the interface has the address.
     has_address: bool,
@@ -136,7 +136,7 @@ impl Model {
                 assert!(next.is_none_or(|next| next > self.now), "{next:?} at {:?}", self.now);
             }
             Input::Late(ms) => {
-                self.now += Duration::from_millis(*ms);
+                self.now = self.now + Time::from_millis(*ms);
                 self.step(Event::Time);
             }
             Input::Probed(taken) => self.step(Event::Probed { taken: *taken }),
