@@ -7,10 +7,9 @@ use std::time::Duration;
 use argh::{EarlyExit, FromArgs};
 
 use crate::cni::json::Json;
-use crate::dhcp::daemon;
 use crate::dhcp::flags::{Flags, SOCKET, USAGE};
 use crate::dhcp::protocol::Request;
-use crate::dhcp::server::Passed;
+use crate::dhcp::server::{self, Passed};
 use crate::dhcp::socket;
 use crate::error::{Error, Result};
 
@@ -48,7 +47,7 @@ pub fn run(args: &[OsString]) -> u8 {
                 super::say(USAGE);
                 return 0;
             }
-            Ok(Some(flags)) => ("dhcp daemon", daemon::run(&flags, passed())),
+            Ok(Some(flags)) => ("dhcp daemon", server::run(&flags, passed())),
             Err(error) => {
                 eprintln!("dhcp daemon: {error}\n{USAGE}");
                 return 2;

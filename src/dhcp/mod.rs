@@ -2,8 +2,8 @@
 //! randomness of their own.
 
 mod apply;
+pub mod attempt;
 mod clients;
-pub mod daemon;
 pub mod domain;
 mod events;
 mod exchange;

@@ -3,10 +3,9 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::dhcp::journal::Record;
-use crate::dhcp::server::prefixed;
 use crate::error::{Error, Result};
 use crate::kernel::file::reason;
 use crate::kernel::netns::NetNs;
@@ -79,6 +78,14 @@ impl Site<'_> {
         }
         Ok((netns, rtnl, link))
     }
+}
+
+/// A path of the host, for a daemon that sees the host's files below `prefix`.
+pub fn prefixed(prefix: &Path, path: &Path) -> PathBuf {
+    if prefix.as_os_str().is_empty() {
+        return path.to_owned();
+    }
+    prefix.join(path.strip_prefix("/").unwrap_or(path))
 }
 
 /// Source: asm-generic/errno-base.h.

@@ -7,6 +7,7 @@ use std::net::Ipv4Addr;
 use super::grant;
 use super::message::Message;
 use super::packet::{Kind, Reply};
+use crate::dhcp::attempt::Attempt;
 use crate::dhcp::lease::v4::Lease;
 use crate::dhcp::random::Random;
 use crate::names::Mac;
@@ -151,17 +152,10 @@ pub struct Client {
     sent_at: Time,
     /// The end of the current wait.
     wake: Time,
-    /// The begin of the acquisition, for the field `secs`.
-    began: Time,
-    /// `None`: the client had a lease and does not give up.
-    gives_up_at: Option<Time>,
-    pauses: u32,
+    /// Its begin is in the field `secs`, also of a renewal.
+    attempt: Attempt,
     /// The address of a lease that ended: the client asks for it again.
     wanted: Option<Ipv4Addr>,
-    discovers: u32,
-    requests: u32,
-    /// The last obstacle, for the error.
-    problem: &'static str,
 }
 
 impl Client {
@@ -179,13 +173,8 @@ impl Client {
             sent: 0,
             sent_at: Time::ZERO,
             wake: Time::ZERO,
-            began: Time::ZERO,
-            gives_up_at: None,
-            pauses: 0,
+            attempt: Attempt::default(),
             wanted: None,
-            discovers: 0,
-            requests: 0,
-            problem: "",
         }
     }
 
@@ -196,13 +185,13 @@ impl Client {
         match event {
             _ if matches!(self.state, State::Finished) => {}
             Event::Start if is_idle => {
-                self.gives_up_at = Some(now + self.settings.times.resend_timeout);
-                self.begin(now);
+                let limit = now + self.settings.times.resend_timeout;
+                self.attempt = Attempt::new(now, Some(limit));
                 self.discover(now, &mut out);
             }
             Event::Resume(lease) if is_idle => {
                 self.lease = Some(lease);
-                self.begin(now);
+                self.attempt = Attempt::new(now, None);
                 self.series(State::Rebooting);
                 self.wake = now + self.random.up_to(RESUME);
                 self.expire(now, &mut out);
@@ -224,7 +213,9 @@ impl Client {
     pub fn deadline(&self) -> Option<Time> {
         let limit = match &self.state {
             State::Idle | State::Finished => return None,
-            State::Pausing | State::Selecting | State::Requesting { .. } => self.gives_up_at,
+            State::Pausing | State::Selecting | State::Requesting { .. } => {
+                self.attempt.gives_up_at
+            }
             State::Probing(lease) => lease.ends_at,
             _ => self.lease.as_ref().and_then(|lease| lease.ends_at),
         };
@@ -245,13 +236,6 @@ impl Client {
         self.lease.as_ref()
     }
 
-    fn begin(&mut self, now: Time) {
-        self.began = now;
-        self.pauses = 0;
-        (self.discovers, self.requests) = (0, 0);
-        self.problem = "no server answered";
-    }
-
     /// Handles the end of the lease. Returns whether it ended.
     fn expire(&mut self, now: Time, out: &mut Vec<Action>) -> bool {
         let is_over = self.lease.as_ref().is_some_and(|lease| lease.is_over(now));
@@ -265,9 +249,8 @@ impl Client {
     /// The lease is void: the client starts again.
     fn lose(&mut self, reason: &'static str, now: Time, out: &mut Vec<Action>) {
         self.lease = None;
-        self.gives_up_at = None;
         out.push(Action::Lost(reason));
-        self.begin(now);
+        self.attempt = Attempt::new(now, None);
         self.discover(now, out);
     }
 
@@ -288,7 +271,7 @@ impl Client {
 
     /// Sends the next packet of the series.
     fn transmit(&mut self, now: Time, out: &mut Vec<Action>) {
-        let secs = (now - self.began).as_secs();
+        let secs = (now - self.attempt.began).as_secs();
         let mut message = Message {
             secs: u16::try_from(secs).unwrap_or(u16::MAX),
             ..Message::new(Kind::REQUEST, self.xid)
@@ -310,7 +293,8 @@ impl Client {
             (_, None) => (message.kind, message.address) = (Kind::DISCOVER, self.wanted),
         }
         let is_discover = message.kind == Kind::DISCOVER;
-        let count = if is_discover { &mut self.discovers } else { &mut self.requests };
+        let count =
+            if is_discover { &mut self.attempt.searches } else { &mut self.attempt.requests };
         *count = count.saturating_add(1);
         out.push(Action::Send { payload: self.settings.packet(&message), via });
         let wait = self.settings.times.timeout * (1 << self.sent.min(SERIES));
@@ -327,9 +311,9 @@ impl Client {
         let rebind_at = self.lease.as_ref().map_or(Time::ZERO, |lease| lease.rebind_at);
         match mem::replace(&mut self.state, State::Idle) {
             State::Pausing | State::Selecting | State::Requesting { .. }
-                if self.gives_up_at.is_some_and(|limit| limit <= now) =>
+                if self.attempt.is_over(now) =>
             {
-                out.push(Action::Failed(self.failure(now)));
+                out.push(Action::Failed(self.attempt.report("DISCOVER", now)));
             }
             State::Pausing => self.discover(now, out),
             State::Probing(lease) if lease.is_over(now) => self.pause(now),
@@ -356,7 +340,7 @@ impl Client {
             (State::Rebooting, _) => return self.keep(now, out),
             _ => {
                 if matches!(self.state, State::Requesting { .. }) {
-                    self.problem = "the server did not answer the REQUEST";
+                    self.attempt.problem = "the server did not answer the REQUEST";
                 }
                 return self.pause(now);
             }
@@ -371,24 +355,13 @@ impl Client {
 
     /// Waits before the next DISCOVER.
     fn pause(&mut self, now: Time) {
-        let doubled = 1 << self.pauses.saturating_sub(PAUSES_FAST).min(16);
-        let pause = if self.pauses < PAUSES_FAST { PAUSE_FAST } else { PAUSE * doubled };
+        let doubled = 1 << self.attempt.pauses.saturating_sub(PAUSES_FAST).min(16);
+        let pause = if self.attempt.pauses < PAUSES_FAST { PAUSE_FAST } else { PAUSE * doubled };
         let pause = pause.min(self.settings.times.resend_max);
         let spread = (pause / 2).min(Time::from_secs(1));
         self.wake = now + self.random.around(pause, spread);
-        self.pauses += 1;
+        self.attempt.pauses += 1;
         self.state = State::Pausing;
-    }
-
-    fn failure(&self, now: Time) -> String {
-        // The first words are the reference's.
-        format!(
-            "no more tries: {}; sent {} DISCOVER and {} REQUEST in {} s",
-            self.problem,
-            self.discovers,
-            self.requests,
-            (now - self.began).as_secs()
-        )
     }
 
     /// The lease is valid: the time tells the state.
@@ -400,7 +373,7 @@ impl Client {
             return;
         }
         let next = if now < lease.rebind_at { State::Renewing } else { State::Rebinding };
-        self.began = now;
+        self.attempt.began = now;
         self.series(next);
         self.transmit(now, out);
     }
@@ -431,7 +404,7 @@ impl Client {
             }
             Kind::NAK => {
                 self.wanted = None;
-                self.problem = "the server refused the address that it had offered";
+                self.attempt.problem = "the server refused the address that it had offered";
                 self.pause(now);
             }
             _ => {}
@@ -443,7 +416,7 @@ impl Client {
             return;
         }
         match grant::check(reply) {
-            Err(problem) => self.problem = problem,
+            Err(problem) => self.attempt.problem = problem,
             Ok((net, server)) => {
                 self.series(State::Requesting { address: net.addr(), server });
                 self.transmit(now, out);
@@ -456,7 +429,7 @@ impl Client {
             Ok(lease) if !lease.is_over(now) => lease,
             Ok(_) => return,
             Err(problem) => {
-                self.problem = problem;
+                self.attempt.problem = problem;
                 return;
             }
         };
@@ -475,7 +448,7 @@ impl Client {
 
     fn bind(&mut self, lease: Lease, out: &mut Vec<Action>) {
         self.wake = lease.renew_at;
-        self.gives_up_at = None;
+        self.attempt.gives_up_at = None;
         self.wanted = None;
         self.state = State::Bound;
         self.lease = Some(lease);
@@ -492,7 +465,7 @@ impl Client {
                 });
                 out.push(Action::Send { payload, via: Via::Broadcast });
                 self.wanted = None;
-                self.problem = "another host has the offered address";
+                self.attempt.problem = "another host has the offered address";
                 self.wake = now + DECLINE_PAUSE;
                 self.state = State::Pausing;
             }

@@ -7,6 +7,7 @@ use std::mem;
 use std::net::Ipv6Addr;
 
 use super::packet::{Address, Ia, Kind, Message, Reply, Status};
+use crate::dhcp::attempt::Attempt;
 use crate::dhcp::lease::v6::Lease;
 use crate::dhcp::random::Random;
 
@@ -129,16 +130,8 @@ pub struct Client {
     is_listening: bool,
     /// The end of the wait, or an earlier event within it.
     wake: Time,
-    /// The begin of the acquisition, for the error.
-    started: Time,
-    /// `None`: the client had a lease and does not give up.
-    gives_up_at: Option<Time>,
-    pauses: u32,
+    attempt: Attempt,
     sol_max_rt: Time,
-    solicits: u32,
-    requests: u32,
-    /// The last obstacle, for the error.
-    problem: &'static str,
 }
 
 impl Client {
@@ -157,13 +150,8 @@ impl Client {
             resend_at: Time::ZERO,
             is_listening: false,
             wake: Time::ZERO,
-            started: Time::ZERO,
-            gives_up_at: None,
-            pauses: 0,
+            attempt: Attempt::default(),
             sol_max_rt: Time::from_secs(SOL_MAX_RT_S.into()),
-            solicits: 0,
-            requests: 0,
-            problem: "",
         }
     }
 
@@ -174,13 +162,12 @@ impl Client {
         match event {
             _ if matches!(self.state, State::Finished) => {}
             Event::Start if is_idle => {
-                self.gives_up_at = Some(now + self.settings.resend_timeout);
-                self.begin(now);
+                self.attempt = Attempt::new(now, Some(now + self.settings.resend_timeout));
                 self.exchange(State::Soliciting(None), now, &mut out);
             }
             Event::Resume(lease) if is_idle => {
                 self.lease = Some(lease);
-                self.begin(now);
+                self.attempt = Attempt::new(now, None);
                 self.state = State::Confirming;
                 self.sent = 0;
                 self.resend_at = now + self.random.up_to(RESUME);
@@ -205,7 +192,7 @@ impl Client {
         let limit = match &self.state {
             State::Idle | State::Finished => return None,
             State::Probing(lease) => lease.ends_at,
-            _ => self.gives_up_at.or_else(|| self.lease.as_ref()?.ends_at),
+            _ => self.attempt.gives_up_at.or_else(|| self.lease.as_ref()?.ends_at),
         };
         Some(limit.map_or(self.wake, |limit| limit.min(self.wake)))
     }
@@ -218,13 +205,6 @@ impl Client {
     /// The lease that is valid now.
     pub fn lease(&self) -> Option<&Lease> {
         self.lease.as_ref()
-    }
-
-    fn begin(&mut self, now: Time) {
-        self.started = now;
-        self.pauses = 0;
-        (self.solicits, self.requests) = (0, 0);
-        self.problem = "no server answered";
     }
 
     /// Handles the end of the lease. Returns whether it ended.
@@ -240,9 +220,8 @@ impl Client {
     /// The lease is void. The caller starts the next exchange or a pause.
     fn lose(&mut self, reason: &'static str, now: Time, out: &mut Vec<Action>) {
         self.lease = None;
-        self.gives_up_at = None;
         out.push(Action::Lost(reason));
-        self.begin(now);
+        self.attempt = Attempt::new(now, None);
     }
 
     /// Begins an exchange: its first packet.
@@ -274,8 +253,8 @@ impl Client {
         let elapsed = (now - self.began).as_millis() / 10;
         out.push(Action::Send(self.message(kind, self.xid, server, address, elapsed)));
         match kind {
-            Kind::SOLICIT => self.solicits = self.solicits.saturating_add(1),
-            Kind::REQUEST => self.requests = self.requests.saturating_add(1),
+            Kind::SOLICIT => self.attempt.searches = self.attempt.searches.saturating_add(1),
+            Kind::REQUEST => self.attempt.requests = self.attempt.requests.saturating_add(1),
             _ => {}
         }
         self.wait = self.next_wait();
@@ -342,11 +321,11 @@ impl Client {
         };
         match (&self.state, best) {
             (State::Probing(_), _) => self.probed(false, now, out),
-            _ if self.gives_up_at.is_some_and(|limit| limit <= now) => {
+            _ if self.attempt.is_over(now) => {
                 self.is_listening = false;
                 self.state = State::Idle;
-                self.gives_up_at = None;
-                out.push(Action::Failed(self.failure(now)));
+                self.attempt.gives_up_at = None;
+                out.push(Action::Failed(self.attempt.report("SOLICIT", now)));
             }
             (State::Pausing, _) => self.exchange(State::Soliciting(None), now, out),
             (State::Bound, _) => self.keep(now, out),
@@ -364,7 +343,7 @@ impl Client {
             // No answer to the last REQUEST or DECLINE.
             _ => {
                 if matches!(self.state, State::Requesting(_)) {
-                    self.problem = "the server did not answer the REQUEST";
+                    self.attempt.problem = "the server did not answer the REQUEST";
                 }
                 if self.lease.is_some() { self.keep(now, out) } else { self.pause(now) }
             }
@@ -373,21 +352,11 @@ impl Client {
 
     /// Waits before the next SOLICIT.
     fn pause(&mut self, now: Time) {
-        let pause = (PAUSE * (1 << self.pauses.min(8))).min(PAUSE_MAX);
-        self.pauses += 1;
+        let pause = (PAUSE * (1 << self.attempt.pauses.min(8))).min(PAUSE_MAX);
+        self.attempt.pauses += 1;
         self.wake = now + self.random.around(pause, SECOND);
         self.is_listening = false;
         self.state = State::Pausing;
-    }
-
-    fn failure(&self, now: Time) -> String {
-        format!(
-            "no more tries: {}; sent {} SOLICIT and {} REQUEST in {} s",
-            self.problem,
-            self.solicits,
-            self.requests,
-            (now - self.started).as_secs()
-        )
     }
 
     /// The lease is valid: the time tells the state.
@@ -458,7 +427,7 @@ impl Client {
     fn advertised(&mut self, reply: Reply, now: Time, out: &mut Vec<Action>) {
         self.heed_sol_max_rt(&reply);
         if let Err(problem) = self.choose(&reply) {
-            self.problem = problem;
+            self.attempt.problem = problem;
             return;
         }
         let is_first_wait = self.sent == 1;
@@ -487,7 +456,7 @@ impl Client {
         if self.lease.is_some() {
             self.lose("the server does not know the lease", now, out);
         }
-        self.problem = self.choose(reply).err().unwrap_or(self.problem);
+        self.attempt.problem = self.choose(reply).err().unwrap_or(self.attempt.problem);
         self.pause(now);
     }
 
@@ -512,7 +481,7 @@ impl Client {
         let (ia, address) = match self.choose(reply) {
             Ok(found) => found,
             Err(problem) => {
-                self.problem = problem;
+                self.attempt.problem = problem;
                 return;
             }
         };
@@ -549,8 +518,8 @@ impl Client {
     }
 
     fn bind(&mut self, lease: Lease, out: &mut Vec<Action>) {
-        self.gives_up_at = None;
-        self.pauses = 0;
+        self.attempt.gives_up_at = None;
+        self.attempt.pauses = 0;
         self.wake = lease.renew_at;
         self.state = State::Bound;
         self.lease = Some(lease);
@@ -561,7 +530,7 @@ impl Client {
         match mem::replace(&mut self.state, State::Idle) {
             State::Probing(lease) if lease.is_over(now) => self.pause(now),
             State::Probing(lease) if taken => {
-                self.problem = "another host has the offered address";
+                self.attempt.problem = "another host has the offered address";
                 self.exchange(State::Declining(lease), now, out);
             }
             State::Probing(lease) => self.bind(lease, out),
@@ -572,7 +541,7 @@ impl Client {
     /// Gives back what the server granted, or may have granted.
     fn release(&mut self, now: Time, out: &mut Vec<Action>) {
         self.is_listening = false;
-        self.gives_up_at = None;
+        self.attempt.gives_up_at = None;
         let granted = match mem::replace(&mut self.state, State::Finished) {
             State::Probing(lease) => Some(lease),
             _ => self.lease.take(),
