@@ -30,9 +30,11 @@ pub fn success(record: &Record, slaac: &[Ip]) -> Success {
         let address = IpNet::V6(lease.address.into());
         success.ips.push(Ip { address, gateway: None, interface: None });
         success.dns.nameservers.extend(lease.dns.iter().map(Ipv6Addr::to_string));
-        let new = lease.search.iter().filter(|domain| !success.dns.search.contains(domain));
-        let new: Vec<String> = new.cloned().collect();
-        success.dns.search.extend(new);
+        for domain in &lease.search {
+            if !success.dns.search.contains(domain) {
+                success.dns.search.push(domain.clone());
+            }
+        }
     }
     success.ips.extend_from_slice(slaac);
     success
@@ -60,9 +62,10 @@ fn add_v4(success: &mut Success, lease: &v4::Lease, priority: u32) {
 
 /// All addresses of a record.
 pub fn addresses(record: &Record) -> Vec<IpAddr> {
-    let v4 = record.v4.iter().map(|lease| IpAddr::V4(lease.address.addr()));
-    let v6 = record.v6.iter().map(|lease| IpAddr::V6(lease.address));
-    v4.chain(v6).collect()
+    let mut addresses = Vec::new();
+    addresses.extend(record.v4.as_ref().map(|lease| IpAddr::V4(lease.address.addr())));
+    addresses.extend(record.v6.as_ref().map(|lease| IpAddr::V6(lease.address)));
+    addresses
 }
 
 /// The leases of an interface at a time.

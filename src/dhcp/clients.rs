@@ -127,7 +127,7 @@ impl Clients {
         let v4 = self.v4.as_ref().and_then(Exchange::deadline);
         let v6 = self.v6.as_ref().and_then(Exchange6::deadline);
         let slaac = self.slaac.as_ref().and_then(Slaac::deadline);
-        [v4, v6, slaac].into_iter().flatten().min()
+        Time::first(v4, Time::first(v6, slaac))
     }
 
     /// Does what is due.

@@ -104,9 +104,7 @@ impl Exchange {
                 Action::Lost(reason) => news.push(News::Lost(reason)),
                 Action::Failed(tried) => {
                     self.restart_at = Some(now + RESTART_AFTER);
-                    let trouble = self.trouble.take();
-                    let trouble = trouble.map_or_else(String::new, |error| format!("; {error}"));
-                    news.push(News::Failed(format!("{tried}{trouble}")));
+                    news.push(failed(tried, self.trouble.take()));
                 }
             }
         }
@@ -125,7 +123,7 @@ impl Exchange {
     /// The time of the next `tick`.
     pub fn deadline(&self) -> Option<Time> {
         let probe = self.probe.as_ref().map(|probe| probe.next_at);
-        [self.client.deadline(), probe, self.restart_at].into_iter().flatten().min()
+        Time::first(self.client.deadline(), Time::first(probe, self.restart_at))
     }
 
     /// Does what is due.
@@ -251,6 +249,15 @@ impl Probe {
 pub fn udp_socket(from: Ipv4Addr, site: &Site<'_>) -> Result<LinkUdp, Trouble> {
     let Key { ifname, .. } = &site.record.ask.key;
     site.run(|| LinkUdp::bind(ifname, SocketAddr::new(IpAddr::V4(from), CLIENT_PORT)))
+}
+
+/// The event for a client that gave up, with the last error of its socket.
+pub fn failed(mut tried: String, trouble: Option<Error>) -> News {
+    if let Some(error) = trouble {
+        tried.push_str("; ");
+        tried.push_str(&error.to_string());
+    }
+    News::Failed(tried)
 }
 
 fn reason(error: &io::Error) -> String {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ipnet::Ipv6Net;
 
 use crate::dhcp::exchange::{
-    News, PACKET_BYTES_MAX, PACKETS_AT_ONCE_MAX, RESTART_AFTER, Waiting, cannot_send,
+    News, PACKET_BYTES_MAX, PACKETS_AT_ONCE_MAX, RESTART_AFTER, Waiting, cannot_send, failed,
 };
 use crate::dhcp::site::{Site, Trouble};
 use crate::dhcp::v6::client::{Action, Client, Event, Settings};
@@ -73,9 +73,7 @@ impl Exchange6 {
                 Action::Failed(tried) => {
                     let next = now + RESTART_AFTER;
                     self.starts = Some(Start { next_look: next, limit: next });
-                    let trouble = self.trouble.take();
-                    let trouble = trouble.map_or_else(String::new, |error| format!("; {error}"));
-                    news.push(News::Failed(format!("{tried}{trouble}")));
+                    news.push(failed(tried, self.trouble.take()));
                 }
             }
         }
@@ -96,7 +94,7 @@ impl Exchange6 {
     pub fn deadline(&self) -> Option<Time> {
         let start = self.starts.as_ref().map(|start| start.next_look);
         let probe = self.probe.map(|(_, next_look)| next_look);
-        [self.client.deadline(), start, probe].into_iter().flatten().min()
+        Time::first(self.client.deadline(), Time::first(start, probe))
     }
 
     /// Does what is due.

@@ -7,6 +7,23 @@ use std::str::FromStr;
 use crate::cni::json::Json;
 use crate::error::{Code, Error, Result};
 
+/// A value in text form.
+pub(super) trait Text {
+    fn print(&self) -> String;
+    /// False if the text is invalid.
+    fn read(&mut self, text: &str) -> bool;
+}
+
+impl<T: Display + FromStr> Text for T {
+    fn print(&self) -> String {
+        self.to_string()
+    }
+
+    fn read(&mut self, text: &str) -> bool {
+        text.parse().map(|value| *self = value).is_ok()
+    }
+}
+
 /// Reads the fields of an object, or writes them in their order. After an error nothing is read.
 pub(super) struct Fields<'a> {
     /// The object that is read; `None` while one is written. A value that is no object has no keys.
@@ -61,18 +78,11 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A value in text form.
-    pub(super) fn text<T: Display + FromStr>(&mut self, key: &str, value: &mut T) {
-        let mut text = String::new();
-        if self.from.is_none() {
-            text = value.to_string();
-        }
+    pub(super) fn text(&mut self, key: &str, value: &mut dyn Text) {
+        let mut text = value.print();
         self.string(key, &mut text);
-        if self.next(key).is_some() {
-            match text.parse() {
-                Ok(parsed) => *value = parsed,
-                Err(_) => self.fail(cannot(key, "it is invalid")),
-            }
+        if self.next(key).is_some() && !value.read(&text) {
+            self.fail(cannot(key, "it is invalid"));
         }
     }
 
@@ -170,7 +180,7 @@ impl<'a> Fields<'a> {
         for text in texts {
             match text.parse() {
                 Ok(parsed) => values.push(parsed),
-                Err(_) => self.fail(cannot(key, "an item is invalid")),
+                Err(_) => return self.fail(cannot(key, "an item is invalid")),
             }
         }
     }

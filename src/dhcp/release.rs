@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use crate::dhcp::apply;
 use crate::dhcp::clients::{Clients, Options};
 use crate::dhcp::journal::Record;
 use crate::dhcp::site::{Site, Trouble};
@@ -17,7 +16,7 @@ pub fn release(home: &NetNs, record: &Record) -> Result<bool> {
     let now = Time::now();
     clients.resume_to_release(record, now);
     let mut release = || {
-        site.link(&apply::addresses(record))?;
+        site.verify()?;
         clients.release(now).iter().try_for_each(|packet| packet.send(&site))
     };
     match release() {

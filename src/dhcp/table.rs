@@ -27,9 +27,6 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 /// The time that an exchange can take after the client gave up waiting: the probe of the address, and a loaded host.
 const MARGIN: Duration = Duration::from_secs(15);
 
-/// The times of renewal and rebinding.
-type Times = (Time, Time);
-
 /// See the head of this file.
 pub struct Table {
     pub(super) state: Mutex<State>,
@@ -127,7 +124,7 @@ impl Table {
             entry.is_new = false;
             let found = match entry.record.is_released {
                 true => Err(Trouble::Gone("it was released while no daemon ran")),
-                false => self.site(&entry.record).link(&apply::addresses(&entry.record)),
+                false => self.site(&entry.record).verify(),
             };
             match found {
                 Err(Trouble::Gone(reason)) => {
@@ -137,7 +134,7 @@ impl Table {
                     self.depart_later(&mut state, entry);
                 }
                 found => {
-                    if let Ok((netns, _, _)) = found {
+                    if let Ok(netns) = found {
                         entry.number = Rtnl::open()?.number_of(&netns).ok();
                     }
                     log(&key, "the lease is adopted");
@@ -335,7 +332,7 @@ impl Table {
         }
         let record = entry.record.clone();
         drop(state);
-        match self.site(&record).link(&apply::addresses(&record)) {
+        match self.site(&record).verify() {
             Ok(_) => Ok(()),
             Err(Trouble::Gone(reason)) => Err(cannot(reason)),
             Err(Trouble::Failed(error)) => Err(error),
@@ -362,9 +359,13 @@ impl Table {
             keep.iter().any(|at| at.container_id == key.container_id && at.ifname == key.ifname)
         };
         let mut state = self.state.lock();
-        let is_stale = |key: &&Key| key.network == *network && !is_kept(key);
-        let stale: Vec<Key> =
-            state.leases.0.iter().map(Entry::key).filter(is_stale).cloned().collect();
+        let mut stale = Vec::new();
+        for entry in &state.leases.0 {
+            let key = entry.key();
+            if key.network == *network && !is_kept(key) {
+                stale.push(key.clone());
+            }
+        }
         for key in &stale {
             if let Some(entry) = self.take(&mut state, key) {
                 let _ = entry.answer.set(Err(cannot_get(key, RELEASED)));
@@ -395,22 +396,28 @@ impl Table {
     /// Each lease, with a word for its state.
     pub fn list(&self) -> Vec<(Record, &'static str)> {
         let now = Time::now();
-        let word = |entry: &Entry| {
-            let Record { v4, v6, .. } = &entry.record;
-            let is_past = |at: fn(&Times) -> Time| {
-                let v4 = v4.iter().map(|it| (it.renew_at, it.rebind_at));
-                let mut times = v4.chain(v6.iter().map(|it| (it.renew_at, it.rebind_at)));
-                times.any(|times| at(&times) <= now)
-            };
-            match () {
-                () if !entry.clients.are_bound() => "searching",
-                () if is_past(|times| times.1) => "rebinding",
-                () if is_past(|times| times.0) => "renewing",
-                () => "bound",
-            }
-        };
         let state = self.state.lock();
-        state.leases.0.iter().map(|it| (it.record.clone(), word(it))).collect()
+        let mut list = Vec::new();
+        for Entry { record, clients, .. } in &state.leases.0 {
+            let Record { v4, v6, .. } = record;
+            let renews = Time::first(
+                v4.as_ref().map(|lease| lease.renew_at),
+                v6.as_ref().map(|lease| lease.renew_at),
+            );
+            let rebinds = Time::first(
+                v4.as_ref().map(|lease| lease.rebind_at),
+                v6.as_ref().map(|lease| lease.rebind_at),
+            );
+            let is_past = |at: Option<Time>| at.is_some_and(|at| at <= now);
+            let word = match () {
+                () if !clients.are_bound() => "searching",
+                () if is_past(rebinds) => "rebinding",
+                () if is_past(renews) => "renewing",
+                () => "bound",
+            };
+            list.push((record.clone(), word));
+        }
+        list
     }
 
     /// Takes an entry out for `depart`.
@@ -474,8 +481,7 @@ impl Table {
 
     fn send_release(&self, record: &Record, packets: &[PacketOfRelease]) -> Result<()> {
         let site = self.site(record);
-        let found = site.link(&apply::addresses(record));
-        let has_link = !matches!(found, Err(Trouble::Gone(_)));
+        let has_link = !matches!(site.verify(), Err(Trouble::Gone(_)));
         let mut result = Ok(());
         for packet in packets {
             // A second attempt, because the server keeps a lease that no packet releases.

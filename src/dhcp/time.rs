@@ -18,6 +18,14 @@ impl Time {
         clock::since_boot().into()
     }
 
+    /// The first of two times; `None` is never.
+    pub fn first(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        match (one, other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            _ => one.or(other),
+        }
+    }
+
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(1000))
     }
