@@ -141,19 +141,25 @@ fn announce(index: u32, mac: Mac, address: Ipv4Addr) -> Result<(), Error> {
 
 /// The changes of the interface, for the log.
 fn difference(old: &Leases, record: &Record, moves: &[(Option<IpNet>, Option<IpNet>)]) -> String {
-    fn text(value: Option<impl Display>) -> String {
-        value.map_or_else(|| "none".to_owned(), |value| value.to_string())
+    fn replaces(what: &str, new: Option<&dyn Display>, old: Option<&dyn Display>) -> String {
+        let [new, old] = [new, old].map(|value| value.unwrap_or(&"none"));
+        format!("{what} {new} replaces {old}")
+    }
+    fn text<T: Display>(value: &Option<T>) -> Option<&dyn Display> {
+        value.as_ref().map(|value| value as &dyn Display)
     }
     let mut list = Vec::new();
-    for (old, new) in moves.iter().filter(|(old, new)| old != new) {
-        list.push(format!("address {} replaces {}", text(*new), text(*old)));
+    for (old, new) in moves {
+        if old != new {
+            list.push(replaces("address", text(new), text(old)));
+        }
     }
     if let (Some(old), Some(new)) = (&old.v4, &record.v4) {
         if old.gateway != new.gateway {
-            list.push(format!("gateway {} replaces {}", text(new.gateway), text(old.gateway)));
+            list.push(replaces("gateway", text(&new.gateway), text(&old.gateway)));
         }
         if old.mtu != new.mtu {
-            list.push(format!("MTU {} replaces {}", text(new.mtu), text(old.mtu)));
+            list.push(replaces("MTU", text(&new.mtu), text(&old.mtu)));
         }
         if old.routes != new.routes {
             list.push(format!("the server sent {} routes", new.routes.len()));

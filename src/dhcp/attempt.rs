@@ -25,7 +25,7 @@ impl Attempt {
         self.gives_up_at.is_some_and(|limit| limit <= now)
     }
 
-    /// What was tried. `search`: the name of the messages that look for servers.
+    /// The last obstacle and the messages that were sent. `search`: the name of those that look for servers.
     pub fn report(&self, search: &str, now: Time) -> String {
         let Self { problem, searches, requests, .. } = self;
         let secs = (now - self.began).as_secs();

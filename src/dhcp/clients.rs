@@ -39,8 +39,8 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// See the head of this file.
 pub struct Clients {
-    pub v4: Option<Exchange>,
-    pub v6: Option<Exchange6>,
+    pub v4: Option<Box<Exchange>>,
+    pub v6: Option<Box<Exchange6>>,
     pub slaac: Option<Slaac>,
     limit: Time,
 }
@@ -78,8 +78,8 @@ impl Clients {
             })
         };
         Ok(Self {
-            v4: settings.families.v4.then(v4).transpose()?,
-            v6: settings.families.v6.then(v6).transpose()?,
+            v4: settings.families.v4.then(v4).transpose()?.map(Box::new),
+            v6: settings.families.v6.then(v6).transpose()?.map(Box::new),
             slaac: settings.families.slaac.then(Slaac::default),
             limit: times.resend_timeout,
         })
@@ -124,8 +124,8 @@ impl Clients {
 
     /// The time of the next `tick`.
     pub fn deadline(&self) -> Option<Time> {
-        let v4 = self.v4.as_ref().and_then(Exchange::deadline);
-        let v6 = self.v6.as_ref().and_then(Exchange6::deadline);
+        let v4 = self.v4.as_ref().and_then(|it| it.deadline());
+        let v6 = self.v6.as_ref().and_then(|it| it.deadline());
         let slaac = self.slaac.as_ref().and_then(Slaac::deadline);
         Time::first(v4, Time::first(v6, slaac))
     }
