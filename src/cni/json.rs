@@ -81,19 +81,9 @@ impl Json {
     }
 
     /// An object of the entries that have a value.
-    pub fn object<const N: usize>(mut entries: [(&str, Option<Self>); N]) -> Self {
-        Self::object_of(&mut entries)
-    }
-
-    /// The same, once for all lengths.
-    fn object_of(entries: &mut [(&str, Option<Self>)]) -> Self {
-        let mut present = Vec::with_capacity(entries.len());
-        for (key, value) in entries {
-            if let Some(value) = value.take() {
-                present.push(((*key).to_owned(), value));
-            }
-        }
-        Self::Object(present)
+    pub fn object<const N: usize>(entries: [(&str, Option<Self>); N]) -> Self {
+        let present = entries.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+        Self::Object(present.collect())
     }
 
     /// The same with sorted keys in all objects, as Go prints maps.
