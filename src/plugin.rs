@@ -7,8 +7,7 @@ mod session;
 
 use std::fmt::Display;
 
-use serde::de::DeserializeOwned;
-
+use crate::cni::json::{Attempts, Read};
 use crate::cni::request::{Request, Verb};
 use crate::cni::success::Success;
 use crate::error::Result;
@@ -29,9 +28,9 @@ pub const VERSION: &str = concat!("v1.9.1+cnibox.", env!("CARGO_PKG_VERSION"));
 /// No method restores what other programs removed. Each step that an ADD makes beside its link adds only what is missing. So
 /// ADD of a chained plugin restores when it is called again for a valid attachment with the same previous result. `bridge`
 /// and `veth` call such a step from ADD.
-pub trait Plugin: DeserializeOwned {
+pub trait Plugin: Read {
     /// The beginning of the reference's message for a configuration that it cannot read.
-    const UNREADABLE: &'static str;
+    fn unreadable(&self) -> &'static str;
 
     /// Fails if the configuration is wrong. Called if the container's namespace cannot be opened: the error about a wrong
     /// configuration comes first.
@@ -48,7 +47,7 @@ pub trait Plugin: DeserializeOwned {
 }
 
 /// A plugin that manages addresses only. It gets no namespace, so it works before the namespace exists.
-pub trait Ipam: DeserializeOwned {
+pub trait Ipam: Read {
     fn add(&self, cx: &Context<'_>, at: &Attachment) -> Result<Success>;
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()>;
     fn status(&self, cx: &Context<'_>) -> Result<()>;
@@ -91,15 +90,60 @@ pub struct Entry {
     pub is_ipam: bool,
     /// It is an IPAM plugin that communicates through the interface, so the interface must exist before ADD and after DEL.
     pub needs_link: bool,
-    pub run: fn(&Context<'_>, &Verb) -> Result<Option<Success>>,
+    /// Makes the plugin with the default configuration.
+    pub new: fn() -> Instance,
+}
+
+/// A plugin with its configuration.
+pub enum Instance {
+    Plugin(Box<dyn Plugin>),
+    Ipam(Box<dyn Ipam>),
 }
 
 impl Entry {
     /// A whole call: runs the plugin, then commits the pending changes of nf_tables.
     pub fn call(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
-        match ((self.run)(cx, verb), cx.session.settle()) {
+        match (self.run(cx, verb), cx.session.settle()) {
             (Err(first), Err(second)) => Err(first.also(&second)),
             (result, settled) => settled.and(result),
+        }
+    }
+
+    /// Runs the plugin. Changes of nf_tables stay pending.
+    pub fn run(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
+        match self.configured(cx, verb)? {
+            Instance::Plugin(plugin) => run(&*plugin, cx, verb),
+            Instance::Ipam(plugin) => run_ipam(&*plugin, cx, verb),
+        }
+    }
+
+    /// ADD, CHECK and STATUS fail if a key cannot be read. DEL and GC ignore the key and warn: a mistake in the
+    /// configuration must not prevent the removal.
+    fn configured(&self, cx: &Context<'_>, verb: &Verb) -> Result<Instance> {
+        let mut attempts = Attempts::new(&cx.request.json);
+        loop {
+            let mut instance = (self.new)();
+            let keys: &mut dyn Read = match &mut instance {
+                Instance::Plugin(plugin) => &mut **plugin,
+                Instance::Ipam(plugin) => &mut **plugin,
+            };
+            let is_read = match verb {
+                Verb::Add(_) | Verb::Check(_) | Verb::Status => {
+                    cx.request.json.read_into(keys, CONFIGURATION).map(|()| true)
+                }
+                Verb::Del(_) | Verb::Gc(_) => attempts.read(keys, CONFIGURATION),
+            };
+            match (is_read, instance) {
+                (Ok(true), instance) => {
+                    attempts.errors.iter().for_each(|error| cx.warn(error));
+                    return Ok(instance);
+                }
+                (Ok(false), _) => {}
+                (Err(error), Instance::Plugin(plugin)) => {
+                    return Err(error.in_front(plugin.unreadable()));
+                }
+                (Err(error), Instance::Ipam(_)) => return Err(error),
+            }
         }
     }
 }
@@ -131,17 +175,24 @@ impl Context<'_> {
 }
 
 /// The entry of an interface plugin.
-pub const fn entry<P: Plugin>(name: &'static str, about: &'static str) -> Entry {
-    Entry { name, about, is_ipam: false, needs_link: false, run: run::<P> }
+pub const fn entry<P: Plugin + Default + 'static>(
+    name: &'static str,
+    about: &'static str,
+) -> Entry {
+    let new = || Instance::Plugin(Box::<P>::default());
+    Entry { name, about, is_ipam: false, needs_link: false, new }
 }
 
 /// The entry of an IPAM plugin.
-pub const fn ipam_entry<P: Ipam>(name: &'static str, about: &'static str) -> Entry {
-    Entry { name, about, is_ipam: true, needs_link: false, run: run_ipam::<P> }
+pub const fn ipam_entry<P: Ipam + Default + 'static>(
+    name: &'static str,
+    about: &'static str,
+) -> Entry {
+    let new = || Instance::Ipam(Box::<P>::default());
+    Entry { name, about, is_ipam: true, needs_link: false, new }
 }
 
-fn run<P: Plugin>(cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
-    let plugin: P = configuration(cx, verb).map_err(|error| error.in_front(P::UNREADABLE))?;
+fn run(plugin: &dyn Plugin, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
     let netns = |at| {
         let netns = cx.session.required_netns();
         netns.or_else(|error| plugin.examine(cx, at).and(Err(error)))
@@ -161,8 +212,7 @@ fn run<P: Plugin>(cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
     Ok(None)
 }
 
-fn run_ipam<P: Ipam>(cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
-    let plugin: P = configuration(cx, verb)?;
+fn run_ipam(plugin: &dyn Ipam, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
     match verb {
         Verb::Add(at) => return plugin.add(cx, at).map(Some),
         Verb::Check(at) => plugin.check(cx, at)?,
@@ -171,20 +221,6 @@ fn run_ipam<P: Ipam>(cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
         Verb::Gc(keep) => plugin.clean(cx, Scope::AllExcept(keep))?,
     }
     Ok(None)
-}
-
-/// ADD, CHECK and STATUS fail if a key cannot be read. DEL and GC ignore the key and warn: a mistake in the configuration
-/// must not prevent the removal.
-fn configuration<P: DeserializeOwned>(cx: &Context<'_>, verb: &Verb) -> Result<P> {
-    let json = &cx.request.json;
-    match verb {
-        Verb::Add(_) | Verb::Check(_) | Verb::Status => json.read(CONFIGURATION),
-        Verb::Del(_) | Verb::Gc(_) => {
-            let (plugin, dropped) = json.read_or_drop(CONFIGURATION)?;
-            dropped.iter().for_each(|error| cx.warn(error));
-            Ok(plugin)
-        }
-    }
 }
 
 const CONFIGURATION: &str = "network configuration";

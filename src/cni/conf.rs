@@ -30,58 +30,51 @@
 //! | `cni.dev/attachments[].containerID` | string | required | Container of a valid attachment. |
 //! | `cni.dev/attachments[].ifname` | string | required | Interface of a valid attachment. |
 
-use std::collections::BTreeMap;
-
-use serde::Deserialize;
-
 use crate::cni::args::Args;
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Map, keys};
 use crate::cni::success::Dns;
 use crate::error::{Error, Result};
 use crate::names::{Attachment, ContainerId, IfName};
 
-/// Source: CNI specification 1.1.0, section 1.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct NetConf {
-    pub cni_version: String,
-    pub name: String,
-    /// The name of this plugin in the configuration.
-    #[serde(rename = "type")]
-    pub kind: String,
-    pub ipam: Ipam,
-    pub dns: ConfiguredDns,
-    /// For the runtime. A value of another type is an error, as in the reference.
-    #[serde(rename = "capabilities")]
-    _capabilities: BTreeMap<String, bool>,
-}
+keys! {
+    /// Source: CNI specification 1.1.0, section 1.
+    #[derive(Debug)]
+    pub struct NetConf {
+        "cniVersion" => pub cni_version: String,
+        "name" => pub name: String,
+        /// The name of this plugin in the configuration.
+        "type" => pub kind: String,
+        "ipam" => pub ipam: Ipam,
+        "dns" => pub dns: ConfiguredDns,
+        /// For the runtime. A value of another type is an error, as in the reference.
+        "capabilities" => capabilities: Map<bool>,
+    }
 
-/// The attachments that GC keeps. Some runtimes call the list `cni.dev/attachments`, after an error in a draft.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct KeepSet {
-    #[serde(rename = "cni.dev/valid-attachments")]
-    valid_attachments: Vec<ListedAttachment>,
-    #[serde(rename = "cni.dev/attachments")]
-    attachments: Vec<ListedAttachment>,
-}
+    /// The attachments that GC keeps. Some runtimes call the list `cni.dev/attachments`, after an error in a draft.
+    struct KeepSet {
+        "cni.dev/valid-attachments" => valid_attachments: Vec<ListedAttachment>,
+        "cni.dev/attachments" => attachments: Vec<ListedAttachment>,
+    }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Ipam {
-    /// The name of the IPAM plugin. Empty if the configuration has none.
-    #[serde(rename = "type")]
-    pub kind: String,
-}
+    struct ListedAttachment {
+        "containerID" => container_id: String,
+        "ifname" => ifname: String,
+    }
 
-/// The DNS of the network. A key that is present, even an empty list, replaces the DNS of the IPAM plugin.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct ConfiguredDns {
-    nameservers: Option<Vec<String>>,
-    domain: String,
-    search: Option<Vec<String>>,
-    options: Option<Vec<String>>,
+    #[derive(Debug)]
+    pub struct Ipam {
+        /// The name of the IPAM plugin. Empty if the configuration has none.
+        "type" => pub kind: String,
+    }
+
+    /// The DNS of the network. A key that is present, even an empty list, replaces the DNS of the IPAM plugin.
+    #[derive(Debug)]
+    pub struct ConfiguredDns {
+        "nameservers" => nameservers: Option<Vec<String>>,
+        "domain" => domain: String,
+        "search" => search: Option<Vec<String>>,
+        "options" => options: Option<Vec<String>>,
+    }
 }
 
 impl ConfiguredDns {
@@ -93,14 +86,6 @@ impl ConfiguredDns {
         let [nameservers, search, options] = lists.map(|list| list.clone().unwrap_or_default());
         Dns { nameservers, domain: self.domain.clone(), search, options }
     }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ListedAttachment {
-    #[serde(rename = "containerID")]
-    container_id: String,
-    ifname: String,
 }
 
 /// The attachments that GC keeps. All others are stale.
@@ -138,21 +123,19 @@ pub fn valid_attachments(json: &Json) -> Result<Vec<Attachment>> {
 /// The MAC address that the user or the runtime requests for the container's interface, as text. `runtimeConfig.mac`
 /// overrides `args.cni.mac`, which overrides `MAC` of CNI_ARGS.
 pub fn requested_mac(json: &Json, args: &str) -> Result<Option<String>> {
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Sources {
-        runtime_config: Source,
-        args: Cni,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Cni {
-        cni: Source,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Source {
-        mac: String,
+    keys! {
+        struct Sources {
+            "runtimeConfig" => runtime_config: Source,
+            "args" => args: Cni,
+        }
+
+        struct Cni {
+            "cni" => cni: Source,
+        }
+
+        struct Source {
+            "mac" => mac: String,
+        }
     }
     let Sources { runtime_config, args: Cni { cni } } = json.read("network configuration")?;
     let env = Args::parse(args)?.mac;

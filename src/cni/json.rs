@@ -1,19 +1,21 @@
 //! JSON with the rules of Go's encoding/json, which the runtimes were tested with: the case of keys is ignored, the last of
 //! several equal keys counts, `null` is the same as a missing key. Errors name the key.
 
-mod de;
 mod error;
 mod number;
 mod parse;
 mod print;
+mod read;
 mod tolerant;
 
 use std::collections::BTreeMap;
 use std::mem;
 
-use serde::de::DeserializeOwned;
-
+pub use error::Error as ReadError;
 pub use number::Number;
+pub(crate) use read::keys;
+pub use read::{Map, Read, pack, packed_bytes, read_list, read_object};
+pub use tolerant::Attempts;
 
 use crate::error::{Code, Error, Result};
 
@@ -50,8 +52,15 @@ impl Json {
     }
 
     /// Reads the value as a type. `what` names the document in errors (code 6).
-    pub fn read<T: DeserializeOwned>(&self, what: &str) -> Result<T> {
-        T::deserialize(self).map_err(|error| unreadable(what, &error))
+    pub fn read<T: Read + Default>(&self, what: &str) -> Result<T> {
+        let mut value = T::default();
+        self.read_into(&mut value, what)?;
+        Ok(value)
+    }
+
+    /// The same in place of a default value.
+    pub fn read_into(&self, value: &mut dyn Read, what: &str) -> Result<()> {
+        value.read(self).map_err(|error| unreadable(what, &error))
     }
 
     /// The value of a key of an object. `null` is None.
@@ -81,9 +90,8 @@ impl Json {
     }
 
     /// An object of the entries that have a value.
-    pub fn object<const N: usize>(entries: [(&str, Option<Self>); N]) -> Self {
-        let present = entries.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
-        Self::Object(present.collect())
+    pub fn object<const N: usize>(mut entries: [(&str, Option<Self>); N]) -> Self {
+        object_of(&mut entries)
     }
 
     /// The same with sorted keys in all objects, as Go prints maps.
@@ -117,6 +125,17 @@ impl Json {
     pub fn to_compact(&self) -> String {
         print::print(self, None)
     }
+}
+
+/// Takes the values out. The executable has it once, and not for each number of entries.
+fn object_of(entries: &mut [(&str, Option<Json>)]) -> Json {
+    let mut present = Vec::with_capacity(entries.len());
+    for (key, value) in entries {
+        if let Some(value) = value.take() {
+            present.push(((*key).to_owned(), value));
+        }
+    }
+    Json::Object(present)
 }
 
 fn merged(entries: Vec<(String, Json)>) -> Vec<(String, Json)> {
@@ -169,8 +188,6 @@ impl From<u64> for Json {
 mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use serde::Deserialize;
-    use serde::de::IgnoredAny;
     use serde_json::ser::PrettyFormatter;
     use serde_json::{Serializer, Value};
 
@@ -273,10 +290,13 @@ mod tests {
     /// Measured: a release build needs less than 48 KiB, a debug build with its larger stack frames less than 80 KiB.
     const STACK_BYTES: usize = if cfg!(debug_assertions) { 96 << 10 } else { 64 << 10 };
 
-    #[derive(Debug, Default, Deserialize)]
-    #[serde(default)]
-    struct Nested {
-        a: Vec<Self>,
+    keys! {
+        #[derive(Debug)]
+        struct Nested {
+            "a" => a: Vec<Self>,
+        }
+
+        struct Empty {}
     }
 
     fn use_all_of_a_deep_document() {
@@ -287,7 +307,7 @@ mod tests {
         let sorted = json.clone().sorted();
         assert!(json == json.clone() && json != sorted && sorted.to_pretty().len() > text.len());
         assert!(format!("{json:?}").len() > text.len());
-        assert!(json.read::<IgnoredAny>("it").is_ok());
+        assert!(json.read::<Vec<Empty>>("it").is_ok());
         let error = json.read::<Vec<Nested>>("it").unwrap_err();
         let found = "invalid type: value with too many levels, expected a sequence";
         assert!(error.msg.ends_with(found), "{error}");

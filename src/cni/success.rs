@@ -3,92 +3,73 @@
 use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use serde::Deserialize;
 
-use crate::cni::text;
+use crate::cni::json::keys;
 
-/// Source: CNI specification 1.1.0, section 5, "Add Success". Fields that are empty or 0 are left out when printed.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
-#[serde(default)]
-pub struct Success {
-    pub interfaces: Vec<Interface>,
-    pub ips: Vec<Ip>,
-    pub routes: Vec<Route>,
-    pub dns: Dns,
-}
+keys! {
+    /// Source: CNI specification 1.1.0, section 5, "Add Success". Fields that are empty or 0 are left out when printed.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Success {
+        "interfaces" => pub interfaces: Vec<Interface>,
+        "ips" => pub ips: Vec<Ip>,
+        "routes" => pub routes: Vec<Route>,
+        "dns" => pub dns: Dns,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Interface {
-    pub name: String,
-    /// In the spelling of the plugin that wrote it.
-    pub mac: String,
-    pub mtu: u32,
-    /// The path of the interface's namespace; empty on the host.
-    pub sandbox: String,
-    pub socket_path: String,
-    #[serde(rename = "pciID")]
-    pub pci_id: String,
-}
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Interface {
+        "name" => pub name: String,
+        /// In the spelling of the plugin that wrote it.
+        "mac" => pub mac: String,
+        "mtu" => pub mtu: u32,
+        /// The path of the interface's namespace; empty on the host.
+        "sandbox" => pub sandbox: String,
+        "socketPath" => pub socket_path: String,
+        "pciID" => pub pci_id: String,
+    }
 
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-pub struct Ip {
-    #[serde(deserialize_with = "text::cidr")]
-    pub address: IpNet,
-    #[serde(default, deserialize_with = "text::optional_ip")]
-    pub gateway: Option<IpAddr>,
-    /// Index into `interfaces`.
-    #[serde(default)]
-    pub interface: Option<u32>,
-}
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Ip requires "address" {
+        "address" => pub address: IpNet,
+        "gateway" => pub gateway: Option<IpAddr>,
+        /// Index into `interfaces`.
+        "interface" => pub interface: Option<u32>,
+    }
 
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-pub struct Route {
-    #[serde(deserialize_with = "text::cidr")]
-    pub dst: IpNet,
-    #[serde(default, deserialize_with = "text::optional_ip")]
-    pub gw: Option<IpAddr>,
-    /// In bytes, like `advmss`. 0 means that the kernel chooses.
-    #[serde(default)]
-    pub mtu: u32,
-    #[serde(default)]
-    pub advmss: u32,
-    #[serde(default)]
-    pub priority: u32,
-    /// `None` is the main table.
-    #[serde(default)]
-    pub table: Option<u32>,
-    /// As in linux/rtnetlink.h: 0 universe, 253 link, 254 host.
-    #[serde(default)]
-    pub scope: Option<u8>,
-}
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Route requires "dst" {
+        "dst" => pub dst: IpNet,
+        "gw" => pub gw: Option<IpAddr>,
+        /// In bytes, like `advmss`. 0 means that the kernel chooses.
+        "mtu" => pub mtu: u32,
+        "advmss" => pub advmss: u32,
+        "priority" => pub priority: u32,
+        /// `None` is the main table.
+        "table" => pub table: Option<u32>,
+        /// As in linux/rtnetlink.h: 0 universe, 253 link, 254 host.
+        "scope" => pub scope: Option<u8>,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
-#[serde(default)]
-pub struct Dns {
-    pub nameservers: Vec<String>,
-    pub domain: String,
-    pub search: Vec<String>,
-    pub options: Vec<String>,
-}
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Dns {
+        "nameservers" => pub nameservers: Vec<String>,
+        "domain" => pub domain: String,
+        "search" => pub search: Vec<String>,
+        "options" => pub options: Vec<String>,
+    }
 
-/// The result of versions 0.1.0 and 0.2.0: at most one address per family, and no interfaces.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub(super) struct LegacyResult {
-    pub(super) ip4: Option<LegacyIp>,
-    pub(super) ip6: Option<LegacyIp>,
-    pub(super) dns: Dns,
-}
+    /// The result of versions 0.1.0 and 0.2.0: at most one address per family, and no interfaces.
+    pub(super) struct LegacyResult {
+        "ip4" => pub(super) ip4: Option<LegacyIp>,
+        "ip6" => pub(super) ip6: Option<LegacyIp>,
+        "dns" => pub(super) dns: Dns,
+    }
 
-#[derive(Deserialize)]
-pub(super) struct LegacyIp {
-    #[serde(deserialize_with = "text::cidr")]
-    pub(super) ip: IpNet,
-    #[serde(default, deserialize_with = "text::optional_ip")]
-    pub(super) gateway: Option<IpAddr>,
-    #[serde(default)]
-    pub(super) routes: Vec<Route>,
+    pub(super) struct LegacyIp requires "ip" {
+        "ip" => pub(super) ip: IpNet,
+        "gateway" => pub(super) gateway: Option<IpAddr>,
+        "routes" => pub(super) routes: Vec<Route>,
+    }
 }
 
 impl Route {

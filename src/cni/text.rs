@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use serde::de::{Deserialize, Deserializer, Error as _};
+
+use super::json::{Json, Read, ReadError, read_list};
 
 /// An IP address. A v4-mapped IPv6 address becomes the IPv4 address.
 pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
@@ -31,23 +32,41 @@ pub fn parse_ip_or_cidr(text: &str) -> Result<IpAddr, String> {
     if text.contains('/') { parse_cidr(text).map(|net| net.addr()) } else { parse_ip(text) }
 }
 
-/// For `#[serde(deserialize_with)]`: an address. `""` is None.
-pub fn optional_ip<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
-    match <&str>::deserialize(deserializer)? {
-        "" => Ok(None),
-        text => parse_ip(text).map(Some).map_err(D::Error::custom),
+/// The type of an address in errors.
+const TEXT: &str = "a borrowed string";
+
+/// An address. `""` is None.
+impl Read for Option<IpAddr> {
+    fn read(&mut self, json: &Json) -> Result<(), ReadError> {
+        *self = match json.text(TEXT)? {
+            "" => None,
+            text => Some(parse_ip(text).map_err(ReadError::new)?),
+        };
+        Ok(())
     }
 }
 
-/// For `#[serde(deserialize_with)]`: a prefix, the host bits kept.
-pub fn cidr<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpNet, D::Error> {
-    parse_cidr(<&str>::deserialize(deserializer)?).map_err(D::Error::custom)
+/// A prefix, the host bits kept.
+impl Read for IpNet {
+    fn read(&mut self, json: &Json) -> Result<(), ReadError> {
+        *self = parse_cidr(json.text(TEXT)?).map_err(ReadError::new)?;
+        Ok(())
+    }
 }
 
-/// For `#[serde(deserialize_with)]`: addresses, with or without a prefix length.
-pub fn ips_or_cidrs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D::Error> {
-    let texts = Vec::<&str>::deserialize(deserializer)?;
-    texts.into_iter().map(|text| parse_ip_or_cidr(text).map_err(D::Error::custom)).collect()
+/// Addresses, with or without a prefix length.
+impl Read for Vec<IpAddr> {
+    fn read(&mut self, json: &Json) -> Result<(), ReadError> {
+        let mut failed = None;
+        read_list(json, &mut |value| {
+            match parse_ip_or_cidr(value.text(TEXT)?) {
+                Ok(ip) => self.push(ip),
+                Err(reason) => _ = failed.get_or_insert(reason),
+            }
+            Ok(())
+        })?;
+        failed.map_or(Ok(()), |reason| Err(ReadError::new(reason)))
+    }
 }
 
 #[cfg(test)]

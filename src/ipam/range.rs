@@ -4,24 +4,22 @@ use std::fmt::{self, Display};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use serde::Deserialize;
 
+use crate::cni::json::keys;
 use crate::cni::text;
 use crate::error::{Error, Result};
 
-/// A range as it is configured. [`parse`] fills in the defaults.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct RangeConf {
-    pub subnet: String,
-    #[serde(deserialize_with = "text::optional_ip")]
-    pub range_start: Option<IpAddr>,
-    #[serde(deserialize_with = "text::optional_ip")]
-    pub range_end: Option<IpAddr>,
-    #[serde(deserialize_with = "text::optional_ip")]
-    pub gateway: Option<IpAddr>,
-    /// Addresses and prefixes that are never allocated.
-    pub exclude: Vec<String>,
+keys! {
+    /// A range as it is configured. [`parse`] fills in the defaults.
+    #[derive(Clone, Debug)]
+    pub struct RangeConf {
+        "subnet" => pub subnet: String,
+        "rangeStart" => pub range_start: Option<IpAddr>,
+        "rangeEnd" => pub range_end: Option<IpAddr>,
+        "gateway" => pub gateway: Option<IpAddr>,
+        /// Addresses and prefixes that are never allocated.
+        "exclude" => pub exclude: Vec<String>,
+    }
 }
 
 /// The addresses from `first` to `last`, both included, all of them in `subnet`.

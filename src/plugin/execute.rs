@@ -13,9 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use serde::Deserialize;
-
-use crate::cni::json::Json;
+use crate::cni::json::{Json, keys};
 use crate::cni::request::{Request, Verb};
 use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
@@ -105,11 +103,11 @@ pub fn execute(
 ///
 /// Source: CNI specification 1.1.0, section 5, "Version"; 0.2.0 added the verb.
 pub fn supported_versions(path: &Path, limit: Option<Duration>) -> Result<Vec<String>> {
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Answer {
-        cni_version: String,
-        supported_versions: Vec<String>,
+    keys! {
+        struct Answer {
+            "cniVersion" => cni_version: String,
+            "supportedVersions" => supported_versions: Vec<String>,
+        }
     }
     let dummy = || Some("dummy".into());
     let environment = [
@@ -201,13 +199,12 @@ fn spawn(path: &Path, environment: &[Variable], has_limit: bool) -> io::Result<C
 
 /// The plugin's own error, unchanged, so that codes and texts mean what they mean without us in between.
 fn reported_error(path: &Path, said: &Said, status: ExitStatus) -> Error {
-    #[derive(Deserialize)]
-    struct Reported {
-        code: u32,
-        #[serde(default)]
-        msg: String,
-        #[serde(default)]
-        details: String,
+    keys! {
+        struct Reported requires "code" {
+            "code" => code: u32,
+            "msg" => msg: String,
+            "details" => details: String,
+        }
     }
     let name = path.display();
     if said.stdout.trim_ascii().is_empty() {

@@ -37,8 +37,7 @@ mod limits;
 
 use std::time::Duration;
 
-use serde::Deserialize;
-
+use crate::cni::json::keys;
 use crate::cni::success::{Interface, Success};
 use crate::compat::rules;
 use crate::error::{Error, Result};
@@ -64,33 +63,33 @@ const QUEUE_PACKETS: u32 = 1000;
 /// The default of `latency`.
 const LATENCY_MS: u32 = 25;
 
-/// The keys of the configuration. It has those of `Rates` itself.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Bandwidth {
-    ingress_rate: Option<u64>,
-    ingress_burst: Option<u64>,
-    egress_rate: Option<u64>,
-    egress_burst: Option<u64>,
-    shaped_subnets: Vec<String>,
-    unshaped_subnets: Vec<String>,
-    /// In milliseconds.
-    latency: Option<u32>,
-    fair_queue: bool,
-    runtime_config: RuntimeConfig,
-}
+keys! {
+    /// The keys of the configuration. It has those of `Rates` itself.
+    pub struct Bandwidth {
+        "ingressRate" => ingress_rate: Option<u64>,
+        "ingressBurst" => ingress_burst: Option<u64>,
+        "egressRate" => egress_rate: Option<u64>,
+        "egressBurst" => egress_burst: Option<u64>,
+        "shapedSubnets" => shaped_subnets: Vec<String>,
+        "unshapedSubnets" => unshaped_subnets: Vec<String>,
+        /// In milliseconds.
+        "latency" => latency: Option<u32>,
+        "fairQueue" => fair_queue: bool,
+        "runtimeConfig" => runtime_config: RuntimeConfig,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct RuntimeConfig {
-    bandwidth: Option<Rates>,
+    struct RuntimeConfig {
+        "bandwidth" => bandwidth: Option<Rates>,
+    }
 }
 
 /// The reference's message.
 const WITHOUT_RESULT: &str = "must be called as chained plugin";
 
 impl Plugin for Bandwidth {
-    const UNREADABLE: &'static str = "failed to parse network configuration";
+    fn unreadable(&self) -> &'static str {
+        "failed to parse network configuration"
+    }
 
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         self.limits()?;

@@ -58,8 +58,8 @@ mod vlan_gateway;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use serde::Deserialize;
 
+use crate::cni::json::keys;
 use crate::cni::request::Verb;
 use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
@@ -83,28 +83,27 @@ const LOCK_LIMIT: Duration = Duration::from_millis(250);
 /// The index of the container's interface in our results.
 const CONTAINER: u32 = 2;
 
-#[derive(Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Bridge {
-    bridge: String,
-    is_gateway: bool,
-    is_default_gateway: bool,
-    force_address: bool,
-    ip_masq: bool,
-    ip_masq_backend: String,
-    /// Values below 1 mean the kernel's default.
-    mtu: i32,
-    hairpin_mode: bool,
-    promisc_mode: bool,
-    /// 0 means no VLAN.
-    vlan: i32,
-    vlan_trunk: Option<Vec<Trunk>>,
-    preserve_default_vlan: bool,
-    macspoofchk: bool,
-    #[serde(rename = "enabledad")]
-    enable_dad: bool,
-    disable_container_interface: bool,
-    port_isolation: bool,
+keys! {
+    pub struct Bridge {
+        "bridge" => bridge: String = "cni0".into(),
+        "isGateway" => is_gateway: bool,
+        "isDefaultGateway" => is_default_gateway: bool,
+        "forceAddress" => force_address: bool,
+        "ipMasq" => ip_masq: bool,
+        "ipMasqBackend" => ip_masq_backend: String,
+        /// Values below 1 mean the kernel's default.
+        "mtu" => mtu: i32,
+        "hairpinMode" => hairpin_mode: bool,
+        "promiscMode" => promisc_mode: bool,
+        /// 0 means no VLAN.
+        "vlan" => vlan: i32,
+        "vlanTrunk" => vlan_trunk: Option<Vec<Trunk>>,
+        "preserveDefaultVlan" => preserve_default_vlan: bool,
+        "macspoofchk" => macspoofchk: bool,
+        "enabledad" => enable_dad: bool,
+        "disableContainerInterface" => disable_container_interface: bool,
+        "portIsolation" => port_isolation: bool,
+    }
 }
 
 /// The validated configuration.
@@ -131,31 +130,10 @@ struct Addressing {
     vlan_gateway: Option<Link>,
 }
 
-impl Default for Bridge {
-    fn default() -> Self {
-        Self {
-            bridge: "cni0".into(),
-            is_gateway: false,
-            is_default_gateway: false,
-            force_address: false,
-            ip_masq: false,
-            ip_masq_backend: String::new(),
-            mtu: 0,
-            hairpin_mode: false,
-            promisc_mode: false,
-            vlan: 0,
-            vlan_trunk: None,
-            preserve_default_vlan: false,
-            macspoofchk: false,
-            enable_dad: false,
-            disable_container_interface: false,
-            port_isolation: false,
-        }
-    }
-}
-
 impl Plugin for Bridge {
-    const UNREADABLE: &'static str = "failed to load netconf";
+    fn unreadable(&self) -> &'static str {
+        "failed to load netconf"
+    }
 
     // The verbs do not share a stack frame, so that an ADD touches fewer pages.
     #[inline(never)]

@@ -57,9 +57,7 @@ mod keys;
 use std::path::Path;
 use std::time::Duration;
 
-use serde::Deserialize;
-
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Read, ReadError};
 use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
 use crate::dhcp::journal::Journal;
@@ -79,10 +77,15 @@ const REMOVAL_MAX: Duration = Duration::from_secs(5);
 /// The time for a STATUS.
 const STATUS_MAX: Duration = Duration::from_secs(5);
 
-#[derive(Deserialize)]
-#[serde(transparent)]
+#[derive(Default)]
 pub struct Dhcp {
     keys: Keys,
+}
+
+impl Read for Dhcp {
+    fn read(&mut self, json: &Json) -> Result<(), ReadError> {
+        self.keys.read(json)
+    }
 }
 
 impl Ipam for Dhcp {

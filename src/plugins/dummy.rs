@@ -22,17 +22,16 @@
 //!   namespace.
 //! - **STATUS** fails if the kernel lacks this kind of link, or if the IPAM plugin fails.
 
-use serde::Deserialize;
-
+use crate::cni::json::keys;
 use crate::error::{Error, Result};
 use crate::plugin::Context;
 use crate::steps::link::interface::{self, NewInterface, SingleLink};
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub struct Dummy {
-    mtu: i64,
-    mac: String,
+keys! {
+    pub struct Dummy {
+        "mtu" => mtu: i64,
+        "mac" => mac: String,
+    }
 }
 
 impl SingleLink for Dummy {

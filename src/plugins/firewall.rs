@@ -55,8 +55,7 @@ mod sources;
 use std::cell::RefCell;
 use std::net::IpAddr;
 
-use serde::Deserialize;
-
+use crate::cni::json::keys;
 use crate::cni::success::Success;
 use crate::compat::{forward_rules, old_names};
 use crate::error::{Error, Result};
@@ -73,13 +72,13 @@ use firewalld::{Firewalld, Found};
 use ingress::{Guard, Policy};
 use sources::Source;
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Firewall {
-    backend: String,
-    iptables_admin_chain_name: String,
-    firewalld_zone: String,
-    ingress_policy: String,
+keys! {
+    pub struct Firewall {
+        "backend" => backend: String,
+        "iptablesAdminChainName" => iptables_admin_chain_name: String,
+        "firewalldZone" => firewalld_zone: String,
+        "ingressPolicy" => ingress_policy: String,
+    }
 }
 
 /// The validated configuration.
@@ -101,7 +100,9 @@ enum Backend {
 const WITHOUT_RESULT: &str = "missing prevResult from earlier plugin";
 
 impl Plugin for Firewall {
-    const UNREADABLE: &'static str = "failed to load netconf";
+    fn unreadable(&self) -> &'static str {
+        "failed to load netconf"
+    }
 
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         self.settings()?;

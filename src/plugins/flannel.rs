@@ -35,9 +35,7 @@ mod subnet_env;
 
 use std::path::Path;
 
-use serde::Deserialize;
-
-use crate::cni::json::Json;
+use crate::cni::json::{Json, keys};
 use crate::cni::request::{Request, Verb};
 use crate::cni::success::{Route, Success};
 use crate::error::{Code, Error, Result};
@@ -51,24 +49,17 @@ use crate::steps::state;
 use saved_conf::SavedConf;
 use subnet_env::SubnetEnv;
 
-#[derive(Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Flannel {
-    subnet_file: String,
-    data_dir: String,
-}
-
-impl Default for Flannel {
-    fn default() -> Self {
-        Self {
-            subnet_file: "/run/flannel/subnet.env".into(),
-            data_dir: "/var/lib/cni/flannel".into(),
-        }
+keys! {
+    pub struct Flannel {
+        "subnetFile" => subnet_file: String = "/run/flannel/subnet.env".into(),
+        "dataDir" => data_dir: String = "/var/lib/cni/flannel".into(),
     }
 }
 
 impl Plugin for Flannel {
-    const UNREADABLE: &'static str = "failed to load netconf";
+    fn unreadable(&self) -> &'static str {
+        "failed to load netconf"
+    }
 
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         self.config(cx).map(drop)

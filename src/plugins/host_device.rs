@@ -46,12 +46,11 @@ mod saved_state;
 mod selector;
 mod transfer;
 
-use serde::Deserialize;
-
 use self::records::{Entry, Records};
 use self::saved_state::SavedState;
 use self::selector::{Selector, Target};
 use self::transfer::Destination;
+use crate::cni::json::{Json, Read, ReadError};
 use crate::cni::request::Verb;
 use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
@@ -65,14 +64,21 @@ use crate::steps::flow::{chained, delegate, verify};
 use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::interface;
 
-#[derive(Deserialize)]
-#[serde(transparent)]
+#[derive(Default)]
 pub struct HostDevice {
     selector: Selector,
 }
 
+impl Read for HostDevice {
+    fn read(&mut self, json: &Json) -> Result<(), ReadError> {
+        self.selector.read(json)
+    }
+}
+
 impl Plugin for HostDevice {
-    const UNREADABLE: &'static str = "failed to load netconf";
+    fn unreadable(&self) -> &'static str {
+        "failed to load netconf"
+    }
 
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         self.selector.target()?;

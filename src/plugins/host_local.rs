@@ -79,10 +79,7 @@ use std::path::Path;
 #[cfg(feature = "tool")]
 use std::path::PathBuf;
 
-use serde::Deserialize;
-
-#[cfg(feature = "tool")]
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Read, ReadError};
 use crate::cni::request::Request;
 use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
@@ -98,10 +95,15 @@ use config::Keys;
 /// `dataDir` if it is not configured.
 pub const DATA_DIR: &str = "/var/lib/cni/networks";
 
-#[derive(Deserialize)]
-#[serde(transparent)]
+#[derive(Default)]
 pub struct HostLocal {
     keys: Keys,
+}
+
+impl Read for HostLocal {
+    fn read(&mut self, json: &Json) -> Result<(), ReadError> {
+        self.keys.read(json)
+    }
 }
 
 impl Ipam for HostLocal {
@@ -259,7 +261,7 @@ mod tests {
             Request::read(command, env, stdin.as_bytes()).map_err(|it| it.error)?;
         let session = Session::without_container();
         let cx = Context { request: &request, session: &session, plugins: &[] };
-        (PLUGIN.run)(&cx, &verb)
+        PLUGIN.run(&cx, &verb)
     }
 
     fn add(dir: &TempDir, ipam: &str, more: &str, args: &str) -> Result<String> {

@@ -32,8 +32,7 @@
 //!   or if the IPAM plugin fails. Without `master` and `ipam` it does not look for a master: the previous plugin of
 //!   the chain will make it.
 
-use serde::Deserialize;
-
+use crate::cni::json::keys;
 use crate::error::{Error, Result};
 use crate::kernel::rtnl::LinkProperty;
 use crate::plugin::Context;
@@ -44,14 +43,14 @@ use crate::steps::link::parent::Parent;
 const MODES: &[(&str, u16)] = &[("l2", 0), ("l3", 1), ("l3s", 2)];
 const FLAGS: &[(&str, u16)] = &[("bridge", 0), ("private", 1), ("vepa", 2)];
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Ipvlan {
-    master: String,
-    mode: String,
-    flag: String,
-    mtu: i64,
-    link_in_container: bool,
+keys! {
+    pub struct Ipvlan {
+        "master" => master: String,
+        "mode" => mode: String,
+        "flag" => flag: String,
+        "mtu" => mtu: i64,
+        "linkInContainer" => link_in_container: bool,
+    }
 }
 
 impl SingleLink for Ipvlan {

@@ -13,8 +13,7 @@
 //! - **GC** has nothing to do: everything ends with the namespace.
 //! - **STATUS** always succeeds.
 
-use serde::Deserialize;
-
+use crate::cni::json::keys;
 use crate::cni::success::{Interface, Ip, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
@@ -24,11 +23,13 @@ use crate::plugin::{Context, Plugin, Scope};
 
 const LO: &str = "lo";
 
-#[derive(Deserialize)]
-pub struct Loopback {}
-
+keys! {
+    pub struct Loopback {}
+}
 impl Plugin for Loopback {
-    const UNREADABLE: &'static str = "failed to parse network config";
+    fn unreadable(&self) -> &'static str {
+        "failed to parse network config"
+    }
 
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         cx.request.prev_result().map(drop)

@@ -37,8 +37,7 @@
 //! - **STATUS** fails if the kernel lacks this kind of link, if the master does not exist or is the port of a bridge,
 //!   if `mtu` is too large, or if the IPAM plugin fails.
 
-use serde::Deserialize;
-
+use crate::cni::json::keys;
 use crate::error::{Error, Result};
 use crate::kernel::rtnl::LinkProperty;
 use crate::plugin::Context;
@@ -48,17 +47,16 @@ use crate::steps::link::parent::Parent;
 /// MACVLAN_MODE_* (linux/if_link.h). The first is the default.
 const MODES: [(&str, u32); 4] = [("bridge", 4), ("private", 1), ("vepa", 2), ("passthru", 8)];
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Macvlan {
-    master: String,
-    mode: String,
-    mtu: i64,
-    mac: String,
-    link_in_container: bool,
-    /// 0 means the kernel's default.
-    #[serde(rename = "bcqueuelen")]
-    broadcast_queue_length: u32,
+keys! {
+    pub struct Macvlan {
+        "master" => master: String,
+        "mode" => mode: String,
+        "mtu" => mtu: i64,
+        "mac" => mac: String,
+        "linkInContainer" => link_in_container: bool,
+        /// 0 means the kernel's default.
+        "bcqueuelen" => broadcast_queue_length: u32,
+    }
 }
 
 impl SingleLink for Macvlan {

@@ -72,7 +72,9 @@ use config::{HostIp, Settings, Snat};
 const WITHOUT_RESULT: &str = "must be called as chained plugin";
 
 impl Plugin for Portmap {
-    const UNREADABLE: &'static str = "failed to parse network configuration";
+    fn unreadable(&self) -> &'static str {
+        "failed to parse network configuration"
+    }
 
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         chained::prev_result(cx, WITHOUT_RESULT)?;

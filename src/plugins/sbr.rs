@@ -29,8 +29,7 @@ mod plan;
 
 use std::net::IpAddr;
 
-use serde::Deserialize;
-
+use crate::cni::json::keys;
 use crate::cni::success::{Ip, Success};
 use crate::cni::text::parse_ip;
 use crate::error::{Error, Result};
@@ -44,19 +43,21 @@ use crate::steps::link::configure;
 use crate::steps::link::routing_tables::{self, KERNEL_TABLES, MAIN, RoutingTables};
 use plan::{PROTOCOL, Plan};
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Sbr {
-    table: Option<u32>,
-    gateways: Vec<String>,
-    add_source_hints: bool,
+keys! {
+    pub struct Sbr {
+        "table" => table: Option<u32>,
+        "gateways" => gateways: Vec<String>,
+        "addSourceHints" => add_source_hints: bool,
+    }
 }
 
 /// The reference's message.
 const WITHOUT_RESULT: &str = "This plugin must be called as chained plugin";
 
 impl Plugin for Sbr {
-    const UNREADABLE: &'static str = "failed to parse network configuration";
+    fn unreadable(&self) -> &'static str {
+        "failed to parse network configuration"
+    }
 
     fn examine(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         self.is_possible()?;

@@ -38,9 +38,9 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use serde::Deserialize;
 
 use crate::cni::args::Args;
+use crate::cni::json::{Json, Read, ReadError, keys};
 use crate::cni::request::Request;
 use crate::cni::success::{Dns, Ip, Route, Success};
 use crate::cni::text;
@@ -49,10 +49,15 @@ use crate::error::{Code, Error, Result};
 use crate::names::Attachment;
 use crate::plugin::{Context, Ipam, Scope};
 
-#[derive(Deserialize)]
-#[serde(transparent)]
+#[derive(Default)]
 pub struct Static {
     keys: Keys,
+}
+
+impl Read for Static {
+    fn read(&mut self, json: &Json) -> Result<(), ReadError> {
+        self.keys.read(json)
+    }
 }
 
 impl Ipam for Static {
@@ -110,41 +115,32 @@ struct Address {
     gateway: Option<IpAddr>,
 }
 
-/// The keys as they are written.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Keys {
-    ipam: Option<IpamKeys>,
-    runtime_config: Ips,
-    args: ArgsKey,
-}
+keys! {
+    /// The keys as they are written.
+    struct Keys {
+        "ipam" => ipam: Option<IpamKeys>,
+        "runtimeConfig" => runtime_config: Ips,
+        "args" => args: ArgsKey,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct IpamKeys {
-    addresses: Vec<AddressKeys>,
-    routes: Vec<Route>,
-    dns: Dns,
-}
+    struct IpamKeys {
+        "addresses" => addresses: Vec<AddressKeys>,
+        "routes" => routes: Vec<Route>,
+        "dns" => dns: Dns,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct AddressKeys {
-    address: String,
-    #[serde(deserialize_with = "text::optional_ip")]
-    gateway: Option<IpAddr>,
-}
+    struct AddressKeys {
+        "address" => address: String,
+        "gateway" => gateway: Option<IpAddr>,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ArgsKey {
-    cni: Ips,
-}
+    struct ArgsKey {
+        "cni" => cni: Ips,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Ips {
-    ips: Vec<String>,
+    struct Ips {
+        "ips" => ips: Vec<String>,
+    }
 }
 
 impl Keys {

@@ -31,8 +31,7 @@
 //!   namespace.
 //! - **STATUS** fails if `/dev/net/tun` cannot be opened, or if the IPAM plugin fails.
 
-use serde::Deserialize;
-
+use crate::cni::json::keys;
 use crate::cni::request::Verb;
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
@@ -54,23 +53,25 @@ const KIND: &str = "tun";
 /// The type of a tap (linux/if_tun.h).
 const IFF_TAP: u8 = 2;
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Tap {
-    multi_queue: bool,
-    mtu: i64,
-    mac: String,
-    owner: Option<u32>,
-    group: Option<u32>,
-    selinux_context: String,
-    bridge: String,
+keys! {
+    pub struct Tap {
+        "multiQueue" => multi_queue: bool,
+        "mtu" => mtu: i64,
+        "mac" => mac: String,
+        "owner" => owner: Option<u32>,
+        "group" => group: Option<u32>,
+        "selinuxContext" => selinux_context: String,
+        "bridge" => bridge: String,
+    }
 }
 
 impl Plugin for Tap {
-    const UNREADABLE: &'static str = "failed to load netconf";
+    fn unreadable(&self) -> &'static str {
+        "failed to load netconf"
+    }
 
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
-        interface::examine(cx, &self.interface(cx)?)
+        interface::examine(cx, self.interface(cx))
     }
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
@@ -111,7 +112,7 @@ impl Plugin for Tap {
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        interface::check(cx, at, &self.interface(cx)?)?;
+        interface::check(cx, at, self.interface(cx))?;
         let container = cx.session.container()?;
         let Some(bridge) = self.find_bridge(container)? else { return Ok(()) };
         match container.link(&at.ifname)? {

@@ -44,10 +44,8 @@ mod backup;
 mod pattern;
 mod tuned;
 
-use serde::Deserialize;
-
 use crate::cni::args::Args;
-use crate::cni::json::Json;
+use crate::cni::json::{Json, keys};
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
@@ -62,16 +60,10 @@ use crate::steps::state;
 use backup::Backup;
 use tuned::Tuned;
 
-/// `wanted` reads all other keys: a mistake in them must not fail DEL and GC.
-#[derive(Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Tuning {
-    data_dir: String,
-}
-
-impl Default for Tuning {
-    fn default() -> Self {
-        Self { data_dir: "/run/cni/tuning".into() }
+keys! {
+    /// `wanted` reads all other keys: a mistake in them must not fail DEL and GC.
+    pub struct Tuning {
+        "dataDir" => data_dir: String = "/run/cni/tuning".into(),
     }
 }
 
@@ -79,7 +71,9 @@ impl Default for Tuning {
 const WITHOUT_RESULT: &str = "Required prevResult missing";
 
 impl Plugin for Tuning {
-    const UNREADABLE: &'static str = "failed to load netconf";
+    fn unreadable(&self) -> &'static str {
+        "failed to load netconf"
+    }
 
     fn examine(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         wanted(cx, &at.ifname)?;

@@ -29,8 +29,8 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use serde::Deserialize;
 
+use crate::cni::json::keys;
 use crate::cni::request::Verb;
 use crate::cni::success::{Interface, Ip, Success};
 use crate::error::{Error, Result};
@@ -52,17 +52,19 @@ const SCOPE_HOST: u8 = 254;
 /// The index of the container's interface in our results.
 const CONTAINER: u32 = 1;
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Veth {
-    /// Values below 1 mean the kernel's default.
-    mtu: i32,
-    ip_masq: bool,
-    ip_masq_backend: String,
+keys! {
+    pub struct Veth {
+        /// Values below 1 mean the kernel's default.
+        "mtu" => mtu: i32,
+        "ipMasq" => ip_masq: bool,
+        "ipMasqBackend" => ip_masq_backend: String,
+    }
 }
 
 impl Plugin for Veth {
-    const UNREADABLE: &'static str = "failed to load netconf";
+    fn unreadable(&self) -> &'static str {
+        "failed to load netconf"
+    }
 
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         self.validate()?;

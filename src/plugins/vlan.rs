@@ -26,8 +26,7 @@
 //! - **STATUS** fails if the kernel lacks this kind of link, if the master does not exist or is down, if `mtu` is too
 //!   large, or if the IPAM plugin fails.
 
-use serde::Deserialize;
-
+use crate::cni::json::keys;
 use crate::error::{Error, Result};
 use crate::kernel::rtnl::LinkProperty;
 use crate::plugin::Context;
@@ -37,13 +36,13 @@ use crate::steps::link::parent::Parent;
 /// The largest id that 802.1Q does not reserve.
 const ID_MAX: u16 = 4094;
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Vlan {
-    master: String,
-    vlan_id: i64,
-    mtu: i64,
-    link_in_container: bool,
+keys! {
+    pub struct Vlan {
+        "master" => master: String,
+        "vlanId" => vlan_id: i64,
+        "mtu" => mtu: i64,
+        "linkInContainer" => link_in_container: bool,
+    }
 }
 
 impl SingleLink for Vlan {

@@ -26,8 +26,7 @@ mod interface;
 
 use std::time::Duration;
 
-use serde::Deserialize;
-
+use crate::cni::json::keys;
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netlink;
@@ -46,19 +45,21 @@ const ADDRESSES_LIMIT: Duration = Duration::from_secs(5);
 const FIRST_TABLE: u32 = 1;
 const KIND: &str = "vrf";
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub struct Vrf {
-    vrfname: String,
-    /// 0 means the first unused table.
-    table: u32,
+keys! {
+    pub struct Vrf {
+        "vrfname" => vrfname: String,
+        /// 0 means the first unused table.
+        "table" => table: u32,
+    }
 }
 
 /// The reference's message.
 const WITHOUT_RESULT: &str = "missing prevResult from earlier plugin";
 
 impl Plugin for Vrf {
-    const UNREADABLE: &'static str = "failed to load netconf";
+    fn unreadable(&self) -> &'static str {
+        "failed to load netconf"
+    }
 
     fn examine(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         self.name(&at.ifname)?;

@@ -195,7 +195,7 @@ impl Chain<'_> {
                 match self.program(&request.conf.kind)? {
                     Program::Ours(entry) => {
                         let session = self.session(&session, &request, &verb)?;
-                        (entry.run)(&self.context(&request, session), &verb).map(drop)
+                        entry.run(&self.context(&request, session), &verb).map(drop)
                     }
                     program => {
                         note(settle(&session));

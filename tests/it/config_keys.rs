@@ -1,5 +1,5 @@
-//! The keys of configurations, read out of the sources: the fields of structs that derive `Deserialize`, the names that code
-//! asks a JSON value for, and the keys of CNI_ARGS.
+//! The keys of configurations, read out of the sources: the structs in `keys!`, the names that code asks a JSON value for, and
+//! the keys of CNI_ARGS.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,7 +19,6 @@ const CONF: &str = "cni/conf.rs";
 #[derive(Debug, PartialEq)]
 struct Struct {
     name: String,
-    is_transparent: bool,
     fields: Vec<Field>,
 }
 
@@ -31,10 +30,9 @@ struct Field {
 
 /// The names of a plugin's keys, without their place.
 pub fn names(plugin: &str) -> BTreeSet<String> {
-    let structs = structs(&code(plugin));
-    let named = structs.into_iter().filter(|it| !it.is_transparent);
-    let fields = named.flat_map(|it| it.fields).map(|field| field.key);
-    fields.chain(asked(plugin)).collect()
+    let structs = structs(&code(plugin)).into_iter();
+    let keys = structs.flat_map(|it| it.fields).map(|field| field.key);
+    keys.chain(asked(plugin)).collect()
 }
 
 /// The names that a plugin's code asks a JSON value for.
@@ -44,7 +42,7 @@ pub fn asked(plugin: &str) -> BTreeSet<String> {
     names
 }
 
-/// The paths that serde reads, `ipam.ranges[][].subnet` for one, each with the JSON type of the value.
+/// The paths that the structs read, `ipam.ranges[][].subnet` for one, each with the JSON type of the value.
 pub fn paths(plugin: &str) -> BTreeMap<String, &'static str> {
     let code = code(plugin);
     let (mac, rest) = requested_mac();
@@ -136,68 +134,36 @@ fn asked_in(code: &str) -> BTreeSet<String> {
     after.map(|rest| rest.split('"').next().unwrap().to_owned()).collect()
 }
 
+/// The structs in all `keys!` of the code.
 fn structs(code: &str) -> Vec<Struct> {
     let mut structs = Vec::new();
-    let mut lines = joined_attributes(code).into_iter();
-    while let Some(line) = lines.next() {
-        if line.starts_with("#[derive(") && line.contains("Deserialize") {
-            structs.extend(next_struct(&mut lines));
+    let mut lines = code.lines().map(str::trim).filter(|line| !line.starts_with("//"));
+    while lines.any(|line| line == "keys! {") {
+        while let Some(line) = lines.find(|line| *line == "}" || line.contains("struct ")) {
+            let Some((_, head)) = line.split_once("struct ") else { break };
+            let name = head.split(' ').next().unwrap().to_owned();
+            let of_struct = lines.by_ref().take_while(|line| *line != "}");
+            let fields = if head.ends_with("{}") { Vec::new() } else { fields(of_struct) };
+            structs.push(Struct { name, fields });
         }
     }
     structs
 }
 
-/// The lines without indentation, and an attribute that is on several lines on one.
-fn joined_attributes(code: &str) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for line in code.lines().map(str::trim) {
-        match lines.last_mut() {
-            Some(last) if last.starts_with("#[") && !last.ends_with(']') => last.push_str(line),
-            _ => lines.push(line.to_owned()),
-        }
-    }
-    lines
-}
-
-/// The struct with the `derive` was read last.
-fn next_struct(lines: &mut impl Iterator<Item = String>) -> Option<Struct> {
-    let mut of_struct = String::new();
-    let head = loop {
-        let line = lines.next()?;
-        if line.contains("struct ") || line.contains("enum ") {
-            break line;
-        }
-        of_struct += &line;
+/// The lines of a struct, without comments, are attributes and keys: `"key" => pub field: String = default,`.
+fn fields<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Field> {
+    let of_keys = lines.filter(|line| !line.starts_with("#["));
+    let field = |line: &str| {
+        let (key, rest) = line.strip_prefix('"')?.split_once("\" => ")?;
+        let (_, rest) = rest.strip_suffix(',')?.split_once(": ")?;
+        let of_type = rest.split(" = ").next()?;
+        Some(Field { key: key.to_owned(), of_type: of_type.to_owned() })
     };
-    let name = head.split_once("struct ")?.1.strip_suffix(" {")?.to_owned();
-    let mut fields = Vec::new();
-    let mut of_field = String::new();
-    for line in lines.take_while(|line| line != "}") {
-        if line.starts_with("#[") {
-            of_field += &line;
-        } else if let Some((field, of_type)) =
-            line.split_once(": ").filter(|_| !line.starts_with("//"))
-        {
-            assert!(!of_field.contains("flatten"), "{name}: flattened fields are not followed");
-            let field = field.rsplit(' ').next().unwrap();
-            let of_type = of_type.trim_end_matches(',').to_owned();
-            fields.push(Field { key: key(field, &of_struct, &of_field), of_type });
-            of_field.clear();
-        }
-    }
-    Some(Struct { name, is_transparent: of_struct.contains("transparent"), fields })
-}
-
-fn key(field: &str, of_struct: &str, of_field: &str) -> String {
-    if let Some((_, renamed)) = of_field.split_once("rename = \"") {
-        return renamed.split('"').next().unwrap().to_owned();
-    }
-    if !of_struct.contains("rename_all = \"camelCase\"") {
-        return field.to_owned();
-    }
-    let mut words = field.split('_');
-    let first = words.next().unwrap().to_owned();
-    words.fold(first, |key, word| key + &word[..1].to_uppercase() + &word[1..])
+    let fields = of_keys.map(|line| field(line).unwrap_or_else(|| panic!("no key: {line}")));
+    let fields: Vec<Field> = fields.collect();
+    let unique: BTreeSet<_> = fields.iter().map(|it| it.key.to_ascii_lowercase()).collect();
+    assert_eq!(unique.len(), fields.len(), "two keys differ in case only: {fields:?}");
+    fields
 }
 
 /// The paths of those structs that are no part of another one.
@@ -219,8 +185,7 @@ fn innermost(of_type: &str) -> &str {
 
 fn walk(structs: &[Struct], at: &Struct, prefix: &str, paths: &mut BTreeMap<String, &'static str>) {
     for field in &at.fields {
-        let path = if at.is_transparent { "" } else { &field.key };
-        let mut path = prefix.to_owned() + path;
+        let mut path = prefix.to_owned() + &field.key;
         let mut of_type = field.of_type.as_str();
         loop {
             let inner = |outer: &str| of_type.strip_prefix(outer)?.strip_suffix('>');
@@ -238,8 +203,7 @@ fn walk(structs: &[Struct], at: &Struct, prefix: &str, paths: &mut BTreeMap<Stri
             }
         }
         if let Some(inner) = structs.iter().find(|it| it.name == of_type) {
-            let prefix = if path.is_empty() { path } else { path + "." };
-            walk(structs, inner, &prefix, paths);
+            walk(structs, inner, &(path + "."), paths);
         } else if !path.ends_with("[]") {
             paths.insert(path, json_type(of_type));
         }
@@ -252,7 +216,7 @@ fn json_type(of_type: &str) -> &'static str {
         "u8" | "u32" | "u64" | "i32" | "i64" => "integer",
         "String" | "IpAddr" | "IpNet" => "string",
         "Dns" => "object",
-        map if map.starts_with("BTreeMap<") => "object",
+        map if map.starts_with("Map<") => "object",
         other => panic!("this test does not know the JSON type of {other}"),
     }
 }
@@ -262,41 +226,38 @@ mod tests {
     use super::*;
 
     const TEXT: &str = "
-        #[derive(Default, Deserialize)]
-        #[serde(default, rename_all = \"camelCase\")]
-        pub struct Keys {
-            /// A comment: with a colon.
-            ip_masq: bool,
-            #[serde(rename = \"hostIP\", deserialize_with = \"text\")]
-            pub host_ip: Option<IpAddr>,
-            #[serde(
-                rename = \"long\"
-            )]
-            pub(super) broken: Vec<String>,
-            ranges: Vec<Vec<Range>>,
-            range: Option<Range>,
+        keys! {
+            /// A struct with a comment.
+            #[derive(Debug)]
+            pub struct Keys {
+                /// A comment: with a colon.
+                \"ipMasq\" => ip_masq: bool,
+                #[cfg(all())]
+                \"hostIP\" => pub host_ip: Option<IpAddr>,
+                \"long\" => pub(super) broken: Vec<String> = vec![one()],
+                \"ranges\" => ranges: Vec<Vec<Range>>,
+                \"range\" => range: Option<Range>,
+            }
+
+            struct Empty {}
         }
-        #[derive(Deserialize)]
-        #[serde(transparent)]
-        struct Around {
-            keys: Keys,
-        }
-        #[derive(Deserialize)]
-        struct Empty {}
         struct NoConfiguration {
             other: bool,
         }
         fn read(json: &Json) {
             json.get(\"mac\"); number(json, \"txQLen\"); let it = object(\"delegate\");
         }
-        #[derive(Default, Deserialize)]
-        struct Range {
-            plain_name: u32,
+        fn local() {
+            keys! {
+                pub struct Range requires \"plain_name\" {
+                    \"plain_name\" => plain_name: u32,
+                }
+            }
         }
 ";
 
     #[test]
-    fn paths_are_found_as_serde_reads_them() {
+    fn paths_are_found_as_they_are_read() {
         let found = paths_of(&structs(TEXT), "");
         let expected = [
             ("hostIP", "string"),

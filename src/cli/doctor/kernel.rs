@@ -104,7 +104,7 @@ fn status(host: &Host<'_>, plugin: &str, keys: &str) -> Result<()> {
     let (request, verb): (Request, Verb) = request.map_err(|refusal| refusal.error)?;
     let session = Session::without_container();
     let context = Context { request: &request, session: &session, plugins: host.plugins };
-    (entry.run)(&context, &verb).map(drop)
+    entry.run(&context, &verb).map(drop)
 }
 
 /// The names of options in an error.

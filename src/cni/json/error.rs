@@ -2,8 +2,6 @@
 
 use std::fmt::{self, Display};
 
-use serde::de::{self, Unexpected};
-
 /// Prints as `ipam.ranges[0][1].subnet: invalid type: integer `5`, expected a string`.
 #[derive(Debug)]
 pub struct Error(Box<Parts>);
@@ -25,6 +23,13 @@ pub enum Step {
 }
 
 impl Error {
+    /// The reason, without the path.
+    #[cold]
+    #[inline(never)]
+    pub fn new(what: String) -> Self {
+        Self(Box::new(Parts { path: Vec::new(), what }))
+    }
+
     /// The path to the error, the innermost step first.
     pub fn path(&self) -> &[Step] {
         &self.0.path
@@ -45,23 +50,6 @@ impl Error {
         self.0.path.push(Step::Index(index));
         self
     }
-
-    /// The text of serde. Its own implementation would add the code that prints fractions.
-    fn invalid(what: &str, unexpected: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        let found = match unexpected {
-            Unexpected::Unit => "null".into(),
-            Unexpected::Bool(value) => format!("boolean `{value}`"),
-            Unexpected::Unsigned(value) => format!("integer `{value}`"),
-            Unexpected::Signed(value) => format!("integer `{value}`"),
-            Unexpected::Float(_) => "floating point number".into(),
-            Unexpected::Str(value) => format!("string {value:?}"),
-            Unexpected::Seq => "sequence".into(),
-            Unexpected::Map => "map".into(),
-            Unexpected::Other(value) => value.into(),
-            _ => "something else".into(),
-        };
-        de::Error::custom(format_args!("invalid {what}: {found}, expected {expected}"))
-    }
 }
 
 impl Display for Error {
@@ -78,23 +66,3 @@ impl Display for Error {
 }
 
 impl std::error::Error for Error {}
-
-impl de::Error for Error {
-    #[cold]
-    #[inline(never)]
-    fn custom<T: Display>(what: T) -> Self {
-        Self(Box::new(Parts { path: Vec::new(), what: what.to_string() }))
-    }
-
-    fn duplicate_field(_: &'static str) -> Self {
-        unreachable!() // see `Object` in `de`
-    }
-
-    fn invalid_type(unexpected: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        Self::invalid("type", unexpected, expected)
-    }
-
-    fn invalid_value(unexpected: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        Self::invalid("value", unexpected, expected)
-    }
-}

@@ -37,6 +37,11 @@ impl Number {
         }
     }
 
+    /// The value of `as_u64` or `as_i64`.
+    pub(super) fn as_i128(&self) -> Option<i128> {
+        self.as_i64().map(i128::from).or_else(|| self.as_u64().map(i128::from))
+    }
+
     pub(super) fn is_minus_zero(&self) -> bool {
         matches!(&self.0, Repr::Text(text) if **text == *"-0")
     }

@@ -2,10 +2,8 @@
 
 use std::borrow::Cow;
 
-use serde::de::DeserializeOwned;
-
 use super::error::{self, Step};
-use super::{Json, unreadable};
+use super::{Json, Read, unreadable};
 use crate::error::{Error, Result};
 
 /// After this number of dropped keys, a mistake drops the key of the document that contains it. Each drop reads the
@@ -16,14 +14,34 @@ impl Json {
     /// Like `read`, but drops each key that cannot be read, and returns the errors together with the value. The dropped
     /// key is the innermost one on the path to the error. It is an error if there is no such key, as in a document that
     /// is no object.
-    pub fn read_or_drop<T: DeserializeOwned>(&self, what: &str) -> Result<(T, Vec<Error>)> {
-        let mut json = Cow::Borrowed(self);
-        let mut errors = Vec::new();
+    pub fn read_or_drop<T: Read + Default>(&self, what: &str) -> Result<(T, Vec<Error>)> {
+        let mut attempts = Attempts::new(self);
         loop {
-            match T::deserialize(&*json) {
-                Ok(value) => return Ok((value, errors)),
-                Err(error) => drop_key(&mut json, &error, what, &mut errors)?,
+            let mut value = T::default();
+            if attempts.read(&mut value, what)? {
+                return Ok((value, attempts.errors));
             }
+        }
+    }
+}
+
+/// The parts of `read_or_drop` for a caller that makes the default values.
+pub struct Attempts<'a> {
+    json: Cow<'a, Json>,
+    /// One for each dropped key.
+    pub errors: Vec<Error>,
+}
+
+impl<'a> Attempts<'a> {
+    pub fn new(json: &'a Json) -> Self {
+        Self { json: Cow::Borrowed(json), errors: Vec::new() }
+    }
+
+    /// Reads into a default value. False if it dropped a key: the next attempt needs a new default value.
+    pub fn read(&mut self, value: &mut dyn Read, what: &str) -> Result<bool> {
+        match value.read(&self.json) {
+            Ok(()) => Ok(true),
+            Err(error) => drop_key(&mut self.json, &error, what, &mut self.errors).map(|()| false),
         }
     }
 }
@@ -74,33 +92,30 @@ fn remove_all(json: &mut Json, key: &Step) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use serde::Deserialize;
-
+    use super::super::{Map, keys};
     use super::*;
 
-    #[derive(Debug, Default, Deserialize, PartialEq)]
-    #[serde(default)]
-    struct Sample {
-        name: String,
-        port: u16,
-        list: Vec<Self>,
-        flags: BTreeMap<String, bool>,
-        dns: Dns,
-        strict: Option<Strict>,
-    }
+    keys! {
+        #[derive(Debug, PartialEq)]
+        struct Sample {
+            "name" => name: String,
+            "port" => port: u16,
+            "list" => list: Vec<Self>,
+            "flags" => flags: Map<bool>,
+            "dns" => dns: Dns,
+            "strict" => strict: Option<Strict>,
+        }
 
-    #[derive(Debug, Default, Deserialize, PartialEq)]
-    #[serde(default)]
-    struct Dns {
-        search: Vec<String>,
-        domain: String,
-    }
+        #[derive(Debug, PartialEq)]
+        struct Dns {
+            "search" => search: Vec<String>,
+            "domain" => domain: String,
+        }
 
-    #[derive(Debug, Deserialize, PartialEq)]
-    struct Strict {
-        id: u16,
+        #[derive(Debug, PartialEq)]
+        struct Strict requires "id" {
+            "id" => id: u16,
+        }
     }
 
     /// The document reads as `equivalent`, with these errors.

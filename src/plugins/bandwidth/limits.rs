@@ -3,22 +3,23 @@
 use std::time::Duration;
 
 use ipnet::IpNet;
-use serde::Deserialize;
 
+use crate::cni::json::keys;
 use crate::cni::text::parse_cidr;
 use crate::error::{Error, Result};
 use crate::kernel::rtnl::{AddressField, TokenBucket, TrafficSelector};
 
-/// The keys that the configuration and `runtimeConfig.bandwidth` have in common. Rates are in bits per second, bursts in bits.
-#[derive(Clone, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Rates {
-    pub(super) ingress_rate: Option<u64>,
-    pub(super) ingress_burst: Option<u64>,
-    pub(super) egress_rate: Option<u64>,
-    pub(super) egress_burst: Option<u64>,
-    pub(super) shaped_subnets: Vec<String>,
-    pub(super) unshaped_subnets: Vec<String>,
+keys! {
+    /// The keys that the configuration and `runtimeConfig.bandwidth` have in common. Rates are in bits per second, bursts in bits.
+    #[derive(Clone)]
+    pub struct Rates {
+        "ingressRate" => pub(super) ingress_rate: Option<u64>,
+        "ingressBurst" => pub(super) ingress_burst: Option<u64>,
+        "egressRate" => pub(super) egress_rate: Option<u64>,
+        "egressBurst" => pub(super) egress_burst: Option<u64>,
+        "shapedSubnets" => pub(super) shaped_subnets: Vec<String>,
+        "unshapedSubnets" => pub(super) unshaped_subnets: Vec<String>,
+    }
 }
 
 /// The largest burst in bytes. The kernel counts them in 32 bits.

@@ -5,23 +5,20 @@
 
 use std::fmt::Write;
 
-use serde::Deserialize;
-
+use crate::cni::json::keys;
 use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Batch, Link, PortVlans, Rtnl, VlanRange};
 
 /// The highest VLAN ID (IEEE 802.1Q, section 9.6). 0 means no VLAN, and 4095 is reserved.
 const VLAN_MAX: u16 = 4094;
 
-/// An item of `vlanTrunk`: a range, a single VLAN, or both.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Trunk {
-    #[serde(rename = "minID")]
-    min_id: Option<i32>,
-    #[serde(rename = "maxID")]
-    max_id: Option<i32>,
-    id: Option<i32>,
+keys! {
+    /// An item of `vlanTrunk`: a range, a single VLAN, or both.
+    pub(super) struct Trunk {
+        "minID" => min_id: Option<i32>,
+        "maxID" => max_id: Option<i32>,
+        "id" => id: Option<i32>,
+    }
 }
 
 /// The configured VLANs of a port.

@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
+use crate::cni::json::keys;
 use crate::dhcp::flags::SOCKET;
 use crate::dhcp::protocol::{Families, Settings};
 use crate::dhcp::v4::message::request_list;
@@ -26,39 +25,33 @@ const NAMES: [(&str, u8); 6] = [
 /// Source: RFC 2132.
 const OWN: [u8; 6] = [50, 52, 53, 54, 55, 57];
 
-/// The keys as they are written.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Keys {
-    ipam: Option<IpamKeys>,
-}
+keys! {
+    /// The keys as they are written.
+    pub(super) struct Keys {
+        "ipam" => ipam: Option<IpamKeys>,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct IpamKeys {
-    daemon_socket_path: String,
-    daemon: String,
-    provide: Vec<Provided>,
-    request: Vec<Requested>,
-    priority: u32,
-    probe: bool,
-    broadcast: bool,
-    families: Vec<String>,
-}
+    struct IpamKeys {
+        "daemonSocketPath" => daemon_socket_path: String,
+        "daemon" => daemon: String,
+        "provide" => provide: Vec<Provided>,
+        "request" => request: Vec<Requested>,
+        "priority" => priority: u32,
+        "probe" => probe: bool,
+        "broadcast" => broadcast: bool,
+        "families" => families: Vec<String>,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Provided {
-    option: String,
-    value: String,
-    from_arg: String,
-}
+    struct Provided {
+        "option" => option: String,
+        "value" => value: String,
+        "fromArg" => from_arg: String,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Requested {
-    option: String,
-    skip_default: bool,
+    struct Requested {
+        "option" => option: String,
+        "skipDefault" => skip_default: bool,
+    }
 }
 
 impl Keys {

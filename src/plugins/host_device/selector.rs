@@ -2,8 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use serde::Deserialize;
-
+use crate::cni::json::keys;
 use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysfs::{self, Bus};
@@ -15,26 +14,21 @@ use super::saved_state::SavedState;
 /// Drivers that give a PCI device to a program. The device then has no link.
 const DPDK_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
 
-/// The keys that name a device, in the order of precedence.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Selector {
-    device: String,
-    hwaddr: String,
-    kernelpath: String,
-    #[serde(rename = "pciBusID")]
-    pci_bus_id: String,
-    /// For a device that `pciBusID` does not name.
-    #[serde(rename = "DPDKMode")]
-    dpdk_mode: bool,
-    runtime_config: RuntimeConfig,
-}
+keys! {
+    /// The keys that name a device, in the order of precedence.
+    pub struct Selector {
+        "device" => device: String,
+        "hwaddr" => hwaddr: String,
+        "kernelpath" => kernelpath: String,
+        "pciBusID" => pci_bus_id: String,
+        /// For a device that `pciBusID` does not name.
+        "DPDKMode" => dpdk_mode: bool,
+        "runtimeConfig" => runtime_config: RuntimeConfig,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct RuntimeConfig {
-    #[serde(rename = "deviceID")]
-    device_id: String,
+    struct RuntimeConfig {
+        "deviceID" => device_id: String,
+    }
 }
 
 /// The selected device.

@@ -2,9 +2,8 @@
 
 use std::net::IpAddr;
 
-use serde::Deserialize;
-
 use crate::cni::args::Args;
+use crate::cni::json::keys;
 use crate::cni::request::Request;
 use crate::cni::success::{Dns, Route};
 use crate::cni::text;
@@ -25,53 +24,40 @@ pub(super) struct Config {
     resolv_conf: String,
 }
 
-/// The keys as they are written.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(super) struct Keys {
-    ipam: Option<IpamKeys>,
-    runtime_config: RuntimeConfig,
-    args: ArgsKey,
-}
+keys! {
+    /// The keys as they are written.
+    pub(super) struct Keys {
+        "ipam" => ipam: Option<IpamKeys>,
+        "runtimeConfig" => runtime_config: RuntimeConfig,
+        "args" => args: ArgsKey,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(super) struct IpamKeys {
-    pub(super) data_dir: String,
-    subnet: String,
-    #[serde(deserialize_with = "text::optional_ip")]
-    range_start: Option<IpAddr>,
-    #[serde(deserialize_with = "text::optional_ip")]
-    range_end: Option<IpAddr>,
-    #[serde(deserialize_with = "text::optional_ip")]
-    gateway: Option<IpAddr>,
-    ranges: Vec<Vec<RangeConf>>,
-    routes: Vec<Route>,
-    resolv_conf: String,
-    exclude: Vec<String>,
-    sticky: bool,
-    pub(super) stale_on_boot: String,
-}
+    pub(super) struct IpamKeys {
+        "dataDir" => pub(super) data_dir: String,
+        "subnet" => subnet: String,
+        "rangeStart" => range_start: Option<IpAddr>,
+        "rangeEnd" => range_end: Option<IpAddr>,
+        "gateway" => gateway: Option<IpAddr>,
+        "ranges" => ranges: Vec<Vec<RangeConf>>,
+        "routes" => routes: Vec<Route>,
+        "resolvConf" => resolv_conf: String,
+        "exclude" => exclude: Vec<String>,
+        "sticky" => sticky: bool,
+        "staleOnBoot" => pub(super) stale_on_boot: String,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct RuntimeConfig {
-    ip_ranges: Vec<Vec<RangeConf>>,
-    #[serde(deserialize_with = "text::ips_or_cidrs")]
-    ips: Vec<IpAddr>,
-}
+    struct RuntimeConfig {
+        "ipRanges" => ip_ranges: Vec<Vec<RangeConf>>,
+        "ips" => ips: Vec<IpAddr>,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ArgsKey {
-    cni: CniArgs,
-}
+    struct ArgsKey {
+        "cni" => cni: CniArgs,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct CniArgs {
-    #[serde(deserialize_with = "text::ips_or_cidrs")]
-    ips: Vec<IpAddr>,
+    struct CniArgs {
+        "ips" => ips: Vec<IpAddr>,
+    }
 }
 
 impl Keys {

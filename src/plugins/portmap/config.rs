@@ -2,42 +2,36 @@
 
 use std::net::IpAddr;
 
-use serde::Deserialize;
-
 use super::conditions::{self, Conditions};
+use crate::cni::json::keys;
 use crate::cni::text::parse_ip;
 use crate::error::{Error, Result};
 use crate::kernel::nft::Transport;
 use crate::names::IpFamily;
 
-/// The configuration as it is written.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Portmap {
-    backend: String,
-    snat: Option<bool>,
-    masq_all: bool,
-    mark_masq_bit: Option<i64>,
-    external_set_mark_chain: String,
-    conditions_v4: Vec<String>,
-    conditions_v6: Vec<String>,
-    runtime_config: RuntimeConfig,
-}
+keys! {
+    /// The configuration as it is written.
+    pub struct Portmap {
+        "backend" => backend: String,
+        "snat" => snat: Option<bool>,
+        "masqAll" => masq_all: bool,
+        "markMasqBit" => mark_masq_bit: Option<i64>,
+        "externalSetMarkChain" => external_set_mark_chain: String,
+        "conditionsV4" => conditions_v4: Vec<String>,
+        "conditionsV6" => conditions_v6: Vec<String>,
+        "runtimeConfig" => runtime_config: RuntimeConfig,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct RuntimeConfig {
-    port_mappings: Vec<PortMapping>,
-}
+    struct RuntimeConfig {
+        "portMappings" => port_mappings: Vec<PortMapping>,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct PortMapping {
-    host_port: i64,
-    container_port: i64,
-    protocol: String,
-    #[serde(rename = "hostIP")]
-    host_ip: String,
+    struct PortMapping {
+        "hostPort" => host_port: i64,
+        "containerPort" => container_port: i64,
+        "protocol" => protocol: String,
+        "hostIP" => host_ip: String,
+    }
 }
 
 /// The validated configuration.

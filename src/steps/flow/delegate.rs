@@ -85,7 +85,7 @@ pub fn examine(cx: &Context<'_>) -> Result<()> {
     }
     require_ipam(cx)?;
     match Delegate::find(cx, kind)?.0 {
-        Program::Ours(entry) => match (entry.run)(cx, &Verb::Status) {
+        Program::Ours(entry) => match entry.run(cx, &Verb::Status) {
             Err(error) if [Code::DECODE, Code::INVALID_CONFIG].contains(&error.code) => Err(error),
             _ => Ok(()),
         },
@@ -132,7 +132,7 @@ impl Delegate {
 
     fn call(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
         match &self.0 {
-            Program::Ours(entry) => (entry.run)(cx, verb),
+            Program::Ours(entry) => entry.run(cx, verb),
             Program::Executable(path) => execute(path, cx.request, verb, cx.session.limit()),
         }
     }

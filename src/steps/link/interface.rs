@@ -5,9 +5,8 @@
 
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
-
 use crate::cni::conf;
+use crate::cni::json::Read;
 use crate::cni::request::Verb;
 use crate::cni::success::{self, Success};
 use crate::error::{Error, Result};
@@ -27,7 +26,7 @@ use crate::steps::link::parent::Parent;
 const TAKEN_AT_MOST: Duration = Duration::from_secs(1);
 
 /// A plugin that makes a single link: its configuration.
-pub trait SingleLink: DeserializeOwned {
+pub trait SingleLink: Read {
     const UNREADABLE: &'static str;
     /// The kernel's name of the kind of link.
     const KIND: &'static str;
@@ -36,19 +35,22 @@ pub trait SingleLink: DeserializeOwned {
     fn interface(&self, cx: &Context<'_>) -> Result<NewInterface<'_>>;
 }
 
+// The executable has these methods for each kind of link. So they leave the `?` after `interface` to the functions they call.
 impl<P: SingleLink> Plugin for P {
-    const UNREADABLE: &'static str = P::UNREADABLE;
+    fn unreadable(&self) -> &'static str {
+        P::UNREADABLE
+    }
 
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
-        examine(cx, &self.interface(cx)?)
+        examine(cx, self.interface(cx))
     }
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
-        add(cx, at, netns, &self.interface(cx)?)
+        add(cx, at, netns, self.interface(cx))
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        check(cx, at, &self.interface(cx)?)
+        check(cx, at, self.interface(cx))
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
@@ -56,7 +58,7 @@ impl<P: SingleLink> Plugin for P {
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        status(cx, &self.interface(cx)?)
+        status(cx, self.interface(cx))
     }
 }
 
@@ -96,7 +98,8 @@ pub fn requested_mac(cx: &Context<'_>, configured: &str) -> Result<Option<Mac>> 
 }
 
 /// Fails if the configuration is wrong or does not fit the host.
-pub fn examine(cx: &Context<'_>, new: &NewInterface<'_>) -> Result<()> {
+pub fn examine(cx: &Context<'_>, new: Result<NewInterface<'_>>) -> Result<()> {
+    let new = &new?;
     let of_host = new.parent.as_ref().filter(|parent| !parent.in_container);
     let parent = of_host.map(|parent| parent.find(cx, cx.session.host()?)).transpose()?;
     valid_mtu(new, parent.as_ref())?;
@@ -107,8 +110,9 @@ fn add(
     cx: &Context<'_>,
     at: &Attachment,
     netns: &NetNs,
-    new: &NewInterface<'_>,
+    new: Result<NewInterface<'_>>,
 ) -> Result<Success> {
+    let new = &new?;
     let uses_prev_result = new.uses_prev_result && cx.request.conf.ipam.kind.is_empty();
     let given = if uses_prev_result { cx.request.prev_result()? } else { None };
     let container = cx.session.container()?;
@@ -255,7 +259,8 @@ pub fn release(cx: &Context<'_>, scope: Scope<'_>, remove: &dyn Fn() -> Result<(
 }
 
 /// CHECK: compares the interface with the configuration and with the previous result.
-pub fn check(cx: &Context<'_>, at: &Attachment, new: &NewInterface<'_>) -> Result<()> {
+pub fn check(cx: &Context<'_>, at: &Attachment, new: Result<NewInterface<'_>>) -> Result<()> {
+    let new = &new?;
     delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
     let result = cx.request.required_prev_result()?;
     let container = cx.session.container()?;
@@ -284,7 +289,8 @@ pub fn check(cx: &Context<'_>, at: &Attachment, new: &NewInterface<'_>) -> Resul
 }
 
 /// STATUS: the kernel has the kind of link, the parent can have such an interface, and the IPAM plugin works.
-fn status(cx: &Context<'_>, new: &NewInterface<'_>) -> Result<()> {
+fn status(cx: &Context<'_>, new: Result<NewInterface<'_>>) -> Result<()> {
+    let new = &new?;
     // In a chain, the plugin before this one makes the parent.
     let is_chained = new.uses_prev_result && cx.request.conf.ipam.kind.is_empty();
     let is_possible = || {

@@ -32,8 +32,8 @@ use crate::world::{Call, State, VERSIONS, World};
 const CONFIGURATIONS: &str = "/run/net.d";
 const OWN: &str = "/run/own";
 const NOTES: &str = "/run/notes";
-/// A shell starts background processes with SIGINT ignored, and cnibox keeps that.
-const NOT_IGNORED: [&str; 2] = ["env", "--default-signal=INT"];
+/// A shell starts background processes with SIGINT ignored, nohup those with SIGHUP ignored, and cnibox keeps that.
+const NOT_IGNORED: [&str; 2] = ["env", "--default-signal"];
 
 /// A host with configurations and recording plugins.
 struct Host {

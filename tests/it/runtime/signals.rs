@@ -1,5 +1,6 @@
 //! Signals that reach `cnibox run`, from processes and from a terminal.
 
+use super::NOT_IGNORED;
 use super::run::used_host;
 
 #[test]
@@ -41,7 +42,7 @@ wait(b"INT")
 os.kill(pid, signal.SIGTERM)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 "#;
-    let python = host.cnibox(&[]).under(&["python3", "-c", script]);
+    let python = host.cnibox(&[]).under(&[&NOT_IGNORED[..], &["python3", "-c", script]].concat());
     // Twice would be 11.
     assert_eq!(python.run().output(), "1\n");
     host.assert_nothing_left(&before, "after Ctrl-C");
@@ -57,7 +58,7 @@ fn a_signal_while_the_networks_are_attached_detaches_them() {
     host.configure("9.conflist", &slow);
     for signal in ["INT", "TERM", "HUP"] {
         let args = ["run", "-n", "net", "-n", "slow", "--name", "web", "--", "touch", "/run/ran"];
-        let running = host.cnibox(&args).start();
+        let running = host.cnibox(&args).under(&NOT_IGNORED).start();
         host.world.eventually("slow adds", || host.world.path("/run/adding").exists());
         host.signal(signal, &running);
         let outcome = running.finish();

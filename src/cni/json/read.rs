@@ -1,0 +1,351 @@
+//! Reads a `Json` value into a value of Rust with the rules of Go. Errors have the path in the document.
+
+use super::Json;
+use super::error::Error;
+
+/// A type that is read from a `Json` value.
+pub trait Read {
+    /// Replaces the default value, which `self` is. After an error, a part of it can be replaced.
+    fn read(&mut self, json: &Json) -> Result<(), Error>;
+}
+
+/// Defines structs that are read from objects. Each line has a key, a field, and the default if it is not that of the type:
+/// `"dataDir" => data_dir: String = "/run".into()`. `struct Ip requires "address"` cannot be read without this key. No two
+/// keys of a struct differ in case only.
+///
+/// The case of keys is ignored, `null` is a missing key, the last of several equal keys counts, other keys are ignored.
+macro_rules! keys {
+    (@default) => { Default::default() };
+    (@default $default:expr) => { $default };
+    ($(
+        $(#[$of_struct:meta])*
+        $vis:vis struct $name:ident $(requires $required:literal)? {
+            $(
+                $(#[$of_field:meta])*
+                $key:literal => $access:vis $field:ident: $type:ty $(= $default:expr)?
+            ),* $(,)?
+        }
+    )+) => {$(
+        $(#[$of_struct])*
+        $vis struct $name {
+            $($(#[$of_field])* $access $field: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $crate::cni::json::keys!(@default $($default)?),)* }
+            }
+        }
+
+        impl $crate::cni::json::Read for $name {
+            fn read(
+                &mut self,
+                json: &$crate::cni::json::Json,
+            ) -> Result<(), $crate::cni::json::ReadError> {
+                use $crate::cni::json::{pack, packed_bytes, read_object};
+                const TEXTS: &[&str] =
+                    &[concat!("struct ", stringify!($name)), concat!($($required)?), $($key),*];
+                static PACKED: [u8; packed_bytes(TEXTS)] = pack(TEXTS);
+                read_object(json, &PACKED, &mut [$(&mut self.$field),*])
+            }
+        }
+    )+};
+}
+pub(crate) use keys;
+
+/// Texts in one piece, each after its length in a byte. A table of pointers would be relocated whenever a process starts.
+pub const fn pack<const BYTES: usize>(texts: &[&str]) -> [u8; BYTES] {
+    let mut packed = [0; BYTES];
+    let (mut rest, mut at) = (texts, 0);
+    while let [text, after @ ..] = rest {
+        assert!(text.len() <= 255);
+        packed[at] = text.len().to_le_bytes()[0];
+        packed.split_at_mut(at + 1).1.split_at_mut(text.len()).0.copy_from_slice(text.as_bytes());
+        (rest, at) = (after, at + 1 + text.len());
+    }
+    packed
+}
+
+/// The size of packed texts.
+pub const fn packed_bytes(texts: &[&str]) -> usize {
+    let (mut rest, mut bytes) = (texts, 0);
+    while let [text, after @ ..] = rest {
+        (rest, bytes) = (after, bytes + 1 + text.len());
+    }
+    bytes
+}
+
+#[derive(Clone)]
+struct Packed(&'static [u8]);
+
+impl Iterator for Packed {
+    type Item = &'static [u8];
+
+    fn next(&mut self) -> Option<&'static [u8]> {
+        let (length, rest) = self.0.split_first()?;
+        let (text, rest) = rest.split_at_checked((*length).into())?;
+        self.0 = rest;
+        Some(text)
+    }
+}
+
+/// Reads an object into the fields of a struct. The packed texts are its name as error messages have it, the key that is
+/// required or an empty text, and the keys of the fields in their order.
+pub fn read_object(
+    json: &Json,
+    packed: &'static [u8],
+    fields: &mut [&mut dyn Read],
+) -> Result<(), Error> {
+    let mut keys = Packed(packed);
+    let [name, required] = [keys.next(), keys.next()].map(Option::unwrap_or_default);
+    let Json::Object(entries) = json else {
+        return Err(json.wrong_type(&String::from_utf8_lossy(name)));
+    };
+    for (index, (name, value)) in entries.iter().enumerate() {
+        let key = name.as_bytes();
+        let Some(field) = keys.clone().position(|it| it.eq_ignore_ascii_case(key)) else {
+            continue;
+        };
+        if !matches!(value, Json::Null) && !is_set(&entries[index + 1..], key) {
+            fields[field].read(value).map_err(|error| error.under_key(name, index))?;
+        }
+    }
+    if !required.is_empty() && !is_set(entries, required) {
+        let missing = String::from_utf8_lossy(required);
+        return Err(Error::new(format!("missing field `{missing}`")));
+    }
+    Ok(())
+}
+
+fn is_set(entries: &[(String, Json)], key: &[u8]) -> bool {
+    entries.iter().any(|(name, value)| {
+        name.as_bytes().eq_ignore_ascii_case(key) && !matches!(value, Json::Null)
+    })
+}
+
+impl Json {
+    /// The text of a string. `expected` is the description of the type in the error.
+    pub fn text(&self, expected: &str) -> Result<&str, Error> {
+        match self {
+            Self::String(text) => Ok(text),
+            _ => Err(self.wrong_type(expected)),
+        }
+    }
+
+    /// The error that the value has another type.
+    #[cold]
+    pub fn wrong_type(&self, expected: &str) -> Error {
+        self.invalid("type", expected)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn invalid(&self, part: &str, expected: &str) -> Error {
+        let found = match self {
+            Self::Null => "null".into(),
+            Self::Bool(value) => format!("boolean `{value}`"),
+            Self::Number(value) => {
+                let digits = value.to_string();
+                let is_integer = !digits.contains(['.', 'e', 'E']);
+                let kind = if is_integer { "integer" } else { "floating point" };
+                format!("{kind} `{digits}`")
+            }
+            Self::String(value) => format!("string {value:?}"),
+            Self::Array(_) => "sequence".into(),
+            Self::Object(_) => "map".into(),
+            Self::Raw(_) => "value with too many levels".into(),
+        };
+        Error::new(format!("invalid {part}: {found}, expected {expected}"))
+    }
+
+    /// An integer of at most 64 bits. Go refuses `-0` where a number cannot be negative. The scope of a route, the only u8,
+    /// has a signed type there.
+    fn integer(&self, min: i128, max: i128, expected: &str) -> Result<i128, Error> {
+        let value = match self {
+            Self::Number(value) if min < 0 || max == u8::MAX.into() || !value.is_minus_zero() => {
+                value.as_i128()
+            }
+            _ => None,
+        };
+        match value {
+            None => Err(self.wrong_type(expected)),
+            Some(value) if value < min || value > max => Err(self.invalid("value", expected)),
+            Some(value) => Ok(value),
+        }
+    }
+}
+
+impl Read for bool {
+    fn read(&mut self, json: &Json) -> Result<(), Error> {
+        let Json::Bool(value) = json else { return Err(json.wrong_type("a boolean")) };
+        *self = *value;
+        Ok(())
+    }
+}
+
+macro_rules! integers {
+    ($($type:ident)+) => {$(
+        impl Read for $type {
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is in the range")]
+            fn read(&mut self, json: &Json) -> Result<(), Error> {
+                *self = json.integer(Self::MIN.into(), Self::MAX.into(), stringify!($type))? as Self;
+                Ok(())
+            }
+        }
+    )+};
+}
+integers!(u8 u16 u32 u64 i32 i64);
+
+/// No plugin reads a fraction today, so the executable lacks the code that parses them, which takes 17 KB.
+impl Read for f64 {
+    fn read(&mut self, json: &Json) -> Result<(), Error> {
+        let value = match json {
+            Json::Number(value) => value.as_f64(),
+            _ => None,
+        };
+        *self = value.ok_or_else(|| json.wrong_type("f64"))?;
+        Ok(())
+    }
+}
+
+impl Read for String {
+    fn read(&mut self, json: &Json) -> Result<(), Error> {
+        *self = json.text("a string")?.to_owned();
+        Ok(())
+    }
+}
+
+impl<T: Read + Default> Read for Option<T> {
+    fn read(&mut self, json: &Json) -> Result<(), Error> {
+        match json {
+            Json::Null => Ok(()),
+            _ => self.get_or_insert_default().read(json),
+        }
+    }
+}
+
+impl<T: Read + Default> Read for Vec<T> {
+    fn read(&mut self, json: &Json) -> Result<(), Error> {
+        read_list(json, &mut |value| self.push_mut(T::default()).read(value))
+    }
+}
+
+/// Reads the elements of an array one after another.
+pub fn read_list(
+    json: &Json,
+    read_next: &mut dyn FnMut(&Json) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let Json::Array(values) = json else { return Err(json.wrong_type("a sequence")) };
+    for (index, value) in values.iter().enumerate() {
+        read_next(value).map_err(|error| error.under_index(index))?;
+    }
+    Ok(())
+}
+
+/// The entries of an object with any keys. Equal keys stay.
+#[derive(Debug, Default, PartialEq)]
+pub struct Map<T>(pub Vec<(String, T)>);
+
+impl<T: Read + Default> Read for Map<T> {
+    fn read(&mut self, json: &Json) -> Result<(), Error> {
+        let Json::Object(entries) = json else { return Err(json.wrong_type("a map")) };
+        for (index, (name, value)) in entries.iter().enumerate() {
+            let (_, read) = self.0.push_mut((name.clone(), T::default()));
+            read.read(value).map_err(|error| error.under_key(name, index))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    keys! {
+        #[derive(Debug, PartialEq)]
+        struct Sample {
+            "hostPort" => host_port: u16,
+            "name" => name: String,
+            "list" => list: Vec<Self>,
+            "flags" => flags: Map<bool>,
+            "maybe" => maybe: Option<i32>,
+        }
+    }
+
+    fn read(text: &str) -> Result<Sample, String> {
+        let json = Json::parse(text.as_bytes()).map_err(|error| error.to_string())?;
+        json.read("it").map_err(|error| error.msg.clone())
+    }
+
+    #[test]
+    fn keys_match_without_regard_to_case() {
+        let sample = read(r#"{"HOSTPORT":80,"Name":"x","unknown":[1]}"#).unwrap();
+        assert_eq!((sample.host_port, sample.name.as_str()), (80, "x"));
+    }
+
+    #[test]
+    fn null_is_absent_and_the_last_key_counts() {
+        let sample =
+            read(r#"{"hostPort":null,"list":null,"maybe":null,"name":"a","NAME":"b","name":null}"#);
+        assert_eq!(sample.unwrap(), Sample { name: "b".into(), ..Sample::default() });
+    }
+
+    #[test]
+    fn minus_zero_is_a_signed_number() {
+        assert_eq!(read(r#"{"maybe":-0}"#).unwrap().maybe, Some(0));
+        let error = "cannot read it: hostPort: invalid type: integer `-0`, expected u16";
+        assert_eq!(read(r#"{"hostPort":-0}"#), Err(error.into()));
+    }
+
+    #[test]
+    fn keys_of_maps_keep_their_case() {
+        let flags = read(r#"{"flags":{"Mac":true}}"#).unwrap().flags;
+        assert_eq!(flags, Map(vec![("Mac".into(), true)]));
+    }
+
+    #[test]
+    fn a_fraction_is_read_where_it_is_expected() {
+        let json = Json::parse(b"[1, -0.5e1, 1e400]").unwrap();
+        let Json::Array(values) = &json else { panic!("{json:?}") };
+        let read =
+            |index: usize| values[index].read::<f64>("it").map_err(|error| error.to_string());
+        assert_eq!((read(0), read(1)), (Ok(1.0), Ok(-5.0)));
+        let found = "cannot read it: invalid type: floating point `1e400`, expected f64";
+        assert_eq!(read(2), Err(found.into()));
+    }
+
+    #[test]
+    fn errors_name_the_key() {
+        let cases = [
+            ("[]", "cannot read it: invalid type: sequence, expected struct Sample"),
+            (
+                r#"{"hostPort":"80"}"#,
+                "cannot read it: hostPort: invalid type: string \"80\", expected u16",
+            ),
+            (
+                r#"{"hostPort":70000}"#,
+                "cannot read it: hostPort: invalid value: integer `70000`, expected u16",
+            ),
+            (
+                r#"{"hostPort":1.0}"#,
+                "cannot read it: hostPort: invalid type: floating point `1.0`, expected u16",
+            ),
+            (
+                r#"{"list":[{},{"NAME":5}]}"#,
+                "cannot read it: list[1].NAME: invalid type: integer `5`, expected a string",
+            ),
+            (
+                r#"{"list":[null]}"#,
+                "cannot read it: list[0]: invalid type: null, expected struct Sample",
+            ),
+            (
+                r#"{"flags":{"a":1}}"#,
+                "cannot read it: flags.a: invalid type: integer `1`, expected a boolean",
+            ),
+            ("[]x", "cannot read JSON: trailing characters at line 1 column 3"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(read(text).unwrap_err(), expected, "{text}");
+        }
+    }
+}
