@@ -7,10 +7,9 @@ use std::time::Duration;
 use argh::{EarlyExit, FromArgs};
 
 use crate::cni::json::{Json, Object};
-use crate::dhcp::daemon;
 use crate::dhcp::flags::{Flags, SOCKET, USAGE};
 use crate::dhcp::protocol::Request;
-use crate::dhcp::server::Passed;
+use crate::dhcp::server::{self, Passed};
 use crate::dhcp::socket;
 use crate::error::{Error, Result};
 
@@ -48,7 +47,7 @@ pub fn run(args: &[OsString]) -> u8 {
                 super::say(USAGE);
                 return 0;
             }
-            Ok(Some(flags)) => ("dhcp daemon", daemon::run(&flags, passed())),
+            Ok(Some(flags)) => ("dhcp daemon", server::run(&flags, passed())),
             Err(error) => {
                 eprintln!("dhcp daemon: {error}\n{USAGE}");
                 return 2;
@@ -117,11 +116,15 @@ impl Leases {
     }
 }
 
+/// The keys of the addresses.
+const FAMILIES: [&str; 2] = ["v4", "v6"];
+
 /// The addresses of a lease, of both families.
 fn families(lease: &Json) -> Vec<&Json> {
     let mut families = Vec::new();
-    families.extend(lease.get("v4"));
-    families.extend(lease.get("v6"));
+    for key in FAMILIES {
+        families.extend(lease.get(key));
+    }
     families
 }
 
@@ -183,26 +186,38 @@ fn add_row(table: &mut Table, lease: &Json, now: Option<u64>) {
     ]);
 }
 
-/// Copies the values of keys.
-fn copy(object: &mut Object, from: &Json, keys: &[&str]) {
-    for key in keys {
-        object.put_any(key, from.get(key).cloned());
-    }
-}
+/// The keys that `leases --json` prints as the daemon sends them.
+const COPIED: [&str; 14] = [
+    "network",
+    "containerID",
+    "ifname",
+    "netns",
+    "mac",
+    "state",
+    "address",
+    "server",
+    "gateway",
+    "routes",
+    "mtu",
+    "dns",
+    "domain",
+    "search",
+];
+/// The times, and the keys of the seconds to them.
+const TIMES: [(&str, &str); 3] =
+    [("renewAt", "renewsIn"), ("rebindAt", "rebindsIn"), ("endsAt", "endsIn")];
 
+/// A lease or its part of one family, as `leases --json` prints it.
 fn object(lease: &Json, now: Option<u64>) -> Json {
-    let mut object = Object::default();
-    copy(&mut object, lease, &["network", "containerID", "ifname", "netns", "mac", "state"]);
-    for key in ["v4", "v6"] {
-        let Some(it) = lease.get(key) else { continue };
-        let mut family = Object::default();
-        let keys = ["address", "server", "gateway", "routes", "mtu", "dns", "domain", "search"];
-        copy(&mut family, it, &keys);
-        for (key, at) in [("renewsIn", "renewAt"), ("rebindsIn", "rebindAt"), ("endsIn", "endsAt")]
-        {
-            family.put_any(key, seconds_to(it, at, now).map(Json::from));
-        }
-        object.put(key, family.json());
+    let mut entries = Object::default();
+    for key in COPIED {
+        entries.put_any(key, lease.get(key).cloned());
     }
-    object.json()
+    for (key, name) in TIMES {
+        entries.put_any(name, seconds_to(lease, key, now).map(Json::from));
+    }
+    for key in FAMILIES {
+        entries.put_any(key, lease.get(key).map(|lease| object(lease, now)));
+    }
+    entries.json()
 }

@@ -30,9 +30,11 @@ pub fn success(record: &Record, slaac: &[Ip]) -> Success {
         let address = IpNet::V6(lease.address.into());
         success.ips.push(Ip { address, gateway: None, interface: None });
         success.dns.nameservers.extend(lease.dns.iter().map(Ipv6Addr::to_string));
-        let new = lease.search.iter().filter(|domain| !success.dns.search.contains(domain));
-        let new: Vec<String> = new.cloned().collect();
-        success.dns.search.extend(new);
+        for domain in &lease.search {
+            if !success.dns.search.contains(domain) {
+                success.dns.search.push(domain.clone());
+            }
+        }
     }
     success.ips.extend_from_slice(slaac);
     success
@@ -60,9 +62,10 @@ fn add_v4(success: &mut Success, lease: &v4::Lease, priority: u32) {
 
 /// All addresses of a record.
 pub fn addresses(record: &Record) -> Vec<IpAddr> {
-    let v4 = record.v4.iter().map(|lease| IpAddr::V4(lease.address.addr()));
-    let v6 = record.v6.iter().map(|lease| IpAddr::V6(lease.address));
-    v4.chain(v6).collect()
+    let mut addresses = Vec::new();
+    addresses.extend(record.v4.as_ref().map(|lease| IpAddr::V4(lease.address.addr())));
+    addresses.extend(record.v6.as_ref().map(|lease| IpAddr::V6(lease.address)));
+    addresses
 }
 
 /// The leases of an interface at a time.
@@ -138,19 +141,25 @@ fn announce(index: u32, mac: Mac, address: Ipv4Addr) -> Result<(), Error> {
 
 /// The changes of the interface, for the log.
 fn difference(old: &Leases, record: &Record, moves: &[(Option<IpNet>, Option<IpNet>)]) -> String {
-    fn text(value: Option<impl Display>) -> String {
-        value.map_or_else(|| "none".to_owned(), |value| value.to_string())
+    fn replaces(what: &str, new: Option<&dyn Display>, old: Option<&dyn Display>) -> String {
+        let [new, old] = [new, old].map(|value| value.unwrap_or(&"none"));
+        format!("{what} {new} replaces {old}")
+    }
+    fn text<T: Display>(value: &Option<T>) -> Option<&dyn Display> {
+        value.as_ref().map(|value| value as &dyn Display)
     }
     let mut list = Vec::new();
-    for (old, new) in moves.iter().filter(|(old, new)| old != new) {
-        list.push(format!("address {} replaces {}", text(*new), text(*old)));
+    for (old, new) in moves {
+        if old != new {
+            list.push(replaces("address", text(new), text(old)));
+        }
     }
     if let (Some(old), Some(new)) = (&old.v4, &record.v4) {
         if old.gateway != new.gateway {
-            list.push(format!("gateway {} replaces {}", text(new.gateway), text(old.gateway)));
+            list.push(replaces("gateway", text(&new.gateway), text(&old.gateway)));
         }
         if old.mtu != new.mtu {
-            list.push(format!("MTU {} replaces {}", text(new.mtu), text(old.mtu)));
+            list.push(replaces("MTU", text(&new.mtu), text(&old.mtu)));
         }
         if old.routes != new.routes {
             list.push(format!("the server sent {} routes", new.routes.len()));
@@ -161,13 +170,12 @@ fn difference(old: &Leases, record: &Record, moves: &[(Option<IpNet>, Option<IpN
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::dhcp::protocol;
+    use crate::dhcp::time::Time;
 
     fn lease() -> v4::Lease {
-        let time = Duration::from_secs;
+        let time = Time::from_secs;
         v4::Lease {
             address: "10.1.0.20/24".parse().unwrap(),
             server: Ipv4Addr::new(10, 1, 0, 254),
@@ -207,9 +215,9 @@ mod tests {
             server: Vec::new(),
             dns: vec!["fd00::1".parse().unwrap()],
             search: vec!["a.lan".into(), "b.lan".into()],
-            since: Duration::ZERO,
-            renew_at: Duration::ZERO,
-            rebind_at: Duration::ZERO,
+            since: Time::ZERO,
+            renew_at: Time::ZERO,
+            rebind_at: Time::ZERO,
             preferred_until: None,
             ends_at: None,
         };
@@ -228,7 +236,7 @@ mod tests {
 
     #[test]
     fn changes_are_named_and_times_are_none() {
-        let later = v4::Lease { renew_at: Duration::from_secs(9), ..lease() };
+        let later = v4::Lease { renew_at: Time::from_secs(9), ..lease() };
         let moved = v4::Lease {
             address: "10.1.0.21/16".parse().unwrap(),
             gateway: None,

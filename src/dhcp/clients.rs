@@ -8,12 +8,12 @@ use crate::dhcp::exchange::{self, Exchange, News, Waiting};
 use crate::dhcp::exchange6::{self, Exchange6};
 use crate::dhcp::journal::Record;
 use crate::dhcp::protocol::Ask;
-use crate::dhcp::server::prefixed;
-use crate::dhcp::site::{Site, Trouble};
+use crate::dhcp::site::{Site, Trouble, prefixed};
 use crate::dhcp::slaac::Slaac;
-use crate::dhcp::v4::client::{Event, Settings, Times};
+use crate::dhcp::time::Time;
+use crate::dhcp::v4::client::{Action, Event, Settings, Times, Via};
 use crate::dhcp::v4::frame;
-use crate::dhcp::v6::client::{Event as Event6, Settings as Settings6};
+use crate::dhcp::v6::client::{Action as Action6, Event as Event6, Settings as Settings6};
 use crate::dhcp::v6::{duid, frame as frame6};
 use crate::error::{Error, Result};
 use crate::kernel::file;
@@ -39,10 +39,10 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// See the head of this file.
 pub struct Clients {
-    pub v4: Option<Exchange>,
-    pub v6: Option<Exchange6>,
+    pub v4: Option<Box<Exchange>>,
+    pub v6: Option<Box<Exchange6>>,
     pub slaac: Option<Slaac>,
-    limit: Duration,
+    limit: Time,
 }
 
 /// A packet that releases a lease.
@@ -70,26 +70,31 @@ impl Clients {
         let v6 = || {
             let id = machine_id(&options.prefix)?;
             let (duid, iaid) = duid::of(id.trim_end().as_bytes(), key);
-            Exchange6::new(Settings6 { duid, iaid, resend_timeout: times.resend_timeout })
+            Exchange6::new(Settings6 {
+                duid,
+                iaid,
+                probe: settings.probe,
+                resend_timeout: times.resend_timeout,
+            })
         };
         Ok(Self {
-            v4: settings.families.v4.then(v4).transpose()?,
-            v6: settings.families.v6.then(v6).transpose()?,
+            v4: settings.families.v4.then(v4).transpose()?.map(Box::new),
+            v6: settings.families.v6.then(v6).transpose()?.map(Box::new),
             slaac: settings.families.slaac.then(Slaac::default),
             limit: times.resend_timeout,
         })
     }
 
     /// Starts clients without a lease, and resumes those with one.
-    pub fn start(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
+    pub fn start(&mut self, site: &Site<'_>, now: Time) -> Vec<News> {
         let mut news = Vec::new();
         if let Some(v4) = &mut self.v4 {
             let event = site.record.v4.clone().map_or(Event::Start, Event::Resume);
-            news.extend(v4.step(event, site, now));
+            v4.step(event, site, now, &mut news);
         }
         if let Some(v6) = &mut self.v6 {
             match site.record.v6.clone() {
-                Some(lease) => news.extend(v6.step(Event6::Resume(lease), site, now)),
+                Some(lease) => v6.step(Event6::Resume(lease), site, now, &mut news),
                 None => v6.start(now),
             }
         }
@@ -100,7 +105,7 @@ impl Clients {
     }
 
     /// Gives the leases of a record to clients that only release them.
-    pub fn resume_to_release(&mut self, record: &Record, now: Duration) {
+    pub fn resume_to_release(&mut self, record: &Record, now: Time) {
         // The packets of the confirmation are not sent.
         if let (Some(v4), Some(lease)) = (&mut self.v4, &record.v4) {
             v4.client.step(Event::Resume(lease.clone()), now);
@@ -118,18 +123,25 @@ impl Clients {
     }
 
     /// The time of the next `tick`.
-    pub fn deadline(&self) -> Option<Duration> {
-        let v4 = self.v4.as_ref().and_then(Exchange::deadline);
-        let v6 = self.v6.as_ref().and_then(Exchange6::deadline);
+    pub fn deadline(&self) -> Option<Time> {
+        let v4 = self.v4.as_ref().and_then(|it| it.deadline());
+        let v6 = self.v6.as_ref().and_then(|it| it.deadline());
         let slaac = self.slaac.as_ref().and_then(Slaac::deadline);
-        [v4, v6, slaac].into_iter().flatten().min()
+        Time::first(v4, Time::first(v6, slaac))
     }
 
     /// Does what is due.
-    pub fn tick(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
-        let mut news = self.v4.as_mut().map(|it| it.tick(site, now)).unwrap_or_default();
-        news.extend(self.v6.as_mut().map(|it| it.tick(site, now)).unwrap_or_default());
-        news.extend(self.slaac.as_mut().map(|it| it.tick(site, now)).unwrap_or_default());
+    pub fn tick(&mut self, site: &Site<'_>, now: Time) -> Vec<News> {
+        let mut news = Vec::new();
+        if let Some(v4) = &mut self.v4 {
+            v4.tick(site, now, &mut news);
+        }
+        if let Some(v6) = &mut self.v6 {
+            v6.tick(site, now, &mut news);
+        }
+        if let Some(slaac) = &mut self.slaac {
+            slaac.tick(site, now, &mut news);
+        }
         news
     }
 
@@ -140,19 +152,35 @@ impl Clients {
     }
 
     /// Reads the packets that wait.
-    pub fn receive(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
-        let mut news = self.v4.as_mut().map(|it| it.receive(site, now)).unwrap_or_default();
-        news.extend(self.v6.as_mut().map(|it| it.receive(site, now)).unwrap_or_default());
+    pub fn receive(&mut self, site: &Site<'_>, now: Time) -> Vec<News> {
+        let mut news = Vec::new();
+        if let Some(v4) = &mut self.v4 {
+            v4.receive(site, now, &mut news);
+        }
+        if let Some(v6) = &mut self.v6 {
+            v6.receive(site, now, &mut news);
+        }
         news
     }
 
     /// The packets that release the leases. The clients are finished then.
-    pub fn release(&mut self, now: Duration) -> Vec<PacketOfRelease> {
-        let v4 = self.v4.as_mut().map(|it| it.release(now)).unwrap_or_default();
-        let v6 = self.v6.as_mut().map(|it| it.release(now)).unwrap_or_default();
-        let v4 =
-            v4.into_iter().map(|(payload, from, to)| PacketOfRelease::V4 { payload, from, to });
-        v4.chain(v6.into_iter().map(|payload| PacketOfRelease::V6 { payload })).collect()
+    pub fn release(&mut self, now: Time) -> Vec<PacketOfRelease> {
+        let mut packets = Vec::new();
+        if let Some(v4) = &mut self.v4 {
+            for action in v4.client.step(Event::Release, now) {
+                if let Action::Send { payload, via: Via::Unicast { from, to } } = action {
+                    packets.push(PacketOfRelease::V4 { payload, from, to });
+                }
+            }
+        }
+        if let Some(v6) = &mut self.v6 {
+            for action in v6.client.step(Event6::Release, now) {
+                if let Action6::Send(payload) = action {
+                    packets.push(PacketOfRelease::V6 { payload });
+                }
+            }
+        }
+        packets
     }
 }
 

@@ -4,11 +4,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::dhcp::apply;
 use crate::dhcp::exchange::{News, Waiting};
 use crate::dhcp::lease::Key;
-use crate::dhcp::site::Trouble;
+use crate::dhcp::site::{NO_LINK, NO_NAMESPACE, Trouble};
 use crate::dhcp::table::{Entry, State, Table};
+use crate::dhcp::time::Time;
 use crate::kernel::clock;
 use crate::kernel::rtnl::End;
 use crate::kernel::sys::warn;
@@ -55,7 +55,7 @@ impl Table {
     }
 
     fn receive(self: &Arc<Self>, state: &mut State, key: &Key) {
-        let now = clock::since_boot();
+        let now = Time::now();
         if let Some(Entry { record, clients, .. }) = state.leases.get_mut(key) {
             let news = clients.receive(&self.site(record), now);
             self.handle(state, key, news);
@@ -64,10 +64,13 @@ impl Table {
 
     /// Does everything that is due.
     fn tick(self: &Arc<Self>, state: &mut State) {
-        let now = clock::since_boot();
-        let is_due = |entry: &&Entry| entry.clients.deadline().is_some_and(|at| at <= now);
-        let due: Vec<Key> =
-            state.leases.0.iter().filter(is_due).map(|entry| entry.key().clone()).collect();
+        let now = Time::now();
+        let mut due = Vec::new();
+        for entry in &state.leases.0 {
+            if entry.clients.deadline().is_some_and(|at| at <= now) {
+                due.push(entry.key().clone());
+            }
+        }
         for key in &due {
             if let Some(Entry { record, clients, .. }) = state.leases.get_mut(key) {
                 let news = clients.tick(&self.site(record), now);
@@ -77,8 +80,11 @@ impl Table {
     }
 
     fn set_alarm(&self, state: &State) {
-        let next = state.leases.0.iter().filter_map(|entry| entry.clients.deadline()).min();
-        if let Err(error) = self.alarm.set(next) {
+        let mut next = None;
+        for entry in &state.leases.0 {
+            next = Time::first(next, entry.clients.deadline());
+        }
+        if let Err(error) = self.alarm.set(next.map(Duration::from)) {
             warn(&format!("warning: cannot set the timer: {error}"));
         }
     }
@@ -86,28 +92,24 @@ impl Table {
     /// Ends the leases of namespaces and links that the kernel reported.
     fn end_what_is_gone(self: &Arc<Self>, state: &mut State) {
         while let Some(end) = self.ends.as_ref().and_then(|ends| ends.next()) {
-            let is_gone = |entry: &Entry| match end {
-                End::Namespace(number) if entry.number == Some(number) => {
-                    Some(News::Gone("its network namespace is gone"))
-                }
-                End::Link(number, index)
-                    if entry.number == Some(number) && entry.record.ifindex == index =>
-                {
-                    Some(News::Gone("its link is gone"))
-                }
-                End::Unknown => {
-                    let site = self.site(&entry.record);
-                    match site.link(&apply::addresses(&entry.record)) {
-                        Err(Trouble::Gone(reason)) => Some(News::Gone(reason)),
-                        _ => None,
+            let mut gone = Vec::new();
+            for entry in &state.leases.0 {
+                let is_in = |number| entry.number == Some(number);
+                let reason = match end {
+                    End::Namespace(number) if is_in(number) => NO_NAMESPACE,
+                    End::Link(number, index) if is_in(number) && entry.record.ifindex == index => {
+                        NO_LINK
                     }
-                }
-                _ => None,
-            };
-            let found =
-                state.leases.0.iter().filter_map(|it| Some((it.key().clone(), is_gone(it)?)));
-            for (key, news) in found.collect::<Vec<_>>() {
-                self.handle(state, &key, vec![news]);
+                    End::Unknown => match self.site(&entry.record).verify() {
+                        Err(Trouble::Gone(reason)) => reason,
+                        _ => continue,
+                    },
+                    _ => continue,
+                };
+                gone.push((entry.key().clone(), reason));
+            }
+            for (key, reason) in gone {
+                self.handle(state, &key, vec![News::Gone(reason)]);
             }
         }
     }

@@ -1,10 +1,10 @@
 //! The DHCPv4 client of one interface with its sockets, which exist only while the client waits for an answer.
 
+use crate::dhcp::time::Time;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::dhcp::lease::Key;
 use crate::dhcp::site::{Site, Trouble};
@@ -23,12 +23,12 @@ pub const PACKETS_AT_ONCE_MAX: u32 = 32;
 /// An address is used if so many probes find no other holder. RFC 5227, section 1.1, has 1 to 2 s between the probes; here
 /// it is a fifth, since the links are virtual.
 const PROBES: u32 = 3;
-const PROBE_INTERVAL: Duration = Duration::from_millis(300);
+const PROBE_INTERVAL: Time = Time::from_millis(300);
 /// The wait after the last probe.
-const ANNOUNCE_WAIT: Duration = Duration::from_millis(400);
+const ANNOUNCE_WAIT: Time = Time::from_millis(400);
 
 /// A client that gave up after it had lost its lease starts again after this time.
-pub const RESTART_AFTER: Duration = Duration::from_secs(60);
+pub const RESTART_AFTER: Time = Time::from_secs(60);
 
 /// A file that can become readable.
 pub type Waiting = Arc<dyn AsFd + Send + Sync>;
@@ -54,7 +54,7 @@ pub struct Exchange {
     /// this socket the kernel does not refuse the others as unreachable.
     udp: Option<LinkUdp>,
     probe: Option<Probe>,
-    restart_at: Option<Duration>,
+    restart_at: Option<Time>,
     /// The last error of a socket, for the message of a failure.
     trouble: Option<Error>,
 }
@@ -64,7 +64,7 @@ struct Probe {
     address: Ipv4Addr,
     socket: Arc<PacketSocket>,
     left: u32,
-    next_at: Duration,
+    next_at: Time,
 }
 
 impl Exchange {
@@ -81,19 +81,7 @@ impl Exchange {
     }
 
     /// Handles an event, and executes what the client wants.
-    pub fn step(&mut self, event: Event<'_>, site: &Site<'_>, now: Duration) -> Vec<News> {
-        let mut news = Vec::new();
-        self.step_into(event, site, now, &mut news);
-        news
-    }
-
-    fn step_into(
-        &mut self,
-        event: Event<'_>,
-        site: &Site<'_>,
-        now: Duration,
-        news: &mut Vec<News>,
-    ) {
+    pub fn step(&mut self, event: Event<'_>, site: &Site<'_>, now: Time, news: &mut Vec<News>) {
         for action in self.client.step(event, now) {
             match action {
                 Action::Send { payload, via } => {
@@ -106,19 +94,17 @@ impl Exchange {
                     Err(trouble) => {
                         self.note(trouble, news);
                         // Without ARP no other holder can be found.
-                        self.step_into(Event::Probed { taken: false }, site, now, news);
+                        self.step(Event::Probed { taken: false }, site, now, news);
                     }
                 },
-                Action::Bound(_) => {
+                Action::Bound => {
                     self.trouble = None;
                     news.push(News::Bound);
                 }
                 Action::Lost(reason) => news.push(News::Lost(reason)),
                 Action::Failed(tried) => {
                     self.restart_at = Some(now + RESTART_AFTER);
-                    let trouble = self.trouble.take();
-                    let trouble = trouble.map_or_else(String::new, |error| format!("; {error}"));
-                    news.push(News::Failed(format!("{tried}{trouble}")));
+                    news.push(failed(tried, self.trouble.take()));
                 }
             }
         }
@@ -135,28 +121,27 @@ impl Exchange {
     }
 
     /// The time of the next `tick`.
-    pub fn deadline(&self) -> Option<Duration> {
+    pub fn deadline(&self) -> Option<Time> {
         let probe = self.probe.as_ref().map(|probe| probe.next_at);
-        [self.client.deadline(), probe, self.restart_at].into_iter().flatten().min()
+        Time::first(self.client.deadline(), Time::first(probe, self.restart_at))
     }
 
     /// Does what is due.
-    pub fn tick(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
+    pub fn tick(&mut self, site: &Site<'_>, now: Time, news: &mut Vec<News>) {
         if self.restart_at.is_some_and(|at| at <= now) {
             self.restart_at = None;
-            return self.step(Event::Start, site, now);
+            return self.step(Event::Start, site, now, news);
         }
         if let Some(probe) = self.probe.as_mut().filter(|probe| probe.next_at <= now) {
             if probe.left == 0 {
                 self.probe = None;
-                return self.step(Event::Probed { taken: false }, site, now);
+                return self.step(Event::Probed { taken: false }, site, now, news);
             }
             probe.send(site, now);
         }
         if self.client.deadline().is_some_and(|at| at <= now) {
-            return self.step(Event::Time, site, now);
+            self.step(Event::Time, site, now, news);
         }
-        Vec::new()
     }
 
     /// Adds the files to wait for. If one of them is readable, call `receive`.
@@ -166,15 +151,14 @@ impl Exchange {
     }
 
     /// Reads the packets that wait.
-    pub fn receive(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
-        let mut news = Vec::new();
+    pub fn receive(&mut self, site: &Site<'_>, now: Time, news: &mut Vec<News>) {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         for _ in 0..PACKETS_AT_ONCE_MAX {
             let Some(socket) = self.packet.clone() else { break };
             match socket.receive(&mut buffer) {
                 Ok(Some(packet)) => {
                     if let Some(payload) = frame::payload(packet) {
-                        self.step_into(Event::Received(payload), site, now, &mut news);
+                        self.step(Event::Received(payload), site, now, news);
                     }
                 }
                 Ok(None) => break,
@@ -184,9 +168,8 @@ impl Exchange {
         }
         if self.is_taken(site, &mut buffer) {
             self.probe = None;
-            self.step_into(Event::Probed { taken: true }, site, now, &mut news);
+            self.step(Event::Probed { taken: true }, site, now, news);
         }
-        news
     }
 
     fn send(&mut self, payload: &[u8], via: Via, site: &Site<'_>) -> Result<(), Trouble> {
@@ -227,12 +210,7 @@ impl Exchange {
         self.packet.clone().ok_or_else(|| Error::internal("no packet socket").into())
     }
 
-    fn begin_probe(
-        &self,
-        address: Ipv4Addr,
-        site: &Site<'_>,
-        now: Duration,
-    ) -> Result<Probe, Trouble> {
+    fn begin_probe(&self, address: Ipv4Addr, site: &Site<'_>, now: Time) -> Result<Probe, Trouble> {
         let socket = Arc::new(site.run(|| PacketSocket::for_arp(site.record.ifindex))?);
         let mut probe = Probe { address, socket, left: PROBES, next_at: now };
         probe.send(site, now);
@@ -255,21 +233,10 @@ impl Exchange {
         }
         false
     }
-
-    /// The payloads that release the lease, with the addresses of client and server; none without a lease. The client is
-    /// finished then.
-    pub fn release(&mut self, now: Duration) -> Vec<(Vec<u8>, Ipv4Addr, Ipv4Addr)> {
-        let actions = self.client.step(Event::Release, now);
-        let packet = |action| match action {
-            Action::Send { payload, via: Via::Unicast { from, to } } => Some((payload, from, to)),
-            _ => None,
-        };
-        actions.into_iter().filter_map(packet).collect()
-    }
 }
 
 impl Probe {
-    fn send(&mut self, site: &Site<'_>, now: Duration) {
+    fn send(&mut self, site: &Site<'_>, now: Time) {
         let probe = Arp::probe(site.record.mac, self.address);
         // Without a carrier no other interface can answer.
         let _ = self.socket.broadcast(&probe.encode());
@@ -282,6 +249,15 @@ impl Probe {
 pub fn udp_socket(from: Ipv4Addr, site: &Site<'_>) -> Result<LinkUdp, Trouble> {
     let Key { ifname, .. } = &site.record.ask.key;
     site.run(|| LinkUdp::bind(ifname, SocketAddr::new(IpAddr::V4(from), CLIENT_PORT)))
+}
+
+/// The event for a client that gave up, with the last error of its socket.
+pub fn failed(mut tried: String, trouble: Option<Error>) -> News {
+    if let Some(error) = trouble {
+        tried.push_str("; ");
+        tried.push_str(&error.to_string());
+    }
+    News::Failed(tried)
 }
 
 fn reason(error: &io::Error) -> String {

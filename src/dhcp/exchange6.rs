@@ -1,11 +1,13 @@
 //! The DHCPv6 client of one interface with its socket, which exists only while the client waits for an answer.
 
+use crate::dhcp::time::Time;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
-use std::time::Duration;
+
+use ipnet::Ipv6Net;
 
 use crate::dhcp::exchange::{
-    News, PACKET_BYTES_MAX, PACKETS_AT_ONCE_MAX, RESTART_AFTER, Waiting, cannot_send,
+    News, PACKET_BYTES_MAX, PACKETS_AT_ONCE_MAX, RESTART_AFTER, Waiting, cannot_send, failed,
 };
 use crate::dhcp::site::{Site, Trouble};
 use crate::dhcp::v6::client::{Action, Client, Event, Settings};
@@ -13,12 +15,13 @@ use crate::dhcp::v6::frame::{CLIENT_PORT, SERVER_PORT, SERVERS};
 use crate::error::{Error, Result};
 use crate::kernel::file::reason;
 use crate::kernel::inet::LinkUdp;
+use crate::kernel::rtnl::{Batch, NewAddress};
 use crate::kernel::sys;
 
 /// The longest wait for the link-local address of a new interface, which duplicate address detection delays.
-const LINK_LOCAL_LIMIT: Duration = Duration::from_secs(5);
+const LINK_LOCAL_LIMIT: Time = Time::from_secs(5);
 /// The pause between two looks at the addresses: an event would need a socket in the namespace.
-pub const LOOK_AGAIN: Duration = Duration::from_millis(100);
+pub const LOOK_AGAIN: Time = Time::from_millis(100);
 
 /// See the head of this file.
 pub struct Exchange6 {
@@ -26,78 +29,102 @@ pub struct Exchange6 {
     udp: Option<Arc<LinkUdp>>,
     /// The client starts at this time, or when the interface has a link-local address.
     starts: Option<Start>,
+    /// The address that duplicate address detection examines, and the time of the next look.
+    probe: Option<(Ipv6Addr, Time)>,
     /// The last error of the socket, for the message of a failure.
     trouble: Option<Error>,
 }
 
 struct Start {
-    next_look: Duration,
-    limit: Duration,
+    next_look: Time,
+    limit: Time,
 }
 
 impl Exchange6 {
     pub fn new(settings: Settings) -> Result<Self> {
         let seed = u64::from_ne_bytes(sys::random_bytes()?);
-        Ok(Self { client: Client::new(settings, seed), udp: None, starts: None, trouble: None })
+        let client = Client::new(settings, seed);
+        Ok(Self { client, udp: None, starts: None, probe: None, trouble: None })
     }
 
     /// Starts as soon as the interface can send.
-    pub fn start(&mut self, now: Duration) {
+    pub fn start(&mut self, now: Time) {
         self.starts = Some(Start { next_look: now, limit: now + LINK_LOCAL_LIMIT });
     }
 
     /// Handles an event, and executes what the client wants.
-    pub fn step(&mut self, event: Event<'_>, site: &Site<'_>, now: Duration) -> Vec<News> {
-        let mut news = Vec::new();
+    pub fn step(&mut self, event: Event<'_>, site: &Site<'_>, now: Time, news: &mut Vec<News>) {
         for action in self.client.step(event, now) {
             match action {
-                Action::Send(payload) => match self.send(&payload, site) {
-                    Ok(()) => {}
-                    Err(Trouble::Gone(reason)) => news.push(News::Gone(reason)),
-                    Err(Trouble::Failed(error)) => self.trouble = Some(error),
-                },
-                Action::Bound(_) => {
-                    self.trouble = None;
+                Action::Send(payload) => {
+                    let sent = self.send(&payload, site);
+                    self.note(sent, news);
+                }
+                Action::Probe(address) => {
+                    self.probe = Some((address, now + LOOK_AGAIN));
+                    // If it fails, the next look finds no other holder.
+                    self.note(begin_probe(address, site), news);
+                }
+                Action::Bound => {
+                    (self.trouble, self.probe) = (None, None);
                     news.push(News::Bound);
                 }
                 Action::Lost(reason) => news.push(News::Lost(reason)),
                 Action::Failed(tried) => {
                     let next = now + RESTART_AFTER;
                     self.starts = Some(Start { next_look: next, limit: next });
-                    let trouble = self.trouble.take();
-                    let trouble = trouble.map_or_else(String::new, |error| format!("; {error}"));
-                    news.push(News::Failed(format!("{tried}{trouble}")));
+                    news.push(failed(tried, self.trouble.take()));
                 }
             }
         }
         if !self.client.is_listening() {
             self.udp = None;
         }
-        news
+    }
+
+    fn note(&mut self, done: Result<(), Trouble>, news: &mut Vec<News>) {
+        match done {
+            Ok(()) => {}
+            Err(Trouble::Gone(reason)) => news.push(News::Gone(reason)),
+            Err(Trouble::Failed(error)) => self.trouble = Some(error),
+        }
     }
 
     /// The time of the next `tick`.
-    pub fn deadline(&self) -> Option<Duration> {
+    pub fn deadline(&self) -> Option<Time> {
         let start = self.starts.as_ref().map(|start| start.next_look);
-        [self.client.deadline(), start].into_iter().flatten().min()
+        let probe = self.probe.map(|(_, next_look)| next_look);
+        Time::first(self.client.deadline(), Time::first(start, probe))
     }
 
     /// Does what is due.
-    pub fn tick(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
+    pub fn tick(&mut self, site: &Site<'_>, now: Time, news: &mut Vec<News>) {
         if let Some(start) = self.starts.as_mut().filter(|start| start.next_look <= now) {
             match has_link_local(site) {
                 Ok(false) if now < start.limit => start.next_look = now + LOOK_AGAIN,
-                Err(Trouble::Gone(reason)) => return vec![News::Gone(reason)],
+                Err(Trouble::Gone(reason)) => return news.push(News::Gone(reason)),
                 _ => {
                     self.starts = None;
-                    return self.step(Event::Start, site, now);
+                    return self.step(Event::Start, site, now, news);
                 }
             }
         }
-        if self.client.deadline().is_some_and(|at| at <= now) {
-            return self.step(Event::Time, site, now);
+        if let Some((address, _)) = self.probe.filter(|(_, next_look)| *next_look <= now) {
+            let taken = match is_taken(address, site) {
+                Err(Trouble::Gone(reason)) => return news.push(News::Gone(reason)),
+                Ok(None) => {
+                    self.probe = Some((address, now + LOOK_AGAIN));
+                    return;
+                }
+                // Without the list of addresses no other holder can be found.
+                found => matches!(found, Ok(Some(true))),
+            };
+            self.probe = None;
+            return self.step(Event::Probed { taken }, site, now, news);
         }
-        Vec::new()
+        if self.client.deadline().is_some_and(|at| at <= now) {
+            self.step(Event::Time, site, now, news);
+        }
     }
 
     /// Adds the files to wait for. If one of them is readable, call `receive`.
@@ -106,20 +133,16 @@ impl Exchange6 {
     }
 
     /// Reads the packets that wait.
-    pub fn receive(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
-        let mut news = Vec::new();
+    pub fn receive(&mut self, site: &Site<'_>, now: Time, news: &mut Vec<News>) {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         for _ in 0..PACKETS_AT_ONCE_MAX {
             let Some(socket) = self.udp.clone() else { break };
             match socket.receive(&mut buffer) {
-                Ok(Some(payload)) => {
-                    news.extend(self.step(Event::Received(payload), site, now));
-                }
+                Ok(Some(payload)) => self.step(Event::Received(payload), site, now, news),
                 Ok(None) => break,
                 Err(error) => self.trouble = Some(Error::internal(reason(&error))),
             }
         }
-        news
     }
 
     fn send(&mut self, payload: &[u8], site: &Site<'_>) -> Result<(), Trouble> {
@@ -127,15 +150,6 @@ impl Exchange6 {
             self.udp = Some(Arc::new(socket(site)?));
         }
         self.udp.as_ref().map_or(Ok(()), |socket| send(socket, payload, site))
-    }
-
-    /// The payloads that release the lease, none without a lease. The client is finished then.
-    pub fn release(&mut self, now: Duration) -> Vec<Vec<u8>> {
-        let payload = |action| match action {
-            Action::Send(payload) => Some(payload),
-            _ => None,
-        };
-        self.client.step(Event::Release, now).into_iter().filter_map(payload).collect()
     }
 }
 
@@ -146,6 +160,33 @@ fn has_link_local(site: &Site<'_>) -> Result<bool, Trouble> {
         it.net.addr().is_ipv6() && it.scope_link && !it.tentative && !it.dad_failed
     };
     Ok(addresses.iter().any(is_usable))
+}
+
+/// Lets the kernel begin with duplicate address detection (RFC 4862, section 5.4). The address stays if it is free: the plugin
+/// adds it anyway.
+fn begin_probe(address: Ipv6Addr, site: &Site<'_>) -> Result<(), Trouble> {
+    let net = Ipv6Net::from(address).into();
+    let new = NewAddress { net, no_dad: false, no_prefix_route: false, may_exist: true };
+    let mut batch = Batch::new();
+    batch.add_address(site.record.ifindex, &site.record.ask.key.ifname, &new);
+    Ok(site.open()?.rtnl()?.commit(batch)?)
+}
+
+/// Whether another host has the address, which is deleted then; `None` if that is not known yet.
+fn is_taken(address: Ipv6Addr, site: &Site<'_>) -> Result<Option<bool>, Trouble> {
+    let rtnl = site.open()?.rtnl()?;
+    let index = site.record.ifindex;
+    let addresses = rtnl.addresses(index)?;
+    let Some(found) = addresses.iter().find(|it| it.net.addr() == address) else {
+        return Ok(Some(false));
+    };
+    if found.dad_failed {
+        let mut batch = Batch::new();
+        batch.del_address(index, &site.record.ask.key.ifname, found.net);
+        rtnl.commit(batch)?;
+        return Ok(Some(true));
+    }
+    Ok((!found.tentative).then_some(false))
 }
 
 /// A socket on the port of clients.

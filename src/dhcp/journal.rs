@@ -11,14 +11,17 @@
 
 use std::fs::{DirBuilder, File};
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Duration;
 
+use ipnet::Ipv4Net;
+
 use crate::cni::json::Json;
-use crate::dhcp::fields::{Fields, milliseconds};
+use crate::dhcp::fields::Fields;
 use crate::dhcp::lease::{Key, v4, v6};
-use crate::dhcp::protocol::{Ask, ask_of, entries_of, entry};
+use crate::dhcp::protocol::{self, Ask};
 use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::kernel::file;
@@ -51,7 +54,7 @@ pub struct Record {
 }
 
 /// A link of the host that leads to the server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Uplink {
     /// A bridge, or the master of the container's link.
     pub link: String,
@@ -224,128 +227,112 @@ fn boot() -> Result<String> {
     Ok(id.trim_end().to_owned())
 }
 
-/// A record without its boot. Addresses are texts, times are milliseconds since boot.
-pub(super) fn entries_of_record(record: &Record) -> impl Iterator<Item = (String, Json)> {
-    let mut entries = entries_of(&record.ask);
-    let (device, inode) = record.netns_id;
-    entries.extend([
-        ("netnsID".into(), Json::Array(vec![device.into(), inode.into()])),
-        entry("ifindex", record.ifindex),
-        entry("mac", record.mac.to_string()),
-    ]);
-    let optional = [
-        ("uplink", record.uplink.as_ref().map(|uplink| uplink.link.as_str().into())),
-        ("vlan", record.uplink.as_ref().map(|uplink| u32::from(uplink.vlan).into())),
-        ("v4", record.v4.as_ref().map(v4_to_json)),
-        ("v6", record.v6.as_ref().map(v6_to_json)),
-    ];
-    entries.extend(optional.into_iter().filter_map(|(key, value)| Some((key.into(), value?))));
-    entries.into_iter()
+/// A record in the list of leases, with the word for its state.
+pub(super) fn listed(record: &Record, state: &str) -> Json {
+    Fields::written(&mut |fields| {
+        write_record(fields, record);
+        fields.string("state", &mut state.to_owned());
+    })
 }
 
 fn to_json(record: &Record, boot: &str) -> Json {
-    Json::Object([entry("boot", boot)].into_iter().chain(entries_of_record(record)).collect())
+    Fields::written(&mut |fields| {
+        fields.string("boot", &mut boot.to_owned());
+        write_record(fields, record);
+    })
+}
+
+fn write_record(fields: &mut Fields<'_>, record: &Record) {
+    protocol::write_ask(fields, &record.ask);
+    pass_record(fields, &mut record.clone());
 }
 
 fn read_record(content: &[u8], boot: &str) -> Result<Record> {
     let json = Json::parse(content)?;
-    let fields = Fields(&json);
-    if fields.text("boot")? != boot {
+    let mut of = String::new();
+    let mut fields = Fields::of(&json);
+    fields.string("boot", &mut of);
+    fields.end()?;
+    if of != boot {
         return Err(Error::internal("it is of an earlier boot"));
     }
-    let [device, inode] = fields.list("netnsID")? else {
-        return Err(Error::internal("netnsID is not two numbers"));
-    };
-    let identity = |item| Fields::small_of::<u64>(item, "netnsID");
-    Ok(Record {
-        ask: ask_of(fields)?,
-        netns_id: (identity(device)?, identity(inode)?),
-        ifindex: fields.small("ifindex")?,
-        mac: fields.parsed("mac")?,
-        uplink: json.get("uplink").map(|_| uplink_of(fields)).transpose()?,
-        v4: json.get("v4").map(|lease| v4_of(Fields(lease))).transpose()?,
-        v6: json.get("v6").map(|lease| v6_of(Fields(lease))).transpose()?,
+    let mut record = Record {
+        ask: protocol::ask_of(&json)?,
+        netns_id: (0, 0),
+        ifindex: 0,
+        mac: Mac([0; 6]),
+        uplink: None,
+        v4: None,
+        v6: None,
         is_released: false,
-    })
+    };
+    let mut fields = Fields::of(&json);
+    pass_record(&mut fields, &mut record);
+    fields.end().map(|()| record)
 }
 
-fn strings<T: ToString>(items: &[T]) -> Option<Json> {
-    Some(Json::Array(items.iter().map(|item| item.to_string().into()).collect()))
+/// All fields except those of the `Ask`. Addresses are texts, times are milliseconds since boot.
+fn pass_record(fields: &mut Fields<'_>, record: &mut Record) {
+    let mut identity = vec![record.netns_id.0, record.netns_id.1];
+    fields.numbers("netnsID", &mut identity);
+    match identity[..] {
+        [device, inode] => record.netns_id = (device, inode),
+        _ => fields.fail(Error::internal("netnsID is not two numbers")),
+    }
+    fields.number("ifindex", &mut record.ifindex);
+    fields.text("mac", &mut record.mac);
+    if fields.has("uplink", record.uplink.is_some()) {
+        let uplink = record.uplink.get_or_insert_default();
+        fields.string("uplink", &mut uplink.link);
+        fields.number("vlan", &mut uplink.vlan);
+    }
+    if fields.has("v4", record.v4.is_some()) {
+        let lease = record.v4.get_or_insert_with(v4::Lease::empty);
+        fields.object("v4", &mut |fields| pass_v4(fields, lease));
+    }
+    if fields.has("v6", record.v6.is_some()) {
+        let lease = record.v6.get_or_insert_with(v6::Lease::empty);
+        fields.object("v6", &mut |fields| pass_v6(fields, lease));
+    }
 }
 
-fn v4_to_json(lease: &v4::Lease) -> Json {
-    let routes = lease.routes.iter().map(|(dst, gateway)| {
-        Json::object([
-            ("dst", Some(dst.to_string().into())),
-            ("gw", Some(gateway.to_string().into())),
-        ])
+fn pass_v4(fields: &mut Fields<'_>, lease: &mut v4::Lease) {
+    fields.text("address", &mut lease.address);
+    fields.text("server", &mut lease.server);
+    if fields.has("gateway", lease.gateway.is_some()) {
+        fields.text("gateway", lease.gateway.get_or_insert(Ipv4Addr::UNSPECIFIED));
+    }
+    let routes = &mut lease.routes;
+    fields.objects("routes", routes.len(), &mut |fields, at| {
+        if at == routes.len() {
+            routes.push((Ipv4Net::default(), Ipv4Addr::UNSPECIFIED));
+        }
+        let Some((dst, gateway)) = routes.get_mut(at) else { return };
+        fields.text("dst", dst);
+        fields.text("gw", gateway);
     });
-    Json::object([
-        ("address", Some(lease.address.to_string().into())),
-        ("server", Some(lease.server.to_string().into())),
-        ("gateway", lease.gateway.map(|gateway| gateway.to_string().into())),
-        ("routes", Some(Json::Array(routes.collect()))),
-        ("mtu", lease.mtu.map(|mtu| u32::from(mtu).into())),
-        ("dns", strings(&lease.dns)),
-        ("domain", Some(lease.domain.as_str().into())),
-        ("search", strings(&lease.search)),
-        ("since", Some(milliseconds(lease.since))),
-        ("renewAt", Some(milliseconds(lease.renew_at))),
-        ("rebindAt", Some(milliseconds(lease.rebind_at))),
-        ("endsAt", lease.ends_at.map(milliseconds)),
-    ])
+    if fields.has("mtu", lease.mtu.is_some()) {
+        fields.number("mtu", lease.mtu.get_or_insert_default());
+    }
+    fields.texts("dns", &mut lease.dns);
+    fields.string("domain", &mut lease.domain);
+    fields.strings("search", &mut lease.search);
+    fields.time("since", &mut lease.since);
+    fields.time("renewAt", &mut lease.renew_at);
+    fields.time("rebindAt", &mut lease.rebind_at);
+    fields.optional_time("endsAt", &mut lease.ends_at);
 }
 
-fn v4_of(fields: Fields<'_>) -> Result<v4::Lease> {
-    let route = |item| Ok((Fields(item).parsed("dst")?, Fields(item).parsed("gw")?));
-    Ok(v4::Lease {
-        address: fields.parsed("address")?,
-        server: fields.parsed("server")?,
-        gateway: fields.0.get("gateway").map(|_| fields.parsed("gateway")).transpose()?,
-        routes: fields.list("routes")?.iter().map(route).collect::<Result<_>>()?,
-        mtu: fields.0.get("mtu").map(|_| fields.small("mtu")).transpose()?,
-        dns: fields.all_parsed("dns")?,
-        domain: fields.text("domain")?.into(),
-        search: fields.texts("search")?,
-        since: fields.time("since")?,
-        renew_at: fields.time("renewAt")?,
-        rebind_at: fields.time("rebindAt")?,
-        ends_at: fields.optional_time("endsAt")?,
-    })
-}
-
-fn uplink_of(fields: Fields<'_>) -> Result<Uplink> {
-    Ok(Uplink { link: fields.text("uplink")?.to_owned(), vlan: fields.small("vlan")? })
-}
-
-fn v6_to_json(lease: &v6::Lease) -> Json {
-    let server = lease.server.iter().map(|byte| u32::from(*byte).into());
-    Json::object([
-        ("address", Some(lease.address.to_string().into())),
-        ("server", Some(Json::Array(server.collect()))),
-        ("dns", strings(&lease.dns)),
-        ("search", strings(&lease.search)),
-        ("since", Some(milliseconds(lease.since))),
-        ("renewAt", Some(milliseconds(lease.renew_at))),
-        ("rebindAt", Some(milliseconds(lease.rebind_at))),
-        ("preferredUntil", lease.preferred_until.map(milliseconds)),
-        ("endsAt", lease.ends_at.map(milliseconds)),
-    ])
-}
-
-fn v6_of(fields: Fields<'_>) -> Result<v6::Lease> {
-    let server = fields.list("server")?.iter().map(|byte| Fields::small_of(byte, "server"));
-    Ok(v6::Lease {
-        address: fields.parsed("address")?,
-        server: server.collect::<Result<_>>()?,
-        dns: fields.all_parsed("dns")?,
-        search: fields.texts("search")?,
-        since: fields.time("since")?,
-        renew_at: fields.time("renewAt")?,
-        rebind_at: fields.time("rebindAt")?,
-        preferred_until: fields.optional_time("preferredUntil")?,
-        ends_at: fields.optional_time("endsAt")?,
-    })
+fn pass_v6(fields: &mut Fields<'_>, lease: &mut v6::Lease) {
+    fields.text("address", &mut lease.address);
+    fields.bytes("server", &mut lease.server);
+    fields.texts("dns", &mut lease.dns);
+    fields.strings("search", &mut lease.search);
+    fields.time("since", &mut lease.since);
+    fields.time("renewAt", &mut lease.renew_at);
+    fields.time("rebindAt", &mut lease.rebind_at);
+    fields.optional_time("preferredUntil", &mut lease.preferred_until);
+    fields.optional_time("endsAt", &mut lease.ends_at);
 }
 
 #[cfg(test)]
@@ -355,6 +342,7 @@ mod tests {
 
     use super::*;
     use crate::dhcp::protocol::tests::{ask, key};
+    use crate::dhcp::time::Time;
 
     /// A journal below a directory for one test.
     struct Scratch(PathBuf);
@@ -385,7 +373,7 @@ mod tests {
     }
 
     fn record(id: &str) -> Record {
-        let seconds = Duration::from_secs;
+        let seconds = Time::from_secs;
         Record {
             ask: ask(id),
             netns_id: (4, u64::MAX),
@@ -401,7 +389,7 @@ mod tests {
                 dns: vec!["10.1.0.53".parse().unwrap()],
                 domain: "example.org".into(),
                 search: vec!["a.example".into(), "b".into()],
-                since: Duration::from_millis(1_500),
+                since: Time::from_millis(1_500),
                 renew_at: seconds(60),
                 rebind_at: seconds(90),
                 ends_at: Some(seconds(u64::from(u32::MAX) * 2)),

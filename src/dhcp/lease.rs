@@ -32,8 +32,8 @@ impl Display for Key {
 pub mod v4 {
     //! A lease of an IPv4 address.
 
+    use crate::dhcp::time::Time;
     use std::net::Ipv4Addr;
-    use std::time::Duration;
 
     use ipnet::Ipv4Net;
 
@@ -56,16 +56,34 @@ pub mod v4 {
         pub domain: String,
         pub search: Vec<String>,
         /// The time of the request that the server granted.
-        pub since: Duration,
-        pub renew_at: Duration,
-        pub rebind_at: Duration,
+        pub since: Time,
+        pub renew_at: Time,
+        pub rebind_at: Time,
         /// `None`: the lease is infinite. `renew_at` and `rebind_at` are 136 years away.
-        pub ends_at: Option<Duration>,
+        pub ends_at: Option<Time>,
     }
 
     impl Lease {
+        /// A lease to read the fields of another into.
+        pub fn empty() -> Self {
+            Self {
+                address: Ipv4Net::default(),
+                server: Ipv4Addr::UNSPECIFIED,
+                gateway: None,
+                routes: Vec::new(),
+                mtu: None,
+                dns: Vec::new(),
+                domain: String::new(),
+                search: Vec::new(),
+                since: Time::ZERO,
+                renew_at: Time::ZERO,
+                rebind_at: Time::ZERO,
+                ends_at: None,
+            }
+        }
+
         /// Whether the lease has ended.
-        pub fn is_over(&self, now: Duration) -> bool {
+        pub fn is_over(&self, now: Time) -> bool {
             self.ends_at.is_some_and(|end| end <= now)
         }
     }
@@ -74,8 +92,8 @@ pub mod v4 {
 pub mod v6 {
     //! A lease of an IPv6 address (IA_NA).
 
+    use crate::dhcp::time::Time;
     use std::net::Ipv6Addr;
-    use std::time::Duration;
 
     /// A non-temporary address with a time limit. The prefix length of the link comes from router advertisements.
     #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,18 +104,33 @@ pub mod v6 {
         pub dns: Vec<Ipv6Addr>,
         pub search: Vec<String>,
         /// The time of the request that the server granted.
-        pub since: Duration,
-        pub renew_at: Duration,
-        pub rebind_at: Duration,
+        pub since: Time,
+        pub renew_at: Time,
+        pub rebind_at: Time,
         /// The end of the preferred lifetime. `None`: infinite.
-        pub preferred_until: Option<Duration>,
+        pub preferred_until: Option<Time>,
         /// The end of the valid lifetime. `None`: infinite.
-        pub ends_at: Option<Duration>,
+        pub ends_at: Option<Time>,
     }
 
     impl Lease {
+        /// A lease to read the fields of another into.
+        pub fn empty() -> Self {
+            Self {
+                address: Ipv6Addr::UNSPECIFIED,
+                server: Vec::new(),
+                dns: Vec::new(),
+                search: Vec::new(),
+                since: Time::ZERO,
+                renew_at: Time::ZERO,
+                rebind_at: Time::ZERO,
+                preferred_until: None,
+                ends_at: None,
+            }
+        }
+
         /// Whether the valid lifetime has ended.
-        pub fn is_over(&self, now: Duration) -> bool {
+        pub fn is_over(&self, now: Time) -> bool {
             self.ends_at.is_some_and(|end| end <= now)
         }
     }

@@ -2,8 +2,8 @@
 //! randomness of their own.
 
 mod apply;
+pub mod attempt;
 mod clients;
-pub mod daemon;
 pub mod domain;
 mod events;
 mod exchange;
@@ -21,6 +21,7 @@ mod site;
 mod slaac;
 pub mod socket;
 pub mod table;
+pub mod time;
 mod uplink;
 pub mod v4;
 pub mod v6;

@@ -13,9 +13,9 @@
 use std::path::PathBuf;
 
 use crate::cni::json::Json;
-use crate::dhcp::fields::Fields;
+use crate::dhcp::fields::{self, Fields};
 use crate::dhcp::lease::Key;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 
 /// The longest request, in bytes with its newline. Every option of 255 bytes once fits in it.
@@ -78,32 +78,46 @@ pub struct Families {
 
 impl Request {
     pub fn to_json(&self) -> Json {
-        let (verb, mut entries) = match self {
-            Self::Acquire(ask) => ("acquire", entries_of(ask)),
-            Self::Check(key) => ("check", entries_of_key(key)),
-            Self::Release(key) => ("release", entries_of_key(key)),
-            Self::Gc { network, keep } => {
-                let keep = keep.iter().map(|at| Json::Object(entries_of_attachment(at)));
-                let keep = Json::Array(keep.collect());
-                ("gc", vec![entry("network", network.to_string()), ("keep".into(), keep)])
-            }
-            Self::Status => ("status", Vec::new()),
-            Self::Leases => ("leases", Vec::new()),
+        let verb = match self {
+            Self::Acquire(_) => "acquire",
+            Self::Check(_) => "check",
+            Self::Release(_) => "release",
+            Self::Gc { .. } => "gc",
+            Self::Status => "status",
+            Self::Leases => "leases",
         };
-        entries.insert(0, entry("verb", verb));
-        Json::Object(entries)
+        Fields::written(&mut |fields| {
+            fields.string("verb", &mut verb.to_owned());
+            match self {
+                Self::Acquire(ask) => write_ask(fields, ask),
+                Self::Check(key) | Self::Release(key) => write_key(fields, key),
+                Self::Gc { network, keep } => {
+                    fields.string(NETWORK, &mut network.to_string());
+                    fields.objects("keep", keep.len(), &mut |fields, at| {
+                        if let Some(Attachment { container_id, ifname }) = keep.get(at) {
+                            write_attachment(fields, container_id, ifname);
+                        }
+                    });
+                }
+                Self::Status | Self::Leases => {}
+            }
+        })
     }
 
     pub fn from_json(json: &Json) -> Result<Self> {
-        let fields = Fields(json);
-        Ok(match fields.text("verb")? {
-            "acquire" => Self::Acquire(ask_of(fields)?),
-            "check" => Self::Check(key_of(fields)?),
-            "release" => Self::Release(key_of(fields)?),
+        Ok(match &*text_of(json, "verb")? {
+            "acquire" => Self::Acquire(ask_of(json)?),
+            "check" => Self::Check(key_of(json)?),
+            "release" => Self::Release(key_of(json)?),
             "gc" => {
-                let keep = fields.list("keep")?.iter().map(|it| attachment_of(Fields(it)));
-                let network = NetworkName::new(fields.text("network")?)?;
-                Self::Gc { network, keep: keep.collect::<Result<_>>()? }
+                let Some(Json::Array(items)) = json.get("keep") else {
+                    return Err(fields::cannot("keep", "it is not a list"));
+                };
+                let mut keep = Vec::new();
+                for item in items {
+                    keep.push(attachment_of(item)?);
+                }
+                Self::Gc { network: NetworkName::new(text_of(json, NETWORK)?)?, keep }
             }
             "status" => Self::Status,
             "leases" => Self::Leases,
@@ -114,80 +128,80 @@ impl Request {
 
 /// The line with the answer to a request.
 pub fn answer_to_json(answer: Result<Json>) -> Json {
-    match answer {
-        Ok(value) => Json::Object(vec![("ok".into(), value)]),
-        Err(error) => {
-            let error = Json::object([
-                ("code", Some(error.code.0.into())),
-                ("msg", Some(error.msg.as_str().into())),
-                ("details", Some(error.details.as_str().into())),
-            ]);
-            Json::Object(vec![("error".into(), error)])
-        }
-    }
+    let (key, value) = match answer {
+        Ok(value) => ("ok", value),
+        Err(mut error) => ("error", Fields::written(&mut |fields| pass_error(fields, &mut error))),
+    };
+    Json::Object(vec![(key.into(), value)])
 }
 
 /// The answer in a line: the value, or the daemon's error. The outer error means that the line is no answer.
 pub fn answer_from_json(json: &Json) -> Result<Result<Json>> {
-    let Some(error) = json.get("error") else {
-        return Fields(json).object("ok").map(|found| Ok(found.cloned().unwrap_or_default()));
-    };
-    let fields = Fields(error);
-    let code = Code(u32::try_from(fields.number("code")?).unwrap_or(Code::INTERNAL.0));
-    let details = fields.text("details")?;
-    Ok(Err(Error::new(code, fields.text("msg")?).with_details(details)))
-}
-
-/// The entries of an `Ask` in an object.
-pub(super) fn entries_of(ask: &Ask) -> Vec<(String, Json)> {
-    let Ask { key, netns, settings } = ask;
-    let provide = settings.provide.iter().map(|(code, value)| {
-        // The values are from JSON, so they are UTF-8.
-        let value = String::from_utf8_lossy(value).into_owned();
-        Json::object([("option", Some(u32::from(*code).into())), ("value", Some(value.into()))])
-    });
-    let request = settings.request.iter().map(|code| u32::from(*code).into());
-    let mut entries = entries_of_key(key);
-    entries.extend([
-        entry("netns", netns.to_string_lossy().into_owned()),
-        ("provide".into(), Json::Array(provide.collect())),
-        ("request".into(), Json::Array(request.collect())),
-        ("probe".into(), Json::Bool(settings.probe)),
-        ("broadcast".into(), Json::Bool(settings.broadcast)),
-        ("families".into(), Json::Array(settings.families.names().map(Json::from).collect())),
-        entry("priority", settings.priority),
-    ]);
-    entries
-}
-
-/// Reads the entries of an `Ask`.
-pub(super) fn ask_of(fields: Fields<'_>) -> Result<Ask> {
-    let provide = fields.list("provide")?.iter().map(|it| {
-        let it = Fields(it);
-        Ok((it.small("option")?, it.text("value")?.as_bytes().to_vec()))
-    });
-    let request = fields.list("request")?.iter();
-    let request = request.map(|code| Fields::small_of(code, "request"));
-    let mut families = Families::default();
-    for family in fields.texts("families")? {
-        families.add(&family)?;
+    if let Some(found) = json.get("error") {
+        let mut error = Error::internal("");
+        let mut fields = Fields::of(found);
+        pass_error(&mut fields, &mut error);
+        return fields.end().map(|()| Err(error));
     }
-    let netns = PathBuf::from(fields.text("netns")?);
+    match json {
+        Json::Object(entries) if entries.iter().any(|(key, _)| key == "ok") => {
+            Ok(Ok(json.get("ok").cloned().unwrap_or_default()))
+        }
+        _ => Err(fields::cannot("ok", "it is missing")),
+    }
+}
+
+fn pass_error(fields: &mut Fields<'_>, error: &mut Error) {
+    fields.number("code", &mut error.code.0);
+    fields.string("msg", &mut error.msg);
+    fields.string("details", &mut error.details);
+}
+
+/// Writes the fields of an `Ask`.
+pub(super) fn write_ask(fields: &mut Fields<'_>, ask: &Ask) {
+    write_key(fields, &ask.key);
+    pass_ask(fields, &mut ask.clone());
+}
+
+/// Reads the fields of an `Ask`.
+pub(super) fn ask_of(json: &Json) -> Result<Ask> {
+    let settings = Settings::default();
+    let mut ask = Ask { key: key_of(json)?, netns: PathBuf::new(), settings };
+    let mut fields = Fields::of(json);
+    pass_ask(&mut fields, &mut ask);
+    fields.end().map(|()| ask)
+}
+
+/// All fields except those of the key.
+fn pass_ask(fields: &mut Fields<'_>, ask: &mut Ask) {
+    let Ask { netns, settings, .. } = ask;
+    let mut path = netns.to_string_lossy().into_owned();
+    fields.string("netns", &mut path);
+    *netns = path.into();
     if !netns.is_absolute() {
-        return Err(Error::config("netns is not an absolute path"));
+        fields.fail(Error::config("netns is not an absolute path"));
     }
-    Ok(Ask {
-        key: key_of(fields)?,
-        netns,
-        settings: Settings {
-            provide: provide.collect::<Result<_>>()?,
-            request: request.collect::<Result<_>>()?,
-            probe: fields.switch("probe")?,
-            broadcast: fields.switch("broadcast")?,
-            families,
-            priority: fields.small("priority")?,
-        },
-    })
+    let provide = &mut settings.provide;
+    fields.objects("provide", provide.len(), &mut |fields, at| {
+        if at == provide.len() {
+            provide.push((0, Vec::new()));
+        }
+        let Some((code, value)) = provide.get_mut(at) else { return };
+        fields.number("option", code);
+        // The values are from JSON, so they are UTF-8.
+        let mut text = String::from_utf8_lossy(value).into_owned();
+        fields.string("value", &mut text);
+        *value = text.into_bytes();
+    });
+    fields.bytes("request", &mut settings.request);
+    fields.switch("probe", &mut settings.probe);
+    fields.switch("broadcast", &mut settings.broadcast);
+    let mut names = settings.families.names().map(str::to_owned).collect();
+    fields.strings("families", &mut names);
+    for name in names {
+        settings.families.add(&name).unwrap_or_else(|error| fields.fail(error));
+    }
+    fields.number("priority", &mut settings.priority);
 }
 
 impl Families {
@@ -209,37 +223,43 @@ impl Families {
     }
 }
 
-pub(super) fn entry(key: &str, value: impl Into<Json>) -> (String, Json) {
-    (key.into(), value.into())
+const NETWORK: &str = "network";
+const CONTAINER_ID: &str = "containerID";
+const IFNAME: &str = "ifname";
+
+fn write_key(fields: &mut Fields<'_>, key: &Key) {
+    fields.string(NETWORK, &mut key.network.to_string());
+    write_attachment(fields, &key.container_id, &key.ifname);
 }
 
-fn entries_of_key(key: &Key) -> Vec<(String, Json)> {
-    vec![
-        entry("network", key.network.to_string()),
-        entry("containerID", key.container_id.to_string()),
-        entry("ifname", key.ifname.to_string()),
-    ]
+fn write_attachment(fields: &mut Fields<'_>, container_id: &ContainerId, ifname: &IfName) {
+    fields.string(CONTAINER_ID, &mut container_id.to_string());
+    fields.string(IFNAME, &mut ifname.to_string());
 }
 
-pub(super) fn key_of(fields: Fields<'_>) -> Result<Key> {
-    let Attachment { container_id, ifname } = attachment_of(fields)?;
-    Ok(Key { network: NetworkName::new(fields.text("network")?)?, container_id, ifname })
+fn key_of(json: &Json) -> Result<Key> {
+    let Attachment { container_id, ifname } = attachment_of(json)?;
+    Ok(Key { network: NetworkName::new(text_of(json, NETWORK)?)?, container_id, ifname })
 }
 
-fn entries_of_attachment(at: &Attachment) -> Vec<(String, Json)> {
-    vec![entry("containerID", at.container_id.to_string()), entry("ifname", at.ifname.to_string())]
-}
-
-fn attachment_of(fields: Fields<'_>) -> Result<Attachment> {
+fn attachment_of(json: &Json) -> Result<Attachment> {
     Ok(Attachment {
-        container_id: ContainerId::new(fields.text("containerID")?)?,
-        ifname: IfName::new(fields.text("ifname")?)?,
+        container_id: ContainerId::new(text_of(json, CONTAINER_ID)?)?,
+        ifname: IfName::new(text_of(json, IFNAME)?)?,
     })
+}
+
+fn text_of(json: &Json, key: &str) -> Result<String> {
+    let mut text = String::new();
+    let mut fields = Fields::of(json);
+    fields.string(key, &mut text);
+    fields.end().map(|()| text)
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::error::Code;
 
     pub(crate) fn key(id: &str) -> Key {
         Key {

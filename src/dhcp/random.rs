@@ -1,6 +1,6 @@
 //! Numbers for transaction ids and jitter. A seed makes them, so a test repeats them.
 
-use std::time::Duration;
+use crate::dhcp::time::Time;
 
 /// The generator splitmix64. It is not for secrets.
 #[derive(Clone, Debug)]
@@ -25,13 +25,13 @@ impl Random {
     }
 
     /// A time from zero up to the limit.
-    pub fn up_to(&mut self, limit: Duration) -> Duration {
-        // 16 bits are fine enough, and no multiplication overflows before 2000 years.
-        limit.saturating_mul(self.u32() >> 16) / 0x1_0000
+    pub fn up_to(&mut self, limit: Time) -> Time {
+        // 16 bits are fine enough, and no multiplication overflows before 8000 years.
+        limit * (self.u32() >> 16) / 0x1_0000
     }
 
     /// A time that differs from the base by at most the spread.
-    pub fn around(&mut self, base: Duration, spread: Duration) -> Duration {
-        base.saturating_sub(spread).saturating_add(self.up_to(spread * 2))
+    pub fn around(&mut self, base: Time, spread: Time) -> Time {
+        base - spread + self.up_to(spread * 2)
     }
 }

@@ -2,22 +2,21 @@
 
 use std::path::Path;
 
-use crate::dhcp::apply;
 use crate::dhcp::clients::{Clients, Options};
 use crate::dhcp::journal::Record;
 use crate::dhcp::site::{Site, Trouble};
+use crate::dhcp::time::Time;
 use crate::error::Result;
-use crate::kernel::clock;
 use crate::kernel::netns::NetNs;
 
 /// Releases the leases of a record through its interface. False if the interface is not there any more.
 pub fn release(home: &NetNs, record: &Record) -> Result<bool> {
     let site = Site { home, prefix: Path::new(""), record };
     let mut clients = Clients::new(record, &Options::default())?;
-    let now = clock::since_boot();
+    let now = Time::now();
     clients.resume_to_release(record, now);
     let mut release = || {
-        site.link(&apply::addresses(record))?;
+        site.verify()?;
         clients.release(now).iter().try_for_each(|packet| packet.send(&site))
     };
     match release() {

@@ -1,29 +1,27 @@
-//! The daemon's side of the socket: accepts requests, each in a thread of its own, until a signal ends the daemon.
-//!
-//! It does not know how leases are got: `Service` does.
+//! The daemon: accepts requests at its socket, each in a thread of its own, until a signal ends it. The leases are in `Table`.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cni::json::Json;
-use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
-use crate::dhcp::fields::milliseconds;
+use crate::dhcp::clients::Options;
 use crate::dhcp::flags::Flags;
-use crate::dhcp::journal::{self, Journal, Record};
+use crate::dhcp::journal::{self, Journal};
 use crate::dhcp::lease::Key;
 use crate::dhcp::line::{read_line, write_line};
-use crate::dhcp::protocol::{Ask, REQUEST_BYTES_MAX, Request, answer_to_json, entry};
+use crate::dhcp::protocol::{REQUEST_BYTES_MAX, Request, answer_to_json};
+use crate::dhcp::site::prefixed;
+use crate::dhcp::table::Table;
+use crate::dhcp::time::Time;
+use crate::dhcp::v4::client::Times;
 use crate::error::{Code, Error, Result};
-use crate::kernel::clock;
 use crate::kernel::listener::{Arrival, Listener, Signals, write_public};
-use crate::kernel::sys::{self, warn};
+use crate::kernel::sys::{self, thread, warn};
 use crate::kernel::unix::Stream;
-use crate::names::{Attachment, NetworkName};
 
 /// The time that a client has to send its request, and to take its answer.
 const EXCHANGE_MAX: Duration = Duration::from_secs(10);
@@ -31,34 +29,12 @@ const EXCHANGE_MAX: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_secs(10);
 /// How many requests are served at the same time. Clients try again when there are more.
 const THREADS_MAX: usize = 1024;
-/// The kernel gives a thread pages as it uses them.
-const STACK_BYTES: usize = 256 << 10;
 /// The pause between two looks whether an idle daemon can end. No event tells that the last lease is gone.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 /// The longest wait for the lock of the journal. A plugin holds it while it releases a lease in place of a daemon.
 const LOCK_MAX: Duration = Duration::from_secs(3);
 /// The pause after a failed `accept`: the process has no free descriptor, for example.
 const FAILED_PAUSE: Duration = Duration::from_millis(100);
-
-/// The leases, as the socket needs them. Threads share it.
-pub trait Service: Send + Sync {
-    /// The lease of the attachment as a result. Waits until there is one.
-    fn acquire(&self, ask: &Ask) -> Result<Success>;
-    /// Whether the attachment has a lease.
-    fn has(&self, key: &Key) -> bool;
-    /// Fails if the attachment has no valid lease.
-    fn check(&self, key: &Key) -> Result<()>;
-    /// Sends a RELEASE if there is a lease.
-    fn release(&self, key: &Key) -> Result<()>;
-    /// Releases the leases of the network except these.
-    fn retain(&self, network: &NetworkName, keep: &[Attachment]) -> Result<()>;
-    /// Whether the daemon has nothing to do until the next request.
-    fn is_idle(&self) -> bool;
-    /// Each lease with a word for its state.
-    fn list(&self) -> Vec<(Record, &'static str)>;
-    /// The time that `acquire` may take.
-    fn limit(&self) -> Duration;
-}
 
 /// The sockets of the service manager: the values of LISTEN_PID and LISTEN_FDS. Source: sd_listen_fds(3).
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,12 +43,8 @@ pub struct Passed {
     pub count: u32,
 }
 
-/// Runs the daemon until a signal ends it. `open` opens the leases of the journal.
-pub fn run(
-    flags: &Flags,
-    passed: Passed,
-    open: &dyn Fn(Journal) -> Result<Arc<dyn Service>>,
-) -> Result<()> {
+/// Runs the daemon until a signal ends it. The leases stay.
+pub fn run(flags: &Flags, passed: Passed) -> Result<()> {
     // Before the first thread, which inherits the mask.
     let signals = Signals::block()?;
     sys::survive_failed_writes();
@@ -89,20 +61,14 @@ pub fn run(
         return Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(journal.holder()));
     };
     let listener = inherited.map_or_else(|| Listener::create(&path), Ok)?;
-    let served = serve(flags, &listener, &signals, journal, open);
+    let served = serve(flags, &listener, &signals, journal);
     listener.remove();
     served
 }
 
-fn serve(
-    flags: &Flags,
-    listener: &Listener,
-    signals: &Signals,
-    journal: Journal,
-    open: &dyn Fn(Journal) -> Result<Arc<dyn Service>>,
-) -> Result<()> {
+fn serve(flags: &Flags, listener: &Listener, signals: &Signals, journal: Journal) -> Result<()> {
     let log = journal.directory().join(".log");
-    let service = open(journal)?;
+    let table = open(flags, journal)?;
     let _pidfile = flags.pidfile.as_deref().map(Pidfile::write).transpose()?;
     if flags.until_idle {
         // The plugin that started this process waits for the end of its stderr.
@@ -115,12 +81,12 @@ fn serve(
     loop {
         match listener.wait(signals, limit, EXCHANGE_MAX) {
             Ok(Arrival::Connection(stream)) => {
-                begin(stream, &service, &active);
+                begin(stream, &table, &active);
                 was_idle = false;
             }
             Ok(Arrival::Signal) => return Ok(()),
             Ok(Arrival::Timeout) => {
-                let is_idle = flags.until_idle && active.load(SeqCst) == 0 && service.is_idle();
+                let is_idle = flags.until_idle && active.load(SeqCst) == 0 && table.is_idle();
                 if is_idle && was_idle {
                     return Ok(());
                 }
@@ -133,10 +99,30 @@ fn serve(
                     clippy::disallowed_methods,
                     reason = "the loop must not use all of a core"
                 )]
-                thread::sleep(FAILED_PAUSE);
+                std::thread::sleep(FAILED_PAUSE);
             }
         }
     }
+}
+
+/// Opens the leases, and starts the thread that runs their clients.
+fn open(flags: &Flags, journal: Journal) -> Result<Arc<Table>> {
+    // 500 attachments at once have as many connections and sockets.
+    sys::raise_file_limit();
+    let options = Options {
+        times: Times {
+            timeout: flags.timeout.into(),
+            resend_max: flags.resend_max.into(),
+            resend_timeout: flags.resend_timeout.into(),
+        },
+        prefix: flags.hostprefix.clone(),
+        broadcast: flags.broadcast,
+    };
+    let table = Table::open(journal, options)?;
+    let clients = Arc::clone(&table);
+    thread::start(Box::new(move || clients.run()))
+        .map_err(|error| Error::internal(format!("cannot start a thread: {error}")))?;
+    Ok(table)
 }
 
 /// The file with the id of this process. Its end removes it.
@@ -159,14 +145,6 @@ impl Drop for Pidfile<'_> {
     }
 }
 
-/// A path of the host, for a daemon that sees the host's files below `prefix`.
-pub fn prefixed(prefix: &Path, path: &Path) -> PathBuf {
-    if prefix.as_os_str().is_empty() {
-        return path.to_owned();
-    }
-    prefix.join(path.strip_prefix("/").unwrap_or(path))
-}
-
 fn without_prefix(prefix: &Path, path: &Path) -> PathBuf {
     match path.strip_prefix(prefix) {
         Ok(rest) if !prefix.as_os_str().is_empty() => Path::new("/").join(rest),
@@ -184,7 +162,7 @@ impl Drop for Active {
 }
 
 /// Serves a request in a thread of its own.
-fn begin(mut stream: Stream, service: &Arc<dyn Service>, active: &Arc<AtomicUsize>) {
+fn begin(mut stream: Stream, table: &Arc<Table>, active: &Arc<AtomicUsize>) {
     let mine = Active(Arc::clone(active));
     let count = active.fetch_add(1, SeqCst);
     let refusal = if !stream.is_of_root() {
@@ -192,13 +170,12 @@ fn begin(mut stream: Stream, service: &Arc<dyn Service>, active: &Arc<AtomicUsiz
     } else if count >= THREADS_MAX {
         Error::new(Code::TRY_AGAIN_LATER, "cannot serve the request: there are too many at once")
     } else {
-        let service = Arc::clone(service);
-        let thread = thread::Builder::new().stack_size(STACK_BYTES);
-        let spawned = thread.spawn(move || {
+        let table = Arc::clone(table);
+        let spawned = thread::start(Box::new(move || {
             let _mine = mine;
             // The client sees that the connection is closed.
-            let _ = answer(&mut stream, &*service);
-        });
+            let _ = answer(&mut stream, &table);
+        }));
         if let Err(error) = spawned {
             // The connection is closed; the client tries again.
             warn(&format!("warning: cannot start a thread: {}", sys::reason(&error)));
@@ -208,7 +185,7 @@ fn begin(mut stream: Stream, service: &Arc<dyn Service>, active: &Arc<AtomicUsiz
     let _ = write_line(&mut stream, &answer_to_json(Err(refusal)));
 }
 
-fn answer(stream: &mut Stream, service: &dyn Service) -> io::Result<()> {
+fn answer(stream: &mut Stream, table: &Arc<Table>) -> io::Result<()> {
     let line = read_line(stream, REQUEST_BYTES_MAX)?;
     if line.is_empty() {
         return Ok(());
@@ -224,43 +201,45 @@ fn answer(stream: &mut Stream, service: &dyn Service) -> io::Result<()> {
             return write_line(stream, &answer_to_json(Err(error)));
         }
     };
-    let within = if matches!(request, Request::Acquire(_)) { service.limit() } else { SHORT };
-    write_line(stream, &Json::Object(vec![("within".into(), milliseconds(within))]))?;
-    let (answer, undo) = serve_one(&request, service);
+    let within = if matches!(request, Request::Acquire(_)) { table.limit() } else { SHORT };
+    write_line(
+        stream,
+        &Json::Object(vec![("within".into(), Time::from(within).as_millis().into())]),
+    )?;
+    let (answer, undo) = serve_one(&request, table);
     stream.deadline = Instant::now() + EXCHANGE_MAX;
     let is_gone = stream.is_closed();
     let written = write_line(stream, &answer_to_json(answer));
     if let (true, Some(key)) = (is_gone || written.is_err(), undo) {
         // The ADD has failed, and its runtime may not call DEL.
-        service.release(key).unwrap_or_else(|error| warn(&format!("warning: {key}: {error}")));
+        table.release(key).unwrap_or_else(|error| warn(&format!("warning: {key}: {error}")));
     }
     written
 }
 
 /// The answer, and the attachment that has a lease by this request only.
-fn serve_one<'a>(request: &'a Request, service: &dyn Service) -> (Result<Json>, Option<&'a Key>) {
+fn serve_one<'a>(request: &'a Request, table: &Arc<Table>) -> (Result<Json>, Option<&'a Key>) {
     let nothing = |done: Result<()>| (done.map(|()| Json::Null), None);
     match request {
         Request::Acquire(ask) => {
-            let is_new = !service.has(&ask.key);
-            let result = service
+            let is_new = !table.has(&ask.key);
+            let result = table
                 .acquire(ask)
                 .and_then(|success| version::print_result(&success, Version::NEWEST));
             let undo = (is_new && result.is_ok()).then_some(&ask.key);
             (result, undo)
         }
-        Request::Check(key) => nothing(service.check(key)),
-        Request::Release(key) => nothing(service.release(key)),
-        Request::Gc { network, keep } => nothing(service.retain(network, keep)),
+        Request::Check(key) => nothing(table.check(key)),
+        Request::Release(key) => nothing(table.release(key)),
+        Request::Gc { network, keep } => nothing(table.retain(network, keep)),
         Request::Status => nothing(Ok(())),
         Request::Leases => {
-            let leases = service.list().into_iter().map(|(record, state)| {
-                Json::Object(
-                    journal::entries_of_record(&record).chain([entry("state", state)]).collect(),
-                )
-            });
-            let leases = Json::Array(leases.collect());
-            let now = milliseconds(clock::since_boot());
+            let mut leases = Vec::new();
+            for (record, state) in table.list() {
+                leases.push(journal::listed(&record, state));
+            }
+            let leases = Json::Array(leases);
+            let now = Time::now().as_millis().into();
             (Ok(Json::Object(vec![("now".into(), now), ("leases".into(), leases)])), None)
         }
     }

@@ -3,10 +3,10 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use crate::dhcp::apply;
 use crate::dhcp::journal::Record;
-use crate::dhcp::server::prefixed;
 use crate::error::{Error, Result};
 use crate::kernel::file::reason;
 use crate::kernel::netns::NetNs;
@@ -27,8 +27,8 @@ impl From<Error> for Trouble {
     }
 }
 
-const NO_NAMESPACE: &str = "its network namespace is gone";
-const NO_LINK: &str = "its link is gone";
+pub const NO_NAMESPACE: &str = "its network namespace is gone";
+pub const NO_LINK: &str = "its link is gone";
 
 /// The site of a record, as a daemon in the namespace `home` sees it.
 pub struct Site<'a> {
@@ -56,12 +56,12 @@ impl Site<'_> {
     /// Runs a closure in the namespace, for example to open a socket there.
     pub fn run<T>(&self, f: impl FnOnce() -> io::Result<T>) -> Result<T, Trouble> {
         // The outer result is that of the entry.
-        match self.open()?.run(|| Ok(f()))? {
-            Ok(value) => Ok(value),
-            // ENODEV: of a packet socket, and of SO_BINDTODEVICE.
-            Err(error) if error.raw_os_error() == Some(ENODEV) => Err(Trouble::Gone(NO_LINK)),
-            Err(error) => Err(Error::internal(reason(&error)).into()),
-        }
+        self.open()?.run(|| Ok(f()))?.map_err(not_opened)
+    }
+
+    /// The namespace, if the link of the record is in it.
+    pub fn verify(&self) -> Result<NetNs, Trouble> {
+        self.link(&apply::addresses(self.record)).map(|(netns, _, _)| netns)
     }
 
     /// The namespace with a netlink socket in it, and the link. The link has the recorded MAC address, or one of these
@@ -79,6 +79,22 @@ impl Site<'_> {
         }
         Ok((netns, rtnl, link))
     }
+}
+
+/// A path of the host, for a daemon that sees the host's files below `prefix`.
+pub fn prefixed(prefix: &Path, path: &Path) -> PathBuf {
+    if prefix.as_os_str().is_empty() {
+        return path.to_owned();
+    }
+    prefix.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+fn not_opened(error: io::Error) -> Trouble {
+    // Of a packet socket, and of SO_BINDTODEVICE.
+    if error.raw_os_error() == Some(ENODEV) {
+        return Trouble::Gone(NO_LINK);
+    }
+    Error::internal(reason(&error)).into()
 }
 
 /// Source: asm-generic/errno-base.h.

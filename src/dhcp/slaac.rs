@@ -1,7 +1,7 @@
 //! The addresses that the kernel of a container configures after a router advertisement.
 
+use crate::dhcp::time::Time;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use crate::cni::success::Ip;
 use crate::dhcp::exchange::News;
@@ -17,45 +17,44 @@ const RTPROT_RA: u8 = 9;
 #[derive(Default)]
 pub struct Slaac {
     pub ips: Vec<Ip>,
-    next_look: Option<Duration>,
-    began: Duration,
-    limit: Duration,
+    next_look: Option<Time>,
+    began: Time,
+    limit: Time,
 }
 
 impl Slaac {
     /// Begins to wait.
-    pub fn start(&mut self, now: Duration, limit: Duration) {
+    pub fn start(&mut self, now: Time, limit: Time) {
         (self.next_look, self.began, self.limit) = (Some(now), now, limit);
     }
 
     /// The time of the next `tick`.
-    pub fn deadline(&self) -> Option<Duration> {
+    pub fn deadline(&self) -> Option<Time> {
         self.next_look
     }
 
     /// Looks at the interface if it is time.
-    pub fn tick(&mut self, site: &Site<'_>, now: Duration) -> Vec<News> {
+    pub fn tick(&mut self, site: &Site<'_>, now: Time, news: &mut Vec<News>) {
         if self.next_look.is_none_or(|at| now < at) {
-            return Vec::new();
+            return;
         }
         self.next_look = None;
         match found(site) {
-            Err(Trouble::Gone(reason)) => return vec![News::Gone(reason)],
+            Err(Trouble::Gone(reason)) => return news.push(News::Gone(reason)),
             Ok(ips) if !ips.is_empty() => {
                 self.ips = ips;
-                return vec![News::Bound];
+                return news.push(News::Bound);
             }
             _ => {}
         }
-        let waited = now.saturating_sub(self.began);
+        let waited = now - self.began;
         if waited >= self.limit {
             let waited_s = waited.as_secs();
-            return vec![News::Failed(format!(
+            return news.push(News::Failed(format!(
                 "no router advertisement gave it an address in {waited_s} s"
-            ))];
+            )));
         }
         self.next_look = Some(now + LOOK_AGAIN);
-        Vec::new()
     }
 }
 

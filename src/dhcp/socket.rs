@@ -10,6 +10,7 @@ use crate::dhcp::fields::Fields;
 use crate::dhcp::journal::{self, Journal};
 use crate::dhcp::line::{Lines, write_line};
 use crate::dhcp::protocol::{ANSWER_BYTES_MAX, Request, answer_from_json};
+use crate::dhcp::time::Time;
 use crate::error::{Code, Error, Result};
 use crate::kernel::child;
 use crate::kernel::sys::process::{Command, Standard};
@@ -108,8 +109,11 @@ fn ask_once(
     let line = match head.get("within") {
         None => line,
         Some(_) => {
-            let within = Fields(&head).time("within").map_err(Failure::Silent)?;
-            lines.stream.deadline = limit.unwrap_or_else(|| Instant::now() + within + GRACE);
+            let mut within = Time::ZERO;
+            let mut fields = Fields::of(&head);
+            fields.time("within", &mut within);
+            fields.end().map_err(Failure::Silent)?;
+            lines.stream.deadline = limit.unwrap_or_else(|| Instant::now() + within.into() + GRACE);
             lines.next(ANSWER_BYTES_MAX).map_err(|error| unanswered(socket, &error))?
         }
     };

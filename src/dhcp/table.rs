@@ -1,7 +1,6 @@
 //! The leases of a daemon. The threads of the requests share the table with the thread of `events`, which runs all clients.
 
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -13,25 +12,20 @@ use crate::dhcp::exchange::News;
 use crate::dhcp::journal::{Journal, Record};
 use crate::dhcp::lease::Key;
 use crate::dhcp::protocol::Ask;
-use crate::dhcp::server::prefixed;
-use crate::dhcp::site::{Site, Trouble};
+use crate::dhcp::site::{Site, Trouble, prefixed};
+use crate::dhcp::time::Time;
 use crate::dhcp::uplink;
 use crate::error::{Error, Result};
-use crate::kernel::clock::{self, Alarm};
+use crate::kernel::clock::Alarm;
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Ends, LinkChange, Rtnl};
-use crate::kernel::sys::warn;
+use crate::kernel::sys::{thread, warn};
 use crate::names::{Attachment, NetworkName};
 
 /// The longest wait for the end of an earlier lease of the same attachment.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 /// The time that an exchange can take after the client gave up waiting: the probe of the address, and a loaded host.
 const MARGIN: Duration = Duration::from_secs(15);
-/// The kernel gives a thread pages as it uses them.
-const STACK_BYTES: usize = 256 << 10;
-
-/// The times of renewal and rebinding.
-type Times = (Duration, Duration);
 
 /// See the head of this file.
 pub struct Table {
@@ -122,7 +116,7 @@ impl Table {
     }
 
     fn adopt_all(self: &Arc<Self>) -> Result<()> {
-        let now = clock::since_boot();
+        let now = Time::now();
         let mut state = self.state.lock();
         for record in self.journal.read_all()? {
             let key = record.ask.key.clone();
@@ -130,7 +124,7 @@ impl Table {
             entry.is_new = false;
             let found = match entry.record.is_released {
                 true => Err(Trouble::Gone("it was released while no daemon ran")),
-                false => self.site(&entry.record).link(&apply::addresses(&entry.record)),
+                false => self.site(&entry.record).verify(),
             };
             match found {
                 Err(Trouble::Gone(reason)) => {
@@ -140,7 +134,7 @@ impl Table {
                     self.depart_later(&mut state, entry);
                 }
                 found => {
-                    if let Ok((netns, _, _)) = found {
+                    if let Ok(netns) = found {
                         entry.number = Rtnl::open()?.number_of(&netns).ok();
                     }
                     log(&key, "the lease is adopted");
@@ -164,7 +158,7 @@ impl Table {
 
     /// The longest time that `acquire` takes.
     pub fn limit(&self) -> Duration {
-        self.options.times.resend_timeout + MARGIN
+        Duration::from(self.options.times.resend_timeout) + MARGIN
     }
 
     /// The lease of an attachment as a result. Waits until there is one. Two calls for one attachment share a lease.
@@ -237,7 +231,7 @@ impl Table {
         state: &mut State,
         mut entry: Entry,
     ) -> Arc<OnceLock<Result<Success>>> {
-        let now = clock::since_boot();
+        let now = Time::now();
         let (key, answer) = (entry.record.ask.key.clone(), Arc::clone(&entry.answer));
         let news = entry.clients.start(&self.site(&entry.record), now);
         state.leases.insert(entry);
@@ -338,7 +332,7 @@ impl Table {
         }
         let record = entry.record.clone();
         drop(state);
-        match self.site(&record).link(&apply::addresses(&record)) {
+        match self.site(&record).verify() {
             Ok(_) => Ok(()),
             Err(Trouble::Gone(reason)) => Err(cannot(reason)),
             Err(Trouble::Failed(error)) => Err(error),
@@ -365,9 +359,13 @@ impl Table {
             keep.iter().any(|at| at.container_id == key.container_id && at.ifname == key.ifname)
         };
         let mut state = self.state.lock();
-        let is_stale = |key: &&Key| key.network == *network && !is_kept(key);
-        let stale: Vec<Key> =
-            state.leases.0.iter().map(Entry::key).filter(is_stale).cloned().collect();
+        let mut stale = Vec::new();
+        for entry in &state.leases.0 {
+            let key = entry.key();
+            if key.network == *network && !is_kept(key) {
+                stale.push(key.clone());
+            }
+        }
         for key in &stale {
             if let Some(entry) = self.take(&mut state, key) {
                 let _ = entry.answer.set(Err(cannot_get(key, RELEASED)));
@@ -397,23 +395,29 @@ impl Table {
 
     /// Each lease, with a word for its state.
     pub fn list(&self) -> Vec<(Record, &'static str)> {
-        let now = clock::since_boot();
-        let word = |entry: &Entry| {
-            let Record { v4, v6, .. } = &entry.record;
-            let is_past = |at: fn(&Times) -> Duration| {
-                let v4 = v4.iter().map(|it| (it.renew_at, it.rebind_at));
-                let mut times = v4.chain(v6.iter().map(|it| (it.renew_at, it.rebind_at)));
-                times.any(|times| at(&times) <= now)
-            };
-            match () {
-                () if !entry.clients.are_bound() => "searching",
-                () if is_past(|times| times.1) => "rebinding",
-                () if is_past(|times| times.0) => "renewing",
-                () => "bound",
-            }
-        };
+        let now = Time::now();
         let state = self.state.lock();
-        state.leases.0.iter().map(|it| (it.record.clone(), word(it))).collect()
+        let mut list = Vec::new();
+        for Entry { record, clients, .. } in &state.leases.0 {
+            let Record { v4, v6, .. } = record;
+            let renews = Time::first(
+                v4.as_ref().map(|lease| lease.renew_at),
+                v6.as_ref().map(|lease| lease.renew_at),
+            );
+            let rebinds = Time::first(
+                v4.as_ref().map(|lease| lease.rebind_at),
+                v6.as_ref().map(|lease| lease.rebind_at),
+            );
+            let is_past = |at: Option<Time>| at.is_some_and(|at| at <= now);
+            let word = match () {
+                () if !clients.are_bound() => "searching",
+                () if is_past(rebinds) => "rebinding",
+                () if is_past(renews) => "renewing",
+                () => "bound",
+            };
+            list.push((record.clone(), word));
+        }
+        list
     }
 
     /// Takes an entry out for `depart`.
@@ -441,9 +445,8 @@ impl Table {
             return;
         }
         let table = Arc::clone(self);
-        let thread = thread::Builder::new().stack_size(STACK_BYTES);
-        match thread.spawn(move || table.farewell()) {
-            Ok(_) => state.has_farewell = true,
+        match thread::start(Box::new(move || table.farewell())) {
+            Ok(()) => state.has_farewell = true,
             // The next departure, or the next daemon, tries again.
             Err(error) => warn(&format!("warning: cannot start a thread: {error}")),
         }
@@ -460,7 +463,7 @@ impl Table {
     /// Releases the lease of an entry that was taken out.
     fn depart(&self, mut entry: Entry) {
         let key = &entry.record.ask.key;
-        let packets = entry.clients.release(clock::since_boot());
+        let packets = entry.clients.release(Time::now());
         if !packets.is_empty() {
             // If the daemon dies now, the next one sends the packets.
             let marked = self.journal.mark(key).map(drop);
@@ -478,8 +481,7 @@ impl Table {
 
     fn send_release(&self, record: &Record, packets: &[PacketOfRelease]) -> Result<()> {
         let site = self.site(record);
-        let found = site.link(&apply::addresses(record));
-        let has_link = !matches!(found, Err(Trouble::Gone(_)));
+        let has_link = !matches!(site.verify(), Err(Trouble::Gone(_)));
         let mut result = Ok(());
         for packet in packets {
             // A second attempt, because the server keeps a lease that no packet releases.

@@ -127,8 +127,15 @@ impl NetNs {
     ///
     /// If the return fails, the thread ends, and the main thread aborts the process: later changes would be made in the
     /// wrong namespace.
-    #[expect(clippy::disallowed_methods, reason = "this is where namespaces are changed")]
     pub fn run<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.enter()?;
+        let result = f();
+        self.leave();
+        result
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is where namespaces are changed")]
+    fn enter(&self) -> Result<()> {
         debug_assert!(
             is_current(&self.origin),
             "the thread is in the namespace that `run` returns to"
@@ -136,13 +143,15 @@ impl NetNs {
         let enter = || Ok(setns(&*self.file, CloneFlags::CLONE_NEWNET)?);
         fault::kernel_request().and_then(|()| enter()).map_err(|error| {
             Error::internal(format_args!("cannot enter {}: {}", self.title(), sys::reason(&error)))
-        })?;
-        let result = f();
+        })
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is where namespaces are changed")]
+    fn leave(&self) {
         if let Err(errno) = setns(&*self.origin, CloneFlags::CLONE_NEWNET) {
             sys::warn(&format!("cannot leave {}: {}", self.title(), sys::errno_text(errno as i32)));
             sys::end_thread();
         }
-        result
     }
 
     /// A socket in this namespace, for use from another one.

@@ -1,5 +1,5 @@
-//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap`,
-//! in `process` and in `socket`.
+//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap`, in `process`, in
+//! `socket` and in `thread`.
 #![allow(unsafe_code)]
 
 // The allocator of the shipped build. The others have it for its tests.
@@ -9,6 +9,7 @@ mod heap;
 mod errno;
 pub mod process;
 pub(super) mod socket;
+pub mod thread;
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
 use std::fmt;
@@ -300,15 +301,6 @@ pub fn log_to(path: &Path) -> io::Result<()> {
     let mut options = super::file::writing();
     let log = options.create(true).truncate(true).append(false).mode(0o600);
     Ok(dup2_stderr(super::file::open(log, path)?)?)
-}
-
-/// Names the calling thread, as std does for a new thread that has a name. That of musl can name other threads, too: for the
-/// path of their file it has printf, which takes 12 KB.
-#[cfg(all(target_env = "musl", not(test)))]
-#[unsafe(no_mangle)]
-extern "C" fn pthread_setname_np(_: libc::pthread_t, name: *const c_char) -> c_int {
-    // SAFETY: the kernel reads the text up to its NUL.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name) }
 }
 
 /// Ends this thread without clean-up. The main thread ends the process, by SIGABRT.

@@ -27,7 +27,7 @@
 //! | `ipam.request[].option` | string | none | Code of the option, 1 to 254, or one of the names below. |
 //! | `ipam.request[].skipDefault` | boolean | false | Requests only the listed options. By default the client also requests 121, 3, 1, 26, 6, 15 and 119. |
 //! | `ipam.priority` | integer | 0 | Metric of all routes in the result. 0 leaves it to the kernel. |
-//! | `ipam.probe` | boolean | false | Looks by ARP for another holder of the address. If there is one, the client declines the address and requests another. |
+//! | `ipam.probe` | boolean | false | Looks for another holder of the address: by ARP for IPv4, by duplicate address detection for IPv6. If there is one, the client declines the address and requests another. |
 //! | `ipam.broadcast` | boolean | false | Asks the server to send its answers to all hosts. `ipvlan` needs that with most servers. |
 //! | `ipam.families` | list of strings | `["4"]` | Sources of addresses: `4` is DHCP, `6` is DHCPv6, and `slaac` waits for the addresses that the kernel makes after a router advertisement. |
 //!

@@ -39,7 +39,13 @@ const ONLY_IN: [(&str, &[&str]); 11] = [
     ("std::env", &["lib.rs", "serve.rs", "cli/"]),
     (
         "unsafe ",
-        &["kernel/sys.rs", "kernel/sys/heap.rs", "kernel/sys/process.rs", "kernel/sys/socket.rs"],
+        &[
+            "kernel/sys.rs",
+            "kernel/sys/heap.rs",
+            "kernel/sys/process.rs",
+            "kernel/sys/socket.rs",
+            "kernel/sys/thread.rs",
+        ],
     ),
     ("allow(unsafe_code)", &["kernel/sys.rs", "kernel/sys/heap.rs"]),
 ];

@@ -1,12 +1,13 @@
 //! The DHCPv4 client as a pure state machine (RFC 2131, figure 5). The caller has the clock, the sockets and the seed.
 
+use crate::dhcp::time::Time;
 use std::mem;
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use super::grant;
 use super::message::Message;
 use super::packet::{Kind, Reply};
+use crate::dhcp::attempt::Attempt;
 use crate::dhcp::lease::v4::Lease;
 use crate::dhcp::random::Random;
 use crate::names::Mac;
@@ -14,20 +15,22 @@ use crate::names::Mac;
 /// The packets of one series: they are equal, and the wait doubles after each.
 const SERIES: u8 = 3;
 /// The first four pauses between two series of DISCOVER, then the fifth, which doubles, as in the reference.
-const PAUSE_FAST: Duration = Duration::from_secs(2);
+const PAUSE_FAST: Time = Time::from_secs(2);
 const PAUSES_FAST: u32 = 4;
-const PAUSE: Duration = Duration::from_secs(4);
+const PAUSE: Time = Time::from_secs(4);
 /// The smallest limits that count: with less the client would flood the network.
-const TIMEOUT_MIN: Duration = Duration::from_millis(10);
-const RESEND_MAX_MIN: Duration = Duration::from_millis(100);
+const TIMEOUT_MIN: Time = Time::from_millis(10);
+const RESEND_MAX_MIN: Time = Time::from_millis(100);
+/// 136 years. The sum of all waits stays below `Time::MAX`.
+const TIMEOUT_MAX: Time = Time::from_secs(1 << 32);
 /// The shortest pause between two series of a renewal (RFC 2131, section 4.4.5).
-const RENEWAL_PAUSE: Duration = Duration::from_secs(60);
+const RENEWAL_PAUSE: Time = Time::from_secs(60);
 /// The pause after a DECLINE (RFC 2131, section 3.1).
-const DECLINE_PAUSE: Duration = Duration::from_secs(10);
+const DECLINE_PAUSE: Time = Time::from_secs(10);
 /// The longest wait for `Event::Probed`. Then the address counts as free.
-const PROBE: Duration = Duration::from_secs(10);
+const PROBE: Time = Time::from_secs(10);
 /// The longest delay before the first packet of a resumed client: a daemon resumes all its clients at once.
-const RESUME: Duration = Duration::from_secs(1);
+const RESUME: Time = Time::from_secs(1);
 
 /// The configuration of a client: the content of its packets and the limits of its waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,19 +53,19 @@ pub struct Settings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// The wait for the answer to the first of three equal messages. The waits after the others are two and four times that.
-    pub timeout: Duration,
+    pub timeout: Time,
     /// The longest pause between two series of messages.
-    pub resend_max: Duration,
+    pub resend_max: Time,
     /// The time after which the client gives up if it never had a lease.
-    pub resend_timeout: Duration,
+    pub resend_timeout: Time,
 }
 
 impl Default for Times {
     fn default() -> Self {
         Self {
-            timeout: Duration::from_secs(10),
-            resend_max: Duration::from_secs(62),
-            resend_timeout: Duration::from_secs(208),
+            timeout: Time::from_secs(10),
+            resend_max: Time::from_secs(62),
+            resend_timeout: Time::from_secs(208),
         }
     }
 }
@@ -94,8 +97,8 @@ pub enum Action {
     },
     /// Look for another holder of the address by ARP, and answer with `Event::Probed` within 10 s.
     Probe(Ipv4Addr),
-    /// The lease is new, renewed or confirmed. The caller compares it with the lease that it applied.
-    Bound(Lease),
+    /// `Client::lease` is new, renewed or confirmed. The caller compares it with the lease that it applied.
+    Bound,
     /// The address must leave the interface, for this reason. The client starts again by itself and does not give up.
     Lost(&'static str),
     /// The client gave up; the text says what was tried. `Event::Start` starts it again.
@@ -146,27 +149,20 @@ pub struct Client {
     xid: u32,
     /// The packets of the series. `SERIES + 1`: the series is over, and no socket is needed until the next one.
     sent: u8,
-    sent_at: Duration,
+    sent_at: Time,
     /// The end of the current wait.
-    wake: Duration,
-    /// The begin of the acquisition, for the field `secs`.
-    began: Duration,
-    /// `None`: the client had a lease and does not give up.
-    gives_up_at: Option<Duration>,
-    pauses: u32,
+    wake: Time,
+    /// Its begin is in the field `secs`, also of a renewal.
+    attempt: Attempt,
     /// The address of a lease that ended: the client asks for it again.
     wanted: Option<Ipv4Addr>,
-    discovers: u32,
-    requests: u32,
-    /// The last obstacle, for the error.
-    problem: &'static str,
 }
 
 impl Client {
     /// A client that is not started. The seed makes its numbers: it differs from client to client.
     pub fn new(mut settings: Settings, seed: u64) -> Self {
         let times = &mut settings.times;
-        times.timeout = times.timeout.max(TIMEOUT_MIN);
+        times.timeout = times.timeout.clamp(TIMEOUT_MIN, TIMEOUT_MAX);
         times.resend_max = times.resend_max.max(RESEND_MAX_MIN);
         Self {
             settings,
@@ -175,32 +171,27 @@ impl Client {
             lease: None,
             xid: 0,
             sent: 0,
-            sent_at: Duration::ZERO,
-            wake: Duration::ZERO,
-            began: Duration::ZERO,
-            gives_up_at: None,
-            pauses: 0,
+            sent_at: Time::ZERO,
+            wake: Time::ZERO,
+            attempt: Attempt::default(),
             wanted: None,
-            discovers: 0,
-            requests: 0,
-            problem: "",
         }
     }
 
     /// Handles an event at a time since boot. The times of successive events do not decrease.
-    pub fn step(&mut self, event: Event<'_>, now: Duration) -> Vec<Action> {
+    pub fn step(&mut self, event: Event<'_>, now: Time) -> Vec<Action> {
         let mut out = Vec::new();
         let is_idle = matches!(self.state, State::Idle);
         match event {
             _ if matches!(self.state, State::Finished) => {}
             Event::Start if is_idle => {
-                self.gives_up_at = Some(now.saturating_add(self.settings.times.resend_timeout));
-                self.begin(now);
+                let limit = now + self.settings.times.resend_timeout;
+                self.attempt = Attempt::new(now, Some(limit));
                 self.discover(now, &mut out);
             }
             Event::Resume(lease) if is_idle => {
                 self.lease = Some(lease);
-                self.begin(now);
+                self.attempt = Attempt::new(now, None);
                 self.series(State::Rebooting);
                 self.wake = now + self.random.up_to(RESUME);
                 self.expire(now, &mut out);
@@ -219,10 +210,12 @@ impl Client {
     }
 
     /// The time of the next `Event::Time`. `None`: the client is not started, gave up, or is finished.
-    pub fn deadline(&self) -> Option<Duration> {
+    pub fn deadline(&self) -> Option<Time> {
         let limit = match &self.state {
             State::Idle | State::Finished => return None,
-            State::Pausing | State::Selecting | State::Requesting { .. } => self.gives_up_at,
+            State::Pausing | State::Selecting | State::Requesting { .. } => {
+                self.attempt.gives_up_at
+            }
             State::Probing(lease) => lease.ends_at,
             _ => self.lease.as_ref().and_then(|lease| lease.ends_at),
         };
@@ -243,15 +236,8 @@ impl Client {
         self.lease.as_ref()
     }
 
-    fn begin(&mut self, now: Duration) {
-        self.began = now;
-        self.pauses = 0;
-        (self.discovers, self.requests) = (0, 0);
-        self.problem = "no server answered";
-    }
-
     /// Handles the end of the lease. Returns whether it ended.
-    fn expire(&mut self, now: Duration, out: &mut Vec<Action>) -> bool {
+    fn expire(&mut self, now: Time, out: &mut Vec<Action>) -> bool {
         let is_over = self.lease.as_ref().is_some_and(|lease| lease.is_over(now));
         if is_over {
             self.wanted = self.lease.as_ref().map(|lease| lease.address.addr());
@@ -261,15 +247,14 @@ impl Client {
     }
 
     /// The lease is void: the client starts again.
-    fn lose(&mut self, reason: &'static str, now: Duration, out: &mut Vec<Action>) {
+    fn lose(&mut self, reason: &'static str, now: Time, out: &mut Vec<Action>) {
         self.lease = None;
-        self.gives_up_at = None;
         out.push(Action::Lost(reason));
-        self.begin(now);
+        self.attempt = Attempt::new(now, None);
         self.discover(now, out);
     }
 
-    fn discover(&mut self, now: Duration, out: &mut Vec<Action>) {
+    fn discover(&mut self, now: Time, out: &mut Vec<Action>) {
         self.series(State::Selecting);
         self.transmit(now, out);
     }
@@ -285,8 +270,8 @@ impl Client {
     }
 
     /// Sends the next packet of the series.
-    fn transmit(&mut self, now: Duration, out: &mut Vec<Action>) {
-        let secs = now.saturating_sub(self.began).as_secs();
+    fn transmit(&mut self, now: Time, out: &mut Vec<Action>) {
+        let secs = (now - self.attempt.began).as_secs();
         let mut message = Message {
             secs: u16::try_from(secs).unwrap_or(u16::MAX),
             ..Message::new(Kind::REQUEST, self.xid)
@@ -308,12 +293,13 @@ impl Client {
             (_, None) => (message.kind, message.address) = (Kind::DISCOVER, self.wanted),
         }
         let is_discover = message.kind == Kind::DISCOVER;
-        let count = if is_discover { &mut self.discovers } else { &mut self.requests };
+        let count =
+            if is_discover { &mut self.attempt.searches } else { &mut self.attempt.requests };
         *count = count.saturating_add(1);
         out.push(Action::Send { payload: self.settings.packet(&message), via });
-        let wait = self.settings.times.timeout.saturating_mul(1 << self.sent.min(SERIES));
-        let spread = (wait / 10).min(Duration::from_secs(1));
-        self.wake = now.saturating_add(self.random.around(wait, spread));
+        let wait = self.settings.times.timeout * (1 << self.sent.min(SERIES));
+        let spread = (wait / 10).min(Time::from_secs(1));
+        self.wake = now + self.random.around(wait, spread);
         if let (State::Renewing, Some(lease)) = (&self.state, &self.lease) {
             self.wake = self.wake.min(lease.rebind_at);
         }
@@ -321,13 +307,13 @@ impl Client {
         self.sent += 1;
     }
 
-    fn time(&mut self, now: Duration, out: &mut Vec<Action>) {
-        let rebind_at = self.lease.as_ref().map_or(Duration::ZERO, |lease| lease.rebind_at);
+    fn time(&mut self, now: Time, out: &mut Vec<Action>) {
+        let rebind_at = self.lease.as_ref().map_or(Time::ZERO, |lease| lease.rebind_at);
         match mem::replace(&mut self.state, State::Idle) {
             State::Pausing | State::Selecting | State::Requesting { .. }
-                if self.gives_up_at.is_some_and(|limit| limit <= now) =>
+                if self.attempt.is_over(now) =>
             {
-                out.push(Action::Failed(self.failure(now)));
+                out.push(Action::Failed(self.attempt.report("DISCOVER", now)));
             }
             State::Pausing => self.discover(now, out),
             State::Probing(lease) if lease.is_over(now) => self.pause(now),
@@ -346,15 +332,15 @@ impl Client {
     }
 
     /// The last packet of a series has no answer, or the pause after it is over.
-    fn end_series(&mut self, now: Duration, out: &mut Vec<Action>) {
+    fn end_series(&mut self, now: Time, out: &mut Vec<Action>) {
         let limit = match (&self.state, &self.lease) {
             (State::Renewing, Some(lease)) => lease.rebind_at,
-            (State::Rebinding, Some(lease)) => lease.ends_at.unwrap_or(Duration::MAX),
+            (State::Rebinding, Some(lease)) => lease.ends_at.unwrap_or(Time::MAX),
             // The lease is valid although no server confirms it (RFC 2131, section 3.2).
             (State::Rebooting, _) => return self.keep(now, out),
             _ => {
                 if matches!(self.state, State::Requesting { .. }) {
-                    self.problem = "the server did not answer the REQUEST";
+                    self.attempt.problem = "the server did not answer the REQUEST";
                 }
                 return self.pause(now);
             }
@@ -363,34 +349,23 @@ impl Client {
             return self.keep(now, out);
         }
         self.sent = SERIES + 1;
-        let pause = (limit.saturating_sub(now) / 2).max(RENEWAL_PAUSE);
-        self.wake = now.saturating_add(pause).min(limit);
+        let pause = ((limit - now) / 2).max(RENEWAL_PAUSE);
+        self.wake = (now + pause).min(limit);
     }
 
     /// Waits before the next DISCOVER.
-    fn pause(&mut self, now: Duration) {
-        let doubled = 1 << self.pauses.saturating_sub(PAUSES_FAST).min(16);
-        let pause = if self.pauses < PAUSES_FAST { PAUSE_FAST } else { PAUSE * doubled };
+    fn pause(&mut self, now: Time) {
+        let doubled = 1 << self.attempt.pauses.saturating_sub(PAUSES_FAST).min(16);
+        let pause = if self.attempt.pauses < PAUSES_FAST { PAUSE_FAST } else { PAUSE * doubled };
         let pause = pause.min(self.settings.times.resend_max);
-        let spread = (pause / 2).min(Duration::from_secs(1));
-        self.wake = now.saturating_add(self.random.around(pause, spread));
-        self.pauses += 1;
+        let spread = (pause / 2).min(Time::from_secs(1));
+        self.wake = now + self.random.around(pause, spread);
+        self.attempt.pauses += 1;
         self.state = State::Pausing;
     }
 
-    fn failure(&self, now: Duration) -> String {
-        // The first words are the reference's.
-        format!(
-            "no more tries: {}; sent {} DISCOVER and {} REQUEST in {} s",
-            self.problem,
-            self.discovers,
-            self.requests,
-            now.saturating_sub(self.began).as_secs()
-        )
-    }
-
     /// The lease is valid: the time tells the state.
-    fn keep(&mut self, now: Duration, out: &mut Vec<Action>) {
+    fn keep(&mut self, now: Time, out: &mut Vec<Action>) {
         let Some(lease) = &self.lease else { return self.pause(now) };
         if now < lease.renew_at {
             self.wake = lease.renew_at;
@@ -398,12 +373,12 @@ impl Client {
             return;
         }
         let next = if now < lease.rebind_at { State::Renewing } else { State::Rebinding };
-        self.began = now;
+        self.attempt.began = now;
         self.series(next);
         self.transmit(now, out);
     }
 
-    fn receive(&mut self, payload: &[u8], now: Duration, out: &mut Vec<Action>) {
+    fn receive(&mut self, payload: &[u8], now: Time, out: &mut Vec<Action>) {
         let Some(reply) = Reply::parse(payload, self.xid, self.settings.mac) else { return };
         let held = self.lease.as_ref();
         // The server and the address that the reply must have. A confirmation can come from any server. A server that renews
@@ -429,19 +404,19 @@ impl Client {
             }
             Kind::NAK => {
                 self.wanted = None;
-                self.problem = "the server refused the address that it had offered";
+                self.attempt.problem = "the server refused the address that it had offered";
                 self.pause(now);
             }
             _ => {}
         }
     }
 
-    fn offered(&mut self, reply: &Reply, now: Duration, out: &mut Vec<Action>) {
+    fn offered(&mut self, reply: &Reply, now: Time, out: &mut Vec<Action>) {
         if reply.kind != Kind::OFFER {
             return;
         }
         match grant::check(reply) {
-            Err(problem) => self.problem = problem,
+            Err(problem) => self.attempt.problem = problem,
             Ok((net, server)) => {
                 self.series(State::Requesting { address: net.addr(), server });
                 self.transmit(now, out);
@@ -449,12 +424,12 @@ impl Client {
         }
     }
 
-    fn granted(&mut self, reply: &Reply, now: Duration, out: &mut Vec<Action>) {
+    fn granted(&mut self, reply: &Reply, now: Time, out: &mut Vec<Action>) {
         let lease = match grant::lease(reply, self.sent_at, &mut self.random) {
             Ok(lease) if !lease.is_over(now) => lease,
             Ok(_) => return,
             Err(problem) => {
-                self.problem = problem;
+                self.attempt.problem = problem;
                 return;
             }
         };
@@ -473,14 +448,14 @@ impl Client {
 
     fn bind(&mut self, lease: Lease, out: &mut Vec<Action>) {
         self.wake = lease.renew_at;
-        self.gives_up_at = None;
+        self.attempt.gives_up_at = None;
         self.wanted = None;
         self.state = State::Bound;
-        out.push(Action::Bound(lease.clone()));
         self.lease = Some(lease);
+        out.push(Action::Bound);
     }
 
-    fn probed(&mut self, taken: bool, now: Duration, out: &mut Vec<Action>) {
+    fn probed(&mut self, taken: bool, now: Time, out: &mut Vec<Action>) {
         match mem::replace(&mut self.state, State::Idle) {
             State::Probing(lease) if taken => {
                 let payload = self.settings.packet(&Message {
@@ -490,7 +465,7 @@ impl Client {
                 });
                 out.push(Action::Send { payload, via: Via::Broadcast });
                 self.wanted = None;
-                self.problem = "another host has the offered address";
+                self.attempt.problem = "another host has the offered address";
                 self.wake = now + DECLINE_PAUSE;
                 self.state = State::Pausing;
             }
@@ -501,7 +476,7 @@ impl Client {
     }
 
     /// Gives back what the server granted, or may have granted.
-    fn release(&mut self, now: Duration, out: &mut Vec<Action>) {
+    fn release(&mut self, now: Time, out: &mut Vec<Action>) {
         let of = |lease: Lease| (!lease.is_over(now)).then(|| (lease.address.addr(), lease.server));
         let granted = match mem::replace(&mut self.state, State::Finished) {
             State::Requesting { address, server } => Some((address, server)),

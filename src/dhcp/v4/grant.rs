@@ -1,7 +1,7 @@
 //! The lease in a reply of a server: every value is checked before anything depends on it.
 
+use crate::dhcp::time::Time;
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use ipnet::Ipv4Net;
 
@@ -34,7 +34,7 @@ pub fn check(reply: &Reply) -> Result<(Ipv4Net, Ipv4Addr), &'static str> {
 }
 
 /// The lease of an acknowledgement of a request that was sent at `since`.
-pub fn lease(reply: &Reply, since: Duration, random: &mut Random) -> Result<Lease, &'static str> {
+pub fn lease(reply: &Reply, since: Time, random: &mut Random) -> Result<Lease, &'static str> {
     let (address, server) = check(reply)?;
     let options = &reply.options;
     let secs = options.u32(LEASE_TIME).unwrap_or(LEASE_SECS);
@@ -52,13 +52,13 @@ pub fn lease(reply: &Reply, since: Duration, random: &mut Random) -> Result<Leas
         // Clients that started together renew at different times.
         renew_at: since + renew - random.up_to(renew / 20),
         rebind_at: since + rebind,
-        ends_at: (secs != INFINITE).then(|| since + Duration::from_secs(secs.into())),
+        ends_at: (secs != INFINITE).then(|| since + Time::from_secs(secs.into())),
     })
 }
 
 /// T1 and T2 for a lease time. The default values are half and 85 % of it. A server's value counts if T1 < T2 < lease time.
-fn times(lease: u32, t1: Option<u32>, t2: Option<u32>) -> (Duration, Duration) {
-    let secs = |secs: u32| Duration::from_secs(secs.into());
+fn times(lease: u32, t1: Option<u32>, t2: Option<u32>) -> (Time, Time) {
+    let secs = |secs: u32| Time::from_secs(secs.into());
     let default = (secs(lease) / 2, secs(lease) * 17 / 20);
     if lease == INFINITE {
         return (secs(lease), secs(lease));
@@ -85,8 +85,8 @@ mod tests {
         for (t1, t2) in [(20, 10), (0, 10), (10, 10), (50, 100), (u32::MAX, u32::MAX)] {
             assert_eq!(ms(Some(t1), Some(t2)), (50_000, 85_000), "{t1} {t2}");
         }
-        let forever = Duration::from_secs(u32::MAX.into());
+        let forever = Time::from_secs(u32::MAX.into());
         assert_eq!(times(INFINITE, Some(1), Some(2)), (forever, forever));
-        assert_eq!(times(2, None, None).0, Duration::from_secs(1));
+        assert_eq!(times(2, None, None).0, Time::from_secs(1));
     }
 }

@@ -100,7 +100,6 @@ impl Settings {
                 set(&mut options, code, &address.octets());
             }
         }
-        options.sort_by_key(|(code, _)| *code);
         Request {
             xid: message.xid,
             secs: message.secs,
@@ -114,10 +113,13 @@ impl Settings {
     }
 }
 
-/// Sets an option and replaces an earlier value.
+/// Sets an option and replaces an earlier value. The options stay sorted.
 fn set(options: &mut Vec<(u8, Vec<u8>)>, code: u8, value: &[u8]) {
-    options.retain(|(known, _)| *known != code);
-    options.push((code, value.to_vec()));
+    let at = options.iter().position(|(known, _)| *known >= code).unwrap_or(options.len());
+    match options.get_mut(at) {
+        Some((known, old)) if *known == code => *old = value.to_vec(),
+        _ => options.insert(at, (code, value.to_vec())),
+    }
 }
 
 #[cfg(test)]

@@ -2,39 +2,42 @@
 //!
 //! All packets go from port 546 of a link-local address to port 547 of ff02::1:2, and replies come back to port 546.
 
+use crate::dhcp::time::Time;
+use std::mem;
 use std::net::Ipv6Addr;
-use std::time::Duration;
 
 use super::packet::{Address, Ia, Kind, Message, Reply, Status};
+use crate::dhcp::attempt::Attempt;
 use crate::dhcp::lease::v6::Lease;
 use crate::dhcp::random::Random;
 
 /// Retransmission (RFC 8415, section 7.6): the first wait, the longest wait, and the number of packets.
 struct Retry {
-    first: Duration,
-    longest: Duration,
+    first: Time,
+    longest: Time,
     count: u32,
 }
 
-const SECOND: Duration = Duration::from_secs(1);
-const REQUEST_RETRY: Retry = Retry { first: SECOND, longest: Duration::from_secs(30), count: 10 };
+const SECOND: Time = Time::from_secs(1);
+const REQUEST_RETRY: Retry = Retry { first: SECOND, longest: Time::from_secs(30), count: 10 };
 /// The client confirms for 10 s.
-const CONFIRM_RETRY: Retry =
-    Retry { first: SECOND, longest: Duration::from_secs(4), count: u32::MAX };
-const CONFIRM_MAX: Duration = Duration::from_secs(10);
+const CONFIRM_RETRY: Retry = Retry { first: SECOND, longest: Time::from_secs(4), count: u32::MAX };
+const CONFIRM_MAX: Time = Time::from_secs(10);
 const RENEW_RETRY: Retry =
-    Retry { first: Duration::from_secs(10), longest: Duration::from_secs(600), count: u32::MAX };
-const DECLINE_RETRY: Retry = Retry { first: SECOND, longest: Duration::MAX, count: 4 };
+    Retry { first: Time::from_secs(10), longest: Time::from_secs(600), count: u32::MAX };
+const DECLINE_RETRY: Retry = Retry { first: SECOND, longest: Time::MAX, count: 4 };
 /// The longest wait between two SOLICIT in seconds, and the values of a server that count.
 const SOL_MAX_RT_S: u32 = 3600;
 const SOL_MAX_RT_RANGE_S: std::ops::RangeInclusive<u32> = 60..=86_400;
 /// The longest delay before the first CONFIRM: a daemon resumes all its clients at once.
-const RESUME: Duration = Duration::from_secs(1);
+const RESUME: Time = Time::from_secs(1);
+/// The longest wait for `Event::Probed`. Then the address counts as free.
+const PROBE: Time = Time::from_secs(10);
 /// A socket is open so long after a packet. It is closed in the rest of a longer wait.
-const LISTEN: Duration = Duration::from_secs(10);
+const LISTEN: Time = Time::from_secs(10);
 /// The pauses before the client starts over: the first is doubled up to the last.
-const PAUSE: Duration = Duration::from_secs(2);
-const PAUSE_MAX: Duration = Duration::from_secs(64);
+const PAUSE: Time = Time::from_secs(2);
+const PAUSE_MAX: Time = Time::from_secs(64);
 /// The preference that ends the wait for other servers.
 const PREFERENCE_MAX: u8 = 255;
 /// A shorter valid lifetime is refused: its renewals would flood the network.
@@ -47,8 +50,10 @@ pub struct Settings {
     /// See `duid::of`.
     pub duid: Vec<u8>,
     pub iaid: u32,
+    /// The caller looks for another holder of a new address before it is used.
+    pub probe: bool,
     /// The time after which the client gives up if it never had a lease.
-    pub resend_timeout: Duration,
+    pub resend_timeout: Time,
 }
 
 /// An input of the client.
@@ -63,8 +68,8 @@ pub enum Event<'a> {
     Received(&'a [u8]),
     /// The deadline is over. An early call is harmless.
     Time,
-    /// Duplicate address detection failed for the address of the lease.
-    Taken,
+    /// The answer to `Action::Probe`.
+    Probed { taken: bool },
     /// The address is not needed any more. The client is finished afterwards.
     Release,
 }
@@ -74,8 +79,10 @@ pub enum Event<'a> {
 pub enum Action {
     /// Send the payload.
     Send(Vec<u8>),
-    /// The lease is new or renewed. The caller compares it with the lease that it applied.
-    Bound(Lease),
+    /// Look for another holder of the address (duplicate address detection), and answer with `Event::Probed` within 10 s.
+    Probe(Ipv6Addr),
+    /// `Client::lease` is new or renewed. The caller compares it with the lease that it applied.
+    Bound,
     /// The address must leave the interface, for this reason. The client starts again by itself and does not give up.
     Lost(&'static str),
     /// The client gave up; the text says what was tried. `Event::Start` starts it again.
@@ -91,6 +98,8 @@ enum State {
     /// With the preference and the DUID of the best server of the first wait.
     Soliciting(Option<(u8, Vec<u8>)>),
     Requesting(Vec<u8>),
+    /// The server granted the lease; the caller looks for another holder of the address.
+    Probing(Lease),
     Confirming,
     Bound,
     Renewing,
@@ -112,25 +121,17 @@ pub struct Client {
     xid: u32,
     /// The packets of the exchange.
     sent: u32,
-    sent_at: Duration,
+    sent_at: Time,
     /// The begin of the exchange.
-    began: Duration,
+    began: Time,
     /// The current wait between two packets, and its end.
-    wait: Duration,
-    resend_at: Duration,
+    wait: Time,
+    resend_at: Time,
     is_listening: bool,
     /// The end of the wait, or an earlier event within it.
-    wake: Duration,
-    /// The begin of the acquisition, for the error.
-    started: Duration,
-    /// `None`: the client had a lease and does not give up.
-    gives_up_at: Option<Duration>,
-    pauses: u32,
-    sol_max_rt: Duration,
-    solicits: u32,
-    requests: u32,
-    /// The last obstacle, for the error.
-    problem: &'static str,
+    wake: Time,
+    attempt: Attempt,
+    sol_max_rt: Time,
 }
 
 impl Client {
@@ -143,36 +144,30 @@ impl Client {
             lease: None,
             xid: 0,
             sent: 0,
-            sent_at: Duration::ZERO,
-            began: Duration::ZERO,
-            wait: Duration::ZERO,
-            resend_at: Duration::ZERO,
+            sent_at: Time::ZERO,
+            began: Time::ZERO,
+            wait: Time::ZERO,
+            resend_at: Time::ZERO,
             is_listening: false,
-            wake: Duration::ZERO,
-            started: Duration::ZERO,
-            gives_up_at: None,
-            pauses: 0,
-            sol_max_rt: Duration::from_secs(SOL_MAX_RT_S.into()),
-            solicits: 0,
-            requests: 0,
-            problem: "",
+            wake: Time::ZERO,
+            attempt: Attempt::default(),
+            sol_max_rt: Time::from_secs(SOL_MAX_RT_S.into()),
         }
     }
 
     /// Handles an event at a time since boot. The times of successive events do not decrease.
-    pub fn step(&mut self, event: Event<'_>, now: Duration) -> Vec<Action> {
+    pub fn step(&mut self, event: Event<'_>, now: Time) -> Vec<Action> {
         let mut out = Vec::new();
         let is_idle = matches!(self.state, State::Idle);
         match event {
             _ if matches!(self.state, State::Finished) => {}
             Event::Start if is_idle => {
-                self.gives_up_at = Some(now.saturating_add(self.settings.resend_timeout));
-                self.begin(now);
+                self.attempt = Attempt::new(now, Some(now + self.settings.resend_timeout));
                 self.exchange(State::Soliciting(None), now, &mut out);
             }
             Event::Resume(lease) if is_idle => {
                 self.lease = Some(lease);
-                self.begin(now);
+                self.attempt = Attempt::new(now, None);
                 self.state = State::Confirming;
                 self.sent = 0;
                 self.resend_at = now + self.random.up_to(RESUME);
@@ -186,17 +181,18 @@ impl Client {
             Event::Time if self.deadline().is_some_and(|deadline| deadline <= now) => {
                 self.time(now, &mut out);
             }
-            Event::Taken => self.decline(now, &mut out),
+            Event::Probed { taken } => self.probed(taken, now, &mut out),
             Event::Received(_) | Event::Time => {}
         }
         out
     }
 
     /// The time of the next `Event::Time`. `None`: the client is not started, gave up, or is finished.
-    pub fn deadline(&self) -> Option<Duration> {
+    pub fn deadline(&self) -> Option<Time> {
         let limit = match &self.state {
             State::Idle | State::Finished => return None,
-            _ => self.gives_up_at.or_else(|| self.lease.as_ref()?.ends_at),
+            State::Probing(lease) => lease.ends_at,
+            _ => self.attempt.gives_up_at.or_else(|| self.lease.as_ref()?.ends_at),
         };
         Some(limit.map_or(self.wake, |limit| limit.min(self.wake)))
     }
@@ -211,15 +207,8 @@ impl Client {
         self.lease.as_ref()
     }
 
-    fn begin(&mut self, now: Duration) {
-        self.started = now;
-        self.pauses = 0;
-        (self.solicits, self.requests) = (0, 0);
-        self.problem = "no server answered";
-    }
-
     /// Handles the end of the lease. Returns whether it ended.
-    fn expire(&mut self, now: Duration, out: &mut Vec<Action>) -> bool {
+    fn expire(&mut self, now: Time, out: &mut Vec<Action>) -> bool {
         let is_over = self.lease.as_ref().is_some_and(|lease| lease.is_over(now));
         if is_over {
             self.lose("the lease ended", now, out);
@@ -229,22 +218,21 @@ impl Client {
     }
 
     /// The lease is void. The caller starts the next exchange or a pause.
-    fn lose(&mut self, reason: &'static str, now: Duration, out: &mut Vec<Action>) {
+    fn lose(&mut self, reason: &'static str, now: Time, out: &mut Vec<Action>) {
         self.lease = None;
-        self.gives_up_at = None;
         out.push(Action::Lost(reason));
-        self.begin(now);
+        self.attempt = Attempt::new(now, None);
     }
 
     /// Begins an exchange: its first packet.
-    fn exchange(&mut self, state: State, now: Duration, out: &mut Vec<Action>) {
+    fn exchange(&mut self, state: State, now: Time, out: &mut Vec<Action>) {
         self.state = state;
         self.sent = 0;
         self.transmit(now, out);
     }
 
     /// Sends the next packet of the exchange.
-    fn transmit(&mut self, now: Duration, out: &mut Vec<Action>) {
+    fn transmit(&mut self, now: Time, out: &mut Vec<Action>) {
         if self.sent == 0 {
             self.xid = self.random.u32() >> 8;
             self.began = now;
@@ -262,19 +250,19 @@ impl Client {
             }
             _ => (Kind::SOLICIT, None),
         };
-        let elapsed = now.saturating_sub(self.began).as_millis() / 10;
+        let elapsed = (now - self.began).as_millis() / 10;
         out.push(Action::Send(self.message(kind, self.xid, server, address, elapsed)));
         match kind {
-            Kind::SOLICIT => self.solicits = self.solicits.saturating_add(1),
-            Kind::REQUEST => self.requests = self.requests.saturating_add(1),
+            Kind::SOLICIT => self.attempt.searches = self.attempt.searches.saturating_add(1),
+            Kind::REQUEST => self.attempt.requests = self.attempt.requests.saturating_add(1),
             _ => {}
         }
         self.wait = self.next_wait();
         self.sent = self.sent.saturating_add(1);
         self.sent_at = now;
-        self.resend_at = now.saturating_add(self.wait);
+        self.resend_at = now + self.wait;
         self.is_listening = true;
-        self.wake = self.resend_at.min(now.saturating_add(LISTEN));
+        self.wake = self.resend_at.min(now + LISTEN);
         self.limit_wake();
     }
 
@@ -284,7 +272,7 @@ impl Client {
         xid: u32,
         server: Option<&[u8]>,
         address: Option<Ipv6Addr>,
-        elapsed_cs: u128,
+        elapsed_cs: u64,
     ) -> Vec<u8> {
         let elapsed_cs = u16::try_from(elapsed_cs).unwrap_or(u16::MAX);
         let Settings { duid, iaid, .. } = &self.settings;
@@ -292,14 +280,14 @@ impl Client {
     }
 
     /// RFC 8415, section 15: the wait doubles up to a limit, and differs by at most a tenth.
-    fn next_wait(&mut self) -> Duration {
+    fn next_wait(&mut self) -> Time {
         let retry = self.retry();
         let is_first = self.sent == 0;
         if is_first && matches!(self.state, State::Soliciting(_)) {
             // The first SOLICIT waits for all servers.
             return retry.first + self.random.up_to(retry.first / 10);
         }
-        let base = if is_first { retry.first } else { self.wait.saturating_mul(2) };
+        let base = if is_first { retry.first } else { self.wait * 2 };
         let base = base.min(retry.longest);
         self.random.around(base, base / 10)
     }
@@ -317,26 +305,27 @@ impl Client {
     /// The end of the state comes before the end of the wait.
     fn limit_wake(&mut self) {
         let limit = match (&self.state, &self.lease) {
-            (State::Confirming, _) => self.began.saturating_add(CONFIRM_MAX),
+            (State::Confirming, _) => self.began + CONFIRM_MAX,
             (State::Renewing, Some(lease)) => lease.rebind_at,
             _ => return,
         };
         self.wake = self.wake.min(limit);
     }
 
-    fn time(&mut self, now: Duration, out: &mut Vec<Action>) {
-        let rebind_at = self.lease.as_ref().map_or(Duration::ZERO, |lease| lease.rebind_at);
+    fn time(&mut self, now: Time, out: &mut Vec<Action>) {
+        let rebind_at = self.lease.as_ref().map_or(Time::ZERO, |lease| lease.rebind_at);
         // The first wait of a SOLICIT is shorter than `LISTEN`, so it is over.
         let best = match &mut self.state {
             State::Soliciting(best) => best.take(),
             _ => None,
         };
         match (&self.state, best) {
-            _ if self.gives_up_at.is_some_and(|limit| limit <= now) => {
+            (State::Probing(_), _) => self.probed(false, now, out),
+            _ if self.attempt.is_over(now) => {
                 self.is_listening = false;
                 self.state = State::Idle;
-                self.gives_up_at = None;
-                out.push(Action::Failed(self.failure(now)));
+                self.attempt.gives_up_at = None;
+                out.push(Action::Failed(self.attempt.report("SOLICIT", now)));
             }
             (State::Pausing, _) => self.exchange(State::Soliciting(None), now, out),
             (State::Bound, _) => self.keep(now, out),
@@ -354,7 +343,7 @@ impl Client {
             // No answer to the last REQUEST or DECLINE.
             _ => {
                 if matches!(self.state, State::Requesting(_)) {
-                    self.problem = "the server did not answer the REQUEST";
+                    self.attempt.problem = "the server did not answer the REQUEST";
                 }
                 if self.lease.is_some() { self.keep(now, out) } else { self.pause(now) }
             }
@@ -362,26 +351,16 @@ impl Client {
     }
 
     /// Waits before the next SOLICIT.
-    fn pause(&mut self, now: Duration) {
-        let pause = (PAUSE * (1 << self.pauses.min(8))).min(PAUSE_MAX);
-        self.pauses += 1;
-        self.wake = now.saturating_add(self.random.around(pause, SECOND));
+    fn pause(&mut self, now: Time) {
+        let pause = (PAUSE * (1 << self.attempt.pauses.min(8))).min(PAUSE_MAX);
+        self.attempt.pauses += 1;
+        self.wake = now + self.random.around(pause, SECOND);
         self.is_listening = false;
         self.state = State::Pausing;
     }
 
-    fn failure(&self, now: Duration) -> String {
-        format!(
-            "no more tries: {}; sent {} SOLICIT and {} REQUEST in {} s",
-            self.problem,
-            self.solicits,
-            self.requests,
-            now.saturating_sub(self.started).as_secs()
-        )
-    }
-
     /// The lease is valid: the time tells the state.
-    fn keep(&mut self, now: Duration, out: &mut Vec<Action>) {
+    fn keep(&mut self, now: Time, out: &mut Vec<Action>) {
         let Some(lease) = &self.lease else { return self.pause(now) };
         if lease.rebind_at <= now {
             self.exchange(State::Rebinding, now, out);
@@ -394,7 +373,7 @@ impl Client {
         }
     }
 
-    fn receive(&mut self, payload: &[u8], now: Duration, out: &mut Vec<Action>) {
+    fn receive(&mut self, payload: &[u8], now: Time, out: &mut Vec<Action>) {
         let Settings { duid, iaid, .. } = &self.settings;
         let Some(reply) = Reply::parse(payload, self.xid, duid, *iaid) else { return };
         let server = match (&self.state, &self.lease) {
@@ -445,10 +424,10 @@ impl Client {
         best.map(|address| (ia, *address)).ok_or("the server offered no address")
     }
 
-    fn advertised(&mut self, reply: Reply, now: Duration, out: &mut Vec<Action>) {
+    fn advertised(&mut self, reply: Reply, now: Time, out: &mut Vec<Action>) {
         self.heed_sol_max_rt(&reply);
         if let Err(problem) = self.choose(&reply) {
-            self.problem = problem;
+            self.attempt.problem = problem;
             return;
         }
         let is_first_wait = self.sent == 1;
@@ -462,11 +441,11 @@ impl Client {
 
     fn heed_sol_max_rt(&mut self, reply: &Reply) {
         if let Some(secs) = reply.sol_max_rt.filter(|secs| SOL_MAX_RT_RANGE_S.contains(secs)) {
-            self.sol_max_rt = Duration::from_secs(secs.into());
+            self.sol_max_rt = Time::from_secs(secs.into());
         }
     }
 
-    fn requested(&mut self, reply: &Reply, now: Duration, out: &mut Vec<Action>) {
+    fn requested(&mut self, reply: &Reply, now: Time, out: &mut Vec<Action>) {
         let statuses = [reply.status, reply.ia.as_ref().map_or(Status::SUCCESS, |ia| ia.status)];
         let is_refused = |status| {
             [Status::NO_ADDRS_AVAIL, Status::NOT_ON_LINK, Status::NO_BINDING].contains(&status)
@@ -477,11 +456,11 @@ impl Client {
         if self.lease.is_some() {
             self.lose("the server does not know the lease", now, out);
         }
-        self.problem = self.choose(reply).err().unwrap_or(self.problem);
+        self.attempt.problem = self.choose(reply).err().unwrap_or(self.attempt.problem);
         self.pause(now);
     }
 
-    fn renewed(&mut self, reply: Reply, now: Duration, out: &mut Vec<Action>) {
+    fn renewed(&mut self, reply: Reply, now: Time, out: &mut Vec<Action>) {
         let held = self.lease.as_ref().map(|lease| lease.address);
         let Some(ia) = &reply.ia else { return };
         if ia.status == Status::NO_BINDING {
@@ -497,17 +476,17 @@ impl Client {
         self.granted(&reply, now, out);
     }
 
-    fn granted(&mut self, reply: &Reply, now: Duration, out: &mut Vec<Action>) {
+    fn granted(&mut self, reply: &Reply, now: Time, out: &mut Vec<Action>) {
         self.heed_sol_max_rt(reply);
         let (ia, address) = match self.choose(reply) {
             Ok(found) => found,
             Err(problem) => {
-                self.problem = problem;
+                self.attempt.problem = problem;
                 return;
             }
         };
         let since = self.sent_at;
-        let end = |secs: u32| (secs != INFINITE).then(|| since + Duration::from_secs(secs.into()));
+        let end = |secs: u32| (secs != INFINITE).then(|| since + Time::from_secs(secs.into()));
         let (renew, rebind) = times(ia, &address);
         let lease = Lease {
             address: address.address,
@@ -524,29 +503,50 @@ impl Client {
         if lease.is_over(now) {
             return;
         }
-        self.gives_up_at = None;
-        self.pauses = 0;
         self.is_listening = false;
-        self.wake = lease.renew_at;
-        self.state = State::Bound;
-        out.push(Action::Bound(lease.clone()));
-        self.lease = Some(lease);
+        let held = self.lease.as_ref().map(|lease| lease.address);
+        if self.settings.probe && held != Some(lease.address) {
+            if self.lease.is_some() {
+                self.lose("the server changed the address", now, out);
+            }
+            out.push(Action::Probe(lease.address));
+            self.wake = now + PROBE;
+            self.state = State::Probing(lease);
+        } else {
+            self.bind(lease, out);
+        }
     }
 
-    fn decline(&mut self, now: Duration, out: &mut Vec<Action>) {
-        let Some(lease) = self.lease.take() else { return };
-        self.lose("another host has the address", now, out);
-        self.problem = "another host has the offered address";
-        self.exchange(State::Declining(lease), now, out);
+    fn bind(&mut self, lease: Lease, out: &mut Vec<Action>) {
+        self.attempt.gives_up_at = None;
+        self.attempt.pauses = 0;
+        self.wake = lease.renew_at;
+        self.state = State::Bound;
+        self.lease = Some(lease);
+        out.push(Action::Bound);
+    }
+
+    fn probed(&mut self, taken: bool, now: Time, out: &mut Vec<Action>) {
+        match mem::replace(&mut self.state, State::Idle) {
+            State::Probing(lease) if lease.is_over(now) => self.pause(now),
+            State::Probing(lease) if taken => {
+                self.attempt.problem = "another host has the offered address";
+                self.exchange(State::Declining(lease), now, out);
+            }
+            State::Probing(lease) => self.bind(lease, out),
+            other => self.state = other,
+        }
     }
 
     /// Gives back what the server granted, or may have granted.
-    fn release(&mut self, now: Duration, out: &mut Vec<Action>) {
-        let lease = self.lease.take().filter(|lease| !lease.is_over(now));
+    fn release(&mut self, now: Time, out: &mut Vec<Action>) {
         self.is_listening = false;
-        self.gives_up_at = None;
-        self.state = State::Finished;
-        if let Some(lease) = lease {
+        self.attempt.gives_up_at = None;
+        let granted = match mem::replace(&mut self.state, State::Finished) {
+            State::Probing(lease) => Some(lease),
+            _ => self.lease.take(),
+        };
+        if let Some(lease) = granted.filter(|lease| !lease.is_over(now)) {
             let (server, address) = (Some(lease.server.as_slice()), Some(lease.address));
             let xid = self.random.u32() >> 8;
             out.push(Action::Send(self.message(Kind::RELEASE, xid, server, address, 0)));
@@ -556,8 +556,8 @@ impl Client {
 
 /// T1 and T2. The default values are half and 80 % of the preferred lifetime (RFC 8415, section 21.4), or of the valid one if
 /// the address is deprecated. A server's values count if 1 s <= T1 < T2 < valid lifetime.
-fn times(ia: &Ia, address: &Address) -> (Duration, Duration) {
-    let secs = |secs: u32| Duration::from_secs(secs.into());
+fn times(ia: &Ia, address: &Address) -> (Time, Time) {
+    let secs = |secs: u32| Time::from_secs(secs.into());
     if address.preferred == INFINITE && (ia.t1 == 0 || ia.t1 == INFINITE) {
         return (secs(INFINITE), secs(INFINITE));
     }

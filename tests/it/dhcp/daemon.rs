@@ -218,6 +218,31 @@ fn wrong_requests_get_an_error_and_the_daemon_goes_on() {
 }
 
 #[test]
+fn a_client_of_another_user_is_refused() {
+    let world = World::new();
+    // In a user namespace without a map the daemon sees each user of the host as user 65534, so it can only use a socket that
+    // another process opened.
+    let words = ["-l", "/run/passed.sock", "unshare", "--user", DHCP, "daemon"];
+    let running = world.tool(&[&["systemd-socket-activate"], &words[..]].concat(), None).start();
+    let path = world.path("/run/passed.sock");
+    world.within(20, "systemd listens", || path.exists());
+    for verb in ["status", "leases"] {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        // The daemon closes the connection and does not read the request.
+        let _ = stream.write_all(format!("{{\"verb\":\"{verb}\"}}\n").as_bytes());
+        let mut said = String::new();
+        let _ = stream.read_to_string(&mut said);
+        let error = &parse(&said)["error"];
+        let expected = "cannot serve the request: the client does not run as root";
+        assert_eq!(error["msg"], expected, "{said}");
+    }
+    let pid = nix::unistd::Pid::from_raw(running.pid().try_into().unwrap());
+    nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
+    assert_eq!(running.finish().status, 0);
+}
+
+#[test]
 fn silent_clients_do_not_keep_others_waiting() {
     let world = World::new();
     let daemon = Daemon::new(&world);

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::capture::{Capture, Packet, of_kind};
-use super::servers::Kea;
+use super::capture::{Capture, Packet, kinds6, of_kind, of_kind6};
+use super::servers::{Kea, radvd};
 use super::{Daemon, Site, address, asking, bridge};
 use crate::world::World;
 
@@ -39,6 +39,37 @@ fn a_taken_address_is_declined_and_the_next_one_is_used() {
         packet.get("arp.src.proto_ipv4") == "0.0.0.0" && packet.get("arp.opcode") == "1"
     };
     assert!(packets.iter().filter(is_probe).count() >= 2, "{packets:?}");
+}
+
+#[test]
+fn a_taken_ipv6_address_is_declined_and_the_next_one_is_used() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    // Another host has two of the three addresses of the pool, and the server does not know it.
+    let other = world.container("other");
+    site.attach(&other, "fd00:1::10/64");
+    other.exec(["ip", "address", "add", "fd00:1::11/64", "dev", "eth0"]);
+    other.wait_for_link_local("eth0");
+    let _router = radvd(&site.outside, "AdvManagedFlag on;", "AdvAutonomous off;");
+    let kea = Kea::start6(&site.outside, "sw", json!({}));
+    let capture = Capture::start(&site.outside);
+    let _daemon = Daemon::with(&world, &["-timeout", "2s", "-resendtimeout", "40s"]);
+    let c1 = world.container("c1");
+    let config = asking(&bridge(), json!({"probe": true, "families": ["6"]}));
+    let result = c1.add("bridge", &config);
+    let held = address(&result);
+    assert_eq!(held, "fd00:1::12");
+    let declined: Vec<_> = kea.table().into_iter().filter(|row| row.state == 1).collect();
+    assert!(!declined.is_empty(), "{:?}", kea.table());
+    assert_eq!(c1.addresses("eth0"), ["fd00:1::12/128"]);
+    c1.check("bridge", &config, &result);
+    c1.ping("fd00:1::fe");
+    c1.del("bridge", &config);
+    kea.wait_for_release(&held);
+    let packets = capture.finish();
+    let kinds = kinds6(&packets);
+    assert_eq!(of_kind6(&packets, "DECLINE").len(), declined.len(), "{kinds:?}");
+    assert_eq!(of_kind6(&packets, "RELEASE").len(), 1, "{kinds:?}");
 }
 
 #[test]

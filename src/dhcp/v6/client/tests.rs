@@ -9,11 +9,11 @@ const OTHER: [u8; 4] = [0, 2, 9, 9];
 
 pub fn settings() -> Settings {
     let resend_timeout = secs(208);
-    Settings { duid: DUID.to_vec(), iaid: IAID, resend_timeout }
+    Settings { duid: DUID.to_vec(), iaid: IAID, probe: false, resend_timeout }
 }
 
-pub fn secs(secs: u64) -> Duration {
-    Duration::from_secs(secs)
+pub fn secs(secs: u64) -> Time {
+    Time::from_secs(secs)
 }
 
 pub fn address() -> Ipv6Addr {
@@ -66,7 +66,7 @@ pub fn answer(sent: &Sent, kind: Kind, server: &[u8], valid: u32) -> Vec<u8> {
 
 struct World {
     client: Client,
-    now: Duration,
+    now: Time,
 }
 
 impl World {
@@ -111,7 +111,7 @@ impl World {
         world.receive(&answer(&solicit, Kind::ADVERTISE, &SERVER, valid));
         let request = world.wait_sent();
         let actions = world.receive(&answer(&request, Kind::REPLY, &SERVER, valid));
-        assert!(matches!(actions.as_slice(), [Action::Bound(_)]), "{actions:?}");
+        assert!(matches!(actions.as_slice(), [Action::Bound]), "{actions:?}");
         world
     }
 
@@ -141,7 +141,7 @@ fn lease_takes_four_messages() {
     assert_eq!(world.receive(&foreign), []);
     let actions = world.receive(&answer(&request, Kind::REPLY, &SERVER, 600));
     let lease = world.lease();
-    assert_eq!(actions, [Action::Bound(lease.clone())]);
+    assert_eq!(actions, [Action::Bound]);
     assert_eq!((lease.address, &lease.server[..]), (address(), &SERVER[..]));
     assert_eq!(lease.since, world.now);
     assert_eq!(lease.ends_at, Some(world.now + secs(600)));
@@ -166,7 +166,7 @@ fn best_preference_and_rapid_commit_end_the_wait() {
     let slow = answer(&solicit, Kind::REPLY, &SERVER, 600);
     assert_eq!(world.receive(&slow), [], "a REPLY without rapid commit");
     let actions = world.receive(&[slow, option(14, &[])].concat());
-    assert_eq!(actions, [Action::Bound(world.lease())]);
+    assert_eq!(actions, [Action::Bound]);
 
     // Behind the first wait the first server is taken.
     let mut world = World::new();
@@ -239,7 +239,7 @@ fn renewal_asks_its_server_and_rebinding_every_server() {
     assert_eq!(renew.address, Some(address()));
     assert_eq!(world.receive(&answer(&renew, Kind::REPLY, &OTHER, 2000)), []);
     let actions = world.receive(&answer(&renew, Kind::REPLY, &SERVER, 2000));
-    assert_eq!(actions, [Action::Bound(world.lease())]);
+    assert_eq!(actions, [Action::Bound]);
     assert_eq!(world.lease().ends_at, Some(world.now + secs(2000)));
 
     let rebind_at = world.lease().rebind_at;
@@ -249,7 +249,7 @@ fn renewal_asks_its_server_and_rebinding_every_server() {
     }
     assert_eq!((world.now, sent.kind, &sent.server), (rebind_at, 6, &None));
     let actions = world.receive(&answer(&sent, Kind::REPLY, &OTHER, 2000));
-    assert_eq!(actions, [Action::Bound(world.lease())]);
+    assert_eq!(actions, [Action::Bound]);
     assert_eq!(world.lease().server, OTHER);
 }
 
@@ -287,7 +287,7 @@ fn unknown_binding_is_requested_again() {
     assert_eq!((request.kind, request.server.as_deref()), (3, Some(&SERVER[..])));
     assert_eq!(request.address, Some(address()));
     let actions = world.receive(&answer(&request, Kind::REPLY, &SERVER, 2000));
-    assert_eq!(actions, [Action::Bound(world.lease())]);
+    assert_eq!(actions, [Action::Bound]);
 
     let renew = world.wait_sent();
     let request = world.sent(Event::Received(&no_binding(&renew)));
@@ -308,7 +308,7 @@ fn server_can_take_the_address_back_or_replace_it() {
     let new: Ipv6Addr = "fd00::6".parse().unwrap();
     let both = [ia_address(address(), 0, 0), ia_address(new, 100, 200)].concat();
     let bytes = reply(renew.xid, Kind::REPLY, &SERVER, &[&ia(IAID, 0, 0, &[&both])]);
-    assert_eq!(world.receive(&bytes), [Action::Bound(world.lease())]);
+    assert_eq!(world.receive(&bytes), [Action::Bound]);
     assert_eq!(world.lease().address, new);
 }
 
@@ -351,12 +351,23 @@ fn resumed_lease_is_confirmed() {
     assert_eq!(actions[0], Action::Lost("the lease ended"));
 }
 
+/// A client that waits for the answer to its probe.
+fn probing() -> World {
+    let mut world = World::new();
+    world.client = Client::new(Settings { probe: true, ..settings() }, 7);
+    let solicit = world.sent(Event::Start);
+    world.receive(&answer(&solicit, Kind::ADVERTISE, &SERVER, 2000));
+    let request = world.wait_sent();
+    let actions = world.receive(&answer(&request, Kind::REPLY, &SERVER, 2000));
+    assert_eq!(actions, [Action::Probe(address())]);
+    assert_eq!((world.client.lease(), world.client.is_listening()), (None, false));
+    world
+}
+
 #[test]
 fn taken_address_is_declined() {
-    let mut world = World::bound(2000);
-    let actions = world.step(Event::Taken);
-    assert_eq!(actions[0], Action::Lost("another host has the address"));
-    let decline = Sent::of(&actions[1]).unwrap();
+    let mut world = probing();
+    let decline = world.sent(Event::Probed { taken: true });
     assert_eq!((decline.kind, decline.server.as_deref()), (9, Some(&SERVER[..])));
     assert_eq!(decline.address, Some(address()));
     assert_eq!(world.wait_sent(), Sent { elapsed_cs: world_cs(&world), ..decline.clone() });
@@ -364,10 +375,26 @@ fn taken_address_is_declined() {
     assert_eq!(world.wait_sent().kind, 1);
 
     // Without an answer it is sent four times.
-    let mut world = World::bound(2000);
-    world.step(Event::Taken);
+    let mut world = probing();
+    world.step(Event::Probed { taken: true });
     let kinds: Vec<u8> = (0..4).map(|_| world.wait_sent().kind).collect();
     assert_eq!(kinds, [9, 9, 9, 1]);
+}
+
+#[test]
+fn free_address_is_used_once_it_is_probed() {
+    let mut world = probing();
+    let actions = world.step(Event::Probed { taken: false });
+    assert!(matches!(&actions[..], [Action::Bound]), "{actions:?}");
+
+    // Without an answer the address counts as free.
+    let mut world = probing();
+    world.now = world.now + secs(10);
+    let actions = world.step(Event::Time);
+    assert!(matches!(&actions[..], [Action::Bound]), "{actions:?}");
+
+    let mut world = probing();
+    assert_eq!(world.sent(Event::Release).kind, 8);
 }
 
 /// The time since the begin of the exchange, as the client tells it.
@@ -381,7 +408,7 @@ fn release_is_sent_once() {
     let release = world.sent(Event::Release);
     assert_eq!((release.kind, release.server.as_deref()), (8, Some(&SERVER[..])));
     assert_eq!(release.address, Some(address()));
-    for event in [Event::Release, Event::Time, Event::Start, Event::Taken] {
+    for event in [Event::Release, Event::Time, Event::Start, Event::Probed { taken: true }] {
         assert_eq!(world.step(event), []);
     }
     assert_eq!((world.client.deadline(), world.client.is_listening()), (None, false));
@@ -402,7 +429,7 @@ fn times_of_a_server_count_if_they_are_in_order() {
     assert_eq!(check(10, 10, 100, 200), (50_000, 80_000));
     assert_eq!(check(10, 200, 100, 200), (50_000, 80_000));
     assert_eq!(check(0, 0, 0, 200), (100_000, 160_000));
-    let forever = u128::from(u32::MAX) * 1000;
+    let forever = u64::from(u32::MAX) * 1000;
     assert_eq!(check(0, 0, INFINITE, INFINITE), (forever, forever));
     assert_eq!(check(0, 0, 100, INFINITE), (50_000, 80_000));
 }

@@ -1,12 +1,12 @@
 //! Random events: the client keeps its promises in every order of them.
 
-use std::time::Duration;
+use crate::dhcp::time::Time;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{Sent, World, answer, secs, settings};
-use crate::dhcp::v6::client::{Action, Client, Event};
+use crate::dhcp::v6::client::{Action, Client, Event, State};
 use crate::dhcp::v6::packet::Kind;
 use crate::dhcp::v6::packet::tests::{IAID, SERVER, ia, option, reply, status};
 
@@ -32,7 +32,7 @@ enum Input {
     Wait,
     /// Goes so many milliseconds on.
     Late(u64),
-    Taken,
+    Probed(bool),
 }
 
 fn inputs() -> impl Strategy<Value = Vec<Input>> {
@@ -50,14 +50,14 @@ fn inputs() -> impl Strategy<Value = Vec<Input>> {
         1 => vec(any::<u8>(), 0..200).prop_map(Input::Noise),
         6 => Just(Input::Wait),
         2 => (0u64..200_000).prop_map(Input::Late),
-        1 => Just(Input::Taken),
+        3 => any::<bool>().prop_map(Input::Probed),
     ];
     vec(input, 0..80)
 }
 
 struct Model {
     client: Client,
-    now: Duration,
+    now: Time,
     last: Option<Sent>,
     /// Whether the interface has the address.
     has_address: bool,
@@ -73,8 +73,8 @@ impl Model {
         for action in self.client.step(event, self.now) {
             match action {
                 Action::Send(_) => self.last = Sent::of(&action),
-                Action::Bound(lease) => {
-                    assert_eq!(self.client.lease(), Some(&lease));
+                Action::Bound => {
+                    let lease = self.client.lease().unwrap();
                     assert!(lease.renew_at < lease.rebind_at || lease.ends_at.is_none());
                     assert!(lease.ends_at.is_none_or(|end| lease.rebind_at < end));
                     self.has_address = true;
@@ -83,6 +83,7 @@ impl Model {
                     assert!(self.has_address, "an address is lost once");
                     self.has_address = false;
                 }
+                Action::Probe(_) => assert!(!self.has_address),
                 Action::Failed(_) => {
                     assert!(!self.has_address);
                     self.is_running = false;
@@ -135,21 +136,25 @@ impl Model {
                 assert!(next.is_none_or(|next| next > self.now), "{next:?} at {:?}", self.now);
             }
             Input::Late(ms) => {
-                self.now += Duration::from_millis(*ms);
+                self.now = self.now + Time::from_millis(*ms);
                 self.step(Event::Time);
             }
-            Input::Taken => self.step(Event::Taken),
+            Input::Probed(taken) => self.step(Event::Probed { taken: *taken }),
         }
     }
 
     /// The end: exactly one RELEASE if there is a lease, and then silence.
     fn release(&mut self) {
+        let is_granted = match &self.client.state {
+            State::Probing(lease) => !lease.is_over(self.now),
+            _ => self.has_address,
+        };
         let actions = self.client.step(Event::Release, self.now);
         let kinds: Vec<u8> = actions.iter().filter_map(Sent::of).map(|sent| sent.kind).collect();
         assert_eq!(actions.len(), kinds.len());
-        assert_eq!(kinds, if self.has_address { vec![8] } else { vec![] });
+        assert_eq!(kinds, if is_granted { vec![8] } else { vec![] });
         let later = self.now + secs(1_000_000);
-        for event in [Event::Release, Event::Time, Event::Start, Event::Taken] {
+        for event in [Event::Release, Event::Time, Event::Start, Event::Probed { taken: true }] {
             assert_eq!(self.client.step(event, later), []);
         }
         assert!(self.client.deadline().is_none() && !self.client.is_listening());
@@ -163,9 +168,11 @@ proptest! {
     fn client_keeps_its_promises(
         inputs in inputs(),
         seed in any::<u64>(),
+        probe in any::<bool>(),
         resend_timeout_s in prop_oneof![0u64..300, any::<u64>()],
     ) {
         let mut settings = settings();
+        settings.probe = probe;
         settings.resend_timeout = secs(resend_timeout_s);
         let (client, now) = (Client::new(settings, seed), secs(1000));
         let mut model =
