@@ -1,6 +1,8 @@
 //! The tool under its own name: what a busybox user expects of one, a container runtime by hand, and the demo.
 
+#[cfg(feature = "runtime")]
 mod attach;
+#[cfg(feature = "runtime")]
 mod attachments;
 #[cfg(feature = "tool")]
 mod completion;
@@ -9,6 +11,7 @@ mod demo;
 pub mod dhcp;
 #[cfg(feature = "tool")]
 mod doctor;
+#[cfg(feature = "runtime")]
 mod gc;
 #[cfg(feature = "tool")]
 mod help;
@@ -21,9 +24,13 @@ mod lint;
 mod manual;
 #[cfg(feature = "tool")]
 mod metrics;
+#[cfg(feature = "runtime")]
 mod networks;
+#[cfg(feature = "runtime")]
 mod oci_hook;
+#[cfg(feature = "runtime")]
 mod parameters;
+#[cfg(feature = "runtime")]
 mod run;
 mod table;
 
@@ -31,25 +38,38 @@ use std::ffi::OsString;
 
 use argh::{EarlyExit, FromArgs};
 
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Result};
 use crate::plugin::{Entry, VERSION};
 
 const NAME: &str = "cnibox";
+
+/// Marks an error in the arguments, which has an exit code of its own.
+const NOT_UNDERSTOOD: Code = Code(u32::MAX);
 
 /// Where `--list-full` says that plugins live: the usual directory, relative to the root as busybox writes it.
 const PLUGIN_DIRECTORY: &str = "opt/cni/bin";
 
 /// The names of `Command`, and help.
 const COMMANDS: &[&str] = &[
+    #[cfg(feature = "runtime")]
     "add",
+    #[cfg(feature = "runtime")]
     "check",
+    #[cfg(feature = "runtime")]
     "del",
+    #[cfg(feature = "runtime")]
     "gc",
+    #[cfg(feature = "runtime")]
     "status",
+    #[cfg(feature = "runtime")]
     "run",
+    #[cfg(feature = "runtime")]
     "exec",
+    #[cfg(feature = "runtime")]
     "oci-hook",
+    #[cfg(feature = "runtime")]
     "networks",
+    #[cfg(feature = "runtime")]
     "attachments",
     "list",
     "install",
@@ -81,15 +101,25 @@ struct Tool {
 #[derive(FromArgs)]
 #[argh(subcommand)]
 enum Command {
+    #[cfg(feature = "runtime")]
     Add(attach::Add),
+    #[cfg(feature = "runtime")]
     Check(attach::Check),
+    #[cfg(feature = "runtime")]
     Del(attach::Del),
+    #[cfg(feature = "runtime")]
     Gc(gc::Gc),
+    #[cfg(feature = "runtime")]
     Status(attach::Status),
+    #[cfg(feature = "runtime")]
     Run(run::Run),
+    #[cfg(feature = "runtime")]
     Exec(run::Exec),
+    #[cfg(feature = "runtime")]
     OciHook(oci_hook::OciHook),
+    #[cfg(feature = "runtime")]
     Networks(networks::Networks),
+    #[cfg(feature = "runtime")]
     Attachments(attachments::Attachments),
     List(List),
     Install(install::Install),
@@ -168,18 +198,29 @@ pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
 
 impl Tool {
     /// `words` are the arguments as they were given.
+    #[cfg_attr(not(feature = "runtime"), allow(unused_mut, unused_variables))]
     fn run(self, plugins: &'static [Entry], words: &[OsString]) -> u8 {
         let mut exit_code = 0;
         let done: Result<()> = match self.command {
+            #[cfg(feature = "runtime")]
             Command::Add(add) => add.run(plugins),
+            #[cfg(feature = "runtime")]
             Command::Check(check) => check.run(plugins),
+            #[cfg(feature = "runtime")]
             Command::Del(del) => del.run(plugins),
+            #[cfg(feature = "runtime")]
             Command::Gc(gc) => gc.run(plugins),
+            #[cfg(feature = "runtime")]
             Command::Status(status) => status.run(plugins),
+            #[cfg(feature = "runtime")]
             Command::Run(run) => run.run(plugins, words).map(|code| exit_code = code),
+            #[cfg(feature = "runtime")]
             Command::Exec(exec) => exec.run(plugins, words).map(|code| exit_code = code),
+            #[cfg(feature = "runtime")]
             Command::OciHook(hook) => hook.run(plugins),
+            #[cfg(feature = "runtime")]
             Command::Networks(networks) => networks.run(plugins),
+            #[cfg(feature = "runtime")]
             Command::Attachments(attachments) => attachments.run(plugins),
             Command::List(List { full }) => {
                 let directory = if full { format!("{PLUGIN_DIRECTORY}/") } else { String::new() };
@@ -214,7 +255,7 @@ impl Tool {
 fn exit_code(done: Result<u8>) -> u8 {
     done.unwrap_or_else(|error| {
         eprintln!("{NAME}: {error}");
-        if error.code == parameters::NOT_UNDERSTOOD { 2 } else { 1 }
+        if error.code == NOT_UNDERSTOOD { 2 } else { 1 }
     })
 }
 
@@ -230,20 +271,24 @@ fn overview(plugins: &[Entry]) {
     let table: String =
         plugins.iter().map(|entry| format!("  {:<12}{}\n", entry.name, entry.about)).collect();
     let commands = COMMANDS.join("|");
+    let of_dhcp = match cfg!(feature = "dhcp") {
+        true => "\n   or: cnibox dhcp daemon|leases [arguments...]",
+        false => "",
+    };
     say(&format!(
         "{NAME} {VERSION} : every CNI plugin in one executable\n\n\
          Usage: {NAME} [{commands}] [arguments...]\n   \
          or: {NAME} --list[-full]\n   \
-         or: {NAME} --install [-s] [DIR]\n   \
-         or: {NAME} dhcp daemon|leases [arguments...]\n   \
+         or: {NAME} --install [-s] [DIR]{of_dhcp}\n   \
          or: PLUGIN, through a link of that name to {NAME}; {NAME} PLUGIN\n\n\
          A plugin reads CNI_COMMAND and the other variables of the CNI specification, and its configuration on stdin.\n\n\
          Plugins:\n{table}"
     ));
 }
 
-fn cannot_write(error: &std::io::Error) -> Error {
-    Error::new(Code::IO, "cannot write to stdout").with_details(error.to_string())
+#[cfg(feature = "runtime")]
+fn cannot_write(error: &std::io::Error) -> crate::error::Error {
+    crate::error::Error::new(Code::IO, "cannot write to stdout").with_details(error.to_string())
 }
 
 /// A line of what the tool has to tell. The only way for it to get to stdout.
