@@ -41,16 +41,27 @@ fn git(args: &[&str]) -> String {
     text.as_deref().unwrap_or("unknown").trim().to_owned()
 }
 
-/// The manual of the network, then those of the plugins. Other files of the directory do not begin with the name of a plugin.
+/// The manual of the network, then those of the plugins that the executable contains.
 fn manuals() -> String {
     let entries = fs::read_dir(PLUGINS).expect("the plugins are there");
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
     files.retain(|file| file.extension().is_some_and(|it| it == "rs"));
     files.sort();
     let head = |file: &Path| head(&fs::read_to_string(file).expect("readable"));
-    let plugins = files.iter().map(|file| head(file)).filter(|head| head.starts_with('`'));
+    let plugins = files.iter().map(|file| head(file)).filter(|head| is_contained(head));
     let all = [head(Path::new(NETWORK))].into_iter().chain(plugins);
     all.fold(String::new(), |all, head| all + &head + &END.to_string())
+}
+
+/// Whether a manual begins with the name of a plugin, or with its names, whose feature is on. Other files do not begin with
+/// a name.
+fn is_contained(head: &str) -> bool {
+    let title = head.split(':').next().unwrap_or_default();
+    let mut names = title.split('`').skip(1).step_by(2);
+    names.any(|name| {
+        let feature = name.to_uppercase().replace('-', "_");
+        env::var_os(format!("CARGO_FEATURE_{feature}")).is_some()
+    })
 }
 
 /// The comment at the head of a file.

@@ -56,9 +56,14 @@ pub fn run(args: Vec<OsString>) -> u8 {
 /// Calls a plugin. The plugin `dhcp` has commands, too.
 fn call(entry: &'static Entry, args: &[OsString]) -> u8 {
     match args.first() {
-        Some(word) if entry.name == "dhcp" && cli::dhcp::knows(word) => cli::dhcp::run(args),
+        Some(word) if is_dhcp(entry) && cli::dhcp::knows(word) => cli::dhcp::run(args),
         _ => serve::serve(entry, plugins::PLUGINS),
     }
+}
+
+/// Without the feature this is a constant, so the executable does not contain the daemon.
+fn is_dhcp(entry: &Entry) -> bool {
+    cfg!(feature = "dhcp") && entry.name == "dhcp"
 }
 
 /// The plugin that a path names: by its last component, or by the last component of a link on the way to this executable.

@@ -1,6 +1,8 @@
 //! The tool under its own name: what a busybox user expects of one, a container runtime by hand, and the demo.
 
+#[cfg(feature = "runtime")]
 mod attach;
+#[cfg(feature = "runtime")]
 mod attachments;
 #[cfg(feature = "tool")]
 mod completion;
@@ -9,6 +11,7 @@ mod demo;
 pub mod dhcp;
 #[cfg(feature = "tool")]
 mod doctor;
+#[cfg(feature = "runtime")]
 mod gc;
 #[cfg(feature = "tool")]
 mod help;
@@ -21,9 +24,13 @@ mod lint;
 mod manual;
 #[cfg(feature = "tool")]
 mod metrics;
+#[cfg(feature = "runtime")]
 mod networks;
+#[cfg(feature = "runtime")]
 mod oci_hook;
+#[cfg(feature = "runtime")]
 mod parameters;
+#[cfg(feature = "runtime")]
 mod run;
 mod table;
 
@@ -37,6 +44,9 @@ use crate::error::{Code, Error, Result};
 use crate::plugin::{Entry, VERSION};
 
 const NAME: &str = "cnibox";
+
+/// Marks an error in the arguments, which has an exit code of its own.
+const NOT_UNDERSTOOD: Code = Code(u32::MAX);
 
 /// Where `--list-full` says that plugins live: the usual directory, relative to the root as busybox writes it.
 const PLUGIN_DIRECTORY: &str = "opt/cni/bin/";
@@ -54,15 +64,25 @@ struct Tool {
 #[derive(FromArgs)]
 #[argh(subcommand)]
 enum Command {
+    #[cfg(feature = "runtime")]
     Add(attach::Add),
+    #[cfg(feature = "runtime")]
     Check(attach::Check),
+    #[cfg(feature = "runtime")]
     Del(attach::Del),
+    #[cfg(feature = "runtime")]
     Gc(gc::Gc),
+    #[cfg(feature = "runtime")]
     Status(attach::Status),
+    #[cfg(feature = "runtime")]
     Run(run::Run),
+    #[cfg(feature = "runtime")]
     Exec(run::Exec),
+    #[cfg(feature = "runtime")]
     OciHook(oci_hook::OciHook),
+    #[cfg(feature = "runtime")]
     Networks(networks::Networks),
+    #[cfg(feature = "runtime")]
     Attachments(attachments::Attachments),
     List(List),
     Install(install::Install),
@@ -158,17 +178,28 @@ fn ended(name: &str, exit: &EarlyExit) -> u8 {
 
 impl Tool {
     /// `words` are the arguments as they were given.
+    #[cfg_attr(not(feature = "runtime"), allow(unused_variables))]
     fn run(&self, plugins: &'static [Entry], words: &[OsString]) -> Result<u8> {
         match &self.command {
+            #[cfg(feature = "runtime")]
             Command::Add(add) => add.run(plugins),
+            #[cfg(feature = "runtime")]
             Command::Check(check) => check.run(plugins),
+            #[cfg(feature = "runtime")]
             Command::Del(del) => del.run(plugins),
+            #[cfg(feature = "runtime")]
             Command::Gc(gc) => gc.run(plugins),
+            #[cfg(feature = "runtime")]
             Command::Status(status) => status.run(plugins),
+            #[cfg(feature = "runtime")]
             Command::Run(run) => run.run(plugins, words),
+            #[cfg(feature = "runtime")]
             Command::Exec(exec) => exec.run(plugins, words),
+            #[cfg(feature = "runtime")]
             Command::OciHook(hook) => hook.run(plugins),
+            #[cfg(feature = "runtime")]
             Command::Networks(networks) => networks.run(plugins),
+            #[cfg(feature = "runtime")]
             Command::Attachments(attachments) => attachments.run(plugins),
             Command::List(list) => list.run(plugins),
             Command::Version(Version {}) => {
@@ -208,7 +239,7 @@ impl List {
 fn exit_code(done: Result<u8>) -> u8 {
     done.unwrap_or_else(|error| {
         eprintln!("{NAME}: {error}");
-        if error.code == parameters::NOT_UNDERSTOOD { 2 } else { 1 }
+        if error.code == NOT_UNDERSTOOD { 2 } else { 1 }
     })
 }
 
@@ -226,12 +257,15 @@ fn overview(plugins: &[Entry]) {
         table.push_str(&format!("  {:<12}{}\n", entry.name, entry.about));
     }
     let commands = commands().join("|");
+    let of_dhcp = match cfg!(feature = "dhcp") {
+        true => "\n   or: cnibox dhcp daemon|leases [arguments...]",
+        false => "",
+    };
     tell(format_args!(
         "{NAME} {VERSION} : every CNI plugin in one executable\n\n\
          Usage: {NAME} [{commands}] [arguments...]\n   \
          or: {NAME} --list[-full]\n   \
-         or: {NAME} --install [-s] [DIR]\n   \
-         or: {NAME} dhcp daemon|leases [arguments...]\n   \
+         or: {NAME} --install [-s] [DIR]{of_dhcp}\n   \
          or: PLUGIN, through a link of that name to {NAME}; {NAME} PLUGIN\n\n\
          A plugin reads CNI_COMMAND and the other variables of the CNI specification, and its configuration on stdin.\n\n\
          Plugins:\n{table}"

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use crate::cni::json::Json;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result, Text};
 use crate::names::{Attachment, ContainerId, IfName, Mac, NetworkName};
 use crate::plugin::Entry;
 use crate::plugin::log::Log;
@@ -16,16 +16,16 @@ use crate::runtime::conf::{self, Network};
 use crate::runtime::group::Wanted;
 use crate::runtime::lifecycle::{Choice, Runtime};
 
-/// Marks an error in the arguments, which has an exit code of its own.
-pub(super) const NOT_UNDERSTOOD: Code = Code(u32::MAX);
+use super::NOT_UNDERSTOOD;
+
 /// Where plugins are, unless CNI_PATH says so: the usual directory, Debian's, Fedora's.
 const PLUGINS: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
 /// How long an executed plugin may take, in seconds.
 pub(super) const TIMEOUT_S: u64 = 180;
 
 /// An error in the arguments.
-pub(super) fn not_understood(msg: impl Into<String>) -> Error {
-    Error::new(NOT_UNDERSTOOD, Into::<String>::into(msg))
+pub(super) fn not_understood(msg: impl Text) -> Error {
+    Error::new(NOT_UNDERSTOOD, msg)
 }
 
 /// The runtime, with what the environment says of it.
@@ -322,6 +322,7 @@ fn ports(text: &str) -> Option<std::ops::Range<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Code;
 
     #[test]
     fn ports_are_published_as_podman_reads_them() {

@@ -1,75 +1,96 @@
-//! The table of plugins. A new plugin needs a file in this directory, a `mod` line and a line in the table.
+//! The table of plugins. A new plugin needs a file in this directory, a `mod` line, a line in the table, and a feature of its
+//! name in Cargo.toml. All files are compiled always; the linker leaves out the plugins that the table does not have.
 
-mod bandwidth;
-mod bridge;
-mod dhcp;
-mod dummy;
-mod firewall;
+pub mod bandwidth;
+pub mod bridge;
+pub mod dhcp;
+pub mod dummy;
+pub mod firewall;
 pub mod flannel;
-mod host_device;
+pub mod host_device;
 pub mod host_local;
-mod ipvlan;
-mod loopback;
-mod macvlan;
-mod portmap;
-mod sbr;
-mod static_ipam;
-mod tap;
-mod tuning;
-mod veth;
-mod vlan;
-mod vrf;
+pub mod ipvlan;
+pub mod loopback;
+pub mod macvlan;
+pub mod portmap;
+pub mod sbr;
+pub mod static_ipam;
+pub mod tap;
+pub mod tuning;
+pub mod veth;
+pub mod vlan;
+pub mod vrf;
 
 use crate::plugin::{Entry, entry, ipam_entry};
 
 /// All plugins, in the order of `cnibox --list`.
 pub const PLUGINS: &[Entry] = &[
+    #[cfg(feature = "bridge")]
     entry::<bridge::Bridge>("bridge", "a veth pair with its host end on a bridge"),
+    #[cfg(feature = "veth")]
     entry::<veth::Veth>(
         "veth",
         "a routed veth pair between host and container; without ipam a plain one",
     ),
+    #[cfg(feature = "ptp")]
     entry::<veth::Veth>("ptp", "the same as veth, under the name of the reference"),
+    #[cfg(feature = "macvlan")]
     entry::<macvlan::Macvlan>(
         "macvlan",
         "an interface on a link of the host, with its own MAC address",
     ),
+    #[cfg(feature = "ipvlan")]
     entry::<ipvlan::Ipvlan>(
         "ipvlan",
         "an interface on a link of the host, with the MAC address of that link",
     ),
+    #[cfg(feature = "vlan")]
     entry::<vlan::Vlan>("vlan", "an interface in a VLAN of a link of the host"),
+    #[cfg(feature = "dummy")]
     entry::<dummy::Dummy>("dummy", "an interface for addresses only, without a connection"),
+    #[cfg(feature = "host-device")]
     entry::<host_device::HostDevice>("host-device", "a link of the host, moved into the container"),
+    #[cfg(feature = "tap")]
     entry::<tap::Tap>(
         "tap",
         "an interface that a program reads and writes, for example a virtual machine",
     ),
+    #[cfg(feature = "bandwidth")]
     entry::<bandwidth::Bandwidth>(
         "bandwidth",
         "limits the rate at which a container receives and sends",
     ),
+    #[cfg(feature = "firewall")]
     entry::<firewall::Firewall>(
         "firewall",
         "accepts packets of containers on a host that drops others, and separates bridges",
     ),
+    #[cfg(feature = "flannel")]
     entry::<flannel::Flannel>("flannel", "a network with the subnet that the flannel daemon chose"),
+    #[cfg(feature = "loopback")]
     entry::<loopback::Loopback>("loopback", "brings the interface lo of the container up"),
+    #[cfg(feature = "portmap")]
     entry::<portmap::Portmap>("portmap", "publishes ports of the container on the host"),
+    #[cfg(feature = "sbr")]
     entry::<sbr::Sbr>(
         "sbr",
         "routes packets by source: they leave by the interface that has their source address",
     ),
+    #[cfg(feature = "tuning")]
     entry::<tuning::Tuning>(
         "tuning",
         "sets sysctls of the container, and the MAC address, MTU and flags of an interface",
     ),
+    #[cfg(feature = "vrf")]
     entry::<vrf::Vrf>("vrf", "puts an interface of the container into a VRF"),
+    #[cfg(feature = "host-local")]
     ipam_entry::<host_local::HostLocal>(
         "host-local",
         "addresses from ranges, reserved in files on this host",
     ),
+    #[cfg(feature = "static")]
     ipam_entry::<static_ipam::Static>("static", "addresses written in the configuration"),
+    #[cfg(feature = "dhcp")]
     Entry {
         needs_link: true,
         ..ipam_entry::<dhcp::Dhcp>("dhcp", "addresses from the DHCP servers of the network")
