@@ -227,11 +227,13 @@ impl Rtnl {
 impl Link {
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let flags = u32::from_ne_bytes(fixed(payload, 8)?);
-        let mut link = Self::default();
-        link.index = u32::from_ne_bytes(fixed(payload, 4)?);
-        link.up = flags & IFF_UP != 0;
-        link.promiscuous = flags & IFF_PROMISC != 0;
-        link.all_multicast = flags & IFF_ALLMULTI != 0;
+        let mut link = Self(Box::new(LinkState {
+            index: u32::from_ne_bytes(fixed(payload, 4)?),
+            up: flags & IFF_UP != 0,
+            promiscuous: flags & IFF_PROMISC != 0,
+            all_multicast: flags & IFF_ALLMULTI != 0,
+            ..LinkState::default()
+        }));
         for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
             match kind {
                 IFLA_IFNAME => link.name = text(value).into_owned(),

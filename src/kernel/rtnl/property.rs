@@ -127,6 +127,7 @@ const BR_KERNEL_STP: u32 = 1;
 
 #[cfg(test)]
 mod tests {
+    use super::super::link::LinkState;
     use super::*;
     use crate::kernel::netlink::rows;
     use crate::names::Mac;
@@ -148,9 +149,8 @@ mod tests {
         let mut data = Attrs::default();
         data.u8(99, 1);
         property.encode(&mut data);
-        let mut link = Link::default();
-        link.data = data.as_slice().to_vec();
-        link
+        let data = data.as_slice().to_vec();
+        Link(Box::new(LinkState { data, ..LinkState::default() }))
     }
 
     #[test]
