@@ -67,7 +67,9 @@ impl Attachments {
         }
         match failed {
             0 => Ok(0),
-            count => Err(Error::internal(format!("{count} of {} attachments failed", lines.len()))),
+            count => {
+                Err(Error::internal(format_args!("{count} of {} attachments failed", lines.len())))
+            }
         }
     }
 }

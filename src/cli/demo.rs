@@ -146,7 +146,7 @@ fn attach(runtime: &Runtime, name: &'static str, publish: &[&str]) -> Result<Con
     let took = started.elapsed();
     let success = results.pop().unwrap_or_default();
     if success.ips.is_empty() || success.interfaces.len() != 3 {
-        return Err(Error::internal(format!(
+        return Err(Error::internal(format_args!(
             "ADD of {name} has a result without address or interfaces"
         )));
     }
@@ -167,7 +167,7 @@ impl Container {
 }
 
 fn talking(address: SocketAddr) -> impl Fn(io::Error) -> Error {
-    move |error| Error::internal(format!("cannot talk to {address}: {error}"))
+    move |error| Error::internal(format_args!("cannot talk to {address}: {error}"))
 }
 
 fn listen(netns: &NetNs, address: SocketAddr) -> Result<TcpListener> {
@@ -208,8 +208,9 @@ fn exchange(from: &NetNs, listener: &TcpListener, address: Option<SocketAddr>) -
 /// Checks that DEL has removed the ports of the bridge, the interfaces in the containers, and the reservations.
 fn nothing_is_left(containers: &[Container]) -> Result<()> {
     let host = Rtnl::open()?;
-    let bridge =
-        host.link(BRIDGE)?.ok_or_else(|| Error::internal(format!("bridge {BRIDGE} is gone")))?;
+    let bridge = host
+        .link(BRIDGE)?
+        .ok_or_else(|| Error::internal(format_args!("bridge {BRIDGE} is gone")))?;
     let mut left: Vec<String> = Vec::new();
     left.extend(host.links_with_master(bridge.index)?.into_iter().map(|link| link.0.name));
     left.extend(host.links_of_kind("veth")?.into_iter().map(|link| link.0.name));
@@ -218,14 +219,14 @@ fn nothing_is_left(containers: &[Container]) -> Result<()> {
         left.extend(link.map(|link| format!("{} in {}", link.name, container.name)));
     }
     let reservations = fs::read_dir(RESERVATIONS)
-        .map_err(|error| Error::internal(format!("cannot read {RESERVATIONS}: {error}")))?;
+        .map_err(|error| Error::internal(format_args!("cannot read {RESERVATIONS}: {error}")))?;
     let names =
         reservations.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     left.extend(names.filter(|name| name != "lock" && !name.starts_with("last_reserved_ip.")));
     if left.is_empty() {
         return Ok(());
     }
-    Err(Error::internal(format!("DEL has left behind {}", left.join(", "))))
+    Err(Error::internal(format_args!("DEL has left behind {}", left.join(", "))))
 }
 
 fn millis(duration: Duration) -> String {

@@ -52,8 +52,8 @@ impl Install {
         if in_the_way.is_empty() {
             return Ok(0);
         }
-        Err(Error::internal(format!("cannot create {}: File exists", in_the_way.join(", ")))
-            .with_details(format!("remove them from {} first", directory.display())))
+        Err(Error::internal(format_args!("cannot create {}: File exists", in_the_way.join(", ")))
+            .with_details(format_args!("remove them from {} first", directory.display())))
     }
 }
 
@@ -89,5 +89,5 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
 }
 
 fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {
-    Error::internal(format!("cannot {verb} {}: {error}", path.display()))
+    Error::internal(format_args!("cannot {verb} {}: {error}", path.display()))
 }

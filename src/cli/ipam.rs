@@ -272,7 +272,7 @@ fn leaks(pools: &[Pool]) -> Reservations<'_> {
 fn only<T>(address: IpAddr, found: &[(&Pool, T)]) -> Result<()> {
     let (one, other) = match found {
         [_] => return Ok(()),
-        [] => return Err(Error::config(format!("cannot find {address} in any network"))),
+        [] => return Err(Error::config(format_args!("cannot find {address} in any network"))),
         [(one, _), (other, _), ..] => (&one.network, &other.network),
     };
     let msg = format!("{address} is in networks {one} and {other}");

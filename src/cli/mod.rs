@@ -40,7 +40,7 @@ use std::fmt;
 use argh::{EarlyExit, FromArgs, SubCommands};
 
 use crate::cni::json::Object;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Result};
 use crate::plugin::{Entry, VERSION};
 
 const NAME: &str = "cnibox";
@@ -272,8 +272,9 @@ fn overview(plugins: &[Entry]) {
     ));
 }
 
-fn cannot_write(error: &std::io::Error) -> Error {
-    Error::new(Code::IO, "cannot write to stdout").with_details(error.to_string())
+#[cfg(feature = "runtime")]
+fn cannot_write(error: &std::io::Error) -> crate::error::Error {
+    crate::error::Error::new(Code::IO, "cannot write to stdout").with_details(error.to_string())
 }
 
 /// Prints an object as a document.

@@ -34,7 +34,7 @@ impl OciHook {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let mut bytes = Vec::new();
         let read = sys::Stdin.read_to_end(&mut bytes);
-        read.map_err(|error| Error::internal(format!("cannot read the state: {error}")))?;
+        read.map_err(|error| Error::internal(format_args!("cannot read the state: {error}")))?;
         let state = Json::parse(&bytes)
             .map_err(|error| error.context("cannot read the state of the container"))?;
         let runtime = parameters::runtime(plugins, self.timeout);
@@ -59,7 +59,7 @@ impl OciHook {
                 runtime.detach(&attached, None)?;
             }
             status => {
-                return Err(Error::config(format!("cannot handle status {status:?}"))
+                return Err(Error::config(format_args!("cannot handle status {status:?}"))
                     .with_details("the hooks are createRuntime and poststop"));
             }
         }
@@ -84,6 +84,6 @@ fn text<'a>(json: &'a Json, key: &str) -> Result<&'a str> {
     match json.get(key) {
         None => Ok(""),
         Some(Json::String(text)) => Ok(text),
-        Some(_) => Err(Error::config(format!("{key}: not a string"))),
+        Some(_) => Err(Error::config(format_args!("{key}: not a string"))),
     }
 }

@@ -211,7 +211,7 @@ impl Wishes<'_> {
     ) -> Result<()> {
         let cannot = |what: &str, capability: &str| {
             let msg = format!("cannot {what}: no plugin of network {} can", network.name);
-            Error::config(msg).with_details(format!("none has the capability {capability}"))
+            Error::config(msg).with_details(format_args!("none has the capability {capability}"))
         };
         if !self.publish.is_empty() {
             if !network.is_capable_of("portMappings") {

@@ -119,7 +119,7 @@ fn enter_private_host(wanted: &[Wanted], has_name: bool, missing: &str) -> Resul
         if let Some(kind) = network.host_plugin() {
             let msg = format!("cannot attach to network {} without {missing}", network.name);
             return Err(Error::internal(msg)
-                .with_details(format!("plugin {kind} needs the network of the host")));
+                .with_details(format_args!("plugin {kind} needs the network of the host")));
         }
     }
     sandbox::enter_as_root()?;

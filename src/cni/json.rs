@@ -159,7 +159,7 @@ fn merged(entries: Vec<(String, Json)>) -> Vec<(String, Json)> {
 
 #[cold]
 fn unreadable(what: &str, error: &error::Error) -> Error {
-    Error::new(Code::DECODE, format!("cannot read {what}: {error}"))
+    Error::new(Code::DECODE, format_args!("cannot read {what}: {error}"))
 }
 
 impl From<&str> for Json {

@@ -136,7 +136,7 @@ pub fn change(site: &Site<'_>, old: &Leases, log: &dyn Fn(&str)) -> Result<(), T
 fn announce(index: u32, mac: Mac, address: Ipv4Addr) -> Result<(), Error> {
     let announcement = Arp::announcement(mac, address).encode();
     let sent = PacketSocket::for_arp(index).and_then(|socket| socket.broadcast(&announcement));
-    sent.map_err(|error| Error::internal(format!("cannot announce {address}: {error}")))
+    sent.map_err(|error| Error::internal(format_args!("cannot announce {address}: {error}")))
 }
 
 /// The changes of the interface, for the log.

@@ -188,7 +188,7 @@ fn machine_id(prefix: &Path) -> Result<String> {
     let read = |path: &str| file::read_text(&prefixed(prefix, Path::new(path)));
     let known = read(MACHINE_ID).ok().filter(|id| !id.trim().is_empty());
     known.map_or_else(|| file::read_text(Path::new(BOOT_ID)), Ok).map_err(|error| {
-        Error::internal(format!("cannot read {BOOT_ID}: {}", file::reason(&error)))
+        Error::internal(format_args!("cannot read {BOOT_ID}: {}", file::reason(&error)))
     })
 }
 

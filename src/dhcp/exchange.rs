@@ -265,5 +265,5 @@ fn reason(error: &io::Error) -> String {
 }
 
 pub fn cannot_send(error: io::Error) -> Trouble {
-    Error::internal(format!("cannot send: {}", reason(&error))).into()
+    Error::internal(format_args!("cannot send: {}", reason(&error))).into()
 }

@@ -129,7 +129,7 @@ impl Flags {
 }
 
 fn cannot(flag: &str, reason: &str) -> Error {
-    Error::config(format!("cannot use {flag}: {reason}"))
+    Error::config(format_args!("cannot use {flag}: {reason}"))
 }
 
 /// A flag without a value is true.

@@ -104,7 +104,7 @@ impl Journal {
         };
         lock().map_err(|error: io::Error| {
             let reason = file::reason(&error);
-            Error::new(Code::IO, format!("cannot lock {}: {reason}", self.directory))
+            Error::new(Code::IO, format_args!("cannot lock {}: {reason}", self.directory))
         })
     }
 
@@ -222,7 +222,7 @@ pub(super) fn lock_starts() -> Result<File> {
 /// The identity of this boot of the host.
 fn boot() -> Result<String> {
     let id = file::read_text(Path::new(BOOT_ID)).map_err(|error| {
-        Error::new(Code::IO, format!("cannot read {BOOT_ID}: {}", file::reason(&error)))
+        Error::new(Code::IO, format_args!("cannot read {BOOT_ID}: {}", file::reason(&error)))
     })?;
     Ok(id.trim_end().to_owned())
 }

@@ -121,7 +121,7 @@ impl Request {
             }
             "status" => Self::Status,
             "leases" => Self::Leases,
-            verb => return Err(Error::config(format!("unknown verb {verb:?}"))),
+            verb => return Err(Error::config(format_args!("unknown verb {verb:?}"))),
         })
     }
 }
@@ -211,7 +211,7 @@ impl Families {
             "4" => self.v4 = true,
             "6" => self.v6 = true,
             "slaac" => self.slaac = true,
-            _ => return Err(Error::config(format!("unknown family {name:?}"))),
+            _ => return Err(Error::config(format_args!("unknown family {name:?}"))),
         }
         Ok(())
     }

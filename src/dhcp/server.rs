@@ -73,7 +73,7 @@ fn serve(flags: &Flags, listener: &Listener, signals: &Signals, journal: Journal
     if flags.until_idle {
         // The plugin that started this process waits for the end of its stderr.
         sys::log_to(&log)
-            .map_err(|it| Error::internal(format!("cannot write {}: {it}", log.display())))?;
+            .map_err(|it| Error::internal(format_args!("cannot write {}: {it}", log.display())))?;
     }
     let active = Arc::new(AtomicUsize::new(0));
     let limit = flags.until_idle.then_some(IDLE_PAUSE);
@@ -121,7 +121,7 @@ fn open(flags: &Flags, journal: Journal) -> Result<Arc<Table>> {
     let table = Table::open(journal, options)?;
     let clients = Arc::clone(&table);
     thread::start(Box::new(move || clients.run()))
-        .map_err(|error| Error::internal(format!("cannot start a thread: {error}")))?;
+        .map_err(|error| Error::internal(format_args!("cannot start a thread: {error}")))?;
     Ok(table)
 }
 
@@ -133,7 +133,7 @@ impl<'a> Pidfile<'a> {
         let written = write_public(path, &std::process::id().to_string());
         written.map(|()| Self(path)).map_err(|error| {
             let reason = sys::reason(&error);
-            Error::new(Code::IO, format!("cannot write {}: {reason}", path.display()))
+            Error::new(Code::IO, format_args!("cannot write {}: {reason}", path.display()))
         })
     }
 }

@@ -44,7 +44,10 @@ impl Site<'_> {
         let path = prefixed(self.prefix, &self.record.ask.netns);
         let netns = self.home.open_if_exists(&path).map_err(|error| {
             let path = path.display();
-            Error::internal(format!("cannot open network namespace {path}: {}", reason(&error)))
+            Error::internal(format_args!(
+                "cannot open network namespace {path}: {}",
+                reason(&error)
+            ))
         })?;
         let netns = netns.ok_or(Trouble::Gone(NO_NAMESPACE))?;
         match netns.identity()? == self.record.netns_id {

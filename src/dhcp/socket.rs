@@ -83,7 +83,7 @@ fn ask_once(
     let mut stream =
         Stream::connect(&Endpoint::Path(socket.into()), patience).map_err(|error| {
             let reason = sys::reason(&error);
-            let failed = Error::internal(format!("cannot connect to {path}: {reason}"));
+            let failed = Error::internal(format_args!("cannot connect to {path}: {reason}"));
             match error.kind() {
                 ErrorKind::WouldBlock => {
                     Failure::Silent(silent(socket, "it accepts no connection"))
@@ -102,7 +102,7 @@ fn ask_once(
     }
     if !line.starts_with(b"{") {
         let error =
-            Error::internal(format!("the process at {path} is not the DHCP daemon of cnibox"));
+            Error::internal(format_args!("the process at {path} is not the DHCP daemon of cnibox"));
         return Err(Failure::Silent(error.with_details(HOW_TO_REPLACE)));
     }
     let head = parsed(socket, &line)?;
@@ -137,7 +137,7 @@ fn parsed(socket: &Path, line: &[u8]) -> Result<Json, Failure> {
 }
 
 fn silent(socket: &Path, reason: &str) -> Error {
-    Error::internal(format!("cannot ask the DHCP daemon at {}: {reason}", socket.display()))
+    Error::internal(format_args!("cannot ask the DHCP daemon at {}: {reason}", socket.display()))
 }
 
 fn unanswered(socket: &Path, error: &io::Error) -> Failure {
@@ -158,7 +158,10 @@ pub fn start(socket: &Path) -> Result<()> {
         return Ok(());
     }
     let failed = |reason: String| {
-        Error::internal(format!("cannot start the DHCP daemon of {}: {reason}", socket.display()))
+        Error::internal(format_args!(
+            "cannot start the DHCP daemon of {}: {reason}",
+            socket.display()
+        ))
     };
     let spawn = || {
         let options = ["cnibox", "dhcp", "daemon", "-until-idle", "-socketpath"].map(OsStr::new);

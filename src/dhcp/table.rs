@@ -96,7 +96,7 @@ pub(super) struct Entry {
 impl Table {
     /// Opens the leases of the journal, and adopts those with a link that is still there.
     pub fn open(journal: Journal, options: Options) -> Result<Arc<Self>> {
-        let cannot = |error| Error::internal(format!("cannot make a timer: {error}"));
+        let cannot = |error| Error::internal(format_args!("cannot make a timer: {error}"));
         let ends = Ends::subscribe();
         if let Err(error) = &ends {
             warn(&format!("warning: {error}"));
@@ -529,7 +529,7 @@ const RELEASED: &str = "it was released meanwhile";
 
 fn cannot_get(key: &Key, reason: &str) -> Error {
     let Key { network, container_id, ifname } = key;
-    Error::internal(format!(
+    Error::internal(format_args!(
         "cannot get a lease for {ifname} of {container_id} in network {network}: {reason}"
     ))
 }

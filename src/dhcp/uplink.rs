@@ -62,7 +62,7 @@ pub fn release(
         return send(own.index, 0);
     };
     let link = host.link(&uplink.link)?.ok_or_else(|| {
-        Error::internal(format!("the link {} to the server is gone", uplink.link))
+        Error::internal(format_args!("the link {} to the server is gone", uplink.link))
     })?;
     if link.kind.as_deref() != Some("bridge") {
         return send(link.index, uplink.vlan);
@@ -89,7 +89,7 @@ fn add_port(host: &Rtnl, bridge: &Link, vlan: u16, mac: Mac) -> Result<(u32, u32
     let port = host.add_link(&port, VETH, &[LinkProperty::VethPeer(peer)])?;
     let finish = || -> Result<u32> {
         let end_index =
-            port.peer.ok_or_else(|| Error::internal(format!("cannot find link {end}")))?;
+            port.peer.ok_or_else(|| Error::internal(format_args!("cannot find link {end}")))?;
         let mut batch = Batch::new();
         if vlan != 0 {
             let range = VlanRange { first: vlan, last: vlan, is_pvid: true, untagged: true };
@@ -134,7 +134,7 @@ fn send(index: u32, vlan: u16, packet: &[u8], is_v6: bool) -> Result<()> {
         }
         Ok(())
     };
-    send().map_err(|error| Error::internal(format!("cannot send: {}", reason(&error))))
+    send().map_err(|error| Error::internal(format_args!("cannot send: {}", reason(&error))))
 }
 
 #[cfg(test)]

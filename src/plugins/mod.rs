@@ -21,78 +21,99 @@ pub mod veth;
 pub mod vlan;
 pub mod vrf;
 
-use crate::plugin::{Entry, entry, ipam_entry};
+use crate::plugin::Entry;
 
 /// All plugins, in the order of `cnibox --list`.
 pub const PLUGINS: &[Entry] = &[
     #[cfg(feature = "bridge")]
-    entry::<bridge::Bridge>("bridge", "a veth pair with its host end on a bridge"),
+    crate::plugin::entry::<bridge::Bridge>("bridge", "a veth pair with its host end on a bridge"),
     #[cfg(feature = "veth")]
-    entry::<veth::Veth>(
+    crate::plugin::entry::<veth::Veth>(
         "veth",
         "a routed veth pair between host and container; without ipam a plain one",
     ),
     #[cfg(feature = "ptp")]
-    entry::<veth::Veth>("ptp", "the same as veth, under the name of the reference"),
+    crate::plugin::entry::<veth::Veth>("ptp", "the same as veth, under the name of the reference"),
     #[cfg(feature = "macvlan")]
-    entry::<macvlan::Macvlan>(
+    crate::plugin::entry::<macvlan::Macvlan>(
         "macvlan",
         "an interface on a link of the host, with its own MAC address",
     ),
     #[cfg(feature = "ipvlan")]
-    entry::<ipvlan::Ipvlan>(
+    crate::plugin::entry::<ipvlan::Ipvlan>(
         "ipvlan",
         "an interface on a link of the host, with the MAC address of that link",
     ),
     #[cfg(feature = "vlan")]
-    entry::<vlan::Vlan>("vlan", "an interface in a VLAN of a link of the host"),
+    crate::plugin::entry::<vlan::Vlan>("vlan", "an interface in a VLAN of a link of the host"),
     #[cfg(feature = "dummy")]
-    entry::<dummy::Dummy>("dummy", "an interface for addresses only, without a connection"),
+    crate::plugin::entry::<dummy::Dummy>(
+        "dummy",
+        "an interface for addresses only, without a connection",
+    ),
     #[cfg(feature = "host-device")]
-    entry::<host_device::HostDevice>("host-device", "a link of the host, moved into the container"),
+    crate::plugin::entry::<host_device::HostDevice>(
+        "host-device",
+        "a link of the host, moved into the container",
+    ),
     #[cfg(feature = "tap")]
-    entry::<tap::Tap>(
+    crate::plugin::entry::<tap::Tap>(
         "tap",
         "an interface that a program reads and writes, for example a virtual machine",
     ),
     #[cfg(feature = "bandwidth")]
-    entry::<bandwidth::Bandwidth>(
+    crate::plugin::entry::<bandwidth::Bandwidth>(
         "bandwidth",
         "limits the rate at which a container receives and sends",
     ),
     #[cfg(feature = "firewall")]
-    entry::<firewall::Firewall>(
+    crate::plugin::entry::<firewall::Firewall>(
         "firewall",
         "accepts packets of containers on a host that drops others, and separates bridges",
     ),
     #[cfg(feature = "flannel")]
-    entry::<flannel::Flannel>("flannel", "a network with the subnet that the flannel daemon chose"),
+    crate::plugin::entry::<flannel::Flannel>(
+        "flannel",
+        "a network with the subnet that the flannel daemon chose",
+    ),
     #[cfg(feature = "loopback")]
-    entry::<loopback::Loopback>("loopback", "brings the interface lo of the container up"),
+    crate::plugin::entry::<loopback::Loopback>(
+        "loopback",
+        "brings the interface lo of the container up",
+    ),
     #[cfg(feature = "portmap")]
-    entry::<portmap::Portmap>("portmap", "publishes ports of the container on the host"),
+    crate::plugin::entry::<portmap::Portmap>(
+        "portmap",
+        "publishes ports of the container on the host",
+    ),
     #[cfg(feature = "sbr")]
-    entry::<sbr::Sbr>(
+    crate::plugin::entry::<sbr::Sbr>(
         "sbr",
         "routes packets by source: they leave by the interface that has their source address",
     ),
     #[cfg(feature = "tuning")]
-    entry::<tuning::Tuning>(
+    crate::plugin::entry::<tuning::Tuning>(
         "tuning",
         "sets sysctls of the container, and the MAC address, MTU and flags of an interface",
     ),
     #[cfg(feature = "vrf")]
-    entry::<vrf::Vrf>("vrf", "puts an interface of the container into a VRF"),
+    crate::plugin::entry::<vrf::Vrf>("vrf", "puts an interface of the container into a VRF"),
     #[cfg(feature = "host-local")]
-    ipam_entry::<host_local::HostLocal>(
+    crate::plugin::ipam_entry::<host_local::HostLocal>(
         "host-local",
         "addresses from ranges, reserved in files on this host",
     ),
     #[cfg(feature = "static")]
-    ipam_entry::<static_ipam::Static>("static", "addresses written in the configuration"),
+    crate::plugin::ipam_entry::<static_ipam::Static>(
+        "static",
+        "addresses written in the configuration",
+    ),
     #[cfg(feature = "dhcp")]
     Entry {
         needs_link: true,
-        ..ipam_entry::<dhcp::Dhcp>("dhcp", "addresses from the DHCP servers of the network")
+        ..crate::plugin::ipam_entry::<dhcp::Dhcp>(
+            "dhcp",
+            "addresses from the DHCP servers of the network",
+        )
     },
 ];

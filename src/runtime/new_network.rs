@@ -100,7 +100,7 @@ impl Runtime {
         let networks = self.usable_networks()?;
         if let Some(other) = networks.iter().find(|other| other.name == *name) {
             let file = other.file.display();
-            return Err(Error::config(format!("{file} configures a network of this name")));
+            return Err(Error::config(format_args!("{file} configures a network of this name")));
         }
         let subnets = new.free_subnets(&networks)?;
         let bridge = match &new.bridge {
@@ -133,7 +133,7 @@ impl Runtime {
         }
         if let [one, other, ..] = of_name.as_slice() {
             let both = format!("{} and {}", one.file.display(), other.file.display());
-            return Err(Error::config(format!("{both} configure it")));
+            return Err(Error::config(format_args!("{both} configure it")));
         }
         let Some(network) = of_name.pop() else {
             return Err(Error::config("no file configures it"));
@@ -141,7 +141,7 @@ impl Runtime {
         if !is_forced {
             for (entry, life) in self.attachments()? {
                 if entry.network == *name && !matches!(life, Life::Stale(_)) {
-                    return Err(Error::config(format!("{} uses it", entry.title())));
+                    return Err(Error::config(format_args!("{} uses it", entry.title())));
                 }
             }
         }
@@ -257,7 +257,9 @@ impl NewNetwork {
     fn ipam(&self, subnets: &[IpNet]) -> Result<Json> {
         for gateway in &self.gateways {
             if !subnets.iter().any(|subnet| subnet.contains(gateway)) {
-                return Err(Error::config(format!("gateway {gateway} is in none of the subnets")));
+                return Err(Error::config(format_args!(
+                    "gateway {gateway} is in none of the subnets"
+                )));
             }
         }
         let (mut ranges, mut routes) = (Vec::new(), Vec::new());
@@ -268,7 +270,9 @@ impl NewNetwork {
             let mut gateway = None;
             for it in &self.gateways {
                 if subnet.contains(it) && gateway.replace(*it).is_some() {
-                    return Err(Error::config(format!("subnet {subnet} has several gateways")));
+                    return Err(Error::config(format_args!(
+                        "subnet {subnet} has several gateways"
+                    )));
                 }
             }
             let subnet = subnet.to_string();

@@ -142,5 +142,5 @@ fn add(directory: &Path, kind: Kind, names: &[&str], has_own: bool, found: &mut 
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> Error {
-    Error::internal(format!("cannot examine {}: {}", path.display(), sys::reason(error)))
+    Error::internal(format_args!("cannot examine {}: {}", path.display(), sys::reason(error)))
 }

@@ -72,7 +72,7 @@ impl Settings {
         if size <= PAYLOAD_BYTES_MAX {
             return Ok(());
         }
-        Err(Error::config(format!(
+        Err(Error::config(format_args!(
             "cannot send the options: the packet has {size} bytes, {PAYLOAD_BYTES_MAX} are possible"
         )))
     }
