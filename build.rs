@@ -53,8 +53,8 @@ fn manuals() -> String {
     all.fold(String::new(), |all, head| all + &head + &END.to_string())
 }
 
-/// Whether a manual begins with the name of a plugin, or with its names, whose feature is on. Other files do not begin with
-/// a name.
+/// Whether a manual begins with the name of a plugin, or with its names, and the feature of a name is on. Other files do not
+/// begin with a name.
 fn is_contained(head: &str) -> bool {
     let title = head.split(':').next().unwrap_or_default();
     let mut names = title.split('`').skip(1).step_by(2);
