@@ -64,11 +64,16 @@ impl Writer<'_> {
 
     fn text(&mut self, text: &str) {
         self.out.push('"');
-        if text.bytes().all(is_plain) {
-            self.out.push_str(text);
-        } else {
-            text.chars().for_each(|c| self.push(c));
+        let mut rest = text;
+        while let Some(at) = rest.bytes().position(|byte| !is_plain(byte)) {
+            self.out.push_str(&rest[..at]);
+            let mut chars = rest[at..].chars();
+            if let Some(c) = chars.next() {
+                self.push(c);
+            }
+            rest = chars.as_str();
         }
+        self.out.push_str(rest);
         self.out.push('"');
     }
 
@@ -89,7 +94,7 @@ impl Writer<'_> {
     }
 }
 
-/// Not the first byte of anything that has to be escaped.
+/// Not the first byte of a character that is escaped, which is no byte within a character either.
 fn is_plain(byte: u8) -> bool {
     !matches!(byte, b'"' | b'\\' | 0..=0x1f | b'<' | b'>' | b'&' | 0xe2)
 }

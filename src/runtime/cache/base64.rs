@@ -3,16 +3,16 @@
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 pub fn encode(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let byte = |index: usize| u32::from(chunk.get(index).copied().unwrap_or_default());
-        let value = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for position in 0..4 {
-            let digit = ALPHABET[(value >> (18 - 6 * position) & 63) as usize];
-            text.push(if position > chunk.len() { '=' } else { digit.into() });
+    let mut text = vec![b'='; bytes.len().div_ceil(3) * 4];
+    for (chunk, digits) in bytes.chunks(3).zip(text.chunks_mut(4)) {
+        let mut value = [0; 4];
+        value[1..=chunk.len()].copy_from_slice(chunk);
+        let value = u32::from_be_bytes(value);
+        for (position, digit) in digits.iter_mut().take(chunk.len() + 1).enumerate() {
+            *digit = ALPHABET[(value >> (18 - 6 * position) & 63) as usize];
         }
     }
-    text
+    String::from_utf8(text).expect("the alphabet is ASCII")
 }
 
 /// Returns `None` if the text is not base64. Line breaks are skipped, as Go does.
@@ -30,13 +30,25 @@ pub fn decode(text: &str) -> Option<Vec<u8>> {
         }
         let mut value = 0;
         for byte in &chunk[..4 - padding] {
-            let digit = ALPHABET.iter().position(|known| known == byte)?;
-            value = value << 6 | u32::try_from(digit).ok()?;
+            value = value << 6 | value_of(*byte)?;
         }
         value <<= 6 * padding;
-        bytes.extend(&value.to_be_bytes()[1..4 - padding]);
+        bytes.extend_from_slice(&value.to_be_bytes()[1..4 - padding]);
     }
     Some(bytes)
+}
+
+/// The value of a digit: its place in the alphabet.
+fn value_of(digit: u8) -> Option<u32> {
+    let value = match digit {
+        b'A'..=b'Z' => digit - b'A',
+        b'a'..=b'z' => digit - b'a' + 26,
+        b'0'..=b'9' => digit - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        _ => return None,
+    };
+    Some(value.into())
 }
 
 #[cfg(test)]
