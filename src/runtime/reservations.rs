@@ -12,7 +12,7 @@
 //! 1. The cache has an attachment of its owner with its address, that entry is not older than the reservation, and `life`
 //!    finds it stale. A later ADD of the same container would have made a newer reservation.
 //! 2. An earlier boot of this host made it. The index tells that by the boot id and without a clock.
-//! 3. The cache has no attachment of its owner, the reservation is older than [`ADD_MAX`], and no command line and no control
+//! 3. The cache has no attachment of its owner, the reservation is older than `ADD_MAX`, and no command line and no control
 //!    group of a process names the container. This needs the right to read all processes.
 //!
 //! No proof counts in these cases; the reservation is **unknown** then:
