@@ -47,21 +47,27 @@ pub struct Parts {
 }
 
 impl Error {
+    /// Marks the paths to errors as cold, as `with_details` does.
+    #[cold]
+    #[inline(never)]
     pub fn new(code: Code, msg: impl Text) -> Self {
-        msg.into_error(code)
+        Self(Box::new(Parts { code, msg: msg.into_text(), details: String::new() }))
     }
 
     pub fn internal(msg: impl Text) -> Self {
-        msg.into_error(Code::INTERNAL)
+        Self::new(Code::INTERNAL, msg)
     }
 
     /// A key of the configuration has a wrong value.
     pub fn config(msg: impl Text) -> Self {
-        msg.into_error(Code::INVALID_CONFIG)
+        Self::new(Code::INVALID_CONFIG, msg)
     }
 
-    pub fn with_details(self, details: impl Text) -> Self {
-        details.into_details_of(self)
+    #[cold]
+    #[inline(never)]
+    pub fn with_details(mut self, details: impl Text) -> Self {
+        self.details = details.into_text();
+        self
     }
 
     /// Adds another error to the details.
@@ -113,52 +119,26 @@ impl Error {
     }
 }
 
-/// A text of an error. `format_args!` gives the shortest code. Each function marks the path to it as cold.
+/// A text of an error. `format_args!` gives the shortest code.
 pub trait Text {
-    fn into_error(self, code: Code) -> Error;
-    fn into_details_of(self, error: Error) -> Error;
+    fn into_text(self) -> String;
 }
 
 impl Text for String {
-    #[cold]
-    #[inline(never)]
-    fn into_error(self, code: Code) -> Error {
-        Error(Box::new(Parts { code, msg: self, details: Self::new() }))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn into_details_of(self, mut error: Error) -> Error {
-        error.details = self;
-        error
+    fn into_text(self) -> String {
+        self
     }
 }
 
 impl Text for &str {
-    #[cold]
-    #[inline(never)]
-    fn into_error(self, code: Code) -> Error {
-        self.to_owned().into_error(code)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn into_details_of(self, error: Error) -> Error {
-        self.to_owned().into_details_of(error)
+    fn into_text(self) -> String {
+        self.to_owned()
     }
 }
 
 impl Text for fmt::Arguments<'_> {
-    #[cold]
-    #[inline(never)]
-    fn into_error(self, code: Code) -> Error {
-        self.to_string().into_error(code)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn into_details_of(self, error: Error) -> Error {
-        self.to_string().into_details_of(error)
+    fn into_text(self) -> String {
+        self.to_string()
     }
 }
 

@@ -74,7 +74,7 @@ fn passed() -> Passed {
 }
 
 fn parsed(args: &[OsString]) -> Result<Leases, EarlyExit> {
-    let texts: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let texts = super::texts(args);
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     Leases::from_args(&[super::NAME, "dhcp", "leases"], &texts)
 }

@@ -135,7 +135,7 @@ pub fn knows(first: &str) -> bool {
 /// Runs the tool with its arguments. Exit codes: 0 fine, 1 failed, 2 not understood.
 pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
     let words = args;
-    let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let args = texts(args);
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.first().copied() {
         None | Some("-h" | "--help") => {
@@ -160,6 +160,11 @@ pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
         Ok(tool) => exit_code(tool.run(plugins, words)),
         Err(exit) => ended(NAME, &exit),
     }
+}
+
+/// The arguments as argh takes them.
+fn texts(args: &[OsString]) -> Vec<String> {
+    args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect()
 }
 
 /// Prints why the command does not run: its help, or an error in the arguments. Returns the exit code.

@@ -62,8 +62,7 @@ impl Failures {
 
     /// The first error, with the others in its details.
     pub fn into_result(self) -> Result<()> {
-        let errors = self.errors.into_iter();
-        errors.reduce(|first, error| first.also(&error)).map_or(Ok(()), Err)
+        Error::joined(self.errors)
     }
 }
 
