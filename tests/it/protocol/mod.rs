@@ -1,5 +1,6 @@
 //! The common part of every plugin: environment, stdin, versions, errors, names.
 
+mod closed;
 mod config;
 mod environment;
 mod lenient;
