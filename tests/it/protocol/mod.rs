@@ -7,6 +7,7 @@ mod lenient;
 mod links;
 mod namespace;
 mod not_regular;
+mod percent;
 mod tool;
 mod unreadable;
 mod unwritable;
