@@ -5,6 +5,7 @@ mod config;
 mod environment;
 mod lenient;
 mod links;
+mod long_ids;
 mod namespace;
 mod not_regular;
 mod percent;
