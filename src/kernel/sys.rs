@@ -92,10 +92,15 @@ macro_rules! entry_point {
 #[must_use]
 pub fn end(code: u8) -> c_int {
     if cfg!(target_env = "musl") {
-        // SAFETY: it does not return, so no code runs that could depend on what it leaves out.
-        unsafe { libc::_exit(code.into()) }
+        end_at_once(code);
     }
     code.into()
+}
+
+/// Ends the process without the C library and without std's clean-up, which takes 4 KB.
+pub fn end_at_once(code: u8) -> ! {
+    // SAFETY: it does not return, so no code runs that could depend on what it leaves out.
+    unsafe { libc::_exit(code.into()) }
 }
 
 /// The arguments of the program.
@@ -286,13 +291,8 @@ pub fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Writes a line to stderr. Errors are ignored: no call depends on the line.
-pub fn warn(line: &str) {
-    warning(format_args!("{line}"));
-}
-
-/// The same for a line that is formatted, which takes less code than a `String`.
 #[inline(never)]
-pub fn warning(line: fmt::Arguments<'_>) {
+pub fn warn(line: fmt::Arguments<'_>) {
     let _ = write_all(io::stderr().as_fd(), format!("{line}\n").as_bytes());
 }
 

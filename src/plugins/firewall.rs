@@ -345,7 +345,7 @@ fn legacy_drops(family: Family) -> String {
     )
 }
 
-/// Only a warning, because not every container needs forwarded traffic.
+/// Only a warn, because not every container needs forwarded traffic.
 fn warn_of_legacy_rules(cx: &Context<'_>, addresses: &[IpAddr]) {
     for (family, _) in by_family(addresses) {
         if xtables::drops_forwarded(family == Family::Ip6) {
