@@ -1,5 +1,5 @@
 //! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap`, in `process`, in
-//! `socket` and in `thread`.
+//! `socket`, in `start`, in `thread` and in `unwind`.
 #![allow(unsafe_code)]
 
 // The allocator of the shipped build. The others have it for its tests.
@@ -9,7 +9,11 @@ mod heap;
 mod errno;
 pub mod process;
 pub(super) mod socket;
+#[cfg(own_start)]
+mod start;
 pub mod thread;
+#[cfg(no_unwind)]
+mod unwind;
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
 use std::fmt;
