@@ -173,6 +173,20 @@ pub fn is_interrupted() -> bool {
     IS_INTERRUPTED.load(Relaxed)
 }
 
+/// SIGINT and SIGTERM wait for `wait_for_interrupt`. As process 1 of a namespace this process would lose them otherwise.
+pub fn block_interrupts() -> SigSet {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGTERM);
+    let _ = signals.thread_block(); // it fails for a wrong argument only
+    signals
+}
+
+/// Waits for one of the signals.
+pub fn wait_for_interrupt(signals: &SigSet) {
+    let _ = signals.wait(); // it fails for an empty set only
+}
+
 /// Call this before a cleanup after an interrupt: another interrupt can then stop the cleanup.
 pub fn forget_interrupt() {
     IS_INTERRUPTED.store(false, Relaxed);
@@ -323,6 +337,11 @@ pub fn is_own_executable(file: &Metadata) -> bool {
         found.is_ok_and(|found| (found.dev(), found.ino()) == (file.dev(), file.ino()))
     };
     started_by().is_some_and(is_it) || is_it(OsStr::new("/proc/self/exe"))
+}
+
+/// The running executable, open for reading. Its path counts only if /proc is not mounted: another file can have the path.
+pub fn own_executable() -> io::Result<File> {
+    File::open("/proc/self/exe").or_else(|error| started_by().map_or(Err(error), File::open))
 }
 
 /// The path in the execve(2) of this process.
