@@ -1,7 +1,7 @@
 //! A file in a plugin directory, by its content.
 
 use std::fs::Metadata;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -68,9 +68,7 @@ impl Kind {
 
 /// This executable.
 pub(super) fn own_content() -> io::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    sys::own_executable()?.read_to_end(&mut content)?;
-    Ok(content)
+    file::read(sys::own_executable())
 }
 
 /// In the version of each build.

@@ -339,9 +339,14 @@ pub fn is_own_executable(file: &Metadata) -> bool {
     started_by().is_some_and(is_it) || is_it(OsStr::new("/proc/self/exe"))
 }
 
-/// The running executable, open for reading. Its path counts only if /proc is not mounted: another file can have the path.
-pub fn own_executable() -> io::Result<File> {
-    File::open("/proc/self/exe").or_else(|error| started_by().map_or(Err(error), File::open))
+/// A path of the running executable. The path of its execve(2) counts only if /proc is not mounted: another file can have
+/// that path now.
+pub fn own_executable() -> &'static Path {
+    let link = Path::new("/proc/self/exe");
+    match started_by() {
+        Some(path) if !link.exists() => Path::new(path),
+        _ => link,
+    }
 }
 
 /// The path in the execve(2) of this process.

@@ -276,9 +276,21 @@ pub(super) fn duplicate(from: &Path, to: &Path) -> Result<bool> {
     }
     let copy = || match fs::read_link(from) {
         Ok(target) => symlink(target, to),
-        Err(_) => fs::copy(from, to).and_then(|_| File::open(to)?.sync_all()),
+        Err(_) => copy_file(from, to),
     };
-    copy().map(|()| true).map_err(|error| failed("copy", from, &error))
+    match copy() {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        done => done.map(|()| true).map_err(|error| failed("copy", from, &error)),
+    }
+}
+
+/// Copies a file with its permissions, and writes it to the disk. The kernel shares the blocks where the file system can.
+#[inline(never)]
+pub(super) fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
+    fault::file_operation()?;
+    fs::copy(from, to)?;
+    fault::file_operation()?;
+    File::open(to)?.sync_all()
 }
 
 /// Whether an error of link(2) or symlink(2) means that the file system, or a rule of the kernel, refuses every such link.

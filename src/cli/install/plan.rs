@@ -15,8 +15,8 @@ use super::directory::{BACKUP, Directory, Looks, State, failed, sha512};
 use super::manifest::{Installed, Manifest};
 use super::{Change, Install};
 
-/// How a name becomes the executable.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// How a name leads to the executable. Where a file system refuses one, the next replaces it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Manner {
     Hard,
     Symbolic,

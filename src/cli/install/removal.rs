@@ -28,14 +28,14 @@ struct Removal<'a> {
 
 pub(super) fn uninstall(path: &Path, is_dry_run: bool, plugins: &[Plugin]) -> Result<Report> {
     let Some(directory) = Directory::open(path)? else { return Ok(Report::default()) };
+    if !is_dry_run {
+        directory.remove_staging()?;
+    }
     let Some(manifest) = Manifest::read(path)? else {
         return without_manifest(&directory, plugins);
     };
-    if !is_dry_run {
-        directory.remove_staging()?;
-        if fs::symlink_metadata(directory.file(BACKUP)).is_ok() {
-            directory.open_backups()?;
-        }
+    if !is_dry_run && fs::symlink_metadata(directory.file(BACKUP)).is_ok() {
+        directory.open_backups()?;
     }
     let mut removal = Removal {
         directory: &directory,

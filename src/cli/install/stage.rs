@@ -1,7 +1,7 @@
 //! Makes the new files in a directory of their own, and runs each one, before they get their names.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::fault;
 use crate::kernel::sys::{self, reason, warning};
 use crate::plugin::execute;
 
-use super::directory::{Directory, duplicate, failed, is_unsupported};
+use super::directory::{Directory, copy_file, duplicate, failed, is_unsupported};
 use super::plan::{Entry, Manner, Plan};
 
 /// How long a new plugin may take to answer VERSION.
@@ -68,7 +68,7 @@ impl Staging {
         }
         let mut least = Manner::Hard;
         for entry in &mut plan.entries[1..] {
-            if least == Manner::Copy || least == Manner::Symbolic && entry.manner == Manner::Hard {
+            if entry.manner < least && !entry.name.needs_link() {
                 entry.manner = least;
             }
             self.fill_one(entry, &executable, &mut least)?;
@@ -128,15 +128,11 @@ fn unusable(name: &str, error: Error) -> Error {
     error.context(format_args!("the new {name} does not work here"))
 }
 
-/// Copies this executable. The kernel shares the blocks where the file system can.
+/// Copies this executable.
 fn copy(to: &Path) -> Result<()> {
     let copy = || {
-        fault::file_operation()?;
-        let mut new = File::create_new(to)?;
-        io::copy(&mut sys::own_executable()?, &mut new)?;
-        new.set_permissions(fs::Permissions::from_mode(0o755))?;
-        fault::file_operation()?;
-        new.sync_all()
+        copy_file(sys::own_executable(), to)?;
+        fs::set_permissions(to, fs::Permissions::from_mode(0o755))
     };
     copy().map_err(|error| failed("write", to, &error))
 }
