@@ -81,6 +81,7 @@ fn plugin_behind(path: &Path) -> Option<&'static Entry> {
     None
 }
 
+/// The plugin that a call under this name runs, if the name does not lead to another one by a symbolic link.
 fn find(name: &str) -> Option<&'static Entry> {
     let by_name = |name: &str| plugins::PLUGINS.iter().find(|entry| entry.name == name);
     by_name(name).or_else(|| PREFIXES.iter().find_map(|prefix| by_name(name.strip_prefix(prefix)?)))

@@ -4,7 +4,6 @@
 
 mod conflicts;
 mod drops;
-mod executable;
 mod files;
 mod forwarding;
 mod host;

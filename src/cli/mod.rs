@@ -11,10 +11,13 @@ mod demo;
 pub mod dhcp;
 #[cfg(feature = "tool")]
 mod doctor;
+#[cfg(any(feature = "tool", feature = "install"))]
+mod executable;
 #[cfg(feature = "runtime")]
 mod gc;
 #[cfg(feature = "tool")]
 mod help;
+#[cfg(feature = "install")]
 mod install;
 #[cfg(feature = "tool")]
 mod ipam;
@@ -49,8 +52,8 @@ const NAME: &str = "cnibox";
 /// Marks an error in the arguments, which has an exit code of its own.
 const NOT_UNDERSTOOD: Code = Code(u32::MAX);
 
-/// Where `--list-full` says that plugins live: the usual directory, relative to the root as busybox writes it.
-const PLUGIN_DIRECTORY: &str = "opt/cni/bin/";
+/// The usual directory of plugins.
+const PLUGIN_DIRECTORY: &str = "/opt/cni/bin";
 
 /// The command that argh does not parse: it reserves the name.
 const HELP: &str = "help";
@@ -86,7 +89,10 @@ enum Command {
     #[cfg(feature = "runtime")]
     Attachments(attachments::Attachments),
     List(List),
+    #[cfg(feature = "install")]
     Install(install::Install),
+    #[cfg(feature = "install")]
+    Uninstall(install::Uninstall),
     #[cfg(feature = "demo")]
     Demo(demo::Demo),
     Version(Version),
@@ -212,7 +218,10 @@ impl Tool {
                 tell(format_args!("{NAME} {VERSION} ({})", env!("CNIBOX_COMMIT")));
                 Ok(0)
             }
+            #[cfg(feature = "install")]
             Command::Install(install) => install.run(plugins),
+            #[cfg(feature = "install")]
+            Command::Uninstall(uninstall) => uninstall.run(plugins),
             #[cfg(feature = "demo")]
             Command::Demo(demo) => demo.run(plugins),
             #[cfg(feature = "tool")]
@@ -233,9 +242,10 @@ impl Tool {
 
 impl List {
     fn run(&self, plugins: &[Entry]) -> Result<u8> {
-        let directory = if self.full { PLUGIN_DIRECTORY } else { "" };
+        // Relative to the root, as busybox writes paths.
+        let [directory, slash] = if self.full { [&PLUGIN_DIRECTORY[1..], "/"] } else { [""; 2] };
         for entry in plugins {
-            say(&[directory, entry.name].concat());
+            say(&[directory, slash, entry.name].concat());
         }
         Ok(0)
     }
@@ -263,6 +273,10 @@ fn overview(plugins: &[Entry]) {
         table.push_str(&format!("  {:<12}{}\n", entry.name, entry.about));
     }
     let commands = commands().join("|");
+    let of_install = match cfg!(feature = "install") {
+        true => "\n   or: cnibox --install [-s] [DIR]",
+        false => "",
+    };
     let of_dhcp = match cfg!(feature = "dhcp") {
         true => "\n   or: cnibox dhcp daemon|leases [arguments...]",
         false => "",
@@ -270,8 +284,7 @@ fn overview(plugins: &[Entry]) {
     tell(format_args!(
         "{NAME} {VERSION} : every CNI plugin in one executable\n\n\
          Usage: {NAME} [{commands}] [arguments...]\n   \
-         or: {NAME} --list[-full]\n   \
-         or: {NAME} --install [-s] [DIR]{of_dhcp}\n   \
+         or: {NAME} --list[-full]{of_install}{of_dhcp}\n   \
          or: PLUGIN, through a link of that name to {NAME}; {NAME} PLUGIN\n\n\
          A plugin reads CNI_COMMAND and the other variables of the CNI specification, and its configuration on stdin.\n\n\
          Plugins:\n{table}"

@@ -182,6 +182,20 @@ pub fn is_interrupted() -> bool {
     IS_INTERRUPTED.load(Relaxed)
 }
 
+/// SIGINT and SIGTERM wait for `wait_for_interrupt`. As process 1 of a namespace this process would lose them otherwise.
+pub fn block_interrupts() -> SigSet {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGTERM);
+    let _ = signals.thread_block(); // it fails for a wrong argument only
+    signals
+}
+
+/// Waits for one of the signals.
+pub fn wait_for_interrupt(signals: &SigSet) {
+    let _ = signals.wait(); // it fails for an empty set only
+}
+
 /// Call this before a cleanup after an interrupt: another interrupt can then stop the cleanup.
 pub fn forget_interrupt() {
     IS_INTERRUPTED.store(false, Relaxed);
@@ -327,6 +341,16 @@ pub fn is_own_executable(file: &Metadata) -> bool {
         found.is_ok_and(|found| (found.dev(), found.ino()) == (file.dev(), file.ino()))
     };
     started_by().is_some_and(is_it) || is_it(OsStr::new("/proc/self/exe"))
+}
+
+/// A path of the running executable. The path of its execve(2) counts only if /proc is not mounted: another file can have
+/// that path now.
+pub fn own_executable() -> &'static Path {
+    let link = Path::new("/proc/self/exe");
+    match started_by() {
+        Some(path) if !link.exists() => Path::new(path),
+        _ => link,
+    }
 }
 
 /// The path in the execve(2) of this process.

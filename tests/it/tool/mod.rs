@@ -1,9 +1,10 @@
-//! The operator's commands: `cnibox help`, `man`, `completion`, `lint`, `doctor`, `ipam`, `metrics`.
+//! The operator's commands: `cnibox help`, `man`, `completion`, `install`, `lint`, `doctor`, `ipam`, `metrics`.
 
 mod completion;
 mod doctor;
 mod documents;
 mod help;
+mod install;
 mod ipam;
 mod lint;
 mod log;
