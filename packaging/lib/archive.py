@@ -75,10 +75,10 @@ def describe(info, entry, prefix):
     return value
 
 
-def gz(data):
-    """As `gzip -9n`: without name and time."""
+def gz(data, level=6):
+    """As `gzip -n`: without name and time. Level 9 saves 0.3 % of an executable and takes twice the time."""
     buffer = io.BytesIO()
-    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as file:
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=level, fileobj=buffer, mtime=0) as file:
         file.write(data)
     return buffer.getvalue()
 

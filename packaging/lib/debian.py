@@ -47,15 +47,15 @@ def data(build, texts, bill):
     tree.symbolic_link(f"usr/bin/{project.name}", f"../lib/cni/{project.name}")
     for path, text, mode in project.files("deb"):
         text = text.replace("/opt/cni/bin", f"/{directory}")
-        tree.add(path, gz(text.encode()) if path.endswith(".gz") else text, mode)
+        tree.add(path, gz(text.encode(), 9) if path.endswith(".gz") else text, mode)
     for name, text in texts.manuals.items():
-        tree.add(f"usr/share/man/man8/{name}.8.gz", gz(text.encode()))
+        tree.add(f"usr/share/man/man8/{name}.8.gz", gz(text.encode(), 9))
     for shell, path in COMPLETIONS.items():
         tree.add(path, texts.completions[shell])
     tree.add(f"{DOCUMENTS}/copyright", copyright_file(project))
-    tree.add(f"{DOCUMENTS}/changelog.gz", gz(changelog(project).encode()))
-    tree.add(f"{DOCUMENTS}/third-party.txt.gz", gz(licences(build).encode()))
-    tree.add(f"{DOCUMENTS}/cnibox.cdx.json.gz", gz(bill.encode()))
+    tree.add(f"{DOCUMENTS}/changelog.gz", gz(changelog(project).encode(), 9))
+    tree.add(f"{DOCUMENTS}/third-party.txt.gz", gz(licences(build).encode(), 9))
+    tree.add(f"{DOCUMENTS}/cnibox.cdx.json.gz", gz(bill.encode(), 9))
     overrides = (ROOT / "packaging/debian/lintian-overrides").read_text()
     tree.add("usr/share/lintian/overrides/cnibox", overrides)
     return tree
