@@ -104,11 +104,13 @@ class Texts:
         self.completions = {shell: self.print("completion", shell) for shell in ("bash", "zsh", "fish")}
 
     def print(self, *words):
-        return said_by(pathlib.Path(self.executable).resolve(), *words)
+        return said_by("cnibox", *words, executable=pathlib.Path(self.executable).resolve())
 
 
 def runs(path):
+    """The name of the file can be any: the first argument selects the command."""
     try:
-        return subprocess.run([path.resolve(), "--version"], stdout=subprocess.DEVNULL, check=False).returncode == 0
+        said = subprocess.run(["cnibox", "--version"], executable=path.resolve(), stdout=subprocess.DEVNULL, check=False)
+        return said.returncode == 0
     except OSError:
         return False

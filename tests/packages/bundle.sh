@@ -14,7 +14,7 @@ make_host() {
 
 # on_host SCRIPT
 on_host() {
-    env -i PATH=/bin chroot "$host" /bin/sh -euc "$1"
+    env -i PATH=/bin /usr/sbin/chroot "$host" /bin/sh -euc "$1"
 }
 
 test_the_bundle_verifies_and_installs_with_busybox_alone() {
@@ -31,10 +31,10 @@ test_the_bundle_verifies_and_installs_with_busybox_alone() {
 }
 
 test_a_bundle_with_a_changed_or_missing_file_installs_nothing() {
-    local file
+    local name
     make_host
-    for file in cnibox image.tar netns; do
-        on_host "cp -a $bundle /media/broken; echo x >>/media/broken/$file"
+    for name in cnibox image.tar netns; do
+        on_host "cp -a $bundle /media/broken; echo x >>/media/broken/$name"
         not on_host /media/broken/install.sh
         on_host 'rm -r /media/broken'
     done

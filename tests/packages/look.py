@@ -113,5 +113,17 @@ def daemonset(path, version, image):
     print(" ".join(container["command"]))
 
 
+def recipe(path):
+    """Each line of a recipe of BitBake is an assignment, `inherit`, or part of a task. Prints the body of do_install."""
+    text = re.sub(r"\\\n", " ", pathlib.Path(path).read_text())
+    tasks = dict(re.findall(r"^(do_[a-z_]+)\(\) \{\n(.*?)^\}\n", text, re.MULTILINE | re.DOTALL))
+    outside = re.sub(r"^do_[a-z_]+\(\) \{\n.*?^\}\n", "", text, flags=re.MULTILINE | re.DOTALL)
+    assignment = r'[A-Z][A-Za-z_]*(\[[a-z0-9]+\]|(:[a-z{}$A-Z]+)*)? \+?=\+? "[^"]*"'
+    for line in outside.splitlines():
+        assert not line or line.startswith(("#", "inherit ")) or re.fullmatch(assignment, line), line
+    assert "@" not in re.sub(r"\w@\w|@\.service|@example", "", outside), "a word is not filled in"
+    print(tasks["do_install"])
+
+
 if __name__ == "__main__":
-    {"bill": bill, "crates": crates, "layout": layout, "daemonset": daemonset}[sys.argv[1]](*sys.argv[2:])
+    {"bill": bill, "crates": crates, "layout": layout, "daemonset": daemonset, "recipe": recipe}[sys.argv[1]](*sys.argv[2:])
