@@ -23,6 +23,10 @@ use crate::plugin::{Entry, VERSION};
 
 use super::NOT_UNDERSTOOD;
 use directory::Directory;
+#[cfg(feature = "tool")]
+pub(in crate::cli) use directory::Looks;
+#[cfg(feature = "tool")]
+pub(in crate::cli) use manifest::{Installed, Manifest};
 use plan::Plan;
 
 /// Put this executable and a link for every plugin into a directory, or bring those of an earlier build up to this one.
