@@ -21,6 +21,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Code, Error};
+use crate::kernel::sys::warn;
 use crate::plugin::Entry;
 
 /// Prefixes of plugin names that distributions and tools use.
@@ -80,6 +81,7 @@ fn plugin_behind(path: &Path) -> Option<&'static Entry> {
     None
 }
 
+/// The plugin that a call under this name runs, if the name does not lead to another one by a symbolic link.
 fn find(name: &str) -> Option<&'static Entry> {
     let by_name = |name: &str| plugins::PLUGINS.iter().find(|entry| entry.name == name);
     by_name(name).or_else(|| PREFIXES.iter().find_map(|prefix| by_name(name.strip_prefix(prefix)?)))
@@ -94,11 +96,11 @@ fn unknown(name: &str) -> u8 {
     let known = plugins::PLUGINS.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ");
     let msg = format!("cannot run {name}: cnibox has no plugin of that name");
     if serve::command().is_empty() {
-        serve::say(&format!("{msg}; it has {known}"));
+        warn(format_args!("{msg}; it has {known}"));
     } else {
         let error = Error::new(Code::INVALID_ENVIRONMENT, msg)
             .with_details(format_args!("known plugins: {known}"));
-        serve::say(&error.to_string());
+        warn(format_args!("{error}"));
         serve::fail(error);
     }
     127

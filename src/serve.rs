@@ -21,10 +21,10 @@ pub fn serve(entry: &Entry, plugins: &'static [Entry]) -> u8 {
     let command = command();
     let outcome = match command.as_str() {
         "" => {
-            warn(banner(entry.name).trim_end());
+            banner(entry.name);
             Ok(())
         }
-        "VERSION" => print(&format!("{}\n", version::supported().to_compact())),
+        "VERSION" => print(version::SUPPORTED),
         _ => answer(&command, entry, plugins),
     };
     match outcome {
@@ -36,11 +36,6 @@ pub fn serve(entry: &Entry, plugins: &'static [Entry]) -> u8 {
 /// CNI_COMMAND; empty if it is not set.
 pub fn command() -> String {
     variable("CNI_COMMAND").map_or_else(String::new, |value| value.to_string_lossy().into_owned())
-}
-
-/// Writes a line to stderr and ignores errors.
-pub fn say(line: &str) {
-    warn(line);
 }
 
 /// Answers a call for an unknown plugin.
@@ -59,14 +54,14 @@ fn refuse(Refusal { version, error }: &Refusal) -> u8 {
         ("details", (!error.details.is_empty()).then(|| error.details.as_str().into())),
     ]);
     if let Err(failure) = print(&object.to_pretty()) {
-        warn(&format!("{}; the error was: {error}", failure.error));
+        warn(format_args!("{}; the error was: {error}", failure.error));
     }
     FAILURE
 }
 
-fn banner(name: &str) -> String {
+fn banner(name: &str) {
     let versions = Version::ALL.map(Version::text).join(", ");
-    format!("CNI {name} plugin {VERSION}\nCNI protocol versions supported: {versions}\n")
+    warn(format_args!("CNI {name} plugin {VERSION}\nCNI protocol versions supported: {versions}"));
 }
 
 fn print(document: &str) -> Result<(), Refusal> {

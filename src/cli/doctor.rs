@@ -4,7 +4,6 @@
 
 mod conflicts;
 mod drops;
-mod executable;
 mod files;
 mod forwarding;
 mod host;
@@ -189,7 +188,7 @@ impl Finding {
         let (what, mend) = (printable(what), printable(mend));
         let text = format!("{}: {what}\n    {why}\n    mend: {mend}", harm.name());
         if *harm == Harm::Note {
-            text.lines().for_each(warn);
+            warn(format_args!("{text}"));
         } else {
             say(&text);
         }

@@ -317,7 +317,7 @@ fn a_damaged_or_foreign_plugin_file_is_found() {
         ("echo text >bridge && chmod 755 bridge", "it is neither an ELF file nor a script"),
         ("ln -s nothing bridge", "its link leads to no file"),
         ("mkdir bridge", "it is not a file"),
-        ("cp /run/bin/cnibox bridge", "it is another build of cnibox"),
+        ("cp /run/bin/cnibox bridge && printf x >>bridge", "it is another build of cnibox"),
         ("printf '#!/bin/sh\n' >bridge && chmod 755 bridge", "it is another program"),
         ("cp /bin/true bridge && printf '\\377 Go buildinf:' >>bridge", "it is a program in Go"),
     ] {
