@@ -42,7 +42,7 @@ test_podman_loads_and_pulls_the_image() {
     podman pull --quiet --arch arm64 "oci-archive:$archive:$image"
 }
 
-test_the_image_installs_the_plugins_keeps_what_it_replaces_and_ends_when_it_is_told_to() {
+test_the_image_installs_the_plugins_keeps_what_it_replaces_and_ends_with_sigterm() {
     podman_here
     foreign_plugin bridge
     foreign_plugin calico

@@ -30,7 +30,7 @@ test_the_sources_compile_offline_with_nothing_else() {
 test_the_recipe_of_alpine_is_a_script_that_installs_all() {
     unpack
     pretend_to_build ''
-    shellcheck --shell=busybox --exclude SC2034,SC2154,SC3043,SC2148 "$recipes/alpine/APKBUILD"
+    shellcheck --shell=sh --exclude SC2034,SC2154,SC3043,SC2148 "$recipes/alpine/APKBUILD"
     busybox sh -n "$recipes/alpine/APKBUILD"
     cd "$sources"
     # shellcheck disable=SC2016
