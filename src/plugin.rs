@@ -160,7 +160,7 @@ pub struct Context<'a> {
 impl Context<'_> {
     /// Writes a warning to stderr, in one line.
     pub fn warn(&self, text: impl Display) {
-        sys::warn(&format!("{}: {text}", self.request.conf.kind));
+        sys::warn(format_args!("{}: {text}", self.request.conf.kind));
     }
 
     /// Adds changes of nf_tables to the transaction at the end of a DEL or GC, see `Session::settle`. `build` reads the rules

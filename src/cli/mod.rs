@@ -11,10 +11,13 @@ mod demo;
 pub mod dhcp;
 #[cfg(feature = "tool")]
 mod doctor;
+#[cfg(any(feature = "tool", feature = "install"))]
+mod executable;
 #[cfg(feature = "runtime")]
 mod gc;
 #[cfg(feature = "tool")]
 mod help;
+#[cfg(feature = "install")]
 mod install;
 #[cfg(feature = "tool")]
 mod ipam;
@@ -41,6 +44,7 @@ use argh::{EarlyExit, FromArgs, SubCommands};
 
 use crate::cni::json::Object;
 use crate::error::{Code, Result};
+use crate::kernel::sys::{self, warn};
 use crate::plugin::{Entry, VERSION};
 
 const NAME: &str = "cnibox";
@@ -48,8 +52,8 @@ const NAME: &str = "cnibox";
 /// Marks an error in the arguments, which has an exit code of its own.
 const NOT_UNDERSTOOD: Code = Code(u32::MAX);
 
-/// Where `--list-full` says that plugins live: the usual directory, relative to the root as busybox writes it.
-const PLUGIN_DIRECTORY: &str = "opt/cni/bin/";
+/// The usual directory of plugins.
+const PLUGIN_DIRECTORY: &str = "/opt/cni/bin";
 
 /// The command that argh does not parse: it reserves the name.
 const HELP: &str = "help";
@@ -85,7 +89,10 @@ enum Command {
     #[cfg(feature = "runtime")]
     Attachments(attachments::Attachments),
     List(List),
+    #[cfg(feature = "install")]
     Install(install::Install),
+    #[cfg(feature = "install")]
+    Uninstall(install::Uninstall),
     #[cfg(feature = "demo")]
     Demo(demo::Demo),
     Version(Version),
@@ -175,7 +182,7 @@ fn ended(name: &str, exit: &EarlyExit) -> u8 {
             0
         }
         Err(()) => {
-            eprintln!("{name}: {}", exit.output.trim_end());
+            warn(format_args!("{name}: {}", exit.output.trim_end()));
             2
         }
     }
@@ -211,7 +218,10 @@ impl Tool {
                 tell(format_args!("{NAME} {VERSION} ({})", env!("CNIBOX_COMMIT")));
                 Ok(0)
             }
+            #[cfg(feature = "install")]
             Command::Install(install) => install.run(plugins),
+            #[cfg(feature = "install")]
+            Command::Uninstall(uninstall) => uninstall.run(plugins),
             #[cfg(feature = "demo")]
             Command::Demo(demo) => demo.run(plugins),
             #[cfg(feature = "tool")]
@@ -232,9 +242,10 @@ impl Tool {
 
 impl List {
     fn run(&self, plugins: &[Entry]) -> Result<u8> {
-        let directory = if self.full { PLUGIN_DIRECTORY } else { "" };
+        // Relative to the root, as busybox writes paths.
+        let [directory, slash] = if self.full { [&PLUGIN_DIRECTORY[1..], "/"] } else { [""; 2] };
         for entry in plugins {
-            say(&[directory, entry.name].concat());
+            say(&[directory, slash, entry.name].concat());
         }
         Ok(0)
     }
@@ -243,7 +254,7 @@ impl List {
 /// Prints the error of a command.
 fn exit_code(done: Result<u8>) -> u8 {
     done.unwrap_or_else(|error| {
-        eprintln!("{NAME}: {error}");
+        warn(format_args!("{NAME}: {error}"));
         if error.code == NOT_UNDERSTOOD { 2 } else { 1 }
     })
 }
@@ -262,6 +273,10 @@ fn overview(plugins: &[Entry]) {
         table.push_str(&format!("  {:<12}{}\n", entry.name, entry.about));
     }
     let commands = commands().join("|");
+    let of_install = match cfg!(feature = "install") {
+        true => "\n   or: cnibox --install [-s] [DIR]",
+        false => "",
+    };
     let of_dhcp = match cfg!(feature = "dhcp") {
         true => "\n   or: cnibox dhcp daemon|leases [arguments...]",
         false => "",
@@ -269,8 +284,7 @@ fn overview(plugins: &[Entry]) {
     tell(format_args!(
         "{NAME} {VERSION} : every CNI plugin in one executable\n\n\
          Usage: {NAME} [{commands}] [arguments...]\n   \
-         or: {NAME} --list[-full]\n   \
-         or: {NAME} --install [-s] [DIR]{of_dhcp}\n   \
+         or: {NAME} --list[-full]{of_install}{of_dhcp}\n   \
          or: PLUGIN, through a link of that name to {NAME}; {NAME} PLUGIN\n\n\
          A plugin reads CNI_COMMAND and the other variables of the CNI specification, and its configuration on stdin.\n\n\
          Plugins:\n{table}"
@@ -287,10 +301,14 @@ fn say_json(object: &mut Object) {
     say(&object.json().to_pretty());
 }
 
-/// A line of what the tool has to tell. The only way for it to get to stdout.
-#[allow(clippy::print_stdout)]
+/// A line of what the tool has to tell. The only way for it to get to stdout. If it cannot be written, the program ends
+/// with exit code 1.
 fn say(line: &str) {
-    println!("{}", line.trim_end());
+    let line = [line.trim_end(), "\n"].concat();
+    if let Err(error) = sys::write_all(sys::stdout(), line.as_bytes()) {
+        warn(format_args!("{NAME}: cannot write to stdout: {}", sys::reason(&error)));
+        sys::end_at_once(1);
+    }
 }
 
 /// The same for a line that is formatted, which takes less code than a `String`.

@@ -1,5 +1,5 @@
 //! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap`, in `process`, in
-//! `socket` and in `thread`.
+//! `socket`, in `start`, in `thread` and in `unwind`.
 #![allow(unsafe_code)]
 
 // The allocator of the shipped build. The others have it for its tests.
@@ -9,7 +9,11 @@ mod heap;
 mod errno;
 pub mod process;
 pub(super) mod socket;
+#[cfg(own_start)]
+mod start;
 pub mod thread;
+#[cfg(no_unwind)]
+mod unwind;
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
 use std::fmt;
@@ -93,10 +97,15 @@ macro_rules! entry_point {
 #[must_use]
 pub fn end(code: u8) -> c_int {
     if cfg!(target_env = "musl") {
-        // SAFETY: it does not return, so no code runs that could depend on what it leaves out.
-        unsafe { libc::_exit(code.into()) }
+        end_at_once(code);
     }
     code.into()
+}
+
+/// Ends the process without the C library and without std's clean-up, which takes 4 KB.
+pub fn end_at_once(code: u8) -> ! {
+    // SAFETY: it does not return, so no code runs that could depend on what it leaves out.
+    unsafe { libc::_exit(code.into()) }
 }
 
 /// The arguments of the program.
@@ -186,6 +195,20 @@ pub fn catch_interrupts() {
 /// Whether an interrupt has come since `forget_interrupt`.
 pub fn is_interrupted() -> bool {
     IS_INTERRUPTED.load(Relaxed)
+}
+
+/// SIGINT and SIGTERM wait for `wait_for_interrupt`. As process 1 of a namespace this process would lose them otherwise.
+pub fn block_interrupts() -> SigSet {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGTERM);
+    let _ = signals.thread_block(); // it fails for a wrong argument only
+    signals
+}
+
+/// Waits for one of the signals.
+pub fn wait_for_interrupt(signals: &SigSet) {
+    let _ = signals.wait(); // it fails for an empty set only
 }
 
 /// Call this before a cleanup after an interrupt: another interrupt can then stop the cleanup.
@@ -301,13 +324,8 @@ pub fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Writes a line to stderr. Errors are ignored: no call depends on the line.
-pub fn warn(line: &str) {
-    warning(format_args!("{line}"));
-}
-
-/// The same for a line that is formatted, which takes less code than a `String`.
 #[inline(never)]
-pub fn warning(line: fmt::Arguments<'_>) {
+pub fn warn(line: fmt::Arguments<'_>) {
     let _ = write_all(io::stderr().as_fd(), format!("{line}\n").as_bytes());
 }
 
@@ -338,6 +356,16 @@ pub fn is_own_executable(file: &Metadata) -> bool {
         found.is_ok_and(|found| (found.dev(), found.ino()) == (file.dev(), file.ino()))
     };
     started_by().is_some_and(is_it) || is_it(OsStr::new("/proc/self/exe"))
+}
+
+/// A path of the running executable. The path of its execve(2) counts only if /proc is not mounted: another file can have
+/// that path now.
+pub fn own_executable() -> &'static Path {
+    let link = Path::new("/proc/self/exe");
+    match started_by() {
+        Some(path) if !link.exists() => Path::new(path),
+        _ => link,
+    }
 }
 
 /// The path in the execve(2) of this process.

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::kernel::sys;
 
-use super::executable::Kind;
 use super::host::Host;
 use super::{Findings, Harm, quoted};
 use crate::cli::NAME;
+use crate::cli::executable::Kind;
 
 pub(super) fn files(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let mut directories: Vec<&Path> = vec![host.configurations];
@@ -75,6 +75,14 @@ fn of_directory(
     let mut groups: Vec<(Kind, Vec<&str>)> = Vec::new();
     let mut all: Vec<&str> = host.plugins.iter().map(|entry| entry.name).collect();
     all.push(NAME);
+    #[cfg(feature = "install")]
+    let installed = super::installed::names(directory);
+    #[cfg(feature = "install")]
+    for name in &installed {
+        if !all.contains(&name.as_str()) {
+            all.push(name);
+        }
+    }
     for name in all {
         let path = directory.join(name);
         let kind = match fs::metadata(&path) {
@@ -111,18 +119,20 @@ fn of_directory(
     Ok(())
 }
 
-/// `None`: this executable.
+/// `None`: this executable, or a copy of it.
 fn kind(path: &Path, metadata: &Metadata) -> Result<Option<Kind>> {
     if sys::is_own_executable(metadata) {
         return Ok(None);
     }
-    Kind::of(path, metadata).map(Some).map_err(|error| failed(path, &error))
+    let kind = Kind::of(path, metadata).map_err(|error| failed(path, &error))?;
+    Ok(Some(kind).filter(|kind| *kind != Kind::Own))
 }
 
 /// `has_own`: the directory has links to this executable, too.
 fn add(directory: &Path, kind: Kind, names: &[&str], has_own: bool, found: &mut Findings) {
     let (what, why) = match kind {
         Kind::Damaged(why) => (why, "Each call of the plugin fails."),
+        Kind::Own => return,
         Kind::Cnibox => ("it is another build of cnibox", "A runtime calls that build."),
         Kind::Go => {
             ("it is a program in Go, as the reference plugins are", "A runtime calls that program.")

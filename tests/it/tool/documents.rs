@@ -27,7 +27,13 @@ fn each_key_that_a_command_prints_is_documented() {
     let faulty = json!({"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "brigde"}]});
     host.world.write("/run/faulty.conflist", faulty.to_string());
     host.dead("dead");
-    let commands: [(&str, &[&str]); 9] = [
+    let installed = ["install", "--force", "--backup", "--only", "bridge", "/run/installed"];
+    host.world.write("/run/installed/bridge", "another file");
+    host.cnibox(&installed).run().output();
+    host.world.write("/run/installed/cnibox", "another file");
+    let commands: [(&str, &[&str]); 11] = [
+        ("install", &["install", "--force", "--backup", "--dry-run", "/run/installed"]),
+        ("uninstall", &["uninstall", "--dry-run", "/run/installed"]),
         ("networks", &["networks"]),
         ("attachments", &["attachments"]),
         ("attachments", &["attachments", "--check"]),

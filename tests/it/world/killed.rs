@@ -8,7 +8,7 @@ use super::{Call, World};
 const TRACE: &str = "/run/trace";
 
 /// The system calls by which a plugin or the runtime changes something outside of its process.
-const CHANGING: [&str; 22] = [
+const CHANGING: [&str; 28] = [
     "sendto",
     "sendmsg",
     "write",
@@ -21,6 +21,12 @@ const CHANGING: [&str; 22] = [
     "linkat",
     "rename",
     "renameat2",
+    "symlink",
+    "symlinkat",
+    "rmdir",
+    "copy_file_range",
+    "sendfile",
+    "fsync",
     "unlink",
     "unlinkat",
     "unshare",

@@ -1,17 +1,19 @@
 //! A file in a plugin directory, by its content.
 
-use std::fs::{self, Metadata};
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::kernel::file;
+use crate::kernel::{file, sys};
 
-/// A file that is not this executable.
+/// The content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The kernel cannot execute it, for this reason.
     Damaged(&'static str),
+    /// This executable, or a copy of it.
+    Own,
     /// Another build of cnibox.
     Cnibox,
     /// A program in Go, as the reference is.
@@ -31,13 +33,14 @@ impl Kind {
         if metadata.permissions().mode() & 0o111 == 0 {
             return Ok(Self::Damaged("it is not executable"));
         }
-        let content = file::read(path)?;
-        let own = fs::read("/proc/self/exe")?;
-        Ok(Self::of_content(&content, &own))
+        Ok(Self::of_content(&file::read(path)?, &own_content()?))
     }
 
     /// Source: elf(5). `own` is an executable for this machine.
     fn of_content(content: &[u8], own: &[u8]) -> Self {
+        if content == own {
+            return Self::Own;
+        }
         if content.starts_with(b"#!") {
             return Self::Other;
         }
@@ -61,6 +64,11 @@ impl Kind {
             Self::Other
         }
     }
+}
+
+/// This executable.
+pub(super) fn own_content() -> io::Result<Vec<u8>> {
+    file::read(sys::own_executable())
 }
 
 /// In the version of each build.
@@ -119,7 +127,8 @@ mod tests {
     fn a_file_is_told_by_its_content() {
         let own = elf(b"");
         let kind = |content: &[u8]| Kind::of_content(content, &own);
-        assert_eq!(kind(&own), Kind::Other);
+        assert_eq!(kind(&own), Kind::Own);
+        assert_eq!(kind(&elf(b"text")), Kind::Other);
         let cnibox = elf(b"v1.9.1+cnibox.0.1.0");
         assert_eq!(kind(&cnibox), Kind::Cnibox);
         assert_eq!(kind(&elf(GO)), Kind::Go);

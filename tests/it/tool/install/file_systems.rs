@@ -1,0 +1,128 @@
+//! File systems that lack a kind of link, and hosts that cannot execute the new file.
+
+use super::{DIR, NEW, Node, fails};
+use crate::world::Outcome;
+
+const LINKS: &str = "inject=link,linkat:error=EPERM";
+const SYMBOLIC_LINKS: &str = "inject=symlink,symlinkat:error=EPERM";
+
+/// A command on a file system that refuses some system calls.
+fn without(node: &Node, refused: &[&str], words: &[&str]) -> Outcome {
+    let mut under = vec!["strace", "-qq", "-o", "/dev/null"];
+    for it in refused {
+        under.extend(["-e", it]);
+    }
+    node.command(NEW, words).under(&under).run()
+}
+
+#[test]
+fn without_hard_links_there_are_symbolic_ones() {
+    let node = Node::new();
+    let words = ["install", "--only", "bridge,portmap", "--alias", "cnv-bridge=bridge"];
+    let outcome = without(&node, &[LINKS], &words);
+    let note = "note: a symbolic link for each hard link: Operation not permitted\n";
+    assert_eq!(outcome.stderr, note, "{}", outcome.report());
+    let said = outcome.output();
+    assert!(said.contains("created bridge: symbolic link\n"), "{said}");
+    assert_eq!(node.kind("cnv-bridge"), "symbolic link");
+    node.version("cnv-bridge");
+    // Links are no longer refused.
+    node.install(&[]).output();
+    assert_eq!(node.kind("bridge"), "hard link");
+}
+
+#[test]
+fn without_any_links_there_are_copies() {
+    for options in [&["--only", "bridge"][..], &["-s", "--only", "bridge"]] {
+        let node = Node::new();
+        node.foreign(&["bridge"]);
+        let words = [&["install", "--force", "--backup"], options].concat();
+        let outcome = without(&node, &[LINKS, SYMBOLIC_LINKS], &words);
+        assert!(
+            outcome.stderr.contains("note: a copy for each symbolic link"),
+            "{}",
+            outcome.report()
+        );
+        outcome.output();
+        assert_eq!(node.kind("bridge"), "copy");
+        node.version("bridge");
+        without(&node, &[LINKS, SYMBOLIC_LINKS], &["uninstall"]).output();
+        assert_eq!(node.names(), ["bridge"]);
+        assert_eq!(node.version("bridge")["of"], "bridge");
+    }
+}
+
+#[test]
+fn an_alias_that_needs_a_link_is_an_error_without_links() {
+    let node = Node::new();
+    let words = ["install", "-s", "--only", "bridge", "--alias", "my-bridge=bridge"];
+    fails_without(&node, &words);
+    assert!(node.names().is_empty());
+}
+
+fn fails_without(node: &Node, words: &[&str]) {
+    let outcome = without(node, &[LINKS, SYMBOLIC_LINKS], words);
+    let text = "my-bridge: Operation not permitted";
+    assert!(outcome.status == 1 && outcome.stderr.contains(text), "{}", outcome.report());
+}
+
+#[test]
+fn an_executable_that_does_not_run_replaces_nothing() {
+    let node = Node::new();
+    node.foreign(&["bridge"]);
+    node.world.host(["mount", "-t", "tmpfs", "-o", "noexec", "tmpfs", DIR]);
+    node.foreign(&["bridge"]);
+    let before = node.files();
+    let outcome = node.install(&["--force", "--backup", "--only", "bridge,portmap"]);
+    fails(&outcome, 1, "cannot install into /run/node/bin: the new bridge does not work here");
+    assert!(outcome.stderr.contains("Permission denied"), "{}", outcome.report());
+    assert_eq!(node.files(), before);
+}
+
+#[test]
+fn an_installation_needs_no_proc() {
+    let node = Node::new();
+    let script = format!(
+        "mount -t tmpfs tmpfs /proc && {NEW} install --only bridge {DIR} && {NEW} install {DIR} && {NEW} uninstall {DIR}"
+    );
+    let words = ["unshare", "--mount", "sh", "-c", &script];
+    let said = node.world.tool(&words, None).run().output();
+    assert!(said.ends_with("removed bridge\nremoved cnibox\n"), "{said}");
+}
+
+#[test]
+fn a_full_or_read_only_file_system_is_an_error_and_nothing_changes() {
+    let node = Node::new();
+    for (option, text) in [("size=4m", "No space left on device"), ("ro", "Read-only file system")]
+    {
+        node.world.host(["mount", "-t", "tmpfs", "-o", option, "tmpfs", DIR]);
+        fails(&node.install(&[]), 1, text);
+        assert!(node.names().is_empty());
+        node.world.host(["umount", DIR]);
+    }
+}
+
+#[test]
+fn a_directory_that_was_made_is_removed_after_an_error() {
+    let node = Node::new();
+    node.world.host(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", DIR]);
+    let words = [NEW, "install", "/run/node/bin/below"];
+    let outcome = node.world.tool(&words, None).run();
+    fails(&outcome, 1, "No space left on device");
+    assert!(node.names().is_empty());
+}
+
+#[test]
+fn a_lower_layer_of_an_overlay_is_replaced_and_put_back() {
+    let node = Node::new();
+    node.foreign(&["bridge"]);
+    let script = format!(
+        "mkdir /run/node/upper /run/node/work && mount -t overlay -o lowerdir={DIR},upperdir=/run/node/upper,workdir=/run/node/work overlay {DIR}"
+    );
+    node.world.host(["sh", "-c", &script]);
+    node.install(&["--force", "--backup", "--only", "bridge,portmap"]).output();
+    assert_eq!(node.version("bridge").get("of"), None);
+    node.uninstall().output();
+    assert_eq!(node.version("bridge")["of"], "bridge");
+    assert_eq!(node.names(), ["bridge"]);
+}
