@@ -43,6 +43,7 @@ mod tidy;
 mod toggle;
 mod tool;
 mod tuning;
+mod upgrade;
 mod veth;
 mod vlan;
 mod vrf;

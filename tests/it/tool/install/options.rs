@@ -243,16 +243,19 @@ fn another_installation_with_fewer_names_keeps_the_others_at_the_same_build() {
 fn an_upgrade_replaces_the_executable_of_a_running_plugin() {
     let node = Node::new();
     node.command(OLD, &["install", "--only", "bridge"]).run().output();
-    let call = node.world.tool(&["/run/node/bin/bridge"], None).env("CNI_COMMAND", "ADD");
-    let running = call.env("CNI_CONTAINERID", "x").keeping_stdin_open().start();
-    node.world.eventually("the plugin waits for its input", || {
+    let container = node.world.container("one");
+    let call = container.call("bridge", "ADD", &serde_json::Value::Null).of_directory(DIR);
+    let running = call.stdin("").keeping_stdin_open().start();
+    node.world.within(60, "the plugin waits for its input", || {
         let path = format!("/proc/{}/exe", running.pid());
         fs::read_link(path).is_ok_and(|it| it.ends_with("bin/bridge"))
     });
     let said = node.install(&["--only", "bridge"]).output();
     assert!(said.contains("replaced bridge: hard link, in place of another build"), "{said}");
     assert_eq!(node.sh("cksum <bridge"), node.world.host(["sh", "-c", &format!("cksum <{NEW}")]));
-    drop(running);
+    // It still runs, and its end is that of the old build.
+    node.world.host(["kill", &running.pid().to_string()]);
+    assert_eq!(running.finish().status, -15);
 }
 
 #[test]

@@ -1,0 +1,205 @@
+//! The state of an older release is understood: `tests/fixtures/upgrade/VERSION` has the files, the rules and the links of
+//! a host with one container that this release attached.
+//!
+//! A new fixture is recorded with the executable of its release, from a checkout with its version in `RELEASES`:
+//! `CNIBOX_EXECUTABLE=FILE cargo test --test it -- --ignored upgrade::record`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::world::{Call, Container, World};
+
+/// The newest is the last.
+const RELEASES: [&str; 1] = ["0.1.0"];
+
+/// Directories with state. The index of `host-local` is none.
+const STATE: [&str; 3] = ["var/lib/cni/networks/net", "var/lib/cni/results", "run/cnibox"];
+const CONFIGURATIONS: &str = "/run/net.d";
+const NETNS: &str = "/run/netns/one";
+const PORTS: &str = r#"{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"},{"hostPort":53,"containerPort":53,"protocol":"udp"}]}"#;
+
+fn fixture(release: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/upgrade").join(release)
+}
+
+fn network() -> Value {
+    let bridge = json!({
+        "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "macspoofchk": true,
+        "ipam": {"type": "host-local", "ranges": [
+            [{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}],
+        ]},
+    });
+    let portmap = json!({"type": "portmap", "capabilities": {"portMappings": true}});
+    let firewall = json!({"type": "firewall", "ingressPolicy": "same-bridge"});
+    let tuning = json!({"type": "tuning", "mtu": 1400});
+    json!({"cniVersion": "1.0.0", "name": "net", "plugins": [bridge, portmap, firewall, tuning]})
+}
+
+fn cnibox<'w>(world: &'w World, args: &[&str]) -> Call<'w> {
+    let call = world.tool(&[&["/run/bin/cnibox"], args].concat(), None);
+    let call = call.env("NETCONFPATH", CONFIGURATIONS).env("CNI_PATH", "/run/plugins");
+    call.env("CAP_ARGS", PORTS)
+}
+
+fn host() -> World {
+    let world = World::new();
+    world.write(&format!("{CONFIGURATIONS}/10-net.conflist"), network().to_string());
+    world
+}
+
+/// The commands that make the links again, with their aliases, addresses and settings.
+fn links(world: &World, container: &Container<'_>) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let addresses = |link: &Value| -> Vec<String> {
+        let infos = link["addr_info"].as_array().unwrap().iter();
+        let global = infos.filter(|it| it["scope"] == "global");
+        global.map(|it| format!("{}/{}", text(&it["local"]), it["prefixlen"])).collect()
+    };
+    let mut lines = vec!["set -eu".to_owned()];
+    for setting in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
+        lines.push(format!("echo {} >/proc/sys/{setting}", world.sysctl(setting)));
+    }
+    let listed = world.host_json(["ip", "-j", "-d", "address"]);
+    let eth0 = container.json(["ip", "-j", "-d", "address", "show", "eth0"])[0].clone();
+    let set = |lines: &mut Vec<String>, ip: &str, link: &Value| {
+        let (name, alias) = (text(&link["ifname"]), text(&link["ifalias"]));
+        if !alias.is_empty() {
+            lines.push(format!("{ip} link set {name} alias '{alias}'"));
+        }
+        lines.push(format!("{ip} link set {name} mtu {} up", link["mtu"]));
+        for address in addresses(link) {
+            lines.push(format!("{ip} address add {address} dev {name} nodad"));
+        }
+    };
+    for link in listed.as_array().unwrap() {
+        let (name, mac) = (text(&link["ifname"]), text(&link["address"]));
+        match link["linkinfo"]["info_kind"].as_str() {
+            Some("bridge") => {
+                lines.push(format!("ip link add {name} address {mac} type bridge"));
+                let setting = format!("net/ipv4/conf/{name}/route_localnet");
+                lines.push(format!("echo {} >/proc/sys/{setting}", world.sysctl(&setting)));
+                set(&mut lines, "ip", link);
+            }
+            Some("veth") => {
+                let peer = text(&eth0["address"]);
+                lines.push(format!(
+                    "ip link add {name} address {mac} type veth peer name eth0 address {peer} netns one"
+                ));
+                lines.push(format!("ip link set {name} master {}", text(&link["master"])));
+                set(&mut lines, "ip", link);
+            }
+            _ => {}
+        }
+    }
+    set(&mut lines, "ip -n one", &eth0);
+    for family in ["-4", "-6"] {
+        let routes = container.json(["ip", "-j", family, "route", "show", "default"]);
+        for route in routes.as_array().unwrap() {
+            lines.push(format!(
+                "ip -n one {family} route add default via {}",
+                text(&route["gateway"])
+            ));
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Copies the files of the state. A file of the fixture has the name and the content of the original.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            fs::write(to, fs::read(entry.path()).unwrap()).unwrap();
+        }
+    }
+}
+
+#[test]
+#[ignore = "it writes the fixture of a release"]
+fn record() {
+    let directory = fixture(RELEASES.last().unwrap());
+    let world = host();
+    let container = world.container("one");
+    cnibox(&world, &["add", "net", NETNS]).run().success();
+    for state in STATE {
+        copy(&world.path(format!("/{state}")), &directory.join("root").join(state));
+    }
+    fs::write(directory.join("links.sh"), links(&world, &container)).unwrap();
+    fs::write(directory.join("ruleset.nft"), world.host(["nft", "list", "ruleset"])).unwrap();
+}
+
+/// A host as the release left it.
+fn restored(release: &str) -> World {
+    let world = host();
+    world.container("one");
+    let directory = fixture(release);
+    for state in STATE {
+        copy(&directory.join("root").join(state), &world.path(format!("/{state}")));
+    }
+    for (file, command) in [("links.sh", "sh"), ("ruleset.nft", "nft --file")] {
+        let path = format!("/run/{file}");
+        world.write(&path, fs::read(directory.join(file)).unwrap());
+        world.host(["sh", "-c", &format!("{command} {path}")]);
+    }
+    world
+}
+
+#[track_caller]
+fn nothing_is_left(world: &World) {
+    let rules = world.host(["nft", "list", "ruleset"]);
+    assert!(!rules.contains("cnitool-") && !rules.contains("10.1.0.2"), "{rules}");
+    let files = world.host(["sh", "-c", "find /var/lib/cni /run/cnibox -type f"]);
+    let is_state = |line: &&str| {
+        let may_stay = ["/lock", "/last_reserved_ip.", "/.cnibox", "/locks/"];
+        !may_stay.iter().any(|it| line.contains(it))
+    };
+    assert_eq!(files.lines().find(is_state), None, "{files}");
+    assert!(world.ports_of("cni0").is_empty());
+}
+
+#[test]
+fn check_of_an_older_attachment_succeeds() {
+    for release in RELEASES {
+        let world = restored(release);
+        cnibox(&world, &["check", "net", NETNS]).run().output();
+    }
+}
+
+#[test]
+fn del_of_an_older_attachment_leaves_nothing() {
+    for release in RELEASES {
+        let world = restored(release);
+        cnibox(&world, &["del", "net", NETNS]).run().output();
+        nothing_is_left(&world);
+    }
+}
+
+#[test]
+fn gc_of_an_older_attachment_leaves_nothing() {
+    for release in RELEASES {
+        let world = restored(release);
+        world.host(["umount", NETNS]);
+        cnibox(&world, &["gc"]).run().output();
+        nothing_is_left(&world);
+    }
+}
+
+#[test]
+fn an_older_attachment_keeps_its_address_and_its_ports() {
+    for release in RELEASES {
+        let world = restored(release);
+        let two = world.container("two");
+        let refused = cnibox(&world, &["add", "net", &two.netns()]).run();
+        assert!(refused.status == 1 && refused.stderr.contains("8080"), "{}", refused.report());
+        let added = cnibox(&world, &["add", "net", &two.netns()]).without("CAP_ARGS").run();
+        assert_eq!(added.success()["ips"][0]["address"], "10.1.0.4/24");
+        two.ping("10.1.0.2");
+        cnibox(&world, &["del", "net", NETNS]).run().output();
+        two.ping("10.1.0.1");
+    }
+}
