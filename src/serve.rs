@@ -38,9 +38,20 @@ pub fn command() -> String {
     variable("CNI_COMMAND").map_or_else(String::new, |value| value.to_string_lossy().into_owned())
 }
 
-/// Answers a call for an unknown plugin.
-pub fn fail(error: Error) -> u8 {
-    refuse(&error.into())
+/// Answers a call for a plugin that does not exist. Exit code 127, as in a shell for an unknown command. A runtime also
+/// gets an error object.
+pub fn unknown(name: &str, plugins: &[Entry]) -> u8 {
+    let known = plugins.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ");
+    let msg = format!("cannot run {name}: cnibox has no plugin of that name");
+    if command().is_empty() {
+        warn(format_args!("{msg}; it has {known}"));
+    } else {
+        let error = Error::new(Code::INVALID_ENVIRONMENT, msg)
+            .with_details(format_args!("known plugins: {known}"));
+        warn(format_args!("{error}"));
+        refuse(&error.into());
+    }
+    127
 }
 
 /// Prints an error object and returns the exit code.

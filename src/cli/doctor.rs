@@ -7,6 +7,8 @@ mod drops;
 mod files;
 mod forwarding;
 mod host;
+#[cfg(feature = "install")]
+mod installed;
 mod kernel;
 mod leaks;
 mod limits;
@@ -102,8 +104,10 @@ impl Findings {
 type Check = fn(&Host<'_>, &mut Findings) -> Result<()>;
 
 /// The checks, and the object of each for messages.
-const CHECKS: [(&str, Check); 9] = [
+const CHECKS: &[(&str, Check)] = &[
     ("the plugin files", files::files),
+    #[cfg(feature = "install")]
+    ("the installed plugins", installed::installed),
     ("the network configurations", conflicts::conflicts),
     ("the kernel", kernel::features),
     ("IP forwarding", forwarding::forwarding),
@@ -167,7 +171,7 @@ fn may_fix() -> Result<bool> {
 fn examine(runtime: &Runtime) -> Result<Vec<Finding>> {
     let host = Host::look(runtime)?;
     let mut found = Findings::default();
-    for (object, check) in CHECKS {
+    for (object, check) in CHECKS.iter().copied() {
         if let Err(error) = check(&host, &mut found) {
             let why = "The host may have a fault that is not found.";
             let what = format_args!("cannot examine {object}: {error}");

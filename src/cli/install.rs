@@ -23,6 +23,10 @@ use crate::plugin::{Entry, VERSION};
 
 use super::NOT_UNDERSTOOD;
 use directory::Directory;
+#[cfg(feature = "tool")]
+pub(in crate::cli) use directory::Looks;
+#[cfg(feature = "tool")]
+pub(in crate::cli) use manifest::{Installed, Manifest};
 use plan::Plan;
 
 /// Put this executable and a link for every plugin into a directory, or bring those of an earlier build up to this one.
@@ -105,13 +109,13 @@ struct Change {
     /// The kind of the new file. Empty without a new file.
     kind: &'static str,
     /// The replaced file in words. Empty without such a file.
-    replaced: String,
+    replaced: &'static str,
     has_backup: bool,
 }
 
 impl Change {
     fn of(verb: [&'static str; 2], name: &str) -> Self {
-        Self { verb, name: name.into(), kind: "", replaced: String::new(), has_backup: false }
+        Self { verb, name: name.into(), kind: "", replaced: "", has_backup: false }
     }
 }
 
@@ -152,7 +156,8 @@ impl Install {
             true => Directory::open(path)?,
             false => Some(Directory::make(path)?),
         };
-        let done = Plan::new(self, names, path, directory.as_ref(), plugins)
+        let is_made = directory.as_ref().is_some_and(|it| it.is_made);
+        let done = Plan::new(self, names, path, is_made, plugins)
             .and_then(|plan| self.carry_out(plan, directory.as_ref()));
         if let (Err(_), Some(Directory { path, is_made: true, .. })) = (&done, &directory) {
             // Another program may have put files there.
@@ -161,7 +166,7 @@ impl Install {
         done
     }
 
-    fn carry_out(&self, mut plan: Plan, directory: Option<&Directory>) -> Result<Report> {
+    fn carry_out(&self, mut plan: Plan<'_>, directory: Option<&Directory>) -> Result<Report> {
         plan.refuse(self.force)?;
         if let Some(directory) = directory
             && !self.dry_run
@@ -221,9 +226,9 @@ impl Report {
         let mut changes = Vec::new();
         for Change { verb: [action, _], name, kind, replaced, has_backup } in &self.changes {
             object.text("name", name).text("action", action);
-            for (key, text) in [("kind", *kind), ("replaced", replaced)] {
+            for (key, text) in [("kind", kind), ("replaced", replaced)] {
                 if !text.is_empty() {
-                    object.text(key, &text);
+                    object.text(key, text);
                 }
             }
             changes.push(object.flag("backup", *has_backup).json());

@@ -75,6 +75,14 @@ fn of_directory(
     let mut groups: Vec<(Kind, Vec<&str>)> = Vec::new();
     let mut all: Vec<&str> = host.plugins.iter().map(|entry| entry.name).collect();
     all.push(NAME);
+    #[cfg(feature = "install")]
+    let installed = super::installed::names(directory);
+    #[cfg(feature = "install")]
+    for name in &installed {
+        if !all.contains(&name.as_str()) {
+            all.push(name);
+        }
+    }
     for name in all {
         let path = directory.join(name);
         let kind = match fs::metadata(&path) {

@@ -17,9 +17,12 @@ struct Undo<'a> {
 }
 
 /// Makes the new files aside, runs them, and gives them their names. After an error the directory is as it was.
-pub(super) fn carry_out(plan: &mut Plan, directory: &Directory) -> Result<()> {
-    if !plan.is_changed() && plan.old.as_ref() == Some(&plan.manifest(directory, true)?) {
-        return Ok(());
+pub(super) fn carry_out(plan: &mut Plan<'_>, directory: &Directory) -> Result<()> {
+    if !plan.is_changed() {
+        let old = fs::read(directory.file(MANIFEST));
+        if old.is_ok_and(|old| old == plan.manifest(true).as_bytes()) {
+            return Ok(());
+        }
     }
     let staging = Staging::make(directory)?;
     if plan.is_changed() {
@@ -35,11 +38,9 @@ pub(super) fn carry_out(plan: &mut Plan, directory: &Directory) -> Result<()> {
     })
 }
 
-fn change(undo: &mut Undo<'_>, plan: &Plan, directory: &Directory) -> Result<()> {
+fn change(undo: &mut Undo<'_>, plan: &Plan<'_>, directory: &Directory) -> Result<()> {
     let place = directory.file(MANIFEST);
-    let first = plan.manifest(directory, false)?;
-    let last = plan.manifest(directory, true)?;
-    undo.put(&undo.staging.write("first", first.text().as_bytes())?, &place)?;
+    undo.put(&undo.staging.write("first", plan.manifest(false).as_bytes())?, &place)?;
     directory.sync()?;
     let mut has_backups = false;
     for entry in plan.entries.iter().filter(|entry| entry.needs_backup) {
@@ -47,7 +48,7 @@ fn change(undo: &mut Undo<'_>, plan: &Plan, directory: &Directory) -> Result<()>
             directory.open_backups()?;
             has_backups = true;
         }
-        let name = &entry.name.name;
+        let name = &entry.it.name;
         let copy = undo.staging.file(&format!("backup-{name}"));
         duplicate(&directory.file(name), &copy)?;
         undo.put(&copy, &directory.backup(name))?;
@@ -57,11 +58,11 @@ fn change(undo: &mut Undo<'_>, plan: &Plan, directory: &Directory) -> Result<()>
         directory.sync()?;
     }
     for entry in plan.entries.iter().filter(|entry| entry.is_changed) {
-        let name = &entry.name.name;
+        let name = &entry.it.name;
         undo.put(&undo.staging.file(name), &directory.file(name))?;
     }
     directory.sync()?;
-    undo.put(&undo.staging.write("last", last.text().as_bytes())?, &place)?;
+    undo.put(&undo.staging.write("last", plan.manifest(true).as_bytes())?, &place)?;
     directory.sync()
 }
 

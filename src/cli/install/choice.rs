@@ -3,25 +3,9 @@
 use crate::error::Result;
 use crate::plugin::Entry;
 
+use super::manifest::Installed;
 use super::{Install, not_understood};
 use crate::cli::NAME;
-
-/// A name that is to be installed.
-#[derive(Clone)]
-pub(super) struct Name {
-    pub(super) name: String,
-    /// The plugin that runs under it.
-    pub(super) plugin: String,
-    /// A symbolic link has this text: the executable, or the name of the plugin if the name alone does not tell it.
-    pub(super) target: String,
-}
-
-impl Name {
-    /// A symbolic link is the only way to the plugin.
-    pub(super) fn needs_link(&self) -> bool {
-        self.target != NAME
-    }
-}
 
 /// Whether a call under a name runs this plugin.
 pub(super) fn leads_to(name: &str, plugin: &str) -> bool {
@@ -30,10 +14,10 @@ pub(super) fn leads_to(name: &str, plugin: &str) -> bool {
 
 impl Install {
     /// The names of the plugins, then the aliases.
-    pub(super) fn names(&self, plugins: &[Entry]) -> Result<Vec<Name>> {
+    pub(super) fn names(&self, plugins: &[Entry]) -> Result<Vec<Installed>> {
         let (only, exclude) = (split("--only", &self.only, plugins)?, &self.exclude);
         let exclude = split("--exclude", exclude, plugins)?;
-        let mut names: Vec<Name> = Vec::new();
+        let mut names: Vec<Installed> = Vec::new();
         for entry in plugins {
             let is_chosen = only.is_empty() || only.contains(&entry.name);
             if is_chosen && !exclude.contains(&entry.name) {
@@ -44,7 +28,7 @@ impl Install {
                         self.prefix
                     )));
                 }
-                names.push(Name { name, plugin: entry.name.into(), target: NAME.into() });
+                names.push(Installed::new(name, entry.name, NAME));
             }
         }
         for alias in &self.alias {
@@ -57,7 +41,7 @@ impl Install {
         }
     }
 
-    fn alias(&self, alias: &str, names: &[Name], plugins: &[Entry]) -> Result<Name> {
+    fn alias(&self, alias: &str, names: &[Installed], plugins: &[Entry]) -> Result<Installed> {
         let refused = |why: &str| Err(not_understood(format_args!("--alias {alias}: {why}")));
         let Some((name, plugin)) = alias.split_once('=') else {
             return refused("it is not ALIAS=PLUGIN");
@@ -87,7 +71,7 @@ impl Install {
                 None => return refused("the plugin is not among the chosen ones"),
             },
         };
-        Ok(Name { name: name.into(), plugin: plugin.into(), target: target.into() })
+        Ok(Installed::new(name.into(), plugin, target))
     }
 }
 

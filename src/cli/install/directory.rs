@@ -170,7 +170,7 @@ pub(super) fn refuse_path(directory: &Path) -> Result<()> {
 }
 
 /// The file under a name.
-pub(super) struct State {
+pub(in crate::cli) struct State {
     /// `None` if there is no file.
     pub(super) kind: Option<Kind>,
     /// The text of a symbolic link.
@@ -187,7 +187,7 @@ impl State {
         Self { kind: None, target: None, inode: (0, 0), is_alone: false, is_directory: false };
 
     /// A build of cnibox, or a link to one.
-    pub(super) fn is_ours(&self) -> bool {
+    pub(in crate::cli) fn is_ours(&self) -> bool {
         matches!(self.kind, Some(Kind::Own | Kind::Cnibox))
     }
 
@@ -204,10 +204,10 @@ impl State {
 
 /// Looks at files. Hard links and symbolic links lead to few executables, and each is read once.
 #[derive(Default)]
-pub(super) struct Looks(Vec<((u64, u64), Kind)>);
+pub(in crate::cli) struct Looks(Vec<((u64, u64), Kind)>);
 
 impl Looks {
-    pub(super) fn look(&mut self, path: &Path) -> Result<State> {
+    pub(in crate::cli) fn look(&mut self, path: &Path) -> Result<State> {
         self.state(path).map_err(|error| failed("examine", path, &error))
     }
 

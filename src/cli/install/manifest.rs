@@ -6,16 +6,17 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use crate::cli::NAME;
 use crate::cni::json::{Json, Object, keys};
 use crate::error::Result;
 use crate::plugin::VERSION;
 
 use super::choice::is_plain;
-use super::directory::{BACKUP, MANIFEST, failed};
+use super::directory::{MANIFEST, failed};
+use super::plan::Entry;
 
 keys! {
     /// The content of the file.
-    #[derive(PartialEq)]
     pub(in crate::cli) struct Manifest {
         /// No change is missing.
         "complete" => pub(in crate::cli) is_complete: bool,
@@ -27,13 +28,12 @@ keys! {
     }
 
     /// A name in the directory. The executable is the first.
-    #[derive(Clone, PartialEq)]
     pub(in crate::cli) struct Installed {
         "name" => pub(in crate::cli) name: String,
         "plugin" => pub(in crate::cli) plugin: String,
-        /// In words, as in a report.
+        /// In words, as in a report. Empty for a name that is to be installed.
         "kind" => pub(in crate::cli) kind: String,
-        /// The text of a symbolic link. Otherwise empty.
+        /// The text of a symbolic link: the executable, or a name that tells the plugin. Without such a link it is not in the file.
         "target" => pub(in crate::cli) target: String,
         /// The file that had the name before, in words.
         "replaced" => pub(in crate::cli) replaced: String,
@@ -62,35 +62,47 @@ impl Manifest {
         manifest.names.retain(|it| is_plain(&it.name));
         Ok(Some(manifest))
     }
+}
 
-    /// The text of the file.
-    pub(super) fn text(&self) -> String {
-        let mut names = Vec::new();
-        let mut object = Object::default();
-        for it in &self.names {
-            object.text("name", &it.name);
-            for (key, text) in [
-                ("plugin", &it.plugin),
-                ("kind", &it.kind),
-                ("target", &it.target),
-                ("replaced", &it.replaced),
-                ("backup", &it.backup),
-            ] {
-                if !text.is_empty() {
-                    object.text(key, text);
-                }
+/// The text of the file.
+pub(super) fn text(
+    is_complete: bool,
+    made_directory: bool,
+    builds: &[&[String]],
+    names: &[Entry],
+) -> String {
+    let mut objects = Vec::new();
+    let mut object = Object::default();
+    for entry in names {
+        let it = &entry.it;
+        object.text("name", &it.name);
+        for (key, text) in [
+            ("plugin", it.plugin.as_str()),
+            ("kind", entry.kind()),
+            ("target", entry.link()),
+            ("replaced", &it.replaced),
+            ("backup", &it.backup),
+        ] {
+            if !text.is_empty() {
+                object.text(key, &text);
             }
-            names.push(object.json());
         }
-        object.text("version", &VERSION).text("commit", &env!("CNIBOX_COMMIT"));
-        object.put("complete", Json::Bool(self.is_complete));
-        object.put("madeDirectory", Json::Bool(self.made_directory));
-        object.texts("sha512", &self.builds).list("names", names).json().to_pretty() + "\n"
+        objects.push(object.json());
     }
+    object.text("version", &VERSION).text("commit", &env!("CNIBOX_COMMIT"));
+    object.put("complete", Json::Bool(is_complete));
+    object.put("madeDirectory", Json::Bool(made_directory));
+    object.texts("sha512", &builds.concat()).list("names", objects).json().to_pretty() + "\n"
 }
 
 impl Installed {
-    pub(super) fn keep_backup(&mut self) {
-        self.backup = format!("{BACKUP}/{}", self.name);
+    /// A name that is to be installed.
+    pub(super) fn new(name: String, plugin: &str, target: &str) -> Self {
+        Self { name, plugin: plugin.into(), target: target.into(), ..Self::default() }
+    }
+
+    /// A symbolic link is the only way to the plugin.
+    pub(super) fn needs_link(&self) -> bool {
+        !self.target.is_empty() && self.target != NAME
     }
 }

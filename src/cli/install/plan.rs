@@ -1,4 +1,4 @@
-//! The changes that an installation has to make: what each name is now, and what it is to be.
+//! The changes that an installation has to make: the file that each name has, and the one that it gets.
 
 use std::fs;
 use std::path::Path;
@@ -10,9 +10,9 @@ use crate::kernel::file;
 use crate::kernel::sys::warn;
 use crate::plugin::Entry as Plugin;
 
-use super::choice::{Name, leads_to};
-use super::directory::{BACKUP, Directory, Looks, State, failed, sha512};
-use super::manifest::{Installed, Manifest};
+use super::choice::leads_to;
+use super::directory::{BACKUP, Looks, State, failed, sha512};
+use super::manifest::{self, Installed, Manifest};
 use super::{Change, Install};
 
 /// How a name leads to the executable. Where a file system refuses one, the next replaces it.
@@ -35,146 +35,161 @@ impl Manner {
 
 /// A name in the directory.
 pub(super) struct Entry {
-    pub(super) name: Name,
-    /// The executable itself is a copy.
-    pub(super) manner: Manner,
-    pub(super) state: State,
+    pub(super) it: Installed,
+    /// The executable itself is a copy. A name that only stays in the manifest has none.
+    pub(super) manner: Option<Manner>,
+    state: State,
     pub(super) is_changed: bool,
     /// The file is another's, and will be replaced. It gets a backup.
     pub(super) needs_backup: bool,
-    /// There is a backup from before.
-    has_backup: bool,
-    /// The replaced file of another, in words.
-    replaced: String,
 }
 
 /// All names, the executable first.
-pub(super) struct Plan {
+pub(super) struct Plan<'a> {
     pub(super) entries: Vec<Entry>,
-    pub(super) own: Vec<u8>,
-    pub(super) old: Option<Manifest>,
+    path: &'a Path,
+    manner: Manner,
+    /// Replaced files of others get backups.
+    backup: bool,
+    looks: Looks,
     made_directory: bool,
-    /// Names of the old manifest that this installation does not change.
-    kept: Vec<Installed>,
-    kept_builds: Vec<String>,
+    /// SHA-512 of the builds after the changes, and of those that they replace.
+    builds: Vec<String>,
+    replaced_builds: Vec<String>,
     /// Links of an earlier installation that would lead to a plugin that this build lacks.
     broken: Vec<String>,
 }
 
-/// The directory before the changes.
-struct Before<'a> {
-    path: &'a Path,
-    exists: bool,
-    looks: Looks,
-    old: Vec<Installed>,
-}
-
-impl Plan {
+impl<'a> Plan<'a> {
     /// Looks at the directory, which does not exist in a dry run that would make it.
     pub(super) fn new(
         install: &Install,
-        names: Vec<Name>,
-        path: &Path,
-        directory: Option<&Directory>,
+        names: Vec<Installed>,
+        path: &'a Path,
+        is_made: bool,
         plugins: &[Plugin],
     ) -> Result<Self> {
         let own = executable::own_content()
-            .map_err(|error| failed("read", Path::new("/proc/self/exe"), &error))?;
+            .map_err(|error| failed("read", Path::new("the executable"), &error))?;
         // The installation replaces a damaged manifest.
         let old = Manifest::read(path).unwrap_or_else(|error| {
             warn(format_args!("warning: {error}"));
             None
         });
-        let mut before = Before {
-            path,
-            exists: directory.is_some(),
-            looks: Looks::default(),
-            old: old.as_ref().map(|it| it.names.clone()).unwrap_or_default(),
-        };
-        let manner = match () {
-            () if install.symbolic => Manner::Symbolic,
-            () if install.copy => Manner::Copy,
-            () => Manner::Hard,
-        };
-        let name = Name { name: NAME.into(), plugin: String::new(), target: String::new() };
+        let old = old.unwrap_or_default();
         let mut plan = Self {
-            entries: vec![before.entry(name, Manner::Copy, install.backup, None)?],
-            own,
-            made_directory: directory.is_some_and(|it| it.is_made)
-                || old.as_ref().is_some_and(|it| it.made_directory),
-            old,
-            kept: Vec::new(),
-            kept_builds: Vec::new(),
+            entries: Vec::new(),
+            path,
+            manner: match () {
+                () if install.symbolic => Manner::Symbolic,
+                () if install.copy => Manner::Copy,
+                () => Manner::Hard,
+            },
+            backup: install.backup,
+            looks: Looks::default(),
+            made_directory: is_made || old.made_directory,
+            builds: vec![sha512(&own)],
+            replaced_builds: old.builds,
             broken: Vec::new(),
         };
+        plan.add(Installed::new(NAME.into(), "", ""))?;
         for name in names {
-            plan.add(&mut before, name, manner, install.backup)?;
+            plan.add(name)?;
         }
-        for it in before.old.clone() {
-            plan.add_earlier(&mut before, it, manner, plugins, install.backup)?;
+        for mut it in old.names {
+            match plan.entries.iter_mut().find(|entry| entry.it.name == it.name) {
+                None => plan.add_earlier(it, plugins)?,
+                Some(entry) if entry.it.replaced.is_empty() => {
+                    entry.it.replaced = std::mem::take(&mut it.replaced);
+                }
+                Some(_) => {}
+            }
         }
         Ok(plan)
     }
 
-    fn add(
-        &mut self,
-        before: &mut Before<'_>,
-        name: Name,
-        manner: Manner,
-        backup: bool,
-    ) -> Result<()> {
-        let manner = if name.needs_link() { Manner::Symbolic } else { manner };
-        let entry = before.entry(name, manner, backup, self.entries.first())?;
-        self.entries.push(entry);
+    fn add(&mut self, it: Installed) -> Result<()> {
+        let path = self.path.join(&it.name);
+        let state = self.looks.look(&path)?;
+        self.add_looked(it, state, &path)
+    }
+
+    fn add_looked(&mut self, mut it: Installed, state: State, path: &Path) -> Result<()> {
+        let is_own_file = state.kind == Some(Kind::Own) && state.target.is_none();
+        let (manner, is_current) = match (self.manner, self.entries.first()) {
+            (_, None) => (Manner::Copy, is_own_file),
+            (manner, Some(_)) if manner == Manner::Symbolic || it.needs_link() => {
+                let target = state.target.as_ref();
+                let is_it = target.is_some_and(|text| text.as_os_str() == it.target.as_str());
+                (Manner::Symbolic, is_it)
+            }
+            (Manner::Copy, _) => (Manner::Copy, is_own_file && state.is_alone),
+            (manner, Some(first)) => {
+                let is_same = state.inode == first.state.inode;
+                (manner, is_own_file && is_same && !first.is_changed)
+            }
+        };
+        let foreign = state.kind.filter(|_| !state.is_ours());
+        if let Some(kind) = foreign {
+            it.replaced = noun(kind).into();
+        }
+        let needs_backup = self.backup && foreign.is_some();
+        it.backup.clear();
+        if needs_backup || self.has_backup(&it.name) {
+            it.backup = [BACKUP, "/", &it.name].concat();
+        }
+        let is_seen = |inode| self.entries.iter().any(|entry| entry.state.inode == inode);
+        let is_file = state.inode != State::MISSING.inode;
+        if state.kind == Some(Kind::Cnibox) && is_file && !is_seen(state.inode) {
+            let build = build(path)?;
+            self.replaced_builds.push(build);
+        }
+        let manner = Some(manner);
+        self.entries.push(Entry { it, manner, state, is_changed: !is_current, needs_backup });
         Ok(())
     }
 
     /// A name of an earlier installation that the arguments do not choose. It gets this build, too.
-    fn add_earlier(
-        &mut self,
-        before: &mut Before<'_>,
-        it: Installed,
-        manner: Manner,
-        plugins: &[Plugin],
-        backup: bool,
-    ) -> Result<()> {
-        if self.entries.iter().any(|entry| entry.name.name == it.name) {
-            return Ok(());
-        }
-        let path = before.path.join(&it.name);
-        let state = before.looks.look(&path)?;
-        let has_plugin = plugins.iter().any(|plugin| plugin.name == it.plugin);
+    fn add_earlier(&mut self, mut it: Installed, plugins: &[Plugin]) -> Result<()> {
+        let path = self.path.join(&it.name);
+        let state = self.looks.look(&path)?;
         if !state.is_ours() {
-            if before.has_backup(&it.name) {
-                self.kept.push(it);
+            if self.has_backup(&it.name) {
+                self.keep(it);
             }
-        } else if has_plugin {
-            let target = if leads_to(&it.name, &it.plugin) { NAME } else { &it.target };
-            let name = Name { target: target.into(), name: it.name, plugin: it.plugin };
-            self.add(before, name, manner, backup)?;
+        } else if plugins.iter().any(|plugin| plugin.name == it.plugin) {
+            if leads_to(&it.name, &it.plugin) {
+                it.target = NAME.into();
+            }
+            return self.add_looked(it, state, &path);
         } else if state.target.is_some() {
             self.broken.push(it.name);
         } else {
-            let content = file::read(&path).map_err(|error| failed("read", &path, &error))?;
-            self.kept_builds.push(sha512(&content));
-            self.kept.push(it);
+            let build = build(&path)?;
+            self.builds.push(build);
+            self.keep(it);
         }
         Ok(())
     }
 
+    /// A name that only stays in the manifest.
+    fn keep(&mut self, it: Installed) {
+        let state = State::MISSING;
+        let entry = Entry { it, manner: None, state, is_changed: false, needs_backup: false };
+        self.entries.push(entry);
+    }
+
+    fn has_backup(&self, name: &str) -> bool {
+        fs::symlink_metadata(self.path.join(BACKUP).join(name)).is_ok()
+    }
+
     /// Fails if the changes would destroy something, and names all of it. `is_forced` allows to replace plugins of others.
     pub(super) fn refuse(&self, is_forced: bool) -> Result<()> {
-        let (mut foreign, mut directories) = (Vec::new(), Vec::new());
-        for Entry { name, state, .. } in &self.entries {
-            if state.is_directory {
-                directories.push(name.name.as_str());
-            } else if state.kind.is_some() && !state.is_ours() {
-                foreign.push(format!("{} ({})", name.name, state.reason()));
+        let mut foreign = Vec::new();
+        for Entry { it, state, .. } in &self.entries {
+            if state.is_directory || !is_forced && state.kind.is_some() && !state.is_ours() {
+                foreign.push(format!("{} ({})", it.name, state.reason()));
             }
-        }
-        if !directories.is_empty() {
-            let names = directories.join(", ");
-            return Err(Error::internal(format_args!("{names}: Is a directory")));
         }
         if !self.broken.is_empty() {
             let names = self.broken.join(", ");
@@ -182,12 +197,12 @@ impl Plan {
                 "{names} would not work: this build lacks the plugin; remove the name, or use a build that has it"
             )));
         }
-        if foreign.is_empty() || is_forced {
+        if foreign.is_empty() {
             return Ok(());
         }
         let names = foreign.join(", ");
         Err(Error::internal(format_args!(
-            "File exists: {names}; --force replaces it, and --backup keeps it"
+            "File exists: {names}; --force replaces files, and --backup keeps them"
         )))
     }
 
@@ -196,54 +211,33 @@ impl Plan {
         self.entries.iter().any(|entry| entry.is_changed)
     }
 
-    /// The manifest before the changes, with all builds that a name may be, or after them.
-    pub(super) fn manifest(&self, directory: &Directory, is_complete: bool) -> Result<Manifest> {
-        let mut builds = vec![sha512(&self.own)];
-        let mut add = |build: &str| {
-            if !builds.iter().any(|it| it == build) {
-                builds.push(build.to_owned());
-            }
-        };
-        self.kept_builds.iter().for_each(|it| add(it));
-        if !is_complete {
-            self.old.iter().flat_map(|it| &it.builds).for_each(|it| add(it));
-            let mut seen = Vec::new();
-            for Entry { name, state, .. } in &self.entries {
-                let is_older = state.kind == Some(Kind::Cnibox) && state.inode.1 != 0;
-                if is_older && !seen.contains(&state.inode) {
-                    seen.push(state.inode);
-                    let path = directory.file(&name.name);
-                    let content = file::read(&path).map_err(|it| failed("read", &path, &it))?;
-                    add(&sha512(&content));
-                }
-            }
-        }
-        let mut names: Vec<Installed> = self.entries.iter().map(Entry::installed).collect();
-        names.extend(self.kept.iter().cloned());
-        let made_directory = self.made_directory;
-        Ok(Manifest { is_complete, made_directory, builds, names })
+    /// The text of the manifest: before the changes, with all builds that a name may be, or after them.
+    pub(super) fn manifest(&self, is_complete: bool) -> String {
+        let builds = [&self.builds[..], &self.replaced_builds];
+        let builds = if is_complete { &builds[..1] } else { &builds };
+        manifest::text(is_complete, self.made_directory, builds, &self.entries)
     }
 
     /// The report.
     pub(super) fn changes(&self) -> Vec<Change> {
         let mut changes = Vec::new();
-        for entry in &self.entries {
-            if entry.is_changed {
-                let replaced = match entry.state.kind {
-                    None => "",
-                    Some(kind) => noun(kind),
-                };
-                let is_new = replaced.is_empty();
-                let verb = if is_new { ["create", "created"] } else { ["replace", "replaced"] };
-                let mut change = Change::of(verb, &entry.name.name);
-                change.kind = entry.kind();
-                change.replaced = replaced.into();
-                change.has_backup = entry.needs_backup;
-                changes.push(change);
-            }
+        for entry in self.entries.iter().filter(|entry| entry.is_changed) {
+            let replaced = entry.state.kind.map_or("", noun);
+            let is_new = replaced.is_empty();
+            let verb = if is_new { ["create", "created"] } else { ["replace", "replaced"] };
+            let mut change = Change::of(verb, &entry.it.name);
+            change.kind = entry.manner_text();
+            change.replaced = replaced;
+            change.has_backup = entry.needs_backup;
+            changes.push(change);
         }
         changes
     }
+}
+
+/// The identity of an executable.
+fn build(path: &Path) -> Result<String> {
+    file::read(path).map(|it| sha512(&it)).map_err(|error| failed("read", path, &error))
 }
 
 /// A file in words.
@@ -257,74 +251,22 @@ fn noun(kind: Kind) -> &'static str {
     }
 }
 
-impl Before<'_> {
-    fn has_backup(&self, name: &str) -> bool {
-        fs::symlink_metadata(self.path.join(BACKUP).join(name)).is_ok()
-    }
-
-    /// `executable` is the entry of the executable, for the other names.
-    fn entry(
-        &mut self,
-        name: Name,
-        manner: Manner,
-        backup: bool,
-        executable: Option<&Entry>,
-    ) -> Result<Entry> {
-        let state = match self.exists {
-            true => self.looks.look(&self.path.join(&name.name))?,
-            false => State::MISSING,
-        };
-        let is_own_file = state.kind == Some(Kind::Own) && state.target.is_none();
-        let is_current = match (manner, executable) {
-            (_, None) => is_own_file,
-            (Manner::Hard, Some(it)) => {
-                is_own_file && !it.is_changed && state.inode == it.state.inode
-            }
-            (Manner::Copy, Some(_)) => is_own_file && state.is_alone,
-            (Manner::Symbolic, Some(_)) => {
-                state.target.as_ref().is_some_and(|it| it.as_os_str() == name.target.as_str())
-            }
-        };
-        let is_foreign = state.kind.is_some() && !state.is_ours();
-        let replaced = match (is_foreign, state.kind) {
-            (true, Some(kind)) => noun(kind).into(),
-            _ => {
-                let earlier = self.old.iter().find(|it| it.name == name.name);
-                earlier.map(|it| it.replaced.clone()).unwrap_or_default()
-            }
-        };
-        Ok(Entry {
-            is_changed: !is_current,
-            needs_backup: backup && is_foreign,
-            has_backup: self.has_backup(&name.name),
-            replaced,
-            name,
-            manner,
-            state,
-        })
-    }
-}
-
 impl Entry {
     /// The new file in words.
-    fn kind(&self) -> &'static str {
-        if self.name.plugin.is_empty() { "executable" } else { self.manner.text() }
+    pub(super) fn kind(&self) -> &str {
+        if self.manner.is_some() { self.manner_text() } else { &self.it.kind }
     }
 
-    fn installed(&self) -> Installed {
-        let mut installed = Installed {
-            name: self.name.name.clone(),
-            plugin: self.name.plugin.clone(),
-            kind: self.kind().into(),
-            replaced: self.replaced.clone(),
-            ..Installed::default()
-        };
-        if self.manner == Manner::Symbolic {
-            installed.target.clone_from(&self.name.target);
+    fn manner_text(&self) -> &'static str {
+        match self.manner {
+            Some(manner) if !self.it.plugin.is_empty() => manner.text(),
+            _ => "executable",
         }
-        if self.needs_backup || self.has_backup {
-            installed.keep_backup();
-        }
-        installed
+    }
+
+    /// The text of the symbolic link, if it is one.
+    pub(super) fn link(&self) -> &str {
+        let is_link = self.manner.is_none_or(|manner| manner == Manner::Symbolic);
+        if is_link { &self.it.target } else { "" }
     }
 }

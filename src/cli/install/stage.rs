@@ -13,6 +13,7 @@ use crate::kernel::sys::{self, reason, warn};
 use crate::plugin::execute;
 
 use super::directory::{Directory, copy_file, duplicate, failed, is_unsupported};
+use super::manifest::Installed;
 use super::plan::{Entry, Manner, Plan};
 
 /// How long a new plugin may take to answer VERSION.
@@ -59,7 +60,7 @@ impl Staging {
     }
 
     /// Makes all files of the plan. Where the file system lacks a kind of link, it takes the next one.
-    pub(super) fn fill(&self, plan: &mut Plan, directory: &Directory) -> Result<()> {
+    pub(super) fn fill(&self, plan: &mut Plan<'_>, directory: &Directory) -> Result<()> {
         let executable = self.file(NAME);
         // The links to an executable that stays have to lead to its inode.
         let stays = !plan.entries[0].is_changed;
@@ -67,47 +68,53 @@ impl Staging {
             copy(&executable)?;
         }
         let mut least = Manner::Hard;
-        for entry in &mut plan.entries[1..] {
-            if entry.manner < least && !entry.name.needs_link() {
-                entry.manner = least;
+        for Entry { it, manner, .. } in &mut plan.entries[1..] {
+            if let Some(manner) = manner {
+                if *manner < least && !it.needs_link() {
+                    *manner = least;
+                }
+                self.fill_one(it, manner, &executable, &mut least)?;
             }
-            self.fill_one(entry, &executable, &mut least)?;
         }
         Ok(())
     }
 
-    fn fill_one(&self, entry: &mut Entry, executable: &Path, least: &mut Manner) -> Result<()> {
-        let path = self.file(&entry.name.name);
+    fn fill_one(
+        &self,
+        it: &Installed,
+        manner: &mut Manner,
+        executable: &Path,
+        least: &mut Manner,
+    ) -> Result<()> {
+        let path = self.file(&it.name);
         loop {
-            let made = fault::file_operation().and_then(|()| match entry.manner {
+            let made = fault::file_operation().and_then(|()| match *manner {
                 Manner::Hard => fs::hard_link(executable, &path),
-                Manner::Symbolic => symlink(&entry.name.target, &path),
+                Manner::Symbolic => symlink(&it.target, &path),
                 Manner::Copy => Ok(()),
             });
-            let next = match (entry.manner, &made) {
+            let next = match (*manner, &made) {
                 (Manner::Copy, Ok(())) => return copy(&path),
                 (Manner::Hard, Err(error)) if is_unsupported(error) => Manner::Symbolic,
-                (Manner::Symbolic, Err(error))
-                    if is_unsupported(error) && !entry.name.needs_link() =>
-                {
+                (Manner::Symbolic, Err(error)) if is_unsupported(error) && !it.needs_link() => {
                     Manner::Copy
                 }
                 _ => return made.map_err(|error| failed("create", &path, &error)),
             };
             if let Err(error) = made {
-                let (old, new, reason) = (entry.manner.text(), next.text(), reason(&error));
+                let (old, new, reason) = (manner.text(), next.text(), reason(&error));
                 warn(format_args!("note: a {new} for each {old}: {reason}"));
             }
-            (entry.manner, *least) = (next, next);
+            (*manner, *least) = (next, next);
         }
     }
 
     /// Runs each name once, so that an executable that this host cannot execute replaces nothing.
-    pub(super) fn verify(&self, plan: &Plan) -> Result<()> {
+    pub(super) fn verify(&self, plan: &Plan<'_>) -> Result<()> {
         // A plugin need not read its input.
         sys::survive_failed_writes();
-        for entry in &plan.entries[1..] {
-            let name = &entry.name.name;
+        for entry in plan.entries[1..].iter().filter(|entry| entry.manner.is_some()) {
+            let name = &entry.it.name;
             let versions = execute::supported_versions(&self.file(name), Some(ANSWER_LIMIT));
             if versions.map_err(|error| unusable(name, error))?.is_empty() {
                 return Err(unusable(name, Error::internal("it supports no version")));

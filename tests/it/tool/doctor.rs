@@ -329,6 +329,49 @@ fn a_damaged_or_foreign_plugin_file_is_found() {
 }
 
 #[test]
+fn a_directory_that_differs_from_its_installation_is_found() {
+    let world = healthy(&[]);
+    let options = "--only bridge,portmap,tuning --alias cnv-bridge=bridge";
+    let install =
+        format!("cd /run && rm -rf {PLUGIN_DIR} && bin/cnibox install {options} {PLUGIN_DIR}");
+    let change = |command: &str| {
+        world.host(["sh", "-c", &format!("{install} && cd {PLUGIN_DIR} && {command}")]);
+    };
+    let is_mended = |text: &str, options: &str| {
+        let mend = only_fault(&world, "broken", &[text]);
+        assert_eq!(mend, format!("cnibox install {options}/run/plugins"));
+        is_mended_by(&world, &format!("PATH=$PATH:/run/bin; {mend}"));
+    };
+    change("rm tuning cnv-bridge");
+    let missing = "tuning cnv-bridge in /run/plugins: it was installed, and is missing";
+    is_mended(missing, "--alias cnv-bridge=bridge --only tuning,bridge ");
+    change("rm cnibox");
+    is_mended("cnibox in /run/plugins", "");
+    change("/run/bin/cnibox install --only bridge -s /run/plugins && rm portmap");
+    is_mended("portmap in /run/plugins", "-s --only portmap ");
+    change("sed -i 's/\\(complete.*\\)true/\\1false/' .cnibox.manifest");
+    is_mended("the installation in /run/plugins was interrupted", "");
+    change("rm cnv-bridge && ln -s nothing cnv-bridge");
+    only_fault(&world, "broken", &["cnv-bridge in /run/plugins: its link leads to no file"]);
+    change("echo '{' >.cnibox.manifest");
+    only_fault(&world, "broken", &["cannot examine the installed plugins: cannot use"]);
+}
+
+#[test]
+fn an_earlier_directory_with_other_plugins_is_a_note() {
+    let world = healthy(&[]);
+    let script = "rm -rf /run/plugins; /run/bin/cnibox install --only bridge,tuning /run/plugins;
+        mkdir /run/first; cp /bin/true /run/first/tuning; cp /run/bin/cnibox /run/first/bridge";
+    world.host(["sh", "-c", script]);
+    let call = cnibox(&world, &["doctor"]).env("CNI_PATH", "/run/first:/run/plugins");
+    let outcome = call.env("NETCONFPATH", CONFIGURATIONS).run();
+    let note = "note: tuning in /run/plugins: /run/first is before it in CNI_PATH";
+    assert!(outcome.stderr.contains(note), "{}", outcome.report());
+    let mend = "mend: cnibox install --force --backup --only tuning /run/first";
+    assert!(outcome.stderr.contains(mend), "{}", outcome.report());
+}
+
+#[test]
 fn foreign_plugins_in_a_directory_of_their_own_are_no_faults() {
     let world = healthy(&[]);
     world.host(["mkdir", "/run/other"]);

@@ -1,9 +1,9 @@
 //! docs/tool.md: the keys of JSON documents are those that the commands print.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::ipam::host::Host;
-use crate::world::parse;
+use crate::world::{leaves, parse};
 
 const DOCUMENT: &str = include_str!("../../../docs/tool.md");
 
@@ -19,20 +19,6 @@ fn documented(command: &str) -> Vec<(String, bool)> {
     rows.filter_map(row).flatten().collect()
 }
 
-/// The places of all values that are no objects or lists.
-fn leaves(value: &Value, at: &str, found: &mut Vec<String>) {
-    match value {
-        Value::Object(entries) => {
-            for (key, value) in entries {
-                let dot = if at.is_empty() { "" } else { "." };
-                leaves(value, &format!("{at}{dot}{key}"), found);
-            }
-        }
-        Value::Array(items) => items.iter().for_each(|it| leaves(it, &format!("{at}[]"), found)),
-        _ => found.push(at.to_owned()),
-    }
-}
-
 #[test]
 fn each_key_that_a_command_prints_is_documented() {
     let host = Host::new();
@@ -41,7 +27,13 @@ fn each_key_that_a_command_prints_is_documented() {
     let faulty = json!({"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "brigde"}]});
     host.world.write("/run/faulty.conflist", faulty.to_string());
     host.dead("dead");
-    let commands: [(&str, &[&str]); 9] = [
+    let installed = ["install", "--force", "--backup", "--only", "bridge", "/run/installed"];
+    host.world.write("/run/installed/bridge", "another file");
+    host.cnibox(&installed).run().output();
+    host.world.write("/run/installed/cnibox", "another file");
+    let commands: [(&str, &[&str]); 11] = [
+        ("install", &["install", "--force", "--backup", "--dry-run", "/run/installed"]),
+        ("uninstall", &["uninstall", "--dry-run", "/run/installed"]),
         ("networks", &["networks"]),
         ("attachments", &["attachments"]),
         ("attachments", &["attachments", "--check"]),
@@ -54,8 +46,7 @@ fn each_key_that_a_command_prints_is_documented() {
     ];
     for (command, args) in commands {
         let document = parse(&host.cnibox(&[args, &["--json"]].concat()).run().stdout);
-        let (known, mut found) = (documented(command), Vec::new());
-        leaves(&document, "", &mut found);
+        let (known, found) = (documented(command), leaves(&document));
         assert!(!found.is_empty() && !known.is_empty(), "{command}: {document}");
         for key in found {
             let is_it = |(known, has_free): &(String, bool)| {

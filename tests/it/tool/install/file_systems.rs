@@ -80,6 +80,17 @@ fn an_executable_that_does_not_run_replaces_nothing() {
 }
 
 #[test]
+fn an_installation_needs_no_proc() {
+    let node = Node::new();
+    let script = format!(
+        "mount -t tmpfs tmpfs /proc && {NEW} install --only bridge {DIR} && {NEW} install {DIR} && {NEW} uninstall {DIR}"
+    );
+    let words = ["unshare", "--mount", "sh", "-c", &script];
+    let said = node.world.tool(&words, None).run().output();
+    assert!(said.ends_with("removed bridge\nremoved cnibox\n"), "{said}");
+}
+
+#[test]
 fn a_full_or_read_only_file_system_is_an_error_and_nothing_changes() {
     let node = Node::new();
     for (option, text) in [("size=4m", "No space left on device"), ("ro", "Read-only file system")]

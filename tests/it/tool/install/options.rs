@@ -206,7 +206,7 @@ fn foreign_plugins_stay_without_force_and_nothing_changes() {
     assert_eq!(node.files(), before);
     assert!(!node.exists(".cnibox.manifest"));
     node.sh("mkdir sbr");
-    fails(&node.install(&["--force"]), 1, "sbr: Is a directory");
+    fails(&node.install(&["--force"]), 1, "sbr (it is not a file)");
     assert!(!node.exists("cnibox"));
 }
 

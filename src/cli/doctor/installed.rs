@@ -1,0 +1,93 @@
+//! Plugin directories that differ from the manifest of their installation. `files` examines the files themselves.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use crate::cli::install::{Installed, Looks, Manifest};
+use crate::error::Result;
+
+use super::host::Host;
+use super::{Findings, Harm, quoted};
+
+/// The names of an installation in a directory. Empty without a manifest; `installed` reports one that is unusable.
+pub(super) fn names(directory: &Path) -> Vec<String> {
+    let manifest = Manifest::read(directory).unwrap_or_default().unwrap_or_default();
+    manifest.names.into_iter().map(|it| it.name).collect()
+}
+
+pub(super) fn installed(host: &Host<'_>, found: &mut Findings) -> Result<()> {
+    let mut looks = Looks::default();
+    for (at, directory) in host.path.iter().enumerate() {
+        let Some(manifest) = Manifest::read(directory)? else { continue };
+        let (shown, word) = (directory.display(), quoted(directory.display()));
+        if !manifest.is_complete {
+            found.add(
+                Harm::Broken,
+                format_args!("the installation in {shown} was interrupted"),
+                "Some plugins are of another build than the others.",
+                format_args!("cnibox install {word}"),
+            );
+        }
+        missing(directory, &manifest, found);
+        for earlier in &host.path[..at] {
+            let mut shadowed = Vec::new();
+            for it in &manifest.names {
+                let path = earlier.join(&it.name);
+                if path.is_file() && !looks.look(&path)?.is_ours() {
+                    shadowed.push(it.name.as_str());
+                }
+            }
+            if !shadowed.is_empty() {
+                let (names, only) = (shadowed.join(" "), shadowed.join(","));
+                let (first, first_word) = (earlier.display(), quoted(earlier.display()));
+                found.add(
+                    Harm::Note,
+                    format_args!("{names} in {shown}: {first} is before it in CNI_PATH"),
+                    "A runtime calls the plugins of the first directory.",
+                    format_args!("cnibox install --force --backup --only {only} {first_word}"),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Names of the manifest without a file.
+fn missing(directory: &Path, manifest: &Manifest, found: &mut Findings) {
+    let is_missing = |it: &&Installed| {
+        let file = fs::symlink_metadata(directory.join(&it.name));
+        file.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    };
+    let (mut names, mut only, mut options) = (Vec::new(), Vec::new(), String::new());
+    for it in manifest.names.iter().filter(is_missing) {
+        names.push(it.name.as_str());
+        if it.plugin.is_empty() {
+            continue;
+        }
+        if !only.contains(&it.plugin.as_str()) {
+            only.push(it.plugin.as_str());
+        }
+        if it.name != it.plugin {
+            options.push_str(&format!(" --alias {}={}", quoted(&it.name), quoted(&it.plugin)));
+        }
+        match it.kind.as_str() {
+            "symbolic link" if !options.starts_with(" -s") => options.insert_str(0, " -s"),
+            "copy" if !options.starts_with(" --copy") => options.insert_str(0, " --copy"),
+            _ => {}
+        }
+    }
+    if names.is_empty() {
+        return;
+    }
+    if !only.is_empty() {
+        options.push_str(&format!(" --only {}", only.join(",")));
+    }
+    let (names, shown) = (names.join(" "), directory.display());
+    found.add(
+        Harm::Broken,
+        format_args!("{names} in {shown}: it was installed, and is missing"),
+        "A runtime does not find the plugin.",
+        format_args!("cnibox install{options} {}", quoted(directory.display())),
+    );
+}
