@@ -64,7 +64,7 @@ def runtime_libraries(build):
     """Name, version and licence of what the compiler links: its standard library and the C library."""
     made_with = [text for word, text in build.made_with() if word == "with"]
     std = next((re.match(r"rustc ([0-9.]+)", it) for it in made_with if it.startswith("rustc ")), None)
-    musl = next((re.match(r"musl-dev\S* (\S+)", it) for it in made_with if it.startswith("musl-dev")), None)
+    musl = next((re.match(r"musl-dev\S* ([0-9.]+)", it) for it in made_with if it.startswith("musl-dev")), None)
     return [("rust-std", std[1] if std else None, "MIT OR Apache-2.0"), ("musl", musl[1] if musl else None, "MIT")]
 
 

@@ -7,6 +7,8 @@ test_lintian_has_nothing_to_say() {
     local said
     said=$(lintian --allow-root --fail-on none --tag-display-limit 0 "$deb")
     [[ -z $said ]]
+    dpkg-deb --control "$deb" "$node/control"
+    shellcheck "$node/control/"{postinst,prerm,postrm}
 }
 
 test_the_package_has_its_plugins_manuals_and_completions() {

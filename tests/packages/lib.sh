@@ -21,11 +21,11 @@ not() {
 
 eventually() {
     local try
-    for try in {1..100}; do
+    for try in {1..300}; do
         if "$@" >/dev/null 2>&1; then return 0; fi
         sleep 0.1
     done
-    echo "not within 10 s: $*" >&2
+    echo "not within 30 s: $*" >&2
     return 1
 }
 
