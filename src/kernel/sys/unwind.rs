@@ -7,6 +7,8 @@
 use std::ffi::{c_int, c_void};
 
 const URC_END_OF_STACK: c_int = 5;
+#[cfg(target_arch = "arm")]
+const NOT_IMPLEMENTED: c_int = 1;
 
 // SAFETY: the executable has no other function of this name.
 #[unsafe(no_mangle)]
@@ -24,4 +26,20 @@ extern "C" fn _Unwind_GetIP(_context: *mut c_void) -> usize {
 #[unsafe(no_mangle)]
 extern "C" fn _Unwind_GetCFA(_context: *mut c_void) -> usize {
     0
+}
+
+/// The register is not there. ARM has this in place of `_Unwind_GetIP` and `_Unwind_GetCFA`.
+///
+/// Source: Exception Handling ABI for the Arm Architecture.
+#[cfg(target_arch = "arm")]
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+extern "C" fn _Unwind_VRS_Get(
+    _context: *mut c_void,
+    _class: c_int,
+    _register: u32,
+    _representation: c_int,
+    _value: *mut c_void,
+) -> c_int {
+    NOT_IMPLEMENTED
 }
