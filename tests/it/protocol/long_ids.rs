@@ -34,7 +34,7 @@ fn live(subject: &Subject, container: &Container<'_>, id: &str, verbs: &[&str]) 
     outcomes
 }
 
-/// What is wrong with the calls of such a container.
+/// The mistakes of the calls of such a container.
 fn problem(subject: &Subject, length: usize, verbs: &[&str]) -> Option<String> {
     let world = subject.world();
     let container = subject.container(&world);
