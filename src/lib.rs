@@ -20,7 +20,6 @@ pub mod steps;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Code, Error};
 use crate::plugin::Entry;
 
 /// Prefixes of plugin names that distributions and tools use.
@@ -39,16 +38,16 @@ pub fn run(args: Vec<OsString>) -> u8 {
     }
     let name = base_name(&called_as);
     if name != "cni" && !name.starts_with("cnibox") {
-        return unknown(&name);
+        return serve::unknown(&name, plugins::PLUGINS);
     }
     let first = args.first().map(|arg| arg.to_string_lossy());
     match first.as_deref() {
-        None if !serve::command().is_empty() => unknown(&name),
+        None if !serve::command().is_empty() => serve::unknown(&name, plugins::PLUGINS),
         None => cli::run(&args, plugins::PLUGINS),
         Some(first) => match find(first) {
             Some(entry) => call(entry, &args[1..]),
             None if cli::knows(first) => cli::run(&args, plugins::PLUGINS),
-            None => unknown(first),
+            None => serve::unknown(first, plugins::PLUGINS),
         },
     }
 }
@@ -88,21 +87,6 @@ fn find(name: &str) -> Option<&'static Entry> {
 
 fn base_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// Exit code 127, as in a shell for an unknown command. A runtime also gets an error object.
-fn unknown(name: &str) -> u8 {
-    let known = plugins::PLUGINS.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ");
-    let msg = format!("cannot run {name}: cnibox has no plugin of that name");
-    if serve::command().is_empty() {
-        serve::say(&format!("{msg}; it has {known}"));
-    } else {
-        let error = Error::new(Code::INVALID_ENVIRONMENT, msg)
-            .with_details(format_args!("known plugins: {known}"));
-        serve::say(&error.to_string());
-        serve::fail(error);
-    }
-    127
 }
 
 /// In a debug build a test can make the n-th kernel request or the n-th file operation fail.

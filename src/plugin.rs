@@ -7,7 +7,7 @@ mod session;
 
 use std::fmt::Display;
 
-use crate::cni::json::{Attempts, Read};
+use crate::cni::json::{Attempts, Json, Read};
 use crate::cni::request::{Request, Verb};
 use crate::cni::success::Success;
 use crate::error::Result;
@@ -129,7 +129,8 @@ impl Entry {
             };
             let is_read = match verb {
                 Verb::Add(_) | Verb::Check(_) | Verb::Status => {
-                    cx.request.json.read_into(keys, CONFIGURATION).map(|()| true)
+                    let read = if self.is_ipam { Json::read_reason_first } else { Json::read_into };
+                    read(&cx.request.json, keys, CONFIGURATION).map(|()| true)
                 }
                 Verb::Del(_) | Verb::Gc(_) => attempts.read(keys, CONFIGURATION),
             };
@@ -159,7 +160,7 @@ pub struct Context<'a> {
 impl Context<'_> {
     /// Writes a warning to stderr, in one line.
     pub fn warn(&self, text: impl Display) {
-        sys::warn(&format!("{}: {text}", self.request.conf.kind));
+        sys::warn(format_args!("{}: {text}", self.request.conf.kind));
     }
 
     /// Adds changes of nf_tables to the transaction at the end of a DEL or GC, see `Session::settle`. `build` reads the rules

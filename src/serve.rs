@@ -21,10 +21,10 @@ pub fn serve(entry: &Entry, plugins: &'static [Entry]) -> u8 {
     let command = command();
     let outcome = match command.as_str() {
         "" => {
-            warn(banner(entry.name).trim_end());
+            banner(entry.name);
             Ok(())
         }
-        "VERSION" => print(&format!("{}\n", version::supported().to_compact())),
+        "VERSION" => print(version::SUPPORTED),
         _ => answer(&command, entry, plugins),
     };
     match outcome {
@@ -38,14 +38,20 @@ pub fn command() -> String {
     variable("CNI_COMMAND").map_or_else(String::new, |value| value.to_string_lossy().into_owned())
 }
 
-/// Writes a line to stderr and ignores errors.
-pub fn say(line: &str) {
-    warn(line);
-}
-
-/// Answers a call for an unknown plugin.
-pub fn fail(error: Error) -> u8 {
-    refuse(&error.into())
+/// Answers a call for a plugin that does not exist. Exit code 127, as in a shell for an unknown command. A runtime also
+/// gets an error object.
+pub fn unknown(name: &str, plugins: &[Entry]) -> u8 {
+    let known = plugins.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ");
+    let msg = format!("cannot run {name}: cnibox has no plugin of that name");
+    if command().is_empty() {
+        warn(format_args!("{msg}; it has {known}"));
+    } else {
+        let error = Error::new(Code::INVALID_ENVIRONMENT, msg)
+            .with_details(format_args!("known plugins: {known}"));
+        warn(format_args!("{error}"));
+        refuse(&error.into());
+    }
+    127
 }
 
 /// Prints an error object and returns the exit code.
@@ -59,14 +65,14 @@ fn refuse(Refusal { version, error }: &Refusal) -> u8 {
         ("details", (!error.details.is_empty()).then(|| error.details.as_str().into())),
     ]);
     if let Err(failure) = print(&object.to_pretty()) {
-        warn(&format!("{}; the error was: {error}", failure.error));
+        warn(format_args!("{}; the error was: {error}", failure.error));
     }
     FAILURE
 }
 
-fn banner(name: &str) -> String {
+fn banner(name: &str) {
     let versions = Version::ALL.map(Version::text).join(", ");
-    format!("CNI {name} plugin {VERSION}\nCNI protocol versions supported: {versions}\n")
+    warn(format_args!("CNI {name} plugin {VERSION}\nCNI protocol versions supported: {versions}"));
 }
 
 fn print(document: &str) -> Result<(), Refusal> {

@@ -240,7 +240,7 @@ pub(super) fn find(runtime: &Runtime, network: &str) -> Result<Network> {
     match parameters::choice(network)? {
         Choice::Given(network) => Ok(network),
         Choice::Named(name) => {
-            let warn = &mut |error: &Error| sys::warning(format_args!("warning: {error}"));
+            let warn = &mut |error: &Error| sys::warn(format_args!("warning: {error}"));
             Network::find(&name, &runtime.configurations, warn)
         }
     }

@@ -4,7 +4,7 @@ use argh::FromArgs;
 
 use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
-use crate::kernel::sys::warning;
+use crate::kernel::sys::warn;
 use crate::plugin::Entry as Plugin;
 use crate::runtime::cache::Entry;
 use crate::runtime::life::Life;
@@ -84,7 +84,7 @@ fn checked(runtime: &Runtime, entry: &Entry, life: &Life) -> &'static str {
         Ok(true) => "ok",
         Ok(false) => "unsupported",
         Err(error) => {
-            warning(format_args!("{}: {error}", entry.title()));
+            warn(format_args!("{}: {error}", entry.title()));
             FAILED
         }
     }
@@ -107,7 +107,7 @@ fn print(lines: &[Line]) {
     table.print();
     for line in lines {
         if let Some(why) = &line.reason {
-            warning(format_args!("{}: {}: {why}", line.entry.title(), line.state));
+            warn(format_args!("{}: {}: {why}", line.entry.title(), line.state));
         }
     }
 }
@@ -121,7 +121,7 @@ impl Line {
                     addresses.push(net.to_string());
                 }
             }
-            Err(error) => warning(format_args!("warning: {error}")),
+            Err(error) => warn(format_args!("warning: {error}")),
         }
         let (state, reason) = match life {
             Life::Alive => ("alive", None),

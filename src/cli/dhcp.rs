@@ -12,6 +12,7 @@ use crate::dhcp::protocol::Request;
 use crate::dhcp::server::{self, Passed};
 use crate::dhcp::socket;
 use crate::error::{Error, Result};
+use crate::kernel::sys::warn;
 
 use super::table::Table;
 
@@ -49,7 +50,7 @@ pub fn run(args: &[OsString]) -> u8 {
             }
             Ok(Some(flags)) => ("dhcp daemon", server::run(&flags, passed())),
             Err(error) => {
-                eprintln!("dhcp daemon: {error}\n{USAGE}");
+                warn(format_args!("dhcp daemon: {error}\n{USAGE}"));
                 return 2;
             }
         },
@@ -61,7 +62,7 @@ pub fn run(args: &[OsString]) -> u8 {
     match done {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("{name}: {error}");
+            warn(format_args!("{name}: {error}"));
             1
         }
     }

@@ -192,7 +192,7 @@ impl Finding {
         let (what, mend) = (printable(what), printable(mend));
         let text = format!("{}: {what}\n    {why}\n    mend: {mend}", harm.name());
         if *harm == Harm::Note {
-            text.lines().for_each(warn);
+            warn(format_args!("{text}"));
         } else {
             say(&text);
         }

@@ -18,7 +18,7 @@ use argh::FromArgs;
 
 use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
-use crate::kernel::sys::{self, warning};
+use crate::kernel::sys::{self, warn};
 use crate::plugin::{Entry, VERSION};
 
 use super::NOT_UNDERSTOOD;
@@ -184,7 +184,7 @@ impl Uninstall {
         let report = removal::uninstall(path, self.dry_run, plugins)
             .map_err(|error| in_directory(error, path, "un"))?;
         for (name, reason) in &report.left {
-            warning(format_args!("note: {name} stays: {reason}"));
+            warn(format_args!("note: {name} stays: {reason}"));
         }
         report.print(path, self.dry_run, self.json)?;
         Ok(0)

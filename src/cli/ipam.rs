@@ -8,7 +8,7 @@ use argh::FromArgs;
 use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
 use crate::ipam::store::listed::Holder;
-use crate::kernel::sys::warning;
+use crate::kernel::sys::warn;
 use crate::plugin::Entry;
 use crate::runtime::lifecycle::Runtime;
 use crate::runtime::reservations::{Judged, Pool, State, Use, title};
@@ -125,7 +125,7 @@ impl Ipam {
         for (pool, it) in all {
             if let State::Gone(reason) | State::Unknown(reason) = &it.state {
                 let (state, title) = (state(&it.state), described(pool, it));
-                warning(format_args!("{title}: {state}: {reason}"));
+                warn(format_args!("{title}: {state}: {reason}"));
             }
         }
     }

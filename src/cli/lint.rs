@@ -205,7 +205,7 @@ fn print(document: &Document, Finding { at, is_fault, text }: &Finding) {
     if *is_fault {
         say(&finding);
     } else {
-        finding.lines().for_each(warn);
+        warn(format_args!("{finding}"));
     }
 }
 

@@ -44,6 +44,7 @@ use argh::{EarlyExit, FromArgs, SubCommands};
 
 use crate::cni::json::Object;
 use crate::error::{Code, Result};
+use crate::kernel::sys::{self, warn};
 use crate::plugin::{Entry, VERSION};
 
 const NAME: &str = "cnibox";
@@ -181,7 +182,7 @@ fn ended(name: &str, exit: &EarlyExit) -> u8 {
             0
         }
         Err(()) => {
-            eprintln!("{name}: {}", exit.output.trim_end());
+            warn(format_args!("{name}: {}", exit.output.trim_end()));
             2
         }
     }
@@ -253,7 +254,7 @@ impl List {
 /// Prints the error of a command.
 fn exit_code(done: Result<u8>) -> u8 {
     done.unwrap_or_else(|error| {
-        eprintln!("{NAME}: {error}");
+        warn(format_args!("{NAME}: {error}"));
         if error.code == NOT_UNDERSTOOD { 2 } else { 1 }
     })
 }
@@ -300,10 +301,14 @@ fn say_json(object: &mut Object) {
     say(&object.json().to_pretty());
 }
 
-/// A line of what the tool has to tell. The only way for it to get to stdout.
-#[allow(clippy::print_stdout)]
+/// A line of what the tool has to tell. The only way for it to get to stdout. If it cannot be written, the program ends
+/// with exit code 1.
 fn say(line: &str) {
-    println!("{}", line.trim_end());
+    let line = [line.trim_end(), "\n"].concat();
+    if let Err(error) = sys::write_all(sys::stdout(), line.as_bytes()) {
+        warn(format_args!("{NAME}: cannot write to stdout: {}", sys::reason(&error)));
+        sys::end_at_once(1);
+    }
 }
 
 /// The same for a line that is formatted, which takes less code than a `String`.

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
-use crate::kernel::sys::{warn, warning};
+use crate::kernel::sys::warn;
 use crate::names::{IfName, NetworkName};
 use crate::plugin::Entry;
 use crate::runtime::conf;
@@ -147,12 +147,12 @@ fn list(runtime: &Runtime, is_json: bool) -> Result<()> {
         table.print();
     }
     for error in &broken {
-        warning(format_args!("warning: {error}"));
+        warn(format_args!("warning: {error}"));
     }
     built_in.sort_unstable();
     if !built_in.is_empty() {
         let kinds = built_in.join(", ");
-        warning(format_args!(
+        warn(format_args!(
             "note: only cnibox finds {kinds}: no directory of CNI_PATH has such a file"
         ));
     }
@@ -201,7 +201,9 @@ impl Create {
         let (listed, _) = runtime.networks()?;
         match listed.as_slice() {
             [first, _, ..] if first.network.name == new.name && first.containerd.is_some() => {
-                warn("note: its file is the first now: containerd and CRI-O take this network");
+                warn(format_args!(
+                    "note: its file is the first now: containerd and CRI-O take this network"
+                ));
             }
             _ => {}
         }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::kernel::launch::Launch;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sandbox;
-use crate::kernel::sys::{self, warning};
+use crate::kernel::sys::{self, warn};
 use crate::names::ContainerId;
 use crate::plugin::Entry;
 use crate::runtime::container_id_of;
@@ -141,7 +141,7 @@ fn attached(
         (Err(error), undone) => Err(error.and(undone)),
         (Ok(0), Err(undo)) => Err(undo),
         (Ok(code), Err(undo)) => {
-            warning(format_args!("cnibox: {undo}"));
+            warn(format_args!("cnibox: {undo}"));
             Ok(code)
         }
     }

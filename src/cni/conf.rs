@@ -137,7 +137,10 @@ pub fn requested_mac(json: &Json, args: &str) -> Result<Option<String>> {
             "mac" => mac: String,
         }
     }
-    let Sources { runtime_config, args: Cni { cni } } = json.read("network configuration")?;
+    // The message of the reference's interface plugins.
+    let sources = json.read("network configuration");
+    let sources = sources.map_err(|error| error.in_front("failed to load netconf"))?;
+    let Sources { runtime_config, args: Cni { cni } } = sources;
     let env = Args::parse(args)?.mac;
     let mut sources =
         [runtime_config.mac.as_str(), cni.mac.as_str(), env.unwrap_or("")].into_iter();

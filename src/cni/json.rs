@@ -65,6 +65,14 @@ impl Json {
         value.read(self).map_err(|error| unreadable(what, &error))
     }
 
+    /// The same. The message of an error is its reason, as the IPAM plugins of the reference say it.
+    pub fn read_reason_first(&self, value: &mut dyn Read, what: &str) -> Result<()> {
+        value.read(self).map_err(|error| {
+            let details = format_args!("cannot read {what}: {}", error.place());
+            Error::new(Code::DECODE, error.reason()).with_details(details)
+        })
+    }
+
     /// The value of a key of an object. `null` is None.
     pub fn get(&self, key: &str) -> Option<&Self> {
         let Self::Object(entries) = self else { return None };

@@ -164,7 +164,7 @@ fn move_rules(batch: &mut Batch, table: Table<'_>, rules: &[Rule]) {
         let chain = to.as_deref().unwrap_or(&rule.chain);
         let is_there = |other: &Rule| other.chain == chain && other.does(&exprs);
         if exprs.iter().any(|expr| matches!(expr, Expr::Other(_))) {
-            sys::warn(&format!(
+            sys::warn(format_args!(
                 "cannot read rule {} of chain {} of table {table}: the rule is dropped",
                 rule.handle, rule.chain
             ));

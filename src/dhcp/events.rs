@@ -33,7 +33,7 @@ impl Table {
             let ready = match clock::readable(&list, None) {
                 Ok(ready) => ready,
                 Err(error) => {
-                    warn(&format!("warning: cannot wait for packets: {error}"));
+                    warn(format_args!("warning: cannot wait for packets: {error}"));
                     // Without a pause the loop would use all of a core.
                     let _ = clock::readable(&[], Some(FAILED_PAUSE));
                     continue;
@@ -85,7 +85,7 @@ impl Table {
             next = Time::first(next, entry.clients.deadline());
         }
         if let Err(error) = self.alarm.set(next.map(Duration::from)) {
-            warn(&format!("warning: cannot set the timer: {error}"));
+            warn(format_args!("warning: cannot set the timer: {error}"));
         }
     }
 

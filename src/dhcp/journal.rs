@@ -184,7 +184,7 @@ impl Journal {
                 Ok(None) => continue,
                 // It may be readable at the next start.
                 Err(error) => {
-                    warn(&format!("warning: {error}"));
+                    warn(format_args!("warning: {error}"));
                     continue;
                 }
             };
@@ -194,7 +194,7 @@ impl Journal {
                 Ok(record) if is_at_its_place(&record) => records.push(self.with_mark(record)),
                 Ok(_) => on_void(&file),
                 Err(error) => {
-                    warn(&format!("warning: lease {}/{name} is void: {error}", self.directory));
+                    warn(format_args!("warning: lease {}/{name} is void: {error}", self.directory));
                     on_void(&file);
                 }
             }

@@ -93,7 +93,7 @@ fn serve(flags: &Flags, listener: &Listener, signals: &Signals, journal: Journal
                 was_idle = is_idle;
             }
             Err(error) => {
-                warn(&format!("warning: {error}"));
+                warn(format_args!("warning: {error}"));
                 // No event tells that there is a free descriptor.
                 #[expect(
                     clippy::disallowed_methods,
@@ -178,7 +178,7 @@ fn begin(mut stream: Stream, table: &Arc<Table>, active: &Arc<AtomicUsize>) {
         }));
         if let Err(error) = spawned {
             // The connection is closed; the client tries again.
-            warn(&format!("warning: cannot start a thread: {}", sys::reason(&error)));
+            warn(format_args!("warning: cannot start a thread: {}", sys::reason(&error)));
         }
         return;
     };
@@ -212,7 +212,7 @@ fn answer(stream: &mut Stream, table: &Arc<Table>) -> io::Result<()> {
     let written = write_line(stream, &answer_to_json(answer));
     if let (true, Some(key)) = (is_gone || written.is_err(), undo) {
         // The ADD has failed, and its runtime may not call DEL.
-        table.release(key).unwrap_or_else(|error| warn(&format!("warning: {key}: {error}")));
+        table.release(key).unwrap_or_else(|error| warn(format_args!("warning: {key}: {error}")));
     }
     written
 }

@@ -177,7 +177,9 @@ pub fn start(socket: &Path) -> Result<()> {
     let said = String::from_utf8_lossy(&said);
     match Stream::connect(&Endpoint::Path(socket.into()), deadline) {
         Ok(_) => {
-            said.lines().for_each(warn);
+            if !said.trim().is_empty() {
+                warn(format_args!("{}", said.trim_end()));
+            }
             Ok(())
         }
         Err(error) if said.trim().is_empty() => Err(failed(sys::reason(&error))),

@@ -99,7 +99,7 @@ impl Table {
         let cannot = |error| Error::internal(format_args!("cannot make a timer: {error}"));
         let ends = Ends::subscribe();
         if let Err(error) = &ends {
-            warn(&format!("warning: {error}"));
+            warn(format_args!("warning: {error}"));
         }
         let table = Arc::new(Self {
             state: Mutex::default(),
@@ -448,7 +448,7 @@ impl Table {
         match thread::start(Box::new(move || table.farewell())) {
             Ok(()) => state.has_farewell = true,
             // The next departure, or the next daemon, tries again.
-            Err(error) => warn(&format!("warning: cannot start a thread: {error}")),
+            Err(error) => warn(format_args!("warning: cannot start a thread: {error}")),
         }
     }
 
@@ -537,5 +537,5 @@ fn cannot_get(key: &Key, reason: &str) -> Error {
 /// Writes a line about a lease to stderr.
 pub(super) fn log(key: &Key, text: &str) {
     let Key { network, container_id, ifname } = key;
-    warn(&format!("dhcp: {network} {container_id} {ifname}: {text}"));
+    warn(format_args!("dhcp: {network} {container_id} {ifname}: {text}"));
 }

@@ -118,7 +118,7 @@ impl Launch<'_> {
         if reader.read(&mut [0]).map_err(cannot)? == 0 {
             return Err(cannot(error));
         }
-        warn(&format!("cnibox: cannot execute {name}: {}", sys::reason(&error)));
+        warn(format_args!("cnibox: cannot execute {name}: {}", sys::reason(&error)));
         Ok(Err(if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE }))
     }
 
@@ -188,7 +188,9 @@ fn is_in_place() -> bool {
         opened => opened,
     };
     opened
-        .map_err(|error| warn(&format!("warning: {RESOLV_CONF}: {error}; the command has none")))
+        .map_err(|error| {
+            warn(format_args!("warning: {RESOLV_CONF}: {error}; the command has none"))
+        })
         .is_ok()
 }
 

@@ -149,7 +149,11 @@ impl NetNs {
     #[expect(clippy::disallowed_methods, reason = "this is where namespaces are changed")]
     fn leave(&self) {
         if let Err(errno) = setns(&*self.origin, CloneFlags::CLONE_NEWNET) {
-            sys::warn(&format!("cannot leave {}: {}", self.title(), sys::errno_text(errno as i32)));
+            sys::warn(format_args!(
+                "cannot leave {}: {}",
+                self.title(),
+                sys::errno_text(errno as i32)
+            ));
             sys::end_thread();
         }
     }

@@ -1,5 +1,5 @@
 //! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap`, in `process`, in
-//! `socket` and in `thread`.
+//! `socket`, in `start`, in `thread` and in `unwind`.
 #![allow(unsafe_code)]
 
 // The allocator of the shipped build. The others have it for its tests.
@@ -9,7 +9,11 @@ mod heap;
 mod errno;
 pub mod process;
 pub(super) mod socket;
+#[cfg(own_start)]
+mod start;
 pub mod thread;
+#[cfg(no_unwind)]
+mod unwind;
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
 use std::fmt;
@@ -82,6 +86,7 @@ macro_rules! entry_point {
         ) -> std::ffi::c_int {
             // SAFETY: these are the arguments from the C library.
             let arguments = unsafe { $crate::kernel::sys::arguments(count, values) };
+            $crate::kernel::sys::occupy_standard_files();
             $crate::kernel::sys::end($run(arguments))
         }
     };
@@ -92,10 +97,15 @@ macro_rules! entry_point {
 #[must_use]
 pub fn end(code: u8) -> c_int {
     if cfg!(target_env = "musl") {
-        // SAFETY: it does not return, so no code runs that could depend on what it leaves out.
-        unsafe { libc::_exit(code.into()) }
+        end_at_once(code);
     }
     code.into()
+}
+
+/// Ends the process without the C library and without std's clean-up, which takes 4 KB.
+pub fn end_at_once(code: u8) -> ! {
+    // SAFETY: it does not return, so no code runs that could depend on what it leaves out.
+    unsafe { libc::_exit(code.into()) }
 }
 
 /// The arguments of the program.
@@ -125,12 +135,26 @@ pub fn survive_failed_writes() {
     }
 }
 
-/// Standard input without std's buffer, which is longer than most configurations. If it is closed, it is empty, as in std.
+/// Gives each standard file that the caller closed a descriptor on which every read and write fails, as on a closed one. Else
+/// the next file or socket would get its number: a warning would go into a reservation, a result into a netlink socket.
+/// Programs that this one executes find it closed.
+pub fn occupy_standard_files() {
+    let mut files = [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO]
+        .map(|fd| libc::pollfd { fd, events: 0, revents: 0 });
+    // SAFETY: the kernel reads and writes three of them, which is the length of the array.
+    unsafe { libc::poll(files.as_mut_ptr(), 3, 0) };
+    for _ in files.iter().filter(|file| file.revents & libc::POLLNVAL != 0) {
+        // SAFETY: the path is a string. The kernel gives the lowest free number, which is that of the file.
+        unsafe { libc::open(c"/".as_ptr(), libc::O_PATH | libc::O_CLOEXEC) };
+    }
+}
+
+/// Standard input without std's buffer, which is longer than most configurations. If it was closed, it is empty, as in std.
 pub struct Stdin;
 
 impl Read for Stdin {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: this program never closes the descriptor. If it was never open, the read fails.
+        // SAFETY: this program never closes the descriptor. See `occupy_standard_files`.
         let stdin = unsafe { BorrowedFd::borrow_raw(libc::STDIN_FILENO) };
         match read(stdin, buffer) {
             Err(Errno::EBADF) => Ok(0),
@@ -141,7 +165,7 @@ impl Read for Stdin {
 
 /// Standard output without std's buffer.
 pub fn stdout() -> BorrowedFd<'static> {
-    // SAFETY: this program never closes the descriptor. If it was never open, writes fail.
+    // SAFETY: this program never closes the descriptor. See `occupy_standard_files`.
     unsafe { BorrowedFd::borrow_raw(libc::STDOUT_FILENO) }
 }
 
@@ -300,13 +324,8 @@ pub fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Writes a line to stderr. Errors are ignored: no call depends on the line.
-pub fn warn(line: &str) {
-    warning(format_args!("{line}"));
-}
-
-/// The same for a line that is formatted, which takes less code than a `String`.
 #[inline(never)]
-pub fn warning(line: fmt::Arguments<'_>) {
+pub fn warn(line: fmt::Arguments<'_>) {
     let _ = write_all(io::stderr().as_fd(), format!("{line}\n").as_bytes());
 }
 

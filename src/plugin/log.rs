@@ -77,7 +77,7 @@ impl Log {
         let setting = setting.map(str::to_owned).or_else(from_file)?;
         let log = Self::parse(&setting, trace.unwrap_or_default());
         if log.is_none() && setting != "off" {
-            sys::warn(&format!(
+            sys::warn(format_args!(
                 "cannot log: {setting:?} is not LEVEL[,file:PATH|syslog|kmsg], with a level error, info or off"
             ));
         }
@@ -110,7 +110,7 @@ impl Log {
         // The priorities of syslog(3): 3 is an error, 6 information.
         let priority = if error.is_some() { 3 } else { 6 };
         match &self.place {
-            Place::Stderr => sys::warn(&line),
+            Place::Stderr => sys::warn(format_args!("{line}")),
             Place::File(path) => append(path, &format!("time={} {line}\n", now())),
             Place::Syslog => {
                 let pid = std::process::id();

@@ -255,11 +255,14 @@ fn peer(cx: &Context<'_>, at: &Attachment) -> Result<Option<Link>> {
     }
 }
 
+/// The reference's message.
+const NO_PEER: &str = "no veth peer of container interface found in host ns";
+
 /// The host end of the pair. It must be in the previous result.
 fn host_end(cx: &Context<'_>, at: &Attachment, result: &Success) -> Result<Link> {
     let end = peer(cx, at)?.ok_or_else(|| {
-        Error::internal(format_args!(
-            "cannot find the host end of interface {}: it is not a veth with a peer on the host",
+        Error::internal(NO_PEER).with_details(format_args!(
+            "interface {} is not a veth with a peer on the host",
             at.ifname
         ))
     })?;
@@ -267,7 +270,8 @@ fn host_end(cx: &Context<'_>, at: &Attachment, result: &Success) -> Result<Link>
     if result.interfaces.is_empty() || result.interface_index(&end.name, "").is_some() {
         return Ok(end);
     }
-    Err(Error::config(format_args!("prevResult has no interface {}", end.name)))
+    let missing = format_args!("prevResult has no interface {}", end.name);
+    Err(Error::config(NO_PEER).with_details(missing))
 }
 
 /// Whether an earlier ADD set exactly these limits. A second ADD then changes nothing, so its failure cannot remove the

@@ -310,15 +310,17 @@ impl Bridge {
         let refused = [
             (
                 self.hairpin_mode && self.promisc_mode,
-                "cannot set hairpinMode and promiscMode at the same time",
+                "cannot set hairpin mode and promiscuous mode at the same time",
+                "hairpinMode, promiscMode",
             ),
             (
                 self.disable_container_interface && is_l3,
-                "cannot use IPAM when disableContainerInterface is set",
+                "cannot use IPAM when DisableContainerInterface flag is set",
+                "disableContainerInterface",
             ),
         ];
-        if let Some((_, why)) = refused.iter().find(|(is_refused, _)| *is_refused) {
-            return Err(Error::config(*why));
+        if let Some((_, why, keys)) = refused.iter().find(|(is_refused, ..)| *is_refused) {
+            return Err(Error::config(*why).with_details(*keys));
         }
         if !matches!(self.ip_masq_backend.as_str(), "" | "iptables" | "nftables") {
             let msg = format!("unknown ipmasq backend {:?}", self.ip_masq_backend);

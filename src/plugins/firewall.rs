@@ -22,8 +22,8 @@
 //! look the address up in a map, so their cost does not depend on the number of containers; the reference has two
 //! rules per address. `iptables -S` prints these rules with a comment and without a target, because iptables does not
 //! know maps. `nft list map ip filter cnibox` lists the addresses. The rules do not overrule a `drop` in another
-//! table, such as a hand-written ruleset or that of iptables-legacy; those of the reference do not either. An ADD
-//! warns if the policy of FORWARD in iptables-legacy is DROP.
+//! table, such as a hand-written ruleset or that of iptables-legacy; those of the reference do not either. ADD and
+//! STATUS warn if the policy of FORWARD in iptables-legacy is DROP.
 //!
 //! **Backend firewalld.** The addresses become sources of the zone, over the system D-Bus (DBUS_SYSTEM_BUS_ADDRESS).
 //! They last until firewalld is reloaded, as with the reference. A bus that does not answer within 3 seconds is an
@@ -41,8 +41,7 @@
 //! - **DEL** removes the elements and sources of the attachment. It needs neither namespace nor `prevResult`; with
 //!   `prevResult` it also removes the two rules per address of the reference. Chains, rules and sets stay.
 //! - **GC** does the same for all attachments that are not valid.
-//! - **STATUS** fails if the kernel lacks an nf_tables feature, if firewalld is configured and does not run, or if the
-//!   policy of FORWARD in iptables-legacy is DROP.
+//! - **STATUS** fails if the kernel lacks an nf_tables feature, or if firewalld is configured and does not run.
 
 mod address;
 mod dbus;
@@ -123,7 +122,11 @@ impl Plugin for Firewall {
         let mut undo = Undo::new(cx);
         match &firewalld {
             Some(firewalld) => self.add_sources(firewalld, &addresses, &mut undo)?,
-            None => warn_of_legacy_rules(cx, &addresses),
+            None => {
+                by_family(&addresses)
+                    .iter()
+                    .for_each(|(family, _)| warn_of_legacy_rules(cx, *family));
+            }
         }
         let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
         let nft = cx.session.nft()?;
@@ -217,9 +220,7 @@ impl Plugin for Firewall {
             }
             forward::is_possible(nft, family, settings.admin_chain)
                 .map_err(Error::into_not_available)?;
-            if xtables::drops_forwarded(family == Family::Ip6) {
-                return Err(Error::internal(legacy_drops(family)).into_not_available());
-            }
+            warn_of_legacy_rules(cx, family);
         }
         Ok(())
     }
@@ -337,20 +338,14 @@ fn by_family(addresses: &[IpAddr]) -> Vec<(Family, Vec<IpAddr>)> {
     FAMILIES.into_iter().map(of).filter(|(_, own)| !own.is_empty()).collect()
 }
 
-fn legacy_drops(family: Family) -> String {
-    let program = if family == Family::Ip6 { "ip6tables-legacy" } else { "iptables-legacy" };
-    format!(
-        "the policy of FORWARD in {program} is DROP: \
-         the kernel evaluates its rules in addition to nf_tables, which cannot overrule them"
-    )
-}
-
 /// Only a warning, because not every container needs forwarded traffic.
-fn warn_of_legacy_rules(cx: &Context<'_>, addresses: &[IpAddr]) {
-    for (family, _) in by_family(addresses) {
-        if xtables::drops_forwarded(family == Family::Ip6) {
-            cx.warn(legacy_drops(family));
-        }
+fn warn_of_legacy_rules(cx: &Context<'_>, family: Family) {
+    if xtables::drops_forwarded(family == Family::Ip6) {
+        let program = if family == Family::Ip6 { "ip6tables-legacy" } else { "iptables-legacy" };
+        cx.warn(format_args!(
+            "the policy of FORWARD in {program} is DROP: \
+             the kernel evaluates its rules in addition to nf_tables, which cannot overrule them"
+        ));
     }
 }
 

@@ -337,12 +337,7 @@ mod tests {
                 4,
                 r#"ARGS: error parsing value of pair "IP=x": invalid IP address: x"#,
             ),
-            (
-                r#""rangeStart":"x""#,
-                "",
-                6,
-                "cannot read network configuration: ipam.rangeStart: invalid IP address: x",
-            ),
+            (r#""rangeStart":"x""#, "", 6, "invalid IP address: x"),
         ];
         for (ipam, args, code, expected) in cases {
             let error = add(&dir, ipam, "", args).unwrap_err();

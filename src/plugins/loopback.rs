@@ -9,7 +9,7 @@
 //! - **ADD** brings `lo` up. It returns `prevResult` if there is one, else `lo` with its first address of each family.
 //!   It fails if `lo` has an address outside the loopback range.
 //! - **CHECK** fails if `lo` is down.
-//! - **DEL** brings `lo` down, if the namespace exists.
+//! - **DEL** brings `lo` down, if the namespace exists and no link in it belongs to another container.
 //! - **GC** has nothing to do: everything ends with the namespace.
 //! - **STATUS** always succeeds.
 
@@ -20,6 +20,7 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
 use crate::names::{Attachment, IpFamily};
 use crate::plugin::{Context, Plugin, Scope};
+use crate::steps::flow::chained;
 
 const LO: &str = "lo";
 
@@ -54,9 +55,14 @@ impl Plugin for Loopback {
         }
     }
 
-    fn clean(&self, cx: &Context<'_>, _: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
-        let Some(_) = netns else { return Ok(()) };
+    fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
+        let (Some(at), Some(_)) = (scope.one(), netns) else { return Ok(()) };
         let rtnl = cx.session.container()?;
+        for link in rtnl.links()? {
+            if chained::is_in_another_container(cx, at, Some(&link))? {
+                return Ok(());
+            }
+        }
         set_up(rtnl, &find(rtnl)?, false)
     }
 

@@ -244,12 +244,12 @@ fn sysctls(json: &Json) -> Result<Vec<(&str, &str)>> {
     let entries = match json.get("sysctl") {
         None => return Ok(Vec::new()),
         Some(Json::Object(entries)) => entries,
-        Some(_) => return Err(Error::config("sysctl: it is not an object")),
+        Some(_) => return Err(tuned::unreadable(format_args!("sysctl: it is not an object"))),
     };
     let mut list = Vec::new();
     for (key, value) in entries {
         let Json::String(value) = value else {
-            return Err(Error::config(format_args!("sysctl.{key}: it is not a string")));
+            return Err(tuned::unreadable(format_args!("sysctl.{key}: it is not a string")));
         };
         if list.iter().any(|(it, _)| it == key) {
             return Err(duplicate(key));
@@ -272,7 +272,7 @@ fn path(key: &str, ifname: &str) -> Result<String> {
     // Such a key would name another file than it seems to.
     if !is_below_net || key.contains("..") || key.contains("./") || key.contains("/.") {
         return Err(
-            Error::config(format_args!("invalid net sysctl key: {key}")).with_details("sysctl")
+            Error::config(format_args!("invalid net sysctl key: {key:?}")).with_details("sysctl")
         );
     }
     Ok(parts.join("/"))

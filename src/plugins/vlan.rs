@@ -52,12 +52,13 @@ impl SingleLink for Vlan {
     fn interface(&self, _: &Context<'_>) -> Result<NewInterface<'_>> {
         if self.master.is_empty() {
             return Err(Error::config(
-                "\"master\" field is required: the interface that the VLAN is on",
+                "\"master\" field is required. It specifies the host interface name to create the VLAN for.",
             ));
         }
         let id = u16::try_from(self.vlan_id).ok().filter(|id| *id <= ID_MAX).ok_or_else(|| {
             let id = self.vlan_id;
-            Error::config(format_args!("invalid VLAN ID {id}, must be [0, {ID_MAX}]"))
+            let msg = format_args!("invalid VLAN ID {id} (must be between 0 and 4095 inclusive)");
+            Error::config(msg).with_details("vlanId: 4095 is reserved")
         })?;
         Ok(NewInterface {
             kind: Self::KIND,

@@ -190,7 +190,8 @@ impl Vrf {
     /// The name of the VRF. Fails if a key has a wrong value.
     fn name(&self, ifname: &str) -> Result<IfName> {
         if self.vrfname.is_empty() {
-            return Err(Error::config("vrfname is required"));
+            return Err(Error::config("configuration is expected to have a valid vrf name")
+                .with_details("vrfname"));
         }
         if self.vrfname == ifname {
             return Err(Error::config(format_args!(
@@ -210,7 +211,7 @@ impl Vrf {
         if !is_vrf(&link) {
             let kind = link.kind.as_deref().unwrap_or("physical");
             return Err(Error::internal(format_args!(
-                "cannot use link {name} as a VRF: its kind is {kind}"
+                "Netlink {name} is not a VRF: its kind is {kind}"
             )));
         }
         let table = link.vrf_table().unwrap_or_default();

@@ -6,7 +6,7 @@ use crate::cni::json::Json;
 use crate::cni::version::Version;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
-use crate::kernel::sys::warning;
+use crate::kernel::sys::warn;
 use crate::runtime::cache::Entry;
 use crate::runtime::life::Life;
 use crate::runtime::lifecycle::{Choice, Runtime, Target};
@@ -31,7 +31,7 @@ impl Runtime {
     /// The entries of the cache. A damaged one is a line on stderr.
     pub fn entries(&self) -> Result<Vec<Entry>> {
         let found = self.cache.all()?;
-        found.damaged.iter().for_each(|error| warning(format_args!("warning: {error}")));
+        found.damaged.iter().for_each(|error| warn(format_args!("warning: {error}")));
         Ok(found.entries)
     }
 

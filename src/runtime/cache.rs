@@ -11,6 +11,7 @@ use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
 use crate::error::{Error, Result};
 use crate::fault;
+use crate::kernel::file;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::runtime::conf::Network;
 
@@ -286,7 +287,7 @@ fn unusable(path: &Path, error: Error) -> Error {
 
 /// Returns `None` if the file does not exist.
 fn read(path: &Path) -> Result<Option<Json>> {
-    match fault::file_operation().and_then(|()| fs::read(path)) {
+    match fault::file_operation().and_then(|()| file::read(path)) {
         Ok(bytes) => Json::parse(&bytes).map(Some).map_err(|error| unusable(path, error)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(unusable(path, Error::internal(error.to_string()))),

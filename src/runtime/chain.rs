@@ -151,7 +151,7 @@ impl Chain<'_> {
     pub fn del(&self, result: Option<&Json>) -> Result<()> {
         let result = result.filter(|_| self.network.version >= Version::V0_4_0);
         let result = self.converted(result).unwrap_or_else(|error| {
-            sys::warning(format_args!("{error}; going on without the result of ADD"));
+            sys::warn(format_args!("{error}; going on without the result of ADD"));
             None
         });
         let plugins = self.network.plugins.iter().rev();

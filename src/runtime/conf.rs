@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::cni::json::Json;
 use crate::cni::version::Version;
 use crate::error::{Error, Result};
+use crate::kernel::file;
 use crate::names::NetworkName;
 
 /// Where runtimes look for configurations.
@@ -235,9 +236,9 @@ fn files_with(directory: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn read(file: &Path) -> Result<Vec<u8>> {
-    fs::read(file).map_err(|error| {
-        Error::internal(format_args!("cannot read {}", file.display()))
+fn read(path: &Path) -> Result<Vec<u8>> {
+    file::read(path).map_err(|error| {
+        Error::internal(format_args!("cannot read {}", path.display()))
             .with_details(error.to_string())
     })
 }

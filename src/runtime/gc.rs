@@ -92,7 +92,7 @@ impl Runtime {
         for cache in [&self.cache, &self.pending] {
             let found = cache.all()?;
             for error in &found.damaged {
-                warn(&error.to_string());
+                warn(format_args!("{error}"));
             }
             for Entry { network, .. } in found.entries {
                 let place = names.iter().position(|name| *name >= network).unwrap_or(names.len());
@@ -139,9 +139,9 @@ impl Runtime {
         }
         let network = match last {
             Some(network) => network,
-            None => {
-                Network::find(name, &self.configurations, &mut |error| warn(&error.to_string()))?
-            }
+            None => Network::find(name, &self.configurations, &mut |error| {
+                warn(format_args!("{error}"))
+            })?,
         };
         self.gc_by_plugins(&network, &keep)
     }
@@ -185,8 +185,8 @@ impl Runtime {
             (Ok(network), _) => network,
             (Err(_), Some(given)) => given.clone(),
             (Err(error), None) => {
-                warn(&error.to_string());
-                let warn = &mut |error: &Error| warn(&error.to_string());
+                warn(format_args!("{error}"));
+                let warn = &mut |error: &Error| warn(format_args!("{error}"));
                 Network::find(&entry.network, &self.configurations, warn)?
             }
         };

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
+use crate::kernel::file;
 use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, NetworkName};
 use crate::runtime::cache::{self, Entry};
@@ -63,7 +64,7 @@ impl Identities {
                 return Life::Unknown(format!("cannot open network namespace {path}: {error}"));
             }
         };
-        let known = fs::read_to_string(self.path(&entry.network, &entry.at)).ok();
+        let known = file::read_text(&self.path(&entry.network, &entry.at)).ok();
         let judge = || -> Result<Life> {
             if netns.is(home)? {
                 return Ok(Life::Stale(format!("{path} is the namespace of the host")));

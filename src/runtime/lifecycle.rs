@@ -12,7 +12,7 @@ use crate::cni::version::Version;
 use crate::error::{Code, Error, Result};
 use crate::kernel::flock::Mode;
 use crate::kernel::netns::NetNs;
-use crate::kernel::sys::{self, warn, warning};
+use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::runtime::cache::{self, Cache, Entry};
 use crate::runtime::chain::{Chain, Failed, Means, Parameters};
@@ -159,7 +159,7 @@ impl Runtime {
                 if netns.rtnl()?.link(&new.at.ifname)?.is_some() {
                     return Err(error.context(format!("cannot add {}", new.title())));
                 }
-                warning(format_args!("{error}; deleting what it may stand for"));
+                warn(format_args!("{error}; deleting what it may stand for"));
                 Some(new.clone())
             }
         };
@@ -312,7 +312,7 @@ impl Runtime {
     /// The entry of an attachment in the cache, or that of an interrupted operation.
     fn known(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
         let cached = self.cache.read(network, at).unwrap_or_else(|error| {
-            warning(format_args!("{error}; going on without it"));
+            warn(format_args!("{error}; going on without it"));
             None
         });
         cached.or_else(|| self.pending_of(network, at))
@@ -320,7 +320,7 @@ impl Runtime {
 
     fn pending_of(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
         self.pending.read(network, at).unwrap_or_else(|error| {
-            warning(format_args!("{error}; going on without it"));
+            warn(format_args!("{error}; going on without it"));
             None
         })
     }
@@ -332,10 +332,10 @@ impl Runtime {
         };
         match known.filter(|known| !known.config.is_empty()).map(Entry::network_of_add) {
             Some(Ok(network)) => return Ok(network),
-            Some(Err(error)) => warn(&error.to_string()),
+            Some(Err(error)) => warn(format_args!("{error}")),
             None => {}
         }
-        Network::find(name, &self.configurations, &mut |error| warn(&error.to_string()))
+        Network::find(name, &self.configurations, &mut |error| warn(format_args!("{error}")))
     }
 
     fn chain<'a>(&'a self, entry: &'a Entry, network: &'a Network, netns: &'a Path) -> Chain<'a> {

@@ -4,7 +4,7 @@
 //! The order is network, then container. Each is a flock(2) on a file of its own, so the kernel gives it back with the
 //! process.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::error::{Code, Error, Result};
 use crate::fault;
+use crate::kernel::file;
 use crate::kernel::flock::{self, Limit, Mode};
 use crate::names::{ContainerId, NetworkName};
 use crate::runtime::cache::make_directory;
@@ -113,7 +114,7 @@ pub fn sweep(directory: &Path) {
         if file.file_name().as_encoded_bytes().starts_with(NAMESPACE.as_bytes()) {
             continue;
         }
-        let Ok(file) = File::open(&path) else { continue };
+        let Ok((file, _)) = file::open_regular(&file::reading(), &path) else { continue };
         if matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true)) && is_at(&file, &path) {
             drop(Lock { path, file, is_exclusive: true });
         }
@@ -128,7 +129,7 @@ pub fn without_holder(directory: &Path, keeps: &mut dyn FnMut(&str, &str) -> boo
         let Some(name) = name.to_str().and_then(|name| name.strip_prefix(NAMESPACE)) else {
             continue;
         };
-        let Ok(file) = File::open(&path) else { continue };
+        let Ok((file, _)) = file::open_regular(&file::reading(), &path) else { continue };
         if matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true)) && is_at(&file, &path) {
             let note = fs::read_to_string(&path).unwrap_or_default();
             let is_exclusive = !keeps(name, &note);
@@ -148,7 +149,9 @@ fn is_at(file: &File, path: &Path) -> bool {
 fn open(directory: &Path, path: &Path) -> io::Result<File> {
     let open = || {
         fault::file_operation()?;
-        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
+        let mut options = file::writing();
+        options.create(true).truncate(false).mode(0o600);
+        file::open_regular(&options, path).map(|(file, _)| file)
     };
     match open() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -84,7 +84,7 @@ impl Runtime {
                 Left::Used => Ok(true),
             });
             removed.unwrap_or_else(|error| {
-                warn(&error.to_string());
+                warn(format_args!("{error}"));
                 true
             })
         });

@@ -19,7 +19,7 @@ use crate::ipam::range::{self, RangeConf};
 use crate::kernel::flock::{self, Mode};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::Rtnl;
-use crate::kernel::sys::warning;
+use crate::kernel::sys::warn;
 use crate::names::{IfName, IpFamily, NetworkName};
 use crate::runtime::conf::Network;
 use crate::runtime::life::Life;
@@ -163,7 +163,7 @@ impl Runtime {
         for (_, network) in Network::all(&self.configurations)? {
             match network {
                 Ok(network) => networks.push(network),
-                Err(error) => warning(format_args!("warning: {error}")),
+                Err(error) => warn(format_args!("warning: {error}")),
             }
         }
         Ok(networks)

@@ -38,7 +38,7 @@ use crate::ipam::range::Range;
 use crate::ipam::store::Store;
 use crate::ipam::store::listed::{self, Holder, Reservation};
 use crate::kernel::netns::NetNs;
-use crate::kernel::sys::warning;
+use crate::kernel::sys::warn;
 use crate::names::{Attachment, IfName, NetworkName};
 use crate::plugin::owner::Owner;
 use crate::plugins::flannel;
@@ -193,7 +193,7 @@ fn is_there(path: &Path) -> Result<bool> {
 }
 
 fn warn_of(error: &Error) {
-    warning(format_args!("warning: {error}"));
+    warn(format_args!("warning: {error}"));
 }
 
 fn add_configured(network: &Network, pools: &mut Vec<Pool>) {

@@ -76,6 +76,38 @@ test_a_pod_has_its_port_and_its_limits_and_ends() {
     nothing_is_left
 }
 
+# The options of packaging/kubernetes/daemonset.yaml are in the image.
+test_a_pod_runs_after_the_image_installed_itself() {
+    local id
+    install_go
+    ctr --namespace k8s.io images import --snapshotter native --platform linux/amd64 "$packages"/cnibox-*-image.tar
+    ctr --namespace k8s.io run --detach --snapshotter native --read-only \
+        --mount "type=bind,src=$plugins,dst=/host$plugins,options=rbind:rw" "$installer" install
+    eventually ours_are_installed
+    eventually cri ready
+    id=$(cri run web 18080)
+    serves 127.0.0.1:18080 10.88.0.2 '[fd88::2]'
+    ctr --namespace k8s.io task kill --signal TERM install
+    eventually ctr --namespace k8s.io task rm install
+    # The plugins stay.
+    cri stop "$id"
+    cri remove "$id"
+    nothing_is_left
+    "$plugins/cnibox" uninstall "$plugins"
+    go_plugins_are_back
+}
+
+test_a_pod_of_the_debian_package_is_served() {
+    local id
+    install_package
+    eventually cri ready
+    id=$(cri run web 18080)
+    serves 127.0.0.1:18080
+    cri stop "$id"
+    cri remove "$id"
+    nothing_is_left
+}
+
 test_a_pod_with_a_taken_port_is_an_error_and_leaves_nothing() {
     local id said
     id=$(cri run web 18080)

@@ -1,4 +1,4 @@
-# Runs one test of a file beside this one (`bash lib.sh FILE FUNCTION EXECUTABLE`), and is what tests are written with.
+# Runs one test of a file beside this one (`bash lib.sh FILE FUNCTION EXECUTABLE PACKAGES`), and is what tests are written with.
 #
 # A test is a function of tests/clients/FILE.sh; its name is a claim. It runs in network, mount and process namespaces of
 # its own, which play the node, with /run, /var/lib, /opt and /etc of its own: it needs to tidy up nothing.
@@ -34,6 +34,7 @@ make_node() {
 
 # install_ours [MANNER]: our executable under the names of all plugins, by "symbolic" links (as is usual), "hard" links or
 # as "copies".
+# install_package and the functions of the clients that run the image install them as a node does.
 install_ours() {
     local link name
     find "$plugins" -mindepth 1 -delete
@@ -46,6 +47,25 @@ install_ours() {
         copies) cp "$executable" "$plugins/$name" ;;
         esac
     done
+}
+
+# The plugins of the Debian package, as dpkg unpacks them.
+install_package() {
+    find "$plugins" -mindepth 1 -delete
+    dpkg-deb --extract "$packages"/cnibox_*.deb "$node/package"
+    mount --bind "$node/package/usr/lib/cni" "$plugins"
+}
+
+# Whether another program has installed our executable under the names of all plugins.
+ours_are_installed() {
+    local link
+    for link in symlinks/*; do cmp "$executable" "$plugins/$(basename "$link")" || return 1; done
+}
+
+go_plugins_are_back() {
+    local plugin
+    for plugin in "$go_plugins"/*; do cmp "$plugin" "$plugins/$(basename "$plugin")"; done
+    [[ ! -e $plugins/cnibox ]]
 }
 
 install_go() {
@@ -139,6 +159,9 @@ nothing_is_left() {
 main() {
     local file=$1 test=$2
     executable=$3
+    # The Debian package, and the image that installs the plugins.
+    packages=$4
+    installer=localhost/cnibox:$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
     # shellcheck source=/dev/null
     source "tests/clients/$file.sh"
     make_node

@@ -71,6 +71,22 @@ test_published_ports_are_served_through_hard_links() {
     published_ports_are_served_in_both_families
 }
 
+test_published_ports_are_served_by_the_debian_package() {
+    install_package
+    published_ports_are_served_in_both_families
+}
+
+test_published_ports_are_served_after_the_image_installed_itself_and_the_go_plugins_come_back() {
+    install_go
+    podman load --quiet --input "$packages"/cnibox-*-image.tar
+    podman run --detach --name install --network none --volume "$plugins:/host$plugins" "$installer"
+    eventually ours_are_installed
+    podman rm --force --time 5 install
+    published_ports_are_served_in_both_families
+    "$plugins/cnibox" uninstall "$plugins"
+    go_plugins_are_back
+}
+
 test_published_ports_are_served_by_copies() {
     install_ours copies
     published_ports_are_served_in_both_families

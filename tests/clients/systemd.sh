@@ -111,3 +111,51 @@ test_a_service_begins_and_ends_with_its_namespace() {
     machine systemctl stop cnibox-netns@web
     eventually nothing_is_left
 }
+
+# As dpkg unpacks and configures it. The machine of the tests may have a policy that no service starts.
+install_package_with_units() {
+    install_package
+    dpkg-deb --control "$packages"/cnibox_*.deb "$node/control"
+    mount --bind "$node/package/usr/lib/cni" /usr/lib/cni
+    mount --bind "$node/package/usr/libexec" /usr/libexec
+    mount -t tmpfs tmpfs /usr/lib/systemd/system
+    cp "$node/package/usr/lib/systemd/system/"* /usr/lib/systemd/system
+    rm "$units"/cnibox-*
+    export SYSTEMD_UNIT_PATH=$units:/usr/lib/systemd/system
+    if [[ -e /usr/sbin/policy-rc.d ]]; then mount --bind /bin/true /usr/sbin/policy-rc.d; fi
+}
+
+# script NAME ARGUMENT...: a script of the package, as dpkg runs it.
+script() {
+    machine env DPKG_MAINTSCRIPT_PACKAGE=cnibox "$node/control/$1" "${@:2}"
+}
+
+test_the_debian_package_starts_nothing_and_its_removal_ends_namespaces_and_the_daemon() {
+    local unit
+    install_package_with_units
+    echo 'dbnet -p 8080:80' >/etc/cnibox/netns/web
+    boot
+    script postinst configure ''
+    for unit in cnibox-dhcp.socket cnibox-dhcp.service; do
+        not machine systemctl is-active "$unit"
+        not machine systemctl is-enabled "$unit"
+    done
+    machine systemctl enable --now cnibox-dhcp.socket
+    script postinst configure ''
+    [[ $(ls /var/lib/systemd/deb-systemd-helper-enabled) == *cnibox-dhcp.socket* ]]
+    machine systemctl start cnibox-dhcp.service cnibox-netns@web
+    machine bash -c '[[ -e /run/netns/web ]]'
+    # An upgrade stops nothing, and the daemon is that of the new package.
+    script prerm upgrade 1
+    machine systemctl is-active cnibox-netns@web cnibox-dhcp.service
+    script postinst configure 0.1.0
+    machine systemctl is-active cnibox-netns@web cnibox-dhcp.service
+    script prerm remove
+    for unit in cnibox-dhcp.socket cnibox-dhcp.service cnibox-netns@web; do not machine systemctl is-active "$unit"; done
+    machine bash -c '[[ ! -e /run/netns/web ]]'
+    eventually nothing_is_left
+    rm /usr/lib/systemd/system/cnibox-*
+    script postrm remove
+    script postrm purge
+    not grep . <<<"$(find "$units" /var/lib/systemd -name 'cnibox-*')"
+}

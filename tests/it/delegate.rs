@@ -362,6 +362,22 @@ fn an_interface_plugin_is_no_ipam_plugin() {
     before.assert_same(&world.state(), "nothing is left");
 }
 
+/// By such a name it is executed, not called as a function.
+#[test]
+fn an_interface_plugin_with_a_prefix_is_stopped_as_its_own_ipam_plugin() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    for prefix in ["buildkit-cni-", "cnv-"] {
+        let name = format!("{prefix}bridge");
+        world.host(["ln", "-s", "/run/bin/cnibox", &format!("/run/plugins/{name}")]);
+        let config = with(&config(), json!({"cniVersion": "1.1.0", "ipam": {"type": name}}));
+        c1.call("bridge", "ADD", &config).run().fails(7, &["too many plugins call one another"]);
+        c1.call("bridge", "DEL", &config).run().fails(7, &["too many plugins call one another"]);
+        let links = world.links();
+        assert!(!links.iter().any(|link| link.starts_with("veth")), "{links:?}");
+    }
+}
+
 #[test]
 fn plugins_that_call_one_another_without_end_are_stopped() {
     let world = World::new();

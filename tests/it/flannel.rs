@@ -125,6 +125,35 @@ fn a_wrong_configuration_is_refused_before_any_change() {
     }
 }
 
+/// A saved configuration that another program wrote can name flannel, by any of its names.
+#[test]
+fn a_saved_configuration_that_names_flannel_is_an_error_of_every_verb() {
+    let by_prefix = "too many plugins call one another";
+    for (name, code, text) in [
+        ("flannel", 7, "flannel cannot delegate to itself"),
+        ("buildkit-cni-flannel", 7, by_prefix),
+        ("cnv-flannel", 7, by_prefix),
+    ] {
+        let world = world();
+        let c1 = world.container("c1");
+        world.host(["ln", "-sf", "/run/bin/cnibox", &format!("/run/plugins/{name}")]);
+        let saved = with(&flannel(), json!({"type": name, "cnibox.owner": "cbr0 c1 eth0"}));
+        let file = format!("{DATA}/c1");
+        let config = with(&flannel(), json!({"cniVersion": "1.1.0"}));
+        let result = json!({"cniVersion": "1.1.0"});
+        world.write(&file, saved.to_string());
+        c1.call("flannel", "DEL", &config).run().fails(code, &[text]);
+        c1.checking("flannel", &config, &result).run().fails(code, &[text]);
+        let none = with(&config, json!({"cni.dev/valid-attachments": []}));
+        world.call("flannel", "GC", &none).run().fails(code, &[text]);
+        assert_eq!(files(&world), ["c1"], "{name}");
+        // An ADD writes its own.
+        c1.add("flannel", &config);
+        c1.del("flannel", &config);
+        assert_eq!(files(&world), [""; 0], "{name}");
+    }
+}
+
 #[test]
 fn the_error_names_a_missing_or_wrong_subnet_file() {
     let world = World::new();

@@ -7,7 +7,7 @@ use std::fs;
 use serde_json::{Map, Value, json};
 
 use crate::config_keys::{self, NETWORK};
-use crate::world::{World, parse, plugin_names, with};
+use crate::world::{World, leaves, parse, plugin_names, with};
 
 const HEADER: &str = "| key | type | default | meaning |";
 const TYPES: [&str; 5] = ["boolean", "integer", "string", "list", "object"];
@@ -226,22 +226,6 @@ fn keys_of_cni_args_are_in_the_manuals_of_those_who_read_them() {
     assert_none(&problems);
 }
 
-/// The places in a JSON value that hold a text, a number or a flag, written as in the tables.
-fn leaves(value: &Value, at: &str, found: &mut Vec<String>) {
-    match value {
-        Value::Object(entries) => {
-            for (key, value) in entries {
-                let dot = if at.is_empty() { "" } else { "." };
-                leaves(value, &format!("{at}{dot}{key}"), found);
-            }
-        }
-        Value::Array(items) if items.iter().any(|it| it.is_object() || it.is_array()) => {
-            items.iter().for_each(|item| leaves(item, &format!("{at}[]"), found));
-        }
-        _ => found.push(at.to_owned()),
-    }
-}
-
 #[test]
 fn examples_have_keys_of_the_tables_only() {
     let mut problems = Vec::new();
@@ -258,9 +242,9 @@ fn examples_have_keys_of_the_tables_only() {
             rows.extend(table(ipam));
         }
         let rows: Vec<&Row> = rows.iter().chain(&network).collect();
-        let mut found = Vec::new();
-        leaves(&example, "", &mut found);
-        for key in found {
+        for place in leaves(&example) {
+            // A list of texts or numbers is one value here.
+            let key = place.strip_suffix("[]").unwrap_or(&place);
             let is_below = |row: &&&Row| {
                 row.of_type.starts_with("object") && key.starts_with(&format!("{}.", row.key))
             };

@@ -150,6 +150,29 @@ fn del_spares_a_container_of_another_plugin() {
     spares(&vec![bridge(), tuning()], &vec![macvlan()], Some("10.1.0.254"));
 }
 
+/// A link of the other container has an owner; `lo` has none.
+#[test]
+fn del_of_loopback_spares_lo_of_the_container_that_has_the_path_now() {
+    for (plugin, config) in [bridge(), ("veth", config("veth", json!({}))), macvlan()] {
+        let world = World::new();
+        let _outside = lan(&world);
+        let pod = world.container(NAME);
+        let lo = json!({"cniVersion": "1.1.0", "name": "lo", "type": "loopback"});
+        let is_up = || pod.exec(["ip", "link", "show", "lo"]).contains("LOOPBACK,UP");
+        for call in [("loopback", &lo), (plugin, &config)] {
+            self::call(&pod, "b", call.0, "ADD", call.1, &Value::Null);
+        }
+        self::call(&pod, "a", "loopback", "DEL", &lo, &Value::Null);
+        assert!(is_up(), "{plugin}: DEL of a");
+        self::call(&pod, "b", "loopback", "DEL", &lo, &Value::Null);
+        assert!(!is_up(), "{plugin}: DEL of b");
+        self::call(&pod, "b", plugin, "DEL", &config, &Value::Null);
+        pod.exec(["ip", "link", "set", "lo", "up"]);
+        self::call(&pod, "a", "loopback", "DEL", &lo, &Value::Null);
+        assert!(!is_up(), "{plugin}: no link has an owner");
+    }
+}
+
 /// As the reference makes them, which writes no owner.
 #[test]
 fn an_interface_that_names_no_owner_is_removed() {

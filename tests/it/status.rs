@@ -305,6 +305,18 @@ fn conditions_of_chained_plugins() -> Vec<Condition> {
         ),
         ready("all is well", "", "portmap", chained("portmap", json!({}))),
         ready("all is well", "", "firewall", chained("firewall", json!({}))),
+        ready(
+            "iptables-legacy drops",
+            "iptables-legacy -P FORWARD DROP",
+            "firewall",
+            chained("firewall", json!({})),
+        ),
+        not_ready(
+            "firewalld does not run",
+            "",
+            "firewall",
+            chained("firewall", json!({"backend": "firewalld"})),
+        ),
         ready("all is well", "", "sbr", chained("sbr", json!({}))),
         of_kernel("all is well", "", "vrf", chained("vrf", json!({"vrfname": "blue"}))),
         ready(

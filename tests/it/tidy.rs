@@ -44,6 +44,7 @@ const ONLY_IN: [(&str, &[&str]); 11] = [
             "kernel/sys/heap.rs",
             "kernel/sys/process.rs",
             "kernel/sys/socket.rs",
+            "kernel/sys/start.rs",
             "kernel/sys/thread.rs",
         ],
     ),

@@ -26,7 +26,7 @@ fn invalid_values_are_named() {
     let c1 = world.container("c1");
     let before = world.state_with(&[&c1]);
     for (code, keys, named) in [
-        (7, json!({"vlanId": 4095}), "invalid VLAN ID 4095, must be [0, 4094]"),
+        (7, json!({"vlanId": 4095}), "vlanId: 4095 is reserved"),
         (7, json!({"vlanId": -1}), "invalid VLAN ID -1"),
         (7, json!({"vlanId": 65546}), "invalid VLAN ID 65546"),
         (6, json!({"vlanId": "10"}), "vlanId"),

@@ -35,7 +35,7 @@ fn invalid_keys_are_named_before_any_change() {
         (json!({"vrfname": "a/b"}), 7, "vrfname"),
         (json!({"vrfname": "sixteen-bytes-xy"}), 7, "vrfname"),
         (json!({"vrfname": 5}), 6, "vrfname"),
-        (json!({"vrfname": "green"}), 999, "cannot use link green as a VRF: its kind is veth"),
+        (json!({"vrfname": "green"}), 999, "Netlink green is not a VRF: its kind is veth"),
         (json!({"table": -1}), 6, "table"),
         (json!({"table": 4_294_967_296_u64}), 6, "table"),
         (json!({"table": 254}), 7, "table"),

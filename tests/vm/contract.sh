@@ -139,6 +139,11 @@ test_vrf_keeps_the_rules() {
     keeps_the_rules vrf
 }
 
+# network_of NAME: its addresses, routes and rules. The kernel ends "tentative" by itself.
+network_of() {
+    at "$1" sh -c 'ip -o addr; ip route; ip rule' | sed 's/ tentative//'
+}
+
 # spares PLUGIN: a and b have their namespaces at one path, one after the other; DEL of a leaves the interface of b.
 spares() {
     outside lan 10.1.0.253/24 10.1.0.254/24
@@ -150,10 +155,10 @@ spares() {
     container pod
     begin "$1" b
     add "$1" b "$(config "$1")"
-    at pod sh -c 'ip -o addr; ip route; ip rule' >/tmp/pod-before
+    network_of pod >/tmp/pod-before
     del "$1" a "$(config "$1")"
     end "$1" a
-    at pod sh -c 'ip -o addr; ip route; ip rule' | diff /tmp/pod-before -
+    network_of pod | diff /tmp/pod-before -
     check "$1" b "$(config "$1")"
     del "$1" b "$(config "$1")"
     end "$1" b

@@ -141,7 +141,7 @@ test_a_changed_key_is_refused() {
     ifname=net1 expect_fail 999 ADD vrf c1 "$(vrf blue ', "table": 501')"
     said_contains 'VRF blue has table 500, not 501'
     ifname=net1 expect_fail 999 ADD vrf c1 "$(vrf eth0)"
-    said_contains 'cannot use link eth0 as a VRF'
+    said_contains 'Netlink eth0 is not a VRF'
 }
 
 test_one_thing_taken_away_is_one_thing_named() {

@@ -15,7 +15,7 @@ use crate::fault;
 use crate::kernel::file;
 use crate::kernel::flock::{self, Mode};
 use crate::kernel::sys::process::variable;
-use crate::kernel::sys::{reason, warning};
+use crate::kernel::sys::{reason, warn};
 use crate::names::hex;
 
 /// The installer's own files begin with a dot, so no runtime takes them for plugins. They have no right of execution:
@@ -62,7 +62,7 @@ impl Directory {
                 // Some network file systems have no locks for directories.
                 Err(error) => {
                     let reason = reason(&error);
-                    warning(format_args!("warning: cannot lock {}: {reason}", path.display()));
+                    warn(format_args!("warning: cannot lock {}: {reason}", path.display()));
                 }
             }
             // Before the lock was free, its holder may have removed the directory.

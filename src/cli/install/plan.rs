@@ -7,7 +7,7 @@ use crate::cli::NAME;
 use crate::cli::executable::{self, Kind};
 use crate::error::{Error, Result};
 use crate::kernel::file;
-use crate::kernel::sys::warning;
+use crate::kernel::sys::warn;
 use crate::plugin::Entry as Plugin;
 
 use super::choice::leads_to;
@@ -73,7 +73,7 @@ impl<'a> Plan<'a> {
             .map_err(|error| failed("read", Path::new("the executable"), &error))?;
         // The installation replaces a damaged manifest.
         let old = Manifest::read(path).unwrap_or_else(|error| {
-            warning(format_args!("warning: {error}"));
+            warn(format_args!("warning: {error}"));
             None
         });
         let old = old.unwrap_or_default();

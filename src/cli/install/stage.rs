@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::cli::NAME;
 use crate::error::{Error, Result};
 use crate::fault;
-use crate::kernel::sys::{self, reason, warning};
+use crate::kernel::sys::{self, reason, warn};
 use crate::plugin::execute;
 
 use super::directory::{Directory, copy_file, duplicate, failed, is_unsupported};
@@ -103,7 +103,7 @@ impl Staging {
             };
             if let Err(error) = made {
                 let (old, new, reason) = (manner.text(), next.text(), reason(&error));
-                warning(format_args!("note: a {new} for each {old}: {reason}"));
+                warn(format_args!("note: a {new} for each {old}: {reason}"));
             }
             (*manner, *least) = (next, next);
         }

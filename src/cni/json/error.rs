@@ -30,6 +30,25 @@ impl Error {
         Self(Box::new(Parts { path: Vec::new(), what }))
     }
 
+    pub fn reason(&self) -> &str {
+        &self.0.what
+    }
+
+    /// The path to the error as text.
+    pub fn place(&self) -> impl Display {
+        fmt::from_fn(|f| self.write_path(f))
+    }
+
+    fn write_path(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (depth, step) in self.0.path.iter().rev().enumerate() {
+            match step {
+                Step::Key(key, _) => write!(f, "{}{key}", if depth > 0 { "." } else { "" })?,
+                Step::Index(index) => write!(f, "[{index}]")?,
+            }
+        }
+        Ok(())
+    }
+
     /// The path to the error, the innermost step first.
     pub fn path(&self) -> &[Step] {
         &self.0.path
@@ -54,13 +73,8 @@ impl Error {
 
 impl Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_path(f)?;
         let Parts { path, what } = &*self.0;
-        for (depth, step) in path.iter().rev().enumerate() {
-            match step {
-                Step::Key(key, _) => write!(f, "{}{key}", if depth > 0 { "." } else { "" })?,
-                Step::Index(index) => write!(f, "[{index}]")?,
-            }
-        }
         write!(f, "{}{what}", if path.is_empty() { "" } else { ": " })
     }
 }

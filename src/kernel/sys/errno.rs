@@ -146,15 +146,13 @@ Memory page has hardware error";
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
 
     #[test]
     #[cfg(target_env = "gnu")]
     fn the_texts_are_those_of_glibc() {
         for errno in 1..=133 {
-            let theirs = io::Error::from_raw_os_error(errno).to_string();
+            let theirs = std::io::Error::from_raw_os_error(errno).to_string();
             let theirs = theirs.split(" (os error").next().unwrap();
             assert!(theirs.starts_with(errno_text(errno)), "{errno}: {theirs}");
         }

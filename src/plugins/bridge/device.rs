@@ -32,7 +32,7 @@ const KIND: &str = "bridge";
 pub(super) fn existing_bridge(host: &Rtnl, name: &IfName) -> Result<Option<Link>> {
     match host.link(name)? {
         Some(link) if link.kind.as_deref() != Some(KIND) => Err(Error::config(format_args!(
-            "cannot use {name} as a bridge: it already exists but is not a bridge"
+            "failed to create bridge \"{name}\": \"{name}\" already exists but is not a bridge"
         ))),
         link => Ok(link),
     }

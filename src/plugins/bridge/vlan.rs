@@ -3,7 +3,7 @@
 //! A port is in the configured VLANs only, as on a switch. The kernel puts every new port into the default VLAN of the
 //! bridge, usually VLAN 1. ADD removes the port from it before the port is up.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use crate::cni::json::keys;
 use crate::error::{Error, Result};
@@ -36,24 +36,26 @@ impl Vlans {
     pub(super) fn new(access: i32, trunk: &[Trunk], keeps_default: bool) -> Result<Self> {
         let mut vlans = Self { keeps_default, ..Self::default() };
         if access != 0 {
-            vlans.access = Some(number("vlan", access)?);
+            let wrong = format_args!("invalid VLAN ID {access} (must be between 0 and 4094)");
+            vlans.access = Some(number("vlan", access, wrong)?);
         }
         for Trunk { min_id, max_id, id } in trunk {
             let range = match (min_id, max_id) {
                 (Some(min), Some(max)) => {
-                    Some((number("vlanTrunk: minID", *min)?, number("vlanTrunk: maxID", *max)?))
+                    Some((of_trunk("minID", *min)?, of_trunk("maxID", *max)?))
                 }
                 (None, None) => None,
                 (None, Some(_)) => return Err(missing("minID")),
                 (Some(_), None) => return Err(missing("maxID")),
             };
             if let Some((min, max)) = range.filter(|(min, max)| min > max) {
-                let msg = format!("vlanTrunk: minID {min} is greater than maxID {max}");
-                return Err(Error::config(msg));
+                let details = format_args!("vlanTrunk: minID is {min}, maxID is {max}");
+                return Err(Error::config("minID is greater than maxID in trunk parameter")
+                    .with_details(details));
             }
             vlans.trunk.extend(range);
             if let Some(id) = id {
-                let id = number("vlanTrunk: id", *id)?;
+                let id = of_trunk("id", *id)?;
                 vlans.trunk.push((id, id));
             }
         }
@@ -137,15 +139,22 @@ impl Vlans {
     }
 }
 
-fn number(key: &str, value: i32) -> Result<u16> {
+/// A VLAN of the trunk.
+fn of_trunk(key: &str, value: i32) -> Result<u16> {
+    number("vlanTrunk", value, format_args!("incorrect trunk {key} parameter"))
+}
+
+/// A VLAN. `wrong` is the reference's message.
+fn number(key: &str, value: i32, wrong: fmt::Arguments<'_>) -> Result<u16> {
     u16::try_from(value).ok().filter(|vlan| (1..=VLAN_MAX).contains(vlan)).ok_or_else(|| {
-        Error::config(format_args!("{key}: invalid VLAN ID {value} (must be 1 to {VLAN_MAX})"))
+        let details = format_args!("{key}: {value} is not a VLAN (1 to {VLAN_MAX})");
+        Error::config(wrong).with_details(details)
     })
 }
 
 fn missing(key: &str) -> Error {
-    let msg = "vlanTrunk: minID and maxID should be configured together";
-    Error::config(format_args!("{msg}, {key} is missing"))
+    let msg = "minID and maxID should be configured simultaneously";
+    Error::config(format_args!("{msg}, {key} is missing")).with_details("vlanTrunk")
 }
 
 /// The VLANs as `bridge vlan` shows them: `10 PVID untagged, 20-30`.

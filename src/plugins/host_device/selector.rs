@@ -1,9 +1,10 @@
 //! Selects the device of the host that the configuration names.
 
+use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::cni::json::keys;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Text};
 use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysfs::{self, Bus};
 use crate::names::Mac;
@@ -89,8 +90,10 @@ impl Selector {
         if self.hwaddr.is_empty() {
             return Ok(None);
         }
-        let mac =
-            self.hwaddr.parse().map_err(|error| Error::config(format_args!("hwaddr: {error}")))?;
+        let mac = self.hwaddr.parse().map_err(|error| {
+            let hwaddr = &self.hwaddr;
+            not_found(format_args!("failed to parse MAC address {hwaddr:?}: {error}"), "hwaddr")
+        })?;
         Ok(Some(Wanted::Mac(mac)))
     }
 
@@ -101,11 +104,14 @@ impl Selector {
         let path = Path::new(&self.kernelpath);
         let is_direct = path.components().all(|it| it != Component::ParentDir);
         if !is_direct || !path.starts_with(sysfs::DEVICES) || path == Path::new(sysfs::DEVICES) {
-            return Err(Error::config(format_args!(
-                "kernelpath: {:?} is not an absolute path below {}",
-                self.kernelpath,
-                sysfs::DEVICES
-            )));
+            return Err(not_found(
+                format_args!(
+                    "kernel device path {:?} must be absolute and begin with {}/",
+                    self.kernelpath,
+                    sysfs::DEVICES
+                ),
+                "kernelpath",
+            ));
         }
         Ok(Some(Wanted::Device(path.into(), format!("kernelpath: {}", self.kernelpath))))
     }
@@ -125,6 +131,11 @@ impl Selector {
     }
 }
 
+/// The error for a device that a key does not give. It begins with the reference's message.
+fn not_found(msg: fmt::Arguments<'_>, details: impl Text) -> Error {
+    Error::config(format_args!("failed to find host device: {msg}")).with_details(details)
+}
+
 impl Wanted {
     pub fn find(&self, host: &Rtnl, records: &Records) -> Result<Link> {
         let (found, label) = match self {
@@ -139,7 +150,14 @@ impl Wanted {
                 None => (None, label.clone()),
             },
         };
-        found.ok_or_else(|| Error::config(format_args!("{label}: interface not found on the host")))
+        let missing = match self {
+            Self::Name(_) => "Link not found",
+            _ => "failed to find physical interface",
+        };
+        found.ok_or_else(|| {
+            let label = format_args!("{label}: interface not found on the host");
+            not_found(format_args!("{missing}"), label)
+        })
     }
 
     /// Whether a device in a container can be the selected one. For a directory in sysfs this is unknown.

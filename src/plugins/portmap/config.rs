@@ -124,11 +124,12 @@ impl Portmap {
 
     fn check_mark(&self) -> Result<()> {
         match self.mark_masq_bit {
-            Some(_) if !self.external_set_mark_chain.is_empty() => Err(Error::config(
-                "cannot use both markMasqBit and externalSetMarkChain: each says how packets are marked",
-            )),
+            Some(_) if !self.external_set_mark_chain.is_empty() => {
+                Err(Error::config("Cannot specify externalSetMarkChain and markMasqBit"))
+            }
+            // The reference's name of the key.
             Some(bit) if !(0..=31).contains(&bit) => Err(Error::config(format_args!(
-                "markMasqBit: {bit} is not a bit of a mark (0 to 31)"
+                "MasqMarkBit must be between 0 and 31: markMasqBit is {bit}"
             ))),
             _ => Ok(()),
         }
@@ -193,9 +194,9 @@ impl Portmap {
 impl PortMapping {
     /// `at` is the position in the configuration, for errors.
     fn parse(&self, at: &str) -> Result<Mapping> {
-        let port = |key: &str, number: i64| {
+        let port = |what: &str, key: &str, number: i64| {
             u16::try_from(number).ok().filter(|port| *port != 0).ok_or_else(|| {
-                Error::config(format_args!("{at}.{key}: {number} is not a port (1 to 65535)"))
+                Error::config(format_args!("Invalid {what} port number: {number}: {at}.{key}"))
             })
         };
         let host_ip = match self.host_ip.as_str() {
@@ -213,9 +214,9 @@ impl PortMapping {
                     self.protocol
                 ))
             })?,
-            host_port: port("hostPort", self.host_port)?,
+            host_port: port("host", "hostPort", self.host_port)?,
             host_ip,
-            container_port: port("containerPort", self.container_port)?,
+            container_port: port("container", "containerPort", self.container_port)?,
         })
     }
 }

@@ -1,5 +1,7 @@
 //! The values that the plugin sets. One type holds the wanted, the current and the old values.
 
+use std::fmt;
+
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
@@ -27,7 +29,7 @@ impl Tuned {
             None => None,
             Some(Json::String(mac)) if mac.is_empty() => None,
             Some(Json::String(mac)) => Some(Mac::of_argument(mac)?),
-            Some(_) => return Err(Error::config("mac: it is not a string")),
+            Some(_) => return Err(unreadable(format_args!("mac: it is not a string"))),
         };
         Ok(Self {
             mac,
@@ -159,11 +161,17 @@ impl Tuned {
     }
 }
 
+/// The error for a value of another type. It begins with the reference's message.
+#[cold]
+pub fn unreadable(reason: fmt::Arguments<'_>) -> Error {
+    Error::config(format_args!("failed to load netconf: {reason}"))
+}
+
 fn flag(json: &Json, key: &str) -> Result<Option<bool>> {
     match json.get(key) {
         None => Ok(None),
         Some(Json::Bool(flag)) => Ok(Some(*flag)),
-        Some(_) => Err(Error::config(format_args!("{key}: it is not true or false"))),
+        Some(_) => Err(unreadable(format_args!("{key}: it is not true or false"))),
     }
 }
 
@@ -173,7 +181,6 @@ fn number(json: &Json, key: &str) -> Result<Option<u32>> {
         Json::Number(number) => number.as_u64().and_then(|number| u32::try_from(number).ok()),
         _ => None,
     };
-    let invalid =
-        || Error::config(format_args!("{key}: it is not an integer from 0 to {}", u32::MAX));
+    let invalid = || unreadable(format_args!("{key}: it is not an integer from 0 to {}", u32::MAX));
     number.ok_or_else(invalid).map(Some)
 }

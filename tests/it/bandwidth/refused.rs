@@ -65,11 +65,11 @@ fn an_interface_that_is_no_veth_pair_or_not_in_the_result_is_refused() {
     c1.del("bridge", &network());
     c1.call("bandwidth", "ADD", &chained(limits(), &before))
         .run()
-        .fails(999, &["cannot find the host end of interface eth0"]);
+        .fails(999, &["no veth peer of container interface found in host ns", "interface eth0"]);
     c1.exec(["ip", "link", "add", "eth0", "type", "bridge"]);
     c1.call("bandwidth", "ADD", &chained(limits(), &before))
         .run()
-        .fails(999, &["cannot find the host end of interface eth0"]);
+        .fails(999, &["no veth peer of container interface found in host ns", "interface eth0"]);
     assert_eq!(shaping(&world), [""; 0]);
 }
 

@@ -17,20 +17,48 @@ fn serve(container: &Container<'_>) -> crate::world::call::Running {
     server
 }
 
+/// How often a transfer is repeated that is slower than it may be.
+const ATTEMPTS: usize = 5;
+
+/// The first rate that is not below `least`, or else the last one. A busy host sends less than it could, and loses what
+/// iperf3 sends but once; a limit that is too low stays too low. A rate that is too high is never repeated.
+fn at_least(least: f64, measure: impl Fn() -> Option<f64>) -> f64 {
+    let mut measured = 0.0;
+    for _ in 0..ATTEMPTS {
+        measured = measure().unwrap_or_default();
+        if measured >= least {
+            break;
+        }
+    }
+    measured
+}
+
+/// The least rate that is near the configured one.
+fn least(asked: f64) -> f64 {
+    0.9 * asked
+}
+
 /// In Mbit/s, as the receiver counts, of UDP packets that are sent at the rate `offered`: three seconds, after one more that is
 /// left out. (TCP on a busy machine is slower for reasons of its own.)
-fn rate(container: &Container<'_>, address: &str, more: &[&str], offered: f64) -> f64 {
+fn rate(container: &Container<'_>, address: &str, more: &[&str], offered: f64) -> Option<f64> {
     let offered = format!("{offered}M");
     let how = ["-c", address, "-t", "3", "-O", "1", "-u", "-l", "1400", "-b", &offered];
     transfer(container, &[&how, more].concat())
 }
 
-fn transfer(container: &Container<'_>, how: &[&str]) -> f64 {
+/// `None` if the client fails: it asks for a stream of UDP with one packet.
+fn transfer(container: &Container<'_>, how: &[&str]) -> Option<f64> {
     let server = serve(container);
     let words = [&["iperf3", "-J"], how].concat();
-    let said = parse(&container.world.tool(&words, None).output_of_success());
+    let client = container.world.tool(&words, None).run();
+    if client.status != 0 {
+        // The server can still wait for a client, or have ended with this one.
+        container.world.tool(&["kill", &server.pid().to_string()], None).run();
+        server.finish();
+        return None;
+    }
     server.finish().output();
-    said["end"]["sum_received"]["bits_per_second"].as_f64().unwrap() / 1e6
+    parse(&client.stdout)["end"]["sum_received"]["bits_per_second"].as_f64().map(|rate| rate / 1e6)
 }
 
 /// iperf3 counts what UDP carries; headers are about 4 %.
@@ -46,11 +74,8 @@ fn rates_are_kept_to_in_both_directions_and_families() {
     limited(&c1, limits());
     for address in ["10.1.0.2", "fd00:1::2"] {
         for (more, asked) in DIRECTIONS {
-            assert_near(
-                rate(&c1, address, more, 1.5 * asked),
-                asked,
-                &format!("{address} {more:?}"),
-            );
+            let measured = at_least(least(asked), || rate(&c1, address, more, 1.5 * asked));
+            assert_near(measured, asked, &format!("{address} {more:?}"));
         }
     }
 }
@@ -62,14 +87,21 @@ fn two_containers_have_a_rate_each() {
     for container in &containers {
         limited(container, limits());
     }
-    let rates = std::thread::scope(|scope| {
-        let run = |(container, address)| scope.spawn(move || rate(container, address, &[], 30.0));
-        let running = [(&containers[0], "10.1.0.2"), (&containers[1], "10.1.0.3")].map(run);
-        running.map(|it| it.join().unwrap())
+    let both_at_once = || {
+        std::thread::scope(|scope| {
+            let run =
+                |(container, address)| scope.spawn(move || rate(container, address, &[], 30.0));
+            let running = [(&containers[0], "10.1.0.2"), (&containers[1], "10.1.0.3")].map(run);
+            running.map(|it| it.join().unwrap().unwrap_or_default())
+        })
+    };
+    // Each of both may not be too fast in any attempt, and the slower one not too slow in all.
+    let slower = at_least(least(20.0), || {
+        let [one, two] = both_at_once();
+        assert!(one.max(two) < 22.0, "both at once: {one}, {two}");
+        Some(one.min(two))
     });
-    for rate in rates {
-        assert_near(rate, 20.0, "both at once");
-    }
+    assert_near(slower, 20.0, "both at once");
 }
 
 #[test]
@@ -85,11 +117,12 @@ fn only_what_is_listed_is_shaped_or_only_the_rest() {
         limited(&c1, crate::world::with(&limits(), keys.clone()));
         for (more, asked) in DIRECTIONS {
             let offered = if is_shaped { 1.5 } else { 6.0 };
-            let measured = rate(&c1, "10.1.0.2", more, offered * asked);
+            let wanted = if is_shaped { least(asked) } else { 5.0 * asked };
+            let measured = at_least(wanted, || rate(&c1, "10.1.0.2", more, offered * asked));
             let what = format!("{keys} {more:?}");
             match is_shaped {
                 true => assert_near(measured, asked, &what),
-                false => assert!(measured > 5.0 * asked, "{what}: {measured}"),
+                false => assert!(measured >= wanted, "{what}: {measured}"),
             }
         }
     }
@@ -103,6 +136,6 @@ fn a_burst_of_all_that_32_bits_hold_does_not_stop_anything() {
     let keys: Value = json!({"ingressRate": 1_000_000, "ingressBurst": burst});
     limited(&c1, keys);
     // A fifth of the burst; at the rate alone it would take a quarter of an hour.
-    let measured = transfer(&c1, &["-c", "10.1.0.2", "-n", "100M"]);
-    assert!(measured > 100.0, "{measured}");
+    let measured = at_least(100.0, || transfer(&c1, &["-c", "10.1.0.2", "-n", "100M"]));
+    assert!(measured >= 100.0, "{measured}");
 }

@@ -9,14 +9,23 @@ use crate::world::{World, with};
 fn refused() -> Vec<(Value, &'static str)> {
     let trunk = |item: Value| json!({"vlanTrunk": [{"id": 2}, item]});
     vec![
-        (json!({"vlan": -1}), "vlan: invalid VLAN ID -1"),
-        (json!({"vlan": 4095}), "vlan: invalid VLAN ID 4095"),
-        (json!({"vlan": 65546}), "vlan: invalid VLAN ID 65546"),
-        (trunk(json!({"id": 0})), "vlanTrunk: id: invalid VLAN ID 0"),
-        (trunk(json!({"id": 4095})), "vlanTrunk: id: invalid VLAN ID 4095"),
-        (trunk(json!({"minID": 0, "maxID": 9})), "vlanTrunk: minID: invalid VLAN ID 0"),
-        (trunk(json!({"minID": 9, "maxID": 4095})), "vlanTrunk: maxID: invalid VLAN ID 4095"),
-        (trunk(json!({"minID": 9, "maxID": 8})), "minID 9 is greater than maxID 8"),
+        (json!({"vlan": -1}), "vlan: -1 is not a VLAN"),
+        (json!({"vlan": 4095}), "vlan: 4095 is not a VLAN"),
+        (json!({"vlan": 65546}), "vlan: 65546 is not a VLAN"),
+        (trunk(json!({"id": 0})), "incorrect trunk id parameter: vlanTrunk: 0 is not a VLAN"),
+        (trunk(json!({"id": 4095})), "incorrect trunk id parameter: vlanTrunk: 4095 is not a VLAN"),
+        (
+            trunk(json!({"minID": 0, "maxID": 9})),
+            "incorrect trunk minID parameter: vlanTrunk: 0 is not a VLAN",
+        ),
+        (
+            trunk(json!({"minID": 9, "maxID": 4095})),
+            "incorrect trunk maxID parameter: vlanTrunk: 4095 is not a VLAN",
+        ),
+        (
+            trunk(json!({"minID": 9, "maxID": 8})),
+            "minID is greater than maxID in trunk parameter: vlanTrunk: minID is 9, maxID is 8",
+        ),
         (trunk(json!({"minID": 9})), "maxID is missing"),
         (trunk(json!({"maxID": 9})), "minID is missing"),
         (trunk(json!({"maxID": 9, "id": 9})), "minID is missing"),

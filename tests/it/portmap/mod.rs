@@ -194,11 +194,14 @@ fn asking<'w>(
     options: &str,
 ) -> Call<'w> {
     let address = if address.contains(':') { format!("[{address}]") } else { address.into() };
-    let target = match protocol {
-        "tcp" => format!("TCP:{address}:{port},connect-timeout=2{options}"),
-        _ => format!("UDP:{address}:{port}{options}"),
+    // A server of TCP ends the connection after its answer, which takes long on a busy host. UDP has no end.
+    let (target, limits) = match protocol {
+        "tcp" => (format!("TCP:{address}:{port},connect-timeout=2{options}"), ["10", "20"]),
+        _ => (format!("UDP:{address}:{port}{options}"), ["1", "2"]),
     };
-    world.tool(&["socat", "-t", "1", "-T", "2", "-", &target], netns).stdin("hello\n")
+    let [after_the_question, without_data] = limits;
+    let words = ["socat", "-t", after_the_question, "-T", without_data, "-", &target];
+    world.tool(&words, netns).stdin("hello\n")
 }
 
 /// The address of a result without its prefix length.

@@ -72,9 +72,9 @@ fn servers_on_127_0_0_1_stay_unreachable_from_outside() {
     attach(&c1, &portmap(json!([tcp(8080, 80)])));
     assert_eq!(world.sysctl("net/ipv4/conf/cni0/route_localnet"), "1");
     assert_eq!(world.sysctl("net/ipv4/conf/all/route_localnet"), "0");
-    world
-        .tool(&["socat", "TCP4-LISTEN:9000,bind=127.0.0.1,fork", "SYSTEM:echo secret"], None)
-        .start();
+    // As in `serve`: it reads what it gets before it answers.
+    let answer = "SYSTEM:read line; echo secret";
+    world.tool(&["socat", "TCP4-LISTEN:9000,bind=127.0.0.1,fork", answer], None).start();
     world.eventually("the host's server listens", || {
         world.host(["ss", "-Hntl", "sport = :9000"]).lines().count() == 1
     });

@@ -1,11 +1,14 @@
 //! The common part of every plugin: environment, stdin, versions, errors, names.
 
+mod closed;
 mod config;
 mod environment;
 mod lenient;
 mod links;
+mod long_ids;
 mod namespace;
 mod not_regular;
+mod percent;
 mod tool;
 mod unreadable;
 mod unwritable;

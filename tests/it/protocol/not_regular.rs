@@ -39,6 +39,10 @@ fn places() -> Vec<Place> {
         "cniVersion": "1.1.0", "name": "net", "type": "flannel", "dataDir": "/run/scratch",
         "subnetFile": "/run/subnet.env",
     });
+    let two_sets = json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]]);
+    let dual_stack = host_local(json!({"ipam": {"subnet": null, "ranges": two_sets}}));
+    let host_device =
+        json!({"cniVersion": "1.1.0", "name": "net", "type": "host-device", "device": "card"});
     vec![
         place(
             "host-local",
@@ -47,6 +51,8 @@ fn places() -> Vec<Place> {
             &["ADD", "DEL", "CHECK", "STATUS"],
         ),
         place("host-local", host_local(json!({})), "/run/nets/net/last_reserved_ip.0", &["ADD"]),
+        place("host-local", dual_stack, "/run/nets/net/last_reserved_ip.1", &["ADD"]),
+        place("host-device", host_device, "/run/cni/host-device/c1:lo", &["ADD", "DEL", "STATUS"]),
         place("host-local", resolv_conf, "/run/resolv.conf", &["ADD"]),
         place("tuning", tuning.clone(), "/run/tuning/c1_lo.json", &["ADD", "DEL"]),
         place("tuning", tuning, "/etc/cni/tuning/allowlist.conf", &["ADD"]),
@@ -123,6 +129,25 @@ fn a_fifo_with_the_name_of_an_address_is_not_read_and_keeps_the_address() {
             assert_eq!(outcome.status, 0, "{what}: {}", outcome.report());
             let is_right = verb != "ADD" || outcome.stdout.contains("10.1.0.3/24");
             assert!(is_right, "{what}: {}", outcome.report());
+        }
+    }
+}
+
+/// The index can be lost at any time, and so can the list of former holders. Neither holds up a call.
+#[test]
+fn a_fifo_in_place_of_the_index_costs_time_only() {
+    for what in INSTEAD {
+        for path in ["/run/nets/.cnibox/net", "/run/nets/.cnibox/net~sticky"] {
+            let world = world();
+            let c1 = world.container("c1");
+            plant(&world, what, path);
+            let config = host_local(json!({"ipam": {"sticky": true}}));
+            for verb in ["ADD", "CHECK", "STATUS", "DEL", "ADD"] {
+                let outcome = within_limit(&c1, "host-local", verb, &config);
+                assert_eq!(outcome.status, 0, "{what} {path}: {}", outcome.report());
+                let is_right = verb != "ADD" || outcome.stdout.contains("10.1.0.");
+                assert!(is_right, "{what} {path}: {}", outcome.report());
+            }
         }
     }
 }

@@ -8,6 +8,10 @@ use crate::world::{Bare, Outcome, World, with};
 const BROKEN_PIPE: &str = "mkfifo /run/pipe; exec 3<>/run/pipe 4>/run/pipe 3<&-; exec \"$0\" >&4";
 /// `$0` with a stdout that is a file, while no file may have a byte.
 const NO_BYTE: &str = "ulimit -f 0; exec \"$0\" >/run/stdout";
+/// `$0` without a stdout, and with one that is always full.
+const CLOSED: &str = "exec \"$0\" >&-";
+const FULL: &str = "exec \"$0\" >/dev/full";
+const UNWRITABLE: [&str; 4] = [BROKEN_PIPE, NO_BYTE, CLOSED, FULL];
 
 fn network() -> Value {
     json!({"cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": "cni0", "ipMasq": true,
@@ -35,7 +39,7 @@ fn an_add_that_cannot_write_its_result_is_undone() {
     c1.del("bridge", &network());
     let state = || world.state_with(&[&c1]).apart_from("cni0", "net");
     let before = state();
-    for script in [BROKEN_PIPE, NO_BYTE] {
+    for script in UNWRITABLE {
         let script = format!("rm -f /run/pipe /run/stdout; {script}");
         has_failed(&c1.call("bridge", "ADD", &network()).under(&["sh", "-c", &script]).run());
         before.assert_same(&state(), &format!("after {script}"));
@@ -46,7 +50,7 @@ fn an_add_that_cannot_write_its_result_is_undone() {
         c1.add(plugin, &config);
         c1.del(plugin, &config);
         let before = state();
-        for script in [BROKEN_PIPE, NO_BYTE] {
+        for script in UNWRITABLE {
             let script = format!("rm -f /run/pipe /run/stdout; {script}");
             has_failed(&c1.call(plugin, "ADD", &config).under(&["sh", "-c", &script]).run());
             before.assert_same(&state(), &format!("{plugin} after {script}"));

@@ -12,6 +12,7 @@ mod limits;
 mod locks;
 mod named;
 mod networks;
+mod not_regular;
 mod oci_hook;
 mod packaged;
 mod recipes;

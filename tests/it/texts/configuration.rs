@@ -45,6 +45,10 @@ fn of_interface_plugins() -> Vec<Row> {
         row("2.1", "bridge", json!({"ipam": {"type": "host-local"}}), 7, "no IP ranges specified"),
         row("2.1", "veth", json!({"ipam": {"type": "host-local"}}), 7, "no IP ranges specified"),
         row("1", "bridge", json!({"mtu": "x"}), 6, load),
+        row("1", "bridge", json!({"runtimeConfig": {"mac": 5}}), 6, load),
+        row("1", "ptp", json!({"args": {"cni": {"mac": 5}}}), 6, load),
+        row("1", "macvlan", json!({"master": "up0", "runtimeConfig": {"mac": 5}}), 6, load),
+        row("1", "tap", json!({"runtimeConfig": {"mac": 5}}), 6, load),
         row("1", "ptp", json!({"mtu": "x"}), 6, load),
         row("1", "veth", json!({"mtu": "x"}), 6, load),
         row("1", "macvlan", json!({"mtu": "x"}), 6, load),
@@ -101,9 +105,7 @@ fn of_keys_of_interfaces() -> Vec<Row> {
             7,
             "chained master failure",
         ),
-        row("1.6", "vlan", json!({}), 7, "\"master\" field is required"),
         row("1.6", "vlan", json!({"master": "none"}), 7, "Link not found"),
-        row("1.6", "vlan", json!({"master": "up0", "vlanId": 5000}), 7, "invalid VLAN ID 5000"),
         row(
             "1.6",
             "vlan",
@@ -121,6 +123,99 @@ fn of_keys_of_interfaces() -> Vec<Row> {
         row("1.8", "dummy", json!({}), 7, "dummy interface requires an IPAM configuration"),
         row("1.9", "tap", json!({"mac": "x"}), 7, "invalid args x for MAC addr"),
         row("1.9", "tap", json!({"mtu": -1}), 7, "invalid MTU -1"),
+    ]
+}
+
+fn of_vlans() -> Vec<Row> {
+    let trunk = |item: Value| json!({"vlanTrunk": [item]});
+    let together = "minID and maxID should be configured simultaneously, ";
+    vec![
+        row(
+            "1.2",
+            "bridge",
+            json!({"vlan": 4095}),
+            7,
+            "invalid VLAN ID 4095 (must be between 0 and 4094)",
+        ),
+        row("1.2", "bridge", trunk(json!({"id": 0})), 7, "incorrect trunk id parameter"),
+        row(
+            "1.2",
+            "bridge",
+            trunk(json!({"minID": 0, "maxID": 1})),
+            7,
+            "incorrect trunk minID parameter",
+        ),
+        row(
+            "1.2",
+            "bridge",
+            trunk(json!({"minID": 1, "maxID": 4095})),
+            7,
+            "incorrect trunk maxID parameter",
+        ),
+        row(
+            "1.2",
+            "bridge",
+            trunk(json!({"minID": 2, "maxID": 1})),
+            7,
+            "minID is greater than maxID in trunk parameter",
+        ),
+        row("1.2", "bridge", trunk(json!({"minID": 2})), 7, together),
+        row("1.2", "bridge", trunk(json!({"maxID": 2})), 7, together),
+        row(
+            "1.6",
+            "vlan",
+            json!({"master": "up0", "vlanId": 5000}),
+            7,
+            "invalid VLAN ID 5000 (must be between 0 and 4095 inclusive)",
+        ),
+        row(
+            "1.6",
+            "vlan",
+            json!({}),
+            7,
+            "\"master\" field is required. It specifies the host interface name to create the VLAN for.",
+        ),
+    ]
+}
+
+fn of_modes() -> Vec<Row> {
+    let ipam = || json!({"type": "host-local", "subnet": "10.1.0.0/24"});
+    vec![
+        row(
+            "1.2",
+            "bridge",
+            json!({"hairpinMode": true, "promiscMode": true}),
+            7,
+            "cannot set hairpin mode and promiscuous mode at the same time",
+        ),
+        row(
+            "1.2",
+            "bridge",
+            json!({"disableContainerInterface": true, "ipam": ipam()}),
+            7,
+            "cannot use IPAM when DisableContainerInterface flag is set",
+        ),
+    ]
+}
+
+fn of_host_device() -> Vec<Row> {
+    let find = "failed to find host device: ";
+    vec![
+        row(
+            "1.7",
+            "host-device",
+            json!({"hwaddr": "x"}),
+            7,
+            "failed to find host device: failed to parse MAC address \"x\": address x: invalid MAC address",
+        ),
+        row(
+            "1.7",
+            "host-device",
+            json!({"kernelpath": "/x"}),
+            7,
+            "failed to find host device: kernel device path \"/x\" must be absolute and begin with /sys/devices/",
+        ),
+        row("1.7", "host-device", json!({"kernelpath": "x/../y"}), 7, find),
     ]
 }
 
@@ -209,8 +304,28 @@ fn of_range_sets() -> Vec<Row> {
     ]
 }
 
-fn of_static() -> Vec<Row> {
+/// The reason comes first, without the path in the document.
+fn of_json_of_ipam() -> Vec<Row> {
+    let (ip, cidr) = ("invalid IP address: x", "invalid CIDR address: x");
+    let route = |keys: Value| json!({"ipam": {"routes": [keys]}});
+    let address = json!({"ipam": {"addresses": [{"address": "10.0.0.1/24", "gateway": "x"}]}});
     vec![
+        row("2.1", "host-local", json!({"ipam": {"gateway": "x"}}), 6, ip),
+        row("2.1", "host-local", json!({"ipam": {"rangeEnd": "x"}}), 6, ip),
+        row("2.1", "host-local", json!({"args": {"cni": {"ips": ["x"]}}}), 6, ip),
+        row("2.1", "host-local", json!({"runtimeConfig": {"ips": ["x"]}}), 6, ip),
+        row("2.1", "host-local", route(json!({"dst": "x"})), 6, cidr),
+        row("2.1", "host-local", route(json!({"dst": "10.0.0.0/8", "gw": "x"})), 6, ip),
+        row("2.2", "static", route(json!({"dst": "x"})), 6, cidr),
+        row("2.2", "static", address, 6, ip),
+    ]
+}
+
+fn of_static() -> Vec<Row> {
+    let ips = "an entry in the 'ips' field is NOT in CIDR notation, got: 'x'";
+    vec![
+        row("2.2", "static", json!({"runtimeConfig": {"ips": ["x"]}}), 7, ips),
+        row("2.2", "static", json!({"args": {"cni": {"ips": ["x"]}}}), 7, ips),
         row("2.2", "static", json!({"ipam": null}), 7, "IPAM config missing 'ipam' key"),
         row(
             "2.2",
@@ -240,6 +355,10 @@ fn of_chained_plugins() -> Vec<Row> {
         row("3", "sbr", json!({"table": "x"}), 6, parse),
         row("3", "firewall", json!({"backend": 5}), 6, load),
         row("3", "tuning", json!({"dataDir": 5}), 6, load),
+        row("3", "tuning", json!({"mtu": "x"}), 7, load),
+        row("3", "tuning", json!({"sysctl": {"net.core.somaxconn": 5}}), 7, load),
+        row("3", "tuning", json!({"args": {"cni": {"promisc": 1}}}), 7, load),
+        row("3", "tuning", json!({"runtimeConfig": {"mac": 5}}), 7, load),
         row("3", "vrf", json!({"vrfname": 5}), 6, load),
         row("3", "flannel", json!({"dataDir": 5}), 6, load),
     ]
@@ -258,7 +377,34 @@ fn of_keys_of_chained_plugins() -> Vec<Row> {
             7,
             "failed to parse config: unrecognized backend",
         ),
-        row("3.1", "portmap", json!({"markMasqBit": 99}), 7, "failed to parse config: "),
+        row(
+            "3.1",
+            "portmap",
+            json!({"markMasqBit": 99}),
+            7,
+            "failed to parse config: MasqMarkBit must be between 0 and 31",
+        ),
+        row(
+            "3.1",
+            "portmap",
+            json!({"markMasqBit": 5, "externalSetMarkChain": "X"}),
+            7,
+            "failed to parse config: Cannot specify externalSetMarkChain and markMasqBit",
+        ),
+        row(
+            "3.1",
+            "portmap",
+            ports(0, 80),
+            7,
+            "failed to parse config: Invalid host port number: 0",
+        ),
+        row(
+            "3.1",
+            "portmap",
+            ports(80, -1),
+            7,
+            "failed to parse config: Invalid container port number: -1",
+        ),
         row("3.2", "bandwidth", without(), 7, "must be called as chained plugin"),
         row(
             "3.2",
@@ -280,6 +426,11 @@ fn of_keys_of_chained_plugins() -> Vec<Row> {
     ]
 }
 
+fn ports(host: i32, container: i32) -> Value {
+    let mapping = json!({"hostPort": host, "containerPort": container, "protocol": "tcp"});
+    json!({"runtimeConfig": {"portMappings": [mapping]}})
+}
+
 fn of_tuning_and_routing() -> Vec<Row> {
     let without = || json!({"prevResult": null});
     vec![
@@ -289,7 +440,7 @@ fn of_tuning_and_routing() -> Vec<Row> {
             "tuning",
             json!({"sysctl": {"kernel.hostname": "x"}}),
             7,
-            "invalid net sysctl key",
+            "invalid net sysctl key: \"kernel.hostname\"",
         ),
         row("3.4", "tuning", json!({"mac": "x"}), 7, "invalid args x for MAC addr"),
         row("3.4", "tuning", mac("x"), 7, "invalid args x for MAC addr"),
@@ -300,6 +451,7 @@ fn of_tuning_and_routing() -> Vec<Row> {
             7,
             "Sysctl net.core.wmem_max is not allowed. ",
         ),
+        row("3.6", "vrf", json!({}), 7, "configuration is expected to have a valid vrf name"),
         row("3.5", "sbr", without(), 7, "This plugin must be called as chained plugin"),
         row("3.5", "sbr", json!({"prevResult": {"ips": []}}), 7, "No IP addresses supplied"),
         row(
@@ -338,7 +490,11 @@ fn rows() -> Vec<Row> {
         of_all_plugins(),
         of_interface_plugins(),
         of_keys_of_interfaces(),
+        of_vlans(),
+        of_modes(),
+        of_host_device(),
         of_ipam_plugins(),
+        of_json_of_ipam(),
         of_static(),
         of_dhcp(),
         of_range_sets(),

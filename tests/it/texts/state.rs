@@ -61,7 +61,7 @@ fn the_errors_of_existing_links_have_the_words_of_the_reference() {
         ),
         ("4.1", "bridge", base("bridge"), exists),
         ("4.1", "ptp", with(&base("ptp"), ipam), exists),
-        ("3.6", "vrf", vrf, "cmdAdd failed: "),
+        ("3.6", "vrf", vrf, "cmdAdd failed: Netlink eth1 is not a VRF"),
     ];
     let problems: Vec<String> = rows
         .into_iter()
@@ -74,6 +74,46 @@ fn the_errors_of_existing_links_have_the_words_of_the_reference() {
     let lo = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "lo", "sandbox": c1.netns()}]});
     let check = c1.checking("loopback", &base("loopback"), &lo);
     none(&problem("1.1", check, 999, "loopback interface is down").into_iter().collect::<Vec<_>>());
+}
+
+/// The configuration is right on another host.
+#[test]
+fn the_errors_of_keys_that_name_no_such_link_have_the_words_of_the_reference() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let device = |keys| with(&base("host-device"), keys);
+    let rows = [
+        (
+            "1.2",
+            with(&base("bridge"), json!({"bridge": "lo"})),
+            "failed to create bridge \"lo\": \"lo\" already exists but is not a bridge",
+        ),
+        ("1.7", device(json!({"device": "none0"})), "failed to find host device: Link not found"),
+        (
+            "1.7",
+            device(json!({"hwaddr": "02:00:00:00:99:99"})),
+            "failed to find host device: failed to find physical interface",
+        ),
+    ];
+    let problems: Vec<String> = rows
+        .into_iter()
+        .filter_map(|(section, config, begins)| {
+            let call = c1.call(config["type"].as_str().unwrap(), "ADD", &config);
+            problem(section, call, 7, begins)
+        })
+        .collect();
+    none(&problems);
+}
+
+#[test]
+fn the_error_of_a_bandwidth_without_a_peer_has_the_words_of_the_reference() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    c1.exec(["ip", "link", "add", "eth0", "type", "bridge"]);
+    let limits = json!({"ingressRate": 8000, "ingressBurst": 8000});
+    let call = c1.call("bandwidth", "ADD", &with(&base("bandwidth"), limits));
+    let begins = "no veth peer of container interface found in host ns";
+    none(&problem("3.2", call, 999, begins).into_iter().collect::<Vec<_>>());
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! docs/tool.md: the keys of JSON documents are those that the commands print.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::ipam::host::Host;
-use crate::world::parse;
+use crate::world::{leaves, parse};
 
 const DOCUMENT: &str = include_str!("../../../docs/tool.md");
 
@@ -17,20 +17,6 @@ fn documented(command: &str) -> Vec<(String, bool)> {
         Some(keys.split(", ").map(key).collect::<Vec<_>>())
     };
     rows.filter_map(row).flatten().collect()
-}
-
-/// The places of all values that are no objects or lists.
-fn leaves(value: &Value, at: &str, found: &mut Vec<String>) {
-    match value {
-        Value::Object(entries) => {
-            for (key, value) in entries {
-                let dot = if at.is_empty() { "" } else { "." };
-                leaves(value, &format!("{at}{dot}{key}"), found);
-            }
-        }
-        Value::Array(items) => items.iter().for_each(|it| leaves(it, &format!("{at}[]"), found)),
-        _ => found.push(at.to_owned()),
-    }
 }
 
 #[test]
@@ -60,8 +46,7 @@ fn each_key_that_a_command_prints_is_documented() {
     ];
     for (command, args) in commands {
         let document = parse(&host.cnibox(&[args, &["--json"]].concat()).run().stdout);
-        let (known, mut found) = (documented(command), Vec::new());
-        leaves(&document, "", &mut found);
+        let (known, found) = (documented(command), leaves(&document));
         assert!(!found.is_empty() && !known.is_empty(), "{command}: {document}");
         for key in found {
             let is_it = |(known, has_free): &(String, bool)| {

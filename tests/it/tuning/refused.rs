@@ -24,7 +24,11 @@ fn invalid_keys_are_named_before_any_change() {
         (json!({"dataDir": 1}), 6, "dataDir"),
         (json!({"sysctl": ["net.core.somaxconn"]}), 7, "sysctl"),
         (json!({"sysctl": {"net.core.somaxconn": 77}}), 7, "sysctl.net.core.somaxconn"),
-        (json!({"sysctl": {"kernel.hostname": "x"}}), 7, "invalid net sysctl key: kernel.hostname"),
+        (
+            json!({"sysctl": {"kernel.hostname": "x"}}),
+            7,
+            "invalid net sysctl key: \"kernel.hostname\"",
+        ),
         (json!({"sysctl": {"net/../kernel/hostname": "x"}}), 7, "invalid net sysctl key"),
         (json!({"args": {"cni": {"sysctl": {"fs.file-max": "1"}}}}), 7, "invalid net sysctl key"),
         (json!({"sysctl": {"net.core.nothing": "1"}}), 999, "cannot read net.core.nothing"),

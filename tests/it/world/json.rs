@@ -23,3 +23,25 @@ pub fn without(base: &Value, key: &str) -> Value {
     rest.as_object_mut().unwrap().remove(key);
     rest
 }
+
+/// The places of all texts, numbers and flags, as the tables of keys have them: `ranges[][].subnet`, `exclude[]`.
+pub fn leaves(value: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    add_leaves(value, "", &mut found);
+    found
+}
+
+fn add_leaves(value: &Value, at: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Object(entries) => {
+            for (key, value) in entries {
+                let dot = if at.is_empty() { "" } else { "." };
+                add_leaves(value, &format!("{at}{dot}{key}"), found);
+            }
+        }
+        Value::Array(items) => {
+            items.iter().for_each(|item| add_leaves(item, &format!("{at}[]"), found));
+        }
+        _ => found.push(at.to_owned()),
+    }
+}

@@ -1,0 +1,121 @@
+# The Debian package: as lintian sees it, and in a fresh Debian.
+
+readonly root=/run/debian
+deb=$packages/cnibox_${version}_amd64.deb
+
+test_lintian_has_nothing_to_say() {
+    local said
+    said=$(lintian --allow-root --fail-on none --tag-display-limit 0 "$deb")
+    [[ -z $said ]]
+    dpkg-deb --control "$deb" "$node/control"
+    shellcheck "$node/control/"{postinst,prerm,postrm}
+}
+
+test_the_package_has_its_plugins_manuals_and_completions() {
+    local name at=$node/package
+    dpkg-deb --extract "$deb" "$at"
+    for name in $(plugins); do
+        [[ $(CNI_COMMAND=VERSION "$at/usr/lib/cni/$name" </dev/null) == *supportedVersions* ]]
+        [[ -s $at/usr/share/man/man8/cnibox-$name.8.gz ]]
+    done
+    # One file with all names.
+    [[ $(stat -c %h "$at/usr/lib/cni/bridge") == $(($(plugins | wc -l) + 1)) ]]
+    [[ $(chroot "$at" /usr/bin/cnibox --version) == *"cnibox.$version"* ]]
+    gzip -dc "$at"/usr/share/man/man8/*.gz | mandoc -T lint -W error
+    bash -n "$at/usr/share/bash-completion/completions/cnibox"
+    zsh -n "$at/usr/share/zsh/vendor-completions/_cnibox"
+    fish --no-execute "$at/usr/share/fish/vendor_completions.d/cnibox.fish"
+    sh -n "$at/usr/libexec/cnibox/netns"
+    grep -q '^ExecStart=/usr/lib/cni/dhcp daemon$' "$at/usr/lib/systemd/system/cnibox-dhcp.service"
+    mount --bind "$at/usr/lib/cni" /usr/lib/cni
+    mount --bind "$at/usr/libexec" /usr/libexec
+    SYSTEMD_UNIT_PATH=$at/usr/lib/systemd/system: systemd-analyze verify --man=no cnibox-dhcp.socket cnibox-netns@web.service
+    cmp "$at/usr/lib/cni/bridge" "$executable"
+}
+
+# A machine of its own: the base is never written to.
+boot() {
+    mkdir -p "$root" "$node/"{changes,scratch}
+    mount -t overlay -o "lowerdir=$base,upperdir=$node/changes,workdir=$node/scratch" overlay "$root"
+    mount -t proc proc "$root/proc"
+    mount --rbind /sys "$root/sys"
+    mount --rbind /dev "$root/dev"
+    mount -t tmpfs tmpfs "$root/run"
+    mount -t tmpfs tmpfs "$root/tmp"
+    configure_podman "$root"
+    cp "$deb" "$root/tmp"
+    mkdir -p "$root/srv/web/"{bin,proc,sys,dev,etc,run,tmp,www}
+    cp "$base/bin/busybox" "$root/srv/web/bin"
+    echo hello >"$root/srv/web/www/index.html"
+}
+
+machine() {
+    env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive chroot "$root" "$@"
+}
+
+# The machine has no network: apt downloaded the packages when the base was made.
+apt() {
+    machine apt-get -q -y --no-install-recommends "$@"
+}
+
+page() {
+    machine timeout 2 busybox wget -qO- "http://$1/"
+}
+
+is_installed() {
+    [[ $(machine dpkg-query --show --showformat '${Status}' "$1") == 'install ok installed' ]]
+}
+
+# All paths but those of the kernel and of podman's storage.
+paths() {
+    (cd "$root" && find . -xdev -not -path './srv/*' -not -path './var/lib/storage/*' -not -path './tmp/*'; find run) | sort
+}
+
+serves_a_container() {
+    machine podman run --detach --name web --publish 18080:80 --rootfs /srv/web /bin/busybox httpd -f -p 80 -h /www
+    eventually page 127.0.0.1:18080
+    [[ $(page 127.0.0.1:18080) == hello ]]
+    [[ $(machine podman inspect web) == *'"IPAddress": "10.88.0.'* ]]
+}
+
+test_podman_publishes_a_port_with_no_other_package_and_removal_leaves_state_only() {
+    local path
+    boot
+    apt install "/tmp/${deb##*/}" podman
+    not is_installed containernetworking-plugins
+    not is_installed netavark
+    machine bash -ec 'not() { ! "$@"; }; for tool in iptables nft ip netavark; do not command -v $tool; done'
+    [[ $(machine cnibox --version) == *"cnibox.$version"* ]]
+    serves_a_container
+    machine podman rm --force --time 0 web
+    not page 127.0.0.1:18080
+    machine dpkg --listfiles cnibox >"$node/files"
+    apt remove cnibox
+    while read -r path; do
+        [[ -d $root$path || ! -e $root$path ]] || { echo "$path is left" >&2; return 1; }
+    done <"$node/files"
+    # The names of an attachment, of a package that can be purged, and of networks that podman made.
+    not grep -iE 'cnibox|/cni(/|-|$)' <<<"$(paths | grep -vE '^(./)?(var/lib/cni|run/(cni|cnibox)|etc/cni|var/lib/dpkg/info/cnibox[.]|run/lock)' |
+        grep -vE '^./var/lib/systemd/deb-systemd-helper-enabled')"
+    [[ ! -e $root/usr/lib/cni && ! -e $root/usr/libexec/cnibox ]]
+    apt purge cnibox
+    not grep -i cnibox <<<"$(paths | grep -vE '^(run/cnibox|./var/lib/cni)')"
+}
+
+test_apt_replaces_the_go_package_below_podman_and_back() {
+    boot
+    apt install podman containernetworking-plugins
+    serves_a_container
+    apt install "/tmp/${deb##*/}"
+    not is_installed containernetworking-plugins
+    is_installed podman
+    # A container of the Go plugins is served on, and ends with ours.
+    [[ $(page 127.0.0.1:18080) == hello ]]
+    machine podman rm --force --time 0 web
+    not page 127.0.0.1:18080
+    serves_a_container
+    machine podman rm --force --time 0 web
+    apt install containernetworking-plugins
+    [[ ! -e $root/usr/lib/cni/cnibox && -e $root/usr/lib/cni/bridge ]]
+    serves_a_container
+}
