@@ -12,6 +12,7 @@ use crate::cli::executable::Kind;
 use crate::cli::{NAME, PLUGIN_DIRECTORY};
 use crate::error::{Code, Error, Result};
 use crate::fault;
+use crate::kernel::file;
 use crate::kernel::flock::{self, Mode};
 use crate::kernel::sys::process::variable;
 use crate::kernel::sys::{reason, warn};
@@ -46,7 +47,8 @@ impl Directory {
     /// Locks a directory. `None` if it does not exist.
     pub(super) fn open(path: &Path) -> Result<Option<Self>> {
         for _ in 0..ATTEMPTS_MAX {
-            let file = match fault::file_operation().and_then(|()| File::open(path)) {
+            let open = || file::reading().open(path); // a FIFO does not block it
+            let file = match fault::file_operation().and_then(|()| open()) {
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
                 file => file.map_err(|error| failed("open", path, &error))?,
             };

@@ -93,7 +93,8 @@ fn an_installation_needs_no_proc() {
 #[test]
 fn a_full_or_read_only_file_system_is_an_error_and_nothing_changes() {
     let node = Node::new();
-    for (option, text) in [("size=4m", "No space left on device"), ("ro", "Read-only file system")]
+    for (option, text) in
+        [("size=512k", "No space left on device"), ("ro", "Read-only file system")]
     {
         node.world.host(["mount", "-t", "tmpfs", "-o", option, "tmpfs", DIR]);
         fails(&node.install(&[]), 1, text);
@@ -105,7 +106,7 @@ fn a_full_or_read_only_file_system_is_an_error_and_nothing_changes() {
 #[test]
 fn a_directory_that_was_made_is_removed_after_an_error() {
     let node = Node::new();
-    node.world.host(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", DIR]);
+    node.world.host(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", DIR]);
     let words = [NEW, "install", "/run/node/bin/below"];
     let outcome = node.world.tool(&words, None).run();
     fails(&outcome, 1, "No space left on device");

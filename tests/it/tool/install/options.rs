@@ -168,6 +168,19 @@ fn a_missing_directory_is_made_and_removed_again() {
 }
 
 #[test]
+fn a_file_or_a_fifo_is_no_directory() {
+    let node = Node::new();
+    node.world.host(["sh", "-c", "mkfifo /run/node/fifo; echo text >/run/node/file"]);
+    for path in ["/run/node/fifo", "/run/node/file"] {
+        for command in ["install", "uninstall"] {
+            let outcome = node.world.tool(&[NEW, command, path], None).run();
+            fails(&outcome, 1, "Not a directory");
+        }
+    }
+    assert_eq!(node.world.read("/run/node/file"), "text\n");
+}
+
+#[test]
 fn the_usual_directory_is_the_default() {
     let node = Node::new();
     let words = [NEW, "install", "--dry-run", "--json"];
