@@ -29,11 +29,11 @@ mod manual;
 mod metrics;
 #[cfg(feature = "runtime")]
 mod networks;
-#[cfg(feature = "runtime")]
+#[cfg(feature = "run")]
 mod oci_hook;
 #[cfg(feature = "runtime")]
 mod parameters;
-#[cfg(feature = "runtime")]
+#[cfg(feature = "run")]
 mod run;
 mod table;
 
@@ -78,11 +78,11 @@ enum Command {
     Gc(gc::Gc),
     #[cfg(feature = "runtime")]
     Status(attach::Status),
-    #[cfg(feature = "runtime")]
+    #[cfg(feature = "run")]
     Run(run::Run),
-    #[cfg(feature = "runtime")]
+    #[cfg(feature = "run")]
     Exec(run::Exec),
-    #[cfg(feature = "runtime")]
+    #[cfg(feature = "run")]
     OciHook(oci_hook::OciHook),
     #[cfg(feature = "runtime")]
     Networks(networks::Networks),
@@ -190,7 +190,7 @@ fn ended(name: &str, exit: &EarlyExit) -> u8 {
 
 impl Tool {
     /// `words` are the arguments as they were given.
-    #[cfg_attr(not(feature = "runtime"), allow(unused_variables))]
+    #[cfg_attr(not(feature = "run"), allow(unused_variables))]
     fn run(&self, plugins: &'static [Entry], words: &[OsString]) -> Result<u8> {
         match &self.command {
             #[cfg(feature = "runtime")]
@@ -203,11 +203,11 @@ impl Tool {
             Command::Gc(gc) => gc.run(plugins),
             #[cfg(feature = "runtime")]
             Command::Status(status) => status.run(plugins),
-            #[cfg(feature = "runtime")]
+            #[cfg(feature = "run")]
             Command::Run(run) => run.run(plugins, words),
-            #[cfg(feature = "runtime")]
+            #[cfg(feature = "run")]
             Command::Exec(exec) => exec.run(plugins, words),
-            #[cfg(feature = "runtime")]
+            #[cfg(feature = "run")]
             Command::OciHook(hook) => hook.run(plugins),
             #[cfg(feature = "runtime")]
             Command::Networks(networks) => networks.run(plugins),

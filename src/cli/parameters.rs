@@ -153,6 +153,7 @@ pub(super) fn capability_args() -> Result<Json> {
 
 /// The attachments of a container to networks, each `NETWORK[:IFNAME]`. Ports go to the first network that can publish
 /// them, addresses to the first.
+#[cfg(feature = "run")]
 pub(super) fn wanted(
     runtime: &Runtime,
     container_id: &ContainerId,

@@ -88,6 +88,8 @@ fn talk(
     said: &mut Said,
     deadline: Option<Instant>,
 ) -> io::Result<End> {
+    // A child can end before it has read its input.
+    sys::survive_failed_writes();
     let (mut stdin, mut stdout) = (child.stdin.take(), child.stdout.take());
     let mut stderr = child.stderr.take();
     loop {
@@ -184,7 +186,6 @@ mod tests {
         let mut command = Command::new("/bin/sh".as_ref(), &words).unwrap();
         command.standard = [Standard::Pipe; 3];
         command.leads_group = true;
-        sys::survive_failed_writes();
         converse(command.spawn().unwrap(), input, limit).unwrap()
     }
 

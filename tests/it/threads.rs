@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use crate::world::{EXECUTABLE, World};
+use crate::world::{World, executable};
 
 /// The program of tests/threads.rs, built as the executable under test is: by `cargo test` in the directory `examples`
 /// beside it, by `packaging/release --threads` beside it.
 fn program() -> String {
-    let beside = Path::new(EXECUTABLE).with_file_name("threads");
-    let of_cargo = Path::new(EXECUTABLE).with_file_name("examples").join("threads");
+    let beside = Path::new(executable()).with_file_name("threads");
+    let of_cargo = Path::new(executable()).with_file_name("examples").join("threads");
     let program = if of_cargo.exists() { of_cargo } else { beside };
     assert!(program.exists(), "{}: cargo build --example threads", program.display());
     program.to_str().unwrap().into()

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::world::{Call, EXECUTABLE, plugin_names};
+use crate::world::{Call, executable, plugin_names};
 
 mod prose;
 
@@ -287,7 +287,7 @@ fn every_module_says_what_it_is() {
 
 #[test]
 fn links_and_readme_name_the_plugins_of_the_table() {
-    let list = Call::program(EXECUTABLE.as_ref()).args(&["--list"]).run().output();
+    let list = Call::program(executable().as_ref()).args(&["--list"]).run().output();
     let table: BTreeSet<String> = list.lines().map(str::to_owned).collect();
     for name in &table {
         let link = Path::new(ROOT).join("symlinks").join(name);

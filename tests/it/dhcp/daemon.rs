@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::{Daemon, SOCKET, listens};
-use crate::world::{Call, EXECUTABLE, World, parse};
+use crate::world::{Call, World, executable, parse};
 
 const DHCP: &str = "/run/plugins/dhcp";
 /// Less than any timeout of a client, and enough for a loaded machine.
@@ -273,7 +273,8 @@ fn flags_are_those_of_the_reference_and_a_wrong_flag_is_not_understood() {
         assert_eq!(outcome.status, 2, "{}", outcome.report());
         assert!(outcome.stderr.contains(expected), "{}", outcome.report());
     }
-    let help = Call::program(EXECUTABLE.as_ref()).args(&["dhcp", "daemon", "-help"]).run().output();
+    let help =
+        Call::program(executable().as_ref()).args(&["dhcp", "daemon", "-help"]).run().output();
     for flag in [
         "pidfile",
         "hostprefix",

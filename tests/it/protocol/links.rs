@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use serde_json::json;
 
 use super::host_local;
-use crate::world::{Bare, Call, EXECUTABLE, Scratch, World, plugin_names};
+use crate::world::{Bare, Call, Scratch, World, executable, plugin_names};
 
 /// The first line that a plugin introduces itself with.
 fn introduction(call: Call<'_>) -> String {
@@ -33,7 +33,7 @@ fn any_kind_of_link_will_do() {
             scratch.file(kind).join(name)
         };
         let (soft, hard, copy) = (file("soft"), file("hard"), file("copy"));
-        symlink(EXECUTABLE, &soft).unwrap();
+        symlink(executable(), &soft).unwrap();
         fs::hard_link(&own, &hard).unwrap();
         scratch.copy(&format!("copy/{name}"));
         for path in [soft, hard, copy] {
@@ -53,12 +53,12 @@ fn a_link_to_a_link_has_the_name_that_was_called() {
 
 #[test]
 fn the_name_needs_no_path() {
-    is_bridge(Call::program(EXECUTABLE.as_ref()).arg0("bridge"));
+    is_bridge(Call::program(executable().as_ref()).arg0("bridge"));
 }
 
 #[test]
 fn the_tool_runs_plugins_by_name() {
-    let tool = || Call::program(EXECUTABLE.as_ref());
+    let tool = || Call::program(executable().as_ref());
     is_bridge(tool().args(&["bridge"]));
     let bare = Bare::new();
     let call = tool().args(&["host-local"]).env("CNI_COMMAND", "ADD").env("CNI_CONTAINERID", "abc");
@@ -92,7 +92,7 @@ fn an_unknown_name_is_not_found_and_the_known_ones_are_listed() {
         let error = called.error_object();
         assert!(error.msg.contains(name), "{error:?}");
     }
-    let outcome = Call::program(EXECUTABLE.as_ref()).args(&["frobnicate"]).run();
+    let outcome = Call::program(executable().as_ref()).args(&["frobnicate"]).run();
     assert!(outcome.status == 127 && outcome.stderr.contains("frobnicate"), "{}", outcome.report());
 }
 

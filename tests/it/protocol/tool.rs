@@ -5,10 +5,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::world::{Call, EXECUTABLE, Scratch, World, plugin_names};
+use crate::world::{Call, Scratch, World, executable, plugin_names};
 
 fn tool(args: &[&str]) -> Call<'static> {
-    Call::program(EXECUTABLE.as_ref()).args(args).keeping_stdin_open()
+    Call::program(executable().as_ref()).args(args).keeping_stdin_open()
 }
 
 #[test]

@@ -124,3 +124,25 @@ fn add_is_undone_if_its_result_cannot_be_written() {
     let all = ["first ADD", "hangs ADD", "last ADD", "last DEL", "hangs DEL", "first DEL"];
     assert_eq!((host.titles(), host.kept()), (all.map(str::to_owned).into(), vec![]));
 }
+
+#[test]
+fn a_plugin_does_not_have_to_read_its_configuration() {
+    let host = host();
+    // Longer than what a pipe holds, so that the write ends only with the plugin.
+    let long = "x".repeat(200_000);
+    let plugin = json!({"type": "deaf", "keyA": long});
+    host.configure(
+        "1.conflist",
+        &json!({"cniVersion": "1.1.0", "name": "net", "plugins": [plugin]}),
+    );
+    let answer = r#"{"cniVersion": "1.1.0", "supportedVersions": ["1.1.0"]}"#;
+    let script = format!("#!/bin/sh\nexec <&-\nsleep 0.2\necho '{answer}'\n");
+    host.world.tool(&["tee", "/run/own/deaf"], None).stdin(script).run().output();
+    host.world.host(["chmod", "755", "/run/own/deaf"]);
+    for command in
+        [&["status", "net"][..], &["gc", "net"], &["add", "net", "c1"], &["del", "net", "c1"]]
+    {
+        let outcome = host.cnibox(command).run();
+        assert_eq!(outcome.status, 0, "{}", outcome.report());
+    }
+}

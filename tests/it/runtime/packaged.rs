@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 
 use super::{Host, network};
-use crate::world::{Call, EXECUTABLE, Scratch, World};
+use crate::world::{Call, Scratch, World, executable};
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging");
 
@@ -29,7 +29,7 @@ fn the_units_of_systemd_are_valid() {
     let netns = format!("{PACKAGING}/netns");
     is_valid(&["cnibox-netns@.service"], ["/usr/libexec/cnibox/netns", &netns]);
     let units = ["cnibox-dhcp.socket", "cnibox-dhcp.service"];
-    is_valid(&units, ["/opt/cni/bin/dhcp", EXECUTABLE]);
+    is_valid(&units, ["/opt/cni/bin/dhcp", executable()]);
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl<'w> Call<'w> {
             "bash",
         ];
         let call = Call::program("/bin/sh".as_ref()).args(&own).args(args);
-        call.env("PATH", TOOL_PATH).env("EXECUTABLE", super::EXECUTABLE)
+        call.env("PATH", TOOL_PATH).env("EXECUTABLE", super::executable())
     }
 
     pub(super) fn plugin_of_world(world: &'w World, name: &str) -> Self {

@@ -15,7 +15,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -29,12 +29,16 @@ pub use scratch::Scratch;
 pub use state::State;
 pub use sys::Namespaces;
 
-/// The executable under test, and where every world shows it. At build time another one may be chosen, to test what
-/// is shipped; `faults` has to be left out then, since only debug builds can be made to fail.
-pub const EXECUTABLE: &str = match option_env!("CNIBOX_EXECUTABLE") {
-    Some(shipped) => shipped,
-    None => env!("CARGO_BIN_EXE_cnibox"),
-};
+/// The executable under test: that of CNIBOX_EXECUTABLE, to test what is shipped, or the debug build. Only a debug build has
+/// the faults of the modules named `faults`.
+pub fn executable() -> &'static str {
+    static CHOSEN: LazyLock<String> = LazyLock::new(|| {
+        std::env::var("CNIBOX_EXECUTABLE").unwrap_or(env!("CARGO_BIN_EXE_cnibox").into())
+    });
+    &CHOSEN
+}
+
+/// Where every world shows the executable under test.
 const EXECUTABLE_IN_WORLD: &str = "/run/bin/cnibox";
 
 /// Where the links named after the plugins lie in a world.
@@ -75,7 +79,7 @@ impl World {
     pub fn with_plugins(cni_path: &str) -> Self {
         let mut command = Command::new("cat");
         command.stdin(Stdio::piped()).stdout(Stdio::null());
-        sys::make_namespaces(&mut command, Path::new(EXECUTABLE).parent().unwrap());
+        sys::make_namespaces(&mut command, Path::new(executable()).parent().unwrap());
         let keeper = command.spawn().expect(
             "the tests need a private user, mount and network namespace, and cannot make one here; \
              the line above names the step",

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::EXECUTABLE;
+use super::executable;
 
 /// Removed, with all that is in it, when dropped.
 pub struct Scratch(PathBuf);
@@ -41,7 +41,7 @@ impl Scratch {
     /// forks at that moment would hold it open for writing, and it could not be executed for a while.
     pub fn copy(&self, name: &str) -> PathBuf {
         let copy = self.file(name);
-        let status = Command::new("cp").arg(EXECUTABLE).arg(&copy).status().unwrap();
+        let status = Command::new("cp").arg(executable()).arg(&copy).status().unwrap();
         assert!(status.success());
         copy
     }
@@ -49,7 +49,7 @@ impl Scratch {
     /// A symbolic link `name` to the executable.
     pub fn link(&self, name: &str) -> PathBuf {
         let link = self.file(name);
-        symlink(EXECUTABLE, &link).unwrap();
+        symlink(executable(), &link).unwrap();
         link
     }
 }
