@@ -85,6 +85,7 @@ fn print(document: &str) -> Result<(), Refusal> {
 
 /// Runs one call and logs it.
 fn answer(command: &str, entry: &Entry, plugins: &'static [Entry]) -> Result<(), Refusal> {
+    sys::occupy_standard_files();
     let log = log().map(|log| (log, Instant::now()));
     let read = Request::read(command, variable, sys::Stdin);
     let done = match &read {

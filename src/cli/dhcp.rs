@@ -12,7 +12,7 @@ use crate::dhcp::protocol::Request;
 use crate::dhcp::server::{self, Passed};
 use crate::dhcp::socket;
 use crate::error::{Error, Result};
-use crate::kernel::sys::warn;
+use crate::kernel::sys::{self, warn};
 
 use super::table::Table;
 
@@ -42,6 +42,7 @@ pub fn knows(word: &OsStr) -> bool {
 
 /// Runs the daemon or lists its leases. Exit codes: 0 fine, 1 failed, 2 not understood.
 pub fn run(args: &[OsString]) -> u8 {
+    sys::occupy_standard_files();
     let (name, done) = match args {
         [first, flags @ ..] if first == "daemon" => match Flags::parse(flags) {
             Ok(None) => {

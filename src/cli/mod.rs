@@ -141,6 +141,7 @@ pub fn knows(first: &str) -> bool {
 
 /// Runs the tool with its arguments. Exit codes: 0 fine, 1 failed, 2 not understood.
 pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
+    sys::occupy_standard_files();
     let words = args;
     let args = texts(args);
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();

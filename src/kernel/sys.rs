@@ -86,7 +86,6 @@ macro_rules! entry_point {
         ) -> std::ffi::c_int {
             // SAFETY: these are the arguments from the C library.
             let arguments = unsafe { $crate::kernel::sys::arguments(count, values) };
-            $crate::kernel::sys::occupy_standard_files();
             $crate::kernel::sys::end($run(arguments))
         }
     };
@@ -137,7 +136,7 @@ pub fn survive_failed_writes() {
 
 /// Gives each standard file that the caller closed a descriptor on which every read and write fails, as on a closed one. Else
 /// the next file or socket would get its number: a warning would go into a reservation, a result into a netlink socket.
-/// Programs that this one executes find it closed.
+/// Programs that this one executes find it closed. VERSION opens nothing, so it does without.
 pub fn occupy_standard_files() {
     let mut files = [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO]
         .map(|fd| libc::pollfd { fd, events: 0, revents: 0 });
