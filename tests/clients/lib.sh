@@ -22,11 +22,11 @@ make_node() {
     mkdir -p "$node"/{upper,work} "$go_plugins" /run/netns
     mount -t overlay -o "lowerdir=/etc,upperdir=$node/upper,workdir=$node/work" overlay /etc
     mount -t tmpfs tmpfs /var/lib
-    mount -t tmpfs tmpfs /opt
+    mount -t tmpfs -o mode=755 tmpfs /opt
     mkdir -p "$plugins" "$config" /var/lib/cni
     cp -a /usr/lib/cni/. "$go_plugins"
     # Debian's containerd would find the Go plugins there.
-    mount -t tmpfs tmpfs /usr/lib/cni
+    mount -t tmpfs -o mode=755 tmpfs /usr/lib/cni
     # The OCI runtimes refuse two kinds of control groups side by side.
     if mountpoint -q /sys/fs/cgroup/unified; then umount -l /sys/fs/cgroup/unified; fi
     ip link set lo up
