@@ -47,7 +47,7 @@ impl OciHook {
                 let mac = Some(text(annotations, "cnibox.mac")?).filter(|mac| !mac.is_empty());
                 let wishes = Wishes { publish: &publish, ip: &ip, mac };
                 let networks = words(annotations, "cnibox.networks")?;
-                let wanted = parameters::wanted(&runtime, &id, &networks, &wishes)?;
+                let wanted = super::run::wanted(&runtime, &id, &networks, &wishes)?;
                 let pid = match state.get("pid") {
                     Some(Json::Number(pid)) => pid.to_string(),
                     _ => return Err(Error::config("the state of the container has no pid")),

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use crate::cni::json::Json;
 use crate::error::{Error, Result, Text};
-use crate::names::{Attachment, ContainerId, IfName, Mac, NetworkName};
+use crate::names::{Mac, NetworkName};
 use crate::plugin::Entry;
 use crate::plugin::log::Log;
 use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::chain::Means;
 use crate::runtime::conf::{self, Network};
-use crate::runtime::group::Wanted;
 use crate::runtime::lifecycle::{Choice, Runtime};
 
 use super::NOT_UNDERSTOOD;
@@ -149,50 +148,6 @@ pub(super) fn capability_args() -> Result<Json> {
         Ok(_) => Err(not_understood("CAP_ARGS: not an object")),
         Err(error) => Err(not_understood(format!("CAP_ARGS: {error}"))),
     }
-}
-
-/// The attachments of a container to networks, each `NETWORK[:IFNAME]`. Ports go to the first network that can publish
-/// them, addresses to the first.
-#[cfg(feature = "run")]
-pub(super) fn wanted(
-    runtime: &Runtime,
-    container_id: &ContainerId,
-    networks: &[String],
-    wishes: &Wishes<'_>,
-) -> Result<Vec<Wanted>> {
-    let mut wanted: Vec<Wanted> = Vec::new();
-    for (index, argument) in networks.iter().enumerate() {
-        let named = argument.rsplit_once(':').filter(|(_, ifname)| !ifname.contains('/'));
-        let (name, ifname) = match named {
-            Some((name, ifname)) => (name, ifname.to_owned()),
-            None => (argument.as_str(), format!("eth{index}")),
-        };
-        let ifname = IfName::new(ifname).map_err(|error| not_understood(error.to_string()))?;
-        if wanted.iter().any(|other| other.at.ifname == ifname) {
-            return Err(not_understood(format!("two networks have the interface {ifname}")));
-        }
-        wanted.push(Wanted {
-            network: super::attach::find(runtime, name)?,
-            at: Attachment { container_id: container_id.clone(), ifname },
-            args: cni_args()?,
-            capability_args: capability_args()?,
-        });
-    }
-    let can_publish = |it: &Wanted| it.network.is_capable_of("portMappings");
-    let publisher = wanted.iter().position(can_publish).unwrap_or_default();
-    let Wishes { publish, ip, mac } = *wishes;
-    for (index, parts) in
-        [(publisher, Wishes { publish, ip: &[], mac: None }), (0, Wishes { publish: &[], ip, mac })]
-    {
-        match wanted.get_mut(index) {
-            Some(Wanted { network, args, capability_args, .. }) => {
-                parts.apply(network, args, capability_args)?;
-            }
-            None if parts.publish.is_empty() && parts.ip.is_empty() && parts.mac.is_none() => {}
-            None => return Err(not_understood("a port or an address needs a network")),
-        }
-    }
-    Ok(wanted)
 }
 
 /// The ports and addresses that the options of an ADD request.

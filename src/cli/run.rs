@@ -11,7 +11,7 @@ use crate::kernel::launch::Launch;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sandbox;
 use crate::kernel::sys::{self, warn};
-use crate::names::ContainerId;
+use crate::names::{Attachment, ContainerId, IfName};
 use crate::plugin::Entry;
 use crate::runtime::container_id_of;
 use crate::runtime::group::{self, Wanted};
@@ -82,7 +82,7 @@ impl Run {
             None => ContainerId::new(format!("run-{}", std::process::id()))?,
         };
         let wishes = Wishes { publish: &self.publish, ip: &[], mac: None };
-        let wanted = parameters::wanted(&runtime, &container_id, &self.network, &wishes)?;
+        let wanted = wanted(&runtime, &container_id, &self.network, &wishes)?;
         let missing = sandbox::missing_capabilities();
         let (mut hidden, mut directory) = (&[][..], runtime.state());
         if !missing.is_empty() {
@@ -185,4 +185,47 @@ fn command(words: &[OsString], count: usize) -> Result<&[OsString]> {
         Some(command) if !command.is_empty() => Ok(command),
         _ => Err(not_understood("the command is missing")),
     }
+}
+
+/// The attachments of a container to networks, each `NETWORK[:IFNAME]`. Ports go to the first network that can publish
+/// them, addresses to the first.
+pub(super) fn wanted(
+    runtime: &Runtime,
+    container_id: &ContainerId,
+    networks: &[String],
+    wishes: &Wishes<'_>,
+) -> Result<Vec<Wanted>> {
+    let mut wanted: Vec<Wanted> = Vec::new();
+    for (index, argument) in networks.iter().enumerate() {
+        let named = argument.rsplit_once(':').filter(|(_, ifname)| !ifname.contains('/'));
+        let (name, ifname) = match named {
+            Some((name, ifname)) => (name, ifname.to_owned()),
+            None => (argument.as_str(), format!("eth{index}")),
+        };
+        let ifname = IfName::new(ifname).map_err(|error| not_understood(error.to_string()))?;
+        if wanted.iter().any(|other| other.at.ifname == ifname) {
+            return Err(not_understood(format!("two networks have the interface {ifname}")));
+        }
+        wanted.push(Wanted {
+            network: super::attach::find(runtime, name)?,
+            at: Attachment { container_id: container_id.clone(), ifname },
+            args: parameters::cni_args()?,
+            capability_args: parameters::capability_args()?,
+        });
+    }
+    let can_publish = |it: &Wanted| it.network.is_capable_of("portMappings");
+    let publisher = wanted.iter().position(can_publish).unwrap_or_default();
+    let Wishes { publish, ip, mac } = *wishes;
+    for (index, parts) in
+        [(publisher, Wishes { publish, ip: &[], mac: None }), (0, Wishes { publish: &[], ip, mac })]
+    {
+        match wanted.get_mut(index) {
+            Some(Wanted { network, args, capability_args, .. }) => {
+                parts.apply(network, args, capability_args)?;
+            }
+            None if parts.publish.is_empty() && parts.ip.is_empty() && parts.mac.is_none() => {}
+            None => return Err(not_understood("a port or an address needs a network")),
+        }
+    }
+    Ok(wanted)
 }

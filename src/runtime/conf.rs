@@ -38,7 +38,7 @@ impl Network {
         }
         let files = files(directory)?;
         for file in &files {
-            match Self::load(file) {
+            match Self::load_found(file) {
                 Ok(network) if *network.name == *wanted => return Ok(network),
                 Ok(_) => {}
                 Err(error) => warn(&error),
@@ -65,17 +65,27 @@ impl Network {
     fn load_all(files: Vec<PathBuf>) -> Vec<(PathBuf, Result<Self>)> {
         let mut loaded = Vec::new();
         for file in files {
-            let network = Self::load(&file);
+            let network = Self::load_found(&file);
             loaded.push((file, network));
         }
         loaded
     }
 
-    /// Reads a file, and the plugins that its network has in a directory of their own.
+    /// Reads a file that the caller names, and the plugins that its network has in a directory of their own. The file can
+    /// be a FIFO, such as a shell makes for `<(command)`.
     pub fn load(file: &Path) -> Result<Self> {
+        let bytes = fs::read(file).map_err(|error| cannot_read(file, &error))?;
+        Self::of_file(file, &bytes)
+    }
+
+    /// The same for a file in a directory, where a FIFO is a mistake.
+    fn load_found(file: &Path) -> Result<Self> {
+        Self::of_file(file, &read(file)?)
+    }
+
+    fn of_file(file: &Path, bytes: &[u8]) -> Result<Self> {
         let cannot = |error: Error| error.context(format!("cannot read {}", file.display()));
-        let bytes = read(file)?;
-        let mut network = Self::parse(&bytes, is_list(file), Some(file)).map_err(cannot)?;
+        let mut network = Self::parse(bytes, is_list(file), Some(file)).map_err(cannot)?;
         network.file = file.into();
         Ok(network)
     }
@@ -237,10 +247,11 @@ fn files_with(directory: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    file::read(path).map_err(|error| {
-        Error::internal(format_args!("cannot read {}", path.display()))
-            .with_details(error.to_string())
-    })
+    file::read(path).map_err(|error| cannot_read(path, &error))
+}
+
+fn cannot_read(path: &Path, error: &io::Error) -> Error {
+    Error::internal(format_args!("cannot read {}", path.display())).with_details(error.to_string())
 }
 
 /// `cniVersions` lists what the network can do, and the runtime takes the highest that it knows.

@@ -31,9 +31,10 @@ pub use sys::Namespaces;
 
 /// The executable under test: that of CNIBOX_EXECUTABLE, to test what is shipped, or the debug build. Only a debug build has
 /// the faults of the modules named `faults`.
+#[expect(clippy::disallowed_methods, reason = "it is asked of the caller of the tests")]
 pub fn executable() -> &'static str {
     static CHOSEN: LazyLock<String> = LazyLock::new(|| {
-        std::env::var("CNIBOX_EXECUTABLE").unwrap_or(env!("CARGO_BIN_EXE_cnibox").into())
+        std::env::var("CNIBOX_EXECUTABLE").unwrap_or_else(|_| env!("CARGO_BIN_EXE_cnibox").into())
     });
     &CHOSEN
 }
