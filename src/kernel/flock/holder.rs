@@ -6,26 +6,33 @@ use std::os::unix::fs::MetadataExt;
 /// USER_HZ, the unit of times in /proc on every architecture that we build for. Source: asm-generic/param.h.
 const TICKS_PER_SECOND: u64 = 100;
 
+const UNKNOWN: &str = "the holder is unknown without /proc/locks";
+
+/// The kernel writes a page of /proc/locks at a time. If any process takes or releases a lock meanwhile, lines can be missing.
+const READS_MAX: usize = 10;
+
 /// A clause that names the process that holds the lock of a file, as far as /proc shows it.
 ///
 /// The hold time is unknown; the age of the process is an upper bound.
 pub fn holder(file: &File) -> String {
-    let (Ok(metadata), Ok(locks)) = (file.metadata(), fs::read_to_string("/proc/locks")) else {
-        return "the holder is unknown without /proc/locks".into();
-    };
-    match pid_in(&locks, metadata.dev(), metadata.ino()) {
-        None => "/proc/locks does not name the holder".into(),
-        Some("0") => "a process outside of this pid namespace holds it".into(),
-        Some(pid) => {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
-            match name_and_age(&stat, &uptime) {
-                Some((name, age)) => {
-                    format!("process {pid} ({name}), which started {age} s ago, holds it")
-                }
-                None => format!("process {pid} holds it"),
-            }
+    let Ok(metadata) = file.metadata() else { return UNKNOWN.into() };
+    for _ in 0..READS_MAX {
+        let Ok(locks) = fs::read_to_string("/proc/locks") else { return UNKNOWN.into() };
+        match pid_in(&locks, metadata.dev(), metadata.ino()) {
+            None => {}
+            Some("0") => return "a process outside of this pid namespace holds it".into(),
+            Some(pid) => return described(pid),
         }
+    }
+    "/proc/locks does not name the holder".into()
+}
+
+fn described(pid: &str) -> String {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
+    match name_and_age(&stat, &uptime) {
+        Some((name, age)) => format!("process {pid} ({name}), which started {age} s ago, holds it"),
+        None => format!("process {pid} holds it"),
     }
 }
 
