@@ -134,7 +134,7 @@ impl Install {
         let signals = self.wait.then(sys::block_interrupts);
         let path = directory::path(&self.directory);
         let report = self.install(path, plugins).map_err(|error| in_directory(error, path, ""))?;
-        report.print(path, self.dry_run, self.json)?;
+        report.print(path, self.dry_run, self.json);
         if let Some(signals) = signals {
             sys::wait_for_interrupt(&signals);
         }
@@ -186,7 +186,7 @@ impl Uninstall {
         for (name, reason) in &report.left {
             warn(format_args!("note: {name} stays: {reason}"));
         }
-        report.print(path, self.dry_run, self.json)?;
+        report.print(path, self.dry_run, self.json);
         Ok(0)
     }
 }
@@ -201,9 +201,9 @@ fn in_directory(error: Error, path: &Path, un: &str) -> Error {
 }
 
 impl Report {
-    fn print(&self, directory: &Path, is_dry_run: bool, is_json: bool) -> Result<()> {
+    fn print(&self, directory: &Path, is_dry_run: bool, is_json: bool) {
         let mut text = match is_json {
-            true => self.document(directory, is_dry_run).to_pretty() + "\n",
+            true => self.document(directory, is_dry_run).to_pretty(),
             false => String::new(),
         };
         let lines = if is_json { &[] } else { self.changes.as_slice() };
@@ -215,10 +215,9 @@ impl Report {
             let _ = // a String takes all text
                 writeln!(text, "{would}{verb} {name}{colon}{kind}{of}{replaced}{backup}");
         }
-        // `println` would panic without a reader, since SIGPIPE has a handler.
-        sys::write_all(sys::stdout(), text.as_bytes()).map_err(|error| {
-            Error::internal("cannot write to stdout").with_details(sys::reason(&error))
-        })
+        if !text.is_empty() {
+            super::say(&text);
+        }
     }
 
     fn document(&self, directory: &Path, is_dry_run: bool) -> Json {
