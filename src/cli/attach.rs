@@ -15,7 +15,8 @@ use crate::runtime::container_id_of;
 use crate::runtime::lifecycle::{Choice, Runtime, Target};
 use crate::runtime::named::Purpose;
 
-use super::parameters::{self, TIMEOUT_S, Wishes, not_understood};
+use super::not_understood;
+use super::parameters::{self, TIMEOUT_S, Wishes};
 
 const IFNAME: &str = "eth0";
 

@@ -8,7 +8,8 @@ use crate::error::Result;
 use crate::plugin::Entry;
 use crate::runtime::NAMED_NAMESPACES;
 
-use super::parameters::{self, TIMEOUT_S, not_understood};
+use super::not_understood;
+use super::parameters::{self, TIMEOUT_S};
 use super::{help_of_command, say};
 
 /// Print the script that completes the command line of cnibox in a shell.

@@ -24,7 +24,8 @@ use crate::kernel::sys::warn;
 use crate::plugin::Entry;
 use crate::runtime::lifecycle::Runtime;
 
-use super::parameters::{self, not_understood};
+use super::not_understood;
+use super::parameters;
 use super::say;
 use super::table::printable;
 use host::Host;

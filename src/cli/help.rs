@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::plugin::{Entry, VERSION};
 
 use super::manual::{Key, Manual, Manuals};
-use super::parameters::not_understood;
+use super::not_understood;
 use super::{HELP, NAME, commands, help_of_command, overview, say};
 
 /// Print a manual page in the format of man(7).

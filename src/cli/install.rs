@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::kernel::sys::{self, warn};
 use crate::plugin::{Entry, VERSION};
 
-use super::NOT_UNDERSTOOD;
+use super::{NOT_UNDERSTOOD, not_understood};
 use directory::Directory;
 #[cfg(feature = "tool")]
 pub(in crate::cli) use directory::Looks;
@@ -239,9 +239,4 @@ impl Report {
         object.text("directory", &directory.display()).put("dryRun", Json::Bool(is_dry_run));
         object.text("version", &VERSION).list("changes", changes).list("left", left).json()
     }
-}
-
-/// An error in the arguments.
-fn not_understood(msg: std::fmt::Arguments<'_>) -> Error {
-    Error::new(NOT_UNDERSTOOD, msg)
 }

@@ -13,7 +13,8 @@ use crate::plugin::Entry;
 use crate::runtime::lifecycle::Runtime;
 use crate::runtime::reservations::{Judged, Pool, State, Use, title};
 
-use super::parameters::{self, TIMEOUT_S, not_understood};
+use super::not_understood;
+use super::parameters::{self, TIMEOUT_S};
 use super::say;
 use super::table::Table;
 

@@ -44,6 +44,8 @@ use argh::{EarlyExit, FromArgs, SubCommands};
 
 use crate::cni::json::Object;
 use crate::error::{Code, Result};
+#[cfg(any(feature = "runtime", feature = "install"))]
+use crate::error::{Error, Text};
 use crate::kernel::sys::{self, warn};
 use crate::plugin::{Entry, VERSION};
 
@@ -51,6 +53,11 @@ const NAME: &str = "cnibox";
 
 /// Marks an error in the arguments, which has an exit code of its own.
 const NOT_UNDERSTOOD: Code = Code(u32::MAX);
+
+#[cfg(any(feature = "runtime", feature = "install"))]
+fn not_understood(msg: impl Text) -> Error {
+    Error::new(NOT_UNDERSTOOD, msg)
+}
 
 /// The usual directory of plugins.
 const PLUGIN_DIRECTORY: &str = "/opt/cni/bin";

@@ -16,7 +16,8 @@ use crate::runtime::networks::Listed;
 use crate::runtime::new_network::{Kind, NewNetwork};
 
 use super::attach::invalid;
-use super::parameters::{self, TIMEOUT_S, not_understood};
+use super::not_understood;
+use super::parameters::{self, TIMEOUT_S};
 use super::say;
 use super::table::Table;
 

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use crate::cni::json::Json;
-use crate::error::{Error, Result, Text};
+use crate::error::{Error, Result};
 use crate::names::{Mac, NetworkName};
 use crate::plugin::Entry;
 use crate::plugin::log::Log;
@@ -15,17 +15,12 @@ use crate::runtime::chain::Means;
 use crate::runtime::conf::{self, Network};
 use crate::runtime::lifecycle::{Choice, Runtime};
 
-use super::NOT_UNDERSTOOD;
+use super::not_understood;
 
 /// Where plugins are, unless CNI_PATH says so: the usual directory, Debian's, Fedora's.
 const PLUGINS: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
 /// How long an executed plugin may take, in seconds.
 pub(super) const TIMEOUT_S: u64 = 180;
-
-/// An error in the arguments.
-pub(super) fn not_understood(msg: impl Text) -> Error {
-    Error::new(NOT_UNDERSTOOD, msg)
-}
 
 /// The runtime, with what the environment says of it.
 pub(super) fn runtime(plugins: &'static [Entry], timeout_s: u64) -> Runtime {
@@ -359,6 +354,6 @@ mod tests {
             ))
         );
         assert_eq!(apply("{}", "", &["10.0.0.2", "fd00::2"]), Err(Code::INVALID_CONFIG));
-        assert_eq!(apply("{}", "", &["x"]), Err(NOT_UNDERSTOOD));
+        assert_eq!(apply("{}", "", &["x"]), Err(crate::cli::NOT_UNDERSTOOD));
     }
 }

@@ -18,7 +18,8 @@ use crate::runtime::group::{self, Wanted};
 use crate::runtime::lifecycle::Runtime;
 use crate::runtime::named::Purpose;
 
-use super::parameters::{self, TIMEOUT_S, Wishes, not_understood};
+use super::not_understood;
+use super::parameters::{self, TIMEOUT_S, Wishes};
 
 /// Where state is; without privileges a private and empty one.
 const STATE: [&str; 2] = ["/run", "/var/lib"];

@@ -4,7 +4,9 @@ use crate::error::Result;
 use crate::plugin::Entry;
 
 use super::manifest::Installed;
-use super::{Install, not_understood};
+use crate::cli::not_understood;
+
+use super::Install;
 use crate::cli::NAME;
 
 /// Whether a call under a name runs this plugin.
