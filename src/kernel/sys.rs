@@ -1,5 +1,5 @@
-//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap`, in `process`, in
-//! `socket`, in `start`, in `thread` and in `unwind`.
+//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap`, in `memory`, in
+//! `process`, in `socket`, in `start`, in `thread` and in `unwind`.
 #![allow(unsafe_code)]
 
 // The allocator of the shipped build. The others have it for its tests.
@@ -7,6 +7,9 @@
 mod heap;
 
 mod errno;
+#[cfg(any(test, own_start))]
+#[cfg(target_arch = "x86_64")]
+mod memory;
 pub mod process;
 pub(super) mod socket;
 #[cfg(own_start)]

@@ -42,6 +42,7 @@ const ONLY_IN: [(&str, &[&str]); 11] = [
         &[
             "kernel/sys.rs",
             "kernel/sys/heap.rs",
+            "kernel/sys/memory.rs",
             "kernel/sys/process.rs",
             "kernel/sys/socket.rs",
             "kernel/sys/start.rs",
