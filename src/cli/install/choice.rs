@@ -3,11 +3,9 @@
 use crate::error::Result;
 use crate::plugin::Entry;
 
-use super::manifest::Installed;
-use crate::cli::not_understood;
-
 use super::Install;
-use crate::cli::NAME;
+use super::manifest::Installed;
+use crate::cli::{NAME, not_understood};
 
 /// Whether a call under a name runs this plugin.
 pub(super) fn leads_to(name: &str, plugin: &str) -> bool {

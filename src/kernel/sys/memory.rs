@@ -1,13 +1,13 @@
-//! `memcpy` and `memmove` of the shipped executable on x86-64. musl's begin with `rep movsq`, which takes 30 ns also for a
-//! few bytes, and a list of plugins copies 4,000 times, most often less than 32 bytes.
+//! `memcpy` and `memmove` of the shipped executable on x86-64. musl's use `rep movsq`, also for a few bytes, and take 30 ns
+//! for each of the 4,431 copies in an ADD of a list of five plugins.
 //!
 //! Source: C standard, "Copying functions"; System V ABI, AMD64 supplement, for the registers.
 
 use std::arch::naked_asm;
 use std::ffi::c_void;
 
-/// Up to 15 bytes are read before the first one is written, so this serves both functions. From 256 bytes on, the
-/// processor's own loop is as fast.
+/// Up to 15 bytes are read before the first one is written, so `memmove` can call it. From 256 bytes on, it uses the
+/// loop of the processor.
 // SAFETY: the executable has no other function of this name.
 #[unsafe(naked)]
 #[cfg_attr(own_start, unsafe(no_mangle))]
