@@ -33,7 +33,10 @@ impl Kind {
         if metadata.permissions().mode() & 0o111 == 0 {
             return Ok(Self::Damaged("it is not executable"));
         }
-        Ok(Self::of_content(&file::read(path)?, &own_content()?))
+        if metadata.len() > BYTES_MAX as u64 {
+            return Ok(Self::Damaged("it has more than 256 MiB"));
+        }
+        Ok(Self::of_content(&read(path)?, &own_content()?))
     }
 
     /// Source: elf(5). `own` is an executable for this machine.
@@ -66,10 +69,18 @@ impl Kind {
     }
 }
 
+/// The content of an executable.
+pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    file::read_within(path, BYTES_MAX)
+}
+
 /// This executable.
 pub(super) fn own_content() -> io::Result<Vec<u8>> {
-    file::read(sys::own_executable())
+    read(sys::own_executable())
 }
+
+/// No plugin is larger. The plugins in Go have less than 100 MiB.
+const BYTES_MAX: usize = 256 << 20;
 
 /// In the version of each build.
 const CNIBOX: &[u8] = b"+cnibox.";

@@ -1,13 +1,12 @@
 //! `cnibox metrics`: numbers for a monitoring system, in the text format of OpenMetrics 1.0.
 
-use std::fs;
-use std::io;
 use std::path::Path;
 
 use argh::FromArgs;
 
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
+use crate::kernel::file;
 use crate::plugin::Entry;
 use crate::runtime::life::Life;
 use crate::runtime::reservations::Survey;
@@ -34,25 +33,14 @@ impl Metrics {
         let text = text(&parameters::runtime(plugins, parameters::TIMEOUT_S).survey()?);
         match self.file.as_ref().map(Path::new) {
             None => say(&text),
-            Some(file) => replace(file, &text).map_err(|error| {
-                let msg = format!("cannot write {}", file.display());
+            // The collector reads `*.prom` only, and as another user.
+            Some(path) => file::replace(path, text.as_bytes(), 0o666).map_err(|error| {
+                let msg = format!("cannot write {}", path.display());
                 Error::internal(msg).with_details(error.to_string())
             })?,
         }
         Ok(0)
     }
-}
-
-/// Writes a file aside and renames it. The collector reads `*.prom` only.
-fn replace(file: &Path, text: &str) -> io::Result<()> {
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let aside = file.with_file_name(format!(".{name}.{}", std::process::id()));
-    let written = fs::write(&aside, text).and_then(|()| fs::rename(&aside, file));
-    if written.is_err() {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&aside);
-    }
-    written
 }
 
 /// The metrics of a range: name and meaning.

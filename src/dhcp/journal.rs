@@ -174,7 +174,7 @@ impl Journal {
                 let is_orphan = name
                     .strip_suffix(RELEASED)
                     .is_some_and(|name| !self.directory().join(format!("{name}{LEASE}")).exists());
-                if is_orphan || name.ends_with('~') {
+                if is_orphan {
                     on_void(&file);
                 }
                 continue;
@@ -465,7 +465,7 @@ mod tests {
         write("lan:c4:eth0.lease", &whole.replace("\"boot\":\"", "\"boot\":\"earlier"));
         write("lan:c5:eth0.lease", &whole.replace("10.1.0.5/24", "10.1.0.5/99"));
         write("lan:c6:eth0.released", "");
-        write("lan:c7:eth0.lease~", &whole);
+        write(".lan:c7:eth0.lease.0123456789abcdef~", &whole);
         write(".log", "a line");
         fs::create_dir(journal.directory().join("lan:c8:eth0.lease")).unwrap();
         assert_eq!(journal.read(&key("c3")), Ok(None));

@@ -1,6 +1,10 @@
 //! Opens regular files only: the open of a FIFO waits for its other end, and the open of a device can have any effect.
 //!
 //! With O_NONBLOCK the open of a FIFO does not wait. The flag has no effect on a regular file.
+//!
+//! A read has a limit: a sparse file or one below /proc can be larger than the memory.
+
+mod aside;
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,6 +16,14 @@ use nix::libc;
 use nix::unistd::{AccessFlags, faccessat};
 
 pub(crate) use super::sys::reason;
+pub use aside::{
+    Aside, is_aside, make_private_directory, remove_abandoned, replace, replace_private, sweep,
+    sweep_of,
+};
+
+/// The largest file that `read` reads. The largest one of cnibox is a cache entry, with a configuration in base64 and a
+/// result. Each of the two has 4 MiB at most.
+const BYTES_MAX: usize = 16 << 20;
 
 /// Options for reading without a wait. Symbolic links are followed.
 pub fn reading() -> OpenOptions {
@@ -59,11 +71,41 @@ pub fn regular(file: &File) -> io::Result<Metadata> {
 
 /// The content of a regular file.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    read_within(path, BYTES_MAX)
+}
+
+/// The content of a regular file that has this many bytes at most.
+pub fn read_within(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     let (mut file, metadata) = open_regular(&reading(), path)?;
-    // Files below /proc and /sys are regular and have length 0. `read_to_end` reads them to the end.
-    let mut content = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or_default());
-    file.read_to_end(&mut content)?;
-    Ok(content)
+    let length = usize::try_from(metadata.len()).unwrap_or(usize::MAX);
+    if length > bytes_max {
+        return Err(too_long(bytes_max));
+    }
+    // Most files are as long as they say, and then it takes one system call. Files below /proc have length 0, those below
+    // /sys that of a page.
+    let mut content = vec![0; length + 1];
+    let count = file.read(&mut content)?;
+    content.truncate(count);
+    if count == length && length > 0 {
+        return Ok(content);
+    }
+    read_on(file, content, bytes_max)
+}
+
+/// The content of a file of any type that may wait for a writer, such as a FIFO that the caller wants to read.
+pub fn read_to_end(file: impl Read, bytes_max: usize) -> io::Result<Vec<u8>> {
+    read_on(file, Vec::new(), bytes_max)
+}
+
+fn read_on(file: impl Read, mut content: Vec<u8>, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let left = (bytes_max + 1).saturating_sub(content.len());
+    file.take(left as u64).read_to_end(&mut content)?;
+    if content.len() > bytes_max { Err(too_long(bytes_max)) } else { Ok(content) }
+}
+
+#[cold]
+fn too_long(bytes_max: usize) -> io::Error {
+    io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {bytes_max} bytes"))
 }
 
 /// The content of a regular file as text. Fails if it is not UTF-8.

@@ -1,8 +1,8 @@
 //! Starts a command in a network namespace and passes signals to it. It does not use networks.
 
 use std::ffi::{CString, OsStr, OsString};
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Write};
+use std::fs;
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -14,6 +14,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
 use crate::error::{Error, Result};
+use crate::kernel::file::{self, Aside};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::process::{Child, Command};
 use crate::kernel::sys::{self, Surroundings, warn};
@@ -102,15 +103,12 @@ impl Launch<'_> {
         let words: Vec<&OsStr> = self.words.iter().map(OsString::as_os_str).collect();
         let mut command = Command::new(words[0], &words).map_err(cannot)?;
         let (mut reader, writer) = io::pipe().map_err(cannot)?;
-        let around = self.surroundings()?;
-        let file = around.resolv_conf.clone();
-        sys::surround(&mut command, around, writer);
+        let resolv_conf = self.write_resolv_conf()?;
+        sys::surround(&mut command, self.surroundings(resolv_conf.as_ref())?, writer);
         let started = start(&mut command);
         drop(command);
-        if let Some(file) = file {
-            // The command's side has unlinked it, if it came so far.
-            let _ = fs::remove_file(Path::new(&*file.to_string_lossy()));
-        }
+        // The command's side has unlinked it, if it came so far.
+        drop(resolv_conf);
         let error = match started? {
             Ok(child) => return Ok(Ok(child)),
             Err(error) => error,
@@ -122,38 +120,36 @@ impl Launch<'_> {
         Ok(Err(if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE }))
     }
 
-    fn surroundings(&self) -> Result<Surroundings> {
+    fn surroundings(&self, resolv_conf: Option<&Aside>) -> Result<Surroundings> {
         let text = |text: &str| {
             CString::new(text).map_err(|_| Error::config(format_args!("{text:?} contains a NUL")))
         };
-        let resolv_conf = match &self.resolv_conf {
-            // A hidden mount can cover the file that /etc/resolv.conf links to.
-            Some(content) if !self.hidden.is_empty() || is_in_place() => {
-                Some(text(&self.write(content)?)?)
-            }
-            _ => None,
-        };
+        let resolv_conf = resolv_conf.map(|file| file.path().to_string_lossy());
         Ok(Surroundings {
-            resolv_conf,
+            resolv_conf: resolv_conf.map(|path| text(&path)).transpose()?,
             hostname: self.hostname.map(text).transpose()?,
             hidden: self.hidden.iter().map(|path| text(path)).collect::<Result<_>>()?,
         })
     }
 
-    /// Writes the file that is mounted over /etc/resolv.conf.
-    fn write(&self, content: &str) -> Result<String> {
-        let path = self.directory.join(format!(".resolv.conf-{}", std::process::id()));
-        let write = || {
-            fs::create_dir_all(self.directory)?;
-            let mut file = File::create_new(&path)?;
-            // Every user of the command's side reads it, whatever the umask says.
-            file.set_permissions(fs::Permissions::from_mode(0o644))?;
-            file.write_all(content.as_bytes())
+    /// Writes the file that is mounted over /etc/resolv.conf. It is removed when it is dropped.
+    fn write_resolv_conf(&self) -> Result<Option<Aside>> {
+        // A hidden mount can cover the file that /etc/resolv.conf links to.
+        let content = match &self.resolv_conf {
+            Some(content) if !self.hidden.is_empty() || is_in_place() => content,
+            _ => return Ok(None),
         };
-        write().map_err(|error| {
+        let path = self.directory.join("resolv.conf");
+        let write = || {
+            file::make_private_directory(self.directory)?;
+            let aside = Aside::write(&path, content.as_bytes(), 0o600)?;
+            // Every user of the command's side reads it, whatever the umask says.
+            aside.file().set_permissions(fs::Permissions::from_mode(0o644))?;
+            Ok(aside)
+        };
+        write().map(Some).map_err(|error: io::Error| {
             Error::internal(format_args!("cannot write {}: {error}", path.display()))
-        })?;
-        Ok(path.to_string_lossy().into_owned())
+        })
     }
 
     fn wait(&self, child: &mut Child, signals: &SignalFd) -> Result<u8> {
@@ -181,9 +177,10 @@ impl Launch<'_> {
 /// Whether /etc/resolv.conf exists, to mount over it. A missing one is created: to resolvers an empty file and none are
 /// the same.
 fn is_in_place() -> bool {
-    let opened = match File::open(RESOLV_CONF) {
+    let path = Path::new(RESOLV_CONF);
+    let opened = match file::open(&file::reading(), path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            fs::OpenOptions::new().write(true).create(true).truncate(false).open(RESOLV_CONF)
+            file::open(file::reading().write(true).create(true), path)
         }
         opened => opened,
     };

@@ -1,9 +1,8 @@
 //! The cache of results, in libcni's format (cniCacheV1): a runtime finds, checks and deletes the attachments of other
 //! runtimes. It does not check whether an attachment is alive.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::cni::json::Json;
@@ -223,7 +222,8 @@ impl Cache {
         let mut paths = Vec::new();
         for file in files {
             let file = file.map_err(cannot)?;
-            if is_wanted(&file.file_name().to_string_lossy()) {
+            let name = file.file_name();
+            if !file::is_aside(&name) && is_wanted(&name.to_string_lossy()) {
                 paths.push(file.path());
             }
         }
@@ -246,7 +246,12 @@ impl Cache {
         Ok(all)
     }
 
-    /// Writes an entry, or replaces it. A reader never finds an incomplete file.
+    /// Removes the incomplete files that killed processes have left.
+    pub fn sweep(&self) {
+        file::sweep(&self.directory);
+    }
+
+    /// Writes an entry, or replaces it.
     pub fn write(&self, entry: &Entry) -> Result<()> {
         let path = self.path(&entry.network, &entry.at);
         replace(&path, entry.to_json().to_compact().as_bytes())
@@ -294,43 +299,16 @@ fn read(path: &Path) -> Result<Option<Json>> {
     }
 }
 
-/// Writes a file aside and renames it. The directory of the files never has another one, so the one aside is in the
-/// directory above.
+/// Writes a file of the runtime, or replaces it. A reader never finds an incomplete file.
 pub(super) fn replace(path: &Path, content: &[u8]) -> Result<()> {
-    let (directory, aside) = (path.parent().unwrap_or_else(|| Path::new("/")), aside(path));
-    let write = || {
-        fault::file_operation()?;
-        let mut options = OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
-        fault::file_operation()?;
-        file.write_all(content)?;
-        fault::file_operation()?;
-        fs::rename(&aside, path)
-    };
-    let written = match write() {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            make_directory(directory).and_then(|()| write())
-        }
-        written => written,
-    };
-    written.map_err(|error| {
-        // An error can be ignored, because the next write replaces the file.
-        let _ = fs::remove_file(&aside);
+    file::replace_private(path, content).map_err(|error| {
         Error::internal(format_args!("cannot write {}", path.display()))
             .with_details(error.to_string())
     })
 }
 
-fn aside(path: &Path) -> PathBuf {
-    let directory = path.parent().unwrap_or_else(|| Path::new("/"));
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    directory.parent().unwrap_or(directory).join(format!(".{name}"))
-}
-
-/// Also what a crash has left of it. It is fine if there is no such file.
+/// It is fine if there is no such file.
 pub(super) fn remove(path: &Path) -> Result<()> {
-    // Should this fail, the next one goes over it.
-    let _ = fs::remove_file(aside(path));
     match fault::file_operation().and_then(|()| fs::remove_file(path)) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             let msg = format!("cannot remove {}", path.display());
@@ -338,11 +316,6 @@ pub(super) fn remove(path: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-pub(super) fn make_directory(directory: &Path) -> io::Result<()> {
-    fault::file_operation()?;
-    DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
 #[cfg(test)]

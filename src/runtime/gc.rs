@@ -1,8 +1,5 @@
 //! Removes stale attachments: those with a removed or replaced namespace, and those of an interrupted operation.
 
-use std::fs;
-use std::time::Duration;
-
 use crate::cni::json::Json;
 use crate::cni::version::Version;
 use crate::error::{Error, Result};
@@ -77,13 +74,7 @@ impl Runtime {
     /// Removes the temporary files and locks of killed processes. A file that cannot be removed does no harm.
     fn sweep(&self) {
         lock::sweep(&self.locks);
-        for file in fs::read_dir(&self.state).into_iter().flatten().flatten() {
-            let age = file.metadata().and_then(|it| it.modified()).map(|it| it.elapsed());
-            let is_old = matches!(age, Ok(Ok(age)) if age > WRITE_MAX);
-            if is_old && file.file_name().as_encoded_bytes().starts_with(b".") {
-                let _ = fs::remove_file(file.path());
-            }
-        }
+        self.sweep_files();
     }
 
     /// In the order of their names.
@@ -208,6 +199,4 @@ impl Runtime {
     }
 }
 
-/// A temporary file of this age belongs to a process that died: to write a file takes milliseconds.
-const WRITE_MAX: Duration = Duration::from_secs(60);
 const DIED: &str = "its ADD or DEL died";

@@ -46,6 +46,11 @@ impl Identities {
         cache::remove(&self.path(network, at))
     }
 
+    /// Removes the incomplete files that killed processes have left.
+    pub fn sweep(&self) {
+        file::sweep(&self.directory);
+    }
+
     fn path(&self, network: &NetworkName, at: &Attachment) -> PathBuf {
         self.directory.join(cache::file_name(network, at))
     }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::cni::json::Json;
 use crate::cni::version::Version;
 use crate::error::{Code, Error, Result};
+use crate::kernel::file;
 use crate::kernel::flock::Mode;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::{self, warn};
@@ -319,10 +320,22 @@ impl Runtime {
     }
 
     fn pending_of(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
-        self.pending.read(network, at).unwrap_or_else(|error| {
+        let pending = self.pending.read(network, at).unwrap_or_else(|error| {
             warn(format_args!("{error}; going on without it"));
             None
-        })
+        });
+        if pending.is_some() {
+            self.sweep_files();
+        }
+        pending
+    }
+
+    /// Removes the files that killed operations were writing.
+    pub(super) fn sweep_files(&self) {
+        self.cache.sweep();
+        self.pending.sweep();
+        self.identities.sweep();
+        file::sweep(&self.state);
     }
 
     fn network(&self, choice: &Choice, known: Option<&Entry>) -> Result<Network> {

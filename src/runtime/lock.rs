@@ -15,7 +15,6 @@ use crate::fault;
 use crate::kernel::file;
 use crate::kernel::flock::{self, Limit, Mode};
 use crate::names::{ContainerId, NetworkName};
-use crate::runtime::cache::make_directory;
 
 /// The longest wait for other holders, as in the store of host-local.
 const WAIT_MAX: Duration = Duration::from_secs(30);
@@ -155,7 +154,7 @@ fn open(directory: &Path, path: &Path) -> io::Result<File> {
     };
     match open() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            make_directory(directory).and_then(|()| open())
+            file::make_private_directory(directory).and_then(|()| open())
         }
         opened => opened,
     }

@@ -1,12 +1,11 @@
-//! Records: one file per attachment, in which a plugin keeps data from ADD to DEL. A record is written under another name
-//! and renamed, so that a reader, also the reference, never sees an incomplete one.
+//! Records: one file per attachment, in which a plugin keeps data from ADD to DEL. A reader, also the reference, never sees
+//! an incomplete one.
 //!
 //! The plugin that wrote a record removes it in a failing ADD, DEL and GC. The directories stay.
 
 use std::fmt::Display;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -43,31 +42,20 @@ impl Record {
         self.none_if_missing("read", content)
     }
 
+    /// Writes the file, or replaces it. Creates the directory if it is missing.
     pub fn write(&self, content: &[u8]) -> Result<()> {
-        let aside = self.aside();
-        write_aside(&aside, content).and_then(|()| rename(&aside, &self.path)).map_err(|error| {
-            // If this fails, the next `write` replaces the file.
-            let _ = fs::remove_file(&aside);
-            self.cannot("write", &error)
-        })
+        file::replace_private(&self.path, content).map_err(|error| self.cannot("write", &error))
     }
 
-    /// Removes the file that a `write` leaves if a crash interrupts it.
+    /// Removes what a `write` leaves if its process is killed. This lists the directory.
     pub fn remove_aside(&self) {
-        // If this fails, the next `write` replaces the file.
-        let _ = fs::remove_file(self.aside());
+        file::sweep_of(&self.path);
     }
 
     /// Succeeds if the file does not exist.
     pub fn remove(&self) -> Result<()> {
-        self.remove_aside();
         let removed = fault::file_operation().and_then(|()| fs::remove_file(&self.path));
         self.none_if_missing("remove", removed).map(drop)
-    }
-
-    fn aside(&self) -> PathBuf {
-        let name = self.name().unwrap_or_default();
-        self.path.with_file_name(fitting(&format!("{name}~")))
     }
 
     fn none_if_missing<T>(&self, verb: &str, result: io::Result<T>) -> Result<Option<T>> {
@@ -91,7 +79,7 @@ pub fn lock(dir: &str) -> Result<File> {
 
 fn lock_within(dir: &str, limit: Duration) -> Result<File> {
     let open_and_lock = || {
-        make_dir(Path::new(dir))?;
+        file::make_private_directory(Path::new(dir))?;
         fault::file_operation()?;
         let file = File::open(dir)?;
         let is_locked = flock::lock(&file, Mode::Exclusive, limit)?;
@@ -111,10 +99,22 @@ pub fn check_writable(dir: &str) -> Result<()> {
     store::check_writable(Path::new(dir))
 }
 
-/// All files of a directory, also those that a crash left.
+/// All records of a directory. Removes what killed processes have left in it.
 pub fn all(dir: &str) -> Result<Vec<Record>> {
-    let path = |entry: io::Result<fs::DirEntry>| entry.map(|entry| Record { path: entry.path() });
-    match fault::file_operation().and_then(|()| fs::read_dir(dir)?.map(path).collect()) {
+    let list = || {
+        fault::file_operation()?;
+        let mut records = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if file::is_aside(&entry.file_name()) {
+                file::remove_abandoned(&entry.path());
+            } else {
+                records.push(Record { path: entry.path() });
+            }
+        }
+        Ok(records)
+    };
+    match list() {
         Err(error) if is_missing(&error) => Ok(Vec::new()),
         found => found.map_err(|error| failed(format_args!("list {dir}"), &error)),
     }
@@ -135,37 +135,6 @@ fn failed(doing: impl Display, error: &io::Error) -> Error {
 
 fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
-}
-
-fn write_aside(path: &Path, content: &[u8]) -> io::Result<()> {
-    if let Some(dir) = path.parent() {
-        make_dir(dir)?;
-    }
-    let create = || {
-        fault::file_operation()?;
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
-    };
-    // A file that a crash left is not opened for writing: it can be a link to another file.
-    let mut file = match create() {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            fault::file_operation()?;
-            fs::remove_file(path)?;
-            create()?
-        }
-        created => created?,
-    };
-    fault::file_operation()?;
-    file.write_all(content)
-}
-
-fn make_dir(dir: &Path) -> io::Result<()> {
-    fault::file_operation()?;
-    DirBuilder::new().recursive(true).mode(0o700).create(dir)
-}
-
-fn rename(from: &Path, to: &Path) -> io::Result<()> {
-    fault::file_operation()?;
-    fs::rename(from, to)
 }
 
 #[cfg(test)]

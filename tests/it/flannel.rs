@@ -437,7 +437,7 @@ fn check_calls_the_delegate_with_the_saved_configuration() {
 fn del_removes_the_incomplete_file_of_a_killed_add() {
     let world = world();
     let c1 = world.container("c1");
-    world.write(&format!("{DATA}/c1~"), "{\"na");
+    world.write(&format!("{DATA}/.c1.0123456789abcdef~"), "{\"na");
     c1.del("flannel", &flannel());
     assert_eq!(files(&world), [""; 0]);
 }

@@ -6,7 +6,6 @@ use std::path::Path;
 use crate::cli::NAME;
 use crate::cli::executable::{self, Kind};
 use crate::error::{Error, Result};
-use crate::kernel::file;
 use crate::kernel::sys::warn;
 use crate::plugin::Entry as Plugin;
 
@@ -237,7 +236,7 @@ impl<'a> Plan<'a> {
 
 /// The identity of an executable.
 fn build(path: &Path) -> Result<String> {
-    file::read(path).map(|it| sha512(&it)).map_err(|error| failed("read", path, &error))
+    executable::read(path).map(|it| sha512(&it)).map_err(|error| failed("read", path, &error))
 }
 
 /// A file in words.

@@ -5,9 +5,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::cli::NAME;
+use crate::cli::{NAME, executable};
 use crate::error::{Error, Result};
-use crate::kernel::file;
 use crate::plugin::Entry as Plugin;
 
 use super::directory::{
@@ -117,7 +116,7 @@ impl Removal<'_> {
             return Ok(*is_known);
         }
         let path = self.directory.file(&installed.name);
-        let content = file::read(&path).map_err(|error| failed("read", &path, &error))?;
+        let content = executable::read(&path).map_err(|error| failed("read", &path, &error))?;
         let is_known = self.builds.contains(&sha512(&content));
         self.known.push((state.inode, is_known));
         Ok(is_known)
@@ -155,5 +154,5 @@ fn is_same(place: &Path, backup: &Path) -> bool {
     if inode(place) == inode(backup) || target(place).is_some() && target(place) == target(backup) {
         return true;
     }
-    matches!((file::read(place), file::read(backup)), (Ok(one), Ok(other)) if one == other)
+    matches!((executable::read(place), executable::read(backup)), (Ok(one), Ok(other)) if one == other)
 }

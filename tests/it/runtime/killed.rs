@@ -6,10 +6,6 @@ use super::run::used_host;
 use super::{Host, network};
 use crate::world::{State, at_every_change, at_every_system_call};
 
-/// Makes files older that were being written.
-const OLD: &str =
-    "for file in /run/cnibox/.[!.]*; do [ ! -e $file ] || touch -d '2 minutes ago' $file; done";
-
 fn host() -> (Host, State) {
     let host = Host::new();
     host.configure("1.conflist", &network());
@@ -24,8 +20,6 @@ fn host() -> (Host, State) {
 
 /// The attachment is whole, or gone with all that it had.
 fn assert_whole_or_nothing(host: &Host, before: &State, when: &str) -> bool {
-    // A file that was being written counts as left behind after a minute.
-    host.world.host(["sh", "-c", OLD]);
     host.cnibox(&["gc"]).run().output();
     let kept = host.kept();
     let is_whole = !kept.is_empty();
@@ -88,7 +82,6 @@ fn after_a_gc_that_was_killed_the_next_one_leaves_nothing() {
         || host.cnibox(&["gc"]),
         || leave_a_namespace(&host),
         |when| {
-            host.world.host(["sh", "-c", OLD]);
             host.cnibox(&["gc"]).run().output();
             assert_eq!(host.kept(), [""; 0], "{when}");
             assert!(!host.world.path("/run/netns/web").exists(), "{when}");
@@ -129,7 +122,6 @@ fn after_a_run_that_was_killed_gc_leaves_nothing() {
             run,
             || {},
             |when| {
-                host.world.host(["sh", "-c", OLD]);
                 host.cnibox(&["gc"]).run().output();
                 assert_eq!(host.kept(), [""; 0], "{when}");
                 assert_eq!(host.world.host(["ls", "/run/netns"]), "", "{when}");
@@ -152,7 +144,6 @@ fn after_an_add_with_create_that_was_killed_gc_leaves_nothing() {
         || host.cnibox(&["add", "net", "web", "--create", "-p", "8080:80"]),
         || {},
         |when| {
-            host.world.host(["sh", "-c", OLD]);
             host.cnibox(&["gc"]).run().output();
             // The attachment is complete, and so the namespace stays.
             if host.world.path("/run/netns/web").exists() {
@@ -191,7 +182,6 @@ fn after_a_hook_that_was_killed_gc_leaves_nothing() {
                 }
             },
             |when| {
-                host.world.host(["sh", "-c", OLD]);
                 host.cnibox(&["gc"]).run().output();
                 hook("stopped").run().silence();
                 assert_eq!(host.kept(), [""; 0], "{when}");

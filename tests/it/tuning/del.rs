@@ -106,7 +106,8 @@ fn a_torn_file_is_removed() {
 fn a_temporary_file_of_a_crash_is_removed() {
     let world = World::new();
     let (c1, result) = container(&world);
-    world.write(&format!("{FILE}~"), "{\n \"mtu\": 15");
+    let (dir, name) = FILE.rsplit_once('/').unwrap();
+    world.write(&format!("{dir}/.{name}.0123456789abcdef~"), "{\n \"mtu\": 15");
     c1.del("tuning", &tuning(all(), &result));
     assert!(files(&world).is_empty());
 }

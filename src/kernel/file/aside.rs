@@ -1,0 +1,296 @@
+//! Replaces files: the new content is written aside, under a random name in the same directory, and then renamed.
+//!
+//! A process that is killed leaves the file aside. The writer holds a flock(2) on it, which ends with the process, so `sweep`
+//! removes only a file that no process writes. No clock is asked.
+
+use std::collections::hash_map::RandomState;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::hash::BuildHasher;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::libc;
+
+use crate::fault;
+use crate::kernel::flock::{self, Mode};
+
+/// The longest file name: NAME_MAX (linux/limits.h).
+const NAME_BYTES_MAX: usize = 255;
+/// `.` and 64 bits in hexadecimal.
+const RANDOM_BYTES: usize = 17;
+/// How often a file is written again that a sweep has removed before it was locked.
+const ATTEMPTS_MAX: u32 = 10;
+
+/// A complete file under a random name, `.NAME.RANDOM~`. It is removed when it is dropped.
+pub struct Aside {
+    path: PathBuf,
+    file: File,
+}
+
+impl Aside {
+    /// Writes the file for `path`, which it does not touch.
+    pub fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<Self> {
+        fault::file_operation()?;
+        let mut options = OpenOptions::new();
+        // The name is new, so the flags only matter if another program guesses it.
+        options.write(true).create_new(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        let aside = path.with_file_name(name(path));
+        let file = options.mode(mode).open(&aside)?;
+        let mut aside = Self { path: aside, file };
+        // Without a lock, on a file system that has none, nobody can take the file for abandoned either.
+        let _ = flock::try_lock(&aside.file, Mode::Exclusive);
+        fault::file_operation()?;
+        aside.file.write_all(content)?;
+        Ok(aside)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Gives the file its name, and replaces what has it.
+    pub fn rename(self, to: &Path) -> io::Result<()> {
+        fault::file_operation()?;
+        fs::rename(&self.path, to)?;
+        self.forget();
+        Ok(())
+    }
+
+    /// Gives the file a name that no other file may have.
+    pub fn link(self, to: &Path) -> io::Result<()> {
+        fault::file_operation()?;
+        fs::hard_link(&self.path, to)
+    }
+
+    /// The random name is gone.
+    fn forget(mut self) {
+        self.path.clear();
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        if !self.path.as_os_str().is_empty() {
+            // If this fails, the next sweep removes it.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Writes a file, or replaces what has its name: a link, a FIFO, or a file that others still read. A reader never finds an
+/// incomplete file.
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let mut attempt = 1;
+    loop {
+        match Aside::write(path, content, mode)?.rename(path) {
+            // A sweep has found the file aside before it was locked.
+            Err(error) if error.kind() == ErrorKind::NotFound && attempt < ATTEMPTS_MAX => {
+                attempt += 1;
+            }
+            renamed => return renamed,
+        }
+    }
+}
+
+/// `replace` for a file that only its owner may read, in a directory of such files. Makes the directory if it is missing.
+pub fn replace_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    match replace(path, content, 0o600) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            make_private_directory(path.parent().unwrap_or(path))?;
+            replace(path, content, 0o600)
+        }
+        replaced => replaced,
+    }
+}
+
+/// Makes a directory, also those above it. Succeeds if it is there.
+pub fn make_private_directory(directory: &Path) -> io::Result<()> {
+    fault::file_operation()?;
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+/// Whether a name in a directory is that of a file aside, which belongs to its writer.
+pub fn is_aside(name: &OsStr) -> bool {
+    let Some(rest) = name.as_bytes().strip_suffix(b"~") else { return false };
+    let Some((name, random)) = rest.split_last_chunk::<RANDOM_BYTES>() else { return false };
+    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    name.len() > 1 && name[0] == b'.' && random[0] == b'.' && random[1..].iter().all(is_digit)
+}
+
+/// Removes the files that killed processes have left aside in a directory.
+pub fn sweep(directory: &Path) {
+    sweep_beginning_with(directory, b".");
+}
+
+/// The same for one file of the directory.
+pub fn sweep_of(path: &Path) {
+    sweep_beginning_with(path.parent().unwrap_or(path), &start(path));
+}
+
+/// A file that cannot be removed does no harm: every reader passes over it.
+fn sweep_beginning_with(directory: &Path, start: &[u8]) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_of_start = name.as_bytes().len() == start.len() + RANDOM_BYTES + 1 || start == b".";
+        if is_aside(&name) && is_of_start && name.as_bytes().starts_with(start) {
+            remove_abandoned(&entry.path());
+        }
+    }
+}
+
+/// Removes a file aside if no process writes it.
+pub fn remove_abandoned(path: &Path) {
+    let mut options = super::reading();
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let Ok((file, _)) = super::open_regular(&options, path) else { return };
+    // The lock lasts until the name is gone.
+    if matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true)) {
+        let _ = fs::remove_file(path);
+    }
+}
+
+fn name(path: &Path) -> OsString {
+    let mut name = start(path);
+    // A hasher of std has random keys, and all hashers of a thread have different ones.
+    name.extend(format!(".{:016x}", RandomState::new().hash_one(())).as_bytes());
+    name.push(b'~');
+    OsString::from_vec(name)
+}
+
+/// The beginning of the name aside. A long name is cut.
+fn start(path: &Path) -> Vec<u8> {
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    let length = name.len().min(NAME_BYTES_MAX - RANDOM_BYTES - 2);
+    [b".", &name[..length]].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::process::Command;
+
+    use super::*;
+    use crate::kernel::file::read_text;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("cnibox-{name}-{}", std::process::id()));
+            fs::create_dir(&dir).unwrap();
+            Self(dir)
+        }
+
+        fn names(&self) -> Vec<String> {
+            let entries = fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().file_name());
+            let mut names: Vec<String> = entries.map(|it| it.into_string().unwrap()).collect();
+            names.sort();
+            names
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    #[test]
+    fn whatever_has_the_name_is_replaced_and_what_it_leads_to_stays() {
+        let dir = Scratch::new("replaced");
+        let (path, precious) = (dir.0.join("file"), dir.0.join("precious"));
+        let plant: [&dyn Fn(); 4] = [
+            &|| (),
+            &|| fs::write(&path, "a longer text than the new one").unwrap(),
+            &|| symlink(&precious, &path).unwrap(),
+            &|| assert!(Command::new("mkfifo").arg(&path).status().unwrap().success()),
+        ];
+        fs::write(&precious, "precious").unwrap();
+        for plant in plant {
+            plant();
+            replace(&path, b"new", 0o640).unwrap();
+            assert!(fs::symlink_metadata(&path).unwrap().is_file());
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+            assert_eq!(read_text(&path).unwrap(), "new");
+            assert_eq!(read_text(&precious).unwrap(), "precious");
+            assert_eq!(dir.names(), ["file", "precious"]);
+            fs::remove_file(&path).unwrap();
+        }
+        fs::create_dir(&path).unwrap();
+        assert_eq!(replace(&path, b"new", 0o600).unwrap_err().kind(), ErrorKind::IsADirectory);
+        assert_eq!(dir.names(), ["file", "precious"], "a failed write leaves nothing");
+        let missing = replace(&dir.0.join("none/file"), b"new", 0o600).unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+        replace_private(&dir.0.join("some/where/file"), b"new").unwrap();
+        let mode = fs::metadata(dir.0.join("some/where")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+
+    #[test]
+    fn the_left_overs_of_the_dead_are_swept_and_nothing_else() {
+        let dir = Scratch::new("swept");
+        let path = dir.0.join("net-c-eth0");
+        let alive = Aside::write(&path, b"half", 0o600).unwrap();
+        let left = |name: &str| {
+            let path = dir.0.join(name);
+            let aside = Aside::write(&path, b"half", 0o600).unwrap();
+            let copy = dir.0.join(super::name(&path));
+            fs::copy(aside.path(), &copy).unwrap();
+            copy
+        };
+        let (own, other) = (left("net-c-eth0"), left("net-c-eth0.1"));
+        let strange = dir.0.join(super::name(&path));
+        assert!(Command::new("mkfifo").arg(&strange).status().unwrap().success());
+        let kept = [".net-c-eth0", ".net-c-eth0.new", "net-c-eth0.0123456789abcdef~", ".log"];
+        for name in kept {
+            fs::write(dir.0.join(name), "").unwrap();
+        }
+        sweep_of(&path);
+        assert!(!own.exists() && other.exists());
+        sweep(&dir.0);
+        assert!(!other.exists());
+        assert!(alive.path().exists() && strange.exists());
+        assert!(kept.iter().all(|name| dir.0.join(name).exists()));
+        drop(alive);
+        assert_eq!(dir.names().len(), kept.len() + 1);
+    }
+
+    #[test]
+    fn a_file_that_was_swept_before_it_was_locked_is_written_again() {
+        let dir = Scratch::new("again");
+        let path = dir.0.join("file");
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                    sweep(&dir.0);
+                }
+            });
+            let written: io::Result<()> =
+                (0..2000).try_for_each(|_| replace(&path, b"content", 0o600));
+            is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+            written.unwrap();
+        });
+        assert_eq!(dir.names(), ["file"]);
+    }
+
+    #[test]
+    fn names_aside_are_different_and_fit() {
+        let long = PathBuf::from("n".repeat(NAME_BYTES_MAX));
+        let names: Vec<OsString> =
+            [&long, &long, Path::new("file")].map(name).into_iter().collect();
+        assert!(names[0] != names[1] && names[0].len() == NAME_BYTES_MAX);
+        assert!(names.iter().all(|name| is_aside(name)), "{names:?}");
+        for name in ["", "~", ".~", "file~", ".file~", "..0123456789abcdef~", ".0123456789abcdef~"]
+        {
+            assert!(!is_aside(OsStr::new(name)), "{name}");
+        }
+    }
+}
