@@ -7,7 +7,6 @@ mod ranges;
 mod similar;
 mod values;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use argh::FromArgs;
@@ -71,7 +70,7 @@ impl Lint {
         if paths.is_empty() {
             paths.push(directory);
         }
-        let (mut documents, claims) = examine(&paths, plugins, &path)?;
+        let Examined { mut documents, claims, unreadable } = examine(&paths, plugins, &path)?;
         ranges::compare_networks(&claims, &mut documents);
         ranges::compare_routes(&claims, &mut documents)?;
         let mut objects = Vec::new();
@@ -89,25 +88,37 @@ impl Lint {
         if self.json {
             super::say_json(Object::default().list("findings", objects));
         }
-        Ok(u8::from(has_faults))
+        for (_, error) in &unreadable {
+            warn(format_args!("{error}"));
+        }
+        Ok(u8::from(has_faults || !unreadable.is_empty()))
     }
 }
 
 /// The documents, with the findings of each by itself.
-fn examine(
-    paths: &[PathBuf],
-    plugins: &'static [Entry],
-    path: &[PathBuf],
-) -> Result<(Vec<Document>, Vec<Claim>)> {
+struct Examined {
+    documents: Vec<Document>,
+    claims: Vec<Claim>,
+    unreadable: Vec<(PathBuf, Error)>,
+}
+
+fn examine(paths: &[PathBuf], plugins: &'static [Entry], path: &[PathBuf]) -> Result<Examined> {
     let manuals = Manuals::unpack();
     let host = Host { manuals: &manuals, plugins, path };
-    let (mut documents, mut claims) = (Vec::new(), Vec::new());
-    for file in files(paths)? {
-        let mut document = Document::read(file)?;
+    let (mut documents, mut claims, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
+    for (file, content) in contents(paths)? {
+        let text = match content {
+            Ok(bytes) => Json::text_of(&bytes),
+            Err(error) => {
+                unreadable.push((file, error));
+                continue;
+            }
+        };
+        let mut document = Document { file, text, findings: Vec::new() };
         document.examine(&host, &mut claims, documents.len());
         documents.push(document);
     }
-    Ok((documents, claims))
+    Ok(Examined { documents, claims, unreadable })
 }
 
 /// For `cnibox doctor`: the files of a directory with the number of faults of each, and the faults between two networks.
@@ -115,6 +126,7 @@ pub(super) struct Faults {
     pub(super) files: Vec<(PathBuf, usize)>,
     /// Each with the file that lint reports.
     pub(super) between: Vec<(PathBuf, String)>,
+    pub(super) unreadable: Vec<(PathBuf, Error)>,
 }
 
 impl Faults {
@@ -123,7 +135,8 @@ impl Faults {
         plugins: &'static [Entry],
         path: &[PathBuf],
     ) -> Result<Self> {
-        let (mut documents, claims) = examine(&[directory.to_owned()], plugins, path)?;
+        let Examined { mut documents, claims, unreadable } =
+            examine(&[directory.to_owned()], plugins, path)?;
         let mut files = Vec::new();
         for it in &mut documents {
             files.push((it.file.clone(), it.faults()));
@@ -136,32 +149,28 @@ impl Faults {
                 between.push((it.file.clone(), finding.text));
             }
         }
-        Ok(Self { files, between })
+        Ok(Self { files, between, unreadable })
     }
 }
 
-/// The files in the order of the arguments; those of a directory in the order of runtimes.
-fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
+/// The files in the order of the arguments; those of a directory in the order of runtimes. A FIFO that an argument names is
+/// read, such as a shell makes for `<(command)`; in a directory it is a mistake.
+fn contents(paths: &[PathBuf]) -> Result<Vec<(PathBuf, Result<Vec<u8>>)>> {
+    let mut contents = Vec::new();
     for path in paths {
         if path.is_dir() {
-            files.extend(conf::files(path)?);
+            for file in conf::files(path)? {
+                let content = conf::read(&file);
+                contents.push((file, content));
+            }
         } else {
-            files.push(path.clone());
+            contents.push((path.clone(), conf::read_named(path)));
         }
     }
-    Ok(files)
+    Ok(contents)
 }
 
 impl Document {
-    fn read(file: PathBuf) -> Result<Self> {
-        let bytes = fs::read(&file).map_err(|error| {
-            let msg = format!("cannot read {}", file.display());
-            Error::internal(msg).with_details(error.to_string())
-        })?;
-        Ok(Self { file, text: Json::text_of(&bytes), findings: Vec::new() })
-    }
-
     fn examine(&mut self, host: &Host<'_>, claims: &mut Vec<Claim>, index: usize) {
         match Json::parse_with_place(self.text.as_bytes()) {
             Err((at, reason)) => {

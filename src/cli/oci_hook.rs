@@ -2,13 +2,12 @@
 //!
 //! Source: OCI runtime specification 1.2, "State" and "POSIX-platform Hooks".
 
-use std::io::Read;
-
 use argh::FromArgs;
 
 use crate::cni::json::Json;
+use crate::cni::request::INPUT_BYTES_MAX;
 use crate::error::{Error, Result};
-use crate::kernel::sys;
+use crate::kernel::{file, sys};
 use crate::names::ContainerId;
 use crate::plugin::Entry;
 
@@ -32,9 +31,8 @@ pub(super) struct OciHook {
 
 impl OciHook {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
-        let mut bytes = Vec::new();
-        let read = sys::Stdin.read_to_end(&mut bytes);
-        read.map_err(|error| Error::internal(format_args!("cannot read the state: {error}")))?;
+        let bytes = file::read_to_end(sys::Stdin, INPUT_BYTES_MAX)
+            .map_err(|error| Error::internal(format_args!("cannot read the state: {error}")))?;
         let state = Json::parse(&bytes)
             .map_err(|error| error.context("cannot read the state of the container"))?;
         let runtime = parameters::runtime(plugins, self.timeout);

@@ -14,6 +14,9 @@ use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 
 /// The first size of the buffer: one read gets a usual configuration.
 const STDIN_BYTES: usize = 2048;
+/// The longest document that is read from stdin, from a plugin or from a file that the operator names. The largest real
+/// configurations have some kilobytes.
+pub const INPUT_BYTES_MAX: usize = 4 << 20;
 
 /// The operation. Source: CNI specification 1.1.0, section 2, "CNI operations".
 #[derive(Clone, Debug)]
@@ -83,14 +86,19 @@ impl Request {
     pub fn read(
         command: &str,
         env: impl Fn(&str) -> Option<OsString>,
-        mut stdin: impl Read,
+        stdin: impl Read,
     ) -> Result<(Self, Verb), Refusal> {
         let environment = Environment::read(command, &env)?;
         let mut bytes = Vec::with_capacity(STDIN_BYTES);
-        stdin.read_to_end(&mut bytes).map_err(|error| {
+        let cannot = |reason: String| {
             Error::new(Code::IO, "cannot read network configuration from stdin")
-                .with_details(error.to_string())
-        })?;
+                .with_details(reason)
+        };
+        let mut stdin = stdin.take(INPUT_BYTES_MAX as u64 + 1);
+        stdin.read_to_end(&mut bytes).map_err(|error| cannot(error.to_string()))?;
+        if bytes.len() > INPUT_BYTES_MAX {
+            return Err(cannot(format!("it has more than {INPUT_BYTES_MAX} bytes")).into());
+        }
         let mut json = Json::parse(&bytes)
             .map_err(|error| error.in_front("error unmarshall network config"))?;
         json.merge_repeated();

@@ -13,6 +13,8 @@ use nix::unistd::Pid;
 use crate::kernel::sys;
 use crate::kernel::sys::process::Child;
 
+/// The longest output. A child that writes more to stdout is killed; what it writes to stderr after that is dropped.
+pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// The number of bytes that a writable pipe takes without blocking. Source: pipe(7).
 const PIPE_BUF: usize = 4096;
 /// An interrupt that comes right before a wait is seen after it.
@@ -32,6 +34,8 @@ pub struct Said {
 #[derive(Clone, Copy, Debug)]
 pub enum End {
     Exited(ExitStatus),
+    /// It was killed because it wrote more than `OUTPUT_BYTES_MAX` to stdout.
+    TooLong,
     /// It was killed at the time limit.
     TimedOut,
     /// It was killed since this process was interrupted: see `sys::catch_interrupts`.
@@ -51,7 +55,7 @@ pub fn converse(mut child: Child, input: &[u8], limit: Option<Duration>) -> io::
         }
     };
     if !matches!(said.end, End::Exited(_)) {
-        end(&mut child, true);
+        end(&mut child, deadline.is_some());
     }
     Ok(said)
 }
@@ -120,9 +124,13 @@ fn talk(
         if can_read && !read(&mut stdout, &mut said.stdout)? {
             stdout = None;
         }
+        if said.stdout.len() > OUTPUT_BYTES_MAX {
+            return Ok(End::TooLong);
+        }
         if can_read_errors && !read(&mut stderr, &mut said.stderr)? {
             stderr = None;
         }
+        said.stderr.truncate(OUTPUT_BYTES_MAX);
     }
 }
 

@@ -89,15 +89,23 @@ pub fn read_within(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     if count == length && length > 0 {
         return Ok(content);
     }
-    read_on(file, content, bytes_max)
+    read_more(file, content, bytes_max)
+}
+
+/// The content of a file that was opened, after a first part.
+pub fn read_on(file: &File, start: Vec<u8>) -> io::Result<Vec<u8>> {
+    if file.metadata()?.len() > BYTES_MAX as u64 {
+        return Err(too_long(BYTES_MAX));
+    }
+    read_more(file, start, BYTES_MAX)
 }
 
 /// The content of a file of any type that may wait for a writer, such as a FIFO that the caller wants to read.
 pub fn read_to_end(file: impl Read, bytes_max: usize) -> io::Result<Vec<u8>> {
-    read_on(file, Vec::new(), bytes_max)
+    read_more(file, Vec::new(), bytes_max)
 }
 
-fn read_on(file: impl Read, mut content: Vec<u8>, bytes_max: usize) -> io::Result<Vec<u8>> {
+fn read_more(file: impl Read, mut content: Vec<u8>, bytes_max: usize) -> io::Result<Vec<u8>> {
     let left = (bytes_max + 1).saturating_sub(content.len());
     file.take(left as u64).read_to_end(&mut content)?;
     if content.len() > bytes_max { Err(too_long(bytes_max)) } else { Ok(content) }

@@ -161,6 +161,10 @@ fn call(
                 "plugin {name} was killed: it did not end within {seconds} s"
             ))
         }
+        End::TooLong => Error::internal(format_args!(
+            "plugin {name} was killed: its output has more than {} bytes",
+            child::OUTPUT_BYTES_MAX
+        )),
         End::Interrupted => Error::internal(format_args!("plugin {name} was killed: interrupted")),
     };
     repeat(&said.stderr);

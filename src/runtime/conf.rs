@@ -1,10 +1,11 @@
 //! Network configurations: the files, and the lists of plugins in them. It does not depend on the attachments.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::cni::json::Json;
+use crate::cni::request::INPUT_BYTES_MAX;
 use crate::cni::version::Version;
 use crate::error::{Error, Result};
 use crate::kernel::file;
@@ -74,8 +75,7 @@ impl Network {
     /// Reads a file that the caller names, and the plugins that its network has in a directory of their own. The file can
     /// be a FIFO, such as a shell makes for `<(command)`.
     pub fn load(file: &Path) -> Result<Self> {
-        let bytes = fs::read(file).map_err(|error| cannot_read(file, &error))?;
-        Self::of_file(file, &bytes)
+        Self::of_file(file, &read_named(file)?)
     }
 
     /// The same for a file in a directory, where a FIFO is a mistake.
@@ -246,8 +246,15 @@ fn files_with(directory: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
-    file::read(path).map_err(|error| cannot_read(path, &error))
+/// Reads a file that was found in a directory.
+pub fn read(path: &Path) -> Result<Vec<u8>> {
+    file::read_within(path, INPUT_BYTES_MAX).map_err(|error| cannot_read(path, &error))
+}
+
+/// Reads a file of any type, because the operator names it. It waits for the writer of a FIFO.
+pub fn read_named(path: &Path) -> Result<Vec<u8>> {
+    let content = File::open(path).and_then(|file| file::read_to_end(file, INPUT_BYTES_MAX));
+    content.map_err(|error| cannot_read(path, &error))
 }
 
 fn cannot_read(path: &Path, error: &io::Error) -> Error {

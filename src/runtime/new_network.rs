@@ -3,10 +3,10 @@
 //!
 //! The directory is locked meanwhile: two calls at the same time choose different subnets.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, DirBuilder, File};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use crate::cni::json::{Json, Object};
 use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::ipam::range::{self, RangeConf};
+use crate::kernel::file::{self, Aside};
 use crate::kernel::flock::{self, Mode};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::Rtnl;
@@ -383,21 +384,10 @@ fn lock(directory: &Path) -> Result<File> {
 /// Gives a complete file its name, which no other file has: a link, unlike a renaming, replaces nothing. The file aside
 /// has no extension that a runtime would read; containerd notices its removal, and reads the directory again.
 fn publish(directory: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let aside = directory.join(format!(".{name}.new"));
-    let write = || {
-        fault::file_operation()?;
-        let mut options = OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o644).open(&aside)?;
-        fault::file_operation()?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        fault::file_operation()?;
-        fs::hard_link(&aside, path)
-    };
-    let written = write();
-    let removed = fs::remove_file(&aside);
-    written.and(removed)?;
+    file::sweep(directory);
+    let aside = Aside::write(path, content, 0o644)?;
+    aside.file().sync_all()?;
+    aside.link(path)?;
     File::open(directory)?.sync_all()
 }
 

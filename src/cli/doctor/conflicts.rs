@@ -24,6 +24,14 @@ pub(super) fn conflicts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             );
         }
     }
+    for (file, error) in &faults.unreadable {
+        found.add(
+            Harm::Broken,
+            format_args!("{error}"),
+            "A runtime cannot use it, and may wait for it without end.",
+            format_args!("ls -l {}", quoted(file.display())),
+        );
+    }
     for (file, text) in &faults.between {
         found.add(
             Harm::Broken,

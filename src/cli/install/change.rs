@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::Result;
+use crate::kernel::file;
 
 use super::directory::{BACKUP, Directory, MANIFEST, duplicate, remove, rename, sync};
 use super::plan::Plan;
@@ -19,7 +20,7 @@ struct Undo<'a> {
 /// Makes the new files aside, runs them, and gives them their names. After an error the directory is as it was.
 pub(super) fn carry_out(plan: &mut Plan<'_>, directory: &Directory) -> Result<()> {
     if !plan.is_changed() {
-        let old = fs::read(directory.file(MANIFEST));
+        let old = file::read(&directory.file(MANIFEST));
         if old.is_ok_and(|old| old == plan.manifest(true).as_bytes()) {
             return Ok(());
         }

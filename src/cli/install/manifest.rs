@@ -2,13 +2,13 @@
 //!
 //! It is written before the first change, with all builds that may be found under the names, and again after the last one.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::cli::NAME;
 use crate::cni::json::{Json, Object, keys};
 use crate::error::Result;
+use crate::kernel::file;
 use crate::plugin::VERSION;
 
 use super::choice::is_plain;
@@ -46,7 +46,7 @@ impl Manifest {
     /// The manifest of a directory, if it has one. Only names of files in the directory are taken from it.
     pub(in crate::cli) fn read(directory: &Path) -> Result<Option<Self>> {
         let path = directory.join(MANIFEST);
-        let content = match fs::read(&path) {
+        let content = match file::read(&path) {
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
             {

@@ -62,10 +62,7 @@ fn read_all(file: &mut File) -> io::Result<Vec<u8>> {
         result => file::regular(file).and(result)?,
     };
     content.truncate(length);
-    if length == 512 {
-        file.read_to_end(&mut content)?;
-    }
-    Ok(content)
+    if length == 512 { file::read_on(file, content) } else { Ok(content) }
 }
 
 /// Fills the buffer from the beginning of a file.

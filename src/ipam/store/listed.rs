@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use super::index::Index;
 use super::locked::Locked;
 use super::owner::{self, Owner};
-use super::{ASIDE, Place, boot, known};
+use super::{ASIDE, Place, boot, failed, files, known};
 use crate::error::{Error, Result};
 use crate::names::{ContainerId, IfName, NetworkName};
 
@@ -67,15 +67,21 @@ pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>,
     }
     let (mut listed, mut unreadable) = (Vec::new(), Vec::new());
     for (address, found) in files.iter() {
+        let path = place.dir.join(address.to_string());
         let text = match &found.owner {
             Owner::Text(text) => text,
             Owner::Unreadable(error) => {
                 unreadable.push(error.clone());
                 continue;
             }
-            Owner::Torn | Owner::NoFile => continue,
+            // It keeps its address out of use.
+            Owner::NoFile => {
+                unreadable.extend(files::read_any(&path).map_err(failed("read", path)).err());
+                continue;
+            }
+            Owner::Torn => continue,
         };
-        let metadata = fs::metadata(place.dir.join(address.to_string()));
+        let metadata = fs::metadata(path);
         listed.push(Reservation {
             address,
             holder: Holder::parse(text),

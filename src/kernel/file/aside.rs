@@ -1,7 +1,7 @@
 //! Replaces files: the new content is written aside, under a random name in the same directory, and then renamed.
 //!
 //! A process that is killed leaves the file aside. The writer holds a flock(2) on it, which ends with the process, so `sweep`
-//! removes only a file that no process writes. No clock is asked.
+//! removes only a file that no process writes. It does not depend on a clock.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -40,7 +40,7 @@ impl Aside {
         let aside = path.with_file_name(name(path));
         let file = options.mode(mode).open(&aside)?;
         let mut aside = Self { path: aside, file };
-        // Without a lock, on a file system that has none, nobody can take the file for abandoned either.
+        // On a file system without locks it fails for `sweep`, too, which then keeps the file.
         let _ = flock::try_lock(&aside.file, Mode::Exclusive);
         fault::file_operation()?;
         aside.file.write_all(content)?;

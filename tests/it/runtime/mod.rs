@@ -6,6 +6,7 @@ mod cached;
 mod collected;
 mod configurations;
 mod faults;
+mod inputs;
 mod killed;
 mod lifecycle;
 mod limits;

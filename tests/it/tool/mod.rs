@@ -9,6 +9,7 @@ mod ipam;
 mod lint;
 mod log;
 mod metrics;
+mod not_regular;
 
 use crate::world::{Call, World};
 
