@@ -16,6 +16,7 @@ mod dummy;
 mod faults;
 mod firewall;
 mod flannel;
+mod forged;
 mod host_device;
 mod host_local;
 mod ipvlan;
