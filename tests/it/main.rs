@@ -41,6 +41,7 @@ mod tap;
 mod texts;
 mod threads;
 mod tidy;
+mod tiers;
 mod toggle;
 mod tool;
 mod tuning;
