@@ -143,6 +143,11 @@ impl Walk<'_> {
             let path = path.key(name);
             let row = self.row(&full);
             if let Some(row) = row {
+                // The key in its own case counts.
+                let key = row.path.rsplit('.').next().unwrap_or_default();
+                if name != key && entries.iter().any(|(other, _)| other == key) {
+                    continue;
+                }
                 if let Some(found) = other_type(row.of_type, value) {
                     let text = format!("{full} is {found}; it must be of type {}", row.of_type);
                     document.fault(&path, text);
