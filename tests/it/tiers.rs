@@ -1,4 +1,4 @@
-//! What `tests/run` counts, and when it fails. The commands of its tiers are stubs here.
+//! `tests/run` counts what did not run, and fails when it must. The commands of its tiers are stubs here.
 
 use std::fs;
 use std::os::unix::fs::symlink;

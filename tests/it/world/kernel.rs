@@ -1,4 +1,4 @@
-//! What the kernel of a test cannot do.
+//! Reports of tests that need another kernel.
 
 use std::io::Write;
 
