@@ -47,6 +47,7 @@ pub fn run(args: Vec<OsString>) -> u8 {
         Some(first) => match find(first) {
             Some(entry) => call(entry, &args[1..]),
             None if cli::knows(first) => cli::run(&args, plugins::PLUGINS),
+            None if serve::command().is_empty() => cli::unknown(first, plugins::PLUGINS),
             None => serve::unknown(first, plugins::PLUGINS),
         },
     }

@@ -12,7 +12,7 @@ use super::not_understood;
 use super::parameters::{self, TIMEOUT_S};
 use super::{help_of_command, say};
 
-/// Print the script that completes the command line of cnibox in a shell.
+/// Print the script with which a shell completes command lines.
 #[derive(FromArgs)]
 #[argh(
     subcommand,
@@ -103,7 +103,7 @@ fn candidates(words: &[&str], plugins: &'static [Entry]) -> Vec<String> {
 }
 
 fn commands() -> Vec<String> {
-    super::commands().into_iter().map(str::to_owned).collect()
+    super::commands().into_iter().map(|(name, _)| name.to_owned()).collect()
 }
 
 fn networks(plugins: &'static [Entry]) -> Vec<String> {

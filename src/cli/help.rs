@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::plugin::{Entry, VERSION};
 
 use super::manual::{Key, Manual, Manuals};
-use super::not_understood;
-use super::{HELP, NAME, commands, help_of_command, overview, say};
+use super::similar::hint;
+use super::{HELP, NAME, commands, has_command, help_of_command, not_understood, overview, say};
 
 /// Print a manual page in the format of man(7).
 #[derive(FromArgs)]
@@ -49,8 +49,13 @@ pub(super) fn help(args: &[&str], plugins: &'static [Entry]) -> Result<u8> {
     match find(&manuals, subject) {
         Some(manual) if is_markdown => say(manual.text),
         Some(manual) => say(&print(manual, &mut Plain::default())),
-        None if commands().contains(&subject) => say(&help_of_command(subject)),
-        None => return Err(not_understood(format!("there is no plugin or command {subject}"))),
+        None if has_command(subject) => say(&help_of_command(subject)),
+        None => {
+            let mut known: Vec<&str> = plugins.iter().map(|entry| entry.name).collect();
+            known.extend(commands().iter().map(|(name, _)| name));
+            let hint = hint(subject, &known);
+            return Err(not_understood(format!("there is no plugin or command {subject}{hint}")));
+        }
     }
     Ok(0)
 }
@@ -96,7 +101,7 @@ fn page_of_tool(plugins: &[Entry]) -> String {
         roff.item(entry.name, entry.about);
     }
     roff.heading("COMMANDS");
-    for command in commands() {
+    for (command, _) in commands() {
         if command != HELP {
             roff.example(&help_of_command(command));
         }

@@ -4,7 +4,6 @@ mod keys;
 mod network;
 mod place;
 mod ranges;
-mod similar;
 mod values;
 
 use std::path::{Path, PathBuf};
@@ -29,7 +28,7 @@ use ranges::Claim;
     name = "lint",
     help_triggers("-h", "--help", "help"),
     example = "{command_name} /etc/cni/net.d",
-    note = "Notes on stderr are no mistakes: unknown keys, capabilities that are not declared, routes that overlap."
+    note = "Notes on stderr are no mistakes: unknown keys, a portmap without its capability, routes that overlap."
 )]
 pub(super) struct Lint {
     /// print one JSON document

@@ -13,7 +13,7 @@ use crate::runtime::reservations::Survey;
 
 use super::{ipam, parameters, say};
 
-/// Print pools, reservations, attachments and published ports as OpenMetrics text.
+/// Print metrics as OpenMetrics text: pools, reservations, attachments and published ports.
 #[derive(FromArgs)]
 #[argh(
     subcommand,

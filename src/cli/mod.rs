@@ -31,10 +31,12 @@ mod metrics;
 mod networks;
 #[cfg(feature = "run")]
 mod oci_hook;
+mod overview;
 #[cfg(feature = "runtime")]
 mod parameters;
 #[cfg(feature = "run")]
 mod run;
+mod similar;
 mod table;
 
 use std::ffi::OsString;
@@ -48,6 +50,9 @@ use crate::error::{Code, Result};
 use crate::error::{Error, Text};
 use crate::kernel::sys::{self, warn};
 use crate::plugin::{Entry, VERSION};
+
+use overview::overview;
+pub use overview::unknown;
 
 const NAME: &str = "cnibox";
 
@@ -131,19 +136,23 @@ struct List {
 #[argh(subcommand, name = "version", help_triggers("-h", "--help", "help"))]
 struct Version {}
 
-/// The names of the commands, help at the end.
-fn commands() -> Vec<&'static str> {
-    let mut names = Vec::new();
+/// The commands with their descriptions, help at the end.
+fn commands() -> Vec<(&'static str, &'static str)> {
+    let mut commands = Vec::new();
     for command in Command::COMMANDS {
-        names.push(command.name);
+        commands.push((command.name, command.description));
     }
-    names.push(HELP);
-    names
+    commands.push((HELP, "Show the manual of a plugin or of a command"));
+    commands
+}
+
+fn has_command(name: &str) -> bool {
+    commands().iter().any(|(known, _)| *known == name)
 }
 
 /// Whether a first argument is for the tool: an option, or one of its commands.
 pub fn knows(first: &str) -> bool {
-    first.starts_with('-') || commands().contains(&first)
+    first.starts_with('-') || has_command(first)
 }
 
 /// Runs the tool with its arguments. Exit codes: 0 fine, 1 failed, 2 not understood.
@@ -272,31 +281,6 @@ fn exit_code(done: Result<u8>) -> u8 {
 fn help_of_command(command: &str) -> String {
     Tool::from_args(&[NAME], &[command, "--help"])
         .map_or_else(|exit| exit.output, |_| String::new())
-}
-
-/// Without arguments. The first line has the version by itself: Nomad runs every file of a plugin directory to find it.
-fn overview(plugins: &[Entry]) {
-    let mut table = String::new();
-    for entry in plugins {
-        table.push_str(&format!("  {:<12}{}\n", entry.name, entry.about));
-    }
-    let commands = commands().join("|");
-    let of_install = match cfg!(feature = "install") {
-        true => "\n   or: cnibox --install [-s] [DIR]",
-        false => "",
-    };
-    let of_dhcp = match cfg!(feature = "dhcp") {
-        true => "\n   or: cnibox dhcp daemon|leases [arguments...]",
-        false => "",
-    };
-    tell(format_args!(
-        "{NAME} {VERSION} : every CNI plugin in one executable\n\n\
-         Usage: {NAME} [{commands}] [arguments...]\n   \
-         or: {NAME} --list[-full]{of_install}{of_dhcp}\n   \
-         or: PLUGIN, through a link of that name to {NAME}; {NAME} PLUGIN\n\n\
-         A plugin reads CNI_COMMAND and the other variables of the CNI specification, and its configuration on stdin.\n\n\
-         Plugins:\n{table}"
-    ));
 }
 
 #[cfg(feature = "runtime")]

@@ -45,11 +45,14 @@ impl OciHook {
                 let mac = Some(text(annotations, "cnibox.mac")?).filter(|mac| !mac.is_empty());
                 let wishes = Wishes { publish: &publish, ip: &ip, mac };
                 let networks = words(annotations, "cnibox.networks")?;
+                networks.iter().try_for_each(|network| named(network))?;
                 let wanted = super::run::wanted(&runtime, &id, &networks, &wishes)?;
                 let pid = match state.get("pid") {
-                    Some(Json::Number(pid)) => pid.to_string(),
-                    _ => return Err(Error::config("the state of the container has no pid")),
+                    Some(Json::Number(pid)) => pid.to_string().parse::<u32>().ok(),
+                    _ => None,
                 };
+                let no_pid = || Error::config("the state of the container has no pid");
+                let pid = pid.filter(|pid| *pid > 0).ok_or_else(no_pid)?.to_string();
                 runtime.attach(&wanted, &parameters::netns(&pid)?)?;
             }
             "stopped" => {
@@ -63,6 +66,16 @@ impl OciHook {
         }
         Ok(0)
     }
+}
+
+/// An annotation names a network of the host, never a file: the author of an image or a pod can write annotations, and a
+/// configuration decides which programs and files of the host are used.
+fn named(network: &str) -> Result<()> {
+    if !network.contains('/') {
+        return Ok(());
+    }
+    let msg = format!("cnibox.networks: {network:?} is not the name of a network");
+    Err(Error::config(msg).with_details("an annotation cannot name a file"))
 }
 
 /// The words of a list with commas.

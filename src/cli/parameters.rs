@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::names::{Mac, NetworkName};
@@ -175,9 +177,11 @@ impl Wishes<'_> {
             set(caps, "portMappings", Json::Array(mappings));
         }
         for ip in self.ip {
-            let address = ip.split_once('/').map_or(ip.as_str(), |(address, _)| address);
-            let valid = address.parse::<IpAddr>();
-            valid.map_err(|_| not_understood(format!("--ip: {ip:?} is no IP address")))?;
+            // All of the text: a semicolon would begin another pair of CNI_ARGS.
+            let is_valid = ip.parse::<IpAddr>().is_ok() || ip.parse::<IpNet>().is_ok();
+            if !is_valid {
+                return Err(not_understood(format!("--ip: {ip:?} is no IP address")));
+            }
         }
         match self.ip {
             [] => {}
@@ -354,6 +358,9 @@ mod tests {
             ))
         );
         assert_eq!(apply("{}", "", &["10.0.0.2", "fd00::2"]), Err(Code::INVALID_CONFIG));
-        assert_eq!(apply("{}", "", &["x"]), Err(crate::cli::NOT_UNDERSTOOD));
+        for ip in ["x", "10.0.0.2/33", "10.0.0.2/", "10.0.0.2/24;GATEWAY=10.0.0.9", "10.0.0.2;MAC="]
+        {
+            assert_eq!(apply("{}", "", &[ip]), Err(crate::cli::NOT_UNDERSTOOD), "{ip}");
+        }
     }
 }

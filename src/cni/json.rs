@@ -1,5 +1,6 @@
-//! JSON with the rules of Go's encoding/json, which the runtimes were tested with: the case of keys is ignored, the last of
-//! several equal keys counts, `null` is the same as a missing key. Errors name the key.
+//! JSON with the rules of Go's encoding/json, which the runtimes were tested with: the case of keys is ignored, unless the same
+//! object has the key in its own case, the last of several equal keys counts, `null` is the same as a missing key. Errors name
+//! the key.
 
 mod error;
 mod number;
@@ -76,8 +77,7 @@ impl Json {
     /// The value of a key of an object. `null` is None.
     pub fn get(&self, key: &str) -> Option<&Self> {
         let Self::Object(entries) = self else { return None };
-        let found = entries.iter().rev().find(|(name, _)| name.eq_ignore_ascii_case(key));
-        found.map(|(_, value)| value).filter(|value| **value != Self::Null)
+        place(entries, key.as_bytes()).map(|index| &entries[index].1)
     }
 
     /// Merges the objects of equal keys into one, as Go does when it reads them into one struct. The last of equal keys in
@@ -163,6 +163,18 @@ fn merged(entries: Vec<(String, Json)>) -> Vec<(String, Json)> {
         }
     }
     merged
+}
+
+/// The index of the entry that counts for a key: the last with the key in its own case, or else the last with it in another
+/// case. (Go marshals a struct with the fields `address` and `Address`, of different types.)
+fn place(entries: &[(String, Json)], key: &[u8]) -> Option<usize> {
+    let last = |is_key: fn(&[u8], &[u8]) -> bool| {
+        let is_set = |(name, value): &(String, Json)| {
+            is_key(name.as_bytes(), key) && !matches!(value, Json::Null)
+        };
+        entries.iter().rposition(is_set)
+    };
+    last(|name, key| name == key).or_else(|| last(|name, key| name.eq_ignore_ascii_case(key)))
 }
 
 #[cold]

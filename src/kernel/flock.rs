@@ -15,7 +15,7 @@ use fd_lock::RwLock;
 pub use holder::holder;
 pub use turns::{Turn, Turns};
 
-/// The first pause between two attempts: half of the time for which the store of `host-local` holds its lock.
+/// The first pause between two attempts: half of the time for which the most frequent holders keep their lock.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
 /// Each pause is twice as long as the one before, up to this one.
 const PAUSE_MAX: Duration = Duration::from_millis(5);
@@ -74,7 +74,7 @@ pub fn lock(file: &File, mode: Mode, limit: Duration) -> io::Result<bool> {
 /// `lock` with a limit that also covers other waits of the caller.
 ///
 /// flock(2) itself waits without a limit; a limit would take a signal handler, or a thread and 60 KiB. So this polls.
-/// A process that waits in flock(2), as the Go plugin does, is woken when the lock is free, and until the process runs the
+/// A process that waits in flock(2) is woken when the lock is free, and until the process runs the
 /// lock is available: about 50 us after each holder. A poll every 5 ms meets such a gap soon.
 #[expect(clippy::disallowed_methods, reason = "flock(2) has no event; the limit bounds the loop")]
 pub fn lock_within(file: &File, mode: Mode, limit: &Limit) -> io::Result<bool> {

@@ -171,7 +171,7 @@ impl NetNs {
         self.lock(Mode::Shared, limit)
     }
 
-    /// Locks the namespace against all other processes, also against the reference's `sbr`.
+    /// Locks the namespace against all other processes that lock it, also those of other programs.
     pub fn lock_exclusive(&self, limit: Duration) -> Result<Option<Lock>> {
         self.lock(Mode::Exclusive, limit)
     }

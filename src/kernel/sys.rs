@@ -509,22 +509,6 @@ pub fn tun_set(tun: BorrowedFd<'_>, request: TunRequest, value: u32) -> io::Resu
     Ok(Errno::result(status).map(drop)?)
 }
 
-/// Receives a datagram into the free capacity of an empty buffer, without waiting. Returns its length, of which the buffer
-/// has as much as it has room for.
-pub fn receive(socket: &impl AsRawFd, datagram: &mut Vec<u8>) -> io::Result<usize> {
-    datagram.clear();
-    let room = datagram.spare_capacity_mut();
-    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-    // SAFETY: the kernel writes at most `room.len()` bytes there.
-    let length =
-        unsafe { libc::recv(socket.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), flags) };
-    let length = Errno::result(length)?.unsigned_abs();
-    let written = length.min(room.len());
-    // SAFETY: the kernel has written these bytes.
-    unsafe { datagram.set_len(written) };
-    Ok(length)
-}
-
 /// Lets a socket send a datagram of that length. Root can exceed the system's limit, 2 x net.core.wmem_max; root of a user
 /// namespace cannot.
 pub fn widen_send_buffer(socket: &NlSocket, bytes: usize) -> io::Result<()> {

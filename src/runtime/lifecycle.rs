@@ -69,9 +69,10 @@ pub struct Added<'a> {
 }
 
 impl Added<'_> {
-    /// The caller knows the result.
+    /// The caller knows the result. Deletes the attachment if that cannot be recorded: gc would take it for dead.
     pub fn keep(self) -> Result<()> {
-        self.runtime.pending.remove(&self.entry.network, &self.entry.at)
+        let recorded = self.runtime.pending.remove(&self.entry.network, &self.entry.at);
+        recorded.map_err(|error| self.undo_after(error))
     }
 
     /// Deletes the attachment, because `error` made its result useless to the caller. Returns that error.

@@ -37,7 +37,7 @@ fn invalid_values_are_named() {
 fn status_is_that_of_ipam_and_needs_one() {
     let world = World::new();
     let status = |keys: Value| world.call("dummy", "STATUS", &with(&config(), keys)).run();
-    world.status_as_the_kernel_has("dummy", "dummy", &config());
+    world.status_as_the_kernel_has("CONFIG_DUMMY", "dummy", &config());
     status(json!({"ipam": null})).fails(7, &["requires an IPAM configuration"]);
     status(json!({"ipam": {"type": "none-such"}})).fails(50, &["none-such"]);
 }

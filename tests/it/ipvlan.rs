@@ -53,7 +53,7 @@ fn status_needs_the_master_unless_a_chain_will_bring_it() {
     let status = |config: &Value| world.call("ipvlan", "STATUS", config).run();
     status(&config()).fails(50, &["Link not found: master lan"]);
     status(&without(&config(), "master")).fails(50, &["no default route interface found"]);
-    let ready = |config: &Value| world.status_as_the_kernel_has("ipvlan", "ipvlan", config);
+    let ready = |config: &Value| world.status_as_the_kernel_has("CONFIG_IPVLAN", "ipvlan", config);
     ready(&without(&without(&config(), "master"), "ipam"));
     world.host(["sh", "-ec", LAN]);
     ready(&config());

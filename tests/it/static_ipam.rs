@@ -31,6 +31,32 @@ fn ips(pairs: &[(&str, &str)]) -> Value {
     pairs.iter().map(object).collect()
 }
 
+/// Go marshals the reference's own structure with both keys, in this order.
+#[test]
+fn a_key_in_its_own_case_goes_before_the_same_in_another_case() {
+    let of_go = r#"{"address": "10.10.0.1/24", "gateway": "10.10.0.254",
+        "Address": {"IP": "10.10.0.1", "Mask": "////AA=="}, "Version": "4"}"#;
+    let text = |address: &str| {
+        let config = with(&config(), json!({"ipam": {"addresses": "ADDRESS"}}));
+        config.to_string().replace("\"ADDRESS\"", &format!("[{address}]"))
+    };
+    let bare = Bare::new();
+    for (address, expected) in [
+        (of_go, "10.10.0.1/24"),
+        (r#"{"Address": {}, "address": "10.10.0.1/24", "ADDRESS": 7}"#, "10.10.0.1/24"),
+        (r#"{"Address": "10.10.0.2/24", "address": null}"#, "10.10.0.2/24"),
+        (r#"{"ADDRESS": "10.10.0.3/24", "Address": "10.10.0.4/24"}"#, "10.10.0.4/24"),
+    ] {
+        let call = bare.call("static", "ADD", &config()).stdin(text(address));
+        let result = call.run().success();
+        assert_eq!(result["ips"][0]["address"], expected, "{address}");
+    }
+    let world = World::new();
+    world.write("/run/net.conf", text(of_go));
+    let outcome = world.tool(&["/run/bin/cnibox", "lint", "/run/net.conf"], None).run();
+    assert_eq!((outcome.status, &*outcome.stdout), (0, ""), "{}", outcome.report());
+}
+
 #[test]
 fn every_version_has_its_shape() {
     for version in VERSIONS {

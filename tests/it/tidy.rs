@@ -171,6 +171,41 @@ fn ipam_uses_nothing_of_the_kernel_but_files_and_locks() {
     report(&broken, "ipam uses kernel::file and kernel::flock only");
 }
 
+/// Words that have no meaning in Linux. Many plugins have the name of a kind of link, which is a word of the kernel.
+const WORDS_OF_CNI: [&str; 16] = [
+    "ADD",
+    "DEL",
+    "CHECK",
+    "GC",
+    "STATUS",
+    "IPAM",
+    "plugin",
+    "plugins",
+    "host-local",
+    "sbr",
+    "portmap",
+    "flannel",
+    "ptp",
+    "host-device",
+    "libcni",
+    "reference",
+];
+
+#[test]
+fn the_kernel_layer_does_not_know_cni_also_not_in_comments() {
+    let mut broken = Vec::new();
+    for source in sources("src/kernel") {
+        for (number, line) in source.text.lines().enumerate() {
+            let Some((_, comment)) = line.split_once("//") else { continue };
+            let mut words = comment.split(|c: char| !c.is_alphanumeric() && !"-_".contains(c));
+            if words.any(|word| WORDS_OF_CNI.contains(&word)) {
+                broken.push(format!("{}:{}", source.path, number + 1));
+            }
+        }
+    }
+    report(&broken, "kernel does not depend on CNI: say what Linux or the caller does");
+}
+
 #[test]
 fn plugins_do_not_use_one_another() {
     let plugins = Path::new(ROOT).join("src/plugins");

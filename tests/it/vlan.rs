@@ -48,7 +48,7 @@ fn status_needs_the_master() {
     status(&config()).fails(50, &["Link not found: master lan"]);
     status(&with(&config(), json!({"master": ""}))).fails(7, &["\"master\" field is required"]);
     world.host(["sh", "-ec", LAN]);
-    world.status_as_the_kernel_has("vlan", "vlan", &config());
+    world.status_as_the_kernel_has("CONFIG_VLAN_8021Q", "vlan", &config());
     status(&with(&config(), json!({"mtu": 9000}))).fails(50, &["invalid MTU 9000"]);
     status(&with(&config(), json!({"ipam": {"type": "none-such"}}))).fails(50, &["none-such"]);
 }

@@ -5,7 +5,8 @@ use crate::runtime::conf;
 
 use super::Document;
 use super::place::Path;
-use super::similar::{hint, nearest};
+use crate::cli::similar::{hint, nearest};
+
 use crate::cli::manual::{Key, Manual, Manuals};
 
 /// The keys of one plugin.
@@ -25,6 +26,9 @@ const FREE: &str = "object";
 /// In this object, other programs have keys of their own.
 const ARGS: &str = "args";
 /// In the meaning of a key.
+/// The type of a key that another program reads.
+pub(super) const ANY: &str = "any";
+const PORT_MAPPINGS: &str = "portMappings";
 const IGNORED: &str = "The reference ignores it.";
 
 impl<'a> Known<'a> {
@@ -116,12 +120,10 @@ pub(super) fn examine_capabilities(
             }
         }
     }
-    has.retain(|name| !conf::declares(plugin, name));
-    has.sort_unstable();
-    has.dedup();
-    if !has.is_empty() {
-        let names = has.join(", ");
-        let text = format!("{kind} has capabilities that are not declared: {names}");
+    // Other plugins work without their capabilities.
+    if kind == "portmap" && !conf::declares(plugin, PORT_MAPPINGS) {
+        let text =
+            format!("portmap does nothing unless it declares the capability {PORT_MAPPINGS}");
         document.note(&path.key("type"), text);
     }
 }
@@ -143,6 +145,11 @@ impl Walk<'_> {
             let path = path.key(name);
             let row = self.row(&full);
             if let Some(row) = row {
+                // The key in its own case counts.
+                let key = row.path.rsplit('.').next().unwrap_or_default();
+                if name != key && entries.iter().any(|(other, _)| other == key) {
+                    continue;
+                }
                 if let Some(found) = other_type(row.of_type, value) {
                     let text = format!("{full} is {found}; it must be of type {}", row.of_type);
                     document.fault(&path, text);
@@ -226,6 +233,9 @@ fn rest<'a>(path: &'a str, beginning: &str) -> Option<&'a str> {
 
 /// The type of a value, if it is not the one of the manual: `list of lists of objects`.
 fn other_type(wanted: &str, value: &Json) -> Option<&'static str> {
+    if wanted == ANY {
+        return None;
+    }
     let (kind, items) = wanted.split_once(" of ").unwrap_or((wanted, ""));
     let found = match value {
         // The same as a missing key.

@@ -6,16 +6,16 @@ use crate::names::NetworkName;
 use crate::plugin::execute::Program;
 use crate::runtime::conf;
 
-use super::keys::{self, Known};
+use super::keys::{self, ANY, Known};
 use super::place::Path;
 use super::ranges::{self, Claim};
 use super::{Document, Host, values};
-use crate::cli::lint::similar::hint;
+use crate::cli::similar::hint;
 
 /// The keys of a list.
 ///
 /// Source: CNI specification 1.1.0, section 1.
-const KEYS: [(&str, &str); 8] = [
+const KEYS: [(&str, &str); 10] = [
     ("cniVersion", "string"),
     ("cniVersions", "list of strings"),
     ("name", "string"),
@@ -25,6 +25,9 @@ const KEYS: [(&str, &str); 8] = [
     ("plugins", "list of objects"),
     // Runtimes ignore them in a list. Plugins have their own.
     ("args", "object"),
+    // Written by nerdctl. The id was a number once.
+    ("nerdctlID", ANY),
+    ("nerdctlLabels", ANY),
 ];
 
 /// `index` is the number of the document, for the claims.

@@ -1,7 +1,7 @@
 //! Reads a `Json` value into a value of Rust with the rules of Go. Errors have the path in the document.
 
-use super::Json;
 use super::error::Error;
+use super::{Json, place};
 
 /// A type that is read from a `Json` value.
 pub trait Read {
@@ -13,7 +13,8 @@ pub trait Read {
 /// `"dataDir" => data_dir: String = "/run".into()`. `struct Ip requires "address"` cannot be read without this key. No two
 /// keys of a struct differ in case only.
 ///
-/// The case of keys is ignored, `null` is a missing key, the last of several equal keys counts, other keys are ignored.
+/// The case of keys is ignored, unless the object has the key in its own case. `null` is a missing key, the last of several
+/// equal keys counts, other keys are ignored.
 macro_rules! keys {
     (@default) => { Default::default() };
     (@default $default:expr) => { $default };
@@ -102,25 +103,17 @@ pub fn read_object(
         return Err(json.wrong_type(&String::from_utf8_lossy(name)));
     };
     for (index, (name, value)) in entries.iter().enumerate() {
-        let key = name.as_bytes();
-        let Some(field) = keys.clone().position(|it| it.eq_ignore_ascii_case(key)) else {
-            continue;
-        };
-        if !matches!(value, Json::Null) && !is_set(&entries[index + 1..], key) {
+        let is_name = |(_, key): &(usize, &[u8])| key.eq_ignore_ascii_case(name.as_bytes());
+        let Some((field, key)) = keys.clone().enumerate().find(is_name) else { continue };
+        if place(entries, key) == Some(index) {
             fields[field].read(value).map_err(|error| error.under_key(name, index))?;
         }
     }
-    if !required.is_empty() && !is_set(entries, required) {
+    if !required.is_empty() && place(entries, required).is_none() {
         let missing = String::from_utf8_lossy(required);
         return Err(Error::new(format!("missing field `{missing}`")));
     }
     Ok(())
-}
-
-fn is_set(entries: &[(String, Json)], key: &[u8]) -> bool {
-    entries.iter().any(|(name, value)| {
-        name.as_bytes().eq_ignore_ascii_case(key) && !matches!(value, Json::Null)
-    })
 }
 
 impl Json {
@@ -286,8 +279,17 @@ mod tests {
     #[test]
     fn null_is_absent_and_the_last_key_counts() {
         let sample =
-            read(r#"{"hostPort":null,"list":null,"maybe":null,"name":"a","NAME":"b","name":null}"#);
+            read(r#"{"hostPort":null,"list":null,"maybe":null,"NAME":"a","Name":"b","name":null}"#);
         assert_eq!(sample.unwrap(), Sample { name: "b".into(), ..Sample::default() });
+    }
+
+    #[test]
+    fn a_key_in_its_own_case_counts_before_others() {
+        let name = |text: &str| read(text).map(|it| it.name);
+        assert_eq!(name(r#"{"name": "own", "Name": 7}"#).as_deref(), Ok("own"));
+        assert_eq!(name(r#"{"Name": {}, "name": "a", "NAME": "b"}"#).as_deref(), Ok("a"));
+        assert_eq!(name(r#"{"name": null, "Name": "other"}"#).as_deref(), Ok("other"));
+        assert!(name(r#"{"name": 7, "Name": "other"}"#).is_err());
     }
 
     #[test]

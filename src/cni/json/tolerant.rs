@@ -178,7 +178,7 @@ mod tests {
             ),
             // The earlier value counts, as in Go.
             (
-                r#"{"name":"a","NAME":5}"#,
+                r#"{"Name":"a","NAME":5}"#,
                 r#"{"name":"a"}"#,
                 &["cannot read it: NAME: invalid type: integer `5`, expected a string"],
             ),

@@ -31,14 +31,13 @@ pub(super) fn digest_of(owner: &str) -> u64 {
 
 impl Owner {
     pub(super) fn parse(content: &[u8]) -> Self {
-        // After a power failure a file is empty or has blocks of zeros. Text of another program is a reservation, also
-        // with several lines.
-        let is_text = |byte: &u8| !byte.is_ascii_control() || matches!(byte, b'\r' | b'\n' | b'\t');
+        // After a power failure a file is empty or has blocks of zeros. All other text is a reservation: that of another
+        // program can have several lines, and the name of an interface each control byte but these.
         let text = String::from_utf8_lossy(content);
         match text.trim() {
             "" => Self::Torn,
-            text if content.iter().all(is_text) => Self::Text(text.to_owned()),
-            _ => Self::Torn,
+            _ if content.contains(&0) => Self::Torn,
+            text => Self::Text(text.to_owned()),
         }
     }
 
@@ -106,7 +105,8 @@ mod tests {
         assert_eq!(text(b"abc\r\neth0").as_deref(), Some("abc\r\neth0"));
         assert_eq!(text(b" abc\n").as_deref(), Some("abc"));
         assert_eq!(text(b"held by\nthe operator").as_deref(), Some("held by\nthe operator"));
-        for torn in [&b""[..], b" \r\n\t", b"\0\0\0", b"abc\r\n\0\0\0\0", b"abc\x01"] {
+        assert_eq!(text(b"abc\r\na\x01b\x1f").as_deref(), Some("abc\r\na\x01b\x1f"));
+        for torn in [&b""[..], b" \r\n\t", b"\0\0\0", b"abc\r\n\0\0\0\0", b"abc\x01\0"] {
             assert_eq!(text(torn), None, "{torn:?}");
         }
     }

@@ -1,5 +1,5 @@
 //! A netlink socket. Errors have the texts of extended acknowledgements, an errno at the end of a dump is an error, an
-//! interrupted dump is repeated, and a reader never hangs.
+//! interrupted dump is repeated, and a reader never hangs. Only the kernel is believed.
 
 use std::cell::Cell;
 use std::fmt::{self, Display};
@@ -14,7 +14,8 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, connect, recv,
+    socket,
 };
 
 use super::message::{
@@ -22,6 +23,7 @@ use super::message::{
 };
 use crate::fault;
 use crate::kernel::sys;
+use crate::kernel::sys::socket::receive_from_kernel;
 
 /// A request that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,7 +145,9 @@ enum Until {
 }
 
 impl Socket {
-    /// Opens a socket without bind(2): the kernel binds it with the first request.
+    /// Opens a socket that gets messages of the kernel only. In a container's namespace, each process with CAP_NET_ADMIN can
+    /// send messages that look like answers, or so many that the answers find no room. So the socket is connected to the
+    /// kernel, port 0, which also binds it: from then on the kernel refuses other senders (`netlink_getsockbyportid`).
     pub(crate) fn open(protocol: Protocol) -> Result<Self, Error> {
         let family = match protocol {
             Protocol::Route => NlFamily::Route,
@@ -151,6 +155,8 @@ impl Socket {
         };
         let failed = |error| Error::of("cannot open a netlink socket", &error);
         let socket = NlSocket::new(family).map_err(failed)?;
+        let kernel = NetlinkAddr::new(0, 0);
+        connect(socket.as_raw_fd(), &kernel).map_err(|errno| failed(errno.into()))?;
         socket.enable_ext_ack(true).map_err(failed)?;
         Ok(Self {
             socket,
@@ -313,18 +319,27 @@ impl Socket {
         }
     }
 
-    /// Gets the next datagram; ENOMSG if the queue is empty.
+    /// Gets the next datagram of the kernel; ENOMSG if the queue is empty.
     fn receive(&self, datagram: &mut Vec<u8>) -> io::Result<()> {
-        match uninterrupted(|| sys::receive(self, datagram)) {
-            Ok(length) if length > datagram.len() => Err(Errno::EMSGSIZE.into()),
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Err(Errno::ENOMSG.into()),
-            Err(error) => Err(error),
+        loop {
+            match uninterrupted(|| receive_from_kernel(self, datagram)) {
+                // Sent between the binding and the connection of the socket, so there are few.
+                Ok(None) => {}
+                Ok(Some(length)) if length > datagram.len() => {
+                    return Err(Errno::EMSGSIZE.into());
+                }
+                Ok(Some(_)) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Err(Errno::ENOMSG.into());
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 }
 
-/// Reports that an object of a group changed in the namespace of the socket, but not how.
+/// Reports that an object of a group changed in the namespace of the socket, but not how. Its messages are not read, so it
+/// does not matter who sent them: the caller asks the kernel.
 ///
 /// Uses nix, because neli's sockets cannot be polled without unsafe code.
 pub(crate) struct Events {

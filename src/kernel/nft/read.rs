@@ -67,7 +67,7 @@ impl Nft {
     pub fn is_any_there(&self, elements: &[(Table<'_>, &str, Vec<u8>)]) -> Result<bool> {
         let mut requests = Requests::new();
         for (table, set, key) in elements {
-            // Each ADD of `bridge` asks, so no name is formatted.
+            // This is called for each container, so no name is formatted.
             let doing = "cannot look into the sets of table cnibox".into();
             requests.push(NFT_MSG_GETSETELEM, 0, doing, |attrs| {
                 attrs.raw(&header(table.family));

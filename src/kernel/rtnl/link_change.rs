@@ -56,7 +56,7 @@ pub struct LinkChange<'a> {
     /// comes up or its MAC address is set.
     ///
     /// /proc/sys is slower: the kernel searches the directories of all namespaces, which have the same name. With 300
-    /// containers that takes a tenth of an ADD.
+    /// containers that takes a tenth of the time of a whole attachment.
     pub announce_ipv4: bool,
     /// This flag and the next one are those of the port of a bridge.
     pub hairpin: Option<bool>,

@@ -34,7 +34,7 @@ impl Rtnl {
     /// number in its list; the lock of the namespace excludes it until then. Another program would have to choose the
     /// same of 2^31 numbers between the list and the deletion.
     ///
-    /// After SIGKILL links can stay in the group. DEL and GC find them by their aliases.
+    /// After SIGKILL links can stay in the group. Their aliases still name their owners.
     fn del_as_group(&self, links: &[Link]) -> Result<()> {
         let netns = self.netns()?;
         let Some(lock) = netns.lock_exclusive(LOCK_LIMIT)? else {

@@ -15,7 +15,9 @@ use super::consts::{AF_UNSPEC, NLM_F_CREATE};
 use crate::error::Result;
 use crate::kernel::netlink::{self, Requests, attribute, datagram_messages, fixed, u32_of};
 use crate::kernel::netns::NetNs;
-use crate::kernel::sys::socket::{attach_filter, receive_with_control, set_socket_option};
+use crate::kernel::sys::socket::{
+    attach_filter, receive_from_kernel_with_control, set_socket_option,
+};
 
 /// Attributes (linux/net_namespace.h).
 const NETNSA_NSID: u16 = 1;
@@ -113,8 +115,11 @@ impl Ends {
     pub fn next(&self) -> Option<End> {
         let mut buffer = [0; 8192];
         loop {
-            let (length, control) = match receive_with_control(self.socket.as_fd(), &mut buffer) {
-                Ok(received) => received,
+            let received = receive_from_kernel_with_control(self.socket.as_fd(), &mut buffer);
+            let (length, control) = match received {
+                Ok(Some(received)) => received,
+                // A process with CAP_NET_ADMIN in any container can send to the group.
+                Ok(None) => continue,
                 Err(error) => match error.raw_os_error().map(Errno::from_raw) {
                     Some(Errno::EINTR) => continue,
                     Some(Errno::EAGAIN) => return None,

@@ -1,6 +1,6 @@
 //! The allocator of the shipped build, for a process that lives for a millisecond. Blocks have 16, 32, 64 … bytes and are cut
-//! from one piece of the executable's bss, so a plugin call needs no system call for memory; with musl's allocator it needs
-//! 14. Other targets use glibc's allocator and compile this for its tests only.
+//! from one piece of the executable's bss, so such a process needs no system call for memory; with musl's allocator it needs 14.
+//! Other targets use glibc's allocator and compile this for its tests only.
 //!
 //! A freed block goes to the free list of its size. For large blocks, and when the piece is used up, the C library
 //! allocates; it returns memory to the kernel, so a process that lives longer keeps no more than the piece. The address of
@@ -25,14 +25,14 @@ const ALIGNMENT_MAX: usize = 4096;
 const BLOCK_BYTES_MAX: usize = 64 << 10;
 /// 16 bytes to 64 KiB.
 const SIZES: usize = (BLOCK_BYTES_MAX / ALIGNMENT).ilog2() as usize + 1;
-/// Enough for the largest calls: a GC that keeps 15,000 attachments has 100,000 blocks, for which the C library would need
+/// Enough for the largest inputs: 15,000 names of containers take 100,000 blocks, for which the C library would need
 /// 4,000 system calls. Unused pages cost nothing; a usual call uses 6.
 const PIECE_BYTES: usize = if cfg!(test) { 128 << 10 } else { 8 << 20 };
 
 /// The attempts after which a waiting thread sleeps. The lock is held for nanoseconds, so one or two are enough unless the
 /// holder was interrupted.
 const YIELDS_MAX: u32 = 8;
-/// Much longer than the lock is held, and much shorter than a plugin call.
+/// Much longer than the lock is held, and much shorter than the run of the process.
 const SLEEP: Duration = Duration::from_micros(50);
 
 #[cfg(target_env = "musl")]

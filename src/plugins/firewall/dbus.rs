@@ -21,7 +21,7 @@ pub(super) struct Bus {
 
 /// The called method.
 pub(super) struct Method<'a> {
-    /// The bus name of the service.
+    /// The unique bus name of the service, such as `:1.5`, or the name of the bus.
     pub(super) destination: &'a str,
     pub(super) path: &'a str,
     pub(super) interface: &'a str,
@@ -49,7 +49,7 @@ pub(super) struct Answer {
 /// A method of the bus itself.
 pub(super) const fn bus_method(name: &str) -> Method<'_> {
     Method {
-        destination: "org.freedesktop.DBus",
+        destination: BUS,
         path: "/org/freedesktop/DBus",
         interface: "org.freedesktop.DBus",
         name,
@@ -103,10 +103,14 @@ impl Bus {
         if is_first {
             self.authenticate()?;
         }
-        // The reply to `Hello` comes first, and signals can come before the reply.
+        // The reply to `Hello` comes first, and signals can come before the reply. Each client of the bus can send a message
+        // that looks like the reply, but the bus writes the sender.
         for _ in 0..MESSAGES_MAX {
             let message = self.receive()?;
-            if message.reply_to == self.serial && matches!(message.kind, RETURN | ERROR) {
+            if message.reply_to == self.serial
+                && matches!(message.kind, RETURN | ERROR)
+                && [method.destination, BUS].contains(&message.sender.as_str())
+            {
                 return Ok(message);
             }
         }
@@ -132,16 +136,13 @@ impl Bus {
         self.stream.read_exact(&mut bytes)?;
         let order =
             Order::of(bytes[0]).ok_or_else(|| invalid("a message with an unknown byte order"))?;
-        let body_bytes = order.u32(&bytes, 4).unwrap_or_default() as usize;
-        let fields_bytes = order.u32(&bytes, 12).unwrap_or_default() as usize;
-        let body_at = fields_bytes.saturating_add(FIXED_BYTES).next_multiple_of(8);
-        let length = body_at.saturating_add(body_bytes);
-        if length > MESSAGE_BYTES_MAX {
-            return Err(invalid("a message that is too long"));
-        }
+        let [fields_end, body_at, length] = order
+            .layout(&bytes)
+            .filter(|[.., length]| *length <= MESSAGE_BYTES_MAX)
+            .ok_or_else(|| invalid("a message that is too long"))?;
         bytes.resize(length, 0);
         self.stream.read_exact(&mut bytes[FIXED_BYTES..])?;
-        Message::read(&bytes, order, FIXED_BYTES + fields_bytes, body_at)
+        Message::read(&bytes, order, fields_end, body_at)
             .ok_or_else(|| invalid("a malformed message"))
     }
 }
@@ -250,6 +251,15 @@ impl Order {
         })
     }
 
+    /// The end of the header fields, the begin of the body and its end, of the fixed part of the header. The sums are those of
+    /// 32 bits on each machine.
+    fn layout(self, fixed: &[u8]) -> Option<[usize; 3]> {
+        let fields_end = self.u32(fixed, 12)?.checked_add(u32::try_from(FIXED_BYTES).ok()?)?;
+        let body_at = fields_end.checked_next_multiple_of(8)?;
+        let length = body_at.checked_add(self.u32(fixed, 4)?)?;
+        Some([fields_end, body_at, length].map(|it| it as usize))
+    }
+
     /// The string at the next multiple of 4, and its end.
     fn string(self, bytes: &[u8], at: usize) -> Option<(String, usize)> {
         let at = at.checked_next_multiple_of(4)?;
@@ -266,6 +276,8 @@ struct Message {
     kind: u8,
     /// The serial of the message that it replies to, or 0.
     reply_to: u32,
+    /// The unique name of the sender, or the name of the bus.
+    sender: String,
     /// The error name.
     error: String,
     body: Answer,
@@ -276,6 +288,7 @@ impl Message {
         let mut message = Self {
             kind: *bytes.get(1)?,
             reply_to: 0,
+            sender: String::new(),
             error: String::new(),
             body: Answer::default(),
         };
@@ -302,8 +315,10 @@ impl Message {
                 }
                 b's' | b'o' => {
                     let (text, end) = order.string(bytes, at)?;
-                    if *code == FIELD_ERROR_NAME {
-                        message.error = text;
+                    match *code {
+                        FIELD_ERROR_NAME => message.error = text,
+                        FIELD_SENDER => message.sender = text,
+                        _ => {}
                     }
                     at = end;
                 }
@@ -318,6 +333,9 @@ impl Message {
         Some(message)
     }
 }
+
+/// The name of the bus itself, which also replies for a service that cannot.
+const BUS: &str = "org.freedesktop.DBus";
 
 /// The time limit of all calls on a connection. firewalld replies within milliseconds.
 const TIME_LIMIT: Duration = Duration::from_secs(3);
@@ -347,6 +365,7 @@ const FIELD_MEMBER: u8 = 3;
 const FIELD_ERROR_NAME: u8 = 4;
 const FIELD_REPLY_SERIAL: u8 = 5;
 const FIELD_DESTINATION: u8 = 6;
+const FIELD_SENDER: u8 = 7;
 const FIELD_SIGNATURE: u8 = 8;
 
 #[cfg(test)]
@@ -355,8 +374,8 @@ mod tests {
 
     fn read(bytes: &[u8]) -> Option<Message> {
         let order = Order::of(*bytes.first()?)?;
-        let fields_end = FIXED_BYTES + order.u32(bytes, 12)? as usize;
-        Message::read(bytes, order, fields_end, fields_end.next_multiple_of(8))
+        let [fields_end, body_at, _] = order.layout(bytes)?;
+        Message::read(bytes, order, fields_end, body_at)
     }
 
     /// A message as dbus-daemon sends it: REPLY_SERIAL, SENDER, SIGNATURE and a body.
@@ -370,12 +389,32 @@ mod tests {
             put_string(&mut fields, "org.example.Error");
             pad(&mut fields, 8);
         }
+        fields.extend([FIELD_SENDER, 1, b's', 0]);
+        put_string(&mut fields, ":1.5");
+        pad(&mut fields, 8);
         fields.extend([FIELD_SIGNATURE, 1, b'g', 0, 1, signature, 0]);
         put_length(&mut bytes, fields.len());
         bytes.extend(fields);
         pad(&mut bytes, 8);
         bytes.extend(body);
         bytes
+    }
+
+    #[test]
+    fn lengths_that_overflow_32_bits_are_no_message() {
+        for (body, fields, expected) in [
+            (0_u32, 0_u32, Some([16, 16, 16])),
+            (5, 9, Some([25, 32, 37])),
+            (0, u32::MAX, None),
+            (0, u32::MAX - 16, None),
+            (0, u32::MAX - 23, Some([0xffff_fff8, 0xffff_fff8, 0xffff_fff8])),
+            (8, u32::MAX - 23, None),
+            (u32::MAX, 0, None),
+        ] {
+            let fixed =
+                [*b"l\x02\0\x01", body.to_le_bytes(), [1, 0, 0, 0], fields.to_le_bytes()].concat();
+            assert_eq!(Order::LittleEnd.layout(&fixed), expected, "{body} {fields}");
+        }
     }
 
     #[test]
@@ -397,6 +436,7 @@ mod tests {
         let of = |bytes: &[u8]| read(bytes).unwrap();
         assert_eq!(of(&text).body.text.as_deref(), Some("hi"));
         assert_eq!((of(&truth).body.truth, of(&truth).reply_to), (Some(true), 2));
+        assert_eq!(of(&truth).sender, ":1.5");
         let refused = of(&error);
         assert_eq!((refused.kind, refused.error.as_str()), (ERROR, "org.example.Error"));
         for bytes in [text, truth, error] {

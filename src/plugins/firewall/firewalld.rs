@@ -16,6 +16,8 @@ const NAME: &str = "org.fedoraproject.FirewallD1";
 
 pub(super) struct Firewalld {
     bus: Bus,
+    /// The unique bus name of firewalld. Only this connection can reply to its calls.
+    owner: String,
 }
 
 /// Whether firewalld is running.
@@ -44,8 +46,8 @@ impl Firewalld {
 
     fn connect(addresses: &[u8]) -> Result<Self, Failure> {
         let mut bus = Bus::connect(addresses)?;
-        bus.call(&bus_method("GetNameOwner"), &[NAME])?;
-        Ok(Self { bus })
+        let owner = bus.call(&bus_method("GetNameOwner"), &[NAME])?.text.unwrap_or_default();
+        Ok(Self { bus, owner })
     }
 
     /// Restarts the time limit of the calls.
@@ -94,16 +96,13 @@ impl Firewalld {
         address: IpAddr,
     ) -> Result<super::dbus::Answer, Failure> {
         let source = ipnet::IpNet::from(address).to_string();
-        self.bus.call(&zone_method(name), &[zone, &source])
-    }
-}
-
-fn zone_method(name: &str) -> Method<'_> {
-    Method {
-        destination: NAME,
-        path: "/org/fedoraproject/FirewallD1",
-        interface: "org.fedoraproject.FirewallD1.zone",
-        name,
+        let method = Method {
+            destination: &self.owner,
+            path: "/org/fedoraproject/FirewallD1",
+            interface: "org.fedoraproject.FirewallD1.zone",
+            name,
+        };
+        self.bus.call(&method, &[zone, &source])
     }
 }
 

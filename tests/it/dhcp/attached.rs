@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::capture::{Capture, of_kind};
 use super::servers::Kea;
 use super::{Daemon, Site, address, asking, bridge};
-use crate::world::World;
+use crate::world::{World, not_run};
 
 /// A container gets an address, keeps it through renewals and a kill of the daemon, and gives it back.
 #[track_caller]
@@ -54,6 +54,7 @@ fn ipvlan_l2_with_the_broadcast_flag() {
         // All links of the master have its MAC: the client identifier tells them apart.
         works(&site, &asking(&config, json!({"broadcast": true})));
     } else {
+        not_run("the kernel lacks CONFIG_IPVLAN");
         let c1 = world.container("c1");
         c1.call("ipvlan", "ADD", &config).run().fails(999, &["the kernel lacks CONFIG_IPVLAN"]);
     }
@@ -75,6 +76,7 @@ fn vlan() {
         ]);
         works(&site, &config);
     } else {
+        not_run("the kernel lacks CONFIG_VLAN_8021Q");
         let c1 = world.container("c1");
         c1.call("vlan", "ADD", &config).run().fails(999, &["the kernel lacks CONFIG_VLAN_8021Q"]);
     }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::scripted::{Scripted, answer, plan, plan_with};
+use super::servers::Kea;
 use super::{Daemon, Site, address, bridge};
 use crate::world::World;
 
@@ -141,4 +142,27 @@ fn long_options_are_read() {
     assert!(c1.exec(["ip", "route"]).contains("192.168.59.1 via 10.1.0.250 "));
     c1.del("bridge", &bridge());
     server.wait_for("release", 1);
+}
+
+/// Reports to all listeners that eth0 is deleted. Without NLM_F_REQUEST the kernel itself ignores the message.
+const DELETED: &str = "import socket, struct
+sender = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+message = struct.pack('=IHHII', 32, 17, 0, 0, 0) + struct.pack('=BxHiII', 0, 1, socket.if_nametoindex('eth0'), 0, 0)
+assert sender.sendto(message, (0, 1)) == 32";
+
+#[test]
+fn only_the_kernel_reports_the_end_of_a_link() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let kea = Kea::start(&site.outside, "sw", json!({"renew-timer": 20}));
+    let daemon = Daemon::new(&world);
+    let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
+    let [kept, ended] = [&c1, &c2].map(|it| address(&it.add("bridge", &bridge())));
+    c1.exec(["python3", "-c", DELETED]);
+    // The daemon reads this event after the forged one.
+    c2.exec(["ip", "link", "del", "eth0"]);
+    kea.wait_for_release(&ended);
+    assert_eq!(kea.leased(), [kept], "{}", daemon.log());
+    let leases = world.host(["/run/bin/cnibox", "dhcp", "leases"]);
+    assert!(leases.contains(" c1 ") && !leases.contains(" c2 "), "{leases}");
 }

@@ -82,31 +82,44 @@ fn a_silent_bus_costs_3_seconds_and_is_an_error() {
     }
 }
 
-/// A bus that answers the first call after `Hello` with this error.
-fn refusing_with(error: &str) -> String {
+/// A bus that answers the first call after `Hello` with these errors: each has a sender and a name.
+fn refusing_with(errors: &[(&str, &str)]) -> String {
     format!(
         "import struct, threading
-name = b'{error}'
-fields = b'\\x05\\x01u\\0' + struct.pack('<I', 2) + b'\\x04\\x01s\\0' + struct.pack('<I', len(name)) + name + b'\\0'
-message = b'l\\x03\\0\\x01' + struct.pack('<III', 0, 1, len(fields)) + fields + bytes(-len(fields) % 8)
+def text(value): return struct.pack('<I', len(value)) + value.encode() + b'\\0'
+def padded(value): return value + bytes(-len(value) % 8)
+def field(code, value): return bytes([code]) + b'\\x01s\\0' + text(value)
+def error(sender, name):
+    fields = b'\\x05\\x01u\\0' + struct.pack('<I', 2) + padded(field(7, sender)) + field(4, name)
+    return b'l\\x03\\0\\x01' + struct.pack('<III', 0, 1, len(fields)) + padded(fields)
 def refuse():
     while True:
         peer = server.accept()[0]
-        peer.sendall(b'DATA\\r\\nOK 1\\r\\n' + message)
+        peer.sendall(b'DATA\\r\\nOK 1\\r\\n' + b''.join(error(*it) for it in {errors:?}))
         while peer.recv(4096): pass
 threading.Thread(target=refuse, daemon=True).start()"
     )
 }
 
+/// The name of the bus.
+const BUS: &str = "org.freedesktop.DBus";
+
 #[test]
-fn only_the_error_for_a_name_without_an_owner_says_that_firewalld_is_not_running() {
+fn only_the_error_of_the_bus_for_a_name_without_an_owner_says_that_firewalld_is_not_running() {
+    let no_owner = "org.freedesktop.DBus.Error.NameHasNoOwner";
     let refused = "org.freedesktop.DBus.Error.AccessDenied";
-    for (error, is_known) in [("org.freedesktop.DBus.Error.NameHasNoOwner", true), (refused, false)]
-    {
+    for (errors, is_known) in [
+        (&[(BUS, no_owner)][..], true),
+        (&[(BUS, refused)], false),
+        // Another client sends the first one.
+        (&[(":1.99", no_owner), (BUS, refused)], false),
+        (&[("", no_owner), (BUS, refused)], false),
+        (&[(":1.99", refused), (BUS, no_owner)], true),
+    ] {
         let world = World::new();
         let c1 = world.container("c1");
         let result = c1.add("bridge", &bridge("net", 1));
-        let _server = start_silent_server(&world, &refusing_with(error));
+        let _server = start_silent_server(&world, &refusing_with(errors));
         let config = firewall("net", json!({}), &result);
         if is_known {
             c1.add("firewall", &config);

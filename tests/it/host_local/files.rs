@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Net;
 use crate::world::call::Running;
@@ -121,6 +121,39 @@ fn a_file_that_a_crash_left_empty_or_torn_is_free() {
     assert_eq!(net.add("c"), ["10.1.0.5/29"]);
     assert_eq!(net.read("10.1.0.2"), "a\r\neth0");
     assert_eq!(net.read("10.1.0.3"), "b\r\neth0");
+}
+
+/// The kernel and the reference accept them. The line break between container and interface is no name's.
+#[test]
+fn a_reservation_of_an_interface_with_control_bytes_is_held_and_given_back() {
+    let net = Net::new(json!({"subnet": "10.1.0.0/29"}));
+    let call = |verb: &str, id: &str, name: &str| net.call(verb, id).env("CNI_IFNAME", name);
+    let keep = |list: Value| net.with(json!({"cni.dev/valid-attachments": list}));
+    for name in ["a\x01b", "\x1fab", "ab\x1f", "\x1b[2J", "\x7f", "a\u{200b}"] {
+        let result = call("ADD", "abc", name).run().success();
+        let [address] = super::addresses(&result).try_into().unwrap();
+        let file = address.strip_suffix("/29").unwrap();
+        assert_eq!(net.read(file), format!("abc\r\n{name}"));
+        call("CHECK", "abc", name).run().silence();
+        let keep_it = keep(json!([{"containerID": "abc", "ifname": name}]));
+        for config in [&keep_it, &keep(json!([]))] {
+            assert!(net.has(file), "{name:?}");
+            net.bare.call("host-local", "GC", config).run().silence();
+        }
+        assert!(!net.has(file), "{name:?}");
+        // As an older build or the reference wrote it.
+        net.write("10.1.0.3", &format!("abc\r\n{name}"));
+        for other in ["c1", "c2", "c3", "c4"] {
+            assert_ne!(net.add(other), ["10.1.0.3/29"], "{name:?}");
+        }
+        call("DEL", "abc", name).run().silence();
+        assert!(!net.has("10.1.0.3"), "{name:?}");
+        ["c1", "c2", "c3", "c4"].iter().for_each(|other| net.del(other));
+    }
+    for name in ["a\rb", "a\nb", "a\r\nb", "a\tb", "a\x0bb", "a\u{85}b", "ab\n"] {
+        call("ADD", "abc", name).run().fails(4, &["interface name"]);
+        assert_eq!(net.taken(), [""; 0], "{name:?}");
+    }
 }
 
 #[test]

@@ -92,8 +92,25 @@ fn an_unknown_name_is_not_found_and_the_known_ones_are_listed() {
         let error = called.error_object();
         assert!(error.msg.contains(name), "{error:?}");
     }
-    let outcome = Call::program(executable().as_ref()).args(&["frobnicate"]).run();
-    assert!(outcome.status == 127 && outcome.stderr.contains("frobnicate"), "{}", outcome.report());
+}
+
+#[test]
+fn an_unknown_word_names_the_nearest_command_or_plugin() {
+    for (word, said) in [
+        ("brigde", "there is no command or plugin brigde; did you mean bridge?"),
+        ("host_local", "there is no command or plugin host_local; did you mean host-local?"),
+        ("instal", "there is no command or plugin instal; did you mean install?"),
+        ("hepl", "there is no command or plugin hepl; did you mean help?"),
+        ("frobnicate", "there is no command or plugin frobnicate; cnibox --help lists them"),
+    ] {
+        let call = || Call::program(executable().as_ref()).args(&[word]);
+        let outcome = call().run();
+        let expected = (127, format!("cnibox: {said}\n"));
+        assert_eq!((outcome.status, outcome.stderr.clone()), expected, "{}", outcome.report());
+        // A runtime gets an error object.
+        let called = call().env("CNI_COMMAND", "ADD").run();
+        assert!(called.error_object().msg.contains(word), "{}", called.report());
+    }
 }
 
 #[test]

@@ -26,6 +26,24 @@ fn without_arguments_it_says_what_it_is() {
 }
 
 #[test]
+fn the_commands_are_in_groups_with_a_line_each_before_the_plugins() {
+    let text = tool(&["--help"]).run().output();
+    let titles: Vec<&str> =
+        text.lines().filter(|line| !line.starts_with(' ') && line.ends_with(':')).collect();
+    let expected =
+        ["Networks of containers:", "Operation of the host:", "Information:", "Plugins:"];
+    assert_eq!(titles, expected, "{text}");
+    for row in ["  add          ", "  install      ", "  help         ", "  host-local   "] {
+        assert_eq!(text.matches(&format!("\n{row}")).count(), 1, "{row}: {text}");
+    }
+    let (commands, _) = text.split_once("\nPlugins:\n").unwrap();
+    let (_, commands) = commands.split_once("\nNetworks of containers:\n").unwrap();
+    for row in commands.lines() {
+        assert!(row.len() <= 80 && !row.ends_with('.'), "{row}");
+    }
+}
+
+#[test]
 fn version_prints_the_version() {
     let text = tool(&["--version"]).run().output();
     assert!(text.contains(env!("CARGO_PKG_VERSION")), "{text}");

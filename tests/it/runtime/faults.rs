@@ -75,6 +75,33 @@ fn a_failing_add_leaves_nothing() {
 }
 
 #[test]
+fn an_attachment_that_cannot_be_recorded_as_made_is_deleted_at_once() {
+    let (host, before) = host();
+    // A DEL with the same fault is repeated by gc, so the command tells whether both attachments were made.
+    for call in [&ADD[..], &["run", "-n", "net", "-n", "net:eth7", "--", "touch", "/run/attached"]]
+    {
+        let mut met = 0;
+        for_every_fault(|number| {
+            let outcome = host.cnibox(call).env("CNIBOX_FAIL_FILE", &number.to_string()).run();
+            let is_attached = std::fs::remove_file(host.world.path("/run/attached")).is_ok();
+            let said = "cnibox: cannot remove /run/cnibox/pending/";
+            if outcome.stderr.starts_with(said) && !is_attached {
+                met += 1;
+                assert_eq!(host.kept(), [""; 0], "{}", outcome.report());
+                let is_same = || before.difference(&host.state()).is_empty();
+                host.world.eventually("nothing is left", is_same);
+            }
+            host.cnibox(&["gc"]).run().output();
+            if outcome.status == 0 && call == ADD {
+                host.cnibox(&DEL).run().silence();
+            }
+            outcome.status != 0
+        });
+        assert!(met > 0, "{call:?}: the fault was never met");
+    }
+}
+
+#[test]
 fn a_failing_del_is_repeated_by_gc() {
     let (host, before) = host();
     let call = || {

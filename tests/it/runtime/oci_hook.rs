@@ -128,6 +128,13 @@ fn a_state_that_cannot_be_handled_is_refused() {
         (json!({"status": "running"}), "cannot handle status \"running\""),
         (json!({"id": ""}), "container"),
         (json!({"pid": "1"}), "no pid"),
+        (json!({"pid": 0}), "no pid"),
+        // Otherwise the name of a namespace.
+        (json!({"pid": 1.5}), "no pid"),
+        (
+            json!({"annotations": {"cnibox.networks": "net", "cnibox.ip": "10.1.0.7/24;GATEWAY=10.1.0.9"}}),
+            "no IP address",
+        ),
         (json!({"annotations": {"cnibox.networks": 1}}), "cnibox.networks: not a string"),
         (json!({"annotations": {"cnibox.networks": "other"}}), "other"),
         (json!({"annotations": {"cnibox.networks": ""}}), "needs a network"),
@@ -142,6 +149,37 @@ fn a_state_that_cannot_be_handled_is_refused() {
     host.hook(&json!({"id": "c1", "status": "created", "pid": holder.pid()})).run().silence();
     assert_eq!(host.kept(), [""; 0]);
     before.assert_same(&host.state(), "after refused states");
+}
+
+/// An image or a pod brings its annotations along. A configuration of its own would choose programs and files of the host.
+#[test]
+fn an_annotation_cannot_name_a_file() {
+    let (host, before) = host();
+    let container = host.world.container("c1");
+    let holder = host.world.tool(&["cat"], Some(&container.netns())).keeping_stdin_open().start();
+    host.world.write("/run/own/evil", "#!/bin/sh\n/bin/touch /run/evil/was-here\n");
+    host.world.host(["chmod", "755", "/run/own/evil"]);
+    let ipam = json!({"type": "host-local", "dataDir": "/run/evil/data", "subnet": "10.7.0.0/24"});
+    let list = json!({"cniVersion": "1.0.0", "name": "net", "plugins": [
+        {"type": "bridge", "ipam": ipam}, {"type": "evil"}, {"type": "../evil/evil"},
+    ]});
+    host.world.write("/run/evil/evil.conflist", list.to_string());
+    for name in [
+        "/run/evil/evil.conflist",
+        "/run/evil/evil.conflist:eth5",
+        "net,../../../run/evil/evil.conflist",
+        "./net",
+        "net/",
+    ] {
+        let state = json!({"id": "c1", "status": "created", "pid": holder.pid(),
+            "annotations": {"cnibox.networks": name}});
+        let outcome = host.hook(&state).run();
+        let said = "an annotation cannot name a file";
+        assert!(outcome.status == 1 && outcome.stderr.contains(said), "{}", outcome.report());
+        assert_eq!(host.kept(), [""; 0], "{name}");
+        assert_eq!(host.world.host(["ls", "/run/evil"]), "evil.conflist\n", "{name}");
+    }
+    before.assert_same(&host.state(), "after annotations with paths");
 }
 
 #[test]

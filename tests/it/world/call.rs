@@ -217,6 +217,10 @@ impl Running {
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
 }
 
 impl Outcome {

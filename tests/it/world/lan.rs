@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{Call, Container, World};
+use super::{Call, Container, World, half_for};
 
 /// The addresses of `outside`.
 pub const OUTSIDE: [&str; 2] = ["10.1.0.254", "fd00:1::fe"];
@@ -49,7 +49,7 @@ pub fn is_made_or_missed(world: &World, config: &Value, words: [&str; 2], option
     let plugin = config["type"].as_str().unwrap();
     let outcome = c1.call(plugin, "ADD", config).run();
     let [words, kind] = words;
-    if kernel_has(world, kind, words) {
+    if half_for(option, kernel_has(world, kind, words)) {
         c1.check(plugin, config, &outcome.success());
     } else {
         let made = format!("cannot add {plugin} link eth0");

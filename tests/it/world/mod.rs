@@ -4,6 +4,7 @@
 pub mod bare;
 pub mod call;
 pub mod json;
+pub mod kernel;
 pub mod killed;
 pub mod lan;
 pub mod scratch;
@@ -23,6 +24,7 @@ use serde_json::Value;
 pub use bare::Bare;
 pub use call::{Call, Outcome, Running, VERSIONS, all_at_once};
 pub use json::{leaves, with, without};
+pub use kernel::{half_for, not_run};
 pub use killed::{at_every_change, at_every_system_call};
 pub use lan::{LAN, OUTSIDE, is_made_or_missed, lan, through_dhcp};
 pub use scratch::Scratch;
@@ -153,16 +155,16 @@ impl World {
     }
 
     /// STATUS of a plugin that makes links of this kind, on a host where nothing else is in the way: whether the kernel
-    /// has them decides.
+    /// has them, an option, decides.
     #[track_caller]
-    pub fn status_as_the_kernel_has(&self, kind: &str, plugin: &str, config: &Value) {
+    pub fn status_as_the_kernel_has(&self, option: &str, kind: &str, config: &Value) {
         let words = ["ip", "link", "add", "probe0", "address", "0:0:0:0:0:0", "type", kind];
         let is_unknown = self.tool(&words, None).run().stderr.contains("Unknown device type");
-        let status = self.call(plugin, "STATUS", config).run();
-        if is_unknown {
-            status.fails(50, &["Unknown device type", "the kernel lacks CONFIG_"]);
-        } else {
+        let status = self.call(kind, "STATUS", config).run();
+        if half_for(option, !is_unknown) {
             status.silence();
+        } else {
+            status.fails(50, &["Unknown device type", &format!("the kernel lacks {option}")]);
         }
     }
 

@@ -24,8 +24,8 @@ const SLOT_BYTES: usize = 48;
 const SLOTS_AT: usize = 32;
 const OVERFLOW_AT: usize = 8;
 
-/// Its last byte is the version. Every change of the format raises it.
-const MAGIC: [u8; 8] = *b"cnibox\x14\x01";
+/// Its last byte is the version. Every change of the format, or of the files that are torn, raises it.
+const MAGIC: [u8; 8] = *b"cnibox\x14\x02";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Header {

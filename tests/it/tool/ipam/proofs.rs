@@ -60,13 +60,7 @@ fn a_living_entry_of_the_cache_is_a_sign_of_life() {
 fn the_ifb_of_a_dead_container_is_no_sign_of_life() {
     let host = Host::new();
     host.dead("web");
-    let words = ["ip", "link", "add", "shaped", "type", "ifb"];
-    if host.world.tool(&words, None).run().status != 0 {
-        return assert!(
-            !host.world.links().contains(&"shaped".to_owned()),
-            "the kernel has no ifb"
-        );
-    }
+    host.world.host(["ip", "link", "add", "shaped", "type", "ifb"]);
     host.world.host(["ip", "link", "set", "shaped", "alias", "cnibox net web eth0"]);
     assert_is(state(&host, "10.1.0.2"), "gone", "there is no namespace");
 }

@@ -1,0 +1,94 @@
+//! The text that `cnibox` prints without arguments, and for a word that it does not know.
+
+use crate::kernel::sys::warn;
+use crate::plugin::{Entry, VERSION};
+
+use super::similar::hint;
+use super::{HELP, NAME, commands, tell};
+
+/// The commands in groups. A build can lack some.
+const GROUPS: [(&str, &[&str]); 3] = [
+    (
+        "Networks of containers",
+        &[
+            "add",
+            "check",
+            "del",
+            "gc",
+            "status",
+            "run",
+            "exec",
+            "oci-hook",
+            "networks",
+            "attachments",
+        ],
+    ),
+    ("Operation of the host", &["doctor", "lint", "ipam", "metrics", "install", "uninstall"]),
+    ("Information", &["list", "version", HELP, "man", "completion", "demo"]),
+];
+
+/// The first line has the version by itself: Nomad runs every file of a plugin directory to find it.
+pub(super) fn overview(plugins: &[Entry]) {
+    let mut table = String::new();
+    let commands = commands();
+    for (title, names) in GROUPS {
+        table.push_str(&format!("\n{title}:\n"));
+        for (name, about) in names.iter().flat_map(|name| commands.iter().find(|it| it.0 == *name))
+        {
+            // The first clause of the description.
+            let ends = [". ", "; ", ", ", ": "].map(|mark| about.find(mark).unwrap_or(about.len()));
+            let about = ends.into_iter().min().and_then(|end| about.get(..end)).unwrap_or_default();
+            table.push_str(&format!("  {name:<13}{}\n", about.trim_end_matches('.')));
+        }
+    }
+    table.push_str("\nPlugins:\n");
+    for entry in plugins {
+        table.push_str(&format!("  {:<13}{}\n", entry.name, entry.about));
+    }
+    let of_install = match cfg!(feature = "install") {
+        true => "\n   or: cnibox --install [-s] [DIR]",
+        false => "",
+    };
+    let of_dhcp = match cfg!(feature = "dhcp") {
+        true => "\n   or: cnibox dhcp daemon|leases [arguments...]",
+        false => "",
+    };
+    tell(format_args!(
+        "{NAME} {VERSION} : every CNI plugin in one executable\n\n\
+         Usage: {NAME} COMMAND [arguments...]\n   \
+         or: {NAME} --list[-full]{of_install}{of_dhcp}\n   \
+         or: PLUGIN, through a link of that name to {NAME}; {NAME} PLUGIN\n\n\
+         A plugin reads CNI_COMMAND and the other variables of the CNI specification, and its configuration on stdin.\n\
+         {table}"
+    ));
+}
+
+/// Refuses a first argument. The exit code is 127, as in a shell for an unknown command.
+pub fn unknown(word: &str, plugins: &[Entry]) -> u8 {
+    let mut known = Vec::new();
+    for (command, _) in commands() {
+        known.push(command);
+    }
+    for entry in plugins {
+        known.push(entry.name);
+    }
+    let hint = hint(word, &known);
+    let more = if hint.is_empty() { "; cnibox --help lists them" } else { "" };
+    warn(format_args!("{NAME}: there is no command or plugin {word}{hint}{more}"));
+    127
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_command_is_in_one_group() {
+        let mut grouped = GROUPS.map(|(_, names)| names).concat();
+        let mut all: Vec<&str> = commands().into_iter().map(|(name, _)| name).collect();
+        grouped.sort_unstable();
+        all.sort_unstable();
+        // The tests are built with all features.
+        assert_eq!(grouped, all);
+    }
+}
