@@ -35,7 +35,7 @@
 //!   and compares its MAC address, addresses and routes with `prevResult`. It checks no link for a device that has
 //!   none.
 //! - **DEL** returns the device to the host, restores its saved state, and releases the addresses. It finds the device
-//!   by container and interface. It restores only a name that the host recorded or that `device` has. A device without
+//!   by network, container and interface. It restores only a name that the host recorded or that `device` has. A device without
 //!   a known name gets a new one, stays down, and DEL fails. If another link has the name by then, DEL does everything
 //!   else, leaves the device down and fails, and so does the next DEL until the name is free.
 //! - **GC** restores devices on the host of attachments that are not valid, and releases their addresses.
@@ -176,8 +176,11 @@ impl HostDevice {
         let (host, host_netns) = (cx.session.host()?, cx.session.host_netns()?);
         let container = netns.map(|_| cx.session.container()).transpose()?;
         let recorded = records::find(at)?;
-        if recorded.is_none() {
-            records::record(at).remove_aside();
+        match &recorded {
+            // Another network moved the device. Its own DEL or GC returns it.
+            Some(saved) if !saved.is_of(&cx.request.network, at) => return Ok(()),
+            Some(_) => {}
+            None => records::record(at).remove_aside(),
         }
         if let Some(saved) = &recorded {
             if let Some(container) = container
@@ -222,9 +225,9 @@ impl HostDevice {
             return records::record(at).remove();
         }
         let may_be_device = match &recorded {
-            // The record of another attachment has the link, or its alias names another owner.
+            // The record of another attachment has the link, or the link names another owner.
             _ if Records::open()?.of(link).is_some() => false,
-            _ if chained::is_in_another_container(cx, at, Some(link))? => false,
+            _ if chained::is_of_another(cx, at, link)? => false,
             Some(saved) => saved.may_be_of(link),
             None => {
                 let has_name = SavedState::of_reference(link).is_some();

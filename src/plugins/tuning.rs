@@ -34,7 +34,7 @@
 //!   and MTU.
 //! - **CHECK** compares the values with the configuration, numbers as the kernel reads them.
 //! - **DEL** restores the saved values, if the namespace exists and the file is about that namespace, and removes the
-//!   file.
+//!   file. A file or an interface of another network stays as it is.
 //! - **GC** removes the files of attachments that are not valid.
 //! - **STATUS** fails if a key is wrong, a sysctl is not allowed or does not exist, or the allowlist cannot be read or
 //!   `dataDir` cannot be written.
@@ -129,14 +129,27 @@ impl Plugin for Tuning {
             record.remove_aside();
             return Ok(());
         };
-        if backup.is_of_another_attachment(&owner) {
+        if backup.is_of_another(&owner) {
             return Ok(());
         }
-        if let (Some(netns), Some(before)) = (netns, &backup.before) {
+        if let Some(netns) = netns {
             let rtnl = cx.session.container()?;
-            if !backup.is_of_another_netns(backup::netns_id(netns, rtnl).as_deref()) {
-                let link = rtnl.link(&at.ifname)?;
-                before.restore(netns, rtnl, link.as_ref())?;
+            let link = rtnl.link(&at.ifname)?;
+            let is_of_another = match &link {
+                Some(link) => chained::is_of_another(cx, at, link)?,
+                None => false,
+            };
+            if is_of_another && !backup.has_owner() {
+                return Ok(());
+            }
+            let is_same = !backup.is_of_another_netns(backup::netns_id(netns, rtnl).as_deref());
+            match backup.before.filter(|_| is_same) {
+                // The container renamed the interface, and another network has its name.
+                Some(before) if is_of_another => {
+                    before.without_sysctls_of(&at.ifname).restore(netns, rtnl, None)?;
+                }
+                Some(before) => before.restore(netns, rtnl, link.as_ref())?,
+                None => {}
             }
         }
         record.remove()
@@ -175,7 +188,7 @@ impl Tuning {
         let record = backup::record(&self.data_dir, at);
         let old = record.read()?;
         let is_ours = |old: &Backup| {
-            !old.is_of_another_attachment(&owner) && !old.is_of_another_netns(netns_id.as_deref())
+            !old.is_of_another(&owner) && !old.is_of_another_netns(netns_id.as_deref())
         };
         let earlier = old.as_ref().map(|content| Backup::parse(content)).filter(is_ours);
         let earlier = earlier.and_then(|backup| backup.before).unwrap_or_default();

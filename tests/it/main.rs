@@ -36,6 +36,7 @@ mod several;
 mod spec;
 mod static_ipam;
 mod status;
+mod strangers;
 mod tap;
 mod texts;
 mod threads;

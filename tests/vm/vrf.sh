@@ -2,7 +2,7 @@
 
 # Networks of layer 2, all with the same subnets.
 network() {
-    echo '{"cniVersion": "1.1.0", "name": "'"$1"'", "type": "bridge", "bridge": "'"$1"'", "ipam": {"type": "static",
+    echo '{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": "'"$1"'", "ipam": {"type": "static",
         "addresses": [{"address": "10.1.0.'"$2"'/24", "gateway": "10.1.0.1"}, {"address": "fd00:1::'"$2"'/64"}],
         "routes": [{"dst": "0.0.0.0/0"}, {"dst": "10.5.0.0/16", "scope": 253}, {"dst": "10.6.0.0/16", "table": 77},
             {"dst": "fd09::/48", "gw": "fd00:1::1"}]}}'

@@ -28,7 +28,7 @@ pub fn record(at: &Attachment) -> Record {
     Record::new(DIR, &format!("{}:{}", at.container_id, at.ifname))
 }
 
-/// The recorded state of the attachment's device, in any network: the network can have been renamed since.
+/// The recorded state of the device of this container and interface, in any network.
 pub fn find(at: &Attachment) -> Result<Option<SavedState>> {
     read(&record(at))
 }

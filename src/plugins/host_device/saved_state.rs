@@ -15,10 +15,9 @@ use crate::error::Result;
 use crate::kernel::rtnl::{Link, LinkChange, Rtnl};
 use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::plugin::owner::{Owner, Owners, hash};
+use crate::steps::link::host_link::MARK;
 
 use super::records::Records;
-
-const PREFIX: &str = "cnibox.";
 
 /// Its text has at most 91 bytes. An alternative name has room for 127.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,14 +96,18 @@ impl SavedState {
 
     /// Whether an alternative name of the link has the attachment's owner. A container can have written it.
     pub fn is_marked(network: &NetworkName, at: &Attachment, link: &Link) -> bool {
-        let owner = owner_hash(network, at);
         let mut marks = link.alt_names.iter().filter_map(|name| Self::parse(name));
-        marks.any(|mark| mark.owner == owner)
+        marks.any(|mark| mark.is_of(network, at))
     }
 
     /// The link in a namespace that has this state as an alternative name.
     pub fn find(&self, rtnl: &Rtnl) -> Result<Option<Link>> {
         Ok(rtnl.links()?.into_iter().find(|link| self.is_on(link)))
+    }
+
+    /// Whether the device belongs to the attachment.
+    pub fn is_of(&self, network: &NetworkName, at: &Attachment) -> bool {
+        self.owner == owner_hash(network, at)
     }
 
     /// Whether the device belongs to one of the owners.
@@ -128,7 +131,7 @@ impl SavedState {
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.strip_prefix(PREFIX)?.splitn(6, '.');
+        let mut parts = text.strip_prefix(MARK)?.splitn(6, '.');
         let mut next = || parts.next();
         let (network, owner) = (next()?, next()?);
         let (mtu, mac, flags, name) = (next()?, next()?, next()?, next()?);
@@ -150,7 +153,7 @@ impl SavedState {
 impl Display for SavedState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mac = self.mac.map_or_else(String::new, |mac| mac.to_string().replace(':', "-"));
-        write!(f, "{PREFIX}{:016x}.{:016x}.{}.{mac}.", self.network, self.owner, self.mtu)?;
+        write!(f, "{MARK}{:016x}.{:016x}.{}.{mac}.", self.network, self.owner, self.mtu)?;
         let flags = [
             (self.up, "u"),
             (self.promiscuous, "p"),
@@ -167,7 +170,7 @@ impl Display for SavedState {
 
 /// Whether an alternative name is a saved state of any device.
 pub fn is_name(alt_name: &str) -> bool {
-    alt_name.starts_with(PREFIX)
+    alt_name.starts_with(MARK)
 }
 
 pub fn has_mark(link: &Link) -> bool {

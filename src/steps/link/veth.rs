@@ -163,9 +163,9 @@ fn find(cx: &Context<'_>, netns: Option<&NetNs>, owners: &Owners) -> Result<Vec<
     // At ADD the name was not free, or the reference made the pair.
     let Some(_) = netns else { return host_link::all_of(host, VETH, owners) };
     let Some(link) = cx.session.container()?.link(&at.ifname)? else { return Ok(Vec::new()) };
-    let is_of_another = |link: &Link| host_link::is_of_another(link, owners);
+    let is_of_another = |link: &Link| host_link::is_of_another(link, owner);
     if link.kind.as_deref() != Some(VETH) || either_end(host, &link, is_of_another)? {
-        // The path now leads to the namespace of another container, or another plugin made the interface.
+        // Another network or plugin made the interface, or the path now leads to the namespace of another container.
         return Ok(Vec::new());
     }
     match peer(host, &link)? {
