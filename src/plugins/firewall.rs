@@ -167,6 +167,14 @@ impl Plugin for Firewall {
         let nft = cx.session.nft()?;
         old_names::migrate(nft)?;
         for (family, addresses) in by_family(&addresses) {
+            let is_known = ruleset::are_known(nft, family, &addresses)?.contains(&true);
+            // The Go plugin let the addresses pass. Sources of firewalld are compared above.
+            if !is_known
+                && guard.is_none()
+                && (uses_firewalld || forward_rules::has(nft, family, &addresses)?)
+            {
+                continue;
+            }
             ruleset::check(nft, family, &addresses, guard.as_ref(), &owner)?;
             if !uses_firewalld {
                 forward::check(nft, family, &addresses, settings.admin_chain, &owner)?;

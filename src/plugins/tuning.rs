@@ -32,7 +32,8 @@
 //!   reference's format, with the sysctls and the identity of the namespace in addition. A second ADD keeps what the
 //!   first one saved; values of another namespace are replaced. The result is `prevResult` with the new MAC address
 //!   and MTU.
-//! - **CHECK** compares the values with the configuration, numbers as the kernel reads them.
+//! - **CHECK** compares the values with the configuration, numbers as the kernel reads them. CHECK of the plugin that
+//!   made the interface leaves the MTU to this one, if the file is in the default `dataDir`.
 //! - **DEL** restores the saved values, if the namespace exists and the file is about that namespace, and removes the
 //!   file. A file or an interface of another network stays as it is.
 //! - **GC** removes the files of attachments that are not valid.
@@ -56,6 +57,7 @@ use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::chained;
 use crate::steps::flow::undo::Undo;
+use crate::steps::link::tuned::{DIR, record};
 use crate::steps::state;
 use backup::Backup;
 use tuned::Tuned;
@@ -63,7 +65,7 @@ use tuned::Tuned;
 keys! {
     /// `wanted` reads all other keys: a mistake in them must not fail DEL and GC.
     pub struct Tuning {
-        "dataDir" => data_dir: String = "/run/cni/tuning".into(),
+        "dataDir" => data_dir: String = DIR.into(),
     }
 }
 
@@ -123,7 +125,7 @@ impl Plugin for Tuning {
         let Some(at) = scope.one() else {
             return backup::collect(&self.data_dir, &Owners::of(cx, scope));
         };
-        let record = backup::record(&self.data_dir, at);
+        let record = record(&self.data_dir, at);
         let owner = Owner::new(&cx.request.network, at);
         let Some(backup) = record.read()?.map(|content| Backup::parse(&content)) else {
             record.remove_aside();
@@ -185,7 +187,7 @@ impl Tuning {
         undo: &mut Undo<'a>,
     ) -> Result<()> {
         let owner = Owner::new(&cx.request.network, at);
-        let record = backup::record(&self.data_dir, at);
+        let record = record(&self.data_dir, at);
         let old = record.read()?;
         let is_ours = |old: &Backup| {
             !old.is_of_another(&owner) && !old.is_of_another_netns(netns_id.as_deref())

@@ -15,7 +15,8 @@
 //! - **ADD** makes the VRF if it does not exist, and makes it the master of the interface. The kernel then removes the
 //!   IPv6 addresses and most routes of the interface. ADD restores them in the same request: routes of the main table
 //!   in the table of the VRF, all others where they were.
-//! - **CHECK** fails if the VRF, the rule for VRFs, or an address or route of `prevResult` is missing.
+//! - **CHECK** fails if the VRF, the rule for VRFs, or an address or route that `prevResult` has for the interface is
+//!   missing.
 //! - **DEL** takes the interface out of the VRF, unless it is another network's, and restores its addresses and routes,
 //!   except routes that another interface now has in the main table. It removes the VRF after its last interface. The
 //!   rule that the kernel added with the first VRF stays.

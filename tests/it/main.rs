@@ -29,6 +29,7 @@ mod parity;
 mod portmap;
 mod protocol;
 mod reused_path;
+mod routes;
 mod runtime;
 mod sbr;
 mod scale;

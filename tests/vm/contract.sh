@@ -1,7 +1,11 @@
 # The rules of tests/it/contract.rs for the plugins that need links which the kernel of tests/it lacks, and DEL of a
 # container with a path that another container has by now (tests/it/reused_path.rs).
 
-ipam='"ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]]}'
+# Two routes to one destination, which the kernel tells apart by gateway and priority.
+routes='[{"dst": "10.9.0.0/16", "gw": "10.1.0.253"}, {"dst": "10.9.0.0/16", "gw": "10.1.0.254", "priority": 100},
+    {"dst": "fd09::/48", "gw": "fd00:1::fd"}, {"dst": "fd09::/48", "gw": "fd00:1::fe", "priority": 100}]'
+ipam='"ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]],
+    "routes": '"$routes"'}'
 
 # config PLUGIN [VERSION]
 config() {

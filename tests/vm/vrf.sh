@@ -196,3 +196,23 @@ test_status_is_fine() {
     status vrf "$(vrf blue)"
     not test -e /sys/class/net/cnibox-probe
 }
+
+# Of a result with two interfaces, as a plugin that makes both returns it.
+test_check_compares_its_own_interface_only() {
+    container c1
+    add bridge c1 "$(network one 2)"
+    at c1 ip link add name other type dummy
+    add_address c1 other 10.2.0.2/24
+    at c1 ip link set other up
+    at c1 ip route add 10.8.0.0/16 via 10.2.0.1
+    echo '{"cniVersion": "1.1.0",
+        "interfaces": [{"name": "eth0", "sandbox": "/run/netns/c1"}, {"name": "other", "sandbox": "/run/netns/c1"}],
+        "ips": [{"address": "10.1.0.2/24", "interface": 0}, {"address": "10.2.0.2/24", "interface": 1}],
+        "routes": [{"dst": "10.6.0.0/16", "table": 77}, {"dst": "10.8.0.0/16", "gw": "10.2.0.1"},
+            {"dst": "0.0.0.0/0", "gw": "0.0.0.0"}]}' >"$(result_of c1)"
+    add vrf c1 "$(vrf blue)"
+    check vrf c1 "$(vrf blue)"
+    at c1 ip route del 10.6.0.0/16 table 77
+    expect_fail 999 CHECK vrf c1 "$(vrf blue)"
+    said_contains 'route to 10.6.0.0/16 in table 77 not found'
+}

@@ -10,14 +10,9 @@ use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sysctl;
-use crate::names::Attachment;
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::flow::undo::Failures;
-use crate::steps::state::{self, Record};
-
-pub fn record(dir: &str, at: &Attachment) -> Record {
-    Record::new(dir, &format!("{}_{}.json", at.container_id, at.ifname))
-}
+use crate::steps::state;
 
 /// The content of a file.
 #[derive(Debug, Default)]
@@ -113,7 +108,7 @@ pub fn collect(dir: &str, owners: &Owners) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::{ContainerId, IfName, NetworkName};
+    use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 
     fn owner() -> (NetworkName, Owner) {
         let container_id = ContainerId::new("abc").unwrap();
