@@ -55,13 +55,13 @@ pub fn all_of(host: &Rtnl, kind: &str, owners: &Owners) -> Result<Vec<Link>> {
 }
 
 /// Sets accept_ra=0. Otherwise a container can become the host's default gateway with router advertisements (CVE-2020-10749).
-/// Must run before the link goes up.
+/// Must run before the link goes up. A host that does not allow it is an error.
 pub fn refuse_router_advertisements(link: &Link) -> Result<()> {
     let path = sysctl::of_link(IpFamily::V6, &link.name, "accept_ra");
     match link.accept_ra {
         Some(0) => Ok(()),
-        Some(_) => sysctl::change_if_possible(&path, "0"),
-        None => sysctl::set_if_possible(&path, "0"),
+        Some(_) => sysctl::change_if_exists(&path, "0"),
+        None => sysctl::set_if_exists(&path, "0"),
     }
 }
 
