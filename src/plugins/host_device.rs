@@ -38,7 +38,8 @@
 //!   by network, container and interface. It restores only a name that the host recorded or that `device` has. A device without
 //!   a known name gets a new one, stays down, and DEL fails. If another link has the name by then, DEL does everything
 //!   else, leaves the device down and fails, and so does the next DEL until the name is free.
-//! - **GC** restores devices on the host of attachments that are not valid, and releases their addresses.
+//! - **GC** restores devices on the host of attachments that are not valid, and releases their addresses. DEL and GC
+//!   remove the record of a virtual device that the kernel deleted with its namespace.
 //! - **STATUS** fails if the device is not on the host, or if the IPAM plugin fails.
 
 mod records;
@@ -103,8 +104,9 @@ impl Plugin for HostDevice {
             )));
         }
         let saved = SavedState::new(&cx.request.network, at, &link, &records);
+        let saved = saved.moved_into(netns, host, &link);
         undo.push("return the device", || self.return_device(cx, at, Some(netns)));
-        records::record(at).write(saved.to_string().as_bytes())?;
+        records::record(at).write(saved.in_record().as_bytes())?;
         let to = Destination {
             netns,
             rtnl: container,
@@ -198,6 +200,7 @@ impl HostDevice {
             (Some(container), Some(link), _) => {
                 self.return_unmarked(cx, at, container, &link, recorded)
             }
+            (_, _, Some(saved)) if saved.is_gone(host) => records::record(at).remove(),
             (_, _, Some(SavedState { name, .. })) => {
                 cx.warn(format_args!(
                     "cannot return device {name} of {at}: it is in an unknown namespace"
@@ -278,9 +281,12 @@ fn collect_garbage(host: &Rtnl, owners: &Owners) -> Result<()> {
     for Entry { record, saved } in Records::open()?.0 {
         if saved.belongs_to(owners) {
             let restored = restore(host, &saved);
-            let is_restored = matches!(restored, Ok(true));
+            let is_over = match &restored {
+                Ok(is_restored) => *is_restored || saved.is_gone(host),
+                Err(_) => false,
+            };
             failures.note(restored.map(drop));
-            failures.note(if is_restored { record.remove() } else { Ok(()) });
+            failures.note(if is_over { record.remove() } else { Ok(()) });
         }
     }
     failures.into_result()
