@@ -18,6 +18,13 @@ pub fn remove(nft: &Nft, batch: &mut Batch, family: Family, addresses: &[IpAddr]
     Ok(())
 }
 
+/// For CHECK: whether packets from each of the addresses and answers to it pass.
+pub fn has(nft: &Nft, family: Family, addresses: &[IpAddr]) -> Result<bool> {
+    let rules = nft.rules_of(Table { family, name: "filter" }, CHAIN)?;
+    let count = |address: &IpAddr| rules.iter().filter(|rule| is_about(rule, *address)).count();
+    Ok(addresses.iter().all(|address| count(address) >= 2))
+}
+
 /// `-s 10.1.0.5/32 -j ACCEPT`, or `-d 10.1.0.5/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT`. A rule with a
 /// comment or another condition belongs to the administrator.
 fn is_about(rule: &Rule, address: IpAddr) -> bool {

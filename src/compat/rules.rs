@@ -11,6 +11,12 @@ use crate::kernel::nft::{Batch, Chain, Expr, Family, Nft, Rule, Table};
 use crate::names::{Attachment, NetworkName, hex};
 use crate::plugin::owner::{Owner, Owners};
 
+/// The table of the nftables backend of `ipMasq`.
+const MASQUERADE: Table<'static> = Table::inet("cni_plugins_masquerade");
+
+/// The chain of iptables that leads to the published ports of each container.
+const DNAT: &str = "CNI-HOSTPORT-DNAT";
+
 const IP_FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 
 /// Removes the rules of `ipMasq`, of both backends.
@@ -27,6 +33,24 @@ pub fn remove_masquerade(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Resul
     IP_FAMILIES.into_iter().try_for_each(|family| {
         remove_chains(nft, batch, Table { family, name: "nat" }, "POSTROUTING", is_stale)
     })
+}
+
+/// For CHECK: whether a rule of `ipMasq`, of either backend, masquerades the attachment in this family.
+pub fn has_masquerade(
+    nft: &Nft,
+    family: Family,
+    network: &NetworkName,
+    at: &Attachment,
+) -> Result<bool> {
+    let chain = masquerade_chain(network, at);
+    let nat = nft.rules_of(Table { family, name: "nat" }, "POSTROUTING")?;
+    if nat.iter().any(|rule| rule.leads_to() == Some(&chain)) {
+        return Ok(true);
+    }
+    let id = [of_network(network), of_interface(at)].concat();
+    let of_nft = nft.rules_of(MASQUERADE, "masq_checks")?;
+    let is_of = |rule: &Rule| rule.comment.as_deref().is_some_and(|it| it.starts_with(&id));
+    Ok(of_nft.iter().any(is_of))
 }
 
 /// Removes the mappings of `portmap`, of both backends. Rules of its nftables backend name only the container. If the addresses
@@ -51,11 +75,9 @@ fn portmap_of_family(
 ) -> Result<()> {
     let nat = Table { family, name: "nat" };
     let network = owners.network();
-    for (entry, prefix) in [("CNI-HOSTPORT-DNAT", "CNI-DN-"), ("CNI-HOSTPORT-SNAT", "CNI-SN-")] {
+    for (entry, prefix) in [(DNAT, "CNI-DN-"), ("CNI-HOSTPORT-SNAT", "CNI-SN-")] {
         let is_stale = |rule: &Rule| match owners.one() {
-            Some((at, _)) => {
-                rule.leads_to() == Some(&hashed(prefix, &[network, &at.container_id], 28))
-            }
+            Some((at, _)) => rule.leads_to() == Some(&port_chain(prefix, network, at)),
             None => {
                 let comment = rule.comment.as_deref().unwrap_or_default();
                 belongs_to_none(comment, "dnat name: ", owners)
@@ -75,12 +97,35 @@ fn portmap_of_family(
     Ok(())
 }
 
+/// For CHECK: whether a rule of `portmap`, of either backend, leads to the address of the attachment.
+pub fn has_portmap(
+    nft: &Nft,
+    family: Family,
+    network: &NetworkName,
+    at: &Attachment,
+    address: IpAddr,
+) -> Result<bool> {
+    let chain = port_chain("CNI-DN-", network, at);
+    let dnat = nft.rules_of(Table { family, name: "nat" }, DNAT)?;
+    if dnat.iter().any(|rule| rule.leads_to() == Some(&chain)) {
+        return Ok(true);
+    }
+    let is_of = |rule: &Rule| {
+        rule.comment.as_deref() == Some(&*at.container_id) && is_about(rule, &[address])
+    };
+    Ok(nft.rules(Table { family, name: "cni_hostport" })?.iter().any(is_of))
+}
+
+fn port_chain(prefix: &str, network: &NetworkName, at: &Attachment) -> String {
+    hashed(prefix, &[network, &at.container_id], 28)
+}
+
 /// Removes the chains of `macspoofchk`. They name the container and interface, but no network, so GC leaves them.
 pub fn remove_spoof_check(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     let Some((at, _)) = owners.one() else { return Ok(()) };
     let table = Table::bridge("nat");
-    let id = format!("{}-{}", at.container_id, at.ifname);
-    let chains = [format!("cni-br-iface-{id}"), format!("cni-br-iface-{id}-mac")];
+    let entry = spoof_check_chain(at);
+    let chains = [entry.clone(), format!("{entry}-mac")];
     for rule in nft.rules_of(table, "PREROUTING")? {
         if rule.leads_to() == Some(&chains[0]) {
             batch.delete_rule(table, &rule.chain, rule.handle);
@@ -98,22 +143,38 @@ pub fn remove_spoof_check(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Resu
     Ok(())
 }
 
+/// For CHECK: whether the rules of `macspoofchk` exist.
+pub fn has_spoof_check(nft: &Nft, at: &Attachment) -> Result<bool> {
+    let chain = spoof_check_chain(at);
+    let rules = nft.rules_of(Table::bridge("nat"), "PREROUTING")?;
+    Ok(rules.iter().any(|rule| rule.leads_to() == Some(&chain)))
+}
+
+fn spoof_check_chain(at: &Attachment) -> String {
+    format!("cni-br-iface-{}-{}", at.container_id, at.ifname)
+}
+
 /// Removes rules of `table inet cni_plugins_masquerade`. Their comments begin with two hashes: of the network, and of the
 /// interface and container.
 fn masquerade_of_nft(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
-    let table = Table::inet("cni_plugins_masquerade");
-    let of_network = format!("{}-", hashed("", &[owners.network()], 16));
-    for rule in nft.rules_of(table, "masq_checks")? {
+    let of_network = of_network(owners.network());
+    for rule in nft.rules_of(MASQUERADE, "masq_checks")? {
         let comment = rule.comment.as_deref().unwrap_or_default();
         let Some(rest) = comment.strip_prefix(&of_network) else { continue };
-        let is_of = |at: &Attachment, _: &Owner| {
-            rest.starts_with(&hashed("", &[&at.ifname, ":", &at.container_id], 16))
-        };
+        let is_of = |at: &Attachment, _: &Owner| rest.starts_with(&of_interface(at));
         if owners.has(is_of) {
-            batch.delete_rule(table, &rule.chain, rule.handle);
+            batch.delete_rule(MASQUERADE, &rule.chain, rule.handle);
         }
     }
     Ok(())
+}
+
+fn of_network(network: &NetworkName) -> String {
+    format!("{}-", hashed("", &[network], 16))
+}
+
+fn of_interface(at: &Attachment) -> String {
+    hashed("", &[&at.ifname, ":", &at.container_id], 16)
 }
 
 /// Removes the rules of a chain of iptables that are stale, and the chains that they lead to.

@@ -28,22 +28,28 @@ pub fn set(path: &str, value: &str) -> Result<bool> {
 /// Sets a parameter. It is no error if the parameter does not exist (the kernel has no IPv6, or is too old) or if
 /// `/proc/sys` is read-only, because then the value is the administrator's decision.
 pub fn set_if_possible(path: &str, value: &str) -> Result<()> {
-    if_possible(path, value, set_under(Path::new(ROOT), path, value).map(drop))
+    match set_under(Path::new(ROOT), path, value) {
+        Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => Ok(()),
+        result => if_exists(path, value, result.map(drop)),
+    }
+}
+
+/// Sets a parameter. It is no error if the parameter does not exist.
+pub fn set_if_exists(path: &str, value: &str) -> Result<()> {
+    if_exists(path, value, set_under(Path::new(ROOT), path, value).map(drop))
 }
 
 /// The same without reading the parameter first, if it is known to have another value.
-pub fn change_if_possible(path: &str, value: &str) -> Result<()> {
+pub fn change_if_exists(path: &str, value: &str) -> Result<()> {
     let changed = resolve(Path::new(ROOT), path)
         .and_then(|path| OpenOptions::new().write(true).open(path))
         .and_then(|file| write(&file, value));
-    if_possible(path, value, changed)
+    if_exists(path, value, changed)
 }
 
-fn if_possible(path: &str, value: &str, result: io::Result<()>) -> Result<()> {
-    use ErrorKind::{NotFound, ReadOnlyFilesystem};
-
+fn if_exists(path: &str, value: &str, result: io::Result<()>) -> Result<()> {
     match result {
-        Err(error) if matches!(error.kind(), NotFound | ReadOnlyFilesystem) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         result => result.map_err(|error| cannot_set(path, value, &error)),
     }
 }

@@ -28,7 +28,7 @@
 //!   is redirected to an ifb link with a token bucket of its own; the result lists the ifb. With subnets, the bucket
 //!   is a class of `htb`. A second ADD with other limits replaces those of the first.
 //! - **CHECK** compares the buckets, filters and queues of the kernel with the configuration.
-//! - **DEL** removes the queueing disciplines of the host end and the ifb.
+//! - **DEL** removes the queueing disciplines of the host end, unless the pair is another network's, and the ifb.
 //! - **GC** removes the ifbs of attachments that are not valid. Their aliases name the owners.
 //! - **STATUS** fails if the kernel lacks `tbf`, `htb` or `ifb`, as far as the configuration needs them.
 
@@ -204,9 +204,8 @@ fn clear(cx: &Context<'_>, at: &Attachment, owner: &Owner) -> Result<()> {
     let host = cx.session.host()?;
     let mut failures = Failures::default();
     // First the redirection to the ifb, because packets that are redirected to a removed link are lost.
-    let end = match peer(cx, at) {
-        // The path may now lead to the namespace of another container.
-        Ok(end) => end.filter(|end| !host_link::is_of_another_container(end, owner)),
+    let end = match chained::interface_of_del(cx, at).and_then(|link| peer_of(host, link)) {
+        Ok(end) => end,
         Err(error) => {
             failures.note(Err(error));
             None
@@ -248,11 +247,8 @@ fn without_ifb(error: netlink::Error) -> Error {
 }
 
 /// The peer of the container's interface, if the interface is a veth and the peer is on the host.
-fn peer(cx: &Context<'_>, at: &Attachment) -> Result<Option<Link>> {
-    match cx.session.container()?.link(&at.ifname)? {
-        Some(link) => veth::peer(cx.session.host()?, &link),
-        None => Ok(None),
-    }
+fn peer_of(host: &Rtnl, link: Option<Link>) -> Result<Option<Link>> {
+    link.map_or(Ok(None), |link| veth::peer(host, &link))
 }
 
 /// The reference's message.
@@ -260,7 +256,8 @@ const NO_PEER: &str = "no veth peer of container interface found in host ns";
 
 /// The host end of the pair. It must be in the previous result.
 fn host_end(cx: &Context<'_>, at: &Attachment, result: &Success) -> Result<Link> {
-    let end = peer(cx, at)?.ok_or_else(|| {
+    let link = cx.session.container()?.link(&at.ifname)?;
+    let end = peer_of(cx.session.host()?, link)?.ok_or_else(|| {
         Error::internal(NO_PEER).with_details(format_args!(
             "interface {} is not a veth with a peer on the host",
             at.ifname

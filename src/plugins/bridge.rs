@@ -41,6 +41,7 @@
 //!   passes unfiltered. The result lists the bridge, both ends of the pair and, with `vlan`, the link of the gateway.
 //! - **CHECK** calls the CHECK of the IPAM plugin. It compares the MAC address, addresses and routes of the interface
 //!   with `prevResult`, and the bridge, its port, VLANs, gateway, masquerading and spoof check with the configuration.
+//!   It also compares `mtu`; `tuning` may have set a smaller one. Rules of the reference are accepted.
 //! - **DEL** removes the pair and its nf_tables elements, then releases the addresses. It also removes the link of a
 //!   VLAN gateway when no container is in the VLAN. The bridge, its address and IP forwarding stay, as with the
 //!   reference.
@@ -212,7 +213,7 @@ impl Plugin for Bridge {
             )));
         }
         let port = port::find(host, &link, &bridge)?;
-        veth::check_mtu(&port, &link, self.mtu())?;
+        veth::check_mtu(at, &port, &link, self.mtu())?;
         self.check_port(host, &bridge, &port)?;
         let mut gateway = bridge.clone();
         if !vlans.is_empty() {
@@ -228,11 +229,11 @@ impl Plugin for Bridge {
         let gateways = self.complete_result(&mut own);
         verify::host_addresses(host, &gateway, &gateways)?;
         forwarding::check(gateways.iter().map(IpNet::addr))?;
-        let owner = Owner::new(&cx.request.network, at);
+        let network = &cx.request.network;
         if self.masquerades(cx) {
-            masquerade::check(cx.session.nft()?, &owner, &own.nets())?;
+            masquerade::check(cx.session.nft()?, network, at, &own.nets())?;
         }
-        if self.macspoofchk { spoof_check::check(cx.session.nft()?, &owner) } else { Ok(()) }
+        if self.macspoofchk { spoof_check::check(cx.session.nft()?, network, at) } else { Ok(()) }
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {

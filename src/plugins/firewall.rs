@@ -167,6 +167,14 @@ impl Plugin for Firewall {
         let nft = cx.session.nft()?;
         old_names::migrate(nft)?;
         for (family, addresses) in by_family(&addresses) {
+            let is_known = ruleset::are_known(nft, family, &addresses)?.contains(&true);
+            // The Go plugin let the addresses pass. Sources of firewalld are compared above.
+            if !is_known
+                && guard.is_none()
+                && (uses_firewalld || forward_rules::has(nft, family, &addresses)?)
+            {
+                continue;
+            }
             ruleset::check(nft, family, &addresses, guard.as_ref(), &owner)?;
             if !uses_firewalld {
                 forward::check(nft, family, &addresses, settings.admin_chain, &owner)?;
@@ -182,7 +190,7 @@ impl Plugin for Firewall {
         let (staying, sources) = match cx.session.nft_if_supported()? {
             Some(nft) => {
                 old_names::migrate(nft)?;
-                let others = self.sources_of_reference(nft, &of_reference, &owners)?;
+                let others = self.sources_of_reference(nft, &of_reference)?;
                 sources::remove(cx, nft, scope, others)
             }
             None => (Vec::new(), Ok(())),
@@ -246,23 +254,18 @@ impl Firewall {
         if self.firewalld_zone.is_empty() { "trusted" } else { &self.firewalld_zone }
     }
 
-    /// The sources that the Go plugin would have added for these addresses. An address with an element of cnibox has a
-    /// recorded source, or none.
-    fn sources_of_reference(
-        &self,
-        nft: &Nft,
-        addresses: &[IpAddr],
-        owners: &Owners,
-    ) -> Result<Vec<Source>> {
+    /// The sources that the Go plugin would have added for these addresses. An address with an element of cnibox, of any
+    /// network, has a recorded source, or none.
+    fn sources_of_reference(&self, nft: &Nft, addresses: &[IpAddr]) -> Result<Vec<Source>> {
         let mut sources = Vec::new();
         if self.backend == "iptables" {
             return Ok(sources);
         }
         for (family, addresses) in by_family(addresses) {
-            let are_ours = ruleset::are_of(nft, family, &addresses, owners)?;
-            let others = addresses.into_iter().zip(are_ours).filter(|(_, is_ours)| !is_ours);
+            let are_known = ruleset::are_known(nft, family, &addresses)?;
+            let unknown = addresses.into_iter().zip(are_known).filter(|(_, is_known)| !is_known);
             let source = |(address, _)| Source { zone: self.zone().into(), address };
-            sources.extend(others.map(source));
+            sources.extend(unknown.map(source));
         }
         Ok(sources)
     }

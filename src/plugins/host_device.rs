@@ -35,10 +35,11 @@
 //!   and compares its MAC address, addresses and routes with `prevResult`. It checks no link for a device that has
 //!   none.
 //! - **DEL** returns the device to the host, restores its saved state, and releases the addresses. It finds the device
-//!   by container and interface. It restores only a name that the host recorded or that `device` has. A device without
+//!   by network, container and interface. It restores only a name that the host recorded or that `device` has. A device without
 //!   a known name gets a new one, stays down, and DEL fails. If another link has the name by then, DEL does everything
 //!   else, leaves the device down and fails, and so does the next DEL until the name is free.
-//! - **GC** restores devices on the host of attachments that are not valid, and releases their addresses.
+//! - **GC** restores devices on the host of attachments that are not valid, and releases their addresses. DEL and GC
+//!   remove the record of a virtual device that the kernel deleted with its namespace.
 //! - **STATUS** fails if the device is not on the host, or if the IPAM plugin fails.
 
 mod records;
@@ -103,8 +104,9 @@ impl Plugin for HostDevice {
             )));
         }
         let saved = SavedState::new(&cx.request.network, at, &link, &records);
+        let saved = saved.moved_into(netns, host, &link);
         undo.push("return the device", || self.return_device(cx, at, Some(netns)));
-        records::record(at).write(saved.to_string().as_bytes())?;
+        records::record(at).write(saved.in_record().as_bytes())?;
         let to = Destination {
             netns,
             rtnl: container,
@@ -176,8 +178,11 @@ impl HostDevice {
         let (host, host_netns) = (cx.session.host()?, cx.session.host_netns()?);
         let container = netns.map(|_| cx.session.container()).transpose()?;
         let recorded = records::find(at)?;
-        if recorded.is_none() {
-            records::record(at).remove_aside();
+        match &recorded {
+            // Another network moved the device. Its own DEL or GC returns it.
+            Some(saved) if !saved.is_of(&cx.request.network, at) => return Ok(()),
+            Some(_) => {}
+            None => records::record(at).remove_aside(),
         }
         if let Some(saved) = &recorded {
             if let Some(container) = container
@@ -195,6 +200,7 @@ impl HostDevice {
             (Some(container), Some(link), _) => {
                 self.return_unmarked(cx, at, container, &link, recorded)
             }
+            (_, _, Some(saved)) if saved.is_gone(host) => records::record(at).remove(),
             (_, _, Some(SavedState { name, .. })) => {
                 cx.warn(format_args!(
                     "cannot return device {name} of {at}: it is in an unknown namespace"
@@ -222,9 +228,9 @@ impl HostDevice {
             return records::record(at).remove();
         }
         let may_be_device = match &recorded {
-            // The record of another attachment has the link, or its alias names another owner.
+            // The record of another attachment has the link, or the link names another owner.
             _ if Records::open()?.of(link).is_some() => false,
-            _ if chained::is_in_another_container(cx, at, Some(link))? => false,
+            _ if chained::is_of_another(cx, at, link)? => false,
             Some(saved) => saved.may_be_of(link),
             None => {
                 let has_name = SavedState::of_reference(link).is_some();
@@ -275,9 +281,12 @@ fn collect_garbage(host: &Rtnl, owners: &Owners) -> Result<()> {
     for Entry { record, saved } in Records::open()?.0 {
         if saved.belongs_to(owners) {
             let restored = restore(host, &saved);
-            let is_restored = matches!(restored, Ok(true));
+            let is_over = match &restored {
+                Ok(is_restored) => *is_restored || saved.is_gone(host),
+                Err(_) => false,
+            };
             failures.note(restored.map(drop));
-            failures.note(if is_restored { record.remove() } else { Ok(()) });
+            failures.note(if is_over { record.remove() } else { Ok(()) });
         }
     }
     failures.into_result()

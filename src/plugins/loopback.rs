@@ -6,10 +6,11 @@
 //!
 //! The plugin has no keys of its own, and ignores CNI_IFNAME.
 //!
-//! - **ADD** brings `lo` up. It returns `prevResult` if there is one, else `lo` with its first address of each family.
-//!   It fails if `lo` has an address outside the loopback range.
+//! - **ADD** brings `lo` up, and names its owner in the alias if `lo` has none. It returns `prevResult` if there is one,
+//!   else `lo` with its first address of each family. It fails if `lo` has an address outside the loopback range.
 //! - **CHECK** fails if `lo` is down.
-//! - **DEL** brings `lo` down, if the namespace exists and no link in it belongs to another container.
+//! - **DEL** brings `lo` down, if the namespace exists, no link in it belongs to another container, and the alias of `lo`
+//!   names no other network.
 //! - **GC** has nothing to do: everything ends with the namespace.
 //! - **STATUS** always succeeds.
 
@@ -19,8 +20,9 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
 use crate::names::{Attachment, IpFamily};
+use crate::plugin::owner::Owner;
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::flow::chained;
+use crate::steps::link::{host_link, veth};
 
 const LO: &str = "lo";
 
@@ -36,14 +38,17 @@ impl Plugin for Loopback {
         cx.request.prev_result().map(drop)
     }
 
-    fn add(&self, cx: &Context<'_>, _: &Attachment, _: &NetNs) -> Result<Success> {
+    fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
         let prev_result = cx.request.prev_result()?;
         let rtnl = cx.session.container()?;
         let lo = find(rtnl)?;
-        set_up(rtnl, &lo, true)?;
+        let alias = host_link::alias(&Owner::new(&cx.request.network, at));
+        // Another network or the administrator can have set one.
+        let alias = Some(alias.as_str()).filter(|_| lo.alias.is_none());
+        set(rtnl, &lo, true, alias)?;
         let result = finish(cx, rtnl, &lo, prev_result);
-        if result.is_err() && !lo.up {
-            set_up(rtnl, &lo, false)?;
+        if result.is_err() {
+            set(rtnl, &lo, lo.up, alias.map(|_| ""))?;
         }
         result
     }
@@ -57,13 +62,19 @@ impl Plugin for Loopback {
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
         let (Some(at), Some(_)) = (scope.one(), netns) else { return Ok(()) };
-        let rtnl = cx.session.container()?;
+        let (host, rtnl) = (cx.session.host()?, cx.session.container()?);
+        let owner = Owner::new(&cx.request.network, at);
+        let is_elsewhere = |link: &Link| host_link::is_of_another_container(link, &owner);
         for link in rtnl.links()? {
-            if chained::is_in_another_container(cx, at, Some(&link))? {
+            if veth::either_end(host, &link, is_elsewhere)? {
                 return Ok(());
             }
         }
-        set_up(rtnl, &find(rtnl)?, false)
+        let lo = find(rtnl)?;
+        if host_link::is_of_another(&lo, &owner) {
+            return Ok(());
+        }
+        set(rtnl, &lo, false, host_link::owner_of(&lo).map(|_| ""))
     }
 
     fn status(&self, _: &Context<'_>) -> Result<()> {
@@ -75,9 +86,9 @@ fn find(rtnl: &Rtnl) -> Result<Link> {
     rtnl.link(LO)?.ok_or_else(|| Error::internal("interface lo not found in the container"))
 }
 
-fn set_up(rtnl: &Rtnl, lo: &Link, up: bool) -> Result<()> {
+fn set(rtnl: &Rtnl, lo: &Link, up: bool, alias: Option<&str>) -> Result<()> {
     let mut batch = Batch::new();
-    batch.change_link(lo.index, LO, &LinkChange { up: Some(up), ..LinkChange::default() });
+    batch.change_link(lo.index, LO, &LinkChange { up: Some(up), alias, ..LinkChange::default() });
     rtnl.commit(batch)
 }
 

@@ -117,7 +117,15 @@ impl Plugin for Portmap {
         }
         let nft = cx.session.nft()?;
         old_names::migrate(nft)?;
-        bindings.iter().try_for_each(|bindings| bindings.check(nft))?;
+        for bindings in &bindings {
+            if let Err(error) = bindings.check(nft) {
+                let table = rules::table(bindings.family);
+                let (network, address) = (&cx.request.network, bindings.address.addr());
+                if !rules_of_reference::has_portmap(nft, table.family, network, at, address)? {
+                    return Err(error);
+                }
+            }
+        }
         if settings.snat == Snat::Off {
             return Ok(());
         }

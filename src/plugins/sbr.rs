@@ -20,7 +20,8 @@
 //! - **CHECK** fails with the name of the first rule or route that is missing.
 //! - **DEL** removes the rules of the addresses in `prevResult` and on the interface, and the routes of their tables.
 //!   If it knows no addresses, it removes the rules with the routing protocol number of this plugin that lead to a
-//!   table without routes of another interface. It does not restore the main table: the interface is removed next.
+//!   table without routes of another interface. Rules of addresses that another network's interface has stay. It does
+//!   not restore the main table: the interface is removed next.
 //! - **GC** has nothing to do: everything ends with the namespace.
 //! - **STATUS** fails if a key is wrong or the kernel has no routing rules (CONFIG_IP_MULTIPLE_TABLES).
 
@@ -34,7 +35,7 @@ use crate::cni::success::{Ip, Success};
 use crate::cni::text::parse_ip;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Link, Route, Rule};
+use crate::kernel::rtnl::{Batch, Route, Rtnl, Rule};
 use crate::names::{Attachment, IpFamily};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::chained;
@@ -122,19 +123,10 @@ impl Plugin for Sbr {
     /// Everything ends with the container's namespace, so GC has nothing to do.
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
         let (Some(at), Some(netns)) = (scope.one(), netns) else { return Ok(()) };
-        let result = chained::prev_result_of_del(cx);
-        let mut sources: Vec<IpAddr> =
-            chained::ips(&result, at).map(|ip| ip.address.addr()).collect();
         let rtnl = cx.session.container()?;
         let _lock = routing_tables::lock(netns)?;
-        let link = rtnl.link(&at.ifname)?;
-        if chained::is_in_another_container(cx, at, link.as_ref())? {
-            return Ok(());
-        }
-        if let Some(link) = &link {
-            sources.extend(rtnl.addresses(link.index)?.iter().map(|address| address.net.addr()));
-        }
-        rtnl.commit(self.removal(&RoutingTables::read(rtnl)?, link.as_ref(), &sources))
+        let attached = Attached::find(cx, at, rtnl)?;
+        rtnl.commit(self.removal(&RoutingTables::read(rtnl)?, &attached))
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
@@ -147,6 +139,39 @@ impl Plugin for Sbr {
             return Err(missing.into_not_available());
         }
         Ok(())
+    }
+}
+
+/// The attachment as a DEL finds it in the container.
+struct Attached {
+    /// The index of the interface, if it is there.
+    index: Option<u32>,
+    /// The addresses of the previous result and of the interface.
+    sources: Vec<IpAddr>,
+    /// The addresses of interfaces that name another owner.
+    of_others: Vec<IpAddr>,
+}
+
+impl Attached {
+    fn find(cx: &Context<'_>, at: &Attachment, rtnl: &Rtnl) -> Result<Self> {
+        let result = chained::prev_result_of_del(cx);
+        let sources = chained::ips(&result, at).map(|ip| ip.address.addr()).collect();
+        let mut found = Self { index: None, sources, of_others: Vec::new() };
+        for link in rtnl.links()? {
+            let is_of_another = chained::is_of_another(cx, at, &link)?;
+            if !is_of_another && *link.name != *at.ifname {
+                continue;
+            }
+            let addresses = rtnl.addresses(link.index)?;
+            let addresses = addresses.iter().map(|address| address.net.addr());
+            if is_of_another {
+                found.of_others.extend(addresses);
+            } else {
+                found.sources.extend(addresses);
+                found.index = Some(link.index);
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -203,13 +228,9 @@ impl Sbr {
     }
 
     /// The changes that DEL makes. The head of this file says which rules belong to the plugin.
-    fn removal(
-        &self,
-        routing_tables: &RoutingTables,
-        link: Option<&Link>,
-        sources: &[IpAddr],
-    ) -> Batch {
-        let index = link.map(|link| link.index);
+    fn removal(&self, routing_tables: &RoutingTables, attached: &Attached) -> Batch {
+        let Attached { index, sources, of_others } = attached;
+        let index = *index;
         let others_use = |table: u32| {
             let mut routes = routing_tables.routes.iter();
             routes.any(|route| route.table == Some(table) && route.dev != index)
@@ -218,7 +239,10 @@ impl Sbr {
             // Neither this plugin nor the reference chooses a table of the kernel, so another program made such a rule.
             let is_foreign = KERNEL_TABLES.contains(&rule.table) && self.table != Some(rule.table);
             let is_stale = rule.protocol == Some(PROTOCOL) && !others_use(rule.table);
-            rule.source.is_some_and(|source| sources.contains(&source) && !is_foreign || is_stale)
+            rule.source.is_some_and(|source| {
+                !of_others.contains(&source)
+                    && (sources.contains(&source) && !is_foreign || is_stale)
+            })
         };
         let (ours, others): (Vec<_>, Vec<_>) = routing_tables.rules.iter().partition(is_ours);
         let mut batch = Batch::new();

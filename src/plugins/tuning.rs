@@ -32,9 +32,10 @@
 //!   reference's format, with the sysctls and the identity of the namespace in addition. A second ADD keeps what the
 //!   first one saved; values of another namespace are replaced. The result is `prevResult` with the new MAC address
 //!   and MTU.
-//! - **CHECK** compares the values with the configuration, numbers as the kernel reads them.
+//! - **CHECK** compares the values with the configuration, numbers as the kernel reads them. CHECK of the plugin that
+//!   made the interface leaves the MTU to this one, if the file is in the default `dataDir`.
 //! - **DEL** restores the saved values, if the namespace exists and the file is about that namespace, and removes the
-//!   file.
+//!   file. A file or an interface of another network stays as it is.
 //! - **GC** removes the files of attachments that are not valid.
 //! - **STATUS** fails if a key is wrong, a sysctl is not allowed or does not exist, or the allowlist cannot be read or
 //!   `dataDir` cannot be written.
@@ -56,6 +57,7 @@ use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::chained;
 use crate::steps::flow::undo::Undo;
+use crate::steps::link::tuned::{DIR, record};
 use crate::steps::state;
 use backup::Backup;
 use tuned::Tuned;
@@ -63,7 +65,7 @@ use tuned::Tuned;
 keys! {
     /// `wanted` reads all other keys: a mistake in them must not fail DEL and GC.
     pub struct Tuning {
-        "dataDir" => data_dir: String = "/run/cni/tuning".into(),
+        "dataDir" => data_dir: String = DIR.into(),
     }
 }
 
@@ -123,20 +125,33 @@ impl Plugin for Tuning {
         let Some(at) = scope.one() else {
             return backup::collect(&self.data_dir, &Owners::of(cx, scope));
         };
-        let record = backup::record(&self.data_dir, at);
+        let record = record(&self.data_dir, at);
         let owner = Owner::new(&cx.request.network, at);
         let Some(backup) = record.read()?.map(|content| Backup::parse(&content)) else {
             record.remove_aside();
             return Ok(());
         };
-        if backup.is_of_another_attachment(&owner) {
+        if backup.is_of_another(&owner) {
             return Ok(());
         }
-        if let (Some(netns), Some(before)) = (netns, &backup.before) {
+        if let Some(netns) = netns {
             let rtnl = cx.session.container()?;
-            if !backup.is_of_another_netns(backup::netns_id(netns, rtnl).as_deref()) {
-                let link = rtnl.link(&at.ifname)?;
-                before.restore(netns, rtnl, link.as_ref())?;
+            let link = rtnl.link(&at.ifname)?;
+            let is_of_another = match &link {
+                Some(link) => chained::is_of_another(cx, at, link)?,
+                None => false,
+            };
+            if is_of_another && !backup.has_owner() {
+                return Ok(());
+            }
+            let is_same = !backup.is_of_another_netns(backup::netns_id(netns, rtnl).as_deref());
+            match backup.before.filter(|_| is_same) {
+                // The container renamed the interface, and another network has its name.
+                Some(before) if is_of_another => {
+                    before.without_sysctls_of(&at.ifname).restore(netns, rtnl, None)?;
+                }
+                Some(before) => before.restore(netns, rtnl, link.as_ref())?,
+                None => {}
             }
         }
         record.remove()
@@ -172,10 +187,10 @@ impl Tuning {
         undo: &mut Undo<'a>,
     ) -> Result<()> {
         let owner = Owner::new(&cx.request.network, at);
-        let record = backup::record(&self.data_dir, at);
+        let record = record(&self.data_dir, at);
         let old = record.read()?;
         let is_ours = |old: &Backup| {
-            !old.is_of_another_attachment(&owner) && !old.is_of_another_netns(netns_id.as_deref())
+            !old.is_of_another(&owner) && !old.is_of_another_netns(netns_id.as_deref())
         };
         let earlier = old.as_ref().map(|content| Backup::parse(content)).filter(is_ours);
         let earlier = earlier.and_then(|backup| backup.before).unwrap_or_default();

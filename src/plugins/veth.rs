@@ -20,7 +20,8 @@
 //! - **ADD** makes the pair, the addresses and routes of both ends and the masquerade elements, and enables IP
 //!   forwarding. Without `ipam` it makes a plain pair, both ends up.
 //! - **CHECK** calls the CHECK of the IPAM plugin. It compares the MAC address, addresses and routes of the interface
-//!   with `prevResult`, and checks the host end, its address and routes, and masquerading.
+//!   with `prevResult`, and checks the host end, its address and routes, `mtu`, and masquerading. `tuning` may have set
+//!   a smaller MTU. Rules of the reference are accepted.
 //! - **DEL** removes the pair, and with it the addresses and routes of the host, and its nf_tables elements. Then it
 //!   releases the addresses. IP forwarding stays enabled.
 //! - **GC** does the same for all attachments that are not valid.
@@ -137,7 +138,7 @@ impl Plugin for Veth {
         let (index, link) = verify::interface(cx, at, rtnl, &result)?;
         verify::is_up(&link)?;
         let host_end = veth::host_end(host, &link, &at.ifname)?;
-        veth::check_mtu(&host_end, &link, self.mtu())?;
+        veth::check_mtu(at, &host_end, &link, self.mtu())?;
         verify::addresses(rtnl, &link, &result, index)?;
         verify::routes(rtnl, &result)?;
         if cx.request.conf.ipam.kind.is_empty() {
@@ -151,8 +152,7 @@ impl Plugin for Veth {
         verify::host_addresses(host, &host_end, &gateways(&own))?;
         forwarding::check(own.ips.iter().map(|ip| ip.address.addr()))?;
         if self.masquerades(cx) {
-            let owner = Owner::new(&cx.request.network, at);
-            masquerade::check(cx.session.nft()?, &owner, &own.nets())?;
+            masquerade::check(cx.session.nft()?, &cx.request.network, at, &own.nets())?;
         }
         Ok(())
     }

@@ -15,10 +15,11 @@
 //! - **ADD** makes the VRF if it does not exist, and makes it the master of the interface. The kernel then removes the
 //!   IPv6 addresses and most routes of the interface. ADD restores them in the same request: routes of the main table
 //!   in the table of the VRF, all others where they were.
-//! - **CHECK** fails if the VRF, the rule for VRFs, or an address or route of `prevResult` is missing.
-//! - **DEL** takes the interface out of the VRF and restores its addresses and routes, except routes that another
-//!   interface now has in the main table. It removes the VRF after its last interface. The rule that the kernel added
-//!   with the first VRF stays.
+//! - **CHECK** fails if the VRF, the rule for VRFs, or an address or route that `prevResult` has for the interface is
+//!   missing.
+//! - **DEL** takes the interface out of the VRF, unless it is another network's, and restores its addresses and routes,
+//!   except routes that another interface now has in the main table. It removes the VRF after its last interface. The
+//!   rule that the kernel added with the first VRF stays.
 //! - **GC** has nothing to do: everything ends with the namespace.
 //! - **STATUS** fails if a key is wrong or the kernel has no VRF (CONFIG_NET_VRF).
 
@@ -101,7 +102,9 @@ impl Plugin for Vrf {
         let rtnl = cx.session.container()?;
         let _lock = routing_tables::lock(netns)?;
         let link = rtnl.link(&at.ifname)?;
-        if chained::is_in_another_container(cx, at, link.as_ref())? {
+        if let Some(link) = &link
+            && chained::is_of_another(cx, at, link)?
+        {
             return Ok(());
         }
         // The configuration may have named another VRF at ADD.

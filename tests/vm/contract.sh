@@ -1,7 +1,11 @@
 # The rules of tests/it/contract.rs for the plugins that need links which the kernel of tests/it lacks, and DEL of a
 # container with a path that another container has by now (tests/it/reused_path.rs).
 
-ipam='"ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]]}'
+# Two routes to one destination, which the kernel tells apart by gateway and priority.
+routes='[{"dst": "10.9.0.0/16", "gw": "10.1.0.253"}, {"dst": "10.9.0.0/16", "gw": "10.1.0.254", "priority": 100},
+    {"dst": "fd09::/48", "gw": "fd00:1::fd"}, {"dst": "fd09::/48", "gw": "fd00:1::fe", "priority": 100}]'
+ipam='"ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]],
+    "routes": '"$routes"'}'
 
 # config PLUGIN [VERSION]
 config() {
@@ -90,15 +94,18 @@ del_needs_no_namespace() {
     done
 }
 
-gc_keeps_what_is_valid_and_check_needs_the_result() {
+another_network_keeps_what_is_valid_and_check_needs_the_result() {
     local other
     begin "$1" c1
     add "$1" c1 "$(config "$1")"
     state >/tmp/state-added
+    network_of c1 >/tmp/network-added
     gc "$1" "$(config "$1")" c1
     other=$(config "$1" | sed 's/"name": "net"/"name": "other"/')
     gc "$1" "$other"
+    del "$1" c1 "$other"
     state | diff /tmp/state-added -
+    network_of c1 | diff /tmp/network-added -
     mv "$(result_of c1)" /tmp/kept
     expect_fail 7 CHECK "$1" c1 "$(config "$1")"
     said_contains 'required prevResult missing'
@@ -120,7 +127,7 @@ keeps_the_rules() {
     calls_that_cannot_be_are_refused "$1"
     a_failing_add_leaves_nothing "$1"
     del_needs_no_namespace "$1"
-    gc_keeps_what_is_valid_and_check_needs_the_result "$1"
+    another_network_keeps_what_is_valid_and_check_needs_the_result "$1"
 }
 
 test_dummy_keeps_the_rules() {

@@ -2,7 +2,7 @@
 
 # Networks of layer 2, all with the same subnets.
 network() {
-    echo '{"cniVersion": "1.1.0", "name": "'"$1"'", "type": "bridge", "bridge": "'"$1"'", "ipam": {"type": "static",
+    echo '{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": "'"$1"'", "ipam": {"type": "static",
         "addresses": [{"address": "10.1.0.'"$2"'/24", "gateway": "10.1.0.1"}, {"address": "fd00:1::'"$2"'/64"}],
         "routes": [{"dst": "0.0.0.0/0"}, {"dst": "10.5.0.0/16", "scope": 253}, {"dst": "10.6.0.0/16", "table": 77},
             {"dst": "fd09::/48", "gw": "fd00:1::1"}]}}'
@@ -195,4 +195,24 @@ test_many_at_once_choose_different_tables() {
 test_status_is_fine() {
     status vrf "$(vrf blue)"
     not test -e /sys/class/net/cnibox-probe
+}
+
+# Of a result with two interfaces, as a plugin that makes both returns it.
+test_check_compares_its_own_interface_only() {
+    container c1
+    add bridge c1 "$(network one 2)"
+    at c1 ip link add name other type dummy
+    add_address c1 other 10.2.0.2/24
+    at c1 ip link set other up
+    at c1 ip route add 10.8.0.0/16 via 10.2.0.1
+    echo '{"cniVersion": "1.1.0",
+        "interfaces": [{"name": "eth0", "sandbox": "/run/netns/c1"}, {"name": "other", "sandbox": "/run/netns/c1"}],
+        "ips": [{"address": "10.1.0.2/24", "interface": 0}, {"address": "10.2.0.2/24", "interface": 1}],
+        "routes": [{"dst": "10.6.0.0/16", "table": 77}, {"dst": "10.8.0.0/16", "gw": "10.2.0.1"},
+            {"dst": "0.0.0.0/0", "gw": "0.0.0.0"}]}' >"$(result_of c1)"
+    add vrf c1 "$(vrf blue)"
+    check vrf c1 "$(vrf blue)"
+    at c1 ip route del 10.6.0.0/16 table 77
+    expect_fail 999 CHECK vrf c1 "$(vrf blue)"
+    said_contains 'route to 10.6.0.0/16 in table 77 not found'
 }

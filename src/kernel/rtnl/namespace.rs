@@ -57,6 +57,21 @@ impl Rtnl {
         })
     }
 
+    /// Whether a namespace has this number. A kernel before 5.0 cannot tell, which is an error.
+    pub fn has_number(&self, number: u32) -> Result<bool> {
+        let mut request = Requests::new();
+        let doing = format!("cannot find network namespace {number}");
+        request.push(libc::RTM_GETNSID, 0, doing, |attrs| {
+            attrs.raw(&GENERAL_HEADER);
+            attrs.u32(NETNSA_NSID, number);
+        });
+        match self.socket.get(request, number_in) {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     fn known_number_of(&self, netns: &NetNs) -> Result<Option<u32>> {
         let mut request = Requests::new();
         let doing = "cannot read the number of a network namespace".to_owned();

@@ -182,18 +182,11 @@ fn note(bridges: &mut Bridges, bridge: Vec<u8>) {
     }
 }
 
-/// Which of the addresses have elements of the owners.
-pub(super) fn are_of(
-    nft: &Nft,
-    family: Family,
-    addresses: &[IpAddr],
-    owners: &Owners,
-) -> Result<Vec<bool>> {
+/// Which of the addresses have elements, of any owner.
+pub(super) fn are_known(nft: &Nft, family: Family, addresses: &[IpAddr]) -> Result<Vec<bool>> {
     let keys: Vec<Vec<u8>> = addresses.iter().copied().map(key).collect();
     let known = nft.elements_at(shared_rules::table(family), ADDRESSES, &keys)?;
-    let is_of =
-        |element: Option<Element>| element.is_some_and(|it| shared_rules::is_of(&it, owners));
-    Ok(known.into_iter().map(is_of).collect())
+    Ok(known.iter().map(Option::is_some).collect())
 }
 
 /// The address in the key.

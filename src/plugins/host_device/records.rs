@@ -3,7 +3,8 @@
 //! same. The directory is empty after a boot, which returns all devices to the host.
 //!
 //! ADD writes the record before it changes the device. A failing ADD, DEL and GC remove it when the device is back on
-//! the host.
+//! the host, or when the kernel deleted a virtual device with its namespace. The host's number of the namespace, which the
+//! record has, is unused from then on.
 
 use crate::error::Result;
 use crate::kernel::rtnl::{Link, Rtnl};
@@ -28,7 +29,7 @@ pub fn record(at: &Attachment) -> Record {
     Record::new(DIR, &format!("{}:{}", at.container_id, at.ifname))
 }
 
-/// The recorded state of the attachment's device, in any network: the network can have been renamed since.
+/// The recorded state of the device of this container and interface, in any network.
 pub fn find(at: &Attachment) -> Result<Option<SavedState>> {
     read(&record(at))
 }
@@ -57,14 +58,14 @@ impl Records {
         self.0.iter().map(|entry| &entry.saved).find(|saved| saved.is_on(link))
     }
 
-    /// The states of the devices that are not on the host.
+    /// The states of the devices that are not on the host, and may be in a container.
     pub fn away(&self, host: &Rtnl) -> Result<Vec<&SavedState>> {
         let links = host.links()?;
         let is_on_host = |saved: &SavedState| {
             links.iter().any(|link| saved.is_on(link) || saved.is_unmoved(link))
         };
         let states = self.0.iter().map(|entry| &entry.saved);
-        Ok(states.filter(|saved| !is_on_host(saved)).collect())
+        Ok(states.filter(|saved| !is_on_host(saved) && !saved.is_gone(host)).collect())
     }
 
     /// Removes the records of a link for other attachments: the link now belongs to `to`.

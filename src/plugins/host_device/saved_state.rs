@@ -12,13 +12,13 @@
 use std::fmt::{self, Display};
 
 use crate::error::Result;
+use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Link, LinkChange, Rtnl};
 use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::plugin::owner::{Owner, Owners, hash};
+use crate::steps::link::host_link::MARK;
 
 use super::records::Records;
-
-const PREFIX: &str = "cnibox.";
 
 /// Its text has at most 91 bytes. An alternative name has room for 127.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub struct SavedState {
     pub has_kind: bool,
     /// The name on the host.
     pub name: String,
+    /// The host's number of the namespace that a virtual device was moved into. Only the record has it.
+    pub netns_number: Option<u32>,
 }
 
 impl SavedState {
@@ -46,7 +48,7 @@ impl SavedState {
     pub fn new(network: &NetworkName, at: &Attachment, link: &Link, records: &Records) -> Self {
         let (network, owner) = (network_hash(network), owner_hash(network, at));
         match records.of(link) {
-            Some(old) => Self { network, owner, ..old.clone() },
+            Some(old) => Self { network, owner, netns_number: None, ..old.clone() },
             None => Self {
                 network,
                 owner,
@@ -58,6 +60,7 @@ impl SavedState {
                 alias_is_name: link.alias.is_none(),
                 has_kind: link.kind.is_some(),
                 name: link.name.clone(),
+                netns_number: None,
             },
         }
     }
@@ -76,7 +79,27 @@ impl SavedState {
             alias_is_name: true,
             has_kind: link.kind.is_some(),
             name: IfName::new(name).ok()?.to_string(),
+            netns_number: None,
         })
+    }
+
+    /// The same with the namespace that the device is moved into, if the kernel deletes the device with it.
+    pub fn moved_into(self, netns: &NetNs, host: &Rtnl, link: &Link) -> Self {
+        // The kernel returns a card and a CAN device to the host.
+        let is_deleted = link.kind.as_deref().is_some_and(|kind| kind != "can");
+        // Without a number, nothing proves the end of the device, and the record stays.
+        let netns_number = is_deleted.then(|| host.number_of(netns).ok()).flatten();
+        Self { netns_number, ..self }
+    }
+
+    /// Whether the device provably ended with its namespace.
+    pub fn is_gone(&self, host: &Rtnl) -> bool {
+        self.netns_number.is_some_and(|number| host.has_number(number) == Ok(false))
+    }
+
+    /// The content of the record.
+    pub fn in_record(&self) -> String {
+        self.text(self.netns_number)
     }
 
     /// Whether the link has this state as an alternative name. After two concurrent ADDs a link can have two.
@@ -97,14 +120,18 @@ impl SavedState {
 
     /// Whether an alternative name of the link has the attachment's owner. A container can have written it.
     pub fn is_marked(network: &NetworkName, at: &Attachment, link: &Link) -> bool {
-        let owner = owner_hash(network, at);
         let mut marks = link.alt_names.iter().filter_map(|name| Self::parse(name));
-        marks.any(|mark| mark.owner == owner)
+        marks.any(|mark| mark.is_of(network, at))
     }
 
     /// The link in a namespace that has this state as an alternative name.
     pub fn find(&self, rtnl: &Rtnl) -> Result<Option<Link>> {
         Ok(rtnl.links()?.into_iter().find(|link| self.is_on(link)))
+    }
+
+    /// Whether the device belongs to the attachment.
+    pub fn is_of(&self, network: &NetworkName, at: &Attachment) -> bool {
+        self.owner == owner_hash(network, at)
     }
 
     /// Whether the device belongs to one of the owners.
@@ -128,7 +155,7 @@ impl SavedState {
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.strip_prefix(PREFIX)?.splitn(6, '.');
+        let mut parts = text.strip_prefix(MARK)?.splitn(6, '.');
         let mut next = || parts.next();
         let (network, owner) = (next()?, next()?);
         let (mtu, mac, flags, name) = (next()?, next()?, next()?, next()?);
@@ -143,31 +170,38 @@ impl SavedState {
             alias_is_name: flags.contains('a'),
             has_kind: flags.contains('k'),
             name: IfName::new(name).ok()?.to_string(),
+            netns_number: flags.trim_start_matches(|it: char| it.is_ascii_lowercase()).parse().ok(),
         })
     }
-}
 
-impl Display for SavedState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// The number, if there is one, follows the flags.
+    fn text(&self, netns_number: Option<u32>) -> String {
         let mac = self.mac.map_or_else(String::new, |mac| mac.to_string().replace(':', "-"));
-        write!(f, "{PREFIX}{:016x}.{:016x}.{}.{mac}.", self.network, self.owner, self.mtu)?;
-        let flags = [
+        let mut flags = String::new();
+        for (is_set, letter) in [
             (self.up, "u"),
             (self.promiscuous, "p"),
             (self.all_multicast, "m"),
             (self.alias_is_name, "a"),
             (self.has_kind, "k"),
-        ];
-        for (_, letter) in flags.iter().filter(|(is_set, _)| *is_set) {
-            f.write_str(letter)?;
+        ] {
+            flags.push_str(if is_set { letter } else { "" });
         }
-        write!(f, ".{}", self.name)
+        let number = netns_number.map_or_else(String::new, |number| number.to_string());
+        let (network, owner, mtu, name) = (self.network, self.owner, self.mtu, &self.name);
+        format!("{MARK}{network:016x}.{owner:016x}.{mtu}.{mac}.{flags}{number}.{name}")
+    }
+}
+
+impl Display for SavedState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(None))
     }
 }
 
 /// Whether an alternative name is a saved state of any device.
 pub fn is_name(alt_name: &str) -> bool {
-    alt_name.starts_with(PREFIX)
+    alt_name.starts_with(MARK)
 }
 
 pub fn has_mark(link: &Link) -> bool {
@@ -198,6 +232,7 @@ mod tests {
             alias_is_name: true,
             has_kind: false,
             name: name.into(),
+            netns_number: None,
         }
     }
 
@@ -209,6 +244,9 @@ mod tests {
             "cnibox.0000000000000012.ffffffffffffffff.1500.52-54-00-12-34-56.ua.enp3s0.100"
         );
         assert_eq!(SavedState::parse(&text), Some(state("enp3s0.100")));
+        let moved = SavedState { netns_number: Some(7), ..state("a.1") };
+        assert_eq!(moved.to_string(), state("a.1").to_string());
+        assert_eq!(SavedState::parse(&moved.in_record()), Some(moved));
         let bare = SavedState { mac: None, up: false, alias_is_name: false, ..state("a") };
         assert_eq!(SavedState::parse(&bare.to_string()), Some(bare));
     }

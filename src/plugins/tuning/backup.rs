@@ -10,14 +10,9 @@ use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sysctl;
-use crate::names::Attachment;
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::flow::undo::Failures;
-use crate::steps::state::{self, Record};
-
-pub fn record(dir: &str, at: &Attachment) -> Record {
-    Record::new(dir, &format!("{}_{}.json", at.container_id, at.ifname))
-}
+use crate::steps::state;
 
 /// The content of a file.
 #[derive(Debug, Default)]
@@ -39,12 +34,14 @@ impl Backup {
         Self { before: before(&json).ok(), owner, netns }
     }
 
-    /// Whether the file belongs to another attachment with the same file name. The network is not compared: it can have
-    /// been renamed since.
-    pub fn is_of_another_attachment(&self, owner: &Owner) -> bool {
-        let attachment = |text| Owner::parts(text).map(|[_, id, ifname]| [id, ifname]);
-        let mine = attachment(owner.as_str());
-        self.owner.as_deref().and_then(attachment).is_some_and(|it| Some(it) != mine)
+    /// Whether the file belongs to another attachment with the same file name, such as that of another network.
+    pub fn is_of_another(&self, owner: &Owner) -> bool {
+        self.owner.as_deref().is_some_and(|it| it != owner.as_str())
+    }
+
+    /// A file of the reference has no owner.
+    pub fn has_owner(&self) -> bool {
+        self.owner.is_some()
     }
 
     /// Whether the values are those of another namespace. False if one of the two is unknown.
@@ -111,7 +108,7 @@ pub fn collect(dir: &str, owners: &Owners) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::{ContainerId, IfName, NetworkName};
+    use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 
     fn owner() -> (NetworkName, Owner) {
         let container_id = ContainerId::new("abc").unwrap();
@@ -132,11 +129,11 @@ mod tests {
         assert_eq!(whole, OF_REFERENCE.strip_suffix("\n}").unwrap().to_owned() + ours);
         let is_of_another = |text: &str| {
             let backup = Backup::parse(text.as_bytes());
-            backup.is_of_another_attachment(&owner().1) || backup.is_of_another_netns(Some("b 7"))
+            backup.is_of_another(&owner().1) || backup.is_of_another_netns(Some("b 7"))
         };
         assert!(!is_of_another(OF_REFERENCE));
         assert!(!is_of_another(&whole));
-        assert!(!is_of_another(&whole.replace("net abc", "net2 abc")));
+        assert!(is_of_another(&whole.replace("net abc", "net2 abc")));
         assert!(is_of_another(&whole.replace("abc", "abd")));
         assert!(is_of_another(&whole.replace("b 7", "b 8")));
     }

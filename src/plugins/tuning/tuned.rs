@@ -56,6 +56,12 @@ impl Tuned {
         }
     }
 
+    /// Without the sysctls of an interface.
+    pub fn without_sysctls_of(mut self, ifname: &str) -> Self {
+        self.sysctls.retain(|(path, _)| path.split('/').all(|part| part != ifname));
+        self
+    }
+
     pub fn is_about_link(&self) -> bool {
         self.mac.is_some()
             || self.mtu.or(self.tx_queue_len).is_some()

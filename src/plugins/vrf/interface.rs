@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::cni::success::Success;
+use crate::cni::success::{self, Success};
 use crate::error::{Error, Result};
 use crate::kernel::rtnl::{Address, Batch, Link, LinkChange, NewAddress, Route, Rtnl};
 use crate::names::Attachment;
-use crate::steps::flow::chained;
+use crate::steps::flow::{chained, verify};
 use crate::steps::link::routing_tables::{MAIN, RoutingTables, link_routes_first};
 
 /// RTPROT_REDIRECT, RTPROT_KERNEL and RTPROT_RA (linux/rtnetlink.h). The kernel restores these routes itself.
@@ -85,7 +85,8 @@ pub fn require_no_carrier(rtnl: &Rtnl, link: &Link, limit: Duration) -> Result<(
     Ok(())
 }
 
-/// For CHECK: the addresses of the result exist, and its routes are in the VRF's table.
+/// For CHECK: the addresses of the result exist, and its routes are in the VRF's table. ADD sets no routes of an interface
+/// that is down, and none of another interface of the result.
 pub fn check(
     rtnl: &Rtnl,
     link: &Link,
@@ -102,14 +103,16 @@ pub fn check(
             )));
         }
     }
+    if !link.up {
+        return Ok(());
+    }
     let routing_tables = RoutingTables::read(rtnl)?;
     let table = vrf.vrf_table().unwrap_or_default();
-    for route in &result.routes {
+    for route in result.routes.iter().filter(|route| !is_of_another(route, result, at)) {
         let table = route.table.filter(|table| ![0, MAIN].contains(table)).unwrap_or(table);
         let dst = route.dst.trunc();
         let is_it = |it: &Route| {
-            (it.dst, it.dev, it.table) == (dst, Some(link.index), Some(table))
-                && route.gw.is_none_or(|gw| it.via == Some(gw))
+            (it.dev, it.table) == (Some(link.index), Some(table)) && verify::leads_as(route, it)
         };
         if !routing_tables.routes.iter().any(is_it) {
             return Err(Error::internal(format_args!(
@@ -118,4 +121,11 @@ pub fn check(
         }
     }
     Ok(())
+}
+
+/// Whether the gateway of a route is in the subnet of another interface of the result only.
+fn is_of_another(route: &success::Route, result: &Success, at: &Attachment) -> bool {
+    let Some(gateway) = route.gw else { return false };
+    result.ips.iter().any(|ip| ip.address.contains(&gateway))
+        && !chained::ips(result, at).any(|ip| ip.address.contains(&gateway))
 }

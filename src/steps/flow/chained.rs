@@ -36,17 +36,21 @@ pub fn interface(rtnl: &Rtnl, at: &Attachment) -> Result<Link> {
     rtnl.link(ifname)?.ok_or_else(missing)
 }
 
-/// For DEL: whether the path now leads to the namespace of another container. Then DEL must not change it. A link without an
-/// owner counts as this container's.
-pub fn is_in_another_container(
-    cx: &Context<'_>,
-    at: &Attachment,
-    link: Option<&Link>,
-) -> Result<bool> {
-    let Some(link) = link else { return Ok(false) };
+/// For DEL: whether the interface belongs to another attachment: another network has it, or the path now leads to the
+/// namespace of another container. Then DEL must not change anything about it. A link without an owner counts as this
+/// attachment's.
+pub fn is_of_another(cx: &Context<'_>, at: &Attachment, link: &Link) -> Result<bool> {
     let owner = Owner::new(&cx.request.network, at);
-    let is_of_another = |link: &Link| host_link::is_of_another_container(link, &owner);
+    let is_of_another = |link: &Link| host_link::is_of_another(link, &owner);
     veth::either_end(cx.session.host()?, link, is_of_another)
+}
+
+/// The interface of a DEL, unless it belongs to another attachment.
+pub fn interface_of_del(cx: &Context<'_>, at: &Attachment) -> Result<Option<Link>> {
+    match cx.session.container()?.link(&at.ifname)? {
+        Some(link) if is_of_another(cx, at, &link)? => Ok(None),
+        found => Ok(found),
+    }
 }
 
 /// The addresses of the interface: those with its index and those without an index.

@@ -127,12 +127,18 @@ fn matches(expected: &success::Route, found: &Route) -> bool {
         // A later plugin may have moved the route to another table, as sbr does.
         _ => table != TABLE_LOCAL,
     };
+    is_in_table && leads_as(expected, found)
+}
+
+/// Whether a route of the kernel, in any table, leads as the expected one does.
+pub fn leads_as(expected: &success::Route, found: &Route) -> bool {
     // A later plugin or a VPN in the container may have replaced the default route.
     let any_gateway = expected.dst.prefix_len() == 0;
     // `dhcp` writes a route to the link as the reference does, with the gateway 0.0.0.0.
     let is_met = |gw: IpAddr, via| gw.is_unspecified() || via == Some(gw);
     let has_gateway = |via| any_gateway || expected.gw.is_none_or(|gw| is_met(gw, via));
-    is_in_table
+    let has_priority = expected.priority == 0 || found.metric == Some(expected.priority);
+    has_priority
         && found.dst.trunc() == expected.dst.trunc()
         && (has_gateway(found.via) || found.nexthops.iter().any(|hop| has_gateway(hop.via)))
 }

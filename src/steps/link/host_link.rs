@@ -4,7 +4,11 @@ use crate::error::Result;
 use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::IpFamily;
-use crate::plugin::owner::{Owner, Owners};
+use crate::plugin::owner::{Owner, Owners, hash};
+
+/// The prefix of the alternative name by which a device of the host names its owner in a container: `host-device` leaves the
+/// alias to the reference's form. The second part is the hash of the owner.
+pub const MARK: &str = "cnibox.";
 
 /// The alias by which a link names its owner.
 pub fn alias(owner: &Owner) -> String {
@@ -16,9 +20,20 @@ pub fn is_of(link: &Link, owners: &Owners) -> bool {
     owner_of(link).is_some_and(|owner| owners.contain(owner))
 }
 
-/// Whether the alias of a link names another owner.
-pub fn is_of_another(link: &Link, owners: &Owners) -> bool {
-    owner_of(link).is_some_and(|owner| !owners.contain(owner))
+/// Whether a link names another owner: another network, container or interface. DEL spares it, and everything about it. A
+/// link of the reference names no owner.
+pub fn is_of_another(link: &Link, owner: &Owner) -> bool {
+    if let Some(found) = owner_of(link) {
+        return found != owner.as_str();
+    }
+    let own = hash(owner.as_str());
+    let marks: Vec<u64> = link.alt_names.iter().filter_map(|name| marked_owner(name)).collect();
+    !marks.is_empty() && !marks.contains(&own)
+}
+
+/// The hash of the owner in an alternative name.
+fn marked_owner(alt_name: &str) -> Option<u64> {
+    u64::from_str_radix(alt_name.strip_prefix(MARK)?.split('.').nth(1)?, 16).ok()
 }
 
 /// Whether the alias of a link names another container, in any network.
@@ -40,13 +55,13 @@ pub fn all_of(host: &Rtnl, kind: &str, owners: &Owners) -> Result<Vec<Link>> {
 }
 
 /// Sets accept_ra=0. Otherwise a container can become the host's default gateway with router advertisements (CVE-2020-10749).
-/// Must run before the link goes up.
+/// Must run before the link goes up. A host that does not allow it is an error.
 pub fn refuse_router_advertisements(link: &Link) -> Result<()> {
     let path = sysctl::of_link(IpFamily::V6, &link.name, "accept_ra");
     match link.accept_ra {
         Some(0) => Ok(()),
-        Some(_) => sysctl::change_if_possible(&path, "0"),
-        None => sysctl::set_if_possible(&path, "0"),
+        Some(_) => sysctl::change_if_exists(&path, "0"),
+        None => sysctl::set_if_exists(&path, "0"),
     }
 }
 

@@ -14,13 +14,14 @@ use crate::kernel::netlink;
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::names::{Attachment, Mac};
-use crate::plugin::owner::{Owner, Owners};
+use crate::plugin::owner::Owner;
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::flow::{delegate, verify};
 use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::host_link;
 use crate::steps::link::parent::Parent;
+use crate::steps::link::tuned;
 
 /// A busy kernel needs some 100 ms to remove the links of a namespace that ended.
 const TAKEN_AT_MOST: Duration = Duration::from_secs(1);
@@ -223,7 +224,7 @@ pub fn configure(
 }
 
 /// DEL and GC. They need neither the configuration nor the parent. An interface of another kind or with another owner
-/// stays: the path of the namespace can be another container's by now. An interface without an owner was made by the
+/// stays: another network made it, or the path of the namespace is another container's by now. An interface without an owner was made by the
 /// reference, or by an ADD that was killed, and is removed. GC releases addresses only.
 pub fn clean(
     cx: &Context<'_>,
@@ -234,9 +235,9 @@ pub fn clean(
     release(cx, scope, &|| {
         let (Some(at), Some(_)) = (scope.one(), netns) else { return Ok(()) };
         let container = cx.session.container()?;
-        let owners = Owners::of(cx, scope);
+        let owner = Owner::new(&cx.request.network, at);
         let is_ours = |link: &Link| {
-            link.kind.as_deref() == Some(kind) && !host_link::is_of_another(link, &owners)
+            link.kind.as_deref() == Some(kind) && !host_link::is_of_another(link, &owner)
         };
         match container.link(&at.ifname)?.filter(is_ours) {
             Some(link) => container.del_link(link.index),
@@ -276,7 +277,7 @@ pub fn check(cx: &Context<'_>, at: &Attachment, new: Result<NewInterface<'_>>) -
     if let Some(Property { title, .. }) = new.properties.iter().find(differs) {
         return Err(Error::internal(format_args!("interface {ifname} does not have {title}")));
     }
-    if new.mtu != 0 && i64::from(link.mtu) != new.mtu {
+    if new.mtu != 0 && i64::from(link.mtu) != new.mtu && !tuned::has_mtu(at)? {
         return Err(Error::internal(format_args!(
             "interface {ifname} has mtu {}, not {}",
             link.mtu, new.mtu

@@ -6,4 +6,5 @@ pub mod host_link;
 pub mod interface;
 pub mod parent;
 pub mod routing_tables;
+pub mod tuned;
 pub mod veth;

@@ -8,11 +8,11 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl, VETH};
 use crate::kernel::sys;
-use crate::names::{IfName, Mac};
+use crate::names::{Attachment, IfName, Mac};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Scope};
 use crate::steps::flow::undo::Failures;
-use crate::steps::link::{host_link, interface};
+use crate::steps::link::{host_link, interface, tuned};
 use crate::steps::nft::rules::Rules;
 
 /// Each attempt fails only if another link on the host has the name.
@@ -163,9 +163,9 @@ fn find(cx: &Context<'_>, netns: Option<&NetNs>, owners: &Owners) -> Result<Vec<
     // At ADD the name was not free, or the reference made the pair.
     let Some(_) = netns else { return host_link::all_of(host, VETH, owners) };
     let Some(link) = cx.session.container()?.link(&at.ifname)? else { return Ok(Vec::new()) };
-    let is_of_another = |link: &Link| host_link::is_of_another(link, owners);
+    let is_of_another = |link: &Link| host_link::is_of_another(link, owner);
     if link.kind.as_deref() != Some(VETH) || either_end(host, &link, is_of_another)? {
-        // The path now leads to the namespace of another container, or another plugin made the interface.
+        // Another network or plugin made the interface, or the path now leads to the namespace of another container.
         return Ok(Vec::new());
     }
     match peer(host, &link)? {
@@ -193,19 +193,23 @@ pub fn either_end(host: &Rtnl, link: &Link, holds: impl Fn(&Link) -> bool) -> Re
     Ok(holds(link) || peer(host, link)?.is_some_and(|peer| holds(&peer)))
 }
 
-/// For CHECK: the pair has the configured MTU. The container or a later plugin may have set a smaller one on the container's
-/// end. A larger one is an error, because the host end drops larger packets.
-pub fn check_mtu(host_end: &Link, container: &Link, wanted: Option<u32>) -> Result<()> {
+/// For CHECK: the pair has the configured MTU. `tuning` may have set a smaller one on the container's end. A larger one is
+/// an error, because the host end drops larger packets.
+pub fn check_mtu(
+    at: &Attachment,
+    host_end: &Link,
+    container: &Link,
+    wanted: Option<u32>,
+) -> Result<()> {
     let Some(wanted) = wanted else { return Ok(()) };
-    let (name, mtu) = (&host_end.name, host_end.mtu);
-    if mtu != wanted {
-        return Err(Error::internal(format_args!("interface {name} has mtu {mtu}, not {wanted}")));
-    }
-    let (name, mtu) = (&container.name, container.mtu);
-    if mtu > wanted {
-        return Err(Error::internal(format_args!(
-            "interface {name} has mtu {mtu}, more than {wanted}"
-        )));
+    for link in [host_end, container] {
+        let (name, mtu) = (&link.name, link.mtu);
+        let may_be_smaller = link.index == container.index && *name == container.name;
+        let is_tuned = || Ok::<_, Error>(may_be_smaller && mtu < wanted && tuned::has_mtu(at)?);
+        if mtu != wanted && !is_tuned()? {
+            let msg = format_args!("interface {name} has mtu {mtu}, not {wanted}");
+            return Err(Error::internal(msg));
+        }
     }
     Ok(())
 }

@@ -27,12 +27,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use crate::compat::old_names;
+use crate::compat::{old_names, rules};
 use crate::error::{Code, Error, Result};
 use crate::kernel::nft::{
     Base, Batch, ChainKind, Condition, Datum, Element, Expr, Family, Feature, Field, Hook, NewSet,
     Nft, Policy, SetKind, Table, Type, Value, Verdict, pack, verdict_map,
 };
+use crate::names::{Attachment, NetworkName};
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 
@@ -93,10 +94,10 @@ pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     Ok(())
 }
 
-/// Fails if an element or rule of `add` is missing.
-pub fn check(nft: &Nft, owner: &Owner, nets: &[IpNet]) -> Result<()> {
+/// Fails if an element or rule of `add` is missing, and the reference did not masquerade the attachment.
+pub fn check(nft: &Nft, network: &NetworkName, at: &Attachment, nets: &[IpNet]) -> Result<()> {
     old_names::migrate(nft)?;
-    let comment = shared_rules::comment(owner)?;
+    let comment = shared_rules::comment(&Owner::new(network, at))?;
     for family in FAMILIES {
         let nets: Vec<IpNet> = of_family(nets, family).collect();
         for net in &nets {
@@ -105,6 +106,9 @@ pub fn check(nft: &Nft, owner: &Owner, nets: &[IpNet]) -> Result<()> {
             let expected = Element { comment: Some(comment.clone()), ..element(*net) };
             let table = shared_rules::table(family);
             let found = nft.elements_at(table, MAP, std::slice::from_ref(&expected.key))?;
+            if found == [None] && rules::has_masquerade(nft, family, network, at)? {
+                continue;
+            }
             if found != [Some(expected)] {
                 return Err(missing(()));
             }

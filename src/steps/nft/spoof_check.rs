@@ -15,13 +15,13 @@
 //!
 //! A failing ADD, DEL and GC remove the elements of the owner. The sets and the chain stay.
 
-use crate::compat::old_names;
+use crate::compat::{old_names, rules};
 use crate::error::{Code, Error, Result};
 use crate::kernel::nft::{
     Base, Batch, ChainKind, Element, Family, Feature, Field, Hook, NewSet, Nft, Policy, SetKind,
     Table, Type, Value, Verdict, in_set, not_in_set, pack,
 };
-use crate::names::{IfName, Mac};
+use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 
@@ -87,9 +87,13 @@ pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
 }
 
 /// Fails if an element or rule of `add` is missing. The MAC address is not compared, because a later plugin of the chain can
-/// have changed it.
-pub fn check(nft: &Nft, owner: &Owner) -> Result<()> {
+/// have changed it. Rules of the reference are accepted, too.
+pub fn check(nft: &Nft, network: &NetworkName, at: &Attachment) -> Result<()> {
     old_names::migrate(nft)?;
+    if rules::has_spoof_check(nft, at)? {
+        return Ok(());
+    }
+    let owner = Owner::new(network, at);
     let missing = || Error::internal(format_args!("the MAC spoof check of {owner} is missing"));
     shared().check(nft).map_err(|error| missing().with_details(error.to_string()))?;
     for set in [PORTS, ALLOWED] {

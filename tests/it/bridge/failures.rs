@@ -103,6 +103,30 @@ fn an_interface_of_another_network_survives_a_second_add() {
     c1.check("bridge", &dual_stack(), &result);
 }
 
+/// Otherwise the container can become the default gateway of the host (CVE-2020-10749).
+#[test]
+fn a_host_that_cannot_refuse_router_advertisements_is_an_error() {
+    let read_only =
+        "mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; exec \"$0\"";
+    for plugin in ["bridge", "veth"] {
+        let world = World::new();
+        let c1 = world.container("c1");
+        let config = json!({"cniVersion": "1.1.0", "name": "net", "type": plugin});
+        let state = || world.state_with(&[&c1]).apart_from("cni0", "net");
+        let before = state();
+        let add = || {
+            let call = c1.call(plugin, "ADD", &config);
+            call.under(&["unshare", "-m", "sh", "-ec", read_only]).run()
+        };
+        add().fails(999, &[".accept_ra to 0: Read-only file system"]);
+        before.assert_same(&state(), plugin);
+        // Then there is nothing to write.
+        world.host(["sysctl", "-qw", "net.ipv6.conf.default.accept_ra=0"]);
+        add().success();
+        c1.del(plugin, &config);
+    }
+}
+
 #[test]
 fn ipam_without_addresses_is_an_error() {
     let world = World::new();

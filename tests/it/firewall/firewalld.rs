@@ -134,6 +134,19 @@ fn del_removes_sources_after_a_change_of_the_configuration() {
 }
 
 #[test]
+fn del_of_another_network_keeps_the_sources() {
+    let world = World::new();
+    let _running = start_firewalld(&world);
+    let c1 = world.container("c1");
+    let result = c1.add("bridge", &bridge("net", 1));
+    c1.add("firewall", &firewall("net", json!({}), &result));
+    c1.del("firewall", &firewall("other", json!({}), &result));
+    assert_eq!(sources(&world, "trusted"), [true, true]);
+    c1.del("firewall", &firewall("net", json!({}), &result));
+    assert_eq!(sources(&world, "trusted"), [false, false]);
+}
+
+#[test]
 fn packets_pass_where_firewalld_does_not_let_others() {
     let world = World::new();
     let _running = start_firewalld(&world);

@@ -177,7 +177,7 @@ fn del_of_another_container_leaves_the_card_and_is_an_error() {
 }
 
 #[test]
-fn del_finds_the_card_whatever_the_network_is_called_by_now() {
+fn del_of_another_network_leaves_the_card_to_its_own() {
     let happenings: [Happening; 2] = [|_| (), |c| end_namespace(c, "eth0")];
     for happening in happenings {
         let world = world();
@@ -185,7 +185,10 @@ fn del_finds_the_card_whatever_the_network_is_called_by_now() {
         let before = card(&world, "nic0");
         c1.add("host-device", &plain());
         happening(&c1);
+        let meanwhile = world.state();
         c1.del("host-device", &with(&plain(), json!({"name": "other"})));
+        meanwhile.assert_same(&world.state(), "after DEL of another network");
+        c1.del("host-device", &plain());
         assert_eq!(card(&world, "nic0"), before);
         assert!(!world.state().has("file /run/cni/host-device/"));
     }

@@ -48,6 +48,38 @@ fn a_card_of_a_valid_attachment_or_another_network_is_left_alone() {
     assert_eq!(card(&world, "eth0"), before);
 }
 
+/// The kernel deletes a virtual device with its namespace.
+#[test]
+fn the_record_of_a_device_that_ended_with_its_namespace_is_removed() {
+    let file = "/run/cni/host-device/c1:eth0";
+    for verb in ["DEL", "DEL without a path", "GC"] {
+        let world = world();
+        let c1 = world.container("c1");
+        let keeper = world.container("keeper");
+        c1.add("host-device", &config());
+        let status = || world.call("host-device", "STATUS", &config()).run();
+        let call = || {
+            let outcome = match verb {
+                "DEL" => c1.call("host-device", "DEL", &config()).run(),
+                "GC" => world.call("host-device", "GC", &gc(&[])).run(),
+                _ => c1.call("host-device", "DEL", &config()).env("CNI_NETNS", "").run(),
+            };
+            outcome.silence();
+        };
+        if verb != "DEL" {
+            call();
+            assert!(world.path(file).exists(), "{verb}: the device lives");
+        }
+        status().silence();
+        c1.destroy();
+        world.eventually("the device is gone", || !world.links().contains(&"wire0".into()));
+        status().fails(50, &["device: nic0"]);
+        call();
+        assert!(!world.path(file).exists(), "{verb}");
+        drop(keeper);
+    }
+}
+
 #[test]
 fn a_card_in_a_living_container_is_not_touched() {
     let world = world();

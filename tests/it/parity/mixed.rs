@@ -61,6 +61,45 @@ fn check_accepts_what_the_reference_added() {
     }
 }
 
+/// Rules of iptables and of nf_tables, which the reference makes for the same keys.
+#[test]
+fn check_accepts_rules_of_the_reference() {
+    let theirs = reference();
+    let masquerades =
+        json!({"ipMasq": true, "isGateway": true, "macspoofchk": true, "ipam": ranges()});
+    let base = json!({"cniVersion": "1.0.0", "name": "net"});
+    let ports = json!([{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]);
+    for (plugin, chained, keys) in [
+        ("bridge", "", json!({})),
+        ("ptp", "", json!({})),
+        ("bridge", "portmap", json!({"runtimeConfig": {"portMappings": ports}})),
+        ("bridge", "firewall", json!({})),
+    ] {
+        let world = world();
+        let c1 = world.container("c1");
+        let config = with(&base, masquerades.clone());
+        let added = |plugin: &str, config: &Value| {
+            let call = c1.call(plugin, "ADD", config).of_directory(&theirs);
+            call.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").run().success()
+        };
+        let result = added(plugin, &config);
+        let behind = with(&with(&base, keys), json!({"prevResult": result}));
+        let (checked, config) =
+            if chained.is_empty() { (plugin, config) } else { (chained, behind.clone()) };
+        if !chained.is_empty() {
+            added(chained, &behind);
+        }
+        c1.check(checked, &config, &result);
+        for iptables in ["iptables", "ip6tables"] {
+            for table in ["nat", "filter"] {
+                world.host([iptables, "-t", table, "-F"]);
+            }
+        }
+        let named = if chained.is_empty() { "masquerading of 10.1.0.2 is missing" } else { "" };
+        c1.checking(checked, &config, &result).run().fails(999, &[named]);
+    }
+}
+
 #[test]
 fn the_reference_accepts_what_cnibox_added() {
     let theirs = reference();

@@ -71,3 +71,25 @@ fn unset_keys_are_not_compared() {
     c1.exec(["sh", "-c", "ip link set eth0 address 02:00:00:00:00:33 promisc on txqueuelen 3"]);
     c1.check("tuning", &config, &added);
 }
+
+/// CHECK of the plugin before it leaves the MTU to tuning.
+#[test]
+fn the_plugin_that_made_the_interface_accepts_the_mtu_of_tuning() {
+    for plugin in ["bridge", "veth", "macvlan", "tap"] {
+        let world = World::new();
+        world.host(["ip", "link", "add", "lan", "up", "type", "bridge"]);
+        let c1 = world.container("c1");
+        let first = json!({"cniVersion": "1.1.0", "name": "net", "type": plugin, "master": "lan", "mtu": 1400});
+        let result = c1.add(plugin, &first);
+        let config = tuning(json!({"mtu": 1300}), &result);
+        let result = c1.add("tuning", &config);
+        c1.check(plugin, &first, &result);
+        c1.check("tuning", &config, &result);
+        c1.exec(["ip", "link", "set", "eth0", "mtu", "1280"]);
+        c1.checking("tuning", &config, &result).run().fails(999, &["MTU 1280, not 1300"]);
+        c1.del("tuning", &config);
+        c1.check(plugin, &first, &result);
+        c1.exec(["ip", "link", "set", "eth0", "mtu", "1280"]);
+        c1.checking(plugin, &first, &result).run().fails(999, &["eth0 has mtu 1280, not 1400"]);
+    }
+}

@@ -170,7 +170,7 @@ fn every_version_is_handed_on() {
     for version in VERSIONS {
         let world = World::new();
         let (c1, _) = container(&world);
-        let network = json!({"cniVersion": version, "name": "p2p", "type": "veth",
+        let network = json!({"cniVersion": version, "name": "net", "type": "veth",
             "ipam": {"type": "static", "addresses": [{"address": "10.1.0.2/24", "gateway": "10.1.0.1"}]}});
         c1.exec(["ip", "link", "del", "eth0"]);
         let result = c1.add("veth", &network);

@@ -12,7 +12,7 @@ fn config() -> Value {
 }
 
 /// Where (`c`ontainer or `h`ost) what is done, and what CHECK must name.
-const CHANGES: [(char, &str, &str); 16] = [
+const CHANGES: [(char, &str, &str); 17] = [
     ('c', "ip address del IP4/24 dev eth0", "IP4"),
     ('c', "ip address del IP6/64 dev eth0", "IP6"),
     ('c', "ip link del eth0", "eth0"),
@@ -23,7 +23,8 @@ const CHANGES: [(char, &str, &str); 16] = [
     ('c', "ip route flush table 1000", "10.9.0.0/16"),
     ('h', "ip link set VETH down", "VETH"),
     ('h', "ip link set VETH mtu 1300", "VETH has mtu 1300, not 1400"),
-    ('c', "ip link set eth0 mtu 1500", "eth0 has mtu 1500, more than 1400"),
+    ('c', "ip link set eth0 mtu 1500", "eth0 has mtu 1500, not 1400"),
+    ('c', "ip link set eth0 mtu 1380", "eth0 has mtu 1380, not 1400"),
     ('h', "echo 0 >/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"),
     ('h', "echo 0 >/proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"),
     ('h', "ip route del IP4 dev VETH", "IP4"),
@@ -81,7 +82,6 @@ fn changes_by_other_programs_are_not_compared() {
     let c1 = world.container("c1");
     let mut result = c1.add("veth", &config());
     c1.exec(["ip", "address", "add", "10.201.0.1/24", "dev", "eth0"]);
-    c1.exec(["ip", "link", "set", "eth0", "mtu", "1380"]);
     c1.exec(["ip", "route", "add", "10.202.0.0/16", "via", "10.2.0.1"]);
     result["interfaces"]
         .as_array_mut()

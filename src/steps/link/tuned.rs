@@ -1,0 +1,20 @@
+//! The file in which `tuning`, also that of the reference, keeps the old values of an interface from ADD to DEL.
+
+use crate::cni::json::Json;
+use crate::error::Result;
+use crate::names::Attachment;
+use crate::steps::state::Record;
+
+/// The directory without `dataDir`.
+pub const DIR: &str = "/run/cni/tuning";
+
+pub fn record(dir: &str, at: &Attachment) -> Record {
+    Record::new(dir, &format!("{}_{}.json", at.container_id, at.ifname))
+}
+
+/// Whether `tuning` set the MTU of the interface. Then CHECK of the plugin that made the interface does not compare it. A
+/// file in another `dataDir` is not found.
+pub fn has_mtu(at: &Attachment) -> Result<bool> {
+    let Some(content) = record(DIR, at).read()? else { return Ok(false) };
+    Ok(Json::parse(&content).is_ok_and(|json| json.get("mtu").is_some()))
+}
