@@ -27,9 +27,10 @@ pub fn drops_forwarded(is_v6: bool) -> bool {
     table.and_then(|table| table.policy()) == Some(VERDICT_DROP)
 }
 
-/// `None` if there is no such table, without the rights or without the module.
+/// `None` if there is no such table, without the rights or without the module. See `drops_forwarded`.
 pub fn forward(is_v6: bool) -> Option<Forward> {
-    Filter::read(is_v6).filter(|_| is_in_use(is_v6))?.forward()
+    let table = if is_in_use(is_v6) { Filter::read(is_v6) } else { None };
+    table?.forward()
 }
 
 fn is_in_use(is_v6: bool) -> bool {

@@ -92,3 +92,13 @@ fn a_table_of_iptables_with_rules_of_nft_is_mended_by_nft() {
     world.host(["nft", "add rule ip filter FORWARD ct state invalid drop"]);
     site.judge("a rule of nft", V4_DROPPED, AS_TRAFFIC);
 }
+
+/// To read a table of iptables-legacy creates it.
+#[test]
+fn no_table_of_iptables_legacy_is_made() {
+    let world = host();
+    let tables = "cat /proc/thread-self/net/ip_tables_names /proc/thread-self/net/ip6_tables_names";
+    let before = world.host(["sh", "-c", tables]);
+    super::doctor(&world, &[]);
+    assert_eq!((before.as_str(), world.host(["sh", "-c", tables]).as_str()), ("", ""));
+}
