@@ -12,6 +12,8 @@ mod installed;
 mod kernel;
 mod leaks;
 mod limits;
+mod mends;
+mod packets;
 
 use std::fmt::{Arguments, Display};
 use std::io::{IsTerminal, stdin};
@@ -85,7 +87,7 @@ struct Finding {
     what: String,
     /// Why it matters.
     why: &'static str,
-    /// The command that mends it.
+    /// The command that mends it. Empty if it is not known whether something is wrong.
     mend: String,
 }
 
@@ -191,7 +193,8 @@ impl Finding {
     fn print(&self) {
         let Self { harm, what, why, mend } = self;
         let (what, mend) = (printable(what), printable(mend));
-        let text = format!("{}: {what}\n    {why}\n    mend: {mend}", harm.name());
+        let mend = if mend.is_empty() { mend } else { format!("\n    mend: {mend}") };
+        let text = format!("{}: {what}\n    {why}{mend}", harm.name());
         if *harm == Harm::Note {
             warn(format_args!("{text}"));
         } else {
@@ -209,7 +212,10 @@ impl Finding {
 /// A word of a command for a shell.
 fn quoted(word: impl Display) -> String {
     let word = word.to_string();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-@%+:,".contains(c);
+    if word.is_empty() {
+        return "''".into();
+    }
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-@%+:,=".contains(c);
     if word.chars().all(is_plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
@@ -219,10 +225,27 @@ mod tests {
 
     #[test]
     fn words_for_a_shell_are_quoted_if_they_must_be() {
-        for (word, expected) in
-            [("/opt/cni/bin", "/opt/cni/bin"), ("a b", "'a b'"), ("it's $(x)", r"'it'\''s $(x)'")]
-        {
+        for (word, expected) in [
+            ("/opt/cni/bin", "/opt/cni/bin"),
+            ("a b", "'a b'"),
+            ("it's $(x)", r"'it'\''s $(x)'"),
+            ("", "''"),
+        ] {
             assert_eq!(quoted(word), expected);
+        }
+    }
+
+    #[test]
+    fn a_shell_reads_a_quoted_word_as_it_is() {
+        let all: String = (1..=127_u8).map(char::from).collect();
+        let words = [
+            &all, "", "'", "''", "$(id)", "`id`", "a;b", "a b", "*", "~", "#x", "!x", "\\", "a\nb",
+            "{a,b}", "$HOME", "a&b", "a|b", "<x", "é", "-n", "a=b", "%s", "\t", "'; id #",
+        ];
+        for word in words {
+            let script = format!("printf %s: {}", quoted(word));
+            let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{word}:"), "{script}");
         }
     }
 }

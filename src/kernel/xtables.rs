@@ -2,22 +2,21 @@
 
 use std::fs;
 use std::mem::offset_of;
-use std::net::IpAddr;
+use std::ops::Range;
 
-use ipnet::IpNet;
 use nix::libc;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::kernel::netlink::{fixed, text};
+use crate::kernel::nft::{Condition, Expr, Field, Policy, Program, Rule, Verdict};
 use crate::kernel::sys;
 
-/// A rule of iptables-legacy that accepts packets, or leads to another chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Accepted {
-    /// The names of the links that packets arrive and leave by. Empty: every link.
-    pub links: [String; 2],
-    /// The source and the destination.
-    pub nets: [IpNet; 2],
+/// The FORWARD of iptables-legacy or of ip6tables-legacy, in the form of nf_tables. The handle of a rule is its number in the
+/// chain.
+#[derive(Debug)]
+pub struct Forward {
+    pub program: Program,
+    pub policy: Policy,
 }
 
 /// Whether the FORWARD of iptables-legacy (or of ip6tables-legacy) has the policy DROP.
@@ -28,15 +27,10 @@ pub fn drops_forwarded(is_v6: bool) -> bool {
     table.and_then(|table| table.policy()) == Some(VERDICT_DROP)
 }
 
-/// The same; if it drops, the rules that accept packets, except those of INPUT and OUTPUT, and those with addresses that are
-/// negated or have no prefix. A rule can have further conditions. `None` if FORWARD does not drop, or has a rule that accepts
-/// every packet.
-pub fn accepted_if_dropped(is_v6: bool) -> Option<Vec<Accepted>> {
-    let table = Filter::read(is_v6).filter(|_| is_in_use(is_v6))?;
-    if table.policy() != Some(VERDICT_DROP) {
-        return None;
-    }
-    table.accepted()
+/// `None` if there is no such table, without the rights or without the module. See `drops_forwarded`.
+pub fn forward(is_v6: bool) -> Option<Forward> {
+    let table = if is_in_use(is_v6) { Filter::read(is_v6) } else { None };
+    table?.forward()
 }
 
 fn is_in_use(is_v6: bool) -> bool {
@@ -106,59 +100,150 @@ impl Filter {
         self.verdict(self.entry(self.offset(UNDERFLOW_OF_FORWARD_AT)?)?)
     }
 
-    /// See `accepted_if_dropped`. The chains of users follow OUTPUT.
-    fn accepted(&self) -> Option<Vec<Accepted>> {
+    fn forward(&self) -> Option<Forward> {
         let end = self.entries.len().checked_sub(ENTRIES_AT)?;
-        let forward = [
-            self.offset(ENTRY_OF_FORWARD_AT)?..self.offset(UNDERFLOW_OF_FORWARD_AT)?,
-            self.offset(UNDERFLOW_OF_FORWARD_AT + 4)?..end,
-        ];
-        let mut accepted = Vec::new();
-        for (index, mut range) in forward.into_iter().enumerate() {
-            while range.start < range.end {
-                let entry = self.entry(range.start)?;
-                let next = u16::from_ne_bytes(fixed(entry, self.target_offset_at() + 2)?);
-                let target_at = u16::from_ne_bytes(fixed(entry, self.target_offset_at())?);
-                let verdict = self.verdict(entry);
-                if verdict.is_some_and(|verdict| verdict >= 0 || verdict == VERDICT_ACCEPT)
-                    && let Some(rule) = self.accepted_by(entry)
-                {
-                    let is_all = rule.links == [const { String::new() }; 2]
-                        && rule.nets.iter().all(|net| net.prefix_len() == 0)
-                        && usize::from(target_at) < self.target_offset_at() + MATCHES_AT_LEAST;
-                    if is_all && index == 0 && verdict == Some(VERDICT_ACCEPT) {
-                        return None;
-                    }
-                    accepted.extend((!is_all).then_some(rule));
+        let begin = self.offset(ENTRY_OF_FORWARD_AT)?;
+        let policy_at = self.offset(UNDERFLOW_OF_FORWARD_AT)?;
+        let policy = self.policy()?;
+        // The chains of users follow OUTPUT. Each begins with an entry that has its name, and the last entry ends the table.
+        let mut chains = vec![("FORWARD".to_owned(), begin..policy_at)];
+        let mut at = self.next(self.offset(UNDERFLOW_OF_FORWARD_AT + 4)?)?;
+        while at < end {
+            let next = self.next(at)?;
+            if let Some(name) = self.chain_name(self.entry(at)?) {
+                if let Some((_, before)) = chains.last_mut().filter(|_| at > policy_at) {
+                    before.end = before.end.min(at).max(before.start);
                 }
-                range.start += usize::from(next).max(1);
+                chains.push((name, next..end));
             }
+            at = next;
         }
-        Some(accepted)
+        let mut found = Vec::new();
+        for (name, range) in &chains {
+            let (mut rules, mut at) = (Vec::new(), range.start);
+            while at < range.end && self.chain_name(self.entry(at)?).is_none() {
+                let handle = u64::try_from(rules.len()).unwrap_or_default() + 1;
+                let exprs = self.exprs(at, &chains)?;
+                rules.push(Rule { chain: name.clone(), handle, comment: None, exprs });
+                at = self.next(at)?;
+            }
+            found.push((name.clone(), rules));
+        }
+        let policy = if policy == VERDICT_DROP { Policy::Drop } else { Policy::Accept };
+        Some(Forward { program: Program::of(found), policy })
     }
 
-    /// The addresses and links of an entry: `struct ipt_ip` and `struct ip6t_ip6` begin with source, destination and their
-    /// masks, and the names of links.
-    fn accepted_by(&self, entry: &[u8]) -> Option<Accepted> {
+    /// The offset of the entry after one.
+    fn next(&self, at: usize) -> Option<usize> {
+        let next = u16::from_ne_bytes(fixed(self.entry(at)?, self.target_offset_at() + 2)?);
+        at.checked_add(usize::from(next)).filter(|next| *next > at)
+    }
+
+    /// The name in an entry that begins a chain of a user, or ends the table.
+    fn chain_name(&self, entry: &[u8]) -> Option<String> {
+        let (name, _, data) = self.extension(entry, self.target_at(entry)?)?;
+        (name == "ERROR").then(|| text(&data).into_owned())
+    }
+
+    fn target_at(&self, entry: &[u8]) -> Option<usize> {
+        fixed(entry, self.target_offset_at()).map(|at| usize::from(u16::from_ne_bytes(at)))
+    }
+
+    /// The name, the revision and the data of a match or target: `struct xt_entry_match`, `struct xt_entry_target`.
+    fn extension(&self, entry: &[u8], at: usize) -> Option<(String, u32, Vec<u8>)> {
+        let size = usize::from(u16::from_ne_bytes(fixed(entry, at)?));
+        let name = text(entry.get(at + 2..at + TARGET_BYTES - 1)?).into_owned();
+        let data = entry.get(at + TARGET_BYTES..at.checked_add(size)?)?;
+        Some((name, u32::from(*entry.get(at + TARGET_BYTES - 1)?), data.to_vec()))
+    }
+
+    /// A rule as expressions of nf_tables.
+    fn exprs(&self, at: usize, chains: &[(String, Range<usize>)]) -> Option<Vec<Expr>> {
+        let (entry, next) = (self.entry(at)?, self.next(at));
+        let mut exprs = Vec::new();
+        self.header(entry, &mut exprs)?;
+        let (mut at, target_at) = (self.matches_at(), self.target_at(entry)?);
+        while at < target_at {
+            let (name, revision, info) = self.extension(entry, at)?;
+            at += usize::from(u16::from_ne_bytes(fixed(entry, at)?)).max(1);
+            exprs.push(Expr::XtMatch { name, revision, info });
+        }
+        let (name, revision, info) = self.extension(entry, target_at)?;
+        if !name.is_empty() {
+            exprs.push(Expr::XtTarget { name, revision, info });
+            return Some(exprs);
+        }
+        exprs.push(match self.verdict(entry)? {
+            VERDICT_DROP => Verdict::Drop.into(),
+            VERDICT_ACCEPT => Verdict::Accept.into(),
+            VERDICT_RETURN => Verdict::Return.into(),
+            to => {
+                let to = usize::try_from(to).ok();
+                let chain = to.and_then(|to| chains.iter().find(|(_, it)| it.start == to));
+                match chain {
+                    Some((name, _)) if self.is_goto(entry)? => Verdict::Goto(name.clone()).into(),
+                    Some((name, _)) => Verdict::Jump(name.clone()).into(),
+                    // A rule without a target leads to the next one.
+                    None if to == next => Verdict::Continue.into(),
+                    None => Expr::Other("queue".into()),
+                }
+            }
+        });
+        Some(exprs)
+    }
+
+    /// The conditions in `struct ipt_ip` and `struct ip6t_ip6`: addresses, their masks, links, their masks, the protocol.
+    fn header(&self, entry: &[u8], exprs: &mut Vec<Expr>) -> Option<()> {
         let bytes = if self.is_v6 { 16 } else { 4 };
-        let address = |index: usize| -> Option<IpAddr> {
-            let at = index * bytes;
-            Some(match self.is_v6 {
-                true => fixed::<16>(entry, at)?.into(),
-                false => fixed::<4>(entry, at)?.into(),
-            })
+        let inverted = *entry.get(if self.is_v6 { 132 } else { 83 })?;
+        let flags = *entry.get(if self.is_v6 { 131 } else { 82 })?;
+        let links = 4 * bytes;
+        let addresses = match self.is_v6 {
+            true => [Field::Ip6Saddr, Field::Ip6Daddr],
+            false => [Field::IpSaddr, Field::IpDaddr],
         };
-        let net = |index| {
-            let net = IpNet::with_netmask(address(index)?, address(index + 2)?).ok();
-            net.map(|net| net.trunc())
-        };
-        let link = |index: usize| -> Option<String> {
-            Some(text(&fixed::<16>(entry, 4 * bytes + index * 16)?).into_owned())
-        };
-        let inverted_at = if self.is_v6 { 132 } else { 83 };
-        let is_inverted = *entry.get(inverted_at)? != 0;
-        let rule = Accepted { links: [link(0)?, link(1)?], nets: [net(0)?, net(1)?] };
-        (!is_inverted).then_some(rule)
+        for (field, at, mask_at, length, inverts) in [
+            (addresses[0], 0, 2 * bytes, bytes, 0x08),
+            (addresses[1], bytes, 3 * bytes, bytes, 0x10),
+            (Field::Iifname, links, links + 32, NAME_OF_LINK_BYTES, 0x01),
+            (Field::Oifname, links + 16, links + 48, NAME_OF_LINK_BYTES, 0x02),
+        ] {
+            let mut value = entry.get(at..at + length)?.to_vec();
+            let mask = entry.get(mask_at..mask_at + length)?.to_vec();
+            if at >= links {
+                // A name with a wildcard has its `+`, outside of the mask.
+                value.iter_mut().zip(&mask).for_each(|(byte, mask)| *byte &= mask);
+            }
+            let is_equal = inverted & inverts == 0;
+            if !is_equal || mask.iter().any(|byte| *byte != 0) {
+                exprs.extend(Condition { field, is_equal, mask, value }.into_masked());
+            }
+        }
+        let [protocol, high] = fixed(entry, if self.is_v6 { 128 } else { 80 })?;
+        let has_protocol = if self.is_v6 { flags & 0x1 != 0 } else { protocol != 0 };
+        if has_protocol && high == 0 {
+            let is_equal = inverted & 0x40 == 0;
+            let (field, mask, value) = (Field::Protocol, vec![0xff], vec![protocol]);
+            exprs.extend(Condition { field, is_equal, mask, value }.into_masked());
+        }
+        // Fragments, and the traffic class.
+        let others = if self.is_v6 { 0x2 } else { 0x1 };
+        if flags & others != 0 || inverted & 0x24 != 0 {
+            exprs.push(Expr::Other("fragment".into()));
+        }
+        Some(())
+    }
+
+    fn is_goto(&self, entry: &[u8]) -> Option<bool> {
+        Some(match self.is_v6 {
+            true => entry.get(131)? & 0x4 != 0,
+            false => entry.get(82)? & 0x2 != 0,
+        })
+    }
+
+    /// The size of `struct ipt_entry`: after the offsets a number, and two counters of 8 bytes.
+    fn matches_at(&self) -> usize {
+        (self.target_offset_at() + 8).next_multiple_of(align_of::<u64>()) + 16
     }
 }
 
@@ -199,9 +284,6 @@ const ENTRIES_SIZE_AT: usize = offset_of!(Entries, size);
 const ENTRIES_AT: usize = offset_of!(Entries, entries);
 /// Source: linux/netfilter.h, `enum nf_inet_hooks`.
 const NF_INET_FORWARD: usize = 2;
-/// From `target_offset` to a target with a match before it, at least: 24 or 28 bytes of `struct ipt_entry`, and 32 of
-/// `struct xt_entry_match`.
-const MATCHES_AT_LEAST: usize = 24 + 32;
 /// The size of `struct xt_entry_target`. The verdict follows.
 const TARGET_BYTES: usize = 32;
 
@@ -209,6 +291,10 @@ const TARGET_BYTES: usize = 32;
 const VERDICT_DROP: i32 = -1;
 /// `-NF_ACCEPT - 1`
 const VERDICT_ACCEPT: i32 = -2;
+/// `-NF_REPEAT - 1`
+const VERDICT_RETURN: i32 = -5;
+/// IFNAMSIZ
+const NAME_OF_LINK_BYTES: usize = 16;
 
 #[cfg(test)]
 mod tests {

@@ -37,7 +37,7 @@ pub(super) fn conflicts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             Harm::Broken,
             format_args!("{}: {text}", file.display()),
             "Two containers get the same address, or the host has two routes to it.",
-            format_args!("edit the subnet in {}", file.display()),
+            format_args!("edit the subnet in {}", quoted(file.display())),
         );
     }
     for (index, one) in host.networks.iter().enumerate() {
@@ -51,13 +51,14 @@ pub(super) fn conflicts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
 /// Adds the conflict of two networks, if they have one that is not about ranges.
 fn between(first: &Configured, second: &Configured, found: &mut Findings) {
     let file = second.network.file.display();
+    let word = quoted(&file);
     let (title, other) = (&*second.network.name, name(&first.network.file));
     if second.network.name == first.network.name {
         found.add(
             Harm::Broken,
             format_args!("{file}: the name {title} is that of the network in {other}"),
             "A runtime uses one of both files only.",
-            format_args!("edit the name in {file}"),
+            format_args!("edit the name in {word}"),
         );
         return;
     }
@@ -74,7 +75,7 @@ fn between(first: &Configured, second: &Configured, found: &mut Findings) {
     };
     let name = &first.network.name;
     let what = format_args!("{file}: bridge {bridge} is that of network {name} in {other}");
-    found.add(harm, what, why, format_args!("edit the bridge in {file}"));
+    found.add(harm, what, why, format_args!("edit the bridge in {word}"));
 }
 
 /// The VLAN of the ports.

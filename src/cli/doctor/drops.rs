@@ -1,116 +1,101 @@
-//! Chains that drop the packets of containers: a policy, or a last rule, that drops all packets that no other rule accepts.
-//! nftables, iptables-nft, firewalld, ufw and Docker have their chains in nf_tables; the kernel evaluates iptables-legacy in
-//! addition.
+//! Chains of hook forward that drop the packets of containers: those of the families inet, ip and ip6 in nf_tables, which
+//! nftables, iptables-nft, firewalld, ufw and Docker use, and FORWARD of iptables-legacy, which the kernel evaluates in addition.
 //!
-//! A rule that names the bridge or an address of a network counts as its exception; its other conditions are not evaluated.
+//! Each chain is evaluated for each packet of `packets`. A packet that is surely dropped is a fault. If the effect of a rule is
+//! not known, there is a note, and no command. The tables of cnibox drop packets by configuration, so they are not evaluated.
 
 use crate::error::Result;
 use crate::kernel::nft::{
-    Chain, ChainKind, Condition, Expr, Family, Hook, Lookup, Nft, Policy, Rule, Table, Verdict,
+    Chain, ChainKind, Doubt, DroppedBy, Family, Hook, Judged, Nft, Packet, Place, Policy, Program,
+    Table,
 };
-use crate::kernel::xtables::{self, Accepted};
-use crate::names::{IfName, IpFamily};
+use crate::kernel::xtables;
+use crate::names::IpFamily;
 
-use super::forwarding::{BRIDGED, value};
 use super::host::{Configured, Host};
-use super::{Findings, Harm, quoted};
+use super::mends::{self, FIREWALLD, Target, mend, place_of};
+use super::packets::{Flow, Purpose, Uplinks, flows, with_foreign_address};
+use super::{Findings, Harm};
+use crate::cli::NAME;
 
 pub(super) fn drops(host: &Host<'_>, found: &mut Findings) -> Result<()> {
+    let uplinks = Uplinks::find(host)?;
     if let Some(nft) = Nft::open_if_any()?
         && nft.is_supported()?
     {
         for family in [Family::Inet, Family::Ip, Family::Ip6] {
             let chains = nft.all_chains(family)?;
-            for (name, chain) in &chains {
+            for (index, (name, _)) in chains.iter().enumerate() {
+                let is_new = !chains[..index].iter().any(|(it, _)| it == name);
                 let table = Table { family, name };
-                let mut names = Vec::new();
-                for net in dropped_by(host, &nft, table, chain)? {
-                    names.extend(chains.iter().map(|(_, it)| it.name.as_str()));
-                    let what = format!("chain {} of table {table}", chain.name);
-                    add(&what, net, &mend(table, chain, &names, net), found);
+                if is_new && name != NAME {
+                    let of_table = chains.iter().filter(|(it, _)| it == name);
+                    let of_table: Vec<&Chain> = of_table.map(|(_, chain)| chain).collect();
+                    in_table(host, &uplinks, &nft, table, &of_table, found)?;
                 }
             }
         }
     }
     for (family, program) in [(IpFamily::V4, "iptables-legacy"), (IpFamily::V6, "ip6tables-legacy")]
     {
-        let Some(rules) = xtables::accepted_if_dropped(family == IpFamily::V6) else { continue };
-        for net in forwarded(host, family) {
-            if !rules.iter().any(|rule| accepts(rule, net)) {
-                let what = format!("FORWARD of {program}");
-                add(&what, net, &accept(program, "FORWARD", &[family], net), found);
-            }
-        }
+        let Some(forward) = xtables::forward(family == IpFamily::V6) else { continue };
+        let judge = Judge {
+            what: format!("FORWARD of {program}"),
+            program: &forward.program,
+            policy: forward.policy,
+            families: &[family],
+            target: Target {
+                place: mends::Place::Iptables(program),
+                chain: "FORWARD",
+                rules: forward.program.rules_of("FORWARD"),
+            },
+            is_firewalls: false,
+        };
+        judge.networks(host, &uplinks, found);
     }
     Ok(())
 }
 
-fn accepts(rule: &Accepted, net: &Configured) -> bool {
-    if let Some(bridge) = &net.bridge
-        && rule.links.contains(bridge)
-    {
-        return true;
-    }
-    net.subnets
-        .iter()
-        .any(|subnet| rule.nets.iter().any(|it| it.prefix_len() > 0 && it.contains(subnet)))
-}
-
-/// The networks with packets that the chain FORWARD of a family sees.
-fn forwarded<'h>(host: &'h Host<'_>, family: IpFamily) -> Vec<&'h Configured> {
-    let key = if family == IpFamily::V4 { BRIDGED } else { BRIDGED_V6 };
-    let is_bridged = value(key) == "1";
-    let mut networks: Vec<&Configured> = host.networks.iter().collect();
-    networks.retain(|net| {
-        net.has_family(family) && (net.is_routed || is_bridged && net.bridge.is_some())
-    });
-    networks
-}
-
-const BRIDGED_V6: &str = "net/bridge/bridge-nf-call-ip6tables";
-
-/// The networks without an exception; none if the chain drops nothing.
-fn dropped_by<'h>(
-    host: &'h Host<'_>,
+/// Judges the chains of a table that see forwarded packets.
+fn in_table(
+    host: &Host<'_>,
+    uplinks: &Uplinks,
     nft: &Nft,
     table: Table<'_>,
-    chain: &Chain,
-) -> Result<Vec<&'h Configured>> {
-    let Some(base) = chain.base else { return Ok(Vec::new()) };
-    if base.hook != Hook::Forward || base.kind != ChainKind::Filter {
-        return Ok(Vec::new());
+    chains: &[&Chain],
+    found: &mut Findings,
+) -> Result<()> {
+    let is_forward =
+        |it: &crate::kernel::nft::Base| it.hook == Hook::Forward && it.kind == ChainKind::Filter;
+    if !chains.iter().any(|chain| chain.base.as_ref().is_some_and(is_forward)) {
+        return Ok(());
     }
-    let rules = nft.rules(table)?;
-    // The first rule without a condition decides, else the policy.
-    let decides =
-        |rule: &&Rule| rule.chain == chain.name && (rule.drops_all() || rule.accepts_all());
-    let drops = match rules.iter().find(decides) {
-        Some(rule) => rule.drops_all(),
-        None => base.policy == Policy::Drop,
-    };
-    if !drops {
-        return Ok(Vec::new());
+    let flags = nft.table_flags(table)?;
+    if flags.is_dormant {
+        return Ok(());
     }
-    // The plugin firewall adds its rules there.
-    let is_firewalls =
-        table.family != Family::Inet && table.name == "filter" && chain.name == "FORWARD"
-            || table.name == FIREWALLD;
-    let mut dropped: Vec<&Configured> = Vec::new();
-    for family in families(table) {
-        for net in forwarded(host, *family) {
-            let is_known = dropped.iter().any(|it| std::ptr::eq(*it, net));
-            if is_known || is_firewalls && net.has("firewall") {
-                continue;
-            }
-            if !has_exception(nft, table, &rules, net)? {
-                dropped.push(net);
-            }
-        }
+    let program = nft.program(table, chains)?;
+    for chain in chains {
+        let Some(base) = chain.base.filter(is_forward) else { continue };
+        let rules = program.rules_of(&chain.name);
+        let judge = Judge {
+            what: format!("chain {} of table {table}", chain.name),
+            program: &program,
+            policy: base.policy,
+            families: families(table),
+            target: Target {
+                place: place_of(table, &chain.name, flags.has_owner, &program),
+                chain: &chain.name,
+                rules,
+            },
+            is_firewalls: table.family != Family::Inet
+                && (table.name, chain.name.as_str()) == ("filter", "FORWARD")
+                || table.name == FIREWALLD,
+        };
+        judge.networks(host, uplinks, found);
     }
-    Ok(dropped)
+    Ok(())
 }
-
-const FIREWALLD: &str = "firewalld";
 
 fn families(table: Table<'_>) -> &'static [IpFamily] {
     match table.family {
@@ -120,118 +105,140 @@ fn families(table: Table<'_>) -> &'static [IpFamily] {
     }
 }
 
-/// The command for the program that made the chain.
-fn mend(table: Table<'_>, chain: &Chain, chains: &[&str], net: &Configured) -> String {
-    let families = families(table);
-    let has = |prefix: &str| chains.iter().any(|name| name.starts_with(prefix));
-    match (table.name, chain.name.as_str()) {
-        (FIREWALLD, _) => {
-            let add = "firewall-cmd --permanent --zone=trusted --add-$ && firewall-cmd --reload";
-            commands(net, families, add, ["interface=", "", "source=", ""])
-        }
-        ("filter", "FORWARD") if has("ufw") => {
-            commands(net, families, "ufw route allow $", ["in on ", "out on ", "from ", "to "])
-        }
-        ("filter", "FORWARD") => {
-            let iptables = if table.family == Family::Ip6 { "ip6tables" } else { "iptables" };
-            let chain = if has("DOCKER-USER") { "DOCKER-USER" } else { "FORWARD" };
-            accept(iptables, chain, families, net)
-        }
-        (_, chain) => {
-            let insert = format!("nft insert rule {table} {chain} $ accept");
-            let sides = ["iifname ", "oifname ", "ip saddr ", "ip daddr "];
-            commands(net, families, &insert, sides)
-        }
-    }
+/// A base chain.
+struct Judge<'a> {
+    what: String,
+    program: &'a Program,
+    policy: Policy,
+    families: &'a [IpFamily],
+    target: Target<'a>,
+    /// The plugin firewall accepts its containers there, from the first ADD on.
+    is_firewalls: bool,
 }
 
-fn accept(iptables: &str, chain: &str, families: &[IpFamily], net: &Configured) -> String {
-    let insert = format!("{iptables} -I {chain} $ -j ACCEPT");
-    commands(net, families, &insert, ["-i ", "-o ", "-s ", "-d "])
+/// The results for a network.
+#[derive(Default)]
+struct Results {
+    dropped: Vec<(Purpose, DroppedBy)>,
+    doubt: Option<(Purpose, Doubt)>,
+    families: Vec<IpFamily>,
 }
 
-/// The template for the bridge of a network, with the first two words in place of `$`; without a bridge for its subnets, with
-/// the last two.
-fn commands(net: &Configured, families: &[IpFamily], template: &str, words: [&str; 4]) -> String {
-    let mut commands = Vec::new();
-    let mut values = Vec::new();
-    let words_of_value = match &net.bridge {
-        Some(bridge) => {
-            values.push(quoted(bridge));
-            &words[..2]
-        }
-        None => &words[2..],
-    };
-    for subnet in &net.subnets {
-        if net.bridge.is_none() && families.contains(&IpFamily::of(subnet.addr())) {
-            values.push(subnet.to_string());
-        }
-    }
-    for value in &values {
-        for word in words_of_value {
-            if !word.is_empty() {
-                let ip = if value.contains(':') { "ip6 " } else { "ip " };
-                let word = word.replacen("ip ", ip, 1);
-                commands.push(template.replace('$', &(word + value)));
+impl Judge<'_> {
+    fn networks(&self, host: &Host<'_>, uplinks: &Uplinks, found: &mut Findings) {
+        for net in &host.networks {
+            let mut results = Results::default();
+            for family in self.families.iter().copied() {
+                for flow in flows(net, family, uplinks) {
+                    let is_accepted = self.is_firewalls && net.has("firewall");
+                    if !is_accepted || flow.purpose == Purpose::Published {
+                        self.flow(&flow, family, &mut results);
+                    }
+                }
             }
+            self.report(net, &results, uplinks, found);
         }
     }
-    match commands.is_empty() {
-        // Another program knows the subnets.
-        true => template.replace('$', &(words[2].to_owned() + "SUBNET")),
-        false => commands.join(" && "),
-    }
-}
 
-fn add(what: &str, net: &Configured, mend: &str, found: &mut Findings) {
-    let why = match value(BRIDGED).as_str() {
-        "1" => "Containers reach neither other networks nor each other on a bridge.",
-        _ => "Containers do not reach other networks, and published ports do not answer.",
-    };
-    let what = format_args!("{what} drops the packets of {}", net.network.name);
-    found.add(Harm::Broken, what, why, format_args!("{mend}"));
-}
-
-/// It accepts, or leads to another chain or map.
-fn lets_through(rule: &Rule) -> bool {
-    rule.exprs.iter().any(|expr| match expr {
-        Expr::Verdict(verdict) => {
-            matches!(verdict, Verdict::Accept | Verdict::Jump(_) | Verdict::Goto(_))
+    fn packet(&self, packet: &Packet) -> Judged {
+        let judge = |packet| self.program.judge(self.target.chain, self.policy, packet);
+        let judged = judge(packet);
+        if !matches!(judged, Judged::Unknown(_)) {
+            return judged;
         }
-        Expr::Lookup { lookup, .. } => *lookup == Lookup::Verdict,
-        _ => false,
-    })
-}
-
-/// Whether a rule that lets packets through names the bridge or a subnet of a network.
-fn has_exception(nft: &Nft, table: Table<'_>, rules: &[Rule], net: &Configured) -> Result<bool> {
-    let mut marks = Vec::new();
-    if let Some(Ok(bridge)) = net.bridge.as_ref().map(|name| IfName::new(name.as_str())) {
-        marks.push(Condition::iifname(&bridge));
-        marks.push(Condition::oifname(&bridge));
+        let mut parts: Vec<Judged> = with_foreign_address(packet).iter().map(judge).collect();
+        let kind = std::mem::discriminant;
+        match parts.pop() {
+            Some(last) if parts.iter().all(|it| kind(it) == kind(&last)) => last,
+            _ => judged,
+        }
     }
-    for subnet in &net.subnets {
-        marks.push(Condition::saddr(*subnet));
-        marks.push(Condition::daddr(*subnet));
-    }
-    for rule in rules {
-        if !lets_through(rule) {
-            continue;
-        }
-        if rule.conditions().iter().any(|wide| marks.iter().any(|own| wide.includes(own))) {
-            return Ok(true);
-        }
-        for expr in &rule.exprs {
-            let Expr::Lookup { set, lookup, .. } = expr else { continue };
-            if *lookup == Lookup::Lacks {
-                continue;
+
+    /// A packet is dropped if it is dropped on the way to each uplink.
+    fn flow(&self, flow: &Flow, family: IpFamily, results: &mut Results) {
+        let (mut drop, mut doubt, mut are_all_dropped) = (None, None, true);
+        for way in &flow.ways {
+            let mut is_dropped = false;
+            for packet in way {
+                match self.packet(packet) {
+                    Judged::Accepted => {}
+                    Judged::Dropped(by) => {
+                        is_dropped = true;
+                        drop.get_or_insert(by);
+                    }
+                    Judged::Unknown(it) => {
+                        doubt.get_or_insert(it);
+                    }
+                }
             }
-            for element in nft.elements(table, set)? {
-                if marks.iter().any(|own| element.key.starts_with(&own.value)) {
-                    return Ok(true);
+            are_all_dropped &= is_dropped;
+        }
+        let purpose = flow.purpose;
+        match drop {
+            Some(by) if are_all_dropped => {
+                if !results.dropped.iter().any(|(it, _)| *it == purpose) {
+                    results.dropped.push((purpose, by));
+                }
+                if !results.families.contains(&family) {
+                    results.families.push(family);
+                }
+            }
+            Some(by) => {
+                let on = "oifname".into();
+                results.doubt.get_or_insert((purpose, Doubt { place: by.place, on }));
+            }
+            None => {
+                if let Some(doubt) = doubt {
+                    results.doubt.get_or_insert((purpose, doubt));
                 }
             }
         }
     }
-    Ok(false)
+
+    fn report(&self, net: &Configured, results: &Results, uplinks: &Uplinks, found: &mut Findings) {
+        let name = &net.network.name;
+        if let Some((_, by)) = results.dropped.first() {
+            let purposes: Vec<&str> = results.dropped.iter().map(|(it, _)| it.text()).collect();
+            let wanted: Vec<_> =
+                results.dropped.iter().map(|(purpose, by)| (*purpose, by.from.rule)).collect();
+            let links = results.families.iter().flat_map(|family| uplinks.of(*family));
+            let mut links: Vec<_> = links.collect();
+            links.dedup_by_key(|link| link.index);
+            let mend = mend(&self.target, &wanted, net, &results.families, &links);
+            let what = format_args!(
+                "{} drops the packets of {name} ({}): {}",
+                self.what,
+                purposes.join(", "),
+                self.site(&by.place)
+            );
+            found.add(Harm::Broken, what, WHY, format_args!("{mend}"));
+        } else if let Some((purpose, doubt)) = &results.doubt {
+            let what = format_args!(
+                "cannot tell whether {} drops packets of {name} ({}): {} decides by {}",
+                self.what,
+                purpose.text(),
+                self.site(&doubt.place),
+                doubt.on
+            );
+            found.add(Harm::Note, what, WHY_DOUBT, format_args!(""));
+        }
+    }
+
+    /// A rule or the policy, for messages.
+    fn site(&self, place: &Place) -> String {
+        let number = match self.target.place {
+            mends::Place::Iptables(program) if program.ends_with("legacy") => "number",
+            _ => "handle",
+        };
+        match place.rule {
+            None => "its policy".into(),
+            Some(rule) if place.chain == self.target.chain => {
+                format!("its rule with {number} {rule}")
+            }
+            Some(rule) => format!("the rule with {number} {rule} of chain {}", place.chain),
+        }
+    }
 }
+
+const WHY: &str = "Containers do not reach other networks, or their published ports do not answer.";
+const WHY_DOUBT: &str = "cnibox does not know the effect of the rule on each packet.";

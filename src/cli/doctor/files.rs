@@ -78,9 +78,9 @@ fn of_directory(
     #[cfg(feature = "install")]
     let installed = super::installed::names(directory);
     #[cfg(feature = "install")]
-    for name in &installed {
-        if !all.contains(&name.as_str()) {
-            all.push(name);
+    for it in &installed {
+        if !all.contains(&it.name.as_str()) {
+            all.push(&it.name);
         }
     }
     for name in all {
@@ -114,7 +114,18 @@ fn of_directory(
     }
     let has_own = seen.iter().any(|(_, kind)| kind.is_none());
     for (kind, names) in &groups {
-        add(directory, *kind, names, has_own, found);
+        let mut chosen: Vec<Name<'_>> = Vec::new();
+        for name in names.iter().copied() {
+            let is_plugin = host.plugins.iter().any(|entry| entry.name == name);
+            chosen.push(Name { name, plugin: if is_plugin { name } else { "" }, kind: "" });
+        }
+        #[cfg(feature = "install")]
+        for it in &mut chosen {
+            if let Some(known) = installed.iter().find(|known| known.name == it.name) {
+                *it = super::installed::name(known);
+            }
+        }
+        add(directory, *kind, &chosen, has_own, found);
     }
     Ok(())
 }
@@ -128,8 +139,40 @@ fn kind(path: &Path, metadata: &Metadata) -> Result<Option<Kind>> {
     Ok(Some(kind).filter(|kind| *kind != Kind::Own))
 }
 
+/// A name in a plugin directory: its plugin, if it is known, and its kind in the words of a manifest.
+pub(super) struct Name<'a> {
+    pub(super) name: &'a str,
+    pub(super) plugin: &'a str,
+    pub(super) kind: &'a str,
+}
+
+/// The options of `install` for names. They can be those of a manifest, which can have any text.
+pub(super) fn options(names: &[Name<'_>]) -> String {
+    let (mut only, mut options) = (Vec::new(), String::new());
+    for Name { name, plugin, kind } in names {
+        if plugin.is_empty() {
+            continue;
+        }
+        if !only.contains(plugin) {
+            only.push(plugin);
+        }
+        if name != plugin {
+            options.push_str(&format!(" --alias {}", quoted(format_args!("{name}={plugin}"))));
+        }
+        match *kind {
+            "symbolic link" if !options.starts_with(" -s") => options.insert_str(0, " -s"),
+            "copy" if !options.starts_with(" --copy") => options.insert_str(0, " --copy"),
+            _ => {}
+        }
+    }
+    if !only.is_empty() {
+        options.push_str(&format!(" --only {}", quoted(only.join(","))));
+    }
+    options
+}
+
 /// `has_own`: the directory has links to this executable, too.
-fn add(directory: &Path, kind: Kind, names: &[&str], has_own: bool, found: &mut Findings) {
+fn add(directory: &Path, kind: Kind, names: &[Name<'_>], has_own: bool, found: &mut Findings) {
     let (what, why) = match kind {
         Kind::Damaged(why) => (why, "Each call of the plugin fails."),
         Kind::Own => return,
@@ -141,13 +184,24 @@ fn add(directory: &Path, kind: Kind, names: &[&str], has_own: bool, found: &mut 
     };
     // A package or a copy has replaced some of the links.
     let is_wrong = has_own || matches!(kind, Kind::Damaged(_));
-    let names = names.join(" ");
     let word = quoted(directory.display());
+    // `install` replaces no directory. Other files get backups: they can be those of a distribution.
+    let mut moves = String::new();
+    for Name { name, .. } in names {
+        if fs::symlink_metadata(directory.join(name)).is_ok_and(|it| it.is_dir()) {
+            let (from, to) = (directory.join(name), directory.join(format!("{name}.moved")));
+            let (from, to) = (quoted(from.display()), quoted(to.display()));
+            moves.push_str(&format!("mv -nT {from} {to} && "));
+        }
+    }
+    let options = options(names);
+    let names: Vec<&str> = names.iter().map(|it| it.name).collect();
+    let names = names.join(" ");
     found.add(
         if is_wrong { Harm::Broken } else { Harm::Note },
         format_args!("{names} in {}: {what}", directory.display()),
         why,
-        format_args!("cd {word} && rm -f {names} && cnibox install {word}"),
+        format_args!("{moves}cnibox install --force --backup{options} {word}"),
     );
 }
 

@@ -6,7 +6,7 @@ use crate::kernel::sysctl;
 use crate::names::IpFamily;
 
 use super::host::{Host, names};
-use super::{Findings, Harm};
+use super::{Findings, Harm, quoted};
 
 /// Forwarding is off. ADD enables it, so it matters for networks in use only.
 pub(super) fn forwarding(host: &Host<'_>, found: &mut Findings) -> Result<()> {
@@ -84,7 +84,10 @@ pub(super) fn reverse_path_filter(host: &Host<'_>, found: &mut Findings) -> Resu
                     "rp_filter of {name} is 1 (strict), and the host has several default routes"
                 ),
                 "The host drops packets that arrive by another link than its answers leave by.",
-                format_args!("sysctl -w net/ipv4/conf/{name}/rp_filter=2"),
+                format_args!(
+                    "sysctl -w {}",
+                    quoted(format_args!("net/ipv4/conf/{name}/rp_filter=2"))
+                ),
             );
         }
     }

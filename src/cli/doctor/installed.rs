@@ -7,13 +7,17 @@ use std::path::Path;
 use crate::cli::install::{Installed, Looks, Manifest};
 use crate::error::Result;
 
+use super::files::{Name, options};
 use super::host::Host;
 use super::{Findings, Harm, quoted};
 
 /// The names of an installation in a directory. Empty without a manifest; `installed` reports one that is unusable.
-pub(super) fn names(directory: &Path) -> Vec<String> {
-    let manifest = Manifest::read(directory).unwrap_or_default().unwrap_or_default();
-    manifest.names.into_iter().map(|it| it.name).collect()
+pub(super) fn names(directory: &Path) -> Vec<Installed> {
+    Manifest::read(directory).unwrap_or_default().unwrap_or_default().names
+}
+
+pub(super) fn name(it: &Installed) -> Name<'_> {
+    Name { name: &it.name, plugin: &it.plugin, kind: &it.kind }
 }
 
 pub(super) fn installed(host: &Host<'_>, found: &mut Findings) -> Result<()> {
@@ -39,7 +43,7 @@ pub(super) fn installed(host: &Host<'_>, found: &mut Findings) -> Result<()> {
                 }
             }
             if !shadowed.is_empty() {
-                let (names, only) = (shadowed.join(" "), shadowed.join(","));
+                let (names, only) = (shadowed.join(" "), quoted(shadowed.join(",")));
                 let (first, first_word) = (earlier.display(), quoted(earlier.display()));
                 found.add(
                     Harm::Note,
@@ -59,30 +63,12 @@ fn missing(directory: &Path, manifest: &Manifest, found: &mut Findings) {
         let file = fs::symlink_metadata(directory.join(&it.name));
         file.is_err_and(|error| error.kind() == ErrorKind::NotFound)
     };
-    let (mut names, mut only, mut options) = (Vec::new(), Vec::new(), String::new());
-    for it in manifest.names.iter().filter(is_missing) {
-        names.push(it.name.as_str());
-        if it.plugin.is_empty() {
-            continue;
-        }
-        if !only.contains(&it.plugin.as_str()) {
-            only.push(it.plugin.as_str());
-        }
-        if it.name != it.plugin {
-            options.push_str(&format!(" --alias {}={}", quoted(&it.name), quoted(&it.plugin)));
-        }
-        match it.kind.as_str() {
-            "symbolic link" if !options.starts_with(" -s") => options.insert_str(0, " -s"),
-            "copy" if !options.starts_with(" --copy") => options.insert_str(0, " --copy"),
-            _ => {}
-        }
-    }
-    if names.is_empty() {
+    let missing: Vec<Name<'_>> = manifest.names.iter().filter(is_missing).map(name).collect();
+    if missing.is_empty() {
         return;
     }
-    if !only.is_empty() {
-        options.push_str(&format!(" --only {}", only.join(",")));
-    }
+    let names: Vec<&str> = missing.iter().map(|it| it.name).collect();
+    let options = options(&missing);
     let (names, shown) = (names.join(" "), directory.display());
     found.add(
         Harm::Broken,

@@ -112,17 +112,20 @@ impl Condition {
         Self::is(Field::FibDaddrType, RTN_LOCAL.to_ne_bytes().into())
     }
 
+    /// The expressions of a condition with any mask.
+    pub fn into_masked(self) -> [Expr; 3] {
+        let Self { field, is_equal, mask, value } = self;
+        let register = Register::FIRST;
+        [
+            Expr::Load { field, bytes: field.bytes(), to: register },
+            Expr::Bitwise { register, xor: vec![0; mask.len()], mask },
+            Expr::Compare { register, is_equal, value },
+        ]
+    }
+
     /// The opposite: `ip daddr != 10.1.0.0/16`.
     pub fn negated(self) -> Self {
         Self { is_equal: !self.is_equal, ..self }
-    }
-
-    /// Whether the value of another condition on the same field meets this one.
-    pub fn includes(&self, other: &Self) -> bool {
-        let values = self.value.iter().zip(&other.value);
-        self.is_equal
-            && self.field == other.field
-            && values.zip(&self.mask).all(|((own, other), mask)| own & mask == other & mask)
     }
 
     fn is(field: Field, value: Vec<u8>) -> Self {

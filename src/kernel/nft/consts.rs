@@ -34,6 +34,9 @@ pub(super) const NFTA_LIST_ELEM: u16 = 1;
 pub(super) const NFTA_GEN_ID: u16 = 1;
 
 pub(super) const NFTA_TABLE_NAME: u16 = 1;
+pub(super) const NFTA_TABLE_FLAGS: u16 = 2;
+pub(super) const NFT_TABLE_F_DORMANT: u32 = 1;
+pub(super) const NFT_TABLE_F_OWNER: u32 = 2;
 pub(super) const NFTA_TABLE_USERDATA: u16 = 6;
 
 pub(super) const NFTA_CHAIN_TABLE: u16 = 1;
@@ -63,7 +66,14 @@ pub(super) const NFTA_SET_DATA_TYPE: u16 = 6;
 pub(super) const NFTA_SET_DATA_LEN: u16 = 7;
 pub(super) const NFTA_SET_ID: u16 = 10;
 pub(super) const NFTA_SET_USERDATA: u16 = 13;
+pub(super) const NFTA_SET_DESC: u16 = 9;
+pub(super) const NFTA_SET_DESC_CONCAT: u16 = 2;
+pub(super) const NFTA_SET_FIELD_LEN: u16 = 1;
+pub(super) const NFT_SET_INTERVAL: u32 = 0x4;
 pub(super) const NFT_SET_MAP: u32 = 0x8;
+pub(super) const NFT_SET_TIMEOUT: u32 = 0x10;
+/// Rules change the set.
+pub(super) const NFT_SET_EVAL: u32 = 0x20;
 /// The data type of a verdict map, in place of a number of nft's.
 pub(super) const NFT_DATA_VERDICT: u32 = 0xffff_ff00;
 
@@ -72,7 +82,15 @@ pub(super) const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 pub(super) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
 pub(super) const NFTA_SET_ELEM_KEY: u16 = 1;
 pub(super) const NFTA_SET_ELEM_DATA: u16 = 2;
+pub(super) const NFTA_SET_ELEM_FLAGS: u16 = 3;
 pub(super) const NFTA_SET_ELEM_USERDATA: u16 = 6;
+pub(super) const NFTA_SET_ELEM_EXPR: u16 = 7;
+pub(super) const NFTA_SET_ELEM_KEY_END: u16 = 10;
+pub(super) const NFTA_SET_ELEM_EXPRESSIONS: u16 = 11;
+/// The element is the first key after an interval.
+pub(super) const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
+/// The element is for all keys that the set does not have otherwise.
+pub(super) const NFT_SET_ELEM_CATCHALL: u32 = 2;
 
 pub(super) const NFTA_DATA_VALUE: u16 = 1;
 pub(super) const NFTA_DATA_VERDICT: u16 = 2;
@@ -105,6 +123,13 @@ pub(super) const NFTA_BITWISE_MASK: u16 = 4;
 pub(super) const NFTA_BITWISE_XOR: u16 = 5;
 /// Absent before Linux 5.6; 0 is "mask and xor", others shift.
 pub(super) const NFTA_BITWISE_OP: u16 = 6;
+
+pub(super) const NFTA_BYTEORDER_SREG: u16 = 1;
+pub(super) const NFTA_BYTEORDER_DREG: u16 = 2;
+pub(super) const NFTA_BYTEORDER_OP: u16 = 3;
+pub(super) const NFTA_BYTEORDER_LEN: u16 = 4;
+pub(super) const NFTA_BYTEORDER_SIZE: u16 = 5;
+pub(super) const NFT_BYTEORDER_HTON: u32 = 1;
 
 pub(super) const NFTA_CMP_SREG: u16 = 1;
 pub(super) const NFTA_CMP_OP: u16 = 2;
@@ -145,9 +170,12 @@ pub(super) const NFT_META_OIFNAME: u32 = 7;
 pub(super) const NFT_META_NFPROTO: u32 = 15;
 pub(super) const NFT_META_L4PROTO: u32 = 16;
 pub(super) const NFT_META_PKTTYPE: u32 = 19;
+pub(super) const NFT_META_IIFGROUP: u32 = 21;
+pub(super) const NFT_META_OIFGROUP: u32 = 22;
 
 pub(super) const NFTA_CT_DREG: u16 = 1;
 pub(super) const NFTA_CT_KEY: u16 = 2;
+pub(super) const NFTA_CT_SREG: u16 = 4;
 pub(super) const NFT_CT_STATE: u32 = 0;
 pub(super) const NFT_CT_STATUS: u32 = 2;
 pub(super) const NFT_CT_MARK: u32 = 3;

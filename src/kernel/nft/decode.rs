@@ -5,11 +5,12 @@ use super::consts::{
     NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_GTE, NFT_CMP_LTE, NFT_CMP_NEQ, NFT_CONTINUE, NFT_GOTO,
     NFT_JUMP, NFT_LOOKUP_F_INV, NFT_META_MARK, NFT_NAT_DNAT, NFT_NAT_SNAT, NFT_REG_VERDICT,
     NFT_RETURN, NFTA_BITWISE_DREG, NFTA_BITWISE_MASK, NFTA_BITWISE_OP, NFTA_BITWISE_SREG,
-    NFTA_BITWISE_XOR, NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
-    NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOOKUP_DREG,
-    NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_META_KEY, NFTA_META_SREG,
-    NFTA_NAT_FAMILY, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_TYPE,
-    NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
+    NFTA_BITWISE_XOR, NFTA_BYTEORDER_DREG, NFTA_BYTEORDER_LEN, NFTA_BYTEORDER_SIZE,
+    NFTA_BYTEORDER_SREG, NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_CT_SREG,
+    NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG,
+    NFTA_LIST_ELEM, NFTA_LOOKUP_DREG, NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG,
+    NFTA_META_KEY, NFTA_META_SREG, NFTA_NAT_FAMILY, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_PROTO_MIN,
+    NFTA_NAT_TYPE, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
     NFTA_RANGE_FROM_DATA, NFTA_RANGE_OP, NFTA_RANGE_SREG, NFTA_RANGE_TO_DATA,
     NFTA_REDIR_REG_PROTO_MIN, NFTA_REJECT_ICMP_CODE, NFTA_REJECT_TYPE, NFTA_TARGET_INFO,
     NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
@@ -47,6 +48,7 @@ impl Expr {
                 to: arguments.register(NFTA_IMMEDIATE_DREG)?,
             },
             "bitwise" => arguments.bitwise()?,
+            "byteorder" => arguments.byte_order()?,
             "payload" => Self::LoadPayload {
                 header: arguments.number(NFTA_PAYLOAD_BASE)?,
                 offset: arguments.number(NFTA_PAYLOAD_OFFSET)?,
@@ -61,9 +63,15 @@ impl Expr {
                 last: arguments.data(NFTA_RANGE_TO_DATA)?,
             },
             "lookup" => arguments.lookup()?,
-            "meta" if arguments.number(NFTA_META_KEY)? == NFT_META_MARK => {
+            "meta"
+                if arguments.number(NFTA_META_KEY)? == NFT_META_MARK
+                    && arguments.bytes(NFTA_META_SREG).is_some() =>
+            {
                 Self::SetMark { from: arguments.register(NFTA_META_SREG)? }
             }
+            // They set a field of the packet or of its connection.
+            "meta" if arguments.bytes(NFTA_META_SREG).is_some() => Self::Other("meta set".into()),
+            "ct" if arguments.bytes(NFTA_CT_SREG).is_some() => Self::Other("ct set".into()),
             "masq" => Self::Masquerade,
             "nat" => arguments.nat()?,
             "redir" => Self::Redirect { port: arguments.register(NFTA_REDIR_REG_PROTO_MIN) },
@@ -131,6 +139,17 @@ impl<'a> Arguments<'a> {
             && self.number(NFTA_BITWISE_OP).unwrap_or_default() == 0;
         let (mask, xor) = (self.data(NFTA_BITWISE_MASK)?, self.data(NFTA_BITWISE_XOR)?);
         is_ours.then_some(Expr::Bitwise { register, mask, xor })
+    }
+
+    fn byte_order(self) -> Option<Expr> {
+        let register = self.register(NFTA_BYTEORDER_DREG)?;
+        let byte = |kind| u8::try_from(self.number(kind)?).ok();
+        let swap = Expr::SwapBytes {
+            register,
+            bytes: byte(NFTA_BYTEORDER_LEN)?,
+            size: byte(NFTA_BYTEORDER_SIZE)?,
+        };
+        (self.register(NFTA_BYTEORDER_SREG)? == register).then_some(swap)
     }
 
     fn lookup(self) -> Option<Expr> {
@@ -217,6 +236,7 @@ mod tests {
         samples.extend(in_range(Field::Dport, &[0, 80], &[0, 90]));
         let (register, value) = (Register::FIRST, vec![0, 80]);
         samples.push(Expr::LoadPayload { header: 1, offset: 12, bytes: 8, to: register });
+        samples.push(Expr::SwapBytes { register, bytes: 4, size: 4 });
         samples.push(Expr::AtLeast { register, value: value.clone() });
         samples.push(Expr::AtMost { register, value });
         samples.push(reject_prohibited(Family::Ip));

@@ -5,17 +5,19 @@ use std::net::IpAddr;
 use super::Family;
 use super::consts::{
     ICMP_PKT_FILTERED, ICMPV6_ADM_PROHIBITED, NF_ACCEPT, NF_DROP, NF_NAT_RANGE_PROTO_SPECIFIED,
-    NFT_CMP_EQ, NFT_CMP_GTE, NFT_CMP_LTE, NFT_CMP_NEQ, NFT_CONTINUE, NFT_GOTO, NFT_JUMP,
-    NFT_LOOKUP_F_INV, NFT_META_MARK, NFT_NAT_DNAT, NFT_NAT_SNAT, NFT_REG_VERDICT,
+    NFT_BYTEORDER_HTON, NFT_CMP_EQ, NFT_CMP_GTE, NFT_CMP_LTE, NFT_CMP_NEQ, NFT_CONTINUE, NFT_GOTO,
+    NFT_JUMP, NFT_LOOKUP_F_INV, NFT_META_MARK, NFT_NAT_DNAT, NFT_NAT_SNAT, NFT_REG_VERDICT,
     NFT_REJECT_ICMP_UNREACH, NFT_REJECT_ICMPX_ADMIN_PROHIBITED, NFT_REJECT_ICMPX_UNREACH,
     NFT_RETURN, NFTA_BITWISE_DREG, NFTA_BITWISE_LEN, NFTA_BITWISE_MASK, NFTA_BITWISE_SREG,
-    NFTA_BITWISE_XOR, NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
-    NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOOKUP_DREG,
-    NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_META_KEY, NFTA_META_SREG,
-    NFTA_NAT_FAMILY, NFTA_NAT_FLAGS, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_TYPE,
-    NFTA_RANGE_FROM_DATA, NFTA_RANGE_OP, NFTA_RANGE_SREG, NFTA_RANGE_TO_DATA, NFTA_REDIR_FLAGS,
-    NFTA_REDIR_REG_PROTO_MIN, NFTA_REJECT_ICMP_CODE, NFTA_REJECT_TYPE, NFTA_TARGET_INFO,
-    NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+    NFTA_BITWISE_XOR, NFTA_BYTEORDER_DREG, NFTA_BYTEORDER_LEN, NFTA_BYTEORDER_OP,
+    NFTA_BYTEORDER_SIZE, NFTA_BYTEORDER_SREG, NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG,
+    NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG,
+    NFTA_LIST_ELEM, NFTA_LOOKUP_DREG, NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG,
+    NFTA_META_KEY, NFTA_META_SREG, NFTA_NAT_FAMILY, NFTA_NAT_FLAGS, NFTA_NAT_REG_ADDR_MIN,
+    NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_TYPE, NFTA_RANGE_FROM_DATA, NFTA_RANGE_OP, NFTA_RANGE_SREG,
+    NFTA_RANGE_TO_DATA, NFTA_REDIR_FLAGS, NFTA_REDIR_REG_PROTO_MIN, NFTA_REJECT_ICMP_CODE,
+    NFTA_REJECT_TYPE, NFTA_TARGET_INFO, NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_VERDICT_CHAIN,
+    NFTA_VERDICT_CODE,
 };
 use super::field::{Field, Source};
 use super::register::Register;
@@ -49,6 +51,13 @@ pub enum Expr {
         register: Register,
         mask: Vec<u8>,
         xor: Vec<u8>,
+    },
+    /// Converts numbers of this size from one byte order into the other.
+    SwapBytes {
+        register: Register,
+        /// Of all numbers together. A rest that is shorter than a number stays as it is.
+        bytes: u8,
+        size: u8,
     },
     /// Matches if the register has the value, or with `is_equal: false`, if it has another one.
     Compare {
@@ -258,6 +267,7 @@ impl Expr {
             Self::LoadPayload { .. } => "payload",
             Self::Immediate { .. } | Self::Verdict(_) => "immediate",
             Self::Bitwise { .. } => "bitwise",
+            Self::SwapBytes { .. } => "byteorder",
             Self::Compare { .. } | Self::AtLeast { .. } | Self::AtMost { .. } => "cmp",
             Self::Range { .. } => "range",
             Self::Lookup { .. } => "lookup",
@@ -293,6 +303,9 @@ impl Expr {
                 be32(attrs, NFTA_BITWISE_LEN, u32::try_from(mask.len()).unwrap_or(u32::MAX));
                 data(attrs, NFTA_BITWISE_MASK, mask);
                 data(attrs, NFTA_BITWISE_XOR, xor);
+            }
+            Self::SwapBytes { register, bytes, size } => {
+                write_byte_order(attrs, *register, *bytes, *size);
             }
             Self::Compare { register, is_equal, value } => {
                 let operation = if *is_equal { NFT_CMP_EQ } else { NFT_CMP_NEQ };
@@ -355,6 +368,14 @@ impl Lookup {
             Self::Verdict => be32(attrs, NFTA_LOOKUP_DREG, NFT_REG_VERDICT),
         }
     }
+}
+
+fn write_byte_order(attrs: &mut Attrs, register: Register, bytes: u8, size: u8) {
+    be32(attrs, NFTA_BYTEORDER_SREG, register.number());
+    be32(attrs, NFTA_BYTEORDER_DREG, register.number());
+    be32(attrs, NFTA_BYTEORDER_OP, NFT_BYTEORDER_HTON);
+    be32(attrs, NFTA_BYTEORDER_LEN, bytes.into());
+    be32(attrs, NFTA_BYTEORDER_SIZE, size.into());
 }
 
 fn write_comparison(attrs: &mut Attrs, register: Register, operation: u32, value: &[u8]) {

@@ -3,10 +3,10 @@
 use super::Family;
 use super::consts::{
     NFT_CT_MARK, NFT_CT_STATE, NFT_CT_STATUS, NFT_FIB_RESULT_ADDRTYPE, NFT_META_IIF,
-    NFT_META_IIFNAME, NFT_META_L4PROTO, NFT_META_MARK, NFT_META_NFPROTO, NFT_META_OIF,
-    NFT_META_OIFNAME, NFT_META_PKTTYPE, NFT_META_PROTOCOL, NFT_PAYLOAD_LL_HEADER,
-    NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER, NFTA_CT_DREG, NFTA_CT_KEY,
-    NFTA_FIB_DREG, NFTA_FIB_F_DADDR, NFTA_FIB_FLAGS, NFTA_FIB_RESULT, NFTA_META_DREG,
+    NFT_META_IIFGROUP, NFT_META_IIFNAME, NFT_META_L4PROTO, NFT_META_MARK, NFT_META_NFPROTO,
+    NFT_META_OIF, NFT_META_OIFGROUP, NFT_META_OIFNAME, NFT_META_PKTTYPE, NFT_META_PROTOCOL,
+    NFT_PAYLOAD_LL_HEADER, NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER, NFTA_CT_DREG,
+    NFTA_CT_KEY, NFTA_FIB_DREG, NFTA_FIB_F_DADDR, NFTA_FIB_FLAGS, NFTA_FIB_RESULT, NFTA_META_DREG,
     NFTA_META_KEY, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
 };
 use super::register::Register;
@@ -44,6 +44,10 @@ pub enum Field {
     Iifname,
     /// `oifname`
     Oifname,
+    /// `iifgroup`
+    Iifgroup,
+    /// `oifgroup`
+    Oifgroup,
     /// `meta mark`
     Mark,
     /// `meta pkttype`
@@ -95,7 +99,7 @@ impl Source {
 }
 
 impl Field {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 22] = [
         Self::IpSaddr,
         Self::IpDaddr,
         Self::Ip6Saddr,
@@ -110,6 +114,8 @@ impl Field {
         Self::Oif,
         Self::Iifname,
         Self::Oifname,
+        Self::Iifgroup,
+        Self::Oifgroup,
         Self::Mark,
         Self::Pkttype,
         Self::CtState,
@@ -134,6 +140,8 @@ impl Field {
             Self::Oif => Source::Meta(NFT_META_OIF),
             Self::Iifname => Source::Meta(NFT_META_IIFNAME),
             Self::Oifname => Source::Meta(NFT_META_OIFNAME),
+            Self::Iifgroup => Source::Meta(NFT_META_IIFGROUP),
+            Self::Oifgroup => Source::Meta(NFT_META_OIFGROUP),
             Self::Mark => Source::Meta(NFT_META_MARK),
             Self::Pkttype => Source::Meta(NFT_META_PKTTYPE),
             Self::CtState => Source::Ct(NFT_CT_STATE),
@@ -161,6 +169,34 @@ impl Field {
             next = register.after(field.bytes());
             (*field, register)
         })
+    }
+
+    /// The notation of nft, for messages.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::IpSaddr => "ip saddr",
+            Self::IpDaddr => "ip daddr",
+            Self::Ip6Saddr => "ip6 saddr",
+            Self::Ip6Daddr => "ip6 daddr",
+            Self::EtherSaddr => "ether saddr",
+            Self::Sport => "sport",
+            Self::Dport => "dport",
+            Self::Protocol => "meta l4proto",
+            Self::Nfproto => "meta nfproto",
+            Self::EtherType => "meta protocol",
+            Self::Iif => "iif",
+            Self::Oif => "oif",
+            Self::Iifname => "iifname",
+            Self::Oifname => "oifname",
+            Self::Iifgroup => "iifgroup",
+            Self::Oifgroup => "oifgroup",
+            Self::Mark => "meta mark",
+            Self::Pkttype => "meta pkttype",
+            Self::CtState => "ct state",
+            Self::CtStatus => "ct status",
+            Self::CtMark => "ct mark",
+            Self::FibDaddrType => "fib daddr type",
+        }
     }
 
     pub(super) fn is_name(self) -> bool {

@@ -148,7 +148,8 @@ impl Reader {
             }
             // A counter has no effect on a packet.
             Expr::Counter => {}
-            Expr::Verdict(_)
+            Expr::SwapBytes { .. }
+            | Expr::Verdict(_)
             | Expr::Masquerade
             | Expr::Reject { .. }
             | Expr::XtMatch { .. }

@@ -140,7 +140,7 @@ impl Nft {
     }
 
     /// `read` filters again, because old kernels ignore some filters.
-    fn list<T>(
+    pub(super) fn list<T>(
         &self,
         kind: u16,
         family: Family,

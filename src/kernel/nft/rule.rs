@@ -90,30 +90,6 @@ impl Rule {
         Condition::all_of(&self.exprs)
     }
 
-    /// Whether no packet passes the rule: it has no condition, and drops or rejects.
-    pub fn drops_all(&self) -> bool {
-        match self.effects().as_slice() {
-            [Expr::Verdict(Verdict::Drop) | Expr::Reject { .. }] => true,
-            [Expr::XtTarget { name, .. }] => name == "REJECT" || name == "DROP",
-            _ => false,
-        }
-    }
-
-    /// Whether it accepts every packet.
-    pub fn accepts_all(&self) -> bool {
-        self.effects() == [&Expr::Verdict(Verdict::Accept)]
-    }
-
-    /// The expressions except those without an effect on packets.
-    fn effects(&self) -> Vec<&Expr> {
-        let has_none = |expr: &&Expr| match expr {
-            Expr::Counter => false,
-            Expr::XtMatch { name, .. } => name != "comment",
-            _ => true,
-        };
-        self.exprs.iter().filter(has_none).collect()
-    }
-
     /// The data of a match of iptables.
     pub fn xt_match(&self, wanted: &str) -> Option<&[u8]> {
         self.exprs.iter().find_map(|expr| match expr {

@@ -144,7 +144,7 @@ impl Element {
 }
 
 impl Datum {
-    fn read(datum: &[u8]) -> Option<Self> {
+    pub(super) fn read(datum: &[u8]) -> Option<Self> {
         match attribute(datum, super::consts::NFTA_DATA_VALUE) {
             Some(value) => Some(Self::Value(value.to_vec())),
             None => Verdict::read(datum).map(Self::Verdict),

@@ -1,6 +1,9 @@
 //! `cnibox doctor`: it finds each fault, names the command that mends it, and changes nothing.
 
+mod chains;
+mod iptables;
 mod leaks;
+mod rulesets;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,10 +15,14 @@ use crate::world::{Outcome, PLUGIN_DIR, World, parse, with};
 
 const CONFIGURATIONS: &str = "/run/net.d";
 
-/// A host with plugins and networks. No other user can write to its directories.
+/// A host with plugins, networks, and the link `wan` to other hosts. No other user can write to its directories.
 fn healthy(networks: &[Value]) -> World {
     let world = World::new();
-    world.host(["mkdir", "-p", CONFIGURATIONS]);
+    let script = format!(
+        "mkdir -p {CONFIGURATIONS} && ip link add wan type bridge && ip link set wan up &&
+         ip address add 198.18.0.1/24 dev wan && ip address add fd03::1/64 dev wan nodad"
+    );
+    world.host(["sh", "-c", &script]);
     for network in networks {
         configure(&world, network["name"].as_str().unwrap(), network);
     }
@@ -174,7 +181,7 @@ fn the_policy_of_ip6tables_is_about_networks_with_ipv6() {
     assert_eq!(faults.len(), 2, "{faults:#?}");
     for fault in &faults {
         let mend = fault["mend"].as_str().unwrap();
-        assert!(fault["what"].as_str().unwrap().ends_with("drops the packets of b"), "{fault}");
+        assert!(fault["what"].as_str().unwrap().contains("drops the packets of b ("), "{fault}");
         world.host(["sh", "-c", &mend.replace("ip6tables ", "ip6tables-nft ")]);
     }
     assert_eq!(self::faults(&world), [] as [Value; 0]);
@@ -184,11 +191,10 @@ fn the_policy_of_ip6tables_is_about_networks_with_ipv6() {
 fn rules_that_accept_a_network_are_exceptions() {
     let world = healthy(&[network("a", 1)]);
     for rules in [
-        "chain forward { type filter hook forward priority 0; policy drop; iifname cni-a accept; }",
-        "chain forward { type filter hook forward priority 0; policy drop; oifname { eth0, cni-a } accept; }",
-        "chain forward { type filter hook forward priority 0; policy drop; ip saddr 10.0.0.0/8 accept; }",
+        "chain forward { type filter hook forward priority 0; policy drop; ct state established accept; iifname cni-a accept; }",
+        "chain forward { type filter hook forward priority 0; policy drop; oifname { wan, cni-a } accept; }",
+        "chain forward { type filter hook forward priority 0; policy drop; ct state established accept; ip saddr 10.0.0.0/8 accept; }",
         "chain forward { type filter hook forward priority 0; policy drop; counter accept; }",
-        "chain mine { }; chain forward { type filter hook forward priority 0; ip daddr 10.1.0.0/16 jump mine; reject; }",
         "chain input { type filter hook input priority 0; policy drop; }",
     ] {
         nft(&world, rules);
@@ -197,8 +203,10 @@ fn rules_that_accept_a_network_are_exceptions() {
     }
     for rules in [
         "chain forward { type filter hook forward priority 0; policy drop; ct state established accept; }",
+        "chain forward { type filter hook forward priority 0; policy drop; iifname cni-a accept; }",
         "chain forward { type filter hook forward priority 0; policy drop; iifname cni-b accept; iifname cni-a drop; }",
         "chain forward { type filter hook forward priority 0; drop; accept; }",
+        "chain mine { }; chain forward { type filter hook forward priority 0; ip daddr 10.1.0.0/16 jump mine; reject; }",
         "chain forward { type filter hook forward priority 0; counter reject with icmpx admin-prohibited; }",
     ] {
         nft(&world, rules);
@@ -283,24 +291,41 @@ fn the_plugin_firewall_is_the_exception_of_iptables() {
 fn the_command_is_that_of_the_program_that_made_the_chain() {
     let world = healthy(&[network("a", 1)]);
     world.host(["iptables-nft", "-P", "FORWARD", "DROP"]);
-    for (chain, expected) in [
-        (
-            "DOCKER-USER",
-            "iptables -I DOCKER-USER -i cni-a -j ACCEPT && iptables -I DOCKER-USER -o cni-a -j ACCEPT",
-        ),
-        ("ufw-user-forward", "ufw route allow in on cni-a && ufw route allow out on cni-a"),
-    ] {
+    for chain in ["DOCKER-USER", "ufw-user-forward"] {
         world.host(["iptables-nft", "-N", chain]);
         world.host(["iptables-nft", "-A", "FORWARD", "-j", chain]);
+        let answers = "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT";
+        let expected = format!(
+            "iptables-nft -A FORWARD -i cni-a -o wan -j ACCEPT && iptables-nft -A FORWARD {answers}"
+        );
         assert_eq!(only_fault(&world, "broken", &["FORWARD"]), expected);
     }
     world.host(["nft", "flush ruleset"]);
     world.host(["nft", "table inet firewalld { chain filter_FORWARD { type filter hook forward priority 10; ct state established accept; reject; }; }"]);
     let mend = only_fault(&world, "broken", &["chain filter_FORWARD of table inet firewalld"]);
-    assert!(
-        mend.starts_with("firewall-cmd --permanent --zone=trusted --add-interface=cni-a"),
-        "{mend}"
-    );
+    assert_eq!(mend, "add the plugin firewall to /run/net.d/a.conflist");
+}
+
+#[test]
+fn without_a_link_to_other_networks_there_is_no_command() {
+    let world = healthy(&[network("a", 1)]);
+    world.host(["ip", "link", "delete", "wan"]);
+    nft(&world, "chain forward { type filter hook forward priority 0; policy drop; }");
+    let mend = only_fault(&world, "broken", &["chain forward of table inet mine"]);
+    assert_eq!(mend, "edit chain forward of table inet mine: accept the packets of network a");
+}
+
+/// nft and iptables take `*` and `+` for patterns, and a shell expands `$()`.
+#[test]
+fn names_that_are_no_words_are_not_in_commands() {
+    for name in ["a*", "a+", "$(id)", "a\"b", "a;b"] {
+        let mut network = network("a", 1);
+        network["plugins"][0]["bridge"] = name.into();
+        let world = healthy(&[network]);
+        nft(&world, "chain forward { type filter hook forward priority 0; policy drop; }");
+        let mend = only_fault(&world, "broken", &["chain forward of table inet mine"]);
+        assert_eq!(mend, "edit chain forward of table inet mine: accept the packets of network a");
+    }
 }
 
 #[test]
@@ -323,8 +348,38 @@ fn a_damaged_or_foreign_plugin_file_is_found() {
     ] {
         damage(command);
         let mend = only_fault(&world, "broken", &[expected]);
-        assert_eq!(mend, "cd /run/plugins && rm -f bridge && cnibox install /run/plugins");
-        world.host(["sh", "-c", "rm -rf /run/plugins/bridge"]);
+        let install = "cnibox install --force --backup --only bridge /run/plugins";
+        let moves = "mv -nT /run/plugins/bridge /run/plugins/bridge.moved && ";
+        let moves = if command == "mkdir bridge" { moves } else { "" };
+        assert_eq!(mend, format!("{moves}{install}"));
+        is_mended_by(&world, &format!("PATH=$PATH:/run/bin; {mend}"));
+    }
+    // The last program is kept.
+    assert!(world.path("/run/plugins/.cnibox.backup/bridge").exists());
+}
+
+/// Other programs can write a manifest.
+#[test]
+fn no_text_of_a_manifest_is_executed() {
+    let names = ["x$(touch pwned)", "y; touch pwned", "z`touch pwned`", "it's"];
+    for (kind, is_there) in [("hard link", true), ("symbolic link", true), ("copy", false)] {
+        for plugin in ["bridge", "$(touch pwned)", "b; touch pwned #"] {
+            let world = healthy(&[]);
+            let entry = |name: &&str| json!({"name": name, "plugin": plugin, "kind": kind});
+            let entries: Vec<Value> = names.iter().map(entry).collect();
+            let manifest = json!({"complete": true, "sha512": [], "names": entries});
+            world.write("/run/plugins/.cnibox.manifest", manifest.to_string());
+            for name in names {
+                if is_there {
+                    world.write(&format!("/run/plugins/{name}"), "");
+                }
+            }
+            let mend = only_fault(&world, "broken", &[names[0], names[3]]);
+            let command = format!("cd /run; PATH=$PATH:/run/bin; {mend}");
+            world.tool(&["sh", "-c", &command], None).run();
+            assert!(!world.path("/run/pwned").exists(), "{mend}");
+            assert!(!mend.contains("rm "), "{mend}");
+        }
     }
 }
 

@@ -1,0 +1,213 @@
+//! The rules that let the packets of containers pass a chain, as commands. They accept no new connection to a container except
+//! to its published ports.
+
+use crate::kernel::nft::{Expr, Family, Field, Program, Rule, Table};
+use crate::kernel::rtnl::Link;
+use crate::names::IpFamily;
+
+use super::host::Configured;
+use super::packets::{Purpose, gateway_link};
+use super::quoted;
+
+/// The chain that drops packets.
+pub(super) struct Target<'a> {
+    pub(super) place: Place<'a>,
+    pub(super) chain: &'a str,
+    /// The rules of the chain.
+    pub(super) rules: &'a [Rule],
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Place<'a> {
+    Nft(Table<'a>),
+    /// The kernel refuses changes by other processes.
+    Owned(Table<'a>),
+    /// firewalld restores its own rules. The plugin firewall tells it the addresses of containers.
+    Firewalld,
+    /// The program of the chain FORWARD.
+    Iptables(&'static str),
+}
+
+/// Packets to accept: before this rule of the chain, or with `None` at its end.
+pub(super) type Wanted = (Purpose, Option<u64>);
+
+/// The commands for all wanted packets of a network; words if there is no command.
+pub(super) fn mend(
+    target: &Target<'_>,
+    wanted: &[Wanted],
+    net: &Configured,
+    families: &[IpFamily],
+    uplinks: &[&Link],
+) -> String {
+    // A command that inserts a rule moves the later ones.
+    let mut wanted = wanted.to_vec();
+    wanted.sort_by_key(|(_, before)| std::cmp::Reverse(before.unwrap_or(u64::MAX)));
+    let mut commands = Vec::new();
+    for (purpose, before) in wanted {
+        let Some(rules) = conditions(purpose, net, families, uplinks) else {
+            return in_words(target, net);
+        };
+        for rule in rules {
+            match target.command(&rule, before) {
+                Some(command) => commands.push(command),
+                None => return in_words(target, net),
+            }
+        }
+    }
+    commands.join(" && ")
+}
+
+fn in_words(target: &Target<'_>, net: &Configured) -> String {
+    let name = &net.network.name;
+    let (chain, table) = match target.place {
+        Place::Firewalld => {
+            let file = quoted(net.network.file.display());
+            return format!("add the plugin firewall to {file}");
+        }
+        Place::Nft(table) | Place::Owned(table) => (target.chain, table.to_string()),
+        Place::Iptables(program) => (target.chain, format!("filter of {program}")),
+    };
+    format!("edit chain {chain} of table {table}: accept the packets of network {name}")
+}
+
+/// The conditions of a rule.
+enum Accept {
+    /// The container's link or subnet, and the uplink; `None` if it is the same link.
+    Out(Source, String),
+    Answers,
+    Published,
+}
+
+enum Source {
+    Link(String),
+    /// The family, and the subnet.
+    Subnet(IpFamily, String),
+}
+
+/// The rules for a purpose. `None` if a name cannot be part of a command, or if there is no link to name.
+fn conditions(
+    purpose: Purpose,
+    net: &Configured,
+    families: &[IpFamily],
+    uplinks: &[&Link],
+) -> Option<Vec<Accept>> {
+    match purpose {
+        Purpose::Answers => return Some(vec![Accept::Answers]),
+        Purpose::Published => return Some(vec![Accept::Published]),
+        Purpose::Out => {}
+    }
+    let link = gateway_link(net);
+    let to: Vec<&str> = match &link {
+        Some(own) if !net.is_routed => vec![own],
+        _ => uplinks.iter().map(|link| link.name.as_str()).collect(),
+    };
+    let mut rules = Vec::new();
+    for to in to.iter().copied().filter(|to| is_plain(to)) {
+        match &link {
+            Some(own) if is_plain(own) => {
+                rules.push(Accept::Out(Source::Link(own.clone()), to.into()));
+            }
+            Some(_) => return None,
+            None => {
+                for subnet in &net.subnets {
+                    let family = IpFamily::of(subnet.addr());
+                    if families.contains(&family) {
+                        let source = Source::Subnet(family, subnet.to_string());
+                        rules.push(Accept::Out(source, to.into()));
+                    }
+                }
+            }
+        }
+    }
+    let are_plain = to.iter().all(|to| is_plain(to));
+    (are_plain && !rules.is_empty()).then_some(rules)
+}
+
+/// Whether nft and iptables take a name for nothing but a name: `*` and `+` are patterns, and a quote ends a name.
+fn is_plain(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
+}
+
+impl Target<'_> {
+    fn command(&self, accept: &Accept, before: Option<u64>) -> Option<String> {
+        match self.place {
+            Place::Owned(_) | Place::Firewalld => None,
+            Place::Nft(table) => self.nft(table, accept, before),
+            Place::Iptables(program) => {
+                let number = |handle| self.rules.iter().position(|rule| rule.handle == handle);
+                let place = match before {
+                    Some(handle) => format!("-I {} {}", self.chain, number(handle)? + 1),
+                    None => format!("-A {}", self.chain),
+                };
+                let conditions = match accept {
+                    Accept::Out(Source::Link(own), to) => {
+                        format!("-i {} -o {}", quoted(own), quoted(to))
+                    }
+                    Accept::Out(Source::Subnet(_, subnet), to) => {
+                        format!("-s {subnet} -o {}", quoted(to))
+                    }
+                    Accept::Answers => "-m conntrack --ctstate RELATED,ESTABLISHED".into(),
+                    Accept::Published => "-m conntrack --ctstate DNAT".into(),
+                };
+                Some(format!("{program} {place} {conditions} -j ACCEPT"))
+            }
+        }
+    }
+
+    fn nft(&self, table: Table<'_>, accept: &Accept, before: Option<u64>) -> Option<String> {
+        if !is_plain(table.name) || !is_plain(self.chain) {
+            return None;
+        }
+        let (verb, place) = match before {
+            Some(handle) => ("insert", format!(" handle {handle}")),
+            None => ("add", String::new()),
+        };
+        let conditions = match accept {
+            Accept::Out(Source::Link(own), to) => format!(r#"iifname "{own}" oifname "{to}""#),
+            Accept::Out(Source::Subnet(family, subnet), to) => {
+                let ip = if *family == IpFamily::V4 { "ip" } else { "ip6" };
+                format!(r#"{ip} saddr {subnet} oifname "{to}""#)
+            }
+            Accept::Answers => "ct state established,related".into(),
+            Accept::Published => "ct status dnat".into(),
+        };
+        let rule = format!("{verb} rule {table} {}{place} {conditions} accept", self.chain);
+        Some(format!("nft {}", quoted(rule)))
+    }
+}
+
+/// The program of a chain in nf_tables: iptables refuses a table with expressions that it does not use itself.
+pub(super) fn place_of<'a>(
+    table: Table<'a>,
+    chain: &str,
+    has_owner: bool,
+    program: &Program,
+) -> Place<'a> {
+    if table.name == FIREWALLD {
+        return Place::Firewalld;
+    }
+    if has_owner {
+        return Place::Owned(table);
+    }
+    let is_foreign = |expr: &Expr| match expr {
+        Expr::Load { field, .. } => {
+            matches!(field, Field::CtState | Field::CtStatus | Field::CtMark | Field::FibDaddrType)
+        }
+        Expr::Other(name) => !matches!(name.as_str(), "limit" | "log"),
+        _ => false,
+    };
+    let is_foreign = |rule: &Rule| rule.exprs.iter().any(is_foreign);
+    match table.family {
+        Family::Ip | Family::Ip6
+            if (table.name, chain) == ("filter", "FORWARD") && !program.rules().any(is_foreign) =>
+        {
+            let is_v6 = table.family == Family::Ip6;
+            Place::Iptables(if is_v6 { "ip6tables-nft" } else { "iptables-nft" })
+        }
+        _ => Place::Nft(table),
+    }
+}
+
+/// The table of firewalld.
+pub(super) const FIREWALLD: &str = "firewalld";

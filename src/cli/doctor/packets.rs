@@ -1,0 +1,251 @@
+//! The packets of containers that the host has to forward: out, their answers, and those to published ports.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+use crate::cni::json::Json;
+use crate::error::Result;
+use crate::kernel::nft::{CtState, Packet, Side};
+use crate::kernel::rtnl::Link;
+use crate::names::{IfName, IpFamily};
+use crate::plugin::owner::Owner;
+use crate::runtime::conf;
+
+use super::forwarding::{BRIDGED, value};
+use super::host::{Configured, Host};
+
+/// The connection that a packet belongs to, and its direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Purpose {
+    /// The first packet of a container's connection to another network, or to its neighbours if the host forwards no others.
+    Out,
+    /// The later packets of any connection, both ways.
+    Answers,
+    /// The first packet to a published port.
+    Published,
+}
+
+impl Purpose {
+    pub(super) const ALL: [Self; 3] = [Self::Out, Self::Answers, Self::Published];
+
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::Out => "new connections",
+            Self::Answers => "answers",
+            Self::Published => "published ports",
+        }
+    }
+}
+
+/// The links of the host to other networks.
+pub(super) struct Uplinks {
+    links: Vec<Link>,
+    of_family: [Vec<u32>; 2],
+}
+
+impl Uplinks {
+    pub(super) fn find(host: &Host<'_>) -> Result<Self> {
+        let links = host.rtnl.links()?;
+        let mut of_family = [Vec::new(), Vec::new()];
+        for (family, found) in IpFamily::ALL.into_iter().zip(&mut of_family) {
+            *found = default_links(host, family)?;
+            if found.is_empty() {
+                for link in links.iter().filter(|link| !is_of_containers(host, link)) {
+                    let addresses = host.rtnl.addresses(link.index)?;
+                    let mut nets = addresses.iter().filter(|it| !it.scope_link).map(|it| it.net);
+                    if nets.any(|net| IpFamily::of(net.addr()) == family) {
+                        found.push(link.index);
+                    }
+                }
+            }
+        }
+        Ok(Self { links, of_family })
+    }
+
+    /// Empty if no link leads to another network.
+    pub(super) fn of(&self, family: IpFamily) -> Vec<&Link> {
+        let indexes = &self.of_family[usize::from(family == IpFamily::V6)];
+        self.links.iter().filter(|link| indexes.contains(&link.index)).collect()
+    }
+
+    fn side(&self, name: &str) -> Side {
+        let link = self.links.iter().find(|link| link.name == name);
+        Side {
+            name: IfName::new(name).ok(),
+            index: link.map(|link| link.index),
+            // A new link is in group 0.
+            group: Some(link.map_or(0, |link| link.group)),
+            net: None,
+        }
+    }
+}
+
+/// The links of the default routes that the kernel prefers.
+fn default_links(host: &Host<'_>, family: IpFamily) -> Result<Vec<u32>> {
+    let mut routes = host.rtnl.routes(family)?;
+    routes.retain(|it| it.dst.prefix_len() == 0 && matches!(it.table, None | Some(RT_TABLE_MAIN)));
+    let best = routes.iter().map(|it| it.metric).min();
+    let mut links = Vec::new();
+    for route in routes.iter().filter(|it| Some(it.metric) == best) {
+        links.extend(route.dev);
+        links.extend(route.nexthops.iter().map(|it| it.dev));
+    }
+    Ok(links)
+}
+
+/// Source: linux/rtnetlink.h.
+const RT_TABLE_MAIN: u32 = 254;
+
+/// Loopback, the bridges of networks and their ports, and the links that plugins made.
+fn is_of_containers(host: &Host<'_>, link: &Link) -> bool {
+    let is_bridge = |net: &Configured| gateway_link(net).as_deref() == Some(link.name.as_str());
+    link.mac.is_none()
+        || link.name == "lo"
+        || link.master.is_some()
+        || link.alias.as_deref().and_then(Owner::in_alias).is_some()
+        || host.networks.iter().any(is_bridge)
+}
+
+/// The link on the host that the packets of a network pass. `None`: each container has one.
+pub(super) fn gateway_link(net: &Configured) -> Option<String> {
+    let bridge = net.bridge.as_ref()?;
+    let plugin = net.plugins().find(|it| conf::kind(it) == "bridge");
+    Some(match plugin.and_then(|it| it.get("vlan")) {
+        Some(Json::Number(vlan)) if net.is_gateway && vlan.as_u64() != Some(0) => {
+            format!("{bridge}.{}", vlan.as_u64()?)
+        }
+        _ => bridge.clone(),
+    })
+}
+
+/// The packets of one purpose for one subnet: for each uplink those that pass it.
+pub(super) struct Flow {
+    pub(super) purpose: Purpose,
+    pub(super) ways: Vec<Vec<Packet>>,
+}
+
+/// The packets of a network in a family that the chains of hook forward see.
+pub(super) fn flows(net: &Configured, family: IpFamily, uplinks: &Uplinks) -> Vec<Flow> {
+    let key = if family == IpFamily::V4 { BRIDGED } else { BRIDGED_V6 };
+    let is_bridged = value(key) == "1" && net.bridge.is_some();
+    if !net.has_family(family) || !net.is_routed && !is_bridged {
+        return Vec::new();
+    }
+    let link = gateway_link(net);
+    let own = link.as_deref().map_or_else(Side::default, |name| uplinks.side(name));
+    let subnets = net.subnets.iter().filter(|it| IpFamily::of(it.addr()) == family);
+    let mut subnets: Vec<Option<IpNet>> = subnets.copied().map(Some).collect();
+    if subnets.is_empty() {
+        subnets.push(None);
+    }
+    let mut flows = Vec::new();
+    for subnet in subnets {
+        let own = Side { net: subnet, ..own.clone() };
+        let mut others: Vec<Side> = Vec::new();
+        if net.is_routed {
+            others.extend(uplinks.of(family).iter().map(|link| uplinks.side(&link.name)));
+            if others.is_empty() {
+                others.push(Side::default());
+            }
+        } else {
+            others.push(own.clone());
+        }
+        for purpose in Purpose::ALL {
+            if purpose != Purpose::Published || net.is_routed && net.has("portmap") {
+                let ways = others.iter().map(|it| packets(purpose, net, family, &own, it));
+                flows.push(Flow { purpose, ways: ways.collect() });
+            }
+        }
+    }
+    flows
+}
+
+const BRIDGED_V6: &str = "net/bridge/bridge-nf-call-ip6tables";
+
+fn packets(
+    purpose: Purpose,
+    net: &Configured,
+    family: IpFamily,
+    own: &Side,
+    other: &Side,
+) -> Vec<Packet> {
+    let packet = |from: &Side, to: &Side, state, is_dnat| Packet {
+        family,
+        from: from.clone(),
+        to: to.clone(),
+        state,
+        is_dnat,
+    };
+    let mut packets = Vec::new();
+    match purpose {
+        Purpose::Out => packets.push(packet(own, other, CtState::NEW, false)),
+        Purpose::Published => packets.push(packet(other, own, CtState::NEW, true)),
+        Purpose::Answers => {
+            for is_dnat in [false, true] {
+                if !is_dnat || net.has("portmap") {
+                    packets.push(packet(other, own, CtState::ESTABLISHED, is_dnat));
+                    packets.push(packet(own, other, CtState::ESTABLISHED, is_dnat));
+                }
+            }
+        }
+    }
+    packets
+}
+
+/// The packet with each part of the addresses that are not in the container's subnet. Empty if that is unknown.
+pub(super) fn with_foreign_address(packet: &Packet) -> Vec<Packet> {
+    let (subnet, is_source) = match (packet.from.net, packet.to.net) {
+        (Some(subnet), None) => (subnet, false),
+        (None, Some(subnet)) => (subnet, true),
+        _ => return Vec::new(),
+    };
+    let mut packets = Vec::new();
+    for bit in 0..subnet.prefix_len() {
+        let Some(net) = without_bit(subnet, bit) else { continue };
+        let mut packet = packet.clone();
+        let side = if is_source { &mut packet.from } else { &mut packet.to };
+        side.net = Some(net);
+        packets.push(packet);
+    }
+    packets
+}
+
+/// The addresses that differ from those of a subnet in one bit, and not in the bits before it.
+fn without_bit(subnet: IpNet, bit: u8) -> Option<IpNet> {
+    let flipped: IpAddr = match subnet.network() {
+        IpAddr::V4(address) => Ipv4Addr::from(u32::from(address) ^ (1 << (31 - bit))).into(),
+        IpAddr::V6(address) => Ipv6Addr::from(u128::from(address) ^ (1 << (127 - bit))).into(),
+    };
+    IpNet::new(flipped, bit + 1).ok().map(|net| net.trunc())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_foreign_address_is_any_one_outside_of_the_subnet() {
+        for (subnet, first, last) in [
+            ("10.1.0.0/16", "128.0.0.0/1", "10.0.0.0/16"),
+            ("fd00:1::/64", "::/1", "fd00:1:0:1::/64"),
+        ] {
+            let net: IpNet = subnet.parse().unwrap();
+            let packet = Packet {
+                family: IpFamily::of(net.addr()),
+                from: Side { net: Some(net), ..Side::default() },
+                to: Side::default(),
+                state: CtState::NEW,
+                is_dnat: false,
+            };
+            let parts = with_foreign_address(&packet);
+            let nets: Vec<String> = parts.iter().map(|it| it.to.net.unwrap().to_string()).collect();
+            assert_eq!(nets.len(), usize::from(net.prefix_len()));
+            assert_eq!(
+                (nets.first().unwrap().as_str(), nets.last().unwrap().as_str()),
+                (first, last)
+            );
+            assert!(parts.iter().all(|it| it.from.net == Some(net)));
+        }
+    }
+}
