@@ -1,5 +1,6 @@
 //! nf_tables rules that several plugins use.
 
+pub mod hairpin;
 pub mod masquerade;
 pub mod rules;
 pub mod shared_rules;
