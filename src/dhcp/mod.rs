@@ -10,6 +10,7 @@ mod exchange;
 mod exchange6;
 mod fields;
 pub mod flags;
+mod follower;
 pub mod journal;
 pub mod lease;
 mod line;

@@ -2,6 +2,7 @@
 
 pub mod hairpin;
 pub mod masquerade;
+pub mod renumber;
 pub mod rules;
 pub mod shared_rules;
 pub mod spoof_check;
