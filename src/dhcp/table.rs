@@ -350,7 +350,6 @@ impl Table {
         let entry = self.take(&mut state, key);
         drop(state);
         if let Some(entry) = entry {
-            let _ = entry.answer.set(Err(cannot_get(key, RELEASED)));
             self.depart(entry);
             self.wake();
         }
@@ -372,7 +371,6 @@ impl Table {
         }
         for key in &stale {
             if let Some(entry) = self.take(&mut state, key) {
-                let _ = entry.answer.set(Err(cannot_get(key, RELEASED)));
                 self.depart_later(&mut state, entry);
             }
         }
@@ -427,6 +425,9 @@ impl Table {
     /// Takes an entry out for `depart`.
     fn take(&self, state: &mut State, key: &Key) -> Option<Entry> {
         let entry = state.leases.remove(key)?;
+        // Requests that wait for it get an answer at once.
+        let _ = entry.answer.set(Err(cannot_get(key, RELEASED)));
+        self.changed.notify_all();
         state.leaving.push(key.clone());
         Some(entry)
     }
