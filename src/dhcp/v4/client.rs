@@ -428,7 +428,7 @@ impl Client {
         }
     }
 
-    /// The server refused the lease. A server that grants what it then refuses is asked less and less often.
+    /// The server refused the lease. The client asks a server that grants what it then refuses less and less often.
     fn refuse(&mut self, now: Time, out: &mut Vec<Action>) {
         const REASON: &str = "the server refused the lease";
         self.refusals += 1;

@@ -475,7 +475,7 @@ impl Client {
                 // The server gives an address to the same IAID again, perhaps this one.
                 return self.exchange(State::Requesting(reply.server), now, out);
             }
-            // A server that grants what it then does not know is asked less and less often.
+            // The client asks a server that grants what it then does not know less and less often.
             let pause = (PAUSE * (1 << (self.refusals / 2).min(8))).min(PAUSE_MAX);
             self.wake = now + self.random.around(pause, SECOND);
             self.is_listening = false;

@@ -326,7 +326,7 @@ fn refused_renewal_starts_over() {
 }
 
 #[test]
-fn a_server_that_refuses_what_it_granted_is_asked_less_and_less_often() {
+fn the_client_asks_a_server_that_refuses_what_it_granted_less_often() {
     let mut world = World::bound(settings(), 600);
     let mut pauses = Vec::new();
     for _ in 0..5 {

@@ -298,7 +298,7 @@ fn unknown_binding_is_requested_again() {
 }
 
 #[test]
-fn a_server_that_does_not_know_what_it_granted_is_asked_less_and_less_often() {
+fn the_client_asks_a_server_that_does_not_know_what_it_granted_less_often() {
     let no_binding =
         |sent: &Sent| reply(sent.xid, Kind::REPLY, &SERVER, &[&ia(IAID, 0, 0, &[&status(3)])]);
     let mut world = World::bound(20_000);
