@@ -10,6 +10,7 @@ use crate::cni::success::{Dns, Ip, Route, Success};
 use crate::dhcp::journal::Record;
 use crate::dhcp::lease::{v4, v6};
 use crate::dhcp::site::{Site, Trouble};
+use crate::dhcp::source_routing::SourceRouting;
 use crate::error::Error;
 use crate::kernel::packet::{Arp, PacketSocket};
 use crate::kernel::rtnl::{Batch, LinkChange, NewAddress};
@@ -145,15 +146,18 @@ pub fn change(site: &Site<'_>, old: &Leases, log: &dyn Fn(&str)) -> Result<(), T
     for route in old_routes.iter().filter(|route| !new_routes.contains(route)) {
         batch.del_route(route);
     }
-    put_addresses(&mut batch, site, (index, name), &moves);
+    let routing = SourceRouting::read(&rtnl, record, index, &new_routes)?;
+    put_addresses(&mut batch, site, (index, name), &moves, routing.hides_subnet());
     let was_known = old.v4.is_some() || !record.former_v4.is_empty();
     if was_known && old.mtu() != new.mtu() && new.mtu().is_some() {
         let change = LinkChange { mtu: new.mtu(), ..LinkChange::default() };
         batch.change_link(index, name, &change);
     }
-    for route in new_routes.iter().filter(|route| is_moved || !old_routes.contains(route)) {
+    let in_main = new_routes.iter().filter(|_| !routing.has_table);
+    for route in in_main.filter(|route| is_moved || !old_routes.contains(route)) {
         batch.add_route(route);
     }
+    routing.put(&mut batch);
     rtnl.commit(batch)?;
     if let (true, Some(lease)) = (is_moved, &record.v4) {
         let mac = link.mac.unwrap_or(record.mac);
@@ -169,6 +173,7 @@ fn put_addresses(
     site: &Site<'_>,
     (index, name): (u32, &str),
     moves: &[(Option<IpNet>, Option<IpNet>)],
+    hides_subnet: bool,
 ) {
     let record = site.record;
     let v4 = record.former_v4.iter().map(|lease| IpNet::V4(lease.address));
@@ -182,7 +187,8 @@ fn put_addresses(
             batch.del_address(index, name, net);
         }
         if let Some(net) = *new {
-            let new = NewAddress { net, no_dad: false, no_prefix_route: false, may_exist: true };
+            let no_prefix_route = hides_subnet && net.addr().is_ipv4();
+            let new = NewAddress { net, no_dad: false, no_prefix_route, may_exist: true };
             batch.add_address(index, name, &new);
         }
     }

@@ -21,6 +21,7 @@ pub mod server;
 mod site;
 mod slaac;
 pub mod socket;
+mod source_routing;
 pub mod table;
 pub mod time;
 mod uplink;

@@ -357,3 +357,45 @@ fn the_source_of_firewalld_follows() {
     c1.del("firewall", &config);
     assert!(!has_source(&world, "trusted", "10.1.0.33/32"), "DEL finds the record");
 }
+
+/// `sbr` with these keys, in a container that gets another address in another subnet.
+#[track_caller]
+fn source_routing_follows(keys: Value) {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let server = Scripted::start(&site.outside, &plan_with(json!({})));
+    site.outside.exec(["ip", "address", "add", "10.2.0.254/16", "dev", "sw"]);
+    let daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    let result = c1.add("bridge", &bridge());
+    let sbr = with(&json!({"cniVersion": "1.0.0", "name": "net", "type": "sbr"}), keys);
+    let result = c1.add("sbr", &with(&sbr, json!({"prevResult": result})));
+    c1.check("sbr", &sbr, &result);
+    let main = || c1.exec(["ip", "route", "show", "table", "main"]);
+    let before = main();
+    let other = json!({"yiaddr": "10.2.0.33", "options": {"1": "ffff0000", "3": "0a0200fe"}});
+    server.answer_by(&plan_with(other));
+    let has_moved =
+        || c1.addresses("eth0") == ["10.2.0.33/16"] && !journal(&world).contains("former");
+    world.within_or(20, has_moved, || format!("the address moves: {}", daemon.log()));
+    let rules = c1.exec(["ip", "rule"]);
+    assert!(rules.contains("from 10.2.0.33 ") && !rules.contains("10.1.0.20"), "{rules}");
+    let table = c1.exec(["ip", "route", "show", "table", "100"]);
+    assert!(table.contains("default via 10.2.0.254 dev eth0"), "{table}");
+    let expected = before.replace("10.1.0.0/24", "10.2.0.0/16").replace("10.1.0.20", "10.2.0.33");
+    assert_eq!(main(), expected);
+    let new = json!({"ips": [{"address": "10.2.0.33/16", "gateway": "10.2.0.254", "interface": 2}],
+        "routes": [{"dst": "0.0.0.0/0", "gw": "10.2.0.254"}]});
+    let mut result = result;
+    result["ips"] = new["ips"].clone();
+    result["routes"] = new["routes"].clone();
+    c1.check("sbr", &sbr, &result);
+    // A program that binds no address has no route: `sbr` leaves none in the main table.
+    c1.exec(["ping", "-n", "-q", "-c", "1", "-w", "10", "-I", "10.2.0.33", "10.2.0.254"]);
+}
+
+#[test]
+fn the_rules_and_tables_of_sbr_follow() {
+    source_routing_follows(json!({}));
+    source_routing_follows(json!({"addSourceHints": true}));
+}
