@@ -13,6 +13,7 @@ use crate::dhcp::server::{self, Passed};
 use crate::dhcp::socket;
 use crate::error::{Error, Result};
 use crate::kernel::sys::{self, warn};
+use crate::runtime::renumber;
 
 use super::table::Table;
 
@@ -49,7 +50,10 @@ pub fn run(args: &[OsString]) -> u8 {
                 super::say(USAGE);
                 return 0;
             }
-            Ok(Some(flags)) => ("dhcp daemon", server::run(&flags, passed())),
+            Ok(Some(flags)) => {
+                let follow = renumber::follower(std::env::var_os("DBUS_SYSTEM_BUS_ADDRESS"));
+                ("dhcp daemon", server::run(&flags, passed(), follow))
+            }
             Err(error) => {
                 warn(format_args!("dhcp daemon: {error}\n{USAGE}"));
                 return 2;

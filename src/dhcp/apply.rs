@@ -10,6 +10,7 @@ use crate::cni::success::{Dns, Ip, Route, Success};
 use crate::dhcp::journal::Record;
 use crate::dhcp::lease::{v4, v6};
 use crate::dhcp::site::{Site, Trouble};
+use crate::dhcp::source_routing::SourceRouting;
 use crate::error::Error;
 use crate::kernel::packet::{Arp, PacketSocket};
 use crate::kernel::rtnl::{Batch, LinkChange, NewAddress};
@@ -21,11 +22,18 @@ const SCOPE_LINK: u8 = 253;
 
 /// The result of ADD for the leases of a record and the addresses of the kernel.
 pub fn success(record: &Record, slaac: &[Ip]) -> Success {
+    let mut success = of_leases(&Leases::of(record), record.ask.settings.priority);
+    success.ips.extend_from_slice(slaac);
+    success
+}
+
+/// The result of leases.
+pub fn of_leases(leases: &Leases, priority: u32) -> Success {
     let mut success = Success::default();
-    if let Some(lease) = &record.v4 {
-        add_v4(&mut success, lease, record.ask.settings.priority);
+    if let Some(lease) = &leases.v4 {
+        add_v4(&mut success, lease, priority);
     }
-    if let Some(lease) = &record.v6 {
+    if let Some(lease) = &leases.v6 {
         // Router advertisements tell which addresses are on the link, and the gateway (RFC 8415, section 18.2.10.1).
         let address = IpNet::V6(lease.address.into());
         success.ips.push(Ip { address, gateway: None, interface: None });
@@ -36,7 +44,6 @@ pub fn success(record: &Record, slaac: &[Ip]) -> Success {
             }
         }
     }
-    success.ips.extend_from_slice(slaac);
     success
 }
 
@@ -60,28 +67,59 @@ fn add_v4(success: &mut Success, lease: &v4::Lease, priority: u32) {
     search.extend_from_slice(&lease.search);
 }
 
-/// All addresses of a record.
+/// All addresses that the interface of a record can have by its leases.
 pub fn addresses(record: &Record) -> Vec<IpAddr> {
-    let mut addresses = Vec::new();
-    addresses.extend(record.v4.as_ref().map(|lease| IpAddr::V4(lease.address.addr())));
-    addresses.extend(record.v6.as_ref().map(|lease| IpAddr::V6(lease.address)));
-    addresses
+    let v4 =
+        record.v4.iter().chain(&record.former_v4).map(|lease| IpAddr::V4(lease.address.addr()));
+    let v6 = record.v6.iter().chain(&record.former_v6).map(|lease| IpAddr::V6(lease.address));
+    v4.chain(v6).collect()
 }
 
 /// The leases of an interface at a time.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Leases {
     pub v4: Option<v4::Lease>,
     pub v6: Option<v6::Lease>,
 }
 
-/// Replaces what earlier leases set on the interface by what the leases of the record say. `log` gets the
+impl Leases {
+    /// Those of a record.
+    pub fn of(record: &Record) -> Self {
+        Self { v4: record.v4.clone(), v6: record.v6.clone() }
+    }
+
+    /// Whether both say the same about the interface.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        let v4 = match (&self.v4, &other.v4) {
+            (Some(one), Some(other)) => one.says_the_same(other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        let v6 = match (&self.v6, &other.v6) {
+            (Some(one), Some(other)) => one.says_the_same(other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        v4 && v6
+    }
+
+    fn v4_net(&self) -> Option<IpNet> {
+        self.v4.as_ref().map(|lease| IpNet::V4(lease.address))
+    }
+
+    fn v6_net(&self) -> Option<IpNet> {
+        self.v6.as_ref().map(|lease| Ipv6Net::from(lease.address).into())
+    }
+
+    fn mtu(&self) -> Option<u32> {
+        self.v4.as_ref()?.mtu.map(u32::from)
+    }
+}
+
+/// Replaces what `old` and the former leases of the record set on the interface by what its leases say. `log` gets the
 /// changes if there are any.
 pub fn change(site: &Site<'_>, old: &Leases, log: &dyn Fn(&str)) -> Result<(), Trouble> {
     let record = site.record;
-    let v4 = |lease: &Option<v4::Lease>| lease.as_ref().map(|it| IpNet::V4(it.address));
-    let v6 = |lease: &Option<v6::Lease>| lease.as_ref().map(|it| Ipv6Net::from(it.address).into());
-    let moves = [(v4(&old.v4), v4(&record.v4)), (v6(&old.v6), v6(&record.v6))];
+    let new = Leases::of(record);
+    let moves = [(old.v4_net(), new.v4_net()), (old.v6_net(), new.v6_net())];
     let changes = difference(old, record, &moves);
     if changes.is_empty() {
         return Ok(());
@@ -90,46 +128,70 @@ pub fn change(site: &Site<'_>, old: &Leases, log: &dyn Fn(&str)) -> Result<(), T
     let mut known = addresses(record);
     known.extend(moves.iter().filter_map(|(old, _)| old.map(|net| net.addr())));
     let (netns, rtnl, link) = site.link(&known)?;
-    let routes = |lease: &Option<v4::Lease>| {
+    let routes = |leases: &[&v4::Lease]| {
         let mut success = Success::default();
-        if let Some(lease) = lease {
+        for lease in leases {
             add_v4(&mut success, lease, record.ask.settings.priority);
         }
         configure::routes(&success, link.index)
     };
-    let (old_routes, new_routes) = (routes(&old.v4), routes(&record.v4));
+    let mut old_routes = routes(&old.v4.iter().collect::<Vec<_>>());
+    let new_routes = routes(&new.v4.iter().collect::<Vec<_>>());
+    let is_moved = moves[0].0 != moves[0].1;
     let (index, name) = (link.index, link.name.as_str());
     let mut batch = Batch::new();
+    for former in &record.former_v4 {
+        old_routes.extend(routes(&[former]));
+    }
     for route in old_routes.iter().filter(|route| !new_routes.contains(route)) {
         batch.del_route(route);
     }
-    for (old, new) in moves.iter().filter(|(old, new)| old != new) {
-        // The old address goes first: an address of the same prefix would be a secondary one, and go with it. The kernel
-        // deletes routes with the address, so all of them are added again.
-        if let Some(net) = *old {
-            batch.del_address(index, name, net);
-        }
-        if let Some(net) = *new {
-            let new = NewAddress { net, no_dad: false, no_prefix_route: false, may_exist: true };
-            batch.add_address(index, name, &new);
-        }
-    }
-    let mtu = |lease: &Option<v4::Lease>| lease.as_ref()?.mtu.map(u32::from);
-    if old.v4.is_some() && mtu(&old.v4) != mtu(&record.v4) && mtu(&record.v4).is_some() {
-        let change = LinkChange { mtu: mtu(&record.v4), ..LinkChange::default() };
+    let routing = SourceRouting::read(&rtnl, record, index, &new_routes)?;
+    put_addresses(&mut batch, site, (index, name), &moves, routing.hides_subnet());
+    let was_known = old.v4.is_some() || !record.former_v4.is_empty();
+    if was_known && old.mtu() != new.mtu() && new.mtu().is_some() {
+        let change = LinkChange { mtu: new.mtu(), ..LinkChange::default() };
         batch.change_link(index, name, &change);
     }
-    let [(old_address, address), _] = moves;
-    let is_moved = old_address != address;
-    for route in new_routes.iter().filter(|route| is_moved || !old_routes.contains(route)) {
+    let in_main = new_routes.iter().filter(|_| !routing.has_table);
+    for route in in_main.filter(|route| is_moved || !old_routes.contains(route)) {
         batch.add_route(route);
     }
+    routing.put(&mut batch);
     rtnl.commit(batch)?;
     if let (true, Some(lease)) = (is_moved, &record.v4) {
         let mac = link.mac.unwrap_or(record.mac);
         netns.run(|| announce(index, mac, lease.address.addr()))?;
     }
     Ok(())
+}
+
+/// The old addresses go first: an address of the same prefix would be a secondary one, and go with it. The kernel deletes
+/// routes with the address, so all of them are added again.
+fn put_addresses(
+    batch: &mut Batch,
+    site: &Site<'_>,
+    (index, name): (u32, &str),
+    moves: &[(Option<IpNet>, Option<IpNet>)],
+    hides_subnet: bool,
+) {
+    let record = site.record;
+    let v4 = record.former_v4.iter().map(|lease| IpNet::V4(lease.address));
+    let v6 = record.former_v6.iter().map(|lease| IpNet::V6(lease.address.into()));
+    let former = v4.chain(v6).filter(|net| moves.iter().all(|(_, new)| *new != Some(*net)));
+    for net in former {
+        batch.del_address(index, name, net);
+    }
+    for (old, new) in moves.iter().filter(|(old, new)| old != new) {
+        if let Some(net) = *old {
+            batch.del_address(index, name, net);
+        }
+        if let Some(net) = *new {
+            let no_prefix_route = hides_subnet && net.addr().is_ipv4();
+            let new = NewAddress { net, no_dad: false, no_prefix_route, may_exist: true };
+            batch.add_address(index, name, &new);
+        }
+    }
 }
 
 /// Tells the neighbors the MAC address of an address. Runs in the container's namespace.
@@ -204,6 +266,8 @@ mod tests {
             uplink: None,
             v4,
             v6: None,
+            former_v4: Vec::new(),
+            former_v6: Vec::new(),
             is_released: false,
         }
     }

@@ -212,10 +212,8 @@ impl PacketOfRelease {
                     wait(&socket)
                 })
             }
-            Self::V6 { payload } => exchange6::socket(site).and_then(|socket| {
-                exchange6::send(&socket, payload, site)?;
-                wait(&socket)
-            }),
+            Self::V6 { payload } => exchange6::socket(site)
+                .and_then(|socket| exchange6::release(&socket, payload, site)),
         };
         match sent {
             // The address is not on the interface, for example because a later step of ADD failed.

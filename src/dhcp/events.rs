@@ -77,12 +77,14 @@ impl Table {
                 self.handle(state, key, news);
             }
         }
+        self.follow(state);
     }
 
     fn set_alarm(&self, state: &State) {
         let mut next = None;
         for entry in &state.leases.0 {
             next = Time::first(next, entry.clients.deadline());
+            next = Time::first(next, entry.following.at.filter(|_| !state.has_follower));
         }
         if let Err(error) = self.alarm.set(next.map(Duration::from)) {
             warn(format_args!("warning: cannot set the timer: {error}"));

@@ -1,8 +1,11 @@
 //! The DHCPv6 client of one interface with its socket, which exists only while the client waits for an answer.
 
 use crate::dhcp::time::Time;
-use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::Ipv6Net;
 
@@ -12,7 +15,9 @@ use crate::dhcp::exchange::{
 use crate::dhcp::site::{Site, Trouble};
 use crate::dhcp::v6::client::{Action, Client, Event, Settings};
 use crate::dhcp::v6::frame::{CLIENT_PORT, SERVER_PORT, SERVERS};
+use crate::dhcp::v6::packet::Kind;
 use crate::error::{Error, Result};
+use crate::kernel::clock;
 use crate::kernel::file::reason;
 use crate::kernel::inet::LinkUdp;
 use crate::kernel::rtnl::{Batch, NewAddress};
@@ -22,6 +27,9 @@ use crate::kernel::sys;
 const LINK_LOCAL_LIMIT: Time = Time::from_secs(5);
 /// The pause between two looks at the addresses: an event would need a socket in the namespace.
 pub const LOOK_AGAIN: Time = Time::from_millis(100);
+
+/// The waits for the answer to a RELEASE. A last packet goes without a wait.
+const RELEASE_WAITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
 
 /// See the head of this file.
 pub struct Exchange6 {
@@ -138,7 +146,10 @@ impl Exchange6 {
         for _ in 0..PACKETS_AT_ONCE_MAX {
             let Some(socket) = self.udp.clone() else { break };
             match socket.receive(&mut buffer) {
-                Ok(Some(payload)) => self.step(Event::Received(payload), site, now, news),
+                Ok(Some((payload, from))) if is_on_link(from) => {
+                    self.step(Event::Received(payload), site, now, news);
+                }
+                Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(error) => self.trouble = Some(Error::internal(reason(&error))),
             }
@@ -151,6 +162,12 @@ impl Exchange6 {
         }
         self.udp.as_ref().map_or(Ok(()), |socket| send(socket, payload, site))
     }
+}
+
+/// Whether a packet is from this link: routers do not forward packets from a link-local address. Servers and relays answer a
+/// link-local address from theirs.
+fn is_on_link(from: IpAddr) -> bool {
+    matches!(from, IpAddr::V6(from) if from.is_unicast_link_local())
 }
 
 /// Whether the interface has a link-local address that is usable.
@@ -187,6 +204,37 @@ fn is_taken(address: Ipv6Addr, site: &Site<'_>) -> Result<Option<bool>, Trouble>
         return Ok(Some(true));
     }
     Ok((!found.tentative).then_some(false))
+}
+
+/// Sends a RELEASE until the server answers it (RFC 8415, section 18.2.7). It sends fewer packets than the RFC, because a DEL
+/// waits. A server that does not answer is no error.
+pub fn release(socket: &LinkUdp, payload: &[u8], site: &Site<'_>) -> Result<(), Trouble> {
+    for wait in RELEASE_WAITS {
+        send(socket, payload, site)?;
+        if is_answered(socket, payload, wait).map_err(cannot_send)? {
+            return Ok(());
+        }
+    }
+    send(socket, payload, site)
+}
+
+/// Waits for the answer to a packet.
+fn is_answered(socket: &LinkUdp, payload: &[u8], wait: Duration) -> io::Result<bool> {
+    let mut buffer = vec![0; PACKET_BYTES_MAX];
+    let end = clock::since_boot() + wait;
+    loop {
+        let left = end.saturating_sub(clock::since_boot());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        clock::readable(&[socket.as_fd()], Some(left))?;
+        if let Some((answer, from)) = socket.receive(&mut buffer)? {
+            let is_reply = answer.first() == Some(&Kind::REPLY.0);
+            if is_on_link(from) && is_reply && answer.get(1..4) == payload.get(1..4) {
+                return Ok(true);
+            }
+        }
+    }
 }
 
 /// A socket on the port of clients.

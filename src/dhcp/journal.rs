@@ -19,6 +19,7 @@ use std::time::Duration;
 use ipnet::Ipv4Net;
 
 use crate::cni::json::Json;
+use crate::dhcp::apply::Leases;
 use crate::dhcp::fields::Fields;
 use crate::dhcp::lease::{Key, v4, v6};
 use crate::dhcp::protocol::{self, Ask};
@@ -49,8 +50,46 @@ pub struct Record {
     pub uplink: Option<Uplink>,
     pub v4: Option<v4::Lease>,
     pub v6: Option<v6::Lease>,
+    /// Earlier leases that the interface, the rules of the host or the cache entry may still name.
+    pub former_v4: Vec<v4::Lease>,
+    pub former_v6: Vec<v6::Lease>,
     /// A DEL came while no daemon ran: the daemon sends the RELEASE when it starts. `save` does not write it; `mark` does.
     pub is_released: bool,
+}
+
+/// So many former leases are kept. If nothing ever follows, the rules name the first one, and the interface has the last.
+const FORMER_MAX: usize = 8;
+
+impl Record {
+    /// Keeps leases that are replaced.
+    pub fn keep_former(&mut self, old: Leases, new: &Leases) {
+        fn keep<L>(former: &mut Vec<L>, old: L, is_same: impl Fn(&L, &L) -> bool) {
+            if former.iter().any(|it| is_same(it, &old)) {
+                return;
+            }
+            if former.len() == FORMER_MAX {
+                former.remove(1);
+            }
+            former.push(old);
+        }
+        if let Some(old) =
+            old.v4.filter(|old| !new.v4.as_ref().is_some_and(|it| it.says_the_same(old)))
+        {
+            keep(&mut self.former_v4, old, v4::Lease::says_the_same);
+        }
+        if let Some(old) =
+            old.v6.filter(|old| !new.v6.as_ref().is_some_and(|it| it.says_the_same(old)))
+        {
+            keep(&mut self.former_v6, old, v6::Lease::says_the_same);
+        }
+    }
+
+    /// Everything has followed to the leases of `done`. The former leases of a family without a lease stay: the rules name
+    /// them.
+    pub fn forget_former(&mut self, done: &Self) {
+        self.former_v4.retain(|it| done.v4.is_none() || !done.former_v4.contains(it));
+        self.former_v6.retain(|it| done.v6.is_none() || !done.former_v6.contains(it));
+    }
 }
 
 /// A link of the host that leads to the server.
@@ -264,6 +303,8 @@ fn read_record(content: &[u8], boot: &str) -> Result<Record> {
         uplink: None,
         v4: None,
         v6: None,
+        former_v4: Vec::new(),
+        former_v6: Vec::new(),
         is_released: false,
     };
     let mut fields = Fields::of(&json);
@@ -293,6 +334,24 @@ fn pass_record(fields: &mut Fields<'_>, record: &mut Record) {
     if fields.has("v6", record.v6.is_some()) {
         let lease = record.v6.get_or_insert_with(v6::Lease::empty);
         fields.object("v6", &mut |fields| pass_v6(fields, lease));
+    }
+    let former = &mut record.former_v4;
+    if fields.has("formerV4", !former.is_empty()) {
+        fields.objects("formerV4", former.len(), &mut |fields, at| {
+            if at == former.len() {
+                former.push(v4::Lease::empty());
+            }
+            former.get_mut(at).into_iter().for_each(|lease| pass_v4(fields, lease));
+        });
+    }
+    let former = &mut record.former_v6;
+    if fields.has("formerV6", !former.is_empty()) {
+        fields.objects("formerV6", former.len(), &mut |fields, at| {
+            if at == former.len() {
+                former.push(v6::Lease::empty());
+            }
+            former.get_mut(at).into_iter().for_each(|lease| pass_v6(fields, lease));
+        });
     }
 }
 
@@ -405,6 +464,8 @@ mod tests {
                 preferred_until: None,
                 ends_at: None,
             }),
+            former_v4: Vec::new(),
+            former_v6: Vec::new(),
             is_released: false,
         }
     }
@@ -413,7 +474,15 @@ mod tests {
     fn a_record_is_read_as_it_was_written() {
         let scratch = Scratch::new("read");
         let journal = scratch.journal();
-        let bare = Record { uplink: None, v4: None, v6: None, ..record("c2") };
+        let former = record("c2");
+        let bare = Record {
+            uplink: None,
+            v4: None,
+            v6: None,
+            former_v4: former.v4.clone().into_iter().collect(),
+            former_v6: former.v6.clone().into_iter().collect(),
+            ..former
+        };
         for record in [&record("c1"), &bare, &record("c1")] {
             journal.save(record).unwrap();
         }

@@ -82,6 +82,12 @@ pub mod v4 {
             }
         }
 
+        /// Whether both leases say the same about the interface. The server and the times can differ.
+        pub fn says_the_same(&self, other: &Self) -> bool {
+            let Self { server, since, renew_at, rebind_at, ends_at, .. } = *other;
+            *other == Self { server, since, renew_at, rebind_at, ends_at, ..self.clone() }
+        }
+
         /// Whether the lease has ended.
         pub fn is_over(&self, now: Time) -> bool {
             self.ends_at.is_some_and(|end| end <= now)
@@ -127,6 +133,11 @@ pub mod v6 {
                 preferred_until: None,
                 ends_at: None,
             }
+        }
+
+        /// Whether both leases say the same about the interface. The server and the times can differ.
+        pub fn says_the_same(&self, other: &Self) -> bool {
+            (self.address, &self.dns, &self.search) == (other.address, &other.dns, &other.search)
         }
 
         /// Whether the valid lifetime has ended.

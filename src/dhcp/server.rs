@@ -22,6 +22,7 @@ use crate::error::{Code, Error, Result};
 use crate::kernel::listener::{Arrival, Listener, Signals, write_public};
 use crate::kernel::sys::{self, thread, warn};
 use crate::kernel::unix::Stream;
+use crate::steps::renumber::Follow;
 
 /// The time that a client has to send its request, and to take its answer.
 const EXCHANGE_MAX: Duration = Duration::from_secs(10);
@@ -43,8 +44,9 @@ pub struct Passed {
     pub count: u32,
 }
 
-/// Runs the daemon until a signal ends it. The leases stay.
-pub fn run(flags: &Flags, passed: Passed) -> Result<()> {
+/// Runs the daemon until a signal ends it. The leases stay. `follow` moves what the host has for an attachment to another
+/// address.
+pub fn run(flags: &Flags, passed: Passed, follow: Follow) -> Result<()> {
     // Before the first thread, which inherits the mask.
     let signals = Signals::block()?;
     sys::survive_failed_writes();
@@ -61,14 +63,20 @@ pub fn run(flags: &Flags, passed: Passed) -> Result<()> {
         return Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(journal.holder()));
     };
     let listener = inherited.map_or_else(|| Listener::create(&path), Ok)?;
-    let served = serve(flags, &listener, &signals, journal);
+    let served = serve(flags, &listener, &signals, journal, follow);
     listener.remove();
     served
 }
 
-fn serve(flags: &Flags, listener: &Listener, signals: &Signals, journal: Journal) -> Result<()> {
+fn serve(
+    flags: &Flags,
+    listener: &Listener,
+    signals: &Signals,
+    journal: Journal,
+    follow: Follow,
+) -> Result<()> {
     let log = journal.directory().join(".log");
-    let table = open(flags, journal)?;
+    let table = open(flags, journal, follow)?;
     let _pidfile = flags.pidfile.as_deref().map(Pidfile::write).transpose()?;
     if flags.until_idle {
         // The plugin that started this process waits for the end of its stderr.
@@ -106,7 +114,7 @@ fn serve(flags: &Flags, listener: &Listener, signals: &Signals, journal: Journal
 }
 
 /// Opens the leases, and starts the thread that runs their clients.
-fn open(flags: &Flags, journal: Journal) -> Result<Arc<Table>> {
+fn open(flags: &Flags, journal: Journal, follow: Follow) -> Result<Arc<Table>> {
     // 500 attachments at once have as many connections and sockets.
     sys::raise_file_limit();
     let options = Options {
@@ -118,7 +126,7 @@ fn open(flags: &Flags, journal: Journal) -> Result<Arc<Table>> {
         prefix: flags.hostprefix.clone(),
         broadcast: flags.broadcast,
     };
-    let table = Table::open(journal, options)?;
+    let table = Table::open(journal, options, follow)?;
     let clients = Arc::clone(&table);
     thread::start(Box::new(move || clients.run()))
         .map_err(|error| Error::internal(format_args!("cannot start a thread: {error}")))?;

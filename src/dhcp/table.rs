@@ -9,6 +9,7 @@ use crate::cni::success::Success;
 use crate::dhcp::apply::{self, Leases};
 use crate::dhcp::clients::{Clients, Options, PacketOfRelease};
 use crate::dhcp::exchange::News;
+use crate::dhcp::follower::Following;
 use crate::dhcp::journal::{Journal, Record};
 use crate::dhcp::lease::Key;
 use crate::dhcp::protocol::Ask;
@@ -21,6 +22,7 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Ends, LinkChange, Rtnl};
 use crate::kernel::sys::{thread, warn};
 use crate::names::{Attachment, NetworkName};
+use crate::steps::renumber::Follow;
 
 /// The longest wait for the end of an earlier lease of the same attachment.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
@@ -30,13 +32,15 @@ const MARGIN: Duration = Duration::from_secs(15);
 /// See the head of this file.
 pub struct Table {
     pub(super) state: Mutex<State>,
-    changed: Condvar,
+    pub(super) changed: Condvar,
     /// Wakes the thread of `events`. It is set while `state` is locked.
     pub(super) alarm: Alarm,
     /// Missing if the process lacks a capability: then a lease ends when its next packet cannot be sent.
     pub(super) ends: Option<Ends>,
-    journal: Journal,
-    options: Options,
+    pub(super) journal: Journal,
+    pub(super) options: Options,
+    /// Moves what the host has for an attachment to its next address.
+    pub(super) follow: Follow,
     home: NetNs,
     /// One survey at a time: the kernel executes their requests one after the other anyway, and the buffers of hundreds would
     /// be most of the daemon's memory.
@@ -51,6 +55,9 @@ pub(super) struct State {
     /// Leases that `farewell` releases.
     departures: Vec<Entry>,
     has_farewell: bool,
+    /// Attachments with a changed lease that the thread of `follower` is at work for.
+    pub(super) following: Vec<Key>,
+    pub(super) has_follower: bool,
 }
 
 /// The entries, sorted by their keys.
@@ -91,11 +98,12 @@ pub(super) struct Entry {
     answer: Arc<OnceLock<Result<Success>>>,
     /// No request has got this lease yet.
     is_new: bool,
+    pub(super) following: Following,
 }
 
 impl Table {
     /// Opens the leases of the journal, and adopts those with a link that is still there.
-    pub fn open(journal: Journal, options: Options) -> Result<Arc<Self>> {
+    pub fn open(journal: Journal, options: Options, follow: Follow) -> Result<Arc<Self>> {
         let cannot = |error| Error::internal(format_args!("cannot make a timer: {error}"));
         let ends = Ends::subscribe();
         if let Err(error) = &ends {
@@ -108,6 +116,7 @@ impl Table {
             ends: ends.ok(),
             journal,
             options,
+            follow,
             home: NetNs::own()?,
             survey: Mutex::default(),
         });
@@ -122,6 +131,7 @@ impl Table {
             let key = record.ask.key.clone();
             let mut entry = self.entry(record)?;
             entry.is_new = false;
+            entry.following = Following::adopted(&entry.record);
             let found = match entry.record.is_released {
                 true => Err(Trouble::Gone("it was released while no daemon ran")),
                 false => self.site(&entry.record).verify(),
@@ -153,7 +163,8 @@ impl Table {
 
     fn entry(&self, record: Record) -> Result<Entry> {
         let clients = Clients::new(&record, &self.options)?;
-        Ok(Entry { record, clients, number: None, answer: Arc::default(), is_new: true })
+        let (answer, following) = (Arc::default(), Following::default());
+        Ok(Entry { record, clients, number: None, answer, is_new: true, following })
     }
 
     /// The longest time that `acquire` takes.
@@ -220,6 +231,8 @@ impl Table {
             uplink: uplink::of(&host, &link)?,
             v4: None,
             v6: None,
+            former_v4: Vec::new(),
+            former_v6: Vec::new(),
             is_released: false,
         };
         let number = host.number_of(&netns).ok();
@@ -241,7 +254,7 @@ impl Table {
     }
 
     /// Lets the thread of `events` look at the table again.
-    fn wake(&self) {
+    pub(super) fn wake(&self) {
         // The thread wakes at the next deadline anyway.
         let _ = self.alarm.set(Some(Duration::ZERO));
     }
@@ -274,12 +287,13 @@ impl Table {
             }
             self.changed.notify_all();
         }
+        self.follow(state);
     }
 
-    /// A client has a lease: it is written to the journal, and changes are applied to the interface.
+    /// A client has a lease: it is written to the journal. Changes follow in another thread.
     fn bound(&self, entry: &mut Entry) -> Result<()> {
         let key = entry.record.ask.key.clone();
-        let old = entry.renew_record();
+        entry.renew_record();
         let saved = self.journal.save(&entry.record);
         if entry.is_new {
             saved?;
@@ -287,9 +301,9 @@ impl Table {
                 return Ok(());
             }
             entry.is_new = false;
+            entry.following = Following::adopted(&entry.record);
         } else {
             saved.unwrap_or_else(|error| log(&key, &error.to_string()));
-            self.change(entry, &old);
         }
         if entry.clients.are_bound() {
             let _ = entry.answer.set(Ok(entry.success()));
@@ -300,22 +314,12 @@ impl Table {
     fn lost(&self, entry: &mut Entry, reason: &str) {
         let key = entry.record.ask.key.clone();
         log(&key, reason);
-        let old = entry.renew_record();
+        entry.renew_record();
         if !entry.is_new {
-            self.change(entry, &old);
             entry.answer = Arc::default();
         }
         let saved = self.journal.save(&entry.record);
         saved.unwrap_or_else(|error| log(&key, &error.to_string()));
-    }
-
-    fn change(&self, entry: &Entry, old: &Leases) {
-        let key = &entry.record.ask.key;
-        match apply::change(&self.site(&entry.record), old, &|changes| log(key, changes)) {
-            Ok(()) => {}
-            Err(Trouble::Gone(reason)) => log(key, reason),
-            Err(Trouble::Failed(error)) => log(key, &error.to_string()),
-        }
     }
 
     /// Fails if the attachment has no lease, or if its link is gone.
@@ -346,7 +350,6 @@ impl Table {
         let entry = self.take(&mut state, key);
         drop(state);
         if let Some(entry) = entry {
-            let _ = entry.answer.set(Err(cannot_get(key, RELEASED)));
             self.depart(entry);
             self.wake();
         }
@@ -368,7 +371,6 @@ impl Table {
         }
         for key in &stale {
             if let Some(entry) = self.take(&mut state, key) {
-                let _ = entry.answer.set(Err(cannot_get(key, RELEASED)));
                 self.depart_later(&mut state, entry);
             }
         }
@@ -423,13 +425,16 @@ impl Table {
     /// Takes an entry out for `depart`.
     fn take(&self, state: &mut State, key: &Key) -> Option<Entry> {
         let entry = state.leases.remove(key)?;
+        // Requests that wait for it get an answer at once.
+        let _ = entry.answer.set(Err(cannot_get(key, RELEASED)));
+        self.changed.notify_all();
         state.leaving.push(key.clone());
         Some(entry)
     }
 
     fn wait_for_departure(&self, state: &mut MutexGuard<'_, State>, key: &Key) -> Result<()> {
         let deadline = Instant::now() + LEAVE_LIMIT;
-        while state.leaving.contains(key) {
+        while state.leaving.contains(key) || Self::is_followed(state, key) {
             if self.changed.wait_until(state, deadline).timed_out() {
                 return Err(cannot_get(key, "an earlier lease is still being released"));
             }
@@ -507,19 +512,21 @@ impl Entry {
         apply::success(&self.record, slaac.unwrap_or_default())
     }
 
-    /// Copies the leases of the clients to the record. Returns the leases that it had.
-    fn renew_record(&mut self) -> Leases {
-        let Record { v4, v6, .. } = &mut self.record;
-        let lease = self.clients.v4.as_ref().and_then(|it| it.client.lease());
-        let lease6 = self.clients.v6.as_ref().and_then(|it| it.client.lease());
-        Leases {
-            v4: std::mem::replace(v4, lease.cloned()),
-            v6: std::mem::replace(v6, lease6.cloned()),
+    /// Copies the leases of the clients to the record. If they say something else than before, the rest has to follow.
+    fn renew_record(&mut self) {
+        let lease = self.clients.v4.as_ref().and_then(|it| it.client.lease()).cloned();
+        let lease6 = self.clients.v6.as_ref().and_then(|it| it.client.lease()).cloned();
+        let old = Leases::of(&self.record);
+        let new = Leases { v4: lease, v6: lease6 };
+        if !self.is_new && !old.says_the_same(&new) {
+            self.record.keep_former(old, &new);
+            self.following.at = Some(Time::now());
         }
+        (self.record.v4, self.record.v6) = (new.v4, new.v6);
     }
 
     /// Whether the entry is about the same link.
-    fn is_at(&self, other: &Record) -> bool {
+    pub(super) fn is_at(&self, other: &Record) -> bool {
         let place = |record: &Record| (record.netns_id, record.ifindex, record.mac);
         place(&self.record) == place(other)
     }

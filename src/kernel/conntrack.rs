@@ -134,20 +134,42 @@ impl Conntrack {
         if wanted.is_empty() {
             return Ok(());
         }
+        let filter = if let [one] = wanted { Some(*one) } else { None };
+        let is_wanted = |flow: &Flow<'_>| wanted.iter().any(|flows| flows.include(flow));
+        self.delete_listed(family, filter, &is_wanted)
+    }
+
+    /// Deletes the connections of these addresses, in both directions, also those that are translated to them.
+    pub fn delete_of(&self, addresses: &[IpAddr]) -> Result<()> {
+        for family in IpFamily::ALL {
+            if addresses.iter().any(|address| family.has(*address)) {
+                self.delete_listed(family, None, &|flow| flow.has_one_of(addresses))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `filter` is what the kernel may leave out of the list.
+    fn delete_listed(
+        &self,
+        family: IpFamily,
+        filter: Option<Flows>,
+        is_wanted: &dyn Fn(&Flow<'_>) -> bool,
+    ) -> Result<()> {
         let header = [family.number(), 0, 0, 0];
         let request = || {
             let mut request = Requests::new();
             request.push(IPCTNL_MSG_CT_GET, 0, "cannot list connections".into(), |attrs| {
                 attrs.raw(&header);
-                if let [one] = wanted {
-                    one.write(attrs);
+                if let Some(filter) = filter {
+                    filter.write(attrs);
                 }
             });
             request
         };
         let found = self.socket.dump(request, |message| {
             let flow = Flow::read(message)?;
-            wanted.iter().any(|flows| flows.include(&flow)).then(|| message.to_vec())
+            is_wanted(&flow).then(|| message.to_vec())
         });
         for part in found.map_err(explained)?.chunks(REQUESTS_AT_ONCE) {
             let mut requests = Requests::new();
@@ -187,6 +209,13 @@ impl<'a> Flow<'a> {
             id: attribute(list, CTA_ID)?,
             zone: attribute(list, CTA_ZONE),
         })
+    }
+
+    fn has_one_of(&self, addresses: &[IpAddr]) -> bool {
+        let [to, from] = [Tuple(self.original), Tuple(self.reply)];
+        let mut ends =
+            [to.source(), to.destination(), from.source(), from.destination()].into_iter();
+        ends.any(|end| end.is_some_and(|end| addresses.contains(&end)))
     }
 
     /// The request that deletes it. The id excludes a newer connection with the same addresses.

@@ -43,10 +43,10 @@ impl LinkUdp {
         self.0.send_to(payload, to).map(drop)
     }
 
-    /// The next datagram; `None` if no datagram waits.
-    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
+    /// The next datagram and its sender; `None` if no datagram waits.
+    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<(&'a [u8], IpAddr)>> {
         match self.0.recv_from(buffer) {
-            Ok((length, _)) => Ok(Some(&buffer[..length])),
+            Ok((length, from)) => Ok(Some((&buffer[..length], from.ip()))),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
         }

@@ -42,7 +42,11 @@
 //! `cnibox dhcp leases` lists the leases.
 //!
 //! When the server changes the address, its mask, the routes, the gateway or the MTU, the daemon changes the interface and
-//! writes a line to stderr. A lease ends with its namespace or interface, too.
+//! writes a line to stderr. Then the host follows: published ports, masquerading, the rules and sources of `firewall`, and
+//! the runtime's cache entry, so CHECK succeeds with the new address. The routing rules of `sbr` follow in the container.
+//! Connections of the old address are deleted from conntrack. A step that fails, for example because the runtime is at work
+//! for the container, is repeated. While an attachment has no lease, its rules name the last address. A lease ends with its
+//! namespace or interface, too.
 //!
 //! - **ADD** returns the address, the routes, the MTU of the routes and the DNS of the lease. It waits at most
 //!   `-resendtimeout`.

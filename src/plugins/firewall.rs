@@ -70,6 +70,7 @@ use crate::steps::nft::shared_rules;
 use firewalld::{Firewalld, Found};
 use ingress::{Guard, Policy};
 use sources::Source;
+pub use sources::follow_sources;
 
 keys! {
     pub struct Firewall {

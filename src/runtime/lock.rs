@@ -51,6 +51,11 @@ impl Lock {
         Self::take(directory, &format!("container-{container_id}"), Mode::Exclusive, WAIT_MAX)
     }
 
+    /// The same without a wait. Fails with code 11 while another process has it.
+    pub fn container_if_free(directory: &Path, container_id: &ContainerId) -> Result<Self> {
+        Self::take(directory, &format!("container-{container_id}"), Mode::Exclusive, Duration::ZERO)
+    }
+
     /// The lock of a named namespace, for the process that makes it.
     pub fn namespace(directory: &Path, name: &str) -> Result<Self> {
         Self::take(directory, &format!("{NAMESPACE}{name}"), Mode::Exclusive, WAIT_MAX)

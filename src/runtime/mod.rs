@@ -15,6 +15,7 @@ pub mod networks;
 pub mod new_network;
 #[cfg(feature = "tool")]
 pub mod owners;
+pub mod renumber;
 mod request;
 #[cfg(feature = "tool")]
 pub mod reservations;

@@ -3,4 +3,5 @@
 pub mod flow;
 pub mod link;
 pub mod nft;
+pub mod renumber;
 pub mod state;

@@ -1,4 +1,7 @@
 //! The DHCPv4 client as a pure state machine (RFC 2131, figure 5). The caller has the clock, the sockets and the seed.
+//!
+//! One thing differs on purpose: the client sends its first DISCOVER at once. RFC 2131, section 4.4.1, has a random delay of 1 to
+//! 10 s, so that hosts that start together do not flood the network. Here it would delay each ADD by that time.
 
 use crate::dhcp::time::Time;
 use std::mem;
@@ -23,7 +26,7 @@ const TIMEOUT_MIN: Time = Time::from_millis(10);
 const RESEND_MAX_MIN: Time = Time::from_millis(100);
 /// 136 years. The sum of all waits stays below `Time::MAX`.
 const TIMEOUT_MAX: Time = Time::from_secs(1 << 32);
-/// The shortest pause between two series of a renewal (RFC 2131, section 4.4.5).
+/// The shortest pause between two packets of a renewal (RFC 2131, section 4.4.5).
 const RENEWAL_PAUSE: Time = Time::from_secs(60);
 /// The pause after a DECLINE (RFC 2131, section 3.1).
 const DECLINE_PAUSE: Time = Time::from_secs(10);
@@ -154,6 +157,10 @@ pub struct Client {
     wake: Time,
     /// Its begin is in the field `secs`, also of a renewal.
     attempt: Attempt,
+    /// The field `secs` of the last packet. A REQUEST for an offer has that of its DISCOVER (RFC 2131, section 4.1).
+    secs: u16,
+    /// The leases that a server granted and then refused, one after the other without a renewal.
+    refusals: u32,
     /// The address of a lease that ended: the client asks for it again.
     wanted: Option<Ipv4Addr>,
 }
@@ -174,6 +181,8 @@ impl Client {
             sent_at: Time::ZERO,
             wake: Time::ZERO,
             attempt: Attempt::default(),
+            secs: 0,
+            refusals: 0,
             wanted: None,
         }
     }
@@ -271,11 +280,11 @@ impl Client {
 
     /// Sends the next packet of the series.
     fn transmit(&mut self, now: Time, out: &mut Vec<Action>) {
-        let secs = (now - self.attempt.began).as_secs();
-        let mut message = Message {
-            secs: u16::try_from(secs).unwrap_or(u16::MAX),
-            ..Message::new(Kind::REQUEST, self.xid)
-        };
+        if !matches!(self.state, State::Requesting { .. }) {
+            let secs = (now - self.attempt.began).as_secs();
+            self.secs = u16::try_from(secs).unwrap_or(u16::MAX);
+        }
+        let mut message = Message { secs: self.secs, ..Message::new(Kind::REQUEST, self.xid) };
         let mut via = Via::Broadcast;
         match (&self.state, &self.lease) {
             (State::Requesting { address, server }, _) => {
@@ -322,12 +331,20 @@ impl Client {
             State::Renewing if rebind_at <= now => self.keep(now, out),
             state => {
                 self.state = state;
-                if self.sent < SERIES {
+                if self.sent < self.series_packets() {
                     self.transmit(now, out);
                 } else {
                     self.end_series(now, out);
                 }
             }
+        }
+    }
+
+    /// A renewal has one packet, and then a long pause (RFC 2131, section 4.4.5).
+    fn series_packets(&self) -> u8 {
+        match self.state {
+            State::Renewing | State::Rebinding => 1,
+            _ => SERIES,
         }
     }
 
@@ -373,7 +390,7 @@ impl Client {
             return;
         }
         let next = if now < lease.rebind_at { State::Renewing } else { State::Rebinding };
-        self.attempt.began = now;
+        self.attempt.began = lease.renew_at;
         self.series(next);
         self.transmit(now, out);
     }
@@ -400,7 +417,7 @@ impl Client {
             Kind::ACK if address == reply.yiaddr => self.granted(&reply, now, out),
             Kind::NAK if self.lease.is_some() => {
                 self.wanted = None;
-                self.lose("the server refused the lease", now, out);
+                self.refuse(now, out);
             }
             Kind::NAK => {
                 self.wanted = None;
@@ -409,6 +426,20 @@ impl Client {
             }
             _ => {}
         }
+    }
+
+    /// The server refused the lease. The client asks a server that grants what it then refuses less and less often.
+    fn refuse(&mut self, now: Time, out: &mut Vec<Action>) {
+        const REASON: &str = "the server refused the lease";
+        self.refusals += 1;
+        if self.refusals == 1 {
+            return self.lose(REASON, now, out);
+        }
+        self.lease = None;
+        out.push(Action::Lost(REASON));
+        self.attempt = Attempt::new(now, None);
+        self.attempt.pauses = PAUSES_FAST + self.refusals - 2;
+        self.pause(now);
     }
 
     fn offered(&mut self, reply: &Reply, now: Time, out: &mut Vec<Action>) {
@@ -434,6 +465,9 @@ impl Client {
             }
         };
         let held = self.lease.as_ref().map(|lease| lease.address.addr());
+        if held.is_some() {
+            self.refusals = 0;
+        }
         if self.settings.probe && held != Some(lease.address.addr()) {
             if self.lease.take().is_some() {
                 out.push(Action::Lost("the server changed the address"));

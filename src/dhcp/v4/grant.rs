@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 
-use super::option::{DNS, LEASE_TIME, REBINDING_TIME, RENEWAL_TIME, ROUTERS, is_host};
+use super::option::{DNS, LEASE_TIME, REBINDING_TIME, RENEWAL_TIME, is_host};
 use super::packet::Reply;
 use crate::dhcp::lease::v4::Lease;
 use crate::dhcp::random::Random;
@@ -42,8 +42,8 @@ pub fn lease(reply: &Reply, since: Time, random: &mut Random) -> Result<Lease, &
     Ok(Lease {
         address,
         server,
-        gateway: options.hosts(ROUTERS).first().copied(),
-        routes: options.routes(),
+        gateway: options.gateway(address),
+        routes: options.routes(address),
         mtu: options.mtu(),
         dns: options.hosts(DNS),
         domain: options.domain(),

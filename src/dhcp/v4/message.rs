@@ -103,8 +103,8 @@ impl Settings {
         Request {
             xid: message.xid,
             secs: message.secs,
-            // The flag is for a client without an address.
-            broadcast: self.broadcast && message.ciaddr.is_unspecified(),
+            // The flag is for a client without an address that waits for an answer (RFC 2131, table 5).
+            broadcast: self.broadcast && message.ciaddr.is_unspecified() && !is_short,
             ciaddr: message.ciaddr,
             mac: self.mac,
             options: &options,

@@ -109,16 +109,29 @@ impl Options {
         domain::list(self.get(SEARCH).unwrap_or_default()).unwrap_or_default()
     }
 
+    /// The first router that is another host than the client.
+    pub fn gateway(&self, own: Ipv4Net) -> Option<Ipv4Addr> {
+        self.hosts(ROUTERS).into_iter().find(|gateway| *gateway != own.addr())
+    }
+
     /// The classless routes (RFC 3442) if the server sent them; else the classful ones and the default route via the gateway.
-    pub fn routes(&self) -> Vec<(Ipv4Net, Ipv4Addr)> {
+    /// A gateway outside of the client's subnet gets a route to the link first. Routes via the client itself, and to addresses
+    /// that only the kernel routes, are left out.
+    pub fn routes(&self, own: Ipv4Net) -> Vec<(Ipv4Net, Ipv4Addr)> {
         let classless = self.get(CLASSLESS_ROUTES).and_then(classless_routes);
-        classless.unwrap_or_else(|| {
+        let mut routes = classless.unwrap_or_else(|| {
             let (pairs, _) = self.get(STATIC_ROUTES).unwrap_or_default().as_chunks();
             let mut routes: Vec<_> = pairs.iter().filter_map(classful_route).collect();
-            let default = |gateway: &Ipv4Addr| (Ipv4Net::default(), *gateway);
-            routes.extend(self.hosts(ROUTERS).first().map(default));
+            if let Some(gateway) = self.gateway(own) {
+                if !own.contains(&gateway) {
+                    routes.push((gateway.into(), Ipv4Addr::UNSPECIFIED));
+                }
+                routes.push((Ipv4Net::default(), gateway));
+            }
             routes
-        })
+        });
+        routes.retain(|(net, router)| *router != own.addr() && is_routed(net));
+        routes
     }
 }
 
@@ -126,6 +139,13 @@ impl Options {
 pub fn is_host(address: Ipv4Addr) -> bool {
     let [first, ..] = address.octets();
     first != 0 && first < 224 && !address.is_loopback()
+}
+
+/// Whether packets to a net can have a router: neither 127.0.0.0/8 nor 224.0.0.0/4.
+fn is_routed(net: &Ipv4Net) -> bool {
+    let is_in =
+        |first: u8, bits| Ipv4Net::new_assert(Ipv4Addr::new(first, 0, 0, 0), bits).contains(net);
+    !is_in(127, 8) && !is_in(224, 4)
 }
 
 /// `None`: the option is not a list of routes, or it is empty.
@@ -171,7 +191,7 @@ mod tests {
     }
 
     fn routes(bytes: &[u8]) -> Vec<String> {
-        let texts = options(bytes).routes().into_iter();
+        let texts = options(bytes).routes("10.0.0.5/24".parse().unwrap()).into_iter();
         texts.map(|(net, router)| format!("{net} {router}")).collect()
     }
 
@@ -217,6 +237,32 @@ mod tests {
             routes(&[121, 13, 4, 0xff, 10, 0, 0, 1, 16, 10, 1, 224, 0, 0, 1]),
             ["240.0.0.0/4 10.0.0.1"]
         );
+    }
+
+    #[test]
+    fn a_gateway_outside_of_the_subnet_gets_a_route_to_the_link_first() {
+        assert_eq!(routes(&[3, 4, 10, 9, 0, 1]), ["10.9.0.1/32 0.0.0.0", "0.0.0.0/0 10.9.0.1"]);
+        assert_eq!(routes(&[3, 4, 10, 0, 0, 1]), ["0.0.0.0/0 10.0.0.1"]);
+    }
+
+    #[test]
+    fn the_client_itself_is_no_router_and_some_addresses_have_none() {
+        assert_eq!(routes(&[3, 4, 10, 0, 0, 5]), Vec::<String>::new());
+        assert_eq!(routes(&[3, 8, 10, 0, 0, 5, 10, 0, 0, 1]), ["0.0.0.0/0 10.0.0.1"]);
+        assert_eq!(routes(&[33, 8, 10, 1, 0, 0, 10, 0, 0, 5]), Vec::<String>::new());
+        for (bits, net) in [(8, &[127][..]), (32, &[127, 0, 0, 9]), (4, &[224]), (24, &[239, 1, 1])]
+        {
+            let route = [&[bits][..], net, &[10, 0, 0, 1]].concat();
+            let size = u8::try_from(route.len()).unwrap();
+            assert_eq!(
+                routes(&[&[121, size], &route[..]].concat()),
+                Vec::<String>::new(),
+                "{net:?}"
+            );
+        }
+        assert_eq!(routes(&[121, 6, 8, 11, 10, 0, 0, 5]), Vec::<String>::new());
+        // Halves of the default route.
+        assert_eq!(routes(&[121, 6, 1, 128, 10, 0, 0, 1]), ["128.0.0.0/1 10.0.0.1"]);
     }
 
     #[test]

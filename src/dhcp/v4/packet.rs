@@ -212,7 +212,7 @@ pub mod tests {
 
     /// Reads every option in every way.
     fn read_all(options: &Options) {
-        let routes = options.routes();
+        let routes = options.routes("10.0.0.5/24".parse().unwrap());
         assert!(routes.iter().all(|(net, router)| {
             net.addr() == net.network() && (router.is_unspecified() || option::is_host(*router))
         }));

@@ -1,5 +1,8 @@
 //! The DHCPv6 client as a pure state machine (RFC 8415, section 18.2). The caller has the clock, the socket and the seed.
 //!
+//! One thing differs on purpose: the client sends its first SOLICIT at once. RFC 8415, section 18.2.1, has a random delay of up
+//! to 1 s, so that hosts that start together do not flood the network. Here it would delay each ADD by that time.
+//!
 //! All packets go from port 546 of a link-local address to port 547 of ff02::1:2, and replies come back to port 546.
 
 use crate::dhcp::time::Time;
@@ -132,6 +135,8 @@ pub struct Client {
     wake: Time,
     attempt: Attempt,
     sol_max_rt: Time,
+    /// The bindings that a server granted and then did not know, one after the other without a renewal.
+    refusals: u32,
 }
 
 impl Client {
@@ -152,6 +157,7 @@ impl Client {
             wake: Time::ZERO,
             attempt: Attempt::default(),
             sol_max_rt: Time::from_secs(SOL_MAX_RT_S.into()),
+            refusals: 0,
         }
     }
 
@@ -464,14 +470,26 @@ impl Client {
         let held = self.lease.as_ref().map(|lease| lease.address);
         let Some(ia) = &reply.ia else { return };
         if ia.status == Status::NO_BINDING {
-            // The server gives an address to the same IAID again, perhaps this one.
-            return self.exchange(State::Requesting(reply.server), now, out);
+            self.refusals += 1;
+            if self.refusals % 2 == 1 {
+                // The server gives an address to the same IAID again, perhaps this one.
+                return self.exchange(State::Requesting(reply.server), now, out);
+            }
+            // The client asks a server that grants what it then does not know less and less often.
+            let pause = (PAUSE * (1 << (self.refusals / 2).min(8))).min(PAUSE_MAX);
+            self.wake = now + self.random.around(pause, SECOND);
+            self.is_listening = false;
+            self.state = State::Bound;
+            return;
         }
         let is_void = |one: &Address| Some(one.address) == held && one.valid == 0;
         let is_replaced = ia.addresses.iter().any(|address| address.valid >= VALID_SECS_MIN);
         if ia.addresses.iter().any(is_void) && !is_replaced {
             self.lose("the server took the address back", now, out);
             return self.pause(now);
+        }
+        if self.choose(&reply).is_ok() {
+            self.refusals = 0;
         }
         self.granted(&reply, now, out);
     }
@@ -555,17 +573,18 @@ impl Client {
 }
 
 /// T1 and T2. The default values are half and 80 % of the preferred lifetime (RFC 8415, section 21.4), or of the valid one if
-/// the address is deprecated. A server's values count if 1 s <= T1 < T2 < valid lifetime.
+/// the address is deprecated. A 0 leaves one of them to the client. A server's values count if 1 s <= T1 < T2 < valid lifetime.
 fn times(ia: &Ia, address: &Address) -> (Time, Time) {
     let secs = |secs: u32| Time::from_secs(secs.into());
     if address.preferred == INFINITE && (ia.t1 == 0 || ia.t1 == INFINITE) {
         return (secs(INFINITE), secs(INFINITE));
     }
     let life = if address.preferred < VALID_SECS_MIN { address.valid } else { address.preferred };
-    if 1 <= ia.t1 && ia.t1 < ia.t2 && ia.t2 < address.valid {
-        return (secs(ia.t1), secs(ia.t2));
-    }
-    (secs(life) / 2, secs(life) * 4 / 5)
+    let default = (secs(life) / 2, secs(life) * 4 / 5);
+    let of_server = |given: u32, default| if given == 0 { default } else { secs(given) };
+    let (t1, t2) = (of_server(ia.t1, default.0), of_server(ia.t2, default.1));
+    let is_sane = secs(1) <= t1 && t1 < t2 && t2 < secs(address.valid);
+    if is_sane { (t1, t2) } else { default }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! A source lasts until firewalld is reloaded or restarted, as with the Go plugin.
 
+use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -30,7 +31,12 @@ pub(super) enum Found {
 impl Firewalld {
     /// Fails if the bus is there but does not tell whether firewalld runs.
     pub(super) fn find(cx: &Context<'_>) -> Result<Found> {
-        let addresses = cx.request.bus_address.as_deref().unwrap_or_else(|| SYSTEM_BUS.as_ref());
+        Self::find_at(cx.request.bus_address.as_deref())
+    }
+
+    /// The same at the address of a bus; `None` is the usual one.
+    pub(super) fn find_at(addresses: Option<&OsStr>) -> Result<Found> {
+        let addresses = addresses.unwrap_or_else(|| SYSTEM_BUS.as_ref());
         let failure = match Self::connect(addresses.as_bytes()) {
             Ok(firewalld) => return Ok(Found::Running(firewalld)),
             Err(failure) => failure,

@@ -39,7 +39,7 @@ use crate::steps::nft::shared_rules;
 const FORWARD: &str = "FORWARD";
 const CNI_FORWARD: &str = "CNI-FORWARD";
 const CNI_ADMIN: &str = "CNI-ADMIN";
-const MAP: &str = "cnibox";
+const MAP: &str = shared_rules::accepted(Family::Ip).1;
 
 /// The longest name of a chain in iptables, in bytes: XT_EXTENSION_MAXNAMELEN without its NUL
 /// (linux/netfilter/x_tables.h).
@@ -50,7 +50,7 @@ const BASE: Base =
     Base { kind: ChainKind::Filter, hook: Hook::Forward, priority: 0, policy: Policy::Accept };
 
 fn table(family: Family) -> Table<'static> {
-    Table { family, name: "filter" }
+    shared_rules::accepted(family).0
 }
 
 /// The validated name of the administrator's chain.

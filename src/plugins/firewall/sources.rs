@@ -9,6 +9,7 @@
 //! Each element has the owner as comment. DEL removes an address only from the zone that an ADD added it to: in another zone
 //! it belongs to the administrator.
 
+use std::ffi::OsStr;
 use std::net::IpAddr;
 
 use super::firewalld::{Firewalld, Found};
@@ -17,6 +18,7 @@ use crate::error::Result;
 use crate::kernel::nft::{Batch, Comment, Element, Family, NewSet, Nft, SetKind, Type};
 use crate::plugin::owner::Owners;
 use crate::plugin::{Context, Scope};
+use crate::steps::nft::renumber::Move;
 use crate::steps::nft::shared_rules::{self, SharedRules};
 
 const PREFIX: &str = "firewall-zone-";
@@ -109,6 +111,41 @@ pub(super) fn remove(
         }
     }
     (sources, Ok(()))
+}
+
+/// Replaces sources of zones by those of other addresses. Their records stay: they move with the rules. If firewalld does
+/// not run, there are no sources.
+pub fn follow_sources(nft: &Nft, bus: Option<&OsStr>, moves: &[Move]) -> Result<()> {
+    let mut sources: Vec<(String, IpAddr, IpAddr)> = Vec::new();
+    for family in FAMILIES {
+        let table = shared_rules::table(family);
+        for set in nft.sets(table)? {
+            let Some(zone) = set.name.strip_prefix(PREFIX) else { continue };
+            for element in nft.elements(table, &set.name)? {
+                let address = ruleset::address(&element);
+                let is_of = |it: &&Move| {
+                    Some(it.from.addr()) == address
+                        && element.comment.as_deref() == Some(it.owner.as_str())
+                };
+                let of = moves.iter().find(is_of);
+                sources.extend(of.map(|of| (zone.to_owned(), of.from.addr(), of.to.addr())));
+            }
+        }
+    }
+    sources.retain(|(_, from, to)| from != to);
+    if sources.is_empty() {
+        return Ok(());
+    }
+    let Found::Running(mut firewalld) = Firewalld::find_at(bus)? else { return Ok(()) };
+    for (zone, from, to) in &sources {
+        firewalld.add_source(zone, *to)?;
+        // An address can pass from one attachment to another.
+        if !sources.iter().any(|(other, _, to)| (other, to) == (zone, from)) {
+            firewalld.remove_source(zone, *from)?;
+        }
+        firewalld.restart_time();
+    }
+    Ok(())
 }
 
 /// Deletes the records of the owners, except those of the sources that stay.

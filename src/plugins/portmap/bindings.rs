@@ -7,15 +7,15 @@ use ipnet::IpNet;
 
 use super::config::{Mapping, Settings, Snat, transport_name};
 use super::rules::{
-    self, Group, OWNERS, Rules, count_key, location, loopback, masqueraded_key, masqueraded_keys,
-    masqueraded_length, masqueraded_set, owner_key, port_key, port_of, shared_element,
+    self, Group, OWNERS, Rules, count_key, location, loopback, masqueraded_keys, owner_key,
+    port_key, port_of, shared_element,
 };
 use crate::error::{Error, Result};
 use crate::kernel::conntrack::Flows;
 use crate::kernel::nft::{Batch, Datum, Element, Nft, Transport, Value, pack};
 use crate::names::IpFamily;
 use crate::plugin::owner::{Owner, Owners};
-use crate::steps::nft::shared_rules;
+use crate::steps::nft::{hairpin, shared_rules};
 
 /// The port bindings of one attachment in one family.
 #[derive(Clone)]
@@ -207,8 +207,8 @@ impl<'a> PortBindings<'a> {
 
     fn masqueraded(&self) -> Vec<Expected> {
         let of = |source: &IpNet| Expected {
-            set: masqueraded_set(source.prefix_len()),
-            key: masqueraded_key(source, self.address.addr()),
+            set: hairpin::set(source.prefix_len()),
+            key: hairpin::key(source, self.address.addr()),
             data: None,
             title: format!("masquerading of {source}"),
         };
@@ -488,7 +488,7 @@ impl Removal<'_> {
                     removed.flows.extend(flows);
                     removed.shared.extend(shared);
                 }
-                None if masqueraded_length(&set.name).is_some() => {
+                None if hairpin::length(&set.name).is_some() => {
                     self.delete_from(&set.name, batch)?;
                 }
                 // The other sets of a group are handled with its map.

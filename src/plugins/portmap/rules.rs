@@ -28,11 +28,11 @@ use super::config::{Mapping, Settings, Snat};
 use crate::error::Result;
 use crate::kernel::nft::{
     Base, Batch, COMMENT_BYTES_MAX_IN_NFT, ChainKind, Comment, Condition, Element, Expr, Field,
-    Hook, Lookup, NewSet, Nft, Policy, Register, SetKind, Table, Transport, Type, Value, Verdict,
-    dnat_to_map, pack,
+    Hook, NewSet, Nft, Policy, SetKind, Table, Transport, Type, Value, Verdict, dnat_to_map, pack,
 };
 use crate::names::{IfName, IpFamily};
 use crate::plugin::owner::{self, Owner};
+use crate::steps::nft::hairpin;
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 
 /// The maps and the chain of the ports that share their conditions.
@@ -47,20 +47,16 @@ pub struct Group {
 pub const OWNERS: &str = "portmap-owners";
 const PREROUTING: &str = "portmap-prerouting";
 const OUTPUT: &str = "portmap-output";
-const POSTROUTING: &str = "portmap-postrouting";
 const LOOPBACK: &str = "portmap-loopback";
 
 const PUBLISHED: &str = "portmap-published";
 const PUBLISHED_ON: &str = "portmap-published-on";
 const PUBLISHED_ON_PORTS: &str = "portmap-published-on-ports";
-const MASQUERADED: &str = "portmap-masqueraded-";
 const SECONDARY: &str = "-secondary";
 
 /// `dnat` at the priority of the Go plugin, so that more specific rules of other programs go first (CVE-2019-9946).
 const DSTNAT_PREROUTING: Base = nat(Hook::Prerouting, -100);
 const DSTNAT_OUTPUT: Base = nat(Hook::Output, -100);
-/// `srcnat`
-const SRCNAT: Base = nat(Hook::Postrouting, 100);
 /// Before conntrack, which translates the destination of replies back to 127.0.0.1.
 const RAW: Base = Base {
     kind: ChainKind::Filter,
@@ -107,7 +103,7 @@ impl Rules<'_> {
         groups.extend(Some(self.group.clone()).filter(|group| !group.is_main()));
         let mut sets = vec![OWNERS.to_owned()];
         sets.extend(groups.iter().flat_map(Group::sets));
-        sets.extend(self.lengths.iter().map(|length| masqueraded_set(*length)));
+        sets.extend(self.lengths.iter().map(|length| hairpin::set(*length)));
         sets
     }
 
@@ -130,8 +126,7 @@ impl Rules<'_> {
         chains.push(Chain::base(PREROUTING, DSTNAT_PREROUTING, to_this_host.clone()));
         chains.push(Chain::base(OUTPUT, DSTNAT_OUTPUT, to_this_host));
         if self.settings.snat != Snat::Off {
-            let rules = self.lengths.iter().map(|length| masquerade(family, *length)).collect();
-            chains.push(Chain::base(POSTROUTING, SRCNAT, rules));
+            chains.push(hairpin::chain(family, &self.lengths));
             if family.has(loopback().addr()) {
                 chains.push(Chain::base(LOOPBACK, RAW, vec![drop_foreign_loopback()]));
             }
@@ -151,14 +146,6 @@ fn shortened(text: &str) -> String {
 
 pub fn table(family: IpFamily) -> Table<'static> {
     shared_rules::table(family.into())
-}
-
-/// Source and destination address.
-fn address_fields(family: IpFamily) -> (Field, Field) {
-    match family {
-        IpFamily::V4 => (Field::IpSaddr, Field::IpDaddr),
-        IpFamily::V6 => (Field::Ip6Saddr, Field::Ip6Daddr),
-    }
 }
 
 /// Calls `f` with the declaration of the set or map of this name.
@@ -191,7 +178,10 @@ fn jump_for_this_host() -> Vec<Expr> {
 /// `dnat ip to ip daddr . meta l4proto . th dport map @portmap-published-on` and
 /// `dnat ip to meta l4proto . th dport map @portmap-published`
 fn translate(family: IpFamily, group: &Group, conditions: &Conditions) -> Vec<Vec<Expr>> {
-    let (_, daddr) = address_fields(family);
+    let daddr = match family {
+        IpFamily::V4 => Field::IpDaddr,
+        IpFamily::V6 => Field::Ip6Daddr,
+    };
     let on = [daddr, Field::Protocol, Field::Dport];
     let on = dnat_to_map(family.into(), &on, &group.published_on());
     let any = [Field::Protocol, Field::Dport];
@@ -200,29 +190,6 @@ fn translate(family: IpFamily, group: &Group, conditions: &Conditions) -> Vec<Ve
     alternatives
         .flat_map(|met| [[met.as_slice(), &on].concat(), [met, &any[..]].concat()])
         .collect()
-}
-
-/// `ct status dnat ip saddr & 255.255.0.0 . ip daddr @portmap-masqueraded-16 masquerade`: a neighbour of the container
-/// would get the reply directly, from an address that it did not send to.
-fn masquerade(family: IpFamily, prefix_length: u8) -> Vec<Expr> {
-    let (saddr, daddr) = address_fields(family);
-    let (bytes, mask) =
-        match IpNet::new(family.everything().addr(), prefix_length).map(|net| net.netmask()) {
-            Ok(IpAddr::V6(mask)) => (16, mask.octets().to_vec()),
-            Ok(IpAddr::V4(mask)) => (4, mask.octets().to_vec()),
-            Err(_) => (0, Vec::new()),
-        };
-    let (first, second) = (Register::FIRST, Register::FIRST.after(bytes));
-    let set = masqueraded_set(prefix_length);
-    let mut exprs: Vec<Expr> = Condition::ct_status_dnat().into_iter().collect();
-    exprs.extend([
-        Expr::Load { field: saddr, bytes, to: first },
-        Expr::Bitwise { register: first, xor: vec![0; mask.len()], mask },
-        Expr::Load { field: daddr, bytes, to: second },
-        Expr::Lookup { set, key: first, lookup: Lookup::Contains },
-        Expr::Masquerade,
-    ]);
-    exprs
 }
 
 /// `iifname != "lo" ip daddr 127.0.0.0/8 drop`: with `route_localnet` the kernel would deliver packets from neighbours on
@@ -238,27 +205,13 @@ pub fn loopback() -> IpNet {
     ipnet::Ipv4Net::new_assert(std::net::Ipv4Addr::new(127, 0, 0, 0), 8).into()
 }
 
-pub fn masqueraded_set(prefix_length: u8) -> String {
-    format!("{MASQUERADED}{prefix_length}")
-}
-
-/// The prefix length in the name of a set of masqueraded sources.
-pub fn masqueraded_length(set: &str) -> Option<u8> {
-    set.strip_prefix(MASQUERADED)?.parse().ok()
-}
-
 /// The keys that an address can have in a set of masqueraded sources, each with the name of the set.
 pub fn masqueraded_keys(set: &str, address: IpAddr) -> Vec<(String, Vec<u8>)> {
-    let Some(length) = masqueraded_length(set) else { return Vec::new() };
+    let Some(length) = hairpin::length(set) else { return Vec::new() };
     let nets = [IpNet::new(address, length).ok(), Some(loopback())].into_iter().flatten();
     let nets = nets.filter(|net| net.prefix_len() == length);
     let nets = nets.filter(|net| IpFamily::of(address).has(net.addr()));
-    nets.map(|net| (set.to_owned(), masqueraded_key(&net, address))).collect()
-}
-
-/// The key for packets from a net to a container.
-pub fn masqueraded_key(source: &IpNet, address: IpAddr) -> Vec<u8> {
-    pack(&[Value::Address(source.network()), Value::Address(address)])
+    nets.map(|net| (set.to_owned(), hairpin::key(&net, address))).collect()
 }
 
 /// The map and the key that publish a port.
@@ -414,10 +367,6 @@ mod tests {
             ("other", None),
         ] {
             assert_eq!(Group::parse(name), expected, "{name}");
-        }
-        assert_eq!(masqueraded_length("portmap-masqueraded-16"), Some(16));
-        for name in ["portmap-masqueraded-", "portmap-masqueraded-999", "masquerade-sources"] {
-            assert_eq!(masqueraded_length(name), None, "{name}");
         }
     }
 }

@@ -39,7 +39,7 @@ use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 /// The sources, each with the chain of its subnet.
-const MAP: &str = "masquerade-sources";
+pub const MAP: &str = "masquerade-sources";
 const CHAIN: &str = "masquerade-postrouting";
 /// The prefix of the chain of a subnet.
 const SUBNET_CHAIN: &str = "masquerade-";
@@ -56,11 +56,10 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Resul
         if nets.is_empty() {
             continue;
         }
-        let shared = shared(family, &nets);
-        shared.ensure(nft, batch, |batch, name| add_map(batch, shared.table, name))?;
+        ensure(nft, batch, family, &nets)?;
         for net in nets {
             let wanted = Element { comment: Some(comment.clone()), ..element(net) };
-            shared_rules::put(nft, batch, shared.table, MAP, wanted)?;
+            shared_rules::put(nft, batch, shared_rules::table(family), MAP, wanted)?;
         }
     }
     Ok(())
@@ -133,6 +132,12 @@ pub fn status(nft: &Nft) -> Result<()> {
     Err(Error::new(Code::NOT_AVAILABLE, msg))
 }
 
+/// Adds what is missing for the elements of these addresses.
+pub fn ensure(nft: &Nft, batch: &mut Batch, family: Family, nets: &[IpNet]) -> Result<()> {
+    let shared = shared(family, nets);
+    shared.ensure(nft, batch, |batch, name| add_map(batch, shared.table, name))
+}
+
 /// Table, map and chains for the addresses of a family:
 /// `type nat hook postrouting priority srcnat; policy accept;` with
 /// `ip saddr vmap @masquerade-sources`, and for each subnet
@@ -175,16 +180,29 @@ fn delete(nft: &Nft, batch: &mut Batch, family: Family, removed: &[Element]) -> 
     if removed.is_empty() {
         return Ok(());
     }
-    let table = shared_rules::table(family);
     let keys: Vec<Vec<u8>> = removed.iter().map(|element| element.key.clone()).collect();
-    batch.delete_elements(table, MAP, &keys);
+    batch.delete_elements(shared_rules::table(family), MAP, &keys);
+    delete_chains(nft, batch, family, removed, &[])
+}
+
+/// Deletes the chains of subnets that have no element but the removed ones, and get none of these nets.
+pub fn delete_chains(
+    nft: &Nft,
+    batch: &mut Batch,
+    family: Family,
+    removed: &[Element],
+    added: &[IpNet],
+) -> Result<()> {
+    let table = shared_rules::table(family);
+    let wanted: Vec<String> = added.iter().copied().map(subnet_chain).collect();
     for chain in nft.chains(table)? {
         let leads_there = |element: &&Element| match &element.data {
             Some(Datum::Verdict(Verdict::Goto(to))) => *to == chain.name,
             _ => false,
         };
         let users = u32::try_from(removed.iter().filter(leads_there).count()).unwrap_or(u32::MAX);
-        if users > 0 && chain.uses == SUBNET_RULES + users {
+        let is_unused = users > 0 && chain.uses == SUBNET_RULES + users;
+        if is_unused && !wanted.contains(&chain.name) {
             batch.delete_chain(table, &chain.name);
         }
     }
@@ -192,7 +210,7 @@ fn delete(nft: &Nft, batch: &mut Batch, family: Family, removed: &[Element]) -> 
 }
 
 /// The element for an address, without its comment.
-fn element(net: IpNet) -> Element {
+pub fn element(net: IpNet) -> Element {
     Element {
         key: key(net),
         data: Some(Datum::Verdict(Verdict::Goto(subnet_chain(net)))),

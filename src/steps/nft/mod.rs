@@ -1,6 +1,8 @@
 //! nf_tables rules that several plugins use.
 
+pub mod hairpin;
 pub mod masquerade;
+pub mod renumber;
 pub mod rules;
 pub mod shared_rules;
 pub mod spoof_check;

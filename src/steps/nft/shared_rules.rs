@@ -14,6 +14,11 @@ pub const fn table(family: Family) -> Table<'static> {
     Table { family, name: "cnibox" }
 }
 
+/// The map of `firewall` in the table of iptables: the only object of cnibox in a foreign table.
+pub const fn accepted(family: Family) -> (Table<'static>, &'static str) {
+    (Table { family, name: "filter" }, "cnibox")
+}
+
 /// The owner as the comment of an element.
 pub fn comment(owner: &Owner) -> Result<Comment> {
     Comment::new(owner.to_string())

@@ -36,6 +36,25 @@ fn a_dead_server_is_an_error_within_the_limits() {
 }
 
 #[test]
+fn an_add_is_answered_when_another_one_replaces_its_link() {
+    let world = World::new();
+    let _daemon = Daemon::with(&world, &["-timeout=2s", "-resendmax=4s", "-resendtimeout=100s"]);
+    let c1 = world.container("c1");
+    c1.exec(["sh", "-e", "-c", "ip link add eth0 type veth peer name other; ip link set other up"]);
+    let begin = Instant::now();
+    let first = c1.call("dhcp", "ADD", &bridge()).start();
+    let leases = || world.host(["/run/bin/cnibox", "dhcp", "leases"]);
+    world.within(20, "the client searches", || leases().contains("searching"));
+    c1.exec(["ip", "link", "set", "eth0", "address", "02:00:00:00:00:99"]);
+    let second = c1.call("dhcp", "ADD", &bridge()).start();
+    let error = first.finish().error();
+    assert!(error.msg.contains("it was released meanwhile"), "{error:?}");
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+    c1.del("dhcp", &bridge());
+    second.finish().error();
+}
+
+#[test]
 fn a_full_pool_is_an_error_until_an_address_is_given_back() {
     let world = World::new();
     let site = Site::with_bridge(&world);

@@ -17,6 +17,7 @@ mod probe;
 mod reference;
 mod released;
 mod renewal;
+mod renumbered;
 mod scripted;
 mod servers;
 mod service;

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::capture::{Capture, Packet, of_kind};
+use super::scripted::{Scripted, plan_with};
 use super::servers::Kea;
 use super::{Daemon, Site, address, asking, bridge};
 use crate::world::{World, with};
@@ -178,4 +179,24 @@ fn configurations_of_the_reference_work_unchanged() {
         assert_eq!(packets.len(), 3, "{result}");
         assert!(result["ips"][0]["address"].as_str().unwrap().starts_with("10.1.0."), "{result}");
     }
+}
+
+#[test]
+fn a_router_outside_of_the_subnet_is_reached_on_the_link() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    // 10.9.0.1, and as the first of two the client itself.
+    let routers = json!({"options": {"3": "0a0100140a090001"}});
+    let _server = Scripted::start(&site.outside, &plan_with(routers));
+    site.outside.exec(["ip", "address", "add", "10.9.0.1/32", "dev", "sw"]);
+    let _daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    let result = c1.add("bridge", &bridge());
+    assert_eq!(result["ips"][0]["gateway"], "10.9.0.1");
+    let routes = c1.exec(["ip", "route"]);
+    assert!(routes.contains("10.9.0.1 dev eth0 scope link"), "{routes}");
+    assert!(routes.contains("default via 10.9.0.1 dev eth0"), "{routes}");
+    c1.ping("10.9.0.1");
+    c1.check("bridge", &bridge(), &result);
+    c1.del("bridge", &bridge());
 }

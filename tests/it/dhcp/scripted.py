@@ -4,6 +4,7 @@
 PLAN is read for each message. It is a JSON object: the message's type in lower case (discover, request, decline, release)
 leads to a list of answers, which are sent in this order. An answer has these keys, all of them optional:
 type      message type: 2 OFFER, 5 ACK, 6 NAK
+only      the MAC of the only client that gets the answer
 yiaddr    the address for the client
 server    the server identifier and the source of the packet
 options   object of option codes and their contents in hexadecimal; they replace those of the server
@@ -105,6 +106,8 @@ def main():
         with open(plan_file, encoding="utf-8") as plan:
             answers = json.load(plan).get(kind, [])
         for answer in answers:
+            if answer.get("only", message[28:34].hex(":")) != message[28:34].hex(":"):
+                continue
             payload, server = answer_to(message, answer)
             # RFC 2131, section 4.1: an address that the client has is used, but for a NAK.
             target = message[12:16] if any(message[12:16]) and answer["type"] != 6 else b"\xff" * 4

@@ -11,6 +11,7 @@ status     the status code in the IA_NA
 top        the status code of the message
 without    list of "client", "server" and "ia": options that are left out
 wrong      list of "xid", "client" and "iaid": values that differ from those of the client
+from       the source address, which the link of the server has
 server     the identifier of the server in hexadecimal
 options    object of option codes and their contents in hexadecimal
 cut        number of bytes of the message that are sent
@@ -82,9 +83,11 @@ def main():
         kind = NAMES.get(message[0], "?")
         print(kind, client[0], message[4:].hex(), flush=True)
         with open(plan_file, encoding="utf-8") as plan:
-            answers = json.load(plan).get(kind, [])
+            answers = json.load(plan).get(kind) or []
         for answer in answers:
-            server.sendto(answer_to(message, answer), client)
+            source = socket.inet_pton(socket.AF_INET6, answer.get("from", "::")) + struct.pack("@I", index)
+            info = (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, source)
+            server.sendmsg([answer_to(message, answer)], [info], 0, client)
 
 
 main()

@@ -65,6 +65,8 @@ fn foreign_and_broken_answers_are_skipped() {
             bad(json!({"cut": 3})),
             bad(json!({"cut": 30})),
             bad(json!({"cut": 60})),
+            // Not from a host of this link.
+            bad(json!({"from": "fd00:1::fe"})),
         ];
         // A server asks for no end of options: the IA_NA is in the second half of a long message.
         answers.push(answer(kind, json!({"options": {"65001": "00".repeat(900)}})));
@@ -80,6 +82,18 @@ fn foreign_and_broken_answers_are_skipped() {
     assert_eq!(server.count("solicit"), 1, "{}", server.0.log());
     c1.del("bridge", &config());
     server.wait_for("release", 1);
+}
+
+#[test]
+fn a_release_without_an_answer_is_sent_again() {
+    let world = World::new();
+    let (_site, server) = served(&world, &plan());
+    let _daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    added(&c1);
+    server.answer_by(&with(&plan(), json!({"release": null})));
+    c1.del("bridge", &config());
+    server.wait_for("release", 3);
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod bus;
 mod check;
 mod del;
 mod faults;
-mod firewalld;
+pub mod firewalld;
 mod forward;
 mod ingress;
 mod many;
@@ -61,14 +61,14 @@ fn address(result: &Value, index: usize) -> String {
 }
 
 /// Drops forwarded packets, as Docker does.
-fn drop_forwarded(world: &World) {
+pub fn drop_forwarded(world: &World) {
     for iptables in ["iptables", "ip6tables"] {
         world.host([iptables, "-P", "FORWARD", "DROP"]);
     }
 }
 
 /// Keeps what the bridge forwards away from iptables, or does not.
-fn set_br_netfilter(world: &World, value: &str) {
+pub fn set_br_netfilter(world: &World, value: &str) {
     for name in ["iptables", "ip6tables"] {
         let file = format!("/proc/sys/net/bridge/bridge-nf-call-{name}");
         world.host(["sh", "-c", &format!("echo {value} > {file}")]);

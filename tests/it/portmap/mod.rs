@@ -14,7 +14,7 @@ mod rules;
 mod several_networks;
 mod switch_over;
 mod traffic;
-mod udp;
+pub mod udp;
 
 use serde_json::{Value, json};
 
@@ -148,7 +148,7 @@ fn neighbours(world: &World) -> [Container<'_>; 2] {
 }
 
 /// Lets the container answer on a port of one protocol, in both families, with its name and who it takes the asker for.
-fn serve(container: &Container<'_>, protocol: &str, port: u16) {
+pub fn serve(container: &Container<'_>, protocol: &str, port: u16) {
     // A close before all data is read resets the connection, and the reply can be lost.
     let answer = format!("SYSTEM:read line; echo {} $SOCAT_PEERADDR", container.name);
     for version in [4, 6] {
@@ -168,7 +168,7 @@ fn serve(container: &Container<'_>, protocol: &str, port: u16) {
 }
 
 /// Asks from a container, or (with `None`) from the host. Nothing is a line that says so.
-fn ask(world: &World, netns: Option<&str>, protocol: &str, address: &str, port: u16) -> String {
+pub fn ask(world: &World, netns: Option<&str>, protocol: &str, address: &str, port: u16) -> String {
     let answer = asking(world, netns, protocol, address, port, "").run();
     match answer.stdout.trim() {
         "" => "nothing".into(),

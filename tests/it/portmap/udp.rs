@@ -6,14 +6,14 @@ use super::{asking, attach, chained, neighbours, portmap, serve, tcp, udp};
 use crate::world::{Container, World};
 
 /// Asks always from the same port, as many clients do, so that it is always the same connection.
-fn ask_again(world: &World, client: &Container<'_>, address: &str, port: u16) -> String {
+pub fn ask_again(world: &World, client: &Container<'_>, address: &str, port: u16) -> String {
     let options = ",sourceport=40000,reuseaddr";
     let netns = client.netns();
     let answer = asking(world, Some(&netns), "udp", address, port, options).run();
     answer.stdout.split(' ').next().unwrap().to_owned()
 }
 
-fn connections(world: &World) -> String {
+pub fn connections(world: &World) -> String {
     world.tool(&["conntrack", "-L"], None).run().stdout
 }
 

@@ -145,7 +145,7 @@ fn lease_takes_four_messages() {
     assert_eq!((request.kind, request.via, request.xid), (3, Via::Broadcast, discover.xid));
     assert_eq!(request.address.as_deref(), Some(&ADDRESS[..]));
     assert_eq!(request.server.as_deref(), Some(&SERVER[..]));
-    assert_eq!((request.ciaddr, request.secs), ([0; 4], 3));
+    assert_eq!((request.ciaddr, request.secs), ([0; 4], 0), "that of the DISCOVER");
     world.now = world.now + secs(1);
     let actions = world.receive(&request, Kind::ACK, 600);
     let lease = world.lease();
@@ -207,14 +207,14 @@ fn renewal_is_unicast_and_listens_only_while_it_waits() {
     assert_eq!((first.kind, first.via, first.ciaddr), (3, via, ADDRESS));
     assert_eq!((first.address, first.server), (None, None));
     assert!(world.client.is_listening());
-    assert_eq!(world.wait_sent().xid, first.xid);
-    assert_eq!(world.wait_sent().via, via);
-    assert_eq!(world.wait(), [], "the series is over");
+    assert_eq!(world.wait(), [], "a renewal has one packet (RFC 2131, section 4.4.5)");
     assert!(!world.client.is_listening());
     let pause = world.client.deadline().unwrap() - world.now;
     assert!(pause > secs(500), "half of the time until rebinding: {pause:?}");
     let again = world.wait_sent();
     assert!(again.xid != first.xid && again.via == via);
+    // Since the renewal began, at T1.
+    assert_eq!(u64::from(again.secs), (world.now - world.lease().renew_at).as_secs());
     let before = world.lease();
     let actions = world.receive(&again, Kind::ACK, 7200);
     let lease = world.lease();
@@ -222,6 +222,24 @@ fn renewal_is_unicast_and_listens_only_while_it_waits() {
     assert_eq!((lease.since, lease.address), (world.now, before.address));
     assert_eq!(lease.ends_at, Some(world.now + secs(7200)));
     assert!(!world.client.is_listening());
+}
+
+#[test]
+fn a_renewal_has_few_packets() {
+    let mut world = World::bound(settings(), 3600);
+    let Lease { rebind_at, ends_at, .. } = world.lease();
+    for end in [rebind_at, ends_at.unwrap()] {
+        let mut sent_at = Vec::new();
+        while world.client.deadline().unwrap() < end {
+            if !world.wait().is_empty() {
+                sent_at.push(world.now);
+            }
+        }
+        // RFC 2131, section 4.4.5: after half of the rest, and not before 60 s.
+        assert!((3..8).contains(&sent_at.len()), "{sent_at:?}");
+        let mut gaps = sent_at.windows(2).map(|pair| pair[1] - pair[0]);
+        assert!(gaps.all(|gap| gap >= secs(60)), "{sent_at:?}");
+    }
 }
 
 #[test]
@@ -252,6 +270,7 @@ fn rebinding_asks_every_server() {
     while sent.via != Via::BroadcastFrom(ADDRESS.into()) {
         let foreign = answer(&sent, Kind::ACK, OTHER, 100);
         assert_eq!(world.step(Event::Received(&foreign)), [], "a renewal is with one server");
+        assert_eq!(world.wait(), []);
         sent = world.wait_sent();
     }
     assert_eq!(world.now, rebind_at);
@@ -304,6 +323,33 @@ fn refused_renewal_starts_over() {
     let actions = world.receive(&renewal, Kind::NAK, 0);
     let discover = is_discover_after_loss(&actions, "the server refused the lease");
     assert_eq!(discover.address, None);
+}
+
+#[test]
+fn the_client_asks_a_server_that_refuses_what_it_granted_less_often() {
+    let mut world = World::bound(settings(), 600);
+    let mut pauses = Vec::new();
+    for _ in 0..5 {
+        let renewal = world.wait_sent();
+        let actions = world.receive(&renewal, Kind::NAK, 0);
+        assert_eq!(actions[0], Action::Lost("the server refused the lease"));
+        let lost_at = world.now;
+        let discover = match actions.get(1) {
+            Some(sent) => Sent::of(sent).unwrap(),
+            None => world.wait_sent(),
+        };
+        pauses.push((world.now - lost_at).as_secs());
+        let offer = answer(&discover, Kind::OFFER, SERVER, 600);
+        let request = world.sent(Event::Received(&offer));
+        assert_eq!(world.receive(&request, Kind::ACK, 600), [Action::Bound]);
+    }
+    assert_eq!(pauses[0], 0, "the first one starts over at once");
+    assert!(pauses[1] >= 3 && pauses[2] > pauses[1] + 2 && pauses[4] >= 30, "{pauses:?}");
+    let renewal = world.wait_sent();
+    assert_eq!(world.receive(&renewal, Kind::ACK, 600), [Action::Bound]);
+    let renewal = world.wait_sent();
+    let actions = world.receive(&renewal, Kind::NAK, 0);
+    is_discover_after_loss(&actions, "the server refused the lease");
 }
 
 #[test]
@@ -372,6 +418,19 @@ fn probing(lease: u32) -> (World, Sent) {
     assert_eq!(actions, [Action::Probe(ADDRESS.into())]);
     assert!(world.client.lease().is_none() && !world.client.is_listening());
     (world, request)
+}
+
+#[test]
+fn a_decline_has_no_broadcast_flag() {
+    let (mut world, _) = probing(600);
+    world.client.settings.broadcast = true;
+    let actions = world.step(Event::Probed { taken: true });
+    let [Action::Send { payload, .. }] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!(payload[10..12], [0, 0]);
+    world.now = world.now + secs(60);
+    let actions = world.step(Event::Time);
+    let [Action::Send { payload, .. }] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!(payload[10..12], [0x80, 0], "a DISCOVER has it");
 }
 
 #[test]

@@ -289,11 +289,38 @@ fn unknown_binding_is_requested_again() {
     let actions = world.receive(&answer(&request, Kind::REPLY, &SERVER, 2000));
     assert_eq!(actions, [Action::Bound]);
 
+    let mut world = World::bound(2000);
     let renew = world.wait_sent();
     let request = world.sent(Event::Received(&no_binding(&renew)));
     let actions = world.receive(&no_binding(&request));
     assert_eq!(actions, [Action::Lost("the server does not know the lease")]);
     assert_eq!(world.wait_sent().kind, 1);
+}
+
+#[test]
+fn the_client_asks_a_server_that_does_not_know_what_it_granted_less_often() {
+    let no_binding =
+        |sent: &Sent| reply(sent.xid, Kind::REPLY, &SERVER, &[&ia(IAID, 0, 0, &[&status(3)])]);
+    let mut world = World::bound(20_000);
+    let mut pauses = Vec::new();
+    let mut renew = world.wait_sent();
+    for _ in 0..4 {
+        let request = world.sent(Event::Received(&no_binding(&renew)));
+        assert_eq!(request.kind, 3);
+        let granted = world.receive(&answer(&request, Kind::REPLY, &SERVER, 20_000));
+        assert_eq!(granted, [Action::Bound]);
+        let again = world.wait_sent();
+        assert_eq!(world.receive(&no_binding(&again)), []);
+        assert!(!world.client.is_listening() && world.client.lease().is_some());
+        let refused_at = world.now;
+        renew = world.wait_sent();
+        pauses.push((world.now - refused_at).as_secs());
+    }
+    assert!(pauses[0] >= 2 && pauses[1] > pauses[0] && pauses[3] > 2 * pauses[1], "{pauses:?}");
+    let actions = world.receive(&answer(&renew, Kind::REPLY, &SERVER, 20_000));
+    assert_eq!(actions, [Action::Bound]);
+    let renew = world.wait_sent();
+    assert_eq!(world.sent(Event::Received(&no_binding(&renew))).kind, 3, "it starts anew");
 }
 
 #[test]
@@ -426,6 +453,9 @@ fn times_of_a_server_count_if_they_are_in_order() {
     };
     assert_eq!(check(0, 0, 100, 200), (50_000, 80_000));
     assert_eq!(check(10, 20, 100, 200), (10_000, 20_000));
+    assert_eq!(check(10, 0, 100, 200), (10_000, 80_000));
+    assert_eq!(check(0, 90, 100, 200), (50_000, 90_000));
+    assert_eq!(check(90, 0, 100, 200), (50_000, 80_000));
     assert_eq!(check(10, 10, 100, 200), (50_000, 80_000));
     assert_eq!(check(10, 200, 100, 200), (50_000, 80_000));
     assert_eq!(check(0, 0, 0, 200), (100_000, 160_000));

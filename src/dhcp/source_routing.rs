@@ -1,0 +1,92 @@
+//! The routing rules of an address in the container, as `sbr` makes them: they move to the next address, with the routes of
+//! their tables. The kernel deletes these routes with the last address of a link.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::dhcp::journal::Record;
+use crate::error::Result;
+use crate::kernel::rtnl::{Batch, Route, Rtnl, Rule};
+use crate::steps::link::routing_tables::{KERNEL_TABLES, MAIN, RoutingTables, link_routes_first};
+
+/// RT_SCOPE_LINK (linux/rtnetlink.h).
+const SCOPE_LINK: u8 = 253;
+
+/// The rules and routes to change.
+#[derive(Default)]
+pub struct SourceRouting {
+    old: Vec<Rule>,
+    new: Vec<Rule>,
+    routes: Vec<Route>,
+    /// The routes of the link are in a table of its own, and not in the main table.
+    pub has_table: bool,
+    /// The main table has the subnet route of a former address, as with `addSourceHints`.
+    has_subnet: bool,
+}
+
+impl SourceRouting {
+    /// The rules of former addresses, and the routes of the link with this index. `lease` are the routes of the lease.
+    pub fn read(rtnl: &Rtnl, record: &Record, index: u32, lease: &[Route]) -> Result<Self> {
+        let v4 = record.v4.as_ref().map(|lease| IpNet::V4(lease.address));
+        let v6 = record.v6.as_ref().map(|lease| IpNet::V6(lease.address.into()));
+        let moves = record.former_v4.iter().map(|it| (IpAddr::V4(it.address.addr()), v4));
+        let moves6 = record.former_v6.iter().map(|it| (IpAddr::V6(it.address), v6));
+        let moves: Vec<(IpAddr, IpNet)> = moves
+            .chain(moves6)
+            .filter_map(|(from, to)| Some((from, to?)))
+            .filter(|(from, to)| *from != to.addr())
+            .collect();
+        let mut found = Self::default();
+        if moves.is_empty() {
+            return Ok(found);
+        }
+        let RoutingTables { rules, routes, .. } = RoutingTables::read(rtnl)?;
+        let is_subnet = |route: &Route| {
+            let is_main = (route.table, route.dev) == (Some(MAIN), Some(index));
+            is_main && moves.iter().any(|(from, _)| route.src == Some(*from))
+        };
+        found.has_subnet = routes.iter().any(is_subnet);
+        for rule in &rules {
+            // An interrupted attempt has moved the rule already.
+            let is_of = |(from, to): &&(IpAddr, IpNet)| {
+                rule.source == Some(*from) || rule.source == Some(to.addr())
+            };
+            let Some((_, to)) = moves.iter().find(is_of) else { continue };
+            if to.addr().is_ipv4() && !KERNEL_TABLES.contains(&rule.table) {
+                found.has_table = true;
+                let table = Some(rule.table);
+                found.routes.push(Route {
+                    dev: Some(index),
+                    src: Some(to.addr()),
+                    scope: Some(SCOPE_LINK),
+                    table,
+                    ..Route::to(to.trunc())
+                });
+                found.routes.extend(lease.iter().map(|route| Route { table, ..route.clone() }));
+            }
+            let new = Rule { source: Some(to.addr()), ..rule.clone() };
+            if new == *rule {
+                continue;
+            }
+            found.old.push(rule.clone());
+            let is_there = |it: &Rule| (it.source, it.table) == (new.source, new.table);
+            if !rules.iter().chain(&found.new).any(is_there) {
+                found.new.push(new);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether the main table gets no subnet route.
+    pub fn hides_subnet(&self) -> bool {
+        self.has_table && !self.has_subnet
+    }
+
+    /// Adds the changes after those of the addresses.
+    pub fn put(&self, batch: &mut Batch) {
+        link_routes_first(&self.routes).for_each(|route| batch.add_route(route));
+        self.old.iter().for_each(|rule| batch.del_rule(rule));
+        self.new.iter().for_each(|rule| batch.add_rule(rule));
+    }
+}

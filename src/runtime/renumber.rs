@@ -1,0 +1,220 @@
+//! The host follows a DHCP server that replaced an address: the rules of all plugins, the sources of firewalld, and the cache
+//! entry, with which CHECK compares.
+//!
+//! It holds the container's lock without waiting for it: during an ADD, DEL or CHECK of this runtime it fails, and the daemon
+//! calls it again.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use crate::cni::json::Json;
+use crate::cni::success::{Dns, Success};
+use crate::cni::version::{self, Version};
+use crate::error::{Code, Error, Result};
+use crate::kernel::conntrack::Conntrack;
+use crate::kernel::nft::Nft;
+use crate::plugin::owner::Owner;
+use crate::plugins::firewall;
+use crate::runtime::cache::{self, Cache, Entry};
+use crate::runtime::lock::Lock;
+use crate::steps::nft::renumber::{Move, Moved, Renumbered, renumber};
+use crate::steps::renumber::{Change, Follow};
+
+/// Where the locks of containers are.
+const LOCKS: &str = "/run/cnibox/locks";
+
+/// The follower for a daemon. `bus` is the address of the system D-Bus; `None` is the usual one.
+pub fn follower(bus: Option<OsString>) -> Follow {
+    let bus = bus.filter(|bus| !bus.is_empty());
+    Box::new(move |prefix, changes, holds| follow(prefix, bus.as_ref(), changes, holds))
+}
+
+fn follow(
+    prefix: &Path,
+    bus: Option<&OsString>,
+    changes: &[Change],
+    holds: &dyn Fn(&str, IpAddr) -> bool,
+) -> Vec<Result<String>> {
+    let below = |path: &str| match prefix.as_os_str().is_empty() {
+        true => PathBuf::from(path),
+        false => prefix.join(path.trim_start_matches('/')),
+    };
+    let locks: Vec<Result<Lock>> = changes
+        .iter()
+        .map(|change| Lock::container_if_free(&below(LOCKS), &change.at.container_id))
+        .collect();
+    let free: Vec<&Change> =
+        changes.iter().zip(&locks).filter(|(_, lock)| lock.is_ok()).map(|(it, _)| it).collect();
+    let rules = move_rules(&free, bus, holds);
+    let cache = Cache::new(below(cache::DIRECTORY));
+    let one = |(change, lock): (&Change, Result<Lock>)| {
+        let _lock = lock?;
+        let moved = moved_of(rules.clone()?, change)?;
+        let is_cached = update_entry(&cache, change)?;
+        Ok(said(&moved, is_cached))
+    };
+    changes.iter().zip(locks).map(one).collect()
+}
+
+/// The moved objects in words; empty for nothing.
+fn said(moved: &[Moved], is_cached: bool) -> String {
+    let rules = match moved.len() {
+        0 => String::new(),
+        1 => "1 rule".to_owned(),
+        count => format!("{count} rules"),
+    };
+    let entry = if is_cached { "the cache entry" } else { "" };
+    [rules.as_str(), entry]
+        .into_iter()
+        .filter(|it| !it.is_empty())
+        .collect::<Vec<_>>()
+        .join(" and ")
+}
+
+/// Moves the rules in one transaction, then the sources of firewalld. Deletes the connections of the addresses of before:
+/// otherwise packets follow the translation of before as long as they arrive.
+fn move_rules(
+    changes: &[&Change],
+    bus: Option<&OsString>,
+    holds: &dyn Fn(&str, IpAddr) -> bool,
+) -> Result<Renumbered> {
+    let mut moves = Vec::new();
+    for change in changes {
+        let owner = Owner::new(&change.network, &change.at);
+        let one = |(from, to)| Move { owner: owner.clone(), from, to };
+        moves.extend(change.nets().into_iter().filter(|(from, to)| from != to).map(one));
+    }
+    let Some(nft) = Nft::open_if_any()?.filter(|_| !moves.is_empty()) else {
+        return Ok(Renumbered::default());
+    };
+    // The records of the sources move with the rules, so the sources go first: a step that fails is repeated.
+    if cfg!(feature = "firewall") {
+        firewall::follow_sources(&nft, bus.map(OsString::as_os_str), &moves)?;
+    }
+    let renumbered = renumber(&nft, &moves, holds)?;
+    let mut left: Vec<IpAddr> = renumbered.moved.iter().map(|it| it.from).collect();
+    left.sort_unstable();
+    left.dedup();
+    left.retain(|from| !renumbered.moved.iter().any(|it| it.to == *from));
+    if !left.is_empty() {
+        Conntrack::open()?.delete_of(&left)?;
+    }
+    Ok(renumbered)
+}
+
+/// The moved elements of one attachment. Fails if it must wait for another one.
+fn moved_of(renumbered: Renumbered, change: &Change) -> Result<Vec<Moved>> {
+    let owner = Owner::new(&change.network, &change.at);
+    if renumbered.waiting.contains(&owner) {
+        let msg = "cannot move the rules: another attachment has rules for the new address";
+        return Err(Error::new(Code::TRY_AGAIN_LATER, msg));
+    }
+    Ok(renumbered.moved.into_iter().filter(|it| it.owner == owner).collect())
+}
+
+/// Updates the result in the cache. False if there is nothing to update: no runtime keeps an entry, or it names none of the
+/// leases of before. A file that belongs to another attachment is an error and stays.
+fn update_entry(cache: &Cache, change: &Change) -> Result<bool> {
+    let Some(entry) = cache.read(&change.network, &change.at)? else { return Ok(false) };
+    // The format of old runtimes does not name the attachment.
+    if entry.config.is_empty() {
+        return Ok(false);
+    }
+    let Some(before) = entry.success()? else { return Ok(false) };
+    let mut success = before.clone();
+    for (old, new) in &change.leases {
+        update(&mut success, old, new);
+    }
+    if success == before {
+        return Ok(false);
+    }
+    let version = match entry.result.get("cniVersion") {
+        Some(Json::String(version)) => Version::negotiate(version)?,
+        _ => Version::NEWEST,
+    };
+    let result = version::print_result(&success, version)?;
+    cache.write(&Entry { result, ..entry }).map(|()| true)
+}
+
+/// Replaces in a result what `old` said by what `new` says. A result without the address of `old` stays.
+fn update(success: &mut Success, old: &Success, new: &Success) {
+    let (Some(from), Some(to)) = (old.ips.first(), new.ips.first()) else { return };
+    let Some(ip) = success.ips.iter_mut().find(|ip| ip.address == from.address) else { return };
+    ip.address = to.address;
+    if ip.gateway == from.gateway {
+        ip.gateway = to.gateway;
+    }
+    replace(&mut success.routes, &old.routes, &new.routes);
+    let Dns { nameservers, domain, search, .. } = &mut success.dns;
+    replace(nameservers, &old.dns.nameservers, &new.dns.nameservers);
+    replace(search, &old.dns.search, &new.dns.search);
+    if *domain == old.dns.domain {
+        domain.clone_from(&new.dns.domain);
+    }
+}
+
+/// Replaces the items of `old` in a list by those of `new`. A list without all of `old` has another origin and stays.
+fn replace<T: Clone + PartialEq>(list: &mut Vec<T>, old: &[T], new: &[T]) {
+    if old == new || !old.iter().all(|item| list.contains(item)) {
+        return;
+    }
+    let at = list.iter().position(|item| old.contains(item)).unwrap_or(list.len());
+    list.retain(|item| !old.contains(item));
+    let missing: Vec<T> = new.iter().filter(|item| !list.contains(item)).cloned().collect();
+    list.splice(at..at, missing);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(text: &str) -> Success {
+        version::parse_result(&Json::parse(text.as_bytes()).unwrap(), Version::NEWEST).unwrap()
+    }
+
+    fn lease(address: &str, gateway: &str, dns: &str) -> Success {
+        result(&format!(
+            r#"{{"ips": [{{"address": "{address}", "gateway": "{gateway}"}}],
+                "routes": [{{"dst": "0.0.0.0/0", "gw": "{gateway}"}}],
+                "dns": {{"nameservers": ["{dns}"], "domain": "lan", "search": ["a.lan"]}}}}"#
+        ))
+    }
+
+    #[test]
+    fn the_part_of_the_lease_is_replaced_and_the_rest_stays() {
+        let old = lease("10.1.0.5/24", "10.1.0.1", "10.1.0.53");
+        let new = lease("10.2.0.6/16", "10.2.0.1", "10.2.0.53");
+        let whole = |lease: &Success| {
+            let mut whole = lease.clone();
+            whole.ips[0].interface = Some(1);
+            whole.ips.push(result(r#"{"ips": [{"address": "fd00::5/64"}]}"#).ips[0].clone());
+            whole
+                .routes
+                .insert(0, result(r#"{"routes": [{"dst": "10.9.0.0/16"}]}"#).routes[0].clone());
+            whole.dns.nameservers.push("fd00::53".into());
+            whole
+        };
+        let mut success = whole(&old);
+        update(&mut success, &old, &new);
+        assert_eq!(success, whole(&new));
+        // Once more, after a crash.
+        update(&mut success, &old, &new);
+        assert_eq!(success, whole(&new));
+    }
+
+    #[test]
+    fn a_result_of_another_address_or_with_another_dns_stays() {
+        let old = lease("10.1.0.5/24", "10.1.0.1", "10.1.0.53");
+        let new = lease("10.2.0.6/16", "10.2.0.1", "10.2.0.53");
+        let other = lease("10.1.0.7/24", "10.1.0.1", "10.1.0.53");
+        let mut success = other.clone();
+        update(&mut success, &old, &new);
+        assert_eq!(success, other);
+        let mut success = old.clone();
+        success.dns = result(r#"{"dns": {"nameservers": ["192.0.2.1"], "domain": "x"}}"#).dns;
+        let dns = success.dns.clone();
+        update(&mut success, &old, &new);
+        assert_eq!((success.dns, success.ips), (dns, new.ips));
+    }
+}

@@ -1,0 +1,36 @@
+//! An attachment with another address than at its ADD: a DHCP server replaced it. The daemon changes the interface; the rules
+//! of the host and the cache entry follow.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use ipnet::IpNet;
+
+use crate::cni::success::Success;
+use crate::error::Result;
+use crate::names::{Attachment, NetworkName};
+
+/// The change of one attachment.
+pub struct Change {
+    pub network: NetworkName,
+    pub at: Attachment,
+    /// The results of an earlier lease and of the lease of its family now. Each has one address.
+    pub leases: Vec<(Success, Success)>,
+}
+
+/// Lets the host follow the changes. Each may be called again, also after it was made in part. Returns for each change a
+/// text of all that was done.
+///
+/// The path stands in front of the paths of the host. The last parameter tells whether the living attachment with this owner
+/// uses an address, or will still move its own rules from it.
+pub type Follow = Box<
+    dyn Fn(&Path, &[Change], &dyn Fn(&str, IpAddr) -> bool) -> Vec<Result<String>> + Send + Sync,
+>;
+
+impl Change {
+    /// The addresses of before, each with that of now.
+    pub fn nets(&self) -> Vec<(IpNet, IpNet)> {
+        let net = |success: &Success| success.ips.first().map(|ip| ip.address);
+        self.leases.iter().filter_map(|(old, new)| Some((net(old)?, net(new)?))).collect()
+    }
+}
