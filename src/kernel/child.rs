@@ -6,6 +6,7 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -17,9 +18,9 @@ use crate::kernel::sys::process::Child;
 pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// The number of bytes that a writable pipe takes without blocking. Source: pipe(7).
 const PIPE_BUF: usize = 4096;
-/// An interrupt that comes right before a wait is seen after it.
+/// An interrupt that comes right before a wait is seen after it; so is the end of a child without a pidfd.
 const WAIT_MAX: Duration = Duration::from_millis(100);
-/// A child that has closed its pipes is about to exit.
+/// A child without a pidfd that has closed its pipes is about to exit.
 const EXIT_PAUSE: Duration = Duration::from_millis(1);
 
 /// The output of a child.
@@ -42,8 +43,9 @@ pub enum End {
     Interrupted,
 }
 
-/// Writes the input, and reads until the child has closed its pipes and has exited. With a limit, the child must lead a
-/// process group of its own, which is killed at the limit, and when this process is interrupted.
+/// Writes the input, and reads until the child has exited. Other processes may still have its pipes: a plugin can start a
+/// daemon. With a limit, the child must lead a process group of its own, which is killed at the limit, and when this process
+/// is interrupted.
 pub fn converse(mut child: Child, input: &[u8], limit: Option<Duration>) -> io::Result<Said> {
     let mut said = Said { stdout: Vec::new(), stderr: Vec::new(), end: End::TimedOut };
     let deadline = limit.map(|limit| Instant::now() + limit);
@@ -69,7 +71,7 @@ pub fn read_stderr(mut child: Child, deadline: Instant) -> io::Result<Vec<u8>> {
             return Err(ErrorKind::TimedOut.into());
         };
         let file = stderr.as_ref().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLIN));
-        let [is_ready, _, _] = ready([file, None, None], wait)?;
+        let [is_ready] = ready([file], wait)?;
         if is_ready && !read(&mut stderr, &mut said)? {
             stderr = None;
         }
@@ -79,7 +81,8 @@ pub fn read_stderr(mut child: Child, deadline: Instant) -> io::Result<Vec<u8>> {
 
 /// Kills the child and what it has started, and reaps it.
 fn end(child: &mut Child, has_group: bool) {
-    if has_group {
+    // The number of a child that was reaped can be another process's.
+    if has_group && !child.is_reaped() {
         let _ = killpg(Pid::from_raw(child.id()), Signal::SIGKILL); // it fails only for a child that has ended
     }
     child.kill();
@@ -96,60 +99,61 @@ fn talk(
     sys::survive_failed_writes();
     let (mut stdin, mut stdout) = (child.stdin.take(), child.stdout.take());
     let mut stderr = child.stderr.take();
+    let pidfd = child.pidfd();
     loop {
         if input.is_empty() {
             stdin = None;
-        }
-        let is_closed = stdin.is_none() && stdout.is_none() && stderr.is_none();
-        if is_closed && deadline.is_none() {
-            return child.wait().map(End::Exited);
-        }
-        if let Some(status) = is_closed.then(|| child.try_wait()).transpose()?.flatten() {
-            return Ok(End::Exited(status));
         }
         let Some(wait) = time_to_wait(deadline) else { return Ok(End::TimedOut) };
         if deadline.is_some() && sys::is_interrupted() {
             return Ok(End::Interrupted);
         }
-        let wait = if is_closed { PollTimeout::from(1_u8) } else { wait };
+        let is_silent = stdin.is_none() && stdout.is_none() && stderr.is_none() && pidfd.is_none();
         let files = [
             stdin.as_ref().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLOUT)),
             stdout.as_ref().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLIN)),
             stderr.as_ref().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLIN)),
+            pidfd.as_ref().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLIN)),
         ];
-        let [can_write, can_read, can_read_errors] = ready(files, wait)?;
+        let [can_write, can_read, can_read_errors, _] =
+            ready(files, if is_silent { EXIT_PAUSE } else { wait })?;
         if can_write && !write(&mut stdin, &mut input)? {
             stdin = None;
         }
         if can_read && !read(&mut stdout, &mut said.stdout)? {
             stdout = None;
         }
-        if said.stdout.len() > OUTPUT_BYTES_MAX {
-            return Ok(End::TooLong);
-        }
         if can_read_errors && !read(&mut stderr, &mut said.stderr)? {
             stderr = None;
         }
+        let exited = child.try_wait()?;
+        if exited.is_some() {
+            read_rest(stdout.take(), &mut said.stdout)?;
+            read_rest(stderr.take(), &mut said.stderr)?;
+        }
+        if said.stdout.len() > OUTPUT_BYTES_MAX {
+            return Ok(End::TooLong);
+        }
         said.stderr.truncate(OUTPUT_BYTES_MAX);
+        if let Some(status) = exited {
+            return Ok(End::Exited(status));
+        }
     }
 }
 
 /// Returns `None` at the deadline.
-fn time_to_wait(deadline: Option<Instant>) -> Option<PollTimeout> {
-    let Some(deadline) = deadline else { return Some(PollTimeout::NONE) };
+fn time_to_wait(deadline: Option<Instant>) -> Option<Duration> {
+    let Some(deadline) = deadline else { return Some(WAIT_MAX) };
     let left = deadline.saturating_duration_since(Instant::now());
-    (!left.is_zero()).then(|| {
-        let wait = left.clamp(EXIT_PAUSE, WAIT_MAX);
-        PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
-    })
+    (!left.is_zero()).then(|| left.clamp(EXIT_PAUSE, WAIT_MAX))
 }
 
 /// Which of the files can be used without waiting, or are closed at the other end.
-fn ready(files: [Option<PollFd<'_>>; 3], wait: PollTimeout) -> io::Result<[bool; 3]> {
+fn ready<const N: usize>(files: [Option<PollFd<'_>>; N], wait: Duration) -> io::Result<[bool; N]> {
     let mut open: Vec<PollFd<'_>> = files.iter().flatten().cloned().collect();
-    match poll(&mut open, wait) {
+    match poll(&mut open, PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)) {
         Ok(_) => {}
-        Err(Errno::EINTR) => return Ok([false; 3]),
+        Err(Errno::EINTR) => return Ok([false; N]),
         Err(errno) => return Err(errno.into()),
     }
     let mut answers = open.iter().map(|file| file.any().unwrap_or(true));
@@ -184,8 +188,26 @@ fn read(file: &mut Option<PipeReader>, into: &mut Vec<u8>) -> io::Result<bool> {
     }
 }
 
+/// Reads what a child that has exited left in a pipe. It does not wait for the end of the file, which comes when no other
+/// process has the pipe.
+fn read_rest(mut file: Option<PipeReader>, into: &mut Vec<u8>) -> io::Result<()> {
+    let Some(pipe) = &file else { return Ok(()) };
+    let capacity = fcntl(pipe, FcntlArg::F_GETPIPE_SZ)?;
+    // Another writer may be faster than this reader.
+    let end = into.len() + usize::try_from(capacity).unwrap_or_default();
+    while into.len() < end {
+        let files = file.as_ref().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLIN));
+        if ready([files], Duration::ZERO)? == [false] || !read(&mut file, into)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use nix::sys::signal::kill;
+
     use super::*;
     use crate::kernel::sys::process::{Command, Standard};
 
@@ -216,6 +238,35 @@ mod tests {
             assert!(matches!(said.end, End::Exited(status) if status.code() == Some(3)));
             assert_eq!(said.stderr, b"no\n");
         }
+    }
+
+    /// What the script leaves behind holds its stdout and stderr. The first line has its process number.
+    fn leaving(left: &str, script: &str, limit: Option<Duration>) -> Said {
+        let said = shell(&format!("{left} & echo $!; {script}"), b"", limit);
+        let mut lines = said.stdout.split(|byte| *byte == b'\n');
+        let pid = lines.find_map(|line| str::from_utf8(line).ok()?.parse().ok());
+        let _ = kill(Pid::from_raw(pid.unwrap()), Signal::SIGKILL); // a writer dies with the pipe
+        said
+    }
+
+    #[test]
+    fn a_child_that_ends_counts_as_ended_whatever_it_leaves_behind() {
+        for limit in [LONG, None] {
+            for left in ["sleep 1000", "yes"] {
+                let said = leaving(left, "exit 3", limit);
+                assert!(matches!(said.end, End::Exited(status) if status.code() == Some(3)));
+            }
+        }
+    }
+
+    #[test]
+    fn all_that_a_child_has_printed_until_its_end_is_read() {
+        // Each fills a pipe with one write, so the child can end before the first byte is read.
+        let fill = "dd if=/dev/zero bs=65536 count=1 status=none";
+        let said = leaving("sleep 1000", &format!("{fill} >&2; exec {fill}"), LONG);
+        assert!(matches!(said.end, End::Exited(_)));
+        let zeros = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == 0).count();
+        assert_eq!((zeros(&said.stdout), said.stderr.len()), (65536, 65536));
     }
 
     #[test]

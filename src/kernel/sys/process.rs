@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
 use std::fs::OpenOptions;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -247,6 +247,16 @@ impl Child {
         self.pid
     }
 
+    /// A file that can be read when it has ended. `None` if the kernel (before 5.3) or a filter of system calls has no
+    /// pidfd_open(2). It must not have been reaped.
+    pub fn pidfd(&self) -> Option<OwnedFd> {
+        // SAFETY: the call takes numbers only.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid, 0) };
+        let fd = c_int::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+        // SAFETY: the descriptor is new, so no other value owns it.
+        Some(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
     /// Waits for its end, and reaps it.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         loop {
@@ -259,6 +269,10 @@ impl Child {
     /// Reaps it if it has ended.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.reap(libc::WNOHANG)
+    }
+
+    pub fn is_reaped(&self) -> bool {
+        self.status.is_some()
     }
 
     fn reap(&mut self, flags: c_int) -> io::Result<Option<ExitStatus>> {

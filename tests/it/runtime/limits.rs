@@ -59,6 +59,32 @@ fn an_ipam_plugin_that_takes_too_long_is_killed_too() {
     assert_eq!((host.kept(), sleepers(&host)), (vec![], 0));
 }
 
+/// Like a plugin that starts a daemon without closing its stdout.
+#[test]
+fn a_plugin_that_leaves_a_process_on_its_stdout_has_ended_all_the_same() {
+    let host = Host::new();
+    let left = "sleep 1000 & echo $! >> /run/left";
+    let address = r#"{"cniVersion": "1.1.0", "ips": [{"address": "10.77.0.5/24"}]}"#;
+    host.recorder("ipam", &format!("{left}; [ $CNI_COMMAND != ADD ] || echo '{address}'"));
+    host.recorder("last", &format!("{left}; [ $CNI_COMMAND != ADD ] || echo '{address}'"));
+    let bridge = json!({"type": "bridge", "bridge": "cni0", "ipam": {"type": "ipam"}});
+    let plugins = [bridge, json!({"type": "last"})];
+    host.configure(
+        "1.conflist",
+        &json!({"cniVersion": "1.1.0", "name": "net", "plugins": plugins}),
+    );
+    host.world.container("c1");
+    for arguments in
+        [&["add", "net", "c1", "--timeout", "20"][..], &["del", "net", "c1", "--timeout", "20"]]
+    {
+        let outcome = host.cnibox(arguments).run();
+        assert_eq!(outcome.status, 0, "{}", outcome.report());
+    }
+    assert_eq!(host.titles(), ["ipam ADD", "last ADD", "last DEL", "ipam DEL"]);
+    assert_eq!((host.kept(), sleepers(&host)), (vec![], 4), "they run on");
+    host.world.host(["sh", "-c", "kill $(cat /run/left)"]);
+}
+
 #[test]
 fn a_plugin_does_not_outlive_a_runtime_that_is_killed() {
     let host = host();
