@@ -43,7 +43,7 @@ pub enum End {
     Interrupted,
 }
 
-/// Writes the input, and reads until the child has exited. Other processes may still have its pipes: a plugin can start a
+/// Writes the input, and reads until the child has exited. Other processes may still have its pipes: a child can start a
 /// daemon. With a limit, the child must lead a process group of its own, which is killed at the limit, and when this process
 /// is interrupted.
 pub fn converse(mut child: Child, input: &[u8], limit: Option<Duration>) -> io::Result<Said> {
@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    /// What the script leaves behind holds its stdout and stderr. The first line has its process number.
+    /// The script leaves a process that holds its stdout and stderr. The first line has its process number.
     fn leaving(left: &str, script: &str, limit: Option<Duration>) -> Said {
         let said = shell(&format!("{left} & echo $!; {script}"), b"", limit);
         let mut lines = said.stdout.split(|byte| *byte == b'\n');
