@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::{Value, json};
 
+use crate::world::state::assert_same;
 use crate::world::{Container, World, with, without};
 
 /// The network of the container.
@@ -112,16 +113,6 @@ fn look(container: &Container<'_>) -> Vec<String> {
     ];
     lines.extend(outputs.iter().flat_map(|output| output.lines()).map(str::to_owned));
     lines
-}
-
-#[track_caller]
-fn assert_same(before: &[String], after: &[String], when: &str) {
-    let only = |sign: char, these: &[String], those: &[String]| {
-        let lines = these.iter().filter(|line| !those.contains(line));
-        lines.map(|line| format!("{sign} {line}\n")).collect::<String>()
-    };
-    let difference = only('-', before, after) + &only('+', after, before);
-    assert!(before == after, "after {when}, the world is not as before:\n{difference}");
 }
 
 fn of(network: &str, plugin: &Value) -> Value {

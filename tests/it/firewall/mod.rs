@@ -76,7 +76,7 @@ pub fn set_br_netfilter(world: &World, value: &str) {
 }
 
 /// A neighbour of the host, 192.0.2.2 and fd02::2, who knows the way to all networks here.
-fn outside(world: &World) -> Container<'_> {
+pub fn outside(world: &World) -> Container<'_> {
     let outside = world.container("outside");
     let netns = outside.netns();
     let script = format!(

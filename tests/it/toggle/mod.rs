@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::{Value, json};
 
+use crate::world::state::assert_same;
 use crate::world::{Container, State, World, with};
 use subject::{BRIDGE, Case, Kind, Place, Subject};
 
@@ -137,16 +138,6 @@ fn lines(state: &State) -> Vec<String> {
     let state = state.apart_from(BRIDGE, "net").apart_from("br9", "net");
     // A ruleset is one entry of many lines, of which few differ.
     state.lines().iter().flat_map(|entry| entry.split('\n')).map(str::to_owned).collect()
-}
-
-#[track_caller]
-fn assert_same(before: &[String], after: &[String], when: &str) {
-    let only = |sign: char, these: &[String], those: &[String]| {
-        let lines = these.iter().filter(|line| !those.contains(line));
-        lines.map(|line| format!("{sign} {line}\n")).collect::<String>()
-    };
-    let difference = only('-', before, after) + &only('+', after, before);
-    assert!(before == after, "after the {when}, the world is not as before:\n{difference}");
 }
 
 /// ADD with one configuration, DEL or GC with another; then the same container once more.

@@ -83,13 +83,7 @@ impl State {
 
     /// Lines that only the other state has (`+`), and that only this one has (`-`).
     pub fn difference(&self, after: &Self) -> Vec<String> {
-        let only = |sign: char, these: &Self, those: &Self| {
-            let lines = these.0.iter().filter(|line| !those.0.contains(line));
-            lines.map(|line| format!("{sign} {line}")).collect::<Vec<_>>()
-        };
-        let mut lines = only('-', self, after);
-        lines.extend(only('+', after, self));
-        lines
+        difference(&self.0, &after.0)
     }
 
     /// Panics with the lines that differ, which says more than both states printed whole.
@@ -213,6 +207,23 @@ fn files(world: &World, dir: &Path, lines: &mut Vec<String>) {
             lines.push(format!("file {} mode={mode:o} '{content}'", path.display()));
         }
     }
+}
+
+/// Panics with the lines that differ.
+#[track_caller]
+pub fn assert_same(before: &[String], after: &[String], when: &str) {
+    let difference = difference(before, after).join("\n");
+    assert!(before == after, "after {when}, the world is not as before:\n{difference}");
+}
+
+fn difference(before: &[String], after: &[String]) -> Vec<String> {
+    let only = |sign: char, these: &[String], those: &[String]| {
+        let lines = these.iter().filter(|line| !those.contains(line));
+        lines.map(|line| format!("{sign} {line}")).collect::<Vec<_>>()
+    };
+    let mut lines = only('-', before, after);
+    lines.extend(only('+', after, before));
+    lines
 }
 
 /// `veth` and eight hexadecimal digits become `veth*`.

@@ -1,26 +1,24 @@
 //! Rulesets of iptables, in nf_tables and in the table of iptables-legacy.
 
 use super::rulesets::{
-    AS_TRAFFIC, DROPPED, FLOWS, Says, Site, Traffic, UNPUBLISHED, V4_DROPPED, host,
+    AS_TRAFFIC, Case, DROPPED, FLOWS, Says, Site, UNPUBLISHED, V4_DROPPED, host, judge_each,
 };
 
 /// Rules that are loaded with iptables-restore into the table `filter` of one program.
-fn judge(program: &str, cases: &[(&str, Traffic, Says)]) {
-    let world = host();
-    let site = Site::new(&world);
-    for (rules, traffic, says) in cases {
+fn judge(program: &str, cases: &[Case<'_>]) {
+    judge_each(cases, |world, rules, traffic| {
         for ip in ["iptables", "ip6tables"] {
-            let is_both = *traffic == DROPPED || traffic.out[1] == traffic.out[0];
+            let is_both = traffic == DROPPED || traffic.out[1] == traffic.out[0];
             let rules = if ip == "iptables" || is_both { rules } else { ":FORWARD ACCEPT" };
             let text = format!("*filter\n{}\nCOMMIT\n", rules.replace("; ", "\n"));
             let restore = format!("{ip}-{program}-restore");
             world.tool(&[&restore], None).stdin(text).output_of_success();
         }
-        site.judge(rules, *traffic, *says);
-    }
+        rules.to_owned()
+    });
 }
 
-const CASES: &[(&str, Traffic, Says)] = &[
+const CASES: &[Case<'_>] = &[
     (":FORWARD DROP", DROPPED, AS_TRAFFIC),
     (":FORWARD DROP", V4_DROPPED, AS_TRAFFIC),
     (":FORWARD ACCEPT; -A FORWARD -i cni-a -j REJECT", DROPPED, AS_TRAFFIC),

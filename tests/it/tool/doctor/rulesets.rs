@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{doctor, healthy};
+use crate::firewall::outside;
 use crate::world::{Container, Running, World, parse, with};
 
 /// The traffic under a ruleset.
@@ -54,26 +55,29 @@ pub(super) fn network() -> Value {
     json!({"cniVersion": "1.0.0", "name": "a", "plugins": [bridge, portmap]})
 }
 
+/// Rules, the traffic that they let through, and what the doctor says of them.
+pub(super) type Case<'a> = (&'a str, Traffic, Says);
+
+/// Judges each ruleset. `load` makes it that of the world, and returns it in full.
+pub(super) fn judge_each(cases: &[Case<'_>], load: impl Fn(&World, &str, Traffic) -> String) {
+    let world = host();
+    let site = Site::new(&world);
+    for (rules, traffic, says) in cases {
+        let rules = load(&world, rules, *traffic);
+        site.judge(&rules, *traffic, *says);
+    }
+}
+
 pub(super) fn host() -> World {
     healthy(&[network()])
 }
 
 impl<'w> Site<'w> {
     pub(super) fn new(world: &'w World) -> Self {
-        let outside = world.container("outside");
-        let netns = outside.netns();
-        let script = format!(
-            "ip link add wan0 type veth peer name wan1 &&
-             ip link set wan1 netns {netns} &&
-             ip address add 192.0.2.1/24 dev wan0 && ip address add fd02::1/64 dev wan0 nodad &&
-             ip link set wan0 up &&
-             nsenter --net={netns} sh -c '
-                 ip address add 192.0.2.2/24 dev wan1 && ip address add fd02::2/64 dev wan1 nodad &&
-                 ip link set wan1 up && ip link set lo up &&
-                 ip route add 10.0.0.0/8 via 192.0.2.1 && ip route add fd00::/16 via fd02::1' &&
-             ip route add default via 192.0.2.2 && ip route add default via fd02::2"
-        );
-        world.host(["sh", "-c", &script]);
+        let outside = outside(world);
+        for gateway in ["192.0.2.2", "fd02::2"] {
+            world.host(["ip", "route", "add", "default", "via", gateway]);
+        }
         let container = world.container("one");
         let common = json!({"cniVersion": "1.0.0", "name": "a"});
         let config = network();
