@@ -281,10 +281,7 @@ fn collect_garbage(host: &Rtnl, owners: &Owners) -> Result<()> {
     for Entry { record, saved } in Records::open()?.0 {
         if saved.belongs_to(owners) {
             let restored = restore(host, &saved);
-            let is_over = match &restored {
-                Ok(is_restored) => *is_restored || saved.is_gone(host),
-                Err(_) => false,
-            };
+            let is_over = matches!(restored, Ok(is_back) if is_back || saved.is_gone(host));
             failures.note(restored.map(drop));
             failures.note(if is_over { record.remove() } else { Ok(()) });
         }

@@ -5,9 +5,8 @@ use crate::runtime::conf;
 
 use super::Document;
 use super::place::Path;
-use crate::cli::similar::{hint, nearest};
-
 use crate::cli::manual::{Key, Manual, Manuals};
+use crate::cli::similar::{hint, nearest};
 
 /// The keys of one plugin.
 pub(super) struct Known<'a> {
@@ -25,10 +24,10 @@ pub(super) struct Known<'a> {
 const FREE: &str = "object";
 /// In this object, other programs have keys of their own.
 const ARGS: &str = "args";
-/// In the meaning of a key.
 /// The type of a key that another program reads.
 pub(super) const ANY: &str = "any";
 const PORT_MAPPINGS: &str = "portMappings";
+/// In the meaning of a key.
 const IGNORED: &str = "The reference ignores it.";
 
 impl<'a> Known<'a> {

@@ -126,20 +126,22 @@ pub fn is_aside(name: &OsStr) -> bool {
 
 /// Removes the files that killed processes have left aside in a directory.
 pub fn sweep(directory: &Path) {
-    sweep_beginning_with(directory, b".");
+    sweep_names(directory, &|_| true);
 }
 
 /// The same for one file of the directory.
 pub fn sweep_of(path: &Path) {
-    sweep_beginning_with(path.parent().unwrap_or(path), &start(path));
+    let start = start(path);
+    let is_of_path =
+        |name: &[u8]| name.len() == start.len() + RANDOM_BYTES + 1 && name.starts_with(&start);
+    sweep_names(path.parent().unwrap_or(path), &is_of_path);
 }
 
 /// A file that cannot be removed does no harm: every reader passes over it.
-fn sweep_beginning_with(directory: &Path, start: &[u8]) {
+fn sweep_names(directory: &Path, is_wanted: &dyn Fn(&[u8]) -> bool) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let is_of_start = name.as_bytes().len() == start.len() + RANDOM_BYTES + 1 || start == b".";
-        if is_aside(&name) && is_of_start && name.as_bytes().starts_with(start) {
+        if is_aside(&name) && is_wanted(name.as_bytes()) {
             remove_abandoned(&entry.path());
         }
     }

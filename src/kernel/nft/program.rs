@@ -283,11 +283,8 @@ impl Step {
                 break;
             }
         }
-        if fit == Fit::No {
-            return Self { verdicts: vec![Some(Verdict::Continue)], doubt: None };
-        }
-        if verdicts.is_empty() {
-            // Without a verdict it does not matter whether the rule matches.
+        // Without a verdict it does not matter whether the rule matches.
+        if fit == Fit::No || verdicts.is_empty() {
             return Self { verdicts: vec![Some(Verdict::Continue)], doubt: None };
         }
         if fit == Fit::Maybe {

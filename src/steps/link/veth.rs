@@ -202,11 +202,10 @@ pub fn check_mtu(
     wanted: Option<u32>,
 ) -> Result<()> {
     let Some(wanted) = wanted else { return Ok(()) };
-    for link in [host_end, container] {
+    let is_tuned = container.mtu < wanted && tuned::has_mtu(at)?;
+    for (link, may_differ) in [(host_end, false), (container, is_tuned)] {
         let (name, mtu) = (&link.name, link.mtu);
-        let may_be_smaller = link.index == container.index && *name == container.name;
-        let is_tuned = || Ok::<_, Error>(may_be_smaller && mtu < wanted && tuned::has_mtu(at)?);
-        if mtu != wanted && !is_tuned()? {
+        if mtu != wanted && !may_differ {
             let msg = format_args!("interface {name} has mtu {mtu}, not {wanted}");
             return Err(Error::internal(msg));
         }

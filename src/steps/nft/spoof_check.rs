@@ -90,10 +90,14 @@ pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
 /// have changed it. Rules of the reference are accepted, too.
 pub fn check(nft: &Nft, network: &NetworkName, at: &Attachment) -> Result<()> {
     old_names::migrate(nft)?;
-    if rules::has_spoof_check(nft, at)? {
+    let own = check_own(nft, &Owner::new(network, at));
+    if own.is_err() && rules::has_spoof_check(nft, at)? {
         return Ok(());
     }
-    let owner = Owner::new(network, at);
+    own
+}
+
+fn check_own(nft: &Nft, owner: &Owner) -> Result<()> {
     let missing = || Error::internal(format_args!("the MAC spoof check of {owner} is missing"));
     shared().check(nft).map_err(|error| missing().with_details(error.to_string()))?;
     for set in [PORTS, ALLOWED] {
