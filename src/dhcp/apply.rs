@@ -16,9 +16,7 @@ use crate::kernel::packet::{Arp, PacketSocket};
 use crate::kernel::rtnl::{Batch, LinkChange, NewAddress};
 use crate::names::Mac;
 use crate::steps::link::configure;
-
-/// RT_SCOPE_LINK (linux/rtnetlink.h): the destination is on the link.
-const SCOPE_LINK: u8 = 253;
+use crate::steps::link::routing_tables::SCOPE_LINK;
 
 /// The result of ADD for the leases of a record and the addresses of the kernel.
 pub fn success(record: &Record, slaac: &[Ip]) -> Success {

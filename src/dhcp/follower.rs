@@ -18,7 +18,6 @@ use crate::dhcp::table::{Entry, State, Table, log};
 use crate::dhcp::time::Time;
 use crate::error::{Error, Result};
 use crate::kernel::sys::{thread, warn};
-use crate::names::Attachment;
 use crate::plugin::owner::Owner;
 use crate::steps::renumber::Change;
 
@@ -185,8 +184,8 @@ impl Work {
                 record.former_v6.iter().map(|old| (bare(None, Some(old.clone())), new.clone())),
             );
         }
-        let Key { network, container_id, ifname } = record.ask.key.clone();
-        Change { network, at: Attachment { container_id, ifname }, leases }
+        let key = &record.ask.key;
+        Change { network: key.network.clone(), at: key.attachment(), leases }
     }
 
     /// The addresses of now, for the log.
@@ -200,8 +199,8 @@ impl Work {
 fn held(state: &State) -> Vec<(String, Vec<IpAddr>)> {
     let mut held = Vec::new();
     for Entry { record, .. } in &state.leases.0 {
-        let Key { network, container_id, ifname } = record.ask.key.clone();
-        let owner = Owner::new(&network, &Attachment { container_id, ifname });
+        let key = &record.ask.key;
+        let owner = Owner::new(&key.network, &key.attachment());
         held.push((owner.to_string(), apply::addresses(record)));
     }
     held

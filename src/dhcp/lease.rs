@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use crate::names::{ContainerId, IfName, NetworkName};
+use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 
 /// The owner of a lease: one interface of one container in one network.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,6 +13,10 @@ pub struct Key {
 }
 
 impl Key {
+    pub fn attachment(&self) -> Attachment {
+        Attachment { container_id: self.container_id.clone(), ifname: self.ifname.clone() }
+    }
+
     /// The default value of option 61: a zero byte and `CONTAINER/NETWORK/INTERFACE`, as the reference sends it. The text
     /// is cut after 254 bytes.
     pub fn client_id(&self) -> Vec<u8> {

@@ -8,10 +8,9 @@ use ipnet::IpNet;
 use crate::dhcp::journal::Record;
 use crate::error::Result;
 use crate::kernel::rtnl::{Batch, Route, Rtnl, Rule};
-use crate::steps::link::routing_tables::{KERNEL_TABLES, MAIN, RoutingTables, link_routes_first};
-
-/// RT_SCOPE_LINK (linux/rtnetlink.h).
-const SCOPE_LINK: u8 = 253;
+use crate::steps::link::routing_tables::{
+    KERNEL_TABLES, MAIN, RoutingTables, SCOPE_LINK, link_routes_first,
+};
 
 /// The rules and routes to change.
 #[derive(Default)]

@@ -10,6 +10,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use crate::kernel::netlink::{fixed, text};
 use crate::kernel::nft::{Condition, Expr, Field, Policy, Program, Rule, Verdict};
 use crate::kernel::sys;
+use crate::names::IpFamily;
 
 /// The FORWARD of iptables-legacy or of ip6tables-legacy, in the form of nf_tables. The handle of a rule is its number in the
 /// chain.
@@ -198,13 +199,10 @@ impl Filter {
         let inverted = *entry.get(if self.is_v6 { 132 } else { 83 })?;
         let flags = *entry.get(if self.is_v6 { 131 } else { 82 })?;
         let links = 4 * bytes;
-        let addresses = match self.is_v6 {
-            true => [Field::Ip6Saddr, Field::Ip6Daddr],
-            false => [Field::IpSaddr, Field::IpDaddr],
-        };
+        let [saddr, daddr] = Field::addresses(if self.is_v6 { IpFamily::V6 } else { IpFamily::V4 });
         for (field, at, mask_at, length, inverts) in [
-            (addresses[0], 0, 2 * bytes, bytes, 0x08),
-            (addresses[1], bytes, 3 * bytes, bytes, 0x10),
+            (saddr, 0, 2 * bytes, bytes, 0x08),
+            (daddr, bytes, 3 * bytes, bytes, 0x10),
             (Field::Iifname, links, links + 32, NAME_OF_LINK_BYTES, 0x01),
             (Field::Oifname, links + 16, links + 48, NAME_OF_LINK_BYTES, 0x02),
         ] {

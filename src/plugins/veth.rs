@@ -42,12 +42,12 @@ use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::flow::{delegate, verify};
+use crate::steps::link::routing_tables::SCOPE_LINK;
 use crate::steps::link::{configure, forwarding, host_link, veth};
 use crate::steps::nft::masquerade;
 use crate::steps::nft::rules::Rules;
 
-/// RT_SCOPE_LINK and RT_SCOPE_HOST (linux/rtnetlink.h).
-const SCOPE_LINK: u8 = 253;
+/// RT_SCOPE_HOST (linux/rtnetlink.h).
 const SCOPE_HOST: u8 = 254;
 
 /// The index of the container's interface in our results.

@@ -98,7 +98,7 @@ impl Runtime {
             cache: Cache::new(cache::DIRECTORY),
             pending: Cache::new(state.join("pending")),
             identities: Identities::new(state.join("namespaces")),
-            locks: state.join("locks"),
+            locks: locks(),
             state: state.into(),
             configurations,
         }
@@ -370,6 +370,11 @@ impl Runtime {
         sys::survive_failed_writes();
         Ok([network, container])
     }
+}
+
+/// The directory of the locks of containers and networks.
+pub(super) fn locks() -> PathBuf {
+    Path::new(STATE).join("locks")
 }
 
 /// An entry with what the caller says of it in place of what is known.

@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::cni::json::Json;
 use crate::cni::success::{Dns, Success};
@@ -17,12 +17,10 @@ use crate::kernel::nft::Nft;
 use crate::plugin::owner::Owner;
 use crate::plugins::firewall;
 use crate::runtime::cache::{self, Cache, Entry};
+use crate::runtime::lifecycle;
 use crate::runtime::lock::Lock;
-use crate::steps::nft::renumber::{Move, Moved, Renumbered, renumber};
+use crate::steps::nft::renumber::{Move, Renumbered, renumber};
 use crate::steps::renumber::{Change, Follow};
-
-/// Where the locks of containers are.
-const LOCKS: &str = "/run/cnibox/locks";
 
 /// The follower for a daemon. `bus` is the address of the system D-Bus; `None` is the usual one.
 pub fn follower(bus: Option<OsString>) -> Follow {
@@ -36,30 +34,29 @@ fn follow(
     changes: &[Change],
     holds: &dyn Fn(&str, IpAddr) -> bool,
 ) -> Vec<Result<String>> {
-    let below = |path: &str| match prefix.as_os_str().is_empty() {
-        true => PathBuf::from(path),
-        false => prefix.join(path.trim_start_matches('/')),
+    let below = |path: &Path| match prefix.as_os_str().is_empty() {
+        true => path.to_owned(),
+        false => prefix.join(path.strip_prefix("/").unwrap_or(path)),
     };
-    let locks: Vec<Result<Lock>> = changes
-        .iter()
-        .map(|change| Lock::container_if_free(&below(LOCKS), &change.at.container_id))
-        .collect();
+    let directory = below(&lifecycle::locks());
+    let lock = |change: &Change| Lock::container_if_free(&directory, &change.at.container_id);
+    let locks: Vec<Result<Lock>> = changes.iter().map(lock).collect();
     let free: Vec<&Change> =
         changes.iter().zip(&locks).filter(|(_, lock)| lock.is_ok()).map(|(it, _)| it).collect();
     let rules = move_rules(&free, bus, holds);
-    let cache = Cache::new(below(cache::DIRECTORY));
+    let cache = Cache::new(below(Path::new(cache::DIRECTORY)));
     let one = |(change, lock): (&Change, Result<Lock>)| {
         let _lock = lock?;
-        let moved = moved_of(rules.clone()?, change)?;
+        let moved = moved_of(rules.as_ref().map_err(Clone::clone)?, change)?;
         let is_cached = update_entry(&cache, change)?;
-        Ok(said(&moved, is_cached))
+        Ok(said(moved, is_cached))
     };
     changes.iter().zip(locks).map(one).collect()
 }
 
 /// The moved objects in words; empty for nothing.
-fn said(moved: &[Moved], is_cached: bool) -> String {
-    let rules = match moved.len() {
+fn said(moved: usize, is_cached: bool) -> String {
+    let rules = match moved {
         0 => String::new(),
         1 => "1 rule".to_owned(),
         count => format!("{count} rules"),
@@ -103,14 +100,14 @@ fn move_rules(
     Ok(renumbered)
 }
 
-/// The moved elements of one attachment. Fails if it must wait for another one.
-fn moved_of(renumbered: Renumbered, change: &Change) -> Result<Vec<Moved>> {
+/// The number of moved elements of one attachment. Fails if it must wait for another one.
+fn moved_of(renumbered: &Renumbered, change: &Change) -> Result<usize> {
     let owner = Owner::new(&change.network, &change.at);
     if renumbered.waiting.contains(&owner) {
         let msg = "cannot move the rules: another attachment has rules for the new address";
         return Err(Error::new(Code::TRY_AGAIN_LATER, msg));
     }
-    Ok(renumbered.moved.into_iter().filter(|it| it.owner == owner).collect())
+    Ok(renumbered.moved.iter().filter(|it| it.owner == owner).count())
 }
 
 /// Updates the result in the cache. False if there is nothing to update: no runtime keeps an entry, or it names none of the

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use crate::cni::json::Json;
 use crate::error::Result;
 use crate::kernel::nft::{CtState, Packet, Side};
-use crate::kernel::rtnl::Link;
+use crate::kernel::rtnl::{Link, RT_TABLE_MAIN};
 use crate::names::{IfName, IpFamily};
 use crate::plugin::owner::Owner;
 use crate::runtime::conf;
@@ -93,9 +93,6 @@ fn default_links(host: &Host<'_>, family: IpFamily) -> Result<Vec<u32>> {
     }
     Ok(links)
 }
-
-/// Source: linux/rtnetlink.h.
-const RT_TABLE_MAIN: u32 = 254;
 
 /// Loopback, the bridges of networks and their ports, and the links that plugins made.
 fn is_of_containers(host: &Host<'_>, link: &Link) -> bool {

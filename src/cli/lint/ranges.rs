@@ -6,6 +6,7 @@ use crate::cni::json::Json;
 use crate::error::Result;
 use crate::ipam::range::{self, RangeConf, RangeSet};
 use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::RT_TABLE_MAIN;
 use crate::names::IpFamily;
 use crate::runtime::{conf, networks};
 
@@ -141,7 +142,11 @@ pub(super) fn compare_routes(claims: &[Claim], documents: &mut [Document]) -> Re
             let is_container = dst.prefix_len() == dst.max_prefix_len();
             let is_local = dst.addr().is_loopback()
                 || matches!(dst.addr(), IpAddr::V6(ip) if ip.is_unicast_link_local() || ip.is_multicast());
-            if route.table != Some(MAIN) || dst.prefix_len() == 0 || is_container || is_local {
+            if route.table != Some(RT_TABLE_MAIN)
+                || dst.prefix_len() == 0
+                || is_container
+                || is_local
+            {
                 continue;
             }
             let link = host.link_at(dev)?.map_or_else(String::new, |link| link.0.name);
@@ -159,6 +164,3 @@ pub(super) fn compare_routes(claims: &[Claim], documents: &mut [Document]) -> Re
     }
     Ok(())
 }
-
-/// RT_TABLE_MAIN of linux/rtnetlink.h.
-const MAIN: u32 = 254;

@@ -12,6 +12,7 @@ use super::consts::{
 use super::register::Register;
 use super::wire::{attribute, be32, be32_of};
 use crate::kernel::netlink::Attrs;
+use crate::names::IpFamily;
 
 /// A field that can be loaded into registers. Comments have the nft notation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +100,14 @@ impl Source {
 }
 
 impl Field {
+    /// The source and the destination address of a packet.
+    pub fn addresses(family: IpFamily) -> [Self; 2] {
+        match family {
+            IpFamily::V4 => [Self::IpSaddr, Self::IpDaddr],
+            IpFamily::V6 => [Self::Ip6Saddr, Self::Ip6Daddr],
+        }
+    }
+
     const ALL: [Self; 22] = [
         Self::IpSaddr,
         Self::IpDaddr,

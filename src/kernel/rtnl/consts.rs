@@ -67,7 +67,7 @@ pub(super) const RTEXT_FILTER_BRVLAN_COMPRESSED: u32 = 0x4;
 pub(super) const RTEXT_FILTER_SKIP_STATS: u32 = 0x8;
 
 /// The default table (linux/rtnetlink.h).
-pub(super) const RT_TABLE_MAIN: u32 = 254;
+pub const RT_TABLE_MAIN: u32 = 254;
 /// A flag of a route: the gateway need not be in a prefix of the link (linux/rtnetlink.h).
 pub(super) const RTNH_F_ONLINK: u32 = 0x4;
 /// Attributes of a rule, and the action that selects a table (linux/fib_rules.h).

@@ -23,6 +23,7 @@ use crate::kernel::sys;
 
 pub use address::{Address, NewAddress};
 pub use bridge_vlan::{PortVlans, VlanRange};
+pub use consts::RT_TABLE_MAIN;
 pub use link::{Link, Port, PortState};
 pub use link_change::{LinkChange, NewLink};
 pub use namespace::{End, Ends};

@@ -111,10 +111,7 @@ impl Term {
     }
 
     fn condition(&self, family: IpFamily, value: &str) -> Result<Vec<Expr>, String> {
-        let (saddr, daddr) = match family {
-            IpFamily::V4 => (Field::IpSaddr, Field::IpDaddr),
-            IpFamily::V6 => (Field::Ip6Saddr, Field::Ip6Daddr),
-        };
+        let [saddr, daddr] = Field::addresses(family);
         let condition = match self.subject {
             Subject::Saddr | Subject::Daddr if value.contains('-') => {
                 let field = if self.subject == Subject::Saddr { saddr } else { daddr };

@@ -178,10 +178,7 @@ fn jump_for_this_host() -> Vec<Expr> {
 /// `dnat ip to ip daddr . meta l4proto . th dport map @portmap-published-on` and
 /// `dnat ip to meta l4proto . th dport map @portmap-published`
 fn translate(family: IpFamily, group: &Group, conditions: &Conditions) -> Vec<Vec<Expr>> {
-    let daddr = match family {
-        IpFamily::V4 => Field::IpDaddr,
-        IpFamily::V6 => Field::Ip6Daddr,
-    };
+    let [_, daddr] = Field::addresses(family);
     let on = [daddr, Field::Protocol, Field::Dport];
     let on = dnat_to_map(family.into(), &on, &group.published_on());
     let any = [Field::Protocol, Field::Dport];

@@ -6,14 +6,14 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::cni::success::Ip;
 use crate::kernel::rtnl::{Batch, Link, Route, Rule};
-use crate::steps::link::routing_tables::{KERNEL_TABLES, MAIN, RoutingTables, link_routes_first};
+use crate::steps::link::routing_tables::{
+    KERNEL_TABLES, MAIN, RoutingTables, SCOPE_LINK, link_routes_first,
+};
 
 /// The routing protocol number (RTPROT_*) of rules with a table that this plugin chose. It is unused in
 /// linux/rtnetlink.h and in iproute2's rt_protos.
 pub const PROTOCOL: u8 = 203;
 
-/// RT_SCOPE_LINK (linux/rtnetlink.h).
-const SCOPE_LINK: u8 = 253;
 /// The reference begins its search at the same table.
 const FIRST_TABLE: u32 = 100;
 

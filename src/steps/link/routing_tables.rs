@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::kernel::netns::{Lock, NetNs};
-use crate::kernel::rtnl::{Link, NextHop, Route, Rtnl, Rule};
+use crate::kernel::rtnl::{Link, NextHop, RT_TABLE_MAIN, Route, Rtnl, Rule};
 use crate::names::IpFamily;
 
-/// RT_TABLE_MAIN (linux/rtnetlink.h).
-pub const MAIN: u32 = 254;
+pub const MAIN: u32 = RT_TABLE_MAIN;
+/// RT_SCOPE_LINK (linux/rtnetlink.h): the destination is on the link.
+pub const SCOPE_LINK: u8 = 253;
 /// RT_TABLE_DEFAULT, RT_TABLE_MAIN and RT_TABLE_LOCAL (linux/rtnetlink.h).
 pub const KERNEL_TABLES: std::ops::RangeInclusive<u32> = 253..=255;
 

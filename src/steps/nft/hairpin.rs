@@ -59,10 +59,7 @@ pub fn ensure(nft: &Nft, batch: &mut Batch, family: IpFamily, length: u8) -> Res
 
 /// `ct status dnat ip saddr & 255.255.0.0 . ip daddr @portmap-masqueraded-16 masquerade`
 fn masquerade(family: IpFamily, prefix_length: u8) -> Vec<Expr> {
-    let (saddr, daddr) = match family {
-        IpFamily::V4 => (Field::IpSaddr, Field::IpDaddr),
-        IpFamily::V6 => (Field::Ip6Saddr, Field::Ip6Daddr),
-    };
+    let [saddr, daddr] = Field::addresses(family);
     let (bytes, mask) =
         match IpNet::new(family.everything().addr(), prefix_length).map(|net| net.netmask()) {
             Ok(IpAddr::V6(mask)) => (16, mask.octets().to_vec()),
