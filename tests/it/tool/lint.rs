@@ -163,3 +163,17 @@ fn the_directory_of_the_runtime_is_examined_by_default() {
         outcome.report()
     );
 }
+
+/// Go marshals the reference's own structure with both keys. The one in its own case counts.
+#[test]
+fn a_key_in_two_cases_is_no_mistake() {
+    let world = World::new();
+    let address = r#"{"address": "10.10.0.1/24", "gateway": "10.10.0.254",
+        "Address": {"IP": "10.10.0.1", "Mask": "////AA=="}, "Version": "4"}"#;
+    let ipam = format!(r#"{{"type": "static", "addresses": [{address}]}}"#);
+    let text =
+        format!(r#"{{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "ipam": {ipam}}}"#);
+    world.write("/run/net.conf", text);
+    let outcome = lint(&world, &["/run/net.conf"]);
+    assert_eq!((outcome.status, &*outcome.stdout), (0, ""), "{}", outcome.report());
+}
