@@ -1,6 +1,7 @@
 //! The interface of a plugin: its configuration, and a method for each CNI verb.
 
 pub mod execute;
+pub mod identity;
 pub mod log;
 pub mod owner;
 mod session;
@@ -101,12 +102,16 @@ pub enum Instance {
 }
 
 impl Entry {
-    /// A whole call: runs the plugin, then commits the pending changes of nf_tables.
+    /// A whole call: runs the plugin, then commits the pending changes of nf_tables, then records the namespace.
     pub fn call(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
-        match (self.run(cx, verb), cx.session.settle()) {
-            (Err(first), Err(second)) => Err(first.also(&second)),
-            (result, settled) => settled.and(result),
+        let success = match (self.run(cx, verb), cx.session.settle()) {
+            (Err(first), Err(second)) => return Err(first.also(&second)),
+            (result, settled) => settled.and(result)?,
+        };
+        if !self.is_ipam && !cx.session.is_recorded() {
+            identity::after(cx, verb);
         }
+        Ok(success)
     }
 
     /// Runs the plugin. Changes of nf_tables stay pending.

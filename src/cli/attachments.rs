@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::plugin::Entry as Plugin;
 use crate::runtime::cache::Entry;
-use crate::runtime::life::Life;
+use crate::runtime::evidence::Life;
 use crate::runtime::lifecycle::Runtime;
 
 use super::parameters::{self, TIMEOUT_S};
@@ -20,7 +20,7 @@ use super::table::Table;
     name = "attachments",
     help_triggers("-h", "--help", "help"),
     example = "{command_name} --check",
-    note = "Exit code 0, whatever is stale; with --check 1, unless each attachment lives and is as it was made."
+    note = "Exit code 0, whatever is gone; with --check 1, unless each attachment lives and is as it was made."
 )]
 pub(super) struct Attachments {
     /// ask the plugins whether each attachment is as it was made
@@ -77,7 +77,7 @@ impl Attachments {
 const FAILED: &str = "failed";
 
 fn checked(runtime: &Runtime, entry: &Entry, life: &Life) -> &'static str {
-    if matches!(life, Life::Stale(_)) {
+    if matches!(life, Life::Gone(_)) {
         return FAILED;
     }
     match runtime.check_entry(entry) {
@@ -125,7 +125,7 @@ impl Line {
         }
         let (state, reason) = match life {
             Life::Alive => ("alive", None),
-            Life::Stale(reason) => ("stale", Some(reason)),
+            Life::Gone(reason) => ("gone", Some(reason)),
             Life::Unknown(reason) => ("unknown", Some(reason)),
         };
         Self { entry, addresses, state, reason, check }

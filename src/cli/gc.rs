@@ -4,12 +4,17 @@ use argh::FromArgs;
 
 use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
+use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::plugin::Entry;
-use crate::runtime::gc::{Options, Removed};
+use crate::runtime::gc::{Collected, Options, Removed};
+use crate::runtime::lifecycle::Runtime;
 
-use super::parameters::{self, TIMEOUT_S};
+use super::{not_understood, parameters};
 
-/// Remove the attachments without a namespace, and the remains of an interrupted add or del.
+/// Less than that of an ADD or DEL: a timer calls gc, and the next one tries again.
+const TIMEOUT_S: u64 = 30;
+
+/// Remove the attachments that have provably ended, and the remains of an interrupted add or del.
 #[derive(FromArgs)]
 #[argh(
     subcommand,
@@ -28,10 +33,13 @@ pub(super) struct Gc {
     /// networks
     #[argh(switch)]
     uncached: bool,
+    /// remove one attachment for which it is unknown whether it lives: NETWORK/CONTAINER/IFNAME; nothing else is removed
+    #[argh(option)]
+    unknown: Option<String>,
     /// print one JSON document
     #[argh(switch)]
     json: bool,
-    /// the seconds that an executed plugin may take; 180 if not given
+    /// the seconds that an executed plugin may take; 30 if not given
     #[argh(option, default = "TIMEOUT_S")]
     timeout: u64,
 }
@@ -39,10 +47,7 @@ pub(super) struct Gc {
 impl Gc {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let runtime = parameters::runtime(plugins, self.timeout);
-        let (network, _) = parameters::network_and_netns(&self.operands)?;
-        let choice = network.map(parameters::choice).transpose()?;
-        let options = Options { is_dry_run: self.dry_run, uncached: self.uncached };
-        let collected = runtime.gc(choice.as_ref(), options)?;
+        let collected = self.collect(&runtime)?;
         let mut objects = Vec::new();
         for removed in &collected.removed {
             let Removed { network, at, reason } = removed;
@@ -63,4 +68,31 @@ impl Gc {
         }
         Error::joined(collected.errors).map(|()| 0)
     }
+
+    fn collect(&self, runtime: &Runtime) -> Result<Collected> {
+        if let Some(name) = &self.unknown {
+            if !self.operands.is_empty() || self.uncached {
+                return Err(not_understood("--unknown names the only attachment to remove"));
+            }
+            let (network, at) = attachment(name)?;
+            let removed = vec![runtime.remove_unknown(&network, &at, self.dry_run)?];
+            return Ok(Collected { removed, errors: Vec::new() });
+        }
+        let (network, _) = parameters::network_and_netns(&self.operands)?;
+        let choice = network.map(parameters::choice).transpose()?;
+        let options = Options { is_dry_run: self.dry_run, uncached: self.uncached };
+        runtime.gc(choice.as_ref(), options)
+    }
+}
+
+fn attachment(name: &str) -> Result<(NetworkName, Attachment)> {
+    let parts: Vec<&str> = name.split('/').collect();
+    let [network, container_id, ifname] = parts[..] else {
+        return Err(not_understood(format!("{name:?} is not NETWORK/CONTAINER/IFNAME")));
+    };
+    let read = || -> Result<_> {
+        let (container_id, ifname) = (ContainerId::new(container_id)?, IfName::new(ifname)?);
+        Ok((NetworkName::new(network)?, Attachment { container_id, ifname }))
+    };
+    read().map_err(|error| not_understood(error.to_string()))
 }

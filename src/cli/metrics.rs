@@ -8,7 +8,7 @@ use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::plugin::Entry;
-use crate::runtime::life::Life;
+use crate::runtime::evidence::Life;
 use crate::runtime::reservations::Survey;
 
 use super::{ipam, parameters, say};
@@ -79,12 +79,12 @@ fn text(survey: &Survey) -> String {
     for (entry, life) in &survey.attachments {
         let state = match life {
             Life::Alive => "alive",
-            Life::Stale(_) => "stale",
+            Life::Gone(_) => "gone",
             Life::Unknown(_) => "unknown",
         };
         count(&mut attachments, &entry.network, state);
         if let Some(Json::Array(mappings)) = entry.capability_args.get("portMappings")
-            && state != "stale"
+            && state != "gone"
         {
             for it in mappings {
                 count(&mut ports, &entry.network, protocol(it));

@@ -6,7 +6,7 @@ use std::path::Path;
 use argh::FromArgs;
 
 use crate::cni::success::Success;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::kernel::launch::Launch;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sandbox;
@@ -157,9 +157,17 @@ impl Exec {
         let entries = runtime.entries()?;
         if !own.is_at(&path)? {
             let of_id = entries.iter().find(|it| *it.at.container_id == *self.target);
-            path = of_id.map_or(path, |entry| entry.netns.clone());
+            // A later process or namespace can have the path of a container that has ended.
+            if let Some(entry) = of_id {
+                runtime.require_alive(entry)?;
+                path = entry.netns.clone();
+            }
         }
         let netns = own.open(&path)?;
+        if netns.is(&own)? {
+            let msg = format!("cannot enter {}: it is the namespace of the host", path.display());
+            return Err(Error::new(Code::SAME_NETNS, msg));
+        }
         let mut results: Vec<Success> = Vec::new();
         for entry in &entries {
             if is_same(&own, &entry.netns, &netns)

@@ -61,7 +61,7 @@ impl NetNs {
 
     /// Opens another namespace, which has to exist.
     pub fn open(&self, path: &Path) -> Result<Self> {
-        match self.find(path) {
+        match self.examine(open(path), path) {
             Ok(Found::Namespace(netns)) => Ok(netns),
             Ok(Found::Nothing) => Err(cannot_open(path, sys::errno_text(libc::ENOENT))),
             Ok(Found::SomethingElse) => Err(cannot_open(path, "not a network namespace")),
@@ -71,10 +71,7 @@ impl NetNs {
 
     /// Opens a namespace that may be gone. `None` also for the plain file that an unmounted namespace leaves.
     pub fn open_if_exists(&self, path: &Path) -> io::Result<Option<Self>> {
-        match self.find(path)? {
-            Found::Namespace(netns) => Ok(Some(netns)),
-            Found::Nothing | Found::SomethingElse => Ok(None),
-        }
+        self.of_file(open(path), path)
     }
 
     /// Whether a path leads to a network namespace.
@@ -194,11 +191,11 @@ impl NetNs {
         Ok((metadata.dev(), metadata.ino()))
     }
 
-    /// When the kernel made the inode, in seconds and nanoseconds. A namespace that nothing but a process holds gets a new
-    /// inode whenever it is opened.
-    pub fn inode_time(&self) -> Result<(i64, i64)> {
-        let metadata = self.metadata()?;
-        Ok((metadata.ctime(), metadata.ctime_nsec()))
+    /// The identity, and when the kernel made the inode, in seconds and nanoseconds. A namespace that nothing but a process
+    /// holds gets a new inode whenever it is opened.
+    pub fn identity_and_time(&self) -> Result<((u64, u64), (i64, i64))> {
+        let it = self.metadata()?;
+        Ok(((it.dev(), it.ino()), (it.ctime(), it.ctime_nsec())))
     }
 
     fn metadata(&self) -> Result<Metadata> {
@@ -215,9 +212,15 @@ impl NetNs {
         format!("network namespace {}", self.path.display())
     }
 
-    fn find(&self, path: &Path) -> io::Result<Found> {
-        // O_NONBLOCK: the open of a FIFO would wait for a writer.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    /// The namespace of a file that was opened at a path. `None` if there is no file, or it is no network namespace.
+    pub(super) fn of_file(&self, file: io::Result<File>, path: &Path) -> io::Result<Option<Self>> {
+        match self.examine(file, path)? {
+            Found::Namespace(netns) => Ok(Some(netns)),
+            Found::Nothing | Found::SomethingElse => Ok(None),
+        }
+    }
+
+    fn examine(&self, file: io::Result<File>, path: &Path) -> io::Result<Found> {
         let file = match file {
             Ok(file) => file,
             Err(error) => {
@@ -276,6 +279,11 @@ fn is_current(file: &File) -> bool {
         // Unknown without /proc.
         _ => true,
     }
+}
+
+/// O_NONBLOCK: the open of a FIFO would wait for a writer.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
 /// The object at a path.

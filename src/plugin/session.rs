@@ -46,6 +46,7 @@ pub struct Session {
     links: RefCell<Vec<Link>>,
     turns: Arc<Turns>,
     limit: Option<Duration>,
+    is_recorded: bool,
     has_nf_tables: OnceCell<bool>,
     /// The last field, so it is closed last: after a deletion the close waits until the kernel has finished, and the kernel
     /// does that work while a link is removed.
@@ -96,6 +97,7 @@ impl Session {
             links: RefCell::default(),
             turns: Arc::default(),
             limit: None,
+            is_recorded: false,
             has_nf_tables: OnceCell::new(),
             nft: OnceCell::new(),
         }
@@ -109,6 +111,16 @@ impl Session {
     /// The same session, for a runtime: an executed plugin that takes longer is killed.
     pub fn limited_to(self, limit: Duration) -> Self {
         Self { limit: Some(limit), ..self }
+    }
+
+    /// The same session, for a runtime that records the identity of the namespace itself.
+    pub fn recorded(self) -> Self {
+        Self { is_recorded: true, ..self }
+    }
+
+    /// Whether the caller records the identity of the namespace.
+    pub fn is_recorded(&self) -> bool {
+        self.is_recorded
     }
 
     /// How long an executed plugin may take; None is for ever.

@@ -4,28 +4,17 @@ use std::path::Path;
 
 use crate::cni::json::Json;
 use crate::cni::version::Version;
-use crate::error::Result;
-use crate::kernel::netns::NetNs;
+use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::runtime::cache::Entry;
-use crate::runtime::life::Life;
+use crate::runtime::evidence::{Evidence, Life};
 use crate::runtime::lifecycle::{Choice, Runtime, Target};
 
 impl Runtime {
     /// The attachments that the cache has, whichever runtime made them. A damaged entry is a line on stderr.
     pub fn attachments(&self) -> Result<Vec<(Entry, Life)>> {
-        let home = NetNs::own()?;
-        Ok(self.judged(&home, self.entries()?))
-    }
-
-    /// Entries, and whether each lives.
-    pub(super) fn judged(&self, home: &NetNs, entries: Vec<Entry>) -> Vec<(Entry, Life)> {
-        let mut judged = Vec::new();
-        for entry in entries {
-            let life = self.identities.life(home, &entry);
-            judged.push((entry, life));
-        }
-        judged
+        let entries = self.entries()?;
+        Ok(judged(&self.evidence()?, entries))
     }
 
     /// The entries of the cache. A damaged one is a line on stderr.
@@ -33,6 +22,17 @@ impl Runtime {
         let found = self.cache.all()?;
         found.damaged.iter().for_each(|error| warn(format_args!("warning: {error}")));
         Ok(found.entries)
+    }
+
+    /// Fails unless the attachment of an entry is alive.
+    pub fn require_alive(&self, entry: &Entry) -> Result<()> {
+        let reason = match self.evidence()?.life(entry) {
+            Life::Alive => return Ok(()),
+            Life::Gone(reason) => format!("it has ended: {reason}"),
+            Life::Unknown(reason) => format!("it may have ended: {reason}"),
+        };
+        let msg = format!("cannot enter container {}", entry.at.container_id);
+        Err(Error::internal(msg).with_details(reason))
     }
 
     /// The directory of what only this runtime needs.
@@ -49,4 +49,14 @@ impl Runtime {
         let target = Target { at: &entry.at, netns: None, args: "", capability_args: &Json::Null };
         self.check(&Choice::Named(entry.network.clone()), &target).map(|()| true)
     }
+}
+
+/// Entries, and whether each lives.
+pub(super) fn judged(evidence: &Evidence<'_>, entries: Vec<Entry>) -> Vec<(Entry, Life)> {
+    let mut judged = Vec::new();
+    for entry in entries {
+        let life = evidence.life(&entry);
+        judged.push((entry, life));
+    }
+    judged
 }

@@ -41,6 +41,8 @@ pub struct Entry {
 #[derive(Clone, Debug)]
 pub struct Cache {
     directory: PathBuf,
+    /// Between the names in the name of a file.
+    separator: char,
 }
 
 /// The content of a cache.
@@ -176,8 +178,14 @@ pub fn title(network: &NetworkName, at: &Attachment) -> String {
 }
 
 impl Cache {
+    /// Files with libcni's names. Two attachments can have the same.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into() }
+        Self { directory: directory.into(), separator: '-' }
+    }
+
+    /// Files that only cnibox reads: each attachment has a name of its own.
+    pub fn of_own(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into(), separator: '+' }
     }
 
     /// The entry of an attachment, if it exists. An unusable file is an error.
@@ -196,9 +204,16 @@ impl Cache {
         Ok(Some(entry))
     }
 
+    /// The other attachment that has the file of this one.
+    pub fn holder(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
+        let entry = Entry::parse(&read(&self.path(network, at)).ok()??).ok()?;
+        (entry.network != *network || entry.at != *at).then_some(entry)
+    }
+
     /// The entries of one interface of a container, in whatever network. Damaged ones are passed over.
     pub fn of_interface(&self, at: &Attachment) -> Result<Vec<Entry>> {
-        let end = format!("-{}-{}", at.container_id, at.ifname);
+        let separator = self.separator;
+        let end = format!("{separator}{}{separator}{}", at.container_id, at.ifname);
         let Entries { mut entries, .. } = self.all_of(|name| name.ends_with(&end))?;
         entries.retain(|entry| entry.at == *at);
         Ok(entries)
@@ -264,13 +279,10 @@ impl Cache {
 
     /// The file of an attachment.
     pub fn path(&self, network: &NetworkName, at: &Attachment) -> PathBuf {
-        self.directory.join(file_name(network, at))
+        let separator = self.separator;
+        let name = format!("{network}{separator}{}{separator}{}", at.container_id, at.ifname);
+        self.directory.join(name)
     }
-}
-
-/// libcni's name for the file of an attachment.
-pub fn file_name(network: &NetworkName, at: &Attachment) -> String {
-    format!("{network}-{}-{}", at.container_id, at.ifname)
 }
 
 /// Before cniCacheV1 the file was the result alone.

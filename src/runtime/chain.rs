@@ -295,7 +295,8 @@ impl Chain<'_> {
         }
         let opened = Session::open(request, verb)?
             .sharing(Arc::clone(&self.means.turns))
-            .limited_to(self.means.limit);
+            .limited_to(self.means.limit)
+            .recorded();
         Ok(session.get_or_init(|| opened))
     }
 

@@ -1,35 +1,34 @@
-//! Removes stale attachments: those with a removed or replaced namespace, and those of an interrupted operation.
+//! Removes attachments that have ended, see `evidence`, and those of an interrupted operation.
 
 use crate::cni::json::Json;
 use crate::cni::version::Version;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::kernel::flock::Mode;
-use crate::kernel::netns::NetNs;
 use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, NetworkName};
-use crate::runtime::cache::Entry;
+use crate::runtime::cache::{self, Entry};
 use crate::runtime::chain::{Chain, Parameters};
 use crate::runtime::conf::Network;
-use crate::runtime::life::Life;
-use crate::runtime::lifecycle::{Choice, Runtime};
+use crate::runtime::evidence::{Evidence, Life};
+use crate::runtime::lifecycle::{Choice, Runtime, netns_of};
 use crate::runtime::lock::{self, Lock};
 
 /// Options of GC.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// List the stale attachments, and remove nothing.
+    /// List what is to be removed, and remove nothing.
     pub is_dry_run: bool,
     /// Let the plugins remove attachments that are not in the cache, too. Attachments of runtimes with a cache of their own, and
     /// an ADD of another runtime in progress, are lost.
     pub uncached: bool,
 }
 
-/// One stale attachment.
+/// One attachment that was removed.
 #[derive(Debug)]
 pub struct Removed {
     pub network: NetworkName,
     pub at: Attachment,
-    /// Why it is stale.
+    /// Why it was removed.
     pub reason: String,
 }
 
@@ -53,28 +52,66 @@ impl Runtime {
             None => self.known_networks()?,
         };
         sys::catch_interrupts();
-        // Their attachments are stale then.
+        let evidence = self.evidence()?;
+        // Their attachments have ended then.
         if !options.is_dry_run {
-            self.remove_dead_namespaces();
+            self.remove_dead_namespaces(&evidence);
+        }
+        if let (Err(reason), false) = (evidence.view(), names.is_empty()) {
+            warn(format_args!(
+                "warning: cannot tell which attachments have ended: this process has no view of the host: {reason}"
+            ));
         }
         for name in names {
+            if let Err(error) = self.gc_of(&evidence, &name, given, options, &mut collected) {
+                collected.errors.push(error);
+            }
             if sys::is_interrupted() {
                 return Err(Error::internal("cannot collect garbage: interrupted"));
             }
-            if let Err(error) = self.gc_of(&name, given, options, &mut collected) {
-                collected.errors.push(error);
-            }
         }
         if !options.is_dry_run {
-            self.sweep();
+            self.sweep(&evidence);
         }
         Ok(collected)
     }
 
-    /// Removes the temporary files and locks of killed processes. A file that cannot be removed does no harm.
-    fn sweep(&self) {
+    /// Removes an attachment that may live, by the word of the operator. Refuses one that is alive.
+    pub fn remove_unknown(
+        &self,
+        network: &NetworkName,
+        at: &Attachment,
+        is_dry_run: bool,
+    ) -> Result<Removed> {
+        let _locks = self.lock(network, &at.container_id)?;
+        let cannot = || format!("cannot remove {}", cache::title(network, at));
+        let Some(entry) = self.known(network, at) else {
+            let msg = format!("{}: it is not attached", cannot());
+            return Err(Error::new(Code::UNKNOWN_CONTAINER, msg));
+        };
+        let evidence = self.evidence()?;
+        let reason = match evidence.life(&entry) {
+            Life::Alive => return Err(Error::internal(format!("{}: it is alive", cannot()))),
+            Life::Gone(reason) => reason,
+            Life::Unknown(reason) => format!("by the word of the operator, although {reason}"),
+        };
+        if !is_dry_run {
+            self.delete_of_add(&evidence, &entry, None)?;
+        }
+        Ok(Removed { network: network.clone(), at: at.clone(), reason })
+    }
+
+    /// Removes the temporary files and locks of killed processes, and the records of attachments that no cache has. A file
+    /// that cannot be removed does no harm.
+    fn sweep(&self, evidence: &Evidence<'_>) {
         lock::sweep(&self.locks);
         self.sweep_files();
+        for record in self.records.all() {
+            let is_cached = self.known(&record.network, &record.at).is_some();
+            if !is_cached && evidence.has_ended(&record) {
+                let _ = self.records.remove(&record.network, &record.at);
+            }
+        }
     }
 
     /// In the order of their names.
@@ -97,95 +134,127 @@ impl Runtime {
 
     fn gc_of(
         &self,
+        evidence: &Evidence<'_>,
         name: &NetworkName,
         given: Option<&Network>,
         options: Options,
         collected: &mut Collected,
     ) -> Result<()> {
-        let _lock = Lock::network(&self.locks, name, Mode::Exclusive)?;
-        let home = NetNs::own()?;
-        let mut keep = Vec::new();
-        let mut last = given.cloned();
-        for (entry, life) in self.entries_of(&home, name)? {
-            let network = entry.network_of_add();
-            let is_disabled = network.as_ref().is_ok_and(|network| network.disable_gc);
-            let reason = match life {
-                Life::Stale(reason) if !is_disabled => reason,
-                _ => {
-                    keep.push(entry.at.clone());
-                    last = last.or_else(|| network.ok());
-                    continue;
-                }
-            };
-            if !options.is_dry_run
-                && let Err(error) = self.delete_dead(&home, &entry, network, given)
-            {
-                collected.errors.push(error);
+        let (mut entries, pending) = (self.cache.all()?.entries, self.pending.all()?.entries);
+        entries.extend(pending);
+        entries.retain(|entry| entry.network == *name);
+        let mut done: Vec<&Attachment> = Vec::new();
+        for entry in &entries {
+            if sys::is_interrupted() {
+                return Ok(());
+            }
+            let is_done = done.contains(&&entry.at);
+            done.push(&entry.at);
+            // Most attachments live, and need no lock.
+            if is_done || (self.removal(evidence, entry).is_none() && !self.has_operation(entry)) {
                 continue;
             }
-            collected.removed.push(Removed { network: name.clone(), at: entry.at, reason });
-        }
-        if !options.uncached || options.is_dry_run {
-            return Ok(());
-        }
-        let network = match last {
-            Some(network) => network,
-            None => Network::find(name, &self.configurations, &mut |error| {
-                warn(format_args!("{error}"))
-            })?,
-        };
-        self.gc_by_plugins(&network, &keep)
-    }
-
-    /// The attachments of a network, and whether they are alive. This process holds the lock of the network, so a
-    /// pending operation was interrupted.
-    fn entries_of(&self, home: &NetNs, name: &NetworkName) -> Result<Vec<(Entry, Life)>> {
-        let mut pending = self.pending.all()?.entries;
-        let mut entries = self.cache.all()?.entries;
-        pending.retain(|entry| entry.network == *name);
-        entries.retain(|entry| entry.network == *name);
-        let mut known = Vec::new();
-        let dead = self.dead_namespaces();
-        for entry in entries {
-            let is_pending = pending.iter().position(|pending| pending.at == entry.at);
-            let life = match is_pending {
-                Some(index) => {
-                    pending.swap_remove(index);
-                    Life::Stale(DIED.into())
+            let reason = self
+                .collect(entry, given, options.is_dry_run)
+                .map_err(|error| error.context(format!("cannot delete {}", entry.title())));
+            match reason {
+                Ok(Some(reason)) => {
+                    let (network, at) = (name.clone(), entry.at.clone());
+                    collected.removed.push(Removed { network, at, reason });
                 }
-                None if dead.contains(&entry.netns) => Life::Stale("its process died".into()),
-                None => self.identities.life(home, &entry),
-            };
-            known.push((entry, life));
+                Ok(None) => {}
+                Err(error) => collected.errors.push(error),
+            }
         }
-        for entry in pending {
-            known.push((entry, Life::Stale(DIED.into())));
+        if options.uncached && !options.is_dry_run {
+            self.gc_by_plugins(name, given)?;
         }
-        Ok(known)
+        Ok(())
     }
 
-    fn delete_dead(
+    /// Deletes an attachment if it is still to be removed, and returns why. Only its own container has to wait meanwhile.
+    fn collect(
         &self,
-        home: &NetNs,
         entry: &Entry,
-        network: Result<Network>,
+        given: Option<&Network>,
+        is_dry_run: bool,
+    ) -> Result<Option<String>> {
+        let _locks = self.lock(&entry.network, &entry.at.container_id)?;
+        let Some(entry) = self.known(&entry.network, &entry.at) else { return Ok(None) };
+        // It may have changed before the lock.
+        let evidence = self.evidence()?;
+        let is_disabled = entry.network_of_add().is_ok_and(|network| network.disable_gc);
+        let Some(reason) = self.removal(&evidence, &entry) else {
+            if !is_dry_run && evidence.life(&entry) == Life::Alive {
+                // A later ADD has made the interrupted operation void.
+                self.pending.remove(&entry.network, &entry.at)?;
+            }
+            return Ok(None);
+        };
+        if is_disabled {
+            return Ok(None);
+        }
+        if !is_dry_run {
+            self.delete_of_add(&evidence, &entry, given)?;
+        }
+        Ok(Some(reason))
+    }
+
+    /// Why an attachment is to be removed, if it is. Without the lock of its container, its operation may be in progress.
+    fn removal(&self, evidence: &Evidence<'_>, entry: &Entry) -> Option<String> {
+        if self.interrupted(&entry.network, &entry.at).is_some() {
+            return Some("its ADD or DEL died".into());
+        }
+        if evidence.is_of_killed(&entry.netns) {
+            return Some("its process died".into());
+        }
+        match evidence.life(entry) {
+            Life::Gone(reason) => Some(reason),
+            Life::Alive | Life::Unknown(_) => None,
+        }
+    }
+
+    fn has_operation(&self, entry: &Entry) -> bool {
+        self.pending.path(&entry.network, &entry.at).exists()
+    }
+
+    /// Deletes an attachment with the configuration of its ADD; else with the given one, or that of the directory.
+    fn delete_of_add(
+        &self,
+        evidence: &Evidence<'_>,
+        entry: &Entry,
         given: Option<&Network>,
     ) -> Result<()> {
-        let _lock = Lock::container(&self.locks, &entry.at.container_id)?;
-        let network = match (network, given) {
+        let network = match (entry.network_of_add(), given) {
             (Ok(network), _) => network,
             (Err(_), Some(given)) => given.clone(),
             (Err(error), None) => {
                 warn(format_args!("{error}"));
-                let warn = &mut |error: &Error| warn(format_args!("{error}"));
-                Network::find(&entry.network, &self.configurations, warn)?
+                self.configured(&entry.network)?
             }
         };
-        let deleted = self.delete(entry, &network, &self.netns_of(home, entry));
-        deleted.map_err(|error| error.context(format!("cannot delete {}", entry.title())))
+        self.delete(entry, &network, &netns_of(evidence, entry))
     }
 
-    fn gc_by_plugins(&self, network: &Network, keep: &[Attachment]) -> Result<()> {
+    fn configured(&self, name: &NetworkName) -> Result<Network> {
+        let warn = &mut |error: &Error| warn(format_args!("{error}"));
+        Network::find(name, &self.configurations, warn)
+    }
+
+    /// The plugins remove what belongs to no attachment in the cache. No ADD of this network may run meanwhile.
+    fn gc_by_plugins(&self, name: &NetworkName, given: Option<&Network>) -> Result<()> {
+        let _lock = Lock::network(&self.locks, name, Mode::Exclusive)?;
+        let (mut keep, mut of_add) = (Vec::new(), None);
+        for entry in self.cache.all()?.entries {
+            if entry.network == *name {
+                of_add = of_add.or_else(|| entry.network_of_add().ok());
+                keep.push(entry.at);
+            }
+        }
+        let network = match given.cloned().or(of_add) {
+            Some(network) => network,
+            None => self.configured(name)?,
+        };
         if network.disable_gc || network.version < Version::V1_1_0 {
             return Ok(());
         }
@@ -195,8 +264,6 @@ impl Runtime {
             args: "",
             capability_args: &Json::Null,
         };
-        Chain { means: &self.means, network, parameters }.gc(keep)
+        Chain { means: &self.means, network: &network, parameters }.gc(&keep)
     }
 }
-
-const DIED: &str = "its ADD or DEL died";

@@ -5,6 +5,7 @@
 //!
 //! Source: CNI specification 1.1.0, section 3, "Lifecycle & Ordering".
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::cni::json::Json;
@@ -13,12 +14,14 @@ use crate::error::{Code, Error, Result};
 use crate::kernel::file;
 use crate::kernel::flock::Mode;
 use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
+use crate::plugin::identity::{Record, Records};
 use crate::runtime::cache::{self, Cache, Entry};
 use crate::runtime::chain::{Chain, Failed, Means, Parameters};
 use crate::runtime::conf::Network;
-use crate::runtime::life::{self, Identities, Life};
+use crate::runtime::evidence::{self, Evidence, Life};
 use crate::runtime::lock::Lock;
 
 /// The state that only this runtime reads. It is invalid after a boot.
@@ -29,9 +32,9 @@ pub struct Runtime {
     pub means: Means,
     pub(super) cache: Cache,
     pub(super) pending: Cache,
-    pub(super) identities: Identities,
+    pub(super) records: Records,
     pub(super) locks: PathBuf,
-    /// The directory of the three above.
+    /// The directory of what only this runtime needs.
     pub(super) state: PathBuf,
     /// Where networks are looked up.
     pub configurations: PathBuf,
@@ -96,16 +99,21 @@ impl Runtime {
         Self {
             means,
             cache: Cache::new(cache::DIRECTORY),
-            pending: Cache::new(state.join("pending")),
-            identities: Identities::new(state.join("namespaces")),
+            pending: Cache::of_own(state.join("operations")),
+            records: Records::of_host(),
             locks: locks(),
             state: state.into(),
             configurations,
         }
     }
 
-    /// Attaches a container to a network, all or nothing. Refuses an attachment that is alive. A stale attachment is
-    /// deleted first.
+    /// The sight of this process, for the question whether attachments live.
+    pub(super) fn evidence(&self) -> Result<Evidence<'_>> {
+        Evidence::new(self)
+    }
+
+    /// Attaches a container to a network, all or nothing. Refuses an attachment that may live. What is left of one that has
+    /// ended is deleted first.
     pub fn add<'a>(&'a self, network: &'a Network, target: &Target<'_>) -> Result<Added<'a>> {
         let locks = self.lock(&network.name, &target.at.container_id)?;
         let path = target.netns.unwrap_or_else(|| Path::new(""));
@@ -123,14 +131,11 @@ impl Runtime {
         };
         let chain = self.chain(&entry, network, path);
         chain.require_plugins()?;
-        self.delete_stale(&home, &netns, &entry, network)?;
-        let was_there = netns.rtnl()?.link(&entry.at.ifname)?.is_some();
-        self.pending.write(&entry)?;
-        let attached = self
-            .identities
-            .write(&entry.network, &entry.at, &netns)
-            .map_err(|error| Failed { error, has_done_nothing: true });
-        let result = match attached.and_then(|()| chain.add()) {
+        self.delete_rest_of(&netns, &entry, network)?;
+        let rtnl = netns.rtnl()?;
+        let was_there = rtnl.link(&entry.at.ifname)?.is_some();
+        self.begin(&entry, &netns, &rtnl)?;
+        let result = match chain.add() {
             Ok(result) => result,
             // The interface is another attachment's, and DEL would remove it.
             Err(Failed { error, has_done_nothing: true }) if was_there => {
@@ -145,16 +150,20 @@ impl Runtime {
         Ok(Added { result: entry.result.clone(), runtime: self, network, entry, _locks: locks })
     }
 
-    /// Refuses an attachment that is alive. Deletes a stale attachment of the interface, to whatever network, and that of
-    /// an interrupted operation.
-    fn delete_stale(
-        &self,
-        home: &NetNs,
-        netns: &NetNs,
-        new: &Entry,
-        network: &Network,
-    ) -> Result<()> {
-        let pending = self.pending_of(&new.network, &new.at);
+    /// Records the namespace and the operation. The record of the namespace is first: a newer one is that of a later ADD by
+    /// another runtime.
+    fn begin(&self, entry: &Entry, netns: &NetNs, rtnl: &Rtnl) -> Result<()> {
+        self.records.write(&Record::of(&entry.network, &entry.at, netns, rtnl)?)?;
+        let begun = self.pending.write(entry);
+        begun.map_err(|error| error.and(self.records.remove(&entry.network, &entry.at)))
+    }
+
+    /// Deletes what is left of attachments of the interface, to whatever network, that have ended, and of an interrupted
+    /// operation. Refuses an attachment that may live.
+    fn delete_rest_of(&self, netns: &NetNs, new: &Entry, network: &Network) -> Result<()> {
+        let evidence = self.evidence()?;
+        self.refuse_shared_file(&evidence, new)?;
+        let pending = self.interrupted(&new.network, &new.at);
         let known = match self.cache.read(&new.network, &new.at) {
             Ok(known) => known,
             Err(error) => {
@@ -165,37 +174,43 @@ impl Runtime {
                 Some(new.clone())
             }
         };
-        let others = self.cache.of_interface(&new.at)?;
-        for other in &others {
-            let is_being_made = pending.is_some() && other.network == new.network;
-            if !is_being_made && self.identities.life(home, other) == Life::Alive {
-                return Err(lives(other));
+        let mut gone = Vec::new();
+        for other in self.cache.of_interface(&new.at)? {
+            let is_of_network = other.network == new.network;
+            match evidence.life(&other) {
+                _ if is_of_network && pending.is_some() => {}
+                Life::Alive => return Err(lives(&other)),
+                Life::Unknown(reason) if is_of_network => return Err(may_live(&other, &reason)),
+                Life::Gone(_) if !is_of_network => gone.push(other),
+                Life::Unknown(_) | Life::Gone(_) => {}
             }
         }
-        for other in others.iter().filter(|other| other.network != new.network) {
-            if matches!(self.identities.life(home, other), Life::Stale(_))
-                && let Some(_lock) = Lock::network_without_gc(&self.locks, &other.network)?
-            {
-                self.delete_rest(home, other, &other.network_of_add()?)?;
+        for other in gone {
+            if let Some(_lock) = Lock::network_without_gc(&self.locks, &other.network)? {
+                self.delete_rest(&evidence, &other, &other.network_of_add()?)?;
             }
         }
-        let Some(stale) = known.or(pending) else { return Ok(()) };
-        let old = stale.network_of_add();
-        self.delete_rest(home, &stale, old.as_ref().unwrap_or(network))
+        let Some(rest) = known.or(pending) else { return Ok(()) };
+        let old = rest.network_of_add();
+        self.delete_rest(&evidence, &rest, old.as_ref().unwrap_or(network))
     }
 
-    fn delete_rest(&self, home: &NetNs, stale: &Entry, network: &Network) -> Result<()> {
-        self.delete(stale, network, &self.netns_of(home, stale)).map_err(|error| {
-            error.context(format!("cannot delete what is left of {}", stale.title()))
+    /// libcni's name of a cache file can be that of two attachments: network `a-b` and container `c`, network `a` and
+    /// container `b-c`. Refuses the second one as long as the first may live.
+    fn refuse_shared_file(&self, evidence: &Evidence<'_>, new: &Entry) -> Result<()> {
+        let Some(other) = self.cache.holder(&new.network, &new.at) else { return Ok(()) };
+        if matches!(evidence.life(&other), Life::Gone(_)) {
+            return Ok(());
+        }
+        let msg = format!("cannot add {}: {} has its cache file", new.title(), other.title());
+        let path = self.cache.path(&new.network, &new.at);
+        Err(Error::internal(msg).with_details(path.display().to_string()))
+    }
+
+    fn delete_rest(&self, evidence: &Evidence<'_>, rest: &Entry, network: &Network) -> Result<()> {
+        self.delete(rest, network, &netns_of(evidence, rest)).map_err(|error| {
+            error.context(format!("cannot delete what is left of {}", rest.title()))
         })
-    }
-
-    /// The namespace that a DEL may go into: not another one that has taken the path.
-    pub(super) fn netns_of(&self, home: &NetNs, entry: &Entry) -> PathBuf {
-        match self.identities.life(home, entry) {
-            Life::Stale(_) => PathBuf::new(),
-            Life::Alive | Life::Unknown(_) => entry.netns.clone(),
-        }
     }
 
     /// DEL of the whole list follows a failed ADD, whatever plugin failed.
@@ -214,7 +229,7 @@ impl Runtime {
         let netns = match (&known, target.netns) {
             (None, given) => given.unwrap_or_else(|| Path::new("")).into(),
             (Some(known), given) => {
-                let at_add = self.netns_of(&home, known);
+                let at_add = netns_of(&self.evidence()?, known);
                 given.filter(|_| !at_add.as_os_str().is_empty()).map_or(at_add, Into::into)
             }
         };
@@ -307,12 +322,12 @@ impl Runtime {
             Err(error) if error.details.starts_with("it belongs to") => {}
             _ => self.cache.remove(network, at)?,
         }
-        self.identities.remove(network, at)?;
+        self.records.remove(network, at)?;
         self.pending.remove(network, at)
     }
 
     /// The entry of an attachment in the cache, or that of an interrupted operation.
-    fn known(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
+    pub(super) fn known(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
         let cached = self.cache.read(network, at).unwrap_or_else(|error| {
             warn(format_args!("{error}; going on without it"));
             None
@@ -331,11 +346,22 @@ impl Runtime {
         pending
     }
 
+    /// The record of an ADD or DEL that did not end, if nobody attached the interface since: a runtime that wrote a newer
+    /// cache entry, or a plugin that wrote a newer record of the namespace. The caller holds the lock of the container.
+    pub(super) fn interrupted(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
+        let pending = self.pending_of(network, at)?;
+        let written = |path: PathBuf| fs::metadata(path).and_then(|it| it.modified()).ok();
+        let begun = written(self.pending.path(network, at));
+        let later = [self.cache.path(network, at), self.records.path(network, at)];
+        let is_later = |path: PathBuf| written(path).is_some_and(|it| Some(it) > begun);
+        (!later.into_iter().any(is_later)).then_some(pending)
+    }
+
     /// Removes the files that killed operations were writing.
     pub(super) fn sweep_files(&self) {
         self.cache.sweep();
         self.pending.sweep();
-        self.identities.sweep();
+        self.records.sweep();
         file::sweep(&self.state);
     }
 
@@ -398,9 +424,19 @@ fn told(network: &Network, target: &Target<'_>, known: Option<Entry>) -> Entry {
     }
 }
 
+/// The namespace that a DEL may go into: not another one that has taken the path.
+pub(super) fn netns_of(evidence: &Evidence<'_>, entry: &Entry) -> PathBuf {
+    if evidence.is_own_namespace(entry) { entry.netns.clone() } else { PathBuf::new() }
+}
+
+fn may_live(entry: &Entry, reason: &str) -> Error {
+    let msg = format!("cannot add {}: it may be attached already", entry.title());
+    Error::internal(msg).with_details(format_args!("{reason}; cnibox del removes it"))
+}
+
 fn lives(entry: &Entry) -> Error {
     let success = entry.success().unwrap_or_default().unwrap_or_default();
-    let addresses = life::addresses(&success);
+    let addresses = evidence::addresses(&success);
     let has = if addresses.is_empty() { String::new() } else { format!(", with {addresses}") };
     let msg = format!("cannot add {}: it is attached already{has}", entry.title());
     Error::internal(msg).with_details(format_args!("its namespace is {}", entry.netns.display()))

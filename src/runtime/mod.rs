@@ -5,9 +5,9 @@ pub mod attached;
 pub mod cache;
 pub mod chain;
 pub mod conf;
+pub mod evidence;
 pub mod gc;
 pub mod group;
-pub mod life;
 pub mod lifecycle;
 mod lock;
 pub mod named;
@@ -19,7 +19,6 @@ pub mod renumber;
 mod request;
 #[cfg(feature = "tool")]
 pub mod reservations;
-#[cfg(feature = "tool")]
 mod signs;
 
 use std::path::Path;

@@ -7,11 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::kernel::identity::{Identity, Same};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sandbox;
 use crate::kernel::sys::warn;
 use crate::runtime::NAMED_NAMESPACES;
-use crate::runtime::life::{Identity, Life, Same};
+use crate::runtime::evidence::{Evidence, Life};
 use crate::runtime::lifecycle::Runtime;
 use crate::runtime::lock::{self, Lock};
 
@@ -46,7 +47,7 @@ impl Purpose {
 impl Runtime {
     /// Makes a named namespace with lo up. GC removes it if the process dies before it drops the lock.
     pub fn make_namespace(&self, path: &Path, purpose: Purpose) -> Result<(NetNs, Lock)> {
-        self.remove_dead_namespaces();
+        self.remove_dead_namespaces(&self.evidence()?);
         // Another command can hold the lock for any time.
         if NetNs::own()?.is_at(path)? {
             let msg = format!("cannot create {}: it exists already", path.display());
@@ -55,18 +56,19 @@ impl Runtime {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let lock = Lock::namespace(&self.locks, &name)?;
         let note = |netns: &NetNs| {
-            lock.note(&format!("{} {}", purpose.word(), Identity::of(netns)?.text()))
+            let identity = Identity::of(netns, &netns.rtnl()?)?;
+            lock.note(&format!("{} {}", purpose.word(), identity.text()))
         };
         let netns = sandbox::new_named_namespace(path, &note)?;
         Ok((netns, lock))
     }
 
     /// The paths of the namespaces of killed processes.
-    pub(super) fn dead_namespaces(&self) -> Vec<PathBuf> {
+    pub(super) fn dead_namespaces(&self, evidence: &Evidence<'_>) -> Vec<PathBuf> {
         let mut dead = Vec::new();
         lock::without_holder(&self.locks, &mut |name, note| {
             let path = Path::new(NAMED_NAMESPACES).join(name);
-            if matches!(self.left(&path, note), Ok(Left::Dead)) {
+            if matches!(self.left(evidence, &path, note), Ok(Left::Dead)) {
                 dead.push(path);
             }
             true
@@ -75,10 +77,10 @@ impl Runtime {
     }
 
     /// Removes the namespaces of killed processes, and their locks.
-    pub(super) fn remove_dead_namespaces(&self) {
+    pub(super) fn remove_dead_namespaces(&self, evidence: &Evidence<'_>) {
         lock::without_holder(&self.locks, &mut |name, note| {
             let path = Path::new(NAMED_NAMESPACES).join(name);
-            let removed = self.left(&path, note).and_then(|left| match left {
+            let removed = self.left(evidence, &path, note).and_then(|left| match left {
                 Left::Nothing => Ok(false),
                 Left::Dead => sandbox::remove_namespace(&path).map(|()| false),
                 Left::Used => Ok(true),
@@ -90,31 +92,34 @@ impl Runtime {
         });
     }
 
-    fn left(&self, path: &Path, note: &str) -> Result<Left> {
+    /// Without a view of the host, nothing can be told, and the name stays.
+    fn left(&self, evidence: &Evidence<'_>, path: &Path, note: &str) -> Result<Left> {
         let Some((purpose, identity)) = note.split_once(' ') else { return Ok(Left::Nothing) };
-        let home = NetNs::own()?;
-        if !home.is_at(path)? {
+        let Ok(view) = evidence.view() else { return Ok(Left::Used) };
+        let found = view.namespace_at(path).map_err(|error| {
+            Error::internal(format_args!("cannot open {}: {error}", path.display()))
+        })?;
+        let Some(netns) = found else {
             // The process died between the file and the mount.
             let is_empty = fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0);
             return Ok(if is_empty { Left::Dead } else { Left::Nothing });
-        }
-        let netns = home.open(path)?;
-        if Identity::of(&netns)?.compare(identity) != Same::Yes {
+        };
+        let now = Identity::of(&netns, &netns.rtnl()?)?;
+        if Identity::parse(identity).map(|it| it.compare(&now)) != Some(Same::Yes) {
             return Ok(Left::Nothing);
         }
-        let is_used = purpose == Purpose::Attachment.word()
-            && (netns.has_process()? || self.has_attachment(&home, path)?);
+        let is_used = netns.has_process()?
+            || (purpose == Purpose::Attachment.word() && self.has_attachment(evidence, path)?);
         Ok(if is_used { Left::Used } else { Left::Dead })
     }
 
     /// Whether a complete attachment is in the namespace of a path.
-    fn has_attachment(&self, home: &NetNs, path: &Path) -> Result<bool> {
-        let pending = self.pending.all()?.entries;
+    fn has_attachment(&self, evidence: &Evidence<'_>, path: &Path) -> Result<bool> {
         let mut entries = self.cache.all()?.entries.into_iter();
         Ok(entries.any(|entry| {
             entry.netns == path
-                && !pending.iter().any(|it| it.network == entry.network && it.at == entry.at)
-                && !matches!(self.identities.life(home, &entry), Life::Stale(_))
+                && self.interrupted(&entry.network, &entry.at).is_none()
+                && !matches!(evidence.life(&entry), Life::Gone(_))
         }))
     }
 }

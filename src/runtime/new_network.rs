@@ -23,7 +23,7 @@ use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sys::warn;
 use crate::names::{IfName, IpFamily, NetworkName};
 use crate::runtime::conf::Network;
-use crate::runtime::life::Life;
+use crate::runtime::evidence::Life;
 use crate::runtime::lifecycle::Runtime;
 use crate::runtime::networks::{bridge, subnets};
 
@@ -141,7 +141,7 @@ impl Runtime {
         };
         if !is_forced {
             for (entry, life) in self.attachments()? {
-                if entry.network == *name && !matches!(life, Life::Stale(_)) {
+                if entry.network == *name && !matches!(life, Life::Gone(_)) {
                     return Err(Error::config(format_args!("{} uses it", entry.title())));
                 }
             }

@@ -1,7 +1,5 @@
 //! The owners that rules and links of a host name, and their removal after the end of their containers.
 
-use std::path::Path;
-
 use crate::cni::json::{Json, Object};
 use crate::error::Result;
 use crate::ipam::store::listed::Holder;
@@ -9,12 +7,10 @@ use crate::kernel::nft::{Family, Nft, Table};
 use crate::kernel::rtnl::Rtnl;
 use crate::names::{Attachment, ContainerId, IfName};
 use crate::plugin::owner::Owner;
-use crate::plugins::host_local::DATA_DIR;
 use crate::runtime::cache::Entry;
 use crate::runtime::conf::Network;
 use crate::runtime::lifecycle::{Choice, Runtime, Target};
 use crate::runtime::reservations::{Judged, State, Survey};
-use crate::runtime::signs;
 use crate::steps::link::host_link;
 use crate::steps::nft::shared_rules;
 
@@ -60,11 +56,11 @@ impl Survey {
         // The names of a hash are unknown.
         if network.starts_with('#')
             || id.starts_with('#')
-            || signs.hidden.is_some()
-            || signs.with_owner(owner).is_some()
+            || signs.hidden().is_some()
+            || signs.with_owner(owner).next().is_some()
             || signs.call(id).is_some()
             || signs.name(id)
-            || signs::is_guest(Path::new(DATA_DIR))
+            || self.doubt.is_some()
         {
             return false;
         }

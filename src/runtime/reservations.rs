@@ -9,8 +9,8 @@
 //! appears in the cache last. So the absence of signs is no proof while an ADD can be in progress. A program can also use an
 //! address that is on no link: a virtual machine, or a card of DPDK. These are the proofs:
 //!
-//! 1. The cache has an attachment of its owner with its address, that entry is not older than the reservation, and `life`
-//!    finds it stale. A later ADD of the same container would have made a newer reservation.
+//! 1. The cache has an attachment of its owner with its address, that entry is not older than the reservation, and `evidence`
+//!    finds it gone. A later ADD of the same container would have made a newer reservation.
 //! 2. An earlier boot of this host made it. The index tells that by the boot id and without a clock.
 //! 3. The cache has no attachment of its owner, the reservation is older than `ADD_MAX`, and no command line and no control
 //!    group of a process names the container. This needs the right to read all processes.
@@ -20,7 +20,7 @@
 //! - A process is a plugin that is called for the container: an ADD, or the DEL that will release the address.
 //! - A pending record of cnibox has the owner, or a record with its container id in the name is damaged.
 //! - `"staleOnBoot": "keep"` says that the reservation can be another host's. Only proof 1 counts.
-//! - The data directory is mounted into a container that does not see the host.
+//! - This process has no view of the host, or the data directory is mounted into a container that does not see the host.
 //!
 //! The signs are read in the order of an ADD: reservations, pending records, processes, namespaces, cache. So an ADD that
 //! makes progress meanwhile leaves a sign. A reservation that is gone cannot live again: a new ADD writes a new file, and the
@@ -37,17 +37,17 @@ use crate::error::{Error, Result};
 use crate::ipam::range::Range;
 use crate::ipam::store::Store;
 use crate::ipam::store::listed::{self, Holder, Reservation};
-use crate::kernel::netns::NetNs;
 use crate::kernel::sys::warn;
 use crate::names::{Attachment, IfName, NetworkName};
 use crate::plugin::owner::Owner;
 use crate::plugins::flannel;
 use crate::plugins::host_local::{self, DATA_DIR};
+use crate::runtime::attached::judged;
 use crate::runtime::cache::{self, Entries, Entry};
 use crate::runtime::conf::{self, Network};
-use crate::runtime::life::Life;
+use crate::runtime::evidence::{Evidence, Life};
 use crate::runtime::lifecycle::Runtime;
-use crate::runtime::signs::{self, Signs};
+use crate::runtime::signs::Signs;
 
 /// An ADD without a process of its own, or between two plugins, takes less.
 const ADD_MAX: Duration = Duration::from_secs(60);
@@ -63,7 +63,6 @@ pub struct Pool {
     /// In the order of their addresses.
     pub reservations: Vec<Judged>,
     is_of_several_hosts: bool,
-    is_guest: bool,
 }
 
 /// A range with the number of its addresses.
@@ -103,34 +102,36 @@ pub struct Survey {
     pub pools: Vec<Pool>,
     pub attachments: Vec<(Entry, Life)>,
     pub(super) pending: Vec<Entry>,
+    /// Why this process may not see the containers of the host.
+    pub(super) doubt: Option<String>,
     pub(super) signs: Signs,
 }
 
 impl Runtime {
     /// Reads everything, and changes nothing. A file that cannot be used is a line on stderr.
     pub fn survey(&self) -> Result<Survey> {
-        let home = NetNs::own()?;
+        let evidence = self.evidence()?;
         let mut pools = self.pools()?;
         for pool in &mut pools {
             pool.read()?;
         }
         let Entries { entries: pending, mut damaged } = self.pending.all()?;
-        let signs = Signs::read(&home);
+        evidence.signs();
         let cached = self.cache.all()?;
         damaged.extend(cached.damaged);
         damaged.iter().for_each(warn_of);
-        let attachments = self.judged(&home, cached.entries);
+        let attachments = judged(&evidence, cached.entries);
         for (entry, _) in &attachments {
             add_given(entry, &mut pools);
         }
-        let evidence =
-            Evidence { runtime: self, home: &home, pending, signs, attachments, damaged };
+        let sources = Sources { runtime: self, evidence: &evidence, pending, attachments, damaged };
         for pool in &mut pools {
-            pool.judge(&evidence);
+            pool.judge(&sources);
             pool.count();
         }
-        let Evidence { attachments, pending, signs, .. } = evidence;
-        Ok(Survey { pools, attachments, pending, signs })
+        let Sources { attachments, pending, .. } = sources;
+        let doubt = evidence.doubt_of_guest(Path::new(DATA_DIR));
+        Ok(Survey { pools, attachments, pending, doubt, signs: evidence.into_signs() })
     }
 
     /// The configured networks with `host-local`, and the data directories of other networks.
@@ -265,7 +266,6 @@ fn pool_of<'a>(pools: &'a mut Vec<Pool>, network: &NetworkName, data_dir: &Path)
             ranges: Vec::new(),
             reservations: Vec::new(),
             is_of_several_hosts: false,
-            is_guest: false,
         };
         pools.insert(index, pool);
     }
@@ -285,7 +285,6 @@ impl Pool {
         }
         let (listed, unreadable) = listed::list(&self.data_dir, &self.network)?;
         unreadable.iter().for_each(warn_of);
-        self.is_guest = signs::is_guest(&self.data_dir);
         let now = SystemTime::now();
         for reservation in listed {
             let age = reservation.modified.and_then(|it| now.duration_since(it).ok());
@@ -294,12 +293,12 @@ impl Pool {
         Ok(())
     }
 
-    fn judge(&mut self, evidence: &Evidence<'_>) {
+    fn judge(&mut self, sources: &Sources<'_>) {
         let mut judged = std::mem::take(&mut self.reservations);
         for it in &mut judged {
-            let entries = evidence.of(&self.network, &it.reservation.holder);
+            let entries = sources.of(&self.network, &it.reservation.holder);
             it.pod = entries.iter().find_map(|(entry, _)| pod(entry));
-            it.state = evidence.judge(self, it, &entries);
+            it.state = sources.judge(self, it, &entries);
         }
         self.reservations = judged;
     }
@@ -321,11 +320,10 @@ fn pod(entry: &Entry) -> Option<(String, String)> {
     Some((args.pod_namespace?.into(), args.pod_name?.into()))
 }
 
-struct Evidence<'a> {
+struct Sources<'a> {
     runtime: &'a Runtime,
-    home: &'a NetNs,
+    evidence: &'a Evidence<'a>,
     pending: Vec<Entry>,
-    signs: Signs,
     attachments: Vec<(Entry, Life)>,
     /// Of cache entries and pending records.
     damaged: Vec<Error>,
@@ -334,7 +332,7 @@ struct Evidence<'a> {
 /// The attachments of one owner.
 type OfOwner<'a> = Vec<(&'a Entry, &'a Life)>;
 
-impl Evidence<'_> {
+impl Sources<'_> {
     fn of(&self, network: &NetworkName, holder: &Holder) -> OfOwner<'_> {
         let mut of_owner = Vec::new();
         for (entry, life) in &self.attachments {
@@ -347,9 +345,9 @@ impl Evidence<'_> {
 
     fn judge(&self, pool: &Pool, it: &Judged, entries: &OfOwner<'_>) -> State {
         let Reservation { address, holder, .. } = &it.reservation;
-        let signs = &self.signs;
-        if let Some(path) = signs.with_address(*address) {
-            return State::Alive(format!("its address is in {}", path.display()));
+        let signs = self.evidence.signs();
+        if let Some(place) = signs.with_address(*address).next() {
+            return State::Alive(format!("its address is in {}", place.path.display()));
         }
         let (id, ifname) = match holder {
             Holder::Container(id, ifname) => (id, ifname),
@@ -363,8 +361,8 @@ impl Evidence<'_> {
         }
         for ifname in ifnames {
             let at = Attachment { container_id: id.clone(), ifname: ifname.clone() };
-            if let Some(path) = signs.with_owner(Owner::new(&pool.network, &at).as_str()) {
-                return State::Alive(format!("a link in {} names its owner", path.display()));
+            if let Some(place) = signs.with_owner(Owner::new(&pool.network, &at).as_str()).next() {
+                return State::Alive(format!("a link in {} names its owner", place.path.display()));
             }
         }
         if entries.iter().any(|(_, life)| **life == Life::Alive) {
@@ -387,7 +385,7 @@ impl Evidence<'_> {
         holder: &Holder,
         entries: &OfOwner<'_>,
     ) -> Option<String> {
-        if let Some(process) = self.signs.call(id) {
+        if let Some(process) = self.evidence.signs().call(id) {
             return Some(format!("process {process} is a plugin that is called for it"));
         }
         if self.pending.iter().any(|entry| is_of(entry, &pool.network, holder)) {
@@ -396,8 +394,8 @@ impl Evidence<'_> {
         if self.damaged.iter().any(|error| error.to_string().contains(id)) {
             return Some("its cache entry or pending record is damaged".into());
         }
-        if pool.is_guest {
-            return Some("this process does not see the processes of the host".into());
+        if let Some(doubt) = self.evidence.doubt_of_guest(&pool.data_dir) {
+            return Some(doubt);
         }
         for (_, life) in entries {
             if let Life::Unknown(reason) = life {
@@ -415,13 +413,9 @@ impl Evidence<'_> {
         id: &str,
         entries: &OfOwner<'_>,
     ) -> Result<String, String> {
-        let is_named = self.signs.name(id);
         for (entry, life) in entries {
-            // The interface can be out of sight in a namespace that is there, for example in a virtual machine.
-            let may_live = is_named && self.home.is_at(&entry.netns).unwrap_or(true);
-            if let Life::Stale(reason) = life
+            if let Life::Gone(reason) = life
                 && self.is_reserved_for(it, entry)
-                && !may_live
             {
                 return Ok(reason.clone());
             }
@@ -432,10 +426,11 @@ impl Evidence<'_> {
         if it.reservation.is_of_earlier_boot {
             return Ok("an earlier boot of this host made it".into());
         }
-        if let Some(hidden) = &self.signs.hidden {
-            return Err(hidden.clone());
+        let signs = self.evidence.signs();
+        if let Some(hidden) = signs.hidden() {
+            return Err(hidden.into());
         }
-        if is_named {
+        if signs.name(id) {
             return Err("the command line or the control group of a process names it".into());
         }
         match it.age {

@@ -1,34 +1,38 @@
-//! The signs of life of containers on a host: the addresses and links of all namespaces, and the processes.
-//!
-//! A namespace is found by its mount (`ip netns` and runtimes mount them below /run) and by the processes in it. Reading them
+//! The signs of life of containers on a host: the addresses and links of all namespaces, and the processes. Reading them
 //! changes nothing.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::Result;
+use crate::kernel::host_view::has_ended;
 use crate::kernel::netns::NetNs;
+use crate::kernel::visible::{Held, Visible, processes};
+use crate::names::Mac;
 use crate::steps::link::host_link;
-
-/// PROC_PID_INIT_INO (linux/proc_ns.h): the inode of the first PID namespace of the machine.
-const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 /// All that could be seen.
 #[derive(Debug, Default)]
 pub(super) struct Signs {
-    /// Each address of a link, and the path of a namespace that has it.
-    addresses: Vec<(IpAddr, PathBuf)>,
-    /// Each owner that the alias of a link names, and the path of the namespace of the link.
-    owners: Vec<(String, PathBuf)>,
+    places: Vec<Place>,
     /// The container ids that plugins in progress have, and their process ids.
     calls: Vec<(String, u32)>,
     /// The command lines and control groups of all processes. Runtimes name the container there.
     texts: Vec<u8>,
-    /// Why some namespace or process could not be seen.
-    pub(super) hidden: Option<String>,
+    pub(super) visible: Visible,
+}
+
+/// A namespace, and what is in it.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) inode: u64,
+    pub(super) path: PathBuf,
+    pub(super) is_host: bool,
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) macs: Vec<Mac>,
+    /// The owners that aliases of links name.
+    pub(super) owners: Vec<String>,
 }
 
 impl Signs {
@@ -36,38 +40,43 @@ impl Signs {
     /// the processes has done that when the namespaces are read.
     pub(super) fn read(home: &NetNs) -> Self {
         let mut signs = Self::default();
-        let mut namespaces = mounted("/proc/self/mountinfo");
-        for process in processes() {
-            let directory = PathBuf::from(format!("/proc/{process}"));
-            if process != std::process::id() {
-                signs.read_process(process, &directory);
-            }
-            namespaces.push(directory.join("ns/net"));
-        }
-        let mut seen = Vec::new();
-        for path in namespaces {
-            match fs::metadata(&path) {
-                Ok(metadata) => {
-                    let identity = (metadata.dev(), metadata.ino());
-                    if !seen.contains(&identity) {
-                        seen.push(identity);
-                        signs.read_namespace(home, path);
-                    }
+        match processes() {
+            Ok(processes) => {
+                for process in processes.into_iter().filter(|it| *it != std::process::id()) {
+                    signs.read_process(process);
                 }
-                Err(error) => signs.miss(&path, &error),
             }
+            Err(error) => signs.visible.miss(Path::new("/proc"), &error),
+        }
+        let hidden = signs.visible.hidden.take();
+        signs.visible = Visible::read();
+        hidden.into_iter().for_each(|reason| signs.visible.hide(reason));
+        let host = home.identity().map_or(0, |(_, inode)| inode);
+        for held in std::mem::take(&mut signs.visible.namespaces) {
+            signs.read_namespace(home, &held, host);
+            signs.visible.namespaces.push(held);
         }
         signs
     }
 
-    /// The path of a namespace with an address.
-    pub(super) fn with_address(&self, address: IpAddr) -> Option<&Path> {
-        self.addresses.iter().find(|(ip, _)| *ip == address).map(|(_, path)| path.as_path())
+    /// Why some namespace or process could not be seen.
+    pub(super) fn hidden(&self) -> Option<&str> {
+        self.visible.hidden.as_deref()
     }
 
-    /// The path of a namespace with a link of an owner.
-    pub(super) fn with_owner(&self, owner: &str) -> Option<&Path> {
-        self.owners.iter().find(|(name, _)| name == owner).map(|(_, path)| path.as_path())
+    /// The namespaces with an address.
+    pub(super) fn with_address(&self, address: IpAddr) -> impl Iterator<Item = &Place> {
+        self.places.iter().filter(move |place| place.addresses.contains(&address))
+    }
+
+    /// The namespaces of containers with a link of this MAC address.
+    pub(super) fn with_mac(&self, mac: Mac) -> impl Iterator<Item = &Place> {
+        self.places.iter().filter(move |place| !place.is_host && place.macs.contains(&mac))
+    }
+
+    /// The namespaces with a link of an owner.
+    pub(super) fn with_owner(&self, owner: &str) -> impl Iterator<Item = &Place> {
+        self.places.iter().filter(move |place| place.owners.iter().any(|it| it == owner))
     }
 
     /// The process of a plugin that is called for a container.
@@ -82,13 +91,13 @@ impl Signs {
         wanted.peek().is_some() && wanted.all(has)
     }
 
-    fn read_process(&mut self, process: u32, directory: &Path) {
+    fn read_process(&mut self, process: u32) {
         for name in ["environ", "cmdline", "cgroup"] {
-            let path = directory.join(name);
+            let path = PathBuf::from(format!("/proc/{process}/{name}"));
             let content = match fs::read(&path) {
                 Ok(content) => content,
                 Err(error) => {
-                    self.miss(&path, &error);
+                    self.visible.miss(&path, &error);
                     continue;
                 }
             };
@@ -108,94 +117,55 @@ impl Signs {
         }
     }
 
-    fn read_namespace(&mut self, home: &NetNs, path: PathBuf) {
-        let read = || -> Result<_> {
-            let rtnl = home.open(&path)?.rtnl()?;
-            Ok((rtnl.all_addresses()?, rtnl.links()?))
-        };
-        match read() {
-            Ok((addresses, links)) => {
-                for ip in addresses {
-                    self.addresses.push((ip, path.clone()));
-                }
-                for link in &links {
-                    // An ifb is the host's own, and stays when the namespace of its owner ends.
-                    if link.kind.as_deref() != Some("ifb")
-                        && let Some(owner) = host_link::owner_of(link)
-                    {
-                        self.owners.push((owner.to_owned(), path.clone()));
-                    }
-                }
+    fn read_namespace(&mut self, home: &NetNs, held: &Held, host: u64) {
+        let mut failure = None;
+        for path in &held.paths {
+            match place(home, held.inode, path, host) {
+                Ok(Some(place)) => return self.places.push(place),
+                // The process has ended, or the mount was removed, and another namespace can have its path.
+                Ok(None) => {}
+                // A mount can outlast the process by which it was found.
+                Err(error) if is_of_mount(path) || !is_gone(path) => failure = Some(error),
+                Err(_) => {}
             }
-            // It can have ended meanwhile.
-            Err(_) if !path.exists() => {}
-            Err(error) => self.hidden = Some(error.to_string()),
         }
-    }
-
-    fn miss(&mut self, path: &Path, error: &std::io::Error) {
-        // ESRCH: the process ended after its file was opened.
-        let has_ended = error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH);
-        if !has_ended && self.hidden.is_none() {
-            self.hidden = Some(format!("cannot read {}: {error}", path.display()));
+        if let Some(error) = failure {
+            self.visible.hide(error.to_string());
         }
     }
 }
 
-const ESRCH: i32 = 3;
+/// `None` if the path does not lead to the namespace any more.
+fn place(home: &NetNs, inode: u64, path: &Path, host: u64) -> Result<Option<Place>> {
+    let netns = home.open(path)?;
+    if netns.identity()?.1 != inode {
+        return Ok(None);
+    }
+    let (rtnl, mut macs, mut owners) = (netns.rtnl()?, Vec::new(), Vec::new());
+    let addresses = rtnl.all_addresses()?;
+    for link in &rtnl.links()? {
+        macs.extend(link.mac);
+        // An ifb is the host's own, and stays when the namespace of its owner ends.
+        if link.kind.as_deref() != Some("ifb") {
+            owners.extend(host_link::owner_of(link).map(str::to_owned));
+        }
+    }
+    let path = path.into();
+    Ok(Some(Place { inode, path, is_host: inode == host, addresses, macs, owners }))
+}
+
+fn is_of_mount(path: &Path) -> bool {
+    path.components().nth(3).is_some_and(|part| part.as_os_str() == "root")
+}
+
+fn is_gone(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| has_ended(&error))
+}
 
 /// The words of letters and digits.
 fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let words = text.split(|byte| !byte.is_ascii_alphanumeric());
     words.filter(|word| !word.is_empty())
-}
-
-fn processes() -> Vec<u32> {
-    let mut processes = Vec::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        if let Some(Ok(process)) = entry.file_name().to_str().map(str::parse) {
-            processes.push(process);
-        }
-    }
-    processes
-}
-
-/// The mounted network namespaces.
-fn mounted(mountinfo: &str) -> Vec<PathBuf> {
-    let text = fs::read_to_string(mountinfo).unwrap_or_default();
-    let mut mounted = Vec::new();
-    for (root, path) in mounts(&text) {
-        if root.starts_with("net:[") {
-            mounted.push(path.into());
-        }
-    }
-    mounted
-}
-
-/// The roots and paths of the lines of mountinfo (proc_pid_mountinfo(5), fields 4 and 5).
-fn mounts(text: &str) -> Vec<(&str, &str)> {
-    let mut mounts = Vec::new();
-    for line in text.lines() {
-        let mut fields = line.split(' ');
-        if let (Some(root), Some(path)) = (fields.nth(3), fields.next()) {
-            mounts.push((root, path));
-        }
-    }
-    mounts
-}
-
-/// Whether the reservations were mounted into a container that does not see the processes of the host, such as a pod without
-/// `hostPID`. The signs there are not those of the host.
-pub(super) fn is_guest(data_dir: &Path) -> bool {
-    let is_first = |metadata: fs::Metadata| metadata.ino() == FIRST_PID_NAMESPACE;
-    if fs::metadata("/proc/self/ns/pid").is_ok_and(is_first) {
-        return false;
-    }
-    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts(&text).iter().any(|(_, path)| {
-        let path = Path::new(path);
-        path.starts_with("/var/lib/cni") || path == data_dir
-    })
 }
 
 #[cfg(test)]
@@ -212,9 +182,9 @@ mod tests {
     }
 
     #[test]
-    fn mounts_have_a_root_and_a_path() {
-        let text = "36 35 0:4 net:[4026532345] /run/netns/web rw shared:5 - nsfs nsfs rw\n\n1 2\n";
-        assert_eq!(mounts(text), [("net:[4026532345]", "/run/netns/web")]);
+    fn only_a_mount_is_found_below_the_root_of_a_process() {
+        assert!(is_of_mount(Path::new("/proc/1/root/run/netns/a")));
+        assert!(!is_of_mount(Path::new("/proc/1/task/1/ns/net")));
     }
 
     #[test]
@@ -222,6 +192,6 @@ mod tests {
         let home = NetNs::own().unwrap();
         let signs = Signs::read(&home);
         let own = home.rtnl().unwrap().all_addresses().unwrap();
-        assert!(own.iter().all(|ip| signs.with_address(*ip).is_some()), "{own:?}");
+        assert!(own.iter().all(|ip| signs.with_address(*ip).next().is_some()), "{own:?}");
     }
 }

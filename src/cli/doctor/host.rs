@@ -14,7 +14,7 @@ use crate::plugin::Entry as Plugin;
 use crate::plugin::owner::Owner;
 use crate::runtime::cache::Entry;
 use crate::runtime::conf::{self, Network};
-use crate::runtime::life::Life;
+use crate::runtime::evidence::Life;
 use crate::runtime::lifecycle::Runtime;
 use crate::runtime::networks;
 

@@ -4,8 +4,8 @@ use crate::error::{Error, Result};
 use crate::ipam::store::listed::{Holder, Reservation};
 use crate::plugin::owner::Owner;
 use crate::runtime::cache;
+use crate::runtime::evidence::Life;
 use crate::runtime::gc::Options;
-use crate::runtime::life::Life;
 use crate::runtime::lifecycle::Runtime;
 use crate::runtime::owners;
 use crate::runtime::reservations::{Judged, Pool, State, Survey, title};
@@ -46,12 +46,12 @@ impl Remains {
 pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let remains = host.remains.as_ref().map_err(Clone::clone)?;
     let mut leaks = Leaks::default();
-    let mut stale = Vec::new();
+    let mut gone = Vec::new();
     for (entry, life) in &remains.survey.attachments {
-        let Life::Stale(reason) = life else { continue };
-        stale.push((&entry.network, &entry.at.container_id));
+        let Life::Gone(reason) = life else { continue };
+        gone.push((&entry.network, &entry.at.container_id));
         leaks.add(
-            format!("{} is stale: {reason}", entry.title()),
+            format!("{} has ended: {reason}", entry.title()),
             "Its addresses are out of use, and its published ports lead nowhere.",
             format!("cnibox gc {}", entry.network),
         );
@@ -59,7 +59,7 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     for (pool, it, reason) in remains.reservations() {
         let Reservation { address, holder, .. } = &it.reservation;
         if let Holder::Container(id, _) = holder
-            && !stale.contains(&(&pool.network, id))
+            && !gone.contains(&(&pool.network, id))
         {
             leaks.add(
                 format!("{address} is reserved for {}: {reason}", title(&pool.network, holder)),

@@ -1,0 +1,182 @@
+//! The record of the namespace in which an attachment was made: a later namespace can have the same path.
+//!
+//! Each successful ADD writes it, whichever runtime calls, because no cache of a runtime has the identity of a namespace. DEL
+//! and GC remove it. `runtime::evidence` compares with it. A missing record is no error: then there is less proof.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use crate::cni::json::{Json, Object};
+use crate::cni::request::Verb;
+use crate::error::{Error, Result};
+use crate::fault;
+use crate::kernel::file;
+use crate::kernel::host_view;
+use crate::kernel::identity::Identity;
+use crate::kernel::netns::NetNs;
+use crate::kernel::rtnl::Rtnl;
+use crate::names::{Attachment, ContainerId, IfName, NetworkName};
+use crate::plugin::Context;
+use crate::plugin::owner::hash;
+
+/// It is invalid after a boot, and /run is empty then.
+const DIRECTORY: &str = "/run/cnibox/identities";
+
+/// No name of a network, container or interface before it can contain it.
+const SEPARATOR: char = '+';
+
+/// NAME_MAX (linux/limits.h), less what a name aside needs.
+const NAME_BYTES_MAX: usize = 200;
+
+/// What is known of the namespace of an attachment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    pub network: NetworkName,
+    pub at: Attachment,
+    /// CNI_NETNS.
+    pub netns: PathBuf,
+    pub identity: Identity,
+    /// The PID namespace of the plugin, as `HostView::nested` has it. It tells a record of this node from one of a host that
+    /// shares its directories.
+    pub nested: Option<String>,
+}
+
+/// A directory with a file per attachment.
+#[derive(Clone, Debug)]
+pub struct Records {
+    directory: PathBuf,
+}
+
+impl Records {
+    pub fn of_host() -> Self {
+        Self { directory: DIRECTORY.into() }
+    }
+
+    /// Writes the record, or replaces it.
+    pub fn write(&self, record: &Record) -> Result<()> {
+        let path = self.path(&record.network, &record.at);
+        let written = file::replace_private(&path, &record.content());
+        written.map_err(|error| cannot("write", &path, error))
+    }
+
+    /// `None` also for a record that cannot be read.
+    pub fn read(&self, network: &NetworkName, at: &Attachment) -> Option<Record> {
+        let record = Record::parse(&file::read(&self.path(network, at)).ok()?)?;
+        (record.network == *network && record.at == *at).then_some(record)
+    }
+
+    /// A missing record is not an error.
+    pub fn remove(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
+        let path = self.path(network, at);
+        match fault::file_operation().and_then(|()| fs::remove_file(&path)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(cannot("remove", &path, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// All records that can be read.
+    pub fn all(&self) -> Vec<Record> {
+        let mut all = Vec::new();
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            if file::is_aside(&entry.file_name()) {
+                continue;
+            }
+            all.extend(file::read(&entry.path()).ok().and_then(|bytes| Record::parse(&bytes)));
+        }
+        all
+    }
+
+    /// Removes the incomplete files that killed processes have left.
+    pub fn sweep(&self) {
+        file::sweep(&self.directory);
+    }
+
+    /// The file of an attachment.
+    pub fn path(&self, network: &NetworkName, at: &Attachment) -> PathBuf {
+        let name = [&**network, &*at.container_id, &*at.ifname].join(&SEPARATOR.to_string());
+        // The content has the names, too.
+        let short = format!("{SEPARATOR}{:016x}", hash(&name));
+        self.directory.join(if name.len() > NAME_BYTES_MAX { short } else { name })
+    }
+}
+
+fn cannot(verb: &str, path: &Path, error: std::io::Error) -> Error {
+    Error::internal(format_args!("cannot {verb} {}", path.display()))
+        .with_details(error.to_string())
+}
+
+impl Record {
+    /// `rtnl` is a socket in the namespace.
+    pub fn of(network: &NetworkName, at: &Attachment, netns: &NetNs, rtnl: &Rtnl) -> Result<Self> {
+        Ok(Self {
+            network: network.clone(),
+            at: at.clone(),
+            netns: netns.path().into(),
+            identity: Identity::of(netns, rtnl)?,
+            nested: host_view::nested().map_err(Error::internal)?,
+        })
+    }
+
+    fn content(&self) -> Vec<u8> {
+        let mut object = Object::default();
+        object.text("network", &self.network).text("containerID", &self.at.container_id);
+        object.text("ifname", &self.at.ifname).text("netns", &self.netns.to_string_lossy());
+        object.text("identity", &self.identity.text());
+        if let Some(nested) = &self.nested {
+            object.text("nested", nested);
+        }
+        object.json().to_compact().into_bytes()
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let json = Json::parse(bytes).ok()?;
+        let text = |key: &str| match json.get(key) {
+            Some(Json::String(text)) => Some(text.as_str()),
+            _ => None,
+        };
+        Some(Self {
+            network: NetworkName::new(text("network")?).ok()?,
+            at: Attachment {
+                container_id: ContainerId::new(text("containerID")?).ok()?,
+                ifname: IfName::new(text("ifname")?).ok()?,
+            },
+            netns: text("netns")?.into(),
+            identity: Identity::parse(text("identity")?)?,
+            nested: text("nested").map(Into::into),
+        })
+    }
+}
+
+/// Keeps the records up to date after a successful call. A record that cannot be written or removed is a warning.
+pub(super) fn after(cx: &Context<'_>, verb: &Verb) {
+    let (network, records) = (&cx.request.network, Records::of_host());
+    let done = match verb {
+        Verb::Add(at) => write(cx, &records, at),
+        Verb::Del(at) => records.remove(network, at),
+        Verb::Gc(keep) => {
+            let mut all = records.all().into_iter();
+            let is_stale = |it: &Record| it.network == *network && !keep.contains(&it.at);
+            all.try_for_each(
+                |it| if is_stale(&it) { records.remove(network, &it.at) } else { Ok(()) },
+            )
+        }
+        Verb::Check(_) | Verb::Status => Ok(()),
+    };
+    if let Err(error) = done {
+        cx.warn(error);
+    }
+}
+
+fn write(cx: &Context<'_>, records: &Records, at: &Attachment) -> Result<()> {
+    let (netns, rtnl) = (cx.session.required_netns()?, cx.session.container()?);
+    let record = Record::of(&cx.request.network, at, netns, rtnl)?;
+    // An earlier plugin of the list wrote it.
+    let is_chained = cx.request.json.get("prevResult").is_some();
+    if is_chained && records.read(&record.network, at).is_some_and(|known| known == record) {
+        return Ok(());
+    }
+    records.write(&record)
+}
