@@ -236,7 +236,8 @@ impl<'a> Evidence<'a> {
             }
             Some(_) => {}
             None => {
-                if let Some(doubt) = self.doubt_of_guest(Path::new(cache::DIRECTORY)) {
+                let written = self.written(entry);
+                if let Some(doubt) = self.doubt_of_guest(Path::new(cache::DIRECTORY), written) {
                     return Some(doubt);
                 }
             }
@@ -330,15 +331,21 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// The reason why the state in a directory may be that of a host around this PID namespace: the directory is mounted into a
-    /// container, such as a pod without `hostPID`.
-    pub(super) fn doubt_of_guest(&self, directory: &Path) -> Option<String> {
+    /// The reason why a file of the state may be that of a host around this PID namespace. The directory is mounted into a
+    /// container, such as a pod without `hostPID`, or the file is older than the PID namespace.
+    pub(super) fn doubt_of_guest(
+        &self,
+        directory: &Path,
+        written: Option<SystemTime>,
+    ) -> Option<String> {
         match self.view() {
             Err(reason) => Some(format!("this process has no view of the host: {reason}")),
-            Ok(view) if view.nested.is_some() && is_mounted_in(directory) => {
-                Some("this process does not see the processes of the host".into())
+            Ok(view) if view.nested.is_none() => None,
+            Ok(_) => {
+                let is_own = began(1).ok().zip(written).is_some_and(|(began, it)| began < it);
+                let doubt = || "this process does not see the processes of the host".into();
+                (!is_own || is_mounted_in(directory)).then(doubt)
             }
-            Ok(_) => None,
         }
     }
 }

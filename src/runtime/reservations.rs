@@ -130,7 +130,7 @@ impl Runtime {
             pool.count();
         }
         let Sources { attachments, pending, .. } = sources;
-        let doubt = evidence.doubt_of_guest(Path::new(DATA_DIR));
+        let doubt = evidence.doubt_of_guest(Path::new(DATA_DIR), None);
         Ok(Survey { pools, attachments, pending, doubt, signs: evidence.into_signs() })
     }
 
@@ -368,7 +368,7 @@ impl Sources<'_> {
         if entries.iter().any(|(_, life)| **life == Life::Alive) {
             return State::Alive("the cache has its attachment, which lives".into());
         }
-        if let Some(doubt) = self.doubt(pool, id, holder, entries) {
+        if let Some(doubt) = self.doubt(pool, it, id, entries) {
             return State::Unknown(doubt);
         }
         match self.proof(pool, it, id, entries) {
@@ -381,10 +381,11 @@ impl Sources<'_> {
     fn doubt(
         &self,
         pool: &Pool,
+        it: &Judged,
         id: &str,
-        holder: &Holder,
         entries: &OfOwner<'_>,
     ) -> Option<String> {
+        let Reservation { holder, modified, .. } = &it.reservation;
         if let Some(process) = self.evidence.signs().call(id) {
             return Some(format!("process {process} is a plugin that is called for it"));
         }
@@ -394,7 +395,7 @@ impl Sources<'_> {
         if self.damaged.iter().any(|error| error.to_string().contains(id)) {
             return Some("its cache entry or pending record is damaged".into());
         }
-        if let Some(doubt) = self.evidence.doubt_of_guest(&pool.data_dir) {
+        if let Some(doubt) = self.evidence.doubt_of_guest(&pool.data_dir, *modified) {
             return Some(doubt);
         }
         for (_, life) in entries {

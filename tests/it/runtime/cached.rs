@@ -143,7 +143,7 @@ fn a_damaged_record_of_a_pending_operation_is_passed_over() {
     let host = Host::new();
     host.configure("1.conflist", &network());
     host.world.container("c1");
-    host.world.write("/run/cnibox/pending/net-c1-eth0", "{");
+    host.world.write("/run/cnibox/operations/net+c1+eth0", "{");
     host.cnibox(&["add", "net", "c1", "--container-id", "c1"]).run().success();
     host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
     assert_eq!(host.kept(), [""; 0]);

@@ -5,6 +5,7 @@ mod attachments;
 mod cached;
 mod collected;
 mod configurations;
+mod evidence;
 mod faults;
 mod inputs;
 mod killed;

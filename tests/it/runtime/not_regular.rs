@@ -16,8 +16,8 @@ const LIMIT: &str = "10";
 const FILES: [(&str, &[&str]); 6] = [
     ("/run/net.d/0.conflist", &[]),
     ("/var/lib/cni/results/net-a-eth0", &["check"]),
-    ("/run/cnibox/pending/net-a-eth0", &[]),
-    ("/run/cnibox/namespaces/net-a-eth0", &[]),
+    ("/run/cnibox/operations/net+a+eth0", &[]),
+    ("/run/cnibox/identities/net+a+eth0", &[]),
     ("/run/cnibox/locks/network-net", &["add", "check", "del", "gc"]),
     ("/run/cnibox/locks/container-a", &["add", "check", "del"]),
 ];

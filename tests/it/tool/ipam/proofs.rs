@@ -84,7 +84,7 @@ fn an_interface_out_of_sight_can_be_in_use_by_a_process_that_names_the_container
     let host = Host::new();
     let web = host.attached("f00d42");
     // As if another runtime had made it: containerd keeps no identity of the namespace.
-    host.world.host(["rm", "-r", "/run/cnibox/namespaces"]);
+    host.world.host(["rm", "-r", "/run/cnibox/identities"]);
     web.exec(["ip", "link", "del", "eth0"]);
     let list = |script: &str| judged(host.ipam_beside(script, &["list", "--json"]), "10.1.0.2");
     assert_is(list(r#""$@""#), "gone", "its interface is not in /run/netns/f00d42");
@@ -98,7 +98,7 @@ fn an_interface_out_of_sight_can_be_in_use_by_a_process_that_names_the_container
 fn a_pending_record_is_a_doubt() {
     let host = Host::new();
     host.dead("web");
-    host.world.host(["cp", "-r", "/var/lib/cni/results/.", "/run/cnibox/pending"]);
+    host.world.host(["cp", "-r", "/var/lib/cni/results/.", "/run/cnibox/operations"]);
     assert_is(state(&host, "10.1.0.2"), "unknown", "its ADD or DEL has not ended");
     let outcome = host.ipam(&["release", "10.1.0.2"]);
     assert!(

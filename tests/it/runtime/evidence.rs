@@ -1,0 +1,365 @@
+//! What is not seen is not gone: nothing removes an attachment that may live, from whatever namespace it looks, and one gc
+//! from the host removes all that have ended.
+
+use serde_json::{Value, json};
+
+use super::{Host, list};
+use crate::world::{Container, Running, World, parse};
+
+/// Who attaches a container.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Maker {
+    /// `cnibox add`.
+    Cnibox,
+    /// Another runtime with our plugins.
+    Libcni,
+    /// Another runtime with the reference's plugins, which keep no record of the namespace.
+    Go,
+}
+
+const MAKERS: [Maker; 3] = [Maker::Cnibox, Maker::Libcni, Maker::Go];
+const GO_PLUGINS: &str = "/usr/lib/cni";
+
+/// The only plugin of the network, with a gateway, so that a host can be reached.
+fn bridge() -> Value {
+    let ipam = json!({"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/16"}]]});
+    json!({"type": "bridge", "bridge": "cni0", "isGateway": true, "ipam": ipam})
+}
+
+fn host() -> Host {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    host
+}
+
+fn network() -> Value {
+    let mut network = list("0.4.0", &[]);
+    network["plugins"] = json!([bridge()]);
+    network
+}
+
+impl Host {
+    /// Attaches a namespace as libcni does it: the plugin, then the entry of the cache.
+    fn attach_by_libcni(&self, id: &str, netns: &str, directory: &str) {
+        let mut config = bridge();
+        config["name"] = "net".into();
+        config["cniVersion"] = "0.4.0".into();
+        let call = self.world.call("bridge", "ADD", &config).of_directory(directory);
+        let call = call.env("CNI_CONTAINERID", id).env("CNI_NETNS", netns);
+        let result = call.env("CNI_IFNAME", "eth0").run().success();
+        let text = self.world.tool(&["base64", "-w0"], None).stdin(network().to_string());
+        let entry = json!({
+            "kind": "cniCacheV1", "containerId": id, "config": text.run().output(), "ifName": "eth0",
+            "networkName": "net", "netns": netns, "result": result,
+        });
+        self.world.write(&format!("/var/lib/cni/results/net-{id}-eth0"), entry.to_string());
+    }
+
+    fn attach(&self, maker: Maker, id: &str, netns: &str) {
+        match maker {
+            Maker::Cnibox => {
+                let add = ["add", "net", netns, "--container-id", id];
+                self.cnibox(&add).run().success();
+            }
+            Maker::Libcni => self.attach_by_libcni(id, netns, "/run/plugins"),
+            Maker::Go => self.attach_by_libcni(id, netns, GO_PLUGINS),
+        }
+    }
+
+    /// The state of an attachment in `cnibox attachments`.
+    fn life(&self, id: &str) -> String {
+        let document = parse(&self.cnibox(&["attachments", "--json"]).run().output());
+        let all = document["attachments"].as_array().unwrap();
+        let found = all.iter().find(|it| it["containerID"] == id);
+        found.map_or("nothing", |it| it["state"].as_str().unwrap()).to_owned()
+    }
+
+    fn ids(&self) -> Vec<String> {
+        let files = self.world.host(["ls", "/var/lib/cni/results"]);
+        let id = |file: &str| Some(file.strip_prefix("net-")?.strip_suffix("-eth0")?.to_owned());
+        files.split_whitespace().filter_map(id).collect()
+    }
+}
+
+/// A process in a network namespace of its own, which no mount holds.
+fn process(world: &World) -> Running {
+    let script = "ip link set lo up && echo >/run/ready && exec sleep 100";
+    world.host(["rm", "-f", "/run/ready"]);
+    let process = world.tool(&["unshare", "--net", "sh", "-c", script], None).start();
+    world.eventually("the process runs", || world.path("/run/ready").exists());
+    process
+}
+
+/// The namespaces from which gc is called. Each is a shell script that ends with the call.
+const VIEWS: [(&str, &str); 10] = [
+    ("the host", r#""$@""#),
+    ("another mount namespace", r#"exec unshare --mount "$@""#),
+    ("a mount namespace without the mounts of the namespaces", r#"exec unshare --mount sh -c 'umount -a -t nsfs; exec "$@"' sh "$@""#),
+    ("a mount namespace without /proc", r#"exec unshare --mount sh -c 'umount -l /proc; exec "$@"' sh "$@""#),
+    ("a mount namespace with an empty /run/netns", r#"exec unshare --mount sh -c 'mount -t tmpfs none /run/netns; exec "$@"' sh "$@""#),
+    ("a PID namespace with the /proc of the host", r#"exec unshare --pid --fork "$@""#),
+    ("a PID namespace with its own /proc", r#"exec unshare --pid --fork --mount-proc "$@""#),
+    ("a network namespace", r#"exec unshare --net "$@""#),
+    ("a user namespace", r#"exec unshare --user --map-root-user --mount "$@""#),
+    ("a PID namespace with the volumes of a pod", r#"exec unshare --pid --fork --mount-proc sh -c 'mount --bind /var/lib/cni /var/lib/cni; exec "$@"' sh "$@""#),
+];
+
+/// What a living container does with its interface.
+const CHANGES: [(&str, &str); 8] = [
+    ("plain", "true"),
+    ("down", "ip link set eth0 down"),
+    ("renamed", "ip link set eth0 down; ip link set eth0 name net7; ip link set net7 up"),
+    ("flushed", "ip address flush dev eth0"),
+    ("mac", "ip link set eth0 address 02:00:00:00:00:99"),
+    ("hidden", "ip address flush dev eth0; ip link set eth0 down; ip link set eth0 name vm0"),
+    ("moved", "ip link set eth0 netns elsewhere"),
+    ("taken", "ip link del eth0"),
+];
+
+#[test]
+fn gc_removes_nothing_that_may_live_from_whatever_namespace() {
+    let host = host();
+    host.world.container("elsewhere");
+    let mut living: Vec<String> = Vec::new();
+    let mut containers: Vec<Container<'_>> = Vec::new();
+    for maker in MAKERS {
+        for (change, script) in CHANGES {
+            let id = format!("{maker:?}-{change}").to_lowercase();
+            let container = host.world.container(&id);
+            host.attach(maker, &id, &container.netns());
+            // Links with the same name cannot be in one namespace.
+            let script = script.replace("eth0 netns elsewhere", "eth0 name gone; ip link set gone netns elsewhere name eth-$$");
+            container.exec(["sh", "-ec", &script]);
+            living.push(id);
+            containers.push(container);
+        }
+        let process = process(&host.world);
+        let id = format!("{maker:?}-process").to_lowercase();
+        host.attach(maker, &id, &format!("/proc/{}/ns/net", process.pid_in_world()));
+        living.push(id);
+        // It lives as long as the world.
+        std::mem::forget(process);
+    }
+    living.sort();
+    assert_eq!(host.ids(), living);
+    for (view, script) in VIEWS {
+        for command in ["gc", "doctor --fix --yes", "ipam release --leaks"] {
+            let call = format!("set -- /run/bin/cnibox {command}; {script}");
+            let call = host.world.tool(&["sh", "-c", &call], None).env("NETCONFPATH", "/run/net.d");
+            let outcome = call.env("CNI_PATH", "/run/plugins").run();
+            assert_eq!(host.ids(), living, "{view}: {}", outcome.report());
+            let reserved = host.world.host(["ls", "/var/lib/cni/networks/net"]);
+            let addresses = reserved.split_whitespace().filter(|name| name.starts_with("10."));
+            assert_eq!(addresses.count(), living.len(), "{view}: {}", outcome.report());
+        }
+    }
+    for id in &living {
+        let expected = match id.split_once('-').unwrap() {
+            (_, "plain" | "down" | "renamed" | "mac" | "process") => "alive",
+            // The record tells that the namespace is the same, and the interface is there.
+            ("cnibox" | "libcni", "flushed") => "alive",
+            _ => "unknown",
+        };
+        assert_eq!(host.life(id), expected, "{id}");
+    }
+}
+
+#[test]
+fn without_a_view_of_the_host_gc_says_why_in_one_line() {
+    let host = host();
+    let container = host.world.container("c1");
+    host.attach(Maker::Cnibox, "c1", &container.netns());
+    container.destroy();
+    let script = r#"umount -l /proc; exec "$@""#;
+    let words = ["unshare", "--mount", "sh", "-c", script, "sh"];
+    let gc = host.cnibox(&["gc"]).under(&words).run();
+    assert_eq!((gc.status, &*gc.stdout), (0, ""), "{}", gc.report());
+    let why = "this process has no view of the host: cannot read /proc/self: No such file or directory\n";
+    assert!(gc.stderr.ends_with(why) && gc.stderr.lines().count() == 1, "{}", gc.report());
+    assert!(host.cnibox(&["gc"]).run().output().starts_with("removed eth0 of container c1"));
+}
+
+#[test]
+fn all_that_have_ended_go_with_one_gc() {
+    let host = host();
+    let mut processes: Vec<Running> = Vec::new();
+    for maker in MAKERS {
+        let name = |what: &str| format!("{maker:?}-{what}").to_lowercase();
+        for end in ["destroyed", "unmounted", "replaced"] {
+            let container = host.world.container(&name(end));
+            host.attach(maker, &name(end), &container.netns());
+            match end {
+                "destroyed" => container.destroy(),
+                "unmounted" => container.unmount(),
+                // Without a record nothing tells one namespace from another.
+                _ if maker == Maker::Go => container.destroy(),
+                _ => {
+                    container.destroy();
+                    host.world.container(&name(end));
+                }
+            }
+        }
+        for end in ["ended", "reused"] {
+            let process = process(&host.world);
+            let number = process.pid_in_world();
+            host.attach(maker, &name(end), &format!("/proc/{number}/ns/net"));
+            host.world.host(["kill", "-KILL", &number.to_string()]);
+            process.finish();
+            if end == "reused" {
+                processes.push(process_of_number(&host.world, number));
+            }
+        }
+    }
+    assert_eq!(host.ids().len(), 15);
+    let outcome = host.cnibox(&["gc"]).run();
+    assert_eq!(host.ids(), [""; 0], "{}", outcome.report());
+    assert_eq!(outcome.output().lines().count(), 15);
+    assert_eq!(host.kept(), [""; 0]);
+    assert!(processes.iter_mut().all(Running::is_running));
+}
+
+/// A process of this number in a namespace of its own.
+fn process_of_number(world: &World, number: u32) -> Running {
+    let script = format!(
+        "echo {} >/proc/sys/kernel/ns_last_pid; ip link set lo up; echo >/run/ready; exec sleep 100",
+        number - 1
+    );
+    // The shell sets the last number, and starts the process.
+    let script = script.replace("ip link", "unshare --net sh -c 'ip link").replace("sleep 100", "sleep 100'");
+    world.host(["rm", "-f", "/run/ready"]);
+    let process = world.tool(&["sh", "-c", &script], None).start();
+    world.eventually("the process runs", || world.path("/run/ready").exists());
+    assert!(world.path(format!("/proc/{number}/ns/net")).exists(), "the number is in use again");
+    process
+}
+
+#[test]
+fn a_record_of_an_earlier_attachment_proves_nothing() {
+    let host = host();
+    let container = host.world.container("c1");
+    host.attach(Maker::Cnibox, "c1", &container.netns());
+    let stale = host.world.read("/run/cnibox/identities/net+c1+eth0");
+    // Plugins that keep no record delete and attach.
+    host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
+    host.world.write("/run/cnibox/identities/net+c1+eth0", stale);
+    container.destroy();
+    let container = host.world.container("c1");
+    host.attach(Maker::Go, "c1", &container.netns());
+    container.exec(["sh", "-c", "ip address flush dev eth0; ip link set eth0 down; ip link set eth0 name vm0"]);
+    assert_eq!(host.life("c1"), "unknown");
+    host.cnibox(&["gc"]).run().silence();
+    assert_eq!(host.ids(), ["c1"]);
+    let add = host.cnibox(&["add", "net", "c1", "--container-id", "c1"]).run();
+    assert!(add.status == 1 && add.stderr.contains("it may be attached already"), "{}", add.report());
+    assert_eq!(host.ids(), ["c1"]);
+}
+
+#[test]
+fn a_newer_entry_makes_an_interrupted_operation_void() {
+    let host = host();
+    for maker in [Maker::Libcni, Maker::Go] {
+        let container = host.world.container("c1");
+        host.world.write("/run/cnibox/operations/net+c1+eth0", "{}");
+        host.attach(maker, "c1", &container.netns());
+        // The record of an ADD that was killed before the other runtime began.
+        let entry = host.cached("net-c1-eth0").to_string();
+        host.world.write("/run/cnibox/operations/net+c1+eth0", entry);
+        let old = ["touch", "-d", "-1 minute", "/run/cnibox/operations/net+c1+eth0"];
+        host.world.host(old);
+        let add = host.cnibox(&["add", "net", "c1", "--container-id", "c1"]).run();
+        assert!(add.stderr.contains("attached already"), "{}", add.report());
+        host.cnibox(&["gc"]).run().silence();
+        assert_eq!((host.ids(), host.life("c1")), (vec!["c1".to_owned()], "alive".to_owned()));
+        assert!(!host.world.path("/run/cnibox/operations/net+c1+eth0").exists());
+        host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
+        container.destroy();
+    }
+}
+
+#[test]
+fn the_operator_removes_one_attachment_that_may_live() {
+    let host = host();
+    let container = host.world.container("c1");
+    host.attach(Maker::Go, "c1", &container.netns());
+    let remove = |more: &[&str]| {
+        host.cnibox(&[&["gc", "--unknown", "net/c1/eth0"], more].concat()).run()
+    };
+    let refused = remove(&[]);
+    assert!(refused.status == 1 && refused.stderr.contains("it is alive"), "{}", refused.report());
+    container.exec(["ip", "link", "del", "eth0"]);
+    host.cnibox(&["gc"]).run().silence();
+    let said = remove(&["--dry-run"]).output();
+    let why = "by the word of the operator, although its interface is not in /run/netns/c1";
+    assert!(said.starts_with("would remove") && said.contains(why), "{said}");
+    assert_eq!(host.ids(), ["c1"]);
+    assert!(remove(&[]).output().starts_with("removed eth0 of container c1 from network net"));
+    assert_eq!(host.ids(), [""; 0]);
+    assert!(!host.world.path("/var/lib/cni/networks/net/10.1.0.2").exists());
+    let missing = remove(&[]);
+    assert!(missing.stderr.contains("it is not attached"), "{}", missing.report());
+    for wrong in [&["gc", "--unknown", "net/c1"][..], &["gc", "net", "--unknown", "net/c1/eth0"]] {
+        assert_eq!(host.cnibox(wrong).run().status, 2);
+    }
+}
+
+#[test]
+fn a_command_enters_only_a_container_that_lives() {
+    let host = host();
+    let container = host.world.container("c1");
+    host.attach(Maker::Cnibox, "pod1", &container.netns());
+    let exec = |target: &str| host.cnibox(&["exec", target, "--", "ip", "-o", "address"]).run();
+    assert!(exec("pod1").output().contains("10.1.0.2/16"));
+    container.exec(["ip", "link", "del", "eth0"]);
+    let unknown = exec("pod1");
+    assert!(unknown.stderr.contains("cannot enter container pod1: it may have ended"), "{}", unknown.report());
+    // A later process has the number of that of the container, and is in the namespace of the host.
+    let process = process(&host.world);
+    let number = process.pid_in_world();
+    for maker in MAKERS {
+        let id = format!("pod-{maker:?}").to_lowercase();
+        host.attach(maker, &id, &format!("/proc/{number}/ns/net"));
+        // Only one interface of a name fits.
+        host.world.host(["nsenter", &format!("--net=/proc/{number}/ns/net"), "ip", "link", "del", "eth0"]);
+    }
+    host.world.host(["kill", "-KILL", &number.to_string()]);
+    process.finish();
+    let script = format!("echo {} >/proc/sys/kernel/ns_last_pid; sleep 100", number - 1);
+    let _later = host.world.tool(&["sh", "-c", &script], None).start();
+    host.world.eventually("the number is in use again", || {
+        host.world.path(format!("/proc/{number}/comm")).exists()
+    });
+    for maker in MAKERS {
+        let outcome = exec(&format!("pod-{maker:?}").to_lowercase());
+        assert_eq!((outcome.status, &*outcome.stdout), (1, ""), "{}", outcome.report());
+        assert!(outcome.stderr.contains("cannot enter container pod-"), "{}", outcome.report());
+    }
+    let refused = exec("/proc/1/ns/net");
+    assert!(refused.stderr.contains("it is the namespace of the host"), "{}", refused.report());
+}
+
+#[test]
+fn two_attachments_with_one_cache_file_do_not_replace_each_other() {
+    let host = Host::new();
+    for (file, name, bridge_name) in [("1.conflist", "a-b", "cni0"), ("2.conflist", "a", "cni1")] {
+        let mut network = network();
+        network["name"] = name.into();
+        network["plugins"][0]["bridge"] = bridge_name.into();
+        host.configure(file, &network);
+    }
+    let (one, two) = (host.world.container("one"), host.world.container("two"));
+    let add = |network: &str, id: &str, of: &Container<'_>| {
+        host.cnibox(&["add", network, &of.netns(), "--container-id", id]).run()
+    };
+    add("a-b", "c", &one).success();
+    let refused = add("a", "b-c", &two);
+    let why = "cannot add eth0 of container b-c in network a: eth0 of container c in network a-b has its cache file";
+    assert!(refused.status == 1 && refused.stderr.contains(why), "{}", refused.report());
+    host.cnibox(&["check", "a-b", "one", "--container-id", "c"]).run().silence();
+    // DEL of what is not there leaves the other's file and records.
+    host.cnibox(&["del", "a", "two", "--container-id", "b-c"]).run().output();
+    host.cnibox(&["check", "a-b", "one", "--container-id", "c"]).run().silence();
+    assert!(host.world.path("/run/cnibox/identities/a-b+c+eth0").exists());
+    one.destroy();
+    add("a", "b-c", &two).success();
+    host.cnibox(&["del", "a", "two", "--container-id", "b-c"]).run().silence();
+}
