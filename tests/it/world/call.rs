@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::process::{ChildStdin, Command, Output, Stdio};
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{World, sys};
+use super::World;
+use super::sys::{self, Process};
 
 /// Where the tools are that look at the world. A plugin gets no PATH unless the test says so.
 const TOOL_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
@@ -32,7 +34,7 @@ pub struct Call<'w> {
 
 /// A started process. Several can be under way at once.
 pub struct Running {
-    child: Child,
+    process: Process,
     /// Held open until the process has ended, after `keeping_stdin_open`.
     _stdin: Option<ChildStdin>,
     what: String,
@@ -176,18 +178,19 @@ impl<'w> Call<'w> {
             std::os::unix::process::CommandExt::arg0(&mut command, arg0);
         }
         sys::leash(&mut command);
-        if let Some(world) = self.world {
-            let netns = self.netns.map(|path| CString::new(path).unwrap());
-            sys::enter(&mut command, Arc::clone(&world.namespaces), netns);
-        }
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("{what}: {error}"));
-        let mut stdin = child.stdin.take().unwrap();
+        let netns = self.netns.map(|path| CString::new(path).unwrap());
+        let started = match self.world {
+            Some(world) => sys::start_in(Arc::clone(&world.namespaces), command, netns),
+            None => command.spawn().map(|child| Process { pid: child.id(), child }),
+        };
+        let mut process = started.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let mut stdin = process.child.stdin.take().unwrap();
         match stdin.write_all(&self.stdin) {
             // A process need not read what it does not want.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
             written => written.unwrap(),
         }
-        Running { child, _stdin: self.keep_stdin_open.then_some(stdin), what }
+        Running { process, _stdin: self.keep_stdin_open.then_some(stdin), what }
     }
 
     pub fn run(self) -> Outcome {
@@ -210,16 +213,27 @@ impl<'w> Call<'w> {
 
 impl Running {
     pub fn finish(self) -> Outcome {
-        let Self { child, _stdin, what } = self;
-        Outcome::new(child.wait_with_output().unwrap(), what)
+        let Self { process, _stdin, what } = self;
+        Outcome::new(process.child.wait_with_output().unwrap(), what)
     }
 
+    /// The process id on the machine, for the test.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid
+    }
+
+    /// The process id in the world, for the commands there. The process still runs.
+    #[track_caller]
+    pub fn pid_in_world(&self) -> u32 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let mut fields = status.lines().filter_map(|line| line.strip_prefix("NSpid:"));
+        let pids = fields.next().unwrap();
+        // The first is that on the machine.
+        pids.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     pub fn is_running(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_none()
+        self.process.child.try_wait().unwrap().is_none()
     }
 }
 

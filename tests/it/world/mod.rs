@@ -1,4 +1,4 @@
-//! A world: a private user, mount and network namespace that plays the host, containers in it, a directory of
+//! A world: a private user, PID, mount and network namespace that plays the host, containers in it, a directory of
 //! plugins, and nothing of the machine that runs the tests. The state of a world is read with `ip` and `nft`.
 
 pub mod bare;
@@ -15,7 +15,6 @@ use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -29,7 +28,7 @@ pub use killed::{at_every_change, at_every_system_call};
 pub use lan::{LAN, OUTSIDE, is_made_or_missed, lan, through_dhcp};
 pub use scratch::Scratch;
 pub use state::State;
-pub use sys::Namespaces;
+pub use sys::{Namespaces, Process};
 
 /// The executable under test: that of CNIBOX_EXECUTABLE, to test what is shipped, or the debug build. Only a debug build has
 /// the faults of the modules named `faults`.
@@ -52,10 +51,11 @@ const KERNEL_LIMIT: Duration = Duration::from_secs(10);
 const PING_LIMIT_S: &str = "10";
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A "host" with its own network, mounts and users. Ends, with all that was made in it, when dropped.
+/// A "host" with its own network, mounts, users and processes. Ends, with all that was made in it, when dropped.
 pub struct World {
-    /// Sleeps inside of the namespaces and keeps them alive; ends with the test process, since it reads a pipe of that.
-    keeper: Child,
+    /// Process 1 of the world. It ends with the test process, since it reads a pipe of that, and all other processes of the
+    /// world end with it.
+    keeper: Process,
     namespaces: Arc<Namespaces>,
     cni_path: String,
 }
@@ -80,14 +80,11 @@ impl World {
 
     /// A host with the plugins of the machine's directory `cni_path`.
     pub fn with_plugins(cni_path: &str) -> Self {
-        let mut command = Command::new("cat");
-        command.stdin(Stdio::piped()).stdout(Stdio::null());
-        sys::make_namespaces(&mut command, Path::new(executable()).parent().unwrap());
-        let keeper = command.spawn().expect(
-            "the tests need a private user, mount and network namespace, and cannot make one here; \
+        let keeper = sys::make_namespaces(Path::new(executable()).parent().unwrap()).expect(
+            "the tests need a private user, PID, mount and network namespace, and cannot make one here; \
              the line above names the step",
         );
-        let namespaces = Arc::new(Namespaces::of(keeper.id()).unwrap());
+        let namespaces = Arc::new(Namespaces::of(keeper.pid).unwrap());
         let world = Self { keeper, namespaces, cni_path: cni_path.into() };
         world.host(["ip", "link", "set", "lo", "up"]);
         world
@@ -96,7 +93,7 @@ impl World {
     /// The same file as `inside`, seen from the test. (A link on the way would be followed outside of the world.)
     pub fn path(&self, inside: impl AsRef<Path>) -> PathBuf {
         let inside = inside.as_ref().strip_prefix("/").expect("paths in a world are absolute");
-        Path::new("/proc").join(self.keeper.id().to_string()).join("root").join(inside)
+        Path::new("/proc").join(self.keeper.pid.to_string()).join("root").join(inside)
     }
 
     pub fn write(&self, inside: &str, content: impl AsRef<[u8]>) {
@@ -112,10 +109,9 @@ impl World {
     pub fn container(&self, name: &str) -> Container<'_> {
         let container = Container { world: self, name: name.into() };
         self.write(&container.netns(), "");
-        let mut command = Command::new("true");
         let path = CString::new(container.netns()).unwrap();
-        sys::make_netns(&mut command, Arc::clone(&self.namespaces), path);
-        assert!(command.status().unwrap().success());
+        let mut maker = sys::make_netns(Arc::clone(&self.namespaces), path).unwrap();
+        assert!(maker.child.wait().unwrap().success());
         container
     }
 
@@ -209,9 +205,8 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // The keeper is gone only if another process killed it; the test has failed then.
-        self.keeper.kill().ok();
-        self.keeper.wait().ok();
+        // This closes the pipe that the keeper reads.
+        self.keeper.child.wait().ok();
     }
 }
 
