@@ -41,7 +41,7 @@ impl Host {
     }
 
     pub(super) fn signal(&self, name: &str, running: &Running) {
-        self.world.host(["kill", "-s", name, &running.pid_in_world().to_string()]);
+        self.world.host(["kill", "-s", name, &running.pid().to_string()]);
     }
 
     pub(super) fn assert_nothing_left(&self, before: &State, when: &str) {
@@ -176,7 +176,7 @@ fn others_enter_a_named_namespace() {
         assert!(outcome.stdout.contains("10.1.0."), "{}", outcome.report());
         assert!(outcome.stdout.contains("nameserver 10.1.0.1"), "{}", outcome.report());
     }
-    let pid = host.world.host(["pgrep", "-P", &running.pid_in_world().to_string()]);
+    let pid = host.world.host(["pgrep", "-P", &running.pid().to_string()]);
     let text = host.cnibox(&["exec", pid.trim(), "ip", "-o", "addr"]).run().output();
     assert!(text.contains("10.1.0."), "{text}");
     for (words, code) in

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Output, Stdio};
 use std::sync::Arc;
 
-use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::World;
@@ -182,7 +181,7 @@ impl<'w> Call<'w> {
         let netns = self.netns.map(|path| CString::new(path).unwrap());
         let started = match self.world {
             Some(world) => sys::start_in(Arc::clone(&world.namespaces), command, netns),
-            None => Process::outside(&mut command),
+            None => command.spawn().map(|child| Process { pid: child.id(), child }),
         };
         let mut process = started.unwrap_or_else(|error| panic!("{what}: {error}"));
         let mut stdin = process.child.stdin.take().unwrap();
@@ -219,7 +218,7 @@ impl Running {
     }
 
     /// The process id on the machine, for the test.
-    pub fn pid(&self) -> Pid {
+    pub fn pid(&self) -> u32 {
         self.process.pid
     }
 
