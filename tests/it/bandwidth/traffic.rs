@@ -1,5 +1,6 @@
 //! Transfers by iperf3: within a tenth of the configured rate, after the burst.
 
+use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 
 use super::{limited, limits};
@@ -53,7 +54,7 @@ fn transfer(container: &Container<'_>, how: &[&str]) -> Option<f64> {
     let client = container.world.tool(&words, None).run();
     if client.status != 0 {
         // The server can still wait for a client, or have ended with this one.
-        container.world.tool(&["kill", &server.pid().to_string()], None).run();
+        kill(server.pid(), Signal::SIGTERM).ok();
         server.finish();
         return None;
     }

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 
 use super::{Daemon, SOCKET, listens};
@@ -95,7 +95,7 @@ fn a_stale_socket_is_replaced_and_a_file_of_another_program_is_not() {
 fn a_second_daemon_is_refused_and_names_the_first() {
     let world = World::new();
     let daemon = Daemon::new(&world);
-    let pid = format!("process {} (", daemon.0.pid());
+    let pid = format!("process {} (", daemon.0.pid_in_world());
     refused(&world, &[], &["cannot start the DHCP daemon of /run/cni/dhcp.sock", &pid]);
     // Also when the file of the socket was removed.
     fs::remove_file(world.path(SOCKET)).unwrap();
@@ -109,13 +109,10 @@ fn a_signal_removes_socket_and_pidfile_and_the_exit_code_is_0() {
         let call = world.tool(&[DHCP, "daemon", "-pidfile", "/run/dhcp.pid"], None).start();
         world.within(20, "the pidfile is there", || world.path("/run/dhcp.pid").exists());
         world.eventually("the daemon listens", || listens(&world));
-        let pid = call.pid();
-        world.eventually("the pidfile has the id", || {
-            world.read("/run/dhcp.pid") == pid.to_string()
-        });
+        let pid = call.pid_in_world().to_string();
+        world.eventually("the pidfile has the id", || world.read("/run/dhcp.pid") == pid);
         assert_eq!(mode(&world, "/run/dhcp.pid"), 0o644);
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.try_into().unwrap()), signal)
-            .unwrap();
+        kill(call.pid(), signal).unwrap();
         let outcome = call.finish();
         assert_eq!((outcome.status, outcome.stderr.as_str()), (0, ""), "{}", outcome.report());
         assert!(!world.path("/run/dhcp.pid").exists() && !world.path(SOCKET).exists());
@@ -130,8 +127,7 @@ fn the_prefix_of_the_host_stands_before_the_socket() {
     let path = world.path("/run/host/run/x-y/d.sock");
     world.within(20, "the daemon listens", || UnixStream::connect(&path).is_ok());
     assert!(world.path("/run/host/run/cnibox/dhcp/run-x--y-d.sock").is_dir());
-    let pid = nix::unistd::Pid::from_raw(call.pid().try_into().unwrap());
-    nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
+    kill(call.pid(), Signal::SIGTERM).unwrap();
     assert_eq!(call.finish().status, 0);
 }
 
@@ -146,8 +142,7 @@ fn systemd_passes_exactly_one_socket() {
     world.within(20, "systemd listens", || path.exists());
     world.call("dhcp", "STATUS", &status).run().silence();
     assert!(world.path("/run/cnibox/dhcp/run-passed.sock").is_dir());
-    let pid = nix::unistd::Pid::from_raw(running.pid().try_into().unwrap());
-    nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
+    kill(running.pid(), Signal::SIGTERM).unwrap();
     assert_eq!(running.finish().status, 0);
     assert!(path.exists(), "the socket is the service manager's");
 
@@ -237,8 +232,7 @@ fn a_client_of_another_user_is_refused() {
         let expected = "cannot serve the request: the client does not run as root";
         assert_eq!(error["msg"], expected, "{said}");
     }
-    let pid = nix::unistd::Pid::from_raw(running.pid().try_into().unwrap());
-    nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
+    kill(running.pid(), Signal::SIGTERM).unwrap();
     assert_eq!(running.finish().status, 0);
 }
 

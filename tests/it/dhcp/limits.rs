@@ -196,7 +196,7 @@ fn five_hundred_leases_need_less_than_10_mib_and_no_processor_time() {
     // The pages of the executable are not counted: those of a debug build alone are 8 MiB.
     assert!(field("RssAnon:") < 8 << 10, "{status}");
     assert!(field("Threads:") < 10, "{status}");
-    let descriptors = world.host(["ls", &format!("/proc/{}/fd", daemon.0.pid())]);
+    let descriptors = world.host(["ls", &format!("/proc/{}/fd", daemon.0.pid_in_world())]);
     assert!(descriptors.lines().count() < 32, "{descriptors}");
     let before = daemon.ticks();
     world.host(["sleep", "3"]);

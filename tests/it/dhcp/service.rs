@@ -71,9 +71,16 @@ impl<'w> Service<'w> {
         kill(self.pid(), signal).unwrap();
     }
 
+    fn running(&self) -> &Running {
+        self.running.as_ref().unwrap_or_else(|| panic!("{} does not run", self.name))
+    }
+
     pub fn pid(&self) -> Pid {
-        let running = self.running.as_ref().unwrap_or_else(|| panic!("{} does not run", self.name));
-        Pid::from_raw(i32::try_from(running.pid()).unwrap())
+        self.running().pid()
+    }
+
+    pub fn pid_in_world(&self) -> u32 {
+        self.running().pid_in_world()
     }
 
     /// Ends the process with this signal, and waits for its end.
@@ -85,10 +92,11 @@ impl<'w> Service<'w> {
 
 impl Drop for Service<'_> {
     fn drop(&mut self) {
-        if let Some(running) = self.running.take() {
-            let pid = Pid::from_raw(i32::try_from(running.pid()).unwrap());
-            // It can be over already.
-            kill(pid, Signal::SIGKILL).ok();
+        if let Some(mut running) = self.running.take() {
+            if running.is_running() {
+                // It can end here.
+                kill(running.pid(), Signal::SIGKILL).ok();
+            }
             running.finish();
         }
     }

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::json;
 
 use super::capture::{Capture, of_kind};
@@ -59,7 +58,7 @@ fn an_add_that_is_killed_leaves_no_lease_after_its_del() {
     let c1 = world.container("c1");
     let running = c1.call("bridge", "ADD", &bridge()).start();
     server.wait_for("discover", 1);
-    kill(Pid::from_raw(i32::try_from(running.pid()).unwrap()), Signal::SIGKILL).unwrap();
+    kill(running.pid(), Signal::SIGKILL).unwrap();
     running.finish();
     c1.del("bridge", &bridge());
     server.answer_by(&plan());

@@ -162,7 +162,7 @@ fn a_source_that_a_silent_firewalld_keeps_is_removed_by_the_next_del_or_gc() {
     let running = start_firewalld(&world);
     let c1 = world.container("c1");
     let result = c1.add("bridge", &bridge("net", 1));
-    let firewalld = running[1].pid().to_string();
+    let firewalld = running[1].pid_in_world().to_string();
     let texts = ["firewalld", "timeout after 3 s"];
     let none = json!({"cni.dev/valid-attachments": []});
     for verb in ["DEL", "GC"] {

@@ -168,7 +168,7 @@ fn after_a_hook_that_was_killed_gc_leaves_nothing() {
     let holder = host.world.tool(&["cat"], Some("/run/netns/c1")).keeping_stdin_open().start();
     let state = |status: &str| {
         let annotations = json!({"cnibox.networks": "net", "cnibox.ports": "8080:80"});
-        let pid = holder.pid();
+        let pid = holder.pid_in_world();
         json!({"id": "c1", "status": status, "pid": pid, "annotations": annotations}).to_string()
     };
     let hook = |status: &str| host.cnibox(&["oci-hook"]).stdin(state(status));

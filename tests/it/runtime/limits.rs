@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::json;
 
 use super::{Host, NOT_IGNORED, list};
@@ -23,11 +22,14 @@ fn host() -> Host {
 
 const UNDONE: [&str; 5] = ["first ADD", "hangs ADD", "last DEL", "hangs DEL", "first DEL"];
 
-/// How many `sleep` there are in the world. All processes of the machine are seen, so its mounts tell.
+/// How many `sleep` there are in the world.
 fn sleepers(host: &Host) -> usize {
-    let script = "own=$(readlink /proc/self/ns/mnt); for p in /proc/[0-9]*; do \
-        if [ \"$(readlink $p/ns/mnt 2>/dev/null)\" = \"$own\" ] && grep -qs '^sleep' $p/comm; then echo $p; fi; done";
-    host.world.tool(&["sh", "-c", script], None).run().stdout.lines().count()
+    host.world
+        .tool(&["pgrep", "-x", "--runstates", "D,R,S,T", "sleep"], None)
+        .run()
+        .stdout
+        .lines()
+        .count()
 }
 
 #[test]
@@ -92,7 +94,7 @@ fn a_plugin_does_not_outlive_a_runtime_that_is_killed() {
     let running = host.cnibox(&["add", "net", "c1"]).start();
     let hangs = host.world.path("/run/hangs");
     host.world.eventually("the plugin hangs", || hangs.exists());
-    kill(Pid::from_raw(i32::try_from(running.pid()).unwrap()), Signal::SIGKILL).unwrap();
+    kill(running.pid(), Signal::SIGKILL).unwrap();
     let killed = Instant::now();
     assert_eq!(running.finish().status, -9);
     host.world.eventually("more than 2 s", || killed.elapsed() > Duration::from_secs(3));
@@ -108,7 +110,7 @@ fn interrupted(host: &Host, verb: &str, signal: Signal) -> Outcome {
     let running = call.under(&NOT_IGNORED).start();
     let hangs = host.world.path("/run/hangs");
     host.world.eventually("the plugin hangs", || hangs.exists());
-    kill(Pid::from_raw(i32::try_from(running.pid()).unwrap()), signal).unwrap();
+    kill(running.pid(), signal).unwrap();
     let outcome = running.finish();
     std::fs::remove_file(hangs).unwrap();
     outcome

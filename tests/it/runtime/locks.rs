@@ -29,15 +29,16 @@ fn open(host: &Host, path: &str) -> File {
 #[test]
 fn after_30_s_the_holder_is_named_and_nothing_is_done() {
     let host = host();
-    let (container, network) = (open(&host, CONTAINER), open(&host, NETWORK));
-    container.lock().unwrap();
-    // As ADD, DEL and CHECK hold it.
-    network.lock_shared().unwrap();
+    // As ADD, DEL and CHECK hold both.
+    let script = "echo >/run/held; exec cat";
+    let locks = ["flock", "-F", CONTAINER, "flock", "-F", "-s", NETWORK, "sh", "-c", script];
+    let holder = host.world.tool(&locks, None).keeping_stdin_open().start();
+    host.world.eventually("both are locked", || host.world.path("/run/held").exists());
     let id = ["--container-id", "a"];
     let add = host.cnibox(&[&["add", "net", "c1", "-i", "eth1"], &id[..]].concat());
     let del = host.cnibox(&[&["del", "net", "c1"], &id[..]].concat());
     let gc = host.cnibox(&["gc", "net"]);
-    let holder = format!("process {} (", std::process::id());
+    let holder = format!("process {} (", holder.pid_in_world());
     let outcomes = all_at_once([add, del, gc]);
     for (outcome, path) in outcomes.iter().zip([CONTAINER, CONTAINER, NETWORK]) {
         assert_eq!(outcome.status, 1, "{}", outcome.report());

@@ -13,7 +13,7 @@ fn host() -> Host {
     let running = host.cnibox(&["add", "net", "web", "--create"]).start();
     let hangs = host.world.path("/run/hangs");
     host.world.eventually("the plugin runs", || hangs.exists());
-    host.world.host(["kill", "-KILL", &running.pid().to_string()]);
+    host.world.host(["kill", "-KILL", &running.pid_in_world().to_string()]);
     assert_eq!(running.finish().status, -9);
     host.recorder("hangs", "");
     host.configure("1.conflist", &network());
@@ -57,7 +57,7 @@ fn gc_keeps_it_while_a_process_is_in_it() {
     assert!(is_namespace(&host));
     let create = host.cnibox(&["add", "net", "web", "--create"]).run();
     assert!(create.status == 1 && create.stderr.contains("exists already"), "{}", create.report());
-    host.world.host(["kill", &process.pid().to_string()]);
+    host.world.host(["kill", &process.pid_in_world().to_string()]);
     process.finish();
     host.cnibox(&GC).run().silence();
     assert!(!host.world.path(PATH).exists());

@@ -94,7 +94,7 @@ fn a_container_is_attached_when_created_and_detached_when_stopped() {
     let holder = host.world.tool(&["cat"], Some("/run/netns/c1")).keeping_stdin_open().start();
     for status in ["creating", "created"] {
         let state = json!({
-            "ociVersion": "1.0.2", "id": "c1", "status": status, "pid": holder.pid(), "bundle": "/",
+            "ociVersion": "1.0.2", "id": "c1", "status": status, "pid": holder.pid_in_world(), "bundle": "/",
             "annotations": annotations(),
         });
         host.hook(&state).run().silence();
@@ -122,8 +122,7 @@ fn a_container_is_attached_when_created_and_detached_when_stopped() {
 fn a_state_that_cannot_be_handled_is_refused() {
     let (host, before) = host();
     let holder = host.world.tool(&["cat"], None).keeping_stdin_open().start();
-    let good =
-        json!({"id": "c1", "status": "created", "pid": holder.pid(), "annotations": annotations()});
+    let good = json!({"id": "c1", "status": "created", "pid": holder.pid_in_world(), "annotations": annotations()});
     for (change, text) in [
         (json!({"status": "running"}), "cannot handle status \"running\""),
         (json!({"id": ""}), "container"),
@@ -146,7 +145,9 @@ fn a_state_that_cannot_be_handled_is_refused() {
     let outcome = host.cnibox(&["oci-hook"]).stdin("{").run();
     assert_eq!(outcome.status, 1, "{}", outcome.report());
     // Without the annotation there is nothing to do.
-    host.hook(&json!({"id": "c1", "status": "created", "pid": holder.pid()})).run().silence();
+    host.hook(&json!({"id": "c1", "status": "created", "pid": holder.pid_in_world()}))
+        .run()
+        .silence();
     assert_eq!(host.kept(), [""; 0]);
     before.assert_same(&host.state(), "after refused states");
 }
@@ -171,7 +172,7 @@ fn an_annotation_cannot_name_a_file() {
         "./net",
         "net/",
     ] {
-        let state = json!({"id": "c1", "status": "created", "pid": holder.pid(),
+        let state = json!({"id": "c1", "status": "created", "pid": holder.pid_in_world(),
             "annotations": {"cnibox.networks": name}});
         let outcome = host.hook(&state).run();
         let said = "an annotation cannot name a file";

@@ -101,7 +101,7 @@ fn two_runs_on_two_networks_each_resolve_one_another_by_the_networks_server() {
         let is_asked = |line: &str| line.contains(name) && line.contains(&format!("from {client}"));
         assert!(queries.lines().any(is_asked), "{name} {client}: {queries}");
     }
-    host.world.host(["kill", &server.pid().to_string()]);
+    host.world.host(["kill", &server.pid_in_world().to_string()]);
     server.finish();
     assert_eq!(host.kept(), [""; 0]);
 }

@@ -41,7 +41,7 @@ impl Host {
     }
 
     pub(super) fn signal(&self, name: &str, running: &Running) {
-        self.world.host(["kill", "-s", name, &running.pid().to_string()]);
+        self.world.host(["kill", "-s", name, &running.pid_in_world().to_string()]);
     }
 
     pub(super) fn assert_nothing_left(&self, before: &State, when: &str) {
@@ -134,10 +134,11 @@ fn after_a_kill_the_command_is_dead_and_gc_leaves_nothing() {
         let args = [&["-n", "net", "-p", "8080:80"], name].concat();
         let running = host.start(&args, "echo $$ > /run/pid");
         let pid = host.world.read("/run/pid");
+        let process = host.world.path(format!("/proc/{}/ns/net", pid.trim()));
+        assert!(process.exists(), "{}", process.display());
         host.signal("KILL", &running);
         running.finish();
-        let process = format!("/proc/{}/ns/net", pid.trim());
-        host.world.eventually("the command is dead", || !std::path::Path::new(&process).exists());
+        host.world.eventually("the command is dead", || !process.exists());
         let text = host.cnibox(&["gc", "--dry-run"]).run().output();
         assert!(text.starts_with("would remove eth0 of container "), "{text}");
         let text = host.cnibox(&["gc"]).run().output();
@@ -176,7 +177,7 @@ fn others_enter_a_named_namespace() {
         assert!(outcome.stdout.contains("10.1.0."), "{}", outcome.report());
         assert!(outcome.stdout.contains("nameserver 10.1.0.1"), "{}", outcome.report());
     }
-    let pid = host.world.host(["pgrep", "-P", &running.pid().to_string()]);
+    let pid = host.world.host(["pgrep", "-P", &running.pid_in_world().to_string()]);
     let text = host.cnibox(&["exec", pid.trim(), "ip", "-o", "addr"]).run().output();
     assert!(text.contains("10.1.0."), "{text}");
     for (words, code) in

@@ -103,7 +103,7 @@ fn syslog_gets_a_datagram() {
         let text = std::fs::read_to_string(world.path("/run/syslog")).unwrap_or_default();
         text.starts_with("<30>cnibox[") && text.contains("]: verb=ADD plugin=loopback network=net")
     });
-    world.host(["kill", &server.pid().to_string()]);
+    world.host(["kill", &server.pid_in_world().to_string()]);
     server.finish();
 }
 

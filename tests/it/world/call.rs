@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Output, Stdio};
 use std::sync::Arc;
 
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::World;
@@ -181,7 +182,7 @@ impl<'w> Call<'w> {
         let netns = self.netns.map(|path| CString::new(path).unwrap());
         let started = match self.world {
             Some(world) => sys::start_in(Arc::clone(&world.namespaces), command, netns),
-            None => command.spawn().map(|child| Process { pid: child.id(), child }),
+            None => Process::outside(&mut command),
         };
         let mut process = started.unwrap_or_else(|error| panic!("{what}: {error}"));
         let mut stdin = process.child.stdin.take().unwrap();
@@ -218,7 +219,7 @@ impl Running {
     }
 
     /// The process id on the machine, for the test.
-    pub fn pid(&self) -> u32 {
+    pub fn pid(&self) -> Pid {
         self.process.pid
     }
 

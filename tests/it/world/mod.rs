@@ -46,6 +46,9 @@ const EXECUTABLE_IN_WORLD: &str = "/run/bin/cnibox";
 /// Where the links named after the plugins lie in a world.
 pub const PLUGIN_DIR: &str = "/run/plugins";
 
+/// A program that runs programs: they may not read the processes that have more rights, such as the keeper.
+pub const WITHOUT_PTRACE: [&str; 2] = ["setpriv", "--bounding-set=-sys_ptrace"];
+
 /// The limit for changes that the kernel makes after the call has returned.
 const KERNEL_LIMIT: Duration = Duration::from_secs(10);
 const PING_LIMIT_S: &str = "10";

@@ -40,7 +40,7 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    pub fn of(pid: u32) -> io::Result<Self> {
+    pub fn of(pid: Pid) -> io::Result<Self> {
         let open = |kind: &str| File::open(format!("/proc/{pid}/ns/{kind}")).map(OwnedFd::from);
         Ok(Self { user: open("user")?, pid: open("pid")?, mount: open("mnt")?, net: open("net")? })
     }
@@ -59,7 +59,7 @@ pub struct Process {
     /// The command, or, if that is in a world, its parent.
     pub child: Child,
     /// The command's own process id on the machine.
-    pub pid: u32,
+    pub pid: Pid,
 }
 
 /// Starts process 1 of new namespaces that show `executables` as /run/bin.
@@ -112,6 +112,15 @@ pub fn make_netns(world: Arc<Namespaces>, path: CString) -> io::Result<Process> 
     })
 }
 
+impl Process {
+    /// Starts a command that is in no world.
+    pub fn outside(command: &mut Command) -> io::Result<Self> {
+        let child = command.spawn()?;
+        let pid = Pid::from_raw(child.id().try_into().unwrap());
+        Ok(Self { child, pid })
+    }
+}
+
 /// Starts the command after the steps of `begin`, one of which is `go_on_in_a_child`.
 fn start(
     mut command: Command,
@@ -123,9 +132,9 @@ fn start(
     let child = command.spawn()?;
     // It holds the writer: if the child wrote nothing, the pipe has an end now.
     drop(command);
-    let mut pid = [0; size_of::<u32>()];
+    let mut pid = [0; size_of::<libc::pid_t>()];
     reader.read_exact(&mut pid)?;
-    Ok(Process { child, pid: u32::from_ne_bytes(pid) })
+    Ok(Process { child, pid: Pid::from_raw(libc::pid_t::from_ne_bytes(pid)) })
 }
 
 /// Returns in a child only, which is in the PID namespace that was entered or made. The parent writes the child's id to

@@ -4,19 +4,12 @@ use serde_json::{Value, json};
 
 use super::{CONFIGURATIONS, configure, doctor, faults, healthy, network, only_fault};
 use crate::tool::cnibox;
-use crate::world::{Outcome, PLUGIN_DIR, World, parse, with};
+use crate::world::{Outcome, PLUGIN_DIR, WITHOUT_PTRACE, World, parse, with};
 
 const STORE: &str = "/var/lib/cni/networks/a";
 
 fn call(world: &World, args: &[&str]) -> Outcome {
     let call = cnibox(world, args).env("CNI_PATH", PLUGIN_DIR);
-    call.env("NETCONFPATH", CONFIGURATIONS).run()
-}
-
-/// `cnibox doctor` in a PID namespace of its own, where it can read all processes.
-fn doctor_alone(world: &World, args: &[&str]) -> Outcome {
-    let words = ["unshare", "--pid", "--fork", "--mount-proc", "/run/bin/cnibox", "doctor"];
-    let call = world.tool(&[&words[..], args].concat(), None).env("CNI_PATH", PLUGIN_DIR);
     call.env("NETCONFPATH", CONFIGURATIONS).run()
 }
 
@@ -96,7 +89,7 @@ fn a_leaked_reservation_is_found_and_released_on_demand() {
     let world = healthy(&[network("a", 1)]);
     world.write(&format!("{STORE}/10.1.0.7"), "f00dcafe\r\neth0");
     world.host(["touch", "-d", "-2 minutes", &format!("{STORE}/10.1.0.7")]);
-    let outcome = doctor_alone(&world, &["--json"]);
+    let outcome = doctor(&world, &["--json"]);
     let findings = parse(&outcome.stdout)["findings"].clone();
     assert_eq!((outcome.status, &findings[0]["kind"]), (1, &"leaked".into()), "{findings:#}");
     let what = findings[0]["what"].as_str().unwrap();
@@ -109,9 +102,9 @@ fn a_leaked_reservation_is_found_and_released_on_demand() {
     assert_eq!(findings[0]["mend"], "cnibox ipam release --leaks --network a");
     world.write(&format!("{STORE}/10.1.0.8"), "f00dcafe\r\neth1");
     world.host(["touch", "-d", "-2 minutes", &format!("{STORE}/10.1.0.8")]);
-    let text = doctor_alone(&world, &[]).stdout;
+    let text = doctor(&world, &[]).stdout;
     assert!(text.contains(" container (and 1 more)\n") && text.lines().count() == 3, "{text}");
-    let outcome = doctor_alone(&world, &["--fix", "--yes", "--json"]);
+    let outcome = doctor(&world, &["--fix", "--yes", "--json"]);
     assert_eq!(outcome.status, 0, "{}", outcome.report());
     assert_eq!(parse(&outcome.stdout)["done"], json!(["released 10.1.0.7", "released 10.1.0.8"]));
     assert!(!world.path(STORE).join("10.1.0.7").exists());
@@ -123,19 +116,21 @@ fn rules_of_a_container_that_ended_are_found_and_removed_on_demand() {
     leaked_rules(&world);
     let is_published = || world.host(["nft", "list", "ruleset"]).contains("f00dcafe");
     // Processes that cannot be read may have the container.
-    assert_eq!(faults(&world), [] as [Value; 0]);
-    let outcome = doctor_alone(&world, &[]);
+    let call = cnibox(&world, &["doctor", "--json"]).under(&WITHOUT_PTRACE);
+    let outcome = call.env("CNI_PATH", PLUGIN_DIR).env("NETCONFPATH", CONFIGURATIONS).run();
+    assert_eq!(outcome.status, 0, "{}", outcome.report());
+    let outcome = doctor(&world, &[]);
     let text =
         "leaked: rules or links name eth0 of container f00dcafe in network a, which has ended\n";
     assert!(outcome.status == 1 && outcome.stdout.starts_with(text), "{}", outcome.report());
     assert!(is_published());
     // The rules are removed also without the configuration, and by the plugins of this executable.
     world.host(["rm", "-r", CONFIGURATIONS]);
-    let outcome = doctor_alone(&world, &["--fix", "--yes"]);
+    let outcome = doctor(&world, &["--fix", "--yes"]);
     let text = "removed the rules and links of eth0 of container f00dcafe in network a\n";
     assert!(outcome.status == 0 && outcome.stdout.ends_with(text), "{}", outcome.report());
     assert!(!is_published(), "{}", world.host(["nft", "list", "ruleset"]));
-    assert_eq!(doctor_alone(&world, &[]).status, 0);
+    assert_eq!(doctor(&world, &[]).status, 0);
 }
 
 #[test]
@@ -150,7 +145,7 @@ fn the_rules_of_a_living_container_stay() {
     container.add("bridge", &bridge);
     world.host(["sh", "-c", &format!("rm {STORE}/10.*")]);
     let before = world.state();
-    let outcome = doctor_alone(&world, &["--fix", "--yes"]);
+    let outcome = doctor(&world, &["--fix", "--yes"]);
     assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
     before.assert_same(&world.state(), "after --fix");
 }

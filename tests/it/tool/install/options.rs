@@ -267,7 +267,7 @@ fn an_upgrade_replaces_the_executable_of_a_running_plugin() {
     assert!(said.contains("replaced bridge: hard link, in place of another build"), "{said}");
     assert_eq!(node.sh("cksum <bridge"), node.world.host(["sh", "-c", &format!("cksum <{NEW}")]));
     // It still runs, and its end is that of the old build.
-    node.world.host(["kill", &running.pid().to_string()]);
+    node.world.host(["kill", &running.pid_in_world().to_string()]);
     assert_eq!(running.finish().status, -15);
 }
 
@@ -331,7 +331,7 @@ fn wait_ends_with_a_signal_and_exit_code_0() {
         node.world.eventually("the installation is complete", || {
             node.exists(".cnibox.manifest") && node.manifest()["complete"] == true
         });
-        node.world.host(["sh", "-c", &format!("kill -{signal} {}", running.pid())]);
+        node.world.host(["sh", "-c", &format!("kill -{signal} {}", running.pid_in_world())]);
         let outcome = running.finish();
         assert_eq!(outcome.status, 0, "{}", outcome.report());
     }

@@ -41,8 +41,8 @@ impl Host {
         self.cnibox(&[&["ipam"], args].concat()).run()
     }
 
-    /// `cnibox ipam` in a PID namespace of its own, where it can read all processes: those of `script`, which starts it as
-    /// `"$@"`.
+    /// `cnibox ipam` beside processes of `script`, which starts it as `"$@"`. They are in a PID namespace of their own and end
+    /// with the script.
     pub fn ipam_beside(&self, script: &str, args: &[&str]) -> Outcome {
         let words = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script, "sh"];
         let words = [&words[..], &["/run/bin/cnibox", "ipam"], args].concat();

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::host::{DATA, Host, find};
-use crate::world::{Outcome, all_at_once, parse};
+use crate::world::{Outcome, WITHOUT_PTRACE, all_at_once, parse};
 
 /// State and reason of an address in the output of `list --json`.
 fn judged(outcome: Outcome, address: &str) -> (String, String) {
@@ -41,7 +41,7 @@ fn the_address_in_a_namespace_of_a_process_is_a_sign_of_life() {
     let process = host.world.tool(&["unshare", "--net", "sh", "-c", script], None).start();
     host.world.eventually("the address is there", || host.world.path("/run/ready").exists());
     assert_is(state(&host, "10.1.0.7"), "alive", "its address is in /proc/");
-    host.world.host(["kill", &process.pid().to_string()]);
+    host.world.host(["kill", &process.pid_in_world().to_string()]);
     process.finish();
     assert_is(state(&host, "10.1.0.7"), "unknown", "");
 }
@@ -119,9 +119,11 @@ fn an_owner_without_any_sign_is_gone_after_a_minute() {
     host.set_time("10.1.0.7", "tomorrow");
     assert_is(list(alone), "unknown", "its ADD can be in progress");
     host.set_time("10.1.0.7", "-2 minutes");
-    // The namespace of this process shows only some of the processes.
-    assert_is(state(&host, "10.1.0.7"), "unknown", "cannot read /proc/");
-    assert_is(list(alone), "gone", "no process, namespace or cache entry has its container");
+    let blind = host.cnibox(&["ipam", "list", "--json"]).under(&WITHOUT_PTRACE).run();
+    assert_is(judged(blind, "10.1.0.7"), "unknown", "cannot read /proc/");
+    let no_sign = "no process, namespace or cache entry has its container";
+    assert_is(state(&host, "10.1.0.7"), "gone", no_sign);
+    assert_is(list(alone), "gone", no_sign);
     // Until the child executes its program, it has the command line of the shell.
     let call = r#"CNI_COMMAND=ADD CNI_CONTAINERID=f00d42 sleep 100 &
         until grep -q sleep /proc/$!/comm; do :; done
