@@ -20,8 +20,8 @@ use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::plugin::Context;
 use crate::plugin::owner::hash;
 
-/// It is invalid after a boot, and /run is empty then.
-const DIRECTORY: &str = "/run/cnibox/identities";
+/// It outlasts a boot, as the caches of the runtimes do: then it tells that their attachments have ended.
+const DIRECTORY: &str = "/var/lib/cni/identities";
 
 /// No name of a network, container or interface before it can contain it.
 const SEPARATOR: char = '+';
@@ -40,6 +40,8 @@ pub struct Record {
     /// The PID namespace of the plugin, as `HostView::nested` has it. It tells a record of this node from one of a host that
     /// shares its directories.
     pub nested: Option<String>,
+    /// `cnibox add` and the like wrote it. They have a record of their own of an operation that did not end.
+    pub is_of_cnibox: bool,
 }
 
 /// A directory with a file per attachment.
@@ -117,7 +119,13 @@ impl Record {
             netns: netns.path().into(),
             identity: Identity::of(netns, rtnl)?,
             nested: host_view::nested().map_err(Error::internal)?,
+            is_of_cnibox: false,
         })
+    }
+
+    /// The same record, by our runtime.
+    pub fn of_cnibox(self) -> Self {
+        Self { is_of_cnibox: true, ..self }
     }
 
     fn content(&self) -> Vec<u8> {
@@ -128,6 +136,7 @@ impl Record {
         if let Some(nested) = &self.nested {
             object.text("nested", nested);
         }
+        object.flag("cnibox", self.is_of_cnibox);
         object.json().to_compact().into_bytes()
     }
 
@@ -146,6 +155,7 @@ impl Record {
             netns: text("netns")?.into(),
             identity: Identity::parse(text("identity")?)?,
             nested: text("nested").map(Into::into),
+            is_of_cnibox: json.get("cnibox") == Some(&Json::Bool(true)),
         })
     }
 }

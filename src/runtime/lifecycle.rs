@@ -150,12 +150,12 @@ impl Runtime {
         Ok(Added { result: entry.result.clone(), runtime: self, network, entry, _locks: locks })
     }
 
-    /// Records the namespace and the operation. The record of the namespace is first: a newer one is that of a later ADD by
-    /// another runtime.
+    /// Records the operation and the namespace.
     fn begin(&self, entry: &Entry, netns: &NetNs, rtnl: &Rtnl) -> Result<()> {
-        self.records.write(&Record::of(&entry.network, &entry.at, netns, rtnl)?)?;
-        let begun = self.pending.write(entry);
-        begun.map_err(|error| error.and(self.records.remove(&entry.network, &entry.at)))
+        let record = Record::of(&entry.network, &entry.at, netns, rtnl)?.of_cnibox();
+        self.pending.write(entry)?;
+        let recorded = self.records.write(&record);
+        recorded.map_err(|error| error.and(self.forget(&entry.network, &entry.at)))
     }
 
     /// Deletes what is left of attachments of the interface, to whatever network, that have ended, and of an interrupted
@@ -346,15 +346,18 @@ impl Runtime {
         pending
     }
 
-    /// The record of an ADD or DEL that did not end, if nobody attached the interface since: a runtime that wrote a newer
-    /// cache entry, or a plugin that wrote a newer record of the namespace. The caller holds the lock of the container.
+    /// The record of an ADD or DEL that did not end, if nobody attached the interface since: another runtime, of which there is
+    /// a newer cache entry or a newer record of the namespace. The caller holds the lock of the container.
     pub(super) fn interrupted(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
         let pending = self.pending_of(network, at)?;
         let written = |path: PathBuf| fs::metadata(path).and_then(|it| it.modified()).ok();
         let begun = written(self.pending.path(network, at));
-        let later = [self.cache.path(network, at), self.records.path(network, at)];
         let is_later = |path: PathBuf| written(path).is_some_and(|it| Some(it) > begun);
-        (!later.into_iter().any(is_later)).then_some(pending)
+        let is_of_another =
+            || self.records.read(network, at).is_some_and(|record| !record.is_of_cnibox);
+        let is_void = is_later(self.cache.path(network, at))
+            || (is_later(self.records.path(network, at)) && is_of_another());
+        (!is_void).then_some(pending)
     }
 
     /// Removes the files that killed operations were writing.

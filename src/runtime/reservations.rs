@@ -378,13 +378,7 @@ impl Sources<'_> {
     }
 
     /// The reason why no proof counts.
-    fn doubt(
-        &self,
-        pool: &Pool,
-        it: &Judged,
-        id: &str,
-        entries: &OfOwner<'_>,
-    ) -> Option<String> {
+    fn doubt(&self, pool: &Pool, it: &Judged, id: &str, entries: &OfOwner<'_>) -> Option<String> {
         let Reservation { holder, modified, .. } = &it.reservation;
         if let Some(process) = self.evidence.signs().call(id) {
             return Some(format!("process {process} is a plugin that is called for it"));

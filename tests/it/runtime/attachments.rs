@@ -56,11 +56,11 @@ net      id1        eth0    10.1.0.2/24  8080->80/tcp,127.0.0.1:53->5353/udp  al
 }
 
 #[test]
-fn a_stale_attachment_fails_with_check_only() {
+fn an_attachment_that_is_gone_fails_with_check_only() {
     let host = host_with_one();
     host.world.host(["umount", "/run/netns/c1"]);
     let outcome = host.attachments(&[]);
-    assert!(outcome.stderr.contains("eth0 of container id1 in network net: stale: "));
+    assert!(outcome.stderr.contains("eth0 of container id1 in network net: gone: "));
     assert!(outcome.output().contains("  stale  -      /run/netns/c1"));
     let outcome = host.attachments(&["--check", "--json"]);
     assert_eq!(outcome.status, 1, "{}", outcome.report());

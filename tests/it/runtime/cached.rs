@@ -75,7 +75,8 @@ fn an_attachment_of_podman_without_its_namespace_is_collected() {
     host.world.host(["umount", "/run/netns/c1"]);
     let said = host.cnibox(&["gc", "--dry-run"]).run().output();
     assert!(said.starts_with("would remove eth0 of container 3f2a from network net: "), "{said}");
-    assert_eq!(host.kept().len(), 1);
+    // The entry and the record of its namespace.
+    assert_eq!(host.kept().len(), 2);
     host.cnibox(&["gc"]).run().output();
     assert_eq!(host.kept(), [""; 0]);
 }
@@ -150,7 +151,7 @@ fn a_damaged_record_of_a_pending_operation_is_passed_over() {
 }
 
 #[test]
-fn an_attachment_of_podman_is_stale_when_its_path_leads_to_another_namespace() {
+fn an_attachment_of_podman_is_gone_when_its_path_leads_to_another_namespace() {
     let host = Host::new();
     attach_as_podman(&host);
     let state = || {
@@ -161,25 +162,31 @@ fn an_attachment_of_podman_is_stale_when_its_path_leads_to_another_namespace() {
     assert_eq!(state(), "alive");
     let on_host = ["nsenter", "--net=/run/netns/c1", "ip", "address", "flush", "dev", "eth0"];
     host.world.host(on_host);
+    assert_eq!(state(), "alive", "its plugins recorded that it is this namespace");
+    // Without a record, nothing tells that.
+    let record = host.world.read("/var/lib/cni/identities/net+3f2a+eth0");
+    host.world.host(["rm", "/var/lib/cni/identities/net+3f2a+eth0"]);
     assert_eq!(state(), "unknown", "its interface is there, its address is not");
     host.cnibox(&["gc"]).run().silence();
     host.world.host(["ip", "netns", "del", "c1"]);
     host.world.host(["ip", "netns", "add", "c1"]);
-    assert_eq!(state(), "stale");
+    assert_eq!(state(), "unknown", "it may be another namespace");
+    host.cnibox(&["gc"]).run().silence();
+    host.world.write("/var/lib/cni/identities/net+3f2a+eth0", record);
+    assert_eq!(state(), "gone");
     let said = host.cnibox(&["gc"]).run().output();
-    assert!(said.contains("its interface is not in /run/netns/c1"), "{said}");
+    assert!(said.contains("/run/netns/c1 is another namespace than at its ADD"), "{said}");
     assert_eq!(host.kept(), [""; 0]);
 }
 
 #[test]
-fn an_attachment_with_the_namespace_of_the_host_is_stale() {
+fn an_attachment_with_the_namespace_of_the_host_stays_until_the_operator_removes_it() {
     let host = Host::new();
-    let entry = podmans(
-        &base64(&host, &list("0.4.0", &["tuning"]).to_string()),
-        "/proc/self/ns/net",
-        &json!({}),
-    );
+    let config = base64(&host, &list("0.4.0", &["tuning"]).to_string());
+    let entry = podmans(&config, "/proc/self/ns/net", &json!({}));
     host.world.write("/var/lib/cni/results/net-3f2a-eth0", entry.to_string());
-    let said = host.cnibox(&["gc", "--dry-run"]).run().output();
+    host.cnibox(&["gc"]).run().silence();
+    let said = host.cnibox(&["gc", "--unknown", "net/3f2a/eth0"]).run().output();
     assert!(said.ends_with("/proc/self/ns/net is the namespace of the host\n"), "{said}");
+    assert_eq!(host.kept(), [""; 0]);
 }

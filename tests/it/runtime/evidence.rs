@@ -91,17 +91,33 @@ fn process(world: &World) -> Running {
 }
 
 /// The namespaces from which gc is called. Each is a shell script that ends with the call.
-const VIEWS: [(&str, &str); 10] = [
+const VIEWS: [(&str, &str); 11] = [
     ("the host", r#""$@""#),
     ("another mount namespace", r#"exec unshare --mount "$@""#),
-    ("a mount namespace without the mounts of the namespaces", r#"exec unshare --mount sh -c 'umount -a -t nsfs; exec "$@"' sh "$@""#),
-    ("a mount namespace without /proc", r#"exec unshare --mount sh -c 'umount -l /proc; exec "$@"' sh "$@""#),
-    ("a mount namespace with an empty /run/netns", r#"exec unshare --mount sh -c 'mount -t tmpfs none /run/netns; exec "$@"' sh "$@""#),
+    (
+        "a mount namespace without the mounts of the namespaces",
+        r#"exec unshare --mount sh -c 'umount -a -t nsfs; exec "$@"' sh "$@""#,
+    ),
+    (
+        "a mount namespace without /proc",
+        r#"exec unshare --mount sh -c 'mount -t tmpfs none /proc; exec "$@"' sh "$@""#,
+    ),
+    (
+        "a mount namespace with the /proc of another PID namespace",
+        r#"exec unshare --mount sh -c 'umount -l /proc; exec "$@"' sh "$@""#,
+    ),
+    (
+        "a mount namespace with an empty /run/netns",
+        r#"exec unshare --mount sh -c 'mount -t tmpfs none /run/netns; exec "$@"' sh "$@""#,
+    ),
     ("a PID namespace with the /proc of the host", r#"exec unshare --pid --fork "$@""#),
     ("a PID namespace with its own /proc", r#"exec unshare --pid --fork --mount-proc "$@""#),
     ("a network namespace", r#"exec unshare --net "$@""#),
     ("a user namespace", r#"exec unshare --user --map-root-user --mount "$@""#),
-    ("a PID namespace with the volumes of a pod", r#"exec unshare --pid --fork --mount-proc sh -c 'mount --bind /var/lib/cni /var/lib/cni; exec "$@"' sh "$@""#),
+    (
+        "a PID namespace with the volumes of a pod",
+        r#"exec unshare --pid --fork --mount-proc sh -c 'mount --bind /var/lib/cni /var/lib/cni; exec "$@"' sh "$@""#,
+    ),
 ];
 
 /// What a living container does with its interface.
@@ -128,7 +144,10 @@ fn gc_removes_nothing_that_may_live_from_whatever_namespace() {
             let container = host.world.container(&id);
             host.attach(maker, &id, &container.netns());
             // Links with the same name cannot be in one namespace.
-            let script = script.replace("eth0 netns elsewhere", "eth0 name gone; ip link set gone netns elsewhere name eth-$$");
+            let script = script.replace(
+                "eth0 netns elsewhere",
+                "eth0 name gone; ip link set gone netns elsewhere name eth-$$",
+            );
             container.exec(["sh", "-ec", &script]);
             living.push(id);
             containers.push(container);
@@ -170,11 +189,12 @@ fn without_a_view_of_the_host_gc_says_why_in_one_line() {
     let container = host.world.container("c1");
     host.attach(Maker::Cnibox, "c1", &container.netns());
     container.destroy();
-    let script = r#"umount -l /proc; exec "$@""#;
+    let script = r#"mount -t tmpfs none /proc; exec "$@""#;
     let words = ["unshare", "--mount", "sh", "-c", script, "sh"];
     let gc = host.cnibox(&["gc"]).under(&words).run();
     assert_eq!((gc.status, &*gc.stdout), (0, ""), "{}", gc.report());
-    let why = "this process has no view of the host: cannot read /proc/self: No such file or directory\n";
+    let why =
+        "this process has no view of the host: cannot read /proc/self: No such file or directory\n";
     assert!(gc.stderr.ends_with(why) && gc.stderr.lines().count() == 1, "{}", gc.report());
     assert!(host.cnibox(&["gc"]).run().output().starts_with("removed eth0 of container c1"));
 }
@@ -225,7 +245,9 @@ fn process_of_number(world: &World, number: u32) -> Running {
         number - 1
     );
     // The shell sets the last number, and starts the process.
-    let script = script.replace("ip link", "unshare --net sh -c 'ip link").replace("sleep 100", "sleep 100'");
+    let script = script
+        .replace("ip link", "unshare --net sh -c 'ip link")
+        .replace("sleep 100", "sleep 100'");
     world.host(["rm", "-f", "/run/ready"]);
     let process = world.tool(&["sh", "-c", &script], None).start();
     world.eventually("the process runs", || world.path("/run/ready").exists());
@@ -238,19 +260,27 @@ fn a_record_of_an_earlier_attachment_proves_nothing() {
     let host = host();
     let container = host.world.container("c1");
     host.attach(Maker::Cnibox, "c1", &container.netns());
-    let stale = host.world.read("/run/cnibox/identities/net+c1+eth0");
+    let stale = host.world.read("/var/lib/cni/identities/net+c1+eth0");
     // Plugins that keep no record delete and attach.
     host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
-    host.world.write("/run/cnibox/identities/net+c1+eth0", stale);
+    host.world.write("/var/lib/cni/identities/net+c1+eth0", stale);
     container.destroy();
     let container = host.world.container("c1");
     host.attach(Maker::Go, "c1", &container.netns());
-    container.exec(["sh", "-c", "ip address flush dev eth0; ip link set eth0 down; ip link set eth0 name vm0"]);
+    container.exec([
+        "sh",
+        "-c",
+        "ip address flush dev eth0; ip link set eth0 down; ip link set eth0 name vm0",
+    ]);
     assert_eq!(host.life("c1"), "unknown");
     host.cnibox(&["gc"]).run().silence();
     assert_eq!(host.ids(), ["c1"]);
     let add = host.cnibox(&["add", "net", "c1", "--container-id", "c1"]).run();
-    assert!(add.status == 1 && add.stderr.contains("it may be attached already"), "{}", add.report());
+    assert!(
+        add.status == 1 && add.stderr.contains("it may be attached already"),
+        "{}",
+        add.report()
+    );
     assert_eq!(host.ids(), ["c1"]);
 }
 
@@ -281,9 +311,8 @@ fn the_operator_removes_one_attachment_that_may_live() {
     let host = host();
     let container = host.world.container("c1");
     host.attach(Maker::Go, "c1", &container.netns());
-    let remove = |more: &[&str]| {
-        host.cnibox(&[&["gc", "--unknown", "net/c1/eth0"], more].concat()).run()
-    };
+    let remove =
+        |more: &[&str]| host.cnibox(&[&["gc", "--unknown", "net/c1/eth0"], more].concat()).run();
     let refused = remove(&[]);
     assert!(refused.status == 1 && refused.stderr.contains("it is alive"), "{}", refused.report());
     container.exec(["ip", "link", "del", "eth0"]);
@@ -311,7 +340,11 @@ fn a_command_enters_only_a_container_that_lives() {
     assert!(exec("pod1").output().contains("10.1.0.2/16"));
     container.exec(["ip", "link", "del", "eth0"]);
     let unknown = exec("pod1");
-    assert!(unknown.stderr.contains("cannot enter container pod1: it may have ended"), "{}", unknown.report());
+    assert!(
+        unknown.stderr.contains("cannot enter container pod1: it may have ended"),
+        "{}",
+        unknown.report()
+    );
     // A later process has the number of that of the container, and is in the namespace of the host.
     let process = process(&host.world);
     let number = process.pid_in_world();
@@ -319,7 +352,14 @@ fn a_command_enters_only_a_container_that_lives() {
         let id = format!("pod-{maker:?}").to_lowercase();
         host.attach(maker, &id, &format!("/proc/{number}/ns/net"));
         // Only one interface of a name fits.
-        host.world.host(["nsenter", &format!("--net=/proc/{number}/ns/net"), "ip", "link", "del", "eth0"]);
+        host.world.host([
+            "nsenter",
+            &format!("--net=/proc/{number}/ns/net"),
+            "ip",
+            "link",
+            "del",
+            "eth0",
+        ]);
     }
     host.world.host(["kill", "-KILL", &number.to_string()]);
     process.finish();
@@ -358,7 +398,7 @@ fn two_attachments_with_one_cache_file_do_not_replace_each_other() {
     // DEL of what is not there leaves the other's file and records.
     host.cnibox(&["del", "a", "two", "--container-id", "b-c"]).run().output();
     host.cnibox(&["check", "a-b", "one", "--container-id", "c"]).run().silence();
-    assert!(host.world.path("/run/cnibox/identities/a-b+c+eth0").exists());
+    assert!(host.world.path("/var/lib/cni/identities/a-b+c+eth0").exists());
     one.destroy();
     add("a", "b-c", &two).success();
     host.cnibox(&["del", "a", "two", "--container-id", "b-c"]).run().silence();

@@ -71,7 +71,7 @@ pub fn leave_a_namespace(host: &Host) {
     let inject = "inject=rename:signal=KILL:when=3";
     add.under(&["strace", "-qq", "-o", "/run/trace", "-e", inject]).run();
     assert!(host.world.path("/run/netns/web").exists());
-    assert!(host.kept().iter().any(|file| file.contains("/pending/")));
+    assert!(host.kept().iter().any(|file| file.contains("/operations/")));
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn an_add_that_was_killed_can_be_repeated_at_once() {
     {
         let inject = format!("inject={point}");
         add().under(&["strace", "-qq", "-o", "/run/trace", "-e", &inject]).run();
-        if host.kept().iter().any(|file| file.contains("/pending/")) {
+        if host.kept().iter().any(|file| file.contains("/operations/")) {
             add().run().success();
         }
         host.cnibox(&["del", "net", "c1"]).run().silence();

@@ -1,7 +1,5 @@
 //! The life of attachments: what follows a failure, what is refused, what is repeated.
 
-use std::fs;
-
 use serde_json::json;
 
 use super::{Host, list, network, printing};
@@ -132,8 +130,11 @@ fn an_attachment_with_a_changed_address_is_alive() {
     host.cnibox(&["gc"]).run().silence();
     container.exec(["ip", "link", "set", "eth0", "down"]);
     container.exec(["ip", "link", "set", "eth0", "name", "renamed"]);
-    // Nothing proves that it is dead, and a new ADD is what it needs.
+    // Nothing proves that it has ended.
     host.cnibox(&["gc"]).run().silence();
+    let outcome = host.cnibox(&["add", "net", "c1"]).run();
+    assert!(outcome.stderr.contains("it may be attached already"), "{}", outcome.report());
+    host.cnibox(&["del", "net", "c1"]).run().silence();
     host.cnibox(&["add", "net", "c1"]).run().success();
     host.cnibox(&["del", "net", "c1"]).run().silence();
     assert_eq!(host.kept(), [""; 0]);

@@ -37,7 +37,7 @@ fn after_30_s_the_holder_is_named_and_nothing_is_done() {
     let id = ["--container-id", "a"];
     let add = host.cnibox(&[&["add", "net", "c1", "-i", "eth1"], &id[..]].concat());
     let del = host.cnibox(&[&["del", "net", "c1"], &id[..]].concat());
-    let gc = host.cnibox(&["gc", "net"]);
+    let gc = host.cnibox(&["gc", "net", "--uncached"]);
     let holder = format!("process {} (", holder.pid_in_world());
     let outcomes = all_at_once([add, del, gc]);
     for (outcome, path) in outcomes.iter().zip([CONTAINER, CONTAINER, NETWORK]) {

@@ -17,7 +17,7 @@ const FILES: [(&str, &[&str]); 6] = [
     ("/run/net.d/0.conflist", &[]),
     ("/var/lib/cni/results/net-a-eth0", &["check"]),
     ("/run/cnibox/operations/net+a+eth0", &[]),
-    ("/run/cnibox/identities/net+a+eth0", &[]),
+    ("/var/lib/cni/identities/net+a+eth0", &[]),
     ("/run/cnibox/locks/network-net", &["add", "check", "del", "gc"]),
     ("/run/cnibox/locks/container-a", &["add", "check", "del"]),
 ];
@@ -55,7 +55,8 @@ fn a_file_that_is_not_regular_is_refused_at_once() {
                     host.cnibox(&[&["add"], &id[..]].concat()).run().success();
                 }
                 plant(&host, what, path);
-                let words = if command == "gc" { &id[..1] } else { &id[..] };
+                // Without --uncached it locks only what it deletes.
+                let words = if command == "gc" { &["net", "--uncached"] } else { &id[..] };
                 let call = host.cnibox(&[&[command], words].concat());
                 let outcome = call.under(&["timeout", "--signal=KILL", LIMIT]).run();
                 let kind = if what == "device" && path.contains("/locks/") {

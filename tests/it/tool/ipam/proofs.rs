@@ -84,7 +84,7 @@ fn an_interface_out_of_sight_can_be_in_use_by_a_process_that_names_the_container
     let host = Host::new();
     let web = host.attached("f00d42");
     // As if another runtime had made it: containerd keeps no identity of the namespace.
-    host.world.host(["rm", "-r", "/run/cnibox/identities"]);
+    host.world.host(["rm", "-r", "/var/lib/cni/identities"]);
     web.exec(["ip", "link", "del", "eth0"]);
     let list = |script: &str| judged(host.ipam_beside(script, &["list", "--json"]), "10.1.0.2");
     assert_is(list(r#""$@""#), "gone", "its interface is not in /run/netns/f00d42");
