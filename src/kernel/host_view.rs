@@ -30,8 +30,8 @@ pub struct HostView {
     root: Option<File>,
     /// The network namespace of this process, which is that of process 1.
     home: NetNs,
-    /// `None` for the first PID namespace of the machine, which sees all processes. Else the names of this one and of its
-    /// process 1: a later namespace has other ones.
+    /// `None` for the first PID namespace of the machine, which sees all processes. Else a name for this one, of its inode and
+    /// of the start of its process 1: a later one has another name.
     pub nested: Option<String>,
 }
 
@@ -96,10 +96,10 @@ pub fn nested() -> Result<Option<String>, String> {
         return Ok(None);
     }
     let start = start_ticks(1).map_err(|error| cannot_read("/proc/1/stat", &error))?;
-    Ok(Some(format!("{inode} {start}")))
+    Ok(Some(format!("{inode}-{start}")))
 }
 
-/// When a process began. Fails with ESRCH or "not found" if there is none.
+/// When a process began. Fails with ESRCH or "not found" without a process of this id.
 pub fn began(process: u32) -> io::Result<SystemTime> {
     let ticks = start_ticks(process)?;
     let after_boot = Duration::from_millis(ticks.saturating_mul(1000 / TICKS_PER_S));

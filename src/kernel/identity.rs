@@ -5,7 +5,7 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sysctl;
 
-/// What tells one namespace from another.
+/// Numbers that tell one namespace from another.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Identity {
     /// The boot id of the machine. Empty if it could not be read.

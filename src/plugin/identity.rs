@@ -20,8 +20,12 @@ use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::plugin::Context;
 use crate::plugin::owner::hash;
 
-/// It outlasts a boot, as the caches of the runtimes do: then it tells that their attachments have ended.
+/// It has a directory for each PID namespace in which plugins ran. It outlasts a boot, as the caches of the runtimes do: then the
+/// records tell that their attachments have ended.
 const DIRECTORY: &str = "/var/lib/cni/identities";
+
+/// The name of the first PID namespace of a machine in place of `host_view::nested`.
+const MACHINE: &str = "machine";
 
 /// No name of a network, container or interface before it can contain it.
 const SEPARATOR: char = '+';
@@ -29,7 +33,7 @@ const SEPARATOR: char = '+';
 /// NAME_MAX (linux/limits.h), less what a name aside needs.
 const NAME_BYTES_MAX: usize = 200;
 
-/// What is known of the namespace of an attachment.
+/// The record of one attachment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     pub network: NetworkName,
@@ -37,22 +41,23 @@ pub struct Record {
     /// CNI_NETNS.
     pub netns: PathBuf,
     pub identity: Identity,
-    /// The PID namespace of the plugin, as `HostView::nested` has it. It tells a record of this node from one of a host that
-    /// shares its directories.
-    pub nested: Option<String>,
     /// `cnibox add` and the like wrote it. They have a record of their own of an operation that did not end.
     pub is_of_cnibox: bool,
 }
 
-/// A directory with a file per attachment.
+/// The records of the attachments that were made in this PID namespace. The first one of a machine also sees those of the
+/// others, which are in it.
 #[derive(Clone, Debug)]
 pub struct Records {
-    directory: PathBuf,
+    own: PathBuf,
+    sees_others: bool,
 }
 
 impl Records {
     pub fn of_host() -> Self {
-        Self { directory: DIRECTORY.into() }
+        let nested = host_view::nested().unwrap_or_else(|_| Some("unknown".into()));
+        let own = Path::new(DIRECTORY).join(nested.as_deref().unwrap_or(MACHINE));
+        Self { own, sees_others: nested.is_none() }
     }
 
     /// Writes the record, or replaces it.
@@ -64,45 +69,70 @@ impl Records {
 
     /// `None` also for a record that cannot be read.
     pub fn read(&self, network: &NetworkName, at: &Attachment) -> Option<Record> {
-        let record = Record::parse(&file::read(&self.path(network, at)).ok()?)?;
-        (record.network == *network && record.at == *at).then_some(record)
+        let is_it = |record: &Record| record.network == *network && record.at == *at;
+        let read =
+            |directory: &Path| Record::parse(&file::read(&path_in(directory, network, at)).ok()?);
+        let mut directories = self.directories().into_iter();
+        directories.find_map(|directory| read(&directory).filter(is_it))
     }
 
     /// A missing record is not an error.
     pub fn remove(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
-        let path = self.path(network, at);
-        match fault::file_operation().and_then(|()| fs::remove_file(&path)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(cannot("remove", &path, error))
+        self.directories().into_iter().try_for_each(|directory| {
+            let path = path_in(&directory, network, at);
+            match fault::file_operation().and_then(|()| fs::remove_file(&path)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    Err(cannot("remove", &path, error))
+                }
+                _ => Ok(()),
             }
-            _ => Ok(()),
-        }
+        })
     }
 
     /// All records that can be read.
     pub fn all(&self) -> Vec<Record> {
         let mut all = Vec::new();
-        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
-            if file::is_aside(&entry.file_name()) {
-                continue;
+        let directories = self.directories().into_iter();
+        for entry in directories.filter_map(|it| fs::read_dir(it).ok()).flatten().flatten() {
+            if !file::is_aside(&entry.file_name()) {
+                all.extend(file::read(&entry.path()).ok().and_then(|bytes| Record::parse(&bytes)));
             }
-            all.extend(file::read(&entry.path()).ok().and_then(|bytes| Record::parse(&bytes)));
         }
         all
     }
 
+    /// Whether plugins of this PID namespace keep records in the directory, and those of no other one: then its neighbours
+    /// below /var/lib/cni are not those of a host around it.
+    pub fn is_only_one(&self) -> bool {
+        directories() == [self.own.as_path()]
+    }
+
     /// Removes the incomplete files that killed processes have left.
     pub fn sweep(&self) {
-        file::sweep(&self.directory);
+        self.directories().iter().for_each(|directory| file::sweep(directory));
     }
 
     /// The file of an attachment.
     pub fn path(&self, network: &NetworkName, at: &Attachment) -> PathBuf {
-        let name = [&**network, &*at.container_id, &*at.ifname].join(&SEPARATOR.to_string());
-        // The content has the names, too.
-        let short = format!("{SEPARATOR}{:016x}", hash(&name));
-        self.directory.join(if name.len() > NAME_BYTES_MAX { short } else { name })
+        path_in(&self.own, network, at)
     }
+
+    fn directories(&self) -> Vec<PathBuf> {
+        if self.sees_others { directories() } else { vec![self.own.clone()] }
+    }
+}
+
+/// The directories of all PID namespaces.
+fn directories() -> Vec<PathBuf> {
+    let found = fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
+    found.map(|entry| entry.path()).collect()
+}
+
+fn path_in(directory: &Path, network: &NetworkName, at: &Attachment) -> PathBuf {
+    let name = [&**network, &*at.container_id, &*at.ifname].join(&SEPARATOR.to_string());
+    // The content has the names, too.
+    let short = format!("{SEPARATOR}{:016x}", hash(&name));
+    directory.join(if name.len() > NAME_BYTES_MAX { short } else { name })
 }
 
 fn cannot(verb: &str, path: &Path, error: std::io::Error) -> Error {
@@ -118,7 +148,6 @@ impl Record {
             at: at.clone(),
             netns: netns.path().into(),
             identity: Identity::of(netns, rtnl)?,
-            nested: host_view::nested().map_err(Error::internal)?,
             is_of_cnibox: false,
         })
     }
@@ -133,9 +162,6 @@ impl Record {
         object.text("network", &self.network).text("containerID", &self.at.container_id);
         object.text("ifname", &self.at.ifname).text("netns", &self.netns.to_string_lossy());
         object.text("identity", &self.identity.text());
-        if let Some(nested) = &self.nested {
-            object.text("nested", nested);
-        }
         object.flag("cnibox", self.is_of_cnibox);
         object.json().to_compact().into_bytes()
     }
@@ -154,7 +180,6 @@ impl Record {
             },
             netns: text("netns")?.into(),
             identity: Identity::parse(text("identity")?)?,
-            nested: text("nested").map(Into::into),
             is_of_cnibox: json.get("cnibox") == Some(&Json::Bool(true)),
         })
     }

@@ -40,7 +40,7 @@ use crate::plugin::identity::Record;
 use crate::plugin::owner::Owner;
 use crate::runtime::cache::{self, Entry};
 use crate::runtime::lifecycle::Runtime;
-use crate::runtime::signs::{Place, Signs};
+use crate::runtime::signs::{Place, Signs, shown};
 
 /// Whether an attachment lives.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,7 +62,7 @@ pub struct Evidence<'a> {
     killed: OnceCell<Vec<PathBuf>>,
 }
 
-/// What the path of an entry leads to.
+/// The object at the path of an entry.
 enum AtPath {
     /// The attachment.
     It,
@@ -94,7 +94,7 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// The view of the host, or the reason why there is none.
+    /// The view of the host, or the reason why this process has no view.
     pub fn view(&self) -> Result<&HostView, &str> {
         self.view.get_or_init(HostView::look).as_ref().map_err(String::as_str)
     }
@@ -226,18 +226,13 @@ impl<'a> Evidence<'a> {
 
     /// The reason why an attachment may live that is not at its path.
     fn doubt(&self, entry: &Entry, record: Option<&Record>) -> Option<String> {
-        let view = match self.view() {
-            Ok(view) => view,
-            Err(reason) => return Some(format!("this process has no view of the host: {reason}")),
-        };
+        if let Err(reason) = self.view() {
+            return Some(format!("this process has no view of the host: {reason}"));
+        }
         match record {
-            Some(record) if view.nested.is_some() && record.nested != view.nested => {
-                return Some("its ADD ran in another PID namespace".into());
-            }
             Some(_) => {}
             None => {
-                let written = self.written(entry);
-                if let Some(doubt) = self.doubt_of_guest(Path::new(cache::DIRECTORY), written) {
+                if let Some(doubt) = self.doubt_of_guest(Path::new(cache::DIRECTORY)) {
                     return Some(doubt);
                 }
             }
@@ -252,7 +247,7 @@ impl<'a> Evidence<'a> {
         match record {
             Some(record) => {
                 if let Some(held) = self.recorded(record) {
-                    return Some(format!("its namespace is at {}", held.display()));
+                    return Some(format!("its namespace is at {}", shown(held).display()));
                 }
             }
             None => {
@@ -270,12 +265,9 @@ impl<'a> Evidence<'a> {
 
     /// Whether the namespace of a record has provably ended.
     pub(super) fn has_ended(&self, record: &Record) -> bool {
-        let Ok(view) = self.view() else { return false };
-        if record.identity.is_of_earlier_boot() {
-            return true;
-        }
-        let is_of_view = view.nested.is_none() || record.nested == view.nested;
-        is_of_view && self.signs().hidden().is_none() && self.recorded(record).is_none()
+        self.view().is_ok()
+            && (record.identity.is_of_earlier_boot()
+                || (self.signs().hidden().is_none() && self.recorded(record).is_none()))
     }
 
     /// Where the recorded namespace is, or may be.
@@ -288,7 +280,7 @@ impl<'a> Evidence<'a> {
                 return None;
             }
         }
-        held.paths.first().map(|path| path.as_path())
+        held.paths.first().map(PathBuf::as_path)
     }
 
     /// The sign of an attachment in a visible namespace. The end of a namespace needs some time to remove the links that it
@@ -331,21 +323,14 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// The reason why a file of the state may be that of a host around this PID namespace. The directory is mounted into a
-    /// container, such as a pod without `hostPID`, or the file is older than the PID namespace.
-    pub(super) fn doubt_of_guest(
-        &self,
-        directory: &Path,
-        written: Option<SystemTime>,
-    ) -> Option<String> {
+    /// The reason why the state in a directory may be that of a host around this PID namespace: the directory is mounted into a
+    /// container, such as a pod without `hostPID`, or no plugin has worked with it in this PID namespace only.
+    pub(super) fn doubt_of_guest(&self, directory: &Path) -> Option<String> {
         match self.view() {
             Err(reason) => Some(format!("this process has no view of the host: {reason}")),
             Ok(view) if view.nested.is_none() => None,
-            Ok(_) => {
-                let is_own = began(1).ok().zip(written).is_some_and(|(began, it)| began < it);
-                let doubt = || "this process does not see the processes of the host".into();
-                (!is_own || is_mounted_in(directory)).then(doubt)
-            }
+            Ok(_) if self.runtime.records.is_only_one() && !is_mounted_in(directory) => None,
+            Ok(_) => Some("this process does not see the processes of the host".into()),
         }
     }
 }

@@ -112,8 +112,8 @@ impl Runtime {
         Evidence::new(self)
     }
 
-    /// Attaches a container to a network, all or nothing. Refuses an attachment that may live. What is left of one that has
-    /// ended is deleted first.
+    /// Attaches a container to a network, all or nothing. Refuses an attachment that may live. First deletes the
+    /// remains of one that has ended.
     pub fn add<'a>(&'a self, network: &'a Network, target: &Target<'_>) -> Result<Added<'a>> {
         let locks = self.lock(&network.name, &target.at.container_id)?;
         let path = target.netns.unwrap_or_else(|| Path::new(""));
@@ -346,8 +346,8 @@ impl Runtime {
         pending
     }
 
-    /// The record of an ADD or DEL that did not end, if nobody attached the interface since: another runtime, of which there is
-    /// a newer cache entry or a newer record of the namespace. The caller holds the lock of the container.
+    /// The record of an ADD or DEL that did not end, unless another runtime attached the interface since: then its cache
+    /// entry, or its record of the namespace, is newer. The caller holds the lock of the container.
     pub(super) fn interrupted(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
         let pending = self.pending_of(network, at)?;
         let written = |path: PathBuf| fs::metadata(path).and_then(|it| it.modified()).ok();

@@ -130,7 +130,7 @@ impl Runtime {
             pool.count();
         }
         let Sources { attachments, pending, .. } = sources;
-        let doubt = evidence.doubt_of_guest(Path::new(DATA_DIR), None);
+        let doubt = evidence.doubt_of_guest(Path::new(DATA_DIR));
         Ok(Survey { pools, attachments, pending, doubt, signs: evidence.into_signs() })
     }
 
@@ -379,7 +379,7 @@ impl Sources<'_> {
 
     /// The reason why no proof counts.
     fn doubt(&self, pool: &Pool, it: &Judged, id: &str, entries: &OfOwner<'_>) -> Option<String> {
-        let Reservation { holder, modified, .. } = &it.reservation;
+        let holder = &it.reservation.holder;
         if let Some(process) = self.evidence.signs().call(id) {
             return Some(format!("process {process} is a plugin that is called for it"));
         }
@@ -389,7 +389,7 @@ impl Sources<'_> {
         if self.damaged.iter().any(|error| error.to_string().contains(id)) {
             return Some("its cache entry or pending record is damaged".into());
         }
-        if let Some(doubt) = self.evidence.doubt_of_guest(&pool.data_dir, *modified) {
+        if let Some(doubt) = self.evidence.doubt_of_guest(&pool.data_dir) {
             return Some(doubt);
         }
         for (_, life) in entries {

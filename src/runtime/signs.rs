@@ -150,8 +150,13 @@ fn place(home: &NetNs, inode: u64, path: &Path, host: u64) -> Result<Option<Plac
             owners.extend(host_link::owner_of(link).map(str::to_owned));
         }
     }
-    let path = path.into();
+    let path = shown(path);
     Ok(Some(Place { inode, path, is_host: inode == host, addresses, macs, owners }))
+}
+
+/// A mount that process 1 sees is shown with the path there.
+pub(super) fn shown(path: &Path) -> PathBuf {
+    path.strip_prefix("/proc/1/root").map_or_else(|_| path.into(), |path| Path::new("/").join(path))
 }
 
 fn is_of_mount(path: &Path) -> bool {

@@ -61,13 +61,13 @@ fn an_attachment_that_is_gone_fails_with_check_only() {
     host.world.host(["umount", "/run/netns/c1"]);
     let outcome = host.attachments(&[]);
     assert!(outcome.stderr.contains("eth0 of container id1 in network net: gone: "));
-    assert!(outcome.output().contains("  stale  -      /run/netns/c1"));
+    assert!(outcome.output().contains("  gone   -      /run/netns/c1"));
     let outcome = host.attachments(&["--check", "--json"]);
     assert_eq!(outcome.status, 1, "{}", outcome.report());
     assert!(outcome.stderr.contains("1 of 1 attachments failed"), "{}", outcome.report());
     let document: Value = serde_json::from_str(&outcome.stdout).unwrap();
     let attachment = &document["attachments"][0];
-    assert_eq!([&attachment["state"], &attachment["check"]], ["stale", "failed"]);
+    assert_eq!([&attachment["state"], &attachment["check"]], ["gone", "failed"]);
     assert!(attachment["reason"].as_str().unwrap().contains("/run/netns/c1"), "{attachment}");
 }
 

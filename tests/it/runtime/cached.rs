@@ -164,15 +164,16 @@ fn an_attachment_of_podman_is_gone_when_its_path_leads_to_another_namespace() {
     host.world.host(on_host);
     assert_eq!(state(), "alive", "its plugins recorded that it is this namespace");
     // Without a record, nothing tells that.
-    let record = host.world.read("/var/lib/cni/identities/net+3f2a+eth0");
-    host.world.host(["rm", "/var/lib/cni/identities/net+3f2a+eth0"]);
+    let path = host.record_of("net", "3f2a");
+    let record = host.world.read(&path);
+    host.world.host(["rm", &path]);
     assert_eq!(state(), "unknown", "its interface is there, its address is not");
     host.cnibox(&["gc"]).run().silence();
     host.world.host(["ip", "netns", "del", "c1"]);
     host.world.host(["ip", "netns", "add", "c1"]);
     assert_eq!(state(), "unknown", "it may be another namespace");
     host.cnibox(&["gc"]).run().silence();
-    host.world.write("/var/lib/cni/identities/net+3f2a+eth0", record);
+    host.world.write(&path, record);
     assert_eq!(state(), "gone");
     let said = host.cnibox(&["gc"]).run().output();
     assert!(said.contains("/run/netns/c1 is another namespace than at its ADD"), "{said}");

@@ -1,4 +1,4 @@
-//! What is not seen is not gone: nothing removes an attachment that may live, from whatever namespace it looks, and one gc
+//! Things out of sight are not gone: nothing removes an attachment that may live, from whatever namespace it looks, and one gc
 //! from the host removes all that have ended.
 
 use serde_json::{Value, json};
@@ -260,10 +260,11 @@ fn a_record_of_an_earlier_attachment_proves_nothing() {
     let host = host();
     let container = host.world.container("c1");
     host.attach(Maker::Cnibox, "c1", &container.netns());
-    let stale = host.world.read("/var/lib/cni/identities/net+c1+eth0");
+    let record = host.record_of("net", "c1");
+    let stale = host.world.read(&record);
     // Plugins that keep no record delete and attach.
     host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
-    host.world.write("/var/lib/cni/identities/net+c1+eth0", stale);
+    host.world.write(&record, stale);
     container.destroy();
     let container = host.world.container("c1");
     host.attach(Maker::Go, "c1", &container.netns());
@@ -398,7 +399,7 @@ fn two_attachments_with_one_cache_file_do_not_replace_each_other() {
     // DEL of what is not there leaves the other's file and records.
     host.cnibox(&["del", "a", "two", "--container-id", "b-c"]).run().output();
     host.cnibox(&["check", "a-b", "one", "--container-id", "c"]).run().silence();
-    assert!(host.world.path("/var/lib/cni/identities/a-b+c+eth0").exists());
+    assert!(host.world.path(host.record_of("a-b", "c")).exists());
     one.destroy();
     add("a", "b-c", &two).success();
     host.cnibox(&["del", "a", "two", "--container-id", "b-c"]).run().silence();

@@ -142,6 +142,13 @@ impl Host {
         files.lines().map(str::to_owned).collect()
     }
 
+    /// The record of the namespace of an attachment in `net`, `eth0`. Its directory has the name of the PID namespace.
+    fn record_of(&self, network: &str, id: &str) -> String {
+        let name = "echo $(stat -Lc %i /proc/1/ns/pid)-$(cut -d ' ' -f 22 /proc/1/stat)";
+        let directory = self.world.host(["sh", "-c", name]);
+        format!("/var/lib/cni/identities/{}/{network}+{id}+eth0", directory.trim())
+    }
+
     /// The world without what survives a DEL in the network `net` with the bridge cni0.
     fn state(&self) -> State {
         self.world.state().apart_from("cni0", "net")

@@ -17,10 +17,13 @@ const FILES: [(&str, &[&str]); 6] = [
     ("/run/net.d/0.conflist", &[]),
     ("/var/lib/cni/results/net-a-eth0", &["check"]),
     ("/run/cnibox/operations/net+a+eth0", &[]),
-    ("/var/lib/cni/identities/net+a+eth0", &[]),
+    (RECORD, &[]),
     ("/run/cnibox/locks/network-net", &["add", "check", "del", "gc"]),
     ("/run/cnibox/locks/container-a", &["add", "check", "del"]),
 ];
+
+/// In place of the record of the namespace.
+const RECORD: &str = "/var/lib/cni/identities";
 
 fn plant(host: &Host, what: &str, path: &str) {
     let make = match what {
@@ -54,6 +57,8 @@ fn a_file_that_is_not_regular_is_refused_at_once() {
                 if command != "add" {
                     host.cnibox(&[&["add"], &id[..]].concat()).run().success();
                 }
+                let record = host.record_of("net", "a");
+                let path = if path == RECORD { &record } else { path };
                 plant(&host, what, path);
                 // Without --uncached it locks only what it deletes.
                 let words = if command == "gc" { &["net", "--uncached"] } else { &id[..] };

@@ -55,7 +55,7 @@ fn a_parser_of_openmetrics_reads_all_numbers() {
         ("cnibox_reservations{network=net,state=gone}", 2),
         ("cnibox_reservations{network=web,state=reserved}", 1),
         ("cnibox_attachments{network=net,state=alive}", 1),
-        ("cnibox_attachments{network=net,state=stale}", 1),
+        ("cnibox_attachments{network=net,state=gone}", 1),
         ("cnibox_published_ports{network=web,protocol=tcp}", 2),
         ("cnibox_published_ports{network=web,protocol=udp}", 1),
     ] {

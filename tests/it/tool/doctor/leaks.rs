@@ -43,7 +43,7 @@ fn a_stale_attachment_is_found_and_removed_on_demand() {
     let mend = only_fault(
         &world,
         "leaked",
-        &["eth0 of container web in network a is stale: there is no namespace at"],
+        &["eth0 of container web in network a has ended: there is no namespace at"],
     );
     assert_eq!(mend, "cnibox gc a");
     let before = world.state();
@@ -87,6 +87,9 @@ fn the_question_is_answered_on_a_terminal() {
 #[test]
 fn a_leaked_reservation_is_found_and_released_on_demand() {
     let world = healthy(&[network("a", 1)]);
+    // Our plugins have worked with the directory, in this PID namespace only.
+    stale(&world);
+    call(&world, &["gc"]).output();
     world.write(&format!("{STORE}/10.1.0.7"), "f00dcafe\r\neth0");
     world.host(["touch", "-d", "-2 minutes", &format!("{STORE}/10.1.0.7")]);
     let outcome = doctor(&world, &["--json"]);

@@ -41,10 +41,10 @@ impl Host {
         self.cnibox(&[&["ipam"], args].concat()).run()
     }
 
-    /// `cnibox ipam` beside processes of `script`, which starts it as `"$@"`. They are in a PID namespace of their own and end
-    /// with the script.
+    /// `cnibox ipam` beside processes of `script`, which starts it as `"$@"`. They end with the script.
     pub fn ipam_beside(&self, script: &str, args: &[&str]) -> Outcome {
-        let words = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script, "sh"];
+        let script = format!("{script}\ncode=$?; kill $(jobs -p) 2>/dev/null; wait; exit $code");
+        let words = ["bash", "-c", &script, "bash"];
         let words = [&words[..], &["/run/bin/cnibox", "ipam"], args].concat();
         self.world.tool(&words, None).env("NETCONFPATH", CONFIGURATIONS).run()
     }
