@@ -175,3 +175,40 @@ test_pods_are_in_the_network_that_cnibox_lists_as_the_first() {
     said=$(CNI_PATH=$plugins "$plugins/cnibox" networks | tr -s ' ')
     [[ $said == *$'\n00-first '*' - - 1 1 '* ]]
 }
+
+# The processes of a container: its own, and its shim.
+processes_of() {
+    local own
+    own=$(ctr --namespace "$1" task ls | awk -v id="$2" '$1 == id { print $2 }')
+    echo "$own" "$(ps -o ppid= -p "$own")"
+}
+
+# A pod of the CRI has a path below /run/netns, a container of ctr that of a process.
+test_gc_removes_only_what_ended_of_pods_in_random_states() {
+    local number id namespace
+    eventually cri ready
+    RANDOM=$SEED
+    for ((number = 1; number <= STATES; number++)); do
+        case $((RANDOM % 2)) in
+        0)
+            namespace=k8s.io
+            id=$(cri run "pod$number" "$((18000 + number))")
+            cache_id=$id
+            ;;
+        1)
+            namespace=default id=k$number cache_id=default-k$number
+            ctr run --detach --snapshotter native --cni "$image" "$id"
+            ;;
+        esac
+        case $((RANDOM % 4)) in
+        0 | 1) lives "$cache_id" ;;
+        2)
+            kill -STOP "$(processes_of "$namespace" "$id" | cut -d ' ' -f 1)"
+            lives "$cache_id"
+            ;;
+        # shellcheck disable=SC2046 # two numbers
+        3) ends "$cache_id" $(processes_of "$namespace" "$id") ;;
+        esac
+    done
+    gc_removes_the_dead_only
+}

@@ -49,6 +49,11 @@ install_ours() {
     done
 }
 
+# Our tool with the networks and plugins of the node.
+ours() {
+    NETCONFPATH=$config CNI_PATH=$plugins "$plugins/cnibox" "$@"
+}
+
 # The plugins of the Debian package, as dpkg unpacks them.
 install_package() {
     find "$plugins" -mindepth 1 -delete
@@ -152,6 +157,100 @@ nothing_is_left() {
     not grep -E '^[0-9]+: (veth|ifb|bwp)' <<<"$(ip -o link)"
     not grep -E 'elements =|comment "(id|name|dnat)|CNI-DN-' <<<"$(nft list ruleset)"
     not grep -E '/([0-9.]+|[0-9a-f:]+)$' <<<"$(find /var/lib/cni/networks -type f)"
+}
+
+# --- Containers in random states ------------------------------------------------------------------------------------
+
+# Changes that a living container makes to its interface.
+readonly changes=(
+    true 'ip link set eth0 down' 'ip address flush dev eth0' 'ip link set eth0 address 02:00:00:00:00:99'
+    'ip link set eth0 down; ip link set eth0 name vm0; ip link set vm0 up'
+    'ip address flush dev eth0; ip link set eth0 down; ip link set eth0 name vm0' 'ip link del eth0'
+)
+
+# The namespaces from which gc is called: each command ends with its arguments.
+readonly views=(
+    '"$@"'
+    'exec unshare --mount "$@"'
+    "exec unshare --mount sh -c 'umount -a -t nsfs; exec \"\$@\"' sh \"\$@\""
+    "exec unshare --mount sh -c 'mount -t tmpfs none /proc; exec \"\$@\"' sh \"\$@\""
+    'exec unshare --pid --fork "$@"'
+    'exec unshare --pid --fork --mount-proc "$@"'
+    'exec unshare --net "$@"'
+    'exec unshare --user --map-root-user --mount "$@"'
+    "exec unshare --pid --fork --mount-proc sh -c 'mount --bind /var/lib/cni /var/lib/cni; exec \"\$@\"' sh \"\$@\""
+)
+living=()
+
+# The path of the namespace of a container, as the cache of the runtime has it. That of podman is in the result only.
+netns_of() {
+    sed -nE 's/.*"(netns|sandbox)":"(\/[^"]*)".*/\2/p' /var/lib/cni/results/*-"$1"-eth0
+}
+
+# lives ID: the container lives from now on, after a random change.
+lives() {
+    nsenter --net="$(netns_of "$1")" sh -c "${changes[RANDOM % ${#changes[@]}]}"
+    living+=("$1")
+}
+
+# ends ID PID...: its processes are killed and its namespace is gone, without DEL. The path can be left, or be that of a
+# later process with the same number.
+ends() {
+    local netns number
+    netns=$(netns_of "$1")
+    kill -KILL "${@:2}"
+    for number in "${@:2}"; do eventually not kill -0 "$number"; done
+    case $netns in
+    /proc/*)
+        ((RANDOM % 2)) || return 0
+        number=${netns#/proc/}
+        take_number "${number%%/*}"
+        ;;
+    *)
+        umount "$netns"
+        ((RANDOM % 2)) || rm "$netns"
+        ;;
+    esac
+}
+
+# take_number PID: a process has the number, in a network namespace of its own.
+take_number() {
+    local try
+    for try in {1..50}; do
+        echo "$(($1 - 1))" >/proc/sys/kernel/ns_last_pid
+        unshare --net sleep 1000 >/dev/null 2>&1 &
+        [[ $! != "$1" ]] || return 0
+        kill $!
+    done
+    return 1
+}
+
+# Each living container has its cache entry and its reservation.
+the_living_are_kept() {
+    local id
+    for id in "${living[@]}"; do
+        [[ -e $(echo /var/lib/cni/results/*-"$id"-eth0) ]]
+        grep --quiet --recursive --fixed-strings "$id" /var/lib/cni/networks
+    done
+}
+
+# gc removes nothing that may live, from whatever namespace; from the host it removes all that have ended.
+gc_removes_the_dead_only() {
+    local view file id
+    ((${#living[@]} > 0))
+    the_living_are_kept
+    for view in "${views[@]}"; do
+        bash -c "$view" view "$plugins/cnibox" gc || true
+        the_living_are_kept
+    done
+    ours gc
+    the_living_are_kept
+    for file in /var/lib/cni/results/*-eth0; do
+        id=${file%-eth0}
+        [[ " ${living[*]} " == *" ${id#*results/*-} "* ]]
+    done
+    [[ $(ours attachments) != *' gone '* ]]
+    not grep ' gone$' <<<"$(ours ipam list)"
 }
 
 # --- One test -------------------------------------------------------------------------------------------------------

@@ -189,10 +189,6 @@ test_the_go_plugins_and_gc_remove_what_ours_made() {
 }
 
 # ours WORD...: the runtime, on podman's networks.
-ours() {
-    NETCONFPATH=$config CNI_PATH=$plugins "$plugins/cnibox" "$@"
-}
-
 test_an_attachment_of_podman_is_ours_to_check_and_delete() {
     dual_stack eco
     local id
@@ -287,4 +283,42 @@ test_networks_of_podman_and_of_cnibox_have_different_subnets() {
     [[ $(ours networks) == *10.89.0.0/24*10.89.2.0/24*10.89.1.0/24* ]]
     not ours networks create one
     not podman network create two
+}
+
+# The processes of a container: its own, and its monitor.
+processes_of() {
+    podman inspect --format '{{.State.Pid}} {{.State.ConmonPid}}' "$1"
+}
+
+test_gc_removes_only_what_ended_of_containers_in_random_states() {
+    local number id share
+    podman network create --subnet 10.99.0.0/24 eco
+    for ((number = 1; number <= STATES; number++)); do
+        podman run --detach --name "c$number" --network eco "$image" /bin/sleep 1000 >/dev/null &
+    done
+    wait
+    RANDOM=$SEED
+    for ((number = 1; number <= STATES; number++)); do
+        id=$(podman inspect --format '{{.Id}}' "c$number")
+        case $((RANDOM % 6)) in
+        0 | 1) lives "$id" ;;
+        2)
+            # As if it was paused, which needs control groups.
+            lives "$id"
+            kill -STOP "$(podman inspect --format '{{.State.Pid}}' "c$number")"
+            ;;
+        3)
+            share=$(podman run --detach --network "container:c$number" "$image" /bin/sleep 1000)
+            lives "$id"
+            podman rm --force --time 0 "$share"
+            ;;
+        4) podman stop --time 0 "c$number" ;;
+        # shellcheck disable=SC2046 # two numbers
+        5) ends "$id" $(processes_of "c$number") ;;
+        esac
+    done
+    podman create --network eco "$image" /bin/sleep 1000
+    gc_removes_the_dead_only
+    podman rm --force --time 0 --all
+    nothing_is_left
 }

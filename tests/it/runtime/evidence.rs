@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{Host, list};
 use crate::world::{Container, Running, World, parse};
 
-/// Who attaches a container.
+/// The runtime that attaches a container.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Maker {
     /// `cnibox add`.
@@ -120,7 +120,7 @@ const VIEWS: [(&str, &str); 11] = [
     ),
 ];
 
-/// What a living container does with its interface.
+/// Changes that a living container makes to its interface.
 const CHANGES: [(&str, &str); 8] = [
     ("plain", "true"),
     ("down", "ip link set eth0 down"),
