@@ -56,7 +56,7 @@ use std::net::IpAddr;
 
 use crate::cni::json::keys;
 use crate::cni::success::Success;
-use crate::compat::{forward_rules, old_names};
+use crate::compat::forward_rules;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::nft::{Batch, Family, Feature, Nft};
@@ -131,7 +131,6 @@ impl Plugin for Firewall {
         }
         let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
         let nft = cx.session.nft()?;
-        old_names::migrate(nft)?;
         nft.transact(|nft, batch| {
             for (family, addresses) in by_family(&addresses) {
                 ruleset::add(nft, batch, family, &addresses, guard.as_ref(), &owner)?;
@@ -166,7 +165,6 @@ impl Plugin for Firewall {
         }
         let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
         let nft = cx.session.nft()?;
-        old_names::migrate(nft)?;
         for (family, addresses) in by_family(&addresses) {
             let is_known = ruleset::are_known(nft, family, &addresses)?.contains(&true);
             // The Go plugin let the addresses pass. Sources of firewalld are compared above.
@@ -190,7 +188,6 @@ impl Plugin for Firewall {
         let owners = Owners::of(cx, scope);
         let (staying, sources) = match cx.session.nft_if_supported()? {
             Some(nft) => {
-                old_names::migrate(nft)?;
                 let others = self.sources_of_reference(nft, &of_reference)?;
                 sources::remove(cx, nft, scope, others)
             }

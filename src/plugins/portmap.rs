@@ -51,7 +51,7 @@ use std::rc::Rc;
 use ipnet::IpNet;
 
 use crate::cni::success::Success;
-use crate::compat::{old_names, rules as rules_of_reference};
+use crate::compat::rules as rules_of_reference;
 use crate::error::{Error, Result};
 use crate::kernel::conntrack::{Conntrack, Flows};
 use crate::kernel::netns::NetNs;
@@ -116,7 +116,6 @@ impl Plugin for Portmap {
             return Ok(());
         }
         let nft = cx.session.nft()?;
-        old_names::migrate(nft)?;
         for bindings in &bindings {
             if let Err(error) = bindings.check(nft) {
                 let table = rules::table(bindings.family);
@@ -205,7 +204,6 @@ fn publish(
     settings: &Settings,
     all: &[PortBindings<'_>],
 ) -> Result<()> {
-    old_names::migrate(nft)?;
     nft.transact(|nft, batch| {
         for family in IpFamily::ALL {
             let bindings = all.iter().find(|bindings| bindings.family == family);
@@ -259,7 +257,6 @@ fn remove(
     owners: &Owners,
     settings: Option<&Settings>,
 ) -> Result<Vec<Flows>> {
-    old_names::migrate(nft)?;
     let mut flows = Vec::new();
     for family in IpFamily::ALL {
         let removal = Removal { nft, family, owners, settings, in_use: None };

@@ -176,11 +176,11 @@ test_pods_are_in_the_network_that_cnibox_lists_as_the_first() {
     [[ $said == *$'\n00-first '*' - - 1 1 '* ]]
 }
 
-# The processes of a container: its own, and its shim.
+# The processes of a container: its shim, which would tell containerd of its end, and its own.
 processes_of() {
     local own
     own=$(ctr --namespace "$1" task ls | awk -v id="$2" '$1 == id { print $2 }')
-    echo "$own" "$(ps -o ppid= -p "$own")"
+    echo "$(ps -o ppid= -p "$own")" "$own"
 }
 
 # A pod of the CRI has a path below /run/netns, a container of ctr that of a process.
@@ -203,7 +203,7 @@ test_gc_removes_only_what_ended_of_pods_in_random_states() {
         case $((RANDOM % 4)) in
         0 | 1) lives "$cache_id" ;;
         2)
-            kill -STOP "$(processes_of "$namespace" "$id" | cut -d ' ' -f 1)"
+            kill -STOP "$(processes_of "$namespace" "$id" | awk '{ print $2 }')"
             lives "$cache_id"
             ;;
         # shellcheck disable=SC2046 # two numbers

@@ -285,9 +285,9 @@ test_networks_of_podman_and_of_cnibox_have_different_subnets() {
     not podman network create two
 }
 
-# The processes of a container: its own, and its monitor.
+# The processes of a container: its monitor, which would tell podman of its end, and its own.
 processes_of() {
-    podman inspect --format '{{.State.Pid}} {{.State.ConmonPid}}' "$1"
+    podman inspect --format '{{.State.ConmonPid}} {{.State.Pid}}' "$1"
 }
 
 test_gc_removes_only_what_ended_of_containers_in_random_states() {

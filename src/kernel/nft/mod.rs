@@ -27,7 +27,6 @@ mod value;
 mod wire;
 mod xt;
 
-use std::cell::Cell;
 use std::fmt::{self, Display};
 
 use nix::libc;
@@ -85,15 +84,13 @@ pub struct Generation(u32);
 /// A netlink socket for the tables of one network namespace.
 pub struct Nft {
     socket: Socket,
-    /// Whether `compat::old_names` has looked for old names: once for each socket.
-    pub has_new_names: Cell<bool>,
 }
 
 impl Nft {
     /// Opens a socket in the namespace of the calling thread.
     pub fn open() -> Result<Self, netlink::Error> {
         match Socket::open(Protocol::Netfilter) {
-            Ok(socket) => Ok(Self { socket, has_new_names: Cell::new(false) }),
+            Ok(socket) => Ok(Self { socket }),
             Err(error) if error.errno == libc::EPROTONOSUPPORT => {
                 Err(error.with_hint("the kernel lacks CONFIG_NETFILTER_NETLINK"))
             }

@@ -27,7 +27,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use crate::compat::{old_names, rules};
+use crate::compat::rules;
 use crate::error::{Code, Error, Result};
 use crate::kernel::nft::{
     Base, Batch, ChainKind, Condition, Datum, Element, Expr, Family, Feature, Field, Hook, NewSet,
@@ -95,7 +95,6 @@ pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
 
 /// Fails if an element or rule of `add` is missing, and the reference did not masquerade the attachment.
 pub fn check(nft: &Nft, network: &NetworkName, at: &Attachment, nets: &[IpNet]) -> Result<()> {
-    old_names::migrate(nft)?;
     let comment = shared_rules::comment(&Owner::new(network, at))?;
     for family in FAMILIES {
         let nets: Vec<IpNet> = of_family(nets, family).collect();

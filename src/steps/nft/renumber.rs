@@ -11,7 +11,6 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::compat::old_names;
 use crate::error::Result;
 use crate::kernel::nft::{Batch, Datum, Element, Family, Nft, Object, Table, Value, pack};
 use crate::names::IpFamily;
@@ -66,7 +65,6 @@ pub fn renumber(
     if !nft.is_supported()? {
         return Ok(renumbered);
     }
-    old_names::migrate(nft)?;
     nft.transact(|nft, batch| {
         renumbered = Renumbered::default();
         for family in IpFamily::ALL {

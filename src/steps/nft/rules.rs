@@ -4,7 +4,7 @@
 
 use ipnet::IpNet;
 
-use crate::compat::{old_names, rules};
+use crate::compat::rules;
 use crate::error::Result;
 use crate::kernel::nft::{Batch, Nft};
 use crate::names::{Attachment, IfName, Mac};
@@ -34,7 +34,6 @@ impl Rules<'_> {
             return Ok(());
         }
         let nft = cx.session.nft()?;
-        old_names::migrate(nft)?;
         nft.transact(|nft, batch| self.put(nft, batch))
     }
 
@@ -42,11 +41,6 @@ impl Rules<'_> {
     fn are_there(&self, cx: &Context<'_>) -> Result<bool> {
         let Some(nft) = cx.session.nft_if_any()? else { return Ok(false) };
         let mut places: Vec<_> = masquerade::places(self.nets).collect();
-        let old: Vec<_> = places
-            .iter()
-            .filter_map(|(table, set, key)| Some((*table, old_names::old_set(set)?, key.clone())))
-            .collect();
-        places.extend(old);
         if let Some((port, _)) = self.checked {
             places.push(spoof_check::place(&IfName::new(port)?));
         }
@@ -70,7 +64,6 @@ impl Rules<'_> {
 
     /// Removes the rules of the owners, and those of the Go plugins for them.
     pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
-        old_names::migrate(nft)?;
         masquerade::remove(nft, batch, owners)?;
         spoof_check::remove(nft, batch, owners)?;
         rules::remove_masquerade(nft, batch, owners)?;

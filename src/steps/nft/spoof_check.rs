@@ -15,7 +15,7 @@
 //!
 //! A failing ADD, DEL and GC remove the elements of the owner. The sets and the chain stay.
 
-use crate::compat::{old_names, rules};
+use crate::compat::rules;
 use crate::error::{Code, Error, Result};
 use crate::kernel::nft::{
     Base, Batch, ChainKind, Element, Family, Feature, Field, Hook, NewSet, Nft, Policy, SetKind,
@@ -89,7 +89,6 @@ pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
 /// Fails if an element or rule of `add` is missing. The MAC address is not compared, because a later plugin of the chain can
 /// have changed it. Rules of the reference are accepted, too.
 pub fn check(nft: &Nft, network: &NetworkName, at: &Attachment) -> Result<()> {
-    old_names::migrate(nft)?;
     let own = check_own(nft, &Owner::new(network, at));
     if own.is_err() && rules::has_spoof_check(nft, at)? {
         return Ok(());

@@ -2,7 +2,6 @@
 
 mod alone;
 mod masquerade;
-mod old_names;
 mod restored;
 mod spelled;
 mod spoof_check;
