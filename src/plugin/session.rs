@@ -212,7 +212,7 @@ impl Session {
             return Ok(());
         }
         let Some(nft) = self.nft_if_supported()? else { return Ok(()) };
-        let shared = nft.transact(|nft, batch| {
+        let shared = nft.transact_on_tables(|nft, batch| {
             pending.iter_mut().try_for_each(|change| (change.build)(nft, batch))?;
             if batch.is_empty() { Ok(()) } else { before() }
         });
@@ -220,7 +220,7 @@ impl Session {
         let mut errors = Vec::new();
         for PendingChange { plugin, mut build, then } in pending {
             let own = match &shared {
-                Err(_) if is_shared => nft.transact(&mut build),
+                Err(_) if is_shared => nft.transact_on_tables(&mut build),
                 shared => shared.clone(),
             };
             let result = own.and_then(|()| then());

@@ -1,5 +1,7 @@
 //! Removes attachments that have ended, see `evidence`, and those of an interrupted operation.
 
+use std::fs;
+
 use crate::cni::json::Json;
 use crate::cni::version::Version;
 use crate::error::{Code, Error, Result};
@@ -106,6 +108,10 @@ impl Runtime {
     fn sweep(&self, evidence: &Evidence<'_>) {
         lock::sweep(&self.locks);
         self.sweep_files();
+        // 0.1.0 had its records there, until the next boot.
+        for directory in ["namespaces", "pending"] {
+            let _ = fs::remove_dir_all(self.state.join(directory));
+        }
         for record in self.records.all() {
             let is_cached = self.known(&record.network, &record.at).is_some();
             if !is_cached && evidence.has_ended(&record) {

@@ -258,6 +258,9 @@ fn a_renamed_interface_keeps_its_del_and_the_new_one_is_spared() {
             ip rule show from 10.2.0.2; cat /proc/sys/net/ipv4/conf/eth0/arp_notify";
         container.exec(["sh", "-ec", in_container]) + &world.host(["sh", "-ec", &shaping])
     };
+    world.eventually("the link-local address is usable", || {
+        container.exec(["ip", "-o", "address", "show", "dev", "eth0", "tentative"]).is_empty()
+    });
     let before = interface();
     del(&container, OWN, &chain[1..], &result);
     assert_eq!(interface(), before);

@@ -52,6 +52,9 @@ const ONLY_IN: [(&str, &[&str]); 11] = [
     ("allow(unsafe_code)", &["kernel/sys.rs", "kernel/sys/heap.rs"]),
 ];
 
+/// The page that lists the files with `unsafe`.
+const SECURITY: &str = "docs/security.md";
+
 const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 70;
 
@@ -252,6 +255,23 @@ fn some_things_are_done_in_one_place_only() {
         }
     }
     report(&broken, "docs/design.md");
+}
+
+#[test]
+fn the_page_about_security_lists_the_files_with_unsafe() {
+    let page = fs::read_to_string(Path::new(ROOT).join(SECURITY)).unwrap();
+    let list = page.split("`unsafe` is only in files of").nth(1).expect("a list");
+    let list = list.split("\n\n").next().unwrap();
+    let mut listed: Vec<&str> = list.split('`').filter(|word| word.ends_with(".rs")).collect();
+    listed.sort_unstable();
+    let has_unsafe =
+        |source: &Source| ["unsafe ", "unsafe("].iter().any(|word| source.code().contains(word));
+    let sources = sources("src");
+    let found = sources.iter().filter(|source| has_unsafe(source));
+    let mut found: Vec<&str> =
+        found.map(|source| source.path.trim_start_matches("src/kernel/")).collect();
+    found.sort_unstable();
+    assert_eq!(listed, found, "{SECURITY}");
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod value;
 mod wire;
 mod xt;
 
+use std::cell::RefCell;
 use std::fmt::{self, Display};
 
 use nix::libc;
@@ -84,13 +85,15 @@ pub struct Generation(u32);
 /// A netlink socket for the tables of one network namespace.
 pub struct Nft {
     socket: Socket,
+    /// The tables of the namespace during `transact_on_tables`. `None` is unknown.
+    tables: RefCell<Option<Vec<(Family, String)>>>,
 }
 
 impl Nft {
     /// Opens a socket in the namespace of the calling thread.
     pub fn open() -> Result<Self, netlink::Error> {
         match Socket::open(Protocol::Netfilter) {
-            Ok(socket) => Ok(Self { socket }),
+            Ok(socket) => Ok(Self { socket, tables: RefCell::new(None) }),
             Err(error) if error.errno == libc::EPROTONOSUPPORT => {
                 Err(error.with_hint("the kernel lacks CONFIG_NETFILTER_NETLINK"))
             }
@@ -156,6 +159,21 @@ impl Nft {
     /// program commits in between, `build` is called again with a new batch.
     pub fn transact(&self, mut build: impl FnMut(&Self, &mut Batch) -> Result<()>) -> Result<()> {
         self.transact_dyn(&mut build)
+    }
+
+    /// The same for a `build` that looks for many objects of which most are missing. The tables are listed once, and the
+    /// kernel is not asked about a table that is not in the list.
+    pub fn transact_on_tables(
+        &self,
+        mut build: impl FnMut(&Self, &mut Batch) -> Result<()>,
+    ) -> Result<()> {
+        let done = self.transact_dyn(&mut |nft, batch| {
+            // After the generation was read: a table that is added now makes the transaction begin again.
+            self.tables.replace(Some(nft.tables()?));
+            build(nft, batch)
+        });
+        self.tables.replace(None);
+        done
     }
 
     /// Without a type of its own for each caller, which would be a copy of the code.

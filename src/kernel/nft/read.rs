@@ -12,10 +12,10 @@ use super::consts::{
 use super::feature::is_without_nf_tables;
 use super::rule::Rule;
 use super::set::{Element, Set};
-use super::wire::header;
+use super::wire::{attributes_of, header};
 use super::{Family, Nft, Table};
 use crate::error::Result;
-use crate::kernel::netlink::{Attrs, Requests};
+use crate::kernel::netlink::{Attrs, Requests, text};
 
 /// An object that can exist.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +45,9 @@ impl Nft {
         set: &str,
         keys: &[Vec<u8>],
     ) -> Result<Vec<Option<Element>>> {
+        if self.lacks(table) {
+            return Ok(vec![None; keys.len()]);
+        }
         let mut found = Vec::with_capacity(keys.len());
         for part in keys.chunks(REQUESTS_AT_ONCE) {
             let mut requests = Requests::new();
@@ -81,11 +84,37 @@ impl Nft {
         }
     }
 
+    /// The tables of all families that this module knows.
+    pub(super) fn tables(&self) -> Result<Vec<(Family, String)>> {
+        let request = || {
+            let mut request = Requests::new();
+            // AF_UNSPEC: all families.
+            request.push(NFT_MSG_GETTABLE, 0, "cannot list the tables".into(), |attrs| {
+                attrs.raw(&[0; 4]);
+            });
+            request
+        };
+        let read = |message: &[u8]| {
+            let family = Family::of(*message.first()?)?;
+            let (_, name) = attributes_of(message).find(|(kind, _)| *kind == NFTA_TABLE_NAME)?;
+            Some((family, text(name).into_owned()))
+        };
+        Ok(self.socket.dump(request, read)?)
+    }
+
+    /// Whether a table is known to be missing.
+    fn lacks(&self, table: Table<'_>) -> bool {
+        let tables = self.tables.borrow();
+        let is_it =
+            |(family, name): &(Family, String)| *family == table.family && name == table.name;
+        tables.as_ref().is_some_and(|tables| !tables.iter().any(is_it))
+    }
+
     pub fn chains(&self, table: Table<'_>) -> Result<Vec<Chain>> {
         let doing = format!("cannot list the chains of table {table}");
         let filter = |attrs: &mut Attrs| attrs.string(NFTA_CHAIN_TABLE, table.name);
         let read = |message: &[u8]| Chain::read(table.name, message);
-        self.list(NFT_MSG_GETCHAIN, table.family, doing, filter, read)
+        self.list_of(table, NFT_MSG_GETCHAIN, doing, filter, read)
     }
 
     /// The chains of all tables of a family, each with the name of its table.
@@ -98,7 +127,7 @@ impl Nft {
         let doing = format!("cannot list the sets of table {table}");
         let filter = |attrs: &mut Attrs| attrs.string(NFTA_SET_TABLE, table.name);
         let read = |message: &[u8]| Set::read(table.name, message);
-        self.list(NFT_MSG_GETSET, table.family, doing, filter, read)
+        self.list_of(table, NFT_MSG_GETSET, doing, filter, read)
     }
 
     /// In the order of their keys.
@@ -109,8 +138,7 @@ impl Nft {
             attrs.string(NFTA_SET_ELEM_LIST_SET, set);
         };
         let read = |message: &[u8]| Some(Element::read_all(message));
-        let mut elements =
-            self.list(NFT_MSG_GETSETELEM, table.family, doing, filter, read)?.concat();
+        let mut elements = self.list_of(table, NFT_MSG_GETSETELEM, doing, filter, read)?.concat();
         // While the kernel resizes a hash table, some time after a transaction, it lists elements twice. To delete an
         // element twice is an error.
         elements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
@@ -123,7 +151,7 @@ impl Nft {
         let doing = format!("cannot list the rules of table {table}");
         let filter = |attrs: &mut Attrs| attrs.string(NFTA_RULE_TABLE, table.name);
         let read = |message: &[u8]| Rule::read(table.family, table.name, message);
-        self.list(NFT_MSG_GETRULE, table.family, doing, filter, read)
+        self.list_of(table, NFT_MSG_GETRULE, doing, filter, read)
     }
 
     /// The rules of a chain, in their order.
@@ -136,7 +164,22 @@ impl Nft {
         let read = |message: &[u8]| {
             Rule::read(table.family, table.name, message).filter(|rule| rule.chain == chain)
         };
-        self.list(NFT_MSG_GETRULE, table.family, doing, filter, read)
+        self.list_of(table, NFT_MSG_GETRULE, doing, filter, read)
+    }
+
+    /// The objects of one table.
+    fn list_of<T>(
+        &self,
+        table: Table<'_>,
+        kind: u16,
+        doing: String,
+        filter: impl Fn(&mut Attrs),
+        read: impl FnMut(&[u8]) -> Option<T>,
+    ) -> Result<Vec<T>> {
+        if self.lacks(table) {
+            return Ok(Vec::new());
+        }
+        self.list(kind, table.family, doing, filter, read)
     }
 
     /// `read` filters again, because old kernels ignore some filters.

@@ -94,6 +94,18 @@ fn a_del_has_one_netfilter_socket_which_outlives_the_interface() {
 }
 
 #[test]
+fn a_del_on_a_host_without_tables_lists_them_and_asks_no_more() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    c1.add("bridge", &dual_stack());
+    assert_eq!(world.host(["nft", "list", "tables"]), "");
+    let trace = Trace::of(&world, c1.call("bridge", "DEL", &dual_stack()));
+    let sent = trace.0.iter().filter(|line| line.trim().starts_with("send"));
+    let asked = |kind: &str| sent.clone().filter(|line| line.contains(kind)).count();
+    assert_eq!((asked("NFT_MSG_GETTABLE"), asked("NFT_MSG_GET") - asked("NFT_MSG_GETGEN")), (1, 1));
+}
+
+#[test]
 fn an_add_has_one_netfilter_socket_and_two_for_links() {
     let world = World::new();
     let c1 = world.container("c1");

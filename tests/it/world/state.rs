@@ -44,8 +44,8 @@ impl State {
     }
 
     /// Without what survives a DEL in the reference, and so in cnibox: the bridge with its addresses and routes,
-    /// forwarding, the directory of the network with `lock` and `last_reserved_ip.N`; and the directory of the records of
-    /// host-device. And nothing more than that.
+    /// forwarding, the directory of the network with `lock` and `last_reserved_ip.N`; and the directories of the records of
+    /// host-device and of namespaces. And nothing more than that.
     pub fn apart_from(&self, bridge: &str, network: &str) -> Self {
         let survives = |line: &String| {
             let of_bridge = line.starts_with("host ")
@@ -56,6 +56,7 @@ impl State {
             let of_records =
                 line.starts_with("dir /run/cni ") || line.starts_with("dir /run/cni/host-device ");
             let of_store = line.starts_with("dir /var/lib/cni ")
+                || line.starts_with("dir /var/lib/cni/identities")
                 || line.starts_with("dir /var/lib/cni/networks ")
                 || line.starts_with(&format!("dir {dir} "))
                 || line.starts_with(&format!("file {dir}/lock "))
