@@ -264,10 +264,13 @@ fn the_page_about_security_lists_the_files_with_unsafe() {
     let list = list.split("\n\n").next().unwrap();
     let mut listed: Vec<&str> = list.split('`').filter(|word| word.ends_with(".rs")).collect();
     listed.sort_unstable();
-    let has_unsafe =
-        |source: &Source| ["unsafe ", "unsafe("].iter().any(|word| source.code().contains(word));
+    let is_unsafe = |line: &str| {
+        let code = line.split("//").next().unwrap_or(line);
+        code.contains("unsafe ") || code.contains("unsafe(")
+    };
     let sources = sources("src");
-    let found = sources.iter().filter(|source| has_unsafe(source));
+    let of_product = sources.iter().filter(|source| !source.path.ends_with("/tests.rs"));
+    let found = of_product.filter(|source| source.text.lines().any(is_unsafe));
     let mut found: Vec<&str> =
         found.map(|source| source.path.trim_start_matches("src/kernel/")).collect();
     found.sort_unstable();
