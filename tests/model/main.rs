@@ -1,0 +1,203 @@
+//! A model of a node, and random histories that look for where the product differs from it. Run by hand for hours:
+//!
+//! `cargo test --test model -- --seed N --steps N --nodes N --minutes N`
+//!
+//! Without arguments it plays the kept histories of `tests/model/seeds`, and a short new one.
+
+mod history;
+mod look;
+mod model;
+mod node;
+mod play;
+mod random;
+mod report;
+mod shrink;
+mod step;
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use history::Options;
+use play::Play;
+use report::Report;
+use step::Step;
+
+const USAGE: &str = "usage: cargo test --test model -- [--seed N] [--steps N] [--nodes N] [--minutes N] [--histories N]
+    [--all] [--without KIND,KIND] [--play FILE] [--verbose] [--no-shrink] [--go-on] [--report FILE]";
+
+#[derive(Clone, Debug)]
+struct Arguments {
+    seed: Option<u64>,
+    nodes: usize,
+    minutes: Option<f64>,
+    histories: Option<u64>,
+    play: Option<String>,
+    verbose: bool,
+    shrink: bool,
+    go_on: bool,
+    report: Option<String>,
+    options: Options,
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let done = match words.first().map(String::as_str) {
+        Some("--node") => node::init::node(&words[1]).map_err(|error| error.to_string()),
+        Some("--init") => node::init::serve(&words[1]).map_err(|error| error.to_string()),
+        Some("--probe") => node::probe(&words[1..]),
+        // `cargo test` asks each target for its tests.
+        Some("--list") => Ok(()),
+        _ => match arguments(&words) {
+            Ok(arguments) => play(&arguments),
+            Err(error) => Err(format!("{error}\n{USAGE}")),
+        },
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn arguments(words: &[String]) -> Result<Arguments, String> {
+    let options = Options { steps: 80, all: false, without: Vec::new() };
+    let mut arguments = Arguments {
+        seed: None,
+        nodes: 2,
+        minutes: None,
+        histories: None,
+        play: None,
+        verbose: false,
+        shrink: true,
+        go_on: false,
+        report: None,
+        options,
+    };
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        let number = |text: &String| text.parse::<u64>().map_err(|_| format!("{text}: not a number"));
+        match word.as_str() {
+            "--seed" => arguments.seed = Some(number(value()?)?),
+            "--steps" => arguments.options.steps = usize::try_from(number(value()?)?).unwrap_or(80),
+            "--nodes" => arguments.nodes = usize::try_from(number(value()?)?).unwrap_or(2).max(1),
+            "--histories" => arguments.histories = Some(number(value()?)?),
+            "--minutes" => {
+                let text = value()?;
+                let minutes = text.parse().map_err(|_| format!("{text}: not a number"))?;
+                arguments.minutes = Some(minutes);
+            }
+            "--without" => {
+                arguments.options.without = value()?.split(',').map(str::to_owned).collect();
+            }
+            "--play" => arguments.play = Some(value()?.clone()),
+            "--report" => arguments.report = Some(value()?.clone()),
+            "--all" => arguments.options.all = true,
+            "--verbose" => arguments.verbose = true,
+            "--no-shrink" => arguments.shrink = false,
+            "--go-on" => arguments.go_on = true,
+            // Options of other test executables.
+            _ if word.starts_with("--") => return Err(format!("unknown option {word}")),
+            _ => {}
+        }
+    }
+    Ok(arguments)
+}
+
+fn play(arguments: &Arguments) -> Result<(), String> {
+    let mut report = Report::new();
+    match &arguments.play {
+        Some(file) => return play_file(file, arguments.verbose),
+        None if arguments.seed.is_none() => play_kept(&mut report)?,
+        None => {}
+    }
+    let seed = arguments.seed.unwrap_or_else(new_seed);
+    let is_bounded = arguments.minutes.is_some() || arguments.histories.is_some();
+    let histories = if is_bounded { arguments.histories } else { Some(arguments.nodes as u64) };
+    println!("model: seed {seed}, commit {}, {} nodes", report.commit, arguments.nodes);
+    let deadline = arguments.minutes.map(|it| Instant::now() + Duration::from_secs_f64(it * 60.0));
+    let next = AtomicU64::new(0);
+    let shared = Arc::new(Mutex::new(report));
+    std::thread::scope(|scope| {
+        for _ in 0..arguments.nodes {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let is_over = deadline.is_some_and(|it| Instant::now() >= it)
+                        || histories.is_some_and(|it| number >= it);
+                    let has_failed =
+                        !arguments.go_on && shared.lock().is_ok_and(|report| report.has_failed());
+                    if is_over || has_failed {
+                        break;
+                    }
+                    one(seed.wrapping_add(number), arguments, &shared);
+                }
+            });
+        }
+    });
+    let report = shared.lock().map_err(|error| error.to_string())?;
+    report.print();
+    if let Some(file) = &arguments.report {
+        report.write(file).map_err(|error| format!("{file}: {error}"))?;
+    }
+    if report.has_failed() { Err("the model and the product differ".into()) } else { Ok(()) }
+}
+
+/// Plays the history of a seed, and shrinks it if it fails.
+fn one(seed: u64, arguments: &Arguments, shared: &Mutex<Report>) {
+    let steps = history::of_seed(seed, &arguments.options);
+    let begin = Instant::now();
+    let mut play = Play::new();
+    play.is_verbose = arguments.verbose;
+    let outcome = play.history(&steps);
+    let note = |found: Option<report::Found>| {
+        if let Ok(mut report) = shared.lock() {
+            report.add(&play.counts, steps.len(), begin.elapsed(), found);
+        }
+    };
+    match outcome {
+        Ok(()) => note(None),
+        Err((at, failure)) => {
+            println!("model: seed {seed} fails at step {at}: {}\n{}", failure.rule, failure.text);
+            let few = if arguments.shrink {
+                shrink::shrink(&steps[..steps.len().min(at + 1)], failure.rule)
+            } else {
+                steps[..steps.len().min(at + 1)].to_vec()
+            };
+            note(Some(report::Found::new(seed, &failure, &few, &arguments.options)));
+        }
+    }
+}
+
+fn play_file(file: &str, verbose: bool) -> Result<(), String> {
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+    let steps: Vec<Step> = step::parse(&text)?;
+    let mut play = Play::new();
+    play.is_verbose = verbose;
+    let outcome = play.history(&steps);
+    outcome.map_err(|(at, failure)| format!("step {at}: {}\n{}", failure.rule, failure.text))
+}
+
+/// Plays all kept histories.
+fn play_kept(report: &mut Report) -> Result<(), String> {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/model/seeds");
+    let entries = std::fs::read_dir(directory).map_err(|error| format!("{directory}: {error}"))?;
+    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "steps"));
+    files.sort();
+    for file in files {
+        let name = file.to_string_lossy();
+        play_file(&name, false).map_err(|error| format!("{name}: {error}"))?;
+        report.kept += 1;
+    }
+    Ok(())
+}
+
+fn new_seed() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map(|it| u64::from(it.subsec_nanos()) ^ (it.as_secs() << 10)).unwrap_or(1) % 1_000_000_000
+}
