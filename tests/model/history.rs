@@ -143,6 +143,9 @@ fn step(random: &mut Random, action: Action, has_faults: bool) -> Step {
     step.container = random.below(CONTAINERS);
     step.interface = random.below(INTERFACES);
     step.number = random.next() % 64;
+    if action == Action::Shared {
+        step.number %= CONTAINERS as u64;
+    }
     let can_fail = matches!(action, Action::Add | Action::Del | Action::Check | Action::Gc | Action::Doctor);
     if has_faults && can_fail && random.one_in(4) {
         step.fault = fault(random);
@@ -226,8 +229,6 @@ fn ipam(random: &mut Random, network: usize, kind: &str) -> Value {
         0..4 => json!({"type": "host-local", "ranges": [four], "routes": gateway}),
         4 | 5 => json!({"type": "host-local", "ranges": [four, six], "routes": gateway}),
         6 => json!({"type": "host-local", "ranges": [six]}),
-        // ptp and tap without addresses are allowed, as the others are.
-        _ if kind == "ptp" => json!({"type": "host-local", "ranges": [four]}),
         _ => Value::Null,
     }
 }

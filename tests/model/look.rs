@@ -86,9 +86,11 @@ impl Space {
         } else if object.get("dst").is_some() {
             let of_address = object["table"] == "local" && object["protocol"] == "kernel";
             if !is_automatic(&object["dst"]) && !of_address {
-                let words = ["type", "dst", "gateway", "prefsrc", "table", "scope", "metric", "dev"];
-                let words = words.map(|key| format!("{key} {}", text(key)));
-                self.lines.insert(format!("route {}", words.join(" ")));
+                // The kernel joins routes of IPv6 to the same destination.
+                let hops = object["nexthops"].as_array().cloned();
+                for hop in hops.unwrap_or_else(|| vec![object.clone()]) {
+                    self.lines.insert(route(object, &hop));
+                }
             }
         } else if object.get("priority").is_some() {
             self.lines.insert(format!("rule {object}"));
@@ -105,6 +107,12 @@ impl Space {
     pub fn has_address(&self, address: &str) -> bool {
         self.addresses.iter().any(|(there, _)| there == address)
     }
+}
+
+fn route(route: &Value, hop: &Value) -> String {
+    let words = ["type", "dst", "prefsrc", "table", "scope", "metric"];
+    let words = words.map(|key| format!("{key} {}", plain(&route[key])));
+    format!("route {} gateway {} dev {}", words.join(" "), plain(&hop["gateway"]), plain(&hop["dev"]))
 }
 
 fn link(link: &Value) -> String {

@@ -118,6 +118,10 @@ pub struct Model {
     pub used: BTreeMap<Key, BTreeSet<String>>,
     /// Programs other than runtimes and containers have changed something.
     pub is_disturbed: bool,
+    /// Files that have lost their content, and so perhaps their owner.
+    pub damaged: BTreeSet<String>,
+    /// The Go plugins have made something. They leave an ifb without an owner.
+    pub has_go: bool,
     pub boots: u32,
     pub pids: Vec<u64>,
 }
@@ -144,9 +148,14 @@ impl Model {
         tokens.push(key.owner());
         tokens.push(key.file());
         let about = |line: &&String| {
-            !is_of_no_attachment(line) && tokens.iter().any(|token| names(line, token))
+            !is_of_no_attachment(line) && !self.is_damaged(line) && tokens.iter().any(|token| names(line, token))
         };
         seen.host_lines().iter().filter(about).cloned().collect()
+    }
+
+    /// The reservation of an unknown owner stays, until the operator removes it.
+    pub fn is_damaged(&self, line: &str) -> bool {
+        self.damaged.iter().any(|path| line.contains("/networks/") && line.contains(path.as_str()))
     }
 
     /// All lines about an attachment, in its namespace too.

@@ -21,6 +21,8 @@ use super::{CONFIGURATIONS, PLUGINS, TOOLS, sys};
 
 const POLL_INTERVAL: Duration = Duration::from_micros(300);
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// A larger file is somebody's damage.
+const FILE_MAX: u64 = 1 << 20;
 /// Small enough to be filled at once.
 const STATE_SIZE: &str = "mode=0755,size=16m";
 
@@ -132,7 +134,12 @@ fn run(request: &Value) -> io::Result<Value> {
     command.stdout(File::create("/mnt/io/out")?).stderr(File::create("/mnt/io/err")?);
     let limit = Duration::from_millis(request["limit_ms"].as_u64().unwrap_or(10_000));
     let begin = Instant::now();
-    let mut child = command.spawn()?;
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            return Ok(json!({"status": 127, "stdout": "", "stderr": error.to_string(), "late": false}));
+        }
+    };
     let mut late = false;
     let status = loop {
         match child.try_wait()? {
@@ -242,7 +249,8 @@ fn collect(directory: &Path, files: &mut BTreeMap<String, String>) {
         if kind.is_dir() {
             collect(&path, files);
         } else if kind.is_file() {
-            let content = fs::read(&path).unwrap_or_default();
+            let is_small = entry.metadata().is_ok_and(|it| it.len() < FILE_MAX);
+            let content = if is_small { fs::read(&path).unwrap_or_default() } else { Vec::new() };
             let content = String::from_utf8_lossy(&content).into_owned();
             files.insert(path.to_string_lossy().into_owned(), content);
         }

@@ -126,7 +126,7 @@ impl Node {
         }));
         let text = |key: &str| answer[key].as_str().unwrap_or_default().to_owned();
         Outcome {
-            status: answer["status"].as_i64().expect("each run has a status"),
+            status: answer["status"].as_i64().unwrap_or_else(|| panic!("{answer}: {}", call.describe())),
             stdout: text("stdout"),
             stderr: text("stderr"),
             is_late: answer["late"] == true,

@@ -82,6 +82,7 @@ impl Play {
             self.make_card(&device);
         }
         let capabilities = self.capabilities(&list, step);
+        self.model.has_go |= step.by == By::Go;
         self.model.used.entry(key.clone()).or_default();
         let listed = if step.by == By::Runtime {
             self.runtime_add(step, &key, &container.path, &capabilities)?
@@ -139,8 +140,10 @@ impl Play {
     ) -> Holds<Effect> {
         let effect = Effect::of(key.clone());
         let is_up_before = was_up && self.is_up(&key);
+        let is_perturbed = self.model.attachments.get(&key).is_some_and(|it| it.is_perturbed);
         let (state, result) = match listed {
-            Listed::Done(_) if is_up_before => {
+            // Without its interface it can be added again.
+            Listed::Done(_) if is_up_before && !is_perturbed => {
                 return fails("an ADD over a living attachment is refused", key.owner());
             }
             // It was refused, so the attachment stays as it is: nothing may change.
@@ -176,6 +179,8 @@ impl Play {
     pub(super) fn del(&mut self, step: &Step) -> Holds<Effect> {
         let Some(key) = self.key_or_dead(step) else { return Ok(Effect::none()) };
         let by = match (step.by, self.model.attachments.get(&key)) {
+            // `cnibox run` deletes what it adds.
+            _ if self.model.containers.get(&step.container).is_some_and(|it| it.runner.is_some()) => By::Runtime,
             // The hook deletes all networks of its container, as it ends.
             (By::Hook, _) => By::Runtime,
             (By::Libcni | By::Go, None) => return Ok(Effect::none()),

@@ -18,6 +18,11 @@ impl Play {
         self.node.shell(
             "find /var/lib/cni /run/cnibox /run/cni -name litter -exec rm -rf {} +; find /var/lib/cni /run/cnibox /run/cni -type p -delete",
         );
+        for path in std::mem::take(&mut self.model.damaged) {
+            if path.contains("/networks/") {
+                self.node.shell(&format!("rm -rf {path}"));
+            }
+        }
         self.seen = self.look();
         self.model.prune(&self.seen);
         self.gc(&Step::new(Action::Gc))?;
@@ -62,7 +67,7 @@ impl Play {
         for line in self.seen.host_lines() {
             let is_kept = line.contains("/last_reserved_ip.") || line.contains("/locks/");
             let is_of_plugin = line.contains("alias 'cnibox n")
-                || line.contains(" kind ifb ")
+                || (line.contains(" kind ifb ") && !self.model.has_go)
                 || line.contains("/results/")
                 || line.contains("/pending/")
                 || line.contains("/namespaces/");

@@ -55,7 +55,11 @@ impl Play {
                 None => return Ok(Effect::none()),
             },
             Action::Damage => match pick("/") {
-                Some(path) => damage(&path, step.number),
+                Some(path) => {
+                    let script = damage(&path, step.number);
+                    self.model.damaged.insert(path);
+                    script
+                }
                 None => return Ok(Effect::none()),
             },
             Action::Litter => litter(step.number),

@@ -36,6 +36,10 @@ impl Of<'_> {
         let mut config = plugin.clone();
         config["name"] = self.config["name"].clone();
         config["cniVersion"] = self.config["cniVersion"].clone();
+        // Debian's plugins are older than version 1.1.0.
+        if self.by == By::Go && config["cniVersion"] == "1.1.0" {
+            config["cniVersion"] = "1.0.0".into();
+        }
         if *previous != Value::Null {
             config["prevResult"] = previous.clone();
         }
