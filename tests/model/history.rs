@@ -16,7 +16,9 @@ const CHANGING: [&str; 18] = [
 ];
 
 /// Steps that break rules that the product is known not to keep yet (see `Options::all`).
-const AWAITED: [Action; 5] = [
+const AWAITED: [Action; 7] = [
+    Action::DamageRecord,
+    Action::LinkDel,
     Action::GcOfPid,
     Action::GcOfMount,
     Action::GcOfNet,
@@ -34,7 +36,8 @@ pub struct Options {
 }
 
 /// The kinds of steps with their weights.
-const WEIGHTS: [(Action, usize); 33] = [
+const WEIGHTS: [(Action, usize); 34] = [
+    (Action::DamageRecord, 1),
     (Action::Network, 3),
     (Action::Mounted, 8),
     (Action::Process, 8),
@@ -114,7 +117,7 @@ fn runtime(random: &mut Random, options: &Options) -> By {
 
 fn by_of(action: Action, by: By) -> By {
     match action {
-        Action::Add | Action::Del => by,
+        Action::Add | Action::Del | Action::Full | Action::ReadOnly => by,
         Action::Check | Action::Gc if by == By::Libcni => by,
         _ => By::Runtime,
     }
@@ -128,6 +131,7 @@ fn is_of_others(action: Action) -> bool {
             | Action::LinkDel
             | Action::RmCache
             | Action::Damage
+            | Action::DamageRecord
             | Action::RmReservation
             | Action::Litter
     )

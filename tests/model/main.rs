@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use history::Options;
+use model::Failure;
 use play::Play;
 use report::Report;
 use step::Step;
@@ -153,7 +154,7 @@ fn one(seed: u64, arguments: &Arguments, shared: &Mutex<Report>) {
     let begin = Instant::now();
     let mut play = Play::new();
     play.is_verbose = arguments.verbose;
-    let outcome = play.history(&steps);
+    let outcome = outcome_of(&mut play, &steps);
     let note = |found: Option<report::Found>| {
         if let Ok(mut report) = shared.lock() {
             report.add(&play.counts, steps.len(), begin.elapsed(), found);
@@ -163,14 +164,24 @@ fn one(seed: u64, arguments: &Arguments, shared: &Mutex<Report>) {
         Ok(()) => note(None),
         Err((at, failure)) => {
             println!("model: seed {seed} fails at step {at}: {}\n{}", failure.rule, failure.text);
-            let few = if arguments.shrink {
-                shrink::shrink(&steps[..steps.len().min(at + 1)], failure.rule)
+            let until = &steps[..steps.len().min(at + 1)];
+            let (few, failure) = if arguments.shrink {
+                shrink::shrink(until, &failure)
             } else {
-                steps[..steps.len().min(at + 1)].to_vec()
+                (until.to_vec(), failure)
             };
             note(Some(report::Found::new(seed, &failure, &few, &arguments.options)));
         }
     }
+}
+
+/// A panic is a mistake of this program, and a failure as any other.
+fn outcome_of(play: &mut Play, steps: &[Step]) -> Result<(), (usize, Failure)> {
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| play.history(steps)));
+    caught.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+        Err((steps.len(), Failure { rule: "this program works", text }))
+    })
 }
 
 fn play_file(file: &str, verbose: bool) -> Result<(), String> {

@@ -1,17 +1,29 @@
 //! Leaves out steps of a failing history while the same rule fails (delta debugging).
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
+use crate::model::Failure;
 use crate::play::Play;
 use crate::step::{Action, Fault, Step};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-pub fn shrink(steps: &[Step], rule: &'static str) -> Vec<Step> {
+/// The few steps, and how the last of them failed.
+pub fn shrink(steps: &[Step], failure: &Failure) -> (Vec<Step>, Failure) {
+    let last = RefCell::new(failure.clone());
     let deadline = Instant::now() + LIMIT;
     let fails = |steps: &[Step]| {
-        Instant::now() < deadline
-            && Play::new().history(steps).is_err_and(|(_, failure)| failure.rule == rule)
+        if Instant::now() >= deadline {
+            return false;
+        }
+        match Play::new().history(steps) {
+            Err((_, failure)) if failure.rule == last.borrow().rule => {
+                last.replace(failure);
+                true
+            }
+            _ => false,
+        }
     };
     let mut steps = steps.to_vec();
     let mut size = steps.len().div_ceil(2);
@@ -30,7 +42,8 @@ pub fn shrink(steps: &[Step], rule: &'static str) -> Vec<Step> {
         }
         size = if has_shrunk && size == 1 { 1 } else { size / 2 };
     }
-    simplify(steps, fails)
+    let steps = simplify(steps, fails);
+    (steps, last.into_inner())
 }
 
 /// Without faults and plugins that do not matter.

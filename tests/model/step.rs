@@ -63,6 +63,8 @@ words! {
         LinkDel = "link-del",
         RmCache = "rm-cache",
         Damage = "damage",
+        /// The record of a namespace, or of a pending operation.
+        DamageRecord = "damage-record",
         RmReservation = "rm-reservation",
         Litter = "litter",
         Full = "full",

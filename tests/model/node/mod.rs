@@ -95,12 +95,17 @@ impl Outcome {
     }
 }
 
+/// The executable under test: that of CNIBOX_EXECUTABLE, or the debug build, which has the fail points.
+#[expect(clippy::disallowed_methods, reason = "it is asked of the caller of the tests")]
+fn executable() -> String {
+    std::env::var("CNIBOX_EXECUTABLE").unwrap_or_else(|_| env!("CARGO_BIN_EXE_cnibox").into())
+}
+
 impl Node {
-    /// A node whose boot has this number.
     pub fn start() -> Self {
         let exe = std::env::current_exe().expect("this process has an executable");
         let mut child = Command::new(exe)
-            .args(["--node", env!("CARGO_BIN_EXE_cnibox")])
+            .args(["--node", &executable()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

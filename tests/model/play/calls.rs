@@ -147,8 +147,8 @@ impl Play {
                 return fails("an ADD over a living attachment is refused", key.owner());
             }
             // It was refused, so the attachment stays as it is: nothing may change.
-            Listed::Failed(_) if is_up_before => return Ok(Effect::none()),
-            Listed::Killed if is_up_before => return Ok(Effect::none()),
+            Listed::Failed(_) if is_up_before && !is_perturbed => return Ok(Effect::none()),
+            Listed::Killed if is_up_before && !is_perturbed => return Ok(Effect::none()),
             Listed::Done(result) => (State::Up, result),
             Listed::Failed(_) | Listed::Killed => (State::Unsure, Value::Null),
         };
@@ -260,7 +260,10 @@ impl Play {
                 let known = self.model.attachments.remove(key);
                 let is_ours = by != By::Go && known.as_ref().is_none_or(|it| it.by != By::Go);
                 self.seen = self.look();
-                if is_ours { self.is_gone(key, known.as_ref(), "a DEL") } else { Ok(()) }
+                // Without its entry a DEL knows the plugins of today only.
+                let knows = !self.model.is_disturbed
+                    || known.as_ref().is_none_or(|it| self.model.networks.values().any(|list| *list == it.config));
+                if is_ours && knows { self.is_gone(key, known.as_ref(), "a DEL") } else { Ok(()) }
             }
             Listed::Failed(_) | Listed::Killed => {
                 if let Some(known) = self.model.attachments.get_mut(key) {

@@ -12,6 +12,12 @@ use crate::step::{Action, Step};
 pub const UPLINK: &str = "192.0.2.2";
 pub const OUTSIDE: &str = "/run/netns/outside";
 
+/// Writes stdin to a file.
+pub fn writing(path: &str) -> Call {
+    let script = "mkdir -p \"$(dirname \"$1\")\" && cat > \"$1\"";
+    Call::new(&["sh", "-c", script, "sh", path])
+}
+
 impl Play {
     /// The uplink, with a neighbour on its other end.
     pub(super) fn furnish_host(&mut self) {
@@ -46,8 +52,7 @@ impl Play {
     }
 
     pub(super) fn write(&mut self, path: &str, content: &str) {
-        let script = "mkdir -p \"$(dirname \"$1\")\" && cat > \"$1\"";
-        self.node.must(&Call::new(&["sh", "-c", script, "sh", path]).stdin(content));
+        self.node.must(&writing(path).stdin(content));
     }
 
     pub(super) fn make_container(&mut self, step: &Step) -> Holds<Effect> {

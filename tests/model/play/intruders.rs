@@ -54,7 +54,7 @@ impl Play {
                 Some(path) => format!("rm -f {path}"),
                 None => return Ok(Effect::none()),
             },
-            Action::Damage => match pick("/") {
+            Action::Damage | Action::DamageRecord => match pick(if step.action == Action::Damage { "/var/lib" } else { "/run/cnibox/" }) {
                 Some(path) => {
                     let script = damage(&path, step.number);
                     self.model.damaged.insert(path);
@@ -66,6 +66,7 @@ impl Play {
             Action::Full => return self.with_full_disk(step),
             _ => return self.with_read_only(step),
         };
+        self.say(format!("  {script}"));
         self.node.shell(&script);
         self.model.is_disturbed = true;
         for attachment in self.model.attachments.values_mut() {
@@ -98,7 +99,7 @@ impl Play {
             2 => Action::Del,
             _ => Action::Doctor,
         };
-        let step = Step { action, by: crate::step::By::Runtime, ..step.clone() };
+        let step = Step { action, ..step.clone() };
         match action {
             Action::Add => self.add(&step),
             Action::Del => self.del(&step),

@@ -105,6 +105,10 @@ impl Play {
             addresses = known.addresses.iter().cloned().collect();
         }
         let mut left = self.model.host_lines(key, &addresses, &self.seen);
+        // The records of cnibox outlive a DEL by others.
+        if known.is_some_and(|it| it.by != By::Runtime) {
+            left.retain(|line| !line.contains("/run/cnibox/"));
+        }
         let unsound = |address: &String| self.seen.host.has_address(address);
         left.retain(|line| !addresses.iter().filter(|it| unsound(it)).any(|it| names(line, bare(it))));
         let space = known.and_then(|it| self.model.spaces.get(it.space)).filter(|it| it.is_alive);

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::Play;
 use super::calls::under;
+use super::containers::writing;
 use crate::model::{Holds, Key, fails, plugins};
 use crate::node::{Call, GO_PLUGINS, Outcome, PLUGINS};
 use crate::step::{By, Fault};
@@ -83,7 +84,12 @@ impl Play {
                 _ => return Ok(Listed::Killed),
             }
         }
-        self.write_cache(of, &result);
+        let outcome = self.write_cache(of, &result);
+        if outcome.status != 0 {
+            // libcni leaves the part that it could write.
+            self.model.damaged.insert(of.key.cache());
+            return Ok(Listed::Failed(outcome.report()));
+        }
         Ok(Listed::Done(result))
     }
 
@@ -186,7 +192,7 @@ impl Play {
         }
     }
 
-    fn write_cache(&mut self, of: &Of<'_>, result: &Value) {
+    fn write_cache(&mut self, of: &Of<'_>, result: &Value) -> Outcome {
         let mut entry = json!({
             "kind": "cniCacheV1", "containerId": of.key.id, "config": base64(of.config.to_string().as_bytes()),
             "ifName": of.key.interface, "networkName": of.key.network, "netns": of.path,
@@ -195,7 +201,7 @@ impl Play {
         if *of.capabilities != Value::Null {
             entry["capabilityArgs"] = of.capabilities.clone();
         }
-        self.write(&of.key.cache(), &entry.to_string());
+        self.node.run(&writing(&of.key.cache()).stdin(entry.to_string()))
     }
 }
 
