@@ -36,7 +36,8 @@ pub struct Options {
 }
 
 /// The kinds of steps with their weights.
-const WEIGHTS: [(Action, usize); 34] = [
+const WEIGHTS: [(Action, usize); 35] = [
+    (Action::HookByPath, 1),
     (Action::DamageRecord, 1),
     (Action::Network, 3),
     (Action::Mounted, 8),

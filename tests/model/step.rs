@@ -69,6 +69,8 @@ words! {
         Litter = "litter",
         Full = "full",
         ReadOnly = "read-only",
+        /// A hook whose annotation is the path of a file.
+        HookByPath = "hook-by-path",
         /// gc from other namespaces than those of the host.
         GcOfPid = "gc-of-pid",
         GcOfMount = "gc-of-mount",

@@ -98,8 +98,17 @@ impl Play {
             };
             self.libcni_add(&of)?
         };
+        let takes_back =
+            known.is_none() && matches!(step.fault, Fault::None | Fault::Kernel(_) | Fault::File(_));
+        let report = match &listed {
+            Listed::FailedAsWhole(report) if takes_back && step.by != By::Go => Some(report.clone()),
+            _ => None,
+        };
         let made = Made { list, capabilities, by: step.by, container };
-        self.learn_add(key, &made, listed, known.is_some_and(|it| it.state == State::Up))
+        let was_up = known.is_some_and(|it| it.state == State::Up);
+        let effect = self.learn_add(key.clone(), &made, listed, was_up)?;
+        report.map_or(Ok(()), |report| self.has_left_nothing(&key, &report))?;
+        Ok(effect)
     }
 
     /// Another attachment, to whatever network, has an interface of this name in the namespace. No runtime does that.
@@ -125,7 +134,7 @@ impl Play {
         self.tool_form(&outcome)?;
         Ok(match outcome.status {
             0 => Listed::Done(serde_json::from_str(&outcome.stdout).unwrap_or_default()),
-            1 => Listed::Failed(outcome.report()),
+            1 => Listed::FailedAsWhole(outcome.report()),
             _ => Listed::Killed,
         })
     }
@@ -147,10 +156,10 @@ impl Play {
                 return fails("an ADD over a living attachment is refused", key.owner());
             }
             // It was refused, so the attachment stays as it is: nothing may change.
-            Listed::Failed(_) if is_up_before && !is_perturbed => return Ok(Effect::none()),
+            Listed::Failed(_) | Listed::FailedAsWhole(_) if is_up_before && !is_perturbed => return Ok(Effect::none()),
             Listed::Killed if is_up_before && !is_perturbed => return Ok(Effect::none()),
             Listed::Done(result) => (State::Up, result),
-            Listed::Failed(_) | Listed::Killed => (State::Unsure, Value::Null),
+            Listed::Failed(_) | Listed::FailedAsWhole(_) | Listed::Killed => (State::Unsure, Value::Null),
         };
         let ips = result["ips"].as_array().cloned().unwrap_or_default();
         let addresses: Vec<String> =
@@ -265,7 +274,7 @@ impl Play {
                     || known.as_ref().is_none_or(|it| self.model.networks.values().any(|list| *list == it.config));
                 if is_ours && knows { self.is_gone(key, known.as_ref(), "a DEL") } else { Ok(()) }
             }
-            Listed::Failed(_) | Listed::Killed => {
+            _ => {
                 if let Some(known) = self.model.attachments.get_mut(key) {
                     known.state = State::Unsure;
                 }

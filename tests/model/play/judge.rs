@@ -1,6 +1,6 @@
 //! Safety: what must hold after each step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Effect, Play};
 use crate::look::names;
@@ -125,6 +125,21 @@ impl Play {
             let text = format!("{after} of {} leaves:\n{}", key.owner(), left.join("\n"));
             fails("nothing is left of a deleted attachment", text)
         }
+    }
+
+    /// A failed ADD takes back what it made, except records of the runtime, whose removal can be what failed.
+    pub(super) fn has_left_nothing(&self, key: &Key, report: &str) -> Holds {
+        let mut left = self.model.host_lines(key, &BTreeSet::new(), &self.seen);
+        let mut reserved: Vec<String> = self.seen.host_lines().into_iter().collect();
+        let reservation = format!("'{} {}'", key.id, key.interface);
+        let of_network = format!("/networks/{}/", key.network);
+        reserved.retain(|line| line.contains(&of_network) && line.ends_with(&reservation));
+        left.extend(reserved);
+        left.retain(|line| !line.contains("/run/cnibox/") && !line.contains("/results/"));
+        if left.is_empty() {
+            return Ok(());
+        }
+        fails("a failed ADD leaves nothing", format!("{}: {report}\n{}", key.owner(), left.join("\n")))
     }
 
     /// After a gc that succeeded, nothing is left of the attachments that are provably dead.

@@ -13,6 +13,8 @@ use crate::step::{By, Fault};
 pub enum Listed {
     Done(Value),
     Failed(String),
+    /// The first plugin failed, or a runtime that takes everything back.
+    FailedAsWhole(String),
     /// A plugin was killed.
     Killed,
 }
@@ -80,6 +82,7 @@ impl Play {
                         return fails("an ADD returns a result", outcome.report());
                     }
                 }
+                1 if index == 0 => return Ok(Listed::FailedAsWhole(outcome.report())),
                 1 => return Ok(Listed::Failed(outcome.report())),
                 _ => return Ok(Listed::Killed),
             }

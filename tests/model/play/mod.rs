@@ -119,6 +119,7 @@ impl Play {
             Action::Gc => self.gc(step),
             Action::Doctor => self.doctor(step),
             Action::Run => self.run_container(step),
+            Action::HookByPath => self.hook_by_path(step),
             Action::Attachments => self.attachments(step),
             Action::GcOfPid | Action::GcOfMount | Action::GcOfNet | Action::GcOfNoProc => {
                 self.gc_from_elsewhere(step)

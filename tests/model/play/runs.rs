@@ -69,6 +69,24 @@ impl Play {
         ));
     }
 
+    /// The author of an image writes the annotation, so a path in it is refused.
+    pub(super) fn hook_by_path(&mut self, step: &Step) -> Holds<Effect> {
+        let container = self.model.containers.get(&step.container);
+        let Some(pid) = container.and_then(|it| it.pid) else { return Ok(Effect::none()) };
+        let path = format!("{CONFIGURATIONS}/n{}.conflist:eth7", step.network);
+        let state = json!({
+            "ociVersion": "1.0.2", "id": "intruder", "status": "creating", "pid": pid, "bundle": "/",
+            "annotations": {"cnibox.networks": path},
+        });
+        let outcome = self.node.run(&cnibox(&["oci-hook"]).stdin(state.to_string()));
+        self.note(&outcome)?;
+        self.tool_form(&outcome)?;
+        if outcome.status == 0 {
+            return fails("an annotation names no file", outcome.report());
+        }
+        Ok(Effect::none())
+    }
+
     /// The hook of a container that is created. Only containers with a process have it.
     pub(super) fn hook_add(
         &mut self,
@@ -100,7 +118,7 @@ impl Play {
                 let entry: Value = serde_json::from_str(&entry).unwrap_or_default();
                 Listed::Done(entry["result"].clone())
             }
-            1 => Listed::Failed(outcome.report()),
+            1 => Listed::FailedAsWhole(outcome.report()),
             _ => Listed::Killed,
         };
         let made = Made {
