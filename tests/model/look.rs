@@ -110,8 +110,11 @@ impl Space {
 }
 
 fn route(route: &Value, hop: &Value) -> String {
+    // Joined routes have one source for all hops.
+    let is_six = plain(&route["dst"]).contains(':') || plain(&hop["gateway"]).contains(':');
     let words = ["type", "dst", "prefsrc", "table", "scope", "metric"];
-    let words = words.map(|key| format!("{key} {}", plain(&route[key])));
+    let words = words.iter().filter(|key| !is_six || **key != "prefsrc");
+    let words: Vec<String> = words.map(|key| format!("{key} {}", plain(&route[*key]))).collect();
     format!("route {} gateway {} dev {}", words.join(" "), plain(&hop["gateway"]), plain(&hop["dev"]))
 }
 

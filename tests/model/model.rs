@@ -120,6 +120,8 @@ pub struct Model {
     pub is_disturbed: bool,
     /// Files that have lost their content, and so perhaps their owner.
     pub damaged: BTreeSet<String>,
+    /// The attachments whose cache entry others have removed or damaged.
+    pub forgotten: BTreeSet<Key>,
     /// The Go plugins have made something. They leave an ifb without an owner.
     pub has_go: bool,
     pub boots: u32,
@@ -151,6 +153,12 @@ impl Model {
             !is_of_no_attachment(line) && !self.is_damaged(line) && tokens.iter().any(|token| names(line, token))
         };
         seen.host_lines().iter().filter(about).cloned().collect()
+    }
+
+    /// A command of another program names the cache entries that it changes.
+    pub fn forget(&mut self, command: &str) {
+        let changed = self.used.keys().filter(|key| names(command, &key.cache()));
+        self.forgotten.extend(changed.cloned().collect::<Vec<_>>());
     }
 
     /// The reservation of an unknown owner stays, until the operator removes it.

@@ -242,7 +242,13 @@ impl Play {
             self.libcni_del(&of, &result)?
         };
         self.learn_del(key, by, listed)?;
-        Ok(Effect::of(key.clone()))
+        let mut effect = Effect::of(key.clone());
+        // An interface of the Go plugins names no owner, and goes by its name.
+        let of_name = self.model.attachments.iter().filter(|(other, it)| {
+            it.by == By::Go && other.id == key.id && other.interface == key.interface
+        });
+        effect.touched.extend(of_name.map(|(other, _)| other.clone()));
+        Ok(effect)
     }
 
     fn runtime_del(&mut self, key: &Key, path: &str, fault: &Fault) -> Holds<Listed> {
@@ -270,8 +276,7 @@ impl Play {
                 let is_ours = by != By::Go && known.as_ref().is_none_or(|it| it.by != By::Go);
                 self.seen = self.look();
                 // Without its entry a DEL knows the plugins of today only.
-                let knows = !self.model.is_disturbed
-                    || known.as_ref().is_none_or(|it| self.model.networks.values().any(|list| *list == it.config));
+                let knows = !self.model.forgotten.contains(key);
                 if is_ours && knows { self.is_gone(key, known.as_ref(), "a DEL") } else { Ok(()) }
             }
             _ => {

@@ -16,7 +16,8 @@ impl Play {
             self.end_container(&Step { container, ..Step::new(Action::End) })?;
         }
         self.node.shell(
-            "find /var/lib/cni /run/cnibox /run/cni -name litter -exec rm -rf {} +; find /var/lib/cni /run/cnibox /run/cni -type p -delete",
+            "find /var/lib/cni /run/cnibox /run/cni -name litter -exec rm -rf {} +; find /var/lib/cni /run/cnibox /run/cni -type p -delete;
+             find /var/lib/cni/results /var/lib/cni/networks/n* -mindepth 1 -type d -empty -delete",
         );
         for path in std::mem::take(&mut self.model.damaged) {
             if path.contains("/networks/") {

@@ -11,6 +11,12 @@ impl Play {
         let Some(key) = self.key(step) else { return Ok(Effect::none()) };
         let container = self.model.containers[&step.container].clone();
         let device = &key.interface;
+        let has_addresses =
+            self.model.attachments.get(&key).is_some_and(|it| !it.addresses.is_empty());
+        // Nothing else tells that the attachment is there; see `Action::Vanish`.
+        if step.action == Action::Rename && !has_addresses {
+            return Ok(Effect::none());
+        }
         let other = format!("10.250.{}.{}/32", step.container, step.interface + 1);
         let script = match step.action {
             Action::Rename => format!("ip link set {device} down; ip link set {device} name own{device}; ip link set own{device} up"),
@@ -18,6 +24,7 @@ impl Play {
             Action::Readdress => format!("ip address add {other} dev {device}; ip route add 10.251.0.0/24 dev {device}"),
             Action::Flush => format!("ip address flush dev {device}"),
             Action::Remac => format!("ip link set {device} address 02:00:00:ff:{:02x}:{:02x}", step.container, step.interface),
+            _ if step.number.is_multiple_of(3) => format!("ip link set {device} down; ip link set {device} name gone{device}"),
             _ if step.number.is_multiple_of(2) => format!("ip link set {device} netns 1 name moved{}{}", step.container, step.interface),
             _ => format!("ip link del {device}"),
         };
@@ -66,6 +73,7 @@ impl Play {
             Action::Full => return self.with_full_disk(step),
             _ => return self.with_read_only(step),
         };
+        self.model.forget(&script);
         self.say(format!("  {script}"));
         self.node.shell(&script);
         self.model.is_disturbed = true;
