@@ -11,8 +11,24 @@ const INTERFACES: usize = 2;
 
 /// System calls at which a call is killed.
 const CHANGING: [&str; 18] = [
-    "sendto", "sendmsg", "write", "setns", "mkdir", "openat", "link", "linkat", "rename", "renameat2", "unlink",
-    "unlinkat", "flock", "fsync", "recvmsg", "socket", "fchmod", "close",
+    "sendto",
+    "sendmsg",
+    "write",
+    "setns",
+    "mkdir",
+    "openat",
+    "link",
+    "linkat",
+    "rename",
+    "renameat2",
+    "unlink",
+    "unlinkat",
+    "flock",
+    "fsync",
+    "recvmsg",
+    "socket",
+    "fchmod",
+    "close",
 ];
 
 /// Steps that break rules that the product is known not to keep yet (see `Options::all`).
@@ -151,7 +167,8 @@ fn step(random: &mut Random, action: Action, has_faults: bool) -> Step {
     if action == Action::Shared {
         step.number %= CONTAINERS as u64;
     }
-    let can_fail = matches!(action, Action::Add | Action::Del | Action::Check | Action::Gc | Action::Doctor);
+    let can_fail =
+        matches!(action, Action::Add | Action::Del | Action::Check | Action::Gc | Action::Doctor);
     if has_faults && can_fail && random.one_in(4) {
         step.fault = fault(random);
     }

@@ -30,8 +30,7 @@ pub struct Seen {
 
 impl Seen {
     pub fn look(node: &mut Node, paths: &[String]) -> Self {
-        let answer =
-            node.ask(&json!({"do": "look", "paths": paths, "directories": DIRECTORIES}));
+        let answer = node.ask(&json!({"do": "look", "paths": paths, "directories": DIRECTORIES}));
         assert!(answer.get("error").is_none(), "{answer}");
         let mut spaces = BTreeMap::new();
         for (path, text) in answer["spaces"].as_object().expect("it is an object") {
@@ -115,7 +114,12 @@ fn route(route: &Value, hop: &Value) -> String {
     let words = ["type", "dst", "prefsrc", "table", "scope", "metric"];
     let words = words.iter().filter(|key| !is_six || **key != "prefsrc");
     let words: Vec<String> = words.map(|key| format!("{key} {}", plain(&route[*key]))).collect();
-    format!("route {} gateway {} dev {}", words.join(" "), plain(&hop["gateway"]), plain(&hop["dev"]))
+    format!(
+        "route {} gateway {} dev {}",
+        words.join(" "),
+        plain(&hop["gateway"]),
+        plain(&hop["dev"])
+    )
 }
 
 fn link(link: &Value) -> String {
@@ -162,7 +166,11 @@ fn ruleset(text: &str) -> BTreeSet<String> {
         let rule = &object["rule"];
         if rule.is_object() {
             let place = place(rule, "chain");
-            lines.insert(format!("{place} rule {} comment {}", without_counters(&rule["expr"]), rule["comment"]));
+            lines.insert(format!(
+                "{place} rule {} comment {}",
+                without_counters(&rule["expr"]),
+                rule["comment"]
+            ));
         }
     }
     lines

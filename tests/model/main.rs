@@ -81,7 +81,8 @@ fn arguments(words: &[String]) -> Result<Arguments, String> {
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
-        let number = |text: &String| text.parse::<u64>().map_err(|_| format!("{text}: not a number"));
+        let number =
+            |text: &String| text.parse::<u64>().map_err(|_| format!("{text}: not a number"));
         match word.as_str() {
             "--seed" => arguments.seed = Some(number(value()?)?),
             "--steps" => arguments.options.steps = usize::try_from(number(value()?)?).unwrap_or(80),

@@ -143,14 +143,19 @@ impl Model {
     /// The lines of the host about an attachment: those that name it, or an address that no other attachment has.
     pub fn host_lines(&self, key: &Key, addresses: &BTreeSet<String>, seen: &Seen) -> Vec<String> {
         let own = |address: &&String| {
-            !self.attachments.iter().any(|(other, it)| other != key && it.addresses.contains(address))
+            !self
+                .attachments
+                .iter()
+                .any(|(other, it)| other != key && it.addresses.contains(address))
         };
         let mut tokens: Vec<String> =
             addresses.iter().filter(own).map(|address| bare(address).to_owned()).collect();
         tokens.push(key.owner());
         tokens.push(key.file());
         let about = |line: &&String| {
-            !is_of_no_attachment(line) && !self.is_damaged(line) && tokens.iter().any(|token| names(line, token))
+            !is_of_no_attachment(line)
+                && !self.is_damaged(line)
+                && tokens.iter().any(|token| names(line, token))
         };
         seen.host_lines().iter().filter(about).cloned().collect()
     }

@@ -31,7 +31,10 @@ pub struct Found {
 impl Found {
     pub fn new(seed: u64, failure: &Failure, steps: &[Step], options: &Options) -> Self {
         let lines: Vec<String> = steps.iter().map(ToString::to_string).collect();
-        let mut command = format!("cargo test --test model -- --seed {seed} --histories 1 --steps {}", options.steps);
+        let mut command = format!(
+            "cargo test --test model -- --seed {seed} --histories 1 --steps {}",
+            options.steps
+        );
         if options.all {
             command += " --all";
         }
@@ -94,11 +97,18 @@ impl Report {
         }
         println!(
             "\nmodel: {} kept histories, {} new ones with {} steps in {} s of nodes, {} of them failed",
-            self.kept, self.histories, self.steps, self.time.as_secs(), self.found.len()
+            self.kept,
+            self.histories,
+            self.steps,
+            self.time.as_secs(),
+            self.found.len()
         );
-        let (passed, failed) = (self.histories - self.found.len() as u64 + self.kept, self.found.len());
+        let (passed, failed) =
+            (self.histories - self.found.len() as u64 + self.kept, self.found.len());
         let result = if failed == 0 { "ok" } else { "FAILED" };
-        println!("test result: {result}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out");
+        println!(
+            "test result: {result}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out"
+        );
     }
 
     /// Writes the counts as a table, for docs/reliability.md.

@@ -137,9 +137,7 @@ impl Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.action.word())?;
-        for (key, value) in
-            [("net", self.network), ("c", self.container), ("if", self.interface)]
-        {
+        for (key, value) in [("net", self.network), ("c", self.container), ("if", self.interface)] {
             if value != 0 {
                 write!(f, " {key}={value}")?;
             }

@@ -1,6 +1,9 @@
 //! Process 1 of a node: it furnishes the node, and executes one request at a time.
 
-#![allow(clippy::disallowed_methods, reason = "process 1 has one thread and waits for its children")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "process 1 has one thread and waits for its children"
+)]
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -137,7 +140,9 @@ fn run(request: &Value) -> io::Result<Value> {
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
-            return Ok(json!({"status": 127, "stdout": "", "stderr": error.to_string(), "late": false}));
+            return Ok(
+                json!({"status": 127, "stdout": "", "stderr": error.to_string(), "late": false}),
+            );
         }
     };
     let mut late = false;

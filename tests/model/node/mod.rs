@@ -121,7 +121,8 @@ impl Node {
         self.requests.write_all(line.as_bytes()).expect("the node reads requests");
         let mut answer = String::new();
         self.answers.read_line(&mut answer).expect("the node answers");
-        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer:?} to {line}"))
+        serde_json::from_str(&answer)
+            .unwrap_or_else(|error| panic!("{error}: {answer:?} to {line}"))
     }
 
     pub fn run(&mut self, call: &Call) -> Outcome {
@@ -131,7 +132,9 @@ impl Node {
         }));
         let text = |key: &str| answer[key].as_str().unwrap_or_default().to_owned();
         Outcome {
-            status: answer["status"].as_i64().unwrap_or_else(|| panic!("{answer}: {}", call.describe())),
+            status: answer["status"]
+                .as_i64()
+                .unwrap_or_else(|| panic!("{answer}: {}", call.describe())),
             stdout: text("stdout"),
             stderr: text("stderr"),
             is_late: answer["late"] == true,

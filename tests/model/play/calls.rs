@@ -49,7 +49,10 @@ impl Play {
                 all.insert("ips".into(), json!([address]));
             }
             if plugin["capabilities"]["mac"] == true {
-                all.insert("mac".into(), json!(format!("02:00:00:{net:02x}:{c:02x}:{interface:02x}")));
+                all.insert(
+                    "mac".into(),
+                    json!(format!("02:00:00:{net:02x}:{c:02x}:{interface:02x}")),
+                );
             }
         }
         if all.is_empty() { Value::Null } else { Value::Object(all) }
@@ -98,10 +101,12 @@ impl Play {
             };
             self.libcni_add(&of)?
         };
-        let takes_back =
-            known.is_none() && matches!(step.fault, Fault::None | Fault::Kernel(_) | Fault::File(_));
+        let takes_back = known.is_none()
+            && matches!(step.fault, Fault::None | Fault::Kernel(_) | Fault::File(_));
         let report = match &listed {
-            Listed::FailedAsWhole(report) if takes_back && step.by != By::Go => Some(report.clone()),
+            Listed::FailedAsWhole(report) if takes_back && step.by != By::Go => {
+                Some(report.clone())
+            }
             _ => None,
         };
         let made = Made { list, capabilities, by: step.by, container };
@@ -125,7 +130,8 @@ impl Play {
         path: &str,
         capabilities: &Value,
     ) -> Holds<Listed> {
-        let mut call = cnibox(&["add", "--container-id", &key.id, "-i", &key.interface, &key.network, path]);
+        let mut call =
+            cnibox(&["add", "--container-id", &key.id, "-i", &key.interface, &key.network, path]);
         if *capabilities != Value::Null {
             call = call.env("CAP_ARGS", &capabilities.to_string());
         }
@@ -156,10 +162,14 @@ impl Play {
                 return fails("an ADD over a living attachment is refused", key.owner());
             }
             // It was refused, so the attachment stays as it is: nothing may change.
-            Listed::Failed(_) | Listed::FailedAsWhole(_) if is_up_before && !is_perturbed => return Ok(Effect::none()),
+            Listed::Failed(_) | Listed::FailedAsWhole(_) if is_up_before && !is_perturbed => {
+                return Ok(Effect::none());
+            }
             Listed::Killed if is_up_before && !is_perturbed => return Ok(Effect::none()),
             Listed::Done(result) => (State::Up, result),
-            Listed::Failed(_) | Listed::FailedAsWhole(_) | Listed::Killed => (State::Unsure, Value::Null),
+            Listed::Failed(_) | Listed::FailedAsWhole(_) | Listed::Killed => {
+                (State::Unsure, Value::Null)
+            }
         };
         let ips = result["ips"].as_array().cloned().unwrap_or_default();
         let addresses: Vec<String> =
@@ -189,7 +199,14 @@ impl Play {
         let Some(key) = self.key_or_dead(step) else { return Ok(Effect::none()) };
         let by = match (step.by, self.model.attachments.get(&key)) {
             // `cnibox run` deletes what it adds.
-            _ if self.model.containers.get(&step.container).is_some_and(|it| it.runner.is_some()) => By::Runtime,
+            _ if self
+                .model
+                .containers
+                .get(&step.container)
+                .is_some_and(|it| it.runner.is_some()) =>
+            {
+                By::Runtime
+            }
             // The hook deletes all networks of its container, as it ends.
             (By::Hook, _) => By::Runtime,
             (By::Libcni | By::Go, None) => return Ok(Effect::none()),
@@ -252,8 +269,7 @@ impl Play {
     }
 
     fn runtime_del(&mut self, key: &Key, path: &str, fault: &Fault) -> Holds<Listed> {
-        let mut words =
-            vec!["del", "--container-id", &key.id, "-i", &key.interface, &key.network];
+        let mut words = vec!["del", "--container-id", &key.id, "-i", &key.interface, &key.network];
         if !path.is_empty() {
             words.push(path);
         } else {
@@ -299,7 +315,15 @@ impl Play {
         }
         let is_sound = self.is_up(&key) && !known.is_perturbed && step.fault == Fault::None;
         let listed = if step.by == By::Runtime {
-            let call = cnibox(&["check", "--container-id", &key.id, "-i", &key.interface, &key.network, &known.path]);
+            let call = cnibox(&[
+                "check",
+                "--container-id",
+                &key.id,
+                "-i",
+                &key.interface,
+                &key.network,
+                &known.path,
+            ]);
             let outcome = self.node.run(&under(call, &step.fault));
             self.note(&outcome)?;
             self.tool_form(&outcome)?;
@@ -413,7 +437,9 @@ impl Play {
                 "unshare --mount --propagation private sh -c 'for path in /run/netns/*; do umount -l $path; done; exec \"$@\"' sh \"$@\""
             }
             Action::GcOfNet => "unshare --net \"$@\"",
-            _ => "unshare --mount --propagation private sh -c 'umount -l /proc; exec \"$@\"' sh \"$@\"",
+            _ => {
+                "unshare --mount --propagation private sh -c 'umount -l /proc; exec \"$@\"' sh \"$@\""
+            }
         };
         let words: &[&str] =
             if step.number.is_multiple_of(3) { &["doctor", "--fix", "--yes"] } else { &["gc"] };

@@ -76,11 +76,7 @@ impl Play {
                 left.push(line);
             }
         }
-        if left.is_empty() {
-            Ok(())
-        } else {
-            fails("the node becomes empty", left.join("\n"))
-        }
+        if left.is_empty() { Ok(()) } else { fails("the node becomes empty", left.join("\n")) }
     }
 
     /// On the empty node each network attaches a container, passes a CHECK, and deletes it.

@@ -19,13 +19,25 @@ impl Play {
         }
         let other = format!("10.250.{}.{}/32", step.container, step.interface + 1);
         let script = match step.action {
-            Action::Rename => format!("ip link set {device} down; ip link set {device} name own{device}; ip link set own{device} up"),
+            Action::Rename => format!(
+                "ip link set {device} down; ip link set {device} name own{device}; ip link set own{device} up"
+            ),
             Action::Down => format!("ip link set {device} down"),
-            Action::Readdress => format!("ip address add {other} dev {device}; ip route add 10.251.0.0/24 dev {device}"),
+            Action::Readdress => format!(
+                "ip address add {other} dev {device}; ip route add 10.251.0.0/24 dev {device}"
+            ),
             Action::Flush => format!("ip address flush dev {device}"),
-            Action::Remac => format!("ip link set {device} address 02:00:00:ff:{:02x}:{:02x}", step.container, step.interface),
-            _ if step.number.is_multiple_of(3) => format!("ip link set {device} down; ip link set {device} name gone{device}"),
-            _ if step.number.is_multiple_of(2) => format!("ip link set {device} netns 1 name moved{}{}", step.container, step.interface),
+            Action::Remac => format!(
+                "ip link set {device} address 02:00:00:ff:{:02x}:{:02x}",
+                step.container, step.interface
+            ),
+            _ if step.number.is_multiple_of(3) => {
+                format!("ip link set {device} down; ip link set {device} name gone{device}")
+            }
+            _ if step.number.is_multiple_of(2) => format!(
+                "ip link set {device} netns 1 name moved{}{}",
+                step.container, step.interface
+            ),
             _ => format!("ip link del {device}"),
         };
         if self.model.attachments.contains_key(&key) {
@@ -128,7 +140,12 @@ fn damage(path: &str, number: u64) -> String {
 }
 
 fn litter(number: u64) -> String {
-    let directory = ["/var/lib/cni/results", "/var/lib/cni/networks/n0", "/run/cnibox/pending", "/run/cnibox/namespaces"];
+    let directory = [
+        "/var/lib/cni/results",
+        "/var/lib/cni/networks/n0",
+        "/run/cnibox/pending",
+        "/run/cnibox/namespaces",
+    ];
     let directory = directory[usize::try_from(number % 4).unwrap_or_default()];
     let make = match number / 4 % 5 {
         0 => "mkfifo litter",

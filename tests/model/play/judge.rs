@@ -53,7 +53,8 @@ impl Play {
     pub(super) fn is_made(&mut self, key: &Key) -> Holds {
         let attachment = &self.model.attachments[key];
         let rule = "an ADD makes what its result says";
-        let fails = |what: &str| fails(rule, format!("{}: {what}: {}", key.owner(), attachment.result));
+        let fails =
+            |what: &str| fails(rule, format!("{}: {what}: {}", key.owner(), attachment.result));
         let path = &self.model.spaces[attachment.space].path;
         let Some(space) = self.seen.spaces.get(path) else { return fails("no namespace") };
         if !space.has_link(&key.interface) {
@@ -65,7 +66,8 @@ impl Play {
             }
             let is_of_host_local = attachment.config["plugins"][0]["ipam"]["type"] == "host-local";
             let file = format!("/var/lib/cni/networks/{}/{}", key.network, bare(address));
-            let owner = self.seen.files.get(&file).map(|it| it.split_whitespace().collect::<Vec<_>>());
+            let owner =
+                self.seen.files.get(&file).map(|it| it.split_whitespace().collect::<Vec<_>>());
             if is_of_host_local && owner != Some(vec![&key.id, &key.interface]) {
                 return fails(&format!("{address} is not reserved: {owner:?}"));
             }
@@ -110,7 +112,9 @@ impl Play {
             left.retain(|line| !line.contains("/run/cnibox/"));
         }
         let unsound = |address: &String| self.seen.host.has_address(address);
-        left.retain(|line| !addresses.iter().filter(|it| unsound(it)).any(|it| names(line, bare(it))));
+        left.retain(|line| {
+            !addresses.iter().filter(|it| unsound(it)).any(|it| names(line, bare(it)))
+        });
         let space = known.and_then(|it| self.model.spaces.get(it.space)).filter(|it| it.is_alive);
         let space = space.and_then(|space| self.seen.spaces.get(&space.path));
         if let (Some(space), Some(known)) = (space, known)
@@ -139,7 +143,10 @@ impl Play {
         if left.is_empty() {
             return Ok(());
         }
-        fails("a failed ADD leaves nothing", format!("{}: {report}\n{}", key.owner(), left.join("\n")))
+        fails(
+            "a failed ADD leaves nothing",
+            format!("{}: {report}\n{}", key.owner(), left.join("\n")),
+        )
     }
 
     /// After a gc that succeeded, nothing is left of the attachments that are provably dead.
@@ -173,7 +180,8 @@ impl Play {
         if self.model.lives(attachment) || attachment.by == By::Go {
             return false;
         }
-        let has_another = self.model.spaces.iter().any(|it| it.is_alive && it.path == attachment.path);
+        let has_another =
+            self.model.spaces.iter().any(|it| it.is_alive && it.path == attachment.path);
         !has_another && attachment.state == State::Up
     }
 }

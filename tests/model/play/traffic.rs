@@ -14,7 +14,10 @@ impl Play {
         }
         let sound = self.model.attachments.iter().filter(|(key, it)| {
             let kind = it.main_plugin();
-            self.is_up(key) && !it.is_perturbed && it.by != By::Go && ["bridge", "ptp", "veth"].contains(&kind.as_str())
+            self.is_up(key)
+                && !it.is_perturbed
+                && it.by != By::Go
+                && ["bridge", "ptp", "veth"].contains(&kind.as_str())
         });
         let sound: Vec<(Key, Attachment)> =
             sound.map(|(key, it)| (key.clone(), it.clone())).collect();
@@ -37,7 +40,10 @@ impl Play {
         if outcome.status == 0 {
             return Ok(());
         }
-        fails("the host reaches a living container", format!("{}: {}", key.owner(), outcome.report()))
+        fails(
+            "the host reaches a living container",
+            format!("{}: {}", key.owner(), outcome.report()),
+        )
     }
 
     fn published(&mut self, key: &Key, attachment: &Attachment) -> Holds {
