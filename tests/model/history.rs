@@ -178,8 +178,8 @@ fn step(random: &mut Random, action: Action, has_faults: bool) -> Step {
 fn fault(random: &mut Random) -> Fault {
     let small = |random: &mut Random, end: usize| u32::try_from(random.below(end)).unwrap_or(0) + 1;
     match random.below(8) {
-        0..4 => Fault::Kill((*random.pick(&CHANGING)).into(), small(random, 20)),
-        4 | 5 => Fault::Kernel(small(random, 30)),
+        0..3 => Fault::Kill((*random.pick(&CHANGING)).into(), small(random, 20)),
+        3..6 => Fault::Kernel(small(random, 24)),
         6 => Fault::File(small(random, 20)),
         _ => Fault::Descriptors(small(random, 12) + 3),
     }

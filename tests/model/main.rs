@@ -38,6 +38,7 @@ struct Arguments {
     verbose: bool,
     shrink: bool,
     go_on: bool,
+    is_other: bool,
     report: Option<String>,
     options: Options,
 }
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         // `cargo test` asks each target for its tests.
         Some("--list") => Ok(()),
         _ => match arguments(&words) {
+            Ok(arguments) if arguments.is_other => Ok(()),
             Ok(arguments) => play(&arguments),
             Err(error) => Err(format!("{error}\n{USAGE}")),
         },
@@ -75,6 +77,7 @@ fn arguments(words: &[String]) -> Result<Arguments, String> {
         verbose: false,
         shrink: true,
         go_on: false,
+        is_other: false,
         report: None,
         options,
     };
@@ -103,21 +106,25 @@ fn arguments(words: &[String]) -> Result<Arguments, String> {
             "--no-shrink" => arguments.shrink = false,
             "--go-on" => arguments.go_on = true,
             // Options of other test executables.
-            _ if word.starts_with("--") => return Err(format!("unknown option {word}")),
-            _ => {}
+            "--nocapture" | "--no-capture" | "--show-output" | "--quiet" | "-q" | "--exact" => {}
+            "--test-threads" | "--skip" | "--format" | "--color" => drop(value()?),
+            _ if word.starts_with('-') => return Err(format!("unknown option {word}")),
+            // The name of a test of another one.
+            _ => arguments.is_other = true,
         }
     }
     Ok(arguments)
 }
 
 fn play(arguments: &Arguments) -> Result<(), String> {
-    let mut report = Report::new();
+    let seed = arguments.seed.unwrap_or_else(new_seed);
+    let mut report = Report::new(seed);
     match &arguments.play {
         Some(file) => return play_file(file, arguments.verbose),
         None if arguments.seed.is_none() => play_kept(&mut report)?,
         None => {}
     }
-    let seed = arguments.seed.unwrap_or_else(new_seed);
+    let begin = Instant::now();
     let is_bounded = arguments.minutes.is_some() || arguments.histories.is_some();
     let histories = if is_bounded { arguments.histories } else { Some(arguments.nodes as u64) };
     println!("model: seed {seed}, commit {}, {} nodes", report.commit, arguments.nodes);
@@ -144,7 +151,7 @@ fn play(arguments: &Arguments) -> Result<(), String> {
     let report = shared.lock().map_err(|error| error.to_string())?;
     report.print();
     if let Some(file) = &arguments.report {
-        report.write(file).map_err(|error| format!("{file}: {error}"))?;
+        report.write(file, begin.elapsed()).map_err(|error| format!("{file}: {error}"))?;
     }
     if report.has_failed() { Err("the model and the product differ".into()) } else { Ok(()) }
 }
@@ -158,6 +165,9 @@ fn one(seed: u64, arguments: &Arguments, shared: &Mutex<Report>) {
     let outcome = outcome_of(&mut play, &steps);
     let note = |found: Option<report::Found>| {
         if let Ok(mut report) = shared.lock() {
+            if let Some(found) = &found {
+                report.print_found(found);
+            }
             report.add(&play.counts, steps.len(), begin.elapsed(), found);
         }
     };

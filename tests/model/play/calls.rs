@@ -66,6 +66,10 @@ impl Play {
         if step.by == By::Hook {
             return self.hook_add(step, &list, &key, &container);
         }
+        // No other runtime adds to a container of `cnibox run`.
+        if step.by != By::Runtime && container.runner.is_some() {
+            return Ok(Effect::none());
+        }
         let known = self.model.attachments.get(&key).cloned();
         if step.by != By::Runtime && known.is_some() {
             // A runtime deletes what it knows before it adds again; it never adds over a living attachment.
@@ -264,7 +268,13 @@ impl Play {
         let of_name = self.model.attachments.iter().filter(|(other, it)| {
             it.by == By::Go && other.id == key.id && other.interface == key.interface
         });
-        effect.touched.extend(of_name.map(|(other, _)| other.clone()));
+        let of_name: Vec<Key> = of_name.map(|(other, _)| other.clone()).collect();
+        for other in of_name {
+            if let Some(attachment) = self.model.attachments.get_mut(&other) {
+                attachment.state = State::Unsure;
+            }
+            effect.touched.insert(other);
+        }
         Ok(effect)
     }
 
