@@ -52,7 +52,8 @@ pub struct Options {
 }
 
 /// The kinds of steps with their weights.
-const WEIGHTS: [(Action, usize); 35] = [
+const WEIGHTS: [(Action, usize); 36] = [
+    (Action::GcOfNoProc, 1),
     (Action::HookByPath, 1),
     (Action::DamageRecord, 1),
     (Action::Network, 3),
@@ -95,15 +96,13 @@ pub fn of_seed(seed: u64, options: &Options) -> Vec<Step> {
     let mut random = Random::new(seed);
     let is_calm = random.one_in(2);
     let has_faults = random.one_in(2);
-    let weights: Vec<(Action, usize)> = WEIGHTS
-        .iter()
-        .copied()
-        .filter(|(action, _)| {
-            (options.all || !AWAITED.contains(action))
-                && !(is_calm && is_of_others(*action))
-                && !options.without.iter().any(|word| word == action.word())
-        })
-        .collect();
+    let is_left_out = |action: Action| {
+        let is_awaited = AWAITED.contains(&action) && !options.all;
+        let is_loud = is_calm && is_of_others(action);
+        is_awaited || is_loud || options.without.iter().any(|word| word == action.word())
+    };
+    let weights: Vec<(Action, usize)> =
+        WEIGHTS.iter().copied().filter(|(action, _)| !is_left_out(*action)).collect();
     let by: Vec<By> = (0..CONTAINERS).map(|_| runtime(&mut random, options)).collect();
     let mut steps = Vec::new();
     for network in 0..NETWORKS {
@@ -193,11 +192,21 @@ fn network_step(random: &mut Random, network: usize) -> Step {
 fn list(random: &mut Random, network: usize) -> Value {
     let version = *random.pick(&["0.3.1", "0.4.0", "1.0.0", "1.1.0", "1.1.0", "1.1.0"]);
     let kinds = [("bridge", 6), ("ptp", 3), ("macvlan", 1), ("tap", 1), ("host-device", 1)];
-    let kind = random.weighted(&kinds);
+    let mut kind = random.weighted(&kinds);
+    // A host has one subnet of flannel.
+    if network == NETWORKS - 1 && random.one_in(5) {
+        kind = "flannel";
+    }
     let mut main = json!({"type": kind});
     let ipam = ipam(random, network, kind);
     let has_addresses = ipam != Value::Null;
-    if has_addresses {
+    if kind == "flannel" {
+        main["delegate"] = json!({"bridge": "brf", "isDefaultGateway": random.one_in(2)});
+    } else if has_addresses {
+        if ipam["type"] == "static" {
+            main["capabilities"] = json!({"ips": true});
+            main["model"] = format!("10.{}.1", network + 1).into();
+        }
         main["ipam"] = ipam;
     }
     let mut flag = |main: &mut Value, name: &str| main[name] = random.one_in(2).into();
@@ -214,7 +223,7 @@ fn list(random: &mut Random, network: usize) -> Value {
         "host-device" => main["device"] = format!("card{network}").into(),
         _ => {}
     }
-    if !has_addresses {
+    if !has_addresses && kind != "flannel" {
         main["ipMasq"] = false.into();
     }
     let mut plugins = vec![main];
@@ -247,7 +256,8 @@ fn ipam(random: &mut Random, network: usize, kind: &str) -> Value {
     // The way back to the network outside, of those links that lead there.
     let is_routed = ["bridge", "ptp"].contains(&kind);
     let gateway = if is_routed { json!([{"dst": "192.0.2.0/24"}]) } else { json!([]) };
-    match random.below(8) {
+    match random.below(9) {
+        8 if ["bridge", "macvlan"].contains(&kind) => json!({"type": "static"}),
         0..4 => json!({"type": "host-local", "ranges": [four], "routes": gateway}),
         4 | 5 => json!({"type": "host-local", "ranges": [four, six], "routes": gateway}),
         6 => json!({"type": "host-local", "ranges": [six]}),

@@ -10,7 +10,7 @@ use crate::node::Node;
 /// Where plugins and runtimes keep files.
 const DIRECTORIES: [&str; 3] = ["/var/lib/cni", "/run/cnibox", "/run/cni"];
 
-/// What a namespace has.
+/// The links, addresses, routes and rules of a namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Space {
     pub lines: BTreeSet<String>,

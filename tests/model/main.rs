@@ -4,6 +4,11 @@
 //!
 //! Without arguments it plays the kept histories of `tests/model/seeds`, and a short new one.
 
+#![expect(
+    clippy::print_stdout,
+    reason = "it has the place of a test harness, which prints results"
+)]
+
 mod history;
 mod look;
 mod model;

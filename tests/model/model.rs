@@ -30,7 +30,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// What links and rules of nftables name.
+    /// The name of the owner in links and rules of nftables.
     pub fn owner(&self) -> String {
         format!("{} {} {}", self.network, self.id, self.interface)
     }
@@ -93,14 +93,6 @@ impl Attachment {
     pub fn has_plugin(&self, kind: &str) -> bool {
         plugins(&self.config).iter().any(|plugin| plugin["type"] == kind)
     }
-
-    pub fn main_plugin(&self) -> String {
-        plugins(&self.config)
-            .first()
-            .and_then(|plugin| plugin["type"].as_str())
-            .unwrap_or_default()
-            .to_owned()
-    }
 }
 
 pub fn plugins(config: &Value) -> Vec<Value> {
@@ -120,7 +112,7 @@ pub struct Model {
     pub is_disturbed: bool,
     /// Files that have lost their content, and so perhaps their owner.
     pub damaged: BTreeSet<String>,
-    /// The attachments whose cache entry others have removed or damaged.
+    /// Others have removed or damaged the cache entries of these attachments.
     pub forgotten: BTreeSet<Key>,
     /// The Go plugins have made something. They leave an ifb without an owner.
     pub has_go: bool,

@@ -37,8 +37,10 @@ pub struct Found {
 impl Found {
     pub fn new(seed: u64, failure: &Failure, steps: &[Step], options: &Options) -> Self {
         let lines: Vec<String> = steps.iter().map(ToString::to_string).collect();
-        let mut command =
-            format!("cargo test --test model -- --seed {seed} --histories 1 --steps {}", options.steps);
+        let mut command = format!(
+            "cargo test --test model -- --seed {seed} --histories 1 --steps {}",
+            options.steps
+        );
         if options.all {
             command += " --all";
         }
@@ -112,7 +114,9 @@ impl Report {
         );
         let passed = self.histories - failed + self.kept;
         let result = if failed == 0 { "ok" } else { "FAILED" };
-        println!("test result: {result}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out");
+        println!(
+            "test result: {result}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out"
+        );
     }
 
     /// docs/reliability.md
@@ -127,13 +131,21 @@ impl Report {
              | commit | {} |\n| first seed | {} |\n| histories | {} |\n| steps | {} |\n| steps per hour | {per_hour} |\n\
              | failed histories | {} |\n| kept histories, played by each `cargo test` | {} |\n\n\
              ## Steps\n\n| kind | count |\n|---|---|\n",
-            self.commit, self.seed, self.histories, self.steps, self.found.len(), self.kept
+            self.commit,
+            self.seed,
+            self.histories,
+            self.steps,
+            self.found.len(),
+            self.kept
         );
         for (name, count) in &self.counts {
             // A string takes all that is written to it.
             let _ = writeln!(text, "| {name} | {count} |");
         }
-        let _ = write!(text, "\n## Faults that histories found\n\n{FAULTS}\n## Not modelled\n\n{LIMITS}");
+        let _ = write!(
+            text,
+            "\n## Faults that histories found\n\n{FAULTS}\n## Not modelled\n\n{LIMITS}"
+        );
         std::fs::write(file, text)
     }
 }

@@ -31,7 +31,7 @@ words! {
         Network = "network",
         /// Makes a container with a namespace at a path below /run/netns.
         Mounted = "mounted",
-        /// Makes a container whose namespace is that of a process. `number` 1 and more: with the pid of an earlier one.
+        /// Makes a container in the namespace of a new process. `number` 1 and more: with the pid of an earlier one.
         Process = "process",
         /// Makes a container in the namespace of the container `number`.
         Shared = "shared",
@@ -69,7 +69,7 @@ words! {
         Litter = "litter",
         Full = "full",
         ReadOnly = "read-only",
-        /// A hook whose annotation is the path of a file.
+        /// A hook with the path of a file in its annotation.
         HookByPath = "hook-by-path",
         /// gc from other namespaces than those of the host.
         GcOfPid = "gc-of-pid",

@@ -168,7 +168,7 @@ fn code(status: ExitStatus) -> i64 {
     status.code().map_or_else(|| -i64::from(status.signal().unwrap_or(0)), i64::from)
 }
 
-/// Processes whose parent was killed.
+/// Collects processes that have lost their parent.
 fn reap() {
     while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
         if status == WaitStatus::StillAlive {

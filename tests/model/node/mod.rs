@@ -1,4 +1,4 @@
-//! A node: a process in user, mount, network and PID namespaces of its own, that executes what it is asked.
+//! A node: a process in user, mount, network and PID namespaces of its own, that executes requests.
 //!
 //! `--node` makes the namespaces, `--init` is process 1 in them. Both are this executable.
 

@@ -33,7 +33,7 @@ pub fn under(call: Call, fault: &Fault) -> Call {
 }
 
 impl Play {
-    /// What a runtime asks for an attachment beside the configuration.
+    /// The capability arguments of an attachment.
     pub(super) fn capabilities(&self, list: &Value, step: &Step) -> Value {
         let mut all = serde_json::Map::new();
         let (net, c, interface) = (step.network, step.container, step.interface);
@@ -394,7 +394,7 @@ impl Play {
         match outcome.status {
             0 => Ok(()),
             1 if has_line => Ok(()),
-            status if status < 0 || status > 128 => Ok(()),
+            status if !(0..=128).contains(&status) => Ok(()),
             _ => fails("a command fails with a line that says why", outcome.report()),
         }
     }
@@ -460,7 +460,7 @@ impl Play {
     }
 }
 
-/// What an ADD was called with.
+/// The parameters of an ADD.
 pub struct Made {
     pub list: Value,
     pub capabilities: Value,

@@ -23,7 +23,9 @@ impl Play {
     pub(super) fn furnish_host(&mut self) {
         self.node.ask(&json!({"do": "netns", "path": OUTSIDE}));
         self.node.must(&Call::shell(&format!(
-            "ip link set lo up
+            "mkdir -p /run/flannel; printf '%s\\n' FLANNEL_NETWORK=10.9.0.0/16 FLANNEL_SUBNET=10.9.1.1/24 FLANNEL_MTU=1450 \\
+                 FLANNEL_IPMASQ=true > /run/flannel/subnet.env
+             ip link set lo up
              ip link add up0 type veth peer name lan0 netns {OUTSIDE}
              ip address add {UPLINK}/24 dev up0; ip link set up0 up
              ip route add default via 192.0.2.9

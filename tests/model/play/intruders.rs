@@ -1,4 +1,4 @@
-//! What containers do to their interfaces, and other programs to the host.
+//! Containers change their interfaces, and other programs change the host.
 
 use super::{Effect, Play};
 use crate::model::Holds;

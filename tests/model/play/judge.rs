@@ -131,7 +131,7 @@ impl Play {
         }
     }
 
-    /// A failed ADD takes back what it made, except records of the runtime, whose removal can be what failed.
+    /// A failed ADD takes back all but the records of the runtime, because their removal can have failed.
     pub(super) fn has_left_nothing(&self, key: &Key, report: &str) -> Holds {
         let mut left = self.model.host_lines(key, &BTreeSet::new(), &self.seen);
         let mut reserved: Vec<String> = self.seen.host_lines().into_iter().collect();

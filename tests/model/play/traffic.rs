@@ -13,11 +13,11 @@ impl Play {
             return Ok(());
         }
         let sound = self.model.attachments.iter().filter(|(key, it)| {
-            let kind = it.main_plugin();
-            self.is_up(key)
-                && !it.is_perturbed
-                && it.by != By::Go
-                && ["bridge", "ptp", "veth"].contains(&kind.as_str())
+            let main = it.config["plugins"][0].clone();
+            let is_routed = main["type"] == "ptp" || main["isGateway"] == true;
+            let is_of_host_local = main["ipam"]["type"] == "host-local";
+            let is_ours = it.by != By::Go && !it.is_perturbed;
+            self.is_up(key) && is_ours && is_routed && is_of_host_local
         });
         let sound: Vec<(Key, Attachment)> =
             sound.map(|(key, it)| (key.clone(), it.clone())).collect();
