@@ -52,7 +52,8 @@ pub struct Options {
 }
 
 /// The kinds of steps with their weights.
-const WEIGHTS: [(Action, usize); 36] = [
+const WEIGHTS: [(Action, usize); 37] = [
+    (Action::Race, 6),
     (Action::GcOfNoProc, 1),
     (Action::HookByPath, 1),
     (Action::DamageRecord, 1),

@@ -43,6 +43,8 @@ words! {
         Replace = "replace",
         Add = "add",
         Del = "del",
+        /// ADD or DEL of each container, and a gc, at the same time.
+        Race = "race",
         Check = "check",
         Gc = "gc",
         Status = "status",

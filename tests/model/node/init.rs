@@ -11,7 +11,7 @@ use std::io::{self, BufRead, Write};
 use std::os::unix::fs::symlink;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -54,6 +54,7 @@ pub fn serve(cnibox: &str) -> io::Result<()> {
 fn answer(request: &Value) -> io::Result<Value> {
     match request["do"].as_str().unwrap_or_default() {
         "run" => run(request),
+        "race" => race(request),
         "start" => start(request),
         "kill" => kill(request["pid"].as_i64().unwrap_or_default()),
         "netns" => netns(request["path"].as_str().unwrap_or_default()),
@@ -126,25 +127,59 @@ fn command_of(request: &Value) -> Command {
     command
 }
 
+/// A process that was started, and the directory of its output.
+struct Running {
+    child: Child,
+    files: [String; 3],
+}
+
 /// Runs a process to its end, or to its limit.
 fn run(request: &Value) -> io::Result<Value> {
+    let limit = Duration::from_millis(request["limit_ms"].as_u64().unwrap_or(10_000));
+    let answer = begin(request, 0)?.map_or_else(Ok, |running| finish(running, limit));
+    reap();
+    answer
+}
+
+/// Runs several processes at the same time.
+fn race(request: &Value) -> io::Result<Value> {
+    let limit = Duration::from_millis(request["limit_ms"].as_u64().unwrap_or(10_000));
+    let calls = request["calls"].as_array().cloned().unwrap_or_default();
+    let begun: Vec<Begun> = calls
+        .iter()
+        .enumerate()
+        .map(|(number, call)| begin(call, number))
+        .collect::<io::Result<_>>()?;
+    let answers = begun.into_iter().map(|begun| begun.map_or_else(Ok, |it| finish(it, limit)));
+    let answers: Vec<Value> = answers.collect::<io::Result<_>>()?;
+    reap();
+    Ok(answers.into())
+}
+
+/// A process, or the answer if it cannot be executed.
+type Begun = Result<Running, Value>;
+
+fn begin(request: &Value, number: usize) -> io::Result<Begun> {
     let mut command = command_of(request);
     if let Some(netns) = request["netns"].as_str() {
         sys::enter(&mut command, netns)?;
     }
-    fs::write("/mnt/io/in", request["stdin"].as_str().unwrap_or_default())?;
-    command.stdin(File::open("/mnt/io/in")?);
-    command.stdout(File::create("/mnt/io/out")?).stderr(File::create("/mnt/io/err")?);
-    let limit = Duration::from_millis(request["limit_ms"].as_u64().unwrap_or(10_000));
-    let begin = Instant::now();
-    let mut child = match command.spawn() {
-        Ok(child) => child,
+    let files = ["in", "out", "err"].map(|name| format!("/mnt/io/{name}{number}"));
+    fs::write(&files[0], request["stdin"].as_str().unwrap_or_default())?;
+    command.stdin(File::open(&files[0])?);
+    command.stdout(File::create(&files[1])?).stderr(File::create(&files[2])?);
+    Ok(match command.spawn() {
+        Ok(child) => Ok(Running { child, files }),
         Err(error) => {
-            return Ok(
-                json!({"status": 127, "stdout": "", "stderr": error.to_string(), "late": false}),
-            );
+            let stderr = error.to_string();
+            Err(json!({"status": 127, "stdout": "", "stderr": stderr, "late": false}))
         }
-    };
+    })
+}
+
+fn finish(running: Running, limit: Duration) -> io::Result<Value> {
+    let Running { mut child, files } = running;
+    let begin = Instant::now();
     let mut late = false;
     let status = loop {
         match child.try_wait()? {
@@ -157,11 +192,9 @@ fn run(request: &Value) -> io::Result<Value> {
             }
         }
     };
-    reap();
     let text = |path: &str| fs::read(path).map(|it| String::from_utf8_lossy(&it).into_owned());
-    Ok(json!({
-        "status": code(status), "stdout": text("/mnt/io/out")?, "stderr": text("/mnt/io/err")?, "late": late,
-    }))
+    let (stdout, stderr) = (text(&files[1])?, text(&files[2])?);
+    Ok(json!({"status": code(status), "stdout": stdout, "stderr": stderr, "late": late}))
 }
 
 fn code(status: ExitStatus) -> i64 {

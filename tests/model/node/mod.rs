@@ -81,6 +81,10 @@ impl Call {
         self
     }
 
+    fn request(&self) -> Value {
+        json!({"argv": self.argv, "env": self.env, "stdin": self.stdin, "netns": self.netns})
+    }
+
     pub fn describe(&self) -> String {
         let env = self.env.iter().filter(|(name, _)| *name != "PATH");
         let env: Vec<String> = env.map(|(name, value)| format!("{name}={value}")).collect();
@@ -89,6 +93,18 @@ impl Call {
 }
 
 impl Outcome {
+    fn new(answer: &Value, call: &Call) -> Self {
+        let text = |key: &str| answer[key].as_str().unwrap_or_default().to_owned();
+        let status = answer["status"].as_i64();
+        Self {
+            status: status.unwrap_or_else(|| panic!("{answer}: {}", call.describe())),
+            stdout: text("stdout"),
+            stderr: text("stderr"),
+            is_late: answer["late"] == true,
+            what: call.describe(),
+        }
+    }
+
     pub fn report(&self) -> String {
         let Self { status, stdout, stderr, what, .. } = self;
         format!("{what}\n  exit {status}\n  stdout: {stdout}\n  stderr: {stderr}")
@@ -126,20 +142,19 @@ impl Node {
     }
 
     pub fn run(&mut self, call: &Call) -> Outcome {
-        let answer = self.ask(&json!({
-            "do": "run", "argv": call.argv, "env": call.env, "stdin": call.stdin, "netns": call.netns,
-            "limit_ms": LIMIT_MS,
-        }));
-        let text = |key: &str| answer[key].as_str().unwrap_or_default().to_owned();
-        Outcome {
-            status: answer["status"]
-                .as_i64()
-                .unwrap_or_else(|| panic!("{answer}: {}", call.describe())),
-            stdout: text("stdout"),
-            stderr: text("stderr"),
-            is_late: answer["late"] == true,
-            what: call.describe(),
-        }
+        let mut request = call.request();
+        request["do"] = "run".into();
+        request["limit_ms"] = LIMIT_MS.into();
+        let answer = self.ask(&request);
+        Outcome::new(&answer, call)
+    }
+
+    /// Runs all calls at the same time.
+    pub fn race(&mut self, calls: &[Call]) -> Vec<Outcome> {
+        let requests: Vec<Value> = calls.iter().map(Call::request).collect();
+        let answer = self.ask(&json!({"do": "race", "limit_ms": LIMIT_MS, "calls": requests}));
+        let answers = answer.as_array().unwrap_or_else(|| panic!("{answer}"));
+        answers.iter().zip(calls).map(|(answer, call)| Outcome::new(answer, call)).collect()
     }
 
     /// A tool of the harness: it must succeed.

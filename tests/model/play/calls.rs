@@ -121,7 +121,7 @@ impl Play {
     }
 
     /// Another attachment, to whatever network, has an interface of this name in the namespace. No runtime does that.
-    fn interface_is_taken(&self, key: &Key, container: &Container) -> bool {
+    pub(super) fn interface_is_taken(&self, key: &Key, container: &Container) -> bool {
         self.model.attachments.iter().any(|(other, it)| {
             other != key && other.interface == key.interface && it.space == container.space
         })
@@ -295,7 +295,7 @@ impl Play {
         })
     }
 
-    fn learn_del(&mut self, key: &Key, by: By, listed: Listed) -> Holds {
+    pub(super) fn learn_del(&mut self, key: &Key, by: By, listed: Listed) -> Holds {
         match listed {
             Listed::Done(_) => {
                 let known = self.model.attachments.remove(key);

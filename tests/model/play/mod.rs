@@ -6,6 +6,7 @@ mod end;
 mod intruders;
 mod judge;
 mod libcni;
+mod race;
 mod runs;
 mod traffic;
 
@@ -118,6 +119,7 @@ impl Play {
             Action::Status => self.status(step),
             Action::Gc => self.gc(step),
             Action::Doctor => self.doctor(step),
+            Action::Race => self.race(step),
             Action::Run => self.run_container(step),
             Action::HookByPath => self.hook_by_path(step),
             Action::Attachments => self.attachments(step),

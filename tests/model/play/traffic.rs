@@ -49,7 +49,9 @@ impl Play {
     fn published(&mut self, key: &Key, attachment: &Attachment) -> Holds {
         let port = attachment.capabilities["portMappings"][0]["hostPort"].as_u64();
         let has_four = attachment.addresses.iter().any(|address| address.contains('.'));
-        let Some(port) = port.filter(|_| has_four) else { return Ok(()) };
+        // Without the route the answers do not find the way back.
+        let has_route = attachment.config["plugins"][0]["ipam"]["routes"][0].is_object();
+        let Some(port) = port.filter(|_| has_four && has_route) else { return Ok(()) };
         *self.counts.entry("connection to a published port".into()).or_default() += 1;
         let space = self.model.spaces[attachment.space].path.clone();
         let to = format!("{UPLINK}:{port}");
