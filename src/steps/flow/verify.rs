@@ -89,8 +89,12 @@ pub fn kernel_routes(rtnl: &Rtnl, expected: &[Route]) -> Result<()> {
         }
         let present = rtnl.routes(family)?;
         for route in expected {
+            let leads = |via, dev| (via, dev) == (route.via, route.dev);
+            // The kernel joins IPv6 routes of several interfaces to the same destination.
             let is_route = |found: &Route| {
-                (found.dst, found.via, found.dev) == (route.dst, route.via, route.dev)
+                found.dst == route.dst
+                    && (leads(found.via, found.dev)
+                        || found.nexthops.iter().any(|hop| leads(hop.via, Some(hop.dev))))
             };
             if !present.iter().any(is_route) {
                 return Err(Error::internal(format_args!("route to {} not found", route.dst)));

@@ -100,3 +100,22 @@ fn a_result_without_the_interfaces_is_refused() {
     let without_interfaces = crate::world::without(&result, "interfaces");
     c1.checking("veth", &config(), &without_interfaces).run().error();
 }
+
+/// The kernel joins the IPv6 routes of both interfaces to the subnet: one route with two nexthops.
+#[test]
+fn two_interfaces_in_one_subnet_are_both_sound() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let call =
+        |verb, ifname, config: &Value| c1.call("veth", verb, config).env("CNI_IFNAME", ifname);
+    let results = ["eth0", "eth1"].map(|ifname| call("ADD", ifname, &dual_stack()).run().success());
+    let joined = c1.exec(["ip", "-6", "route", "show", "fd00:2::/64"]);
+    assert_eq!(joined.matches("nexthop").count(), 2, "{joined}");
+    for (ifname, result) in ["eth0", "eth1"].into_iter().zip(&results) {
+        let config = with(&dual_stack(), json!({"prevResult": result}));
+        call("CHECK", ifname, &config).run().silence();
+    }
+    c1.exec(["ip", "-6", "route", "del", "fd00:2::/64", "via", "fd00:2::1", "dev", "eth1"]);
+    let config = with(&dual_stack(), json!({"prevResult": results[1]}));
+    call("CHECK", "eth1", &config).run().fails(999, &["route to fd00:2::/64 not found"]);
+}

@@ -1,0 +1,260 @@
+//! Random histories. The same seed gives the same steps.
+
+use serde_json::{Value, json};
+
+use crate::random::Random;
+use crate::step::{Action, By, Fault, Step};
+
+const NETWORKS: usize = 3;
+const CONTAINERS: usize = 5;
+const INTERFACES: usize = 2;
+
+/// System calls at which a call is killed.
+const CHANGING: [&str; 18] = [
+    "sendto",
+    "sendmsg",
+    "write",
+    "setns",
+    "mkdir",
+    "openat",
+    "link",
+    "linkat",
+    "rename",
+    "renameat2",
+    "unlink",
+    "unlinkat",
+    "flock",
+    "fsync",
+    "recvmsg",
+    "socket",
+    "fchmod",
+    "close",
+];
+
+/// Steps that break rules that the product is known not to keep yet (see `Options::all`).
+const AWAITED: [Action; 5] =
+    [Action::DamageRecord, Action::LinkDel, Action::GcOfPid, Action::GcOfMount, Action::Vanish];
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub steps: usize,
+    /// Also the steps after which gc is known to remove living attachments.
+    pub all: bool,
+    /// Kinds of steps that are left out.
+    pub without: Vec<String>,
+}
+
+/// The kinds of steps with their weights.
+const WEIGHTS: [(Action, usize); 37] = [
+    (Action::Race, 6),
+    (Action::GcOfNoProc, 1),
+    (Action::HookByPath, 1),
+    (Action::DamageRecord, 1),
+    (Action::Network, 3),
+    (Action::Mounted, 8),
+    (Action::Process, 8),
+    (Action::Shared, 2),
+    (Action::End, 6),
+    (Action::Unmount, 2),
+    (Action::Replace, 3),
+    (Action::Add, 40),
+    (Action::Del, 16),
+    (Action::Check, 8),
+    (Action::Gc, 12),
+    (Action::Status, 2),
+    (Action::Doctor, 3),
+    (Action::Run, 3),
+    (Action::Attachments, 3),
+    (Action::Reboot, 1),
+    (Action::Rename, 2),
+    (Action::Down, 1),
+    (Action::Readdress, 2),
+    (Action::Flush, 1),
+    (Action::Remac, 1),
+    (Action::Vanish, 2),
+    (Action::NftFlush, 1),
+    (Action::LinkDel, 1),
+    (Action::RmCache, 1),
+    (Action::Damage, 1),
+    (Action::RmReservation, 1),
+    (Action::Litter, 1),
+    (Action::Full, 1),
+    (Action::ReadOnly, 1),
+    (Action::GcOfPid, 1),
+    (Action::GcOfMount, 1),
+    (Action::GcOfNet, 1),
+];
+
+/// A history. Half of them are without other writers, so that the strict rules hold to the end.
+pub fn of_seed(seed: u64, options: &Options) -> Vec<Step> {
+    let mut random = Random::new(seed);
+    let is_calm = random.one_in(2);
+    let has_faults = random.one_in(2);
+    let is_left_out = |action: Action| {
+        let is_awaited = AWAITED.contains(&action) && !options.all;
+        let is_loud = is_calm && is_of_others(action);
+        is_awaited || is_loud || options.without.iter().any(|word| word == action.word())
+    };
+    let weights: Vec<(Action, usize)> =
+        WEIGHTS.iter().copied().filter(|(action, _)| !is_left_out(*action)).collect();
+    let by: Vec<By> = (0..CONTAINERS).map(|_| runtime(&mut random, options)).collect();
+    let mut steps = Vec::new();
+    for network in 0..NETWORKS {
+        steps.push(Step { network, ..network_step(&mut random, network) });
+    }
+    for container in 0..CONTAINERS {
+        let action = *random.pick(&[Action::Mounted, Action::Process]);
+        steps.push(Step { container, ..Step::new(action) });
+    }
+    while steps.len() < options.steps {
+        let action = random.weighted(&weights);
+        let step = step(&mut random, action, has_faults);
+        // A runtime deletes what it added, unless all mix.
+        let by = if options.all { runtime(&mut random, options) } else { by[step.container] };
+        steps.push(Step { by: by_of(action, by), ..step });
+    }
+    steps
+}
+
+fn runtime(random: &mut Random, options: &Options) -> By {
+    let all = [(By::Runtime, 6), (By::Libcni, 4), (By::Hook, 1), (By::Go, 1)];
+    let all: Vec<(By, usize)> = all
+        .into_iter()
+        .filter(|(by, _)| !options.without.iter().any(|word| word == by.word()))
+        .collect();
+    random.weighted(&all)
+}
+
+fn by_of(action: Action, by: By) -> By {
+    match action {
+        Action::Add | Action::Del | Action::Full | Action::ReadOnly => by,
+        Action::Check | Action::Gc if by == By::Libcni => by,
+        _ => By::Runtime,
+    }
+}
+
+/// Steps after which less can be said of all attachments.
+fn is_of_others(action: Action) -> bool {
+    matches!(
+        action,
+        Action::NftFlush
+            | Action::LinkDel
+            | Action::RmCache
+            | Action::Damage
+            | Action::DamageRecord
+            | Action::RmReservation
+            | Action::Litter
+    )
+}
+
+fn step(random: &mut Random, action: Action, has_faults: bool) -> Step {
+    if action == Action::Network {
+        let network = random.below(NETWORKS);
+        return Step { network, ..network_step(random, network) };
+    }
+    let mut step = Step::new(action);
+    step.network = random.below(NETWORKS);
+    step.container = random.below(CONTAINERS);
+    step.interface = random.below(INTERFACES);
+    step.number = random.next() % 64;
+    if action == Action::Shared {
+        step.number %= CONTAINERS as u64;
+    }
+    let can_fail =
+        matches!(action, Action::Add | Action::Del | Action::Check | Action::Gc | Action::Doctor);
+    if has_faults && can_fail && random.one_in(4) {
+        step.fault = fault(random);
+    }
+    step
+}
+
+fn fault(random: &mut Random) -> Fault {
+    let small = |random: &mut Random, end: usize| u32::try_from(random.below(end)).unwrap_or(0) + 1;
+    match random.below(8) {
+        0..3 => Fault::Kill((*random.pick(&CHANGING)).into(), small(random, 20)),
+        3..6 => Fault::Kernel(small(random, 24)),
+        6 => Fault::File(small(random, 20)),
+        _ => Fault::Descriptors(small(random, 12) + 3),
+    }
+}
+
+fn network_step(random: &mut Random, network: usize) -> Step {
+    Step { config: list(random, network), ..Step::new(Action::Network) }
+}
+
+/// A list of plugins of this kernel.
+fn list(random: &mut Random, network: usize) -> Value {
+    let version = *random.pick(&["0.3.1", "0.4.0", "1.0.0", "1.1.0", "1.1.0", "1.1.0"]);
+    let kinds = [("bridge", 6), ("ptp", 3), ("macvlan", 1), ("tap", 1), ("host-device", 1)];
+    let mut kind = random.weighted(&kinds);
+    // A host has one subnet of flannel.
+    if network == NETWORKS - 1 && random.one_in(5) {
+        kind = "flannel";
+    }
+    let mut main = json!({"type": kind});
+    let ipam = ipam(random, network, kind);
+    let has_addresses = ipam != Value::Null;
+    if kind == "flannel" {
+        main["delegate"] = json!({"bridge": "brf", "isDefaultGateway": random.one_in(2)});
+    } else if has_addresses {
+        if ipam["type"] == "static" {
+            main["capabilities"] = json!({"ips": true});
+            main["model"] = format!("10.{}.1", network + 1).into();
+        }
+        main["ipam"] = ipam;
+    }
+    let mut flag = |main: &mut Value, name: &str| main[name] = random.one_in(2).into();
+    match kind {
+        "bridge" => {
+            main["bridge"] = format!("br{network}").into();
+            main["isGateway"] = has_addresses.into();
+            for name in ["ipMasq", "hairpinMode", "macspoofchk"] {
+                flag(&mut main, name);
+            }
+        }
+        "ptp" => flag(&mut main, "ipMasq"),
+        "macvlan" => main["master"] = "up0".into(),
+        "host-device" => main["device"] = format!("card{network}").into(),
+        _ => {}
+    }
+    if !has_addresses && kind != "flannel" {
+        main["ipMasq"] = false.into();
+    }
+    let mut plugins = vec![main];
+    let is_routed = ["bridge", "ptp"].contains(&kind);
+    if is_routed && has_addresses && random.one_in(2) {
+        plugins.push(json!({"type": "portmap", "capabilities": {"portMappings": true}}));
+    }
+    if is_routed && has_addresses && random.one_in(2) {
+        plugins.push(json!({"type": "firewall"}));
+    }
+    if is_routed && random.one_in(3) {
+        let (rate, burst) = (100_000_000, 10_000_000);
+        plugins.push(json!({
+            "type": "bandwidth", "ingressRate": rate, "ingressBurst": burst, "egressRate": rate, "egressBurst": burst,
+        }));
+    }
+    if random.one_in(3) {
+        let sysctl = json!({"net.ipv4.conf.IFNAME.arp_notify": "1"});
+        plugins.push(json!({"type": "tuning", "mtu": 1400, "sysctl": sysctl}));
+    }
+    if has_addresses && is_routed && random.one_in(5) {
+        plugins.push(json!({"type": "sbr"}));
+    }
+    json!({"cniVersion": version, "name": format!("n{network}"), "plugins": plugins})
+}
+
+fn ipam(random: &mut Random, network: usize, kind: &str) -> Value {
+    let four = json!([{"subnet": format!("10.{}.0.0/28", network + 1)}]);
+    let six = json!([{"subnet": format!("fd00:{}::/64", network + 1)}]);
+    // The way back to the network outside, of those links that lead there.
+    let is_routed = ["bridge", "ptp"].contains(&kind);
+    let gateway = if is_routed { json!([{"dst": "192.0.2.0/24"}]) } else { json!([]) };
+    match random.below(9) {
+        8 if ["bridge", "macvlan"].contains(&kind) => json!({"type": "static"}),
+        0..4 => json!({"type": "host-local", "ranges": [four], "routes": gateway}),
+        4 | 5 => json!({"type": "host-local", "ranges": [four, six], "routes": gateway}),
+        6 => json!({"type": "host-local", "ranges": [six]}),
+        _ => Value::Null,
+    }
+}

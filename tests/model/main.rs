@@ -1,0 +1,236 @@
+//! A model of a node, and random histories that look for where the product differs from it. Run by hand for hours:
+//!
+//! `cargo test --test model -- --seed N --steps N --nodes N --minutes N`
+//!
+//! Without arguments it plays the kept histories of `tests/model/seeds`, and a short new one.
+
+#![expect(
+    clippy::print_stdout,
+    reason = "it has the place of a test harness, which prints results"
+)]
+
+mod history;
+mod look;
+mod model;
+mod node;
+mod play;
+mod random;
+mod report;
+mod shrink;
+mod step;
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use history::Options;
+use model::Failure;
+use play::Play;
+use report::Report;
+use step::Step;
+
+const USAGE: &str = "usage: cargo test --test model -- [--seed N] [--steps N] [--nodes N] [--minutes N] [--histories N]
+    [--all] [--without KIND,KIND] [--play FILE] [--verbose] [--no-shrink] [--go-on] [--report FILE]";
+
+#[derive(Clone, Debug)]
+struct Arguments {
+    seed: Option<u64>,
+    nodes: usize,
+    minutes: Option<f64>,
+    histories: Option<u64>,
+    play: Option<String>,
+    verbose: bool,
+    shrink: bool,
+    go_on: bool,
+    is_other: bool,
+    report: Option<String>,
+    options: Options,
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let done = match words.first().map(String::as_str) {
+        Some("--node") => node::init::node(&words[1]).map_err(|error| error.to_string()),
+        Some("--init") => node::init::serve(&words[1]).map_err(|error| error.to_string()),
+        Some("--probe") => node::probe(&words[1..]),
+        // `cargo test` asks each target for its tests.
+        Some("--list") => Ok(()),
+        _ => match arguments(&words) {
+            Ok(arguments) if arguments.is_other => Ok(()),
+            Ok(arguments) => play(&arguments),
+            Err(error) => Err(format!("{error}\n{USAGE}")),
+        },
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn arguments(words: &[String]) -> Result<Arguments, String> {
+    let options = Options { steps: 80, all: false, without: Vec::new() };
+    let mut arguments = Arguments {
+        seed: None,
+        nodes: 2,
+        minutes: None,
+        histories: None,
+        play: None,
+        verbose: false,
+        shrink: true,
+        go_on: false,
+        is_other: false,
+        report: None,
+        options,
+    };
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        let number =
+            |text: &String| text.parse::<u64>().map_err(|_| format!("{text}: not a number"));
+        match word.as_str() {
+            "--seed" => arguments.seed = Some(number(value()?)?),
+            "--steps" => arguments.options.steps = usize::try_from(number(value()?)?).unwrap_or(80),
+            "--nodes" => arguments.nodes = usize::try_from(number(value()?)?).unwrap_or(2).max(1),
+            "--histories" => arguments.histories = Some(number(value()?)?),
+            "--minutes" => {
+                let text = value()?;
+                let minutes = text.parse().map_err(|_| format!("{text}: not a number"))?;
+                arguments.minutes = Some(minutes);
+            }
+            "--without" => {
+                arguments.options.without = value()?.split(',').map(str::to_owned).collect();
+            }
+            "--play" => arguments.play = Some(value()?.clone()),
+            "--report" => arguments.report = Some(value()?.clone()),
+            "--all" => arguments.options.all = true,
+            "--verbose" => arguments.verbose = true,
+            "--no-shrink" => arguments.shrink = false,
+            "--go-on" => arguments.go_on = true,
+            // Options of other test executables.
+            "--nocapture" | "--no-capture" | "--show-output" | "--quiet" | "-q" | "--exact" => {}
+            "--test-threads" | "--skip" | "--format" | "--color" => drop(value()?),
+            _ if word.starts_with('-') => return Err(format!("unknown option {word}")),
+            // The name of a test of another one.
+            _ => arguments.is_other = true,
+        }
+    }
+    Ok(arguments)
+}
+
+fn play(arguments: &Arguments) -> Result<(), String> {
+    let seed = arguments.seed.unwrap_or_else(new_seed);
+    let mut report = Report::new(seed);
+    match &arguments.play {
+        Some(file) => return play_file(file, arguments.verbose),
+        None if arguments.seed.is_none() => play_kept("", &mut report)?,
+        None => {}
+    }
+    if arguments.options.all && arguments.seed.is_none() {
+        play_kept("/awaited", &mut report)?;
+    }
+    let begin = Instant::now();
+    let is_bounded = arguments.minutes.is_some() || arguments.histories.is_some();
+    let histories = if is_bounded { arguments.histories } else { Some(arguments.nodes as u64) };
+    println!("model: seed {seed}, commit {}, {} nodes", report.commit, arguments.nodes);
+    let deadline = arguments.minutes.map(|it| Instant::now() + Duration::from_secs_f64(it * 60.0));
+    let next = AtomicU64::new(0);
+    let shared = Arc::new(Mutex::new(report));
+    std::thread::scope(|scope| {
+        for _ in 0..arguments.nodes {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let is_over = deadline.is_some_and(|it| Instant::now() >= it)
+                        || histories.is_some_and(|it| number >= it);
+                    let has_failed =
+                        !arguments.go_on && shared.lock().is_ok_and(|report| report.has_failed());
+                    if is_over || has_failed {
+                        break;
+                    }
+                    one(seed.wrapping_add(number), arguments, &shared);
+                }
+            });
+        }
+    });
+    let report = shared.lock().map_err(|error| error.to_string())?;
+    report.print();
+    if let Some(file) = &arguments.report {
+        report.write(file, begin.elapsed()).map_err(|error| format!("{file}: {error}"))?;
+    }
+    if report.has_failed() { Err("the model and the product differ".into()) } else { Ok(()) }
+}
+
+/// Plays the history of a seed, and shrinks it if it fails.
+fn one(seed: u64, arguments: &Arguments, shared: &Mutex<Report>) {
+    let steps = history::of_seed(seed, &arguments.options);
+    let begin = Instant::now();
+    let mut play = Play::new();
+    play.is_verbose = arguments.verbose;
+    let outcome = outcome_of(&mut play, &steps);
+    let note = |found: Option<report::Found>| {
+        if let Ok(mut report) = shared.lock() {
+            if let Some(found) = &found {
+                report.print_found(found);
+            }
+            report.add(&play.counts, steps.len(), begin.elapsed(), found);
+        }
+    };
+    match outcome {
+        Ok(()) => note(None),
+        Err((at, failure)) => {
+            println!("model: seed {seed} fails at step {at}: {}\n{}", failure.rule, failure.text);
+            let until = &steps[..steps.len().min(at + 1)];
+            let (few, failure) = if arguments.shrink {
+                shrink::shrink(until, &failure)
+            } else {
+                (until.to_vec(), failure)
+            };
+            note(Some(report::Found::new(seed, &failure, &few, &arguments.options)));
+        }
+    }
+}
+
+/// A panic is a mistake of this program, and a failure as any other.
+fn outcome_of(play: &mut Play, steps: &[Step]) -> Result<(), (usize, Failure)> {
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| play.history(steps)));
+    caught.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+        Err((steps.len(), Failure { rule: "this program works", text }))
+    })
+}
+
+fn play_file(file: &str, verbose: bool) -> Result<(), String> {
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+    let steps: Vec<Step> = step::parse(&text)?;
+    let mut play = Play::new();
+    play.is_verbose = verbose;
+    let outcome = play.history(&steps);
+    outcome.map_err(|(at, failure)| format!("step {at}: {}\n{}", failure.rule, failure.text))
+}
+
+/// Plays all kept histories; those of the part `/awaited` are known to fail.
+fn play_kept(part: &str, report: &mut Report) -> Result<(), String> {
+    let directory = format!("{}/tests/model/seeds{part}", env!("CARGO_MANIFEST_DIR"));
+    let entries = std::fs::read_dir(&directory).map_err(|error| format!("{directory}: {error}"))?;
+    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "steps"));
+    files.sort();
+    let mut failed = Vec::new();
+    for file in files {
+        let name = file.to_string_lossy();
+        match play_file(&name, false) {
+            Ok(()) => report.kept += 1,
+            Err(error) => failed.push(format!("{name}: {error}")),
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
+}
+
+fn new_seed() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map(|it| u64::from(it.subsec_nanos()) ^ (it.as_secs() << 10)).unwrap_or(1) % 1_000_000_000
+}

@@ -1,0 +1,110 @@
+//! Liveness: faults stop, all containers end, and a bounded number of calls brings the node to empty.
+
+use std::collections::BTreeSet;
+
+use super::Play;
+use super::calls::cnibox;
+use crate::look::names;
+use crate::model::{Holds, Key, bare, fails};
+use crate::step::{Action, By, Fault, Step};
+
+impl Play {
+    pub(super) fn end(&mut self) -> Holds {
+        self.say("# the end: all containers end".into());
+        let containers: Vec<usize> = self.model.containers.keys().copied().collect();
+        for container in containers {
+            self.end_container(&Step { container, ..Step::new(Action::End) })?;
+        }
+        self.node.shell(
+            "find /var/lib/cni /run/cnibox /run/cni -name litter -exec rm -rf {} +; find /var/lib/cni /run/cnibox /run/cni -type p -delete;
+             find /var/lib/cni/results /var/lib/cni/networks/n* -mindepth 1 -type d -empty -delete",
+        );
+        for path in std::mem::take(&mut self.model.damaged) {
+            if path.contains("/networks/") {
+                self.node.shell(&format!("rm -rf {path}"));
+            }
+        }
+        self.seen = self.look();
+        self.model.prune(&self.seen);
+        self.gc(&Step::new(Action::Gc))?;
+        self.seen = self.look();
+        self.model.prune(&self.seen);
+        self.operator_deletes()?;
+        self.doctor(&Step::new(Action::Doctor))?;
+        self.gc(&Step::new(Action::Gc))?;
+        self.seen = self.look();
+        self.is_empty()?;
+        self.can_begin_again()
+    }
+
+    /// The operator deletes what is known to have been attached and is not seen to be gone.
+    fn operator_deletes(&mut self) -> Holds {
+        let keys: Vec<Key> = self.model.used.keys().cloned().collect();
+        for key in keys {
+            let addresses = self.model.used[&key].clone();
+            let is_left = !self.model.host_lines(&key, &addresses, &self.seen).is_empty();
+            let by = self.model.attachments.get(&key).map_or(By::Runtime, |it| it.by);
+            if !is_left {
+                self.model.attachments.remove(&key);
+                continue;
+            }
+            self.say(format!("# the operator deletes {}", key.owner()));
+            if by == By::Go {
+                self.del_of(&key, By::Go, &Fault::None, 0)?;
+            }
+            self.del_of(&key, By::Runtime, &Fault::None, 1)?;
+        }
+        Ok(())
+    }
+
+    fn is_empty(&self) -> Holds {
+        let mut tokens: BTreeSet<String> = BTreeSet::new();
+        for (key, addresses) in &self.model.used {
+            tokens.insert(key.owner());
+            tokens.insert(key.file());
+            tokens.extend(addresses.iter().map(|address| bare(address).to_owned()));
+        }
+        let mut left: Vec<String> = Vec::new();
+        for line in self.seen.host_lines() {
+            let is_kept = line.contains("/last_reserved_ip.") || line.contains("/locks/");
+            let is_of_plugin = line.contains("alias 'cnibox n")
+                || (line.contains(" kind ifb ") && !self.model.has_go)
+                || line.contains("/results/")
+                || line.contains("/pending/")
+                || line.contains("/namespaces/");
+            // Rules of the Go plugins name no owner.
+            let is_of_go = self.model.has_go && line.starts_with("nft ") && line.contains(" CNI-");
+            if !is_kept
+                && !is_of_go
+                && (is_of_plugin || tokens.iter().any(|token| names(&line, token)))
+            {
+                left.push(line);
+            }
+        }
+        if left.is_empty() { Ok(()) } else { fails("the node becomes empty", left.join("\n")) }
+    }
+
+    /// On the empty node each network attaches a container, passes a CHECK, and deletes it.
+    fn can_begin_again(&mut self) -> Holds {
+        let networks: Vec<usize> = self.model.networks.keys().copied().collect();
+        self.model.is_disturbed = false;
+        for network in networks {
+            let container = 9;
+            self.make_container(&Step { container, ..Step::new(Action::Mounted) })?;
+            let step = Step { network, container, ..Step::new(Action::Add) };
+            self.add(&step)?;
+            let Some(key) = self.key(&step).filter(|key| self.is_up(key)) else {
+                let report = self.log.last().cloned().unwrap_or_default();
+                return fails("an empty node attaches a container", report);
+            };
+            self.judge(&super::Effect::of(key))?;
+            self.check(&step)?;
+            self.steps += 10;
+            self.traffic()?;
+            self.del(&step)?;
+            self.end_container(&step)?;
+        }
+        let outcome = self.node.run(&cnibox(&["gc"]));
+        self.note(&outcome)
+    }
+}

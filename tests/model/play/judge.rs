@@ -1,0 +1,187 @@
+//! Safety: what must hold after each step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Effect, Play};
+use crate::look::names;
+use crate::model::{Attachment, Holds, Key, State, bare, fails};
+use crate::node::Outcome;
+use crate::step::{Action, By, Fault, Step};
+
+impl Play {
+    /// Looks at the node. The living attachments have what they had, except those that the step was about.
+    pub(super) fn judge(&mut self, effect: &Effect) -> Holds {
+        self.seen = self.look();
+        self.model.prune(&self.seen);
+        let mut lost = Vec::new();
+        let keys: Vec<Key> = self.model.attachments.keys().cloned().collect();
+        for key in keys {
+            let attachment = &self.model.attachments[&key];
+            let facts = self.model.facts(&key, attachment, &self.seen);
+            let must_stay = self.is_up(&key) && !effect.shakes && !effect.touched.contains(&key);
+            if must_stay {
+                let missing = attachment.facts.difference(&facts);
+                lost.extend(missing.map(|line| format!("{}: {line}", key.owner())));
+            }
+            if let Some(attachment) = self.model.attachments.get_mut(&key) {
+                attachment.facts = facts;
+            }
+        }
+        if !lost.is_empty() {
+            return fails("nothing living loses anything", lost.join("\n"));
+        }
+        self.no_address_twice()
+    }
+
+    fn no_address_twice(&self) -> Holds {
+        let mut owners: BTreeMap<&str, &Key> = BTreeMap::new();
+        for (key, attachment) in &self.model.attachments {
+            if !self.is_up(key) || attachment.by == By::Go {
+                continue;
+            }
+            for address in &attachment.addresses {
+                if let Some(other) = owners.insert(address, key) {
+                    let text = format!("{address} of {} and {}", other.owner(), key.owner());
+                    return fails("no address is given twice", text);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// After an ADD everything that its result promises is there.
+    pub(super) fn is_made(&mut self, key: &Key) -> Holds {
+        let attachment = &self.model.attachments[key];
+        let rule = "an ADD makes what its result says";
+        let fails =
+            |what: &str| fails(rule, format!("{}: {what}: {}", key.owner(), attachment.result));
+        let path = &self.model.spaces[attachment.space].path;
+        let Some(space) = self.seen.spaces.get(path) else { return fails("no namespace") };
+        if !space.has_link(&key.interface) {
+            return fails("no interface");
+        }
+        for address in &attachment.addresses {
+            if !space.has_address(address) {
+                return fails(&format!("{address} is not in the container"));
+            }
+            let is_of_host_local = attachment.config["plugins"][0]["ipam"]["type"] == "host-local";
+            let file = format!("/var/lib/cni/networks/{}/{}", key.network, bare(address));
+            let owner =
+                self.seen.files.get(&file).map(|it| it.split_whitespace().collect::<Vec<_>>());
+            if is_of_host_local && owner != Some(vec![&key.id, &key.interface]) {
+                return fails(&format!("{address} is not reserved: {owner:?}"));
+            }
+            let is_in_rules = |table: &str| {
+                self.seen.nft.iter().any(|line| line.contains(table) && names(line, bare(address)))
+            };
+            if attachment.has_plugin("firewall") && !is_in_rules(" filter ") {
+                return fails(&format!("the firewall does not accept {address}"));
+            }
+            let publishes = attachment.capabilities["portMappings"].is_array();
+            if publishes && !is_in_rules(" portmap-published") {
+                return fails(&format!("no port of {address} is published"));
+            }
+        }
+        if !self.seen.files.contains_key(&key.cache()) {
+            return fails("no cache entry");
+        }
+        let interfaces = attachment.result["interfaces"].as_array();
+        for interface in interfaces.into_iter().flatten() {
+            let name = interface["name"].as_str().unwrap_or_default();
+            let is_there = match interface["sandbox"].as_str().unwrap_or_default() {
+                "" => self.seen.host.has_link(name),
+                _ => space.has_link(name),
+            };
+            if !is_there {
+                return fails(&format!("no interface {name}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing on the host names an attachment that was deleted.
+    pub(super) fn is_gone(&self, key: &Key, known: Option<&Attachment>, after: &str) -> Holds {
+        let mut addresses = self.model.used.get(key).cloned().unwrap_or_default();
+        // Earlier addresses of the same key can be others' by now.
+        if let Some(known) = known.filter(|it| !it.addresses.is_empty()) {
+            addresses = known.addresses.iter().cloned().collect();
+        }
+        let mut left = self.model.host_lines(key, &addresses, &self.seen);
+        // The records of cnibox outlive a DEL by others.
+        if known.is_some_and(|it| it.by != By::Runtime) {
+            left.retain(|line| !line.contains("/run/cnibox/"));
+        }
+        let unsound = |address: &String| self.seen.host.has_address(address);
+        left.retain(|line| {
+            !addresses.iter().filter(|it| unsound(it)).any(|it| names(line, bare(it)))
+        });
+        let space = known.and_then(|it| self.model.spaces.get(it.space)).filter(|it| it.is_alive);
+        let space = space.and_then(|space| self.seen.spaces.get(&space.path));
+        if let (Some(space), Some(known)) = (space, known)
+            && !known.is_perturbed
+            && space.has_link(&key.interface)
+        {
+            left.push(format!("the interface {} in the container", key.interface));
+        }
+        if left.is_empty() {
+            Ok(())
+        } else {
+            let text = format!("{after} of {} leaves:\n{}", key.owner(), left.join("\n"));
+            fails("nothing is left of a deleted attachment", text)
+        }
+    }
+
+    /// A failed ADD takes back all but the records of the runtime, because their removal can have failed.
+    pub(super) fn has_left_nothing(&self, key: &Key, report: &str) -> Holds {
+        let mut left = self.model.host_lines(key, &BTreeSet::new(), &self.seen);
+        let mut reserved: Vec<String> = self.seen.host_lines().into_iter().collect();
+        let reservation = format!("'{} {}'", key.id, key.interface);
+        let of_network = format!("/networks/{}/", key.network);
+        reserved.retain(|line| line.contains(&of_network) && line.ends_with(&reservation));
+        left.extend(reserved);
+        left.retain(|line| !line.contains("/run/cnibox/") && !line.contains("/results/"));
+        if left.is_empty() {
+            return Ok(());
+        }
+        fails(
+            "a failed ADD leaves nothing",
+            format!("{}: {report}\n{}", key.owner(), left.join("\n")),
+        )
+    }
+
+    /// After a gc that succeeded, nothing is left of the attachments that are provably dead.
+    pub(super) fn learn_gc(&mut self, outcome: &Outcome, step: &Step) -> Holds<Effect> {
+        if step.fault != Fault::None || step.action != Action::Gc {
+            return Ok(Effect::none());
+        }
+        if outcome.status != 0 {
+            let is_calm = !self.model.is_disturbed;
+            return if is_calm {
+                fails("a gc without a fault succeeds", outcome.report())
+            } else {
+                Ok(Effect::none())
+            };
+        }
+        let before = std::mem::take(&mut self.seen);
+        self.seen = self.look();
+        for (key, attachment) in self.model.attachments.clone() {
+            let is_cached = before.files.contains_key(&key.cache());
+            if !is_cached || attachment.is_perturbed || !self.is_provably_dead(&attachment) {
+                continue;
+            }
+            self.is_gone(&key, Some(&attachment), "a gc")?;
+            self.model.attachments.remove(&key);
+        }
+        Ok(Effect::none())
+    }
+
+    /// No namespace is at its path, or it is known that another one is.
+    fn is_provably_dead(&self, attachment: &Attachment) -> bool {
+        if self.model.lives(attachment) || attachment.by == By::Go {
+            return false;
+        }
+        let has_another =
+            self.model.spaces.iter().any(|it| it.is_alive && it.path == attachment.path);
+        !has_another && attachment.state == State::Up
+    }
+}
