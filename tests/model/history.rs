@@ -108,7 +108,12 @@ pub fn of_seed(seed: u64, options: &Options) -> Vec<Step> {
     }
     while steps.len() < options.steps {
         let action = random.weighted(&weights);
-        let step = step(&mut random, action, has_faults);
+        let mut step = step(&mut random, action, has_faults);
+        if action == Action::Race {
+            // A bit for each container that cnibox itself attaches.
+            step.number =
+                (0..CONTAINERS).filter(|it| by[*it] == By::Runtime).map(|it| 1 << it).sum();
+        }
         // A runtime deletes what it added, unless all mix.
         let by = if options.all { runtime(&mut random, options) } else { by[step.container] };
         let leaves_records = step.fault != Fault::None
