@@ -108,10 +108,22 @@ pub fn of_seed(seed: u64, options: &Options) -> Vec<Step> {
     }
     while steps.len() < options.steps {
         let action = random.weighted(&weights);
-        let step = step(&mut random, action, has_faults);
+        let mut step = step(&mut random, action, has_faults);
+        if action == Action::Race {
+            // A bit for each container that cnibox itself attaches.
+            step.number =
+                (0..CONTAINERS).filter(|it| by[*it] == By::Runtime).map(|it| 1 << it).sum();
+        }
         // A runtime deletes what it added, unless all mix.
         let by = if options.all { runtime(&mut random, options) } else { by[step.container] };
+        let leaves_records = step.fault != Fault::None
+            && matches!(action, Action::Gc | Action::Doctor)
+            || matches!(action, Action::Full | Action::ReadOnly);
         steps.push(Step { by: by_of(action, by), ..step });
+        // The record of a failed removal would count for a later attachment of libcni, too.
+        if leaves_records && !options.all {
+            steps.push(Step::new(Action::Gc));
+        }
     }
     steps
 }
@@ -200,13 +212,17 @@ fn list(random: &mut Random, network: usize) -> Value {
         if ipam["type"] == "static" {
             main["capabilities"] = json!({"ips": true});
             main["model"] = format!("10.{}.1", network + 1).into();
+            // The other bridge has the gateway of another subnet.
+            main["bridge"] = format!("br{network}s").into();
         }
         main["ipam"] = ipam;
     }
     let mut flag = |main: &mut Value, name: &str| main[name] = random.one_in(2).into();
     match kind {
         "bridge" => {
-            main["bridge"] = format!("br{network}").into();
+            if main["bridge"].is_null() {
+                main["bridge"] = format!("br{network}").into();
+            }
             main["isGateway"] = has_addresses.into();
             for name in ["ipMasq", "hairpinMode", "macspoofchk"] {
                 flag(&mut main, name);

@@ -43,7 +43,7 @@ words! {
         Replace = "replace",
         Add = "add",
         Del = "del",
-        /// ADD or DEL of each container, and a gc, at the same time.
+        /// ADD or DEL of each container in the bits of `number`, and a gc, at the same time.
         Race = "race",
         Check = "check",
         Gc = "gc",

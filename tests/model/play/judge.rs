@@ -36,7 +36,8 @@ impl Play {
     fn no_address_twice(&self) -> Holds {
         let mut owners: BTreeMap<&str, &Key> = BTreeMap::new();
         for (key, attachment) in &self.model.attachments {
-            if !self.is_up(key) || attachment.by == By::Go {
+            // An operator who removes a reservation gives the address away.
+            if !self.is_up(key) || attachment.by == By::Go || attachment.is_perturbed {
                 continue;
             }
             for address in &attachment.addresses {

@@ -17,12 +17,12 @@ enum Racer {
 }
 
 impl Play {
-    /// Adds each container that is not attached, and deletes each that is, with a gc in between.
+    /// Adds each container of the bits of `number` that is not attached, and deletes each that is, with a gc in between.
     pub(super) fn race(&mut self, step: &Step) -> Holds<Effect> {
         let Some(list) = self.list(step.network) else { return Ok(Effect::none()) };
         let mut racers = vec![(Racer::Gc, cnibox(&["gc"]))];
         let containers: Vec<usize> = self.model.containers.keys().copied().collect();
-        for container in containers {
+        for container in containers.into_iter().filter(|it| step.number >> it & 1 == 1) {
             let step = Step { container, ..step.clone() };
             racers.extend(self.racer(&step, &list));
         }
