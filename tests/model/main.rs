@@ -126,11 +126,8 @@ fn play(arguments: &Arguments) -> Result<(), String> {
     let mut report = Report::new(seed);
     match &arguments.play {
         Some(file) => return play_file(file, arguments.verbose),
-        None if arguments.seed.is_none() => play_kept("", &mut report)?,
+        None if arguments.seed.is_none() => play_kept(&mut report)?,
         None => {}
-    }
-    if arguments.options.all && arguments.seed.is_none() {
-        play_kept("/awaited", &mut report)?;
     }
     let begin = Instant::now();
     let is_bounded = arguments.minutes.is_some() || arguments.histories.is_some();
@@ -212,10 +209,10 @@ fn play_file(file: &str, verbose: bool) -> Result<(), String> {
     outcome.map_err(|(at, failure)| format!("step {at}: {}\n{}", failure.rule, failure.text))
 }
 
-/// Plays all kept histories; those of the part `/awaited` are known to fail.
-fn play_kept(part: &str, report: &mut Report) -> Result<(), String> {
-    let directory = format!("{}/tests/model/seeds{part}", env!("CARGO_MANIFEST_DIR"));
-    let entries = std::fs::read_dir(&directory).map_err(|error| format!("{directory}: {error}"))?;
+/// Plays all kept histories.
+fn play_kept(report: &mut Report) -> Result<(), String> {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/model/seeds");
+    let entries = std::fs::read_dir(directory).map_err(|error| format!("{directory}: {error}"))?;
     let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "steps"));
     files.sort();

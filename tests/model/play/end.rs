@@ -17,7 +17,7 @@ impl Play {
         }
         self.node.shell(
             "find /var/lib/cni /run/cnibox /run/cni -name litter -exec rm -rf {} +; find /var/lib/cni /run/cnibox /run/cni -type p -delete;
-             find /var/lib/cni/results /var/lib/cni/networks/n* -mindepth 1 -type d -empty -delete",
+             find /var/lib/cni/results /var/lib/cni/networks/n* /var/lib/cni/identities/* -mindepth 1 -type d -empty -delete",
         );
         for path in std::mem::take(&mut self.model.damaged) {
             if path.contains("/networks/") {
@@ -70,8 +70,8 @@ impl Play {
             let is_of_plugin = line.contains("alias 'cnibox n")
                 || (line.contains(" kind ifb ") && !self.model.has_go)
                 || line.contains("/results/")
-                || line.contains("/pending/")
-                || line.contains("/namespaces/");
+                || line.contains("/operations/")
+                || line.contains("file /var/lib/cni/identities/");
             // Rules of the Go plugins name no owner.
             let is_of_go = self.model.has_go && line.starts_with("nft ") && line.contains(" CNI-");
             if !is_kept

@@ -73,7 +73,7 @@ impl Play {
                 Some(path) => format!("rm -f {path}"),
                 None => return Ok(Effect::none()),
             },
-            Action::Damage | Action::DamageRecord => match pick(if step.action == Action::Damage { "/var/lib" } else { "/run/cnibox/" }) {
+            Action::Damage | Action::DamageRecord => match pick(if step.action == Action::Damage { "/var/lib" } else { "/identities/" }) {
                 Some(path) => {
                     let script = damage(&path, step.number);
                     self.model.damaged.insert(path);
@@ -135,7 +135,7 @@ fn damage(path: &str, number: u64) -> String {
         2 => format!("head -c 20 {path} > {path}.cut; mv {path}.cut {path}"),
         3 => format!("rm -f {path}; mkfifo {path}"),
         4 => format!("rm -f {path}; mkdir {path}"),
-        _ => format!("truncate -s 8G {path}"),
+        _ => format!("truncate -s 64M {path}"),
     }
 }
 
@@ -143,8 +143,8 @@ fn litter(number: u64) -> String {
     let directory = [
         "/var/lib/cni/results",
         "/var/lib/cni/networks/n0",
-        "/run/cnibox/pending",
-        "/run/cnibox/namespaces",
+        "/run/cnibox/operations",
+        "/run/cnibox/locks",
     ];
     let directory = directory[usize::try_from(number % 4).unwrap_or_default()];
     let make = match number / 4 % 5 {
@@ -152,7 +152,7 @@ fn litter(number: u64) -> String {
         1 => "mkdir litter",
         2 => "ln -sfn /etc/passwd litter",
         3 => "echo '{\"kind\": \"cniCacheV1\"' > litter",
-        _ => "truncate -s 8G litter",
+        _ => "truncate -s 64M litter",
     };
     format!("mkdir -p {directory}; cd {directory}; {make}")
 }
