@@ -30,7 +30,22 @@ impl Play {
         if !lost.is_empty() {
             return fails("nothing living loses anything", lost.join("\n"));
         }
+        self.entries_are_whole()?;
         self.no_address_twice()
+    }
+
+    /// Whatever ended the call that wrote it: an entry of the cache is a whole document.
+    fn entries_are_whole(&self) -> Holds {
+        for (path, content) in &self.seen.files {
+            let is_of_others = self.model.is_disturbed || self.model.damaged.contains(path);
+            // A name with a dot is that of a file beside the entry, which nobody reads.
+            let is_entry = path.contains("/results/") && !path.contains("/.");
+            let document = serde_json::from_str::<serde_json::Value>(content);
+            if is_entry && !is_of_others && document.is_err() {
+                return fails("a cache entry is whole", format!("{path}: {content}"));
+            }
+        }
+        Ok(())
     }
 
     fn no_address_twice(&self) -> Holds {
