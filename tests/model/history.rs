@@ -32,8 +32,14 @@ const CHANGING: [&str; 18] = [
 ];
 
 /// Steps that break rules that the product is known not to keep yet (see `Options::all`).
-const AWAITED: [Action; 5] =
-    [Action::DamageRecord, Action::LinkDel, Action::GcOfPid, Action::GcOfMount, Action::Vanish];
+const AWAITED: [Action; 6] = [
+    Action::GcOfNoProc,
+    Action::DamageRecord,
+    Action::LinkDel,
+    Action::GcOfPid,
+    Action::GcOfMount,
+    Action::Vanish,
+];
 
 #[derive(Clone, Debug)]
 pub struct Options {
