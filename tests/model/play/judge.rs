@@ -34,11 +34,11 @@ impl Play {
         self.no_address_twice()
     }
 
-    /// Whatever ended the call that wrote it: an entry of the cache is a whole document.
+    /// An entry of the cache is a whole document, also after a killed call.
     fn entries_are_whole(&self) -> Holds {
         for (path, content) in &self.seen.files {
             let is_of_others = self.model.is_disturbed || self.model.damaged.contains(path);
-            // A name with a dot is that of a file beside the entry, which nobody reads.
+            // A file with a dot in front is not finished, and no runtime reads it.
             let is_entry = path.contains("/results/") && !path.contains("/.");
             let document = serde_json::from_str::<serde_json::Value>(content);
             if is_entry && !is_of_others && document.is_err() {
