@@ -33,6 +33,8 @@ impl Play {
         self.doctor(&Step::new(Action::Doctor))?;
         self.gc(&Step::new(Action::Gc))?;
         self.seen = self.look();
+        self.operator_releases()?;
+        self.seen = self.look();
         self.is_empty()?;
         self.can_begin_again()
     }
@@ -53,6 +55,24 @@ impl Play {
                 self.del_of(&key, By::Go, &Fault::None, 0)?;
             }
             self.del_of(&key, By::Runtime, &Fault::None, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Without its cache entry, and with another configuration, an attachment leaves its address to the operator.
+    fn operator_releases(&mut self) -> Holds {
+        for key in self.model.forgotten.clone() {
+            for address in self.model.used.get(&key).cloned().unwrap_or_default() {
+                let address = bare(&address).to_owned();
+                if self
+                    .seen
+                    .files
+                    .contains_key(&format!("/var/lib/cni/networks/{}/{address}", key.network))
+                {
+                    let of = ["ipam", "release", "--force", "--network", &key.network, &address];
+                    self.cnibox_call(&of, &Fault::None)?;
+                }
+            }
         }
         Ok(())
     }
