@@ -181,7 +181,8 @@ impl Play {
         let before = std::mem::take(&mut self.seen);
         self.seen = self.look();
         for (key, attachment) in self.model.attachments.clone() {
-            let is_cached = before.files.contains_key(&key.cache());
+            let is_cached =
+                before.files.contains_key(&key.cache()) && !self.model.forgotten.contains(&key);
             if !is_cached || attachment.is_perturbed || !self.is_provably_dead(&attachment) {
                 continue;
             }
