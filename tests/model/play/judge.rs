@@ -127,6 +127,7 @@ impl Play {
         if known.is_some_and(|it| it.by != By::Runtime) {
             left.retain(|line| !line.contains("/run/cnibox/"));
         }
+        left.retain(|line| !self.model.is_of_go(line));
         let unsound = |address: &String| self.seen.host.has_address(address);
         left.retain(|line| {
             !addresses.iter().filter(|it| unsound(it)).any(|it| names(line, bare(it)))
