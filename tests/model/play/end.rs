@@ -92,10 +92,8 @@ impl Play {
                 || line.contains("/results/")
                 || line.contains("/pending/")
                 || line.contains("/namespaces/");
-            // Rules of the Go plugins name no owner.
-            let is_of_go = self.model.has_go && line.starts_with("nft ") && line.contains(" CNI-");
             if !is_kept
-                && !is_of_go
+                && !self.model.is_of_go(&line)
                 && (is_of_plugin || tokens.iter().any(|token| names(&line, token)))
             {
                 left.push(line);
