@@ -27,7 +27,8 @@ const KILLED: [(&str, usize); 13] = [
 ];
 
 /// Steps that break rules that the product is known not to keep yet (see `Options::all`).
-const AWAITED: [Action; 6] = [
+const AWAITED: [Action; 7] = [
+    Action::Flush,
     Action::GcOfNoProc,
     Action::DamageRecord,
     Action::LinkDel,
