@@ -152,6 +152,11 @@ impl Model {
         seen.host_lines().iter().filter(about).cloned().collect()
     }
 
+    /// Rules of the Go plugins name no owner.
+    pub fn is_of_go(&self, line: &str) -> bool {
+        self.has_go && line.starts_with("nft ") && line.contains("CNI-")
+    }
+
     /// A command of another program names the cache entries that it changes.
     pub fn forget(&mut self, command: &str) {
         let changed = self.used.keys().filter(|key| names(command, &key.cache()));

@@ -124,15 +124,16 @@ impl Report {
         let per_hour = self.steps * 3600 / wall.as_secs().max(1);
         let mut text = format!(
             "# Random histories of a node\n\n\
-             `cargo test --test model -- --minutes 240 --report docs/reliability.md` wrote this file. The program plays random steps on\n\
+             `cargo test --test model -- --minutes N --report docs/reliability.md` wrote this file. The program plays random steps on\n\
              nodes (user, mount, network and PID namespaces of their own) and compares each node with a small model: living attachments\n\
              keep all that they have, nothing is left of deleted ones, and an empty node is reached at the end.\n\n\
              | | |\n|---|---|\n\
-             | commit | {} |\n| first seed | {} |\n| histories | {} |\n| steps | {} |\n| steps per hour | {per_hour} |\n\
+             | commit | {} |\n| first seed | {} |\n| minutes | {} |\n| histories | {} |\n| steps | {} |\n| steps per hour | {per_hour} |\n\
              | failed histories | {} |\n| kept histories, played by each `cargo test` | {} |\n\n\
              ## Steps\n\n| kind | count |\n|---|---|\n",
             self.commit,
             self.seed,
+            wall.as_secs() / 60,
             self.histories,
             self.steps,
             self.found.len(),

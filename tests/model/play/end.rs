@@ -33,6 +33,8 @@ impl Play {
         self.doctor(&Step::new(Action::Doctor))?;
         self.gc(&Step::new(Action::Gc))?;
         self.seen = self.look();
+        self.operator_releases()?;
+        self.seen = self.look();
         self.is_empty()?;
         self.can_begin_again()
     }
@@ -57,6 +59,24 @@ impl Play {
         Ok(())
     }
 
+    /// Without its cache entry, and with another configuration, an attachment leaves its address to the operator.
+    fn operator_releases(&mut self) -> Holds {
+        for key in self.model.forgotten.clone() {
+            for address in self.model.used.get(&key).cloned().unwrap_or_default() {
+                let address = bare(&address).to_owned();
+                if self
+                    .seen
+                    .files
+                    .contains_key(&format!("/var/lib/cni/networks/{}/{address}", key.network))
+                {
+                    let of = ["ipam", "release", "--force", "--network", &key.network, &address];
+                    self.cnibox_call(&of, &Fault::None)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn is_empty(&self) -> Holds {
         let mut tokens: BTreeSet<String> = BTreeSet::new();
         for (key, addresses) in &self.model.used {
@@ -72,10 +92,8 @@ impl Play {
                 || line.contains("/results/")
                 || line.contains("/operations/")
                 || line.contains("file /var/lib/cni/identities/");
-            // Rules of the Go plugins name no owner.
-            let is_of_go = self.model.has_go && line.starts_with("nft ") && line.contains(" CNI-");
             if !is_kept
-                && !is_of_go
+                && !self.model.is_of_go(&line)
                 && (is_of_plugin || tokens.iter().any(|token| names(&line, token)))
             {
                 left.push(line);

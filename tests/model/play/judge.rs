@@ -30,7 +30,22 @@ impl Play {
         if !lost.is_empty() {
             return fails("nothing living loses anything", lost.join("\n"));
         }
+        self.entries_are_whole()?;
         self.no_address_twice()
+    }
+
+    /// An entry of the cache is a whole document, also after a killed call.
+    fn entries_are_whole(&self) -> Holds {
+        for (path, content) in &self.seen.files {
+            let is_of_others = self.model.is_disturbed || self.model.damaged.contains(path);
+            // A file with a dot in front is not finished, and no runtime reads it.
+            let is_entry = path.contains("/results/") && !path.contains("/.");
+            let document = serde_json::from_str::<serde_json::Value>(content);
+            if is_entry && !is_of_others && document.is_err() {
+                return fails("a cache entry is whole", format!("{path}: {content}"));
+            }
+        }
+        Ok(())
     }
 
     fn no_address_twice(&self) -> Holds {
@@ -112,6 +127,7 @@ impl Play {
         if known.is_some_and(|it| it.by != By::Runtime) {
             left.retain(|line| !line.contains("/run/cnibox/"));
         }
+        left.retain(|line| !self.model.is_of_go(line));
         let unsound = |address: &String| self.seen.host.has_address(address);
         left.retain(|line| {
             !addresses.iter().filter(|it| unsound(it)).any(|it| names(line, bare(it)))
@@ -166,7 +182,8 @@ impl Play {
         let before = std::mem::take(&mut self.seen);
         self.seen = self.look();
         for (key, attachment) in self.model.attachments.clone() {
-            let is_cached = before.files.contains_key(&key.cache());
+            let is_cached =
+                before.files.contains_key(&key.cache()) && !self.model.forgotten.contains(&key);
             if !is_cached || attachment.is_perturbed || !self.is_provably_dead(&attachment) {
                 continue;
             }
