@@ -81,11 +81,12 @@ impl Records {
         self.directories().into_iter().try_for_each(|directory| {
             let path = path_in(&directory, network, at);
             match fault::file_operation().and_then(|()| fs::remove_file(&path)) {
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    Err(cannot("remove", &path, error))
-                }
-                _ => Ok(()),
+                Ok(()) => {}
+                // The process that wrote it was perhaps killed before the file got its name.
+                Err(error) if error.kind() == ErrorKind::NotFound => file::sweep_of(&path),
+                Err(error) => return Err(cannot("remove", &path, error)),
             }
+            Ok(())
         })
     }
 

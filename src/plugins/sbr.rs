@@ -20,8 +20,9 @@
 //! - **CHECK** fails with the name of the first rule or route that is missing.
 //! - **DEL** removes the rules of the addresses in `prevResult` and on the interface, and the routes of their tables.
 //!   If it knows no addresses, it removes the rules with the routing protocol number of this plugin that lead to a
-//!   table without routes of another interface. Rules of addresses that another network's interface has stay. It does
-//!   not restore the main table: the interface is removed next.
+//!   table without routes of another interface. Rules of addresses that another attachment's interface has stay. If
+//!   such an interface has lost its addresses, rules of unknown addresses stay, too, because they can be its rules. It
+//!   does not restore the main table: the interface is removed next.
 //! - **GC** has nothing to do: everything ends with the namespace.
 //! - **STATUS** fails if a key is wrong or the kernel has no routing rules (CONFIG_IP_MULTIPLE_TABLES).
 
@@ -150,13 +151,15 @@ struct Attached {
     sources: Vec<IpAddr>,
     /// The addresses of interfaces that name another owner.
     of_others: Vec<IpAddr>,
+    /// Another owner's interface has lost its addresses, so a rule of an unknown address can be its rule.
+    others_lost: bool,
 }
 
 impl Attached {
     fn find(cx: &Context<'_>, at: &Attachment, rtnl: &Rtnl) -> Result<Self> {
         let result = chained::prev_result_of_del(cx);
         let sources = chained::ips(&result, at).map(|ip| ip.address.addr()).collect();
-        let mut found = Self { index: None, sources, of_others: Vec::new() };
+        let mut found = Self { index: None, sources, of_others: Vec::new(), others_lost: false };
         for link in rtnl.links()? {
             let is_of_another = chained::is_of_another(cx, at, &link)?;
             if !is_of_another && *link.name != *at.ifname {
@@ -165,6 +168,7 @@ impl Attached {
             let addresses = rtnl.addresses(link.index)?;
             let addresses = addresses.iter().map(|address| address.net.addr());
             if is_of_another {
+                found.others_lost |= addresses.clone().all(is_link_local);
                 found.of_others.extend(addresses);
             } else {
                 found.sources.extend(addresses);
@@ -173,6 +177,11 @@ impl Attached {
         }
         Ok(found)
     }
+}
+
+/// The kernel gives an interface such an IPv6 address.
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 /// The routes of the result that ADD found in the main table. A route without a gateway has the first gateway of the
@@ -229,7 +238,7 @@ impl Sbr {
 
     /// The changes that DEL makes. The head of this file says which rules belong to the plugin.
     fn removal(&self, routing_tables: &RoutingTables, attached: &Attached) -> Batch {
-        let Attached { index, sources, of_others } = attached;
+        let Attached { index, sources, of_others, others_lost } = attached;
         let index = *index;
         let others_use = |table: u32| {
             let mut routes = routing_tables.routes.iter();
@@ -238,7 +247,8 @@ impl Sbr {
         let is_ours = |rule: &&Rule| {
             // Neither this plugin nor the reference chooses a table of the kernel, so another program made such a rule.
             let is_foreign = KERNEL_TABLES.contains(&rule.table) && self.table != Some(rule.table);
-            let is_stale = rule.protocol == Some(PROTOCOL) && !others_use(rule.table);
+            let is_stale =
+                rule.protocol == Some(PROTOCOL) && !others_use(rule.table) && !others_lost;
             rule.source.is_some_and(|source| {
                 !of_others.contains(&source)
                     && (sources.contains(&source) && !is_foreign || is_stale)

@@ -404,3 +404,26 @@ fn two_attachments_with_one_cache_file_do_not_replace_each_other() {
     add("a", "b-c", &two).success();
     host.cnibox(&["del", "a", "two", "--container-id", "b-c"]).run().silence();
 }
+
+#[test]
+fn gc_removes_the_record_of_an_attachment_that_the_reference_has_deleted() {
+    let host = host();
+    let [living, ended] = ["c1", "c2"].map(|id| {
+        let container = host.world.container(id);
+        host.attach(Maker::Libcni, id, &container.netns());
+        (container, host.record_of("net", id))
+    });
+    let mut config = bridge();
+    config["name"] = "net".into();
+    config["cniVersion"] = "0.4.0".into();
+    ended.0.call("bridge", "DEL", &config).of_directory(GO_PLUGINS).run().silence();
+    host.world.host(["rm", "/var/lib/cni/results/net-c2-eth0"]);
+    let is_there = |path: &str| host.world.path(path).exists();
+    assert!(is_there(&living.1) && is_there(&ended.1));
+    host.cnibox(&["gc"]).run().silence();
+    // Its namespace is still there, with the path of the record.
+    assert!(is_there(&ended.1));
+    ended.0.destroy();
+    host.cnibox(&["gc"]).run().silence();
+    assert!(is_there(&living.1) && !is_there(&ended.1));
+}

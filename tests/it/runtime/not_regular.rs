@@ -5,6 +5,7 @@ use std::os::unix::net::UnixListener;
 use serde_json::json;
 
 use super::{CONFIGURATIONS, Host, list, printing};
+use crate::world::RECORDS;
 
 /// The file in its place. (A link to a device: a new one cannot be made without privileges.)
 const INSTEAD: [&str; 4] = ["FIFO", "device", "socket", "directory"];
@@ -17,13 +18,11 @@ const FILES: [(&str, &[&str]); 6] = [
     ("/run/net.d/0.conflist", &[]),
     ("/var/lib/cni/results/net-a-eth0", &["check"]),
     ("/run/cnibox/operations/net+a+eth0", &[]),
-    (RECORD, &[]),
+    // The record of the namespace.
+    (RECORDS, &[]),
     ("/run/cnibox/locks/network-net", &["add", "check", "del", "gc"]),
     ("/run/cnibox/locks/container-a", &["add", "check", "del"]),
 ];
-
-/// In place of the record of the namespace.
-const RECORD: &str = "/var/lib/cni/identities";
 
 fn plant(host: &Host, what: &str, path: &str) {
     let make = match what {
@@ -58,7 +57,7 @@ fn a_file_that_is_not_regular_is_refused_at_once() {
                     host.cnibox(&[&["add"], &id[..]].concat()).run().success();
                 }
                 let record = host.record_of("net", "a");
-                let path = if path == RECORD { &record } else { path };
+                let path = if path == RECORDS { &record } else { path };
                 plant(&host, what, path);
                 // Without --uncached it locks only what it deletes.
                 let words = if command == "gc" { &["net", "--uncached"] } else { &id[..] };

@@ -27,7 +27,7 @@ pub use kernel::{half_for, not_run};
 pub use killed::{at_every_change, at_every_system_call};
 pub use lan::{LAN, OUTSIDE, is_made_or_missed, lan, through_dhcp};
 pub use scratch::Scratch;
-pub use state::State;
+pub use state::{RECORDS, State};
 pub use sys::{Namespaces, Process};
 
 /// The executable under test: that of CNIBOX_EXECUTABLE, to test what is shipped, or the debug build. Only a debug build has

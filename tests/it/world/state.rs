@@ -16,6 +16,9 @@ const FLAGS_OF_CARRIER: [&str; 3] = ["LOWER_UP", "NO-CARRIER", "M-DOWN"];
 /// Settings that plugins enable and do not disable.
 const SETTINGS: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
 
+/// Where plugins keep the identities of the namespaces of attachments.
+pub const RECORDS: &str = "/var/lib/cni/identities";
+
 /// Where plugins keep files.
 const STATE_DIRS: [&str; 2] = ["/var/lib", "/run/cni"];
 
@@ -64,6 +67,12 @@ impl State {
             of_bridge || of_records || of_store || line.starts_with("host setting ")
         };
         Self(self.0.iter().filter(|line| !survives(line)).cloned().collect())
+    }
+
+    /// Without the lines of a kind and with a text.
+    pub fn without(&self, kind: &str, text: &str) -> Self {
+        let is_kept = |line: &&String| !(line.starts_with(kind) && line.contains(text));
+        Self(self.0.iter().filter(is_kept).cloned().collect())
     }
 
     /// With random names replaced, to compare two worlds. (MACs are never part of a state.)
