@@ -89,6 +89,8 @@ pub struct Entry {
     pub about: &'static str,
     /// It manages addresses only.
     pub is_ipam: bool,
+    /// It follows the plugin that makes the interface, in a list.
+    pub is_chained: bool,
     /// It is an IPAM plugin that communicates through the interface, so the interface must exist before ADD and after DEL.
     pub needs_link: bool,
     /// Makes the plugin with the default configuration.
@@ -102,14 +104,15 @@ pub enum Instance {
 }
 
 impl Entry {
-    /// A whole call: runs the plugin, then commits the pending changes of nf_tables, then records the namespace.
+    /// A whole call: runs the plugin, then commits the pending changes of nf_tables. The plugin that makes the interface then
+    /// records the namespace.
     pub fn call(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
         let success = match (self.run(cx, verb), cx.session.settle()) {
             (Err(first), Err(second)) => return Err(first.also(&second)),
             (result, settled) => settled.and(result)?,
         };
-        if !self.is_ipam && !cx.session.is_recorded() {
-            identity::after(cx, verb);
+        if !self.is_ipam && !self.is_chained && !cx.session.is_recorded() {
+            identity::after(cx, verb)?;
         }
         Ok(success)
     }
@@ -180,13 +183,21 @@ impl Context<'_> {
     }
 }
 
-/// The entry of an interface plugin.
+/// The entry of a plugin that makes an interface.
 pub const fn entry<P: Plugin + Default + 'static>(
     name: &'static str,
     about: &'static str,
 ) -> Entry {
     let new = || Instance::Plugin(Box::<P>::default());
-    Entry { name, about, is_ipam: false, needs_link: false, new }
+    Entry { name, about, is_ipam: false, is_chained: false, needs_link: false, new }
+}
+
+/// The entry of a plugin that follows another one.
+pub const fn chained_entry<P: Plugin + Default + 'static>(
+    name: &'static str,
+    about: &'static str,
+) -> Entry {
+    Entry { is_chained: true, ..entry::<P>(name, about) }
 }
 
 /// The entry of an IPAM plugin.
@@ -195,7 +206,7 @@ pub const fn ipam_entry<P: Ipam + Default + 'static>(
     about: &'static str,
 ) -> Entry {
     let new = || Instance::Ipam(Box::<P>::default());
-    Entry { name, about, is_ipam: true, needs_link: false, new }
+    Entry { name, about, is_ipam: true, is_chained: false, needs_link: false, new }
 }
 
 fn run(plugin: &dyn Plugin, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {

@@ -1,19 +1,21 @@
-//! The thread of time and events: it runs the clients of all leases, and ends those of namespaces and links that are gone.
+//! The thread of time and events: it waits for the packets and deadlines of all leases, and for the ends of namespaces and
+//! links. Other threads do the work (see `step`).
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::dhcp::exchange::{News, Waiting};
+use crate::dhcp::exchange::Waiting;
 use crate::dhcp::lease::Key;
-use crate::dhcp::site::{NO_LINK, NO_NAMESPACE, Trouble};
+use crate::dhcp::site::{NO_LINK, NO_NAMESPACE};
+use crate::dhcp::step::Event;
 use crate::dhcp::table::{Entry, State, Table};
 use crate::dhcp::time::Time;
 use crate::kernel::clock;
 use crate::kernel::rtnl::End;
 use crate::kernel::sys::warn;
 
-/// The pause after a failed wait.
+/// The pause after a failed wait, and until a thread is started that could not be started.
 const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
 impl Table {
@@ -43,48 +45,40 @@ impl Table {
             if ready.get(1..first).unwrap_or_default().contains(&true) {
                 self.end_what_is_gone(&mut state);
             }
-            let mut last = None;
             for (key, _) in keys.iter().zip(&ready[first..]).filter(|(_, is_ready)| **is_ready) {
                 // A client can have several files, which it reads at once.
-                if last != Some(key) {
-                    self.receive(&mut state, key);
-                    last = Some(key);
-                }
+                self.post_if_idle(&mut state, key);
             }
         }
     }
 
-    fn receive(self: &Arc<Self>, state: &mut State, key: &Key) {
-        let now = Time::now();
-        if let Some(Entry { record, clients, .. }) = state.leases.get_mut(key) {
-            let news = clients.receive(&self.site(record), now);
-            self.handle(state, key, news);
+    fn post_if_idle(self: &Arc<Self>, state: &mut State, key: &Key) {
+        if state.leases.get(key).is_some_and(Entry::is_idle) {
+            self.post(state, key, Event::Due);
         }
     }
 
-    /// Does everything that is due.
+    /// Finds everything that is due.
     fn tick(self: &Arc<Self>, state: &mut State) {
         let now = Time::now();
-        let mut due = Vec::new();
-        for entry in &state.leases.0 {
-            if entry.clients.deadline().is_some_and(|at| at <= now) {
-                due.push(entry.key().clone());
-            }
-        }
+        let is_due = |entry: &&Entry| entry.deadline.is_some_and(|at| at <= now);
+        let due: Vec<Key> =
+            state.leases.0.iter().filter(is_due).map(|entry| entry.key().clone()).collect();
         for key in &due {
-            if let Some(Entry { record, clients, .. }) = state.leases.get_mut(key) {
-                let news = clients.tick(&self.site(record), now);
-                self.handle(state, key, news);
-            }
+            self.post_if_idle(state, key);
         }
+        // Perhaps no thread could be started for an earlier event.
+        self.employ(state);
         self.follow(state);
     }
 
     fn set_alarm(&self, state: &State) {
-        let mut next = None;
+        let is_stuck = !state.queue.is_empty() && state.workers == 0;
+        let mut next = is_stuck.then(|| Time::now() + Time::from(FAILED_PAUSE));
         for entry in &state.leases.0 {
-            next = Time::first(next, entry.clients.deadline());
-            next = Time::first(next, entry.following.at.filter(|_| !state.has_follower));
+            // The end of a step wakes this thread.
+            next = Time::first(next, entry.deadline.filter(|_| entry.is_idle()));
+            next = Time::first(next, entry.follows_at(state.has_follower));
         }
         if let Err(error) = self.alarm.set(next.map(Duration::from)) {
             warn(format_args!("warning: cannot set the timer: {error}"));
@@ -94,34 +88,31 @@ impl Table {
     /// Ends the leases of namespaces and links that the kernel reported.
     fn end_what_is_gone(self: &Arc<Self>, state: &mut State) {
         while let Some(end) = self.ends.as_ref().and_then(|ends| ends.next()) {
-            let mut gone = Vec::new();
+            let mut posts = Vec::new();
             for entry in &state.leases.0 {
                 let is_in = |number| entry.number == Some(number);
-                let reason = match end {
-                    End::Namespace(number) if is_in(number) => NO_NAMESPACE,
+                let event = match end {
+                    End::Namespace(number) if is_in(number) => Event::Gone(NO_NAMESPACE),
                     End::Link(number, index) if is_in(number) && entry.record.ifindex == index => {
-                        NO_LINK
+                        Event::Gone(NO_LINK)
                     }
-                    End::Unknown => match self.site(&entry.record).verify() {
-                        Err(Trouble::Gone(reason)) => reason,
-                        _ => continue,
-                    },
+                    End::Unknown => Event::Verify,
                     _ => continue,
                 };
-                gone.push((entry.key().clone(), reason));
+                posts.push((entry.key().clone(), event));
             }
-            for (key, reason) in gone {
-                self.handle(state, &key, vec![News::Gone(reason)]);
+            for (key, event) in posts {
+                self.post(state, &key, event);
             }
         }
     }
 }
 
-/// The files of all clients, each with the key of its lease.
+/// The files of all clients at rest, each with the key of its lease.
 fn waiting(state: &State) -> (Vec<Key>, Vec<Waiting>) {
     let (mut keys, mut files) = (Vec::new(), Vec::new());
-    for entry in &state.leases.0 {
-        entry.clients.add_files(&mut files);
+    for entry in state.leases.0.iter().filter(|entry| entry.is_idle()) {
+        entry.clients.iter().for_each(|clients| clients.add_files(&mut files));
         keys.resize(files.len(), entry.key().clone());
     }
     (keys, files)

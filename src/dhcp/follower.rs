@@ -1,6 +1,6 @@
-//! The host follows when a server changes a lease: the interface, then the rules of the host and the cache entry. A thread of
-//! its own does it, without the lock of the table. The record keeps the leases of before until everything has followed, so the
-//! next daemon repeats what a crash interrupts.
+//! The host follows when a server changes a lease: the interface, in a step of the lease, then the rules of the host and the
+//! cache entry. A thread of its own moves those of all leases that wait, without the lock of the table. The record keeps the
+//! leases of before until everything has followed, so the next daemon repeats what a crash interrupts.
 //!
 //! While an attachment has no lease, its rules stay: nothing tells where they lead to.
 
@@ -13,7 +13,7 @@ use crate::cni::success::Success;
 use crate::dhcp::apply::{self, Leases};
 use crate::dhcp::journal::Record;
 use crate::dhcp::lease::Key;
-use crate::dhcp::site::Trouble;
+use crate::dhcp::step::Event;
 use crate::dhcp::table::{Entry, State, Table, log};
 use crate::dhcp::time::Time;
 use crate::error::{Error, Result};
@@ -31,35 +31,73 @@ pub(super) struct Following {
     /// The time of the next attempt; `None` if everything has followed, or waits for a lease.
     pub(super) at: Option<Time>,
     failures: u32,
-    /// The leases that the interface has.
-    pub(super) applied: Leases,
-}
-
-/// The work for one lease.
-struct Work {
-    record: Record,
-    applied: Leases,
+    /// The leases that the interface has, if it is known.
+    applied: Option<Leases>,
 }
 
 impl Following {
     /// The leases of a record that a daemon adopts. If it names earlier leases, the interface can have any of them.
     pub(super) fn adopted(record: &Record) -> Self {
         match record.former_v4.is_empty() && record.former_v6.is_empty() {
-            true => Self { applied: Leases::of(record), ..Self::default() },
+            true => Self { applied: Some(Leases::of(record)), ..Self::default() },
             false => Self { at: Some(Time::ZERO), ..Self::default() },
         }
     }
 
-    pub(super) fn is_due(&self, now: Time) -> bool {
+    fn is_due(&self, now: Time) -> bool {
         self.at.is_some_and(|at| at <= now)
+    }
+
+    /// The leases that the interface perhaps has.
+    pub(super) fn applied(&self) -> Leases {
+        self.applied.clone().unwrap_or_default()
+    }
+
+    /// Notes that the interface has the leases, or why not.
+    pub(super) fn note(&mut self, applied: Result<Leases>, key: &Key) {
+        match applied {
+            Ok(leases) => self.applied = Some(leases),
+            Err(error) => self.fail(&error, key),
+        }
+    }
+
+    /// Repeats the attempt later.
+    fn fail(&mut self, error: &Error, key: &Key) {
+        if self.failures == 0 {
+            log(key, &error.to_string());
+        }
+        let doublings = self.failures.min(PAUSE_DOUBLINGS_MAX);
+        self.failures += 1;
+        self.at = Some(Time::now() + Time::from_millis(PAUSE.as_millis() << doublings));
+    }
+}
+
+impl Entry {
+    /// The interface has the leases of the record.
+    fn is_applied(&self) -> bool {
+        let leases = Leases::of(&self.record);
+        self.following.applied.as_ref().is_some_and(|applied| applied.says_the_same(&leases))
+    }
+
+    /// The time of the next attempt for this lease, unless one is running.
+    pub(super) fn follows_at(&self, has_follower: bool) -> Option<Time> {
+        let is_running = if self.is_applied() { has_follower } else { !self.is_idle() };
+        self.following.at.filter(|_| !is_running)
     }
 }
 
 impl Table {
-    /// Lets a thread do what is due.
+    /// Lets threads do what is due: one for each interface, and one for the rules of all.
     pub(super) fn follow(self: &Arc<Self>, state: &mut State) {
         let now = Time::now();
-        if state.has_follower || !state.leases.0.iter().any(|it| it.following.is_due(now)) {
+        let due = state.leases.0.iter().filter(|it| it.following.is_due(now));
+        let (applied, others): (Vec<&Entry>, Vec<&Entry>) = due.partition(|it| it.is_applied());
+        let is_due = !applied.is_empty();
+        let others = others.into_iter().filter(|it| it.is_idle());
+        for key in others.map(|it| it.key().clone()).collect::<Vec<_>>() {
+            self.post(state, &key, Event::Apply);
+        }
+        if state.has_follower || !is_due {
             return;
         }
         let table = Arc::clone(self);
@@ -70,21 +108,23 @@ impl Table {
         }
     }
 
-    fn follow_all(&self) {
+    fn follow_all(self: &Arc<Self>) {
         let mut state = self.state.lock();
         loop {
             let now = Time::now();
-            if !state.leases.0.iter().any(|it| it.following.is_due(now)) {
+            let mut entries = state.leases.0.iter();
+            if !entries.any(|it| it.following.is_due(now) && it.is_applied()) {
                 break;
             }
             // Also those that are not due: two attachments that exchange their addresses need one transaction.
-            let waiting = state.leases.0.iter().filter(|it| it.following.at.is_some());
-            let due: Vec<Work> = waiting.map(Work::of).collect();
-            state.following = due.iter().map(|work| work.record.ask.key.clone()).collect();
+            let waits = |it: &&Entry| it.following.at.is_some() && it.is_applied();
+            let waiting = state.leases.0.iter().filter(waits);
+            let records: Vec<Record> = waiting.map(|it| it.record.clone()).collect();
+            state.following = records.iter().map(|record| record.ask.key.clone()).collect();
             let held = held(&state);
-            let done = MutexGuard::unlocked(&mut state, || self.follow_each(&due, &held));
-            for (work, done) in due.iter().zip(done) {
-                self.finish(&mut state, work, done);
+            let done = MutexGuard::unlocked(&mut state, || self.move_rules(&records, &held));
+            for (record, done) in records.iter().zip(done) {
+                self.finish(&mut state, record, done);
             }
             state.following.clear();
             self.changed.notify_all();
@@ -94,105 +134,64 @@ impl Table {
         self.wake();
     }
 
-    /// The interfaces first; the rules of those that have changed follow. The inner result is that of the rules.
-    fn follow_each(
+    fn move_rules(
         &self,
-        due: &[Work],
+        records: &[Record],
         held: &[(String, Vec<IpAddr>)],
-    ) -> Vec<Result<Result<String>>> {
-        let applied: Vec<Result<()>> = due.iter().map(|work| self.apply(work)).collect();
-        let is_applied = |(work, done): (&Work, &Result<()>)| done.is_ok().then(|| work.change());
-        let changes: Vec<Change> = due.iter().zip(&applied).filter_map(is_applied).collect();
+    ) -> Vec<Result<String>> {
+        let changes: Vec<Change> = records.iter().map(change).collect();
         let holds = |owner: &str, address: IpAddr| {
             held.iter().any(|(other, addresses)| other == owner && addresses.contains(&address))
         };
-        let mut followed = (self.follow)(&self.options.prefix, &changes, &holds).into_iter();
-        let missing = || Err(Error::internal("cannot move the rules"));
-        let rules = |done: Result<()>| done.map(|()| followed.next().unwrap_or_else(missing));
-        applied.into_iter().map(rules).collect()
-    }
-
-    fn apply(&self, Work { record, applied }: &Work) -> Result<()> {
-        let key = &record.ask.key;
-        match apply::change(&self.site(record), applied, &|changes| log(key, changes)) {
-            Ok(()) => Ok(()),
-            // The lease ends soon.
-            Err(Trouble::Gone(reason)) => Err(Error::internal(reason)),
-            Err(Trouble::Failed(error)) => Err(error),
-        }
+        (self.follow)(&self.options.prefix, &changes, &holds)
     }
 
     /// Notes the end of an attempt. The lease can have changed meanwhile: then another attempt is due.
-    fn finish(&self, state: &mut State, work: &Work, done: Result<Result<String>>) {
-        let key = &work.record.ask.key;
-        let Some(entry) = state.leases.get_mut(key).filter(|it| it.is_at(&work.record)) else {
+    fn finish(self: &Arc<Self>, state: &mut State, done: &Record, said: Result<String>) {
+        let key = &done.ask.key;
+        let Some(entry) = state.leases.get_mut(key).filter(|it| it.is_at(done)) else {
             return;
         };
-        let Entry { record, following, .. } = entry;
-        let has = Leases::of(&work.record);
-        let is_same = Leases::of(record).says_the_same(&has);
-        if done.is_ok() {
-            following.applied = has;
-        }
-        match done.flatten() {
+        let is_same = Leases::of(&entry.record).says_the_same(&Leases::of(done));
+        let following = &mut entry.following;
+        match said {
             Ok(said) => {
                 if !said.is_empty() {
-                    log(key, &format!("{said} follow to {}", work.addresses()));
+                    log(key, &format!("{said} follow to {}", addresses(done)));
                 }
-                record.forget_former(&work.record);
                 following.failures = 0;
                 following.at = following.at.filter(|_| !is_same);
-                let saved = self.journal.save(record);
-                saved.unwrap_or_else(|error| log(key, &error.to_string()));
+                self.post(state, key, Event::Followed(Box::new(done.clone())));
             }
-            Err(error) => {
-                if following.failures == 0 {
-                    log(key, &error.to_string());
-                }
-                let doublings = following.failures.min(PAUSE_DOUBLINGS_MAX);
-                following.failures += 1;
-                let pause = Time::from_millis(PAUSE.as_millis() << doublings);
-                following.at = Some(Time::now() + pause);
-            }
+            Err(error) => following.fail(&error, key),
         }
-    }
-
-    /// Whether the thread is at work for an attachment. A DEL waits: the cache entry must not be written after it.
-    pub(super) fn is_followed(state: &State, key: &Key) -> bool {
-        state.following.contains(key)
     }
 }
 
-impl Work {
-    fn of(entry: &Entry) -> Self {
-        Self { record: entry.record.clone(), applied: entry.following.applied.clone() }
+/// The leases of before and of now.
+fn change(record: &Record) -> Change {
+    let bare = |v4, v6| apply::of_leases(&Leases { v4, v6 }, record.ask.settings.priority);
+    let mut leases: Vec<(Success, Success)> = Vec::new();
+    if record.v4.is_some() {
+        let new = bare(record.v4.clone(), None);
+        leases.extend(
+            record.former_v4.iter().map(|old| (bare(Some(old.clone()), None), new.clone())),
+        );
     }
+    if record.v6.is_some() {
+        let new = bare(None, record.v6.clone());
+        leases.extend(
+            record.former_v6.iter().map(|old| (bare(None, Some(old.clone())), new.clone())),
+        );
+    }
+    let key = &record.ask.key;
+    Change { network: key.network.clone(), at: key.attachment(), leases }
+}
 
-    fn change(&self) -> Change {
-        let record = &self.record;
-        let bare = |v4, v6| apply::of_leases(&Leases { v4, v6 }, record.ask.settings.priority);
-        let mut leases: Vec<(Success, Success)> = Vec::new();
-        if record.v4.is_some() {
-            let new = bare(record.v4.clone(), None);
-            leases.extend(
-                record.former_v4.iter().map(|old| (bare(Some(old.clone()), None), new.clone())),
-            );
-        }
-        if record.v6.is_some() {
-            let new = bare(None, record.v6.clone());
-            leases.extend(
-                record.former_v6.iter().map(|old| (bare(None, Some(old.clone())), new.clone())),
-            );
-        }
-        let key = &record.ask.key;
-        Change { network: key.network.clone(), at: key.attachment(), leases }
-    }
-
-    /// The addresses of now, for the log.
-    fn addresses(&self) -> String {
-        let nets = apply::success(&self.record, &[]).nets();
-        nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
-    }
+/// The addresses of now, for the log.
+fn addresses(record: &Record) -> String {
+    let nets = apply::success(record, &[]).nets();
+    nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
 }
 
 /// The owners of all leases, each with the addresses that its rules may name.

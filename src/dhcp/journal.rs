@@ -61,6 +61,13 @@ pub struct Record {
 const FORMER_MAX: usize = 8;
 
 impl Record {
+    /// Whether it has a lease of each family that an ADD reports. The addresses of SLAAC are not in it.
+    pub fn is_complete(&self) -> bool {
+        let families = &self.ask.settings.families;
+        let has_v4 = !families.v4 || self.v4.is_some();
+        has_v4 && (!families.v6 || self.v6.is_some()) && !families.slaac
+    }
+
     /// Keeps leases that are replaced.
     pub fn keep_former(&mut self, old: Leases, new: &Leases) {
         fn keep<L>(former: &mut Vec<L>, old: L, is_same: impl Fn(&L, &L) -> bool) {

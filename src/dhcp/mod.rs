@@ -22,6 +22,7 @@ mod site;
 mod slaac;
 pub mod socket;
 mod source_routing;
+mod step;
 pub mod table;
 pub mod time;
 mod uplink;

@@ -1,33 +1,38 @@
-//! The leases of a daemon. The threads of the requests share the table with the thread of `events`, which runs all clients.
+//! The leases of a daemon. The threads of the requests share the table with the thread of `events` and with those of `step`,
+//! which run the clients. The lock of the table is never held over a system call that can take time.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::cni::success::Success;
-use crate::dhcp::apply::{self, Leases};
-use crate::dhcp::clients::{Clients, Options, PacketOfRelease};
-use crate::dhcp::exchange::News;
+use crate::dhcp::apply;
+use crate::dhcp::clients::{Clients, Options};
 use crate::dhcp::follower::Following;
 use crate::dhcp::journal::{Journal, Record};
 use crate::dhcp::lease::Key;
 use crate::dhcp::protocol::Ask;
 use crate::dhcp::site::{Site, Trouble, prefixed};
+use crate::dhcp::step::Event;
 use crate::dhcp::time::Time;
 use crate::dhcp::uplink;
 use crate::error::{Error, Result};
 use crate::kernel::clock::Alarm;
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Ends, LinkChange, Rtnl};
-use crate::kernel::sys::{thread, warn};
+use crate::kernel::sys::warn;
 use crate::names::{Attachment, NetworkName};
 use crate::steps::renumber::Follow;
 
-/// The longest wait for the end of an earlier lease of the same attachment.
+/// The longest wait for the end of a lease.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 /// The time that an exchange can take after the client gave up waiting: the probe of the address, and a loaded host.
 const MARGIN: Duration = Duration::from_secs(15);
+
+/// So many links are surveyed at the same time. The buffers of hundreds would be most of the daemon's memory.
+const SURVEYS_MAX: usize = 16;
 
 /// See the head of this file.
 pub struct Table {
@@ -42,19 +47,19 @@ pub struct Table {
     /// Moves what the host has for an attachment to its next address.
     pub(super) follow: Follow,
     home: NetNs,
-    /// One survey at a time: the kernel executes their requests one after the other anyway, and the buffers of hundreds would
-    /// be most of the daemon's memory.
-    survey: Mutex<()>,
+    /// The number of surveys, and its changes.
+    surveys: (Mutex<usize>, Condvar),
 }
 
 #[derive(Default)]
 pub(super) struct State {
     pub(super) leases: Entries,
     /// Attachments with a lease that is being released. A new lease of the attachment waits.
-    leaving: Vec<Key>,
-    /// Leases that `farewell` releases.
-    departures: Vec<Entry>,
-    has_farewell: bool,
+    pub(super) leaving: Vec<Key>,
+    /// Leases with an event, in the order of the events. No thread is at work on them.
+    pub(super) queue: VecDeque<Key>,
+    /// The number of threads of `step`.
+    pub(super) workers: usize,
     /// Attachments with a changed lease that the thread of `follower` is at work for.
     pub(super) following: Vec<Key>,
     pub(super) has_follower: bool,
@@ -69,7 +74,7 @@ impl Entries {
         self.0.binary_search_by(|entry| entry.key().cmp(key))
     }
 
-    fn get(&self, key: &Key) -> Option<&Entry> {
+    pub(super) fn get(&self, key: &Key) -> Option<&Entry> {
         self.find(key).ok().and_then(|at| self.0.get(at))
     }
 
@@ -83,21 +88,28 @@ impl Entries {
         self.0.insert(at, entry);
     }
 
-    fn remove(&mut self, key: &Key) -> Option<Entry> {
+    pub(super) fn remove(&mut self, key: &Key) -> Option<Entry> {
         self.find(key).ok().map(|at| self.0.remove(at))
     }
 }
 
-/// A lease, or the attempt to get one.
+/// A lease, or the attempt to get one. `Step` replaces the values when it ends.
 pub(super) struct Entry {
     pub(super) record: Record,
-    pub(super) clients: Clients,
+    /// `None` while a thread is at work on the lease: nothing else changes or removes it then.
+    pub(super) clients: Option<Clients>,
+    /// The events for the next step.
+    pub(super) events: Vec<Event>,
+    /// The time at which the clients have something to do.
+    pub(super) deadline: Option<Time>,
+    /// The result of ADD, if each client has a lease.
+    pub(super) bound: Option<Success>,
     /// The kernel's number of the namespace.
     pub(super) number: Option<u32>,
     /// The answer for the requests that wait.
-    answer: Arc<OnceLock<Result<Success>>>,
+    pub(super) answer: Arc<OnceLock<Result<Success>>>,
     /// No request has got this lease yet.
-    is_new: bool,
+    pub(super) is_new: bool,
     pub(super) following: Following,
 }
 
@@ -118,41 +130,23 @@ impl Table {
             options,
             follow,
             home: NetNs::own()?,
-            survey: Mutex::default(),
+            surveys: Default::default(),
         });
         table.adopt_all()?;
         Ok(table)
     }
 
     fn adopt_all(self: &Arc<Self>) -> Result<()> {
-        let now = Time::now();
+        let records = self.journal.read_all()?;
         let mut state = self.state.lock();
-        for record in self.journal.read_all()? {
+        for record in records {
             let key = record.ask.key.clone();
             let mut entry = self.entry(record)?;
             entry.is_new = false;
             entry.following = Following::adopted(&entry.record);
-            let found = match entry.record.is_released {
-                true => Err(Trouble::Gone("it was released while no daemon ran")),
-                false => self.site(&entry.record).verify(),
-            };
-            match found {
-                Err(Trouble::Gone(reason)) => {
-                    log(&key, reason);
-                    // Only a client with a lease can release it.
-                    entry.clients.resume_to_release(&entry.record, now);
-                    self.depart_later(&mut state, entry);
-                }
-                found => {
-                    if let Ok(netns) = found {
-                        entry.number = Rtnl::open()?.number_of(&netns).ok();
-                    }
-                    log(&key, "the lease is adopted");
-                    let news = entry.clients.start(&self.site(&entry.record), now);
-                    state.leases.insert(entry);
-                    self.handle(&mut state, &key, news);
-                }
-            }
+            entry.bound = entry.record.is_complete().then(|| apply::success(&entry.record, &[]));
+            state.leases.insert(entry);
+            self.post(&mut state, &key, Event::Adopt);
         }
         Ok(())
     }
@@ -162,9 +156,18 @@ impl Table {
     }
 
     fn entry(&self, record: Record) -> Result<Entry> {
-        let clients = Clients::new(&record, &self.options)?;
-        let (answer, following) = (Arc::default(), Following::default());
-        Ok(Entry { record, clients, number: None, answer, is_new: true, following })
+        let clients = Some(Clients::new(&record, &self.options)?);
+        Ok(Entry {
+            record,
+            clients,
+            events: Vec::new(),
+            deadline: None,
+            bound: None,
+            number: None,
+            answer: Arc::default(),
+            is_new: true,
+            following: Following::default(),
+        })
     }
 
     /// The longest time that `acquire` takes.
@@ -179,21 +182,22 @@ impl Table {
         let new = self.survey(ask)?;
         let mut state = self.state.lock();
         let answer = loop {
-            self.wait_for_departure(&mut state, key)?;
+            self.wait_while(&mut state, key, |state| state.is_left(key))?;
             match state.leases.get(key) {
                 Some(entry) if entry.is_at(&new.record) => {
-                    if !entry.is_new && entry.clients.are_bound() {
-                        return Ok(entry.success());
+                    if let (false, Some(success)) = (entry.is_new, &entry.bound) {
+                        return Ok(success.clone());
                     }
                     break Arc::clone(&entry.answer);
                 }
                 // Its link is not the link of this call: no DEL came before.
-                Some(_) => {
-                    if let Some(entry) = self.take(&mut state, key) {
-                        MutexGuard::unlocked(&mut state, || self.depart(entry));
-                    }
+                Some(_) => self.end(&mut state, key, "another link has its place")?,
+                None => {
+                    let answer = Arc::clone(&new.answer);
+                    state.leases.insert(new);
+                    self.post(&mut state, key, Event::Start);
+                    break answer;
                 }
-                None => break self.begin(&mut state, new),
             }
         };
         while answer.get().is_none() {
@@ -207,7 +211,7 @@ impl Table {
 
     /// An entry for the link of a call, which is brought up.
     fn survey(&self, ask: &Ask) -> Result<Entry> {
-        let _alone = self.survey.lock();
+        let _place = self.place_for_survey();
         let name = &ask.key.ifname;
         let netns = self.home.open(&prefixed(&self.options.prefix, &ask.netns))?;
         let rtnl = netns.rtnl()?;
@@ -239,87 +243,28 @@ impl Table {
         Ok(Entry { number, ..self.entry(record)? })
     }
 
-    fn begin(
-        self: &Arc<Self>,
-        state: &mut State,
-        mut entry: Entry,
-    ) -> Arc<OnceLock<Result<Success>>> {
-        let now = Time::now();
-        let (key, answer) = (entry.record.ask.key.clone(), Arc::clone(&entry.answer));
-        let news = entry.clients.start(&self.site(&entry.record), now);
-        state.leases.insert(entry);
-        self.handle(state, &key, news);
-        self.wake();
-        answer
+    /// Waits until fewer than `SURVEYS_MAX` others survey.
+    fn place_for_survey(&self) -> impl Drop + '_ {
+        struct Place<'a>(&'a (Mutex<usize>, Condvar));
+
+        impl Drop for Place<'_> {
+            fn drop(&mut self) {
+                *self.0.0.lock() -= 1;
+                self.0.1.notify_one();
+            }
+        }
+
+        let (count, changed) = &self.surveys;
+        let mut count = count.lock();
+        changed.wait_while(&mut count, |count| *count == SURVEYS_MAX);
+        *count += 1;
+        Place(&self.surveys)
     }
 
     /// Lets the thread of `events` look at the table again.
     pub(super) fn wake(&self) {
         // The thread wakes at the next deadline anyway.
         let _ = self.alarm.set(Some(Duration::ZERO));
-    }
-
-    /// Handles the events of a client.
-    pub(super) fn handle(self: &Arc<Self>, state: &mut State, key: &Key, news: Vec<News>) {
-        for event in news {
-            let Some(entry) = state.leases.get_mut(key) else { return };
-            let end = match event {
-                News::Bound => self.bound(entry).err(),
-                News::Lost(reason) => {
-                    self.lost(entry, reason);
-                    None
-                }
-                News::Failed(tried) if entry.is_new => Some(cannot_get(key, &tried)),
-                News::Failed(tried) => {
-                    log(key, &tried);
-                    None
-                }
-                News::Gone(reason) => {
-                    log(key, reason);
-                    Some(cannot_get(key, reason))
-                }
-            };
-            if let Some(error) = end
-                && let Some(entry) = state.leases.remove(key)
-            {
-                let _ = entry.answer.set(Err(error));
-                self.depart_later(state, entry);
-            }
-            self.changed.notify_all();
-        }
-        self.follow(state);
-    }
-
-    /// A client has a lease: it is written to the journal. Changes follow in another thread.
-    fn bound(&self, entry: &mut Entry) -> Result<()> {
-        let key = entry.record.ask.key.clone();
-        entry.renew_record();
-        let saved = self.journal.save(&entry.record);
-        if entry.is_new {
-            saved?;
-            if !entry.clients.are_bound() {
-                return Ok(());
-            }
-            entry.is_new = false;
-            entry.following = Following::adopted(&entry.record);
-        } else {
-            saved.unwrap_or_else(|error| log(&key, &error.to_string()));
-        }
-        if entry.clients.are_bound() {
-            let _ = entry.answer.set(Ok(entry.success()));
-        }
-        Ok(())
-    }
-
-    fn lost(&self, entry: &mut Entry, reason: &str) {
-        let key = entry.record.ask.key.clone();
-        log(&key, reason);
-        entry.renew_record();
-        if !entry.is_new {
-            entry.answer = Arc::default();
-        }
-        let saved = self.journal.save(&entry.record);
-        saved.unwrap_or_else(|error| log(&key, &error.to_string()));
     }
 
     /// Fails if the attachment has no lease, or if its link is gone.
@@ -331,7 +276,7 @@ impl Table {
         };
         let state = self.state.lock();
         let entry = state.leases.get(key).ok_or_else(|| cannot("the daemon knows none"))?;
-        if !entry.clients.are_bound() {
+        if entry.bound.is_none() {
             return Err(cannot("it was lost"));
         }
         let record = entry.record.clone();
@@ -344,16 +289,9 @@ impl Table {
     }
 
     /// Sends a RELEASE if the attachment has a lease. It returns when the lease is gone.
-    pub fn release(&self, key: &Key) -> Result<()> {
+    pub fn release(self: &Arc<Self>, key: &Key) -> Result<()> {
         let mut state = self.state.lock();
-        self.wait_for_departure(&mut state, key)?;
-        let entry = self.take(&mut state, key);
-        drop(state);
-        if let Some(entry) = entry {
-            self.depart(entry);
-            self.wake();
-        }
-        Ok(())
+        self.end(&mut state, key, RELEASED)
     }
 
     /// Releases the leases of a network except these.
@@ -362,20 +300,17 @@ impl Table {
             keep.iter().any(|at| at.container_id == key.container_id && at.ifname == key.ifname)
         };
         let mut state = self.state.lock();
-        let mut stale = Vec::new();
-        for entry in &state.leases.0 {
-            let key = entry.key();
-            if key.network == *network && !is_kept(key) {
-                stale.push(key.clone());
-            }
-        }
+        let keys = state.leases.0.iter().map(Entry::key);
+        let stale: Vec<Key> =
+            keys.filter(|key| key.network == *network && !is_kept(key)).cloned().collect();
         for key in &stale {
-            if let Some(entry) = self.take(&mut state, key) {
-                self.depart_later(&mut state, entry);
-            }
+            self.post(&mut state, key, Event::End(RELEASED));
         }
         let deadline = Instant::now() + LEAVE_LIMIT;
-        while stale.iter().any(|key| state.leaving.contains(key)) {
+        let is_there = |state: &State, key: &Key| {
+            state.leases.get(key).is_some() || state.leaving.contains(key)
+        };
+        while stale.iter().any(|key| is_there(&state, key)) {
             // The others are released soon.
             if self.changed.wait_until(&mut state, deadline).timed_out() {
                 break;
@@ -400,7 +335,7 @@ impl Table {
         let now = Time::now();
         let state = self.state.lock();
         let mut list = Vec::new();
-        for Entry { record, clients, .. } in &state.leases.0 {
+        for Entry { record, bound, .. } in &state.leases.0 {
             let Record { v4, v6, .. } = record;
             let renews = Time::first(
                 v4.as_ref().map(|lease| lease.renew_at),
@@ -412,7 +347,7 @@ impl Table {
             );
             let is_past = |at: Option<Time>| at.is_some_and(|at| at <= now);
             let word = match () {
-                () if !clients.are_bound() => "searching",
+                () if bound.is_none() => "searching",
                 () if is_past(rebinds) => "rebinding",
                 () if is_past(renews) => "renewing",
                 () => "bound",
@@ -422,107 +357,45 @@ impl Table {
         list
     }
 
-    /// Takes an entry out for `depart`.
-    fn take(&self, state: &mut State, key: &Key) -> Option<Entry> {
-        let entry = state.leases.remove(key)?;
-        // Requests that wait for it get an answer at once.
-        let _ = entry.answer.set(Err(cannot_get(key, RELEASED)));
-        self.changed.notify_all();
-        state.leaving.push(key.clone());
-        Some(entry)
+    /// Ends a lease if there is one, and waits until it is gone.
+    fn end(
+        self: &Arc<Self>,
+        state: &mut MutexGuard<'_, State>,
+        key: &Key,
+        reason: &'static str,
+    ) -> Result<()> {
+        self.post(state, key, Event::End(reason));
+        let is_there = |state: &State| state.leases.get(key).is_some() || state.is_left(key);
+        self.wait_while(state, key, is_there)
     }
 
-    fn wait_for_departure(&self, state: &mut MutexGuard<'_, State>, key: &Key) -> Result<()> {
+    fn wait_while(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        key: &Key,
+        holds: impl Fn(&State) -> bool,
+    ) -> Result<()> {
         let deadline = Instant::now() + LEAVE_LIMIT;
-        while state.leaving.contains(key) || Self::is_followed(state, key) {
-            if self.changed.wait_until(state, deadline).timed_out() {
+        while holds(state) {
+            if self.changed.wait_until(state, deadline).timed_out() && holds(state) {
                 return Err(cannot_get(key, "an earlier lease is still being released"));
             }
         }
         Ok(())
     }
+}
 
-    /// Lets another thread release a lease: that can take a second.
-    pub(super) fn depart_later(self: &Arc<Self>, state: &mut State, entry: Entry) {
-        state.leaving.push(entry.record.ask.key.clone());
-        state.departures.push(entry);
-        if state.has_farewell {
-            return;
-        }
-        let table = Arc::clone(self);
-        match thread::start(Box::new(move || table.farewell())) {
-            Ok(()) => state.has_farewell = true,
-            // The next departure, or the next daemon, tries again.
-            Err(error) => warn(format_args!("warning: cannot start a thread: {error}")),
-        }
-    }
-
-    fn farewell(&self) {
-        let mut state = self.state.lock();
-        while let Some(entry) = state.departures.pop() {
-            MutexGuard::unlocked(&mut state, || self.depart(entry));
-        }
-        state.has_farewell = false;
-    }
-
-    /// Releases the lease of an entry that was taken out.
-    fn depart(&self, mut entry: Entry) {
-        let key = &entry.record.ask.key;
-        let packets = entry.clients.release(Time::now());
-        if !packets.is_empty() {
-            // If the daemon dies now, the next one sends the packets.
-            let marked = self.journal.mark(key).map(drop);
-            marked.unwrap_or_else(|error| log(key, &error.to_string()));
-            match self.send_release(&entry.record, &packets) {
-                Ok(()) => log(key, "the lease is released"),
-                Err(error) => log(key, &format!("cannot release the lease: {error}")),
-            }
-        }
-        let removed = self.journal.remove(key);
-        removed.unwrap_or_else(|error| log(key, &error.to_string()));
-        self.state.lock().leaving.retain(|other| other != key);
-        self.changed.notify_all();
-    }
-
-    fn send_release(&self, record: &Record, packets: &[PacketOfRelease]) -> Result<()> {
-        let site = self.site(record);
-        let has_link = !matches!(site.verify(), Err(Trouble::Gone(_)));
-        let mut result = Ok(());
-        for packet in packets {
-            // A second attempt, because the server keeps a lease that no packet releases.
-            if !has_link || packet.send(&site).or_else(|_| packet.send(&site)).is_err() {
-                let uplink = record.uplink.as_ref();
-                let sent = Rtnl::open()
-                    .and_then(|host| uplink::release(&host, uplink, record.mac, packet));
-                result = result.and(sent);
-            }
-        }
-        result
+impl State {
+    /// Whether a lease of the attachment is being released, or the host still follows to it. A DEL waits: the cache entry must
+    /// not be written after it.
+    fn is_left(&self, key: &Key) -> bool {
+        self.leaving.contains(key) || self.following.contains(key)
     }
 }
 
 impl Entry {
     pub(super) fn key(&self) -> &Key {
         &self.record.ask.key
-    }
-
-    /// The result of ADD.
-    fn success(&self) -> Success {
-        let slaac = self.clients.slaac.as_ref().map(|it| it.ips.as_slice());
-        apply::success(&self.record, slaac.unwrap_or_default())
-    }
-
-    /// Copies the leases of the clients to the record. If they say something else than before, the rest has to follow.
-    fn renew_record(&mut self) {
-        let lease = self.clients.v4.as_ref().and_then(|it| it.client.lease()).cloned();
-        let lease6 = self.clients.v6.as_ref().and_then(|it| it.client.lease()).cloned();
-        let old = Leases::of(&self.record);
-        let new = Leases { v4: lease, v6: lease6 };
-        if !self.is_new && !old.says_the_same(&new) {
-            self.record.keep_former(old, &new);
-            self.following.at = Some(Time::now());
-        }
-        (self.record.v4, self.record.v6) = (new.v4, new.v6);
     }
 
     /// Whether the entry is about the same link.
@@ -534,7 +407,7 @@ impl Entry {
 
 const RELEASED: &str = "it was released meanwhile";
 
-fn cannot_get(key: &Key, reason: &str) -> Error {
+pub(super) fn cannot_get(key: &Key, reason: &str) -> Error {
     let Key { network, container_id, ifname } = key;
     Error::internal(format_args!(
         "cannot get a lease for {ifname} of {container_id} in network {network}: {reason}"

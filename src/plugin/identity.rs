@@ -1,10 +1,9 @@
 //! The record of the namespace in which an attachment was made: a later namespace can have the same path.
 //!
-//! Each successful ADD writes it, whichever runtime calls, because no cache of a runtime has the identity of a namespace. DEL
-//! and GC remove it. `runtime::evidence` compares with it. A missing record is no error: then there is less proof.
+//! Each successful ADD of a plugin that makes an interface writes it, whichever runtime calls, because no cache of a runtime has
+//! the identity of a namespace. DEL and GC of this plugin remove it. `runtime::evidence` compares with it. A missing record is no error: then there is less proof.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::cni::json::{Json, Object};
@@ -80,12 +79,14 @@ impl Records {
     pub fn remove(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
         self.directories().into_iter().try_for_each(|directory| {
             let path = path_in(&directory, network, at);
-            match fault::file_operation().and_then(|()| fs::remove_file(&path)) {
-                Ok(()) => {}
-                // The process that wrote it was perhaps killed before the file got its name.
-                Err(error) if error.kind() == ErrorKind::NotFound => file::sweep_of(&path),
-                Err(error) => return Err(cannot("remove", &path, error)),
+            let removed = fault::file_operation().and_then(|()| fs::remove_file(&path));
+            let Err(error) = removed else { return Ok(()) };
+            // A read-only file system has this error for missing files, too.
+            if fs::symlink_metadata(&path).is_ok() {
+                return Err(cannot("remove", &path, error));
             }
+            // The process that wrote it was perhaps killed before the file got its name.
+            file::sweep_of(&path);
             Ok(())
         })
     }
@@ -186,11 +187,15 @@ impl Record {
     }
 }
 
-/// Keeps the records up to date after a successful call. A record that cannot be written or removed is a warning.
-pub(super) fn after(cx: &Context<'_>, verb: &Verb) {
+/// Keeps the records up to date after a successful call. A record that cannot be written is a warning: without it there is less
+/// proof.
+pub(super) fn after(cx: &Context<'_>, verb: &Verb) -> Result<()> {
     let (network, records) = (&cx.request.network, Records::of_host());
-    let done = match verb {
-        Verb::Add(at) => write(cx, &records, at),
+    match verb {
+        Verb::Add(at) => {
+            write(cx, &records, at).unwrap_or_else(|error| cx.warn(error));
+            Ok(())
+        }
         Verb::Del(at) => records.remove(network, at),
         Verb::Gc(keep) => {
             let mut all = records.all().into_iter();
@@ -200,19 +205,10 @@ pub(super) fn after(cx: &Context<'_>, verb: &Verb) {
             )
         }
         Verb::Check(_) | Verb::Status => Ok(()),
-    };
-    if let Err(error) = done {
-        cx.warn(error);
     }
 }
 
 fn write(cx: &Context<'_>, records: &Records, at: &Attachment) -> Result<()> {
     let (netns, rtnl) = (cx.session.required_netns()?, cx.session.container()?);
-    let record = Record::of(&cx.request.network, at, netns, rtnl)?;
-    // An earlier plugin of the list wrote it.
-    let is_chained = cx.request.json.get("prevResult").is_some();
-    if is_chained && records.read(&record.network, at).is_some_and(|known| known == record) {
-        return Ok(());
-    }
-    records.write(&record)
+    records.write(&Record::of(&cx.request.network, at, netns, rtnl)?)
 }

@@ -62,12 +62,12 @@ pub const PLUGINS: &[Entry] = &[
         "an interface that a program reads and writes, for example a virtual machine",
     ),
     #[cfg(feature = "bandwidth")]
-    crate::plugin::entry::<bandwidth::Bandwidth>(
+    crate::plugin::chained_entry::<bandwidth::Bandwidth>(
         "bandwidth",
         "limits the rate at which a container receives and sends",
     ),
     #[cfg(feature = "firewall")]
-    crate::plugin::entry::<firewall::Firewall>(
+    crate::plugin::chained_entry::<firewall::Firewall>(
         "firewall",
         "accepts packets of containers on a host that drops others, and separates bridges",
     ),
@@ -82,22 +82,25 @@ pub const PLUGINS: &[Entry] = &[
         "brings the interface lo of the container up",
     ),
     #[cfg(feature = "portmap")]
-    crate::plugin::entry::<portmap::Portmap>(
+    crate::plugin::chained_entry::<portmap::Portmap>(
         "portmap",
         "publishes ports of the container on the host",
     ),
     #[cfg(feature = "sbr")]
-    crate::plugin::entry::<sbr::Sbr>(
+    crate::plugin::chained_entry::<sbr::Sbr>(
         "sbr",
         "routes packets by source: they leave by the interface that has their source address",
     ),
     #[cfg(feature = "tuning")]
-    crate::plugin::entry::<tuning::Tuning>(
+    crate::plugin::chained_entry::<tuning::Tuning>(
         "tuning",
         "sets sysctls of the container, and the MAC address, MTU and flags of an interface",
     ),
     #[cfg(feature = "vrf")]
-    crate::plugin::entry::<vrf::Vrf>("vrf", "puts an interface of the container into a VRF"),
+    crate::plugin::chained_entry::<vrf::Vrf>(
+        "vrf",
+        "puts an interface of the container into a VRF",
+    ),
     #[cfg(feature = "host-local")]
     crate::plugin::ipam_entry::<host_local::HostLocal>(
         "host-local",

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::toggle::subject::{BRIDGE, Kind, Place, Subject};
 use crate::toggle::subjects;
-use crate::world::{Container, RECORDS, State, World, plugin_names, with, without};
+use crate::world::{Container, State, World, plugin_names, with, without};
 
 const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
@@ -63,9 +63,7 @@ impl Scene<'_> {
     }
 
     pub fn state(&self) -> State {
-        let state = self.world.state_with(&[&self.container]).apart_from(BRIDGE, "net");
-        // All plugins of a list have one record. The first DEL removes it, and here the plugin before has had none.
-        if self.subject.place == Place::First { state } else { state.without("file", RECORDS) }
+        self.world.state_with(&[&self.container]).apart_from(BRIDGE, "net")
     }
 }
 

@@ -48,7 +48,7 @@ fn an_add_is_answered_when_another_one_replaces_its_link() {
     c1.exec(["ip", "link", "set", "eth0", "address", "02:00:00:00:00:99"]);
     let second = c1.call("dhcp", "ADD", &bridge()).start();
     let error = first.finish().error();
-    assert!(error.msg.contains("it was released meanwhile"), "{error:?}");
+    assert!(error.msg.contains("another link has its place"), "{error:?}");
     assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
     c1.del("dhcp", &bridge());
     second.finish().error();

@@ -23,6 +23,7 @@ mod servers;
 mod service;
 mod six;
 mod six_hostile;
+mod slow;
 mod stopped;
 
 use nix::sys::signal::Signal;

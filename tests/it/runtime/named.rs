@@ -106,5 +106,7 @@ fn a_namespace_is_made_where_proc_has_other_process_ids() {
     add.under(&["unshare", "--pid", "--fork"]).run().success();
     host.cnibox(&["check", "net", "web"]).run().silence();
     host.cnibox(&["del", "net", "web", "--delete"]).run().silence();
-    assert_eq!(host.kept(), [""; 0]);
+    // The record is of the other PID namespace. The first one of a machine removes such records; this world is nested.
+    let kept: Vec<String> = host.kept();
+    assert!(kept.iter().all(|path| path.contains("/identities/")), "{kept:?}");
 }
