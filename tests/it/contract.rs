@@ -105,12 +105,6 @@ fn the_table_has_every_plugin_of_the_list() {
     let table: BTreeSet<String> =
         subjects().iter().map(|subject| subject.plugin.to_owned()).collect();
     assert_eq!(table, plugin_names().into_iter().collect());
-    let in_vm: Vec<&str> = subjects()
-        .iter()
-        .filter(|subject| subject.place == Place::Vm)
-        .map(|it| it.plugin)
-        .collect();
-    assert_eq!(in_vm, ["dummy", "vlan", "ipvlan", "vrf"], "the kernel of CI lacks these links");
 }
 
 /// The keys of a result, without those that every version allows.

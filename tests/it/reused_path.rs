@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Container, World, lan, with};
+use crate::world::{Container, World, is_for_options, lan, runs_with, with};
 
 /// Where both containers have their namespace, one after the other.
 const NAME: &str = "pod";
@@ -13,7 +13,7 @@ type Chain = Vec<(&'static str, Value)>;
 fn config(kind: &str, keys: Value) -> Value {
     let ipam = json!({"type": "host-local", "subnet": "10.1.0.0/24"});
     let base = json!({"cniVersion": "1.1.0", "name": "net", "type": kind});
-    let is_chained = ["sbr", "tuning", "bandwidth"].contains(&kind);
+    let is_chained = ["sbr", "tuning", "bandwidth", "vrf"].contains(&kind);
     with(&with(&base, if is_chained { json!({}) } else { json!({"ipam": ipam}) }), keys)
 }
 
@@ -132,10 +132,32 @@ fn spares(a: &Chain, b: &Chain, answers: Option<&str>) {
     assert_eq!(pod.exec(["ip", "-o", "link"]).lines().count(), 1, "{what}: b's own DEL removes it");
 }
 
+/// Chains with links that not every kernel has.
+fn chains_of_options() -> [(&'static str, Chain, Option<&'static str>); 4] {
+    let tag = json!({"master": "lan", "vlanId": 10});
+    let master = json!({"master": "lan"});
+    [
+        ("CONFIG_DUMMY", vec![("dummy", config("dummy", json!({})))], None),
+        ("CONFIG_VLAN_8021Q", vec![("vlan", config("vlan", tag))], None),
+        ("CONFIG_IPVLAN", vec![("ipvlan", config("ipvlan", master))], Some("10.1.0.254")),
+        (
+            "CONFIG_NET_VRF",
+            vec![bridge(), ("vrf", config("vrf", json!({"vrfname": "blue"})))],
+            None,
+        ),
+    ]
+}
+
 #[test]
 fn del_spares_the_container_that_has_the_path_now() {
-    for (chain, answers) in chains() {
+    let always = if is_for_options() { Vec::new() } else { chains() };
+    for (chain, answers) in always {
         spares(&chain, &chain, answers);
+    }
+    for (option, chain, answers) in chains_of_options() {
+        if runs_with(option) {
+            spares(&chain, &chain, answers);
+        }
     }
 }
 

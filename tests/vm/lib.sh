@@ -137,9 +137,9 @@ call() {
 }
 
 # plugin VERB PLUGIN CONTAINER: the call itself, with the configuration on stdin; CONTAINER may be empty. The namespace
-# is /run/netns/CONTAINER, or $netns where that is set. $fault is NAME=VALUE for the environment, see faults.sh.
+# is /run/netns/CONTAINER, or $netns where that is set.
 plugin() {
-    env -i CNI_COMMAND="$1" CNI_PATH="$cni_bin" CNI_ARGS="${cni_args-}" ${fault:+"$fault"} \
+    env -i CNI_COMMAND="$1" CNI_PATH="$cni_bin" CNI_ARGS="${cni_args-}" \
         ${3:+CNI_CONTAINERID="$3" CNI_NETNS="${netns-/run/netns/$3}" CNI_IFNAME="${ifname-eth0}"} "$cni_bin/$2"
 }
 

@@ -1,7 +1,7 @@
 //! The interface of a plugin that makes a single link in the container, under its final name. (`veth` is for pairs.)
 //!
-//! A failing ADD removes the link, DEL removes it, and the kernel removes it with the namespace. GC cannot find it, because
-//! it leaves nothing on the host; GC releases the addresses only.
+//! A failing ADD removes the link, DEL removes it, and the kernel removes it with the namespace. DEL and GC also remove a link
+//! that another program has moved to the host.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::kernel::netlink;
 use crate::kernel::netns::NetNs;
 use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::names::{Attachment, Mac};
-use crate::plugin::owner::Owner;
+use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::flow::{delegate, verify};
@@ -225,7 +225,7 @@ pub fn configure(
 
 /// DEL and GC. They need neither the configuration nor the parent. An interface of another kind or with another owner
 /// stays: another network made it, or the path of the namespace is another container's by now. An interface without an owner was made by the
-/// reference, or by an ADD that was killed, and is removed. GC releases addresses only.
+/// reference, or by an ADD that was killed, and is removed.
 pub fn clean(
     cx: &Context<'_>,
     scope: Scope<'_>,
@@ -233,16 +233,19 @@ pub fn clean(
     kind: &'static str,
 ) -> Result<()> {
     release(cx, scope, &|| {
-        let (Some(at), Some(_)) = (scope.one(), netns) else { return Ok(()) };
-        let container = cx.session.container()?;
-        let owner = Owner::new(&cx.request.network, at);
-        let is_ours = |link: &Link| {
-            link.kind.as_deref() == Some(kind) && !host_link::is_of_another(link, &owner)
-        };
-        match container.link(&at.ifname)?.filter(is_ours) {
-            Some(link) => container.del_link(link.index),
-            None => Ok(()),
+        if let (Some(at), Some(_)) = (scope.one(), netns) {
+            let container = cx.session.container()?;
+            let owner = Owner::new(&cx.request.network, at);
+            let is_ours = |link: &Link| {
+                link.kind.as_deref() == Some(kind) && !host_link::is_of_another(link, &owner)
+            };
+            if let Some(link) = container.link(&at.ifname)?.filter(is_ours) {
+                return container.del_link(link.index);
+            }
         }
+        let host = cx.session.host()?;
+        let moved = host_link::all_of(host, kind, &Owners::of(cx, scope))?;
+        moved.iter().try_for_each(|link| host.del_link(link.index))
     })
 }
 

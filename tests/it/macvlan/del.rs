@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{dual_stack, dual_stack_with, plain};
+use super::{dual_stack, dual_stack_with, plain, plain_with};
 use crate::world::{Container, World, lan, with, without};
 
 type Happening = fn(&Container<'_>);
@@ -115,4 +115,30 @@ fn a_failed_add_leaves_nothing() {
         let after = world.state_with(&[&c1]).apart_from("", "net");
         before.assert_same(&after, &format!("after a failed ADD of {config}"));
     }
+}
+
+#[test]
+fn a_link_that_was_moved_to_the_host_is_removed_by_del_and_by_gc() {
+    let world = World::new();
+    let _outside = lan(&world);
+    let containers = ["c1", "c2", "c3", "c4"].map(|name| world.container(name));
+    let config = plain_with(json!({"cniVersion": "1.1.0"}));
+    for container in &containers {
+        container.add("macvlan", &config);
+        let script = format!("ip link set eth0 netns 1 name of-{}", container.name);
+        container.exec(["sh", "-ec", &script]);
+    }
+    let [c1, c2, ..] = &containers;
+    let moved = || {
+        let links = world.links();
+        links.into_iter().filter(|link| link.starts_with("of-")).collect::<Vec<_>>()
+    };
+    c1.del("macvlan", &config);
+    assert_eq!(moved(), ["of-c2", "of-c3", "of-c4"]);
+    c2.destroy();
+    c2.del("macvlan", &config);
+    assert_eq!(moved(), ["of-c3", "of-c4"]);
+    let valid = json!({"cni.dev/valid-attachments": [{"containerID": "c4", "ifname": "eth0"}]});
+    world.call("macvlan", "GC", &with(&config, valid)).run().silence();
+    assert_eq!(moved(), ["of-c4"]);
 }

@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
-use crate::toggle::subject::{Case, Kind, Place, Subject, set};
+use crate::toggle::subject::{Case, Place, Subject, set};
 use crate::toggle::subjects;
-use crate::world::{Call, Container, Outcome, State, World, with};
+use crate::world::{Call, Container, Outcome, State, World, runs_with, with};
 
 /// The codes of a configuration that cannot be read, or that cannot be meant.
 pub(super) const REFUSED: [u64; 2] = [6, 7];
@@ -195,7 +195,7 @@ fn keys_have_one_type(keys_of: &str) {
     let subjects = subjects();
     let subject = subjects.iter().find(|subject| subject.keys_of == keys_of).unwrap();
     for case in &[subject.cases.clone(), shared(subject, &subjects)].concat() {
-        if case.kind == Kind::Vm || case.key == "/prevResult" || seen.contains(&case.key) {
+        if !runs_with(case.option) || case.key == "/prevResult" || seen.contains(&case.key) {
             continue;
         }
         seen.push(case.key);

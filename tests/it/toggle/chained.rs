@@ -6,12 +6,23 @@ use super::subject::{Case, Place, Subject, case};
 use crate::world::with;
 
 pub fn subjects() -> Vec<Subject> {
-    vec![portmap(), firewall(), bandwidth(), sbr(), tuning()]
+    vec![portmap(), firewall(), bandwidth(), sbr(), tuning(), vrf()]
 }
 
 /// A DEL may come without a result, but an ADD does not.
 fn prev_result() -> Case {
     case("/prevResult", json!({})).required()
+}
+
+fn vrf() -> Subject {
+    let name = || json!({"vrfname": "blue"});
+    let cases = vec![
+        prev_result().with(name()),
+        case("/vrfname", "blue").required(),
+        case("/table", 10).with(name()),
+    ];
+    let subject = Subject::chained("vrf", json!({}), cases);
+    Subject { option: "CONFIG_NET_VRF", ..subject }
 }
 
 fn portmap() -> Subject {

@@ -2,14 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::subject::{Case, NEIGHBOUR, Place, Subject, case, dual_stack};
+use super::subject::{Case, NEIGHBOUR, Place, Subject, VLANS, case, dual_stack};
 use crate::world::{OUTSIDE, with};
 
 const MAC: &str = "02:00:00:00:00:77";
 
 pub fn subjects() -> Vec<Subject> {
-    let vm = [dummy(), vlan(), ipvlan(), vrf()].map(|it| Subject { place: Place::Vm, ..it });
-    let mut subjects = vec![
+    vec![
         network(),
         bridge(),
         pair("veth"),
@@ -21,10 +20,11 @@ pub fn subjects() -> Vec<Subject> {
         Subject::new("loopback", json!({}), Vec::new()),
         host_local(),
         fixed(),
-    ];
-    subjects.extend(vm);
-    subjects.push(dhcp());
-    subjects
+        dummy(),
+        vlan(),
+        ipvlan(),
+        dhcp(),
+    ]
 }
 
 /// Ways to ask for a MAC address that many plugins have.
@@ -61,9 +61,9 @@ fn bridge() -> Subject {
         case("/mtu", 1400),
         case("/hairpinMode", true),
         case("/promiscMode", true),
-        case("/vlan", 10).in_vm(),
-        case("/vlanTrunk", json!([{"minID": 20, "maxID": 29}, {"id": 40}])).in_vm(),
-        case("/preserveDefaultVlan", true).with(json!({"vlan": 10})).in_vm(),
+        case("/vlan", 10).of(VLANS),
+        case("/vlanTrunk", json!([{"minID": 20, "maxID": 29}, {"id": 40}])).of(VLANS),
+        case("/preserveDefaultVlan", true).with(json!({"vlan": 10})).of(VLANS).without_traffic(),
         case("/macspoofchk", true),
         case("/macspoofchk", true).with(json!({"ipMasq": true})),
         case("/ipMasq", true).with(json!({"macspoofchk": true})),
@@ -104,17 +104,26 @@ fn macvlan() -> Subject {
     ];
     cases.extend(macs());
     let subject = Subject::new("macvlan", json!({"ipam": dual_stack()}), cases);
-    Subject {
-        host:
-            "ip link add lan type veth peer name port; ip link add sw type bridge mcast_snooping 0
-            ip link set port master sw; ip link set port up; ip link set sw up; ip link set lan up
-            ip address add 10.20.0.1/24 dev lan; ip route add default via 10.20.0.9
-            ip address add 10.1.0.254/24 dev sw; ip address add fd00:1::fe/64 dev sw nodad",
-        in_container: "ip link add uplink type veth peer name cable; ip link set cable up; ip link set uplink up",
-        targets: &OUTSIDE,
-        ..subject
-    }
+    Subject { host: ON_SWITCH, in_container: UPLINK, targets: &OUTSIDE, ..subject }
 }
+
+/// The host has the link `lan` to a switch, which answers, and the default route leads to it.
+const ON_SWITCH: &str =
+    "ip link add lan type veth peer name port; ip link add sw type bridge mcast_snooping 0
+    ip link set port master sw; ip link set port up; ip link set sw up; ip link set lan up
+    ip address add 10.20.0.1/24 dev lan; ip route add default via 10.20.0.9
+    ip address add 10.1.0.254/24 dev sw; ip address add fd00:1::fe/64 dev sw nodad";
+
+/// The same, and the switch answers in VLAN 10.
+const ON_SWITCH_WITH_VLAN: &str =
+    "ip link add lan type veth peer name port; ip link add sw type bridge mcast_snooping 0
+    ip link set port master sw; ip link set port up; ip link set sw up; ip link set lan up
+    ip link add link sw name sw10 type vlan id 10; ip link set sw10 up
+    ip address add 10.1.0.254/24 dev sw10; ip address add fd00:1::fe/64 dev sw10 nodad";
+
+/// A link of the container for an interface in it.
+const UPLINK: &str =
+    "ip link add uplink type veth peer name cable; ip link set cable up; ip link set uplink up";
 
 fn host_device() -> Subject {
     let cases = vec![
@@ -237,18 +246,31 @@ fn dhcp() -> Subject {
 }
 
 fn dummy() -> Subject {
-    Subject::new("dummy", json!({}), vec![case("/mtu", 1400), case("/mac", MAC)])
+    let cases = vec![case("/mtu", 1400), case("/mac", MAC)];
+    let subject = Subject::new("dummy", json!({"ipam": dual_stack()}), cases);
+    Subject { option: "CONFIG_DUMMY", ..subject }
 }
 
 fn vlan() -> Subject {
-    let master = || json!({"master": "lan"});
+    let tag = || json!({"vlanId": 10});
+    let both = || json!({"vlanId": 10, "master": "lan"});
     let cases = vec![
-        case("/master", "lan").required(),
-        case("/vlanId", 10).with(master()),
-        case("/mtu", 1400).with(master()),
-        case("/linkInContainer", true).with(master()),
+        case("/master", "lan").with(tag()).required(),
+        case("/vlanId", 10).with(json!({"master": "lan"})).without_traffic(),
+        case("/mtu", 1400).with(both()),
+        case("/linkInContainer", true)
+            .with(json!({"vlanId": 10, "master": "uplink"}))
+            .required()
+            .without_traffic(),
     ];
-    Subject::new("vlan", json!({}), cases)
+    let subject = Subject::new("vlan", json!({"ipam": dual_stack()}), cases);
+    Subject {
+        option: "CONFIG_VLAN_8021Q",
+        host: ON_SWITCH_WITH_VLAN,
+        in_container: UPLINK,
+        targets: &OUTSIDE,
+        ..subject
+    }
 }
 
 fn ipvlan() -> Subject {
@@ -257,13 +279,17 @@ fn ipvlan() -> Subject {
         case("/mode", "l3"),
         case("/flag", "private"),
         case("/mtu", 1400),
-        case("/linkInContainer", true),
+        case("/linkInContainer", true)
+            .with(json!({"master": "uplink"}))
+            .required()
+            .without_traffic(),
     ];
-    Subject::new("ipvlan", json!({}), cases)
-}
-
-fn vrf() -> Subject {
-    let name = json!({"vrfname": "blue"});
-    let cases = vec![case("/vrfname", "blue").required(), case("/table", 10).with(name)];
-    Subject::new("vrf", json!({}), cases)
+    let subject = Subject::new("ipvlan", json!({"ipam": dual_stack()}), cases);
+    Subject {
+        option: "CONFIG_IPVLAN",
+        host: ON_SWITCH,
+        in_container: UPLINK,
+        targets: &OUTSIDE,
+        ..subject
+    }
 }

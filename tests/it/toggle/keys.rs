@@ -1,9 +1,7 @@
 //! The table of keys is complete: it is compared with the sources.
 
 use std::collections::BTreeSet;
-use std::fs;
 
-use super::subject::{Kind, Place};
 use super::subjects;
 use crate::config_keys;
 use crate::world::plugin_names;
@@ -72,19 +70,4 @@ fn every_key_in_the_sources_is_toggled_or_excluded() {
         }
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
-}
-
-#[test]
-fn keys_of_missing_links_are_shown_in_the_vm() {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vm/toggle.sh");
-    let script = fs::read_to_string(script).unwrap();
-    for subject in subjects() {
-        for case in &subject.cases {
-            let key = case.key.rsplit('/').next().unwrap();
-            if subject.place == Place::Vm || case.kind == Kind::Vm {
-                let line = format!("toggle {} {key} ", subject.plugin);
-                assert!(script.contains(&line), "tests/vm/toggle.sh has no: {line}");
-            }
-        }
-    }
 }

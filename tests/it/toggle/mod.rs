@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde_json::{Value, json};
 
 use crate::world::state::assert_same;
-use crate::world::{Container, State, World, with};
+use crate::world::{Container, State, World, runs_with, with};
 use subject::{BRIDGE, Case, Kind, Place, Subject};
 
 pub fn subjects() -> Vec<Subject> {
@@ -123,7 +123,9 @@ impl<'w> Run<'w> {
         }
         for (target, ip) in self.subject.targets.iter().zip(result["ips"].as_array().unwrap()) {
             let own = ip["address"].as_str().unwrap().split('/').next().unwrap();
-            self.container.pinging(target).args(&["-I", own]).run().output();
+            // Only what is bound to a VRF finds its routes.
+            let device: &[&str] = if self.subject.plugin == "vrf" { &["-I", "blue"] } else { &[] };
+            self.container.pinging(target).args(device).args(&["-I", own]).run().output();
         }
     }
 }
@@ -176,8 +178,13 @@ fn toggle(subject: &Subject, case: &Case, verb: Verb, [first, second]: [&Value; 
 fn toggle_all(keys_of: &str) {
     let mut problems = Vec::new();
     let mut count = 0;
-    for subject in subjects().iter().filter(|subject| subject.keys_of == keys_of) {
-        for case in subject.cases.iter().filter(|case| case.kind != Kind::Vm) {
+    let subjects: Vec<Subject> =
+        subjects().into_iter().filter(|subject| subject.keys_of == keys_of).collect();
+    if !subjects.iter().all(|subject| runs_with(subject.option)) {
+        return;
+    }
+    for subject in &subjects {
+        for case in subject.cases.iter().filter(|case| case.is_runnable(subject)) {
             let (with, without) = (subject.config_with(case), subject.config_without(case));
             let mut ways = vec![("taken out", [&with, &without])];
             if case.kind != Kind::Required {
@@ -225,6 +232,26 @@ fn keys_of_ptp_are_toggled() {
 #[test]
 fn keys_of_macvlan_are_toggled() {
     toggle_all("macvlan");
+}
+
+#[test]
+fn keys_of_dummy_are_toggled() {
+    toggle_all("dummy");
+}
+
+#[test]
+fn keys_of_vlan_are_toggled() {
+    toggle_all("vlan");
+}
+
+#[test]
+fn keys_of_ipvlan_are_toggled() {
+    toggle_all("ipvlan");
+}
+
+#[test]
+fn keys_of_vrf_are_toggled() {
+    toggle_all("vrf");
 }
 
 #[test]

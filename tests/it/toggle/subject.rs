@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Container, World, with};
+use crate::world::{Container, World, is_for_options, kernel_has, runs_with, with};
 
 /// The network of containers that a chained plugin follows, and that the neighbour is on.
 pub const BRIDGE: &str = "cni0";
@@ -19,6 +19,8 @@ pub struct Subject {
     /// The configuration that needs none of the keys.
     pub base: Value,
     pub place: Place,
+    /// The option of the kernel without which there are no such links; "" where each kernel has them.
+    pub option: &'static str,
     /// Commands of the host's shell, before anything else.
     pub host: &'static str,
     /// Commands of the container's shell, in each new namespace.
@@ -42,8 +44,6 @@ pub enum Place {
     ChainedUntilTheEnd,
     /// It is an IPAM plugin, called directly.
     Ipam,
-    /// The kernel of the integration tests does not have its links: tests/vm/toggle.sh shows its keys.
-    Vm,
     /// It needs a server of another program: tests/it/dhcp shows its keys.
     Dhcp,
 }
@@ -56,6 +56,8 @@ pub struct Case {
     /// The other keys of the configuration, with the key and without.
     pub needs: Value,
     pub kind: Kind,
+    /// The option of the kernel that the key needs, or "".
+    pub option: &'static str,
     /// The interface has addresses, and its link leads to a host that answers.
     pub has_traffic: bool,
 }
@@ -65,8 +67,6 @@ pub enum Kind {
     Optional,
     /// Without the key no ADD is possible; a DEL is.
     Required,
-    /// The kernel of the integration tests lacks what the key needs: tests/vm/toggle.sh shows it.
-    Vm,
 }
 
 impl Subject {
@@ -76,6 +76,7 @@ impl Subject {
             plugin,
             base,
             place: Place::First,
+            option: "",
             host: "",
             in_container: "",
             targets: &[],
@@ -90,9 +91,10 @@ impl Subject {
         Self { place: Place::Chained, targets: &NEIGHBOUR, ..subject }
     }
 
-    /// Whether the tests of all plugins can call it.
+    /// Whether the tests of all plugins can call it here.
     pub fn is_runnable(&self) -> bool {
-        !matches!(self.place, Place::Vm | Place::Dhcp)
+        let is_wanted = !is_for_options() || !self.option.is_empty();
+        self.place != Place::Dhcp && is_wanted && runs_with(self.option)
     }
 
     pub fn is_chained(&self) -> bool {
@@ -161,14 +163,20 @@ impl Case {
         Self { has_traffic: false, ..self }
     }
 
-    pub fn in_vm(self) -> Self {
-        Self { kind: Kind::Vm, ..self }
+    pub fn of(self, option: &'static str) -> Self {
+        Self { option, ..self }
+    }
+
+    /// Whether the subject's kernel has what the key needs.
+    pub fn is_runnable(&self, subject: &Subject) -> bool {
+        let is_wanted = !is_for_options() || !self.option.is_empty() || !subject.option.is_empty();
+        is_wanted && runs_with(self.option)
     }
 }
 
 pub fn case(key: &'static str, value: impl Into<Value>) -> Case {
     let value = value.into();
-    Case { key, value, needs: json!({}), kind: Kind::Optional, has_traffic: true }
+    Case { key, value, needs: json!({}), kind: Kind::Optional, option: "", has_traffic: true }
 }
 
 pub fn dual_stack() -> Value {
@@ -178,13 +186,19 @@ pub fn dual_stack() -> Value {
     })
 }
 
+/// Its bridge filters VLANs where the kernel can.
 fn neighbours_network() -> Value {
     let addresses = ["10.1.0.200/24", "fd00:1::c8/64"].map(|it| json!({"address": it}));
-    json!({
+    let config = json!({
         "cniVersion": "1.1.0", "name": "other", "type": "bridge",
         "ipam": {"type": "static", "addresses": addresses},
-    })
+    });
+    let filters = if kernel_has(VLANS) { json!({"vlanTrunk": []}) } else { json!({}) };
+    with(&config, filters)
 }
+
+/// The option that VLANs of a bridge need.
+pub const VLANS: &str = "CONFIG_BRIDGE_VLAN_FILTERING";
 
 /// Puts a value where a JSON pointer leads to; objects on the way are made.
 pub fn set(config: &mut Value, pointer: &str, value: Value) {

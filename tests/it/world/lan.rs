@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{Call, Container, World, half_for};
+use super::{Call, Container, World, half_for, kernel_has};
 
 /// The addresses of `outside`.
 pub const OUTSIDE: [&str; 2] = ["10.1.0.254", "fd00:1::fe"];
@@ -33,23 +33,16 @@ pub fn lan(world: &World) -> Container<'_> {
 pub const LAN: &str = "ip link add lan type bridge; ip link set lan up
     ip address add 10.20.0.1/24 dev lan; ip route add default via 10.20.0.9";
 
-/// Whether this kernel can make links of a kind; `words` are further words for `ip link add`.
-fn kernel_has(world: &World, kind: &str, words: &str) -> bool {
-    let script = format!("ip link add probe {words} type {kind} && ip link del probe");
-    world.tool(&["sh", "-c", &script], None).run().status == 0
-}
-
 /// A kernel that has the link of a plugin makes it, and CHECK finds it; without it the error names the option. In
-/// either case a DEL leaves nothing. `words` are as for `kernel_has`, after which comes the kind.
+/// either case a DEL leaves nothing.
 #[track_caller]
-pub fn is_made_or_missed(world: &World, config: &Value, words: [&str; 2], option: &str) {
+pub fn is_made_or_missed(world: &World, config: &Value, option: &str) {
     let c1 = world.container("c1");
     let state = || world.state_with(&[&c1]).apart_from("", "net");
     let before = state();
     let plugin = config["type"].as_str().unwrap();
     let outcome = c1.call(plugin, "ADD", config).run();
-    let [words, kind] = words;
-    if half_for(option, kernel_has(world, kind, words)) {
+    if half_for(option, kernel_has(option)) {
         c1.check(plugin, config, &outcome.success());
     } else {
         let made = format!("cannot add {plugin} link eth0");

@@ -23,7 +23,7 @@ use serde_json::Value;
 pub use bare::Bare;
 pub use call::{Call, Outcome, Running, VERSIONS, all_at_once};
 pub use json::{leaves, with, without};
-pub use kernel::{half_for, not_run};
+pub use kernel::{half_for, is_for_options, kernel_has, not_run, runs_with};
 pub use killed::{at_every_change, at_every_system_call};
 pub use lan::{LAN, OUTSIDE, is_made_or_missed, lan, through_dhcp};
 pub use scratch::Scratch;

@@ -21,6 +21,9 @@ impl Play {
             let must_stay = self.is_up(&key) && !effect.shakes && !effect.touched.contains(&key);
             if must_stay {
                 let missing = attachment.facts.difference(&facts);
+                // An operator who removes a reservation gives the address away, with its rules.
+                let missing = missing
+                    .filter(|line| !attachment.is_perturbed || !self.is_given_away(line, effect));
                 lost.extend(missing.map(|line| format!("{}: {line}", key.owner())));
             }
             if let Some(attachment) = self.model.attachments.get_mut(&key) {
@@ -32,6 +35,12 @@ impl Play {
         }
         self.entries_are_whole()?;
         self.no_address_twice()
+    }
+
+    /// Whether a line is about an address that an attachment of the step has or had.
+    fn is_given_away(&self, line: &str, effect: &Effect) -> bool {
+        let used = effect.touched.iter().filter_map(|key| self.model.used.get(key));
+        used.flatten().any(|address| names(line, bare(address)))
     }
 
     /// An entry of the cache is a whole document, also after a killed call.
