@@ -13,6 +13,9 @@ ok
 not run: one: the kernel lacks CONFIG_DUMMY
 not run: two: the kernel has CONFIG_NET_VRF";
 
+/// The tests that the stub of cargo lists.
+const TESTS: &str = "a::one a::two b::five b::four b::six b::three";
+
 struct Tree(Scratch);
 
 impl Tree {
@@ -57,7 +60,8 @@ impl Tree {
     /// `cargo test` with these lines.
     fn cargo_prints(&self, lines: &str) {
         let script = format!(
-            "echo cargo $1 >>called; [ \"$1\" = test ] || exit 0
+            "echo cargo \"$@\" >>called; [ \"$1\" = test ] || exit 0
+            for last; do :; done; if [ \"$last\" = --list ]; then printf '%s: test\\n' {TESTS}; exit; fi
             echo '{lines}'; echo 'test result: ok. 5 passed; 0 failed; 0 ignored'"
         );
         self.stub("bin/cargo", &script);
@@ -100,6 +104,35 @@ fn tests_that_do_not_run_are_counted_and_strict_accepts_the_limits_of_a_kernel()
             assert_eq!(reported.count(), not_run, "{}", outcome.report());
         }
     }
+}
+
+#[test]
+fn repeated_tests_are_a_third_by_the_seed_or_all() {
+    let tree = Tree::new();
+    let mut seen = Vec::new();
+    for (args, count) in [
+        (&["--seed", "10"][..], 2),
+        (&["--seed", "11"], 2),
+        (&["--seed", "12"], 2),
+        (&["--full"], 6),
+    ] {
+        tree.0.write_text("called", "");
+        let outcome = tree.run(args);
+        assert_eq!(outcome.status, 0, "{}", outcome.report());
+        let says_seed =
+            outcome.stdout.contains(&format!("\nthe seed is {}\n", args.last().unwrap()));
+        assert_eq!(says_seed, count == 2, "{}", outcome.report());
+        let called = fs::read_to_string(tree.0.file("called")).unwrap();
+        let mut repeated = called.lines().filter_map(|line| line.split_once(" --exact "));
+        // The shipped executable, and that of the preset edge.
+        let [(_, one), (_, other)] = [repeated.next().unwrap(), repeated.next().unwrap()];
+        assert_eq!((one, repeated.next()), (other, None));
+        let names: Vec<String> = one.split(' ').map(str::to_owned).collect();
+        assert_eq!(names.len(), count, "{one}");
+        seen.extend(names.into_iter().filter(|_| count == 2));
+    }
+    seen.sort();
+    assert_eq!(seen.join(" "), TESTS);
 }
 
 #[test]
