@@ -199,11 +199,21 @@ impl Model {
                 continue;
             }
             let addresses = attachment.addresses.iter().cloned().collect();
-            if self.host_lines(&key, &addresses, seen).is_empty() {
+            // A killed ADD did not say which address it had reserved.
+            let is_reserved = !reservations(&key, seen).is_empty();
+            if !is_reserved && self.host_lines(&key, &addresses, seen).is_empty() {
                 self.attachments.remove(&key);
             }
         }
     }
+}
+
+/// The reservations of an attachment, as host-local writes them.
+pub fn reservations(key: &Key, seen: &Seen) -> Vec<String> {
+    let (directory, owner) =
+        (format!("/networks/{}/", key.network), format!("'{} {}'", key.id, key.interface));
+    let is_it = |line: &String| line.contains(&directory) && line.ends_with(&owner);
+    seen.host_lines().into_iter().filter(is_it).collect()
 }
 
 /// The address without the length of its prefix.

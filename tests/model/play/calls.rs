@@ -266,7 +266,8 @@ impl Play {
         let mut effect = Effect::of(key.clone());
         // An interface of the Go plugins names no owner, and goes by its name.
         let of_name = self.model.attachments.iter().filter(|(other, it)| {
-            it.by == By::Go && other.id == key.id && other.interface == key.interface
+            let is_there = other.id == key.id || it.path == path;
+            it.by == By::Go && is_there && other.interface == key.interface
         });
         let of_name: Vec<Key> = of_name.map(|(other, _)| other.clone()).collect();
         for other in of_name {

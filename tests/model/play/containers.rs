@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Effect, Play};
 use crate::look::Seen;
-use crate::model::{Container, Holds, Space, plugins};
+use crate::model::{Container, Holds, Key, Space, plugins};
 use crate::node::{CONFIGURATIONS, Call};
 use crate::step::{Action, Step};
 
@@ -34,6 +34,12 @@ impl Play {
     }
 
     pub(super) fn write_network(&mut self, step: &Step) -> Holds<Effect> {
+        // libcni has no entry of an ADD that failed. Its DEL uses the configuration of today, perhaps without a plugin.
+        let name = format!("n{}", step.network);
+        let of_network = self.model.used.keys().filter(|key| key.network == name);
+        let uncached = of_network.filter(|key| !self.seen.files.contains_key(&key.cache()));
+        let uncached: Vec<Key> = uncached.cloned().collect();
+        self.model.forgotten.extend(uncached);
         self.model.networks.insert(step.network, step.config.clone());
         let path = format!("{CONFIGURATIONS}/n{}.conflist", step.network);
         self.write(&path, &step.config.to_string());
@@ -114,8 +120,10 @@ impl Play {
         let Some(container) = self.model.containers.get(&step.container).cloned() else {
             return Ok(Effect::none());
         };
-        let Container { path, space, pid, runner, .. } = container;
+        let Container { path, space, pid, .. } = container;
         self.model.spaces[space].is_alive = false;
+        let mut shared = self.model.containers.values().filter(|other| other.space == space);
+        let runner = shared.find_map(|other| other.runner);
         let is_of_another = |other: &Container| other.space != space;
         self.model.containers.retain(|_, other| is_of_another(other));
         if let Some(runner) = runner {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Effect, Play};
 use crate::look::names;
-use crate::model::{Attachment, Holds, Key, State, bare, fails};
+use crate::model::{Attachment, Holds, Key, State, bare, fails, reservations};
 use crate::node::Outcome;
 use crate::step::{Action, By, Fault, Step};
 
@@ -160,11 +160,7 @@ impl Play {
     /// A failed ADD takes back all but the records of the runtime, because their removal can have failed.
     pub(super) fn has_left_nothing(&self, key: &Key, report: &str) -> Holds {
         let mut left = self.model.host_lines(key, &BTreeSet::new(), &self.seen);
-        let mut reserved: Vec<String> = self.seen.host_lines().into_iter().collect();
-        let reservation = format!("'{} {}'", key.id, key.interface);
-        let of_network = format!("/networks/{}/", key.network);
-        reserved.retain(|line| line.contains(&of_network) && line.ends_with(&reservation));
-        left.extend(reserved);
+        left.extend(reservations(key, &self.seen));
         left.retain(|line| !line.contains("/run/cnibox/") && !line.contains("/results/"));
         if left.is_empty() {
             return Ok(());
