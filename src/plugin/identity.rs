@@ -4,6 +4,7 @@
 //! the identity of a namespace. DEL and GC of this plugin remove it. `runtime::evidence` compares with it. A missing record is no error: then there is less proof.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::cni::json::{Json, Object};
@@ -109,9 +110,17 @@ impl Records {
         directories() == [self.own.as_path()]
     }
 
-    /// Removes the incomplete files that killed processes have left.
+    /// Removes the incomplete files that killed processes have left, and damaged records, which prove nothing. A file that
+    /// cannot be removed does no harm.
     pub fn sweep(&self) {
-        self.directories().iter().for_each(|directory| file::sweep(directory));
+        for directory in self.directories() {
+            file::sweep(&directory);
+            for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+                if !file::is_aside(&entry.file_name()) && is_damaged(&entry.path()) {
+                    let _ = fs::remove_file(entry.path());
+                }
+            }
+        }
     }
 
     /// The file of an attachment.
@@ -135,6 +144,14 @@ fn path_in(directory: &Path, network: &NetworkName, at: &Attachment) -> PathBuf 
     // The content has the names, too.
     let short = format!("{SEPARATOR}{:016x}", hash(&name));
     directory.join(if name.len() > NAME_BYTES_MAX { short } else { name })
+}
+
+/// Whether a regular file can be read, and is no record.
+fn is_damaged(path: &Path) -> bool {
+    match file::read(path) {
+        Ok(bytes) => Record::parse(&bytes).is_none(),
+        Err(error) => error.kind() == ErrorKind::FileTooLarge,
+    }
 }
 
 fn cannot(verb: &str, path: &Path, error: std::io::Error) -> Error {

@@ -420,7 +420,10 @@ fn gc_removes_the_record_of_an_attachment_that_the_reference_has_deleted() {
     host.world.host(["rm", "/var/lib/cni/results/net-c2-eth0"]);
     let is_there = |path: &str| host.world.path(path).exists();
     assert!(is_there(&living.1) && is_there(&ended.1));
+    let damaged = host.record_of("net", "damaged");
+    host.world.write(&damaged, "{");
     host.cnibox(&["gc"]).run().silence();
+    assert!(!is_there(&damaged));
     // Its namespace is still there, with the path of the record.
     assert!(is_there(&ended.1));
     ended.0.destroy();

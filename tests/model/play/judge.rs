@@ -22,8 +22,10 @@ impl Play {
             if must_stay {
                 let missing = attachment.facts.difference(&facts);
                 // An operator who removes a reservation gives the address away, with its rules.
-                let missing = missing
-                    .filter(|line| !attachment.is_perturbed || !self.is_given_away(line, effect));
+                let may_lose = |line: &&String| {
+                    self.is_given_away(line, effect) || self.is_without_interface(&key, line)
+                };
+                let missing = missing.filter(|line| !attachment.is_perturbed || !may_lose(line));
                 lost.extend(missing.map(|line| format!("{}: {line}", key.owner())));
             }
             if let Some(attachment) = self.model.attachments.get_mut(&key) {
@@ -41,6 +43,12 @@ impl Play {
     fn is_given_away(&self, line: &str, effect: &Effect) -> bool {
         let used = effect.touched.iter().filter_map(|key| self.model.used.get(key));
         used.flatten().any(|address| names(line, bare(address)))
+    }
+
+    /// Whether a line is about the container, in which another program has removed the interface.
+    fn is_without_interface(&self, key: &Key, line: &str) -> bool {
+        let space = self.seen.spaces.get(&self.model.attachments[key].path);
+        line.starts_with("container ") && !space.is_some_and(|it| it.has_link(&key.interface))
     }
 
     /// An entry of the cache is a whole document, also after a killed call.
