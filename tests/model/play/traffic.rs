@@ -6,6 +6,9 @@ use crate::model::{Attachment, Holds, Key, bare, fails};
 use crate::node::Call;
 use crate::step::By;
 
+/// A neighbour that answered with another interface of its own, which is gone now, is asked again after 5 to 8 s.
+const PING_LIMIT_S: u32 = 25;
+
 impl Play {
     /// One attachment that nothing has changed, another one each time.
     pub(super) fn traffic(&mut self) -> Holds {
@@ -34,7 +37,8 @@ impl Play {
 
     fn ping(&mut self, key: &Key, address: &str) -> Holds {
         *self.counts.entry("ping".into()).or_default() += 1;
-        let call = Call::new(&["ping", "-n", "-q", "-c", "1", "-w", "5", "-i", "0.2", address]);
+        let limit = PING_LIMIT_S.to_string();
+        let call = Call::new(&["ping", "-n", "-q", "-c", "1", "-w", &limit, "-i", "0.2", address]);
         let outcome = self.node.run(&call);
         self.note(&outcome)?;
         if outcome.status == 0 {
