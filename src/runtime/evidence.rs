@@ -103,6 +103,7 @@ impl<'a> Evidence<'a> {
         self.signs.get_or_init(|| Signs::read(&self.home))
     }
 
+    #[cfg(feature = "tool")]
     pub(super) fn into_signs(self) -> Signs {
         let home = self.home;
         self.signs.into_inner().unwrap_or_else(|| Signs::read(&home))
