@@ -76,6 +76,8 @@ fn bind(from: &Path, to: &str) -> io::Result<()> {
 fn furnish(executables: &Path) -> io::Result<()> {
     let no = None::<&str>;
     mount(no, "/", no, MsFlags::MS_REC | MsFlags::MS_PRIVATE, no)?;
+    // Whatever a step does through a link, the machine stays as it is.
+    sys::make_read_only(c"/")?;
     mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), no)?;
     tmpfs("/mnt", "mode=0755")?;
     for directory in ["/mnt/bin", "/mnt/io", "/mnt/etc", PLUGINS, CONFIGURATIONS] {

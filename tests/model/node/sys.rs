@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "these processes have one thread")]
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::libc;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
@@ -30,6 +31,28 @@ pub fn unshare_node() -> io::Result<()> {
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("0 {user} 1"))?;
     std::fs::write("/proc/self/gid_map", format!("0 {group} 1"))
+}
+
+/// Makes all mounts at and below a path read-only. `mount` would have to know the flags that a user namespace may not change.
+pub fn make_read_only(path: &CStr) -> io::Result<()> {
+    let attributes = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_RDONLY,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    // SAFETY: the path ends with a NUL, the size is that of the attributes, and both outlive the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::AT_RECURSIVE,
+            &raw const attributes,
+            size_of_val(&attributes),
+        )
+    };
+    Ok(Errno::result(result).map(drop)?)
 }
 
 /// A new network namespace of this process, which the host of a rebooted node is.

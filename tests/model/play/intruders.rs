@@ -154,5 +154,5 @@ fn litter(number: u64) -> String {
         3 => "echo '{\"kind\": \"cniCacheV1\"' > litter",
         _ => "truncate -s 64M litter",
     };
-    format!("mkdir -p {directory}; cd {directory}; {make}")
+    format!("mkdir -p {directory}; cd {directory}; rm -rf litter; {make}")
 }
