@@ -190,6 +190,8 @@ fn gc_of_an_older_attachment_leaves_nothing() {
         cnibox(&world, &["add", "net", &two.netns()]).without("CAP_ARGS").run().success();
         cnibox(&world, &["del", "net", &two.netns()]).without("CAP_ARGS").run().output();
         world.host(["umount", NETNS]);
+        // The kernel needs some time, and without a record a link on the host is a sign of life.
+        world.eventually("the links are gone", || world.ports_of("cni0").is_empty());
         cnibox(&world, &["gc"]).run().output();
         nothing_is_left(&world);
     }

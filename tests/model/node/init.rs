@@ -76,7 +76,7 @@ fn bind(from: &Path, to: &str) -> io::Result<()> {
 fn furnish(executables: &Path) -> io::Result<()> {
     let no = None::<&str>;
     mount(no, "/", no, MsFlags::MS_REC | MsFlags::MS_PRIVATE, no)?;
-    // Whatever a step does through a link, the machine stays as it is.
+    // The machine stays as it is, also if a step writes through a link.
     sys::make_read_only(c"/")?;
     mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), no)?;
     tmpfs("/mnt", "mode=0755")?;

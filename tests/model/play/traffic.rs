@@ -6,7 +6,7 @@ use crate::model::{Attachment, Holds, Key, bare, fails};
 use crate::node::Call;
 use crate::step::By;
 
-/// A neighbour that answered with another interface of its own, which is gone now, is asked again after 5 to 8 s.
+/// The kernel takes 5 to 8 s to ask again for a neighbour that answered with another interface of its own, which is gone now.
 const PING_LIMIT_S: u32 = 25;
 
 impl Play {
