@@ -6,9 +6,6 @@ use crate::model::{Attachment, Holds, Key, bare, fails};
 use crate::node::Call;
 use crate::step::By;
 
-/// The kernel takes 5 to 8 s to ask again for a neighbour that answered with another interface of its own, which is gone now.
-const PING_LIMIT_S: u32 = 25;
-
 impl Play {
     /// One attachment that nothing has changed, another one each time.
     pub(super) fn traffic(&mut self) -> Holds {
@@ -20,7 +17,11 @@ impl Play {
             let is_routed = main["type"] == "ptp" || main["isGateway"] == true;
             let is_of_host_local = main["ipam"]["type"] == "host-local";
             let is_ours = it.by != By::Go && !it.is_perturbed;
-            self.is_up(key) && is_ours && is_routed && is_of_host_local
+            // With two interfaces in one subnet the container answers through either.
+            let is_alone = self.model.attachments.iter().all(|(other, its)| {
+                other == *key || its.space != it.space || other.network != key.network
+            });
+            self.is_up(key) && is_ours && is_routed && is_of_host_local && is_alone
         });
         let sound: Vec<(Key, Attachment)> =
             sound.map(|(key, it)| (key.clone(), it.clone())).collect();
@@ -37,8 +38,8 @@ impl Play {
 
     fn ping(&mut self, key: &Key, address: &str) -> Holds {
         *self.counts.entry("ping".into()).or_default() += 1;
-        let limit = PING_LIMIT_S.to_string();
-        let call = Call::new(&["ping", "-n", "-q", "-c", "1", "-w", &limit, "-i", "0.2", address]);
+        // The kernel takes up to 8 s to ask again for a neighbour with an interface that is gone.
+        let call = Call::new(&["ping", "-n", "-q", "-c", "1", "-w", "25", "-i", "0.2", address]);
         let outcome = self.node.run(&call);
         self.note(&outcome)?;
         if outcome.status == 0 {
