@@ -18,8 +18,6 @@ fn main() {
     println!("cargo::rustc-env=CNIBOX_COMMIT={}", git(&["rev-parse", "--short=12", "HEAD"]));
     println!("cargo::rustc-env=CNIBOX_DATE={}", git(&["log", "-1", "--format=%cs"]));
     println!("cargo::rerun-if-changed=build.rs");
-    // The linker script of packaging/release: cargo links again when it changes.
-    println!("cargo::rerun-if-changed=packaging/order.ld");
     if Path::new(GIT_LOG).exists() {
         println!("cargo::rerun-if-changed={GIT_LOG}");
     }
@@ -45,7 +43,7 @@ fn git(args: &[&str]) -> String {
 fn manuals() -> String {
     let entries = fs::read_dir(PLUGINS).expect("the plugins are there");
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
-    files.retain(|file| file.extension().is_some_and(|it| it == "rs"));
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "rs"));
     files.sort();
     let head = |file: &Path| head(&fs::read_to_string(file).expect("readable"));
     let plugins = files.iter().map(|file| head(file)).filter(|head| is_contained(head));
@@ -118,12 +116,13 @@ fn longest_matches(text: &[u8]) -> Vec<(usize, usize)> {
             continue;
         };
         let places = seen.entry(start).or_default();
-        let near = places.iter().rev().take(CANDIDATES).filter(|it| at - **it <= DISTANCE_MAX);
+        let near =
+            places.iter().rev().take(CANDIDATES).filter(|place| at - **place <= DISTANCE_MAX);
         let length = |from: usize| {
             let same = text[from..].iter().zip(&text[at..]).take_while(|(a, b)| a == b);
             same.take(MATCH_MIN + 255).count()
         };
-        let longest = near.map(|from| (*from, length(*from))).max_by_key(|it| it.1);
+        let longest = near.map(|from| (*from, length(*from))).max_by_key(|(_, length)| *length);
         matches.push(longest.unwrap_or_default());
         places.push(at);
     }

@@ -1,4 +1,7 @@
 //! The program: hands its arguments to the library.
-#![no_main]
 
-cnibox::entry_point!(cnibox::run);
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cnibox::run(std::env::args_os().collect()).into()
+}

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Code, Error, Result};
 
@@ -28,8 +30,9 @@ pub struct NetworkName(String);
 /// One interface of one container. It owns everything that its ADD makes.
 ///
 /// Source: CNI specification 1.1.0, section 3, "Lifecycle & Ordering".
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Attachment {
+    #[serde(rename = "containerID")]
     pub container_id: ContainerId,
     pub ifname: IfName,
 }
@@ -99,6 +102,29 @@ impl NetworkName {
         }
         Err(Error::config("invalid characters found in network name").with_details(name))
     }
+}
+
+/// A name is a string in documents, too, and is checked when one is read.
+macro_rules! strings {
+    ($($name:ident: $read:expr;)+) => {$(
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                $read(String::deserialize(deserializer)?).map_err(D::Error::custom)
+            }
+        }
+    )+};
+}
+strings! {
+    IfName: Self::new;
+    ContainerId: Self::new;
+    NetworkName: Self::new;
+    Mac: |text: String| text.parse::<Self>();
 }
 
 fn is_identifier(text: &str) -> bool {

@@ -1,9 +1,10 @@
 //! The interface of a plugin: its configuration, and a method for each CNI verb.
 
-pub mod execute;
-pub mod identity;
-pub mod log;
-pub mod owner;
+pub(crate) mod execute;
+pub(crate) mod identity;
+pub(crate) mod log;
+pub(crate) mod owner;
+pub(crate) mod restore;
 mod session;
 
 use std::fmt::Display;
@@ -13,22 +14,20 @@ use crate::cni::request::{Request, Verb};
 use crate::cni::success::Success;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
-use crate::kernel::nft::{Batch, Nft};
 use crate::kernel::sys;
 use crate::names::Attachment;
+use crate::netlink::nft::{Batch, Nft};
 
 pub use session::Session;
+
+use restore::Parts;
 
 /// The compatible release of the reference plugins, then the release of cnibox. Runtimes compare the first part.
 pub const VERSION: &str = concat!("v1.9.1+cnibox.", env!("CARGO_PKG_VERSION"));
 
 /// A plugin that creates or changes an interface. `self` is the configuration.
 ///
-/// No method has a default, so each plugin implements each verb.
-///
-/// No method restores what other programs removed. Each step that an ADD makes beside its link adds only what is missing. So
-/// ADD of a chained plugin restores when it is called again for a valid attachment with the same previous result. `bridge`
-/// and `veth` call such a step from ADD.
+/// The methods of verbs have no default, so each plugin implements each verb.
 pub trait Plugin: Read {
     /// The beginning of the reference's message for a configuration that it cannot read.
     fn unreadable(&self) -> &'static str;
@@ -42,6 +41,13 @@ pub trait Plugin: Read {
     fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()>;
     /// Fails with code 50 if an `add` would fail.
     fn status(&self, cx: &Context<'_>) -> Result<()>;
+    /// Restores what other programs removed or changed on the host. It has the request of a CHECK. It adds each part to `parts`,
+    /// with the comparison of `check` and the step of `add`. Links and connections stay as they are. Most plugins have nothing
+    /// on the host but the link: the rest is in the container, which may change it.
+    #[cfg(feature = "tool")]
+    fn restore(&self, _: &Context<'_>, _: &Attachment, _: &mut Parts) -> Result<()> {
+        Ok(())
+    }
     /// DEL and GC: removes everything of the owners in the scope, also if the configuration has changed since. An error does
     /// not stop the rest. A missing object is no error. `netns` is None for GC, and if CNI_NETNS is empty or does not exist.
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()>;
@@ -82,6 +88,41 @@ impl<'a> Scope<'a> {
     }
 }
 
+/// Facts about a plugin that the runtime and the tool use without a call. A plugin states those that differ from `NONE`.
+#[derive(Clone, Copy)]
+pub struct Facts {
+    /// It changes nothing outside of the container.
+    pub is_in_container: bool,
+    /// The hosts of its subnets are containers of this host only. Else other hosts share the subnet.
+    pub has_own_subnets: bool,
+    /// Its DEL finds rules and links on the host by their owner, without a configuration.
+    pub leaves_owned: bool,
+    /// The kinds of links that it makes and STATUS does not look for, each with the kernel's option.
+    pub kinds: &'static [(&'static str, &'static str)],
+    /// The configurations for which STATUS looks at the kernel: the key that needs its features (empty: each ADD does), and the
+    /// keys in JSON.
+    pub probes: &'static [(&'static str, &'static str)],
+}
+
+impl Facts {
+    pub const NONE: Self = Self {
+        is_in_container: false,
+        has_own_subnets: false,
+        leaves_owned: false,
+        kinds: &[],
+        probes: &[],
+    };
+    /// For `kinds`.
+    pub const VETH: (&'static str, &'static str) = ("veth", "CONFIG_VETH");
+    /// For `probes`: an interface on a link that each namespace has.
+    pub const ON_LO: (&'static str, &'static str) = ("", r#""master":"lo""#);
+    /// For `probes`.
+    pub const MASQUERADES: (&'static str, &'static str) = (
+        "ipMasq",
+        r#""isGateway":true,"ipMasq":true,"ipam":{"type":"static","addresses":[{"address":"10.0.0.1/32"}]}"#,
+    );
+}
+
 /// A line of the table of plugins.
 pub struct Entry {
     pub name: &'static str,
@@ -93,6 +134,7 @@ pub struct Entry {
     pub is_chained: bool,
     /// It is an IPAM plugin that communicates through the interface, so the interface must exist before ADD and after DEL.
     pub needs_link: bool,
+    pub facts: Facts,
     /// Makes the plugin with the default configuration.
     pub new: fn() -> Instance,
 }
@@ -104,6 +146,10 @@ pub enum Instance {
 }
 
 impl Entry {
+    pub const fn with(self, facts: Facts) -> Self {
+        Self { facts, ..self }
+    }
+
     /// A whole call: runs the plugin, then commits the pending changes of nf_tables. The plugin that makes the interface then
     /// records the namespace.
     pub fn call(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
@@ -122,6 +168,16 @@ impl Entry {
         match self.configured(cx, verb)? {
             Instance::Plugin(plugin) => run(&*plugin, cx, verb),
             Instance::Ipam(plugin) => run_ipam(&*plugin, cx, verb),
+        }
+    }
+
+    /// Restores what other programs removed of a living attachment. IPAM plugins have nothing but files, which their ADD and DEL
+    /// keep; the daemon of `dhcp` restores what it set.
+    #[cfg(feature = "tool")]
+    pub fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+        match self.configured(cx, &Verb::Check(at.clone()))? {
+            Instance::Plugin(plugin) => plugin.restore(cx, at, parts),
+            Instance::Ipam(_) => Ok(()),
         }
     }
 
@@ -171,6 +227,15 @@ impl Context<'_> {
         sys::warn(format_args!("{}: {text}", self.request.conf.kind));
     }
 
+    /// The previous result, for DEL. If it is missing or unreadable, DEL goes on with an empty one.
+    pub fn prev_result_of_del(&self) -> Success {
+        let read = self.request.prev_result().unwrap_or_else(|error| {
+            self.warn(error);
+            None
+        });
+        read.unwrap_or_default()
+    }
+
     /// Adds changes of nf_tables to the transaction at the end of a DEL or GC, see `Session::settle`. `build` reads the rules
     /// and adds the changes to the batch. It is called again if another process changed the rules in between. `then` is
     /// called after the transaction.
@@ -189,7 +254,8 @@ pub const fn entry<P: Plugin + Default + 'static>(
     about: &'static str,
 ) -> Entry {
     let new = || Instance::Plugin(Box::<P>::default());
-    Entry { name, about, is_ipam: false, is_chained: false, needs_link: false, new }
+    let facts = Facts::NONE;
+    Entry { name, about, is_ipam: false, is_chained: false, needs_link: false, facts, new }
 }
 
 /// The entry of a plugin that follows another one.
@@ -206,7 +272,8 @@ pub const fn ipam_entry<P: Ipam + Default + 'static>(
     about: &'static str,
 ) -> Entry {
     let new = || Instance::Ipam(Box::<P>::default());
-    Entry { name, about, is_ipam: true, is_chained: false, needs_link: false, new }
+    let facts = Facts::NONE;
+    Entry { name, about, is_ipam: true, is_chained: false, needs_link: false, facts, new }
 }
 
 fn run(plugin: &dyn Plugin, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {

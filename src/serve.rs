@@ -1,13 +1,15 @@
 //! Serves one call of a plugin: reads the environment and stdin, runs the plugin, and prints the result. No other code
 //! prints a result, so a caller never gets two documents.
 
+use std::env::var_os;
+use std::io;
+use std::os::fd::AsFd;
 use std::time::Instant;
 
 use crate::cni::json::Json;
 use crate::cni::request::{Refusal, Request, Verb};
 use crate::cni::version::{self, Version};
 use crate::error::{Code, Error, Result};
-use crate::kernel::sys::process::variable;
 use crate::kernel::sys::{self, warn};
 use crate::plugin::log::{Call, Log};
 use crate::plugin::{Context, Entry, Session, VERSION};
@@ -35,7 +37,7 @@ pub fn serve(entry: &Entry, plugins: &'static [Entry]) -> u8 {
 
 /// CNI_COMMAND; empty if it is not set.
 pub fn command() -> String {
-    variable("CNI_COMMAND").map_or_else(String::new, |value| value.to_string_lossy().into_owned())
+    var_os("CNI_COMMAND").map_or_else(String::new, |value| value.to_string_lossy().into_owned())
 }
 
 /// Answers a call for a plugin that does not exist. Exit code 127, as in a shell for an unknown command. A runtime also
@@ -76,7 +78,7 @@ fn banner(name: &str) {
 }
 
 fn print(document: &str) -> Result<(), Refusal> {
-    let written = sys::write_all(sys::stdout(), document.as_bytes());
+    let written = sys::write_all(io::stdout().as_fd(), document.as_bytes());
     written.map_err(|error| {
         let msg = "cannot write to stdout";
         Error::new(Code::IO, msg).with_details(sys::reason(&error)).into()
@@ -85,9 +87,8 @@ fn print(document: &str) -> Result<(), Refusal> {
 
 /// Runs one call and logs it.
 fn answer(command: &str, entry: &Entry, plugins: &'static [Entry]) -> Result<(), Refusal> {
-    sys::occupy_standard_files();
     let log = log().map(|log| (log, Instant::now()));
-    let read = Request::read(command, variable, sys::Stdin);
+    let read = Request::read(command, |name| var_os(name), io::stdin());
     let done = match &read {
         Ok((request, verb)) => run(entry, plugins, request, verb),
         Err(_) => Ok(()),
@@ -98,14 +99,14 @@ fn answer(command: &str, entry: &Entry, plugins: &'static [Entry]) -> Result<(),
     };
     if let Some((log, started)) = log {
         let call = Call { plugin: entry.name, command, request, started };
-        log.write(&call, refusal.map(|it| &it.error));
+        log.write(&call, refusal.map(|refusal| &refusal.error));
     }
     read.and(done)
 }
 
 /// The log that the environment or the host asks for.
 fn log() -> Option<Log> {
-    let text = |name: &str| variable(name)?.into_string().ok();
+    let text = |name: &str| var_os(name)?.into_string().ok();
     Log::open(text("CNIBOX_LOG").as_deref(), text("TRACEPARENT"))
 }
 

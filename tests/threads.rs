@@ -22,14 +22,15 @@ use cnibox::cni::json::Json;
 use cnibox::cni::request::Request;
 use cnibox::error::{Error, Result};
 use cnibox::kernel::flock::Turns;
-use cnibox::kernel::nft::{Batch, Family, Nft, Object, Table};
 use cnibox::kernel::sandbox;
 use cnibox::names::{Attachment, ContainerId, IfName};
+use cnibox::netlink::nft::{Batch, Family, Nft, Object, Table};
 use cnibox::plugin::{Context, Session};
 use cnibox::plugins::PLUGINS;
-use cnibox::runtime::chain::Means;
+use cnibox::runtime::Runtime;
+use cnibox::runtime::chain::Settings;
 use cnibox::runtime::conf::Network;
-use cnibox::runtime::lifecycle::{Choice, Runtime, Target};
+use cnibox::runtime::lifecycle::{Choice, Target};
 use parking_lot::Mutex;
 
 /// The rounds before the first look at descriptors and memory: caches are filled by then.
@@ -60,23 +61,24 @@ struct Shared {
 
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
-        Some("transaction") => return said(transaction()),
-        Some("runtime") => return said(rounds_of_runtime(LIST)),
-        Some("addresses") => return said(rounds_of_runtime(LIST_OF_ADDRESSES)),
+        Some("transaction") => return exit_code(transaction()),
+        Some("runtime") => return exit_code(rounds_of_runtime(LIST)),
+        Some("addresses") => return exit_code(rounds_of_runtime(LIST_OF_ADDRESSES)),
         _ => {}
     }
-    let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|it| it.parse().ok()).collect();
+    let numbers: Vec<usize> =
+        std::env::args().skip(1).filter_map(|argument| argument.parse().ok()).collect();
     let [threads, rounds] = numbers[..] else {
         eprintln!("usage: threads THREADS ROUNDS");
         return ExitCode::from(2);
     };
-    said(run(threads, rounds))
+    exit_code(run(threads, rounds))
 }
 
-fn said(result: Result<String>) -> ExitCode {
+fn exit_code(result: Result<String>) -> ExitCode {
     match result {
-        Ok(said) => {
-            eprintln!("{said}");
+        Ok(summary) => {
+            eprintln!("{summary}");
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -115,19 +117,19 @@ fn run(threads: usize, rounds: usize) -> Result<String> {
         })?;
         Ok::<_, Error>(looks)
     })?;
-    judged(&format!("{threads} threads, {rounds} rounds"), looks)
+    compared(&format!("{threads} threads, {rounds} rounds"), looks)
 }
 
 /// Two looks at the process must show the same descriptors, and little more memory.
-fn judged(what: &str, looks: [(usize, usize); 2]) -> Result<String> {
+fn compared(what: &str, looks: [(usize, usize); 2]) -> Result<String> {
     let [(files, memory), (files_later, memory_later)] = looks;
-    let said = format!(
+    let summary = format!(
         "{what}: descriptors {files} and {files_later}, memory {memory} and {memory_later} KiB"
     );
     if files != files_later || memory_later > memory + GROWTH_MAX_KIB {
-        return Err(Error::internal(said));
+        return Err(Error::internal(summary));
     }
-    Ok(said)
+    Ok(summary)
 }
 
 /// The first error ends the work of a thread, but it still meets the others.
@@ -179,9 +181,10 @@ fn call(shared: &Shared, number: usize, verb: &str) -> Result<Vec<String>> {
 
 /// ADD and DEL of a list, again and again.
 fn rounds_of_runtime(list: &str) -> Result<String> {
-    let rounds = std::env::args().nth(2).and_then(|it| it.parse().ok()).unwrap_or(WARM_UP);
+    let rounds =
+        std::env::args().nth(2).and_then(|argument| argument.parse().ok()).unwrap_or(WARM_UP);
     sandbox::new_namespace(Path::new(&netns(0)))?;
-    let means = Means {
+    let settings = Settings {
         plugins: PLUGINS,
         path: Vec::new(),
         limit: Duration::from_secs(60),
@@ -189,7 +192,7 @@ fn rounds_of_runtime(list: &str) -> Result<String> {
         turns: Arc::default(),
         log: None,
     };
-    let runtime = Runtime::new(means, "/nowhere".into());
+    let runtime = Runtime::new(settings, "/nowhere".into());
     let network = Network::from_cache(list.as_bytes())?;
     let at = Attachment { container_id: ContainerId::new("c0")?, ifname: IfName::new("eth0")? };
     let path = netns(0);
@@ -199,7 +202,7 @@ fn rounds_of_runtime(list: &str) -> Result<String> {
         args: "",
         capability_args: &Json::parse(PORTS.as_bytes())?,
     };
-    let choice = Choice::Given(network.clone());
+    let choice = Choice::Configuration(network.clone());
     let mut looks = [(0, 0); 2];
     for (part, look) in [WARM_UP, rounds].into_iter().zip(&mut looks) {
         for _ in 0..part {
@@ -209,7 +212,7 @@ fn rounds_of_runtime(list: &str) -> Result<String> {
         }
         *look = (descriptors(), resident_kib());
     }
-    judged(&format!("runtime, {rounds} rounds"), looks)
+    compared(&format!("runtime, {rounds} rounds"), looks)
 }
 
 /// Two plugins of a chain delete on one session. The kernel refuses the part of the first; that of the second is made all
@@ -219,7 +222,8 @@ fn transaction() -> Result<String> {
     let call = |kind: &str, build: fn(&mut Batch)| {
         let config = format!(r#"{{"cniVersion": "1.1.0", "name": "net", "type": "{kind}"}}"#);
         let json = Json::parse(config.as_bytes())?;
-        let (request, _) = Request::new("STATUS", |_| None, json).map_err(|it| it.error)?;
+        let (request, _) =
+            Request::new("STATUS", |_| None, json).map_err(|refusal| refusal.error)?;
         let cx = Context { request: &request, session: &session, plugins: PLUGINS };
         let build = move |_: &Nft, batch: &mut Batch| {
             build(batch);

@@ -1,5 +1,7 @@
 //! `cnibox add`, `check`, `del` and `status`: a container runtime by hand, with cnitool's words.
 
+use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use argh::FromArgs;
@@ -10,13 +12,14 @@ use crate::kernel::sandbox;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName};
 use crate::plugin::Entry;
+use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
 use crate::runtime::container_id_of;
-use crate::runtime::lifecycle::{Choice, Runtime, Target};
+use crate::runtime::lifecycle::{Choice, Target};
 use crate::runtime::named::Purpose;
 
-use super::not_understood;
-use super::parameters::{self, TIMEOUT_S, Wishes};
+use super::output::not_understood;
+use super::parameters::{self, AddOptions, TIMEOUT_S};
 
 const IFNAME: &str = "eth0";
 
@@ -47,7 +50,7 @@ of_attachment! {
         name = "add",
         help_triggers("-h", "--help", "help"),
         example = "{command_name} mynet web --create -p 8080:80",
-        note = "NETCONFPATH, CNI_PATH, CNI_ARGS, CAP_ARGS and CNI_IFNAME mean what they mean to cnitool."
+        note = "NETCONFPATH, CNI_PATH, CNI_ARGS, CAP_ARGS and CNI_IFNAME have the same meaning as in cnitool."
     )]
     struct Add {
         /// the network's name, or the path of its file
@@ -131,13 +134,13 @@ pub(super) struct Status {
 }
 
 /// The parameters of the environment and the namespace of a call.
-struct Given {
+struct CallParameters {
     runtime: Runtime,
     args: String,
     capability_args: Json,
 }
 
-impl Given {
+impl CallParameters {
     fn of(plugins: &'static [Entry], timeout_s: u64) -> Result<Self> {
         let runtime = parameters::runtime(plugins, timeout_s);
         let (args, capability_args) = (parameters::cni_args()?, parameters::capability_args()?);
@@ -158,16 +161,16 @@ impl Add {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let path = path_of(&self.netns, self.create)?;
         let at = attachment(&self.container_id, &self.ifname, &path)?;
-        let mut given = Given::of(plugins, self.timeout)?;
-        let network = find(&given.runtime, &self.network)?;
-        let wishes = Wishes { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };
-        wishes.apply(&network, &mut given.args, &mut given.capability_args)?;
+        let mut call = CallParameters::of(plugins, self.timeout)?;
+        let network = find(&call.runtime, &self.network)?;
+        let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };
+        options.apply(&network, &mut call.args, &mut call.capability_args)?;
         // The namespace stays when this value is dropped.
         let _made = match self.create {
-            true => Some(given.runtime.make_namespace(&path, Purpose::Attachment)?),
+            true => Some(call.runtime.make_namespace(&path, Purpose::Attachment)?),
             false => None,
         };
-        let added = add_and_print(&given, &network, &given.target(&at, Some(&path)));
+        let added = add_and_print(&call, &network, &call.target(&at, Some(&path)));
         match added {
             Ok(()) => Ok(0),
             Err(error) if self.create => Err(error.and(sandbox::remove_namespace(&path))),
@@ -176,11 +179,11 @@ impl Add {
     }
 }
 
-fn add_and_print(given: &Given, network: &Network, target: &Target<'_>) -> Result<()> {
-    let added = given.runtime.add(network, target)?;
-    match sys::write_all(sys::stdout(), (added.result.to_pretty() + "\n").as_bytes()) {
+fn add_and_print(call: &CallParameters, network: &Network, target: &Target<'_>) -> Result<()> {
+    let added = call.runtime.add(network, target)?;
+    match sys::write_all(io::stdout().as_fd(), (added.result.to_pretty() + "\n").as_bytes()) {
         Ok(()) => added.keep(),
-        Err(error) => Err(added.undo_after(super::cannot_write(&error))),
+        Err(error) => Err(added.undo_after(super::output::cannot_write(&error))),
     }
 }
 
@@ -188,9 +191,9 @@ impl Check {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let path = parameters::netns(&self.netns)?;
         let at = attachment(&self.container_id, &self.ifname, &path)?;
-        let given = Given::of(plugins, self.timeout)?;
+        let call = CallParameters::of(plugins, self.timeout)?;
         let choice = parameters::choice(&self.network)?;
-        given.runtime.check(&choice, &given.target(&at, Some(&path))).map(|()| 0)
+        call.runtime.check(&choice, &call.target(&at, Some(&path))).map(|()| 0)
     }
 }
 
@@ -201,13 +204,13 @@ impl Del {
             return Err(not_understood("--delete needs NETNS"));
         }
         let path = netns.map(|netns| path_of(netns, self.delete)).transpose()?;
-        let given = Given::of(plugins, self.timeout)?;
+        let call = CallParameters::of(plugins, self.timeout)?;
         let choice = network.map(parameters::choice).transpose()?;
         let attached = match (&self.container_id, &choice, &path) {
             (Some(id), choice, None) => {
                 let name = parameters::ifname(&self.ifname)?;
                 let name = name.map(ifname).transpose()?;
-                given.runtime.attachments_of(&container_id(id)?, choice.as_ref(), name.as_ref())?
+                call.runtime.attachments_of(&container_id(id)?, choice.as_ref(), name.as_ref())?
             }
             (_, Some(choice), Some(path)) => {
                 vec![(choice.name().clone(), attachment(&self.container_id, &self.ifname, path)?)]
@@ -216,9 +219,9 @@ impl Del {
         };
         let mut errors = Vec::new();
         for (name, at) in attached {
-            let target = given.target(&at, path.as_deref());
+            let target = call.target(&at, path.as_deref());
             let named = Choice::Named(name);
-            errors.extend(given.runtime.del(choice.as_ref().unwrap_or(&named), &target).err());
+            errors.extend(call.runtime.del(choice.as_ref().unwrap_or(&named), &target).err());
         }
         Error::joined(errors)?;
         match path {
@@ -239,7 +242,7 @@ impl Status {
 /// The network of an argument. Each broken file in front of it is a line on stderr.
 pub(super) fn find(runtime: &Runtime, network: &str) -> Result<Network> {
     match parameters::choice(network)? {
-        Choice::Given(network) => Ok(network),
+        Choice::Configuration(network) => Ok(network),
         Choice::Named(name) => {
             let warn = &mut |error: &Error| sys::warn(format_args!("warning: {error}"));
             Network::find(&name, &runtime.configurations, warn)

@@ -1,26 +1,30 @@
-//! `cnibox attachments`: who is attached to what.
+//! `cnibox attachments`: the attachments of all networks, with their state.
+
+use std::borrow::Cow;
 
 use argh::FromArgs;
+use serde::Serialize;
 
-use crate::cni::json::{Json, Object};
+use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
-use crate::plugin::Entry as Plugin;
-use crate::runtime::cache::Entry;
+use crate::names::{Attachment, NetworkName};
+use crate::plugin::Entry;
+use crate::runtime::Runtime;
+use crate::runtime::cache::CacheEntry;
 use crate::runtime::evidence::Life;
-use crate::runtime::lifecycle::Runtime;
 
 use super::parameters::{self, TIMEOUT_S};
 use super::table::Table;
 
-/// List attachments with their addresses and published ports, and whether they live, whichever runtime made them.
+/// List attachments with their addresses and published ports, and their state, of all runtimes.
 #[derive(FromArgs)]
 #[argh(
     subcommand,
     name = "attachments",
     help_triggers("-h", "--help", "help"),
     example = "{command_name} --check",
-    note = "Exit code 0, whatever is gone; with --check 1, unless each attachment lives and is as it was made."
+    note = "The exit code is 0, also if an attachment is gone; with --check it is 1 unless each is alive and passes CHECK."
 )]
 pub(super) struct Attachments {
     /// ask the plugins whether each attachment is as it was made
@@ -36,15 +40,32 @@ pub(super) struct Attachments {
 
 /// An attachment as it is printed.
 struct Line {
-    entry: Entry,
+    entry: CacheEntry,
     addresses: Vec<String>,
     state: &'static str,
     reason: Option<String>,
     check: Option<&'static str>,
 }
 
+/// A line of --json.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownAttachment<'a> {
+    network: &'a NetworkName,
+    #[serde(flatten)]
+    at: &'a Attachment,
+    netns: Cow<'a, str>,
+    addresses: &'a [String],
+    port_mappings: &'a [Json],
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    check: Option<&'static str>,
+}
+
 impl Attachments {
-    pub(super) fn run(&self, plugins: &'static [Plugin]) -> Result<u8> {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let runtime = parameters::runtime(plugins, self.timeout);
         let mut failed = 0_u32;
         let mut lines = Vec::new();
@@ -57,11 +78,8 @@ impl Attachments {
             lines.push(Line::new(entry, life, check));
         }
         if self.json {
-            let mut attachments = Vec::new();
-            for line in &lines {
-                attachments.push(line.object());
-            }
-            super::say_json(Object::default().list("attachments", attachments));
+            let shown: Vec<ShownAttachment<'_>> = lines.iter().map(Line::shown).collect();
+            super::output::say_list("attachments", &shown);
         } else {
             print(&lines);
         }
@@ -76,7 +94,7 @@ impl Attachments {
 
 const FAILED: &str = "failed";
 
-fn checked(runtime: &Runtime, entry: &Entry, life: &Life) -> &'static str {
+fn checked(runtime: &Runtime, entry: &CacheEntry, life: &Life) -> &'static str {
     if matches!(life, Life::Gone(_)) {
         return FAILED;
     }
@@ -113,7 +131,7 @@ fn print(lines: &[Line]) {
 }
 
 impl Line {
-    fn new(entry: Entry, life: Life, check: Option<&'static str>) -> Self {
+    fn new(entry: CacheEntry, life: Life, check: Option<&'static str>) -> Self {
         let mut addresses = Vec::new();
         match entry.success() {
             Ok(success) => {
@@ -139,7 +157,7 @@ impl Line {
     }
 
     fn add_row(&self, table: &mut Table) {
-        let Entry { network, at, netns, .. } = &self.entry;
+        let CacheEntry { network, at, netns, .. } = &self.entry;
         let mut ports = Vec::new();
         for mapping in self.mappings() {
             ports.push(published(mapping));
@@ -158,20 +176,18 @@ impl Line {
         ]);
     }
 
-    fn object(&self) -> Json {
-        let Entry { network, at, netns, .. } = &self.entry;
-        let mut object = Object::default();
-        object.text("network", network).text("containerID", &at.container_id);
-        object.text("ifname", &at.ifname).text("netns", &netns.to_string_lossy());
-        object.texts("addresses", &self.addresses);
-        object.list("portMappings", self.mappings().to_vec()).text("state", &self.state);
-        if let Some(reason) = &self.reason {
-            object.text("reason", reason);
+    fn shown(&self) -> ShownAttachment<'_> {
+        let CacheEntry { network, at, netns, .. } = &self.entry;
+        ShownAttachment {
+            network,
+            at,
+            netns: netns.to_string_lossy(),
+            addresses: &self.addresses,
+            port_mappings: self.mappings(),
+            state: self.state,
+            reason: self.reason.as_deref(),
+            check: self.check,
         }
-        if let Some(check) = &self.check {
-            object.text("check", check);
-        }
-        object.json()
     }
 }
 

@@ -8,9 +8,10 @@ use crate::error::Result;
 use crate::plugin::Entry;
 use crate::runtime::NAMED_NAMESPACES;
 
-use super::not_understood;
+use super::help_of_command;
+use super::output::not_understood;
+use super::output::say;
 use super::parameters::{self, TIMEOUT_S};
-use super::{help_of_command, say};
 
 /// Print the script with which a shell completes command lines.
 #[derive(FromArgs)]
@@ -95,7 +96,9 @@ fn candidates(words: &[&str], plugins: &'static [Entry]) -> Vec<String> {
         ("ipam", _, _) if before.first() == Some(&"release") => return reserved(plugins),
         ("networks", _, 0) => &["create", "rm"],
         ("networks", _, _) if before.first() == Some(&"rm") => return networks(plugins),
-        ("add" | "check" | "del" | "gc" | "status", _, 0) => return networks(plugins),
+        ("add" | "check" | "del" | "gc" | "reconcile" | "status", _, 0) => {
+            return networks(plugins);
+        }
         ("add" | "check" | "del" | "gc" | "status", _, 1) | ("exec", _, 0) => return namespaces(),
         _ => &[],
     };
@@ -108,10 +111,10 @@ fn commands() -> Vec<String> {
 
 fn networks(plugins: &'static [Entry]) -> Vec<String> {
     let listed = parameters::runtime(plugins, TIMEOUT_S).networks();
-    let (listed, _) = listed.unwrap_or_default();
+    let (all, _) = listed.unwrap_or_default();
     let mut names = Vec::new();
-    for it in listed {
-        names.push(it.network.name.to_string());
+    for listed in all {
+        names.push(listed.network.name.to_string());
     }
     names
 }
@@ -120,8 +123,8 @@ fn reserved(plugins: &'static [Entry]) -> Vec<String> {
     let mut addresses = Vec::new();
     let Ok(survey) = parameters::runtime(plugins, TIMEOUT_S).survey() else { return addresses };
     for pool in &survey.pools {
-        for it in &pool.reservations {
-            addresses.push(it.reservation.address.to_string());
+        for owned in &pool.reservations {
+            addresses.push(owned.reservation.address.to_string());
         }
     }
     addresses

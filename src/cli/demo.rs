@@ -14,17 +14,18 @@ use crate::cni::json::Json;
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sandbox;
 use crate::names::{Attachment, ContainerId, IfName};
+use crate::netlink::rtnl::Rtnl;
 use crate::plugin::Entry;
 use crate::runtime::NAMED_NAMESPACES;
+use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
 use crate::runtime::group::Wanted;
-use crate::runtime::lifecycle::{Choice, Runtime, Target};
+use crate::runtime::lifecycle::{Choice, Target};
 
-use super::parameters::{self, TIMEOUT_S, Wishes};
-use super::{say, tell};
+use super::output::{say, tell};
+use super::parameters::{self, AddOptions, TIMEOUT_S};
 
 /// The example of the specification 1.0.0, section 1, with the bridge as the gateway, and with plugins that publish and
 /// accept.
@@ -81,10 +82,10 @@ impl Demo {
             sandbox::mount_memory(Path::new(directory))?;
         }
         let host = NetNs::own()?;
-        sandbox::raise_loopback(&host)?;
+        host.rtnl()?.raise_loopback()?;
         let mut runtime = parameters::runtime(plugins, TIMEOUT_S);
         // The plugins of the host are not shown here.
-        runtime.means.path.clear();
+        runtime.settings.path.clear();
         tell(format_args!("The network, a list of plugins:\n\n{NETWORK}\n"));
 
         let containers = [attach(&runtime, "c1", &[PUBLISHED])?, attach(&runtime, "c2", &[])?];
@@ -133,12 +134,12 @@ impl Demo {
 
 fn attach(runtime: &Runtime, name: &'static str, publish: &[&str]) -> Result<Container> {
     let path = Path::new(NAMED_NAMESPACES).join(name);
-    let netns = sandbox::new_named_namespace(&path, &|_| Ok(()))?;
+    let netns = sandbox::new_named_namespace(&path, &|netns| netns.rtnl()?.raise_loopback())?;
     let network = Network::from_cache(NETWORK.as_bytes())?;
     let publish: Vec<String> = publish.iter().map(|&port| port.into()).collect();
     let (mut args, mut capability_args) = (String::new(), Json::Null);
-    let wishes = Wishes { publish: &publish, ip: &[], mac: None };
-    wishes.apply(&network, &mut args, &mut capability_args)?;
+    let options = AddOptions { publish: &publish, ip: &[], mac: None };
+    options.apply(&network, &mut args, &mut capability_args)?;
     let at = Attachment { container_id: ContainerId::new(name)?, ifname: IfName::new("eth0")? };
     let wanted = [Wanted { network, at, args, capability_args }];
     let started = Instant::now();

@@ -5,14 +5,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use argh::{EarlyExit, FromArgs};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
-use crate::cni::json::{Json, Object};
+use crate::cni::json;
 use crate::dhcp::flags::{Flags, SOCKET, USAGE};
 use crate::dhcp::protocol::Request;
-use crate::dhcp::server::{self, Passed};
+use crate::dhcp::server::{self, PassedSockets};
 use crate::dhcp::socket;
 use crate::error::{Error, Result};
-use crate::kernel::sys::{self, warn};
+use crate::kernel::sys::warn;
 use crate::runtime::renumber;
 
 use super::table::Table;
@@ -43,11 +45,10 @@ pub fn knows(word: &OsStr) -> bool {
 
 /// Runs the daemon or lists its leases. Exit codes: 0 fine, 1 failed, 2 not understood.
 pub fn run(args: &[OsString]) -> u8 {
-    sys::occupy_standard_files();
     let (name, done) = match args {
         [first, flags @ ..] if first == "daemon" => match Flags::parse(flags) {
             Ok(None) => {
-                super::say(USAGE);
+                super::output::say(USAGE);
                 return 0;
             }
             Ok(Some(flags)) => {
@@ -74,15 +75,15 @@ pub fn run(args: &[OsString]) -> u8 {
 }
 
 /// The sockets of the service manager. Source: sd_listen_fds(3).
-fn passed() -> Passed {
+fn passed() -> PassedSockets {
     let number = |name: &str| std::env::var_os(name)?.to_str()?.parse().ok();
-    Passed { pid: number("LISTEN_PID"), count: number("LISTEN_FDS").unwrap_or_default() }
+    PassedSockets { pid: number("LISTEN_PID"), count: number("LISTEN_FDS").unwrap_or_default() }
 }
 
 fn parsed(args: &[OsString]) -> Result<Leases, EarlyExit> {
     let texts = super::texts(args);
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    Leases::from_args(&[super::NAME, "dhcp", "leases"], &texts)
+    Leases::from_args(&[super::output::NAME, "dhcp", "leases"], &texts)
 }
 
 impl Leases {
@@ -91,16 +92,14 @@ impl Leases {
             std::path::absolute(&self.socket).unwrap_or_else(|_| PathBuf::from(&self.socket));
         let answer = socket::ask(&path, &Request::Leases, ANSWER_MAX, Some(ANSWER_MAX))
             .map_err(socket::Failure::into_error)?;
-        let now = milliseconds(&answer, "now");
-        let Some(Json::Array(leases)) = answer.get("leases") else {
-            return Err(Error::internal("cannot list the leases: the daemon's answer has no list"));
-        };
+        let Listed { now, mut leases } = json::read(answer.get().as_bytes()).map_err(|error| {
+            Error::internal(format_args!("cannot read the daemon's list of leases: {error}"))
+        })?;
+        for family in leases.iter_mut().flat_map(Lease::families_mut) {
+            family.count_from(now);
+        }
         if self.json {
-            let mut objects = Vec::new();
-            for lease in leases {
-                objects.push(object(lease, now));
-            }
-            super::say_json(Object::default().list("leases", objects));
+            super::output::say_list("leases", &leases);
             return Ok(());
         }
         let mut table = Table::new(&[
@@ -114,116 +113,101 @@ impl Leases {
             "ENDS",
             "NETNS",
         ]);
-        for lease in leases {
-            add_row(&mut table, lease, now);
+        for lease in &leases {
+            lease.add_row(&mut table);
         }
         table.print();
         Ok(())
     }
 }
 
-/// The keys of the addresses.
-const FAMILIES: [&str; 2] = ["v4", "v6"];
-
-/// The addresses of a lease, of both families.
-fn families(lease: &Json) -> Vec<&Json> {
-    let mut families = Vec::new();
-    for key in FAMILIES {
-        families.extend(lease.get(key));
-    }
-    families
+/// The answer of the daemon.
+#[derive(Deserialize)]
+struct Listed {
+    /// Milliseconds since boot.
+    now: u64,
+    leases: Vec<Lease>,
 }
 
-fn text<'a>(json: &'a Json, key: &str) -> &'a str {
-    match json.get(key) {
-        Some(Json::String(text)) => text,
-        _ => "",
-    }
+/// A lease in the answer of the daemon, and in the output of --json.
+#[derive(Serialize, Deserialize)]
+struct Lease {
+    network: String,
+    #[serde(rename = "containerID")]
+    container_id: String,
+    ifname: String,
+    netns: String,
+    mac: String,
+    state: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    v4: Option<Family>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    v6: Option<Family>,
 }
 
-fn milliseconds(json: &Json, key: &str) -> Option<u64> {
-    match json.get(key) {
-        Some(Json::Number(number)) => number.as_u64(),
-        _ => None,
-    }
+/// The part of one family. The daemon tells times in milliseconds since boot, --json in seconds from now.
+#[derive(Serialize, Deserialize)]
+struct Family {
+    address: String,
+    /// An address, or a DUID.
+    server: Box<RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gateway: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    routes: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mtu: Option<u16>,
+    dns: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    domain: Option<String>,
+    search: Vec<String>,
+    #[serde(rename(deserialize = "renewAt", serialize = "renewsIn"))]
+    renews: u64,
+    #[serde(rename(deserialize = "rebindAt", serialize = "rebindsIn"))]
+    rebinds: u64,
+    /// `None` for a lease without an end.
+    #[serde(
+        rename(deserialize = "endsAt", serialize = "endsIn"),
+        skip_serializing_if = "Option::is_none"
+    )]
+    ends: Option<u64>,
 }
 
-/// The seconds from now to a time; 0 if it is over.
-fn seconds_to(lease: &Json, key: &str, now: Option<u64>) -> Option<u64> {
-    Some(milliseconds(lease, key)?.saturating_sub(now?) / 1000)
-}
-
-/// The texts of all families.
-fn texts(families: &[&Json], key: &str) -> String {
-    let mut texts = Vec::new();
-    for it in families {
-        texts.push(text(it, key));
-    }
-    texts.join(",")
-}
-
-/// The earliest time of all families.
-fn time(families: &[&Json], key: &str, now: Option<u64>) -> String {
-    let mut earliest: Option<u64> = None;
-    for it in families {
-        if let Some(seconds) = seconds_to(it, key, now) {
-            earliest = Some(earliest.unwrap_or(seconds).min(seconds));
+impl Family {
+    /// Makes times seconds from now; 0 if one is over.
+    fn count_from(&mut self, now: u64) {
+        for time in [&mut self.renews, &mut self.rebinds].into_iter().chain(&mut self.ends) {
+            *time = time.saturating_sub(now) / 1000;
         }
     }
-    match earliest {
-        Some(seconds) => format!("{seconds} s"),
-        None => "never".into(),
-    }
 }
 
-fn add_row(table: &mut Table, lease: &Json, now: Option<u64>) {
-    let families = &families(lease);
-    let is_infinite = families.iter().all(|it| it.get("endsAt").is_none());
-    table.row(&[
-        &text(lease, "network"),
-        &text(lease, "containerID"),
-        &text(lease, "ifname"),
-        &texts(families, "address"),
-        &texts(families, "server"),
-        &text(lease, "state"),
-        &if is_infinite { "never".into() } else { time(families, "renewAt", now) },
-        &time(families, "endsAt", now),
-        &text(lease, "netns"),
-    ]);
-}
+impl Lease {
+    fn families_mut(&mut self) -> impl Iterator<Item = &mut Family> {
+        self.v4.iter_mut().chain(&mut self.v6)
+    }
 
-/// The keys that `leases --json` prints as the daemon sends them.
-const COPIED: [&str; 14] = [
-    "network",
-    "containerID",
-    "ifname",
-    "netns",
-    "mac",
-    "state",
-    "address",
-    "server",
-    "gateway",
-    "routes",
-    "mtu",
-    "dns",
-    "domain",
-    "search",
-];
-/// The times, and the keys of the seconds to them.
-const TIMES: [(&str, &str); 3] =
-    [("renewAt", "renewsIn"), ("rebindAt", "rebindsIn"), ("endsAt", "endsIn")];
+    fn families(&self) -> impl Iterator<Item = &Family> {
+        self.v4.iter().chain(&self.v6)
+    }
 
-/// A lease or its part of one family, as `leases --json` prints it.
-fn object(lease: &Json, now: Option<u64>) -> Json {
-    let mut entries = Object::default();
-    for key in COPIED {
-        entries.put_any(key, lease.get(key).cloned());
+    fn add_row(&self, table: &mut Table) {
+        let addresses: Vec<&str> = self.families().map(|family| family.address.as_str()).collect();
+        let server = self.v4.as_ref().map_or("", |lease| lease.server.get().trim_matches('"'));
+        let ends = self.families().filter_map(|family| family.ends).min();
+        let renews = ends.and_then(|_| self.families().map(|family| family.renews).min());
+        let shown =
+            |time: Option<u64>| time.map_or_else(|| "never".into(), |time| format!("{time} s"));
+        table.row(&[
+            &self.network,
+            &self.container_id,
+            &self.ifname,
+            &addresses.join(","),
+            &server,
+            &self.state,
+            &shown(renews),
+            &shown(ends),
+            &self.netns,
+        ]);
     }
-    for (key, name) in TIMES {
-        entries.put_any(name, seconds_to(lease, key, now).map(Json::from));
-    }
-    for key in FAMILIES {
-        entries.put_any(key, lease.get(key).map(|lease| object(lease, now)));
-    }
-    entries.json()
 }

@@ -135,7 +135,7 @@ mod tests {
     const HEADERS_BYTES: usize = 64 + 56;
 
     #[test]
-    fn a_file_is_told_by_its_content() {
+    fn a_file_is_recognised_by_its_content() {
         let own = elf(b"");
         let kind = |content: &[u8]| Kind::of_content(content, &own);
         assert_eq!(kind(&own), Kind::Own);

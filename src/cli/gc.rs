@@ -1,15 +1,16 @@
 //! `cnibox gc`: removes attachments that are provably dead.
 
 use argh::FromArgs;
+use serde::Serialize;
 
-use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::plugin::Entry;
-use crate::runtime::gc::{Collected, Options, Removed};
-use crate::runtime::lifecycle::Runtime;
+use crate::runtime::Runtime;
+use crate::runtime::gc::{Collected, Options, Remainder, Removed, Waiting};
 
-use super::{not_understood, parameters};
+use super::output::not_understood;
+use super::parameters;
 
 /// Less than that of an ADD or DEL: a timer calls gc, and the next one tries again.
 const TIMEOUT_S: u64 = 30;
@@ -29,6 +30,10 @@ pub(super) struct Gc {
     /// tell what is dead, and remove nothing
     #[argh(switch)]
     dry_run: bool,
+    /// for a timer: remove only what an earlier run with --confirm has found, too, 10 minutes ago or more; also reservations,
+    /// rules and links of owners that have ended, which no cache has
+    #[argh(switch)]
+    confirm: bool,
     /// let the plugins remove what the cache does not know, too: containers of runtimes with another cache lose their
     /// networks
     #[argh(switch)]
@@ -44,44 +49,64 @@ pub(super) struct Gc {
     timeout: u64,
 }
 
+/// The output of --json.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    dry_run: bool,
+    removed: &'a [Removed],
+    /// Of --confirm, as `waiting`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remains: Option<&'a [Remainder]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting: Option<&'a [Waiting]>,
+}
+
 impl Gc {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let runtime = parameters::runtime(plugins, self.timeout);
-        let collected = self.collect(&runtime)?;
-        let mut objects = Vec::new();
-        for removed in &collected.removed {
-            let Removed { network, at, reason } = removed;
-            if self.json {
-                let mut object = Object::default();
-                object.text("network", network).text("containerID", &at.container_id);
-                objects.push(object.text("ifname", &at.ifname).text("reason", reason).json());
-            } else {
-                let done = if self.dry_run { "would remove" } else { "removed" };
-                let at = format!("{} of container {}", at.ifname, at.container_id);
-                super::tell(format_args!("{done} {at} from network {network}: {reason}"));
+        let is_json = self.json;
+        let mut tell = |line: &str| {
+            if !is_json {
+                super::output::say(line);
             }
-        }
+        };
+        let collected = self.collect(&runtime, &mut tell)?;
         if self.json {
-            let mut document = Object::default();
-            document.put("dryRun", Json::Bool(self.dry_run)).list("removed", objects);
-            super::say_json(&mut document);
+            super::output::say_json(&Document {
+                dry_run: self.dry_run,
+                removed: &collected.removed,
+                remains: self.confirm.then_some(&collected.remains),
+                waiting: self.confirm.then_some(&collected.waiting),
+            });
         }
         Error::joined(collected.errors).map(|()| 0)
     }
 
-    fn collect(&self, runtime: &Runtime) -> Result<Collected> {
+    fn collect(&self, runtime: &Runtime, tell: &mut dyn FnMut(&str)) -> Result<Collected> {
+        if self.confirm && (self.uncached || self.unknown.is_some()) {
+            let msg = "--confirm needs a proof, which --uncached and --unknown do without";
+            return Err(not_understood(msg));
+        }
         if let Some(name) = &self.unknown {
             if !self.operands.is_empty() || self.uncached {
                 return Err(not_understood("--unknown names the only attachment to remove"));
             }
             let (network, at) = attachment(name)?;
-            let removed = vec![runtime.remove_unknown(&network, &at, self.dry_run)?];
-            return Ok(Collected { removed, errors: Vec::new() });
+            let removed = runtime.remove_unknown(&network, &at, self.dry_run)?;
+            tell(&removed.line(self.dry_run));
+            return Ok(Collected { removed: vec![removed], ..Collected::default() });
         }
         let (network, _) = parameters::network_and_netns(&self.operands)?;
         let choice = network.map(parameters::choice).transpose()?;
-        let options = Options { is_dry_run: self.dry_run, uncached: self.uncached };
-        runtime.gc(choice.as_ref(), options)
+        let options = Options {
+            is_dry_run: self.dry_run,
+            uncached: self.uncached,
+            confirm: self.confirm,
+            #[cfg(feature = "tool")]
+            remains: self.confirm,
+        };
+        runtime.gc(choice.as_ref(), options, tell)
     }
 }
 

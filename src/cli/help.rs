@@ -8,8 +8,9 @@ use crate::error::Result;
 use crate::plugin::{Entry, VERSION};
 
 use super::manual::{Key, Manual, Manuals};
+use super::output::{NAME, not_understood, say};
 use super::similar::hint;
-use super::{HELP, NAME, commands, has_command, help_of_command, not_understood, overview, say};
+use super::{HELP, commands, has_command, help_of_command, overview};
 
 /// Print a manual page in the format of man(7).
 #[derive(FromArgs)]
@@ -194,13 +195,13 @@ fn blocks(text: &str) -> Vec<Block> {
         } else {
             let mut text = line.to_owned();
             let goes_on = |line: &&str| !line.is_empty() && !line.starts_with(['|', '-', '`']);
-            while let Some(line) =
-                lines.next_if(|it| goes_on(it) || it.starts_with('`') && !it.starts_with("```"))
+            while let Some(line) = lines
+                .next_if(|line| goes_on(line) || line.starts_with('`') && !line.starts_with("```"))
             {
                 text.push(' ');
                 text.push_str(line.trim_start());
             }
-            blocks.push(match text.strip_prefix("- **").and_then(|it| it.split_once("**")) {
+            blocks.push(match text.strip_prefix("- **").and_then(|rest| rest.split_once("**")) {
                 Some((name, text)) => Block::Item { name: name.into(), text: plain(text.trim()) },
                 None => Block::Paragraph(plain(&text)),
             });
@@ -247,7 +248,7 @@ impl Form for Plain {
 
     fn paragraph(&mut self, text: &str) {
         if self.page.ends_with("\n")
-            && self.page.lines().next_back().is_some_and(|it| it.starts_with(' '))
+            && self.page.lines().next_back().is_some_and(|line| line.starts_with(' '))
         {
             self.page.push('\n');
         }

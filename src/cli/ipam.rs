@@ -1,21 +1,24 @@
 //! `cnibox ipam`: the addresses of `host-local`, their owners, and the leaked ones.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use argh::FromArgs;
+use ipnet::IpNet;
+use serde::Serialize;
 
-use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
 use crate::ipam::store::listed::Holder;
 use crate::kernel::sys::warn;
+use crate::names::NetworkName;
 use crate::plugin::Entry;
-use crate::runtime::lifecycle::Runtime;
-use crate::runtime::reservations::{Judged, Pool, State, Use, title};
+use crate::runtime::Runtime;
+use crate::runtime::reservations::{OwnedReservation, OwnerState, Pool, Use, title};
 
-use super::not_understood;
+use super::output::not_understood;
+use super::output::say;
 use super::parameters::{self, TIMEOUT_S};
-use super::say;
 use super::table::Table;
 
 /// List the addresses of host-local and their owners, release leaked ones, keep addresses out of use.
@@ -61,7 +64,7 @@ const COLUMNS: usize = 80;
 const ID_DIGITS: usize = 12;
 
 /// The reservations of all pools.
-type Reservations<'a> = Vec<(&'a Pool, &'a Judged)>;
+type Reservations<'a> = Vec<(&'a Pool, &'a OwnedReservation)>;
 
 impl Ipam {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
@@ -102,46 +105,41 @@ impl Ipam {
 
     fn list(&self, pools: &[Pool]) {
         if self.json {
-            let mut networks = Vec::new();
-            for pool in pools {
-                networks.push(pool_object(pool));
-            }
-            return super::say_json(Object::default().list("networks", networks));
+            let networks: Vec<Network<'_>> = pools.iter().map(Network::new).collect();
+            return super::output::say_list("networks", &networks);
         }
         let mut table = Table::new(&["RANGE", "NETWORK", "SIZE", "USED", "FREE"]);
         for pool in pools {
-            for it in &pool.ranges {
-                let [size, used, free] = [it.range.size(), it.used, it.free].map(number);
-                table.row(&[&it.range, &pool.network, &size, &used, &free]);
+            for Use { range, used, free } in &pool.ranges {
+                let [size, used, free] = [range.size(), *used, *free].map(number);
+                table.row(&[range, &pool.network, &size, &used, &free]);
             }
         }
         table.print_within(COLUMNS, &[0, 1]);
         say("");
         let mut table = Table::new(&["ADDRESS", "NETWORK", "OWNER", "POD", "AGE", "STATE"]);
         let all = all(pools);
-        for (pool, it) in &all {
-            add_row(&mut table, pool, it);
+        for (pool, owned) in &all {
+            add_row(&mut table, pool, owned);
         }
         table.print_within(COLUMNS, &[1, 2, 3]);
-        for (pool, it) in all {
-            if let State::Gone(reason) | State::Unknown(reason) = &it.state {
-                let (state, title) = (state(&it.state), described(pool, it));
+        for (pool, owned) in all {
+            if let OwnerState::Gone(reason) | OwnerState::Unknown(reason) = &owned.state {
+                let (state, title) = (state(&owned.state), described(pool, owned));
                 warn(format_args!("{title}: {state}: {reason}"));
             }
         }
     }
 
     fn print_leaks(&self, pools: &[Pool]) {
-        let mut objects = Vec::new();
-        for (pool, it) in leaks(pools) {
-            if self.json {
-                objects.push(object(pool, it));
-            } else {
-                say(&with_reason(pool, it));
-            }
-        }
+        let leaks = leaks(pools);
         if self.json {
-            super::say_json(Object::default().list("leaks", objects));
+            let shown: Vec<ShownReservation<'_>> =
+                leaks.iter().map(|(pool, owned)| ShownReservation::new(pool, owned)).collect();
+            return super::output::say_list("leaks", &shown);
+        }
+        for (pool, owned) in leaks {
+            say(&with_reason(pool, owned));
         }
     }
 
@@ -150,7 +148,7 @@ impl Ipam {
         let mut wanted = Reservations::new();
         for address in addresses {
             let mut found = all(pools);
-            found.retain(|(_, it)| it.reservation.address == *address);
+            found.retain(|(_, owned)| owned.reservation.address == *address);
             match only(*address, &found) {
                 Ok(()) => wanted.extend(found),
                 Err(error) => errors.push(error),
@@ -159,24 +157,31 @@ impl Ipam {
         if self.leaks {
             wanted.extend(leaks(pools));
         }
-        for (pool, it) in wanted {
-            match self.release_one(runtime, pool, it) {
-                Ok(()) if self.json => released.push(object(pool, it)),
-                Ok(()) => self.tell("release", &with_reason(pool, it)),
+        for (pool, owned) in wanted {
+            match self.release_one(runtime, pool, owned) {
+                Ok(()) if self.json => released.push(ShownReservation::new(pool, owned)),
+                Ok(()) => self.tell("release", &with_reason(pool, owned)),
                 Err(error) => errors.push(error),
             }
         }
-        self.finish("released", released, errors)
+        if self.json {
+            super::output::say_json(&Changed {
+                dry_run: self.dry_run,
+                released: Some(released),
+                reserved: None,
+            });
+        }
+        Error::joined(errors)
     }
 
-    fn release_one(&self, runtime: &Runtime, pool: &Pool, it: &Judged) -> Result<()> {
-        if let Some(error) = self.refusal(pool, it) {
+    fn release_one(&self, runtime: &Runtime, pool: &Pool, owned: &OwnedReservation) -> Result<()> {
+        if let Some(error) = self.refusal(pool, owned) {
             return Err(error);
         }
-        if self.dry_run || runtime.release(pool, &it.reservation)? {
+        if self.dry_run || runtime.release(pool, &owned.reservation)? {
             return Ok(());
         }
-        let address = it.reservation.address;
+        let address = owned.reservation.address;
         let msg = format!("cannot release {address}: its reservation has changed meanwhile");
         Err(Error::internal(msg))
     }
@@ -188,14 +193,14 @@ impl Ipam {
     }
 
     /// The error of a release that needs --force.
-    fn refusal(&self, pool: &Pool, it: &Judged) -> Option<Error> {
-        let (is, reason) = match &it.state {
-            State::Alive(reason) => ("is alive", reason),
-            State::Unknown(reason) => ("may be alive", reason),
-            State::Gone(_) | State::Reserved => return None,
+    fn refusal(&self, pool: &Pool, owned: &OwnedReservation) -> Option<Error> {
+        let (is, reason) = match &owned.state {
+            OwnerState::Alive(reason) => ("is alive", reason),
+            OwnerState::Unknown(reason) => ("may be alive", reason),
+            OwnerState::Gone(_) | OwnerState::Reserved => return None,
         };
-        let owner = title(&pool.network, &it.reservation.holder);
-        let msg = format!("cannot release {}: {owner} {is}: {reason}", it.reservation.address);
+        let owner = title(&pool.network, &owned.reservation.holder);
+        let msg = format!("cannot release {}: {owner} {is}: {reason}", owned.reservation.address);
         (!self.force).then(|| Error::internal(msg).with_details("--force releases it"))
     }
 
@@ -204,9 +209,7 @@ impl Ipam {
         for address in addresses {
             match self.reserve_one(runtime, pools, *address) {
                 Ok(pool) if self.json => {
-                    let mut object = Object::default();
-                    object.text("network", &pool.network).text("address", address);
-                    reserved.push(object.json());
+                    reserved.push(Reserved { network: &pool.network, address: *address });
                 }
                 Ok(pool) => {
                     self.tell("reserve", &format!("{address} of network {}", pool.network));
@@ -214,7 +217,14 @@ impl Ipam {
                 Err(error) => errors.push(error),
             }
         }
-        self.finish("reserved", reserved, errors)
+        if self.json {
+            super::output::say_json(&Changed {
+                dry_run: self.dry_run,
+                released: None,
+                reserved: Some(reserved),
+            });
+        }
+        Error::joined(errors)
     }
 
     fn reserve_one<'a>(
@@ -225,27 +235,19 @@ impl Ipam {
     ) -> Result<&'a Pool> {
         let mut found = Vec::new();
         for pool in pools {
-            if pool.ranges.iter().any(|it| it.range.contains(address)) {
+            if pool.ranges.iter().any(|usage| usage.range.contains(address)) {
                 found.push((pool, ()));
             }
         }
         only(address, &found)?;
         let pool = found[0].0;
-        let held = pool.reservations.iter().find(|it| it.reservation.address == address);
+        let held = pool.reservations.iter().find(|owned| owned.reservation.address == address);
         if held.is_none() && (self.dry_run || runtime.reserve(pool, address)?) {
             return Ok(pool);
         }
-        let owner = held.map(|it| title(&pool.network, &it.reservation.holder));
+        let owner = held.map(|held| title(&pool.network, &held.reservation.holder));
         let msg = format!("cannot reserve {address}: it is taken");
         Err(Error::internal(msg).with_details(owner.unwrap_or_default()))
-    }
-
-    fn finish(&self, key: &str, changed: Vec<Json>, errors: Vec<Error>) -> Result<()> {
-        if self.json {
-            let mut object = Object::default();
-            super::say_json(object.put("dryRun", Json::Bool(self.dry_run)).list(key, changed));
-        }
-        Error::joined(errors)
     }
 }
 
@@ -256,8 +258,8 @@ fn address(text: &str) -> Result<IpAddr> {
 fn all(pools: &[Pool]) -> Reservations<'_> {
     let mut all = Vec::new();
     for pool in pools {
-        for it in &pool.reservations {
-            all.push((pool, it));
+        for owned in &pool.reservations {
+            all.push((pool, owned));
         }
     }
     all
@@ -265,7 +267,7 @@ fn all(pools: &[Pool]) -> Reservations<'_> {
 
 fn leaks(pools: &[Pool]) -> Reservations<'_> {
     let mut leaks = all(pools);
-    leaks.retain(|(_, it)| matches!(it.state, State::Gone(_)));
+    leaks.retain(|(_, owned)| matches!(owned.state, OwnerState::Gone(_)));
     leaks
 }
 
@@ -280,30 +282,30 @@ fn only<T>(address: IpAddr, found: &[(&Pool, T)]) -> Result<()> {
     Err(Error::config(msg).with_details("--network selects one"))
 }
 
-fn described(pool: &Pool, it: &Judged) -> String {
-    format!("{} of {}", it.reservation.address, title(&pool.network, &it.reservation.holder))
+fn described(pool: &Pool, owned: &OwnedReservation) -> String {
+    format!("{} of {}", owned.reservation.address, title(&pool.network, &owned.reservation.holder))
 }
 
-fn with_reason(pool: &Pool, it: &Judged) -> String {
-    match &it.state {
-        State::Alive(reason) | State::Gone(reason) | State::Unknown(reason) => {
-            format!("{}: {reason}", described(pool, it))
+fn with_reason(pool: &Pool, owned: &OwnedReservation) -> String {
+    match &owned.state {
+        OwnerState::Alive(reason) | OwnerState::Gone(reason) | OwnerState::Unknown(reason) => {
+            format!("{}: {reason}", described(pool, owned))
         }
-        State::Reserved => described(pool, it),
+        OwnerState::Reserved => described(pool, owned),
     }
 }
 
-pub(super) fn state(state: &State) -> &'static str {
+pub(super) fn state(state: &OwnerState) -> &'static str {
     match state {
-        State::Alive(_) => "alive",
-        State::Gone(_) => "gone",
-        State::Unknown(_) => "unknown",
-        State::Reserved => "reserved",
+        OwnerState::Alive(_) => "alive",
+        OwnerState::Gone(_) => "gone",
+        OwnerState::Unknown(_) => "unknown",
+        OwnerState::Reserved => "reserved",
     }
 }
 
-fn add_row(table: &mut Table, pool: &Pool, it: &Judged) {
-    let owner = match &it.reservation.holder {
+fn add_row(table: &mut Table, pool: &Pool, owned: &OwnedReservation) {
+    let owner = match &owned.reservation.holder {
         Holder::Container(id, ifname) => {
             let id = id.get(..ID_DIGITS).unwrap_or(id);
             match ifname {
@@ -314,13 +316,13 @@ fn add_row(table: &mut Table, pool: &Pool, it: &Judged) {
         Holder::Operator => String::new(),
         Holder::Other(text) => text.clone(),
     };
-    let pod = match &it.pod {
+    let pod = match &owned.pod {
         Some((namespace, name)) => format!("{namespace}/{name}"),
         None => String::new(),
     };
-    let age = it.age.map(age).unwrap_or_default();
-    let address = &it.reservation.address;
-    table.row(&[address, &pool.network, &owner, &pod, &age, &state(&it.state)]);
+    let age = owned.age.map(age).unwrap_or_default();
+    let address = &owned.reservation.address;
+    table.row(&[address, &pool.network, &owner, &pod, &age, &state(&owned.state)]);
 }
 
 /// A number of addresses for people. One with too many digits for a table is a power of two, rounded.
@@ -340,49 +342,118 @@ fn age(age: Duration) -> String {
     format!("{count}{unit}")
 }
 
-fn pool_object(pool: &Pool) -> Json {
-    let mut ranges = Vec::new();
-    for Use { range, used, free } in &pool.ranges {
-        let mut object = Object::default();
-        object.text("subnet", &range.subnet).text("first", &range.first);
-        object.text("last", &range.last).number("size", range.size());
-        ranges.push(object.number("used", *used).number("free", *free).json());
-    }
-    let mut reservations = Vec::new();
-    for it in &pool.reservations {
-        reservations.push(object(pool, it));
-    }
-    let mut object = Object::default();
-    object.text("name", &pool.network).text("dataDir", &pool.data_dir.to_string_lossy());
-    object.put("configured", Json::Bool(pool.is_configured));
-    object.list("ranges", ranges).list("reservations", reservations).json()
+/// The output of `list --json`: a network with its ranges and reservations.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Network<'a> {
+    name: &'a NetworkName,
+    data_dir: Cow<'a, str>,
+    configured: bool,
+    ranges: Vec<Range>,
+    reservations: Vec<ShownReservation<'a>>,
 }
 
-fn object(pool: &Pool, it: &Judged) -> Json {
-    let mut object = Object::default();
-    object.text("network", &pool.network).text("address", &it.reservation.address);
-    match &it.reservation.holder {
-        Holder::Container(id, ifname) => {
-            object.text("containerID", id);
-            if let Some(ifname) = ifname {
-                object.text("ifname", ifname);
+#[derive(Serialize)]
+struct Range {
+    subnet: IpNet,
+    first: IpAddr,
+    last: IpAddr,
+    size: u64,
+    used: u64,
+    free: u64,
+}
+
+/// The output of `release --json` and `reserve --json`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Changed<'a> {
+    dry_run: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    released: Option<Vec<ShownReservation<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reserved: Option<Vec<Reserved<'a>>>,
+}
+
+#[derive(Serialize)]
+struct Reserved<'a> {
+    network: &'a NetworkName,
+    address: IpAddr,
+}
+
+/// A reservation with its owner, as far as that is known.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownReservation<'a> {
+    network: &'a NetworkName,
+    address: IpAddr,
+    #[serde(rename = "containerID", skip_serializing_if = "Option::is_none")]
+    container_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ifname: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<Pod<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    age_seconds: Option<u64>,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Pod<'a> {
+    namespace: &'a str,
+    name: &'a str,
+}
+
+impl<'a> Network<'a> {
+    fn new(pool: &'a Pool) -> Self {
+        let range = |Use { range, used, free }: &Use| Range {
+            subnet: range.subnet,
+            first: range.first,
+            last: range.last,
+            size: range.size(),
+            used: *used,
+            free: *free,
+        };
+        Self {
+            name: &pool.network,
+            data_dir: pool.data_dir.to_string_lossy(),
+            configured: pool.is_configured,
+            ranges: pool.ranges.iter().map(range).collect(),
+            reservations: pool
+                .reservations
+                .iter()
+                .map(|owned| ShownReservation::new(pool, owned))
+                .collect(),
+        }
+    }
+}
+
+impl<'a> ShownReservation<'a> {
+    fn new(pool: &'a Pool, owned: &'a OwnedReservation) -> Self {
+        let (container_id, ifname, owner) = match &owned.reservation.holder {
+            Holder::Container(id, ifname) => (Some(&**id), ifname.as_deref(), None),
+            Holder::Operator => (None, None, None),
+            Holder::Other(owner) => (None, None, Some(owner.as_str())),
+        };
+        let reason = match &owned.state {
+            OwnerState::Alive(reason) | OwnerState::Gone(reason) | OwnerState::Unknown(reason) => {
+                Some(reason)
             }
+            OwnerState::Reserved => None,
+        };
+        Self {
+            network: &pool.network,
+            address: owned.reservation.address,
+            container_id,
+            ifname,
+            owner,
+            pod: owned.pod.as_ref().map(|(namespace, name)| Pod { namespace, name }),
+            age_seconds: owned.age.map(|age| age.as_secs()),
+            state: state(&owned.state),
+            reason: reason.map(String::as_str),
         }
-        Holder::Operator => {}
-        Holder::Other(owner) => {
-            object.text("owner", owner);
-        }
     }
-    if let Some((namespace, name)) = &it.pod {
-        let mut pod = Object::default();
-        object.put("pod", pod.text("namespace", namespace).text("name", name).json());
-    }
-    if let Some(age) = it.age {
-        object.number("ageSeconds", age.as_secs());
-    }
-    object.text("state", &state(&it.state));
-    if let State::Alive(reason) | State::Gone(reason) | State::Unknown(reason) = &it.state {
-        object.text("reason", reason);
-    }
-    object.json()
 }

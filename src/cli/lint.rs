@@ -1,5 +1,6 @@
 //! `cnibox lint`: mistakes in network configurations, with the line of each.
 
+mod document;
 mod keys;
 mod network;
 mod place;
@@ -10,15 +11,17 @@ use std::path::{Path, PathBuf};
 
 use argh::FromArgs;
 
-use crate::cni::json::{Json, Object};
+use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::plugin::Entry;
 use crate::runtime::conf;
 
 use super::manual::Manuals;
-use super::{parameters, say};
-use place::{Path as JsonPath, line_and_column};
+use super::output;
+use super::parameters;
+pub(super) use document::name;
+use document::{Document, Host, ShownFinding, print};
 use ranges::Claim;
 
 /// Find mistakes in network configurations. Exit code 1 if there is a mistake.
@@ -39,29 +42,6 @@ pub(super) struct Lint {
     paths: Vec<String>,
 }
 
-/// The rules use it beside the document.
-struct Host<'a> {
-    manuals: &'a Manuals,
-    plugins: &'static [Entry],
-    /// CNI_PATH.
-    path: &'a [PathBuf],
-}
-
-/// One file.
-struct Document {
-    file: PathBuf,
-    text: String,
-    findings: Vec<Finding>,
-}
-
-#[derive(Debug)]
-struct Finding {
-    /// Where in the text, in bytes.
-    at: usize,
-    is_fault: bool,
-    text: String,
-}
-
 impl Lint {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let (directory, path) = parameters::directories();
@@ -72,20 +52,20 @@ impl Lint {
         let Examined { mut documents, claims, unreadable } = examine(&paths, plugins, &path)?;
         ranges::compare_networks(&claims, &mut documents);
         ranges::compare_routes(&claims, &mut documents)?;
-        let mut objects = Vec::new();
+        let mut shown = Vec::new();
         let mut has_faults = false;
         for document in &documents {
             for finding in &document.findings {
                 has_faults |= finding.is_fault;
                 if self.json {
-                    objects.push(object(document, finding));
+                    shown.push(ShownFinding::new(document, finding));
                 } else {
                     print(document, finding);
                 }
             }
         }
         if self.json {
-            super::say_json(Object::default().list("findings", objects));
+            output::say_list("findings", &shown);
         }
         for (_, error) in &unreadable {
             warn(format_args!("{error}"));
@@ -114,7 +94,15 @@ fn examine(paths: &[PathBuf], plugins: &'static [Entry], path: &[PathBuf]) -> Re
             }
         };
         let mut document = Document { file, text, findings: Vec::new() };
-        document.examine(&host, &mut claims, documents.len());
+        match Json::of_text(&document.text) {
+            Err(error) => {
+                let (at, reason) = place::of_error(&document.text, &error);
+                document.insert(at, true, format!("cannot read JSON: {reason}"));
+            }
+            Ok(json) => {
+                network::examine(&mut document, &json, &host, &mut claims, documents.len());
+            }
+        }
         documents.push(document);
     }
     Ok(Examined { documents, claims, unreadable })
@@ -137,15 +125,15 @@ impl Faults {
         let Examined { mut documents, claims, unreadable } =
             examine(&[directory.to_owned()], plugins, path)?;
         let mut files = Vec::new();
-        for it in &mut documents {
-            files.push((it.file.clone(), it.faults()));
-            it.findings.clear();
+        for document in &mut documents {
+            files.push((document.file.clone(), document.faults()));
+            document.findings.clear();
         }
         ranges::compare_networks(&claims, &mut documents);
         let mut between = Vec::new();
-        for it in documents {
-            for finding in it.findings {
-                between.push((it.file.clone(), finding.text));
+        for document in documents {
+            for finding in document.findings {
+                between.push((document.file.clone(), finding.text));
             }
         }
         Ok(Self { files, between, unreadable })
@@ -167,66 +155,4 @@ fn contents(paths: &[PathBuf]) -> Result<Vec<(PathBuf, Result<Vec<u8>>)>> {
         }
     }
     Ok(contents)
-}
-
-impl Document {
-    fn examine(&mut self, host: &Host<'_>, claims: &mut Vec<Claim>, index: usize) {
-        match Json::parse_with_place(self.text.as_bytes()) {
-            Err((at, reason)) => {
-                self.insert(at, true, format!("cannot read JSON: {reason}"));
-            }
-            Ok(json) => network::examine(self, &json, host, claims, index),
-        }
-    }
-
-    fn fault(&mut self, path: &JsonPath<'_>, text: impl Into<String>) {
-        self.add(path, true, text.into());
-    }
-
-    fn note(&mut self, path: &JsonPath<'_>, text: impl Into<String>) {
-        self.add(path, false, text.into());
-    }
-
-    fn add(&mut self, path: &JsonPath<'_>, is_fault: bool, text: String) {
-        self.insert(path.place_in(&self.text), is_fault, text);
-    }
-
-    fn faults(&self) -> usize {
-        self.findings.iter().filter(|it| it.is_fault).count()
-    }
-
-    /// Inserts a finding after those of the same place.
-    fn insert(&mut self, at: usize, is_fault: bool, text: String) {
-        let place = self.findings.iter().position(|it| it.at > at).unwrap_or(self.findings.len());
-        self.findings.insert(place, Finding { at, is_fault, text });
-    }
-}
-
-/// Faults on stdout, notes on stderr, each with its line below.
-fn print(document: &Document, Finding { at, is_fault, text }: &Finding) {
-    let (line, column) = line_and_column(&document.text, *at);
-    let shown = document.text.lines().nth(line - 1).unwrap_or_default().trim();
-    let shown = shown.replace(char::is_control, " ");
-    let word = if *is_fault { "" } else { "note: " };
-    let file = document.file.display();
-    let finding = format!("{file}:{line}:{column}: {word}{text}\n    {shown}");
-    if *is_fault {
-        say(&finding);
-    } else {
-        warn(format_args!("{finding}"));
-    }
-}
-
-fn object(document: &Document, finding: &Finding) -> Json {
-    let (line, column) = line_and_column(&document.text, finding.at);
-    let mut object = Object::default();
-    object.text("file", &document.file.to_string_lossy());
-    object.number("line", line as u64).number("column", column as u64);
-    object.text("kind", if finding.is_fault { &"fault" } else { &"note" });
-    object.text("text", &finding.text).json()
-}
-
-/// The name of the file, for a finding about two files.
-pub(super) fn name(file: &Path) -> String {
-    file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned()
 }

@@ -45,7 +45,9 @@ impl Manuals {
     pub(super) fn of(&self, plugin: &str) -> Option<Manual<'_>> {
         let name = format!("`{plugin}`");
         // The first sentence names all of its plugins.
-        let names = |text: &str| text.split([':', '.']).next().is_some_and(|it| it.contains(&name));
+        let names = |text: &str| {
+            text.split([':', '.']).next().is_some_and(|sentence| sentence.contains(&name))
+        };
         self.text.split(END).skip(1).find(|text| names(text)).map(|text| Manual { text })
     }
 }

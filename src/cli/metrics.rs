@@ -1,5 +1,7 @@
 //! `cnibox metrics`: numbers for a monitoring system, in the text format of OpenMetrics 1.0.
 
+mod calls;
+
 use std::path::Path;
 
 use argh::FromArgs;
@@ -7,20 +9,25 @@ use argh::FromArgs;
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::file;
+use crate::kernel::sys::warn;
 use crate::plugin::Entry;
+use crate::plugin::owner::Owner;
+use crate::runtime::Runtime;
 use crate::runtime::evidence::Life;
-use crate::runtime::reservations::Survey;
+use crate::runtime::remains::Remains;
+use crate::runtime::reservations::{OwnerState, Survey};
 
-use super::{ipam, parameters, say};
+use super::output::say;
+use super::{ipam, parameters};
 
-/// Print metrics as OpenMetrics text: pools, reservations, attachments and published ports.
+/// Print metrics as OpenMetrics text: pools, reservations, attachments, published ports, leaks, and the durations of calls.
 #[derive(FromArgs)]
 #[argh(
     subcommand,
     name = "metrics",
     help_triggers("-h", "--help", "help"),
     example = "{command_name} /var/lib/prometheus/node-exporter/cnibox.prom",
-    note = "The textfile collector of node_exporter reads the file. It is complete at any time."
+    note = "The textfile collector of node_exporter reads the file. It is complete at any time. Durations are those in the log of all calls, if that is a file."
 )]
 pub(super) struct Metrics {
     /// the file to replace; stdout if not given
@@ -30,7 +37,19 @@ pub(super) struct Metrics {
 
 impl Metrics {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
-        let text = text(&parameters::runtime(plugins, parameters::TIMEOUT_S).survey()?);
+        let runtime = parameters::runtime(plugins, parameters::TIMEOUT_S);
+        let remains = match Remains::find(&runtime) {
+            Ok(remains) => remains,
+            // Without the right to read rules, the other numbers are there.
+            Err(error) => {
+                warn(format_args!("warning: {error}"));
+                Remains { survey: runtime.survey()?, owners: Vec::new() }
+            }
+        };
+        let mut text = text(&remains.survey);
+        stale(&mut text, &remains);
+        times(&mut text, &runtime)?;
+        text.push_str("# EOF\n");
         match self.file.as_ref().map(Path::new) {
             None => say(&text),
             // The collector reads `*.prom` only, and as another user.
@@ -53,13 +72,13 @@ const OF_RANGE: [(&str, &str); 3] = [
 fn text(survey: &Survey) -> String {
     let mut families = [const { String::new() }; 3];
     for pool in &survey.pools {
-        for it in &pool.ranges {
-            let labels = format!("network=\"{}\",range=\"{}\"", pool.network, it.range);
+        for usage in &pool.ranges {
+            let labels = format!("network=\"{}\",range=\"{}\"", pool.network, usage.range);
             // The network can have the range in two data directories.
             if families[0].contains(&labels) {
                 continue;
             }
-            let values = [it.range.size(), it.used, it.free];
+            let values = [usage.range.size(), usage.used, usage.free];
             for (at, (name, about)) in OF_RANGE.iter().enumerate() {
                 let of = &mut families[at];
                 if of.is_empty() {
@@ -72,8 +91,8 @@ fn text(survey: &Survey) -> String {
     let mut text = families.concat();
     let (mut reservations, mut attachments, mut ports) = (Vec::new(), Vec::new(), Vec::new());
     for pool in &survey.pools {
-        for it in &pool.reservations {
-            count(&mut reservations, &pool.network, ipam::state(&it.state));
+        for owned in &pool.reservations {
+            count(&mut reservations, &pool.network, ipam::state(&owned.state));
         }
     }
     for (entry, life) in &survey.attachments {
@@ -86,22 +105,56 @@ fn text(survey: &Survey) -> String {
         if let Some(Json::Array(mappings)) = entry.capability_args.get("portMappings")
             && state != "gone"
         {
-            for it in mappings {
-                count(&mut ports, &entry.network, protocol(it));
+            for mapping in mappings {
+                count(&mut ports, &entry.network, protocol(mapping));
             }
         }
     }
     counts(&mut text, "reservations", "Reserved addresses.", "state", &reservations);
     counts(&mut text, "attachments", "Attachments in the cache.", "state", &attachments);
     counts(&mut text, "published_ports", "Published ports of attachments.", "protocol", &ports);
-    text + "# EOF\n"
+    text
+}
+
+/// The objects that `gc --confirm` removes.
+fn stale(text: &mut String, remains: &Remains) {
+    let mut stale = Vec::new();
+    for (entry, life) in &remains.survey.attachments {
+        if matches!(life, Life::Gone(_)) {
+            count(&mut stale, &entry.network, "attachment");
+        }
+    }
+    for pool in &remains.survey.pools {
+        for reservation in &pool.reservations {
+            if matches!(reservation.state, OwnerState::Gone(_)) {
+                count(&mut stale, &pool.network, "reservation");
+            }
+        }
+    }
+    for owner in &remains.owners {
+        if let Some([network, ..]) = Owner::parts(owner) {
+            count(&mut stale, network, "rules");
+        }
+    }
+    counts(text, "stale", "Objects of containers that have ended.", "kind", &stale);
+}
+
+/// The age of the last `gc --confirm`, and the durations of calls.
+fn times(text: &mut String, runtime: &Runtime) -> Result<()> {
+    if let Some(age) = runtime.seconds_since_confirmed_gc() {
+        let name = "gc_age_seconds";
+        family(text, name, "Time since the last run of gc --confirm.");
+        text.push_str(&format!("cnibox_{name} {age}\n"));
+    }
+    let log = runtime.settings.log.as_ref().and_then(|log| log.file_of_all_calls());
+    log.map_or(Ok(()), |log| calls::write(log, text))
 }
 
 /// A network, the value of another label, and how many have both.
 type Count<'a> = (&'a str, &'static str, u64);
 
 fn count<'a>(counts: &mut Vec<Count<'a>>, network: &'a str, value: &'static str) {
-    match counts.iter_mut().find(|it| it.0 == network && it.1 == value) {
+    match counts.iter_mut().find(|count| count.0 == network && count.1 == value) {
         Some((_, _, count)) => *count += 1,
         None => counts.push((network, value, 1)),
     }
@@ -109,13 +162,9 @@ fn count<'a>(counts: &mut Vec<Count<'a>>, network: &'a str, value: &'static str)
 
 /// The protocol of a port mapping. A text that `portmap` refuses counts as another one.
 fn protocol(mapping: &Json) -> &'static str {
-    match mapping.get("protocol") {
-        Some(Json::String(text)) if !text.is_empty() => {
-            let known = ["tcp", "udp", "sctp"];
-            known.into_iter().find(|it| it.eq_ignore_ascii_case(text)).unwrap_or("other")
-        }
-        _ => "tcp",
-    }
+    let text = mapping.text_at("protocol").filter(|text| !text.is_empty()).unwrap_or("tcp");
+    let known = ["tcp", "udp", "sctp"];
+    known.into_iter().find(|name| name.eq_ignore_ascii_case(text)).unwrap_or("other")
 }
 
 /// A family of counts with a network and another label.

@@ -31,41 +31,28 @@ mod metrics;
 mod networks;
 #[cfg(feature = "run")]
 mod oci_hook;
+mod output;
 mod overview;
 #[cfg(feature = "runtime")]
 mod parameters;
+#[cfg(feature = "tool")]
+mod reconcile;
 #[cfg(feature = "run")]
 mod run;
 mod similar;
 mod table;
 
 use std::ffi::OsString;
-use std::fmt;
 
 use argh::{EarlyExit, FromArgs, SubCommands};
 
-use crate::cni::json::Object;
-use crate::error::{Code, Result};
-#[cfg(any(feature = "runtime", feature = "install"))]
-use crate::error::{Error, Text};
-use crate::kernel::sys::{self, warn};
+use crate::error::Result;
+use crate::kernel::sys::warn;
 use crate::plugin::{Entry, VERSION};
 
+use output::{NAME, NOT_UNDERSTOOD, PLUGIN_DIRECTORY, say, tell};
 use overview::overview;
 pub use overview::unknown;
-
-const NAME: &str = "cnibox";
-
-/// Marks an error in the arguments, which has an exit code of its own.
-const NOT_UNDERSTOOD: Code = Code(u32::MAX);
-
-#[cfg(any(feature = "runtime", feature = "install"))]
-fn not_understood(msg: impl Text) -> Error {
-    Error::new(NOT_UNDERSTOOD, msg)
-}
-
-/// The usual directory of plugins.
-const PLUGIN_DIRECTORY: &str = "/opt/cni/bin";
 
 /// The command that argh does not parse: it reserves the name.
 const HELP: &str = "help";
@@ -88,6 +75,8 @@ enum Command {
     Del(attach::Del),
     #[cfg(feature = "runtime")]
     Gc(gc::Gc),
+    #[cfg(feature = "tool")]
+    Reconcile(reconcile::Reconcile),
     #[cfg(feature = "runtime")]
     Status(attach::Status),
     #[cfg(feature = "run")]
@@ -157,7 +146,6 @@ pub fn knows(first: &str) -> bool {
 
 /// Runs the tool with its arguments. Exit codes: 0 fine, 1 failed, 2 not understood.
 pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
-    sys::occupy_standard_files();
     let words = args;
     let args = texts(args);
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -218,6 +206,8 @@ impl Tool {
             Command::Del(del) => del.run(plugins),
             #[cfg(feature = "runtime")]
             Command::Gc(gc) => gc.run(plugins),
+            #[cfg(feature = "tool")]
+            Command::Reconcile(reconcile) => reconcile.run(plugins),
             #[cfg(feature = "runtime")]
             Command::Status(status) => status.run(plugins),
             #[cfg(feature = "run")]
@@ -281,30 +271,4 @@ fn exit_code(done: Result<u8>) -> u8 {
 fn help_of_command(command: &str) -> String {
     Tool::from_args(&[NAME], &[command, "--help"])
         .map_or_else(|exit| exit.output, |_| String::new())
-}
-
-#[cfg(feature = "runtime")]
-fn cannot_write(error: &std::io::Error) -> crate::error::Error {
-    crate::error::Error::new(Code::IO, "cannot write to stdout").with_details(error.to_string())
-}
-
-/// Prints an object as a document.
-fn say_json(object: &mut Object) {
-    say(&object.json().to_pretty());
-}
-
-/// A line of what the tool has to tell. The only way for it to get to stdout. If it cannot be written, the program ends
-/// with exit code 1.
-fn say(line: &str) {
-    let line = [line.trim_end(), "\n"].concat();
-    if let Err(error) = sys::write_all(sys::stdout(), line.as_bytes()) {
-        warn(format_args!("{NAME}: cannot write to stdout: {}", sys::reason(&error)));
-        sys::end_at_once(1);
-    }
-}
-
-/// The same for a line that is formatted, which takes less code than a `String`.
-#[inline(never)]
-fn tell(line: fmt::Arguments<'_>) {
-    say(&line.to_string());
 }

@@ -1,24 +1,25 @@
 //! `cnibox networks`: what is configured, and `create` and `rm` with podman's words.
 
+use std::borrow::Cow;
 use std::str::FromStr;
 
 use argh::FromArgs;
 use ipnet::IpNet;
+use serde::Serialize;
 
-use crate::cni::json::{Json, Object};
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::names::{IfName, NetworkName};
 use crate::plugin::Entry;
-use crate::runtime::conf;
-use crate::runtime::lifecycle::Runtime;
+use crate::runtime::Runtime;
+use crate::runtime::conf::{self, Network};
 use crate::runtime::networks::Listed;
 use crate::runtime::new_network::{Kind, NewNetwork};
 
 use super::attach::invalid;
-use super::not_understood;
+use super::output::not_understood;
+use super::output::say;
 use super::parameters::{self, TIMEOUT_S};
-use super::say;
 use super::table::Table;
 
 /// List the networks that are configured, and the order in which each runtime takes them.
@@ -110,7 +111,7 @@ impl Networks {
 
 fn list(runtime: &Runtime, is_json: bool) -> Result<()> {
     let (listed, broken) = runtime.networks()?;
-    let mut objects = Vec::new();
+    let mut shown = Vec::new();
     let mut table = Table::new(&[
         "NETWORK",
         "SUBNETS",
@@ -122,28 +123,20 @@ fn list(runtime: &Runtime, is_json: bool) -> Result<()> {
         "FILE",
     ]);
     let mut built_in: Vec<&str> = Vec::new();
-    for it in &listed {
-        let mut subnets = Vec::new();
-        for subnet in &it.subnets {
-            subnets.push(subnet.to_string());
-        }
-        let mut plugins: Vec<String> = Vec::new();
-        for plugin in &it.network.plugins {
-            plugins.push(conf::kind(plugin).into());
-        }
+    for network in &listed {
         if is_json {
-            objects.push(object(it, &subnets, &plugins));
+            shown.push(ShownNetwork::new(network));
         } else {
-            add_row(&mut table, it, &subnets, &plugins);
+            add_row(&mut table, network);
         }
-        for kind in &it.built_in {
+        for kind in &network.built_in {
             if !built_in.contains(&kind.as_str()) {
                 built_in.push(kind);
             }
         }
     }
     if is_json {
-        super::say_json(Object::default().list("networks", objects));
+        super::output::say_list("networks", &shown);
     } else {
         table.print();
     }
@@ -160,38 +153,70 @@ fn list(runtime: &Runtime, is_json: bool) -> Result<()> {
     Ok(())
 }
 
-fn add_row(table: &mut Table, it: &Listed, subnets: &[String], plugins: &[String]) {
+fn add_row(table: &mut Table, listed: &Listed) {
+    let subnets: Vec<String> = listed.subnets.iter().map(IpNet::to_string).collect();
     let order = |order: Option<u32>| match order {
         Some(order) => order.to_string(),
         None => String::new(),
     };
     table.row(&[
-        &it.network.name,
+        &listed.network.name,
         &subnets.join(","),
-        &plugins.join(","),
-        &it.missing.join(","),
-        &order(it.containerd),
-        &order(it.crio),
-        &order(it.podman),
-        &it.network.file.display(),
+        &plugins(&listed.network).join(","),
+        &listed.missing.join(","),
+        &order(listed.containerd),
+        &order(listed.crio),
+        &order(listed.podman),
+        &listed.network.file.display(),
     ]);
 }
 
-fn object(it: &Listed, subnets: &[String], plugins: &[String]) -> Json {
-    let network = &it.network;
-    let mut order = Object::default();
-    for (runtime, place) in
-        [("containerd", it.containerd), ("cri-o", it.crio), ("podman", it.podman)]
-    {
-        if let Some(place) = place {
-            order.number(runtime, place.into());
+/// A network in the output of --json.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownNetwork<'a> {
+    name: &'a NetworkName,
+    file: Cow<'a, str>,
+    cni_version: &'static str,
+    subnets: &'a [IpNet],
+    plugins: Vec<&'a str>,
+    missing: &'a [String],
+    built_in: &'a [String],
+    order: Order,
+}
+
+/// The place of a network among those that a runtime has found.
+#[derive(Serialize)]
+struct Order {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    containerd: Option<u32>,
+    #[serde(rename = "cri-o", skip_serializing_if = "Option::is_none")]
+    crio: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    podman: Option<u32>,
+}
+
+impl<'a> ShownNetwork<'a> {
+    fn new(listed: &'a Listed) -> Self {
+        Self {
+            name: &listed.network.name,
+            file: listed.network.file.to_string_lossy(),
+            cni_version: listed.network.version.text(),
+            subnets: &listed.subnets,
+            plugins: plugins(&listed.network),
+            missing: &listed.missing,
+            built_in: &listed.built_in,
+            order: Order {
+                containerd: listed.containerd,
+                crio: listed.crio,
+                podman: listed.podman,
+            },
         }
     }
-    let mut object = Object::default();
-    object.text("name", &network.name).text("file", &network.file.to_string_lossy());
-    object.text("cniVersion", &network.version.text()).texts("subnets", subnets);
-    object.texts("plugins", plugins).texts("missing", &it.missing);
-    object.texts("builtIn", &it.built_in).put("order", order.json()).json()
+}
+
+fn plugins(network: &Network) -> Vec<&str> {
+    network.plugins.iter().map(conf::kind).collect()
 }
 
 impl Create {

@@ -2,16 +2,18 @@
 //!
 //! Source: OCI runtime specification 1.2, "State" and "POSIX-platform Hooks".
 
+use std::io;
+
 use argh::FromArgs;
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, keys};
 use crate::cni::request::INPUT_BYTES_MAX;
 use crate::error::{Error, Result};
-use crate::kernel::{file, sys};
+use crate::kernel::file;
 use crate::names::ContainerId;
 use crate::plugin::Entry;
 
-use super::parameters::{self, TIMEOUT_S, Wishes};
+use super::parameters::{self, AddOptions, TIMEOUT_S};
 
 /// Attach a container when it is created, and detach it when it has stopped. An OCI runtime calls this as a hook, with
 /// the container's state on stdin.
@@ -29,31 +31,42 @@ pub(super) struct OciHook {
     timeout: u64,
 }
 
+keys! {
+    /// The state of a container.
+    struct State {
+        "id" => id: String,
+        "status" => status: String,
+        "pid" => pid: u32,
+        "annotations" => annotations: Annotations,
+    }
+
+    struct Annotations {
+        "cnibox.networks" => networks: String,
+        "cnibox.ports" => ports: String,
+        "cnibox.ip" => ip: String,
+        "cnibox.mac" => mac: String,
+    }
+}
+
 impl OciHook {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
-        let bytes = file::read_to_end(sys::Stdin, INPUT_BYTES_MAX)
+        let bytes = file::read_to_end(io::stdin(), INPUT_BYTES_MAX)
             .map_err(|error| Error::internal(format_args!("cannot read the state: {error}")))?;
-        let state = Json::parse(&bytes)
-            .map_err(|error| error.context("cannot read the state of the container"))?;
+        let state: State = Json::parse(&bytes)?.read("the state of the container")?;
         let runtime = parameters::runtime(plugins, self.timeout);
-        let id = ContainerId::new(text(&state, "id")?)?;
-        match text(&state, "status")? {
+        let id = ContainerId::new(state.id)?;
+        match state.status.as_str() {
             "creating" | "created" => {
-                let annotations = state.get("annotations").unwrap_or(&Json::Null);
-                let publish = words(annotations, "cnibox.ports")?;
-                let ip = words(annotations, "cnibox.ip")?;
-                let mac = Some(text(annotations, "cnibox.mac")?).filter(|mac| !mac.is_empty());
-                let wishes = Wishes { publish: &publish, ip: &ip, mac };
-                let networks = words(annotations, "cnibox.networks")?;
+                let Annotations { networks, ports, ip, mac } = &state.annotations;
+                let (publish, ip, networks) = (words(ports), words(ip), words(networks));
+                let mac = Some(mac.as_str()).filter(|mac| !mac.is_empty());
+                let options = AddOptions { publish: &publish, ip: &ip, mac };
                 networks.iter().try_for_each(|network| named(network))?;
-                let wanted = super::run::wanted(&runtime, &id, &networks, &wishes)?;
-                let pid = match state.get("pid") {
-                    Some(Json::Number(pid)) => pid.to_string().parse::<u32>().ok(),
-                    _ => None,
-                };
-                let no_pid = || Error::config("the state of the container has no pid");
-                let pid = pid.filter(|pid| *pid > 0).ok_or_else(no_pid)?.to_string();
-                runtime.attach(&wanted, &parameters::netns(&pid)?)?;
+                let wanted = super::run::wanted(&runtime, &id, &networks, &options)?;
+                if state.pid == 0 {
+                    return Err(Error::config("the state of the container has no pid"));
+                }
+                runtime.attach(&wanted, &parameters::netns(&state.pid.to_string())?)?;
             }
             "stopped" => {
                 let attached = runtime.attachments_of(&id, None, None)?;
@@ -79,22 +92,6 @@ fn named(network: &str) -> Result<()> {
 }
 
 /// The words of a list with commas.
-fn words(annotations: &Json, key: &str) -> Result<Vec<String>> {
-    let mut words = Vec::new();
-    for word in text(annotations, key)?.split(',') {
-        let word = word.trim();
-        if !word.is_empty() {
-            words.push(word.to_owned());
-        }
-    }
-    Ok(words)
-}
-
-/// A string of an object; empty if it is missing.
-fn text<'a>(json: &'a Json, key: &str) -> Result<&'a str> {
-    match json.get(key) {
-        None => Ok(""),
-        Some(Json::String(text)) => Ok(text),
-        Some(_) => Err(Error::config(format_args!("{key}: not a string"))),
-    }
+fn words(list: &str) -> Vec<String> {
+    list.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }

@@ -3,8 +3,9 @@
 use crate::kernel::sys::warn;
 use crate::plugin::{Entry, VERSION};
 
+use super::output::{NAME, tell};
 use super::similar::hint;
-use super::{HELP, NAME, commands, tell};
+use super::{HELP, commands};
 
 /// The commands in groups. A build can lack some.
 const GROUPS: [(&str, &[&str]); 3] = [
@@ -15,6 +16,7 @@ const GROUPS: [(&str, &[&str]); 3] = [
             "check",
             "del",
             "gc",
+            "reconcile",
             "status",
             "run",
             "exec",
@@ -33,7 +35,8 @@ pub(super) fn overview(plugins: &[Entry]) {
     let commands = commands();
     for (title, names) in GROUPS {
         table.push_str(&format!("\n{title}:\n"));
-        for (name, about) in names.iter().flat_map(|name| commands.iter().find(|it| it.0 == *name))
+        for (name, about) in
+            names.iter().flat_map(|name| commands.iter().find(|command| command.0 == *name))
         {
             // The first clause of the description.
             let ends = [". ", "; ", ", ", ": "].map(|mark| about.find(mark).unwrap_or(about.len()));

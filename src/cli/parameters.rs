@@ -13,11 +13,12 @@ use crate::names::{Mac, NetworkName};
 use crate::plugin::Entry;
 use crate::plugin::log::Log;
 use crate::runtime::NAMED_NAMESPACES;
-use crate::runtime::chain::Means;
+use crate::runtime::Runtime;
+use crate::runtime::chain::Settings;
 use crate::runtime::conf::{self, Network};
-use crate::runtime::lifecycle::{Choice, Runtime};
+use crate::runtime::lifecycle::Choice;
 
-use super::not_understood;
+use super::output::not_understood;
 
 /// Where plugins are, unless CNI_PATH says so: the usual directory, Debian's, Fedora's.
 const PLUGINS: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
@@ -29,7 +30,7 @@ pub(super) fn runtime(plugins: &'static [Entry], timeout_s: u64) -> Runtime {
     let (configurations, path) = directories();
     let value = |name: &str| variable(name)?.into_string().ok();
     let is_true = |value: &OsString| value == "1" || value.eq_ignore_ascii_case("true");
-    let means = Means {
+    let settings = Settings {
         plugins,
         path,
         limit: Duration::from_secs(timeout_s),
@@ -37,7 +38,7 @@ pub(super) fn runtime(plugins: &'static [Entry], timeout_s: u64) -> Runtime {
         turns: std::sync::Arc::default(),
         log: Log::open(value("CNIBOX_LOG").as_deref(), value("TRACEPARENT")),
     };
-    Runtime::new(means, configurations)
+    Runtime::new(settings, configurations)
 }
 
 /// The directory of the configurations, and those of the plugins.
@@ -60,7 +61,7 @@ fn text(name: &str) -> Result<String> {
 /// The network of an argument: a name, or the path of a file.
 pub(super) fn choice(network: &str) -> Result<Choice> {
     if network.contains('/') {
-        return Network::load(Path::new(network)).map(Choice::Given);
+        return Network::load(Path::new(network)).map(Choice::Configuration);
     }
     let name = NetworkName::new(network);
     name.map(Choice::Named).map_err(|error| not_understood(error.to_string()))
@@ -148,13 +149,13 @@ pub(super) fn capability_args() -> Result<Json> {
 }
 
 /// The ports and addresses that the options of an ADD request.
-pub(super) struct Wishes<'a> {
+pub(super) struct AddOptions<'a> {
     pub(super) publish: &'a [String],
     pub(super) ip: &'a [String],
     pub(super) mac: Option<&'a str>,
 }
 
-impl Wishes<'_> {
+impl AddOptions<'_> {
     /// Adds the options to the capability arguments if a plugin has the capability, else to CNI_ARGS.
     pub(super) fn apply(
         &self,
@@ -284,7 +285,7 @@ mod tests {
         let printed = |text: &str| {
             mappings_of(text)
                 .map(|mappings| Json::Array(mappings).to_compact())
-                .map_err(|it| it.to_string())
+                .map_err(|error| error.to_string())
         };
         assert_eq!(
             printed("8080:80").unwrap(),
@@ -341,9 +342,11 @@ mod tests {
         };
         let apply = |capabilities: &str, args: &str, ip: &[&str]| {
             let ip: Vec<String> = ip.iter().map(|&ip| ip.into()).collect();
-            let wishes = Wishes { publish: &[], ip: &ip, mac: Some("02:00:00:00:00:01") };
+            let options = AddOptions { publish: &[], ip: &ip, mac: Some("02:00:00:00:00:01") };
             let (mut args, mut caps) = (args.to_owned(), Json::Null);
-            wishes.apply(&network(capabilities), &mut args, &mut caps).map_err(|it| it.code)?;
+            options
+                .apply(&network(capabilities), &mut args, &mut caps)
+                .map_err(|error| error.code)?;
             Ok((args, caps.to_compact()))
         };
         assert_eq!(
@@ -360,7 +363,7 @@ mod tests {
         assert_eq!(apply("{}", "", &["10.0.0.2", "fd00::2"]), Err(Code::INVALID_CONFIG));
         for ip in ["x", "10.0.0.2/33", "10.0.0.2/", "10.0.0.2/24;GATEWAY=10.0.0.9", "10.0.0.2;MAC="]
         {
-            assert_eq!(apply("{}", "", &[ip]), Err(crate::cli::NOT_UNDERSTOOD), "{ip}");
+            assert_eq!(apply("{}", "", &[ip]), Err(crate::cli::output::NOT_UNDERSTOOD), "{ip}");
         }
     }
 }

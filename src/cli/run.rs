@@ -13,13 +13,13 @@ use crate::kernel::sandbox;
 use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, ContainerId, IfName};
 use crate::plugin::Entry;
+use crate::runtime::Runtime;
 use crate::runtime::container_id_of;
 use crate::runtime::group::{self, Wanted};
-use crate::runtime::lifecycle::Runtime;
 use crate::runtime::named::Purpose;
 
-use super::not_understood;
-use super::parameters::{self, TIMEOUT_S, Wishes};
+use super::output::not_understood;
+use super::parameters::{self, AddOptions, TIMEOUT_S};
 
 /// Where state is; without privileges a private and empty one.
 const STATE: [&str; 2] = ["/run", "/var/lib"];
@@ -82,12 +82,12 @@ impl Run {
             Some(path) => container_id_of(path)?,
             None => ContainerId::new(format!("run-{}", std::process::id()))?,
         };
-        let wishes = Wishes { publish: &self.publish, ip: &[], mac: None };
-        let wanted = wanted(&runtime, &container_id, &self.network, &wishes)?;
+        let options = AddOptions { publish: &self.publish, ip: &[], mac: None };
+        let wanted = wanted(&runtime, &container_id, &self.network, &options)?;
         let missing = sandbox::missing_capabilities();
         let (mut hidden, mut directory) = (&[][..], runtime.state());
         if !missing.is_empty() {
-            enter_private_host(&wanted, named.is_some(), &missing.join(" and "))?;
+            enter_private_host(&runtime, &wanted, named.is_some(), &missing.join(" and "))?;
             (hidden, directory) = (&STATE[..], Path::new("/tmp"));
         }
         let hostname = self.hostname.as_deref();
@@ -97,7 +97,7 @@ impl Run {
         };
         let Some(path) = named else {
             let netns = NetNs::own()?.make()?;
-            sandbox::raise_loopback(&netns)?;
+            netns.rtnl()?.raise_loopback()?;
             return attached(&runtime, &wanted, &netns, &launch);
         };
         let (netns, _lock) = runtime.make_namespace(&path, Purpose::Command)?;
@@ -111,13 +111,18 @@ impl Run {
 }
 
 /// Without privileges, the networks of this process begin and end in namespaces of its own.
-fn enter_private_host(wanted: &[Wanted], has_name: bool, missing: &str) -> Result<()> {
+fn enter_private_host(
+    runtime: &Runtime,
+    wanted: &[Wanted],
+    has_name: bool,
+    missing: &str,
+) -> Result<()> {
     if has_name {
         let msg = format!("cannot create a named network namespace without {missing}");
         return Err(Error::internal(msg));
     }
     for network in wanted.iter().map(|wanted| &wanted.network) {
-        if let Some(kind) = network.host_plugin() {
+        if let Some(kind) = runtime.host_plugin(network) {
             let msg = format!("cannot attach to network {} without {missing}", network.name);
             return Err(Error::internal(msg)
                 .with_details(format_args!("plugin {kind} needs the network of the host")));
@@ -156,7 +161,7 @@ impl Exec {
         let mut path = parameters::netns(&self.target)?;
         let entries = runtime.entries()?;
         if !own.is_at(&path)? {
-            let of_id = entries.iter().find(|it| *it.at.container_id == *self.target);
+            let of_id = entries.iter().find(|entry| *entry.at.container_id == *self.target);
             // A later process or namespace can have the path of a container that has ended.
             if let Some(entry) = of_id {
                 runtime.require_alive(entry)?;
@@ -202,7 +207,7 @@ pub(super) fn wanted(
     runtime: &Runtime,
     container_id: &ContainerId,
     networks: &[String],
-    wishes: &Wishes<'_>,
+    options: &AddOptions<'_>,
 ) -> Result<Vec<Wanted>> {
     let mut wanted: Vec<Wanted> = Vec::new();
     for (index, argument) in networks.iter().enumerate() {
@@ -222,12 +227,13 @@ pub(super) fn wanted(
             capability_args: parameters::capability_args()?,
         });
     }
-    let can_publish = |it: &Wanted| it.network.is_capable_of("portMappings");
+    let can_publish = |attachment: &Wanted| attachment.network.is_capable_of("portMappings");
     let publisher = wanted.iter().position(can_publish).unwrap_or_default();
-    let Wishes { publish, ip, mac } = *wishes;
-    for (index, parts) in
-        [(publisher, Wishes { publish, ip: &[], mac: None }), (0, Wishes { publish: &[], ip, mac })]
-    {
+    let AddOptions { publish, ip, mac } = *options;
+    for (index, parts) in [
+        (publisher, AddOptions { publish, ip: &[], mac: None }),
+        (0, AddOptions { publish: &[], ip, mac }),
+    ] {
         match wanted.get_mut(index) {
             Some(Wanted { network, args, capability_args, .. }) => {
                 parts.apply(network, args, capability_args)?;

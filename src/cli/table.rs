@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::say;
+use super::output::say;
 
 /// Rows of cells. The first row is the header.
 pub(super) struct Table {

@@ -4,7 +4,6 @@
 
 mod error;
 mod number;
-mod object;
 mod parse;
 mod print;
 mod read;
@@ -13,9 +12,13 @@ mod tolerant;
 use std::collections::BTreeMap;
 use std::mem;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 pub use error::Error as ReadError;
 pub use number::Number;
-pub use object::Object;
+#[cfg(feature = "tool")]
+pub use parse::Entries;
 pub(crate) use read::keys;
 pub use read::{Map, Read, pack, packed_bytes, read_list, read_object};
 pub use tolerant::Attempts;
@@ -36,6 +39,22 @@ pub enum Json {
     Raw(Box<str>),
 }
 
+/// Reads a document of cnibox. Unlike `Json::parse` it is strict: an equal key, or a key without its value, is an error.
+pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<T> {
+    // Not from_slice: the executable has the functions that read text.
+    serde_json::from_str(&parse::decode(bytes))
+}
+
+/// A document on one line.
+pub fn compact(document: &impl Serialize) -> String {
+    print::print(document, None)
+}
+
+/// A document as results are printed: indented by four spaces, and without a newline at the end.
+pub fn pretty(document: &impl Serialize) -> String {
+    print::print(document, Some("    "))
+}
+
 impl Json {
     /// Parses one document. Only white space may follow it (code 6).
     pub fn parse(bytes: &[u8]) -> Result<Self> {
@@ -48,10 +67,10 @@ impl Json {
         parse::decode(bytes).into_owned()
     }
 
-    /// `parse`. The error is its place in bytes of `text_of`, and the reason.
+    /// `parse` of a text of `text_of`, with serde_json's error.
     #[cfg(feature = "tool")]
-    pub fn parse_with_place(bytes: &[u8]) -> Result<Self, (usize, &'static str)> {
-        parse::parse_with_place(bytes)
+    pub fn of_text(text: &str) -> serde_json::Result<Self> {
+        parse::document(text)
     }
 
     /// Reads the value as a type. `what` names the document in errors (code 6).
@@ -80,6 +99,14 @@ impl Json {
         place(entries, key.as_bytes()).map(|index| &entries[index].1)
     }
 
+    /// The value of a key of an object, if it is a text.
+    pub fn text_at(&self, key: &str) -> Option<&str> {
+        match self.get(key) {
+            Some(Self::String(text)) => Some(text),
+            _ => None,
+        }
+    }
+
     /// Merges the objects of equal keys into one, as Go does when it reads them into one struct. The last of equal keys in
     /// them counts.
     pub fn merge_repeated(&mut self) {
@@ -93,6 +120,10 @@ impl Json {
             }
             _ => {}
         }
+    }
+
+    pub fn is_null(&self) -> bool {
+        *self == Self::Null
     }
 
     fn is_object(&self) -> bool {
@@ -121,12 +152,12 @@ impl Json {
         }
     }
 
-    /// The document, indented by four spaces and without a newline at the end, as results are printed.
+    /// The same as `pretty`.
     pub fn to_pretty(&self) -> String {
-        self.indented_by("    ")
+        pretty(self)
     }
 
-    /// The same with another indentation for each level.
+    /// The document with another indentation for each level.
     pub fn indented_by(&self, indent: &str) -> String {
         print::print(self, Some(indent))
     }
@@ -309,8 +340,8 @@ mod tests {
         }
     }
 
-    /// Measured: a release build needs less than 48 KiB, a debug build with its larger stack frames less than 80 KiB.
-    const STACK_BYTES: usize = if cfg!(debug_assertions) { 96 << 10 } else { 64 << 10 };
+    /// A quarter of what a thread has.
+    const STACK_BYTES: usize = 512 << 10;
 
     keys! {
         #[derive(Debug)]

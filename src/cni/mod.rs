@@ -1,9 +1,9 @@
 //! The CNI protocol: requests and results of every version. This module does not use Linux interfaces.
 
-pub mod args;
-pub mod conf;
+pub(crate) mod args;
+pub(crate) mod conf;
 pub mod json;
 pub mod request;
-pub mod success;
-pub mod text;
-pub mod version;
+pub(crate) mod success;
+pub(crate) mod text;
+pub(crate) mod version;

@@ -1,5 +1,6 @@
 //! The input of a call: environment and configuration, validated. No other code reads the environment.
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -61,10 +62,12 @@ pub struct Request {
     /// DBUS_SYSTEM_BUS_ADDRESS; None when empty.
     pub bus_address: Option<OsString>,
     pub json: Json,
+    /// The result of the previous plugin, if that ran in this process. Then `json` has none.
+    previous: Option<Success>,
     /// The keys that DEL and GC ignore because they cannot be read.
     pub dropped: Vec<Error>,
-    /// The bytes from stdin, for plugins that are executed.
-    pub stdin: Vec<u8>,
+    /// The bytes of the configuration; `None` if it was made in this process.
+    stdin: Option<Vec<u8>>,
 }
 
 /// The error of a call, and the version of the error object.
@@ -102,7 +105,7 @@ impl Request {
         let mut json = Json::parse(&bytes)
             .map_err(|error| error.in_front("error unmarshall network config"))?;
         json.merge_repeated();
-        Self::of(command, environment, json, bytes)
+        Self::of(command, environment, json, Some(bytes))
     }
 
     /// The same for a caller in this process that has the configuration. `env` returns the values of CNI_ variables.
@@ -111,15 +114,19 @@ impl Request {
         env: impl Fn(&str) -> Option<OsString>,
         json: Json,
     ) -> Result<(Self, Verb), Refusal> {
-        let stdin = json.to_compact().into_bytes();
-        Self::of(command, Environment::read(command, &env)?, json, stdin)
+        Self::of(command, Environment::read(command, &env)?, json, None)
+    }
+
+    /// The same call after a plugin of this process with this result.
+    pub fn after(self, previous: Option<Success>) -> Self {
+        Self { previous, ..self }
     }
 
     fn of(
         command: &str,
         environment: Environment,
         json: Json,
-        stdin: Vec<u8>,
+        stdin: Option<Vec<u8>>,
     ) -> Result<(Self, Verb), Refusal> {
         let (conf, dropped): (NetConf, _) = match command {
             "DEL" | "GC" => json.read_or_drop("network configuration"),
@@ -143,6 +150,7 @@ impl Request {
             depth,
             bus_address,
             json,
+            previous: None,
             dropped,
             stdin,
         };
@@ -189,10 +197,24 @@ impl Request {
             path: self.path.clone(),
             depth: self.depth,
             bus_address: self.bus_address.clone(),
-            stdin: json.to_compact().into_bytes(),
             json,
+            previous: self.previous.clone(),
+            stdin: None,
             dropped: Vec::new(),
         })
+    }
+
+    /// The input of an executed plugin: the configuration, and the result of the previous plugin.
+    pub fn stdin(&self) -> Result<Cow<'_, [u8]>> {
+        if let Some(bytes) = &self.stdin {
+            return Ok(bytes.into());
+        }
+        let mut json = self.json.clone();
+        if let (Some(previous), Json::Object(entries)) = (&self.previous, &mut json) {
+            let printed = version::print_result(previous, self.version)?;
+            entries.push(("prevResult".to_owned(), printed));
+        }
+        Ok(json.to_compact().into_bytes().into())
     }
 
     /// The environment variables of the protocol for an executed plugin. `None` means that the variable is not set.
@@ -219,6 +241,9 @@ impl Request {
 
     /// The result of the previous plugin. For CHECK and DEL it is the result of the whole chain.
     pub fn prev_result(&self) -> Result<Option<Success>> {
+        if self.previous.is_some() {
+            return Ok(self.previous.clone());
+        }
         match self.json.get("prevResult") {
             None => Ok(None),
             Some(json @ Json::Object(_)) => version::parse_prev_result(json, self.version)

@@ -95,7 +95,9 @@ impl Dns {
 impl Success {
     /// The index of an interface in a namespace. The last one counts if several match.
     pub fn interface_index(&self, name: &str, sandbox: &str) -> Option<usize> {
-        self.interfaces.iter().rposition(|it| it.name == name && it.sandbox == sandbox)
+        self.interfaces
+            .iter()
+            .rposition(|interface| interface.name == name && interface.sandbox == sandbox)
     }
 
     /// All addresses, with the prefix lengths of their subnets.
@@ -105,6 +107,8 @@ impl Success {
 
     /// The addresses of one interface. An address without an interface belongs to all.
     pub fn ips_of(&self, index: usize) -> impl Iterator<Item = &Ip> {
-        self.ips.iter().filter(move |ip| ip.interface.is_none_or(|it| it as usize == index))
+        self.ips
+            .iter()
+            .filter(move |ip| ip.interface.is_none_or(|interface| interface as usize == index))
     }
 }

@@ -188,6 +188,14 @@ pub fn print_result(success: &Success, version: Version) -> Result<Json> {
     }
 }
 
+/// A result as a plugin of `version` would read it: without the fields that its shape lacks.
+pub fn lowered(success: Success, version: Version) -> Result<Success> {
+    match version.family()[0] {
+        Version::V1_0_0 => Ok(success),
+        _ => parse_shape(&print_result(&success, version)?, version),
+    }
+}
+
 fn legacy_result(success: &Success, version: Version) -> Result<Json> {
     let of_family = |family: IpFamily| {
         let ip = success.ips.iter().find(|ip| family.has(ip.address.addr()))?;

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use crate::error::Result;
-use crate::kernel::nft::{Batch, Condition, Expr, Family, Nft, Rule, Table, Verdict};
+use crate::netlink::nft::{Batch, Condition, Expr, Family, Nft, Rule, Table, Verdict};
 
 const CHAIN: &str = "CNI-FORWARD";
 

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use hmac_sha512::Hash;
 
 use crate::error::Result;
-use crate::kernel::nft::{Batch, Chain, Expr, Family, Nft, Rule, Table};
 use crate::names::{Attachment, NetworkName, hex};
+use crate::netlink::nft::{Batch, Chain, Expr, Family, Nft, Rule, Table};
 use crate::plugin::owner::{Owner, Owners};
 
 /// The table of the nftables backend of `ipMasq`.
@@ -19,11 +19,20 @@ const DNAT: &str = "CNI-HOSTPORT-DNAT";
 
 const IP_FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 
-/// Removes the rules of `ipMasq`, of both backends.
-pub fn remove_masquerade(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
+/// Removes the rules of `ipMasq`, of both backends. A chain of iptables is that of a container, with all its interfaces in the
+/// network. If the addresses of the attachment are known, only the rules with these addresses are removed.
+pub fn remove_masquerade(
+    nft: &Nft,
+    batch: &mut Batch,
+    owners: &Owners,
+    addresses: &[IpAddr],
+) -> Result<()> {
     masquerade_of_nft(nft, batch, owners)?;
     let is_stale = |rule: &Rule| match owners.one() {
-        Some((at, _)) => rule.leads_to() == Some(&masquerade_chain(owners.network(), at)),
+        Some((at, _)) => {
+            rule.leads_to() == Some(&masquerade_chain(owners.network(), at))
+                && (addresses.is_empty() || is_about(rule, addresses))
+        }
         None => {
             let comment = rule.comment.as_deref().unwrap_or_default();
             let leads_to = rule.leads_to().unwrap_or_default();
@@ -49,7 +58,8 @@ pub fn has_masquerade(
     }
     let id = [of_network(network), of_interface(at)].concat();
     let of_nft = nft.rules_of(MASQUERADE, "masq_checks")?;
-    let is_of = |rule: &Rule| rule.comment.as_deref().is_some_and(|it| it.starts_with(&id));
+    let is_of =
+        |rule: &Rule| rule.comment.as_deref().is_some_and(|comment| comment.starts_with(&id));
     Ok(of_nft.iter().any(is_of))
 }
 
@@ -177,7 +187,7 @@ fn of_interface(at: &Attachment) -> String {
     hashed("", &[&at.ifname, ":", &at.container_id], 16)
 }
 
-/// Removes the rules of a chain of iptables that are stale, and the chains that they lead to.
+/// Removes the rules of a chain of iptables that are stale, and the chains that only they lead to.
 fn remove_chains(
     nft: &Nft,
     batch: &mut Batch,
@@ -185,11 +195,14 @@ fn remove_chains(
     entry: &str,
     is_stale: impl Fn(&Rule) -> bool,
 ) -> Result<()> {
-    let rules: Vec<Rule> = nft.rules_of(table, entry)?.into_iter().filter(is_stale).collect();
+    let rules = nft.rules_of(table, entry)?;
+    let (rules, others): (Vec<&Rule>, Vec<&Rule>) = rules.iter().partition(|rule| is_stale(rule));
     if rules.is_empty() {
         return Ok(());
     }
-    let mut chains: Vec<&str> = rules.iter().filter_map(Rule::leads_to).collect();
+    let is_used = |chain: &&str| others.iter().any(|rule| rule.leads_to() == Some(*chain));
+    let mut chains: Vec<&str> = rules.iter().filter_map(|rule| rule.leads_to()).collect();
+    chains.retain(|chain| !is_used(chain));
     chains.sort_unstable();
     chains.dedup();
     for rule in &rules {

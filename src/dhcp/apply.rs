@@ -4,23 +4,23 @@
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::{IpNet, Ipv6Net};
+use ipnet::IpNet;
 
 use crate::cni::success::{Dns, Ip, Route, Success};
-use crate::dhcp::journal::Record;
-use crate::dhcp::lease::{v4, v6};
-use crate::dhcp::site::{Site, Trouble};
+use crate::dhcp::journal::LeaseRecord;
+use crate::dhcp::lease::{Leases, v4};
+use crate::dhcp::site::{Site, SiteError};
 use crate::dhcp::source_routing::SourceRouting;
 use crate::error::Error;
 use crate::kernel::packet::{Arp, PacketSocket};
-use crate::kernel::rtnl::{Batch, LinkChange, NewAddress};
 use crate::names::Mac;
+use crate::netlink::rtnl::{Batch, LinkChange, NewAddress};
 use crate::steps::link::configure;
 use crate::steps::link::routing_tables::SCOPE_LINK;
 
 /// The result of ADD for the leases of a record and the addresses of the kernel.
-pub fn success(record: &Record, slaac: &[Ip]) -> Success {
-    let mut success = of_leases(&Leases::of(record), record.ask.settings.priority);
+pub fn success(record: &LeaseRecord, slaac: &[Ip]) -> Success {
+    let mut success = of_leases(&record.leases(), record.ask.settings.priority);
     success.ips.extend_from_slice(slaac);
     success
 }
@@ -65,65 +65,18 @@ fn add_v4(success: &mut Success, lease: &v4::Lease, priority: u32) {
     search.extend_from_slice(&lease.search);
 }
 
-/// All addresses that the interface of a record can have by its leases.
-pub fn addresses(record: &Record) -> Vec<IpAddr> {
-    let v4 =
-        record.v4.iter().chain(&record.former_v4).map(|lease| IpAddr::V4(lease.address.addr()));
-    let v6 = record.v6.iter().chain(&record.former_v6).map(|lease| IpAddr::V6(lease.address));
-    v4.chain(v6).collect()
-}
-
-/// The leases of an interface at a time.
-#[derive(Clone, Default)]
-pub struct Leases {
-    pub v4: Option<v4::Lease>,
-    pub v6: Option<v6::Lease>,
-}
-
-impl Leases {
-    /// Those of a record.
-    pub fn of(record: &Record) -> Self {
-        Self { v4: record.v4.clone(), v6: record.v6.clone() }
-    }
-
-    /// Whether both say the same about the interface.
-    pub fn says_the_same(&self, other: &Self) -> bool {
-        let v4 = match (&self.v4, &other.v4) {
-            (Some(one), Some(other)) => one.says_the_same(other),
-            (one, other) => one.is_none() && other.is_none(),
-        };
-        let v6 = match (&self.v6, &other.v6) {
-            (Some(one), Some(other)) => one.says_the_same(other),
-            (one, other) => one.is_none() && other.is_none(),
-        };
-        v4 && v6
-    }
-
-    fn v4_net(&self) -> Option<IpNet> {
-        self.v4.as_ref().map(|lease| IpNet::V4(lease.address))
-    }
-
-    fn v6_net(&self) -> Option<IpNet> {
-        self.v6.as_ref().map(|lease| Ipv6Net::from(lease.address).into())
-    }
-
-    fn mtu(&self) -> Option<u32> {
-        self.v4.as_ref()?.mtu.map(u32::from)
-    }
-}
-
 /// Replaces what `old` and the former leases of the record set on the interface by what its leases say. `log` gets the
 /// changes if there are any.
-pub fn change(site: &Site<'_>, old: &Leases, log: &dyn Fn(&str)) -> Result<(), Trouble> {
+pub fn change(site: &Site<'_>, old: &Leases, log: &dyn Fn(&str)) -> Result<(), SiteError> {
     let record = site.record;
-    let new = Leases::of(record);
+    let new = record.leases();
     let moves = [(old.v4_net(), new.v4_net()), (old.v6_net(), new.v6_net())];
     let changes = difference(old, record, &moves);
     if changes.is_empty() {
         return Ok(());
     }
     log(&changes);
-    let mut known = addresses(record);
+    let mut known = record.addresses();
     known.extend(moves.iter().filter_map(|(old, _)| old.map(|net| net.addr())));
     let (netns, rtnl, link) = site.link(&known)?;
     let routes = |leases: &[&v4::Lease]| {
@@ -200,7 +153,11 @@ fn announce(index: u32, mac: Mac, address: Ipv4Addr) -> Result<(), Error> {
 }
 
 /// The changes of the interface, for the log.
-fn difference(old: &Leases, record: &Record, moves: &[(Option<IpNet>, Option<IpNet>)]) -> String {
+fn difference(
+    old: &Leases,
+    record: &LeaseRecord,
+    moves: &[(Option<IpNet>, Option<IpNet>)],
+) -> String {
     fn replaces(what: &str, new: Option<&dyn Display>, old: Option<&dyn Display>) -> String {
         let [new, old] = [new, old].map(|value| value.unwrap_or(&"none"));
         format!("{what} {new} replaces {old}")
@@ -231,6 +188,7 @@ fn difference(old: &Leases, record: &Record, moves: &[(Option<IpNet>, Option<IpN
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dhcp::lease::v6;
     use crate::dhcp::protocol;
     use crate::dhcp::time::Time;
 
@@ -255,8 +213,8 @@ mod tests {
         }
     }
 
-    fn record(v4: Option<v4::Lease>) -> Record {
-        Record {
+    fn record(v4: Option<v4::Lease>) -> LeaseRecord {
+        LeaseRecord {
             ask: protocol::tests::ask("c1"),
             netns_id: (1, 2),
             ifindex: 3,
@@ -283,13 +241,13 @@ mod tests {
             preferred_until: None,
             ends_at: None,
         };
-        let record = Record { v6: Some(v6), ..record(Some(lease())) };
+        let record = LeaseRecord { v6: Some(v6), ..record(Some(lease())) };
         let made = Ip { address: "fd01::9/64".parse().unwrap(), gateway: None, interface: None };
         let success = success(&record, &[made]);
         let nets: Vec<String> = success.nets().iter().map(IpNet::to_string).collect();
         assert_eq!(nets, ["10.1.0.20/24", "fd00::5/128", "fd01::9/64"]);
         let routes: Vec<_> =
-            success.routes.iter().map(|it| (it.scope, it.mtu, it.priority)).collect();
+            success.routes.iter().map(|route| (route.scope, route.mtu, route.priority)).collect();
         assert_eq!(routes, [(Some(SCOPE_LINK), 1400, u32::MAX), (None, 1400, u32::MAX)]);
         assert_eq!(success.dns.nameservers, ["10.1.0.2", "fd00::1"]);
         assert_eq!(success.dns.domain, "lan");

@@ -4,15 +4,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::dhcp::exchange::{self, Exchange, News, Waiting};
+use crate::dhcp::exchange::{self, ClientEvent, Exchange, Waiting};
 use crate::dhcp::exchange6::{self, Exchange6};
-use crate::dhcp::journal::Record;
+use crate::dhcp::journal::LeaseRecord;
 use crate::dhcp::protocol::Ask;
-use crate::dhcp::site::{Site, Trouble, prefixed};
+use crate::dhcp::site::{Site, SiteError, prefixed};
 use crate::dhcp::slaac::Slaac;
 use crate::dhcp::time::Time;
-use crate::dhcp::v4::client::{Action, Event, Settings, Times, Via};
+use crate::dhcp::v4::client::{Action, Event, Via};
 use crate::dhcp::v4::frame;
+use crate::dhcp::v4::settings::{Settings, Times};
 use crate::dhcp::v6::client::{Action as Action6, Event as Event6, Settings as Settings6};
 use crate::dhcp::v6::{duid, frame as frame6};
 use crate::error::{Error, Result};
@@ -35,7 +36,6 @@ const RELEASE_LIMIT: Duration = Duration::from_millis(500);
 
 /// The identity of the machine (machine-id(5)), and that of its boot for a machine without one.
 const MACHINE_ID: &str = "/etc/machine-id";
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// See the head of this file.
 pub struct Clients {
@@ -53,7 +53,7 @@ pub enum PacketOfRelease {
 
 impl Clients {
     /// Clients that are not started.
-    pub fn new(record: &Record, options: &Options) -> Result<Self> {
+    pub fn new(record: &LeaseRecord, options: &Options) -> Result<Self> {
         let Ask { key, settings, .. } = &record.ask;
         let times = options.times;
         let v4 = || {
@@ -86,26 +86,26 @@ impl Clients {
     }
 
     /// Starts clients without a lease, and resumes those with one.
-    pub fn start(&mut self, site: &Site<'_>, now: Time) -> Vec<News> {
-        let mut news = Vec::new();
+    pub fn start(&mut self, site: &Site<'_>, now: Time) -> Vec<ClientEvent> {
+        let mut events = Vec::new();
         if let Some(v4) = &mut self.v4 {
             let event = site.record.v4.clone().map_or(Event::Start, Event::Resume);
-            v4.step(event, site, now, &mut news);
+            v4.step(event, site, now, &mut events);
         }
         if let Some(v6) = &mut self.v6 {
             match site.record.v6.clone() {
-                Some(lease) => v6.step(Event6::Resume(lease), site, now, &mut news),
+                Some(lease) => v6.step(Event6::Resume(lease), site, now, &mut events),
                 None => v6.start(now),
             }
         }
         if let Some(slaac) = &mut self.slaac {
             slaac.start(now, self.limit);
         }
-        news
+        events
     }
 
     /// Gives the leases of a record to clients that only release them.
-    pub fn resume_to_release(&mut self, record: &Record, now: Time) {
+    pub fn resume_to_release(&mut self, record: &LeaseRecord, now: Time) {
         // The packets of the confirmation are not sent.
         if let (Some(v4), Some(lease)) = (&mut self.v4, &record.v4) {
             v4.client.step(Event::Resume(lease.clone()), now);
@@ -117,50 +117,50 @@ impl Clients {
 
     /// Whether each client has a lease.
     pub fn are_bound(&self) -> bool {
-        self.v4.as_ref().is_none_or(|it| it.client.lease().is_some())
-            && self.v6.as_ref().is_none_or(|it| it.client.lease().is_some())
-            && self.slaac.as_ref().is_none_or(|it| !it.ips.is_empty())
+        self.v4.as_ref().is_none_or(|v4| v4.client.lease().is_some())
+            && self.v6.as_ref().is_none_or(|v6| v6.client.lease().is_some())
+            && self.slaac.as_ref().is_none_or(|slaac| !slaac.ips.is_empty())
     }
 
     /// The time of the next `tick`.
     pub fn deadline(&self) -> Option<Time> {
-        let v4 = self.v4.as_ref().and_then(|it| it.deadline());
-        let v6 = self.v6.as_ref().and_then(|it| it.deadline());
+        let v4 = self.v4.as_ref().and_then(|v4| v4.deadline());
+        let v6 = self.v6.as_ref().and_then(|v6| v6.deadline());
         let slaac = self.slaac.as_ref().and_then(Slaac::deadline);
         Time::first(v4, Time::first(v6, slaac))
     }
 
     /// Does what is due.
-    pub fn tick(&mut self, site: &Site<'_>, now: Time) -> Vec<News> {
-        let mut news = Vec::new();
+    pub fn tick(&mut self, site: &Site<'_>, now: Time) -> Vec<ClientEvent> {
+        let mut events = Vec::new();
         if let Some(v4) = &mut self.v4 {
-            v4.tick(site, now, &mut news);
+            v4.tick(site, now, &mut events);
         }
         if let Some(v6) = &mut self.v6 {
-            v6.tick(site, now, &mut news);
+            v6.tick(site, now, &mut events);
         }
         if let Some(slaac) = &mut self.slaac {
-            slaac.tick(site, now, &mut news);
+            slaac.tick(site, now, &mut events);
         }
-        news
+        events
     }
 
     /// Adds the files to wait for. If one of them is readable, call `receive`.
     pub fn add_files(&self, list: &mut Vec<Waiting>) {
-        self.v4.iter().for_each(|it| it.add_files(list));
-        self.v6.iter().for_each(|it| it.add_files(list));
+        self.v4.iter().for_each(|v4| v4.add_files(list));
+        self.v6.iter().for_each(|v6| v6.add_files(list));
     }
 
     /// Reads the packets that wait.
-    pub fn receive(&mut self, site: &Site<'_>, now: Time) -> Vec<News> {
-        let mut news = Vec::new();
+    pub fn receive(&mut self, site: &Site<'_>, now: Time) -> Vec<ClientEvent> {
+        let mut events = Vec::new();
         if let Some(v4) = &mut self.v4 {
-            v4.receive(site, now, &mut news);
+            v4.receive(site, now, &mut events);
         }
         if let Some(v6) = &mut self.v6 {
-            v6.receive(site, now, &mut news);
+            v6.receive(site, now, &mut events);
         }
-        news
+        events
     }
 
     /// The packets that release the leases. The clients are finished then.
@@ -187,8 +187,8 @@ impl Clients {
 fn machine_id(prefix: &Path) -> Result<String> {
     let read = |path: &str| file::read_text(&prefixed(prefix, Path::new(path)));
     let known = read(MACHINE_ID).ok().filter(|id| !id.trim().is_empty());
-    known.map_or_else(|| file::read_text(Path::new(BOOT_ID)), Ok).map_err(|error| {
-        Error::internal(format_args!("cannot read {BOOT_ID}: {}", file::reason(&error)))
+    known.map_or_else(file::boot_id, Ok).map_err(|error| {
+        Error::internal(format_args!("cannot read the boot id: {}", file::reason(&error)))
     })
 }
 
@@ -203,7 +203,7 @@ impl PacketOfRelease {
     }
 
     /// Sends the packet through the interface.
-    pub fn send(&self, site: &Site<'_>) -> Result<(), Trouble> {
+    pub fn send(&self, site: &Site<'_>) -> Result<(), SiteError> {
         let sent = match self {
             Self::V4 { payload, from, to } => {
                 let server = (IpAddr::V4(*to), frame::SERVER_PORT).into();
@@ -216,8 +216,8 @@ impl PacketOfRelease {
                 .and_then(|socket| exchange6::release(&socket, payload, site)),
         };
         match sent {
-            // The address is not on the interface, for example because a later step of ADD failed.
-            Err(Trouble::Failed(_)) if matches!(self, Self::V4 { .. }) => {
+            // The address is not on the interface, for example because a later step of ADD failed; or ARP has no answer.
+            Err(SiteError::Failed(_)) if matches!(self, Self::V4 { .. }) => {
                 let packet = self.packet(Ipv6Addr::UNSPECIFIED)?;
                 let socket = site.run(|| PacketSocket::for_sending(site.record.ifindex))?;
                 socket.broadcast(&packet).map_err(exchange::cannot_send)
@@ -231,7 +231,10 @@ impl PacketOfRelease {
     }
 }
 
-/// Waits until a packet is sent. A server that does not answer ARP is gone.
-fn wait(socket: &LinkUdp) -> Result<(), Trouble> {
-    socket.wait_until_sent(RELEASE_LIMIT).map(drop).map_err(exchange::cannot_send)
+/// Waits until a packet is sent. It fails if ARP has no answer, or if the answer was lost.
+fn wait(socket: &LinkUdp) -> Result<(), SiteError> {
+    match socket.wait_until_sent(RELEASE_LIMIT).map_err(exchange::cannot_send)? {
+        true => Ok(()),
+        false => Err(Error::internal("cannot send: the server does not answer ARP").into()),
+    }
 }

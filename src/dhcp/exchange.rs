@@ -7,9 +7,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use crate::dhcp::lease::Key;
-use crate::dhcp::site::{Site, Trouble};
-use crate::dhcp::v4::client::{Action, Client, Event, Settings, Via};
+use crate::dhcp::site::{Site, SiteError};
+use crate::dhcp::v4::client::{Action, Client, Event, Via};
 use crate::dhcp::v4::frame::{self, CLIENT_PORT, SERVER_PORT};
+use crate::dhcp::v4::settings::Settings;
 use crate::error::{Error, Result};
 use crate::kernel::inet::LinkUdp;
 use crate::kernel::packet::{Arp, PacketSocket};
@@ -35,7 +36,7 @@ pub type Waiting = Arc<dyn AsFd + Send + Sync>;
 
 /// An event for the table.
 #[derive(Debug)]
-pub enum News {
+pub enum ClientEvent {
     /// The client has a lease: a new one, or the same for longer.
     Bound,
     /// The addresses must leave the interface.
@@ -56,7 +57,7 @@ pub struct Exchange {
     probe: Option<Probe>,
     restart_at: Option<Time>,
     /// The last error of a socket, for the message of a failure.
-    trouble: Option<Error>,
+    last_error: Option<Error>,
 }
 
 /// The search for another holder of an address.
@@ -69,6 +70,7 @@ struct Probe {
 
 impl Exchange {
     pub fn new(settings: Settings) -> Result<Self> {
+        settings.check()?;
         let seed = u64::from_ne_bytes(sys::random_bytes()?);
         Ok(Self {
             client: Client::new(settings, seed),
@@ -76,35 +78,41 @@ impl Exchange {
             udp: None,
             probe: None,
             restart_at: None,
-            trouble: None,
+            last_error: None,
         })
     }
 
     /// Handles an event, and executes what the client wants.
-    pub fn step(&mut self, event: Event<'_>, site: &Site<'_>, now: Time, news: &mut Vec<News>) {
+    pub fn step(
+        &mut self,
+        event: Event<'_>,
+        site: &Site<'_>,
+        now: Time,
+        events: &mut Vec<ClientEvent>,
+    ) {
         for action in self.client.step(event, now) {
             match action {
                 Action::Send { payload, via } => {
-                    if let Err(trouble) = self.send(&payload, via, site) {
-                        self.note(trouble, news);
+                    if let Err(error) = self.send(&payload, via, site) {
+                        self.note(error, events);
                     }
                 }
                 Action::Probe(address) => match self.begin_probe(address, site, now) {
                     Ok(probe) => self.probe = Some(probe),
-                    Err(trouble) => {
-                        self.note(trouble, news);
+                    Err(error) => {
+                        self.note(error, events);
                         // Without ARP no other holder can be found.
-                        self.step(Event::Probed { taken: false }, site, now, news);
+                        self.step(Event::Probed { taken: false }, site, now, events);
                     }
                 },
                 Action::Bound => {
-                    self.trouble = None;
-                    news.push(News::Bound);
+                    self.last_error = None;
+                    events.push(ClientEvent::Bound);
                 }
-                Action::Lost(reason) => news.push(News::Lost(reason)),
+                Action::Lost(reason) => events.push(ClientEvent::Lost(reason)),
                 Action::Failed(tried) => {
                     self.restart_at = Some(now + RESTART_AFTER);
-                    news.push(failed(tried, self.trouble.take()));
+                    events.push(failed(tried, self.last_error.take()));
                 }
             }
         }
@@ -113,10 +121,10 @@ impl Exchange {
         }
     }
 
-    fn note(&mut self, trouble: Trouble, news: &mut Vec<News>) {
-        match trouble {
-            Trouble::Gone(reason) => news.push(News::Gone(reason)),
-            Trouble::Failed(error) => self.trouble = Some(error),
+    fn note(&mut self, error: SiteError, events: &mut Vec<ClientEvent>) {
+        match error {
+            SiteError::Gone(reason) => events.push(ClientEvent::Gone(reason)),
+            SiteError::Failed(error) => self.last_error = Some(error),
         }
     }
 
@@ -127,58 +135,58 @@ impl Exchange {
     }
 
     /// Does what is due.
-    pub fn tick(&mut self, site: &Site<'_>, now: Time, news: &mut Vec<News>) {
+    pub fn tick(&mut self, site: &Site<'_>, now: Time, events: &mut Vec<ClientEvent>) {
         if self.restart_at.is_some_and(|at| at <= now) {
             self.restart_at = None;
-            return self.step(Event::Start, site, now, news);
+            return self.step(Event::Start, site, now, events);
         }
         if let Some(probe) = self.probe.as_mut().filter(|probe| probe.next_at <= now) {
             if probe.left == 0 {
                 self.probe = None;
-                return self.step(Event::Probed { taken: false }, site, now, news);
+                return self.step(Event::Probed { taken: false }, site, now, events);
             }
             probe.send(site, now);
         }
         if self.client.deadline().is_some_and(|at| at <= now) {
-            self.step(Event::Time, site, now, news);
+            self.step(Event::Time, site, now, events);
         }
     }
 
     /// Adds the files to wait for. If one of them is readable, call `receive`.
     pub fn add_files(&self, list: &mut Vec<Waiting>) {
-        list.extend(self.packet.iter().map(|it| Arc::clone(it) as Waiting));
-        list.extend(self.probe.iter().map(|it| Arc::clone(&it.socket) as Waiting));
+        list.extend(self.packet.iter().map(|socket| Arc::clone(socket) as Waiting));
+        list.extend(self.probe.iter().map(|probe| Arc::clone(&probe.socket) as Waiting));
     }
 
     /// Reads the packets that wait.
-    pub fn receive(&mut self, site: &Site<'_>, now: Time, news: &mut Vec<News>) {
+    pub fn receive(&mut self, site: &Site<'_>, now: Time, events: &mut Vec<ClientEvent>) {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         for _ in 0..PACKETS_AT_ONCE_MAX {
             let Some(socket) = self.packet.clone() else { break };
             match socket.receive(&mut buffer) {
                 Ok(Some(packet)) => {
                     if let Some(payload) = frame::payload(packet) {
-                        self.step(Event::Received(payload), site, now, news);
+                        self.step(Event::Received(payload), site, now, events);
                     }
                 }
                 Ok(None) => break,
                 // ENETDOWN: the link is down or gone. It is reported once.
-                Err(error) => self.trouble = Some(Error::internal(reason(&error))),
+                Err(error) => self.last_error = Some(Error::internal(reason(&error))),
             }
         }
         if self.is_taken(site, &mut buffer) {
             self.probe = None;
-            self.step(Event::Probed { taken: true }, site, now, news);
+            self.step(Event::Probed { taken: true }, site, now, events);
         }
     }
 
-    fn send(&mut self, payload: &[u8], via: Via, site: &Site<'_>) -> Result<(), Trouble> {
+    fn send(&mut self, payload: &[u8], via: Via, site: &Site<'_>) -> Result<(), SiteError> {
         let (from, to) = match via {
             Via::Broadcast => (Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST),
             Via::BroadcastFrom(from) => (from, Ipv4Addr::BROADCAST),
             Via::Unicast { from, to } => match self.send_unicast(payload, from, to, site) {
                 // The address is not on the interface, or a program of the container has the port.
-                Err(Trouble::Failed(_)) => (from, to),
+                Err(SiteError::Failed(_)) => (from, to),
                 result => return result,
             },
         };
@@ -193,7 +201,7 @@ impl Exchange {
         from: Ipv4Addr,
         to: Ipv4Addr,
         site: &Site<'_>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), SiteError> {
         self.packet_socket(site)?;
         if self.udp.is_none() {
             self.udp = Some(udp_socket(from, site)?);
@@ -202,7 +210,7 @@ impl Exchange {
         socket.send(payload, (to, SERVER_PORT).into()).map_err(cannot_send)
     }
 
-    fn packet_socket(&mut self, site: &Site<'_>) -> Result<Arc<PacketSocket>, Trouble> {
+    fn packet_socket(&mut self, site: &Site<'_>) -> Result<Arc<PacketSocket>, SiteError> {
         if self.packet.is_none() {
             let socket = site.run(|| PacketSocket::for_dhcp(site.record.ifindex))?;
             self.packet = Some(Arc::new(socket));
@@ -210,7 +218,12 @@ impl Exchange {
         self.packet.clone().ok_or_else(|| Error::internal("no packet socket").into())
     }
 
-    fn begin_probe(&self, address: Ipv4Addr, site: &Site<'_>, now: Time) -> Result<Probe, Trouble> {
+    fn begin_probe(
+        &self,
+        address: Ipv4Addr,
+        site: &Site<'_>,
+        now: Time,
+    ) -> Result<Probe, SiteError> {
         let socket = Arc::new(site.run(|| PacketSocket::for_arp(site.record.ifindex))?);
         let mut probe = Probe { address, socket, left: PROBES, next_at: now };
         probe.send(site, now);
@@ -246,24 +259,24 @@ impl Probe {
 }
 
 /// A socket on the port of clients.
-pub fn udp_socket(from: Ipv4Addr, site: &Site<'_>) -> Result<LinkUdp, Trouble> {
+pub fn udp_socket(from: Ipv4Addr, site: &Site<'_>) -> Result<LinkUdp, SiteError> {
     let Key { ifname, .. } = &site.record.ask.key;
     site.run(|| LinkUdp::bind(ifname, SocketAddr::new(IpAddr::V4(from), CLIENT_PORT)))
 }
 
 /// The event for a client that gave up, with the last error of its socket.
-pub fn failed(mut tried: String, trouble: Option<Error>) -> News {
-    if let Some(error) = trouble {
+pub fn failed(mut tried: String, error: Option<Error>) -> ClientEvent {
+    if let Some(error) = error {
         tried.push_str("; ");
         tried.push_str(&error.to_string());
     }
-    News::Failed(tried)
+    ClientEvent::Failed(tried)
 }
 
 fn reason(error: &io::Error) -> String {
     crate::kernel::file::reason(error)
 }
 
-pub fn cannot_send(error: io::Error) -> Trouble {
+pub fn cannot_send(error: io::Error) -> SiteError {
     Error::internal(format_args!("cannot send: {}", reason(&error))).into()
 }

@@ -10,9 +10,9 @@ use std::time::Duration;
 use ipnet::Ipv6Net;
 
 use crate::dhcp::exchange::{
-    News, PACKET_BYTES_MAX, PACKETS_AT_ONCE_MAX, RESTART_AFTER, Waiting, cannot_send, failed,
+    ClientEvent, PACKET_BYTES_MAX, PACKETS_AT_ONCE_MAX, RESTART_AFTER, Waiting, cannot_send, failed,
 };
-use crate::dhcp::site::{Site, Trouble};
+use crate::dhcp::site::{Site, SiteError};
 use crate::dhcp::v6::client::{Action, Client, Event, Settings};
 use crate::dhcp::v6::frame::{CLIENT_PORT, SERVER_PORT, SERVERS};
 use crate::dhcp::v6::packet::Kind;
@@ -20,8 +20,8 @@ use crate::error::{Error, Result};
 use crate::kernel::clock;
 use crate::kernel::file::reason;
 use crate::kernel::inet::LinkUdp;
-use crate::kernel::rtnl::{Batch, NewAddress};
 use crate::kernel::sys;
+use crate::netlink::rtnl::{Batch, NewAddress};
 
 /// The longest wait for the link-local address of a new interface, which duplicate address detection delays.
 const LINK_LOCAL_LIMIT: Time = Time::from_secs(5);
@@ -40,7 +40,7 @@ pub struct Exchange6 {
     /// The address that duplicate address detection examines, and the time of the next look.
     probe: Option<(Ipv6Addr, Time)>,
     /// The last error of the socket, for the message of a failure.
-    trouble: Option<Error>,
+    last_error: Option<Error>,
 }
 
 struct Start {
@@ -52,7 +52,7 @@ impl Exchange6 {
     pub fn new(settings: Settings) -> Result<Self> {
         let seed = u64::from_ne_bytes(sys::random_bytes()?);
         let client = Client::new(settings, seed);
-        Ok(Self { client, udp: None, starts: None, probe: None, trouble: None })
+        Ok(Self { client, udp: None, starts: None, probe: None, last_error: None })
     }
 
     /// Starts as soon as the interface can send.
@@ -61,27 +61,33 @@ impl Exchange6 {
     }
 
     /// Handles an event, and executes what the client wants.
-    pub fn step(&mut self, event: Event<'_>, site: &Site<'_>, now: Time, news: &mut Vec<News>) {
+    pub fn step(
+        &mut self,
+        event: Event<'_>,
+        site: &Site<'_>,
+        now: Time,
+        events: &mut Vec<ClientEvent>,
+    ) {
         for action in self.client.step(event, now) {
             match action {
                 Action::Send(payload) => {
                     let sent = self.send(&payload, site);
-                    self.note(sent, news);
+                    self.note(sent, events);
                 }
                 Action::Probe(address) => {
                     self.probe = Some((address, now + LOOK_AGAIN));
                     // If it fails, the next look finds no other holder.
-                    self.note(begin_probe(address, site), news);
+                    self.note(begin_probe(address, site), events);
                 }
                 Action::Bound => {
-                    (self.trouble, self.probe) = (None, None);
-                    news.push(News::Bound);
+                    (self.last_error, self.probe) = (None, None);
+                    events.push(ClientEvent::Bound);
                 }
-                Action::Lost(reason) => news.push(News::Lost(reason)),
+                Action::Lost(reason) => events.push(ClientEvent::Lost(reason)),
                 Action::Failed(tried) => {
                     let next = now + RESTART_AFTER;
                     self.starts = Some(Start { next_look: next, limit: next });
-                    news.push(failed(tried, self.trouble.take()));
+                    events.push(failed(tried, self.last_error.take()));
                 }
             }
         }
@@ -90,11 +96,11 @@ impl Exchange6 {
         }
     }
 
-    fn note(&mut self, done: Result<(), Trouble>, news: &mut Vec<News>) {
+    fn note(&mut self, done: Result<(), SiteError>, events: &mut Vec<ClientEvent>) {
         match done {
             Ok(()) => {}
-            Err(Trouble::Gone(reason)) => news.push(News::Gone(reason)),
-            Err(Trouble::Failed(error)) => self.trouble = Some(error),
+            Err(SiteError::Gone(reason)) => events.push(ClientEvent::Gone(reason)),
+            Err(SiteError::Failed(error)) => self.last_error = Some(error),
         }
     }
 
@@ -106,20 +112,20 @@ impl Exchange6 {
     }
 
     /// Does what is due.
-    pub fn tick(&mut self, site: &Site<'_>, now: Time, news: &mut Vec<News>) {
+    pub fn tick(&mut self, site: &Site<'_>, now: Time, events: &mut Vec<ClientEvent>) {
         if let Some(start) = self.starts.as_mut().filter(|start| start.next_look <= now) {
             match has_link_local(site) {
                 Ok(false) if now < start.limit => start.next_look = now + LOOK_AGAIN,
-                Err(Trouble::Gone(reason)) => return news.push(News::Gone(reason)),
+                Err(SiteError::Gone(reason)) => return events.push(ClientEvent::Gone(reason)),
                 _ => {
                     self.starts = None;
-                    return self.step(Event::Start, site, now, news);
+                    return self.step(Event::Start, site, now, events);
                 }
             }
         }
         if let Some((address, _)) = self.probe.filter(|(_, next_look)| *next_look <= now) {
             let taken = match is_taken(address, site) {
-                Err(Trouble::Gone(reason)) => return news.push(News::Gone(reason)),
+                Err(SiteError::Gone(reason)) => return events.push(ClientEvent::Gone(reason)),
                 Ok(None) => {
                     self.probe = Some((address, now + LOOK_AGAIN));
                     return;
@@ -128,35 +134,35 @@ impl Exchange6 {
                 found => matches!(found, Ok(Some(true))),
             };
             self.probe = None;
-            return self.step(Event::Probed { taken }, site, now, news);
+            return self.step(Event::Probed { taken }, site, now, events);
         }
         if self.client.deadline().is_some_and(|at| at <= now) {
-            self.step(Event::Time, site, now, news);
+            self.step(Event::Time, site, now, events);
         }
     }
 
     /// Adds the files to wait for. If one of them is readable, call `receive`.
     pub fn add_files(&self, list: &mut Vec<Waiting>) {
-        list.extend(self.udp.iter().map(|it| Arc::clone(it) as Waiting));
+        list.extend(self.udp.iter().map(|socket| Arc::clone(socket) as Waiting));
     }
 
     /// Reads the packets that wait.
-    pub fn receive(&mut self, site: &Site<'_>, now: Time, news: &mut Vec<News>) {
+    pub fn receive(&mut self, site: &Site<'_>, now: Time, events: &mut Vec<ClientEvent>) {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         for _ in 0..PACKETS_AT_ONCE_MAX {
             let Some(socket) = self.udp.clone() else { break };
             match socket.receive(&mut buffer) {
                 Ok(Some((payload, from))) if is_on_link(from) => {
-                    self.step(Event::Received(payload), site, now, news);
+                    self.step(Event::Received(payload), site, now, events);
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => break,
-                Err(error) => self.trouble = Some(Error::internal(reason(&error))),
+                Err(error) => self.last_error = Some(Error::internal(reason(&error))),
             }
         }
     }
 
-    fn send(&mut self, payload: &[u8], site: &Site<'_>) -> Result<(), Trouble> {
+    fn send(&mut self, payload: &[u8], site: &Site<'_>) -> Result<(), SiteError> {
         if self.udp.is_none() {
             self.udp = Some(Arc::new(socket(site)?));
         }
@@ -171,17 +177,20 @@ fn is_on_link(from: IpAddr) -> bool {
 }
 
 /// Whether the interface has a link-local address that is usable.
-fn has_link_local(site: &Site<'_>) -> Result<bool, Trouble> {
+fn has_link_local(site: &Site<'_>) -> Result<bool, SiteError> {
     let addresses = site.open()?.rtnl()?.addresses(site.record.ifindex)?;
-    let is_usable = |it: &crate::kernel::rtnl::Address| {
-        it.net.addr().is_ipv6() && it.scope_link && !it.tentative && !it.dad_failed
+    let is_usable = |address: &crate::netlink::rtnl::Address| {
+        address.net.addr().is_ipv6()
+            && address.scope_link
+            && !address.tentative
+            && !address.dad_failed
     };
     Ok(addresses.iter().any(is_usable))
 }
 
 /// Lets the kernel begin with duplicate address detection (RFC 4862, section 5.4). The address stays if it is free: the plugin
 /// adds it anyway.
-fn begin_probe(address: Ipv6Addr, site: &Site<'_>) -> Result<(), Trouble> {
+fn begin_probe(address: Ipv6Addr, site: &Site<'_>) -> Result<(), SiteError> {
     let net = Ipv6Net::from(address).into();
     let new = NewAddress { net, no_dad: false, no_prefix_route: false, may_exist: true };
     let mut batch = Batch::new();
@@ -190,11 +199,11 @@ fn begin_probe(address: Ipv6Addr, site: &Site<'_>) -> Result<(), Trouble> {
 }
 
 /// Whether another host has the address, which is deleted then; `None` if that is not known yet.
-fn is_taken(address: Ipv6Addr, site: &Site<'_>) -> Result<Option<bool>, Trouble> {
+fn is_taken(address: Ipv6Addr, site: &Site<'_>) -> Result<Option<bool>, SiteError> {
     let rtnl = site.open()?.rtnl()?;
     let index = site.record.ifindex;
     let addresses = rtnl.addresses(index)?;
-    let Some(found) = addresses.iter().find(|it| it.net.addr() == address) else {
+    let Some(found) = addresses.iter().find(|candidate| candidate.net.addr() == address) else {
         return Ok(Some(false));
     };
     if found.dad_failed {
@@ -208,7 +217,7 @@ fn is_taken(address: Ipv6Addr, site: &Site<'_>) -> Result<Option<bool>, Trouble>
 
 /// Sends a RELEASE until the server answers it (RFC 8415, section 18.2.7). It sends fewer packets than the RFC, because a DEL
 /// waits. A server that does not answer is no error.
-pub fn release(socket: &LinkUdp, payload: &[u8], site: &Site<'_>) -> Result<(), Trouble> {
+pub fn release(socket: &LinkUdp, payload: &[u8], site: &Site<'_>) -> Result<(), SiteError> {
     for wait in RELEASE_WAITS {
         send(socket, payload, site)?;
         if is_answered(socket, payload, wait).map_err(cannot_send)? {
@@ -238,13 +247,13 @@ fn is_answered(socket: &LinkUdp, payload: &[u8], wait: Duration) -> io::Result<b
 }
 
 /// A socket on the port of clients.
-pub fn socket(site: &Site<'_>) -> Result<LinkUdp, Trouble> {
+pub fn socket(site: &Site<'_>) -> Result<LinkUdp, SiteError> {
     let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), CLIENT_PORT);
     site.run(|| LinkUdp::bind(&site.record.ask.key.ifname, address))
 }
 
 /// Sends to all servers of the link.
-pub fn send(socket: &LinkUdp, payload: &[u8], site: &Site<'_>) -> Result<(), Trouble> {
+pub fn send(socket: &LinkUdp, payload: &[u8], site: &Site<'_>) -> Result<(), SiteError> {
     let servers = SocketAddrV6::new(SERVERS, SERVER_PORT, 0, site.record.ifindex);
     socket.send(payload, servers.into()).map_err(cannot_send)
 }

@@ -172,7 +172,7 @@ fn duration(text: &str) -> Option<Duration> {
         }
         rest = after;
     }
-    Some(Duration::from_nanos(nanoseconds)).filter(|it| !it.is_zero())
+    Some(Duration::from_nanos(nanoseconds)).filter(|duration| !duration.is_zero())
 }
 
 #[cfg(test)]

@@ -9,58 +9,89 @@
 //! The daemon writes leases, the plugin writes marks: no file has two writers. A file is written under another name and
 //! renamed, so a crash leaves no part of one. Times are since boot, so the files of an earlier boot are void.
 
-use std::fs::{DirBuilder, File};
-use std::io;
-use std::net::Ipv4Addr;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::File;
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
 
-use crate::cni::json::Json;
-use crate::dhcp::apply::Leases;
-use crate::dhcp::fields::Fields;
-use crate::dhcp::lease::{Key, v4, v6};
-use crate::dhcp::protocol::{self, Ask};
+use crate::cni::json;
+use crate::dhcp::lease::{Key, Leases, v4, v6};
+use crate::dhcp::protocol::Ask;
 use crate::error::{Code, Error, Result};
-use crate::fault;
 use crate::kernel::file;
-use crate::kernel::flock::{self, Mode};
+use crate::kernel::flock;
 use crate::kernel::sys::warn;
 use crate::names::{Attachment, Mac, NetworkName};
 use crate::steps::state;
 
 /// The journals of all daemons.
 const DIRECTORY: &str = "/run/cnibox/dhcp";
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const LEASE: &str = ".lease";
 const RELEASED: &str = ".released";
 
 /// A lease with all that the daemon needs to adopt it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Record {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LeaseRecord {
+    #[serde(flatten)]
     pub ask: Ask,
     /// Device and inode of the container's namespace.
+    #[serde(rename = "netnsID")]
     pub netns_id: (u64, u64),
     /// The index of the interface in the namespace.
     pub ifindex: u32,
     pub mac: Mac,
     /// The link of the host that leads to the server when the container's link is gone: a bridge or a master.
+    #[serde(flatten)]
     pub uplink: Option<Uplink>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub v4: Option<v4::Lease>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub v6: Option<v6::Lease>,
     /// Earlier leases that the interface, the rules of the host or the cache entry may still name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_v4: Vec<v4::Lease>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_v6: Vec<v6::Lease>,
     /// A DEL came while no daemon ran: the daemon sends the RELEASE when it starts. `save` does not write it; `mark` does.
+    #[serde(skip)]
     pub is_released: bool,
+}
+
+/// A record in the journal.
+#[derive(Serialize)]
+struct Kept<'a> {
+    boot: &'a str,
+    #[serde(flatten)]
+    record: &'a LeaseRecord,
+}
+
+/// A record in the list of leases, with the word for its state.
+#[derive(Serialize)]
+pub(super) struct Listed {
+    #[serde(flatten)]
+    pub(super) record: LeaseRecord,
+    pub(super) state: &'static str,
 }
 
 /// So many former leases are kept. If nothing ever follows, the rules name the first one, and the interface has the last.
 const FORMER_MAX: usize = 8;
 
-impl Record {
+impl LeaseRecord {
+    /// The leases, without the former ones.
+    pub fn leases(&self) -> Leases {
+        Leases { v4: self.v4.clone(), v6: self.v6.clone() }
+    }
+
+    /// All addresses that the interface can have by its leases.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let v4 = self.v4.iter().chain(&self.former_v4).map(|lease| lease.address.addr().into());
+        let v6 = self.v6.iter().chain(&self.former_v6).map(|lease| lease.address.into());
+        v4.chain(v6).collect()
+    }
+
     /// Whether it has a lease of each family that an ADD reports. The addresses of SLAAC are not in it.
     pub fn is_complete(&self) -> bool {
         let families = &self.ask.settings.families;
@@ -71,7 +102,7 @@ impl Record {
     /// Keeps leases that are replaced.
     pub fn keep_former(&mut self, old: Leases, new: &Leases) {
         fn keep<L>(former: &mut Vec<L>, old: L, is_same: impl Fn(&L, &L) -> bool) {
-            if former.iter().any(|it| is_same(it, &old)) {
+            if former.iter().any(|lease| is_same(lease, &old)) {
                 return;
             }
             if former.len() == FORMER_MAX {
@@ -80,12 +111,12 @@ impl Record {
             former.push(old);
         }
         if let Some(old) =
-            old.v4.filter(|old| !new.v4.as_ref().is_some_and(|it| it.says_the_same(old)))
+            old.v4.filter(|old| !new.v4.as_ref().is_some_and(|lease| lease.says_the_same(old)))
         {
             keep(&mut self.former_v4, old, v4::Lease::says_the_same);
         }
         if let Some(old) =
-            old.v6.filter(|old| !new.v6.as_ref().is_some_and(|it| it.says_the_same(old)))
+            old.v6.filter(|old| !new.v6.as_ref().is_some_and(|lease| lease.says_the_same(old)))
         {
             keep(&mut self.former_v6, old, v6::Lease::says_the_same);
         }
@@ -94,15 +125,16 @@ impl Record {
     /// Everything has followed to the leases of `done`. The former leases of a family without a lease stay: the rules name
     /// them.
     pub fn forget_former(&mut self, done: &Self) {
-        self.former_v4.retain(|it| done.v4.is_none() || !done.former_v4.contains(it));
-        self.former_v6.retain(|it| done.v6.is_none() || !done.former_v6.contains(it));
+        self.former_v4.retain(|lease| done.v4.is_none() || !done.former_v4.contains(lease));
+        self.former_v6.retain(|lease| done.v6.is_none() || !done.former_v6.contains(lease));
     }
 }
 
 /// A link of the host that leads to the server.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uplink {
     /// A bridge, or the master of the container's link.
+    #[serde(rename = "uplink")]
     pub link: String,
     /// The VLAN of the container; 0 for none.
     pub vlan: u16,
@@ -129,7 +161,8 @@ impl Journal {
         // `-` and `/` of a path must differ in the name.
         let name = socket.to_string_lossy();
         // /var/run is a link to /run: two spellings of one path have one journal.
-        let name = name.strip_prefix("/var").filter(|it| it.starts_with("/run/")).unwrap_or(&name);
+        let name =
+            name.strip_prefix("/var").filter(|rest| rest.starts_with("/run/")).unwrap_or(&name);
         let name = name.trim_start_matches('/').replace('-', "--");
         directory.push_str(&name.replace('/', "-"));
         Self { directory }
@@ -142,16 +175,13 @@ impl Journal {
 
     /// Takes the lock as soon as no other process has it, and creates the directory. `None` after the limit.
     pub fn lock(&self, limit: Duration) -> Result<Option<Lock>> {
-        let lock = || {
-            fault::file_operation()?;
-            DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-            let file = File::open(&self.directory)?;
-            Ok(flock::lock(&file, Mode::Exclusive, limit)?.then_some(Lock { _file: file }))
-        };
-        lock().map_err(|error: io::Error| {
-            let reason = file::reason(&error);
-            Error::new(Code::IO, format_args!("cannot lock {}: {reason}", self.directory))
-        })
+        match flock::lock_directory(self.directory(), 0o700, limit) {
+            Ok((file, is_locked)) => Ok(is_locked.then_some(Lock { _file: file })),
+            Err(error) => {
+                let reason = file::reason(&error);
+                Err(Error::new(Code::IO, format_args!("cannot lock {}: {reason}", self.directory)))
+            }
+        }
     }
 
     /// A clause that names the process that has the lock.
@@ -161,8 +191,9 @@ impl Journal {
     }
 
     /// Writes a lease, and replaces the one that is there.
-    pub fn save(&self, record: &Record) -> Result<()> {
-        self.file(&record.ask.key, LEASE).write(to_json(record, &boot()?).to_compact().as_bytes())
+    pub fn save(&self, record: &LeaseRecord) -> Result<()> {
+        self.file(&record.ask.key, LEASE)
+            .write(json::compact(&Kept { boot: &boot()?, record }).as_bytes())
     }
 
     /// Removes a lease and its mark. Succeeds if they do not exist.
@@ -172,7 +203,7 @@ impl Journal {
     }
 
     /// The lease of an attachment; None if it has none, or if its file is void.
-    pub fn read(&self, key: &Key) -> Result<Option<Record>> {
+    pub fn read(&self, key: &Key) -> Result<Option<LeaseRecord>> {
         let Some(content) = self.file(key, LEASE).read()? else { return Ok(None) };
         let record = read_record(&content, &boot()?).ok().filter(|record| record.ask.key == *key);
         Ok(record.map(|record| self.with_mark(record)))
@@ -204,14 +235,14 @@ impl Journal {
 
     /// All leases, for the daemon that has the lock. Void files are removed, with a warning: torn ones, and those of an
     /// earlier boot.
-    pub fn read_all(&self) -> Result<Vec<Record>> {
+    pub fn read_all(&self) -> Result<Vec<LeaseRecord>> {
         self.read_valid(&|file| {
             // If this fails, too, the file is void at the next start again.
             let _ = file.remove();
         })
     }
 
-    fn read_valid(&self, on_void: &dyn Fn(&state::Record)) -> Result<Vec<Record>> {
+    fn read_valid(&self, on_void: &dyn Fn(&state::StateFile)) -> Result<Vec<LeaseRecord>> {
         let boot = boot()?;
         let mut records = Vec::new();
         for file in state::all(&self.directory)? {
@@ -235,7 +266,7 @@ impl Journal {
                 }
             };
             let is_at_its_place =
-                |record: &Record| self.file(&record.ask.key, LEASE).name() == Some(&name);
+                |record: &LeaseRecord| self.file(&record.ask.key, LEASE).name() == Some(&name);
             match read_record(&content, &boot) {
                 Ok(record) if is_at_its_place(&record) => records.push(self.with_mark(record)),
                 Ok(_) => on_void(&file),
@@ -248,15 +279,15 @@ impl Journal {
         Ok(records)
     }
 
-    fn with_mark(&self, record: Record) -> Record {
+    fn with_mark(&self, record: LeaseRecord) -> LeaseRecord {
         let mark = self.file(&record.ask.key, RELEASED);
         let is_released = matches!(mark.read(), Ok(Some(_)));
-        Record { is_released, ..record }
+        LeaseRecord { is_released, ..record }
     }
 
-    fn file(&self, key: &Key, end: &str) -> state::Record {
+    fn file(&self, key: &Key, end: &str) -> state::StateFile {
         let Key { network, container_id, ifname } = key;
-        state::Record::new(&self.directory, &format!("{network}:{container_id}:{ifname}{end}"))
+        state::StateFile::new(&self.directory, &format!("{network}:{container_id}:{ifname}{end}"))
     }
 }
 
@@ -267,138 +298,23 @@ pub(super) fn lock_starts() -> Result<File> {
 
 /// The identity of this boot of the host.
 fn boot() -> Result<String> {
-    let id = file::read_text(Path::new(BOOT_ID)).map_err(|error| {
-        Error::new(Code::IO, format_args!("cannot read {BOOT_ID}: {}", file::reason(&error)))
-    })?;
-    Ok(id.trim_end().to_owned())
-}
-
-/// A record in the list of leases, with the word for its state.
-pub(super) fn listed(record: &Record, state: &str) -> Json {
-    Fields::written(&mut |fields| {
-        write_record(fields, record);
-        fields.string("state", &mut state.to_owned());
+    file::boot_id().map_err(|error| {
+        Error::new(Code::IO, format_args!("cannot read the boot id: {}", file::reason(&error)))
     })
 }
 
-fn to_json(record: &Record, boot: &str) -> Json {
-    Fields::written(&mut |fields| {
-        fields.string("boot", &mut boot.to_owned());
-        write_record(fields, record);
-    })
-}
+fn read_record(content: &[u8], boot: &str) -> Result<LeaseRecord> {
+    #[derive(Deserialize)]
+    struct OfBoot {
+        boot: String,
+    }
 
-fn write_record(fields: &mut Fields<'_>, record: &Record) {
-    protocol::write_ask(fields, &record.ask);
-    pass_record(fields, &mut record.clone());
-}
-
-fn read_record(content: &[u8], boot: &str) -> Result<Record> {
-    let json = Json::parse(content)?;
-    let mut of = String::new();
-    let mut fields = Fields::of(&json);
-    fields.string("boot", &mut of);
-    fields.end()?;
+    let unreadable = |error: serde_json::Error| Error::new(Code::DECODE, error.to_string());
+    let OfBoot { boot: of } = json::read(content).map_err(unreadable)?;
     if of != boot {
         return Err(Error::internal("it is of an earlier boot"));
     }
-    let mut record = Record {
-        ask: protocol::ask_of(&json)?,
-        netns_id: (0, 0),
-        ifindex: 0,
-        mac: Mac([0; 6]),
-        uplink: None,
-        v4: None,
-        v6: None,
-        former_v4: Vec::new(),
-        former_v6: Vec::new(),
-        is_released: false,
-    };
-    let mut fields = Fields::of(&json);
-    pass_record(&mut fields, &mut record);
-    fields.end().map(|()| record)
-}
-
-/// All fields except those of the `Ask`. Addresses are texts, times are milliseconds since boot.
-fn pass_record(fields: &mut Fields<'_>, record: &mut Record) {
-    let mut identity = vec![record.netns_id.0, record.netns_id.1];
-    fields.numbers("netnsID", &mut identity);
-    match identity[..] {
-        [device, inode] => record.netns_id = (device, inode),
-        _ => fields.fail(Error::internal("netnsID is not two numbers")),
-    }
-    fields.number("ifindex", &mut record.ifindex);
-    fields.text("mac", &mut record.mac);
-    if fields.has("uplink", record.uplink.is_some()) {
-        let uplink = record.uplink.get_or_insert_default();
-        fields.string("uplink", &mut uplink.link);
-        fields.number("vlan", &mut uplink.vlan);
-    }
-    if fields.has("v4", record.v4.is_some()) {
-        let lease = record.v4.get_or_insert_with(v4::Lease::empty);
-        fields.object("v4", &mut |fields| pass_v4(fields, lease));
-    }
-    if fields.has("v6", record.v6.is_some()) {
-        let lease = record.v6.get_or_insert_with(v6::Lease::empty);
-        fields.object("v6", &mut |fields| pass_v6(fields, lease));
-    }
-    let former = &mut record.former_v4;
-    if fields.has("formerV4", !former.is_empty()) {
-        fields.objects("formerV4", former.len(), &mut |fields, at| {
-            if at == former.len() {
-                former.push(v4::Lease::empty());
-            }
-            former.get_mut(at).into_iter().for_each(|lease| pass_v4(fields, lease));
-        });
-    }
-    let former = &mut record.former_v6;
-    if fields.has("formerV6", !former.is_empty()) {
-        fields.objects("formerV6", former.len(), &mut |fields, at| {
-            if at == former.len() {
-                former.push(v6::Lease::empty());
-            }
-            former.get_mut(at).into_iter().for_each(|lease| pass_v6(fields, lease));
-        });
-    }
-}
-
-fn pass_v4(fields: &mut Fields<'_>, lease: &mut v4::Lease) {
-    fields.text("address", &mut lease.address);
-    fields.text("server", &mut lease.server);
-    if fields.has("gateway", lease.gateway.is_some()) {
-        fields.text("gateway", lease.gateway.get_or_insert(Ipv4Addr::UNSPECIFIED));
-    }
-    let routes = &mut lease.routes;
-    fields.objects("routes", routes.len(), &mut |fields, at| {
-        if at == routes.len() {
-            routes.push((Ipv4Net::default(), Ipv4Addr::UNSPECIFIED));
-        }
-        let Some((dst, gateway)) = routes.get_mut(at) else { return };
-        fields.text("dst", dst);
-        fields.text("gw", gateway);
-    });
-    if fields.has("mtu", lease.mtu.is_some()) {
-        fields.number("mtu", lease.mtu.get_or_insert_default());
-    }
-    fields.texts("dns", &mut lease.dns);
-    fields.string("domain", &mut lease.domain);
-    fields.strings("search", &mut lease.search);
-    fields.time("since", &mut lease.since);
-    fields.time("renewAt", &mut lease.renew_at);
-    fields.time("rebindAt", &mut lease.rebind_at);
-    fields.optional_time("endsAt", &mut lease.ends_at);
-}
-
-fn pass_v6(fields: &mut Fields<'_>, lease: &mut v6::Lease) {
-    fields.text("address", &mut lease.address);
-    fields.bytes("server", &mut lease.server);
-    fields.texts("dns", &mut lease.dns);
-    fields.strings("search", &mut lease.search);
-    fields.time("since", &mut lease.since);
-    fields.time("renewAt", &mut lease.renew_at);
-    fields.time("rebindAt", &mut lease.rebind_at);
-    fields.optional_time("preferredUntil", &mut lease.preferred_until);
-    fields.optional_time("endsAt", &mut lease.ends_at);
+    json::read(content).map_err(unreadable)
 }
 
 #[cfg(test)]
@@ -438,9 +354,9 @@ mod tests {
         }
     }
 
-    fn record(id: &str) -> Record {
+    fn record(id: &str) -> LeaseRecord {
         let seconds = Time::from_secs;
-        Record {
+        LeaseRecord {
             ask: ask(id),
             netns_id: (4, u64::MAX),
             ifindex: 7,
@@ -482,7 +398,7 @@ mod tests {
         let scratch = Scratch::new("read");
         let journal = scratch.journal();
         let former = record("c2");
-        let bare = Record {
+        let bare = LeaseRecord {
             uplink: None,
             v4: None,
             v6: None,

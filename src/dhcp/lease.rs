@@ -2,12 +2,16 @@
 
 use std::fmt::{self, Display};
 
+use ipnet::{IpNet, Ipv6Net};
+use serde::{Deserialize, Serialize};
+
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 
 /// The owner of a lease: one interface of one container in one network.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
     pub network: NetworkName,
+    #[serde(rename = "containerID")]
     pub container_id: ContainerId,
     pub ifname: IfName,
 }
@@ -33,6 +37,43 @@ impl Display for Key {
     }
 }
 
+/// The leases of an interface at a time.
+#[derive(Clone, Default)]
+pub struct Leases {
+    pub v4: Option<v4::Lease>,
+    pub v6: Option<v6::Lease>,
+}
+
+impl Leases {
+    /// Whether both say the same about the interface.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        let v4 = match (&self.v4, &other.v4) {
+            (Some(one), Some(other)) => one.says_the_same(other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        let v6 = match (&self.v6, &other.v6) {
+            (Some(one), Some(other)) => one.says_the_same(other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        v4 && v6
+    }
+
+    /// The address with its prefix.
+    pub fn v4_net(&self) -> Option<IpNet> {
+        self.v4.as_ref().map(|lease| IpNet::V4(lease.address))
+    }
+
+    /// The address, alone in its prefix.
+    pub fn v6_net(&self) -> Option<IpNet> {
+        self.v6.as_ref().map(|lease| Ipv6Net::from(lease.address).into())
+    }
+
+    /// In bytes, if a server sent one.
+    pub fn mtu(&self) -> Option<u32> {
+        self.v4.as_ref()?.mtu.map(u32::from)
+    }
+}
+
 pub mod v4 {
     //! A lease of an IPv4 address.
 
@@ -40,20 +81,25 @@ pub mod v4 {
     use std::net::Ipv4Addr;
 
     use ipnet::Ipv4Net;
+    use serde::{Deserialize, Serialize};
 
     /// An address with a time limit. Every value is checked: nothing here is out of range.
-    #[derive(Clone, Debug, PartialEq, Eq)]
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "camelCase")]
     pub struct Lease {
         /// The address with the prefix length of its subnet.
         pub address: Ipv4Net,
         /// The server identifier, to which renewals and the release go.
         pub server: Ipv4Addr,
         /// The first router (option 3).
+        #[serde(skip_serializing_if = "Option::is_none")]
         pub gateway: Option<Ipv4Addr>,
         /// All routes of the result in the order of the server, with the default route via the gateway if the server sent no
         /// classless routes. A router of 0.0.0.0 means that the destination is on the link.
+        #[serde(with = "super::routes")]
         pub routes: Vec<(Ipv4Net, Ipv4Addr)>,
         /// In bytes, at least 576.
+        #[serde(skip_serializing_if = "Option::is_none")]
         pub mtu: Option<u16>,
         pub dns: Vec<Ipv4Addr>,
         /// A domain name of letters, digits, `-`, `_` and dots; can be empty.
@@ -64,28 +110,11 @@ pub mod v4 {
         pub renew_at: Time,
         pub rebind_at: Time,
         /// `None`: the lease is infinite. `renew_at` and `rebind_at` are 136 years away.
+        #[serde(skip_serializing_if = "Option::is_none")]
         pub ends_at: Option<Time>,
     }
 
     impl Lease {
-        /// A lease to read the fields of another into.
-        pub fn empty() -> Self {
-            Self {
-                address: Ipv4Net::default(),
-                server: Ipv4Addr::UNSPECIFIED,
-                gateway: None,
-                routes: Vec::new(),
-                mtu: None,
-                dns: Vec::new(),
-                domain: String::new(),
-                search: Vec::new(),
-                since: Time::ZERO,
-                renew_at: Time::ZERO,
-                rebind_at: Time::ZERO,
-                ends_at: None,
-            }
-        }
-
         /// Whether both leases say the same about the interface. The server and the times can differ.
         pub fn says_the_same(&self, other: &Self) -> bool {
             let Self { server, since, renew_at, rebind_at, ends_at, .. } = *other;
@@ -99,14 +128,45 @@ pub mod v4 {
     }
 }
 
+/// Routes in a document: objects with a destination and a gateway.
+mod routes {
+    use std::net::Ipv4Addr;
+
+    use ipnet::Ipv4Net;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Route {
+        dst: Ipv4Net,
+        gw: Ipv4Addr,
+    }
+
+    pub(super) fn serialize<S: Serializer>(
+        routes: &[(Ipv4Net, Ipv4Addr)],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(routes.iter().map(|(dst, gw)| Route { dst: *dst, gw: *gw }))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<(Ipv4Net, Ipv4Addr)>, D::Error> {
+        let routes = Vec::<Route>::deserialize(deserializer)?.into_iter();
+        Ok(routes.map(|route| (route.dst, route.gw)).collect())
+    }
+}
+
 pub mod v6 {
     //! A lease of an IPv6 address (IA_NA).
 
     use crate::dhcp::time::Time;
     use std::net::Ipv6Addr;
 
+    use serde::{Deserialize, Serialize};
+
     /// A non-temporary address with a time limit. The prefix length of the link comes from router advertisements.
-    #[derive(Clone, Debug, PartialEq, Eq)]
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "camelCase")]
     pub struct Lease {
         pub address: Ipv6Addr,
         /// The DUID of the server, at most 130 bytes.
@@ -118,27 +178,14 @@ pub mod v6 {
         pub renew_at: Time,
         pub rebind_at: Time,
         /// The end of the preferred lifetime. `None`: infinite.
+        #[serde(skip_serializing_if = "Option::is_none")]
         pub preferred_until: Option<Time>,
         /// The end of the valid lifetime. `None`: infinite.
+        #[serde(skip_serializing_if = "Option::is_none")]
         pub ends_at: Option<Time>,
     }
 
     impl Lease {
-        /// A lease to read the fields of another into.
-        pub fn empty() -> Self {
-            Self {
-                address: Ipv6Addr::UNSPECIFIED,
-                server: Vec::new(),
-                dns: Vec::new(),
-                search: Vec::new(),
-                since: Time::ZERO,
-                renew_at: Time::ZERO,
-                rebind_at: Time::ZERO,
-                preferred_until: None,
-                ends_at: None,
-            }
-        }
-
         /// Whether both leases say the same about the interface. The server and the times can differ.
         pub fn says_the_same(&self, other: &Self) -> bool {
             (self.address, &self.dns, &self.search) == (other.address, &other.dns, &other.search)

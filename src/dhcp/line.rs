@@ -2,7 +2,9 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 
-use crate::cni::json::Json;
+use serde::Serialize;
+
+use crate::cni::json;
 use crate::kernel::unix::Stream;
 
 /// Reads to the first newline, or to the end of the stream. The newline is not part of the line. Bytes after it are
@@ -11,8 +13,8 @@ pub(super) fn read_line(stream: &mut Stream, bytes_max: usize) -> io::Result<Vec
     Lines::new(stream).next(bytes_max)
 }
 
-pub(super) fn write_line(stream: &mut Stream, json: &Json) -> io::Result<()> {
-    let mut line = json.to_compact();
+pub(super) fn write_line(stream: &mut Stream, document: &impl Serialize) -> io::Result<()> {
+    let mut line = json::compact(document);
     line.push('\n');
     stream.write_all(line.as_bytes())
 }

@@ -12,11 +12,14 @@
 
 use std::path::PathBuf;
 
-use crate::cni::json::Json;
-use crate::dhcp::fields::{self, Fields};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+
 use crate::dhcp::lease::Key;
+use crate::dhcp::time::Time;
 use crate::error::{Error, Result};
-use crate::names::{Attachment, ContainerId, IfName, NetworkName};
+use crate::names::{Attachment, NetworkName};
 
 /// The longest request, in bytes with its newline. Every option of 255 bytes once fits in it.
 pub const REQUEST_BYTES_MAX: usize = 256 << 10;
@@ -24,7 +27,8 @@ pub const REQUEST_BYTES_MAX: usize = 256 << 10;
 pub const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// A question to the daemon.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "lowercase")]
 pub enum Request {
     /// Answered by a result with a lease: the attachment's own if it has one, else a new one.
     Acquire(Ask),
@@ -41,18 +45,22 @@ pub enum Request {
 }
 
 /// The request for a lease: all that the daemon needs of a call.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ask {
+    #[serde(flatten)]
     pub key: Key,
     /// The path of the container's namespace, absolute, without the daemon's prefix.
+    #[serde(deserialize_with = "absolute")]
     pub netns: PathBuf,
+    #[serde(flatten)]
     pub settings: Settings,
 }
 
 /// The keys of the configuration, validated.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// Options for the server: code and value, each code once. Code 61 replaces the client identifier of the key.
+    #[serde(with = "provided")]
     pub provide: Vec<(u8, Vec<u8>)>,
     /// The complete parameter request list (option 55).
     pub request: Vec<u8>,
@@ -76,132 +84,89 @@ pub struct Families {
     pub slaac: bool,
 }
 
-impl Request {
-    pub fn to_json(&self) -> Json {
-        let verb = match self {
-            Self::Acquire(_) => "acquire",
-            Self::Check(_) => "check",
-            Self::Release(_) => "release",
-            Self::Gc { .. } => "gc",
-            Self::Status => "status",
-            Self::Leases => "leases",
-        };
-        Fields::written(&mut |fields| {
-            fields.string("verb", &mut verb.to_owned());
-            match self {
-                Self::Acquire(ask) => write_ask(fields, ask),
-                Self::Check(key) | Self::Release(key) => write_key(fields, key),
-                Self::Gc { network, keep } => {
-                    fields.string(NETWORK, &mut network.to_string());
-                    fields.objects("keep", keep.len(), &mut |fields, at| {
-                        if let Some(Attachment { container_id, ifname }) = keep.get(at) {
-                            write_attachment(fields, container_id, ifname);
-                        }
-                    });
-                }
-                Self::Status | Self::Leases => {}
-            }
-        })
-    }
-
-    pub fn from_json(json: &Json) -> Result<Self> {
-        Ok(match &*text_of(json, "verb")? {
-            "acquire" => Self::Acquire(ask_of(json)?),
-            "check" => Self::Check(key_of(json)?),
-            "release" => Self::Release(key_of(json)?),
-            "gc" => {
-                let Some(Json::Array(items)) = json.get("keep") else {
-                    return Err(fields::cannot("keep", "it is not a list"));
-                };
-                let mut keep = Vec::new();
-                for item in items {
-                    keep.push(attachment_of(item)?);
-                }
-                Self::Gc { network: NetworkName::new(text_of(json, NETWORK)?)?, keep }
-            }
-            "status" => Self::Status,
-            "leases" => Self::Leases,
-            verb => return Err(Error::config(format_args!("unknown verb {verb:?}"))),
-        })
-    }
+/// A line of the daemon.
+#[derive(Serialize, Deserialize)]
+pub enum Answer {
+    #[serde(rename = "ok")]
+    Done(Box<RawValue>),
+    #[serde(rename = "error")]
+    Failed { code: u32, msg: String, details: String },
+    /// The first line of two: the time that the request may take.
+    #[serde(rename = "within")]
+    Within(Time),
 }
 
-/// The line with the answer to a request.
-pub fn answer_to_json(answer: Result<Json>) -> Json {
-    let (key, value) = match answer {
-        Ok(value) => ("ok", value),
-        Err(mut error) => ("error", Fields::written(&mut |fields| pass_error(fields, &mut error))),
-    };
-    Json::Object(vec![(key.into(), value)])
-}
-
-/// The answer in a line: the value, or the daemon's error. The outer error means that the line is no answer.
-pub fn answer_from_json(json: &Json) -> Result<Result<Json>> {
-    if let Some(found) = json.get("error") {
-        let mut error = Error::internal("");
-        let mut fields = Fields::of(found);
-        pass_error(&mut fields, &mut error);
-        return fields.end().map(|()| Err(error));
-    }
-    match json {
-        Json::Object(entries) if entries.iter().any(|(key, _)| key == "ok") => {
-            Ok(Ok(json.get("ok").cloned().unwrap_or_default()))
+impl Answer {
+    /// The answer with a value that can be printed.
+    pub fn new(answer: Result<impl Serialize>) -> Self {
+        let printed = answer.and_then(|value| {
+            let printed = serde_json::value::to_raw_value(&value);
+            printed
+                .map_err(|error| Error::internal(format_args!("cannot print the answer: {error}")))
+        });
+        match printed {
+            Ok(value) => Self::Done(value),
+            Err(error) => Self::Failed {
+                code: error.code.0,
+                msg: error.msg.clone(),
+                details: error.details.clone(),
+            },
         }
-        _ => Err(fields::cannot("ok", "it is missing")),
     }
 }
 
-fn pass_error(fields: &mut Fields<'_>, error: &mut Error) {
-    fields.number("code", &mut error.code.0);
-    fields.string("msg", &mut error.msg);
-    fields.string("details", &mut error.details);
-}
-
-/// Writes the fields of an `Ask`.
-pub(super) fn write_ask(fields: &mut Fields<'_>, ask: &Ask) {
-    write_key(fields, &ask.key);
-    pass_ask(fields, &mut ask.clone());
-}
-
-/// Reads the fields of an `Ask`.
-pub(super) fn ask_of(json: &Json) -> Result<Ask> {
-    let settings = Settings::default();
-    let mut ask = Ask { key: key_of(json)?, netns: PathBuf::new(), settings };
-    let mut fields = Fields::of(json);
-    pass_ask(&mut fields, &mut ask);
-    fields.end().map(|()| ask)
-}
-
-/// All fields except those of the key.
-fn pass_ask(fields: &mut Fields<'_>, ask: &mut Ask) {
-    let Ask { netns, settings, .. } = ask;
-    let mut path = netns.to_string_lossy().into_owned();
-    fields.string("netns", &mut path);
-    *netns = path.into();
-    if !netns.is_absolute() {
-        fields.fail(Error::config("netns is not an absolute path"));
+fn absolute<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    let path = PathBuf::deserialize(deserializer)?;
+    if path.is_absolute() {
+        Ok(path)
+    } else {
+        Err(D::Error::custom("netns is not an absolute path"))
     }
-    let provide = &mut settings.provide;
-    fields.objects("provide", provide.len(), &mut |fields, at| {
-        if at == provide.len() {
-            provide.push((0, Vec::new()));
+}
+
+/// Options in a document: objects with a code and a value, which is text in the configuration, too.
+mod provided {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Provided {
+        option: u8,
+        value: String,
+    }
+
+    pub(super) fn serialize<S: Serializer>(
+        options: &[(u8, Vec<u8>)],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(options.iter().map(|(option, value)| Provided {
+            option: *option,
+            value: String::from_utf8_lossy(value).into_owned(),
+        }))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<(u8, Vec<u8>)>, D::Error> {
+        let options = Vec::<Provided>::deserialize(deserializer)?.into_iter();
+        Ok(options.map(|provided| (provided.option, provided.value.into_bytes())).collect())
+    }
+}
+
+/// The names in the configuration.
+impl Serialize for Families {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.names())
+    }
+}
+
+impl<'de> Deserialize<'de> for Families {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut families = Self::default();
+        for name in Vec::<String>::deserialize(deserializer)? {
+            families.add(&name).map_err(D::Error::custom)?;
         }
-        let Some((code, value)) = provide.get_mut(at) else { return };
-        fields.number("option", code);
-        // The values are from JSON, so they are UTF-8.
-        let mut text = String::from_utf8_lossy(value).into_owned();
-        fields.string("value", &mut text);
-        *value = text.into_bytes();
-    });
-    fields.bytes("request", &mut settings.request);
-    fields.switch("probe", &mut settings.probe);
-    fields.switch("broadcast", &mut settings.broadcast);
-    let mut names = settings.families.names().map(str::to_owned).collect();
-    fields.strings("families", &mut names);
-    for name in names {
-        settings.families.add(&name).unwrap_or_else(|error| fields.fail(error));
+        Ok(families)
     }
-    fields.number("priority", &mut settings.priority);
 }
 
 impl Families {
@@ -223,43 +188,11 @@ impl Families {
     }
 }
 
-const NETWORK: &str = "network";
-const CONTAINER_ID: &str = "containerID";
-const IFNAME: &str = "ifname";
-
-fn write_key(fields: &mut Fields<'_>, key: &Key) {
-    fields.string(NETWORK, &mut key.network.to_string());
-    write_attachment(fields, &key.container_id, &key.ifname);
-}
-
-fn write_attachment(fields: &mut Fields<'_>, container_id: &ContainerId, ifname: &IfName) {
-    fields.string(CONTAINER_ID, &mut container_id.to_string());
-    fields.string(IFNAME, &mut ifname.to_string());
-}
-
-fn key_of(json: &Json) -> Result<Key> {
-    let Attachment { container_id, ifname } = attachment_of(json)?;
-    Ok(Key { network: NetworkName::new(text_of(json, NETWORK)?)?, container_id, ifname })
-}
-
-fn attachment_of(json: &Json) -> Result<Attachment> {
-    Ok(Attachment {
-        container_id: ContainerId::new(text_of(json, CONTAINER_ID)?)?,
-        ifname: IfName::new(text_of(json, IFNAME)?)?,
-    })
-}
-
-fn text_of(json: &Json, key: &str) -> Result<String> {
-    let mut text = String::new();
-    let mut fields = Fields::of(json);
-    fields.string(key, &mut text);
-    fields.end().map(|()| text)
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use crate::error::Code;
+    use crate::names::{ContainerId, IfName};
 
     pub(crate) fn key(id: &str) -> Key {
         Key {
@@ -296,44 +229,52 @@ pub(crate) mod tests {
             Request::Status,
             Request::Leases,
         ] {
-            let line = request.to_json().to_compact();
+            let line = serde_json::to_string(&request).unwrap();
             assert!(!line.contains('\n'), "{line}");
-            assert_eq!(Request::from_json(&Json::parse(line.as_bytes()).unwrap()), Ok(request));
+            assert_eq!(serde_json::from_str::<Request>(&line).unwrap(), request);
         }
     }
 
     #[test]
-    fn wrong_requests_are_refused_with_the_name_of_the_key() {
-        let line = Request::Acquire(ask("c1")).to_json().to_compact();
+    fn wrong_requests_are_refused() {
+        let line = serde_json::to_string(&Request::Acquire(ask("c1"))).unwrap();
         for (from, to, expected) in [
-            ("\"acquire\"", "\"take\"", "unknown verb \"take\""),
-            ("\"verb\":\"acquire\",", "", "cannot read verb: it is not a string"),
+            ("\"acquire\"", "\"take\"", "unknown variant `take`"),
+            ("\"verb\":\"acquire\",", "", "missing field `verb`"),
             ("\"lan\"", "\"../lan\"", "invalid characters found in network name"),
-            ("\"c1\"", "5", "cannot read containerID: it is not a string"),
+            ("\"c1\"", "5", "invalid type: integer `5`"),
             ("\"eth0\"", "\"a/b\"", "interface name \"a/b\" is invalid"),
             ("/run/netns/c1", "netns", "netns is not an absolute path"),
-            ("255]", "256]", "cannot read request: it is out of range"),
-            ("[121,", "[-1,", "cannot read request: it is not a number"),
-            ("\"probe\":true", "\"probe\":1", "cannot read probe: it is not true or false"),
+            ("255]", "256]", "invalid value: integer `256`"),
+            ("[121,", "[-1,", "invalid value: integer `-1`"),
+            ("\"probe\":true", "\"probe\":1", "invalid type: integer `1`"),
             ("\"slaac\"", "\"7\"", "unknown family \"7\""),
-            ("4294967295", "4294967296", "cannot read priority: it is out of range"),
-            ("[{\"option\":12", "[{\"option\":\"12\"", "cannot read option: it is not a number"),
+            ("4294967295", "4294967296", "invalid value: integer `4294967296`"),
+            ("[{\"option\":12", "[{\"option\":\"12\"", "invalid type: string \"12\""),
         ] {
             let wrong = line.replace(from, to);
             assert_ne!(wrong, line);
-            let error = Request::from_json(&Json::parse(wrong.as_bytes()).unwrap()).unwrap_err();
-            assert_eq!(error.msg, expected, "{wrong}");
+            let error = serde_json::from_str::<Request>(&wrong).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{wrong}: {error}");
         }
     }
 
     #[test]
     fn answers_are_values_or_errors() {
         let error = Error::new(Code::NOT_AVAILABLE, "no").with_details("reason");
-        for answer in [Ok(Json::Null), Ok(Json::Array(vec![5_u32.into()])), Err(error)] {
-            let line = answer_to_json(answer.clone()).to_compact();
-            let read = answer_from_json(&Json::parse(line.as_bytes()).unwrap());
-            assert_eq!(read, Ok(answer), "{line}");
+        for (answer, expected) in [
+            (Answer::new(Ok(())), r#"{"ok":null}"#),
+            (Answer::new(Ok([5])), r#"{"ok":[5]}"#),
+            (
+                Answer::new(Err::<(), _>(error)),
+                r#"{"error":{"code":50,"msg":"no","details":"reason"}}"#,
+            ),
+            (Answer::Within(Time::from_millis(5)), r#"{"within":5}"#),
+        ] {
+            assert_eq!(serde_json::to_string(&answer).unwrap(), expected);
+            let read = serde_json::from_str::<Answer>(expected).unwrap();
+            assert_eq!(serde_json::to_string(&read).unwrap(), expected);
         }
-        assert!(answer_from_json(&Json::Null).is_err());
+        assert!(serde_json::from_str::<Answer>("null").is_err());
     }
 }

@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use crate::dhcp::clients::{Clients, Options};
-use crate::dhcp::journal::Record;
-use crate::dhcp::site::{Site, Trouble};
+use crate::dhcp::journal::LeaseRecord;
+use crate::dhcp::site::{Site, SiteError};
 use crate::dhcp::time::Time;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
 
 /// Releases the leases of a record through its interface. False if the interface is not there any more.
-pub fn release(home: &NetNs, record: &Record) -> Result<bool> {
+pub fn release(home: &NetNs, record: &LeaseRecord) -> Result<bool> {
     let site = Site { home, prefix: Path::new(""), record };
     let mut clients = Clients::new(record, &Options::default())?;
     let now = Time::now();
@@ -21,8 +21,8 @@ pub fn release(home: &NetNs, record: &Record) -> Result<bool> {
     };
     match release() {
         Ok(()) => Ok(true),
-        Err(Trouble::Gone(_)) => Ok(false),
-        Err(Trouble::Failed(error)) => {
+        Err(SiteError::Gone(_)) => Ok(false),
+        Err(SiteError::Failed(error)) => {
             Err(error.in_front(format_args!("cannot release the lease of {}", record.ask.key)))
         }
     }

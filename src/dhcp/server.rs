@@ -4,23 +4,28 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use crate::cni::json::Json;
+use serde::Serialize;
+
+use crate::cni::json;
 use crate::cni::version::{self, Version};
 use crate::dhcp::clients::Options;
 use crate::dhcp::flags::Flags;
-use crate::dhcp::journal::{self, Journal};
+use crate::dhcp::journal::Journal;
+use crate::dhcp::journal::Listed;
 use crate::dhcp::lease::Key;
 use crate::dhcp::line::{read_line, write_line};
-use crate::dhcp::protocol::{REQUEST_BYTES_MAX, Request, answer_to_json};
+use crate::dhcp::protocol::{Answer, REQUEST_BYTES_MAX, Request};
 use crate::dhcp::site::prefixed;
 use crate::dhcp::table::Table;
 use crate::dhcp::time::Time;
-use crate::dhcp::v4::client::Times;
+use crate::dhcp::v4::settings::Times;
 use crate::error::{Code, Error, Result};
+use crate::kernel::file;
 use crate::kernel::listener::{Arrival, Listener, Signals, write_public};
-use crate::kernel::sys::{self, thread, warn};
+use crate::kernel::sys::{self, warn};
 use crate::kernel::unix::Stream;
 use crate::steps::renumber::Follow;
 
@@ -39,14 +44,14 @@ const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
 /// The sockets of the service manager: the values of LISTEN_PID and LISTEN_FDS. Source: sd_listen_fds(3).
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Passed {
+pub struct PassedSockets {
     pub pid: Option<u32>,
     pub count: u32,
 }
 
 /// Runs the daemon until a signal ends it. The leases stay. `follow` moves what the host has for an attachment to another
 /// address.
-pub fn run(flags: &Flags, passed: Passed, follow: Follow) -> Result<()> {
+pub fn run(flags: &Flags, passed: PassedSockets, follow: Follow) -> Result<()> {
     // Before the first thread, which inherits the mask.
     let signals = Signals::block()?;
     sys::survive_failed_writes();
@@ -62,6 +67,8 @@ pub fn run(flags: &Flags, passed: Passed, follow: Follow) -> Result<()> {
         let msg = format!("cannot start the DHCP daemon of {}", path.display());
         return Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(journal.holder()));
     };
+    // Before the socket answers: a script that can connect can also end the daemon.
+    let _pidfile = flags.pidfile.as_deref().map(Pidfile::write).transpose()?;
     let listener = inherited.map_or_else(|| Listener::create(&path), Ok)?;
     let served = serve(flags, &listener, &signals, journal, follow);
     listener.remove();
@@ -77,11 +84,11 @@ fn serve(
 ) -> Result<()> {
     let log = journal.directory().join(".log");
     let table = open(flags, journal, follow)?;
-    let _pidfile = flags.pidfile.as_deref().map(Pidfile::write).transpose()?;
     if flags.until_idle {
         // The plugin that started this process waits for the end of its stderr.
-        sys::log_to(&log)
-            .map_err(|it| Error::internal(format_args!("cannot write {}: {it}", log.display())))?;
+        file::log_to(&log).map_err(|error| {
+            Error::internal(format_args!("cannot write {}: {error}", log.display()))
+        })?;
     }
     let active = Arc::new(AtomicUsize::new(0));
     let limit = flags.until_idle.then_some(IDLE_PAUSE);
@@ -128,7 +135,8 @@ fn open(flags: &Flags, journal: Journal, follow: Follow) -> Result<Arc<Table>> {
     };
     let table = Table::open(journal, options, follow)?;
     let clients = Arc::clone(&table);
-    thread::start(Box::new(move || clients.run()))
+    Builder::new()
+        .spawn(move || clients.run())
         .map_err(|error| Error::internal(format_args!("cannot start a thread: {error}")))?;
     Ok(table)
 }
@@ -179,18 +187,18 @@ fn begin(mut stream: Stream, table: &Arc<Table>, active: &Arc<AtomicUsize>) {
         Error::new(Code::TRY_AGAIN_LATER, "cannot serve the request: there are too many at once")
     } else {
         let table = Arc::clone(table);
-        let spawned = thread::start(Box::new(move || {
+        let spawned = Builder::new().spawn(move || {
             let _mine = mine;
             // The client sees that the connection is closed.
             let _ = answer(&mut stream, &table);
-        }));
+        });
         if let Err(error) = spawned {
             // The connection is closed; the client tries again.
             warn(format_args!("warning: cannot start a thread: {}", sys::reason(&error)));
         }
         return;
     };
-    let _ = write_line(&mut stream, &answer_to_json(Err(refusal)));
+    let _ = write_line(&mut stream, &Answer::new(Err::<(), _>(refusal)));
 }
 
 fn answer(stream: &mut Stream, table: &Arc<Table>) -> io::Result<()> {
@@ -201,23 +209,19 @@ fn answer(stream: &mut Stream, table: &Arc<Table>) -> io::Result<()> {
     if !line.starts_with(b"{") {
         return stream.write_all(FOREIGN.as_bytes());
     }
-    let request = Json::parse(&line).and_then(|json| Request::from_json(&json));
-    let request = match request {
+    let request: Request = match json::read(&line) {
         Ok(request) => request,
         Err(error) => {
-            let error = error.in_front("cannot read the request");
-            return write_line(stream, &answer_to_json(Err(error)));
+            let error = Error::new(Code::DECODE, format_args!("cannot read the request: {error}"));
+            return write_line(stream, &Answer::new(Err::<(), _>(error)));
         }
     };
     let within = if matches!(request, Request::Acquire(_)) { table.limit() } else { SHORT };
-    write_line(
-        stream,
-        &Json::Object(vec![("within".into(), Time::from(within).as_millis().into())]),
-    )?;
+    write_line(stream, &Answer::Within(within.into()))?;
     let (answer, undo) = serve_one(&request, table);
     stream.deadline = Instant::now() + EXCHANGE_MAX;
     let is_gone = stream.is_closed();
-    let written = write_line(stream, &answer_to_json(answer));
+    let written = write_line(stream, &answer);
     if let (true, Some(key)) = (is_gone || written.is_err(), undo) {
         // The ADD has failed, and its runtime may not call DEL.
         table.release(key).unwrap_or_else(|error| warn(format_args!("warning: {key}: {error}")));
@@ -226,8 +230,8 @@ fn answer(stream: &mut Stream, table: &Arc<Table>) -> io::Result<()> {
 }
 
 /// The answer, and the attachment that has a lease by this request only.
-fn serve_one<'a>(request: &'a Request, table: &Arc<Table>) -> (Result<Json>, Option<&'a Key>) {
-    let nothing = |done: Result<()>| (done.map(|()| Json::Null), None);
+fn serve_one<'a>(request: &'a Request, table: &Arc<Table>) -> (Answer, Option<&'a Key>) {
+    let nothing = |done: Result<()>| (Answer::new(done), None);
     match request {
         Request::Acquire(ask) => {
             let is_new = !table.has(&ask.key);
@@ -235,22 +239,24 @@ fn serve_one<'a>(request: &'a Request, table: &Arc<Table>) -> (Result<Json>, Opt
                 .acquire(ask)
                 .and_then(|success| version::print_result(&success, Version::NEWEST));
             let undo = (is_new && result.is_ok()).then_some(&ask.key);
-            (result, undo)
+            (Answer::new(result), undo)
         }
         Request::Check(key) => nothing(table.check(key)),
         Request::Release(key) => nothing(table.release(key)),
         Request::Gc { network, keep } => nothing(table.retain(network, keep)),
         Request::Status => nothing(Ok(())),
         Request::Leases => {
-            let mut leases = Vec::new();
-            for (record, state) in table.list() {
-                leases.push(journal::listed(&record, state));
-            }
-            let leases = Json::Array(leases);
-            let now = Time::now().as_millis().into();
-            (Ok(Json::Object(vec![("now".into(), now), ("leases".into(), leases)])), None)
+            let leases = table.list().into_iter().map(|(record, state)| Listed { record, state });
+            (Answer::new(Ok(Leases { now: Time::now(), leases: leases.collect() })), None)
         }
     }
+}
+
+/// The answer to the request for all leases.
+#[derive(Serialize)]
+struct Leases {
+    now: Time,
+    leases: Vec<Listed>,
 }
 
 /// The answer to a client that does not speak our protocol. The reference's client reports the status line of HTTP.

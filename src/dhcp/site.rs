@@ -5,23 +5,22 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use crate::dhcp::apply;
-use crate::dhcp::journal::Record;
+use crate::dhcp::journal::LeaseRecord;
 use crate::error::{Error, Result};
 use crate::kernel::file::reason;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Link, Rtnl};
+use crate::netlink::rtnl::{Link, Rtnl};
 
 /// A reason why a site cannot be used.
 #[derive(Clone, Debug)]
-pub enum Trouble {
+pub enum SiteError {
     /// The namespace or the link does not exist any more.
     Gone(&'static str),
     /// Another attempt can succeed.
     Failed(Error),
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for SiteError {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
@@ -35,12 +34,12 @@ pub struct Site<'a> {
     pub home: &'a NetNs,
     /// Stands in front of the path of the namespace.
     pub prefix: &'a Path,
-    pub record: &'a Record,
+    pub record: &'a LeaseRecord,
 }
 
 impl Site<'_> {
     /// Opens the namespace, if it still is the one that the lease was made in.
-    pub fn open(&self) -> Result<NetNs, Trouble> {
+    pub fn open(&self) -> Result<NetNs, SiteError> {
         let path = prefixed(self.prefix, &self.record.ask.netns);
         let netns = self.home.open_if_exists(&path).map_err(|error| {
             let path = path.display();
@@ -49,35 +48,35 @@ impl Site<'_> {
                 reason(&error)
             ))
         })?;
-        let netns = netns.ok_or(Trouble::Gone(NO_NAMESPACE))?;
+        let netns = netns.ok_or(SiteError::Gone(NO_NAMESPACE))?;
         match netns.identity()? == self.record.netns_id {
             true => Ok(netns),
-            false => Err(Trouble::Gone(NO_NAMESPACE)),
+            false => Err(SiteError::Gone(NO_NAMESPACE)),
         }
     }
 
     /// Runs a closure in the namespace, for example to open a socket there.
-    pub fn run<T>(&self, f: impl FnOnce() -> io::Result<T>) -> Result<T, Trouble> {
+    pub fn run<T>(&self, f: impl FnOnce() -> io::Result<T>) -> Result<T, SiteError> {
         // The outer result is that of the entry.
         self.open()?.run(|| Ok(f()))?.map_err(not_opened)
     }
 
     /// The namespace, if the link of the record is in it.
-    pub fn verify(&self) -> Result<NetNs, Trouble> {
-        self.link(&apply::addresses(self.record)).map(|(netns, _, _)| netns)
+    pub fn verify(&self) -> Result<NetNs, SiteError> {
+        self.link(&self.record.addresses()).map(|(netns, _, _)| netns)
     }
 
     /// The namespace with a netlink socket in it, and the link. The link has the recorded MAC address, or one of these
     /// addresses: a later plugin of the chain can change the MAC address.
-    pub fn link(&self, addresses: &[IpAddr]) -> Result<(NetNs, Rtnl, Link), Trouble> {
+    pub fn link(&self, addresses: &[IpAddr]) -> Result<(NetNs, Rtnl, Link), SiteError> {
         let netns = self.open()?;
         let rtnl = netns.rtnl()?;
-        let link = rtnl.link_at(self.record.ifindex)?.ok_or(Trouble::Gone(NO_LINK))?;
+        let link = rtnl.link_at(self.record.ifindex)?.ok_or(SiteError::Gone(NO_LINK))?;
         if link.mac != Some(self.record.mac) {
             let present = rtnl.addresses(link.index)?;
-            let has_one = present.iter().any(|it| addresses.contains(&it.net.addr()));
+            let has_one = present.iter().any(|address| addresses.contains(&address.net.addr()));
             if !has_one {
-                return Err(Trouble::Gone(NO_LINK));
+                return Err(SiteError::Gone(NO_LINK));
             }
         }
         Ok((netns, rtnl, link))
@@ -92,10 +91,10 @@ pub fn prefixed(prefix: &Path, path: &Path) -> PathBuf {
     prefix.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-fn not_opened(error: io::Error) -> Trouble {
+fn not_opened(error: io::Error) -> SiteError {
     // Of a packet socket, and of SO_BINDTODEVICE.
     if error.raw_os_error() == Some(ENODEV) {
-        return Trouble::Gone(NO_LINK);
+        return SiteError::Gone(NO_LINK);
     }
     Error::internal(reason(&error)).into()
 }

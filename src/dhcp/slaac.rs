@@ -4,9 +4,9 @@ use crate::dhcp::time::Time;
 use std::net::IpAddr;
 
 use crate::cni::success::Ip;
-use crate::dhcp::exchange::News;
+use crate::dhcp::exchange::ClientEvent;
 use crate::dhcp::exchange6::LOOK_AGAIN;
-use crate::dhcp::site::{Site, Trouble};
+use crate::dhcp::site::{Site, SiteError};
 use crate::error::Result;
 use crate::names::IpFamily;
 
@@ -34,23 +34,23 @@ impl Slaac {
     }
 
     /// Looks at the interface if it is time.
-    pub fn tick(&mut self, site: &Site<'_>, now: Time, news: &mut Vec<News>) {
+    pub fn tick(&mut self, site: &Site<'_>, now: Time, events: &mut Vec<ClientEvent>) {
         if self.next_look.is_none_or(|at| now < at) {
             return;
         }
         self.next_look = None;
         match found(site) {
-            Err(Trouble::Gone(reason)) => return news.push(News::Gone(reason)),
+            Err(SiteError::Gone(reason)) => return events.push(ClientEvent::Gone(reason)),
             Ok(ips) if !ips.is_empty() => {
                 self.ips = ips;
-                return news.push(News::Bound);
+                return events.push(ClientEvent::Bound);
             }
             _ => {}
         }
         let waited = now - self.began;
         if waited >= self.limit {
             let waited_s = waited.as_secs();
-            return news.push(News::Failed(format!(
+            return events.push(ClientEvent::Failed(format!(
                 "no router advertisement gave it an address in {waited_s} s"
             )));
         }
@@ -59,13 +59,13 @@ impl Slaac {
 }
 
 /// The addresses with a lifetime that are usable, with the default router as their gateway.
-fn found(site: &Site<'_>) -> Result<Vec<Ip>, Trouble> {
+fn found(site: &Site<'_>) -> Result<Vec<Ip>, SiteError> {
     let rtnl = site.open()?.rtnl()?;
     let index = site.record.ifindex;
     let addresses = rtnl.addresses(index)?;
-    let is_made = |it: &&crate::kernel::rtnl::Address| {
-        let is_usable = !it.tentative && !it.dad_failed;
-        it.net.addr().is_ipv6() && !it.scope_link && !it.permanent && is_usable
+    let is_made = |address: &&crate::netlink::rtnl::Address| {
+        let is_usable = !address.tentative && !address.dad_failed;
+        address.net.addr().is_ipv6() && !address.scope_link && !address.permanent && is_usable
     };
     let made: Vec<_> = addresses.iter().filter(is_made).collect();
     if made.is_empty() {
@@ -74,9 +74,11 @@ fn found(site: &Site<'_>) -> Result<Vec<Ip>, Trouble> {
     let gateway: Option<IpAddr> = rtnl
         .routes(IpFamily::V6)?
         .iter()
-        .find(|it| {
-            it.dst.prefix_len() == 0 && it.dev == Some(index) && it.protocol == Some(RTPROT_RA)
+        .find(|route| {
+            route.dst.prefix_len() == 0
+                && route.dev == Some(index)
+                && route.protocol == Some(RTPROT_RA)
         })
         .and_then(|route| route.via);
-    Ok(made.iter().map(|it| Ip { address: it.net, gateway, interface: None }).collect())
+    Ok(made.iter().map(|address| Ip { address: address.net, gateway, interface: None }).collect())
 }

@@ -1,19 +1,20 @@
 //! The client's side of the socket: asks the daemon, and starts one for `"daemon": "auto"`.
 
-use std::ffi::OsStr;
+use std::fmt::Display;
 use std::io::{self, ErrorKind};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::cni::json::Json;
-use crate::dhcp::fields::Fields;
+use serde_json::value::RawValue;
+
+use crate::cni::json;
 use crate::dhcp::journal::{self, Journal};
 use crate::dhcp::line::{Lines, write_line};
-use crate::dhcp::protocol::{ANSWER_BYTES_MAX, Request, answer_from_json};
-use crate::dhcp::time::Time;
+use crate::dhcp::protocol::{ANSWER_BYTES_MAX, Answer, Request};
 use crate::error::{Code, Error, Result};
 use crate::kernel::child;
-use crate::kernel::sys::process::{Command, Standard};
 use crate::kernel::sys::{self, warn};
 use crate::kernel::unix::{Endpoint, Stream};
 
@@ -52,7 +53,7 @@ pub fn ask(
     request: &Request,
     patience: Duration,
     limit: Option<Duration>,
-) -> Result<Json, Failure> {
+) -> Result<Box<RawValue>, Failure> {
     let begin = Instant::now();
     loop {
         let asked = ask_once(socket, request, begin + patience, limit.map(|limit| begin + limit));
@@ -78,7 +79,7 @@ fn ask_once(
     request: &Request,
     patience: Instant,
     limit: Option<Instant>,
-) -> Result<Json, Failure> {
+) -> Result<Box<RawValue>, Failure> {
     let path = socket.display();
     let mut stream =
         Stream::connect(&Endpoint::Path(socket.into()), patience).map_err(|error| {
@@ -92,7 +93,7 @@ fn ask_once(
             }
         })?;
     // A daemon that refuses the request does not read it. Then the answer says why.
-    let sent = write_line(&mut stream, &request.to_json());
+    let sent = write_line(&mut stream, request);
     let mut lines = Lines::new(&mut stream);
     let line = lines.next(HEAD_BYTES_MAX).map_err(|error| unanswered(socket, &error))?;
     if line.is_empty() {
@@ -105,24 +106,24 @@ fn ask_once(
             Error::internal(format_args!("the process at {path} is not the DHCP daemon of cnibox"));
         return Err(Failure::Silent(error.with_details(HOW_TO_REPLACE)));
     }
-    let head = parsed(socket, &line)?;
-    let line = match head.get("within") {
-        None => line,
-        Some(_) => {
-            let mut within = Time::ZERO;
-            let mut fields = Fields::of(&head);
-            fields.time("within", &mut within);
-            fields.end().map_err(Failure::Silent)?;
-            lines.stream.deadline = limit.unwrap_or_else(|| Instant::now() + within.into() + GRACE);
-            lines.next(ANSWER_BYTES_MAX).map_err(|error| unanswered(socket, &error))?
+    let unreadable = |reason: &dyn Display| Failure::Silent(silent(socket, &reason.to_string()));
+    let read = |line: &[u8]| json::read(line).map_err(|error| unreadable(&error));
+    let mut answer: Answer = read(&line)?;
+    // A daemon that refuses the request answers at once.
+    if let Answer::Within(within) = answer {
+        lines.stream.deadline = limit.unwrap_or_else(|| Instant::now() + within.into() + GRACE);
+        let line = lines.next(ANSWER_BYTES_MAX).map_err(|error| unanswered(socket, &error))?;
+        if line.is_empty() {
+            return Err(Failure::Silent(silent(socket, CLOSED)));
         }
-    };
-    if line.is_empty() {
-        return Err(Failure::Silent(silent(socket, CLOSED)));
+        answer = read(&line)?;
     }
-    match answer_from_json(&parsed(socket, &line)?) {
-        Ok(answer) => answer.map_err(Failure::Refused),
-        Err(error) => Err(Failure::Silent(silent(socket, &error.to_string()))),
+    match answer {
+        Answer::Done(value) => Ok(value),
+        Answer::Failed { code, msg, details } => {
+            Err(Failure::Refused(Error::new(Code(code), msg).with_details(details)))
+        }
+        Answer::Within(_) => Err(unreadable(&"it gave two time limits")),
     }
 }
 
@@ -131,10 +132,6 @@ const HOW_TO_START: &str =
     "start it with `dhcp daemon`, or set \"daemon\": \"auto\" in the configuration";
 const HOW_TO_REPLACE: &str =
     "stop the other daemon, and start `dhcp daemon` of cnibox or set \"daemon\": \"auto\"";
-
-fn parsed(socket: &Path, line: &[u8]) -> Result<Json, Failure> {
-    Json::parse(line).map_err(|error| Failure::Silent(silent(socket, &error.to_string())))
-}
 
 fn silent(socket: &Path, reason: &str) -> Error {
     Error::internal(format_args!("cannot ask the DHCP daemon at {}: {reason}", socket.display()))
@@ -164,26 +161,25 @@ pub fn start(socket: &Path) -> Result<()> {
         ))
     };
     let spawn = || {
-        let options = ["cnibox", "dhcp", "daemon", "-until-idle", "-socketpath"].map(OsStr::new);
-        let words = [&options[..], &[socket.as_os_str()]].concat();
-        let mut command = Command::new("/proc/self/exe".as_ref(), &words)?;
-        command.clear_environment();
-        command.standard = [Standard::Null, Standard::Null, Standard::Pipe];
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("cnibox").args(["dhcp", "daemon", "-until-idle", "-socketpath"]).arg(socket);
+        command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         sys::detach(&mut command);
         command.spawn()
     };
     let child = spawn().map_err(|error| failed(sys::reason(&error)))?;
-    let said = child::read_stderr(child, deadline).map_err(|error| failed(sys::reason(&error)))?;
-    let said = String::from_utf8_lossy(&said);
+    let stderr =
+        child::read_stderr(child, deadline).map_err(|error| failed(sys::reason(&error)))?;
+    let stderr = String::from_utf8_lossy(&stderr);
     match Stream::connect(&Endpoint::Path(socket.into()), deadline) {
         Ok(_) => {
-            if !said.trim().is_empty() {
-                warn(format_args!("{}", said.trim_end()));
+            if !stderr.trim().is_empty() {
+                warn(format_args!("{}", stderr.trim_end()));
             }
             Ok(())
         }
-        Err(error) if said.trim().is_empty() => Err(failed(sys::reason(&error))),
-        Err(_) => Err(failed(said.trim().replace('\n', "; "))),
+        Err(error) if stderr.trim().is_empty() => Err(failed(sys::reason(&error))),
+        Err(_) => Err(failed(stderr.trim().replace('\n', "; "))),
     }
 }
 

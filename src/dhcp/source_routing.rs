@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::dhcp::journal::Record;
+use crate::dhcp::journal::LeaseRecord;
 use crate::error::Result;
-use crate::kernel::rtnl::{Batch, Route, Rtnl, Rule};
+use crate::netlink::rtnl::{Batch, Route, Rtnl, Rule};
 use crate::steps::link::routing_tables::{
     KERNEL_TABLES, MAIN, RoutingTables, SCOPE_LINK, link_routes_first,
 };
@@ -26,11 +26,11 @@ pub struct SourceRouting {
 
 impl SourceRouting {
     /// The rules of former addresses, and the routes of the link with this index. `lease` are the routes of the lease.
-    pub fn read(rtnl: &Rtnl, record: &Record, index: u32, lease: &[Route]) -> Result<Self> {
+    pub fn read(rtnl: &Rtnl, record: &LeaseRecord, index: u32, lease: &[Route]) -> Result<Self> {
         let v4 = record.v4.as_ref().map(|lease| IpNet::V4(lease.address));
         let v6 = record.v6.as_ref().map(|lease| IpNet::V6(lease.address.into()));
-        let moves = record.former_v4.iter().map(|it| (IpAddr::V4(it.address.addr()), v4));
-        let moves6 = record.former_v6.iter().map(|it| (IpAddr::V6(it.address), v6));
+        let moves = record.former_v4.iter().map(|lease| (IpAddr::V4(lease.address.addr()), v4));
+        let moves6 = record.former_v6.iter().map(|lease| (IpAddr::V6(lease.address), v6));
         let moves: Vec<(IpAddr, IpNet)> = moves
             .chain(moves6)
             .filter_map(|(from, to)| Some((from, to?)))
@@ -69,7 +69,7 @@ impl SourceRouting {
                 continue;
             }
             found.old.push(rule.clone());
-            let is_there = |it: &Rule| (it.source, it.table) == (new.source, new.table);
+            let is_there = |other: &Rule| (other.source, other.table) == (new.source, new.table);
             if !rules.iter().chain(&found.new).any(is_there) {
                 found.new.push(new);
             }

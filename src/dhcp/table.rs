@@ -1,6 +1,10 @@
 //! The leases of a daemon. The threads of the requests share the table with the thread of `events` and with those of `step`,
 //! which run the clients. The lock of the table is never held over a system call that can take time.
 
+mod events;
+mod follower;
+mod step;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -10,21 +14,21 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::cni::success::Success;
 use crate::dhcp::apply;
 use crate::dhcp::clients::{Clients, Options};
-use crate::dhcp::follower::Following;
-use crate::dhcp::journal::{Journal, Record};
-use crate::dhcp::lease::Key;
+use crate::dhcp::journal::{Journal, LeaseRecord};
+use crate::dhcp::lease::{Key, Leases};
 use crate::dhcp::protocol::Ask;
-use crate::dhcp::site::{Site, Trouble, prefixed};
-use crate::dhcp::step::Event;
+use crate::dhcp::site::{Site, SiteError, prefixed};
 use crate::dhcp::time::Time;
 use crate::dhcp::uplink;
 use crate::error::{Error, Result};
 use crate::kernel::clock::Alarm;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Ends, LinkChange, Rtnl};
 use crate::kernel::sys::warn;
 use crate::names::{Attachment, NetworkName};
+use crate::netlink::rtnl::{Batch, Ends, LinkChange, Rtnl};
 use crate::steps::renumber::Follow;
+
+use follower::Following;
 
 /// The longest wait for the end of a lease.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
@@ -36,81 +40,101 @@ const SURVEYS_MAX: usize = 16;
 
 /// See the head of this file.
 pub struct Table {
-    pub(super) state: Mutex<State>,
-    pub(super) changed: Condvar,
+    state: Mutex<Shared>,
+    changed: Condvar,
     /// Wakes the thread of `events`. It is set while `state` is locked.
-    pub(super) alarm: Alarm,
+    alarm: Alarm,
     /// Missing if the process lacks a capability: then a lease ends when its next packet cannot be sent.
-    pub(super) ends: Option<Ends>,
-    pub(super) journal: Journal,
-    pub(super) options: Options,
+    ends: Option<Ends>,
+    journal: Journal,
+    options: Options,
     /// Moves what the host has for an attachment to its next address.
-    pub(super) follow: Follow,
+    follow: Follow,
     home: NetNs,
     /// The number of surveys, and its changes.
     surveys: (Mutex<usize>, Condvar),
 }
 
 #[derive(Default)]
-pub(super) struct State {
-    pub(super) leases: Entries,
+struct Shared {
+    leases: Entries,
     /// Attachments with a lease that is being released. A new lease of the attachment waits.
-    pub(super) leaving: Vec<Key>,
+    leaving: Vec<Key>,
     /// Leases with an event, in the order of the events. No thread is at work on them.
-    pub(super) queue: VecDeque<Key>,
+    queue: VecDeque<Key>,
     /// The number of threads of `step`.
-    pub(super) workers: usize,
+    workers: usize,
     /// Attachments with a changed lease that the thread of `follower` is at work for.
-    pub(super) following: Vec<Key>,
-    pub(super) has_follower: bool,
+    following: Vec<Key>,
+    has_follower: bool,
 }
 
 /// The entries, sorted by their keys.
 #[derive(Default)]
-pub(super) struct Entries(pub(super) Vec<Entry>);
+struct Entries(pub(super) Vec<LeaseEntry>);
 
 impl Entries {
     fn find(&self, key: &Key) -> Result<usize, usize> {
         self.0.binary_search_by(|entry| entry.key().cmp(key))
     }
 
-    pub(super) fn get(&self, key: &Key) -> Option<&Entry> {
+    fn get(&self, key: &Key) -> Option<&LeaseEntry> {
         self.find(key).ok().and_then(|at| self.0.get(at))
     }
 
-    pub(super) fn get_mut(&mut self, key: &Key) -> Option<&mut Entry> {
+    fn get_mut(&mut self, key: &Key) -> Option<&mut LeaseEntry> {
         self.find(key).ok().and_then(|at| self.0.get_mut(at))
     }
 
     /// The key is new.
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: LeaseEntry) {
         let at = self.find(entry.key()).unwrap_or_else(|at| at);
         self.0.insert(at, entry);
     }
 
-    pub(super) fn remove(&mut self, key: &Key) -> Option<Entry> {
+    fn remove(&mut self, key: &Key) -> Option<LeaseEntry> {
         self.find(key).ok().map(|at| self.0.remove(at))
     }
 }
 
 /// A lease, or the attempt to get one. `Step` replaces the values when it ends.
-pub(super) struct Entry {
-    pub(super) record: Record,
+struct LeaseEntry {
+    record: LeaseRecord,
     /// `None` while a thread is at work on the lease: nothing else changes or removes it then.
-    pub(super) clients: Option<Clients>,
+    clients: Option<Clients>,
     /// The events for the next step.
-    pub(super) events: Vec<Event>,
+    events: Vec<Event>,
     /// The time at which the clients have something to do.
-    pub(super) deadline: Option<Time>,
+    deadline: Option<Time>,
     /// The result of ADD, if each client has a lease.
-    pub(super) bound: Option<Success>,
+    bound: Option<Success>,
     /// The kernel's number of the namespace.
-    pub(super) number: Option<u32>,
+    number: Option<u32>,
     /// The answer for the requests that wait.
-    pub(super) answer: Arc<OnceLock<Result<Success>>>,
+    answer: Arc<OnceLock<Result<Success>>>,
     /// No request has got this lease yet.
-    pub(super) is_new: bool,
-    pub(super) following: Following,
+    is_new: bool,
+    following: Following,
+}
+
+/// Something that happened to a lease.
+enum Event {
+    /// The daemon found it in the journal.
+    Adopt,
+    /// An ADD wants it.
+    Start,
+    /// A packet waits, or it is time to do something.
+    Due,
+    /// The kernel lost reports: perhaps the namespace or the link is gone.
+    Verify,
+    /// The namespace or the link is gone, for this reason.
+    Gone(&'static str),
+    /// It is released. The reason is for requests that wait for the lease.
+    End(&'static str),
+    /// The interface has these leases, and gets what the lease says now.
+    Apply(Box<Leases>),
+    /// The host has followed to this record.
+    Followed(Box<LeaseRecord>),
 }
 
 impl Table {
@@ -151,13 +175,13 @@ impl Table {
         Ok(())
     }
 
-    pub(super) fn site<'a>(&'a self, record: &'a Record) -> Site<'a> {
+    fn site<'a>(&'a self, record: &'a LeaseRecord) -> Site<'a> {
         Site { home: &self.home, prefix: &self.options.prefix, record }
     }
 
-    fn entry(&self, record: Record) -> Result<Entry> {
+    fn entry(&self, record: LeaseRecord) -> Result<LeaseEntry> {
         let clients = Some(Clients::new(&record, &self.options)?);
-        Ok(Entry {
+        Ok(LeaseEntry {
             record,
             clients,
             events: Vec::new(),
@@ -210,8 +234,8 @@ impl Table {
     }
 
     /// An entry for the link of a call, which is brought up.
-    fn survey(&self, ask: &Ask) -> Result<Entry> {
-        let _place = self.place_for_survey();
+    fn survey(&self, ask: &Ask) -> Result<LeaseEntry> {
+        let _place = self.survey_permit();
         let name = &ask.key.ifname;
         let netns = self.home.open(&prefixed(&self.options.prefix, &ask.netns))?;
         let rtnl = netns.rtnl()?;
@@ -227,7 +251,7 @@ impl Table {
         let mut ask = ask.clone();
         // A frame to the MAC address would reach the master, which passes it on by the address of its packet.
         ask.settings.broadcast |= link.kind.as_deref() == Some("ipvlan");
-        let record = Record {
+        let record = LeaseRecord {
             ask,
             netns_id: netns.identity()?,
             ifindex: link.index,
@@ -240,14 +264,14 @@ impl Table {
             is_released: false,
         };
         let number = host.number_of(&netns).ok();
-        Ok(Entry { number, ..self.entry(record)? })
+        Ok(LeaseEntry { number, ..self.entry(record)? })
     }
 
     /// Waits until fewer than `SURVEYS_MAX` others survey.
-    fn place_for_survey(&self) -> impl Drop + '_ {
-        struct Place<'a>(&'a (Mutex<usize>, Condvar));
+    fn survey_permit(&self) -> impl Drop + '_ {
+        struct Permit<'a>(&'a (Mutex<usize>, Condvar));
 
-        impl Drop for Place<'_> {
+        impl Drop for Permit<'_> {
             fn drop(&mut self) {
                 *self.0.0.lock() -= 1;
                 self.0.1.notify_one();
@@ -258,11 +282,11 @@ impl Table {
         let mut count = count.lock();
         changed.wait_while(&mut count, |count| *count == SURVEYS_MAX);
         *count += 1;
-        Place(&self.surveys)
+        Permit(&self.surveys)
     }
 
     /// Lets the thread of `events` look at the table again.
-    pub(super) fn wake(&self) {
+    fn wake(&self) {
         // The thread wakes at the next deadline anyway.
         let _ = self.alarm.set(Some(Duration::ZERO));
     }
@@ -283,40 +307,57 @@ impl Table {
         drop(state);
         match self.site(&record).verify() {
             Ok(_) => Ok(()),
-            Err(Trouble::Gone(reason)) => Err(cannot(reason)),
-            Err(Trouble::Failed(error)) => Err(error),
+            Err(SiteError::Gone(reason)) => Err(cannot(reason)),
+            Err(SiteError::Failed(error)) => Err(error),
         }
     }
 
-    /// Sends a RELEASE if the attachment has a lease. It returns when the lease is gone.
+    /// Sends a RELEASE if the attachment has a lease. It returns when the lease is gone, and its file.
     pub fn release(self: &Arc<Self>, key: &Key) -> Result<()> {
         let mut state = self.state.lock();
-        self.end(&mut state, key, RELEASED)
+        self.end(&mut state, key, RELEASED)?;
+        self.sweep(&mut state, key)
     }
 
-    /// Releases the leases of a network except these.
+    /// Releases the leases of a network except these, and removes their files.
     pub fn retain(self: &Arc<Self>, network: &NetworkName, keep: &[Attachment]) -> Result<()> {
         let is_kept = |key: &Key| {
             keep.iter().any(|at| at.container_id == key.container_id && at.ifname == key.ifname)
         };
         let mut state = self.state.lock();
-        let keys = state.leases.0.iter().map(Entry::key);
+        let keys = state.leases.0.iter().map(LeaseEntry::key);
         let stale: Vec<Key> =
             keys.filter(|key| key.network == *network && !is_kept(key)).cloned().collect();
         for key in &stale {
             self.post(&mut state, key, Event::End(RELEASED));
         }
         let deadline = Instant::now() + LEAVE_LIMIT;
-        let is_there = |state: &State, key: &Key| {
-            state.leases.get(key).is_some() || state.leaving.contains(key)
-        };
-        while stale.iter().any(|key| is_there(&state, key)) {
+        while stale.iter().any(|key| state.is_there(key)) {
             // The others are released soon.
             if self.changed.wait_until(&mut state, deadline).timed_out() {
                 break;
             }
         }
+        for record in MutexGuard::unlocked(&mut state, || self.journal.read_all())? {
+            let key = &record.ask.key;
+            if key.network != *network || is_kept(key) {
+                continue;
+            }
+            self.wait_while(&mut state, key, |state| state.is_left(key))?;
+            if state.leases.get(key).is_none() {
+                self.sweep(&mut state, key)?;
+            }
+        }
         Ok(())
+    }
+
+    /// Removes the file of a lease that is gone. A removal that failed before can have left it. An ADD waits meanwhile.
+    fn sweep(&self, state: &mut MutexGuard<'_, Shared>, key: &Key) -> Result<()> {
+        state.leaving.push(key.clone());
+        let removed = MutexGuard::unlocked(state, || self.journal.remove(key));
+        state.leaving.retain(|other| other != key);
+        self.changed.notify_all();
+        removed
     }
 
     /// Whether the attachment has a lease.
@@ -331,12 +372,12 @@ impl Table {
     }
 
     /// Each lease, with a word for its state.
-    pub fn list(&self) -> Vec<(Record, &'static str)> {
+    pub fn list(&self) -> Vec<(LeaseRecord, &'static str)> {
         let now = Time::now();
         let state = self.state.lock();
         let mut list = Vec::new();
-        for Entry { record, bound, .. } in &state.leases.0 {
-            let Record { v4, v6, .. } = record;
+        for LeaseEntry { record, bound, .. } in &state.leases.0 {
+            let LeaseRecord { v4, v6, .. } = record;
             let renews = Time::first(
                 v4.as_ref().map(|lease| lease.renew_at),
                 v6.as_ref().map(|lease| lease.renew_at),
@@ -360,20 +401,19 @@ impl Table {
     /// Ends a lease if there is one, and waits until it is gone.
     fn end(
         self: &Arc<Self>,
-        state: &mut MutexGuard<'_, State>,
+        state: &mut MutexGuard<'_, Shared>,
         key: &Key,
         reason: &'static str,
     ) -> Result<()> {
         self.post(state, key, Event::End(reason));
-        let is_there = |state: &State| state.leases.get(key).is_some() || state.is_left(key);
-        self.wait_while(state, key, is_there)
+        self.wait_while(state, key, |state| state.is_there(key))
     }
 
     fn wait_while(
         &self,
-        state: &mut MutexGuard<'_, State>,
+        state: &mut MutexGuard<'_, Shared>,
         key: &Key,
-        holds: impl Fn(&State) -> bool,
+        holds: impl Fn(&Shared) -> bool,
     ) -> Result<()> {
         let deadline = Instant::now() + LEAVE_LIMIT;
         while holds(state) {
@@ -385,29 +425,34 @@ impl Table {
     }
 }
 
-impl State {
-    /// Whether a lease of the attachment is being released, or the host still follows to it. A DEL waits: the cache entry must
-    /// not be written after it.
+impl Shared {
+    /// Whether the attachment has a lease, or an earlier one is not gone yet.
+    fn is_there(&self, key: &Key) -> bool {
+        self.leases.get(key).is_some() || self.is_left(key)
+    }
+
+    /// Whether a lease of the attachment is being released, or the host still follows to it. DEL and GC wait: the cache entry
+    /// must not be written after them.
     fn is_left(&self, key: &Key) -> bool {
         self.leaving.contains(key) || self.following.contains(key)
     }
 }
 
-impl Entry {
-    pub(super) fn key(&self) -> &Key {
+impl LeaseEntry {
+    fn key(&self) -> &Key {
         &self.record.ask.key
     }
 
     /// Whether the entry is about the same link.
-    pub(super) fn is_at(&self, other: &Record) -> bool {
-        let place = |record: &Record| (record.netns_id, record.ifindex, record.mac);
+    fn is_at(&self, other: &LeaseRecord) -> bool {
+        let place = |record: &LeaseRecord| (record.netns_id, record.ifindex, record.mac);
         place(&self.record) == place(other)
     }
 }
 
 const RELEASED: &str = "it was released meanwhile";
 
-pub(super) fn cannot_get(key: &Key, reason: &str) -> Error {
+fn cannot_get(key: &Key, reason: &str) -> Error {
     let Key { network, container_id, ifname } = key;
     Error::internal(format_args!(
         "cannot get a lease for {ifname} of {container_id} in network {network}: {reason}"
@@ -415,7 +460,7 @@ pub(super) fn cannot_get(key: &Key, reason: &str) -> Error {
 }
 
 /// Writes a line about a lease to stderr.
-pub(super) fn log(key: &Key, text: &str) {
+fn log(key: &Key, text: &str) {
     let Key { network, container_id, ifname } = key;
     warn(format_args!("dhcp: {network} {container_id} {ifname}: {text}"));
 }

@@ -3,10 +3,13 @@
 use std::ops::{Add, Div, Mul, Sub};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::kernel::clock;
 
 /// A length of time, or a time since boot, in milliseconds. Sums and products stop at the largest value, differences at zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Time(u64);
 
 impl Time {

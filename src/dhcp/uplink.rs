@@ -8,11 +8,11 @@ use crate::dhcp::journal::Uplink;
 use crate::error::{Error, Result};
 use crate::kernel::file::reason;
 use crate::kernel::packet::PacketSocket;
-use crate::kernel::rtnl::{
-    Batch, Link, LinkChange, LinkProperty, NewLink, Port, PortState, Rtnl, VETH, VlanRange,
-};
 use crate::kernel::{clock, sys};
 use crate::names::Mac;
+use crate::netlink::rtnl::{
+    Batch, Link, LinkChange, LinkProperty, NewLink, Port, PortState, Rtnl, VETH, VlanRange,
+};
 
 /// The longest wait for a new port of a bridge. With the spanning tree protocol a port waits for half a minute.
 const PORT_LIMIT: Duration = Duration::from_secs(1);
@@ -21,8 +21,8 @@ const SENT_LIMIT: Duration = Duration::from_millis(500);
 /// No event tells that a packet was received.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// The uplink of a container's link. A device of the host has none on the host, and neither has a link to another
-/// namespace.
+/// The uplink of a container's link: its master on the host, or the bridge that its pair is on. `None` for a device that
+/// was moved from the host, for a pair without a bridge, and for a link that depends on a third namespace.
 pub fn of(host: &Rtnl, link: &Link) -> Result<Option<Uplink>> {
     let Some(index) = link.peer.filter(|_| link.peer_is_elsewhere) else { return Ok(None) };
     let Some(peer) = host.link_at(index)? else { return Ok(None) };
@@ -72,7 +72,8 @@ pub fn release(
     let waited =
         host.wait_for_link(port, PORT_LIMIT, |link| link.port.as_ref().is_some_and(is_forwarding));
     let sent = waited.and_then(|link_of_port| {
-        let forwards = link_of_port.is_some_and(|it| it.port.as_ref().is_some_and(is_forwarding));
+        let forwards =
+            link_of_port.is_some_and(|link| link.port.as_ref().is_some_and(is_forwarding));
         // A packet of the bridge itself reaches its ports, but not this host.
         if forwards { send(end, 0) } else { send(link.index, 0) }
     });

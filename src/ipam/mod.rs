@@ -258,7 +258,7 @@ mod tests {
             .store()
             .locked(|locked| allocate(locked, &request(sets, &requested), &attachment(id)));
         let addresses = allocated.map_err(|error| error.msg.clone())?;
-        Ok(addresses.iter().map(|it| it.address.to_string()).collect::<Vec<_>>().join(" "))
+        Ok(addresses.iter().map(|ip| ip.address.to_string()).collect::<Vec<_>>().join(" "))
     }
 
     fn del(dir: &TempDir, id: &str) {

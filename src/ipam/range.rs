@@ -110,8 +110,8 @@ impl RangeSet {
     pub fn spans(&self, last_reserved: Option<IpAddr>) -> Vec<Span<'_>> {
         let whole = |range| Span { range, first: range.first, last: range.last };
         let mut spans: Vec<Span<'_>> = self.0.iter().map(whole).collect();
-        let last_reserved =
-            last_reserved.and_then(|ip| Some((ip, self.0.iter().position(|it| it.contains(ip))?)));
+        let last_reserved = last_reserved
+            .and_then(|ip| Some((ip, self.0.iter().position(|range| range.contains(ip))?)));
         if let Some((last_reserved, index)) = last_reserved {
             // The search comes to this range twice: first to the part after the last allocated address, at the end to the
             // part up to that address.
@@ -219,7 +219,7 @@ impl Range {
             let contains = |(other, wider): (usize, &IpNet)| {
                 wider.contains(*net) && (wider != *net || other < *index)
             };
-            !self.excluded.iter().enumerate().any(|it| it.0 != *index && contains(it))
+            !self.excluded.iter().enumerate().any(|other| other.0 != *index && contains(other))
         };
         let mut size = count(self.first, self.last);
         for (_, net) in self.excluded.iter().enumerate().filter(is_counted) {

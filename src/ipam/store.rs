@@ -66,7 +66,7 @@ const LOCK: &str = "lock";
 const ASIDE: &str = ".cnibox-aside";
 
 /// The paths of a network's files, and the boot.
-struct Place {
+struct StorePaths {
     dir: PathBuf,
     index: IndexPath,
     sticky: Sticky,
@@ -76,7 +76,7 @@ struct Place {
 
 /// The reservations of one network. Every access needs the lock.
 pub struct Store<'a> {
-    place: Place,
+    paths: StorePaths,
     turns: &'a Turns,
     lock: File,
     if_missing: IfMissing,
@@ -94,10 +94,10 @@ impl<'a> Store<'a> {
     /// Threads that use one store at the same time share `turns`: they queue there, and only one of them at a time waits
     /// for the lock of the file.
     pub fn open(data_dir: &Path, network: &NetworkName, turns: &'a Turns) -> Result<Self> {
-        let mut place = Place::new(data_dir, network);
-        let lock = place.open_or_create_lock()?;
-        place.boot = boot::id();
-        Ok(Self { place, turns, lock, if_missing: IfMissing::Create })
+        let mut paths = StorePaths::new(data_dir, network);
+        let lock = paths.open_or_create_lock()?;
+        paths.boot = boot::id();
+        Ok(Self { paths, turns, lock, if_missing: IfMissing::Create })
     }
 
     /// For all other verbs: creates nothing. Returns `None` if the network has no reservations.
@@ -106,10 +106,10 @@ impl<'a> Store<'a> {
         network: &NetworkName,
         turns: &'a Turns,
     ) -> Result<Option<Self>> {
-        let mut place = Place::new(data_dir, network);
-        let Some(lock) = place.open_lock_if_needed()? else { return Ok(None) };
-        place.boot = boot::id();
-        Ok(Some(Self { place, turns, lock, if_missing: IfMissing::LeaveAlone }))
+        let mut paths = StorePaths::new(data_dir, network);
+        let Some(lock) = paths.open_lock_if_needed()? else { return Ok(None) };
+        paths.boot = boot::id();
+        Ok(Some(Self { paths, turns, lock, if_missing: IfMissing::LeaveAlone }))
     }
 
     /// For STATUS: fails if `open` would fail or no file could be written. Creates nothing.
@@ -128,37 +128,40 @@ impl<'a> Store<'a> {
     /// Without a type of its own for each caller, which would be a copy of the code.
     fn run(self, f: &mut dyn FnMut(&mut Locked<'_>)) -> Result<()> {
         let limit = Limit::new(lock::WAIT_MAX);
-        let path = self.place.dir.join(LOCK);
+        let path = self.paths.dir.join(LOCK);
         // Declared before the lock and so dropped after it: the next thread finds the file unlocked.
         let _turn = lock::take_turn(self.turns, &path, &limit)?;
-        let Self { place, mut lock, if_missing, .. } = self;
+        let Self { paths, mut lock, if_missing, .. } = self;
         // Another process can remove the directory during the wait. A lock on a removed file excludes no process.
-        let has_lock = loop {
-            lock::take(&lock, &path, &limit)?;
-            if files::is_at(&lock, &path).map_err(failed("examine", &path))? {
-                break true;
+        loop {
+            let is_done = lock::locked(&lock, &path, &limit, || {
+                if !files::is_at(&lock, &path).map_err(failed("examine", &path))? {
+                    return Ok(false);
+                }
+                let mut locked = Locked::new(&paths)?;
+                f(&mut locked);
+                locked.finish();
+                Ok(true)
+            })?;
+            if is_done {
+                return Ok(());
             }
             lock = match if_missing {
-                IfMissing::Create => place.open_or_create_lock()?,
-                IfMissing::LeaveAlone => match place.open_lock_if_needed()? {
+                IfMissing::Create => paths.open_or_create_lock()?,
+                IfMissing::LeaveAlone => match paths.open_lock_if_needed()? {
                     Some(lock) => lock,
-                    None => break false,
+                    None => {
+                        f(&mut Locked::empty(&paths));
+                        return Ok(());
+                    }
                 },
             };
             lock::check(&path, &limit)?;
-        };
-        if !has_lock {
-            f(&mut Locked::empty(&place));
-            return Ok(());
         }
-        let mut locked = Locked::new(&place)?;
-        f(&mut locked);
-        locked.finish();
-        Ok(())
     }
 }
 
-impl Place {
+impl StorePaths {
     fn new(data_dir: &Path, network: &NetworkName) -> Self {
         // The name of a network cannot begin with a dot or contain a tilde.
         let own = data_dir.join(".cnibox");

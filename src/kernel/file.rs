@@ -13,7 +13,7 @@ use std::path::Path;
 
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::libc;
-use nix::unistd::{AccessFlags, faccessat};
+use nix::unistd::{AccessFlags, dup2_stderr, faccessat};
 
 pub(crate) use super::sys::reason;
 pub use aside::{
@@ -119,6 +119,20 @@ fn too_long(bytes_max: usize) -> io::Error {
 /// The content of a regular file as text. Fails if it is not UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+}
+
+/// From now on stderr is this file, which is emptied. It is created with mode 0600.
+pub fn log_to(path: &Path) -> io::Result<()> {
+    let mut options = writing();
+    let log = options.create(true).truncate(true).append(false).mode(0o600);
+    Ok(dup2_stderr(open(log, path)?)?)
+}
+
+/// The identity of this boot of the host. The kernel chooses a new one at every boot, without a clock, which some hosts do not
+/// have. Fails without /proc.
+pub fn boot_id() -> io::Result<String> {
+    let text = read_text(Path::new("/proc/sys/kernel/random/boot_id"))?;
+    Ok(text.trim_end().to_owned())
 }
 
 /// Fails if no file can be created and written in a directory: the file system is full or read-only, or the permissions

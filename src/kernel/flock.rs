@@ -4,13 +4,16 @@ mod holder;
 mod turns;
 
 use std::cell::OnceCell;
-use std::fs::File;
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, ErrorKind};
-use std::mem;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fd_lock::RwLock;
+
+use crate::fault;
 
 pub use holder::holder;
 pub use turns::{Turn, Turns};
@@ -53,16 +56,15 @@ impl Limit {
 /// A change of mode is not atomic: the kernel removes the old lock first, and does not restore it on failure.
 /// Source: flock(2).
 pub fn try_lock(file: &File, mode: Mode) -> io::Result<bool> {
-    let mut lock = RwLock::new(file);
-    // A guard unlocks when it is dropped. Without the guard the lock belongs to the open file.
+    // An owner cannot hold a guard of fd-lock, which borrows the lock. Here the lock belongs to the open file.
     let locked = match mode {
-        Mode::Shared => lock.try_read().map(mem::forget),
-        Mode::Exclusive => lock.try_write().map(mem::forget),
+        Mode::Shared => file.try_lock_shared(),
+        Mode::Exclusive => file.try_lock(),
     };
     match locked {
         Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
-        Err(error) => Err(error),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
@@ -76,18 +78,49 @@ pub fn lock(file: &File, mode: Mode, limit: Duration) -> io::Result<bool> {
 /// flock(2) itself waits without a limit; a limit would take a signal handler, or a thread and 60 KiB. So this polls.
 /// A process that waits in flock(2) is woken when the lock is free, and until the process runs the
 /// lock is available: about 50 us after each holder. A poll every 5 ms meets such a gap soon.
-#[expect(clippy::disallowed_methods, reason = "flock(2) has no event; the limit bounds the loop")]
 pub fn lock_within(file: &File, mode: Mode, limit: &Limit) -> io::Result<bool> {
     let mut pause = PAUSE_MIN;
     while !try_lock(file, mode)? {
-        let left = limit.left();
-        if left.is_zero() {
+        if !wait(&mut pause, limit) {
             return Ok(false);
         }
-        thread::sleep(pause.min(left));
-        pause = (pause * 2).min(PAUSE_MAX);
     }
     Ok(true)
+}
+
+/// Runs the closure while no other open file has a lock of this file; `None`, without running it, when the limit is reached.
+pub fn while_locked<T>(file: &File, limit: &Limit, f: impl FnOnce() -> T) -> io::Result<Option<T>> {
+    let (mut lock, mut pause) = (RwLock::new(file), PAUSE_MIN);
+    loop {
+        match lock.try_write() {
+            Ok(_guard) => return Ok(Some(f())),
+            Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+            Err(_) if wait(&mut pause, limit) => {}
+            Err(_) => return Ok(None),
+        }
+    }
+}
+
+/// Waits before the next attempt; false when the limit is reached.
+#[expect(clippy::disallowed_methods, reason = "flock(2) has no event; the limit bounds the loop")]
+fn wait(pause: &mut Duration, limit: &Limit) -> bool {
+    let left = limit.left();
+    if left.is_zero() {
+        return false;
+    }
+    thread::sleep(left.min(*pause));
+    *pause = (*pause * 2).min(PAUSE_MAX);
+    true
+}
+
+/// Creates a directory with these permissions if it is missing, and locks it until the file is closed. False if another process
+/// has the lock for all of the limit.
+pub fn lock_directory(path: &Path, mode: u32, limit: Duration) -> io::Result<(File, bool)> {
+    fault::file_operation()?;
+    DirBuilder::new().recursive(true).mode(mode).create(path)?;
+    let file = File::open(path)?;
+    let is_locked = lock(&file, Mode::Exclusive, limit)?;
+    Ok((file, is_locked))
 }
 
 /// Removes the lock of the file, if there is one.
@@ -157,6 +190,17 @@ mod tests {
         assert!(try_lock(&one, Mode::Exclusive).unwrap());
         unlock(&one).unwrap();
         unlock(&one).unwrap();
+    }
+
+    #[test]
+    fn a_flock_of_a_closure_ends_with_it() {
+        let file = TempFile::new();
+        let (one, two) = (file.open(), file.open());
+        let limit = Limit::new(Duration::ZERO);
+        let is_free = || try_lock(&two, Mode::Shared).unwrap();
+        assert_eq!(while_locked(&one, &limit, is_free).unwrap(), Some(false));
+        assert!(is_free());
+        assert_eq!(while_locked(&one, &limit, is_free).unwrap(), None);
     }
 
     #[test]

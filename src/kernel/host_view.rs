@@ -63,11 +63,6 @@ impl HostView {
         let file = openat2(root, path_in_root, how).map(|file: OwnedFd| file.into());
         self.home.of_file(file.map_err(io::Error::from), path)
     }
-
-    /// The network namespace of the host.
-    pub fn home(&self) -> &NetNs {
-        &self.home
-    }
 }
 
 /// `None` if the root of process 1 is that of this process.

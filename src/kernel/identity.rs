@@ -1,9 +1,8 @@
 //! The identity of a network namespace: a later namespace at the same path has another one.
 
 use crate::error::Result;
+use crate::kernel::file;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::Rtnl;
-use crate::kernel::sysctl;
 
 /// Numbers that tell one namespace from another.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,8 +12,8 @@ pub struct Identity {
     device: u64,
     /// The kernel gives the inode of a namespace that ended to a later one.
     pub inode: u64,
-    /// When the inode was made, in seconds and nanoseconds. A namespace that nothing but processes hold gets a new time
-    /// whenever one looks.
+    /// When the inode was made, in seconds and nanoseconds. If only processes hold the namespace, each look at it can
+    /// make a new inode, with a new time.
     since: (i64, i64),
     /// SO_NETNS_COOKIE (asm-generic/socket.h), unique until the next boot. `None` before Linux 5.14.
     cookie: Option<u64>,
@@ -30,10 +29,9 @@ pub enum Same {
 }
 
 impl Identity {
-    /// `rtnl` is a socket in the namespace.
-    pub fn of(netns: &NetNs, rtnl: &Rtnl) -> Result<Self> {
+    /// `cookie` is that of the namespace.
+    pub fn of(netns: &NetNs, cookie: Option<u64>) -> Result<Self> {
         let ((device, inode), since) = netns.identity_and_time()?;
-        let cookie = rtnl.netns_cookie();
         Ok(Self { boot: boot_id(), device, inode, since, cookie })
     }
 
@@ -78,7 +76,7 @@ impl Identity {
 
 /// Empty without /proc.
 fn boot_id() -> String {
-    sysctl::get("kernel/random/boot_id").ok().flatten().unwrap_or_default()
+    file::boot_id().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! UDP sockets of one link of the calling thread's namespace.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
@@ -73,11 +73,4 @@ impl AsFd for LinkUdp {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
-}
-
-/// Sends a datagram to an address of this host or of its networks, from a port.
-pub fn send_once(from: u16, payload: &[u8], to: SocketAddr) -> io::Result<()> {
-    fault::kernel_request()?;
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, from))?;
-    socket.send_to(payload, to).map(drop)
 }

@@ -1,12 +1,12 @@
 //! Starts a command in a network namespace and passes signals to it. It does not use networks.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsString};
 use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::ExitStatus;
+use std::process::{Child, Command, ExitStatus};
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
@@ -16,8 +16,7 @@ use nix::unistd::Pid;
 use crate::error::{Error, Result};
 use crate::kernel::file::{self, Aside};
 use crate::kernel::netns::NetNs;
-use crate::kernel::sys::process::{Child, Command};
-use crate::kernel::sys::{self, Surroundings, warn};
+use crate::kernel::sys::{self, ChildSetup, warn};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// As a shell has them.
@@ -41,7 +40,7 @@ const OWN: [Signal; 11] = [
     Signal::SIGTTOU,
 ];
 
-/// A command, and how its surroundings differ from those of this process.
+/// A command, with its network, its mounts and its host name.
 pub struct Launch<'a> {
     pub netns: &'a NetNs,
     /// The program and its arguments; not empty.
@@ -75,7 +74,7 @@ impl Launch<'_> {
             return Err(Error::internal("cannot start the command: interrupted"));
         }
         let started = self.begin(|command| {
-            sys::leash(command);
+            sys::end_with_parent(command);
             self.netns.run(|| Ok(command.spawn()))
         })?;
         match started {
@@ -91,7 +90,7 @@ impl Launch<'_> {
         Ok(started.err().unwrap_or_default())
     }
 
-    /// The inner error is an exit code: the surroundings are ready, and the command cannot be executed.
+    /// The inner error is an exit code: the setup succeeded, and the command cannot be executed.
     fn begin<T>(
         &self,
         start: impl FnOnce(&mut Command) -> Result<io::Result<T>>,
@@ -100,11 +99,11 @@ impl Launch<'_> {
         let cannot = |error: io::Error| {
             Error::internal(format_args!("cannot prepare {name}: {}", sys::reason(&error)))
         };
-        let words: Vec<&OsStr> = self.words.iter().map(OsString::as_os_str).collect();
-        let mut command = Command::new(words[0], &words).map_err(cannot)?;
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]);
         let (mut reader, writer) = io::pipe().map_err(cannot)?;
         let resolv_conf = self.write_resolv_conf()?;
-        sys::surround(&mut command, self.surroundings(resolv_conf.as_ref())?, writer);
+        sys::set_up_child(&mut command, self.setup(resolv_conf.as_ref())?, writer);
         let started = start(&mut command);
         drop(command);
         // The command's side has unlinked it, if it came so far.
@@ -120,12 +119,12 @@ impl Launch<'_> {
         Ok(Err(if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE }))
     }
 
-    fn surroundings(&self, resolv_conf: Option<&Aside>) -> Result<Surroundings> {
+    fn setup(&self, resolv_conf: Option<&Aside>) -> Result<ChildSetup> {
         let text = |text: &str| {
             CString::new(text).map_err(|_| Error::config(format_args!("{text:?} contains a NUL")))
         };
         let resolv_conf = resolv_conf.map(|file| file.path().to_string_lossy());
-        Ok(Surroundings {
+        Ok(ChildSetup {
             resolv_conf: resolv_conf.map(|path| text(&path)).transpose()?,
             hostname: self.hostname.map(text).transpose()?,
             hidden: self.hidden.iter().map(|path| text(path)).collect::<Result<_>>()?,
@@ -154,7 +153,7 @@ impl Launch<'_> {
 
     fn wait(&self, child: &mut Child, signals: &SignalFd) -> Result<u8> {
         let failed = |error: io::Error| Error::internal(format_args!("cannot wait: {error}"));
-        let pid = Pid::from_raw(child.id());
+        let pid = Pid::from_raw(child.id().cast_signed());
         loop {
             if let Some(status) = child.try_wait().map_err(failed)? {
                 return Ok(code(status));

@@ -103,17 +103,18 @@ impl Listener {
         let refused = |reason: &str| {
             Error::config(format_args!("cannot use the socket of LISTEN_FDS: {reason}"))
         };
-        let socket = sys::inherited(LISTEN_FDS_START).map_err(|it| refused(&sys::reason(&it)))?;
+        let socket =
+            sys::inherited(LISTEN_FDS_START).map_err(|error| refused(&sys::reason(&error)))?;
         let is_stream = matches!(getsockopt(&socket, TypeOf), Ok(SockType::Stream));
         if !is_stream || !matches!(getsockopt(&socket, AcceptConn), Ok(true)) {
             return Err(refused("it is no listening stream socket"));
         }
         let socket = UnixListener::from(socket);
-        let address = socket.local_addr().map_err(|it| refused(&sys::reason(&it)))?;
+        let address = socket.local_addr().map_err(|error| refused(&sys::reason(&error)))?;
         let Some(path) = address.as_pathname().map(Path::to_owned) else {
             return Err(refused("it has no path"));
         };
-        socket.set_nonblocking(true).map_err(|it| refused(&sys::reason(&it)))?;
+        socket.set_nonblocking(true).map_err(|error| refused(&sys::reason(&error)))?;
         Ok(Self { socket, path, file: None })
     }
 

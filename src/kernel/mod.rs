@@ -1,25 +1,18 @@
-//! Linux: namespaces, links, addresses, routes, nf_tables, kernel parameters. It does not depend on CNI.
+//! Linux without netlink: namespaces, files, locks, processes, sockets, kernel parameters. It does not depend on CNI.
 
-pub mod child;
-pub mod clock;
-pub mod conntrack;
-pub mod file;
+pub(crate) mod child;
+pub(crate) mod clock;
+pub(crate) mod file;
 pub mod flock;
-pub mod host_view;
-pub mod identity;
-pub mod inet;
-pub mod launch;
-pub mod listener;
-pub mod netlink;
-pub mod netns;
-pub mod nft;
-pub mod packet;
-pub mod rtnl;
+pub(crate) mod host_view;
+pub(crate) mod identity;
+pub(crate) mod inet;
+pub(crate) mod launch;
+pub(crate) mod listener;
+pub(crate) mod netns;
+pub(crate) mod packet;
 pub mod sandbox;
-pub mod sys;
-pub mod sysctl;
-pub mod sysfs;
-pub mod tun;
-pub mod unix;
-pub mod visible;
-pub mod xtables;
+pub(crate) mod sys;
+pub(crate) mod sysctl;
+pub(crate) mod tun;
+pub(crate) mod unix;

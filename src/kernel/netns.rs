@@ -17,7 +17,6 @@ use nix::sys::statfs::{NSFS_MAGIC, PROC_SUPER_MAGIC, fstatfs};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::kernel::flock::{self, Mode};
-use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sys;
 
 /// An open network namespace, and the namespace that `run` returns to. Cloning it costs no system call.
@@ -46,7 +45,7 @@ impl NetNs {
     }
 
     /// The namespace of a socket, for a thread in the same namespace.
-    pub(super) fn of_socket(socket: &impl AsRawFd) -> Result<Self> {
+    pub fn of_socket(socket: &impl AsRawFd) -> Result<Self> {
         Self::of_thread(sys::namespace_of(socket))
     }
 
@@ -77,7 +76,7 @@ impl NetNs {
     /// Whether a path leads to a network namespace.
     pub fn is_at(&self, path: &Path) -> Result<bool> {
         let found = self.open_if_exists(path);
-        found.map(|it| it.is_some()).map_err(|error| cannot_open(path, &sys::reason(&error)))
+        found.map(|netns| netns.is_some()).map_err(|error| cannot_open(path, &sys::reason(&error)))
     }
 
     /// Makes a namespace without a name. Its path holds as long as this value.
@@ -155,11 +154,6 @@ impl NetNs {
         }
     }
 
-    /// A socket in this namespace, for use from another one.
-    pub fn rtnl(&self) -> Result<Rtnl> {
-        Ok(self.run(Rtnl::open)?.in_namespace(self.clone()))
-    }
-
     /// Locks the namespace against `Lock::try_make_exclusive` of other processes.
     ///
     /// Any process in the namespace can hold the lock for any time. So nothing may depend on the lock: the result is
@@ -191,11 +185,11 @@ impl NetNs {
         Ok((metadata.dev(), metadata.ino()))
     }
 
-    /// The identity, and when the kernel made the inode, in seconds and nanoseconds. A namespace that nothing but a process
-    /// holds gets a new inode whenever it is opened.
+    /// The identity, and when the kernel made the inode, in seconds and nanoseconds. If only a process holds the
+    /// namespace, each open can make a new inode.
     pub fn identity_and_time(&self) -> Result<((u64, u64), (i64, i64))> {
-        let it = self.metadata()?;
-        Ok(((it.dev(), it.ino()), (it.ctime(), it.ctime_nsec())))
+        let metadata = self.metadata()?;
+        Ok(((metadata.dev(), metadata.ino()), (metadata.ctime(), metadata.ctime_nsec())))
     }
 
     fn metadata(&self) -> Result<Metadata> {

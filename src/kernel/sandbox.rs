@@ -12,7 +12,6 @@ use nix::unistd::{getegid, geteuid};
 
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, LinkChange};
 use crate::kernel::sys;
 
 /// Moves this process into new network and mount namespaces. A user who is not root gets a user namespace, too, and is
@@ -28,15 +27,6 @@ pub fn enter() -> Result<()> {
 /// The same, always with a user namespace.
 pub fn enter_as_root() -> Result<()> {
     unshare_all(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUSER)
-}
-
-/// Brings the loopback interface up.
-pub fn raise_loopback(netns: &NetNs) -> Result<()> {
-    let (rtnl, mut batch) = (netns.rtnl()?, Batch::new());
-    if let Some(lo) = rtnl.link("lo")? {
-        batch.change_link(lo.index, "lo", &LinkChange { up: Some(true), ..LinkChange::default() });
-    }
-    rtnl.commit(batch)
 }
 
 /// The capabilities that this process lacks for making namespaces, and networks for them.
@@ -84,9 +74,9 @@ pub fn new_namespace(path: &Path) -> Result<NetNs> {
     own.open(path)
 }
 
-/// The same in a directory that may have to be made, where no namespace of that name is, and with lo up. `note` gets the
-/// namespace before it has the name.
-pub fn new_named_namespace(path: &Path, note: &dyn Fn(&NetNs) -> Result<()>) -> Result<NetNs> {
+/// The same in a directory that may have to be made, where no namespace of that name is. `prepare` gets the namespace
+/// before it has the name.
+pub fn new_named_namespace(path: &Path, prepare: &dyn Fn(&NetNs) -> Result<()>) -> Result<NetNs> {
     let own = NetNs::own()?;
     if own.is_at(path)? {
         return Err(failed("create", path, &io::ErrorKind::AlreadyExists.into()));
@@ -95,8 +85,7 @@ pub fn new_named_namespace(path: &Path, note: &dyn Fn(&NetNs) -> Result<()>) -> 
         fs::create_dir_all(directory).map_err(|error| failed("create", directory, &error))?;
     }
     let netns = own.make()?;
-    raise_loopback(&netns)?;
-    note(&netns)?;
+    prepare(&netns)?;
     name(&netns, path)?;
     own.open(path)
 }

@@ -1,5 +1,5 @@
-//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap`, in `memory`, in
-//! `process`, in `socket`, in `start`, in `thread` and in `unwind`.
+//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap`, in `socket` and in
+//! `unwind`.
 #![allow(unsafe_code)]
 
 // The allocator of the shipped build. The others have it for its tests.
@@ -7,28 +7,26 @@
 mod heap;
 
 mod errno;
-#[cfg(any(test, own_start))]
-#[cfg(target_arch = "x86_64")]
-mod memory;
-pub mod process;
-pub(super) mod socket;
-#[cfg(own_start)]
-mod start;
-pub mod thread;
+pub(crate) mod socket;
 #[cfg(no_unwind)]
 mod unwind;
 
-use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
+#[cfg(target_env = "musl")]
+use std::ffi::c_void;
+use std::ffi::{CStr, CString, OsStr, c_int};
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io::{self, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::{Child, Command};
+#[cfg(target_env = "musl")]
+use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use neli::socket::NlSocket;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
@@ -39,12 +37,11 @@ use nix::sys::socket::{
     setsockopt,
     sockopt::{SndBuf, SndBufForce},
 };
-use nix::unistd::{Pid, chdir, dup2_stderr, getpid, getppid, gettid, read, setsid, unlink, write};
+use nix::unistd::{Pid, chdir, getpid, getppid, gettid, setsid, unlink, write};
 
 use crate::error::{Error, Result};
 
 pub(crate) use errno::errno_text;
-use process::Command;
 pub use socket::raise_file_limit;
 
 /// Source: linux/nsfs.h.
@@ -73,56 +70,26 @@ pub enum TunRequest {
 /// The SELinux context of the calling thread. Source: proc_pid_attr(5).
 const OWN_CONTEXT: &CStr = c"/proc/thread-self/attr/current";
 
-/// Makes `fn run(Vec<OsString>) -> u8` the entry point: it gets the arguments and returns the exit code.
-///
-/// std's entry point costs 19 system calls and 110 KB for a message on stack overflow and for ignoring SIGPIPE (see
-/// `survive_failed_writes`). `run` has to flush standard output.
-#[macro_export]
-macro_rules! entry_point {
-    ($run:path) => {
-        #[allow(unsafe_code)]
-        // SAFETY: the C library calls the one function of this name, with these arguments.
-        #[unsafe(no_mangle)]
-        extern "C" fn main(
-            count: std::ffi::c_int,
-            values: *const *const std::ffi::c_char,
-        ) -> std::ffi::c_int {
-            // SAFETY: these are the arguments from the C library.
-            let arguments = unsafe { $crate::kernel::sys::arguments(count, values) };
-            $crate::kernel::sys::end($run(arguments))
+/// Makes read-only what the start of the program has relocated (PT_GNU_RELRO). The shipped executable relocates itself, and
+/// musl protects the relocated data of shared libraries only.
+#[cfg(target_env = "musl")]
+pub fn protect_relocated_data() {
+    extern "C" fn protect(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
+        // SAFETY: the C library gives the program headers of this executable. Nothing writes to the range any more.
+        unsafe {
+            let page = usize::try_from(libc::getauxval(libc::AT_PAGESZ)).unwrap_or(4096);
+            let headers = slice::from_raw_parts((*info).dlpi_phdr, (*info).dlpi_phnum.into());
+            for header in headers.iter().filter(|header| header.p_type == libc::PT_GNU_RELRO) {
+                let begin = (*info).dlpi_addr as usize + header.p_vaddr as usize;
+                let (first, end) = (begin & !(page - 1), begin + header.p_memsz as usize);
+                // Else the data stay writable.
+                libc::mprotect(first as *mut c_void, (end & !(page - 1)) - first, libc::PROT_READ);
+            }
         }
-    };
-}
-
-/// Ends the process. The shipped build does it at once, without the C library, which has nothing to flush. In other builds
-/// the C library can have something to do at the end: it writes the profile of an instrumented build.
-#[must_use]
-pub fn end(code: u8) -> c_int {
-    if cfg!(target_env = "musl") {
-        end_at_once(code);
+        1
     }
-    code.into()
-}
-
-/// Ends the process without the C library and without std's clean-up, which takes 4 KB.
-pub fn end_at_once(code: u8) -> ! {
-    // SAFETY: it does not return, so no code runs that could depend on what it leaves out.
-    unsafe { libc::_exit(code.into()) }
-}
-
-/// The arguments of the program.
-///
-/// # Safety
-///
-/// `count` and `values` are the arguments that the C library gives to `main`.
-pub unsafe fn arguments(count: c_int, values: *const *const c_char) -> Vec<OsString> {
-    let count = usize::try_from(count).unwrap_or_default();
-    let argument = |index| {
-        // SAFETY: `values` has `count` pointers to NUL-terminated strings, which live as long as the process.
-        let argument = unsafe { CStr::from_ptr(*values.add(index)) };
-        OsStr::from_bytes(argument.to_bytes()).to_owned()
-    };
-    (0..count).map(argument).collect()
+    // SAFETY: the callback has the type that the call asks for, and keeps nothing.
+    unsafe { libc::dl_iterate_phdr(Some(protect), std::ptr::null_mut()) };
 }
 
 /// Makes writes fail instead of ending this process: to a pipe without a reader (SIGPIPE), to a file at its size limit
@@ -135,40 +102,6 @@ pub fn survive_failed_writes() {
         // SAFETY: the handler does nothing, so it can run at any time.
         let _ = unsafe { signal(kind, SigHandler::Handler(nothing)) }; // it cannot fail for these signals
     }
-}
-
-/// Gives each standard file that the caller closed a descriptor on which every read and write fails, as on a closed one. Else
-/// the next file or socket would get its number: a warning would go into a reservation, a result into a netlink socket.
-/// Programs that this one executes find it closed. VERSION opens nothing, so it does without.
-pub fn occupy_standard_files() {
-    let mut files = [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO]
-        .map(|fd| libc::pollfd { fd, events: 0, revents: 0 });
-    // SAFETY: the kernel reads and writes three of them, which is the length of the array.
-    unsafe { libc::poll(files.as_mut_ptr(), 3, 0) };
-    for _ in files.iter().filter(|file| file.revents & libc::POLLNVAL != 0) {
-        // SAFETY: the path is a string. The kernel gives the lowest free number, which is that of the file.
-        unsafe { libc::open(c"/".as_ptr(), libc::O_PATH | libc::O_CLOEXEC) };
-    }
-}
-
-/// Standard input without std's buffer, which is longer than most configurations. If it was closed, it is empty, as in std.
-pub struct Stdin;
-
-impl Read for Stdin {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: this program never closes the descriptor. See `occupy_standard_files`.
-        let stdin = unsafe { BorrowedFd::borrow_raw(libc::STDIN_FILENO) };
-        match read(stdin, buffer) {
-            Err(Errno::EBADF) => Ok(0),
-            result => Ok(result?),
-        }
-    }
-}
-
-/// Standard output without std's buffer.
-pub fn stdout() -> BorrowedFd<'static> {
-    // SAFETY: this program never closes the descriptor. See `occupy_standard_files`.
-    unsafe { BorrowedFd::borrow_raw(libc::STDOUT_FILENO) }
 }
 
 /// Whether this process was interrupted.
@@ -220,7 +153,7 @@ pub fn forget_interrupt() {
 
 /// The child dies with the thread that starts it: no process would wait for its later changes, or undo them. It gets every
 /// signal, also one that this process has blocked.
-pub fn leash(command: &mut Command) {
+pub fn end_with_parent(command: &mut Command) {
     let parent = getpid();
     let begin = move || {
         // SAFETY: the call takes numbers only.
@@ -269,8 +202,8 @@ pub fn inherited(number: i32) -> io::Result<OwnedFd> {
     }
 }
 
-/// How a command's surroundings differ from those of its parent, beside its network.
-pub struct Surroundings {
+/// The mounts and the host name that a child gets in place of those of its parent.
+pub struct ChildSetup {
     /// A file that is mounted over /etc/resolv.conf, and then unlinked.
     pub resolv_conf: Option<CString>,
     pub hostname: Option<CString>,
@@ -278,12 +211,12 @@ pub struct Surroundings {
     pub hidden: Vec<CString>,
 }
 
-/// Makes the surroundings between fork and exec. Then it writes one byte to `ready`, so an error before that byte is not
+/// Applies the setup between fork and exec. Then it writes one byte to `ready`, so an error before that byte is not
 /// one of the command.
-pub fn surround(command: &mut Command, around: Surroundings, mut ready: PipeWriter) {
+pub fn set_up_child(command: &mut Command, setup: ChildSetup, mut ready: PipeWriter) {
     const NONE: Option<&CStr> = None;
     let begin = move || {
-        let Surroundings { resolv_conf, hostname, hidden } = &around;
+        let ChildSetup { resolv_conf, hostname, hidden } = &setup;
         if resolv_conf.is_some() || !hidden.is_empty() {
             unshare(CloneFlags::CLONE_NEWNS)?;
             // Mounts of the host still appear; those of the command stay its own.
@@ -331,11 +264,14 @@ pub fn warn(line: fmt::Arguments<'_>) {
     let _ = write_all(io::stderr().as_fd(), format!("{line}\n").as_bytes());
 }
 
-/// From now on stderr is this file, which is emptied. It is created with mode 0600.
-pub fn log_to(path: &Path) -> io::Result<()> {
-    let mut options = super::file::writing();
-    let log = options.create(true).truncate(true).append(false).mode(0o600);
-    Ok(dup2_stderr(super::file::open(log, path)?)?)
+/// A file that can be read when a child has ended. `None` if the kernel (before 5.3) or a filter of system calls has no
+/// pidfd_open(2). The child must not have been reaped.
+pub fn pidfd(child: &Child) -> Option<OwnedFd> {
+    // SAFETY: the call takes numbers only.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
+    let fd = c_int::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    // SAFETY: the descriptor is new, so no other value owns it.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Ends this thread without clean-up. The main thread ends the process, by SIGABRT.
@@ -511,8 +447,8 @@ pub fn tun_set(tun: BorrowedFd<'_>, request: TunRequest, value: u32) -> io::Resu
 
 /// Lets a socket send a datagram of that length. Root can exceed the system's limit, 2 x net.core.wmem_max; root of a user
 /// namespace cannot.
-pub fn widen_send_buffer(socket: &NlSocket, bytes: usize) -> io::Result<()> {
-    // SAFETY: an `NlSocket` owns an open descriptor, and is borrowed as long as the descriptor.
+pub fn widen_send_buffer(socket: &impl AsRawFd, bytes: usize) -> io::Result<()> {
+    // SAFETY: the owner of the open descriptor is borrowed as long as the descriptor.
     let fd = unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) };
     // The kernel needs some of the bytes itself.
     let bytes = bytes + 4096;

@@ -60,8 +60,8 @@ impl Tap {
         match new.selinux_context {
             "" => tap.step("create", sys::tun_set_name(device, new.name, flags))?,
             context => {
-                let given = sys::tun_set_name_in_context(device, new.name, flags, context);
-                tap.step("create", given).map_err(|error| {
+                let result = sys::tun_set_name_in_context(device, new.name, flags, context);
+                tap.step("create", result).map_err(|error| {
                     error.with_details(format_args!("SELinux context {context}"))
                 })?;
             }

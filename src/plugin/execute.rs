@@ -8,8 +8,9 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use crate::cni::json::{Json, keys};
@@ -18,9 +19,8 @@ use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
 use crate::error::{Code, Error, Result};
 use crate::fault;
-use crate::kernel::child::{self, End, Said};
+use crate::kernel::child::{self, End, Output};
 use crate::kernel::sys;
-use crate::kernel::sys::process::{Child, Command, Standard};
 
 use super::Entry;
 
@@ -86,7 +86,7 @@ pub fn execute(
             format!("cannot run plugin {}: too many plugins call one another", path.display());
         return Err(Error::config(msg).with_details(format_args!("{DEPTH_MAX} is the limit")));
     }
-    let stdout = call(path, &request.environment(verb), &request.stdin, limit)?;
+    let stdout = call(path, &request.environment(verb), &request.stdin()?, limit)?;
     if !matches!(verb, Verb::Add(_)) {
         return Ok(None);
     }
@@ -148,13 +148,13 @@ fn call(
     let failed =
         |error: io::Error| Error::internal(format_args!("cannot run plugin {name}: {error}"));
     let child = spawn(path, environment, limit.is_some()).map_err(failed)?;
-    let said = child::converse(child, stdin, limit).map_err(failed)?;
-    let error = match said.end {
+    let output = child::communicate(child, stdin, limit).map_err(failed)?;
+    let error = match output.end {
         End::Exited(status) if status.success() => {
-            repeat(&said.stderr);
-            return Ok(said.stdout);
+            repeat(&output.stderr);
+            return Ok(output.stdout);
         }
-        End::Exited(status) => return Err(reported_error(path, &said, status)),
+        End::Exited(status) => return Err(reported_error(path, &output, status)),
         End::TimedOut => {
             let seconds = limit.unwrap_or_default().as_secs();
             Error::internal(format_args!(
@@ -167,7 +167,7 @@ fn call(
         )),
         End::Interrupted => Error::internal(format_args!("plugin {name} was killed: interrupted")),
     };
-    repeat(&said.stderr);
+    repeat(&output.stderr);
     Err(error)
 }
 
@@ -179,13 +179,18 @@ fn repeat(stderr: &[u8]) {
 fn spawn(path: &Path, environment: &[Variable], has_limit: bool) -> io::Result<Child> {
     let mut attempt = 1;
     loop {
-        let mut command = Command::new(path.as_os_str(), &[path.as_os_str()])?;
-        command.standard = [Standard::Pipe; 3];
+        let mut command = Command::new(path);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if has_limit {
-            command.leads_group = true;
-            sys::leash(&mut command);
+            command.process_group(0);
+            sys::end_with_parent(&mut command);
         }
-        command.change_environment(environment)?;
+        for (name, value) in environment {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         match fault::kernel_request().and_then(|()| command.spawn()) {
             Err(error)
                 if error.kind() == ErrorKind::ExecutableFileBusy && attempt < BUSY_ATTEMPTS_MAX =>
@@ -200,8 +205,8 @@ fn spawn(path: &Path, environment: &[Variable], has_limit: bool) -> io::Result<C
     }
 }
 
-/// The plugin's own error, unchanged, so that codes and texts mean what they mean without us in between.
-fn reported_error(path: &Path, said: &Said, status: ExitStatus) -> Error {
+/// The plugin's own error, unchanged, with its code and its text.
+fn reported_error(path: &Path, output: &Output, status: ExitStatus) -> Error {
     keys! {
         struct Reported requires "code" {
             "code" => code: u32,
@@ -210,8 +215,8 @@ fn reported_error(path: &Path, said: &Said, status: ExitStatus) -> Error {
         }
     }
     let name = path.display();
-    if said.stdout.trim_ascii().is_empty() {
-        return match String::from_utf8_lossy(&said.stderr).trim() {
+    if output.stdout.trim_ascii().is_empty() {
+        return match String::from_utf8_lossy(&output.stderr).trim() {
             "" => Error::internal(format_args!(
                 "netplugin failed with no error message: {name}: {status}"
             )),
@@ -219,15 +224,15 @@ fn reported_error(path: &Path, said: &Said, status: ExitStatus) -> Error {
                 .with_details(format_args!("{name}: {status}")),
         };
     }
-    repeat(&said.stderr);
-    match Json::parse(&said.stdout).and_then(|json| json.read::<Reported>("error")) {
+    repeat(&output.stderr);
+    match Json::parse(&output.stdout).and_then(|json| json.read::<Reported>("error")) {
         Ok(Reported { code, msg, details }) => {
-            // It speaks for itself alone: what its caller has made may still be there.
+            // The code says that nothing is left of the plugin. Something of its caller may be left.
             let code = Some(Code(code)).filter(|code| *code != Code::UNKNOWN_CONTAINER);
             Error::new(code.unwrap_or(Code::INTERNAL), msg).with_details(details)
         }
         Err(error) => {
-            let text = String::from_utf8_lossy(&said.stdout);
+            let text = String::from_utf8_lossy(&output.stdout);
             Error::internal(format_args!("netplugin failed but its error cannot be read: {text:?}"))
                 .with_details(format_args!("{name}: {status}: {error}"))
         }

@@ -5,9 +5,12 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::ops::Not;
 use std::path::{Path, PathBuf};
 
-use crate::cni::json::{Json, Object};
+use serde::{Deserialize, Serialize};
+
+use crate::cni::json;
 use crate::cni::request::Verb;
 use crate::error::{Error, Result};
 use crate::fault;
@@ -15,8 +18,8 @@ use crate::kernel::file;
 use crate::kernel::host_view;
 use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::Rtnl;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
+use crate::netlink::rtnl::Rtnl;
 use crate::plugin::Context;
 use crate::plugin::owner::hash;
 
@@ -96,7 +99,7 @@ impl Records {
     pub fn all(&self) -> Vec<Record> {
         let mut all = Vec::new();
         let directories = self.directories().into_iter();
-        for entry in directories.filter_map(|it| fs::read_dir(it).ok()).flatten().flatten() {
+        for entry in directories.filter_map(|path| fs::read_dir(path).ok()).flatten().flatten() {
             if !file::is_aside(&entry.file_name()) {
                 all.extend(file::read(&entry.path()).ok().and_then(|bytes| Record::parse(&bytes)));
             }
@@ -159,6 +162,19 @@ fn cannot(verb: &str, path: &Path, error: std::io::Error) -> Error {
         .with_details(error.to_string())
 }
 
+/// The content of a file.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    network: NetworkName,
+    #[serde(rename = "containerID")]
+    container_id: ContainerId,
+    ifname: IfName,
+    netns: String,
+    identity: String,
+    #[serde(default, skip_serializing_if = "Not::not")]
+    cnibox: bool,
+}
+
 impl Record {
     /// `rtnl` is a socket in the namespace.
     pub fn of(network: &NetworkName, at: &Attachment, netns: &NetNs, rtnl: &Rtnl) -> Result<Self> {
@@ -166,7 +182,7 @@ impl Record {
             network: network.clone(),
             at: at.clone(),
             netns: netns.path().into(),
-            identity: Identity::of(netns, rtnl)?,
+            identity: Identity::of(netns, rtnl.netns_cookie())?,
             is_of_cnibox: false,
         })
     }
@@ -177,29 +193,26 @@ impl Record {
     }
 
     fn content(&self) -> Vec<u8> {
-        let mut object = Object::default();
-        object.text("network", &self.network).text("containerID", &self.at.container_id);
-        object.text("ifname", &self.at.ifname).text("netns", &self.netns.to_string_lossy());
-        object.text("identity", &self.identity.text());
-        object.flag("cnibox", self.is_of_cnibox);
-        object.json().to_compact().into_bytes()
+        let Attachment { container_id, ifname } = self.at.clone();
+        let kept = Kept {
+            network: self.network.clone(),
+            container_id,
+            ifname,
+            netns: self.netns.to_string_lossy().into_owned(),
+            identity: self.identity.text(),
+            cnibox: self.is_of_cnibox,
+        };
+        json::compact(&kept).into_bytes()
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
-        let json = Json::parse(bytes).ok()?;
-        let text = |key: &str| match json.get(key) {
-            Some(Json::String(text)) => Some(text.as_str()),
-            _ => None,
-        };
+        let kept: Kept = json::read(bytes).ok()?;
         Some(Self {
-            network: NetworkName::new(text("network")?).ok()?,
-            at: Attachment {
-                container_id: ContainerId::new(text("containerID")?).ok()?,
-                ifname: IfName::new(text("ifname")?).ok()?,
-            },
-            netns: text("netns")?.into(),
-            identity: Identity::parse(text("identity")?)?,
-            is_of_cnibox: json.get("cnibox") == Some(&Json::Bool(true)),
+            network: kept.network,
+            at: Attachment { container_id: kept.container_id, ifname: kept.ifname },
+            netns: kept.netns.into(),
+            identity: Identity::parse(&kept.identity)?,
+            is_of_cnibox: kept.cnibox,
         })
     }
 }
@@ -216,10 +229,11 @@ pub(super) fn after(cx: &Context<'_>, verb: &Verb) -> Result<()> {
         Verb::Del(at) => records.remove(network, at),
         Verb::Gc(keep) => {
             let mut all = records.all().into_iter();
-            let is_stale = |it: &Record| it.network == *network && !keep.contains(&it.at);
-            all.try_for_each(
-                |it| if is_stale(&it) { records.remove(network, &it.at) } else { Ok(()) },
-            )
+            let is_stale =
+                |record: &Record| record.network == *network && !keep.contains(&record.at);
+            all.try_for_each(|record| {
+                if is_stale(&record) { records.remove(network, &record.at) } else { Ok(()) }
+            })
         }
         Verb::Check(_) | Verb::Status => Ok(()),
     }

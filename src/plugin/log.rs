@@ -30,7 +30,7 @@ const BYTES_MAX: usize = 976;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Log {
     level: Level,
-    place: Place,
+    sink: Sink,
     /// TRACEPARENT, see the W3C recommendation "Trace Context".
     trace: String,
 }
@@ -45,7 +45,7 @@ enum Level {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Place {
+enum Sink {
     Stderr,
     File(PathBuf),
     Syslog,
@@ -84,21 +84,30 @@ impl Log {
         log
     }
 
+    /// The file with a line for each call.
+    #[cfg(feature = "tool")]
+    pub fn file_of_all_calls(&self) -> Option<&Path> {
+        match &self.sink {
+            Sink::File(path) if self.level == Level::Info => Some(path),
+            _ => None,
+        }
+    }
+
     fn parse(setting: &str, trace: String) -> Option<Self> {
-        let (level, place) = setting.split_once(',').unwrap_or((setting, ""));
+        let (level, sink) = setting.split_once(',').unwrap_or((setting, ""));
         let level = match level {
             "error" => Level::Error,
             "info" => Level::Info,
             _ => return None,
         };
-        let place = match (place, place.strip_prefix("file:")) {
-            ("", _) => Place::Stderr,
-            ("syslog", _) => Place::Syslog,
-            ("kmsg", _) => Place::Kmsg,
-            (_, Some(path)) if path.starts_with('/') => Place::File(path.into()),
+        let sink = match (sink, sink.strip_prefix("file:")) {
+            ("", _) => Sink::Stderr,
+            ("syslog", _) => Sink::Syslog,
+            ("kmsg", _) => Sink::Kmsg,
+            (_, Some(path)) if path.starts_with('/') => Sink::File(path.into()),
             _ => return None,
         };
-        Some(Self { level, place, trace })
+        Some(Self { level, sink, trace })
     }
 
     /// Writes the line of a call that ended.
@@ -109,21 +118,21 @@ impl Log {
         let line = self.line(call, error);
         // The priorities of syslog(3): 3 is an error, 6 information.
         let priority = if error.is_some() { 3 } else { 6 };
-        match &self.place {
-            Place::Stderr => sys::warn(format_args!("{line}")),
-            Place::File(path) => append(path, &format!("time={} {line}\n", now())),
-            Place::Syslog => {
+        match &self.sink {
+            Sink::Stderr => sys::warn(format_args!("{line}")),
+            Sink::File(path) => append(path, &format!("time={} {line}\n", now())),
+            Sink::Syslog => {
                 let pid = std::process::id();
                 let record = format!("<{}>cnibox[{pid}]: {line}", DAEMON | priority);
                 let socket = UnixDatagram::unbound();
-                let sent = socket.and_then(|it| {
+                let sent = socket.and_then(|socket| {
                     // A syslog that does not read must not hold up a call.
-                    it.set_nonblocking(true)?;
-                    it.send_to(record.as_bytes(), SYSLOG)
+                    socket.set_nonblocking(true)?;
+                    socket.send_to(record.as_bytes(), SYSLOG)
                 });
                 drop(sent);
             }
-            Place::Kmsg => append(Path::new(KMSG), &format!("<{priority}>cnibox: {line}\n")),
+            Sink::Kmsg => append(Path::new(KMSG), &format!("<{priority}>cnibox: {line}\n")),
         }
     }
 
@@ -227,12 +236,12 @@ mod tests {
 
     #[test]
     fn a_setting_has_a_level_and_a_place() {
-        let log = |level, place| Some(Log { level, place, trace: String::new() });
+        let log = |level, sink| Some(Log { level, sink, trace: String::new() });
         for (setting, expected) in [
-            ("error", log(Level::Error, Place::Stderr)),
-            ("info,syslog", log(Level::Info, Place::Syslog)),
-            ("info,kmsg", log(Level::Info, Place::Kmsg)),
-            ("info,file:/var/log/cnibox", log(Level::Info, Place::File("/var/log/cnibox".into()))),
+            ("error", log(Level::Error, Sink::Stderr)),
+            ("info,syslog", log(Level::Info, Sink::Syslog)),
+            ("info,kmsg", log(Level::Info, Sink::Kmsg)),
+            ("info,file:/var/log/cnibox", log(Level::Info, Sink::File("/var/log/cnibox".into()))),
             ("off", None),
             ("loud", None),
             ("info,file:relative", None),

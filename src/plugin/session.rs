@@ -9,9 +9,9 @@ use crate::cni::request::{Request, Verb};
 use crate::error::{Code, Error, Result};
 use crate::kernel::flock::Turns;
 use crate::kernel::netns::NetNs;
-use crate::kernel::nft::{self, Nft};
-use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sys;
+use crate::netlink::nft::{self, Nft};
+use crate::netlink::rtnl::{Link, Rtnl};
 
 /// The container's network namespace.
 enum Namespace {

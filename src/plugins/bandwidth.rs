@@ -34,6 +34,7 @@
 
 mod check;
 mod limits;
+mod restore;
 
 use std::time::Duration;
 
@@ -41,16 +42,17 @@ use crate::cni::json::keys;
 use crate::cni::success::{Interface, Success};
 use crate::compat::rules;
 use crate::error::{Error, Result};
-use crate::kernel::netlink;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{
+use crate::names::{Attachment, Mac, NetworkName};
+use crate::netlink;
+use crate::netlink::rtnl::{
     AddressField, Batch, Link, LinkChange, NewLink, Rtnl, TokenBucket, Traffic, TrafficSelector,
 };
-use crate::names::{Attachment, Mac, NetworkName};
 use crate::plugin::owner::{Owner, Owners};
-use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::flow::chained;
+use crate::plugin::restore::Parts;
+use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
+use crate::steps::link::chained;
 use crate::steps::link::{host_link, veth};
 use limits::{Limits, Rates};
 
@@ -62,6 +64,15 @@ const QUEUE_PACKETS: u32 = 1000;
 
 /// The default of `latency`.
 const LATENCY_MS: u32 = 25;
+
+pub const FACTS: Facts = Facts {
+    leaves_owned: true,
+    probes: &[(
+        "",
+        r#""ingressRate":8000,"ingressBurst":8000,"egressRate":8000,"egressBurst":8000"#,
+    )],
+    ..Facts::NONE
+};
 
 keys! {
     /// The keys of the configuration. It has those of `Rates` itself.
@@ -158,6 +169,23 @@ impl Plugin for Bandwidth {
             Some(what) => Err(Error::internal(what)),
             None => Ok(()),
         }
+    }
+
+    #[cfg(feature = "tool")]
+    fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+        let limits = self.limits()?;
+        let result = cx.request.required_prev_result()?;
+        if limits.is_empty() {
+            return Ok(());
+        }
+        let shaped = restore::Shaped {
+            host: cx.session.host()?,
+            network: &cx.request.network,
+            at,
+            end: &veth::host_end_of(cx, at, &result)?,
+            limits: &limits,
+        };
+        shaped.restore(parts)
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {

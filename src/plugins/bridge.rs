@@ -53,6 +53,7 @@
 mod device;
 mod gateway;
 mod port;
+mod restore;
 mod vlan;
 mod vlan_gateway;
 
@@ -65,13 +66,15 @@ use crate::cni::request::Verb;
 use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netns::{Lock, NetNs};
-use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::{Attachment, IfName, IpFamily};
+use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
-use crate::plugin::{Context, Plugin, Scope};
+use crate::plugin::restore::Parts;
+use crate::plugin::{Context, Facts, Plugin, Scope};
+use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
-use crate::steps::flow::{delegate, verify};
+use crate::steps::link::verify;
 use crate::steps::link::{configure, forwarding, veth};
 use crate::steps::nft::rules::Rules;
 use crate::steps::nft::{masquerade, spoof_check};
@@ -84,9 +87,24 @@ const LOCK_LIMIT: Duration = Duration::from_millis(250);
 /// The index of the container's interface in our results.
 const CONTAINER: u32 = 2;
 
+/// The bridge if the configuration names none.
+pub const DEFAULT: &str = "cni0";
+
+pub const FACTS: Facts = Facts {
+    has_own_subnets: true,
+    leaves_owned: true,
+    kinds: &[("bridge", "CONFIG_BRIDGE"), Facts::VETH],
+    probes: &[
+        ("vlan", r#""vlan":5"#),
+        Facts::MASQUERADES,
+        ("macspoofchk", r#""macspoofchk":true"#),
+    ],
+    ..Facts::NONE
+};
+
 keys! {
     pub struct Bridge {
-        "bridge" => bridge: String = "cni0".into(),
+        "bridge" => bridge: String = DEFAULT.into(),
         "isGateway" => is_gateway: bool,
         "isDefaultGateway" => is_default_gateway: bool,
         "forceAddress" => force_address: bool,
@@ -234,6 +252,12 @@ impl Plugin for Bridge {
             masquerade::check(cx.session.nft()?, network, at, &own.nets())?;
         }
         if self.macspoofchk { spoof_check::check(cx.session.nft()?, network, at) } else { Ok(()) }
+    }
+
+    #[inline(never)]
+    #[cfg(feature = "tool")]
+    fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+        self.restore_on_host(cx, at, parts)
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {

@@ -61,6 +61,8 @@ mod keys;
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::value::RawValue;
+
 use crate::cni::json::{Json, Read, ReadError};
 use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
@@ -104,14 +106,15 @@ impl Ipam for Dhcp {
         let netns = std::path::absolute(netns)
             .map_err(|error| Error::config(format_args!("cannot use CNI_NETNS: {error}")))?;
         let request = Request::Acquire(Ask { key: key(cx, at), netns, settings });
-        let result = self.call(&request, PATIENCE, None).map_err(|it| told(it, ALLOCATE))?;
-        version::parse_result(&result, Version::NEWEST)
+        let result =
+            self.call(&request, PATIENCE, None).map_err(|error| as_reference(error, ALLOCATE))?;
+        version::parse_result(&Json::parse(result.get().as_bytes())?, Version::NEWEST)
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         self.keys.settings(&cx.request.args)?;
         let asked = self.call(&Request::Check(key(cx, at)), PATIENCE, None);
-        asked.map(drop).map_err(|failure| told(failure, ALLOCATE))
+        asked.map(drop).map_err(|failure| as_reference(failure, ALLOCATE))
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
@@ -119,9 +122,9 @@ impl Ipam for Dhcp {
         let path = self.keys.socket()?;
         match socket::ask(&path, &Request::Status, STATUS_MAX, Some(STATUS_MAX)) {
             Err(Failure::Down(_)) if self.keys.is_auto() => Ok(()),
-            asked => {
-                asked.map(drop).map_err(|failure| told(failure, "STATUS").into_not_available())
-            }
+            asked => asked
+                .map(drop)
+                .map_err(|failure| as_reference(failure, "STATUS").into_not_available()),
         }
     }
 
@@ -173,7 +176,7 @@ impl Dhcp {
         request: &Request,
         patience: Duration,
         limit: Option<Duration>,
-    ) -> Result<Json, Failure> {
+    ) -> Result<Box<RawValue>, Failure> {
         let path = self.keys.socket().map_err(Failure::Refused)?;
         match socket::ask(&path, request, patience, limit) {
             Err(Failure::Down(_)) if self.keys.is_auto() => {
@@ -220,7 +223,7 @@ impl Dhcp {
 const ALLOCATE: &str = "DHCP.Allocate";
 
 /// The error with the text of the reference in front.
-fn told(failure: Failure, method: &str) -> Error {
+fn as_reference(failure: Failure, method: &str) -> Error {
     match failure {
         Failure::Refused(error) => error.in_front(format_args!("error calling {method}")),
         Failure::Down(error) | Failure::Silent(error) => {

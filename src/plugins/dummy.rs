@@ -24,8 +24,14 @@
 
 use crate::cni::json::keys;
 use crate::error::{Error, Result};
-use crate::plugin::Context;
+use crate::plugin::{Context, Facts};
 use crate::steps::link::interface::{self, NewInterface, SingleLink};
+
+pub const FACTS: Facts = Facts {
+    is_in_container: true,
+    probes: &[("", r#""ipam":{"type":"static","addresses":[{"address":"10.0.0.1/32"}]}"#)],
+    ..Facts::NONE
+};
 
 keys! {
     pub struct Dummy {

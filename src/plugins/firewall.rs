@@ -59,18 +59,22 @@ use crate::cni::success::Success;
 use crate::compat::forward_rules;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::nft::{Batch, Family, Feature, Nft};
-use crate::kernel::xtables;
 use crate::names::Attachment;
+use crate::netlink::nft::{Batch, Comment, Family, Feature, Nft};
+use crate::netlink::xtables;
 use crate::plugin::owner::{Owner, Owners};
-use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::flow::chained;
+use crate::plugin::restore::Parts;
+use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
+use crate::steps::link::chained;
 use crate::steps::nft::shared_rules;
 use firewalld::{Firewalld, Found};
 use ingress::{Guard, Policy};
 use sources::Source;
 pub use sources::follow_sources;
+
+pub const FACTS: Facts =
+    Facts { leaves_owned: true, probes: &[("", r#""backend":"iptables""#)], ..Facts::NONE };
 
 keys! {
     pub struct Firewall {
@@ -130,19 +134,9 @@ impl Plugin for Firewall {
             }
         }
         let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
-        let nft = cx.session.nft()?;
-        nft.transact(|nft, batch| {
-            for (family, addresses) in by_family(&addresses) {
-                ruleset::add(nft, batch, family, &addresses, guard.as_ref(), &owner)?;
-                if firewalld.is_some() {
-                    sources::record(nft, batch, family, &addresses, self.zone(), &owner)?;
-                } else {
-                    let chain = settings.admin_chain;
-                    forward::add(nft, batch, family, &addresses, chain, &owner)?;
-                }
-            }
-            ingress::set_port(nft, batch, guard.as_ref(), &owner)
-        })?;
+        let backend = firewalld.as_ref().map(|_| self.zone());
+        let rules = Rules { addresses: &addresses, guard: guard.as_ref(), owner: &owner };
+        rules.put(cx.session.nft()?, settings.admin_chain, backend)?;
         undo.keep();
         Ok(result)
     }
@@ -151,40 +145,44 @@ impl Plugin for Firewall {
         let settings = self.settings()?;
         let addresses = addresses(&chained::prev_result(cx, WITHOUT_RESULT)?);
         let guard = Guard::of(cx, settings.policy, at)?;
-        let firewalld = settings.firewalld(cx)?;
+        let firewalld = settings.firewalld(cx)?.map(RefCell::new);
         let uses_firewalld = firewalld.is_some();
-        if let Some(mut firewalld) = firewalld {
-            let zone = self.zone();
+        if let Some(firewalld) = firewalld {
             for address in &addresses {
-                if !firewalld.has_source(zone, *address)? {
-                    return Err(Error::internal(format_args!(
-                        "address {address} is not in zone {zone} of firewalld"
-                    )));
-                }
+                has_source(&firewalld, self.zone(), *address)?;
             }
         }
         let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
-        let nft = cx.session.nft()?;
-        for (family, addresses) in by_family(&addresses) {
-            let is_known = ruleset::are_known(nft, family, &addresses)?.contains(&true);
-            // The Go plugin let the addresses pass. Sources of firewalld are compared above.
-            if !is_known
-                && guard.is_none()
-                && (uses_firewalld || forward_rules::has(nft, family, &addresses)?)
-            {
-                continue;
-            }
-            ruleset::check(nft, family, &addresses, guard.as_ref(), &owner)?;
-            if !uses_firewalld {
-                forward::check(nft, family, &addresses, settings.admin_chain, &owner)?;
+        let rules = Rules { addresses: &addresses, guard: guard.as_ref(), owner: &owner };
+        rules.check(cx.session.nft()?, settings.admin_chain, uses_firewalld)
+    }
+
+    #[cfg(feature = "tool")]
+    fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+        let settings = self.settings()?;
+        let addresses = addresses(&chained::prev_result(cx, WITHOUT_RESULT)?);
+        let guard = Guard::of(cx, settings.policy, at)?;
+        let firewalld = settings.firewalld(cx)?.map(RefCell::new);
+        let zone = self.zone();
+        if let Some(firewalld) = &firewalld {
+            for address in &addresses {
+                parts.ensure(&|| has_source(firewalld, zone, *address), &mut || {
+                    firewalld.borrow_mut().add_source(zone, *address)
+                });
             }
         }
-        guard.map_or(Ok(()), |guard| guard.check_port(nft, &owner))
+        let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
+        let rules = Rules { addresses: &addresses, guard: guard.as_ref(), owner: &owner };
+        let (nft, chain) = (cx.session.nft()?, settings.admin_chain);
+        parts.ensure(&|| rules.check(nft, chain, firewalld.is_some()), &mut || {
+            rules.put(nft, chain, firewalld.as_ref().map(|_| zone))
+        });
+        Ok(())
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
         let of_reference: Vec<IpAddr> =
-            scope.one().map_or_else(Vec::new, |_| addresses(&chained::prev_result_of_del(cx)));
+            scope.one().map_or_else(Vec::new, |_| addresses(&cx.prev_result_of_del()));
         let owners = Owners::of(cx, scope);
         let (staying, sources) = match cx.session.nft_if_supported()? {
             Some(nft) => {
@@ -298,6 +296,57 @@ impl Settings<'_> {
                 Err(Error::config("backend").with_details(format_args!("{why}")))
             }
         }
+    }
+}
+
+fn has_source(firewalld: &RefCell<Firewalld>, zone: &str, address: IpAddr) -> Result<()> {
+    if firewalld.borrow_mut().has_source(zone, address)? {
+        return Ok(());
+    }
+    Err(Error::internal(format_args!("address {address} is not in zone {zone} of firewalld")))
+}
+
+/// The rules of nf_tables for an attachment.
+struct Rules<'a> {
+    addresses: &'a [IpAddr],
+    guard: Option<&'a Guard>,
+    owner: &'a Comment,
+}
+
+impl Rules<'_> {
+    /// Adds what is missing. `zone` is that of firewalld if it runs.
+    fn put(&self, nft: &Nft, admin_chain: &str, zone: Option<&str>) -> Result<()> {
+        let Self { guard, owner, .. } = *self;
+        nft.transact(|nft, batch| {
+            for (family, addresses) in by_family(self.addresses) {
+                ruleset::add(nft, batch, family, &addresses, guard, owner)?;
+                match zone {
+                    Some(zone) => sources::record(nft, batch, family, &addresses, zone, owner)?,
+                    None => forward::add(nft, batch, family, &addresses, admin_chain, owner)?,
+                }
+            }
+            ingress::set_port(nft, batch, guard, owner)
+        })
+    }
+
+    /// Fails if one of the rules is missing, and the Go plugin did not add its own.
+    fn check(&self, nft: &Nft, admin_chain: &str, uses_firewalld: bool) -> Result<()> {
+        let Self { guard, owner, .. } = *self;
+        for (family, addresses) in by_family(self.addresses) {
+            let is_known = ruleset::are_known(nft, family, &addresses)?.contains(&true);
+            // The Go plugin let the addresses pass. Sources of firewalld are compared elsewhere.
+            if !is_known
+                && guard.is_none()
+                && (uses_firewalld || forward_rules::has(nft, family, &addresses)?)
+            {
+                continue;
+            }
+            ruleset::check(nft, family, &addresses, guard, owner)?;
+            if !uses_firewalld {
+                forward::check(nft, family, &addresses, admin_chain, owner)?;
+            }
+        }
+        guard.map_or(Ok(()), |guard| guard.check_port(nft, owner))
     }
 }
 

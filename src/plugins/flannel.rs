@@ -37,13 +37,14 @@ use std::path::Path;
 
 use ipnet::IpNet;
 
-use crate::cni::json::{Json, Object, keys};
+use crate::cni::json::{Json, keys};
 use crate::cni::request::{Request, Verb};
 use crate::cni::success::{Route, Success};
 use crate::error::{Code, Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::Attachment;
 use crate::plugin::owner::Owners;
+use crate::plugin::restore::Parts;
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
@@ -98,11 +99,13 @@ impl Plugin for Flannel {
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _netns: &NetNs) -> Result<()> {
         cx.request.required_prev_result()?;
-        let config = match saved_conf::find(&self.data_dir, cx.request, at)? {
-            Some(SavedConf { config, .. }) => config,
-            None => self.config(cx)?,
-        };
-        self.call(cx, config, &Verb::Check(at.clone()))
+        self.call(cx, self.config_of_add(cx, at)?, &Verb::Check(at.clone()))
+    }
+
+    #[cfg(feature = "tool")]
+    fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+        let request = with_config(cx, self.config_of_add(cx, at)?)?;
+        delegate::restore(&delegated(cx, &request), &request.conf.kind, at, parts)
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
@@ -178,22 +181,35 @@ impl Flannel {
         Ok(keys.config(cx.request, &SubnetEnv::read(Path::new(&self.subnet_file))?))
     }
 
+    fn config_of_add(&self, cx: &Context<'_>, at: &Attachment) -> Result<Json> {
+        match saved_conf::find(&self.data_dir, cx.request, at)? {
+            Some(SavedConf { config, .. }) => Ok(config),
+            None => self.config(cx),
+        }
+    }
+
     fn call(&self, cx: &Context<'_>, config: Json, verb: &Verb) -> Result<()> {
-        let mut config = Config(config);
-        // The version of this call decides which verbs exist.
-        for key in ["cniVersion", "prevResult", "cni.dev/valid-attachments"] {
-            if let Some(value) = cx.request.json.get(key) {
-                config.set(key, value.clone());
-            }
-        }
-        let request = cx.request.with_config(config.0)?;
-        if request.conf.kind == "flannel" {
-            return Err(Error::config("delegate.type: flannel cannot delegate to itself"));
-        }
+        let request = with_config(cx, config)?;
         delegate::call(&delegated(cx, &request), &request.conf.kind, verb)?;
         // The saved configuration is removed only after the delegate's changes are made.
         cx.session.settle()
     }
+}
+
+/// The request of the delegate with a saved configuration.
+fn with_config(cx: &Context<'_>, config: Json) -> Result<Request> {
+    let mut config = Config(config);
+    // The version of this call decides which verbs exist.
+    for key in ["cniVersion", "prevResult", "cni.dev/valid-attachments"] {
+        if let Some(value) = cx.request.json.get(key) {
+            config.set(key, value.clone());
+        }
+    }
+    let request = cx.request.with_config(config.0)?;
+    if request.conf.kind == "flannel" {
+        return Err(Error::config("delegate.type: flannel cannot delegate to itself"));
+    }
+    Ok(request)
 }
 
 fn delegated<'a>(cx: &Context<'a>, request: &'a Request) -> Context<'a> {
@@ -251,7 +267,7 @@ impl Keys {
     }
 
     fn config(mut self, request: &Request, env: &SubnetEnv) -> Json {
-        let route = |net: &IpNet| Object::default().text("dst", net).json();
+        let route = |net: &IpNet| Json::object([("dst", Some(net.to_string().into()))]);
         self.ipam.set_ranges(env);
         self.routes.extend(env.networks.iter().map(route));
         self.ipam.set("routes", Json::Array(self.routes));
@@ -279,14 +295,12 @@ impl Keys {
 /// has not written the subnets.
 #[cfg(feature = "tool")]
 pub fn host_local(plugin: &Json) -> Option<Json> {
-    let subnet_file = match plugin.get("subnetFile") {
-        Some(Json::String(path)) if !path.is_empty() => path,
-        _ => SUBNET_FILE,
-    };
+    let subnet_file = plugin.text_at("subnetFile").filter(|path| !path.is_empty());
+    let subnet_file = subnet_file.unwrap_or(SUBNET_FILE);
     let env = SubnetEnv::read(Path::new(subnet_file)).ok()?;
     let mut ipam = Config(plugin.get("ipam").cloned().unwrap_or(Json::Object(Vec::new())));
     ipam.set_ranges(&env);
-    Some(Object::default().put("ipam", ipam.0).json())
+    Some(Json::object([("ipam", Some(ipam.0))]))
 }
 
 impl Config {
@@ -295,7 +309,8 @@ impl Config {
         self.set_default("type", "host-local".into());
         let mut ranges = Vec::new();
         for subnet in &env.subnets {
-            ranges.push(Json::Array(vec![Object::default().text("subnet", subnet).json()]));
+            let range = Json::object([("subnet", Some(subnet.to_string().into()))]);
+            ranges.push(Json::Array(vec![range]));
         }
         self.set("ranges", Json::Array(ranges));
     }

@@ -45,9 +45,10 @@
 mod records;
 mod saved_state;
 mod selector;
+mod sysfs;
 mod transfer;
 
-use self::records::{Entry, Records};
+use self::records::{DeviceRecord, Records};
 use self::saved_state::SavedState;
 use self::selector::{Selector, Target};
 use self::transfer::Destination;
@@ -56,14 +57,15 @@ use crate::cni::request::Verb;
 use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Link, Rtnl};
 use crate::names::Attachment;
+use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
+use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
-use crate::steps::flow::{chained, delegate, verify};
 use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::interface;
+use crate::steps::link::{chained, verify};
 
 #[derive(Default)]
 pub struct HostDevice {
@@ -103,7 +105,7 @@ impl Plugin for HostDevice {
                 at.ifname
             )));
         }
-        let saved = SavedState::new(&cx.request.network, at, &link, &records);
+        let saved = SavedState::new(&cx.request.network, at, &link, records.of(&link));
         let saved = saved.moved_into(netns, host, &link);
         undo.push("return the device", || self.return_device(cx, at, Some(netns)));
         records::record(at).write(saved.in_record().as_bytes())?;
@@ -278,7 +280,7 @@ fn restore(host: &Rtnl, saved: &SavedState) -> Result<bool> {
 /// Restores devices that the kernel returned when their namespace ended.
 fn collect_garbage(host: &Rtnl, owners: &Owners) -> Result<()> {
     let mut failures = Failures::default();
-    for Entry { record, saved } in Records::open()?.0 {
+    for DeviceRecord { record, saved } in Records::open()?.0 {
         if saved.belongs_to(owners) {
             let restored = restore(host, &saved);
             let is_over = matches!(restored, Ok(is_back) if is_back || saved.is_gone(host));

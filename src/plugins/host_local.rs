@@ -121,7 +121,7 @@ impl Ipam for HostLocal {
         let allocated = store.locked(|locked| allocate(locked, &request, at))?;
         let ips = allocated
             .into_iter()
-            .map(|it| Ip { address: it.address, gateway: Some(it.gateway), interface: None })
+            .map(|ip| Ip { address: ip.address, gateway: Some(ip.gateway), interface: None })
             .collect();
         Ok(Success { ips, routes: config.routes, dns, ..Success::default() })
     }
@@ -258,7 +258,7 @@ mod tests {
             _ => None,
         };
         let (request, verb) =
-            Request::read(command, env, stdin.as_bytes()).map_err(|it| it.error)?;
+            Request::read(command, env, stdin.as_bytes()).map_err(|refusal| refusal.error)?;
         let session = Session::without_container();
         let cx = Context { request: &request, session: &session, plugins: &[] };
         PLUGIN.run(&cx, &verb)

@@ -34,14 +34,16 @@
 
 use crate::cni::json::keys;
 use crate::error::{Error, Result};
-use crate::kernel::rtnl::LinkProperty;
-use crate::plugin::Context;
+use crate::netlink::rtnl::LinkProperty;
+use crate::plugin::{Context, Facts};
 use crate::steps::link::interface::{NewInterface, Property, SingleLink};
 use crate::steps::link::parent::Parent;
 
 /// IPVLAN_MODE_* and IPVLAN_F_* (linux/if_link.h). The first of each is the default.
 const MODES: &[(&str, u16)] = &[("l2", 0), ("l3", 1), ("l3s", 2)];
 const FLAGS: &[(&str, u16)] = &[("bridge", 0), ("private", 1), ("vepa", 2)];
+
+pub const FACTS: Facts = Facts { probes: &[Facts::ON_LO], ..Facts::NONE };
 
 keys! {
     pub struct Ipvlan {

@@ -18,13 +18,15 @@ use crate::cni::json::keys;
 use crate::cni::success::{Interface, Ip, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
 use crate::names::{Attachment, IpFamily};
+use crate::netlink::rtnl::{Batch, Link, LinkChange, Rtnl};
 use crate::plugin::owner::Owner;
-use crate::plugin::{Context, Plugin, Scope};
+use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::link::{host_link, veth};
 
 const LO: &str = "lo";
+
+pub const FACTS: Facts = Facts { is_in_container: true, ..Facts::NONE };
 
 keys! {
     pub struct Loopback {}

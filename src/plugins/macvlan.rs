@@ -39,13 +39,15 @@
 
 use crate::cni::json::keys;
 use crate::error::{Error, Result};
-use crate::kernel::rtnl::LinkProperty;
-use crate::plugin::Context;
+use crate::netlink::rtnl::LinkProperty;
+use crate::plugin::{Context, Facts};
 use crate::steps::link::interface::{self, NewInterface, Property, SingleLink};
 use crate::steps::link::parent::Parent;
 
 /// MACVLAN_MODE_* (linux/if_link.h). The first is the default.
 const MODES: [(&str, u32); 4] = [("bridge", 4), ("private", 1), ("vepa", 2), ("passthru", 8)];
+
+pub const FACTS: Facts = Facts { probes: &[Facts::ON_LO], ..Facts::NONE };
 
 keys! {
     pub struct Macvlan {

@@ -53,19 +53,22 @@ use ipnet::IpNet;
 use crate::cni::success::Success;
 use crate::compat::rules as rules_of_reference;
 use crate::error::{Error, Result};
-use crate::kernel::conntrack::{Conntrack, Flows};
 use crate::kernel::netns::NetNs;
-use crate::kernel::nft::{Batch, Family, Feature, Nft, Transport};
-use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::{Attachment, IpFamily};
+use crate::netlink::conntrack::{Conntrack, Flows};
+use crate::netlink::nft::{Batch, Family, Feature, Nft, Transport};
+use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
-use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::flow::chained;
+use crate::plugin::restore::Parts;
+use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
+use crate::steps::link::chained;
 use bindings::{PortBindings, Removal};
 pub use config::Portmap;
 use config::{HostIp, Settings, Snat};
+
+pub const FACTS: Facts = Facts { leaves_owned: true, probes: &[("", "")], ..Facts::NONE };
 
 /// The reference's message.
 const WITHOUT_RESULT: &str = "must be called as chained plugin";
@@ -116,15 +119,7 @@ impl Plugin for Portmap {
             return Ok(());
         }
         let nft = cx.session.nft()?;
-        for bindings in &bindings {
-            if let Err(error) = bindings.check(nft) {
-                let table = rules::table(bindings.family);
-                let (network, address) = (&cx.request.network, bindings.address.addr());
-                if !rules_of_reference::has_portmap(nft, table.family, network, at, address)? {
-                    return Err(error);
-                }
-            }
-        }
+        check_published(cx, at, nft, &bindings)?;
         if settings.snat == Snat::Off {
             return Ok(());
         }
@@ -132,9 +127,43 @@ impl Plugin for Portmap {
         bindings.iter().try_for_each(|bindings| check_loopback(host, bindings))
     }
 
+    /// Connections to the container stay.
+    #[cfg(feature = "tool")]
+    fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+        let result = cx.request.required_prev_result()?;
+        let settings = self.settings()?;
+        let owner = Owner::new(&cx.request.network, at);
+        let owners = Owners::of(cx, Scope::One(at));
+        let bindings = bindings(at, &result, &settings, &owner);
+        if bindings.is_empty() {
+            return Ok(());
+        }
+        let nft = cx.session.nft()?;
+        parts.ensure(&|| check_published(cx, at, nft, &bindings), &mut || {
+            publish(nft, &owner, &owners, &settings, &bindings)?;
+            delete_answered_by_host(cx, &bindings)
+        });
+        if settings.snat == Snat::Off {
+            return Ok(());
+        }
+        let host = cx.session.host()?;
+        for bindings in &bindings {
+            // Without the route to the container, its address leads to an uplink of the host.
+            let is_of_result = |link: &Link| {
+                result.interfaces.is_empty() || result.interface_index(&link.name, "").is_some()
+            };
+            if link_to_container(host, bindings)?.is_some_and(|link| is_of_result(&link)) {
+                parts.ensure(&|| check_loopback(host, bindings), &mut || {
+                    allow_loopback(host, bindings)
+                });
+            }
+        }
+        Ok(())
+    }
+
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
         let addresses = scope.one().map_or_else(Vec::new, |at| {
-            let result = chained::prev_result_of_del(cx);
+            let result = cx.prev_result_of_del();
             let address = |family| container_address(family, at, &result);
             IpFamily::ALL.into_iter().filter_map(address).map(|net| net.addr()).collect()
         });
@@ -190,7 +219,8 @@ fn bindings<'a>(
 fn container_address(family: IpFamily, at: &Attachment, result: &Success) -> Option<IpNet> {
     let is_ours = |index: Option<u32>| {
         let interface = index.and_then(|index| result.interfaces.get(index as usize));
-        interface.is_none_or(|it| it.name == *at.ifname && !it.sandbox.is_empty())
+        interface
+            .is_none_or(|interface| interface.name == *at.ifname && !interface.sandbox.is_empty())
     };
     let ips = result.ips.iter().filter(|ip| family.has(ip.address.addr()));
     ips.filter(|ip| is_ours(ip.interface)).map(|ip| ip.address).next()
@@ -221,6 +251,25 @@ fn publish(
         }
         Ok(())
     })
+}
+
+/// Fails if an element or rule is missing, and the Go plugin did not publish the ports.
+fn check_published(
+    cx: &Context<'_>,
+    at: &Attachment,
+    nft: &Nft,
+    all: &[PortBindings<'_>],
+) -> Result<()> {
+    for bindings in all {
+        if let Err(error) = bindings.check(nft) {
+            let table = rules::table(bindings.family);
+            let (network, address) = (&cx.request.network, bindings.address.addr());
+            if !rules_of_reference::has_portmap(nft, table.family, network, at, address)? {
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Removes the port bindings of the owners and the rules of the Go plugin when the session settles, and then the
@@ -303,14 +352,28 @@ fn link_to_container(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<Option<
 /// Deletes UDP connections to a port that are older than its publication. The kernel does not translate them while packets
 /// keep coming.
 fn delete_untranslated(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result<()> {
+    let to_ports = udp_connections(cx, all)?;
+    delete_flows(&to_ports.into_iter().map(|(flows, _)| flows).collect::<Vec<_>>())
+}
+
+/// The same for the UDP connections that began while the rules were missing: the host itself answers them. Those to the
+/// container stay.
+fn delete_answered_by_host(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result<()> {
+    let to_ports = udp_connections(cx, all)?;
+    let answered = to_ports.into_iter().map(|(flows, host_ip)| flows.answered_by(host_ip));
+    delete_flows(&answered.collect::<Vec<_>>())
+}
+
+/// The UDP connections to the published ports, on each address of the host.
+fn udp_connections(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result<Vec<(Flows, IpAddr)>> {
     let mut flows = Vec::new();
     let mut addresses: Option<Vec<IpAddr>> = None;
     for bindings in all {
         let family = bindings.family;
-        for mapping in bindings.mappings().filter(|it| it.transport == Transport::Udp) {
+        for mapping in bindings.mappings().filter(|mapping| mapping.transport == Transport::Udp) {
             let to_port = Flows::to_port(family, Transport::Udp, mapping.host_port);
             match mapping.host_ip {
-                HostIp::One(ip) => flows.push(to_port.at(ip)),
+                HostIp::One(ip) => flows.push((to_port.at(ip), ip)),
                 // Connections through the host to the same port of other hosts stay.
                 HostIp::Any | HostIp::AnyOf(_) => {
                     if addresses.is_none() {
@@ -320,12 +383,12 @@ fn delete_untranslated(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result<()>
                         addresses = Some(all);
                     }
                     let of_family = addresses.iter().flatten().filter(|ip| family.has(**ip));
-                    flows.extend(of_family.map(|ip| to_port.at(*ip)));
+                    flows.extend(of_family.map(|ip| (to_port.at(*ip), *ip)));
                 }
             }
         }
     }
-    delete_flows(&flows)
+    Ok(flows)
 }
 
 fn delete_flows(flows: &[Flows]) -> Result<()> {

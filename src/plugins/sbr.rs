@@ -36,14 +36,16 @@ use crate::cni::success::{Ip, Success};
 use crate::cni::text::parse_ip;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Route, Rtnl, Rule};
 use crate::names::{Attachment, IpFamily};
-use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::flow::chained;
+use crate::netlink::rtnl::{Batch, Route, Rtnl, Rule};
+use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
+use crate::steps::link::chained;
 use crate::steps::link::configure;
 use crate::steps::link::routing_tables::{self, KERNEL_TABLES, MAIN, RoutingTables};
 use plan::{PROTOCOL, Plan};
+
+pub const FACTS: Facts = Facts { is_in_container: true, probes: &[("", "")], ..Facts::NONE };
 
 keys! {
     pub struct Sbr {
@@ -157,7 +159,7 @@ struct Attached {
 
 impl Attached {
     fn find(cx: &Context<'_>, at: &Attachment, rtnl: &Rtnl) -> Result<Self> {
-        let result = chained::prev_result_of_del(cx);
+        let result = cx.prev_result_of_del();
         let sources = chained::ips(&result, at).map(|ip| ip.address.addr()).collect();
         let mut found = Self { index: None, sources, of_others: Vec::new(), others_lost: false };
         for link in rtnl.links()? {
@@ -265,7 +267,7 @@ impl Sbr {
             ours.iter().any(was_chosen) && !others.iter().any(is_lookup)
         };
         let routes = routing_tables.routes.iter();
-        for route in routes.filter(|it| it.dev == index && is_unused(it.table)) {
+        for route in routes.filter(|route| route.dev == index && is_unused(route.table)) {
             batch.del_route(route);
         }
         batch

@@ -65,7 +65,7 @@ impl Ipam for Static {
         let Config { addresses, routes, dns } = self.keys.config(cx.request)?;
         let ips = addresses
             .into_iter()
-            .map(|it| Ip { address: it.net, gateway: it.gateway, interface: None })
+            .map(|address| Ip { address: address.net, gateway: address.gateway, interface: None })
             .collect();
         Ok(Success { ips, routes, dns, ..Success::default() })
     }
@@ -163,7 +163,7 @@ impl Keys {
             Some(ips) => ips,
             None => configured(addresses, env_ips)?,
         };
-        let v4_count = addresses.iter().filter(|it| it.net.addr().is_ipv4()).count();
+        let v4_count = addresses.iter().filter(|address| address.net.addr().is_ipv4()).count();
         if request.version < Version::V0_3_0 && (v4_count > 1 || addresses.len() - v4_count > 1) {
             return Err(Error::config(format_args!(
                 "CNI version {} does not support more than 1 address per family",
@@ -201,7 +201,7 @@ fn set_gateways(addresses: &mut [Address], gateways: &str) -> Result<()> {
         let gateway = text::parse_ip(text).map_err(|_| {
             Error::new(Code::INVALID_ENVIRONMENT, format_args!("invalid gateway address: {text}"))
         })?;
-        for address in addresses.iter_mut().filter(|it| it.net.contains(&gateway)) {
+        for address in addresses.iter_mut().filter(|address| address.net.contains(&gateway)) {
             address.gateway = Some(gateway);
         }
     }
@@ -233,9 +233,9 @@ mod tests {
     fn addresses(ipam: &str, more: &str, args: &str) -> Result<String> {
         let request = request("ADD", ipam, more, args);
         let config = request.json.read::<Keys>("it")?.config(&request)?;
-        let show = |it: &Address| match it.gateway {
-            Some(gateway) => format!("{} via {gateway}", it.net),
-            None => it.net.to_string(),
+        let show = |address: &Address| match address.gateway {
+            Some(gateway) => format!("{} via {gateway}", address.net),
+            None => address.net.to_string(),
         };
         Ok(config.addresses.iter().map(show).collect::<Vec<_>>().join(", "))
     }

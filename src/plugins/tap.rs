@@ -36,11 +36,11 @@ use crate::cni::request::Verb;
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, Rtnl};
 use crate::kernel::tun::{self, NewTap};
 use crate::names::Attachment;
+use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, Rtnl};
 use crate::plugin::owner::Owner;
-use crate::plugin::{Context, Plugin, Scope};
+use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::configure::{self, Announce, Options};
@@ -52,6 +52,8 @@ const KIND: &str = "tun";
 
 /// The type of a tap (linux/if_tun.h).
 const IFF_TAP: u8 = 2;
+
+pub const FACTS: Facts = Facts { probes: &[("", "")], ..Facts::NONE };
 
 keys! {
     pub struct Tap {
@@ -148,8 +150,8 @@ impl Tap {
                 LinkProperty::TunMultiQueue(self.multi_queue),
             ),
         ];
-        properties.extend(self.owner.map(|it| id("owner", it, LinkProperty::TunOwner(it))));
-        properties.extend(self.group.map(|it| id("group", it, LinkProperty::TunGroup(it))));
+        properties.extend(self.owner.map(|uid| id("owner", uid, LinkProperty::TunOwner(uid))));
+        properties.extend(self.group.map(|gid| id("group", gid, LinkProperty::TunGroup(gid))));
         Ok(NewInterface {
             kind: KIND,
             option: "CONFIG_TUN",

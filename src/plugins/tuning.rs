@@ -50,17 +50,19 @@ use crate::cni::json::{Json, keys};
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Link, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::Attachment;
+use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
-use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::flow::chained;
+use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
+use crate::steps::link::chained;
 use crate::steps::link::tuned::{DIR, record};
 use crate::steps::state;
 use backup::Backup;
 use tuned::Tuned;
+
+pub const FACTS: Facts = Facts { is_in_container: true, ..Facts::NONE };
 
 keys! {
     /// `wanted` reads all other keys: a mistake in them must not fail DEL and GC.
@@ -101,12 +103,14 @@ impl Plugin for Tuning {
         wanted.apply(netns, rtnl, link.as_ref())?;
         undo.keep();
         // The sandbox is not compared, as in the reference: plugins and runtimes write it in several ways.
-        for it in result.interfaces.iter_mut().filter(|it| it.name == *at.ifname) {
+        for interface in
+            result.interfaces.iter_mut().filter(|interface| interface.name == *at.ifname)
+        {
             if let Some(mac) = wanted.mac {
-                it.mac = mac.to_string();
+                interface.mac = mac.to_string();
             }
             // As in the reference, an interface without an MTU gets none.
-            it.mtu = wanted.mtu.filter(|_| it.mtu != 0).unwrap_or(it.mtu);
+            interface.mtu = wanted.mtu.filter(|_| interface.mtu != 0).unwrap_or(interface.mtu);
         }
         Ok(result)
     }
@@ -243,7 +247,7 @@ fn merged(
         let earlier = merged.len();
         for (key, value) in list {
             let path = path(key, ifname)?;
-            match merged.iter().position(|(it, _)| *it == path) {
+            match merged.iter().position(|(known, _)| *known == path) {
                 // Two spellings of one sysctl.
                 Some(at) if at >= earlier => return Err(duplicate(key)),
                 Some(at) => merged[at].1 = (*value).into(),
@@ -266,7 +270,7 @@ fn sysctls(json: &Json) -> Result<Vec<(&str, &str)>> {
         let Json::String(value) = value else {
             return Err(tuned::unreadable(format_args!("sysctl.{key}: it is not a string")));
         };
-        if list.iter().any(|(it, _)| it == key) {
+        if list.iter().any(|(known, _)| known == key) {
             return Err(duplicate(key));
         }
         list.push((key.as_str(), value.as_str()));

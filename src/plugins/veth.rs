@@ -36,14 +36,16 @@ use crate::cni::request::Verb;
 use crate::cni::success::{Interface, Ip, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 use crate::names::Attachment;
+use crate::netlink::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
-use crate::plugin::{Context, Plugin, Scope};
+use crate::plugin::restore::Parts;
+use crate::plugin::{Context, Facts, Plugin, Scope};
+use crate::steps::flow::delegate;
 use crate::steps::flow::undo::Undo;
-use crate::steps::flow::{delegate, verify};
 use crate::steps::link::routing_tables::SCOPE_LINK;
-use crate::steps::link::{configure, forwarding, host_link, veth};
+use crate::steps::link::verify;
+use crate::steps::link::{chained, configure, forwarding, host_link, veth};
 use crate::steps::nft::masquerade;
 use crate::steps::nft::rules::Rules;
 
@@ -52,6 +54,13 @@ const SCOPE_HOST: u8 = 254;
 
 /// The index of the container's interface in our results.
 const CONTAINER: u32 = 1;
+
+pub const FACTS: Facts = Facts {
+    has_own_subnets: true,
+    kinds: &[Facts::VETH],
+    probes: &[Facts::MASQUERADES],
+    ..Facts::NONE
+};
 
 keys! {
     pub struct Veth {
@@ -153,6 +162,45 @@ impl Plugin for Veth {
         forwarding::check(own.ips.iter().map(|ip| ip.address.addr()))?;
         if self.masquerades(cx) {
             masquerade::check(cx.session.nft()?, &cx.request.network, at, &own.nets())?;
+        }
+        Ok(())
+    }
+
+    /// Addresses and routes of the host end, forwarding and masquerading. A pair that is missing stays so, because only a new
+    /// ADD can connect the container again.
+    #[cfg(feature = "tool")]
+    fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+        self.validate()?;
+        let result = cx.request.required_prev_result()?;
+        if cx.request.conf.ipam.kind.is_empty() {
+            return Ok(());
+        }
+        let ips = chained::ips(&result, at).filter(|ip| ip.gateway.is_some()).cloned();
+        let own = Success { ips: ips.collect(), ..Success::default() };
+        let (host, network) = (cx.session.host()?, &cx.request.network);
+        let end = veth::host_end_of(cx, at, &result)?;
+        host_link::restore_refusal(&end.name, parts);
+        for net in gateways(&own) {
+            let make = &mut || {
+                let mut batch = Batch::new();
+                batch.add_address(end.index, &end.name, &gateway_address(net));
+                host.commit(batch)
+            };
+            parts.ensure(&|| verify::host_addresses(host, &end, &[net]), make);
+        }
+        for route in host_routes(&own, end.index) {
+            let make = &mut || {
+                let mut batch = Batch::new();
+                batch.add_route(&route);
+                host.commit(batch)
+            };
+            parts.ensure(&|| verify::kernel_routes(host, std::slice::from_ref(&route)), make);
+        }
+        forwarding::restore(&own.ips.iter().map(|ip| ip.address.addr()).collect::<Vec<_>>(), parts);
+        if self.masquerades(cx) {
+            let (nft, nets, owner) = (cx.session.nft()?, own.nets(), Owner::new(network, at));
+            let rules = Rules { owner: &owner, masquerades: true, nets: &nets, checked: None };
+            parts.ensure(&|| masquerade::check(nft, network, at, &nets), &mut || rules.set(cx));
         }
         Ok(())
     }
@@ -266,6 +314,10 @@ fn gateways(success: &Success) -> Vec<IpNet> {
     gateways.into_iter().map(IpNet::from).collect()
 }
 
+fn gateway_address(net: IpNet) -> NewAddress {
+    NewAddress { net, no_dad: true, no_prefix_route: false, may_exist: false }
+}
+
 fn set_up_host_end(owner: &Owner, host: &Rtnl, pair: &veth::Pair, success: &Success) -> Result<()> {
     let name = &pair.host.name;
     host_link::refuse_router_advertisements(&pair.host)?;
@@ -277,8 +329,7 @@ fn set_up_host_end(owner: &Owner, host: &Rtnl, pair: &veth::Pair, success: &Succ
     let change = LinkChange { up: Some(true), alias: Some(&alias), ..LinkChange::default() };
     batch.change_link(pair.host.index, name, &change);
     for net in gateways(success) {
-        let address = NewAddress { net, no_dad: true, no_prefix_route: false, may_exist: false };
-        batch.add_address(pair.host.index, name, &address);
+        batch.add_address(pair.host.index, name, &gateway_address(net));
     }
     for route in host_routes(success, pair.host.index) {
         batch.add_route(&route);

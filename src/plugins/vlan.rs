@@ -28,13 +28,15 @@
 
 use crate::cni::json::keys;
 use crate::error::{Error, Result};
-use crate::kernel::rtnl::LinkProperty;
-use crate::plugin::Context;
+use crate::netlink::rtnl::LinkProperty;
+use crate::plugin::{Context, Facts};
 use crate::steps::link::interface::{NewInterface, Property, SingleLink};
 use crate::steps::link::parent::Parent;
 
 /// The largest id that 802.1Q does not reserve.
 const ID_MAX: u16 = 4094;
+
+pub const FACTS: Facts = Facts { probes: &[("", r#""master":"lo","vlanId":5"#)], ..Facts::NONE };
 
 keys! {
     pub struct Vlan {

@@ -30,14 +30,14 @@ use std::time::Duration;
 use crate::cni::json::keys;
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
-use crate::kernel::netlink;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::names::{Attachment, IfName, IpFamily};
-use crate::plugin::{Context, Plugin, Scope};
+use crate::netlink;
+use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
+use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
-use crate::steps::flow::{chained, verify};
 use crate::steps::link::routing_tables::{self, KERNEL_TABLES, MAIN, RoutingTables};
+use crate::steps::link::{chained, verify};
 use interface::SavedRoutes;
 
 /// The longest wait until the kernel accepts packets to a restored IPv6 address. If the link is up, it takes microseconds.
@@ -45,6 +45,9 @@ const ADDRESSES_LIMIT: Duration = Duration::from_secs(5);
 /// The reference begins its search at the same table.
 const FIRST_TABLE: u32 = 1;
 const KIND: &str = "vrf";
+
+pub const FACTS: Facts =
+    Facts { is_in_container: true, probes: &[("", r#""vrfname":"probe""#)], ..Facts::NONE };
 
 keys! {
     pub struct Vrf {
@@ -146,7 +149,7 @@ impl Vrf {
             // An earlier ADD did it.
             (Some(master), Some(vrf)) if master == vrf.index => return Ok(()),
             (Some(master), _) => {
-                let master = rtnl.link_at(master)?.map_or_else(String::new, |it| it.0.name);
+                let master = rtnl.link_at(master)?.map_or_else(String::new, |master| master.0.name);
                 let ifname = &at.ifname;
                 return Err(Error::internal(format_args!(
                     "cannot put interface {ifname} into VRF {name}: it already has master {master}"

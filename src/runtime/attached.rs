@@ -6,26 +6,27 @@ use crate::cni::json::Json;
 use crate::cni::version::Version;
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
-use crate::runtime::cache::Entry;
+use crate::runtime::Runtime;
+use crate::runtime::cache::CacheEntry;
 use crate::runtime::evidence::{Evidence, Life};
-use crate::runtime::lifecycle::{Choice, Runtime, Target};
+use crate::runtime::lifecycle::{Choice, Target};
 
 impl Runtime {
     /// The attachments that the cache has, whichever runtime made them. A damaged entry is a line on stderr.
-    pub fn attachments(&self) -> Result<Vec<(Entry, Life)>> {
+    pub fn attachments(&self) -> Result<Vec<(CacheEntry, Life)>> {
         let entries = self.entries()?;
-        Ok(judged(&self.evidence()?, entries))
+        Ok(with_life(&self.evidence()?, entries))
     }
 
     /// The entries of the cache. A damaged one is a line on stderr.
-    pub fn entries(&self) -> Result<Vec<Entry>> {
+    pub fn entries(&self) -> Result<Vec<CacheEntry>> {
         let found = self.cache.all()?;
         found.damaged.iter().for_each(|error| warn(format_args!("warning: {error}")));
         Ok(found.entries)
     }
 
     /// Fails unless the attachment of an entry is alive.
-    pub fn require_alive(&self, entry: &Entry) -> Result<()> {
+    pub fn require_alive(&self, entry: &CacheEntry) -> Result<()> {
         let reason = match self.evidence()?.life(entry) {
             Life::Alive => return Ok(()),
             Life::Gone(reason) => format!("it has ended: {reason}"),
@@ -41,7 +42,7 @@ impl Runtime {
     }
 
     /// CHECK of an attachment, with the parameters of its ADD. False if its configuration has no CHECK, or disables it.
-    pub fn check_entry(&self, entry: &Entry) -> Result<bool> {
+    pub fn check_entry(&self, entry: &CacheEntry) -> Result<bool> {
         let network = entry.network_of_add()?;
         if network.disable_check || network.version < Version::V0_4_0 {
             return Ok(false);
@@ -52,11 +53,14 @@ impl Runtime {
 }
 
 /// Entries, and whether each lives.
-pub(super) fn judged(evidence: &Evidence<'_>, entries: Vec<Entry>) -> Vec<(Entry, Life)> {
-    let mut judged = Vec::new();
+pub(super) fn with_life(
+    evidence: &Evidence<'_>,
+    entries: Vec<CacheEntry>,
+) -> Vec<(CacheEntry, Life)> {
+    let mut attachments = Vec::new();
     for entry in entries {
         let life = evidence.life(&entry);
-        judged.push((entry, life));
+        attachments.push((entry, life));
     }
-    judged
+    attachments
 }

@@ -5,7 +5,9 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use crate::cni::json::Json;
+use serde::Serialize;
+
+use crate::cni::json::{self, Json, keys};
 use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
 use crate::error::{Error, Result};
@@ -22,7 +24,7 @@ const KIND: &str = "cniCacheV1";
 
 /// The cache file of one attachment.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct CacheEntry {
     pub network: NetworkName,
     pub at: Attachment,
     /// The configuration of the network at the time of ADD. Empty in entries of old runtimes.
@@ -49,12 +51,12 @@ pub struct Cache {
 #[derive(Debug, Default)]
 pub struct Entries {
     /// In the order of their files' names.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<CacheEntry>,
     /// One error per file that cannot be used.
     pub damaged: Vec<Error>,
 }
 
-impl Entry {
+impl CacheEntry {
     /// The configuration of the network at the time of ADD.
     pub fn network_of_add(&self) -> Result<Network> {
         let network = Network::from_cache(&self.config).map_err(|error| {
@@ -84,88 +86,95 @@ impl Entry {
         title(&self.network, &self.at)
     }
 
-    /// The document of the file, with its keys in libcni's order.
-    fn to_json(&self) -> Json {
+    fn document(&self) -> Document {
         let pair = |pair: &str| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            Json::Array(vec![key.into(), value.into()])
+            vec![key.to_owned(), value.to_owned()]
         };
         let pairs = self.args.split(';').filter(|pair| !pair.is_empty());
-        let pairs: Vec<Json> = pairs.map(pair).collect();
-        let present = |json: &Json| Some(json.clone()).filter(|json| *json != Json::Null);
-        let netns = self.netns.to_string_lossy();
-        Json::object([
-            ("kind", Some(KIND.into())),
-            ("containerId", Some(self.at.container_id.to_string().into())),
-            ("config", Some(base64::encode(&self.config).into())),
-            ("ifName", Some(self.at.ifname.to_string().into())),
-            ("networkName", Some(self.network.to_string().into())),
-            ("netns", (!netns.is_empty()).then(|| netns.as_ref().into())),
-            ("cniArgs", (!pairs.is_empty()).then_some(Json::Array(pairs))),
-            ("capabilityArgs", present(&self.capability_args)),
-            ("result", present(&self.result)),
-        ])
+        Document {
+            kind: KIND.into(),
+            container_id: self.at.container_id.to_string(),
+            config: base64::encode(&self.config),
+            if_name: self.at.ifname.to_string(),
+            network_name: self.network.to_string(),
+            netns: self.netns.to_string_lossy().into_owned(),
+            cni_args: pairs.map(pair).collect(),
+            capability_args: self.capability_args.clone(),
+            result: self.result.clone(),
+        }
     }
 
     fn parse(json: &Json) -> Result<Self> {
-        let text = |key: &str| match json.get(key) {
-            None => Ok(""),
-            Some(Json::String(text)) => Ok(text.as_str()),
-            Some(_) => Err(Error::config(format_args!("{key}: not a string"))),
-        };
-        if text("kind")? != KIND {
+        let document: Document = json.read("entry")?;
+        if document.kind != KIND {
             return Err(Error::config(format_args!("kind: not {KIND}")));
         }
-        let config = base64::decode(text("config")?);
-        let is_object_or_nothing = |key: &str| match json.get(key) {
-            None => Ok(Json::Null),
-            Some(object @ Json::Object(_)) => Ok(object.clone()),
-            Some(_) => Err(Error::config(format_args!("{key}: not an object"))),
-        };
-        let result = is_object_or_nothing("result")?;
-        let netns = match text("netns")? {
-            "" => sandbox(&result, text("ifName")?).unwrap_or_default(),
+        for (key, value) in
+            [("capabilityArgs", &document.capability_args), ("result", &document.result)]
+        {
+            if !matches!(value, Json::Null | Json::Object(_)) {
+                return Err(Error::config(format_args!("{key}: not an object")));
+            }
+        }
+        let config = base64::decode(&document.config);
+        let netns = match document.netns.as_str() {
+            "" => sandbox(&document.result, &document.if_name).unwrap_or_default(),
             netns => netns,
         };
         Ok(Self {
-            network: NetworkName::new(text("networkName")?)?,
+            network: NetworkName::new(document.network_name)?,
             at: Attachment {
-                container_id: ContainerId::new(text("containerId")?)?,
-                ifname: IfName::new(text("ifName")?)?,
+                container_id: ContainerId::new(document.container_id)?,
+                ifname: IfName::new(document.if_name.as_str())?,
             },
             config: config.ok_or_else(|| Error::config("config: not base64"))?,
             netns: netns.into(),
-            args: args(json.get("cniArgs"))?,
-            capability_args: is_object_or_nothing("capabilityArgs")?,
-            result,
+            args: args(&document.cni_args)?,
+            capability_args: document.capability_args,
+            result: document.result,
         })
+    }
+}
+
+keys! {
+    /// The content of a file, with its keys in libcni's order.
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Document {
+        "kind" => kind: String,
+        "containerId" => container_id: String,
+        /// In base64.
+        "config" => config: String,
+        "ifName" => if_name: String,
+        "networkName" => network_name: String,
+        #[serde(skip_serializing_if = "String::is_empty")]
+        "netns" => netns: String,
+        /// Pairs of key and value.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        "cniArgs" => cni_args: Vec<Vec<String>>,
+        #[serde(skip_serializing_if = "Json::is_null")]
+        "capabilityArgs" => capability_args: Json,
+        #[serde(skip_serializing_if = "Json::is_null")]
+        "result" => result: Json,
     }
 }
 
 /// The namespace of an interface in a result. For a virtual machine it is no path.
 fn sandbox<'a>(result: &'a Json, ifname: &str) -> Option<&'a str> {
     let Json::Array(interfaces) = result.get("interfaces")? else { return None };
-    let of_name = interfaces.iter().filter(|it| it.get("name") == Some(&ifname.into()));
-    let mut paths = of_name.filter_map(|interface| match interface.get("sandbox") {
-        Some(Json::String(path)) if path.starts_with('/') => Some(path.as_str()),
-        _ => None,
-    });
-    paths.next()
+    let of_name =
+        interfaces.iter().filter(|interface| interface.get("name") == Some(&ifname.into()));
+    let mut paths = of_name.filter_map(|interface| interface.text_at("sandbox"));
+    paths.find(|path| path.starts_with('/'))
 }
 
 /// CNI_ARGS of its pairs.
-fn args(json: Option<&Json>) -> Result<String> {
-    let invalid = || Error::config("cniArgs: not a list of pairs");
-    let pairs = match json {
-        None => &[][..],
-        Some(Json::Array(pairs)) => pairs,
-        Some(_) => return Err(invalid()),
-    };
-    let mut args: Vec<String> = Vec::new();
+fn args(pairs: &[Vec<String>]) -> Result<String> {
+    let mut args = Vec::new();
     for pair in pairs {
-        let Json::Array(pair) = pair else { return Err(invalid()) };
-        let [Json::String(key), Json::String(value)] = pair.as_slice() else {
-            return Err(invalid());
+        let [key, value] = pair.as_slice() else {
+            return Err(Error::config("cniArgs: not a list of pairs"));
         };
         args.push(format!("{key}={value}"));
     }
@@ -189,13 +198,13 @@ impl Cache {
     }
 
     /// The entry of an attachment, if it exists. An unusable file is an error.
-    pub fn read(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Entry>> {
+    pub fn read(&self, network: &NetworkName, at: &Attachment) -> Result<Option<CacheEntry>> {
         let path = self.path(network, at);
         let Some(json) = read(&path)? else { return Ok(None) };
         if json.get("kind").is_none() && matches!(json, Json::Object(_)) {
             return Ok(Some(of_old_runtime(network, at, json)));
         }
-        let entry = Entry::parse(&json).map_err(|error| unusable(&path, error))?;
+        let entry = CacheEntry::parse(&json).map_err(|error| unusable(&path, error))?;
         // `a-b` and `c` share a file with `a` and `b-c`.
         if entry.network != *network || entry.at != *at {
             let belongs = format!("it belongs to {}", entry.title());
@@ -205,13 +214,13 @@ impl Cache {
     }
 
     /// The other attachment that has the file of this one.
-    pub fn holder(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
-        let entry = Entry::parse(&read(&self.path(network, at)).ok()??).ok()?;
+    pub fn holder(&self, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
+        let entry = CacheEntry::parse(&read(&self.path(network, at)).ok()??).ok()?;
         (entry.network != *network || entry.at != *at).then_some(entry)
     }
 
     /// The entries of one interface of a container, in whatever network. Damaged ones are passed over.
-    pub fn of_interface(&self, at: &Attachment) -> Result<Vec<Entry>> {
+    pub fn of_interface(&self, at: &Attachment) -> Result<Vec<CacheEntry>> {
         let separator = self.separator;
         let end = format!("{separator}{}{separator}{}", at.container_id, at.ifname);
         let Entries { mut entries, .. } = self.all_of(|name| name.ends_with(&end))?;
@@ -251,8 +260,8 @@ impl Cache {
                 Ok(Some(json)) => Ok(json),
                 Err(error) => Err(error),
             };
-            let entry =
-                json.and_then(|json| Entry::parse(&json).map_err(|error| unusable(&path, error)));
+            let entry = json
+                .and_then(|json| CacheEntry::parse(&json).map_err(|error| unusable(&path, error)));
             match entry {
                 Ok(entry) => all.entries.push(entry),
                 Err(error) => all.damaged.push(error),
@@ -267,9 +276,9 @@ impl Cache {
     }
 
     /// Writes an entry, or replaces it.
-    pub fn write(&self, entry: &Entry) -> Result<()> {
+    pub fn write(&self, entry: &CacheEntry) -> Result<()> {
         let path = self.path(&entry.network, &entry.at);
-        replace(&path, entry.to_json().to_compact().as_bytes())
+        replace(&path, json::compact(&entry.document()).as_bytes())
     }
 
     /// A missing entry is not an error.
@@ -286,8 +295,8 @@ impl Cache {
 }
 
 /// Before cniCacheV1 the file was the result alone.
-fn of_old_runtime(network: &NetworkName, at: &Attachment, result: Json) -> Entry {
-    Entry {
+fn of_old_runtime(network: &NetworkName, at: &Attachment, result: Json) -> CacheEntry {
+    CacheEntry {
         network: network.clone(),
         at: at.clone(),
         config: Vec::new(),

@@ -17,13 +17,14 @@ use crate::kernel::sys;
 use crate::names::Attachment;
 use crate::plugin::execute::{Program, execute, supported_versions};
 use crate::plugin::log::{Call, Log};
+use crate::plugin::restore::Parts;
 use crate::plugin::{Context, Entry, Session};
 use crate::runtime::conf::{self, Network};
-use crate::runtime::request::{Additions, configuration};
+use crate::runtime::request::configuration;
 
 /// The parameters that all calls of a process share.
 #[derive(Clone)]
-pub struct Means {
+pub struct Settings {
     /// Ours.
     pub plugins: &'static [Entry],
     /// The directories of CNI_PATH.
@@ -52,7 +53,7 @@ pub struct Parameters<'a> {
 
 /// The plugins of a network, and the parameters of their calls.
 pub struct Chain<'a> {
-    pub means: &'a Means,
+    pub settings: &'a Settings,
     pub network: &'a Network,
     pub parameters: Parameters<'a>,
 }
@@ -77,7 +78,7 @@ impl Chain<'_> {
             if asked.contains(&file) {
                 continue;
             }
-            let spoken = supported_versions(&file, Some(self.means.limit))?;
+            let spoken = supported_versions(&file, Some(self.settings.limit))?;
             if !spoken.iter().any(|spoken| spoken == version) {
                 let msg = format!("plugin {kind} does not speak CNI version {version:?}");
                 return Err(Error::new(Code::INCOMPATIBLE_VERSION, msg).with_details(
@@ -96,7 +97,7 @@ impl Chain<'_> {
         let mut result = None;
         for (index, plugin) in self.network.plugins.iter().enumerate() {
             let mut is_ours = false;
-            let added = self.add_one(&session, plugin, result.as_ref(), &mut is_ours);
+            let added = self.add_one(&session, plugin, result.take(), &mut is_ours);
             let added = added.map_err(|error| Failed {
                 error: self.failed("add", plugin, error),
                 has_done_nothing: index == 0 && is_ours,
@@ -107,38 +108,42 @@ impl Chain<'_> {
                 return Err(Failed { error, has_done_nothing: false });
             }
         }
-        Ok(result.unwrap_or_default())
+        let printed = result.map(|success| version::print_result(&success, self.network.version));
+        printed
+            .transpose()
+            .map(Option::unwrap_or_default)
+            .map_err(|error| Failed { error, has_done_nothing: false })
     }
 
     fn add_one(
         &self,
         session: &OnceCell<Session>,
         plugin: &Json,
-        result: Option<&Json>,
+        previous: Option<Success>,
         is_ours: &mut bool,
-    ) -> Result<Json> {
-        let (request, verb) = self.request("ADD", plugin, self.additions(result))?;
+    ) -> Result<Success> {
+        let (request, verb) = self.request("ADD", plugin, previous, None)?;
         let program = self.program(&request.conf.kind)?;
         *is_ours = matches!(program, Program::Ours(_));
         let success = self.call(session, &program, &request, &verb)?.unwrap_or_default();
-        version::print_result(&success, self.network.version)
+        version::lowered(success, self.network.version)
     }
 
     /// Runs CHECK of each plugin with the result of ADD, up to the first that fails.
     pub fn check(&self, result: Option<&Json>) -> Result<()> {
-        let result = self.converted(result)?;
-        self.forward("CHECK", "check", self.additions(result.as_ref()))
+        self.forward("CHECK", "check", self.converted(result)?)
     }
 
     /// Runs STATUS of each plugin, up to the first that fails.
     pub fn status(&self) -> Result<()> {
-        self.forward("STATUS", "status", Additions::default())
+        self.forward("STATUS", "status", None)
     }
 
-    fn forward(&self, command: &str, word: &str, additions: Additions<'_>) -> Result<()> {
+    fn forward(&self, command: &str, word: &str, result: Option<Success>) -> Result<()> {
         let session = OnceCell::new();
         self.network.plugins.iter().try_for_each(|plugin| {
-            let called = self.request(command, plugin, additions).and_then(|(request, verb)| {
+            let request = self.request(command, plugin, result.clone(), None);
+            let called = request.and_then(|(request, verb)| {
                 let program = self.program(&request.conf.kind)?;
                 self.call(&session, &program, &request, &verb)
             });
@@ -155,13 +160,58 @@ impl Chain<'_> {
             None
         });
         let plugins = self.network.plugins.iter().rev();
-        self.clean("DEL", "delete", plugins, self.additions(result.as_ref()))
+        self.clean("DEL", "delete", plugins, result, None)
     }
 
     /// Runs GC of each plugin. Goes on past a plugin that fails or is missing, and reports all.
     pub fn gc(&self, keep: &[Attachment]) -> Result<()> {
-        let additions = Additions { valid_attachments: Some(keep), ..Additions::default() };
-        self.clean("GC", "gc", self.network.plugins.iter(), additions)
+        self.clean("GC", "gc", self.network.plugins.iter(), None, Some(keep))
+    }
+
+    /// Restores what other programs removed on the host, of each plugin with the result of ADD. Goes on past a plugin that
+    /// fails.
+    #[cfg(feature = "tool")]
+    pub fn restore(&self, result: &Json, is_dry_run: bool) -> Vec<(String, Parts)> {
+        let session = OnceCell::new();
+        let mut all = Vec::new();
+        for plugin in &self.network.plugins {
+            if sys::is_interrupted() {
+                break;
+            }
+            let mut parts = Parts::new(is_dry_run);
+            if let Err(error) = self.restore_one(&session, plugin, result, &mut parts) {
+                parts.errors.push(error);
+            }
+            let named = |error| self.failed("restore", plugin, error);
+            parts.errors = parts.errors.into_iter().map(named).collect();
+            all.push((conf::kind(plugin).to_owned(), parts));
+        }
+        all
+    }
+
+    #[cfg(feature = "tool")]
+    fn restore_one(
+        &self,
+        session: &OnceCell<Session>,
+        plugin: &Json,
+        result: &Json,
+        parts: &mut Parts,
+    ) -> Result<()> {
+        let result = self.converted(Some(result))?;
+        // The request of an ADD is that of a CHECK, and older versions have it, too.
+        let (request, verb) = self.request("ADD", plugin, result, None)?;
+        let Verb::Add(at) = &verb else { return Ok(()) };
+        match self.program(&request.conf.kind) {
+            Ok(Program::Ours(entry)) => {
+                let session = self.session(session, &request, &verb)?;
+                entry.restore(&self.context(&request, session), at, parts)
+            }
+            // That it cannot be found is for DEL to say.
+            Ok(Program::Executable(_)) | Err(_) => {
+                parts.skip_foreign(&request.conf.kind);
+                Ok(())
+            }
+        }
     }
 
     /// Ours leave their changes to nf_tables to one transaction at the end. A plugin that is executed finds the changes
@@ -171,7 +221,8 @@ impl Chain<'_> {
         command: &str,
         word: &str,
         plugins: impl Iterator<Item = &'p Json>,
-        additions: Additions<'_>,
+        result: Option<Success>,
+        keep: Option<&[Attachment]>,
     ) -> Result<()> {
         let session = OnceCell::new();
         let mut first: Option<Error> = None;
@@ -189,8 +240,9 @@ impl Chain<'_> {
                 note(Err(Error::internal("interrupted").context("cannot call the other plugins")));
                 break;
             }
-            let called = self.request(command, plugin, additions).and_then(|(request, verb)| {
-                match self.program(&request.conf.kind)? {
+            let request = self.request(command, plugin, result.clone(), keep);
+            let called =
+                request.and_then(|(request, verb)| match self.program(&request.conf.kind)? {
                     Program::Ours(entry) => {
                         let session = self.session(&session, &request, &verb)?;
                         entry.run(&self.context(&request, session), &verb).map(drop)
@@ -199,8 +251,7 @@ impl Chain<'_> {
                         note(settle(&session));
                         self.call(&session, &program, &request, &verb).map(drop)
                     }
-                }
-            });
+                });
             note(called.map_err(|error| self.failed(word, plugin, error)));
         }
         note(settle(&session));
@@ -208,35 +259,27 @@ impl Chain<'_> {
     }
 
     /// The result of ADD in the version of the list.
-    fn converted(&self, result: Option<&Json>) -> Result<Option<Json>> {
+    fn converted(&self, result: Option<&Json>) -> Result<Option<Success>> {
         let Some(result) = result else { return Ok(None) };
-        let version = self.network.version;
-        if result.get("cniVersion") == Some(&version.text().into()) {
-            return Ok(Some(result.clone()));
-        }
         let converted = version::parse_result(result, Version::NEWEST)
-            .and_then(|success| version::print_result(&success, version));
+            .and_then(|success| version::lowered(success, self.network.version));
         converted.map(Some).map_err(|error| error.context("cannot convert the cached result"))
     }
 
-    fn additions<'r>(&'r self, prev_result: Option<&'r Json>) -> Additions<'r> {
-        let capability_args = Some(self.parameters.capability_args);
-        Additions { capability_args, prev_result, valid_attachments: None }
-    }
-
     fn program(&self, kind: &str) -> Result<Program> {
-        Program::find(kind, &self.means.path, self.means.plugins)
+        Program::find(kind, &self.settings.path, self.settings.plugins)
     }
 
-    /// The call of one plugin.
+    /// The call of one plugin, with the result of the previous one, and the attachments that GC keeps.
     fn request(
         &self,
         command: &str,
         plugin: &Json,
-        additions: Additions<'_>,
+        previous: Option<Success>,
+        keep: Option<&[Attachment]>,
     ) -> Result<(Request, Verb)> {
-        let Parameters { at, netns, args, .. } = self.parameters;
-        let path: Vec<&OsStr> = self.means.path.iter().map(|path| path.as_os_str()).collect();
+        let Parameters { at, netns, args, capability_args } = self.parameters;
+        let path: Vec<&OsStr> = self.settings.path.iter().map(|path| path.as_os_str()).collect();
         let path = path.join(OsStr::new(":"));
         let env = |name: &str| match name {
             "CNI_CONTAINERID" => at.map(|at| at.container_id.to_string().into()),
@@ -246,11 +289,12 @@ impl Chain<'_> {
             // GC must have one.
             "CNI_PATH" if path.is_empty() => Some(":".into()),
             "CNI_PATH" => Some(path.clone()),
-            "CNI_NETNS_OVERRIDE" => self.means.netns_override.clone(),
+            "CNI_NETNS_OVERRIDE" => self.settings.netns_override.clone(),
             _ => None,
         };
-        let json = configuration(self.network, plugin, additions);
-        Request::new(command, env, json).map_err(|refusal| refusal.error)
+        let json = configuration(self.network, plugin, capability_args, keep);
+        let called = Request::new(command, env, json).map_err(|refusal| refusal.error);
+        called.map(|(request, verb)| (request.after(previous), verb))
     }
 
     fn call(
@@ -265,7 +309,7 @@ impl Chain<'_> {
                 let session = self.session(session, request, verb)?;
                 entry.call(&self.context(request, session), verb)
             }),
-            Program::Executable(file) => execute(file, request, verb, Some(self.means.limit)),
+            Program::Executable(file) => execute(file, request, verb, Some(self.settings.limit)),
         }
     }
 
@@ -276,7 +320,7 @@ impl Chain<'_> {
         verb: &Verb,
         call: impl FnOnce() -> Result<Option<Success>>,
     ) -> Result<Option<Success>> {
-        let Some(log) = &self.means.log else { return call() };
+        let Some(log) = &self.settings.log else { return call() };
         let (started, plugin) = (Instant::now(), &request.conf.kind);
         let done = call();
         let call = Call { plugin, command: verb.name(), request: Some((request, verb)), started };
@@ -294,14 +338,14 @@ impl Chain<'_> {
             return Ok(session);
         }
         let opened = Session::open(request, verb)?
-            .sharing(Arc::clone(&self.means.turns))
-            .limited_to(self.means.limit)
+            .sharing(Arc::clone(&self.settings.turns))
+            .limited_to(self.settings.limit)
             .recorded();
         Ok(session.get_or_init(|| opened))
     }
 
     fn context<'c>(&self, request: &'c Request, session: &'c Session) -> Context<'c> {
-        let cx = Context { request, session, plugins: self.means.plugins };
+        let cx = Context { request, session, plugins: self.settings.plugins };
         request.dropped.iter().for_each(|error| cx.warn(error));
         cx
     }

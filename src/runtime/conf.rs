@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Read, ReadError, keys};
 use crate::cni::request::INPUT_BYTES_MAX;
 use crate::cni::version::Version;
 use crate::error::{Error, Result};
@@ -28,6 +28,47 @@ pub struct Network {
     pub bytes: Vec<u8>,
     /// Empty for a configuration from the cache.
     pub file: PathBuf,
+}
+
+keys! {
+    /// The keys of a list, or of a single configuration, that are about the network. `cniVersions` lists what the network can do, and
+    /// the runtime takes the highest that it knows.
+    struct Keys {
+        "name" => name: String,
+        "cniVersion" => cni_version: String,
+        "cniVersions" => cni_versions: Option<Vec<String>>,
+        "disableCheck" => disable_check: Switch,
+        "disableGC" => disable_gc: Switch,
+        "loadOnlyInlinedPlugins" => only_inlined: Switch,
+    }
+
+    struct Typed {
+        "type" => kind: String,
+    }
+}
+
+impl Keys {
+    fn version(&self) -> Result<Version> {
+        let Some(listed) = &self.cni_versions else { return Version::negotiate(&self.cni_version) };
+        let texts: Vec<&str> =
+            [&self.cni_version].into_iter().chain(listed).map(String::as_str).collect();
+        Version::highest(&texts)
+    }
+}
+
+/// A boolean, or the text of one, which libcni accepts, too.
+#[derive(Default)]
+struct Switch(bool);
+
+impl Read for Switch {
+    fn read(&mut self, json: &Json) -> Result<(), ReadError> {
+        match json {
+            Json::String(text) if text.eq_ignore_ascii_case("true") => self.0 = true,
+            Json::String(text) if text.eq_ignore_ascii_case("false") => self.0 = false,
+            _ => self.0.read(json)?,
+        }
+        Ok(())
+    }
 }
 
 impl Network {
@@ -98,23 +139,20 @@ impl Network {
     /// `file` tells where further plugins are.
     fn parse(bytes: &[u8], is_list: bool, file: Option<&Path>) -> Result<Self> {
         let json = Json::parse(bytes)?;
-        if !matches!(json, Json::Object(_)) {
-            return Err(Error::config("network configuration is not an object"));
-        }
-        let name = NetworkName::new(text(&json, "name")?.unwrap_or_default())?;
+        let keys: Keys = json.read("network configuration")?;
         let mut network = Self {
-            version: version(&json)?,
-            disable_check: boolean(&json, "disableCheck")?,
-            disable_gc: boolean(&json, "disableGC")?,
+            name: NetworkName::new(keys.name.as_str())?,
+            version: keys.version()?,
+            disable_check: keys.disable_check.0,
+            disable_gc: keys.disable_gc.0,
             plugins: Vec::new(),
             bytes: bytes.into(),
             file: PathBuf::new(),
-            name,
         };
         match json.get("plugins") {
             None if !is_list && json.get("type").is_some() => network.add_single(json)?,
             listed => {
-                let only_inlined = boolean(&json, "loadOnlyInlinedPlugins")?;
+                let only_inlined = keys.only_inlined.0;
                 network.add_inlined(listed, only_inlined)?;
                 if let (Some(file), false) = (file, only_inlined) {
                     network.add_from_directory(&json, file)?;
@@ -189,10 +227,7 @@ impl Network {
 
 /// The type of a plugin in a list.
 pub fn kind(plugin: &Json) -> &str {
-    match plugin.get("type") {
-        Some(Json::String(kind)) => kind,
-        _ => "",
-    }
+    plugin.text_at("type").unwrap_or_default()
 }
 
 /// Whether a plugin declares a capability.
@@ -261,52 +296,11 @@ fn cannot_read(path: &Path, error: &io::Error) -> Error {
     Error::internal(format_args!("cannot read {}", path.display())).with_details(error.to_string())
 }
 
-/// `cniVersions` lists what the network can do, and the runtime takes the highest that it knows.
-fn version(json: &Json) -> Result<Version> {
-    let single = text(json, "cniVersion")?.unwrap_or_default();
-    let listed = match json.get("cniVersions") {
-        None => return Version::negotiate(single),
-        Some(Json::Array(listed)) => listed.iter(),
-        Some(_) => return Err(Error::config("cniVersions: not a list")),
-    };
-    let mut texts = vec![single];
-    for version in listed {
-        let Json::String(version) = version else {
-            return Err(Error::config("cniVersions: not a list of strings"));
-        };
-        texts.push(version);
-    }
-    Version::highest(&texts)
-}
-
 fn require_type(plugin: &Json, index: usize) -> Result<()> {
-    let found = match plugin {
-        Json::Object(_) => text(plugin, "type"),
-        _ => Err(Error::config("not an object")),
-    };
-    match found {
-        Ok(Some(kind)) if !kind.is_empty() => Ok(()),
-        Ok(_) => Err(Error::config(format_args!("plugins[{index}]: type is missing"))),
-        Err(error) => Err(error.context(format!("plugins[{index}]"))),
-    }
-}
-
-fn text<'a>(json: &'a Json, key: &str) -> Result<Option<&'a str>> {
-    match json.get(key) {
-        None => Ok(None),
-        Some(Json::String(text)) => Ok(Some(text)),
-        Some(_) => Err(Error::config(format_args!("{key}: not a string"))),
-    }
-}
-
-/// A boolean, or the text of one, which libcni accepts, too.
-fn boolean(json: &Json, key: &str) -> Result<bool> {
-    match json.get(key) {
-        None => Ok(false),
-        Some(Json::Bool(value)) => Ok(*value),
-        Some(Json::String(text)) if text.eq_ignore_ascii_case("true") => Ok(true),
-        Some(Json::String(text)) if text.eq_ignore_ascii_case("false") => Ok(false),
-        Some(_) => Err(Error::config(format_args!("{key}: neither true nor false"))),
+    let Typed { kind } = plugin.read(&format!("plugins[{index}]"))?;
+    match kind.is_empty() {
+        true => Err(Error::config(format_args!("plugins[{index}]: type is missing"))),
+        false => Ok(()),
     }
 }
 

@@ -5,11 +5,10 @@
 //! | the path of the entry leads to a namespace with its address, or, without addresses, its interface | alive |
 //! | the path leads to the recorded namespace, and its interface is there | alive |
 //! | the path leads to the recorded namespace, and its interface is not there: renamed, moved, in a virtual machine | unknown |
-//! | no record, the path leads to a namespace, and its address is not there | unknown |
+//! | no record, the path leads to a namespace, and its address is not there: no clock tells whether it is another one | unknown |
 //! | an earlier boot made the record | gone (a) |
 //! | the path leads to another namespace than the recorded one, or to none | gone (b) |
 //! | no record, and the path leads to no namespace in any mount namespace | gone (c) |
-//! | no record, and the process of the path began after the entry was written | gone (c) |
 //!
 //! It is *unknown* in place of *gone* as long as one of these holds:
 //!
@@ -34,13 +33,13 @@ use crate::error::Result;
 use crate::kernel::host_view::{HostView, began, mounts, process_of};
 use crate::kernel::identity::{Identity, Same};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::Rtnl;
 use crate::names::Mac;
+use crate::netlink::rtnl::Rtnl;
 use crate::plugin::identity::Record;
 use crate::plugin::owner::Owner;
-use crate::runtime::cache::{self, Entry};
-use crate::runtime::lifecycle::Runtime;
-use crate::runtime::signs::{Place, Signs, shown};
+use crate::runtime::Runtime;
+use crate::runtime::cache::{self, CacheEntry};
+use crate::runtime::signs::{SeenNamespace, Signs, shown};
 
 /// Whether an attachment lives.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,8 +57,7 @@ pub struct Evidence<'a> {
     home: NetNs,
     view: OnceCell<Result<HostView, String>>,
     signs: OnceCell<Signs>,
-    entries: OnceCell<Vec<Entry>>,
-    killed: OnceCell<Vec<PathBuf>>,
+    entries: OnceCell<Vec<CacheEntry>>,
 }
 
 /// The object at the path of an entry.
@@ -90,13 +88,16 @@ impl<'a> Evidence<'a> {
             view: OnceCell::new(),
             signs: OnceCell::new(),
             entries: OnceCell::new(),
-            killed: OnceCell::new(),
         })
     }
 
     /// The view of the host, or the reason why this process has no view.
     pub fn view(&self) -> Result<&HostView, &str> {
-        self.view.get_or_init(HostView::look).as_ref().map_err(String::as_str)
+        let look = || {
+            HostView::look()
+                .map_err(|reason| format!("this process has no view of the host: {reason}"))
+        };
+        self.view.get_or_init(look).as_ref().map_err(String::as_str)
     }
 
     pub(super) fn signs(&self) -> &Signs {
@@ -109,19 +110,12 @@ impl<'a> Evidence<'a> {
         self.signs.into_inner().unwrap_or_else(|| Signs::read(&home))
     }
 
-    /// Whether a path is that of a namespace that a killed process of this runtime made for itself.
-    pub(super) fn is_of_killed(&self, netns: &Path) -> bool {
-        let killed = self.killed.get_or_init(|| self.runtime.dead_namespaces(self));
-        killed.iter().any(|path| path == netns)
-    }
-
     /// Whether the attachment of an entry lives.
-    pub fn life(&self, entry: &Entry) -> Life {
+    pub fn life(&self, entry: &CacheEntry) -> Life {
         if entry.netns.as_os_str().is_empty() {
             return Life::Unknown("its entry names no namespace".into());
         }
-        let record = self.runtime.records.read(&entry.network, &entry.at);
-        let record = record.filter(|record| record.netns == entry.netns);
+        let record = self.record_of(entry);
         let at_path = self.at_path(entry, record.as_ref());
         let (reason, record) = match at_path {
             Ok(AtPath::It) => return Life::Alive,
@@ -131,7 +125,7 @@ impl<'a> Evidence<'a> {
         };
         match self.doubt(entry, record.as_ref()) {
             Some(doubt) => Life::Unknown(format!("{reason}, but {doubt}")),
-            None if record.is_some_and(|it| it.identity.is_of_earlier_boot()) => {
+            None if record.is_some_and(|record| record.identity.is_of_earlier_boot()) => {
                 Life::Gone("an earlier boot of this host made it".into())
             }
             None => Life::Gone(reason),
@@ -140,13 +134,12 @@ impl<'a> Evidence<'a> {
 
     /// Whether a DEL may go into the namespace at the path of an entry, as this process sees it: it is not that of another
     /// attachment.
-    pub(super) fn is_own_namespace(&self, entry: &Entry) -> bool {
-        let record = self.runtime.records.read(&entry.network, &entry.at);
-        let record = record.filter(|record| record.netns == entry.netns);
+    pub(super) fn is_own_namespace(&self, entry: &CacheEntry) -> bool {
+        let record = self.record_of(entry);
         let judge = || -> Result<bool> {
             let Ok(Some(netns)) = self.home.open_if_exists(&entry.netns) else { return Ok(false) };
             if netns.is(&self.home)? {
-                return Ok(self.runtime.means.netns_override.is_some());
+                return Ok(self.runtime.settings.netns_override.is_some());
             }
             let rtnl = netns.rtnl()?;
             let same = compared(record.as_ref(), &netns, &rtnl)?;
@@ -160,7 +153,13 @@ impl<'a> Evidence<'a> {
         judge().unwrap_or(true)
     }
 
-    fn at_path(&self, entry: &Entry, record: Option<&Record>) -> Result<AtPath> {
+    /// The record of the ADD that made an entry.
+    fn record_of(&self, entry: &CacheEntry) -> Option<Record> {
+        let record = self.runtime.records.read(&entry.network, &entry.at);
+        record.filter(|record| record.netns == entry.netns)
+    }
+
+    fn at_path(&self, entry: &CacheEntry, record: Option<&Record>) -> Result<AtPath> {
         let path = entry.netns.display();
         let netns = match self.open(&entry.netns) {
             Ok(Some(netns)) => netns,
@@ -174,7 +173,6 @@ impl<'a> Evidence<'a> {
         let is_host = netns.is(&self.home)?;
         let found = if is_host { Attached::Nothing } else { Attached::look(entry, &rtnl)? };
         let same = compared(record, &netns, &rtnl)?;
-        let is_newer = || self.is_newer(entry, &netns);
         Ok(match (found, same) {
             // Addresses may change, by DHCP for one, while the interface stays.
             (Attached::Addresses, _) | (Attached::Interface, Some(Same::Yes)) => AtPath::It,
@@ -185,11 +183,8 @@ impl<'a> Evidence<'a> {
             (Attached::Nothing, Some(Same::Yes)) => {
                 AtPath::Unclear(format!("its interface is not in {path}"))
             }
-            (_, Some(Same::No)) if is_newer()? => {
+            (_, Some(Same::No)) if self.is_newer(entry, &netns)? => {
                 AtPath::Another(format!("{path} is another namespace than at its ADD"))
-            }
-            (_, None) if process_of(&entry.netns).is_some() && is_newer()? => {
-                AtPath::Another(format!("the process of {path} began after its ADD"))
             }
             _ if is_host => AtPath::Unclear(format!("{path} is the namespace of the host")),
             (Attached::Interface, _) => AtPath::Unclear(format!("its addresses are not in {path}")),
@@ -207,7 +202,7 @@ impl<'a> Evidence<'a> {
 
     /// Whether the namespace at the path of an entry is there since after the entry was written. The inode of a mounted
     /// namespace is as old as the mount.
-    fn is_newer(&self, entry: &Entry, netns: &NetNs) -> Result<bool> {
+    fn is_newer(&self, entry: &CacheEntry, netns: &NetNs) -> Result<bool> {
         let Some(written) = self.written(entry) else { return Ok(false) };
         let began = match process_of(&entry.netns) {
             Some(process) => began(process).ok(),
@@ -220,23 +215,20 @@ impl<'a> Evidence<'a> {
         Ok(began.is_some_and(|began| began > written))
     }
 
-    fn written(&self, entry: &Entry) -> Option<SystemTime> {
+    fn written(&self, entry: &CacheEntry) -> Option<SystemTime> {
         let path = self.runtime.cache.path(&entry.network, &entry.at);
-        fs::metadata(path).and_then(|it| it.modified()).ok()
+        fs::metadata(path).and_then(|file| file.modified()).ok()
     }
 
     /// The reason why an attachment may live that is not at its path.
-    fn doubt(&self, entry: &Entry, record: Option<&Record>) -> Option<String> {
+    fn doubt(&self, entry: &CacheEntry, record: Option<&Record>) -> Option<String> {
         if let Err(reason) = self.view() {
-            return Some(format!("this process has no view of the host: {reason}"));
+            return Some(reason.into());
         }
-        match record {
-            Some(_) => {}
-            None => {
-                if let Some(doubt) = self.doubt_of_guest(Path::new(cache::DIRECTORY)) {
-                    return Some(doubt);
-                }
-            }
+        if record.is_none()
+            && let Some(doubt) = self.doubt_of_guest(Path::new(cache::DIRECTORY))
+        {
+            return Some(doubt);
         }
         let signs = self.signs();
         if let Some(hidden) = signs.hidden() {
@@ -276,7 +268,10 @@ impl<'a> Evidence<'a> {
         let mut all = self.signs().visible.namespaces.iter();
         let held = all.find(|held| held.inode == record.identity.inode)?;
         for path in &held.paths {
-            let same = self.home.open(path).and_then(|it| compared(Some(record), &it, &it.rtnl()?));
+            let same = self
+                .home
+                .open(path)
+                .and_then(|netns| compared(Some(record), &netns, &netns.rtnl()?));
             if same == Ok(Some(Same::No)) {
                 return None;
             }
@@ -286,41 +281,54 @@ impl<'a> Evidence<'a> {
 
     /// The sign of an attachment in a visible namespace. The end of a namespace needs some time to remove the links that it
     /// has on the host, so those count only without a record.
-    fn sign(&self, entry: &Entry, has_record: bool) -> Option<String> {
+    fn sign(&self, entry: &CacheEntry, has_record: bool) -> Option<String> {
         let signs = self.signs();
         let owner = Owner::new(&entry.network, &entry.at);
         let mut of_owner = signs.with_owner(owner.as_str());
-        if let Some(place) = of_owner.find(|place| !(place.is_host && has_record)) {
-            return Some(format!("a link in {} names its owner", place.path.display()));
+        if let Some(namespace) = of_owner.find(|namespace| !(namespace.is_host && has_record)) {
+            return Some(format!("a link in {} names its owner", namespace.path.display()));
         }
         let success = entry.success().unwrap_or_default().unwrap_or_default();
         for address in addresses_of(&success) {
-            let has = |other: &Success| addresses_of(other).any(|it| it == address);
-            let mut places = signs.with_address(address);
-            if let Some(place) = places.find(|place| !self.is_of_another(entry, place, &has)) {
-                return Some(format!("its address {address} is in {}", place.path.display()));
+            let has = |other: &Success| addresses_of(other).any(|found| found == address);
+            let mut namespaces = signs.with_address(address);
+            if let Some(namespace) =
+                namespaces.find(|namespace| !self.is_of_another(entry, namespace, &has))
+            {
+                return Some(format!("its address {address} is in {}", namespace.path.display()));
             }
         }
         for mac in macs_of(&success) {
-            let has = |other: &Success| macs_of(other).any(|it| it == mac);
-            let mut places = signs.with_mac(mac);
-            if let Some(place) = places.find(|place| !self.is_of_another(entry, place, &has)) {
-                return Some(format!("its MAC address {mac} is in {}", place.path.display()));
+            let has = |other: &Success| macs_of(other).any(|found| found == mac);
+            let mut namespaces = signs.with_mac(mac);
+            if let Some(namespace) =
+                namespaces.find(|namespace| !self.is_of_another(entry, namespace, &has))
+            {
+                return Some(format!("its MAC address {mac} is in {}", namespace.path.display()));
             }
         }
         None
     }
 
     /// Whether a namespace is that of another attachment, with a result that has the same.
-    fn is_of_another(&self, entry: &Entry, place: &Place, has: &dyn Fn(&Success) -> bool) -> bool {
+    fn is_of_another(
+        &self,
+        entry: &CacheEntry,
+        namespace: &SeenNamespace,
+        has: &dyn Fn(&Success) -> bool,
+    ) -> bool {
         let all = || self.runtime.cache.all().map(|found| found.entries).unwrap_or_default();
         self.entries.get_or_init(all).iter().any(|other| {
             let is_it = other.network == entry.network && other.at == entry.at;
             let is_there = || {
                 let netns = self.open(&other.netns).ok().flatten();
-                netns.is_some_and(|it| it.identity().is_ok_and(|(_, inode)| inode == place.inode))
+                netns.is_some_and(|netns| {
+                    netns.identity().is_ok_and(|(_, inode)| inode == namespace.inode)
+                })
             };
-            !is_it && other.success().is_ok_and(|it| it.is_some_and(|it| has(&it))) && is_there()
+            !is_it
+                && other.success().is_ok_and(|success| success.is_some_and(|success| has(&success)))
+                && is_there()
         })
     }
 
@@ -328,7 +336,7 @@ impl<'a> Evidence<'a> {
     /// container, such as a pod without `hostPID`, or no plugin has worked with it in this PID namespace only.
     pub(super) fn doubt_of_guest(&self, directory: &Path) -> Option<String> {
         match self.view() {
-            Err(reason) => Some(format!("this process has no view of the host: {reason}")),
+            Err(reason) => Some(reason.into()),
             Ok(view) if view.nested.is_none() => None,
             Ok(_) if self.runtime.records.is_only_one() && !is_mounted_in(directory) => None,
             Ok(_) => Some("this process does not see the processes of the host".into()),
@@ -337,7 +345,7 @@ impl<'a> Evidence<'a> {
 }
 
 impl Attached {
-    fn look(entry: &Entry, rtnl: &Rtnl) -> Result<Self> {
+    fn look(entry: &CacheEntry, rtnl: &Rtnl) -> Result<Self> {
         let success = entry.success().unwrap_or_default().unwrap_or_default();
         let mut addresses = addresses_of(&success).peekable();
         let has_address = addresses.peek().is_some();
@@ -360,7 +368,7 @@ impl Attached {
 /// The record of an attachment and a namespace. `None` without a record.
 fn compared(record: Option<&Record>, netns: &NetNs, rtnl: &Rtnl) -> Result<Option<Same>> {
     let Some(record) = record else { return Ok(None) };
-    Ok(Some(record.identity.compare(&Identity::of(netns, rtnl)?)))
+    Ok(Some(record.identity.compare(&Identity::of(netns, rtnl.netns_cookie())?)))
 }
 
 /// The addresses of a result that only one namespace has.
@@ -370,8 +378,10 @@ fn addresses_of(success: &Success) -> impl Iterator<Item = IpAddr> {
 
 /// The MAC addresses of the interfaces in the container.
 fn macs_of(success: &Success) -> impl Iterator<Item = Mac> {
-    let in_container = success.interfaces.iter().filter(|it| !it.sandbox.is_empty());
-    in_container.filter_map(|it| it.mac.parse().ok()).filter(|mac| *mac != Mac([0; 6]))
+    let in_container = success.interfaces.iter().filter(|interface| !interface.sandbox.is_empty());
+    in_container
+        .filter_map(|interface| interface.mac.parse().ok())
+        .filter(|mac| *mac != Mac([0; 6]))
 }
 
 /// Whether a directory of the state is mounted here from another root. A volume that a container has for all of /var is its

@@ -8,11 +8,9 @@ use crate::cni::version::{self, Version};
 use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
+use crate::runtime::Runtime;
 use crate::runtime::conf::{self, Network};
-use crate::runtime::lifecycle::{Choice, Runtime, Target};
-
-/// Plugins that work in the container only.
-const CONTAINER_PLUGINS: [&str; 5] = ["loopback", "dummy", "tuning", "sbr", "vrf"];
+use crate::runtime::lifecycle::{Choice, Target};
 
 /// An attachment to be made.
 pub struct Wanted {
@@ -24,19 +22,21 @@ pub struct Wanted {
     pub capability_args: Json,
 }
 
-impl Network {
-    /// The type of a plugin that changes the host; None if all of them work in the container only.
-    pub fn host_plugin(&self) -> Option<&str> {
-        self.plugins.iter().map(conf::kind).find(|kind| !CONTAINER_PLUGINS.contains(kind))
-    }
-}
-
 impl Runtime {
+    /// The type of a plugin of the network that changes the host; None if all of them work in the container only.
+    pub fn host_plugin<'a>(&self, network: &'a Network) -> Option<&'a str> {
+        let is_in_container = |kind: &&str| {
+            let entry = self.settings.plugins.iter().find(|entry| entry.name == *kind);
+            entry.is_some_and(|entry| entry.facts.is_in_container)
+        };
+        network.plugins.iter().map(conf::kind).find(|kind| !is_in_container(kind))
+    }
+
     /// Attaches a namespace to each network, in order. If one fails, the others are detached.
     pub fn attach(&self, wanted: &[Wanted], netns: &Path) -> Result<Vec<Success>> {
         let mut results = Vec::new();
-        for (index, it) in wanted.iter().enumerate() {
-            match self.attach_one(it, netns) {
+        for (index, attachment) in wanted.iter().enumerate() {
+            match self.attach_one(attachment, netns) {
                 Ok(success) => results.push(success),
                 Err(error) => {
                     sys::forget_interrupt();
@@ -79,8 +79,8 @@ impl Runtime {
 /// The attachments that are made.
 pub fn attached(wanted: &[Wanted]) -> Vec<(NetworkName, Attachment)> {
     let mut attached = Vec::new();
-    for it in wanted {
-        attached.push((it.network.name.clone(), it.at.clone()));
+    for attachment in wanted {
+        attached.push((attachment.network.name.clone(), attachment.at.clone()));
     }
     attached
 }

@@ -14,36 +14,21 @@ use crate::error::{Code, Error, Result};
 use crate::kernel::file;
 use crate::kernel::flock::Mode;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
-use crate::plugin::identity::{Record, Records};
-use crate::runtime::cache::{self, Cache, Entry};
-use crate::runtime::chain::{Chain, Failed, Means, Parameters};
+use crate::netlink::rtnl::Rtnl;
+use crate::plugin::identity::Record;
+use crate::runtime::Runtime;
+use crate::runtime::cache::{self, CacheEntry};
+use crate::runtime::chain::{Chain, Failed, Parameters};
 use crate::runtime::conf::Network;
 use crate::runtime::evidence::{self, Evidence, Life};
 use crate::runtime::lock::Lock;
 
-/// The state that only this runtime reads. It is invalid after a boot.
-const STATE: &str = "/run/cnibox";
-
-/// A container runtime, as far as networks go.
-pub struct Runtime {
-    pub means: Means,
-    pub(super) cache: Cache,
-    pub(super) pending: Cache,
-    pub(super) records: Records,
-    pub(super) locks: PathBuf,
-    /// The directory of what only this runtime needs.
-    pub(super) state: PathBuf,
-    /// Where networks are looked up.
-    pub configurations: PathBuf,
-}
-
 /// The network of an operation.
 pub enum Choice {
     /// The caller names the file: that configuration counts.
-    Given(Network),
+    Configuration(Network),
     /// The configuration in the cache, else the configuration of this name in the directory.
     Named(NetworkName),
 }
@@ -67,7 +52,7 @@ pub struct Added<'a> {
     pub result: Json,
     runtime: &'a Runtime,
     network: &'a Network,
-    entry: Entry,
+    entry: CacheEntry,
     _locks: [Lock; 2],
 }
 
@@ -87,26 +72,13 @@ impl Added<'_> {
 impl Choice {
     pub fn name(&self) -> &NetworkName {
         match self {
-            Self::Given(network) => &network.name,
+            Self::Configuration(network) => &network.name,
             Self::Named(name) => name,
         }
     }
 }
 
 impl Runtime {
-    pub fn new(means: Means, configurations: PathBuf) -> Self {
-        let state = Path::new(STATE);
-        Self {
-            means,
-            cache: Cache::new(cache::DIRECTORY),
-            pending: Cache::of_own(state.join("operations")),
-            records: Records::of_host(),
-            locks: locks(),
-            state: state.into(),
-            configurations,
-        }
-    }
-
     /// The sight of this process, for the question whether attachments live.
     pub(super) fn evidence(&self) -> Result<Evidence<'_>> {
         Evidence::new(self)
@@ -120,7 +92,7 @@ impl Runtime {
         let home = NetNs::own()?;
         let netns = home.open(path)?;
         self.refuse_home(&home, &netns)?;
-        let entry = Entry {
+        let entry = CacheEntry {
             network: network.name.clone(),
             at: target.at.clone(),
             config: network.bytes.clone(),
@@ -143,7 +115,7 @@ impl Runtime {
             }
             Err(Failed { error, .. }) => return Err(self.take_back(error, &entry, network)),
         };
-        let entry = Entry { result, ..entry };
+        let entry = CacheEntry { result, ..entry };
         if let Err(error) = self.cache.write(&entry) {
             return Err(self.take_back(error, &entry, network));
         }
@@ -151,7 +123,7 @@ impl Runtime {
     }
 
     /// Records the operation and the namespace.
-    fn begin(&self, entry: &Entry, netns: &NetNs, rtnl: &Rtnl) -> Result<()> {
+    fn begin(&self, entry: &CacheEntry, netns: &NetNs, rtnl: &Rtnl) -> Result<()> {
         let record = Record::of(&entry.network, &entry.at, netns, rtnl)?.of_cnibox();
         self.pending.write(entry)?;
         let recorded = self.records.write(&record);
@@ -160,7 +132,7 @@ impl Runtime {
 
     /// Deletes what is left of attachments of the interface, to whatever network, that have ended, and of an interrupted
     /// operation. Refuses an attachment that may live.
-    fn delete_rest_of(&self, netns: &NetNs, new: &Entry, network: &Network) -> Result<()> {
+    fn delete_rest_of(&self, netns: &NetNs, new: &CacheEntry, network: &Network) -> Result<()> {
         let evidence = self.evidence()?;
         self.refuse_shared_file(&evidence, new)?;
         let pending = self.interrupted(&new.network, &new.at);
@@ -170,7 +142,7 @@ impl Runtime {
                 if netns.rtnl()?.link(&new.at.ifname)?.is_some() {
                     return Err(error.context(format!("cannot add {}", new.title())));
                 }
-                warn(format_args!("{error}; deleting what it may stand for"));
+                warn(format_args!("{error}; deleting the attachment of this name"));
                 Some(new.clone())
             }
         };
@@ -197,7 +169,7 @@ impl Runtime {
 
     /// libcni's name of a cache file can be that of two attachments: network `a-b` and container `c`, network `a` and
     /// container `b-c`. Refuses the second one as long as the first may live.
-    fn refuse_shared_file(&self, evidence: &Evidence<'_>, new: &Entry) -> Result<()> {
+    fn refuse_shared_file(&self, evidence: &Evidence<'_>, new: &CacheEntry) -> Result<()> {
         let Some(other) = self.cache.holder(&new.network, &new.at) else { return Ok(()) };
         if matches!(evidence.life(&other), Life::Gone(_)) {
             return Ok(());
@@ -207,14 +179,19 @@ impl Runtime {
         Err(Error::internal(msg).with_details(path.display().to_string()))
     }
 
-    fn delete_rest(&self, evidence: &Evidence<'_>, rest: &Entry, network: &Network) -> Result<()> {
+    fn delete_rest(
+        &self,
+        evidence: &Evidence<'_>,
+        rest: &CacheEntry,
+        network: &Network,
+    ) -> Result<()> {
         self.delete(rest, network, &netns_of(evidence, rest)).map_err(|error| {
             error.context(format!("cannot delete what is left of {}", rest.title()))
         })
     }
 
     /// DEL of the whole list follows a failed ADD, whatever plugin failed.
-    fn take_back(&self, error: Error, entry: &Entry, network: &Network) -> Error {
+    fn take_back(&self, error: Error, entry: &CacheEntry, network: &Network) -> Error {
         sys::forget_interrupt();
         let undone = self.delete(entry, network, &entry.netns);
         error.and(undone.map_err(|undo| undo.context("cannot take back the failed ADD")))
@@ -236,12 +213,12 @@ impl Runtime {
         if let Ok(Some(netns)) = home.open_if_exists(&netns) {
             self.refuse_home(&home, &netns)?;
         }
-        self.delete(&told(&network, target, known), &network, &netns)
+        self.delete(&merged_entry(&network, target, known), &network, &netns)
     }
 
     /// An executed plugin may change the host before it notices.
     fn refuse_home(&self, home: &NetNs, netns: &NetNs) -> Result<()> {
-        if self.means.netns_override.is_some() || !netns.is(home)? {
+        if self.settings.netns_override.is_some() || !netns.is(home)? {
             return Ok(());
         }
         let msg = format!("cannot use {}: it is the namespace of the host", netns.path().display());
@@ -291,7 +268,7 @@ impl Runtime {
         }
         let netns = target.netns.unwrap_or(&known.netns).to_owned();
         let result = Some(known.result.clone()).filter(|result| *result != Json::Null);
-        let entry = told(&network, target, Some(known));
+        let entry = merged_entry(&network, target, Some(known));
         self.chain(&entry, &network, &netns).check(result.as_ref())
     }
 
@@ -304,11 +281,11 @@ impl Runtime {
         let parameters =
             Parameters { at: None, netns: Path::new(""), args: "", capability_args: &Json::Null };
         sys::catch_interrupts();
-        Chain { means: &self.means, network, parameters }.status()
+        Chain { settings: &self.settings, network, parameters }.status()
     }
 
     /// Runs DEL of the list. The entry stays until all succeeded.
-    pub(super) fn delete(&self, entry: &Entry, network: &Network, netns: &Path) -> Result<()> {
+    pub(super) fn delete(&self, entry: &CacheEntry, network: &Network, netns: &Path) -> Result<()> {
         self.pending.write(entry)?;
         let result = Some(&entry.result).filter(|result| **result != Json::Null);
         self.chain(entry, network, netns).del(result)?;
@@ -327,7 +304,7 @@ impl Runtime {
     }
 
     /// The entry of an attachment in the cache, or that of an interrupted operation.
-    pub(super) fn known(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
+    pub(super) fn known(&self, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
         let cached = self.cache.read(network, at).unwrap_or_else(|error| {
             warn(format_args!("{error}; going on without it"));
             None
@@ -335,7 +312,7 @@ impl Runtime {
         cached.or_else(|| self.pending_of(network, at))
     }
 
-    fn pending_of(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
+    fn pending_of(&self, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
         let pending = self.pending.read(network, at).unwrap_or_else(|error| {
             warn(format_args!("{error}; going on without it"));
             None
@@ -348,11 +325,11 @@ impl Runtime {
 
     /// The record of an ADD or DEL that did not end, unless another runtime attached the interface since: then its cache
     /// entry, or its record of the namespace, is newer. The caller holds the lock of the container.
-    pub(super) fn interrupted(&self, network: &NetworkName, at: &Attachment) -> Option<Entry> {
+    pub(super) fn interrupted(&self, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
         let pending = self.pending_of(network, at)?;
-        let written = |path: PathBuf| fs::metadata(path).and_then(|it| it.modified()).ok();
+        let written = |path: PathBuf| fs::metadata(path).and_then(|file| file.modified()).ok();
         let begun = written(self.pending.path(network, at));
-        let is_later = |path: PathBuf| written(path).is_some_and(|it| Some(it) > begun);
+        let is_later = |path: PathBuf| written(path).is_some_and(|time| Some(time) > begun);
         let is_of_another =
             || self.records.read(network, at).is_some_and(|record| !record.is_of_cnibox);
         let is_void = is_later(self.cache.path(network, at))
@@ -368,12 +345,12 @@ impl Runtime {
         file::sweep(&self.state);
     }
 
-    fn network(&self, choice: &Choice, known: Option<&Entry>) -> Result<Network> {
+    fn network(&self, choice: &Choice, known: Option<&CacheEntry>) -> Result<Network> {
         let name = match choice {
-            Choice::Given(network) => return Ok(network.clone()),
+            Choice::Configuration(network) => return Ok(network.clone()),
             Choice::Named(name) => name,
         };
-        match known.filter(|known| !known.config.is_empty()).map(Entry::network_of_add) {
+        match known.filter(|known| !known.config.is_empty()).map(CacheEntry::network_of_add) {
             Some(Ok(network)) => return Ok(network),
             Some(Err(error)) => warn(format_args!("{error}")),
             None => {}
@@ -381,14 +358,19 @@ impl Runtime {
         Network::find(name, &self.configurations, &mut |error| warn(format_args!("{error}")))
     }
 
-    fn chain<'a>(&'a self, entry: &'a Entry, network: &'a Network, netns: &'a Path) -> Chain<'a> {
+    pub(super) fn chain<'a>(
+        &'a self,
+        entry: &'a CacheEntry,
+        network: &'a Network,
+        netns: &'a Path,
+    ) -> Chain<'a> {
         let parameters = Parameters {
             at: Some(&entry.at),
             netns,
             args: &entry.args,
             capability_args: &entry.capability_args,
         };
-        Chain { means: &self.means, network, parameters }
+        Chain { settings: &self.settings, network, parameters }
     }
 
     /// From now on the chain stops at an interrupt between two plugins, and a failed write of the result is an error.
@@ -401,14 +383,9 @@ impl Runtime {
     }
 }
 
-/// The directory of the locks of containers and networks.
-pub(super) fn locks() -> PathBuf {
-    Path::new(STATE).join("locks")
-}
-
 /// An entry with what the caller says of it in place of what is known.
-fn told(network: &Network, target: &Target<'_>, known: Option<Entry>) -> Entry {
-    let given = Entry {
+fn merged_entry(network: &Network, target: &Target<'_>, known: Option<CacheEntry>) -> CacheEntry {
+    let of_call = CacheEntry {
         network: network.name.clone(),
         at: target.at.clone(),
         config: network.bytes.clone(),
@@ -417,27 +394,27 @@ fn told(network: &Network, target: &Target<'_>, known: Option<Entry>) -> Entry {
         capability_args: target.capability_args.clone(),
         result: Json::Null,
     };
-    let Some(known) = known else { return given };
+    let Some(known) = known else { return of_call };
     let is_given = *target.capability_args != Json::Null;
-    Entry {
-        config: given.config,
-        args: if target.args.is_empty() { known.args } else { given.args },
-        capability_args: if is_given { given.capability_args } else { known.capability_args },
+    CacheEntry {
+        config: of_call.config,
+        args: if target.args.is_empty() { known.args } else { of_call.args },
+        capability_args: if is_given { of_call.capability_args } else { known.capability_args },
         ..known
     }
 }
 
 /// The namespace that a DEL may go into: not another one that has taken the path.
-pub(super) fn netns_of(evidence: &Evidence<'_>, entry: &Entry) -> PathBuf {
+pub(super) fn netns_of(evidence: &Evidence<'_>, entry: &CacheEntry) -> PathBuf {
     if evidence.is_own_namespace(entry) { entry.netns.clone() } else { PathBuf::new() }
 }
 
-fn may_live(entry: &Entry, reason: &str) -> Error {
+fn may_live(entry: &CacheEntry, reason: &str) -> Error {
     let msg = format!("cannot add {}: it may be attached already", entry.title());
     Error::internal(msg).with_details(format_args!("{reason}; cnibox del removes it"))
 }
 
-fn lives(entry: &Entry) -> Error {
+fn lives(entry: &CacheEntry) -> Error {
     let success = entry.success().unwrap_or_default().unwrap_or_default();
     let addresses = evidence::addresses(&success);
     let has = if addresses.is_empty() { String::new() } else { format!(", with {addresses}") };

@@ -61,7 +61,7 @@ impl Lock {
         Self::take(directory, &format!("{NAMESPACE}{name}"), Mode::Exclusive, WAIT_MAX)
     }
 
-    /// Writes a text into the file of the lock, for the time after the death of this process.
+    /// Writes a text into the file of the lock. Another process reads it after this one has ended.
     pub fn note(&self, text: &str) -> Result<()> {
         let write = || {
             fault::file_operation()?;

@@ -1,35 +1,80 @@
 //! The CNI part of a container runtime: it reads network configurations, runs their plugins in order, and caches the
 //! attachments. Source: CNI specification 1.1.0, sections 1 and 3.
 
-pub mod attached;
-pub mod cache;
+pub(crate) mod attached;
+pub(crate) mod cache;
 pub mod chain;
 pub mod conf;
-pub mod evidence;
-pub mod gc;
-pub mod group;
+mod confirm;
+pub(crate) mod evidence;
+pub(crate) mod gc;
+pub(crate) mod group;
 pub mod lifecycle;
 mod lock;
-pub mod named;
-pub mod networks;
-pub mod new_network;
+pub(crate) mod named;
+pub(crate) mod networks;
+pub(crate) mod new_network;
 #[cfg(feature = "tool")]
-pub mod owners;
-pub mod renumber;
+pub(crate) mod owners;
+#[cfg(feature = "tool")]
+pub(crate) mod reconcile;
+#[cfg(feature = "tool")]
+pub(crate) mod remains;
+pub(crate) mod renumber;
 mod request;
 #[cfg(feature = "tool")]
-pub mod reservations;
+pub(crate) mod reservations;
 mod signs;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hmac_sha512::Hash;
 
 use crate::error::Result;
 use crate::names::{ContainerId, hex};
+use crate::plugin::identity::Records;
+
+use cache::Cache;
+use chain::Settings;
 
 /// Where network namespaces with a name are.
 pub const NAMED_NAMESPACES: &str = "/run/netns";
+
+/// The state that only this runtime reads. It is invalid after a boot.
+const STATE: &str = "/run/cnibox";
+
+/// A container runtime, as far as networks go.
+pub struct Runtime {
+    pub settings: Settings,
+    cache: Cache,
+    pending: Cache,
+    records: Records,
+    locks: PathBuf,
+    /// The directory of what only this runtime needs.
+    state: PathBuf,
+    /// Where networks are looked up.
+    pub configurations: PathBuf,
+}
+
+impl Runtime {
+    pub fn new(settings: Settings, configurations: PathBuf) -> Self {
+        let state = Path::new(STATE);
+        Self {
+            settings,
+            cache: Cache::new(cache::DIRECTORY),
+            pending: Cache::of_own(state.join("operations")),
+            records: Records::of_host(),
+            locks: locks(),
+            state: state.into(),
+            configurations,
+        }
+    }
+}
+
+/// The directory of the locks of containers and networks.
+fn locks() -> PathBuf {
+    Path::new(STATE).join("locks")
+}
 
 /// The container id of cnitool for the absolute path of a namespace.
 pub fn container_id_of(netns: &Path) -> Result<ContainerId> {

@@ -12,8 +12,10 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sandbox;
 use crate::kernel::sys::warn;
 use crate::runtime::NAMED_NAMESPACES;
+use crate::runtime::Runtime;
+use crate::runtime::confirm::Found;
 use crate::runtime::evidence::{Evidence, Life};
-use crate::runtime::lifecycle::Runtime;
+use crate::runtime::gc::{Collection, PROCESS_DIED, REMOVE};
 use crate::runtime::lock::{self, Lock};
 
 /// The reason to make a named namespace.
@@ -55,11 +57,13 @@ impl Runtime {
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let lock = Lock::namespace(&self.locks, &name)?;
-        let note = |netns: &NetNs| {
-            let identity = Identity::of(netns, &netns.rtnl()?)?;
+        let prepare = |netns: &NetNs| {
+            let rtnl = netns.rtnl()?;
+            rtnl.raise_loopback()?;
+            let identity = Identity::of(netns, rtnl.netns_cookie())?;
             lock.note(&format!("{} {}", purpose.word(), identity.text()))
         };
-        let netns = sandbox::new_named_namespace(path, &note)?;
+        let netns = sandbox::new_named_namespace(path, &prepare)?;
         Ok((netns, lock))
     }
 
@@ -78,11 +82,37 @@ impl Runtime {
 
     /// Removes the namespaces of killed processes, and their locks.
     pub(super) fn remove_dead_namespaces(&self, evidence: &Evidence<'_>) {
+        self.remove_dead(evidence, &mut remove);
+    }
+
+    /// The same for those that runs with a confirmation agree on.
+    pub(super) fn remove_confirmed_namespaces(
+        &self,
+        evidence: &Evidence<'_>,
+        run: &mut Collection<'_>,
+    ) {
+        self.remove_dead(evidence, &mut |path, note| {
+            let what = format!("namespace {}", path.display());
+            if !run.is_confirmed(Found::new("", what.clone(), note.into(), PROCESS_DIED)) {
+                return Ok(true);
+            }
+            let is_kept = if run.options.is_dry_run { true } else { remove(path, note)? };
+            run.note_remainder(REMOVE, what, PROCESS_DIED.into());
+            Ok(is_kept)
+        });
+    }
+
+    /// `remove` gets the path and the note of each namespace of a killed process, and returns whether it stays.
+    fn remove_dead(
+        &self,
+        evidence: &Evidence<'_>,
+        remove: &mut dyn FnMut(&Path, &str) -> Result<bool>,
+    ) {
         lock::without_holder(&self.locks, &mut |name, note| {
             let path = Path::new(NAMED_NAMESPACES).join(name);
             let removed = self.left(evidence, &path, note).and_then(|left| match left {
                 Left::Nothing => Ok(false),
-                Left::Dead => sandbox::remove_namespace(&path).map(|()| false),
+                Left::Dead => remove(&path, note),
                 Left::Used => Ok(true),
             });
             removed.unwrap_or_else(|error| {
@@ -104,8 +134,8 @@ impl Runtime {
             let is_empty = fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0);
             return Ok(if is_empty { Left::Dead } else { Left::Nothing });
         };
-        let now = Identity::of(&netns, &netns.rtnl()?)?;
-        if Identity::parse(identity).map(|it| it.compare(&now)) != Some(Same::Yes) {
+        let now = Identity::of(&netns, netns.rtnl()?.netns_cookie())?;
+        if Identity::parse(identity).map(|identity| identity.compare(&now)) != Some(Same::Yes) {
             return Ok(Left::Nothing);
         }
         let is_used = netns.has_process()?
@@ -122,4 +152,9 @@ impl Runtime {
                 && !matches!(evidence.life(&entry), Life::Gone(_))
         }))
     }
+}
+
+/// Removes a namespace without a question.
+fn remove(path: &Path, _: &str) -> Result<bool> {
+    sandbox::remove_namespace(path).map(|()| false)
 }

@@ -13,9 +13,10 @@ use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::names::NetworkName;
 use crate::plugin::execute::Program;
-use crate::runtime::chain::Means;
+use crate::plugins::bridge;
+use crate::runtime::Runtime;
+use crate::runtime::chain::Settings;
 use crate::runtime::conf::{self, Network};
-use crate::runtime::lifecycle::Runtime;
 
 /// A network, and its place in the order of each runtime, counted from 1. `None`: the runtime does not take it.
 #[derive(Debug)]
@@ -52,7 +53,7 @@ impl Runtime {
                     continue;
                 }
             };
-            let (missing, built_in) = unresolved(&network, &self.means);
+            let (missing, built_in) = unresolved(&network, &self.settings);
             let is_complete = missing.is_empty() && built_in.is_empty();
             let is_list = conf::is_list(&network.file);
             listed.push(Listed {
@@ -85,12 +86,14 @@ impl Order {
 }
 
 /// The types of a network that are missing, and those that are in this executable alone.
-fn unresolved(network: &Network, means: &Means) -> (Vec<String>, Vec<String>) {
+fn unresolved(network: &Network, settings: &Settings) -> (Vec<String>, Vec<String>) {
     let (mut missing, mut built_in) = (Vec::new(), Vec::new());
     for kind in types(network) {
-        let list = match Program::find(&kind, &means.path, means.plugins) {
+        let list = match Program::find(&kind, &settings.path, settings.plugins) {
             Err(_) => &mut missing,
-            Ok(_) if means.path.iter().any(|directory| directory.join(&kind).is_file()) => continue,
+            Ok(_) if settings.path.iter().any(|directory| directory.join(&kind).is_file()) => {
+                continue;
+            }
             Ok(_) => &mut built_in,
         };
         if !list.contains(&kind) {
@@ -119,7 +122,7 @@ pub fn subnets(network: &Network) -> Vec<IpNet> {
         match json {
             Json::Array(values) => values.iter().for_each(|value| collect(value, found)),
             Json::Object(_) => {
-                if let Some(Json::String(subnet)) = json.get("subnet")
+                if let Some(subnet) = json.text_at("subnet")
                     && let Ok(subnet) = subnet.parse::<IpNet>()
                 {
                     found.push(subnet.trunc());
@@ -144,8 +147,5 @@ pub(super) fn bridge(network: &Network) -> Option<&str> {
 
 /// The bridge that a configuration of the plugin names.
 pub fn bridge_of(plugin: &Json) -> &str {
-    match plugin.get("bridge") {
-        Some(Json::String(name)) if !name.is_empty() => name,
-        _ => "cni0",
-    }
+    plugin.text_at("bridge").filter(|name| !name.is_empty()).unwrap_or(bridge::DEFAULT)
 }

@@ -3,28 +3,29 @@
 //!
 //! The directory is locked meanwhile: two calls at the same time choose different subnets.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::fs::DirBuilderExt;
+use std::ops::Not;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use serde::Serialize;
 
-use crate::cni::json::{Json, Object};
+use crate::cni::json;
 use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::ipam::range::{self, RangeConf};
 use crate::kernel::file::{self, Aside};
-use crate::kernel::flock::{self, Mode};
+use crate::kernel::flock;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::Rtnl;
 use crate::kernel::sys::warn;
 use crate::names::{IfName, IpFamily, NetworkName};
+use crate::netlink::rtnl::Rtnl;
+use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
 use crate::runtime::evidence::Life;
-use crate::runtime::lifecycle::Runtime;
 use crate::runtime::networks::{bridge, subnets};
 
 /// Old runtimes read the first key, new ones take the highest of the second.
@@ -55,6 +56,78 @@ pub struct NewNetwork {
     pub vlan: Option<u32>,
     /// Containers of other bridges do not reach those of this one.
     pub isolate: bool,
+}
+
+/// The document of the file. Keys without a value are not in it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct List<'a> {
+    cni_version: &'static str,
+    cni_versions: [&'static str; 3],
+    name: &'a NetworkName,
+    plugins: Vec<Plugin<'a>>,
+}
+
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Plugin<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ingress_policy: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bridge: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    master: Option<&'a IfName>,
+    #[serde(skip_serializing_if = "Not::not")]
+    is_gateway: bool,
+    #[serde(skip_serializing_if = "Not::not")]
+    ip_masq: bool,
+    #[serde(skip_serializing_if = "Not::not")]
+    hairpin_mode: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mtu: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vlan: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vlan_id: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capabilities: Option<Capabilities>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ipam: Option<Ipam>,
+}
+
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Capabilities {
+    #[serde(skip_serializing_if = "Not::not")]
+    ips: bool,
+    #[serde(skip_serializing_if = "Not::not")]
+    mac: bool,
+    #[serde(skip_serializing_if = "Not::not")]
+    port_mappings: bool,
+}
+
+#[derive(Serialize)]
+struct Ipam {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// A set of one range for each subnet.
+    ranges: Vec<[Range; 1]>,
+    routes: Vec<Route>,
+}
+
+#[derive(Serialize)]
+struct Range {
+    subnet: IpNet,
+    gateway: IpAddr,
+}
+
+#[derive(Serialize)]
+struct Route {
+    dst: &'static str,
 }
 
 /// The types of plugins that networks can be made of.
@@ -108,7 +181,7 @@ impl Runtime {
             Some(bridge) => bridge.to_string(),
             None => free_bridge(&networks)?,
         };
-        let text = new.list(&subnets, &bridge)?.to_pretty() + "\n";
+        let text = json::pretty(&new.list(&subnets, &bridge)?) + "\n";
         let file = directory.join(format!("{name}.conflist"));
         match publish(directory, &file, text.as_bytes()) {
             Ok(()) => Ok(file),
@@ -209,53 +282,44 @@ impl NewNetwork {
     }
 
     /// The document of the file.
-    fn list(&self, subnets: &[IpNet], bridge: &str) -> Result<Json> {
+    fn list<'a>(&'a self, subnets: &[IpNet], bridge: &'a str) -> Result<List<'a>> {
         let mut plugins = vec![self.interface(bridge, self.ipam(subnets)?)];
-        let mut object = Object::default();
         if !self.kind.has_parent() {
-            let can_publish = object.flag("portMappings", true).json();
-            plugins.push(object.text("type", &"portmap").put("capabilities", can_publish).json());
-            object.text("type", &"firewall");
-            if self.isolate {
-                object.text("ingressPolicy", &"same-bridge");
-            }
-            plugins.push(object.json());
-            plugins.push(object.text("type", &"tuning").json());
+            let capabilities =
+                Some(Capabilities { port_mappings: true, ..Capabilities::default() });
+            let ingress_policy = self.isolate.then_some("same-bridge");
+            plugins.push(Plugin { kind: "portmap", capabilities, ..Plugin::default() });
+            plugins.push(Plugin { kind: "firewall", ingress_policy, ..Plugin::default() });
+            plugins.push(Plugin { kind: "tuning", ..Plugin::default() });
         }
-        object.text("cniVersion", &VERSION).list("cniVersions", VERSIONS.map(Json::from).to_vec());
-        Ok(object.text("name", &self.name).list("plugins", plugins).json())
+        Ok(List { cni_version: VERSION, cni_versions: VERSIONS, name: &self.name, plugins })
     }
 
     /// The plugin that makes the interface.
-    fn interface(&self, bridge: &str, ipam: Json) -> Json {
+    fn interface<'a>(&'a self, bridge: &'a str, ipam: Ipam) -> Plugin<'a> {
         let is_bridge = self.kind == Kind::Bridge;
-        let mut object = Object::default();
-        object.text("type", &self.kind.text());
-        if is_bridge {
-            object.text("bridge", &bridge);
-        }
-        if let Some(parent) = &self.parent {
-            object.text("master", parent);
-        }
-        object.flag("isGateway", is_bridge).flag("ipMasq", !self.kind.has_parent());
-        object.flag("hairpinMode", is_bridge);
-        if let Some(mode) = &self.mode {
-            object.text("mode", mode);
-        }
-        let vlan = if is_bridge { "vlan" } else { "vlanId" };
-        for (key, number) in [("mtu", self.mtu), (vlan, self.vlan)] {
-            if let Some(number) = number {
-                object.number(key, number.into());
-            }
-        }
         // An ipvlan and a vlan have the MAC address of their parent.
-        let has_mac = !matches!(self.kind, Kind::Ipvlan | Kind::Vlan);
-        let capabilities = Object::default().flag("ips", true).flag("mac", has_mac).json();
-        object.put("capabilities", capabilities).put("ipam", ipam).json()
+        let mac = !matches!(self.kind, Kind::Ipvlan | Kind::Vlan);
+        let capabilities = Capabilities { ips: true, mac, port_mappings: false };
+        Plugin {
+            kind: self.kind.text(),
+            bridge: is_bridge.then_some(bridge),
+            master: self.parent.as_ref(),
+            is_gateway: is_bridge,
+            ip_masq: !self.kind.has_parent(),
+            hairpin_mode: is_bridge,
+            mode: self.mode.as_deref(),
+            mtu: self.mtu,
+            vlan: self.vlan.filter(|_| is_bridge),
+            vlan_id: self.vlan.filter(|_| !is_bridge),
+            capabilities: Some(capabilities),
+            ipam: Some(ipam),
+            ..Plugin::default()
+        }
     }
 
     /// host-local with a set of ranges per subnet, and a default route per family.
-    fn ipam(&self, subnets: &[IpNet]) -> Result<Json> {
+    fn ipam(&self, subnets: &[IpNet]) -> Result<Ipam> {
         for gateway in &self.gateways {
             if !subnets.iter().any(|subnet| subnet.contains(gateway)) {
                 return Err(Error::config(format_args!(
@@ -265,12 +329,11 @@ impl NewNetwork {
         }
         let (mut ranges, mut routes) = (Vec::new(), Vec::new());
         let (mut has_v4, mut has_v6) = (false, false);
-        let mut object = Object::default();
         let mut configured = Vec::new();
         for subnet in subnets {
             let mut gateway = None;
-            for it in &self.gateways {
-                if subnet.contains(it) && gateway.replace(*it).is_some() {
+            for address in &self.gateways {
+                if subnet.contains(address) && gateway.replace(*address).is_some() {
                     return Err(Error::config(format_args!(
                         "subnet {subnet} has several gateways"
                     )));
@@ -281,18 +344,17 @@ impl NewNetwork {
         }
         for set in &range::parse(&configured, &[])? {
             for range in set.ranges() {
-                object.text("subnet", &range.subnet).text("gateway", &range.gateway);
-                ranges.push(Json::Array(vec![object.json()]));
+                ranges.push([Range { subnet: range.subnet, gateway: range.gateway }]);
             }
             has_v4 |= set.is_ipv4();
             has_v6 |= !set.is_ipv4();
         }
         for (dst, is_needed) in [("0.0.0.0/0", has_v4), ("::/0", has_v6)] {
             if is_needed {
-                routes.push(object.text("dst", &dst).json());
+                routes.push(Route { dst });
             }
         }
-        Ok(object.text("type", &"host-local").list("ranges", ranges).list("routes", routes).json())
+        Ok(Ipam { kind: "host-local", ranges, routes })
     }
 }
 
@@ -365,16 +427,11 @@ fn remove_bridge(network: &Network, others: &[Network]) -> Result<()> {
 
 /// Locks a directory, and creates it if needed. The kernel releases the lock when the descriptor is closed.
 fn lock(directory: &Path) -> Result<File> {
-    let take = || {
-        fault::file_operation()?;
-        DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
-        let file = File::open(directory)?;
-        Ok((flock::lock(&file, Mode::Exclusive, WAIT_MAX)?, file))
-    };
     let title = format!("cannot lock {}", directory.display());
-    match take().map_err(|error| io_error(&title, &error))? {
-        (true, file) => Ok(file),
-        (false, file) => {
+    let locked = flock::lock_directory(directory, 0o755, WAIT_MAX);
+    match locked.map_err(|error| io_error(&title, &error))? {
+        (file, true) => Ok(file),
+        (file, false) => {
             let holder = flock::holder(&file);
             Err(Error::new(Code::TRY_AGAIN_LATER, title).with_details(holder))
         }

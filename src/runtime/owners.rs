@@ -1,16 +1,18 @@
 //! The owners that rules and links of a host name, and their removal after the end of their containers.
 
-use crate::cni::json::{Json, Object};
+use crate::cni::json::Json;
 use crate::error::Result;
 use crate::ipam::store::listed::Holder;
-use crate::kernel::nft::{Family, Nft, Table};
-use crate::kernel::rtnl::Rtnl;
 use crate::names::{Attachment, ContainerId, IfName};
+use crate::netlink::nft::{Family, Nft, Table};
+use crate::netlink::rtnl::Rtnl;
+use crate::plugin::identity::Record;
 use crate::plugin::owner::Owner;
-use crate::runtime::cache::Entry;
+use crate::runtime::Runtime;
+use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::Network;
-use crate::runtime::lifecycle::{Choice, Runtime, Target};
-use crate::runtime::reservations::{Judged, State, Survey};
+use crate::runtime::lifecycle::{Choice, Target};
+use crate::runtime::reservations::{OwnedReservation, OwnerState, Survey};
 use crate::steps::link::host_link;
 use crate::steps::nft::shared_rules;
 
@@ -36,7 +38,8 @@ pub fn on_host() -> Result<Vec<String>> {
                 }
                 for element in nft.elements(table, &set.name)? {
                     let Some(comment) = element.comment else { continue };
-                    if Owner::parts(&comment).is_some() && !owners.iter().any(|it| **it == *comment)
+                    if Owner::parts(&comment).is_some()
+                        && !owners.iter().any(|owner| **owner == *comment)
                     {
                         owners.push(comment.to_string());
                     }
@@ -64,15 +67,20 @@ impl Survey {
         {
             return false;
         }
-        let is_it = |entry: &Entry| Owner::new(&entry.network, &entry.at).as_str() == owner;
+        let is_it = |entry: &CacheEntry| Owner::new(&entry.network, &entry.at).as_str() == owner;
         if self.attachments.iter().any(|(entry, _)| is_it(entry)) || self.pending.iter().any(is_it)
         {
             return false;
         }
+        let is_recorded =
+            |record: &Record| Owner::new(&record.network, &record.at).as_str() == owner;
+        if self.records.iter().any(is_recorded) {
+            return false;
+        }
         for pool in &self.pools {
-            let may_live = |it: &Judged| {
-                matches!(&it.reservation.holder, Holder::Container(its, _) if **its == *id)
-                    && !matches!(it.state, State::Gone(_))
+            let may_live = |owned: &OwnedReservation| {
+                matches!(&owned.reservation.holder, Holder::Container(its, _) if **its == *id)
+                    && !matches!(owned.state, OwnerState::Gone(_))
             };
             if *pool.network == *network && pool.reservations.iter().any(may_live) {
                 return false;
@@ -88,19 +96,23 @@ impl Runtime {
         let Some([network, id, ifname]) = Owner::parts(owner) else { return Ok(()) };
         let at = Attachment { container_id: ContainerId::new(id)?, ifname: IfName::new(ifname)? };
         let mut plugins = Vec::new();
-        for kind in ["bridge", "bandwidth", "firewall", "portmap"] {
-            plugins.push(Object::default().text("type", &kind).json());
+        for entry in self.settings.plugins.iter().filter(|entry| entry.facts.leaves_owned) {
+            plugins.push(Json::object([("type", Some(entry.name.into()))]));
         }
-        let mut list = Object::default();
-        list.text("cniVersion", &"1.0.0").text("name", &network).list("plugins", plugins);
-        let network = Network::from_cache(list.json().to_compact().as_bytes())?;
+        let list = Json::object([
+            ("cniVersion", Some("1.0.0".into())),
+            ("name", Some(network.into())),
+            ("plugins", Some(Json::Array(plugins))),
+        ]);
+        let network = Network::from_cache(list.to_compact().as_bytes())?;
         let target = Target { at: &at, netns: None, args: "", capability_args: &Json::Null };
-        self.del(&Choice::Given(network), &target)
+        self.del(&Choice::Configuration(network), &target)
     }
 
     /// The same runtime with the plugins of this executable only.
-    pub fn without_path(mut self) -> Self {
-        self.means.path.clear();
-        self
+    pub(super) fn without_path(&self) -> Self {
+        let mut settings = self.settings.clone();
+        settings.path.clear();
+        Self::new(settings, self.configurations.clone())
     }
 }

@@ -8,16 +8,14 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::Path;
 
-use crate::cni::json::Json;
 use crate::cni::success::{Dns, Success};
 use crate::cni::version::{self, Version};
 use crate::error::{Code, Error, Result};
-use crate::kernel::conntrack::Conntrack;
-use crate::kernel::nft::Nft;
+use crate::netlink::conntrack::Conntrack;
+use crate::netlink::nft::Nft;
 use crate::plugin::owner::Owner;
 use crate::plugins::firewall;
-use crate::runtime::cache::{self, Cache, Entry};
-use crate::runtime::lifecycle;
+use crate::runtime::cache::{self, Cache, CacheEntry};
 use crate::runtime::lock::Lock;
 use crate::steps::nft::renumber::{Move, Renumbered, renumber};
 use crate::steps::renumber::{Change, Follow};
@@ -38,24 +36,28 @@ fn follow(
         true => path.to_owned(),
         false => prefix.join(path.strip_prefix("/").unwrap_or(path)),
     };
-    let directory = below(&lifecycle::locks());
+    let directory = below(&super::locks());
     let lock = |change: &Change| Lock::container_if_free(&directory, &change.at.container_id);
     let locks: Vec<Result<Lock>> = changes.iter().map(lock).collect();
-    let free: Vec<&Change> =
-        changes.iter().zip(&locks).filter(|(_, lock)| lock.is_ok()).map(|(it, _)| it).collect();
+    let free: Vec<&Change> = changes
+        .iter()
+        .zip(&locks)
+        .filter(|(_, lock)| lock.is_ok())
+        .map(|(change, _)| change)
+        .collect();
     let rules = move_rules(&free, bus, holds);
     let cache = Cache::new(below(Path::new(cache::DIRECTORY)));
     let one = |(change, lock): (&Change, Result<Lock>)| {
         let _lock = lock?;
         let moved = moved_of(rules.as_ref().map_err(Clone::clone)?, change)?;
         let is_cached = update_entry(&cache, change)?;
-        Ok(said(moved, is_cached))
+        Ok(described(moved, is_cached))
     };
     changes.iter().zip(locks).map(one).collect()
 }
 
 /// The moved objects in words; empty for nothing.
-fn said(moved: usize, is_cached: bool) -> String {
+fn described(moved: usize, is_cached: bool) -> String {
     let rules = match moved {
         0 => String::new(),
         1 => "1 rule".to_owned(),
@@ -64,7 +66,7 @@ fn said(moved: usize, is_cached: bool) -> String {
     let entry = if is_cached { "the cache entry" } else { "" };
     [rules.as_str(), entry]
         .into_iter()
-        .filter(|it| !it.is_empty())
+        .filter(|part| !part.is_empty())
         .collect::<Vec<_>>()
         .join(" and ")
 }
@@ -90,10 +92,10 @@ fn move_rules(
         firewall::follow_sources(&nft, bus.map(OsString::as_os_str), &moves)?;
     }
     let renumbered = renumber(&nft, &moves, holds)?;
-    let mut left: Vec<IpAddr> = renumbered.moved.iter().map(|it| it.from).collect();
+    let mut left: Vec<IpAddr> = renumbered.moved.iter().map(|moved| moved.from).collect();
     left.sort_unstable();
     left.dedup();
-    left.retain(|from| !renumbered.moved.iter().any(|it| it.to == *from));
+    left.retain(|from| !renumbered.moved.iter().any(|moved| moved.to == *from));
     if !left.is_empty() {
         Conntrack::open()?.delete_of(&left)?;
     }
@@ -107,7 +109,7 @@ fn moved_of(renumbered: &Renumbered, change: &Change) -> Result<usize> {
         let msg = "cannot move the rules: another attachment has rules for the new address";
         return Err(Error::new(Code::TRY_AGAIN_LATER, msg));
     }
-    Ok(renumbered.moved.iter().filter(|it| it.owner == owner).count())
+    Ok(renumbered.moved.iter().filter(|moved| moved.owner == owner).count())
 }
 
 /// Updates the result in the cache. False if there is nothing to update: no runtime keeps an entry, or it names none of the
@@ -126,12 +128,10 @@ fn update_entry(cache: &Cache, change: &Change) -> Result<bool> {
     if success == before {
         return Ok(false);
     }
-    let version = match entry.result.get("cniVersion") {
-        Some(Json::String(version)) => Version::negotiate(version)?,
-        _ => Version::NEWEST,
-    };
+    let version = entry.result.text_at("cniVersion");
+    let version = version.map_or(Ok(Version::NEWEST), Version::negotiate)?;
     let result = version::print_result(&success, version)?;
-    cache.write(&Entry { result, ..entry }).map(|()| true)
+    cache.write(&CacheEntry { result, ..entry }).map(|()| true)
 }
 
 /// Replaces in a result what `old` said by what `new` says. A result without the address of `old` stays.
@@ -165,6 +165,7 @@ fn replace<T: Clone + PartialEq>(list: &mut Vec<T>, old: &[T], new: &[T]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cni::json::Json;
 
     fn result(text: &str) -> Success {
         version::parse_result(&Json::parse(text.as_bytes()).unwrap(), Version::NEWEST).unwrap()

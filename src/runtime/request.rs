@@ -6,16 +6,6 @@ use crate::cni::json::Json;
 use crate::names::Attachment;
 use crate::runtime::conf::{Network, declares, without};
 
-/// The keys that a runtime adds to the configuration of a plugin.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Additions<'a> {
-    /// The capability arguments; a plugin gets those that it declares.
-    pub capability_args: Option<&'a Json>,
-    pub prev_result: Option<&'a Json>,
-    /// The attachments that GC keeps.
-    pub valid_attachments: Option<&'a [Attachment]>,
-}
-
 /// The keys that only a runtime may write. An administrator's are dropped.
 const RESERVED: [&str; 6] = [
     "cniVersion",
@@ -27,8 +17,14 @@ const RESERVED: [&str; 6] = [
 ];
 
 /// The request configuration of a plugin: name and version of its network, its own keys in their order and with their
-/// numbers as they were written, then what the runtime adds.
-pub fn configuration(network: &Network, plugin: &Json, additions: Additions<'_>) -> Json {
+/// numbers as they were written, then what the runtime adds: the capability arguments that the plugin declares, and the
+/// attachments that GC keeps.
+pub fn configuration(
+    network: &Network,
+    plugin: &Json,
+    capability_args: &Json,
+    valid_attachments: Option<&[Attachment]>,
+) -> Json {
     let Json::Object(own) = plugin else { return Json::Null };
     let mut entries = vec![
         ("cniVersion".to_owned(), network.version.text().into()),
@@ -36,15 +32,14 @@ pub fn configuration(network: &Network, plugin: &Json, additions: Additions<'_>)
     ];
     let mut own = own.clone();
     without(&mut own, &RESERVED);
-    let runtime_config = runtime_config(plugin, additions.capability_args);
+    let runtime_config = runtime_config(plugin, capability_args);
     if runtime_config.is_some() {
         without(&mut own, &["runtimeConfig"]);
     }
     entries.append(&mut own);
-    let valid = additions.valid_attachments.map(list);
+    let valid = valid_attachments.map(list);
     let added = [
         ("runtimeConfig", runtime_config),
-        ("prevResult", additions.prev_result.cloned()),
         // Runtimes of a draft of GC call it so.
         ("cni.dev/attachments", valid.clone()),
         ("cni.dev/valid-attachments", valid),
@@ -55,8 +50,8 @@ pub fn configuration(network: &Network, plugin: &Json, additions: Additions<'_>)
 }
 
 /// The capability arguments that the plugin declares, if there are any.
-fn runtime_config(plugin: &Json, capability_args: Option<&Json>) -> Option<Json> {
-    let Some(Json::Object(args)) = capability_args else { return None };
+fn runtime_config(plugin: &Json, capability_args: &Json) -> Option<Json> {
+    let Json::Object(args) = capability_args else { return None };
     let declared: Vec<_> =
         args.iter().filter(|(name, _)| declares(plugin, name)).cloned().collect();
     (!declared.is_empty()).then_some(Json::Object(declared))
@@ -80,44 +75,42 @@ mod tests {
         Json::parse(text.as_bytes()).unwrap()
     }
 
-    fn of(plugin: &str, additions: Additions<'_>) -> String {
+    fn of(plugin: &str, capability_args: &Json, valid: Option<&[Attachment]>) -> String {
         let text = format!(r#"{{"cniVersion":"1.0.0","name":"net","plugins":[{plugin}]}}"#);
         let network = Network::from_cache(text.as_bytes()).unwrap();
-        configuration(&network, &network.plugins[0], additions).to_compact()
+        configuration(&network, &network.plugins[0], capability_args, valid).to_compact()
     }
 
     #[test]
     fn keys_keep_their_order_and_numbers_their_digits() {
         let plugin = r#"{"z":1.0,"type":"a","n":12345678901234567890,"a":[1e3],"args":{"x":{}}}"#;
         let expected = r#"{"cniVersion":"1.0.0","name":"net","z":1.0,"type":"a","n":12345678901234567890,"a":[1e3],"args":{"x":{}}}"#;
-        assert_eq!(of(plugin, Additions::default()), expected);
+        assert_eq!(of(plugin, &Json::Null, None), expected);
     }
 
     #[test]
     fn name_and_version_are_those_of_the_list_and_reserved_keys_go() {
         let plugin = r#"{"name":"x","CniVersion":"0.1.0","type":"a","prevResult":{},"Capabilities":{},"cni.dev/attachments":[]}"#;
         let expected = r#"{"cniVersion":"1.0.0","name":"net","type":"a"}"#;
-        assert_eq!(of(plugin, Additions::default()), expected);
+        assert_eq!(of(plugin, &Json::Null, None), expected);
     }
 
     #[test]
     fn a_plugin_gets_the_capability_arguments_that_it_declares() {
         let args = json(r#"{"mac":"m","portMappings":[{"hostPort":1}],"ips":["i"]}"#);
-        let additions = Additions { capability_args: Some(&args), ..Additions::default() };
         let plugin = r#"{"type":"a","runtimeConfig":{"own":1},"capabilities":{"ips":false,"portMappings":true,"mac":true,"dns":true}}"#;
         let expected = r#"{"cniVersion":"1.0.0","name":"net","type":"a","runtimeConfig":{"mac":"m","portMappings":[{"hostPort":1}]}}"#;
-        assert_eq!(of(plugin, additions), expected);
+        assert_eq!(of(plugin, &args, None), expected);
         // Nothing of the runtime's goes over what the administrator wrote.
         let plugin = r#"{"type":"a","runtimeConfig":{"own":1}}"#;
         let expected =
             r#"{"cniVersion":"1.0.0","name":"net","type":"a","runtimeConfig":{"own":1}}"#;
-        assert_eq!(of(plugin, additions), expected);
+        assert_eq!(of(plugin, &args, None), expected);
     }
 
     #[test]
     fn gc_gets_the_list_under_both_of_its_names() {
-        let additions = Additions { valid_attachments: Some(&[]), ..Additions::default() };
         let expected = r#"{"cniVersion":"1.0.0","name":"net","type":"a","cni.dev/attachments":[],"cni.dev/valid-attachments":[]}"#;
-        assert_eq!(of(r#"{"type":"a"}"#, additions), expected);
+        assert_eq!(of(r#"{"type":"a"}"#, &Json::Null, Some(&[])), expected);
     }
 }

@@ -32,21 +32,22 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::cni::args::Args;
-use crate::cni::json::{Json, Object};
+use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::ipam::range::Range;
 use crate::ipam::store::Store;
 use crate::ipam::store::listed::{self, Holder, Reservation};
 use crate::kernel::sys::warn;
 use crate::names::{Attachment, IfName, NetworkName};
+use crate::plugin::identity::Record;
 use crate::plugin::owner::Owner;
 use crate::plugins::flannel;
 use crate::plugins::host_local::{self, DATA_DIR};
-use crate::runtime::attached::judged;
-use crate::runtime::cache::{self, Entries, Entry};
+use crate::runtime::Runtime;
+use crate::runtime::attached::with_life;
+use crate::runtime::cache::{self, CacheEntry, Entries};
 use crate::runtime::conf::{self, Network};
 use crate::runtime::evidence::{Evidence, Life};
-use crate::runtime::lifecycle::Runtime;
 use crate::runtime::signs::Signs;
 
 /// An ADD without a process of its own, or between two plugins, takes less.
@@ -61,7 +62,7 @@ pub struct Pool {
     pub is_configured: bool,
     pub ranges: Vec<Use>,
     /// In the order of their addresses.
-    pub reservations: Vec<Judged>,
+    pub reservations: Vec<OwnedReservation>,
     is_of_several_hosts: bool,
 }
 
@@ -76,18 +77,18 @@ pub struct Use {
 
 /// A reservation with what is known of its owner.
 #[derive(Debug)]
-pub struct Judged {
+pub struct OwnedReservation {
     pub reservation: Reservation,
     /// Namespace and name in the CNI_ARGS of the attachment.
     pub pod: Option<(String, String)>,
     /// Since the file was written. `None` if its time is in the future.
     pub age: Option<Duration>,
-    pub state: State,
+    pub state: OwnerState,
 }
 
 /// Whether the owner of a reservation lives, and the reason.
 #[derive(Clone, Debug, PartialEq)]
-pub enum State {
+pub enum OwnerState {
     Alive(String),
     /// Provably dead.
     Gone(String),
@@ -100,8 +101,10 @@ pub enum State {
 #[derive(Debug)]
 pub struct Survey {
     pub pools: Vec<Pool>,
-    pub attachments: Vec<(Entry, Life)>,
-    pub(super) pending: Vec<Entry>,
+    pub attachments: Vec<(CacheEntry, Life)>,
+    pub(super) pending: Vec<CacheEntry>,
+    /// The records of namespaces that have not provably ended.
+    pub(super) records: Vec<Record>,
     /// Why this process may not see the containers of the host.
     pub(super) doubt: Option<String>,
     pub(super) signs: Signs,
@@ -116,22 +119,25 @@ impl Runtime {
             pool.read()?;
         }
         let Entries { entries: pending, mut damaged } = self.pending.all()?;
+        let mut records = self.records.all();
         evidence.signs();
+        records.retain(|record| !evidence.has_ended(record));
         let cached = self.cache.all()?;
         damaged.extend(cached.damaged);
         damaged.iter().for_each(warn_of);
-        let attachments = judged(&evidence, cached.entries);
+        let attachments = with_life(&evidence, cached.entries);
         for (entry, _) in &attachments {
             add_given(entry, &mut pools);
         }
-        let sources = Sources { runtime: self, evidence: &evidence, pending, attachments, damaged };
+        let sources =
+            Sources { runtime: self, evidence: &evidence, pending, records, attachments, damaged };
         for pool in &mut pools {
             pool.judge(&sources);
             pool.count();
         }
-        let Sources { attachments, pending, .. } = sources;
+        let Sources { attachments, pending, records, .. } = sources;
         let doubt = evidence.doubt_of_guest(Path::new(DATA_DIR));
-        Ok(Survey { pools, attachments, pending, doubt, signs: evidence.into_signs() })
+        Ok(Survey { pools, attachments, pending, records, doubt, signs: evidence.into_signs() })
     }
 
     /// The configured networks with `host-local`, and the data directories of other networks.
@@ -172,7 +178,7 @@ impl Runtime {
 
     /// Releases a reservation under the lock of its store. False if its file is gone or has changed since it was listed.
     pub fn release(&self, pool: &Pool, reservation: &Reservation) -> Result<bool> {
-        match Store::open_if_exists(&pool.data_dir, &pool.network, &self.means.turns)? {
+        match Store::open_if_exists(&pool.data_dir, &pool.network, &self.settings.turns)? {
             Some(store) => store.locked(|locked| locked.release_listed(reservation)),
             None => Ok(false),
         }
@@ -180,7 +186,7 @@ impl Runtime {
 
     /// Keeps an address out of use. False if it is taken.
     pub fn reserve(&self, pool: &Pool, address: IpAddr) -> Result<bool> {
-        let store = Store::open(&pool.data_dir, &pool.network, &self.means.turns)?;
+        let store = Store::open(&pool.data_dir, &pool.network, &self.settings.turns)?;
         store.locked(|locked| locked.reserve_for_operator(address))
     }
 }
@@ -215,7 +221,7 @@ fn has_host_local(plugin: &Json) -> bool {
 }
 
 /// Adds the ranges that a runtime gave for an attachment to the pool of its network.
-fn add_given(entry: &Entry, pools: &mut [Pool]) {
+fn add_given(entry: &CacheEntry, pools: &mut [Pool]) {
     let Some(ranges) = entry.capability_args.get("ipRanges") else { return };
     let Ok(network) = entry.network_of_add() else { return };
     for plugin in &network.plugins {
@@ -223,11 +229,12 @@ fn add_given(entry: &Entry, pools: &mut [Pool]) {
         if !has_host_local(plugin) || !conf::declares(plugin, "ipRanges") {
             continue;
         }
-        let given = Object::default().put("ipRanges", ranges.clone()).json();
+        let ranges_of_call = Json::object([("ipRanges", Some(ranges.clone()))]);
         let mut plugin = entries.clone();
-        plugin.push(("runtimeConfig".into(), given));
+        plugin.push(("runtimeConfig".into(), ranges_of_call));
         let Ok(found) = host_local::pool(&Json::Object(plugin)) else { continue };
-        let is_its = |it: &&mut Pool| it.network == network.name && it.data_dir == found.data_dir;
+        let is_its =
+            |pool: &&mut Pool| pool.network == network.name && pool.data_dir == found.data_dir;
         let (Ok(sets), Some(pool)) = (&found.sets, pools.iter_mut().find(is_its)) else { continue };
         for set in sets {
             set.ranges().iter().for_each(|range| pool.add(range));
@@ -274,7 +281,7 @@ fn pool_of<'a>(pools: &'a mut Vec<Pool>, network: &NetworkName, data_dir: &Path)
 
 impl Pool {
     fn add(&mut self, range: &Range) {
-        if self.ranges.iter().all(|it| it.range != *range) {
+        if self.ranges.iter().all(|usage| usage.range != *range) {
             self.ranges.push(Use { range: range.clone(), used: 0, free: 0 });
         }
     }
@@ -287,35 +294,40 @@ impl Pool {
         unreadable.iter().for_each(warn_of);
         let now = SystemTime::now();
         for reservation in listed {
-            let age = reservation.modified.and_then(|it| now.duration_since(it).ok());
-            self.reservations.push(Judged { reservation, pod: None, age, state: State::Reserved });
+            let age = reservation.modified.and_then(|time| now.duration_since(time).ok());
+            self.reservations.push(OwnedReservation {
+                reservation,
+                pod: None,
+                age,
+                state: OwnerState::Reserved,
+            });
         }
         Ok(())
     }
 
     fn judge(&mut self, sources: &Sources<'_>) {
-        let mut judged = std::mem::take(&mut self.reservations);
-        for it in &mut judged {
-            let entries = sources.of(&self.network, &it.reservation.holder);
-            it.pod = entries.iter().find_map(|(entry, _)| pod(entry));
-            it.state = sources.judge(self, it, &entries);
+        let mut reservations = std::mem::take(&mut self.reservations);
+        for owned in &mut reservations {
+            let entries = sources.of(&self.network, &owned.reservation.holder);
+            owned.pod = entries.iter().find_map(|(entry, _)| pod(entry));
+            owned.state = sources.judge(self, owned, &entries);
         }
-        self.reservations = judged;
+        self.reservations = reservations;
     }
 
     fn count(&mut self) {
         for Use { range, used, free } in &mut self.ranges {
             let mut taken = 0;
-            for it in &self.reservations {
-                *used += u64::from(range.contains(it.reservation.address));
-                taken += u64::from(range.may_allocate(it.reservation.address));
+            for owned in &self.reservations {
+                *used += u64::from(range.contains(owned.reservation.address));
+                taken += u64::from(range.may_allocate(owned.reservation.address));
             }
             *free = range.size().saturating_sub(taken);
         }
     }
 }
 
-fn pod(entry: &Entry) -> Option<(String, String)> {
+fn pod(entry: &CacheEntry) -> Option<(String, String)> {
     let args = Args::parse(&entry.args).ok()?;
     Some((args.pod_namespace?.into(), args.pod_name?.into()))
 }
@@ -323,14 +335,16 @@ fn pod(entry: &Entry) -> Option<(String, String)> {
 struct Sources<'a> {
     runtime: &'a Runtime,
     evidence: &'a Evidence<'a>,
-    pending: Vec<Entry>,
-    attachments: Vec<(Entry, Life)>,
+    pending: Vec<CacheEntry>,
+    /// As in [`Survey`].
+    records: Vec<Record>,
+    attachments: Vec<(CacheEntry, Life)>,
     /// Of cache entries and pending records.
     damaged: Vec<Error>,
 }
 
 /// The attachments of one owner.
-type OfOwner<'a> = Vec<(&'a Entry, &'a Life)>;
+type OfOwner<'a> = Vec<(&'a CacheEntry, &'a Life)>;
 
 impl Sources<'_> {
     fn of(&self, network: &NetworkName, holder: &Holder) -> OfOwner<'_> {
@@ -343,16 +357,16 @@ impl Sources<'_> {
         of_owner
     }
 
-    fn judge(&self, pool: &Pool, it: &Judged, entries: &OfOwner<'_>) -> State {
-        let Reservation { address, holder, .. } = &it.reservation;
+    fn judge(&self, pool: &Pool, owned: &OwnedReservation, entries: &OfOwner<'_>) -> OwnerState {
+        let Reservation { address, holder, .. } = &owned.reservation;
         let signs = self.evidence.signs();
         if let Some(place) = signs.with_address(*address).next() {
-            return State::Alive(format!("its address is in {}", place.path.display()));
+            return OwnerState::Alive(format!("its address is in {}", place.path.display()));
         }
         let (id, ifname) = match holder {
             Holder::Container(id, ifname) => (id, ifname),
-            Holder::Operator => return State::Reserved,
-            Holder::Other(_) => return State::Unknown("no plugin made it".into()),
+            Holder::Operator => return OwnerState::Reserved,
+            Holder::Other(_) => return OwnerState::Unknown("no plugin made it".into()),
         };
         let mut ifnames: Vec<&IfName> = Vec::new();
         ifnames.extend(ifname);
@@ -362,24 +376,33 @@ impl Sources<'_> {
         for ifname in ifnames {
             let at = Attachment { container_id: id.clone(), ifname: ifname.clone() };
             if let Some(place) = signs.with_owner(Owner::new(&pool.network, &at).as_str()).next() {
-                return State::Alive(format!("a link in {} names its owner", place.path.display()));
+                return OwnerState::Alive(format!(
+                    "a link in {} names its owner",
+                    place.path.display()
+                ));
             }
         }
         if entries.iter().any(|(_, life)| **life == Life::Alive) {
-            return State::Alive("the cache has its attachment, which lives".into());
+            return OwnerState::Alive("the cache has its attachment, which lives".into());
         }
-        if let Some(doubt) = self.doubt(pool, it, id, entries) {
-            return State::Unknown(doubt);
+        if let Some(doubt) = self.doubt(pool, owned, id, entries) {
+            return OwnerState::Unknown(doubt);
         }
-        match self.proof(pool, it, id, entries) {
-            Ok(proof) => State::Gone(proof),
-            Err(doubt) => State::Unknown(doubt),
+        match self.proof(pool, owned, id, entries) {
+            Ok(proof) => OwnerState::Gone(proof),
+            Err(doubt) => OwnerState::Unknown(doubt),
         }
     }
 
     /// The reason why no proof counts.
-    fn doubt(&self, pool: &Pool, it: &Judged, id: &str, entries: &OfOwner<'_>) -> Option<String> {
-        let holder = &it.reservation.holder;
+    fn doubt(
+        &self,
+        pool: &Pool,
+        owned: &OwnedReservation,
+        id: &str,
+        entries: &OfOwner<'_>,
+    ) -> Option<String> {
+        let holder = &owned.reservation.holder;
         if let Some(process) = self.evidence.signs().call(id) {
             return Some(format!("process {process} is a plugin that is called for it"));
         }
@@ -388,6 +411,14 @@ impl Sources<'_> {
         }
         if self.damaged.iter().any(|error| error.to_string().contains(id)) {
             return Some("its cache entry or pending record is damaged".into());
+        }
+        if let Some(record) = self
+            .records
+            .iter()
+            .find(|record| record.network == pool.network && holder.is(&record.at))
+        {
+            let path = record.netns.display();
+            return Some(format!("the namespace of its ADD has not ended, which was at {path}"));
         }
         if let Some(doubt) = self.evidence.doubt_of_guest(&pool.data_dir) {
             return Some(doubt);
@@ -404,13 +435,13 @@ impl Sources<'_> {
     fn proof(
         &self,
         pool: &Pool,
-        it: &Judged,
+        owned: &OwnedReservation,
         id: &str,
         entries: &OfOwner<'_>,
     ) -> Result<String, String> {
         for (entry, life) in entries {
             if let Life::Gone(reason) = life
-                && self.is_reserved_for(it, entry)
+                && self.is_reserved_for(owned, entry)
             {
                 return Ok(reason.clone());
             }
@@ -418,7 +449,7 @@ impl Sources<'_> {
         if pool.is_of_several_hosts {
             return Err("it can be a reservation of another host".into());
         }
-        if it.reservation.is_of_earlier_boot {
+        if owned.reservation.is_of_earlier_boot {
             return Ok("an earlier boot of this host made it".into());
         }
         let signs = self.evidence.signs();
@@ -428,7 +459,7 @@ impl Sources<'_> {
         if signs.name(id) {
             return Err("the command line or the control group of a process names it".into());
         }
-        match it.age {
+        match owned.age {
             Some(age) if age > ADD_MAX => {
                 Ok("no process, namespace or cache entry has its container".into())
             }
@@ -437,20 +468,17 @@ impl Sources<'_> {
     }
 
     /// Whether the ADD of a cache entry made the reservation.
-    fn is_reserved_for(&self, it: &Judged, entry: &Entry) -> bool {
+    fn is_reserved_for(&self, owned: &OwnedReservation, entry: &CacheEntry) -> bool {
         let cached = self.runtime.cache.path(&entry.network, &entry.at);
-        let cached = fs::metadata(cached).and_then(|it| it.modified()).ok();
-        let is_older = it.reservation.modified.is_some_and(|made| Some(made) <= cached);
+        let cached = fs::metadata(cached).and_then(|file| file.modified()).ok();
+        let is_older = owned.reservation.modified.is_some_and(|made| Some(made) <= cached);
         let Ok(Some(result)) = entry.success() else { return false };
-        is_older && result.ips.iter().any(|ip| ip.address.addr() == it.reservation.address)
+        is_older && result.ips.iter().any(|ip| ip.address.addr() == owned.reservation.address)
     }
 }
 
-fn is_of(entry: &Entry, network: &NetworkName, holder: &Holder) -> bool {
-    let Holder::Container(id, ifname) = holder else { return false };
-    entry.network == *network
-        && entry.at.container_id == *id
-        && ifname.as_ref().is_none_or(|ifname| entry.at.ifname == *ifname)
+fn is_of(entry: &CacheEntry, network: &NetworkName, holder: &Holder) -> bool {
+    entry.network == *network && holder.is(&entry.at)
 }
 
 /// The attachment of a reservation in words.

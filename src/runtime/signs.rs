@@ -1,6 +1,8 @@
 //! The signs of life of containers on a host: the addresses and links of all namespaces, and the processes. Reading them
 //! changes nothing.
 
+mod visible;
+
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -8,14 +10,15 @@ use std::path::{Path, PathBuf};
 use crate::error::Result;
 use crate::kernel::host_view::has_ended;
 use crate::kernel::netns::NetNs;
-use crate::kernel::visible::{Held, Visible, processes};
 use crate::names::Mac;
 use crate::steps::link::host_link;
+
+use visible::{Held, Visible, processes};
 
 /// All that could be seen.
 #[derive(Debug, Default)]
 pub(super) struct Signs {
-    places: Vec<Place>,
+    namespaces: Vec<SeenNamespace>,
     /// The container ids that plugins in progress have, and their process ids.
     calls: Vec<(String, u32)>,
     /// The command lines and control groups of all processes. Runtimes name the container there.
@@ -25,7 +28,7 @@ pub(super) struct Signs {
 
 /// A namespace, and what is in it.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct SeenNamespace {
     pub(super) inode: u64,
     pub(super) path: PathBuf,
     pub(super) is_host: bool,
@@ -42,7 +45,7 @@ impl Signs {
         let mut signs = Self::default();
         match processes() {
             Ok(processes) => {
-                for process in processes.into_iter().filter(|it| *it != std::process::id()) {
+                for process in processes.into_iter().filter(|pid| *pid != std::process::id()) {
                     signs.read_process(process);
                 }
             }
@@ -65,18 +68,22 @@ impl Signs {
     }
 
     /// The namespaces with an address.
-    pub(super) fn with_address(&self, address: IpAddr) -> impl Iterator<Item = &Place> {
-        self.places.iter().filter(move |place| place.addresses.contains(&address))
+    pub(super) fn with_address(&self, address: IpAddr) -> impl Iterator<Item = &SeenNamespace> {
+        self.namespaces.iter().filter(move |namespace| namespace.addresses.contains(&address))
     }
 
     /// The namespaces of containers with a link of this MAC address.
-    pub(super) fn with_mac(&self, mac: Mac) -> impl Iterator<Item = &Place> {
-        self.places.iter().filter(move |place| !place.is_host && place.macs.contains(&mac))
+    pub(super) fn with_mac(&self, mac: Mac) -> impl Iterator<Item = &SeenNamespace> {
+        self.namespaces
+            .iter()
+            .filter(move |namespace| !namespace.is_host && namespace.macs.contains(&mac))
     }
 
     /// The namespaces with a link of an owner.
-    pub(super) fn with_owner(&self, owner: &str) -> impl Iterator<Item = &Place> {
-        self.places.iter().filter(move |place| place.owners.iter().any(|it| it == owner))
+    pub(super) fn with_owner(&self, owner: &str) -> impl Iterator<Item = &SeenNamespace> {
+        self.namespaces
+            .iter()
+            .filter(move |namespace| namespace.owners.iter().any(|other| other == owner))
     }
 
     /// The process of a plugin that is called for a container.
@@ -120,8 +127,8 @@ impl Signs {
     fn read_namespace(&mut self, home: &NetNs, held: &Held, host: u64) {
         let mut failure = None;
         for path in &held.paths {
-            match place(home, held.inode, path, host) {
-                Ok(Some(place)) => return self.places.push(place),
+            match look_into(home, held.inode, path, host) {
+                Ok(Some(namespace)) => return self.namespaces.push(namespace),
                 // The process has ended, or the mount was removed, and another namespace can have its path.
                 Ok(None) => {}
                 // A mount can outlast the process by which it was found.
@@ -136,7 +143,7 @@ impl Signs {
 }
 
 /// `None` if the path does not lead to the namespace any more.
-fn place(home: &NetNs, inode: u64, path: &Path, host: u64) -> Result<Option<Place>> {
+fn look_into(home: &NetNs, inode: u64, path: &Path, host: u64) -> Result<Option<SeenNamespace>> {
     let netns = home.open(path)?;
     if netns.identity()?.1 != inode {
         return Ok(None);
@@ -151,7 +158,7 @@ fn place(home: &NetNs, inode: u64, path: &Path, host: u64) -> Result<Option<Plac
         }
     }
     let path = shown(path);
-    Ok(Some(Place { inode, path, is_host: inode == host, addresses, macs, owners }))
+    Ok(Some(SeenNamespace { inode, path, is_host: inode == host, addresses, macs, owners }))
 }
 
 /// A mount that process 1 sees is shown with the path there.

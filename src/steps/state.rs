@@ -1,7 +1,7 @@
-//! Records: one file per attachment, in which a plugin keeps data from ADD to DEL. A reader, also the reference, never sees
+//! State files: one per attachment, in which a plugin keeps data from ADD to DEL. A reader, also the reference, never sees
 //! an incomplete one.
 //!
-//! The plugin that wrote a record removes it in a failing ADD, DEL and GC. The directories stay.
+//! The plugin that wrote a state file removes it in a failing ADD, DEL and GC. The directories stay.
 
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::ipam::store;
 use crate::kernel::file;
-use crate::kernel::flock::{self, Mode};
+use crate::kernel::flock;
 use crate::plugin::owner::hash;
 
 /// The longest wait for the lock of a directory. A holder reads and writes one file, which takes milliseconds.
@@ -23,11 +23,11 @@ const LOCK_WAIT_MAX: Duration = Duration::from_secs(10);
 const NAME_BYTES_MAX: usize = 255;
 
 /// The file of an attachment.
-pub struct Record {
+pub struct StateFile {
     path: PathBuf,
 }
 
-impl Record {
+impl StateFile {
     pub fn new(dir: &str, name: &str) -> Self {
         Self { path: Path::new(dir).join(fitting(name)) }
     }
@@ -43,7 +43,7 @@ impl Record {
             read => read,
         };
         let content = fault::file_operation().and_then(|()| read());
-        self.none_if_missing("read", content)
+        self.missing_as_none("read", content)
     }
 
     /// Writes the file, or replaces it. Creates the directory if it is missing.
@@ -59,10 +59,10 @@ impl Record {
     /// Succeeds if the file does not exist.
     pub fn remove(&self) -> Result<()> {
         let removed = fault::file_operation().and_then(|()| fs::remove_file(&self.path));
-        self.none_if_missing("remove", removed).map(drop)
+        self.missing_as_none("remove", removed).map(drop)
     }
 
-    fn none_if_missing<T>(&self, verb: &str, result: io::Result<T>) -> Result<Option<T>> {
+    fn missing_as_none<T>(&self, verb: &str, result: io::Result<T>) -> Result<Option<T>> {
         match result {
             Ok(found) => Ok(Some(found)),
             Err(error) if is_missing(&error) => Ok(None),
@@ -82,15 +82,8 @@ pub fn lock(dir: &str) -> Result<File> {
 }
 
 fn lock_within(dir: &str, limit: Duration) -> Result<File> {
-    let open_and_lock = || {
-        file::make_private_directory(Path::new(dir))?;
-        fault::file_operation()?;
-        let file = File::open(dir)?;
-        let is_locked = flock::lock(&file, Mode::Exclusive, limit)?;
-        Ok((file, is_locked))
-    };
-    let (file, is_locked) =
-        open_and_lock().map_err(|error: io::Error| failed(format_args!("lock {dir}"), &error))?;
+    let (file, is_locked) = flock::lock_directory(Path::new(dir), 0o700, limit)
+        .map_err(|error| failed(format_args!("lock {dir}"), &error))?;
     if is_locked {
         return Ok(file);
     }
@@ -98,25 +91,25 @@ fn lock_within(dir: &str, limit: Duration) -> Result<File> {
     Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(flock::holder(&file)))
 }
 
-/// For STATUS: fails if no record can be written.
+/// For STATUS: fails if no state file can be written.
 pub fn check_writable(dir: &str) -> Result<()> {
     store::check_writable(Path::new(dir))
 }
 
-/// All records of a directory. Removes what killed processes have left in it.
-pub fn all(dir: &str) -> Result<Vec<Record>> {
+/// All state files of a directory. Removes what killed processes have left in it.
+pub fn all(dir: &str) -> Result<Vec<StateFile>> {
     let list = || {
         fault::file_operation()?;
-        let mut records = Vec::new();
+        let mut files = Vec::new();
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
             if file::is_aside(&entry.file_name()) {
                 file::remove_abandoned(&entry.path());
             } else {
-                records.push(Record { path: entry.path() });
+                files.push(StateFile { path: entry.path() });
             }
         }
-        Ok(records)
+        Ok(files)
     };
     match list() {
         Err(error) if is_missing(&error) => Ok(Vec::new()),

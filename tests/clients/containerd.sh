@@ -146,6 +146,20 @@ test_pods_that_start_at_once_all_get_their_port() {
     nothing_is_left
 }
 
+test_reconcile_restores_what_other_programs_removed() {
+    local id
+    make_outside
+    drop_forwarded
+    eventually cri ready
+    id=$(cri run web 18080)
+    eventually is_served_outside 18080
+    reconcile_restores 18080
+    [[ $(tc qdisc show) == *'rate 100Mbit'* ]]
+    cri stop "$id"
+    cri remove "$id"
+    nothing_is_left
+}
+
 # pods_are_in PREFIX: a new pod has an address that begins so.
 pods_are_in() {
     local id said

@@ -151,6 +151,72 @@ serves() {
     for address in "$@"; do [[ $(page "$address") == hello ]]; done
 }
 
+# --- A network beyond the host ----------------------------------------------------------------------------------------
+
+# The namespace `outside` has 192.0.2.1, and the host 192.0.2.2.
+make_outside() {
+    ip netns add outside
+    ip link add lan type veth peer name port netns outside
+    ip address add 192.0.2.2/24 dev lan
+    ip link set lan up
+    ip -n outside address add 192.0.2.1/24 dev port
+    ip -n outside link set port up
+}
+
+is_served_outside() {
+    [[ $(ip netns exec outside timeout 2 busybox wget -qO- "http://192.0.2.2:$1/") == hello ]]
+}
+
+# asks_slowly PORT: a connection from outside. The second half of its request waits for a line in $node/rest.
+asks_slowly() {
+    # shellcheck disable=SC2016 # the arguments of the inner shell
+    ip netns exec outside timeout 20 bash -c '
+        exec 3<>"/dev/tcp/192.0.2.2/$1"
+        printf "GET / HTTP/1.0\r\n" >&3
+        echo connected >"$2"
+        read -r <"$3"
+        printf "\r\n" >&3
+        cat <&3
+    ' asks_slowly "$1" "$node/connected" "$node/rest"
+}
+
+# The host forwards only what an administrator or CNI-FORWARD accepts; $node/rules keeps that.
+drop_forwarded() {
+    iptables-nft -P FORWARD DROP
+    iptables-nft -A FORWARD -i lan -j ACCEPT
+    iptables-nft-save >"$node/rules"
+}
+
+# Changes of rules and sysctls by other programs.
+readonly damages=(
+    "iptables-nft-restore $node/rules" 'nft delete table ip cnibox' 'sysctl -qw net.ipv4.ip_forward=0' 'nft flush ruleset'
+)
+
+# reconcile_restores PORT: after each damage the port is not served, and after `reconcile` it is; so is a connection from before.
+reconcile_restores() {
+    local damage asking begin
+    mkfifo "$node/rest"
+    for damage in "${damages[@]}"; do
+        is_served_outside "$1"
+        rm -f "$node/connected"
+        asks_slowly "$1" >"$node/reply" &
+        asking=$!
+        eventually test -s "$node/connected"
+        eval "$damage"
+        not is_served_outside "$1"
+        [[ -n $(ours reconcile --dry-run) ]]
+        not is_served_outside "$1"
+        begin=$EPOCHREALTIME
+        [[ -n $(ours reconcile) ]]
+        is_served_outside "$1"
+        echo "$damage: served $(((${EPOCHREALTIME/./} - ${begin/./}) / 1000)) ms after the call of reconcile" >&2
+        echo >"$node/rest"
+        wait "$asking"
+        grep -q hello "$node/reply"
+        [[ -z $(ours reconcile) ]]
+    done
+}
+
 # Of containers there is nothing left: no interface but the host's own and the bridges, no element in a set or map, no
 # chain of the Go plugins, no reservation.
 nothing_is_left() {
@@ -234,17 +300,44 @@ the_living_are_kept() {
     done
 }
 
-# gc removes nothing that may live, from whatever namespace; from the host it removes all that have ended.
+# The timer calls gc twice, as if 700 s were between the calls. The first removes nothing.
+the_timer_calls_gc() {
+    local before
+    before=$(ls /var/lib/cni/results)
+    ours gc --confirm
+    [[ $(ls /var/lib/cni/results) == "$before" ]]
+    /usr/bin/python3 - /run/cnibox/confirm <<-PYTHON
+	import json, pathlib, sys
+	file = pathlib.Path(sys.argv[1])
+	memory = json.loads(file.read_text())
+	memory["run"] -= 700
+	for found in memory["found"]:
+	    found["since"] -= 700
+	file.write_text(json.dumps(memory))
+	PYTHON
+    ours gc --confirm
+}
+
+# gc removes nothing that may live, from whatever namespace; from the host it removes all that have ended. So does the timer, which
+# half of the seeds choose.
 gc_removes_the_dead_only() {
-    local view file id
+    local view
     ((${#living[@]} > 0))
     the_living_are_kept
+    if ((SEED % 2)); then the_timer_calls_gc; fi
+    the_living_are_kept
+    if ((SEED % 2)); then only_the_living_are_left; fi
     for view in "${views[@]}"; do
         bash -c "$view" view "$plugins/cnibox" gc || true
         the_living_are_kept
     done
     ours gc
     the_living_are_kept
+    only_the_living_are_left
+}
+
+only_the_living_are_left() {
+    local file id
     for file in /var/lib/cni/results/*-eth0; do
         id=${file%-eth0}
         [[ " ${living[*]} " == *" ${id#*results/*-} "* ]]

@@ -150,6 +150,18 @@ test_a_reload_brings_back_rules_that_were_flushed() {
     nothing_is_left
 }
 
+test_reconcile_restores_what_other_programs_removed() {
+    make_outside
+    drop_forwarded
+    dual_stack eco
+    web c1 --network eco -p 18080:80
+    web c2 --network eco -p 18081:80
+    reconcile_restores 18080
+    is_served_outside 18081
+    podman rm --force --time 0 c1 c2
+    nothing_is_left
+}
+
 test_restarts_keep_the_port() {
     dual_stack eco
     web c1 --network eco -p 18080:80
@@ -320,5 +332,32 @@ test_gc_removes_only_what_ended_of_containers_in_random_states() {
     podman create --network eco "$image" /bin/sleep 1000
     gc_removes_the_dead_only
     podman rm --force --time 0 --all
+    nothing_is_left
+}
+
+# recipe TITLE: the commands of docs/podman.md after a line that begins with this word in bold, with the image of the tests and
+# its server in place of IMAGE.
+recipe() {
+    awk -v title="**$1**" 'index($0, title) == 1 { on = 1; next } /^(\*\*|#)/ { on = 0 } on && sub(/^    /, "")' docs/podman.md |
+        sed "s|IMAGE\$|$image /bin/httpd -f -p 80 -h /www|"
+}
+
+test_a_hook_attaches_a_container_without_networks_of_podman() {
+    cat >>/etc/containers/containers.conf <<<'hooks_dir = ["/etc/containers/oci/hooks.d"]'
+    PATH=$PATH:$plugins eval "$(recipe 'By a hook')"
+    serves 127.0.0.1:8080
+    podman restart --time 0 web
+    serves 127.0.0.1:8080
+    [[ $(ours attachments) == *" eth0 "*"8080->80/tcp"*" alive "* ]]
+    podman rm --force --time 0 web
+    nothing_is_left
+}
+
+test_a_container_in_a_prepared_namespace_is_served() {
+    local lines
+    lines=$(recipe 'In a prepared namespace')
+    PATH=$PATH:$plugins eval "$(head -n 3 <<<"$lines")"
+    serves 127.0.0.1:8080
+    PATH=$PATH:$plugins eval "$(tail -n 2 <<<"$lines")"
     nothing_is_left
 }

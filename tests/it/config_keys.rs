@@ -31,7 +31,7 @@ struct Field {
 /// The names of a plugin's keys, without their place.
 pub fn names(plugin: &str) -> BTreeSet<String> {
     let structs = structs(&code(plugin)).into_iter();
-    let keys = structs.flat_map(|it| it.fields).map(|field| field.key);
+    let keys = structs.flat_map(|item| item.fields).map(|field| field.key);
     keys.chain(asked(plugin)).collect()
 }
 
@@ -49,14 +49,15 @@ pub fn paths(plugin: &str) -> BTreeMap<String, &'static str> {
     if plugin == NETWORK {
         let mut paths = paths_of(&structs(&rest), "");
         let mut route = structs(&read("cni/success.rs"));
-        route.retain(|it| it.name == "Route");
+        route.retain(|item| item.name == "Route");
         paths.extend(paths_of(&route, "ipam.routes[]."));
         return paths;
     }
     let structs_of_plugin = structs(&code);
     let mut paths = paths_of(&structs_of_plugin, "");
     // A struct that is read from the configuration a second time, beside the struct of the plugin.
-    for also in structs_of_plugin.iter().filter(|it| code.contains(&format!("read::<{}>", it.name)))
+    for also in
+        structs_of_plugin.iter().filter(|item| code.contains(&format!("read::<{}>", item.name)))
     {
         walk(&structs_of_plugin, also, "", &mut paths);
     }
@@ -70,9 +71,9 @@ pub fn paths(plugin: &str) -> BTreeMap<String, &'static str> {
 pub fn args() -> BTreeMap<String, String> {
     let code = read("cni/args.rs");
     let pairs = code.split(": given(\"").collect::<Vec<_>>();
-    let pairs = pairs.windows(2).map(|it| {
-        let field = it[0].rsplit(' ').next().unwrap();
-        (field.to_owned(), it[1].split('"').next().unwrap().to_owned())
+    let pairs = pairs.windows(2).map(|pair| {
+        let field = pair[0].rsplit(' ').next().unwrap();
+        (field.to_owned(), pair[1].split('"').next().unwrap().to_owned())
     });
     pairs.collect()
 }
@@ -161,7 +162,7 @@ fn fields<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Field> {
     };
     let fields = of_keys.map(|line| field(line).unwrap_or_else(|| panic!("no key: {line}")));
     let fields: Vec<Field> = fields.collect();
-    let unique: BTreeSet<_> = fields.iter().map(|it| it.key.to_ascii_lowercase()).collect();
+    let unique: BTreeSet<_> = fields.iter().map(|field| field.key.to_ascii_lowercase()).collect();
     assert_eq!(unique.len(), fields.len(), "two keys differ in case only: {fields:?}");
     fields
 }
@@ -169,11 +170,11 @@ fn fields<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Field> {
 /// The paths of those structs that are no part of another one.
 fn paths_of(structs: &[Struct], prefix: &str) -> BTreeMap<String, &'static str> {
     let mut paths = BTreeMap::new();
-    let is_part = |it: &Struct| {
+    let is_part = |item: &Struct| {
         let types = structs.iter().flat_map(|other| &other.fields).map(|field| &field.of_type);
-        types.into_iter().any(|of_type| innermost(of_type) == it.name)
+        types.into_iter().any(|of_type| innermost(of_type) == item.name)
     };
-    for root in structs.iter().filter(|it| !is_part(it)) {
+    for root in structs.iter().filter(|item| !is_part(item)) {
         walk(structs, root, prefix, &mut paths);
     }
     paths
@@ -202,7 +203,7 @@ fn walk(structs: &[Struct], at: &Struct, prefix: &str, paths: &mut BTreeMap<Stri
                 break;
             }
         }
-        if let Some(inner) = structs.iter().find(|it| it.name == of_type) {
+        if let Some(inner) = structs.iter().find(|item| item.name == of_type) {
             walk(structs, inner, &(path + "."), paths);
         } else if !path.ends_with("[]") {
             paths.insert(path, json_type(of_type));
@@ -245,7 +246,7 @@ mod tests {
             other: bool,
         }
         fn read(json: &Json) {
-            json.get(\"mac\"); number(json, \"txQLen\"); let it = object(\"delegate\");
+            json.get(\"mac\"); number(json, \"txQLen\"); let delegate = object(\"delegate\");
         }
         fn local() {
             keys! {

@@ -132,7 +132,10 @@ fn assert_address_is_configured(scene: &Scene<'_>, result: &Value) {
     let has_global_address = scene.subject.place != Place::Ipam && scene.plugin() != "loopback";
     if let (Some(address), true) = (address.as_str(), has_global_address) {
         let addresses = scene.container.addresses("eth0");
-        assert!(addresses.iter().any(|it| it == address), "{address} is not in {addresses:?}");
+        assert!(
+            addresses.iter().any(|other| other == address),
+            "{address} is not in {addresses:?}"
+        );
     }
 }
 
@@ -158,7 +161,7 @@ fn a_result_has_the_shape_of_the_version_asked_for() {
             if scene.subject.is_chained() {
                 // tuning changes an interface and bandwidth adds one.
                 let [before, after] =
-                    [&config["prevResult"], &result].map(|it| without(it, "interfaces"));
+                    [&config["prevResult"], &result].map(|value| without(value, "interfaces"));
                 assert_eq!(before, after, "the rest of the previous result is the result");
             }
             scene.del(&config);

@@ -52,10 +52,11 @@ fn check(container: &Container<'_>, plugin: &str, config: &Value) {
     for route in routes().as_array().unwrap() {
         let (dst, gw) = (route["dst"].as_str().unwrap(), route["gw"].as_str().unwrap());
         let all = routes();
-        let wanted = all.as_array().unwrap().iter().filter(|it| it["dst"] == dst);
-        let wanted: Vec<&str> = wanted.map(|it| it["gw"].as_str().unwrap()).collect();
+        let wanted = all.as_array().unwrap().iter().filter(|other| other["dst"] == dst);
+        let wanted: Vec<&str> = wanted.map(|other| other["gw"].as_str().unwrap()).collect();
         assert_eq!(gateways(container, dst), wanted, "{plugin}");
-        let metric = route["priority"].as_u64().map_or(String::new(), |it| format!("metric {it}"));
+        let metric =
+            route["priority"].as_u64().map_or(String::new(), |metric| format!("metric {metric}"));
         let change = |verb: &str| {
             // `veth` routes all addresses of the subnet via its gateway.
             let onlink = if verb == "append" { "onlink" } else { "" };

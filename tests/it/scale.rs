@@ -106,7 +106,7 @@ impl Network<'_> {
         let moved = |line: &&&str| {
             ["read(", "write(", "pread64(", "pwrite64(", "getdents64("]
                 .iter()
-                .any(|it| line.contains(it))
+                .any(|call| line.contains(call))
         };
         let result =
             |line: &&str| line.rsplit(" = ").next()?.split(' ').next()?.parse::<i64>().ok();

@@ -115,11 +115,13 @@ fn gcs_at_once_delete_their_own_pairs_only() {
         container.add("bridge", &of_network(number % 2, config("bridge")));
     }
     let keep = [["c1"], ["c2"]];
-    let calls =
-        [0, 1].map(|it| world.call("bridge", "GC", &of_network(it, gc("bridge", &keep[it]))));
+    let calls = [0, 1]
+        .map(|number| world.call("bridge", "GC", &of_network(number, gc("bridge", &keep[number]))));
     all_at_once(calls).into_iter().for_each(Outcome::silence);
     assert_eq!(pairs(&world), 2);
-    containers[..2].iter().for_each(|it| drop(it.exec(["ip", "link", "show", "dev", "eth0"])));
+    containers[..2]
+        .iter()
+        .for_each(|container| drop(container.exec(["ip", "link", "show", "dev", "eth0"])));
 }
 
 #[test]
@@ -189,7 +191,8 @@ fn a_gc_of_several_that_is_killed_is_finished_by_the_next() {
     for plugin in PLUGINS {
         let world = World::new();
         let containers = containers(&world, 3);
-        let add = || containers.iter().for_each(|it| drop(it.add(plugin, &config(plugin))));
+        let add =
+            || containers.iter().for_each(|container| drop(container.add(plugin, &config(plugin))));
         let call = || world.call(plugin, "GC", &gc(plugin, &[]));
         add();
         call().run().silence();

@@ -42,7 +42,7 @@ fn chains() -> Vec<Vec<Value>> {
         json!({"bridge": "br1", "isGateway": true, "ipMasq": true, "macspoofchk": true}),
     );
     let macvlan = first("macvlan", json!({"master": "lan"}));
-    let of = |it: Value, chained: Vec<Value>| [vec![it], chained].concat();
+    let of = |plugin: Value, chained: Vec<Value>| [vec![plugin], chained].concat();
     let rules_only = json!({"type": "sbr", "table": 200});
     let tuning = json!({"type": "tuning", "mtu": 1400});
     vec![

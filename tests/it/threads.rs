@@ -19,8 +19,8 @@ fn many_threads_add_and_delete_in_one_process() {
     let world = World::new();
     world.host(["mkdir", "-p", "/run/netns"]);
     let program = program();
-    let said = world.tool(&[&program, "32", "100"], None).run();
-    assert!(said.status == 0, "{}", said.report());
+    let outcome = world.tool(&[&program, "32", "100"], None).run();
+    assert!(outcome.status == 0, "{}", outcome.report());
     // Only the shared rules stay.
     let links = world.links();
     assert!(!links.iter().any(|link| link.starts_with("veth")), "{links:?}");
@@ -34,8 +34,8 @@ fn many_threads_add_and_delete_in_one_process() {
 fn a_refused_change_of_one_plugin_does_not_stop_another() {
     let world = World::new();
     let program = program();
-    let said = world.tool(&[&program, "transaction"], None).run();
-    assert!(said.status == 0, "{}", said.report());
+    let outcome = world.tool(&[&program, "transaction"], None).run();
+    assert!(outcome.status == 0, "{}", outcome.report());
 }
 
 /// The list with a bridge 300 times, since the kernel needs 50 ms to delete a link.
@@ -43,7 +43,7 @@ fn a_refused_change_of_one_plugin_does_not_stop_another() {
 fn the_runtime_adds_and_deletes_in_one_process() {
     for words in [["runtime", "300"], ["addresses", "10000"]] {
         let world = World::new();
-        let said = world.tool(&[&program(), words[0], words[1]], None).run();
-        assert!(said.status == 0, "{}", said.report());
+        let outcome = world.tool(&[&program(), words[0], words[1]], None).run();
+        assert!(outcome.status == 0, "{}", outcome.report());
     }
 }

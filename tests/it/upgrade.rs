@@ -54,8 +54,8 @@ fn links(world: &World, container: &Container<'_>) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let addresses = |link: &Value| -> Vec<String> {
         let infos = link["addr_info"].as_array().unwrap().iter();
-        let global = infos.filter(|it| it["scope"] == "global");
-        global.map(|it| format!("{}/{}", text(&it["local"]), it["prefixlen"])).collect()
+        let global = infos.filter(|info| info["scope"] == "global");
+        global.map(|info| format!("{}/{}", text(&info["local"]), info["prefixlen"])).collect()
     };
     let mut lines = vec!["set -eu".to_owned()];
     for setting in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
@@ -156,7 +156,7 @@ fn nothing_is_left(world: &World) {
     let files = world.host(["sh", "-c", "find /var/lib/cni /run/cnibox -type f"]);
     let is_state = |line: &&str| {
         let may_stay = ["/lock", "/last_reserved_ip.", "/.cnibox", "/locks/"];
-        !may_stay.iter().any(|it| line.contains(it))
+        !may_stay.iter().any(|name| line.contains(name))
     };
     assert_eq!(files.lines().find(is_state), None, "{files}");
     assert!(world.ports_of("cni0").is_empty());

@@ -9,22 +9,27 @@ const NETWORKS: usize = 3;
 const CONTAINERS: usize = 5;
 const INTERFACES: usize = 2;
 
+/// The bridge to the DHCP server.
+pub const LAN: &str = "lan";
+
 /// System calls at which a call is killed, with about the number of their uses in an ADD.
 const KILLED: [(&str, usize); 13] = [
-    ("write", 16),
-    ("pwrite64", 8),
+    ("write", 9),
+    ("pwrite64", 3),
     ("sendto", 9),
-    ("recvfrom", 18),
-    ("rename", 7),
-    ("unlink", 7),
-    ("linkat", 3),
-    ("mkdir", 8),
+    ("recvfrom", 14),
+    ("rename", 4),
+    ("unlink", 5),
+    ("linkat", 2),
+    ("mkdir", 3),
     ("flock", 9),
-    ("setns", 9),
+    ("setns", 5),
     ("ioctl", 5),
-    ("openat", 40),
-    ("close", 36),
+    ("openat", 30),
+    ("close", 32),
 ];
+/// How often one of them is a write: the others change less, or nothing, and a file can be half written.
+const WRITES_PERCENT: usize = 30;
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -37,7 +42,7 @@ pub struct Options {
 }
 
 /// The kinds of steps with their weights.
-const WEIGHTS: [(Action, usize); 37] = [
+const WEIGHTS: [(Action, usize); 42] = [
     (Action::Race, 6),
     (Action::GcOfNoProc, 1),
     (Action::HookByPath, 1),
@@ -55,6 +60,8 @@ const WEIGHTS: [(Action, usize); 37] = [
     (Action::Gc, 12),
     (Action::Status, 2),
     (Action::Doctor, 3),
+    (Action::Confirm, 4),
+    (Action::Reconcile, 4),
     (Action::Run, 3),
     (Action::Attachments, 3),
     (Action::Reboot, 1),
@@ -75,6 +82,9 @@ const WEIGHTS: [(Action, usize); 37] = [
     (Action::GcOfPid, 1),
     (Action::GcOfMount, 1),
     (Action::GcOfNet, 1),
+    (Action::Dhcp, 4),
+    (Action::Clock, 1),
+    (Action::Forge, 1),
 ];
 
 /// A history. Half of them are without other writers, so that the strict rules hold to the end.
@@ -88,7 +98,7 @@ pub fn of_seed(seed: u64, options: &Options) -> Vec<Step> {
     };
     let weights: Vec<(Action, usize)> =
         WEIGHTS.iter().copied().filter(|(action, _)| !is_left_out(*action)).collect();
-    let by: Vec<By> = (0..CONTAINERS).map(|_| runtime(&mut random, options)).collect();
+    let mut by: Vec<By> = (0..CONTAINERS).map(|_| runtime(&mut random, options)).collect();
     let mut steps = Vec::new();
     for network in 0..NETWORKS {
         steps.push(Step { network, ..network_step(&mut random, network) });
@@ -102,15 +112,29 @@ pub fn of_seed(seed: u64, options: &Options) -> Vec<Step> {
         let mut step = step(&mut random, action, has_faults);
         if action == Action::Race {
             // A bit for each container that cnibox itself attaches.
-            step.number =
-                (0..CONTAINERS).filter(|it| by[*it] == By::Runtime).map(|it| 1 << it).sum();
+            step.number = (0..CONTAINERS)
+                .filter(|container| by[*container] == By::Runtime)
+                .map(|container| 1 << container)
+                .sum();
+        }
+        if matches!(action, Action::Mounted | Action::Process) && random.one_in(4) {
+            let next = replacement(&mut random, by[step.container]);
+            if !options.without.iter().any(|word| word == next.word()) {
+                by[step.container] = next;
+            }
         }
         // A runtime deletes what it added, unless all mix.
-        let by = if options.all { runtime(&mut random, options) } else { by[step.container] };
+        let caller = if options.all { runtime(&mut random, options) } else { by[step.container] };
         let leaves_records = step.fault != Fault::None
-            && matches!(action, Action::Gc | Action::Doctor)
+            && matches!(action, Action::Gc | Action::Doctor | Action::Confirm)
             || matches!(action, Action::Full | Action::ReadOnly);
-        steps.push(Step { by: by_of(action, by), ..step });
+        let step = Step { by: by_of(action, caller), ..step };
+        let next = after_fault(&mut random, &step, options);
+        steps.push(step);
+        if let Some(next) = next {
+            by[next.container] = next.by;
+            steps.push(next);
+        }
         // The record of a failed removal would count for a later attachment of libcni, too.
         if leaves_records && !options.all {
             steps.push(Step::new(Action::Gc));
@@ -128,9 +152,41 @@ fn runtime(random: &mut Random, options: &Options) -> By {
     random.weighted(&all)
 }
 
+/// The operator replaces the runtime of a container, or the plugins of libcni, those of Go by ours or back.
+fn replacement(random: &mut Random, by: By) -> By {
+    match by {
+        By::Libcni => *random.pick(&[By::Go, By::Runtime]),
+        By::Runtime | By::Go => By::Libcni,
+        By::Hook => By::Hook,
+    }
+}
+
+/// The step after an ADD or a DEL that failed or was killed. The runtime deletes the attachment; or the operator replaces cnibox,
+/// and libcni adds the same: then the record of the call is of an earlier attachment.
+fn after_fault(random: &mut Random, step: &Step, options: &Options) -> Option<Step> {
+    let is_call = matches!(step.action, Action::Add | Action::Del) && step.by != By::Hook;
+    if step.fault == Fault::None || !is_call {
+        return None;
+    }
+    let next = Step { fault: Fault::None, ..step.clone() };
+    let has_libcni = !options.without.iter().any(|word| word == By::Libcni.word());
+    match random.below(4) {
+        0 | 1 => Some(Step { action: Action::Del, ..next }),
+        2 if has_libcni && step.by == By::Runtime => {
+            Some(Step { action: Action::Add, by: By::Libcni, ..next })
+        }
+        _ => None,
+    }
+}
+
 fn by_of(action: Action, by: By) -> By {
     match action {
-        Action::Add | Action::Del | Action::Full | Action::ReadOnly => by,
+        Action::Add
+        | Action::Del
+        | Action::Forge
+        | Action::Dhcp
+        | Action::Full
+        | Action::ReadOnly => by,
         Action::Check | Action::Gc if by == By::Libcni => by,
         _ => By::Runtime,
     }
@@ -163,8 +219,18 @@ fn step(random: &mut Random, action: Action, has_faults: bool) -> Step {
     if action == Action::Shared {
         step.number %= CONTAINERS as u64;
     }
-    let can_fail =
-        matches!(action, Action::Add | Action::Del | Action::Check | Action::Gc | Action::Doctor);
+    let can_fail = matches!(
+        action,
+        Action::Add
+            | Action::Del
+            | Action::Check
+            | Action::Gc
+            | Action::Status
+            | Action::Doctor
+            | Action::Confirm
+            | Action::Reconcile
+            | Action::Attachments
+    );
     if has_faults && can_fail && random.one_in(4) {
         step.fault = fault(random);
     }
@@ -175,7 +241,8 @@ fn fault(random: &mut Random) -> Fault {
     let small = |random: &mut Random, end: usize| u32::try_from(random.below(end)).unwrap_or(0) + 1;
     match random.below(8) {
         0..3 => {
-            let (name, uses) = *random.pick(&KILLED);
+            let is_write = random.below(100) < WRITES_PERCENT;
+            let (name, uses) = if is_write { KILLED[0] } else { *random.pick(&KILLED) };
             Fault::Kill(name.into(), small(random, uses))
         }
         3..6 => Fault::Kernel(small(random, 24)),
@@ -200,6 +267,7 @@ fn list(random: &mut Random, network: usize) -> Value {
     let mut main = json!({"type": kind});
     let ipam = ipam(random, network, kind);
     let has_addresses = ipam != Value::Null;
+    let is_of_lan = ipam["type"] == "dhcp";
     if kind == "flannel" {
         main["delegate"] = json!({"bridge": "brf", "isDefaultGateway": random.one_in(2)});
     } else if has_addresses {
@@ -214,16 +282,18 @@ fn list(random: &mut Random, network: usize) -> Value {
     let mut flag = |main: &mut Value, name: &str| main[name] = random.one_in(2).into();
     match kind {
         "bridge" => {
-            if main["bridge"].is_null() {
+            if is_of_lan {
+                main["bridge"] = LAN.into();
+            } else if main["bridge"].is_null() {
                 main["bridge"] = format!("br{network}").into();
             }
-            main["isGateway"] = has_addresses.into();
+            main["isGateway"] = (has_addresses && !is_of_lan).into();
             for name in ["ipMasq", "hairpinMode", "macspoofchk"] {
                 flag(&mut main, name);
             }
         }
         "ptp" => flag(&mut main, "ipMasq"),
-        "macvlan" => main["master"] = "up0".into(),
+        "macvlan" => main["master"] = if is_of_lan { LAN } else { "up0" }.into(),
         "host-device" => main["device"] = format!("card{network}").into(),
         _ => {}
     }
@@ -248,7 +318,7 @@ fn list(random: &mut Random, network: usize) -> Value {
         let sysctl = json!({"net.ipv4.conf.IFNAME.arp_notify": "1"});
         plugins.push(json!({"type": "tuning", "mtu": 1400, "sysctl": sysctl}));
     }
-    if has_addresses && is_routed && random.one_in(5) {
+    if has_addresses && !is_of_lan && is_routed && random.one_in(5) {
         plugins.push(json!({"type": "sbr"}));
     }
     json!({"cniVersion": version, "name": format!("n{network}"), "plugins": plugins})
@@ -260,7 +330,8 @@ fn ipam(random: &mut Random, network: usize, kind: &str) -> Value {
     // The way back to the network outside, of those links that lead there.
     let is_routed = ["bridge", "ptp"].contains(&kind);
     let gateway = if is_routed { json!([{"dst": "192.0.2.0/24"}]) } else { json!([]) };
-    match random.below(9) {
+    match random.below(10) {
+        9 if ["bridge", "macvlan"].contains(&kind) => json!({"type": "dhcp"}),
         8 if ["bridge", "macvlan"].contains(&kind) => json!({"type": "static"}),
         0..4 => json!({"type": "host-local", "ranges": [four], "routes": gateway}),
         4 | 5 => json!({"type": "host-local", "ranges": [four, six], "routes": gateway}),

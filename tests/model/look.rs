@@ -38,7 +38,8 @@ impl Seen {
         }
         let host = spaces.remove("host").unwrap_or_default();
         let files = answer["files"].as_object().expect("it is an object").iter();
-        let files = files.map(|(path, it)| (path.clone(), it.as_str().unwrap_or("").to_owned()));
+        let files =
+            files.map(|(path, content)| (path.clone(), content.as_str().unwrap_or("").to_owned()));
         let nft = ruleset(answer["nft"].as_str().unwrap_or_default());
         Self { host, spaces, nft, files: files.collect() }
     }
@@ -77,7 +78,7 @@ impl Space {
     fn describe(&mut self, object: &Value) {
         let text = |key: &str| plain(&object[key]);
         if let Some(addresses) = object["addr_info"].as_array() {
-            for address in addresses.iter().filter(|it| !is_automatic(&it["local"])) {
+            for address in addresses.iter().filter(|address| !is_automatic(&address["local"])) {
                 let full = format!("{}/{}", plain(&address["local"]), address["prefixlen"]);
                 self.lines.insert(format!("address {full} dev {}", text("ifname")));
                 self.addresses.push((full, text("ifname")));
@@ -123,7 +124,7 @@ fn route(route: &Value, hop: &Value) -> String {
 }
 
 fn link(link: &Value) -> String {
-    let is_up = link["flags"].as_array().is_some_and(|it| it.iter().any(|flag| flag == "UP"));
+    let is_up = link["flags"].as_array().is_some_and(|flags| flags.iter().any(|flag| flag == "UP"));
     format!(
         "link {} kind {} master {} mtu {} mac {} up {is_up} qdisc {} alias '{}' altnames {}",
         plain(&link["ifname"]),
@@ -140,7 +141,9 @@ fn link(link: &Value) -> String {
 /// The kernel adds and removes link-local addresses and multicast routes with the carrier.
 fn is_automatic(address: &Value) -> bool {
     let address = plain(address);
-    ["fe80:", "ff00:", "multicast", "127.0.0.1", "::1"].iter().any(|it| address.starts_with(it))
+    ["fe80:", "ff00:", "multicast", "127.0.0.1", "::1"]
+        .iter()
+        .any(|prefix| address.starts_with(prefix))
 }
 
 fn plain(value: &Value) -> String {

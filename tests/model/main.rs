@@ -54,6 +54,8 @@ fn main() -> ExitCode {
         Some("--node") => node::init::node(&words[1]).map_err(|error| error.to_string()),
         Some("--init") => node::init::serve(&words[1]).map_err(|error| error.to_string()),
         Some("--probe") => node::probe(&words[1..]),
+        Some("--dhcp-server") => node::dhcp_server::serve(&words[1..]),
+        Some("--forger") => node::forger::forge().map_err(|error| error.to_string()),
         // `cargo test` asks each target for its tests.
         Some("--list") => Ok(()),
         _ => match arguments(&words) {
@@ -133,7 +135,8 @@ fn play(arguments: &Arguments) -> Result<(), String> {
     let is_bounded = arguments.minutes.is_some() || arguments.histories.is_some();
     let histories = if is_bounded { arguments.histories } else { Some(arguments.nodes as u64) };
     println!("model: seed {seed}, commit {}, {} nodes", report.commit, arguments.nodes);
-    let deadline = arguments.minutes.map(|it| Instant::now() + Duration::from_secs_f64(it * 60.0));
+    let deadline =
+        arguments.minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(minutes * 60.0));
     let next = AtomicU64::new(0);
     let shared = Arc::new(Mutex::new(report));
     std::thread::scope(|scope| {
@@ -141,8 +144,8 @@ fn play(arguments: &Arguments) -> Result<(), String> {
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    let is_over = deadline.is_some_and(|it| Instant::now() >= it)
-                        || histories.is_some_and(|it| number >= it);
+                    let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline)
+                        || histories.is_some_and(|count| number >= count);
                     let has_failed =
                         !arguments.go_on && shared.lock().is_ok_and(|report| report.has_failed());
                     if is_over || has_failed {
@@ -229,5 +232,6 @@ fn play_kept(report: &mut Report) -> Result<(), String> {
 
 fn new_seed() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map(|it| u64::from(it.subsec_nanos()) ^ (it.as_secs() << 10)).unwrap_or(1) % 1_000_000_000
+    since.map(|time| u64::from(time.subsec_nanos()) ^ (time.as_secs() << 10)).unwrap_or(1)
+        % 1_000_000_000
 }

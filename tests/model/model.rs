@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::look::{Seen, names};
+use crate::play::Dhcp;
 use crate::step::By;
 
 /// A rule that does not hold, and how that shows.
@@ -116,6 +117,7 @@ pub struct Model {
     pub forgotten: BTreeSet<Key>,
     /// The Go plugins have made something. They leave an ifb without an owner.
     pub has_go: bool,
+    pub dhcp: Option<Dhcp>,
     pub boots: u32,
     pub pids: Vec<u64>,
 }
@@ -132,13 +134,14 @@ impl Model {
         paths.into_iter().collect()
     }
 
-    /// The lines of the host about an attachment: those that name it, or an address that no other attachment has.
+    /// The lines of the host about an attachment: those that name it, its reservations, and those that name an address that
+    /// no other attachment has.
     pub fn host_lines(&self, key: &Key, addresses: &BTreeSet<String>, seen: &Seen) -> Vec<String> {
         let own = |address: &&String| {
             !self
                 .attachments
                 .iter()
-                .any(|(other, it)| other != key && it.addresses.contains(address))
+                .any(|(other, attachment)| other != key && attachment.addresses.contains(address))
         };
         let mut tokens: Vec<String> =
             addresses.iter().filter(own).map(|address| bare(address).to_owned()).collect();
@@ -147,7 +150,7 @@ impl Model {
         let about = |line: &&String| {
             !is_of_no_attachment(line)
                 && !self.is_damaged(line)
-                && tokens.iter().any(|token| names(line, token))
+                && (is_reservation(key, line) || tokens.iter().any(|token| names(line, token)))
         };
         seen.host_lines().iter().filter(about).cloned().collect()
     }
@@ -199,21 +202,19 @@ impl Model {
                 continue;
             }
             let addresses = attachment.addresses.iter().cloned().collect();
-            // A killed ADD did not say which address it had reserved.
-            let is_reserved = !reservations(&key, seen).is_empty();
-            if !is_reserved && self.host_lines(&key, &addresses, seen).is_empty() {
+            if self.host_lines(&key, &addresses, seen).is_empty() {
                 self.attachments.remove(&key);
             }
         }
     }
 }
 
-/// The reservations of an attachment, as host-local writes them.
-pub fn reservations(key: &Key, seen: &Seen) -> Vec<String> {
-    let (directory, owner) =
-        (format!("/networks/{}/", key.network), format!("'{} {}'", key.id, key.interface));
-    let is_it = |line: &String| line.contains(&directory) && line.ends_with(&owner);
-    seen.host_lines().into_iter().filter(is_it).collect()
+/// Whether a line is a reservation of an attachment, as host-local writes it. A killed ADD did not tell which address it has.
+pub fn is_reservation(key: &Key, line: &str) -> bool {
+    // An address, and not a file that a killed ADD has left aside.
+    line.contains(&format!("/networks/{}/", key.network))
+        && !line.contains("/.")
+        && line.ends_with(&format!("'{} {}'", key.id, key.interface))
 }
 
 /// The address without the length of its prefix.

@@ -57,10 +57,11 @@ impl Report {
         let git = |words: &[&str]| {
             let output =
                 Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR")]).args(words).output();
-            output.map(|it| String::from_utf8_lossy(&it.stdout).trim().to_owned()).ok()
+            output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).ok()
         };
-        let commit = git(&["rev-parse", "--short", "HEAD"]).filter(|it| !it.is_empty());
-        let is_changed = git(&["status", "--porcelain", "src"]).is_some_and(|it| !it.is_empty());
+        let commit = git(&["rev-parse", "--short", "HEAD"]).filter(|commit| !commit.is_empty());
+        let is_changed =
+            git(&["status", "--porcelain", "src"]).is_some_and(|changes| !changes.is_empty());
         let commit = commit.unwrap_or_else(|| "unknown".into());
         Self {
             commit: if is_changed { format!("{commit} with changes") } else { commit },
@@ -123,7 +124,7 @@ impl Report {
     pub fn write(&self, file: &str, wall: Duration) -> std::io::Result<()> {
         let per_hour = self.steps * 3600 / wall.as_secs().max(1);
         let mut text = format!(
-            "# Random histories of a node\n\n\
+            "# How reliable is it?\n\n\
              `cargo test --test model -- --minutes N --report docs/reliability.md` wrote this file. The program plays random steps on\n\
              nodes (user, mount, network and PID namespaces of their own) and compares each node with a small model: living attachments\n\
              keep all that they have, nothing is left of deleted ones, and an empty node is reached at the end.\n\n\

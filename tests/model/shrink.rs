@@ -17,7 +17,7 @@ pub fn shrink(steps: &[Step], failure: &Failure) -> (Vec<Step>, Failure) {
         if Instant::now() >= deadline {
             return false;
         }
-        match Play::new().history(steps) {
+        match crate::outcome_of(&mut Play::new(), steps) {
             Err((_, failure)) if failure.rule == last.borrow().rule => {
                 last.replace(failure);
                 true

@@ -49,6 +49,10 @@ words! {
         Gc = "gc",
         Status = "status",
         Doctor = "doctor",
+        /// A gc of the timer; `number` even: 700 s after the last one.
+        Confirm = "confirm",
+        /// Another program removes rules or switches forwarding off, by `number`, and `reconcile` restores it.
+        Reconcile = "reconcile",
         Run = "run",
         Attachments = "attachments",
         Reboot = "reboot",
@@ -71,6 +75,12 @@ words! {
         Litter = "litter",
         Full = "full",
         ReadOnly = "read-only",
+        /// The DHCP server gives other addresses, refuses, or is silent, or the daemon is killed.
+        Dhcp = "dhcp",
+        /// A program in the container answers in place of the kernel, during an ADD and a DEL.
+        Forge = "forge",
+        /// The clock jumps: all files of the runtime become older or newer.
+        Clock = "clock",
         /// A hook with the path of a file in its annotation.
         HookByPath = "hook-by-path",
         /// gc from other namespaces than those of the host.

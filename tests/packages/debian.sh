@@ -27,9 +27,11 @@ test_the_package_has_its_plugins_manuals_and_completions() {
     fish --no-execute "$at/usr/share/fish/vendor_completions.d/cnibox.fish"
     sh -n "$at/usr/libexec/cnibox/netns"
     grep -q '^ExecStart=/usr/lib/cni/dhcp daemon$' "$at/usr/lib/systemd/system/cnibox-dhcp.service"
+    grep -q '^ExecStart=/usr/lib/cni/cnibox gc --confirm$' "$at/usr/lib/systemd/system/cnibox-gc.service"
     mount --bind "$at/usr/lib/cni" /usr/lib/cni
     mount --bind "$at/usr/libexec" /usr/libexec
-    SYSTEMD_UNIT_PATH=$at/usr/lib/systemd/system: systemd-analyze verify --man=no cnibox-dhcp.socket cnibox-netns@web.service
+    SYSTEMD_UNIT_PATH=$at/usr/lib/systemd/system: systemd-analyze verify --man=no cnibox-dhcp.socket \
+        cnibox-gc.timer cnibox-netns@web.service
     cmp "$at/usr/lib/cni/bridge" "$executable"
 }
 

@@ -33,6 +33,22 @@ test_the_daemonset_runs_what_the_image_has_with_options_that_exist() {
     "$executable" install --dry-run --force --backup "$target"
 }
 
+# As the DaemonSet with the patch runs it, on a node of the tests.
+test_the_patch_of_the_daemonset_places_the_timer_of_the_node() {
+    local args=() units=$node/units
+    read -ra args <<<"$(look patch packaging/kubernetes/gc-timer.yaml packaging/kubernetes/daemonset.yaml)"
+    podman_here
+    mkdir "$units"
+    podman load --quiet --input "$archive"
+    podman run --detach --name install --network none --read-only --cap-drop all --security-opt no-new-privileges \
+        --volume "$target:/host/opt/cni/bin" --volume "$units:/host/etc/systemd/system" "$image" "${args[@]}"
+    eventually test -L "$units/timers.target.wants/cnibox-gc.timer"
+    cmp packaging/systemd/cnibox-gc.service "$units/cnibox-gc.service"
+    cmp packaging/systemd/cnibox-gc.timer "$units/cnibox-gc.timer"
+    podman stop --time 10 install
+    [[ $(podman inspect --format '{{.State.ExitCode}}' install) == 0 ]]
+}
+
 test_podman_loads_and_pulls_the_image() {
     podman_here
     podman load --quiet --input "$archive"

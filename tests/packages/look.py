@@ -19,7 +19,7 @@ def bill(executable):
     main = document["metadata"]["component"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", document["metadata"]["timestamp"])
     content = pathlib.Path(executable).read_bytes()
-    hashes = {it["alg"]: it["content"] for it in main["hashes"]}
+    hashes = {entry["alg"]: entry["content"] for entry in main["hashes"]}
     assert hashes == {"SHA-256": hashlib.sha256(content).hexdigest(), "SHA-512": hashlib.sha512(content).hexdigest()}
     components = document["components"]
     for component in [main, *components]:
@@ -33,7 +33,7 @@ def bill(executable):
     assert {dependency["ref"] for dependency in document["dependencies"]} == known
     assert {"musl", "rust-std"} <= {component["name"] for component in components}
     lock = tomllib.loads(pathlib.Path("Cargo.lock").read_text())["package"]
-    checksums = {f"pkg:cargo/{it['name']}@{it['version']}": it.get("checksum") for it in lock}
+    checksums = {f"pkg:cargo/{crate['name']}@{crate['version']}": crate.get("checksum") for crate in lock}
     for component in components:
         if component["purl"].startswith("pkg:cargo/"):
             assert component["hashes"] == [{"alg": "SHA-256", "content": checksums[component["purl"]]}], component
@@ -56,7 +56,7 @@ def linked_crates():
 def crates(path):
     """Prints the names of the crates in a bill of materials."""
     document = json.loads(pathlib.Path(path).read_text())
-    print("\n".join(it["name"] for it in document["components"]))
+    print("\n".join(component["name"] for component in document["components"]))
 
 
 def layout(path):
@@ -113,6 +113,23 @@ def daemonset(path, version, image):
     print(" ".join(container["command"]))
 
 
+def patch(path, daemonset_path):
+    """A strategic merge patch of the DaemonSet: kubectl replaces `args`, and merges lists of containers and volumes by their
+    names, and mounts by their paths. It gives the pod no right but that to write in one more directory. Prints the args."""
+    import yaml
+    pod = yaml.safe_load(pathlib.Path(path).read_text())["spec"]["template"]["spec"]
+    whole = yaml.safe_load(pathlib.Path(daemonset_path).read_text())["spec"]["template"]["spec"]
+    container, = pod["containers"]
+    assert container["name"] == whole["containers"][0]["name"]
+    assert set(pod) == {"containers", "volumes"} and set(container) == {"name", "args", "volumeMounts"}
+    mount, = container["volumeMounts"]
+    volume, = pod["volumes"]
+    assert mount["name"] == volume["name"] and mount["mountPath"] == container["args"][1] + volume["hostPath"]["path"]
+    assert volume["name"] not in {it["name"] for it in whole["volumes"]}
+    assert container["args"][-1] == whole["containers"][0]["args"][-1]
+    print(" ".join(container["args"]))
+
+
 def recipe(path):
     """Each line of a recipe of BitBake is an assignment, `inherit`, or part of a task. Prints the body of do_install."""
     text = re.sub(r"\\\n", " ", pathlib.Path(path).read_text())
@@ -126,4 +143,5 @@ def recipe(path):
 
 
 if __name__ == "__main__":
-    {"bill": bill, "crates": crates, "layout": layout, "daemonset": daemonset, "recipe": recipe}[sys.argv[1]](*sys.argv[2:])
+    {"bill": bill, "crates": crates, "layout": layout, "daemonset": daemonset, "patch": patch,
+     "recipe": recipe}[sys.argv[1]](*sys.argv[2:])

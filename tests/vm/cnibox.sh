@@ -91,12 +91,12 @@ test_busybox_init_creates_namespaces_from_files() {
     eventually nothing_changed
 }
 
-# The lines of the README as they are, in an /etc and /www of its own.
-test_an_empty_host_serves_a_page_with_the_lines_of_the_readme() {
+# The lines of docs/run.md as they are, in an /etc and /www of its own.
+test_an_empty_host_serves_a_page_with_the_lines_of_the_document() {
     local lines
     export PATH=$PATH:$cni_bin
     mount -t tmpfs tmpfs /etc
-    awk '/^## / { on = $0 == "## Without a container manager" } /^- /{ on = 0 } on && sub(/^    /, "")' /vm/README.md >/tmp/lines
+    awk '/^From an empty / { on = 1 } /^- /{ on = 0 } on && sub(/^    /, "")' /vm/run.md >/tmp/lines
     same 5 "$(wc -l </tmp/lines)"
     sed '$ d' /tmp/lines >/tmp/begin
     lines=$(sed '$ !d' /tmp/lines)

@@ -24,20 +24,22 @@ pub(super) fn draw(containers: &[Container]) -> String {
     };
     let inside = |text: String| format!("│ {text:<space$}│", space = BOX - 1);
     let bar = "─".repeat(BOX);
-    lines.push(row(&|it| {
+    lines.push(row(&|container| {
         format!(
             "{:<space$}",
-            format!("{:>5}  {}", "│", it.success.interfaces[1].name),
+            format!("{:>5}  {}", "│", container.success.interfaces[1].name),
             space = BOX + 2
         )
     }));
     lines.push(row(&|_| format!("┌{}┐", edge(&bar, 1, '┴'))));
-    lines.push(row(&|it| inside(format!("{}: {}", it.name, it.success.interfaces[2].name))));
-    lines.push(row(&|it| inside(it.success.ips[0].address.to_string())));
-    lines.push(row(&|it| inside(it.success.interfaces[2].mac.clone())));
+    lines.push(row(&|container| {
+        inside(format!("{}: {}", container.name, container.success.interfaces[2].name))
+    }));
+    lines.push(row(&|container| inside(container.success.ips[0].address.to_string())));
+    lines.push(row(&|container| inside(container.success.interfaces[2].mac.clone())));
     lines.push(row(&|_| format!("└{bar}┘")));
-    lines.push(row(&|it| {
-        format!("{:<space$}", format!("  ADD in {}", millis(it.took)), space = BOX + 2)
+    lines.push(row(&|container| {
+        format!("{:<space$}", format!("  ADD in {}", millis(container.took)), space = BOX + 2)
     }));
     lines.iter().map(|line| format!("  {}\n", line.trim_end())).collect()
 }

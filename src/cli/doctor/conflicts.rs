@@ -4,8 +4,8 @@ use crate::cni::json::Json;
 use crate::error::Result;
 use crate::runtime::conf;
 
+use super::finding::{Findings, Harm, quoted};
 use super::host::{Configured, Host};
-use super::{Findings, Harm, quoted};
 use crate::cli::lint::{Faults, name};
 
 pub(super) fn conflicts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
@@ -80,6 +80,6 @@ fn between(first: &Configured, second: &Configured, found: &mut Findings) {
 
 /// The VLAN of the ports.
 fn vlan(network: &Configured) -> Option<&Json> {
-    let bridge = network.plugins().find(|it| conf::kind(it) == "bridge");
-    bridge.and_then(|it| it.get("vlan"))
+    let bridge = network.plugins().find(|plugin| conf::kind(plugin) == "bridge");
+    bridge?.get("vlan")
 }

@@ -5,18 +5,18 @@
 //! not known, there is a note, and no command. The tables of cnibox drop packets by configuration, so they are not evaluated.
 
 use crate::error::Result;
-use crate::kernel::nft::{
-    Chain, ChainKind, Doubt, DroppedBy, Family, Hook, Judged, Nft, Packet, Place, Policy, Program,
-    Table,
-};
-use crate::kernel::xtables;
 use crate::names::IpFamily;
+use crate::netlink::nft::{
+    Chain, ChainKind, Doubt, DroppedBy, Family, Hook, Nft, Outcome, Packet, Policy, Program,
+    RuleLocation, Table,
+};
+use crate::netlink::xtables;
 
+use super::finding::{Findings, Harm};
 use super::host::{Configured, Host};
-use super::mends::{self, FIREWALLD, Target, mend, place_of};
+use super::mends::{self, DroppingChain, FIREWALLD, manager_of, mend};
 use super::packets::{Flow, Purpose, Uplinks, flows, with_foreign_address};
-use super::{Findings, Harm};
-use crate::cli::NAME;
+use crate::cli::output::NAME;
 
 pub(super) fn drops(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let uplinks = Uplinks::find(host)?;
@@ -26,10 +26,10 @@ pub(super) fn drops(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         for family in [Family::Inet, Family::Ip, Family::Ip6] {
             let chains = nft.all_chains(family)?;
             for (index, (name, _)) in chains.iter().enumerate() {
-                let is_new = !chains[..index].iter().any(|(it, _)| it == name);
+                let is_new = !chains[..index].iter().any(|(other, _)| other == name);
                 let table = Table { family, name };
                 if is_new && name != NAME {
-                    let of_table = chains.iter().filter(|(it, _)| it == name);
+                    let of_table = chains.iter().filter(|(other, _)| other == name);
                     let of_table: Vec<&Chain> = of_table.map(|(_, chain)| chain).collect();
                     in_table(host, &uplinks, &nft, table, &of_table, found)?;
                 }
@@ -44,8 +44,8 @@ pub(super) fn drops(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             program: &forward.program,
             policy: forward.policy,
             families: &[family],
-            target: Target {
-                place: mends::Place::Iptables(program),
+            target: DroppingChain {
+                manager: mends::Manager::Iptables(program),
                 chain: "FORWARD",
                 rules: forward.program.rules_of("FORWARD"),
             },
@@ -65,8 +65,9 @@ fn in_table(
     chains: &[&Chain],
     found: &mut Findings,
 ) -> Result<()> {
-    let is_forward =
-        |it: &crate::kernel::nft::Base| it.hook == Hook::Forward && it.kind == ChainKind::Filter;
+    let is_forward = |base: &crate::netlink::nft::Base| {
+        base.hook == Hook::Forward && base.kind == ChainKind::Filter
+    };
     if !chains.iter().any(|chain| chain.base.as_ref().is_some_and(is_forward)) {
         return Ok(());
     }
@@ -83,8 +84,8 @@ fn in_table(
             program: &program,
             policy: base.policy,
             families: families(table),
-            target: Target {
-                place: place_of(table, &chain.name, flags.has_owner, &program),
+            target: DroppingChain {
+                manager: manager_of(table, &chain.name, flags.has_owner, &program),
                 chain: &chain.name,
                 rules,
             },
@@ -111,7 +112,7 @@ struct Judge<'a> {
     program: &'a Program,
     policy: Policy,
     families: &'a [IpFamily],
-    target: Target<'a>,
+    target: DroppingChain<'a>,
     /// The plugin firewall accepts its containers there, from the first ADD on.
     is_firewalls: bool,
 }
@@ -140,17 +141,17 @@ impl Judge<'_> {
         }
     }
 
-    fn packet(&self, packet: &Packet) -> Judged {
+    fn packet(&self, packet: &Packet) -> Outcome {
         let judge = |packet| self.program.judge(self.target.chain, self.policy, packet);
-        let judged = judge(packet);
-        if !matches!(judged, Judged::Unknown(_)) {
-            return judged;
+        let outcome = judge(packet);
+        if !matches!(outcome, Outcome::Unknown(_)) {
+            return outcome;
         }
-        let mut parts: Vec<Judged> = with_foreign_address(packet).iter().map(judge).collect();
+        let mut parts: Vec<Outcome> = with_foreign_address(packet).iter().map(judge).collect();
         let kind = std::mem::discriminant;
         match parts.pop() {
-            Some(last) if parts.iter().all(|it| kind(it) == kind(&last)) => last,
-            _ => judged,
+            Some(last) if parts.iter().all(|outcome| kind(outcome) == kind(&last)) => last,
+            _ => outcome,
         }
     }
 
@@ -161,13 +162,13 @@ impl Judge<'_> {
             let mut is_dropped = false;
             for packet in way {
                 match self.packet(packet) {
-                    Judged::Accepted => {}
-                    Judged::Dropped(by) => {
+                    Outcome::Accepted => {}
+                    Outcome::Dropped(by) => {
                         is_dropped = true;
                         drop.get_or_insert(by);
                     }
-                    Judged::Unknown(it) => {
-                        doubt.get_or_insert(it);
+                    Outcome::Unknown(reason) => {
+                        doubt.get_or_insert(reason);
                     }
                 }
             }
@@ -176,7 +177,7 @@ impl Judge<'_> {
         let purpose = flow.purpose;
         match drop {
             Some(by) if are_all_dropped => {
-                if !results.dropped.iter().any(|(it, _)| *it == purpose) {
+                if !results.dropped.iter().any(|(other, _)| *other == purpose) {
                     results.dropped.push((purpose, by));
                 }
                 if !results.families.contains(&family) {
@@ -185,7 +186,7 @@ impl Judge<'_> {
             }
             Some(by) => {
                 let on = "oifname".into();
-                results.doubt.get_or_insert((purpose, Doubt { place: by.place, on }));
+                results.doubt.get_or_insert((purpose, Doubt { location: by.location, on }));
             }
             None => {
                 if let Some(doubt) = doubt {
@@ -198,7 +199,8 @@ impl Judge<'_> {
     fn report(&self, net: &Configured, results: &Results, uplinks: &Uplinks, found: &mut Findings) {
         let name = &net.network.name;
         if let Some((_, by)) = results.dropped.first() {
-            let purposes: Vec<&str> = results.dropped.iter().map(|(it, _)| it.text()).collect();
+            let purposes: Vec<&str> =
+                results.dropped.iter().map(|(purpose, _)| purpose.text()).collect();
             let wanted: Vec<_> =
                 results.dropped.iter().map(|(purpose, by)| (*purpose, by.from.rule)).collect();
             let links = results.families.iter().flat_map(|family| uplinks.of(*family));
@@ -209,7 +211,7 @@ impl Judge<'_> {
                 "{} drops the packets of {name} ({}): {}",
                 self.what,
                 purposes.join(", "),
-                self.site(&by.place)
+                self.site(&by.location)
             );
             found.add(Harm::Broken, what, WHY, format_args!("{mend}"));
         } else if let Some((purpose, doubt)) = &results.doubt {
@@ -217,7 +219,7 @@ impl Judge<'_> {
                 "cannot tell whether {} drops packets of {name} ({}): {} decides by {}",
                 self.what,
                 purpose.text(),
-                self.site(&doubt.place),
+                self.site(&doubt.location),
                 doubt.on
             );
             found.add(Harm::Note, what, WHY_DOUBT, format_args!(""));
@@ -225,17 +227,17 @@ impl Judge<'_> {
     }
 
     /// A rule or the policy, for messages.
-    fn site(&self, place: &Place) -> String {
-        let number = match self.target.place {
-            mends::Place::Iptables(program) if program.ends_with("legacy") => "number",
+    fn site(&self, location: &RuleLocation) -> String {
+        let number = match self.target.manager {
+            mends::Manager::Iptables(program) if program.ends_with("legacy") => "number",
             _ => "handle",
         };
-        match place.rule {
+        match location.rule {
             None => "its policy".into(),
-            Some(rule) if place.chain == self.target.chain => {
+            Some(rule) if location.chain == self.target.chain => {
                 format!("its rule with {number} {rule}")
             }
-            Some(rule) => format!("the rule with {number} {rule} of chain {}", place.chain),
+            Some(rule) => format!("the rule with {number} {rule} of chain {}", location.chain),
         }
     }
 }

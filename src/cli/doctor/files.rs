@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::kernel::sys;
 
+use super::finding::{Findings, Harm, quoted};
 use super::host::Host;
-use super::{Findings, Harm, quoted};
-use crate::cli::NAME;
 use crate::cli::executable::Kind;
+#[cfg(feature = "install")]
+use crate::cli::install::{Installed, Manifest};
+use crate::cli::output::NAME;
 
 pub(super) fn files(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let mut directories: Vec<&Path> = vec![host.configurations];
@@ -22,7 +24,7 @@ pub(super) fn files(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         // A link in the path can be replaced, too. The real path has the rights that count most.
         let Ok(real) = directory.canonicalize() else { continue };
         for path in real.ancestors() {
-            if seen.iter().any(|it| it == path) {
+            if seen.iter().any(|other| other == path) {
                 continue;
             }
             let metadata = fs::metadata(path).map_err(|error| failed(path, &error))?;
@@ -75,12 +77,13 @@ fn of_directory(
     let mut groups: Vec<(Kind, Vec<&str>)> = Vec::new();
     let mut all: Vec<&str> = host.plugins.iter().map(|entry| entry.name).collect();
     all.push(NAME);
+    // `installed` reports an unusable manifest.
     #[cfg(feature = "install")]
-    let installed = super::installed::names(directory);
+    let installed = Manifest::read(directory).unwrap_or_default().unwrap_or_default().names;
     #[cfg(feature = "install")]
-    for it in &installed {
-        if !all.contains(&it.name.as_str()) {
-            all.push(&it.name);
+    for entry in &installed {
+        if !all.contains(&entry.name.as_str()) {
+            all.push(&entry.name);
         }
     }
     for name in all {
@@ -88,7 +91,7 @@ fn of_directory(
         let kind = match fs::metadata(&path) {
             Ok(metadata) => {
                 let identity = (metadata.dev(), metadata.ino());
-                match seen.iter().find(|(it, _)| *it == identity) {
+                match seen.iter().find(|(other, _)| *other == identity) {
                     Some((_, kind)) => *kind,
                     None => {
                         writable(&path, &metadata, root, found);
@@ -107,7 +110,7 @@ fn of_directory(
             Err(error) => return Err(failed(&path, &error)),
         };
         let Some(kind) = kind else { continue };
-        match groups.iter_mut().find(|(it, _)| *it == kind) {
+        match groups.iter_mut().find(|(other, _)| *other == kind) {
             Some((_, names)) => names.push(name),
             None => groups.push((kind, vec![name])),
         }
@@ -120,9 +123,9 @@ fn of_directory(
             chosen.push(Name { name, plugin: if is_plugin { name } else { "" }, kind: "" });
         }
         #[cfg(feature = "install")]
-        for it in &mut chosen {
-            if let Some(known) = installed.iter().find(|known| known.name == it.name) {
-                *it = super::installed::name(known);
+        for name in &mut chosen {
+            if let Some(known) = installed.iter().find(|known| known.name == name.name) {
+                *name = Name::of(known);
             }
         }
         add(directory, *kind, &chosen, has_own, found);
@@ -144,6 +147,13 @@ pub(super) struct Name<'a> {
     pub(super) name: &'a str,
     pub(super) plugin: &'a str,
     pub(super) kind: &'a str,
+}
+
+#[cfg(feature = "install")]
+impl<'a> Name<'a> {
+    pub(super) fn of(installed: &'a Installed) -> Self {
+        Self { name: &installed.name, plugin: &installed.plugin, kind: &installed.kind }
+    }
 }
 
 /// The options of `install` for names. They can be those of a manifest, which can have any text.
@@ -188,14 +198,14 @@ fn add(directory: &Path, kind: Kind, names: &[Name<'_>], has_own: bool, found: &
     // `install` replaces no directory. Other files get backups: they can be those of a distribution.
     let mut moves = String::new();
     for Name { name, .. } in names {
-        if fs::symlink_metadata(directory.join(name)).is_ok_and(|it| it.is_dir()) {
+        if fs::symlink_metadata(directory.join(name)).is_ok_and(|file| file.is_dir()) {
             let (from, to) = (directory.join(name), directory.join(format!("{name}.moved")));
             let (from, to) = (quoted(from.display()), quoted(to.display()));
             moves.push_str(&format!("mv -nT {from} {to} && "));
         }
     }
     let options = options(names);
-    let names: Vec<&str> = names.iter().map(|it| it.name).collect();
+    let names: Vec<&str> = names.iter().map(|name| name.name).collect();
     let names = names.join(" ");
     found.add(
         if is_wrong { Harm::Broken } else { Harm::Note },

@@ -1,12 +1,12 @@
 //! Sysctls of the host that forwarding needs.
 
 use crate::error::Result;
-use crate::kernel::nft::{Family, Nft, Object, Table};
 use crate::kernel::sysctl;
 use crate::names::IpFamily;
+use crate::netlink::nft::{Family, Nft, Object, Table};
 
+use super::finding::{Findings, Harm, quoted};
 use super::host::{Host, names};
-use super::{Findings, Harm, quoted};
 
 /// Forwarding is off. ADD enables it, so it matters for networks in use only.
 pub(super) fn forwarding(host: &Host<'_>, found: &mut Findings) -> Result<()> {
@@ -18,9 +18,9 @@ pub(super) fn forwarding(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             continue;
         }
         let (mut used, mut unused) = (Vec::new(), Vec::new());
-        for it in &host.networks {
-            if it.is_routed && it.has_family(family) {
-                if it.is_used { used.push(it) } else { unused.push(it) }
+        for net in &host.networks {
+            if net.is_routed && net.has_family(family) {
+                if net.is_used { used.push(net) } else { unused.push(net) }
             }
         }
         for (networks, harm, why) in [
@@ -38,7 +38,7 @@ pub(super) fn forwarding(host: &Host<'_>, found: &mut Findings) -> Result<()> {
 
 /// The rules of kube-proxy have to see the frames within a bridge.
 fn bridged_services(host: &Host<'_>, found: &mut Findings) -> Result<()> {
-    if value(BRIDGED) == "1" || !host.networks.iter().any(|it| it.bridge.is_some()) {
+    if value(BRIDGED) == "1" || !host.networks.iter().any(|net| net.bridge.is_some()) {
         return Ok(());
     }
     let Some(nft) = Nft::open_if_any()? else { return Ok(()) };

@@ -8,21 +8,22 @@ use ipnet::IpNet;
 use crate::cni::json::Json;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Link, Rtnl};
 use crate::names::IpFamily;
-use crate::plugin::Entry as Plugin;
+use crate::netlink::rtnl::{Link, Rtnl};
+use crate::plugin::Entry;
 use crate::plugin::owner::Owner;
-use crate::runtime::cache::Entry;
+use crate::runtime::Runtime;
+use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::{self, Network};
 use crate::runtime::evidence::Life;
-use crate::runtime::lifecycle::Runtime;
 use crate::runtime::networks;
+use crate::runtime::remains::Remains;
 
-use super::leaks::Remains;
-use super::{Findings, Harm};
+use super::finding::{Findings, Harm};
 
 pub(super) struct Host<'a> {
-    pub(super) plugins: &'static [Plugin],
+    pub(super) runtime: &'a Runtime,
+    pub(super) plugins: &'static [Entry],
     /// CNI_PATH.
     pub(super) path: &'a [PathBuf],
     /// The directory of the configurations.
@@ -67,8 +68,9 @@ impl<'a> Host<'a> {
             networks.push(Configured::new(network, &rtnl, &links, attachments)?);
         }
         Ok(Self {
-            plugins: runtime.means.plugins,
-            path: &runtime.means.path,
+            runtime,
+            plugins: runtime.settings.plugins,
+            path: &runtime.settings.path,
             configurations: &runtime.configurations,
             networks,
             home,
@@ -80,9 +82,7 @@ impl<'a> Host<'a> {
     /// Whether a network uses a plugin, with this key if it is not empty.
     pub(super) fn uses(&self, kind: &str, key: &str) -> bool {
         for plugin in self.networks.iter().flat_map(Configured::plugins) {
-            let found = conf::kind(plugin);
-            let is_kind = found == kind || (found, kind) == ("ptp", "veth");
-            if is_kind && (key.is_empty() || is_set(plugin, key)) {
+            if conf::kind(plugin) == kind && (key.is_empty() || is_set(plugin, key)) {
                 return true;
             }
         }
@@ -95,15 +95,16 @@ impl Configured {
         network: Network,
         rtnl: &Rtnl,
         links: &[Link],
-        attachments: &[(Entry, Life)],
+        attachments: &[(CacheEntry, Life)],
     ) -> Result<Self> {
         let kinds = |wanted: &[&str]| {
-            let is_wanted = |it: &&Json| wanted.contains(&conf::kind(it));
+            let is_wanted = |plugin: &&Json| wanted.contains(&conf::kind(plugin));
             network.plugins.iter().find(is_wanted)
         };
         // flanneld's network has a bridge and a gateway, unless `delegate` says otherwise.
-        let flannel = kinds(&["flannel"]).map(|it| it.get("delegate").unwrap_or(&Json::Null));
-        let delegates_to_bridge = |it: &&Json| matches!(conf::kind(it), "" | "bridge");
+        let flannel =
+            kinds(&["flannel"]).map(|plugin| plugin.get("delegate").unwrap_or(&Json::Null));
+        let delegates_to_bridge = |delegate: &&Json| matches!(conf::kind(delegate), "" | "bridge");
         let flannel = flannel.filter(delegates_to_bridge);
         let bridge = match flannel {
             Some(delegate) => Some(networks::bridge_of(delegate)),
@@ -117,13 +118,14 @@ impl Configured {
             }
             _ => false,
         };
-        let has_addresses = |it: &Json| it.get("ipam").is_some_and(|it| !conf::kind(it).is_empty());
+        let has_addresses =
+            |plugin: &Json| plugin.get("ipam").is_some_and(|ipam| !conf::kind(ipam).is_empty());
         let is_routed = is_gateway || kinds(&["ptp", "veth"]).is_some_and(has_addresses);
 
         let link = links.iter().find(|link| bridge.as_ref() == Some(&link.name));
         let mut subnets = networks::subnets(&network);
         if let Some(link) = link {
-            subnets.extend(rtnl.addresses(link.index)?.iter().map(|it| it.net.trunc()));
+            subnets.extend(rtnl.addresses(link.index)?.iter().map(|address| address.net.trunc()));
         }
         subnets.retain(|net| !matches!(net, IpNet::V6(net) if net.addr().is_unicast_link_local()));
         let prefix = Owner::prefix(&network.name);
@@ -131,7 +133,7 @@ impl Configured {
             let owner = link.alias.as_deref().and_then(Owner::in_alias);
             owner.is_some_and(|owner| owner.starts_with(&prefix))
         };
-        let is_alive = |(entry, life): &(Entry, Life)| {
+        let is_alive = |(entry, life): &(CacheEntry, Life)| {
             entry.network == network.name && matches!(life, Life::Alive)
         };
         let is_used =
@@ -144,7 +146,7 @@ impl Configured {
     }
 
     pub(super) fn has(&self, kind: &str) -> bool {
-        self.plugins().any(|it| conf::kind(it) == kind)
+        self.plugins().any(|plugin| conf::kind(plugin) == kind)
     }
 
     /// Whether it has addresses of a family. IPv4 if the IPAM plugin does not tell.
@@ -153,7 +155,7 @@ impl Configured {
         if self.subnets.is_empty() {
             family == IpFamily::V4
         } else {
-            families.any(|it| it == family)
+            families.any(|other| other == family)
         }
     }
 }
@@ -165,7 +167,7 @@ fn is_set(plugin: &Json, key: &str) -> bool {
 
 /// The names of networks, for messages.
 pub(super) fn names(networks: &[&Configured]) -> String {
-    let names: Vec<&str> = networks.iter().map(|it| &*it.network.name).collect();
+    let names: Vec<&str> = networks.iter().map(|net| &*net.network.name).collect();
     names.join(", ")
 }
 
@@ -178,10 +180,8 @@ pub(super) fn dhcp_daemon(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             if conf::kind(ipam) != "dhcp" || ipam.get("daemon") == Some(&"auto".into()) {
                 continue;
             }
-            let path = match ipam.get("daemonSocketPath") {
-                Some(Json::String(path)) if !path.is_empty() => path.as_str(),
-                _ => DHCP_SOCKET,
-            };
+            let path = ipam.text_at("daemonSocketPath").filter(|path| !path.is_empty());
+            let path = path.unwrap_or(DHCP_SOCKET);
             // The path is the last of the fields. The directory /var/run can be a link to /run.
             let path_in_run = path.strip_prefix("/var").unwrap_or(path);
             let mut is_there = false;

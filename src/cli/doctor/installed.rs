@@ -4,24 +4,14 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::cli::install::{Installed, Looks, Manifest};
+use crate::cli::install::{Found, Installed, Manifest};
 use crate::error::Result;
 
 use super::files::{Name, options};
+use super::finding::{Findings, Harm, quoted};
 use super::host::Host;
-use super::{Findings, Harm, quoted};
-
-/// The names of an installation in a directory. Empty without a manifest; `installed` reports one that is unusable.
-pub(super) fn names(directory: &Path) -> Vec<Installed> {
-    Manifest::read(directory).unwrap_or_default().unwrap_or_default().names
-}
-
-pub(super) fn name(it: &Installed) -> Name<'_> {
-    Name { name: &it.name, plugin: &it.plugin, kind: &it.kind }
-}
 
 pub(super) fn installed(host: &Host<'_>, found: &mut Findings) -> Result<()> {
-    let mut looks = Looks::default();
     for (at, directory) in host.path.iter().enumerate() {
         let Some(manifest) = Manifest::read(directory)? else { continue };
         let (shown, word) = (directory.display(), quoted(directory.display()));
@@ -36,10 +26,10 @@ pub(super) fn installed(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         missing(directory, &manifest, found);
         for earlier in &host.path[..at] {
             let mut shadowed = Vec::new();
-            for it in &manifest.names {
-                let path = earlier.join(&it.name);
-                if path.is_file() && !looks.look(&path)?.is_ours() {
-                    shadowed.push(it.name.as_str());
+            for entry in &manifest.names {
+                let path = earlier.join(&entry.name);
+                if path.is_file() && Found::look(&path)?.is_some_and(|found| !found.is_ours()) {
+                    shadowed.push(entry.name.as_str());
                 }
             }
             if !shadowed.is_empty() {
@@ -59,15 +49,15 @@ pub(super) fn installed(host: &Host<'_>, found: &mut Findings) -> Result<()> {
 
 /// Names of the manifest without a file.
 fn missing(directory: &Path, manifest: &Manifest, found: &mut Findings) {
-    let is_missing = |it: &&Installed| {
-        let file = fs::symlink_metadata(directory.join(&it.name));
+    let is_missing = |entry: &&Installed| {
+        let file = fs::symlink_metadata(directory.join(&entry.name));
         file.is_err_and(|error| error.kind() == ErrorKind::NotFound)
     };
-    let missing: Vec<Name<'_>> = manifest.names.iter().filter(is_missing).map(name).collect();
+    let missing: Vec<Name<'_>> = manifest.names.iter().filter(is_missing).map(Name::of).collect();
     if missing.is_empty() {
         return;
     }
-    let names: Vec<&str> = missing.iter().map(|it| it.name).collect();
+    let names: Vec<&str> = missing.iter().map(|name| name.name).collect();
     let options = options(&missing);
     let (names, shown) = (names.join(" "), directory.display());
     found.add(

@@ -7,45 +7,15 @@ use crate::cni::json::Json;
 use crate::cni::request::{Request, Verb};
 use crate::error::Result;
 use crate::kernel::file;
-use crate::kernel::rtnl::NewLink;
-use crate::kernel::sandbox;
 use crate::names::Mac;
-use crate::plugin::{Context, Session};
+use crate::netlink::rtnl::NewLink;
+use crate::plugin::{Context, Entry, Session};
 
+use super::finding::{Findings, Harm};
 use super::host::Host;
-use super::{Findings, Harm};
-
-/// A plugin, a key that needs the feature (empty: always), and the configuration for STATUS.
-const PROBES: [(&str, &str, &str); 14] = [
-    (
-        "bandwidth",
-        "",
-        r#""ingressRate":8000,"ingressBurst":8000,"egressRate":8000,"egressBurst":8000"#,
-    ),
-    ("bridge", "vlan", r#""vlan":5"#),
-    ("bridge", "ipMasq", MASQUERADES),
-    ("bridge", "macspoofchk", r#""macspoofchk":true"#),
-    ("dummy", "", r#""ipam":{"type":"static","addresses":[{"address":"10.0.0.1/32"}]}"#),
-    ("firewall", "", r#""backend":"iptables""#),
-    ("ipvlan", "", ON_LO),
-    ("macvlan", "", ON_LO),
-    ("portmap", "", ""),
-    ("sbr", "", ""),
-    ("tap", "", ""),
-    ("veth", "ipMasq", MASQUERADES),
-    ("vlan", "", r#""master":"lo","vlanId":5"#),
-    ("vrf", "", r#""vrfname":"probe""#),
-];
-const MASQUERADES: &str = r#""isGateway":true,"ipMasq":true,"ipam":{"type":"static","addresses":[{"address":"10.0.0.1/32"}]}"#;
-const ON_LO: &str = r#""master":"lo""#;
-
-/// STATUS of these plugins does not look for the kinds of links that every kernel for containers has.
-const KINDS: [(&str, &str, &str); 3] =
-    [("bridge", "bridge", "CONFIG_BRIDGE"), ("bridge", "veth", VETH), ("veth", "veth", VETH)];
-const VETH: &str = "CONFIG_VETH";
 
 /// An option that the kernel lacks, and the plugins that need it.
-struct Lack {
+struct MissingOption {
     option: String,
     plugins: Vec<String>,
     is_used: bool,
@@ -53,54 +23,59 @@ struct Lack {
 
 pub(super) fn features(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let scratch = host.home.make()?;
-    sandbox::raise_loopback(&scratch)?;
-    let mut lacks = Vec::new();
-    for (plugin, kind, option) in KINDS {
-        // A kernel with the kind refuses the MAC address.
-        let probe = NewLink { name: "cnibox-probe", mac: Some(Mac([0; 6])), ..NewLink::default() };
-        let made = scratch.rtnl()?.make_link(&probe, kind, &[]);
-        if made.is_err_and(|error| error.is_unsupported()) {
-            note(&mut lacks, option, plugin, "", host.uses(plugin, ""));
+    scratch.rtnl()?.raise_loopback()?;
+    let mut missing = Vec::new();
+    for entry in host.plugins {
+        for (kind, option) in entry.facts.kinds {
+            // A kernel with the kind refuses the MAC address.
+            let mac = Some(Mac([0; 6]));
+            let probe = NewLink { name: "cnibox-probe", mac, ..NewLink::default() };
+            let made = scratch.rtnl()?.make_link(&probe, kind, &[]);
+            if made.is_err_and(|error| error.is_unsupported()) {
+                note(&mut missing, option, entry.name, "", host.uses(entry.name, ""));
+            }
         }
     }
-    for (plugin, key, keys) in PROBES {
-        let Err(error) = scratch.run(|| status(host, plugin, keys)) else { continue };
-        let text = error.to_string();
-        let options = options(&text);
-        for option in &options {
-            note(&mut lacks, option, plugin, key, host.uses(plugin, key));
-        }
-        if options.is_empty() {
-            found.add(
-                if host.uses(plugin, key) { Harm::Broken } else { Harm::Note },
-                format_args!("{plugin} {key} does not work in an empty namespace: {text}"),
-                "ADD will fail in the same way.",
-                format_args!("cnibox help {plugin}"),
-            );
+    for entry in host.plugins {
+        for (key, keys) in entry.facts.probes {
+            let Err(error) = scratch.run(|| status(host, entry, keys)) else { continue };
+            let (plugin, text) = (entry.name, error.to_string());
+            let options = options(&text);
+            for option in &options {
+                note(&mut missing, option, plugin, key, host.uses(plugin, key));
+            }
+            if options.is_empty() {
+                found.add(
+                    if host.uses(plugin, key) { Harm::Broken } else { Harm::Note },
+                    format_args!("{plugin} {key} does not work in an empty namespace: {text}"),
+                    "ADD will fail in the same way.",
+                    format_args!("cnibox help {plugin}"),
+                );
+            }
         }
     }
-    for lack in &lacks {
-        lack.add_to(found);
+    for option in &missing {
+        option.add_to(found);
     }
     Ok(())
 }
 
-fn note(lacks: &mut Vec<Lack>, option: &str, plugin: &str, key: &str, is_used: bool) {
+fn note(missing: &mut Vec<MissingOption>, option: &str, plugin: &str, key: &str, is_used: bool) {
     let name = if key.is_empty() { plugin.to_owned() } else { format!("{plugin} ({key})") };
-    match lacks.iter_mut().find(|lack| lack.option == option) {
-        Some(lack) => {
-            lack.is_used |= is_used;
-            if !lack.plugins.contains(&name) {
-                lack.plugins.push(name);
+    match missing.iter_mut().find(|known| known.option == option) {
+        Some(known) => {
+            known.is_used |= is_used;
+            if !known.plugins.contains(&name) {
+                known.plugins.push(name);
             }
         }
-        None => lacks.push(Lack { option: option.into(), plugins: vec![name], is_used }),
+        None => missing.push(MissingOption { option: option.into(), plugins: vec![name], is_used }),
     }
 }
 
 /// STATUS in the namespace of this thread.
-fn status(host: &Host<'_>, plugin: &str, keys: &str) -> Result<()> {
-    let Some(entry) = host.plugins.iter().find(|entry| entry.name == plugin) else { return Ok(()) };
+fn status(host: &Host<'_>, entry: &Entry, keys: &str) -> Result<()> {
+    let plugin = entry.name;
     let comma = if keys.is_empty() { "" } else { "," };
     let conf = format!(r#"{{"cniVersion":"1.1.0","name":"probe","type":"{plugin}"{comma}{keys}}}"#);
     let request = Request::new("STATUS", |_| None, Json::parse(conf.as_bytes())?);
@@ -152,7 +127,7 @@ fn is_installed(module: &str) -> bool {
     list.is_ok_and(|list| list.contains(&format!("/{module}.ko")))
 }
 
-impl Lack {
+impl MissingOption {
     fn add_to(&self, found: &mut Findings) {
         let option = &self.option;
         let module = module(option);

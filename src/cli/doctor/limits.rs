@@ -4,9 +4,9 @@ use std::fs;
 
 use crate::error::Result;
 
+use super::finding::{Findings, Harm};
 use super::forwarding::value;
 use super::host::Host;
-use super::{Findings, Harm};
 
 /// In percent of its limit.
 const NEARLY_FULL: u64 = 90;
@@ -60,8 +60,8 @@ mod tests {
             let mut found = Findings::default();
             compare("the table", "a.b", used, max, &mut found);
             let found = found.0.first();
-            assert_eq!(found.map(|it| it.mend.as_str()), expected);
-            assert!(found.is_none_or(|it| it.what.contains(&format!("{used} of {max}"))));
+            assert_eq!(found.map(|finding| finding.mend.as_str()), expected);
+            assert!(found.is_none_or(|finding| finding.what.contains(&format!("{used} of {max}"))));
         }
     }
 }

@@ -1,24 +1,24 @@
 //! The rules that let the packets of containers pass a chain, as commands. They accept no new connection to a container except
 //! to its published ports.
 
-use crate::kernel::nft::{Expr, Family, Field, Program, Rule, Table};
-use crate::kernel::rtnl::Link;
 use crate::names::IpFamily;
+use crate::netlink::nft::{Expr, Family, Field, Program, Rule, Table};
+use crate::netlink::rtnl::Link;
 
+use super::finding::quoted;
 use super::host::Configured;
 use super::packets::{Purpose, gateway_link};
-use super::quoted;
 
 /// The chain that drops packets.
-pub(super) struct Target<'a> {
-    pub(super) place: Place<'a>,
+pub(super) struct DroppingChain<'a> {
+    pub(super) manager: Manager<'a>,
     pub(super) chain: &'a str,
     /// The rules of the chain.
     pub(super) rules: &'a [Rule],
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Place<'a> {
+pub(super) enum Manager<'a> {
     Nft(Table<'a>),
     /// The kernel refuses changes by other processes.
     Owned(Table<'a>),
@@ -33,7 +33,7 @@ pub(super) type Wanted = (Purpose, Option<u64>);
 
 /// The commands for all wanted packets of a network; words if there is no command.
 pub(super) fn mend(
-    target: &Target<'_>,
+    target: &DroppingChain<'_>,
     wanted: &[Wanted],
     net: &Configured,
     families: &[IpFamily],
@@ -57,15 +57,15 @@ pub(super) fn mend(
     commands.join(" && ")
 }
 
-fn in_words(target: &Target<'_>, net: &Configured) -> String {
+fn in_words(target: &DroppingChain<'_>, net: &Configured) -> String {
     let name = &net.network.name;
-    let (chain, table) = match target.place {
-        Place::Firewalld => {
+    let (chain, table) = match target.manager {
+        Manager::Firewalld => {
             let file = quoted(net.network.file.display());
             return format!("add the plugin firewall to {file}");
         }
-        Place::Nft(table) | Place::Owned(table) => (target.chain, table.to_string()),
-        Place::Iptables(program) => (target.chain, format!("filter of {program}")),
+        Manager::Nft(table) | Manager::Owned(table) => (target.chain, table.to_string()),
+        Manager::Iptables(program) => (target.chain, format!("filter of {program}")),
     };
     format!("edit chain {chain} of table {table}: accept the packets of network {name}")
 }
@@ -129,12 +129,12 @@ fn is_plain(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
 }
 
-impl Target<'_> {
+impl DroppingChain<'_> {
     fn command(&self, accept: &Accept, before: Option<u64>) -> Option<String> {
-        match self.place {
-            Place::Owned(_) | Place::Firewalld => None,
-            Place::Nft(table) => self.nft(table, accept, before),
-            Place::Iptables(program) => {
+        match self.manager {
+            Manager::Owned(_) | Manager::Firewalld => None,
+            Manager::Nft(table) => self.nft(table, accept, before),
+            Manager::Iptables(program) => {
                 let number = |handle| self.rules.iter().position(|rule| rule.handle == handle);
                 let place = match before {
                     Some(handle) => format!("-I {} {}", self.chain, number(handle)? + 1),
@@ -178,17 +178,17 @@ impl Target<'_> {
 }
 
 /// The program of a chain in nf_tables: iptables refuses a table with expressions that it does not use itself.
-pub(super) fn place_of<'a>(
+pub(super) fn manager_of<'a>(
     table: Table<'a>,
     chain: &str,
     has_owner: bool,
     program: &Program,
-) -> Place<'a> {
+) -> Manager<'a> {
     if table.name == FIREWALLD {
-        return Place::Firewalld;
+        return Manager::Firewalld;
     }
     if has_owner {
-        return Place::Owned(table);
+        return Manager::Owned(table);
     }
     let is_foreign = |expr: &Expr| match expr {
         Expr::Load { field, .. } => {
@@ -203,9 +203,9 @@ pub(super) fn place_of<'a>(
             if (table.name, chain) == ("filter", "FORWARD") && !program.rules().any(is_foreign) =>
         {
             let is_v6 = table.family == Family::Ip6;
-            Place::Iptables(if is_v6 { "ip6tables-nft" } else { "iptables-nft" })
+            Manager::Iptables(if is_v6 { "ip6tables-nft" } else { "iptables-nft" })
         }
-        _ => Place::Nft(table),
+        _ => Manager::Nft(table),
     }
 }
 

@@ -6,9 +6,9 @@ use ipnet::IpNet;
 
 use crate::cni::json::Json;
 use crate::error::Result;
-use crate::kernel::nft::{CtState, Packet, Side};
-use crate::kernel::rtnl::{Link, RT_TABLE_MAIN};
 use crate::names::{IfName, IpFamily};
+use crate::netlink::nft::{CtState, Packet, Side};
+use crate::netlink::rtnl::{Link, RT_TABLE_MAIN};
 use crate::plugin::owner::Owner;
 use crate::runtime::conf;
 
@@ -53,7 +53,10 @@ impl Uplinks {
             if found.is_empty() {
                 for link in links.iter().filter(|link| !is_of_containers(host, link)) {
                     let addresses = host.rtnl.addresses(link.index)?;
-                    let mut nets = addresses.iter().filter(|it| !it.scope_link).map(|it| it.net);
+                    let mut nets = addresses
+                        .iter()
+                        .filter(|address| !address.scope_link)
+                        .map(|address| address.net);
                     if nets.any(|net| IpFamily::of(net.addr()) == family) {
                         found.push(link.index);
                     }
@@ -84,12 +87,14 @@ impl Uplinks {
 /// The links of the default routes that the kernel prefers.
 fn default_links(host: &Host<'_>, family: IpFamily) -> Result<Vec<u32>> {
     let mut routes = host.rtnl.routes(family)?;
-    routes.retain(|it| it.dst.prefix_len() == 0 && matches!(it.table, None | Some(RT_TABLE_MAIN)));
-    let best = routes.iter().map(|it| it.metric).min();
+    routes.retain(|route| {
+        route.dst.prefix_len() == 0 && matches!(route.table, None | Some(RT_TABLE_MAIN))
+    });
+    let best = routes.iter().map(|route| route.metric).min();
     let mut links = Vec::new();
-    for route in routes.iter().filter(|it| Some(it.metric) == best) {
+    for route in routes.iter().filter(|route| Some(route.metric) == best) {
         links.extend(route.dev);
-        links.extend(route.nexthops.iter().map(|it| it.dev));
+        links.extend(route.nexthops.iter().map(|hop| hop.dev));
     }
     Ok(links)
 }
@@ -107,8 +112,8 @@ fn is_of_containers(host: &Host<'_>, link: &Link) -> bool {
 /// The link on the host that the packets of a network pass. `None`: each container has one.
 pub(super) fn gateway_link(net: &Configured) -> Option<String> {
     let bridge = net.bridge.as_ref()?;
-    let plugin = net.plugins().find(|it| conf::kind(it) == "bridge");
-    Some(match plugin.and_then(|it| it.get("vlan")) {
+    let plugin = net.plugins().find(|plugin| conf::kind(plugin) == "bridge");
+    Some(match plugin.and_then(|plugin| plugin.get("vlan")) {
         Some(Json::Number(vlan)) if net.is_gateway && vlan.as_u64() != Some(0) => {
             format!("{bridge}.{}", vlan.as_u64()?)
         }
@@ -131,7 +136,7 @@ pub(super) fn flows(net: &Configured, family: IpFamily, uplinks: &Uplinks) -> Ve
     }
     let link = gateway_link(net);
     let own = link.as_deref().map_or_else(Side::default, |name| uplinks.side(name));
-    let subnets = net.subnets.iter().filter(|it| IpFamily::of(it.addr()) == family);
+    let subnets = net.subnets.iter().filter(|subnet| IpFamily::of(subnet.addr()) == family);
     let mut subnets: Vec<Option<IpNet>> = subnets.copied().map(Some).collect();
     if subnets.is_empty() {
         subnets.push(None);
@@ -150,7 +155,7 @@ pub(super) fn flows(net: &Configured, family: IpFamily, uplinks: &Uplinks) -> Ve
         }
         for purpose in Purpose::ALL {
             if purpose != Purpose::Published || net.is_routed && net.has("portmap") {
-                let ways = others.iter().map(|it| packets(purpose, net, family, &own, it));
+                let ways = others.iter().map(|other| packets(purpose, net, family, &own, other));
                 flows.push(Flow { purpose, ways: ways.collect() });
             }
         }
@@ -236,13 +241,14 @@ mod tests {
                 is_dnat: false,
             };
             let parts = with_foreign_address(&packet);
-            let nets: Vec<String> = parts.iter().map(|it| it.to.net.unwrap().to_string()).collect();
+            let nets: Vec<String> =
+                parts.iter().map(|part| part.to.net.unwrap().to_string()).collect();
             assert_eq!(nets.len(), usize::from(net.prefix_len()));
             assert_eq!(
                 (nets.first().unwrap().as_str(), nets.last().unwrap().as_str()),
                 (first, last)
             );
-            assert!(parts.iter().all(|it| it.from.net == Some(net)));
+            assert!(parts.iter().all(|part| part.from.net == Some(net)));
         }
     }
 }

@@ -1,45 +1,41 @@
-//! The manifest: what an installation put into a directory. Runtimes do not read it.
-//!
-//! It is written before the first change, with all builds that may be found under the names, and again after the last one.
+//! The manifest: the names that an installation put into a directory. Runtimes do not read it. It is written before the
+//! first change, and again after the last one.
 
 use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::cli::NAME;
-use crate::cni::json::{Json, Object, keys};
-use crate::error::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::cni::json;
+use crate::error::{Code, Error, Result};
 use crate::kernel::file;
-use crate::plugin::VERSION;
 
-use super::choice::is_plain;
 use super::directory::{MANIFEST, failed};
-use super::plan::Entry;
 
-keys! {
-    /// The content of the file.
-    pub(in crate::cli) struct Manifest {
-        /// No change is missing.
-        "complete" => pub(in crate::cli) is_complete: bool,
-        /// The directory did not exist before.
-        "madeDirectory" => pub(in crate::cli) made_directory: bool,
-        /// SHA-512 of each build that a name may be, in hexadecimal. The first is that of the last installation.
-        "sha512" => pub(in crate::cli) builds: Vec<String>,
-        "names" => pub(in crate::cli) names: Vec<Installed>,
-    }
+/// The content of the file. It may have more keys: those of earlier versions, for example.
+#[derive(Default, Serialize, Deserialize)]
+pub(in crate::cli) struct Manifest {
+    #[serde(default)]
+    pub(super) version: String,
+    #[serde(default)]
+    pub(super) commit: String,
+    /// No change is missing.
+    #[serde(rename = "complete")]
+    pub(in crate::cli) is_complete: bool,
+    /// The executable is the first.
+    pub(in crate::cli) names: Vec<Installed>,
+}
 
-    /// A name in the directory. The executable is the first.
-    pub(in crate::cli) struct Installed {
-        "name" => pub(in crate::cli) name: String,
-        "plugin" => pub(in crate::cli) plugin: String,
-        /// In words, as in a report. Empty for a name that is to be installed.
-        "kind" => pub(in crate::cli) kind: String,
-        /// The text of a symbolic link: the executable, or a name that tells the plugin. Without such a link it is not in the file.
-        "target" => pub(in crate::cli) target: String,
-        /// The file that had the name before, in words.
-        "replaced" => pub(in crate::cli) replaced: String,
-        /// Where that file is, below the directory.
-        "backup" => pub(in crate::cli) backup: String,
-    }
+/// A name in the directory.
+#[derive(Clone, Serialize, Deserialize)]
+pub(in crate::cli) struct Installed {
+    pub(in crate::cli) name: String,
+    /// Empty for the executable.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(in crate::cli) plugin: String,
+    /// In words, as in a report.
+    #[serde(default)]
+    pub(in crate::cli) kind: String,
 }
 
 impl Manifest {
@@ -54,55 +50,21 @@ impl Manifest {
             }
             content => content.map_err(|error| failed("read", &path, &error))?,
         };
-        let unusable = |error: crate::error::Error| {
-            error.context(format_args!("cannot use {}", path.display()))
-        };
-        let json = Json::parse(&content).map_err(unusable)?;
-        let mut manifest: Self = json.read("manifest").map_err(unusable)?;
-        manifest.names.retain(|it| is_plain(&it.name));
+        let mut manifest: Self = json::read(&content).map_err(|error| {
+            let msg = format!("cannot use {}: {error}", path.display());
+            Error::new(Code::DECODE, msg)
+        })?;
+        manifest.names.retain(|entry| is_plain(&entry.name));
         Ok(Some(manifest))
     }
+
+    /// The text of the file.
+    pub(super) fn text(&self) -> String {
+        json::pretty(self) + "\n"
+    }
 }
 
-/// The text of the file.
-pub(super) fn text(
-    is_complete: bool,
-    made_directory: bool,
-    builds: &[&[String]],
-    names: &[Entry],
-) -> String {
-    let mut objects = Vec::new();
-    let mut object = Object::default();
-    for entry in names {
-        let it = &entry.it;
-        object.text("name", &it.name);
-        for (key, text) in [
-            ("plugin", it.plugin.as_str()),
-            ("kind", entry.kind()),
-            ("target", entry.link()),
-            ("replaced", &it.replaced),
-            ("backup", &it.backup),
-        ] {
-            if !text.is_empty() {
-                object.text(key, &text);
-            }
-        }
-        objects.push(object.json());
-    }
-    object.text("version", &VERSION).text("commit", &env!("CNIBOX_COMMIT"));
-    object.put("complete", Json::Bool(is_complete));
-    object.put("madeDirectory", Json::Bool(made_directory));
-    object.texts("sha512", &builds.concat()).list("names", objects).json().to_pretty() + "\n"
-}
-
-impl Installed {
-    /// A name that is to be installed.
-    pub(super) fn new(name: String, plugin: &str, target: &str) -> Self {
-        Self { name, plugin: plugin.into(), target: target.into(), ..Self::default() }
-    }
-
-    /// A symbolic link is the only way to the plugin.
-    pub(super) fn needs_link(&self) -> bool {
-        !self.target.is_empty() && self.target != NAME
-    }
+/// Whether a name is one of a file in the directory that a runtime can look up.
+pub(super) fn is_plain(name: &str) -> bool {
+    !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0'])
 }

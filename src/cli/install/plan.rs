@@ -1,30 +1,32 @@
 //! The changes that an installation has to make: the file that each name has, and the one that it gets.
 
-use std::fs;
 use std::path::Path;
 
-use crate::cli::NAME;
-use crate::cli::executable::{self, Kind};
+use crate::cli::executable::Kind;
+use crate::cli::output::NAME;
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
-use crate::plugin::Entry as Plugin;
+use crate::plugin::VERSION;
 
-use super::choice::leads_to;
-use super::directory::{BACKUP, Looks, State, failed, sha512};
-use super::manifest::{self, Installed, Manifest};
-use super::{Change, Install};
+use super::choice::Name;
+use super::look::Found;
+use super::manifest::{Installed, Manifest};
+use super::report::Change;
 
-/// How a name leads to the executable. Where a file system refuses one, the next replaces it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Manner {
+/// How a name leads to the executable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum LinkMethod {
+    /// The executable itself.
+    Executable,
     Hard,
     Symbolic,
     Copy,
 }
 
-impl Manner {
+impl LinkMethod {
     pub(super) fn text(self) -> &'static str {
         match self {
+            Self::Executable => "executable",
             Self::Hard => "hard link",
             Self::Symbolic => "symbolic link",
             Self::Copy => "copy",
@@ -33,175 +35,120 @@ impl Manner {
 }
 
 /// A name in the directory.
-pub(super) struct Entry {
-    pub(super) it: Installed,
-    /// The executable itself is a copy. A name that only stays in the manifest has none.
-    pub(super) manner: Option<Manner>,
-    state: State,
+pub(super) struct Planned {
+    pub(super) name: String,
+    /// Empty for the executable.
+    plugin: &'static str,
+    pub(super) method: LinkMethod,
+    /// The file that it has.
+    found: Option<Found>,
     pub(super) is_changed: bool,
-    /// The file is another's, and will be replaced. It gets a backup.
+    /// The file is another's, and gets a backup before it is replaced.
     pub(super) needs_backup: bool,
 }
 
 /// All names, the executable first.
 pub(super) struct Plan<'a> {
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<Planned>,
     path: &'a Path,
-    manner: Manner,
+    method: LinkMethod,
     /// Replaced files of others get backups.
-    backup: bool,
-    looks: Looks,
-    made_directory: bool,
-    /// SHA-512 of the builds after the changes, and of those that they replace.
-    builds: Vec<String>,
-    replaced_builds: Vec<String>,
-    /// Links of an earlier installation that would lead to a plugin that this build lacks.
-    broken: Vec<String>,
+    keeps: bool,
+    /// The manifest of now is not that of the plan.
+    pub(super) has_other_manifest: bool,
 }
 
 impl<'a> Plan<'a> {
-    /// Looks at the directory, which does not exist in a dry run that would make it.
+    /// Looks at the directory, which need not exist.
     pub(super) fn new(
-        install: &Install,
-        names: Vec<Installed>,
         path: &'a Path,
-        is_made: bool,
-        plugins: &[Plugin],
+        method: LinkMethod,
+        keeps: bool,
+        names: Vec<Name>,
     ) -> Result<Self> {
-        let own = executable::own_content()
-            .map_err(|error| failed("read", Path::new("the executable"), &error))?;
         // The installation replaces a damaged manifest.
         let old = Manifest::read(path).unwrap_or_else(|error| {
             warn(format_args!("warning: {error}"));
             None
         });
         let old = old.unwrap_or_default();
-        let mut plan = Self {
-            entries: Vec::new(),
-            path,
-            manner: match () {
-                () if install.symbolic => Manner::Symbolic,
-                () if install.copy => Manner::Copy,
-                () => Manner::Hard,
-            },
-            backup: install.backup,
-            looks: Looks::default(),
-            made_directory: is_made || old.made_directory,
-            builds: vec![sha512(&own)],
-            replaced_builds: old.builds,
-            broken: Vec::new(),
-        };
-        plan.add(Installed::new(NAME.into(), "", ""))?;
-        for name in names {
-            plan.add(name)?;
+        let mut plan = Self { entries: Vec::new(), path, method, keeps, has_other_manifest: false };
+        plan.add(NAME.into(), "")?;
+        for (name, plugin) in names {
+            plan.add(name, plugin)?;
         }
-        for mut it in old.names {
-            match plan.entries.iter_mut().find(|entry| entry.it.name == it.name) {
-                None => plan.add_earlier(it, plugins)?,
-                Some(entry) if entry.it.replaced.is_empty() => {
-                    entry.it.replaced = std::mem::take(&mut it.replaced);
-                }
-                Some(_) => {}
-            }
+        for Installed { name, .. } in &old.names {
+            plan.add_earlier(name)?;
         }
+        plan.has_other_manifest = plan.manifest(true) != old.text();
         Ok(plan)
     }
 
-    fn add(&mut self, it: Installed) -> Result<()> {
-        let path = self.path.join(&it.name);
-        let state = self.looks.look(&path)?;
-        self.add_looked(it, state, &path)
-    }
-
-    fn add_looked(&mut self, mut it: Installed, state: State, path: &Path) -> Result<()> {
-        let is_own_file = state.kind == Some(Kind::Own) && state.target.is_none();
-        let (manner, is_current) = match (self.manner, self.entries.first()) {
-            (_, None) => (Manner::Copy, is_own_file),
-            (manner, Some(_)) if manner == Manner::Symbolic || it.needs_link() => {
-                let target = state.target.as_ref();
-                let is_it = target.is_some_and(|text| text.as_os_str() == it.target.as_str());
-                (Manner::Symbolic, is_it)
-            }
-            (Manner::Copy, _) => (Manner::Copy, is_own_file && state.is_alone),
-            (manner, Some(first)) => {
-                let is_same = state.inode == first.state.inode;
-                (manner, is_own_file && is_same && !first.is_changed)
-            }
-        };
-        let foreign = state.kind.filter(|_| !state.is_ours());
-        if let Some(kind) = foreign {
-            it.replaced = noun(kind).into();
+    fn add(&mut self, name: String, plugin: &'static str) -> Result<()> {
+        if self.entries.iter().any(|entry| entry.name == name) {
+            return Ok(());
         }
-        let needs_backup = self.backup && foreign.is_some();
-        it.backup.clear();
-        if needs_backup || self.has_backup(&it.name) {
-            it.backup = [BACKUP, "/", &it.name].concat();
-        }
-        let is_seen = |inode| self.entries.iter().any(|entry| entry.state.inode == inode);
-        let is_file = state.inode != State::MISSING.inode;
-        if state.kind == Some(Kind::Cnibox) && is_file && !is_seen(state.inode) {
-            let build = build(path)?;
-            self.replaced_builds.push(build);
-        }
-        let manner = Some(manner);
-        self.entries.push(Entry { it, manner, state, is_changed: !is_current, needs_backup });
+        let method = if self.entries.is_empty() { LinkMethod::Executable } else { self.method };
+        let found = Found::look(&self.path.join(&name))?;
+        let is_foreign = found.as_ref().is_some_and(|found| !found.is_ours());
+        let is_current = found.as_ref().is_some_and(|found| self.is_current(found, method));
+        self.entries.push(Planned {
+            name,
+            plugin,
+            method,
+            found,
+            is_changed: !is_current,
+            needs_backup: self.keeps && is_foreign,
+        });
         Ok(())
     }
 
-    /// A name of an earlier installation that the arguments do not choose. It gets this build, too.
-    fn add_earlier(&mut self, mut it: Installed, plugins: &[Plugin]) -> Result<()> {
-        let path = self.path.join(&it.name);
-        let state = self.looks.look(&path)?;
-        if !state.is_ours() {
-            if self.has_backup(&it.name) {
-                self.keep(it);
+    /// Whether the file is the one that the name would get.
+    fn is_current(&self, found: &Found, method: LinkMethod) -> bool {
+        let is_own = found.kind == Kind::Own && found.target.is_none();
+        match (method, self.entries.first()) {
+            (LinkMethod::Symbolic, _) => {
+                found.target.as_ref().is_some_and(|target| target.as_os_str() == NAME)
             }
-        } else if plugins.iter().any(|plugin| plugin.name == it.plugin) {
-            if leads_to(&it.name, &it.plugin) {
-                it.target = NAME.into();
+            (LinkMethod::Copy, _) => is_own && found.is_alone,
+            (LinkMethod::Hard, Some(Planned { found: Some(first), is_changed: false, .. })) => {
+                is_own && found.inode == first.inode
             }
-            return self.add_looked(it, state, &path);
-        } else if state.target.is_some() {
-            self.broken.push(it.name);
-        } else {
-            let build = build(&path)?;
-            self.builds.push(build);
-            self.keep(it);
+            (LinkMethod::Hard, _) => false,
+            (LinkMethod::Executable, _) => is_own,
         }
-        Ok(())
     }
 
-    /// A name that only stays in the manifest.
-    fn keep(&mut self, it: Installed) {
-        let state = State::MISSING;
-        let entry = Entry { it, manner: None, state, is_changed: false, needs_backup: false };
-        self.entries.push(entry);
-    }
-
-    fn has_backup(&self, name: &str) -> bool {
-        fs::symlink_metadata(self.path.join(BACKUP).join(name)).is_ok()
+    /// A name of an earlier installation that the arguments do not choose gets this build, too.
+    fn add_earlier(&mut self, name: &str) -> Result<()> {
+        let found = Found::look(&self.path.join(name))?;
+        if name == NAME || !found.is_some_and(|found| found.is_ours()) {
+            return Ok(());
+        }
+        match crate::find(name) {
+            Some(plugin) => self.add(name.into(), plugin.name),
+            None => Err(Error::internal(format_args!(
+                "{name} would not work: this build lacks the plugin; remove the name, or use a build that has it"
+            ))),
+        }
     }
 
     /// Fails if the changes would destroy something, and names all of it. `is_forced` allows to replace plugins of others.
     pub(super) fn refuse(&self, is_forced: bool) -> Result<()> {
-        let mut foreign = Vec::new();
-        for Entry { it, state, .. } in &self.entries {
-            if state.is_directory || !is_forced && state.kind.is_some() && !state.is_ours() {
-                foreign.push(format!("{} ({})", it.name, state.reason()));
+        let mut refused = Vec::new();
+        for Planned { name, found, .. } in &self.entries {
+            if let Some(found) = found
+                && (found.is_directory || !is_forced && !found.is_ours())
+            {
+                refused.push(format!("{name} ({})", found.reason()));
             }
         }
-        if !self.broken.is_empty() {
-            let names = self.broken.join(", ");
-            return Err(Error::internal(format_args!(
-                "{names} would not work: this build lacks the plugin; remove the name, or use a build that has it"
-            )));
-        }
-        if foreign.is_empty() {
+        if refused.is_empty() {
             return Ok(());
         }
-        let names = foreign.join(", ");
         Err(Error::internal(format_args!(
-            "File exists: {names}; --force replaces files, and --backup keeps them"
+            "File exists: {}; --force replaces files, and --backup keeps them",
+            refused.join(", ")
         )))
     }
 
@@ -210,62 +157,29 @@ impl<'a> Plan<'a> {
         self.entries.iter().any(|entry| entry.is_changed)
     }
 
-    /// The text of the manifest: before the changes, with all builds that a name may be, or after them.
+    /// The text of the manifest: before the changes, or after them.
     pub(super) fn manifest(&self, is_complete: bool) -> String {
-        let builds = [&self.builds[..], &self.replaced_builds];
-        let builds = if is_complete { &builds[..1] } else { &builds };
-        manifest::text(is_complete, self.made_directory, builds, &self.entries)
+        let installed = |entry: &Planned| Installed {
+            name: entry.name.clone(),
+            plugin: entry.plugin.into(),
+            kind: entry.method.text().into(),
+        };
+        let (version, commit) = (VERSION.into(), env!("CNIBOX_COMMIT").into());
+        let names = self.entries.iter().map(installed).collect();
+        Manifest { version, commit, is_complete, names }.text()
     }
 
     /// The report.
     pub(super) fn changes(&self) -> Vec<Change> {
-        let mut changes = Vec::new();
-        for entry in self.entries.iter().filter(|entry| entry.is_changed) {
-            let replaced = entry.state.kind.map_or("", noun);
+        let changed = self.entries.iter().filter(|entry| entry.is_changed);
+        let change = |entry: &Planned| {
+            let replaced = entry.found.as_ref().map_or("", Found::noun);
             let is_new = replaced.is_empty();
             let verb = if is_new { ["create", "created"] } else { ["replace", "replaced"] };
-            let mut change = Change::of(verb, &entry.it.name);
-            change.kind = entry.manner_text();
-            change.replaced = replaced;
-            change.has_backup = entry.needs_backup;
-            changes.push(change);
-        }
-        changes
-    }
-}
-
-/// The identity of an executable.
-fn build(path: &Path) -> Result<String> {
-    executable::read(path).map(|it| sha512(&it)).map_err(|error| failed("read", path, &error))
-}
-
-/// A file in words.
-fn noun(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Damaged(_) => "a damaged file",
-        Kind::Own => "another link or copy of cnibox",
-        Kind::Cnibox => "another build of cnibox",
-        Kind::Go => "a program in Go",
-        Kind::Other => "another program",
-    }
-}
-
-impl Entry {
-    /// The new file in words.
-    pub(super) fn kind(&self) -> &str {
-        if self.manner.is_some() { self.manner_text() } else { &self.it.kind }
-    }
-
-    fn manner_text(&self) -> &'static str {
-        match self.manner {
-            Some(manner) if !self.it.plugin.is_empty() => manner.text(),
-            _ => "executable",
-        }
-    }
-
-    /// The text of the symbolic link, if it is one.
-    pub(super) fn link(&self) -> &str {
-        let is_link = self.manner.is_none_or(|manner| manner == Manner::Symbolic);
-        if is_link { &self.it.target } else { "" }
+            let kind = entry.method.text();
+            let name = entry.name.clone();
+            Change { name, verb, kind, replaced, has_backup: entry.needs_backup }
+        };
+        changed.map(change).collect()
     }
 }

@@ -1,158 +1,134 @@
 //! Removes an installation, and puts back what it replaced.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::cli::{NAME, executable};
+use crate::cli::executable;
+use crate::cli::output::NAME;
 use crate::error::{Error, Result};
-use crate::plugin::Entry as Plugin;
+use crate::plugin::Entry;
 
-use super::directory::{
-    BACKUP, Directory, Looks, MANIFEST, State, failed, remove, rename, sha512, sync,
-};
-use super::manifest::{Installed, Manifest};
-use super::{Change, REMOVE, Report};
+use super::directory::{self, Directory, MANIFEST, failed, remove, rename, sync};
+use super::look::Found;
+use super::manifest::{Installed, Manifest, is_plain};
+use super::report::{Change, Left, Report};
 
-struct Removal<'a> {
-    directory: &'a Directory,
-    is_dry_run: bool,
-    builds: &'a [String],
-    looks: Looks,
-    /// Whether a file is one of the builds, by its inode.
-    known: Vec<((u64, u64), bool)>,
-    report: Report,
-}
-
-pub(super) fn uninstall(path: &Path, is_dry_run: bool, plugins: &[Plugin]) -> Result<Report> {
-    let Some(directory) = Directory::open(path)? else { return Ok(Report::default()) };
-    if !is_dry_run {
-        directory.remove_staging()?;
+pub(super) fn uninstall(path: &Path, is_dry_run: bool, plugins: &[Entry]) -> Result<Report> {
+    let mut report = Report::default();
+    if !path.exists() {
+        return Ok(report);
     }
+    let directory = Directory::open(path)?;
     let Some(manifest) = Manifest::read(path)? else {
-        return without_manifest(&directory, plugins);
+        without_manifest(&directory, plugins)?;
+        return Ok(report);
     };
-    if !is_dry_run && fs::symlink_metadata(directory.file(BACKUP)).is_ok() {
-        directory.open_backups()?;
-    }
-    let mut removal = Removal {
-        directory: &directory,
-        is_dry_run,
-        builds: &manifest.builds,
-        looks: Looks::default(),
-        known: Vec::new(),
-        report: Report::default(),
-    };
+    let backups = backups(path)?;
     let mut errors = Vec::new();
-    // The executable, to which links lead, is the last.
-    for installed in manifest.names.iter().rev() {
-        if let Err(error) = removal.remove(installed) {
+    for name in names(&manifest, &backups) {
+        let (place, backup) = (directory.file(name), directory::backup(path, name));
+        let backup = backups.contains(name).then_some(&*backup);
+        if let Err(error) = put_back(name, &place, backup, is_dry_run, &mut report) {
             errors.push(error);
         }
     }
     Error::joined(errors)?;
     if !is_dry_run {
-        removal.finish(manifest.made_directory)?;
+        finish(&directory, &mut report)?;
     }
-    Ok(removal.report)
+    Ok(report)
+}
+
+/// The names with a backup.
+fn backups(path: &Path) -> Result<BTreeSet<String>> {
+    let backups = directory::backup(path, "");
+    let cannot = |error| failed("read", &backups, &error);
+    let entries = match fs::read_dir(&backups) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        entries => entries.map_err(cannot)?,
+    };
+    let mut names = BTreeSet::new();
+    for entry in entries {
+        let name = entry.map_err(cannot)?.file_name();
+        names.extend(name.to_str().filter(|name| is_plain(name)).map(str::to_owned));
+    }
+    Ok(names)
+}
+
+/// All names; the executable, to which links lead, is the last.
+fn names<'a>(manifest: &'a Manifest, backups: &'a BTreeSet<String>) -> Vec<&'a str> {
+    let installed = manifest.names.iter().rev().map(|Installed { name, .. }| name.as_str());
+    let is_other = |name: &&String| !manifest.names.iter().any(|entry| entry.name == **name);
+    let others = backups.iter().filter(is_other).map(String::as_str);
+    others.chain(installed).collect()
 }
 
 /// A package or a copy of files has no manifest. Nothing is left of a removal that was killed at its end.
-fn without_manifest(directory: &Directory, plugins: &[Plugin]) -> Result<Report> {
-    let mut looks = Looks::default();
+fn without_manifest(directory: &Directory, plugins: &[Entry]) -> Result<()> {
     for name in plugins.iter().map(|plugin| plugin.name).chain([NAME]) {
-        if looks.look(&directory.file(name))?.is_ours() {
+        if Found::look(&directory.file(name))?.is_some_and(|found| found.is_ours()) {
             return Err(Error::internal(format_args!(
                 "{name} is there, but no {MANIFEST}: another program installed it"
             )));
         }
     }
-    Ok(Report::default())
+    Ok(())
 }
 
-impl Removal<'_> {
-    fn remove(&mut self, installed: &Installed) -> Result<()> {
-        let Self { directory, is_dry_run, .. } = *self;
-        let name = &installed.name;
-        let (place, backup) = (directory.file(name), directory.backup(name));
-        let state = self.looks.look(&place)?;
-        let has_backup = fs::symlink_metadata(&backup).is_ok();
-        if state.kind.is_none() && !has_backup {
+/// Removes cnibox from a place, and puts the backup there. A file of another program stays.
+fn put_back(
+    name: &str,
+    place: &Path,
+    backup: Option<&Path>,
+    is_dry_run: bool,
+    report: &mut Report,
+) -> Result<()> {
+    let verb = match (Found::look(place)?, backup) {
+        (None, None) => return Ok(()),
+        // The installation was killed before it replaced the file.
+        (Some(found), Some(backup)) if !found.is_ours() && is_same(place, backup) => {
+            return if is_dry_run { Ok(()) } else { remove(backup) };
+        }
+        (Some(found), _) if !found.is_ours() => {
+            report.left.push(Left { name: name.into(), reason: found.reason() });
             return Ok(());
         }
-        if state.kind.is_some() && !self.is_ours(installed, &state)? {
-            let is_restored = !installed.backup.is_empty() && !has_backup;
-            if has_backup && is_same(&place, &backup) {
-                // The installation was killed before it replaced the file.
-                return if is_dry_run { Ok(()) } else { remove(&backup) };
-            }
-            if !is_restored {
-                self.report.left.push((name.clone(), state.reason()));
-            }
-            return Ok(());
-        }
-        let verb = match has_backup {
-            true => ["put back", "put back"],
-            false => REMOVE,
-        };
-        if !is_dry_run {
-            if has_backup { rename(&backup, &place)? } else { remove(&place)? }
-        }
-        self.report.changes.push(Change::of(verb, name));
-        Ok(())
+        (_, Some(_)) => ["put back", "put back"],
+        (_, None) => ["remove", "removed"],
+    };
+    if !is_dry_run {
+        backup.map_or_else(|| remove(place), |backup| rename(backup, place))?;
     }
+    report.changes.push(Change::of(verb, name));
+    Ok(())
+}
 
-    /// Whether the installation has put this file there.
-    fn is_ours(&mut self, installed: &Installed, state: &State) -> Result<bool> {
-        if let Some(target) = &state.target {
-            let is_own = |text: &str| !text.is_empty() && target.as_os_str() == text;
-            return Ok(is_own(&installed.target) || is_own(NAME));
+/// Removes the files of the installer itself.
+fn finish(directory: &Directory, report: &mut Report) -> Result<()> {
+    directory.sync()?;
+    let backups = directory::backup(&directory.path, "");
+    match fs::remove_dir(&backups) {
+        Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
+            let name = backups.file_name().unwrap_or_default().to_string_lossy().into();
+            report.left.push(Left { name, reason: "a file has the place of a backup" });
+            sync(&backups)?;
         }
-        if !state.is_ours() {
-            return Ok(false);
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(failed("remove", &backups, &error));
         }
-        if let Some((_, is_known)) = self.known.iter().find(|(inode, _)| *inode == state.inode) {
-            return Ok(*is_known);
-        }
-        let path = self.directory.file(&installed.name);
-        let content = executable::read(&path).map_err(|error| failed("read", &path, &error))?;
-        let is_known = self.builds.contains(&sha512(&content));
-        self.known.push((state.inode, is_known));
-        Ok(is_known)
+        _ => {}
     }
-
-    /// Removes the files of the installer itself.
-    fn finish(&mut self, made_directory: bool) -> Result<()> {
-        let directory = self.directory;
-        directory.sync()?;
-        let backups = directory.file(BACKUP);
-        match fs::remove_dir(&backups) {
-            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
-                self.report.left.push((BACKUP.into(), "a file has the place of a backup"));
-                sync(&backups)?;
-            }
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(failed("remove", &backups, &error));
-            }
-            _ => {}
-        }
-        remove(&directory.file(MANIFEST))?;
-        directory.sync()?;
-        // Others may have put files there. The directory can also be a mount point.
-        if made_directory && fs::remove_dir(&directory.path).is_ok() {
-            self.report.changes.push(Change::of(REMOVE, &directory.path.to_string_lossy()));
-        }
-        Ok(())
-    }
+    remove(&directory.file(MANIFEST))?;
+    directory.sync()
 }
 
 /// Whether a backup is the file itself, or a copy of it.
 fn is_same(place: &Path, backup: &Path) -> bool {
-    let inode = |path: &Path| fs::symlink_metadata(path).map(|it| (it.dev(), it.ino())).ok();
     let target = |path: &Path| fs::read_link(path).ok();
-    if inode(place) == inode(backup) || target(place).is_some() && target(place) == target(backup) {
-        return true;
+    if target(place).is_some() {
+        return target(place) == target(backup);
     }
     matches!((executable::read(place), executable::read(backup)), (Ok(one), Ok(other)) if one == other)
 }

@@ -1,120 +1,132 @@
-//! Makes the new files in a directory of their own, and runs each one, before they get their names.
+//! Makes the changes of an installation.
+//!
+//! The new files are made in a directory of their own, and each one runs once, so most errors change nothing. Then each name
+//! changes by rename. After an error or a kill between two renames each name is old or new: the same command completes the
+//! installation, and `uninstall` takes it back with the manifest, which is written first.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::Write;
+use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::cli::NAME;
+use crate::cli::output::NAME;
 use crate::error::{Error, Result};
 use crate::fault;
+use crate::kernel::file;
 use crate::kernel::sys::{self, reason, warn};
 use crate::plugin::execute;
 
-use super::directory::{Directory, copy_file, duplicate, failed, is_unsupported};
-use super::manifest::Installed;
-use super::plan::{Entry, Manner, Plan};
+use super::directory::{self, Directory, MANIFEST, duplicate, failed, has_no_links, rename, sync};
+use super::plan::{LinkMethod, Plan};
 
 /// How long a new plugin may take to answer VERSION.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
-/// A directory in the plugin directory. It is removed, with its files, when it is dropped.
-pub(super) struct Staging(PathBuf);
+pub(super) fn carry_out(plan: &mut Plan<'_>, directory: &Directory) -> Result<()> {
+    if plan.is_changed() {
+        let staging = Staging::make(directory)?;
+        staging.fill(plan, directory)?;
+        staging.verify(plan)?;
+        write_manifest(plan, directory, false)?;
+        back_up(plan, directory, &staging)?;
+        for entry in plan.entries.iter().filter(|entry| entry.is_changed) {
+            rename(&staging.file(&entry.name), &directory.file(&entry.name))?;
+        }
+        directory.sync()?;
+    }
+    match plan.is_changed() || plan.has_other_manifest {
+        true => write_manifest(plan, directory, true),
+        false => Ok(()),
+    }
+}
 
-/// The directory in it for the files that are replaced.
-const OLD: &str = "old";
+/// Replaces the manifest, also on the disk.
+fn write_manifest(plan: &Plan<'_>, directory: &Directory, is_complete: bool) -> Result<()> {
+    let path = directory.file(MANIFEST);
+    let replace = || {
+        let aside = file::Aside::write(&path, plan.manifest(is_complete).as_bytes(), 0o644)?;
+        fault::file_operation()?;
+        aside.file().sync_all()?;
+        aside.rename(&path)
+    };
+    replace().map_err(|error| failed("write", &path, &error))?;
+    directory.sync()
+}
+
+/// A replaced file gets the name of its backup, and keeps its own until the new file has it: a runtime always finds one of them.
+fn back_up(plan: &Plan<'_>, directory: &Directory, staging: &Staging) -> Result<()> {
+    let mut entries = plan.entries.iter().filter(|entry| entry.needs_backup).peekable();
+    if entries.peek().is_none() {
+        return Ok(());
+    }
+    directory.make_backups()?;
+    for entry in entries {
+        let aside = staging.file(&format!("backup-{}", entry.name));
+        duplicate(&directory.file(&entry.name), &aside)?;
+        rename(&aside, &directory::backup(&directory.path, &entry.name))?;
+    }
+    sync(&directory::backup(&directory.path, ""))?;
+    directory.sync()
+}
+
+/// A directory in the plugin directory. It is removed, with its files, when it is dropped.
+struct Staging(PathBuf);
 
 impl Staging {
-    pub(super) fn make(directory: &Directory) -> Result<Self> {
+    fn make(directory: &Directory) -> Result<Self> {
         let staging = Self(directory.staging());
         let make = || {
             fault::file_operation()?;
-            let mut builder = DirBuilder::new();
-            builder.mode(0o700).create(&staging.0)?;
-            builder.create(staging.old(""))
+            DirBuilder::new().mode(0o700).create(&staging.0)
         };
         make().map_err(|error| failed("make", &staging.0, &error))?;
         Ok(staging)
     }
 
-    pub(super) fn file(&self, name: &str) -> PathBuf {
+    fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    pub(super) fn old(&self, name: &str) -> PathBuf {
-        self.0.join(OLD).join(name)
-    }
-
-    /// Makes a file with this content.
-    pub(super) fn write(&self, name: &str, content: &[u8]) -> Result<PathBuf> {
-        let path = self.file(name);
-        let write = || {
-            fault::file_operation()?;
-            let mut file = File::create_new(&path)?;
-            file.write_all(content)?;
-            file.sync_all()
-        };
-        write().map_err(|error| failed("write", &path, &error))?;
-        Ok(path)
-    }
-
-    /// Makes all files of the plan. Where the file system lacks a kind of link, it takes the next one.
-    pub(super) fn fill(&self, plan: &mut Plan<'_>, directory: &Directory) -> Result<()> {
+    /// Makes all files of the plan.
+    fn fill(&self, plan: &mut Plan<'_>, directory: &Directory) -> Result<()> {
         let executable = self.file(NAME);
         // The links to an executable that stays have to lead to its inode.
-        let stays = !plan.entries[0].is_changed;
-        if !stays || !duplicate(&directory.file(NAME), &executable)? {
-            copy(&executable)?;
+        match plan.entries[0].is_changed {
+            true => copy(&executable)?,
+            false => duplicate(&directory.file(NAME), &executable)?,
         }
-        let mut least = Manner::Hard;
-        for Entry { it, manner, .. } in &mut plan.entries[1..] {
-            if let Some(manner) = manner {
-                if *manner < least && !it.needs_link() {
-                    *manner = least;
+        let mut has_links = true;
+        for entry in &mut plan.entries[1..] {
+            let path = self.file(&entry.name);
+            if entry.method == LinkMethod::Hard && !has_links {
+                entry.method = LinkMethod::Copy;
+            }
+            let made = fault::file_operation().and_then(|()| match entry.method {
+                LinkMethod::Hard => fs::hard_link(&executable, &path),
+                LinkMethod::Symbolic => symlink(NAME, &path),
+                LinkMethod::Copy | LinkMethod::Executable => Ok(()),
+            });
+            match made {
+                Err(error) if entry.method == LinkMethod::Hard && has_no_links(&error) => {
+                    let reason = reason(&error);
+                    warn(format_args!("note: a copy for each hard link: {reason}"));
+                    (entry.method, has_links) = (LinkMethod::Copy, false);
                 }
-                self.fill_one(it, manner, &executable, &mut least)?;
+                made => made.map_err(|error| failed("create", &path, &error))?,
+            }
+            if entry.method == LinkMethod::Copy {
+                copy(&path)?;
             }
         }
         Ok(())
     }
 
-    fn fill_one(
-        &self,
-        it: &Installed,
-        manner: &mut Manner,
-        executable: &Path,
-        least: &mut Manner,
-    ) -> Result<()> {
-        let path = self.file(&it.name);
-        loop {
-            let made = fault::file_operation().and_then(|()| match *manner {
-                Manner::Hard => fs::hard_link(executable, &path),
-                Manner::Symbolic => symlink(&it.target, &path),
-                Manner::Copy => Ok(()),
-            });
-            let next = match (*manner, &made) {
-                (Manner::Copy, Ok(())) => return copy(&path),
-                (Manner::Hard, Err(error)) if is_unsupported(error) => Manner::Symbolic,
-                (Manner::Symbolic, Err(error)) if is_unsupported(error) && !it.needs_link() => {
-                    Manner::Copy
-                }
-                _ => return made.map_err(|error| failed("create", &path, &error)),
-            };
-            if let Err(error) = made {
-                let (old, new, reason) = (manner.text(), next.text(), reason(&error));
-                warn(format_args!("note: a {new} for each {old}: {reason}"));
-            }
-            (*manner, *least) = (next, next);
-        }
-    }
-
     /// Runs each name once, so that an executable that this host cannot execute replaces nothing.
-    pub(super) fn verify(&self, plan: &Plan<'_>) -> Result<()> {
+    fn verify(&self, plan: &Plan<'_>) -> Result<()> {
         // A plugin need not read its input.
         sys::survive_failed_writes();
-        for entry in plan.entries[1..].iter().filter(|entry| entry.manner.is_some()) {
-            let name = &entry.it.name;
+        for entry in &plan.entries[1..] {
+            let name = &entry.name;
             let versions = execute::supported_versions(&self.file(name), Some(ANSWER_LIMIT));
             if versions.map_err(|error| unusable(name, error))?.is_empty() {
                 return Err(unusable(name, Error::internal("it supports no version")));
@@ -138,7 +150,7 @@ fn unusable(name: &str, error: Error) -> Error {
 /// Copies this executable.
 fn copy(to: &Path) -> Result<()> {
     let copy = || {
-        copy_file(sys::own_executable(), to)?;
+        directory::copy(sys::own_executable(), to)?;
         fs::set_permissions(to, fs::Permissions::from_mode(0o755))
     };
     copy().map_err(|error| failed("write", to, &error))

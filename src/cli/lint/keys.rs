@@ -3,7 +3,7 @@
 use crate::cni::json::Json;
 use crate::runtime::conf;
 
-use super::Document;
+use super::document::Document;
 use super::place::Path;
 use crate::cli::manual::{Key, Manual, Manuals};
 use crate::cli::similar::{hint, nearest};
@@ -209,8 +209,8 @@ impl Walk<'_> {
         let full = format!("{prefix}{name}");
         // The next name of each path below the object.
         let mut names = self.below(prefix);
-        for it in &mut names {
-            *it = it.split(['.', '[']).next().unwrap_or_default();
+        for known in &mut names {
+            *known = known.split(['.', '[']).next().unwrap_or_default();
         }
         match nearest(name, &names) {
             Some(known) => {
@@ -261,10 +261,12 @@ fn other_type(wanted: &str, value: &Json) -> Option<&'static str> {
         return None;
     }
     match value {
-        Json::Array(items) if items.iter().any(|it| other_type(&item, it).is_some()) => {
+        Json::Array(items) if items.iter().any(|inner| other_type(&item, inner).is_some()) => {
             Some("a list with an item of another type")
         }
-        Json::Object(entries) if entries.iter().any(|(_, it)| other_type(&item, it).is_some()) => {
+        Json::Object(entries)
+            if entries.iter().any(|(_, inner)| other_type(&item, inner).is_some()) =>
+        {
             Some("an object with a value of another type")
         }
         _ => None,

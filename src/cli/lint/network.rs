@@ -6,10 +6,11 @@ use crate::names::NetworkName;
 use crate::plugin::execute::Program;
 use crate::runtime::conf;
 
+use super::document::{Document, Host};
 use super::keys::{self, ANY, Known};
 use super::place::Path;
 use super::ranges::{self, Claim};
-use super::{Document, Host, values};
+use super::values;
 use crate::cli::similar::hint;
 
 /// The keys of a list.
@@ -44,7 +45,7 @@ pub(super) fn examine(
     }
     let name = examine_name(document, json);
     examine_versions(document, json);
-    let is_list = document.file.extension().is_some_and(|it| it == "conflist");
+    let is_list = document.file.extension().is_some_and(|extension| extension == "conflist");
     let plugins = match json.get("plugins") {
         None if !is_list && json.get("type").is_some() => vec![(root, json)],
         Some(Json::Array(plugins)) if !plugins.is_empty() => {
@@ -65,7 +66,7 @@ pub(super) fn examine(
     for (at, (path, plugin)) in plugins.iter().enumerate() {
         let before = document.faults();
         examine_plugin(document, path, plugin, host, at == 0);
-        ranges::examine(document, path, plugin, &name, claims, index);
+        ranges::examine(document, path, plugin, &name, claims, index, host.plugins);
         // The error of the plugin would be about the same mistake.
         if document.faults() == before {
             values::examine(document, path, plugin, host);

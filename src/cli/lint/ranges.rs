@@ -6,12 +6,13 @@ use crate::cni::json::Json;
 use crate::error::Result;
 use crate::ipam::range::{self, RangeConf, RangeSet};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::RT_TABLE_MAIN;
 use crate::names::IpFamily;
+use crate::netlink::rtnl::RT_TABLE_MAIN;
+use crate::plugin::Entry;
 use crate::runtime::{conf, networks};
 
+use super::document::{Document, name};
 use super::place::Path;
-use super::{Document, name};
 
 /// The addresses of a range of a network.
 pub(super) struct Claim {
@@ -44,11 +45,13 @@ pub(super) fn examine(
     network: &str,
     claims: &mut Vec<Claim>,
     index: usize,
+    plugins: &[Entry],
 ) {
     let Some(ipam) = plugin.get("ipam").filter(|ipam| conf::kind(ipam) == "host-local") else {
         return;
     };
     let kind = conf::kind(plugin);
+    let entry = plugins.iter().find(|entry| entry.name == kind);
     let bridge = (kind == "bridge").then(|| networks::bridge_of(plugin).to_owned());
     let path = path.key("ipam");
     for (place, json) in configured(&path, ipam) {
@@ -79,7 +82,7 @@ pub(super) fn examine(
                 first: range.first,
                 last: range.last,
                 bridge: bridge.clone(),
-                is_shared: !matches!(kind, "bridge" | "veth" | "ptp"),
+                is_shared: !entry.is_some_and(|entry| entry.facts.has_own_subnets),
             };
             let is_same =
                 |other: &&Claim| other.document == index && other.overlaps(claim.first, claim.last);
@@ -115,10 +118,11 @@ fn configured<'a>(path: &Path<'a>, ipam: &'a Json) -> Vec<(Path<'a>, &'a Json)> 
 /// Two networks that would give out the same addresses. The later one gets the finding.
 pub(super) fn compare_networks(claims: &[Claim], documents: &mut [Document]) {
     for (index, claim) in claims.iter().enumerate() {
-        let is_other =
-            |it: &&Claim| it.network != claim.network && it.overlaps(claim.first, claim.last);
+        let is_other = |other: &&Claim| {
+            other.network != claim.network && other.overlaps(claim.first, claim.last)
+        };
         if let Some(other) = claims.get(..index).and_then(|before| before.iter().find(is_other))
-            && let Some(file) = documents.get(other.document).map(|it| name(&it.file))
+            && let Some(file) = documents.get(other.document).map(|document| name(&document.file))
             && let Some(document) = documents.get_mut(claim.document)
         {
             let text = format!(
@@ -150,7 +154,9 @@ pub(super) fn compare_routes(claims: &[Claim], documents: &mut [Document]) -> Re
                 continue;
             }
             let link = host.link_at(dev)?.map_or_else(String::new, |link| link.0.name);
-            for claim in claims.iter().filter(|it| it.overlaps(dst.network(), dst.broadcast())) {
+            for claim in
+                claims.iter().filter(|claim| claim.overlaps(dst.network(), dst.broadcast()))
+            {
                 let is_own =
                     claim.is_shared || claim.bridge.as_ref().is_some_and(|bridge| *bridge == link);
                 let Some(document) = documents.get_mut(claim.document).filter(|_| !is_own) else {

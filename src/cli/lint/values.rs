@@ -2,15 +2,15 @@
 //! before it reads or changes links. Parts that depend on the host are replaced: the IPAM plugin is examined by itself, the
 //! master is a link in the container, and no network has the name.
 
-use crate::cni::json::{Json, Object};
+use crate::cni::json::Json;
 use crate::cni::request::{Request, Verb};
 use crate::error::{Code, Error, Result};
 use crate::names::{Attachment, ContainerId, IfName};
 use crate::plugin::{Context, Entry, Session};
 use crate::runtime::conf;
 
+use super::document::{Document, Host};
 use super::place::Path;
-use super::{Document, Host};
 
 /// In place of the IPAM plugin of an interface plugin.
 const IPAM: &str = r#"{"type":"static","addresses":[{"address":"10.0.0.2/24"}]}"#;
@@ -46,15 +46,14 @@ fn call(entry: &Entry, host: &Host<'_>, plugin: &Json, replaces_ipam: bool) -> R
     let mut entries = entries.clone();
     let has_ipam = plugin.get("ipam").is_some_and(|ipam| !conf::kind(ipam).is_empty());
     conf::without(&mut entries, &["cniVersion", "name", "prevResult", "linkInContainer"]);
-    let mut added = Object::default();
-    added.text("cniVersion", &"1.1.0").text("name", &"cnibox-lint").flag("linkInContainer", true);
-    added.put("prevResult", Json::parse(RESULT.as_bytes())?);
+    let mut add = |key: &str, value: Json| entries.push((key.into(), value));
+    add("cniVersion", "1.1.0".into());
+    add("name", "cnibox-lint".into());
+    add("linkInContainer", Json::Bool(true));
+    add("prevResult", Json::parse(RESULT.as_bytes())?);
     if replaces_ipam && has_ipam {
         conf::without(&mut entries, &["ipam"]);
-        added.put("ipam", Json::parse(IPAM.as_bytes())?);
-    }
-    if let Json::Object(added) = added.json() {
-        entries.extend(added);
+        entries.push(("ipam".into(), Json::parse(IPAM.as_bytes())?));
     }
     let request = Request::new("STATUS", |_| None, Json::Object(entries));
     let (request, status) = request.map_err(|refusal| refusal.error)?;

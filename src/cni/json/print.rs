@@ -1,100 +1,52 @@
-//! Prints JSON as Go's encoding/json does.
+//! Prints JSON as Go's encoding/json does, which also escapes the special characters of HTML.
+
+use serde::Serialize;
+use serde::ser::{Error as _, Serializer};
+use serde_json::ser::PrettyFormatter;
+use serde_json::value::RawValue;
 
 use super::Json;
 
+/// Characters that Go escapes and serde_json does not. They can be in strings only.
+const ESCAPED: [(char, &str); 5] = [
+    ('<', "\\u003c"),
+    ('>', "\\u003e"),
+    ('&', "\\u0026"),
+    ('\u{2028}', "\\u2028"),
+    ('\u{2029}', "\\u2029"),
+];
+
 /// The document on one line, or with this indentation for each level.
-pub fn print(json: &Json, indent: Option<&str>) -> String {
-    let mut writer = Writer { out: String::with_capacity(OUT_BYTES), indent, margin: "\n".into() };
-    writer.value(json);
-    writer.out
+pub fn print(document: &impl Serialize, indent: Option<&str>) -> String {
+    let mut bytes = Vec::new();
+    let printed = match indent {
+        None => document.serialize(&mut serde_json::Serializer::new(&mut bytes)),
+        Some(indent) => {
+            let formatter = PrettyFormatter::with_indent(indent.as_bytes());
+            document.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, formatter))
+        }
+    };
+    printed.expect("all keys are strings, and a vector takes all bytes");
+    let mut text = String::from_utf8(bytes).expect("serde_json writes UTF-8");
+    for (c, escape) in ESCAPED {
+        if text.contains(c) {
+            text = text.replace(c, escape);
+        }
+    }
+    text
 }
 
-/// Room for a usual result.
-const OUT_BYTES: usize = 1024;
-
-/// Prints as Go does, which also escapes the special characters of HTML.
-struct Writer<'a> {
-    out: String,
-    /// The indentation of a level. `None` prints one line.
-    indent: Option<&'a str>,
-    /// A newline and the indentation of the current level.
-    margin: String,
-}
-
-impl Writer<'_> {
-    fn value(&mut self, json: &Json) {
-        match json {
-            Json::Null => self.out.push_str("null"),
-            Json::Bool(value) => self.out.push_str(if *value { "true" } else { "false" }),
-            Json::Number(number) => self.out.push_str(&number.to_string()),
-            Json::String(text) => self.text(text),
-            Json::Raw(text) => self.out.push_str(text),
-            Json::Array(values) => self.list('[', ']', values, Self::value),
-            Json::Object(entries) => self.list('{', '}', entries, |this, (key, value)| {
-                this.text(key);
-                this.out.push_str(if this.indent.is_some() { ": " } else { ":" });
-                this.value(value);
-            }),
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let raw = |text: String| RawValue::from_string(text).map_err(S::Error::custom);
+        match self {
+            Self::Null => serializer.serialize_unit(),
+            Self::Bool(value) => serializer.serialize_bool(*value),
+            Self::Number(number) => raw(number.to_string())?.serialize(serializer),
+            Self::String(text) => serializer.serialize_str(text),
+            Self::Raw(text) => raw(text.to_string())?.serialize(serializer),
+            Self::Array(values) => serializer.collect_seq(values),
+            Self::Object(entries) => serializer.collect_map(entries.iter().map(|(k, v)| (k, v))),
         }
     }
-
-    fn list<T>(&mut self, open: char, close: char, items: &[T], item: impl Fn(&mut Self, &T)) {
-        self.out.push(open);
-        let outside = self.margin.len();
-        self.margin.push_str(self.indent.unwrap_or_default());
-        for (index, it) in items.iter().enumerate() {
-            if index > 0 {
-                self.out.push(',');
-            }
-            self.begin_line();
-            item(self, it);
-        }
-        self.margin.truncate(outside);
-        if !items.is_empty() {
-            self.begin_line();
-        }
-        self.out.push(close);
-    }
-
-    fn begin_line(&mut self) {
-        if self.indent.is_some() {
-            self.out.push_str(&self.margin);
-        }
-    }
-
-    fn text(&mut self, text: &str) {
-        self.out.push('"');
-        let mut rest = text;
-        while let Some(at) = rest.bytes().position(|byte| !is_plain(byte)) {
-            self.out.push_str(&rest[..at]);
-            let mut chars = rest[at..].chars();
-            if let Some(c) = chars.next() {
-                self.push(c);
-            }
-            rest = chars.as_str();
-        }
-        self.out.push_str(rest);
-        self.out.push('"');
-    }
-
-    fn push(&mut self, c: char) {
-        let short = match c {
-            '"' | '\\' => c,
-            '\u{8}' => 'b',
-            '\u{c}' => 'f',
-            '\n' => 'n',
-            '\r' => 'r',
-            '\t' => 't',
-            '\0'..='\u{1f}' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
-                return self.out.push_str(&format!("\\u{:04x}", u32::from(c)));
-            }
-            _ => return self.out.push(c),
-        };
-        self.out.extend(['\\', short]);
-    }
-}
-
-/// Not the first byte of a character that is escaped, which is no byte within a character either.
-fn is_plain(byte: u8) -> bool {
-    !matches!(byte, b'"' | b'\\' | 0..=0x1f | b'<' | b'>' | b'&' | 0xe2)
 }

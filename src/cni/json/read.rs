@@ -189,14 +189,9 @@ macro_rules! integers {
 }
 integers!(u8 u16 u32 u64 i32 i64);
 
-/// No plugin reads a fraction today, so the executable lacks the code that parses them, which takes 17 KB.
-impl Read for f64 {
+impl Read for Json {
     fn read(&mut self, json: &Json) -> Result<(), Error> {
-        let value = match json {
-            Json::Number(value) => value.as_f64(),
-            _ => None,
-        };
-        *self = value.ok_or_else(|| json.wrong_type("f64"))?;
+        self.clone_from(json);
         Ok(())
     }
 }
@@ -285,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_key_in_its_own_case_counts_before_others() {
-        let name = |text: &str| read(text).map(|it| it.name);
+        let name = |text: &str| read(text).map(|sample| sample.name);
         assert_eq!(name(r#"{"name": "own", "Name": 7}"#).as_deref(), Ok("own"));
         assert_eq!(name(r#"{"Name": {}, "name": "a", "NAME": "b"}"#).as_deref(), Ok("a"));
         assert_eq!(name(r#"{"name": null, "Name": "other"}"#).as_deref(), Ok("other"));
@@ -303,17 +298,6 @@ mod tests {
     fn keys_of_maps_keep_their_case() {
         let flags = read(r#"{"flags":{"Mac":true}}"#).unwrap().flags;
         assert_eq!(flags, Map(vec![("Mac".into(), true)]));
-    }
-
-    #[test]
-    fn a_fraction_is_read_where_it_is_expected() {
-        let json = Json::parse(b"[1, -0.5e1, 1e400]").unwrap();
-        let Json::Array(values) = &json else { panic!("{json:?}") };
-        let read =
-            |index: usize| values[index].read::<f64>("it").map_err(|error| error.to_string());
-        assert_eq!((read(0), read(1)), (Ok(1.0), Ok(-5.0)));
-        let found = "cannot read it: invalid type: floating point `1e400`, expected f64";
-        assert_eq!(read(2), Err(found.into()));
     }
 
     #[test]

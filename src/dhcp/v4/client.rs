@@ -10,10 +10,10 @@ use std::net::Ipv4Addr;
 use super::grant;
 use super::message::Message;
 use super::packet::{Kind, Reply};
+use super::settings::Settings;
 use crate::dhcp::attempt::Attempt;
 use crate::dhcp::lease::v4::Lease;
 use crate::dhcp::random::Random;
-use crate::names::Mac;
 
 /// The packets of one series: they are equal, and the wait doubles after each.
 const SERIES: u8 = 3;
@@ -34,44 +34,6 @@ const DECLINE_PAUSE: Time = Time::from_secs(10);
 const PROBE: Time = Time::from_secs(10);
 /// The longest delay before the first packet of a resumed client: a daemon resumes all its clients at once.
 const RESUME: Time = Time::from_secs(1);
-
-/// The configuration of a client: the content of its packets and the limits of its waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    pub mac: Mac,
-    /// Option 61, unless `provide` has one.
-    pub client_id: Vec<u8>,
-    /// Sets the broadcast flag: the server answers by broadcast. ipvlan needs it.
-    pub broadcast: bool,
-    /// Options for the server: code and value.
-    pub provide: Vec<(u8, Vec<u8>)>,
-    /// The complete parameter request list (option 55), see `message::request_list`.
-    pub request: Vec<u8>,
-    /// The caller looks by ARP for another holder of a new address before it is used.
-    pub probe: bool,
-    pub times: Times,
-}
-
-/// The limits of waits, from the daemon's flags `-timeout`, `-resendmax` and `-resendtimeout`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
-    /// The wait for the answer to the first of three equal messages. The waits after the others are two and four times that.
-    pub timeout: Time,
-    /// The longest pause between two series of messages.
-    pub resend_max: Time,
-    /// The time after which the client gives up if it never had a lease.
-    pub resend_timeout: Time,
-}
-
-impl Default for Times {
-    fn default() -> Self {
-        Self {
-            timeout: Time::from_secs(10),
-            resend_max: Time::from_secs(62),
-            resend_timeout: Time::from_secs(208),
-        }
-    }
-}
 
 /// An input of the client.
 #[derive(Clone, Debug)]

@@ -2,9 +2,9 @@
 
 use std::net::Ipv4Addr;
 
-use super::client::Settings;
 use super::option::{self, CLIENT_ID};
 use super::packet::{Kind, Request};
+use super::settings::Settings;
 use crate::error::{Error, Result};
 
 /// The largest UDP payload in an Ethernet frame. It is also the reference's limit for the server, with headers (option 57).
@@ -125,8 +125,8 @@ fn set(options: &mut Vec<(u8, Vec<u8>)>, code: u8, value: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dhcp::v4::client::Times;
     use crate::dhcp::v4::packet::tests::MAC;
+    use crate::dhcp::v4::settings::Times;
 
     #[test]
     fn request_lists() {

@@ -6,3 +6,4 @@ pub mod grant;
 pub mod message;
 pub mod option;
 pub mod packet;
+pub mod settings;

@@ -65,12 +65,6 @@ fn read_all(file: &mut File) -> io::Result<Vec<u8>> {
     if length == 512 { file::read_on(file, content) } else { Ok(content) }
 }
 
-/// Fills the buffer from the beginning of a file.
-pub(super) fn read_start(path: &Path, buffer: &mut [u8]) -> io::Result<()> {
-    fault::file_operation()?;
-    File::open(path)?.read_exact(buffer)
-}
-
 /// Like `read`; the file can be of any type.
 pub(super) fn read_any(path: &Path) -> io::Result<Vec<u8>> {
     fault::file_operation()?;

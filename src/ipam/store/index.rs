@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use super::digest::digest;
 use super::directory::{DirState, Directory};
 use super::files;
-use format::{BUCKET_BYTES, Bits, Block, Bucket, Entry, Header, Level, SLOTS, damaged};
+use format::{BUCKET_BYTES, Bits, Block, Bucket, Header, IndexEntry, Level, SLOTS, damaged};
 pub(super) use format::{Holder, Kind};
 
 /// With the header this is one page of memory, which is enough for a small host.
@@ -62,7 +62,7 @@ pub(super) struct Index {
 }
 
 /// The place of an entry: the number of its bucket, and its slot.
-type Place = (u64, usize);
+type SlotRef = (u64, usize);
 
 impl Index {
     /// Opens an index. Fails if the file is damaged. [`Self::is_of`] decides whether the index is valid.
@@ -91,7 +91,7 @@ impl Index {
 
     /// Builds a new index. It is not valid for any directory until it is committed.
     pub(super) fn create(path: &IndexPath, boot: u64, holders: &[Holder]) -> io::Result<Self> {
-        let mut blocks: Vec<u128> = holders.iter().map(|it| split(it.address).0).collect();
+        let mut blocks: Vec<u128> = holders.iter().map(|holder| split(holder.address).0).collect();
         blocks.sort_unstable();
         blocks.dedup();
         let entries = holders.len() + blocks.len();
@@ -133,27 +133,27 @@ impl Index {
     }
 
     pub(super) fn held_by(&mut self, owner: u64) -> io::Result<Vec<u128>> {
-        let mut its = self.holders_at(owner, |it| it.owner == owner)?;
+        let mut its = self.holders_at(owner, |holder| holder.owner == owner)?;
         if its.len() >= ADDRESSES_PER_OWNER_MAX {
-            let all = self.holders()?.into_iter().filter(|it| it.owner == owner);
+            let all = self.holders()?.into_iter().filter(|holder| holder.owner == owner);
             its = all.map(|holder| ((0, 0), holder)).collect();
         }
-        let reserved = its.into_iter().filter(|(_, it)| it.kind == Kind::Reserved);
-        Ok(reserved.map(|(_, it)| it.address).collect())
+        let reserved = its.into_iter().filter(|(_, holder)| holder.kind == Kind::Reserved);
+        Ok(reserved.map(|(_, holder)| holder.address).collect())
     }
 
     fn holders_at(
         &mut self,
         hash: u64,
         is_wanted: impl Fn(&Holder) -> bool,
-    ) -> io::Result<Vec<(Place, Holder)>> {
+    ) -> io::Result<Vec<(SlotRef, Holder)>> {
         let found = self.find(hash, |entry| match entry {
-            Entry::Holder(holder) => is_wanted(holder),
-            Entry::Block(_) => false,
+            IndexEntry::Holder(holder) => is_wanted(holder),
+            IndexEntry::Block(_) => false,
         })?;
         let holder = |(place, entry)| match entry {
-            Entry::Holder(holder) => Some((place, holder)),
-            Entry::Block(_) => None,
+            IndexEntry::Holder(holder) => Some((place, holder)),
+            IndexEntry::Block(_) => None,
         };
         Ok(found.into_iter().filter_map(holder).collect())
     }
@@ -210,7 +210,7 @@ impl Index {
                     }
                 };
                 for slot in 0..SLOTS {
-                    if let Some(Entry::Holder(holder)) = bucket.entry(slot)? {
+                    if let Some(IndexEntry::Holder(holder)) = bucket.entry(slot)? {
                         holders.push(holder);
                     }
                 }
@@ -232,22 +232,25 @@ impl Index {
     }
 
     pub(super) fn add(&mut self, holder: Holder) -> io::Result<()> {
-        let others = self.holders_at(holder.owner, |it| it.owner == holder.owner)?.len();
+        let others = self.holders_at(holder.owner, |other| other.owner == holder.owner)?.len();
         let is_one_of_many = others >= ADDRESSES_PER_OWNER_MAX;
         let hash = if is_one_of_many { hash_of(holder.address) } else { holder.owner };
-        self.insert(hash, &Entry::Holder(holder))?;
+        self.insert(hash, &IndexEntry::Holder(holder))?;
         self.header.older += u64::from(holder.is_older);
         if holder.kind == Kind::Torn { Ok(()) } else { self.mark(holder.address, true) }
     }
 
     pub(super) fn remove(&mut self, address: u128, owner: u64) -> io::Result<()> {
-        let its = self.holders_at(owner, |it| it.owner == owner)?;
-        let found = match its.iter().find(|(_, it)| it.address == address) {
+        let its = self.holders_at(owner, |holder| holder.owner == owner)?;
+        let found = match its.iter().find(|(_, holder)| holder.address == address) {
             Some(found) if its.len() < ADDRESSES_PER_OWNER_MAX => Some(*found),
             // After this removal, look-ups would miss the entries that have their address as the key. The error makes the
             // caller build a new index.
             Some(_) => None,
-            None => self.holders_at(hash_of(address), |it| it.address == address)?.first().copied(),
+            None => self
+                .holders_at(hash_of(address), |holder| holder.address == address)?
+                .first()
+                .copied(),
         };
         let (place, holder) = found.ok_or_else(damaged)?;
         self.set(place, None)?;
@@ -272,7 +275,7 @@ impl Index {
         let old = found.map_or_else(Bits::default, |(_, block)| block.bits);
         let mut bits = old;
         bits.set(bit, is_set);
-        let entry = Entry::Block(Block { level, number, bits });
+        let entry = IndexEntry::Block(Block { level, number, bits });
         match found {
             Some((place, _)) if bits.is_empty() => self.set(place, None)?,
             Some((place, _)) => self.set(place, Some(&entry))?,
@@ -281,14 +284,14 @@ impl Index {
         Ok(old.is_full() != bits.is_full())
     }
 
-    fn block(&mut self, level: Level, number: u128) -> io::Result<Option<(Place, Block)>> {
+    fn block(&mut self, level: Level, number: u128) -> io::Result<Option<(SlotRef, Block)>> {
         let found = self.find(Block::hash(level, number), |entry| match entry {
-            Entry::Block(block) => block.level == level && block.number == number,
-            Entry::Holder(_) => false,
+            IndexEntry::Block(block) => block.level == level && block.number == number,
+            IndexEntry::Holder(_) => false,
         })?;
         match found[..] {
             [] => Ok(None),
-            [(place, Entry::Block(block))] => Ok(Some((place, block))),
+            [(place, IndexEntry::Block(block))] => Ok(Some((place, block))),
             _ => Err(damaged()),
         }
     }
@@ -296,8 +299,8 @@ impl Index {
     fn find(
         &mut self,
         hash: u64,
-        is_wanted: impl Fn(&Entry) -> bool,
-    ) -> io::Result<Vec<(Place, Entry)>> {
+        is_wanted: impl Fn(&IndexEntry) -> bool,
+    ) -> io::Result<Vec<(SlotRef, IndexEntry)>> {
         let mut found = Vec::new();
         for number in self.buckets_of(hash) {
             let (bucket, _) = self.bucket(number)?;
@@ -313,7 +316,7 @@ impl Index {
         Ok(found)
     }
 
-    fn insert(&mut self, hash: u64, entry: &Entry) -> io::Result<()> {
+    fn insert(&mut self, hash: u64, entry: &IndexEntry) -> io::Result<()> {
         for number in self.buckets_of(hash) {
             let (bucket, is_changed) = self.bucket(number)?;
             *is_changed = true;
@@ -329,7 +332,7 @@ impl Index {
         Err(damaged())
     }
 
-    fn set(&mut self, (number, slot): Place, entry: Option<&Entry>) -> io::Result<()> {
+    fn set(&mut self, (number, slot): SlotRef, entry: Option<&IndexEntry>) -> io::Result<()> {
         let (bucket, is_changed) = self.bucket(number)?;
         *is_changed = true;
         bucket.set(slot, entry);

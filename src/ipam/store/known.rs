@@ -7,7 +7,7 @@ use std::path::Path;
 use super::directory::{DirState, Directory};
 use super::index::{Holder, Index, Kind};
 use super::owner::Owner;
-use super::{Place, address_of, failed, files, number_of};
+use super::{StorePaths, address_of, failed, files, number_of};
 use crate::error::Result;
 
 pub(super) enum Known {
@@ -110,7 +110,7 @@ pub(super) fn mark_older(files: &mut Files, index: &Index, boot: u64) {
 /// Builds an index of files that were read while the directory had the state `stamp`. Returns `None` if that fails or the
 /// directory has changed since: then the files are used.
 pub(super) fn make_index(
-    place: &Place,
+    paths: &StorePaths,
     directory: &Directory,
     stamp: DirState,
     boot: u64,
@@ -122,7 +122,7 @@ pub(super) fn make_index(
     }
     let holders: Vec<Holder> =
         files.iter().map(|(ip, found)| found.holder(number_of(ip))).collect();
-    let mut index = Index::create(&place.index, boot, &holders).ok()?;
+    let mut index = Index::create(&paths.index, boot, &holders).ok()?;
     let is_same = directory.state().ok()? == stamp;
     (is_same && index.commit_as(stamp).is_ok()).then_some(index)
 }

@@ -8,9 +8,9 @@ use std::time::SystemTime;
 use super::index::Index;
 use super::locked::Locked;
 use super::owner::{self, Owner};
-use super::{ASIDE, Place, boot, failed, files, known};
+use super::{ASIDE, StorePaths, boot, failed, files, known};
 use crate::error::{Error, Result};
-use crate::names::{ContainerId, IfName, NetworkName};
+use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 
 /// The content of an address's file that `cnibox ipam reserve` writes. No container id has a space, so no DEL of the Go plugin
 /// or of `host-local` names this owner, and GC and the reclaim after a boot keep text that no plugin can have written.
@@ -42,7 +42,21 @@ pub enum Holder {
     Other(String),
 }
 
+impl Reservation {
+    /// Tells this reservation from a later one of the same address.
+    pub fn incarnation(&self) -> String {
+        format!("{:016x}{:016x}", self.identity, self.owner)
+    }
+}
+
 impl Holder {
+    /// Whether it is this attachment.
+    #[cfg(feature = "tool")]
+    pub fn is(&self, at: &Attachment) -> bool {
+        let Self::Container(id, ifname) = self else { return false };
+        at.container_id == *id && ifname.as_ref().is_none_or(|ifname| at.ifname == *ifname)
+    }
+
     fn parse(text: &str) -> Self {
         let (id, ifname) = match text.split_once(owner::LINE_BREAK) {
             Some((id, ifname)) => (id, Some(IfName::new(ifname))),
@@ -59,15 +73,15 @@ impl Holder {
 /// The reservations of a network in the order of their addresses, and an error for each file that cannot be read. Changes
 /// nothing and takes no lock, so the list can be out of date when it is returned.
 pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>, Vec<Error>)> {
-    let place = Place::new(data_dir, network);
-    let (mut files, _) = known::read_files(&place.dir, ASIDE)?;
+    let paths = StorePaths::new(data_dir, network);
+    let (mut files, _) = known::read_files(&paths.dir, ASIDE)?;
     // A missing or damaged index proves nothing.
-    if let (Some(boot), Ok(index)) = (boot::id(), Index::open(&place.index.path)) {
+    if let (Some(boot), Ok(index)) = (boot::id(), Index::open(&paths.index.path)) {
         known::mark_older(&mut files, &index, boot);
     }
     let (mut listed, mut unreadable) = (Vec::new(), Vec::new());
     for (address, found) in files.iter() {
-        let path = place.dir.join(address.to_string());
+        let path = paths.dir.join(address.to_string());
         let text = match &found.owner {
             Owner::Text(text) => text,
             Owner::Unreadable(error) => {
@@ -85,7 +99,7 @@ pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>,
         listed.push(Reservation {
             address,
             holder: Holder::parse(text),
-            modified: metadata.and_then(|it| it.modified()).ok(),
+            modified: metadata.and_then(|file| file.modified()).ok(),
             is_of_earlier_boot: found.is_older,
             identity: found.identity,
             owner: owner::digest_of(text),
@@ -125,7 +139,7 @@ mod tests {
     fn holders_are_read_from_their_files() {
         let of = |text: &str| match Holder::parse(text) {
             Holder::Container(id, ifname) => {
-                format!("{id} {}", ifname.map_or_else(String::new, |it| it.to_string()))
+                format!("{id} {}", ifname.map_or_else(String::new, |name| name.to_string()))
             }
             Holder::Operator => "operator".into(),
             Holder::Other(text) => format!("other {text}"),
@@ -164,7 +178,7 @@ mod tests {
         assert_eq!(before.iter().map(released).collect::<Vec<_>>(), [true, false, false]);
         assert!(!released(&before[0]));
         let names: Vec<String> =
-            dir.names().into_iter().filter(|it| it.starts_with("10.")).collect();
+            dir.names().into_iter().filter(|name| name.starts_with("10.")).collect();
         assert_eq!(names, ["10.1.0.3", "10.1.0.4", "10.1.0.5"]);
     }
 

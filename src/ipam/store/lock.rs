@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::failed;
 use crate::error::{Code, Error, Result};
 use crate::fault;
-use crate::kernel::flock::{self, Limit, Mode, Turn, Turns};
+use crate::kernel::flock::{self, Limit, Turn, Turns};
 
 /// The longest wait for other holders. Runtimes give up on a call only after minutes, and retry after code 11.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(30);
@@ -20,13 +20,16 @@ pub(super) fn take_turn<'a>(turns: &'a Turns, path: &Path, limit: &Limit) -> Res
     turn.ok_or_else(|| timeout(path, limit, "another thread of this process holds it"))
 }
 
-/// Locks the file, which stays locked until it is closed. Fails with code 11 when the limit is reached.
-pub(super) fn take(file: &File, path: &Path, limit: &Limit) -> Result<()> {
+/// Runs the closure while the file is locked. Fails with code 11 when the limit is reached.
+pub(super) fn locked<T>(
+    file: &File,
+    path: &Path,
+    limit: &Limit,
+    f: impl FnOnce() -> Result<T>,
+) -> Result<T> {
     fault::file_operation().map_err(failed("lock", path))?;
-    if flock::lock_within(file, Mode::Exclusive, limit).map_err(failed("lock", path))? {
-        return Ok(());
-    }
-    Err(timeout(path, limit, &flock::holder(file)))
+    let done = flock::while_locked(file, limit, f).map_err(failed("lock", path))?;
+    done.unwrap_or_else(|| Err(timeout(path, limit, &flock::holder(file))))
 }
 
 /// Fails with code 11 when the limit is reached. For a wait that no holder causes.
@@ -53,9 +56,9 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path().join("lock");
         let (first, second) = (File::create(&path).unwrap(), File::open(&path).unwrap());
-        take(&first, &path, &Limit::new(WAIT_MAX)).unwrap();
         let limit = Limit::new(Duration::from_millis(50));
-        let error = take(&second, &path, &limit).unwrap_err();
+        let wait = || locked(&second, &path, &limit, || Ok(()));
+        let error = locked(&first, &path, &Limit::new(WAIT_MAX), wait).unwrap_err();
         assert_eq!(error.code, Code::TRY_AGAIN_LATER);
         let expected = format!("lock within 0 s: process {} (", std::process::id());
         assert!(
@@ -64,8 +67,7 @@ mod tests {
         );
         let error = check(&path, &limit).unwrap_err();
         assert!(error.msg.ends_with("lock within 0 s: other processes keep removing the file"));
-        drop(first);
-        take(&second, &path, &Limit::new(WAIT_MAX)).unwrap();
+        locked(&second, &path, &Limit::new(WAIT_MAX), || Ok(())).unwrap();
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::directory::{DirState, Directory};
 use super::index::{Holder, Index, Kind};
 use super::known::{self, Files, Known};
 use super::owner::{self, KeepSet, Owner};
-use super::{ASIDE, Place, address_of, failed, files, number_of};
+use super::{ASIDE, StorePaths, address_of, failed, files, number_of};
 use crate::cni::text;
 use crate::error::{Error, Result};
 use crate::names::Attachment;
@@ -25,7 +25,7 @@ pub(super) use changes::{Placed, put_in_place};
 /// refused or confirmed, the index is compared with the address's file: a write into a file does not change the
 /// directory.
 pub struct Locked<'a> {
-    place: &'a Place,
+    paths: &'a StorePaths,
     /// `None` if the directory does not exist or cannot be opened.
     directory: Option<Directory>,
     known: Known,
@@ -40,18 +40,18 @@ pub struct Locked<'a> {
 type Item = (IpAddr, u64);
 
 impl<'a> Locked<'a> {
-    pub(super) fn new(place: &'a Place) -> Result<Self> {
-        let directory = Directory::open(&place.dir).ok();
-        let mut locked = Self { directory, ..Self::empty(place) };
+    pub(super) fn new(paths: &'a StorePaths) -> Result<Self> {
+        let directory = Directory::open(&paths.dir).ok();
+        let mut locked = Self { directory, ..Self::empty(paths) };
         locked.known = locked.current_index().map_or(Known::Nothing, Known::Index);
         locked.load()?;
         Ok(locked)
     }
 
     /// For a directory that does not exist.
-    pub(super) fn empty(place: &'a Place) -> Self {
+    pub(super) fn empty(paths: &'a StorePaths) -> Self {
         Self {
-            place,
+            paths,
             directory: None,
             known: Known::Files(Files::default()),
             is_read: false,
@@ -62,8 +62,8 @@ impl<'a> Locked<'a> {
 
     fn current_index(&self) -> Option<Index> {
         let state = self.directory.as_ref()?.state().ok()?;
-        let index = Index::open(&self.place.index.path).ok()?;
-        index.is_of(&state, self.place.boot?).then_some(index)
+        let index = Index::open(&self.paths.index.path).ok()?;
+        index.is_of(&state, self.paths.boot?).then_some(index)
     }
 
     /// Reads all files if no index is valid, and builds an index the first time. If that fails, the files are used.
@@ -73,20 +73,20 @@ impl<'a> Locked<'a> {
         }
         let is_first = !mem::replace(&mut self.is_read, true);
         // If this fails, no index is built, and the next write reports the error.
-        let _ = files::remove(&self.place.dir.join(ASIDE));
-        let old = Index::open(&self.place.index.path).ok();
+        let _ = files::remove(&self.paths.dir.join(ASIDE));
+        let old = Index::open(&self.paths.index.path).ok();
         let stamp = self.directory.as_ref().filter(|_| is_first).and_then(|directory| {
             let last = old.as_ref().map_or_else(DirState::default, |index| *index.directory());
             directory.stamp(&last).ok()
         });
-        let (mut files, has_aside) = known::read_files(&self.place.dir, ASIDE)?;
+        let (mut files, has_aside) = known::read_files(&self.paths.dir, ASIDE)?;
         self.has_aside = has_aside;
-        if let (Some(old), Some(boot)) = (&old, self.place.boot) {
+        if let (Some(old), Some(boot)) = (&old, self.paths.boot) {
             known::mark_older(&mut files, old, boot);
         }
-        let index = match (&self.directory, stamp, self.place.boot) {
+        let index = match (&self.directory, stamp, self.paths.boot) {
             (Some(directory), Some(stamp), Some(boot)) if !has_aside => {
-                known::make_index(self.place, directory, stamp, boot, &files)
+                known::make_index(self.paths, directory, stamp, boot, &files)
             }
             _ => None,
         };
@@ -149,7 +149,8 @@ impl<'a> Locked<'a> {
             )?;
             held.sort_unstable();
             let is_still = |ip: &IpAddr| {
-                files::read(&self.path_of(*ip)).is_ok_and(|it| Owner::parse(&it).is(owner))
+                files::read(&self.path_of(*ip))
+                    .is_ok_and(|content| Owner::parse(&content).is(owner))
             };
             if self.is_certain() || held.iter().all(is_still) {
                 return Ok(held.into_iter().map(|ip| (ip, digest)).collect());
@@ -203,7 +204,7 @@ impl<'a> Locked<'a> {
     /// Compares the number of files with the index, before a range counts as exhausted: a program without the lock can have
     /// removed files while the index was written. Returns whether a new search can find an address.
     pub fn has_lost_count(&mut self) -> Result<bool> {
-        let dir = &self.place.dir;
+        let dir = &self.paths.dir;
         let is_right = match &self.known {
             Known::Index(index) if !self.is_read => {
                 let (names, _) =
@@ -220,7 +221,7 @@ impl<'a> Locked<'a> {
 
     /// The last addresses of an identity.
     pub fn recall(&self, identity: u64) -> Vec<IpAddr> {
-        self.place.sticky.recall(identity)
+        self.paths.sticky.recall(identity)
     }
 
     /// The stale reservations: a plugin made them in an earlier boot, and their files have not changed since.
@@ -278,10 +279,10 @@ impl<'a> Locked<'a> {
     }
 
     fn last_reserved_path(&self, set_index: usize) -> PathBuf {
-        self.place.dir.join(format!("last_reserved_ip.{set_index}"))
+        self.paths.dir.join(format!("last_reserved_ip.{set_index}"))
     }
 
     fn path_of(&self, ip: IpAddr) -> PathBuf {
-        self.place.dir.join(ip.to_string())
+        self.paths.dir.join(ip.to_string())
     }
 }

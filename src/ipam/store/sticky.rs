@@ -30,7 +30,7 @@ pub(super) struct Sticky {
 }
 
 /// An identity and one of its addresses.
-type Entry = (u64, u128);
+type StickyEntry = (u64, u128);
 
 impl Sticky {
     /// The addresses of an identity, the newest first.
@@ -49,9 +49,10 @@ impl Sticky {
     ) -> io::Result<()> {
         let number = identity % BUCKETS;
         let old = self.read(number).unwrap_or_default();
-        let stays = |(owner, address): &Entry| *owner != identity || !replace(address_of(*address));
+        let stays =
+            |(owner, address): &StickyEntry| *owner != identity || !replace(address_of(*address));
         let new = addresses.iter().map(|ip| (identity, number_of(*ip)));
-        let entries: Vec<Entry> =
+        let entries: Vec<StickyEntry> =
             new.chain(old.iter().copied().filter(stays)).take(ENTRIES_MAX).collect();
         if entries == old {
             return Ok(());
@@ -64,7 +65,7 @@ impl Sticky {
         files::write_at(&file, &bucket, number * BUCKET_BYTES as u64)
     }
 
-    fn read(&self, number: u64) -> io::Result<Vec<Entry>> {
+    fn read(&self, number: u64) -> io::Result<Vec<StickyEntry>> {
         let (file, _) = files::open_plain(&self.path)?;
         let mut bucket = [0; BUCKET_BYTES];
         files::read_at(&file, &mut bucket, number * BUCKET_BYTES as u64)?;
@@ -77,7 +78,7 @@ pub fn identity(of: &str, ifname: &str) -> u64 {
     digest(VERSION, format!("{of}\0{ifname}").as_bytes())
 }
 
-fn encode(number: u64, entries: &[Entry]) -> [u8; BUCKET_BYTES] {
+fn encode(number: u64, entries: &[StickyEntry]) -> [u8; BUCKET_BYTES] {
     let mut bucket = [0; BUCKET_BYTES];
     for ((identity, address), bytes) in
         entries.iter().zip(bucket[8..].chunks_exact_mut(ENTRY_BYTES))
@@ -91,7 +92,7 @@ fn encode(number: u64, entries: &[Entry]) -> [u8; BUCKET_BYTES] {
 }
 
 /// No entries if the bucket is damaged or was never written.
-fn decode(number: u64, bucket: &[u8; BUCKET_BYTES]) -> Vec<Entry> {
+fn decode(number: u64, bucket: &[u8; BUCKET_BYTES]) -> Vec<StickyEntry> {
     let (check, entries) = bucket.split_at(8);
     if check != digest(VERSION + number, entries).to_le_bytes() {
         return Vec::new();

@@ -11,11 +11,12 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::libc;
 
 use crate::fault;
-use crate::kernel::flock::{self, Mode};
+use crate::kernel::flock::{self, Limit, Mode};
 
 /// The longest file name: NAME_MAX (linux/limits.h).
 const NAME_BYTES_MAX: usize = 255;
@@ -153,9 +154,7 @@ pub fn remove_abandoned(path: &Path) {
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let Ok((file, _)) = super::open_regular(&options, path) else { return };
     // The lock lasts until the name is gone.
-    if matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true)) {
-        let _ = fs::remove_file(path);
-    }
+    let _ = flock::while_locked(&file, &Limit::new(Duration::ZERO), || fs::remove_file(path));
 }
 
 fn name(path: &Path) -> OsString {
@@ -192,7 +191,7 @@ mod tests {
 
         fn names(&self) -> Vec<String> {
             let entries = fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().file_name());
-            let mut names: Vec<String> = entries.map(|it| it.into_string().unwrap()).collect();
+            let mut names: Vec<String> = entries.map(|name| name.into_string().unwrap()).collect();
             names.sort();
             names
         }
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_has_the_name_is_replaced_and_what_it_leads_to_stays() {
+    fn an_object_with_the_name_is_replaced_and_its_target_stays() {
         let dir = Scratch::new("replaced");
         let (path, precious) = (dir.0.join("file"), dir.0.join("precious"));
         let plant: [&dyn Fn(); 4] = [

@@ -152,10 +152,10 @@ mod tests {
         thread::scope(|scope| {
             for number in 1..=8 {
                 let waiter = Arc::new(AtomicU32::new(0));
-                let told = Arc::clone(&waiter);
+                let id = Arc::clone(&waiter);
                 let (turns, order) = (&turns, &order);
                 scope.spawn(move || {
-                    told.store(nix::unistd::gettid().as_raw().unsigned_abs(), Relaxed);
+                    id.store(nix::unistd::gettid().as_raw().unsigned_abs(), Relaxed);
                     let _turn = take(turns, "/a", LONG).unwrap();
                     order.lock().push(number);
                 });

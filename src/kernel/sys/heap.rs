@@ -43,7 +43,7 @@ static HEAP: Heap = Heap::new();
 #[repr(C)]
 struct Heap {
     is_taken: AtomicBool,
-    state: UnsafeCell<State>,
+    state: UnsafeCell<FreeBlocks>,
     piece: UnsafeCell<Piece>,
 }
 
@@ -52,7 +52,7 @@ struct Piece {
     _bytes: [u8; PIECE_BYTES],
 }
 
-struct State {
+struct FreeBlocks {
     /// The bytes that are cut off the piece. The rest was never written, so it is all zeros.
     cut_bytes: usize,
     /// The free list of each size; the first bytes of a block point to the next one.
@@ -72,7 +72,7 @@ impl Heap {
     const fn new() -> Self {
         Self {
             is_taken: AtomicBool::new(false),
-            state: UnsafeCell::new(State { cut_bytes: 0, free: [null_mut(); SIZES] }),
+            state: UnsafeCell::new(FreeBlocks { cut_bytes: 0, free: [null_mut(); SIZES] }),
             piece: UnsafeCell::new(Piece { _bytes: [0; PIECE_BYTES] }),
         }
     }
@@ -90,7 +90,7 @@ impl Heap {
 
     /// Takes a free block, or cuts a new one. Returns `None` if the piece has no room.
     #[inline(always)]
-    fn take(&self, state: &mut State, index: usize) -> Option<Block> {
+    fn take(&self, state: &mut FreeBlocks, index: usize) -> Option<Block> {
         let list = &mut state.free[index];
         if !list.is_null() {
             let address = *list;

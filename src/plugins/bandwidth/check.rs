@@ -4,8 +4,8 @@ use ipnet::IpNet;
 
 use super::limits::Limits;
 use crate::error::Result;
-use crate::kernel::rtnl::{AddressField, Link, Rtnl, TokenBucket, Traffic, TrafficSelector};
 use crate::names::Attachment;
+use crate::netlink::rtnl::{AddressField, Link, Rtnl, TokenBucket, Traffic, TrafficSelector};
 
 /// Describes the first difference from the state that ADD makes. `ifb` is the ifb of the attachment, if it exists.
 pub fn mismatch(
@@ -44,15 +44,20 @@ pub fn mismatch(
     if found.is_some() {
         return Ok(found);
     }
-    let leads_to_ifb = |filter: &Traffic| filter.redirects_all_to(ifb.index);
-    if !host.incoming_filters(end.index)?.iter().any(leads_to_ifb) {
-        let (end, ifb) = (&end.name, &ifb.name);
-        return Ok(Some(format!("interface {end} does not redirect its traffic to {ifb}")));
-    }
-    Ok(None)
+    redirection_mismatch(host, end, ifb)
 }
 
-fn shape_mismatch(
+/// Describes how the redirection of what the host end receives differs.
+pub(super) fn redirection_mismatch(host: &Rtnl, end: &Link, ifb: &Link) -> Result<Option<String>> {
+    let leads_to_ifb = |filter: &Traffic| filter.redirects_all_to(ifb.index);
+    let is_there = host.incoming_filters(end.index)?.iter().any(leads_to_ifb);
+    let (end, ifb) = (&end.name, &ifb.name);
+    let mismatch = || format!("interface {end} does not redirect its traffic to {ifb}");
+    Ok((!is_there).then(mismatch))
+}
+
+/// Describes the first difference of the queueing discipline of one link.
+pub(super) fn shape_mismatch(
     host: &Rtnl,
     link: &Link,
     bucket: &TokenBucket,

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use crate::cni::json::keys;
 use crate::cni::text::parse_cidr;
 use crate::error::{Error, Result};
-use crate::kernel::rtnl::{AddressField, TokenBucket, TrafficSelector};
+use crate::netlink::rtnl::{AddressField, TokenBucket, TrafficSelector};
 
 keys! {
     /// The keys that the configuration and `runtimeConfig.bandwidth` have in common. Rates are in bits per second, bursts in bits.

@@ -3,8 +3,8 @@
 use super::vlan;
 use crate::error::{Error, Result};
 use crate::kernel::netns::Lock;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::names::{IfName, Mac};
+use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::{host_link, veth};
 

@@ -7,8 +7,8 @@ use ipnet::IpNet;
 use super::{Bridge, CONTAINER, HostState, LOCK_LIMIT, device, vlan_gateway};
 use crate::cni::success::{Route, Success};
 use crate::error::{Error, Result};
-use crate::kernel::rtnl::{Batch, Link, LinkChange, NewAddress, Rtnl};
 use crate::names::{IfName, IpFamily};
+use crate::netlink::rtnl::{Batch, Link, LinkChange, NewAddress, Rtnl};
 use crate::plugin::Context;
 use crate::steps::flow::undo::Undo;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Bridge, vlan::Vlans};
 use crate::error::{Error, Result};
-use crate::kernel::rtnl::{Batch, Link, LinkChange, PortState, Rtnl, SpanningTree};
+use crate::netlink::rtnl::{Batch, Link, LinkChange, PortState, Rtnl, SpanningTree};
 use crate::plugin::owner::Owner;
 use crate::steps::link::{host_link, veth};
 

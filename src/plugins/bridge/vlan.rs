@@ -7,7 +7,7 @@ use std::fmt::{self, Write};
 
 use crate::cni::json::keys;
 use crate::error::{Error, Result};
-use crate::kernel::rtnl::{Batch, Link, PortVlans, Rtnl, VlanRange};
+use crate::netlink::rtnl::{Batch, Link, PortVlans, Rtnl, VlanRange};
 
 /// The highest VLAN ID (IEEE 802.1Q, section 9.6). 0 means no VLAN, and 4095 is reserved.
 const VLAN_MAX: u16 = 4094;
@@ -79,14 +79,16 @@ impl Vlans {
         let default = default_vlan(bridge);
         let wanted = self.ranges_of_port(default);
         batch.add_vlans(index, name, &wanted);
-        if default != 0 && !wanted.iter().any(|it| (it.first..=it.last).contains(&default)) {
+        if default != 0 && !wanted.iter().any(|range| (range.first..=range.last).contains(&default))
+        {
             batch.del_vlan(index, name, default);
         }
     }
 
     /// For CHECK: the port is in exactly these VLANs.
     pub(super) fn check(&self, bridge: &Link, port: &Link, ports: &[PortVlans]) -> Result<()> {
-        let found = ports.iter().find(|it| it.index == port.index && it.bridge == bridge.index);
+        let found =
+            ports.iter().find(|other| other.index == port.index && other.bridge == bridge.index);
         let found = found.map_or(&[][..], |port| &port.vlans);
         let wanted = self.ranges_of_port(default_vlan(bridge));
         if self.is_empty() || found == wanted {

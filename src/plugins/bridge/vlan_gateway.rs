@@ -9,9 +9,9 @@ use super::LOCK_LIMIT;
 use super::vlan::Vlans;
 use crate::error::{Error, Result};
 use crate::kernel::netns::Lock;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, PortVlans, Rtnl, VETH};
 use crate::kernel::sys;
 use crate::names::IfName;
+use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, PortVlans, Rtnl, VETH};
 use crate::steps::link::{host_link, veth};
 
 /// Each attempt fails only if another process made or removed the link in the meantime.
@@ -92,7 +92,7 @@ pub(super) fn check(
     let problem = |what: &str| Error::internal(format_args!("gateway link {name} {what}"));
     let link = host.link(name)?.ok_or_else(|| problem("not found"))?;
     let Some(port) = veth::peer(host, &link)? else { return Ok(link) };
-    let is_port = |it: &&PortVlans| it.index == port.index && it.bridge == bridge.index;
+    let is_port = |other: &&PortVlans| other.index == port.index && other.bridge == bridge.index;
     if !link.up || !port.up {
         return Err(problem("is down"));
     }
@@ -154,7 +154,7 @@ fn unused(host: &Rtnl, named: Option<(&str, u16)>) -> Result<Vec<u32>> {
 
 /// The name of the gateway of a VLAN. `None` if `bridge` is not the index of a bridge.
 fn link_name(all: &[PortVlans], bridge: u32, vlan: u16) -> Option<String> {
-    let bridge = all.iter().find(|it| it.index == bridge && it.bridge == bridge)?;
+    let bridge = all.iter().find(|port| port.index == bridge && port.bridge == bridge)?;
     Some(format!("{}.{vlan}", bridge.name))
 }
 
@@ -167,13 +167,14 @@ fn has_container(
     gateway: u32,
     vlan: u16,
 ) -> Result<bool> {
-    let is_other = |it: &&PortVlans| ![it.bridge, gateway].contains(&it.index);
+    let is_other = |port: &&PortVlans| ![port.bridge, gateway].contains(&port.index);
     let others = || {
-        let of_bridge = all.iter().filter(move |it| Some(it.bridge) == bridge && it.is_in(vlan));
+        let of_bridge =
+            all.iter().filter(move |port| Some(port.bridge) == bridge && port.is_in(vlan));
         of_bridge.filter(is_other)
     };
     // A port with a peer counts as a veth, which saves a request.
-    if others().any(|it| it.peer.is_some()) {
+    if others().any(|port| port.peer.is_some()) {
         return Ok(true);
     }
     for port in others() {

@@ -81,15 +81,16 @@ impl Keys {
                 provide.push((code, value.as_bytes().to_vec()));
             }
         }
-        let requested = ipam.request.iter().filter(|it| !it.option.is_empty());
-        let requested: Vec<u8> = requested.map(|it| code(&it.option)).collect::<Result<_>>()?;
+        let requested = ipam.request.iter().filter(|entry| !entry.option.is_empty());
+        let requested: Vec<u8> =
+            requested.map(|entry| code(&entry.option)).collect::<Result<_>>()?;
         let mut families = Families { v4: ipam.families.is_empty(), v6: false, slaac: false };
         for family in &ipam.families {
             families.add(family).map_err(|error| error.in_front("ipam.families"))?;
         }
         Ok(Settings {
             provide,
-            request: request_list(&requested, ipam.request.iter().any(|it| it.skip_default)),
+            request: request_list(&requested, ipam.request.iter().any(|entry| entry.skip_default)),
             probe: ipam.probe,
             broadcast: ipam.broadcast,
             families,
@@ -168,7 +169,8 @@ mod tests {
     #[test]
     fn families_are_a_list_and_the_default_is_version_4() {
         let names = |ipam: &str| {
-            settings(ipam, "").map(|it| it.families.names().collect::<Vec<_>>().join(" "))
+            settings(ipam, "")
+                .map(|settings| settings.families.names().collect::<Vec<_>>().join(" "))
         };
         assert_eq!(names("").unwrap(), "4");
         assert_eq!(names(r#""families":["slaac","6"]"#).unwrap(), "6 slaac");

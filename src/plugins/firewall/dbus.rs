@@ -257,7 +257,7 @@ impl Order {
         let fields_end = self.u32(fixed, 12)?.checked_add(u32::try_from(FIXED_BYTES).ok()?)?;
         let body_at = fields_end.checked_next_multiple_of(8)?;
         let length = body_at.checked_add(self.u32(fixed, 4)?)?;
-        Some([fields_end, body_at, length].map(|it| it as usize))
+        Some([fields_end, body_at, length].map(|offset| offset as usize))
     }
 
     /// The string at the next multiple of 4, and its end.

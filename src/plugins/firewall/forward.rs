@@ -28,7 +28,7 @@ use std::net::IpAddr;
 
 use super::ruleset;
 use crate::error::{Error, Result};
-use crate::kernel::nft::{
+use crate::netlink::nft::{
     Base, Batch, ChainKind, Comment, Condition, CtState, Datum, Element, Expr, Family, Feature,
     Field, Hook, Lookup, NewChain, NewRule, NewSet, Nft, Object, Policy, Rule, SetKind, Table,
     Type, Verdict, verdict_map, xt_ct_state,
@@ -159,7 +159,7 @@ pub(super) fn add(
         let known: Vec<Element> =
             nft.elements_at(table, MAP, &keys)?.into_iter().flatten().collect();
         wanted.retain(|element| !known.contains(element));
-        let stale = known.iter().filter(|known| wanted.iter().any(|it| it.key == known.key));
+        let stale = known.iter().filter(|known| wanted.iter().any(|new| new.key == known.key));
         let stale: Vec<Vec<u8>> = stale.map(|element| element.key.clone()).collect();
         batch.delete_elements(table, MAP, &stale);
     } else {

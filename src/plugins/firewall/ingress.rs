@@ -1,11 +1,11 @@
 //! `ingressPolicy`: the bridge and the port of a container, and the isolation of ports within a bridge.
 
 use crate::error::{Error, Result};
-use crate::kernel::nft::{
+use crate::names::{Attachment, IfName};
+use crate::netlink::nft::{
     Base, Batch, ChainKind, Comment, Element, Family, Field, Hook, NewSet, Nft,
     Policy as ChainPolicy, SetKind, Table, Type, Value, Verdict, in_set, pack,
 };
-use crate::names::{Attachment, IfName};
 use crate::plugin::Context;
 use crate::plugin::owner::Owners;
 use crate::steps::link::veth;
@@ -93,7 +93,9 @@ pub(super) fn set_port(
 ) -> Result<()> {
     let wanted = guard.and_then(Guard::isolated_port);
     let mut earlier = nft.elements(TABLE, PORTS)?;
-    earlier.retain(|it| it.comment.as_ref() == Some(owner) && Some(&it.key) != wanted.as_ref());
+    earlier.retain(|element| {
+        element.comment.as_ref() == Some(owner) && Some(&element.key) != wanted.as_ref()
+    });
     let keys: Vec<Vec<u8>> = earlier.into_iter().map(|element| element.key).collect();
     batch.delete_elements(TABLE, PORTS, &keys);
     let Some(key) = wanted else { return Ok(()) };

@@ -27,7 +27,7 @@ use std::net::IpAddr;
 
 use super::ingress::Guard;
 use crate::error::{Error, Result};
-use crate::kernel::nft::{
+use crate::netlink::nft::{
     Base, Batch, ChainKind, Comment, Datum, Element, Expr, Family, Field, Hook, NewSet, Nft,
     Policy, SetKind, Table, Type, Value, Verdict, in_set, pack,
 };

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use super::firewalld::{Firewalld, Found};
 use super::{FAMILIES, ruleset};
 use crate::error::Result;
-use crate::kernel::nft::{Batch, Comment, Element, Family, NewSet, Nft, SetKind, Type};
+use crate::netlink::nft::{Batch, Comment, Element, Family, NewSet, Nft, SetKind, Type};
 use crate::plugin::owner::Owners;
 use crate::plugin::{Context, Scope};
 use crate::steps::nft::renumber::Move;
@@ -62,7 +62,9 @@ fn recorded(nft: &Nft, owners: &Owners) -> Result<Vec<(Family, Element, Source)>
         for set in nft.sets(table)? {
             let Some(zone) = set.name.strip_prefix(PREFIX) else { continue };
             let elements = nft.elements(table, &set.name)?;
-            for element in elements.into_iter().filter(|it| shared_rules::is_of(it, owners)) {
+            for element in
+                elements.into_iter().filter(|element| shared_rules::is_of(element, owners))
+            {
                 let Some(address) = ruleset::address(&element) else { continue };
                 found.push((family, element, Source { zone: zone.into(), address }));
             }
@@ -123,9 +125,9 @@ pub fn follow_sources(nft: &Nft, bus: Option<&OsStr>, moves: &[Move]) -> Result<
             let Some(zone) = set.name.strip_prefix(PREFIX) else { continue };
             for element in nft.elements(table, &set.name)? {
                 let address = ruleset::address(&element);
-                let is_of = |it: &&Move| {
-                    Some(it.from.addr()) == address
-                        && element.comment.as_deref() == Some(it.owner.as_str())
+                let is_of = |Move { from, owner, .. }: &&Move| {
+                    Some(from.addr()) == address
+                        && element.comment.as_deref() == Some(owner.as_str())
                 };
                 let of = moves.iter().find(is_of);
                 sources.extend(of.map(|of| (zone.to_owned(), of.from.addr(), of.to.addr())));

@@ -14,12 +14,12 @@ use crate::error::Result;
 use crate::names::Attachment;
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::flow::undo::Failures;
-use crate::steps::state::{self, Record};
+use crate::steps::state::{self, StateFile};
 
 const OWNER: &str = "cnibox.owner";
 
 pub struct SavedConf {
-    pub record: Record,
+    pub record: StateFile,
     pub config: Json,
 }
 
@@ -29,22 +29,22 @@ pub fn write(
     request: &Request,
     at: &Attachment,
     config: &Json,
-) -> Result<(Record, Option<Vec<u8>>)> {
+) -> Result<(StateFile, Option<Vec<u8>>)> {
     let owner = Owner::new(&request.network, at);
     let [shared, own] = names(at, &owner);
     // An ADD of another interface of the container can run at the same time.
     let _lock = state::lock(dir)?;
-    let record = Record::new(dir, &shared);
+    let record = StateFile::new(dir, &shared);
     let content = record.read()?;
     // A file of the reference can belong to another interface.
     let is_free = match content.as_deref().map(Json::parse) {
-        Some(Ok(it)) => text(&it, OWNER) == Some(&owner.to_string()),
+        Some(Ok(json)) => json.text_at(OWNER) == Some(&owner.to_string()),
         Some(Err(_)) | None => true,
     };
     let (record, before) = if is_free {
         (record, content)
     } else {
-        let record = Record::new(dir, &own);
+        let record = StateFile::new(dir, &own);
         let before = record.read()?;
         (record, before)
     };
@@ -61,7 +61,7 @@ pub fn write(
 pub fn find(dir: &str, request: &Request, at: &Attachment) -> Result<Option<SavedConf>> {
     let owner = Owner::new(&request.network, at);
     for name in names(at, &owner).iter().rev() {
-        let record = Record::new(dir, name);
+        let record = StateFile::new(dir, name);
         let Some(content) = record.read()? else { continue };
         match Json::parse(&content) {
             Ok(config) if is_of(&config, request, &owner) => {
@@ -76,7 +76,7 @@ pub fn find(dir: &str, request: &Request, at: &Attachment) -> Result<Option<Save
 /// Removes the incomplete files that a killed ADD of the attachment left.
 pub fn clean_up(dir: &str, request: &Request, at: &Attachment) {
     let owner = Owner::new(&request.network, at);
-    names(at, &owner).iter().for_each(|name| Record::new(dir, name).remove_aside());
+    names(at, &owner).iter().for_each(|name| StateFile::new(dir, name).remove_aside());
 }
 
 /// All files of the network; those of the owners are stale. A file that cannot be read is a failure of the call.
@@ -88,10 +88,10 @@ pub fn all(dir: &str, owners: &Owners, failures: &mut Failures) -> Result<Vec<(S
             None
         });
         let Some(config) = content.and_then(|content| Json::parse(&content).ok()) else { continue };
-        if text(&config, "name") != Some(owners.network()) {
+        if config.text_at("name") != Some(owners.network()) {
             continue;
         }
-        let is_stale = match text(&config, OWNER) {
+        let is_stale = match config.text_at(OWNER) {
             Some(owner) => owners.contain(owner),
             None => owners.has(|at, _| record.name() == Some(&at.container_id)),
         };
@@ -106,9 +106,9 @@ fn names(at: &Attachment, owner: &Owner) -> [String; 2] {
 }
 
 fn is_of(config: &Json, request: &Request, owner: &Owner) -> bool {
-    match text(config, OWNER) {
+    match config.text_at(OWNER) {
         Some(found) => found == owner.to_string(),
-        None => text(config, "name") == Some(&request.network),
+        None => config.text_at("name") == Some(&request.network),
     }
 }
 
@@ -118,11 +118,4 @@ fn without_owner(mut config: Json) -> Json {
         entries.retain(|(key, _)| key != OWNER);
     }
     config
-}
-
-fn text<'a>(json: &'a Json, key: &str) -> Option<&'a str> {
-    match json.get(key) {
-        Some(Json::String(text)) => Some(text),
-        _ => None,
-    }
 }

@@ -7,26 +7,26 @@
 //! record has, is unused from then on.
 
 use crate::error::Result;
-use crate::kernel::rtnl::{Link, Rtnl};
 use crate::names::Attachment;
-use crate::steps::state::{self, Record};
+use crate::netlink::rtnl::{Link, Rtnl};
+use crate::steps::state::{self, StateFile};
 
 use super::saved_state::SavedState;
 
 const DIR: &str = "/run/cni/host-device";
 
 /// The record of one attachment.
-pub struct Entry {
-    pub record: Record,
+pub struct DeviceRecord {
+    pub record: StateFile,
     pub saved: SavedState,
 }
 
 /// The records of all attachments.
-pub struct Records(pub Vec<Entry>);
+pub struct Records(pub Vec<DeviceRecord>);
 
 /// The file of an attachment. Neither name can contain a colon.
-pub fn record(at: &Attachment) -> Record {
-    Record::new(DIR, &format!("{}:{}", at.container_id, at.ifname))
+pub fn record(at: &Attachment) -> StateFile {
+    StateFile::new(DIR, &format!("{}:{}", at.container_id, at.ifname))
 }
 
 /// The recorded state of the device of this container and interface, in any network.
@@ -34,7 +34,7 @@ pub fn find(at: &Attachment) -> Result<Option<SavedState>> {
     read(&record(at))
 }
 
-fn read(record: &Record) -> Result<Option<SavedState>> {
+fn read(record: &StateFile) -> Result<Option<SavedState>> {
     let content = record.read()?;
     Ok(content.and_then(|content| SavedState::parse(std::str::from_utf8(&content).ok()?)))
 }
@@ -48,7 +48,7 @@ impl Records {
     pub fn open() -> Result<Self> {
         let mut entries = Vec::new();
         for record in state::all(DIR)? {
-            entries.extend(read(&record)?.map(|saved| Entry { record, saved }));
+            entries.extend(read(&record)?.map(|saved| DeviceRecord { record, saved }));
         }
         Ok(Self(entries))
     }
@@ -71,7 +71,8 @@ impl Records {
     /// Removes the records of a link for other attachments: the link now belongs to `to`.
     pub fn hand_over(&self, link: &Link, to: &Attachment) -> Result<()> {
         let own = record(to);
-        let is_old = |entry: &&Entry| entry.saved.is_on(link) && entry.record.name() != own.name();
+        let is_old =
+            |entry: &&DeviceRecord| entry.saved.is_on(link) && entry.record.name() != own.name();
         self.0.iter().filter(is_old).try_for_each(|entry| entry.record.remove())
     }
 }

@@ -13,12 +13,10 @@ use std::fmt::{self, Display};
 
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Link, LinkChange, Rtnl};
 use crate::names::{Attachment, IfName, Mac, NetworkName};
+use crate::netlink::rtnl::{Link, LinkChange, Rtnl};
 use crate::plugin::owner::{Owner, Owners, hash};
 use crate::steps::link::host_link::MARK;
-
-use super::records::Records;
 
 /// Its text has at most 91 bytes. An alternative name has room for 127.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,11 +41,16 @@ pub struct SavedState {
 }
 
 impl SavedState {
-    /// The state of a link of the host. If the kernel returned the link and its state is not restored yet, the record has
+    /// The state of a link of the host. If the kernel returned the link and its state is not restored yet, `recorded` has
     /// the state.
-    pub fn new(network: &NetworkName, at: &Attachment, link: &Link, records: &Records) -> Self {
+    pub fn new(
+        network: &NetworkName,
+        at: &Attachment,
+        link: &Link,
+        recorded: Option<&Self>,
+    ) -> Self {
         let (network, owner) = (network_hash(network), owner_hash(network, at));
-        match records.of(link) {
+        match recorded {
             Some(old) => Self { network, owner, netns_number: None, ..old.clone() },
             None => Self {
                 network,
@@ -170,7 +173,10 @@ impl SavedState {
             alias_is_name: flags.contains('a'),
             has_kind: flags.contains('k'),
             name: IfName::new(name).ok()?.to_string(),
-            netns_number: flags.trim_start_matches(|it: char| it.is_ascii_lowercase()).parse().ok(),
+            netns_number: flags
+                .trim_start_matches(|flag: char| flag.is_ascii_lowercase())
+                .parse()
+                .ok(),
         })
     }
 

@@ -5,12 +5,12 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::cni::json::keys;
 use crate::error::{Error, Result, Text};
-use crate::kernel::rtnl::{Link, Rtnl};
-use crate::kernel::sysfs::{self, Bus};
 use crate::names::Mac;
+use crate::netlink::rtnl::{Link, Rtnl};
 
 use super::records::Records;
 use super::saved_state::SavedState;
+use super::sysfs::{self, Bus};
 
 /// Drivers that give a PCI device to a program. The device then has no link.
 const DPDK_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
@@ -83,7 +83,9 @@ impl Selector {
     }
 
     fn by_name(&self) -> Result<Option<Wanted>> {
-        Ok(Some(&self.device).filter(|name| !name.is_empty()).map(|it| Wanted::Name(it.clone())))
+        Ok(Some(&self.device)
+            .filter(|name| !name.is_empty())
+            .map(|name| Wanted::Name(name.clone())))
     }
 
     fn by_mac(&self) -> Result<Option<Wanted>> {
@@ -102,7 +104,7 @@ impl Selector {
             return Ok(None);
         }
         let path = Path::new(&self.kernelpath);
-        let is_direct = path.components().all(|it| it != Component::ParentDir);
+        let is_direct = path.components().all(|component| component != Component::ParentDir);
         if !is_direct || !path.starts_with(sysfs::DEVICES) || path == Path::new(sysfs::DEVICES) {
             return Err(not_found(
                 format_args!(

@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
+use crate::netlink::rtnl::{Batch, Link, LinkChange, Rtnl};
 use crate::steps::flow::undo::Failures;
 
 use super::saved_state::{self, SavedState};

@@ -11,9 +11,9 @@ use super::rules::{
     port_key, port_of, shared_element,
 };
 use crate::error::{Error, Result};
-use crate::kernel::conntrack::Flows;
-use crate::kernel::nft::{Batch, Datum, Element, Nft, Transport, Value, pack};
 use crate::names::IpFamily;
+use crate::netlink::conntrack::Flows;
+use crate::netlink::nft::{Batch, Datum, Element, Nft, Transport, Value, pack};
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::nft::{hairpin, shared_rules};
 
@@ -233,7 +233,8 @@ impl<'a> PortBindings<'a> {
             for set in group.sets() {
                 let of_set: Vec<&Exclusive<'_>> =
                     exclusive.iter().filter(|exclusive| exclusive.set == set).collect();
-                let keys: Vec<Vec<u8>> = of_set.iter().map(|it| it.key.clone()).collect();
+                let keys: Vec<Vec<u8>> =
+                    of_set.iter().map(|exclusive| exclusive.key.clone()).collect();
                 let found = nft.elements_at(table, &set, &keys)?;
                 for (exclusive, found) in of_set.iter().zip(found) {
                     let Some(found) = found else { continue };
@@ -298,7 +299,10 @@ impl<'a> PortBindings<'a> {
                 && self.relation(found) == Relation::Other
         };
         let elements = nft.elements(rules::table(self.family), &group.published_on())?;
-        elements.iter().find(|found| is_taken(found)).map_or(Ok(()), |it| Err(taken(mapping, it)))
+        elements
+            .iter()
+            .find(|found| is_taken(found))
+            .map_or(Ok(()), |found| Err(taken(mapping, found)))
     }
 }
 
@@ -404,7 +408,8 @@ impl Removal<'_> {
         let mut all = Vec::new();
         for group in groups {
             let mut own = Own { group, published: Vec::new() };
-            let mappings = settings.mappings.iter().filter(|it| it.host_ip.is_in(self.family));
+            let mappings =
+                settings.mappings.iter().filter(|mapping| mapping.host_ip.is_in(self.family));
             let places: Vec<(String, Vec<u8>)> =
                 mappings.map(|mapping| location(&own.group, mapping)).collect();
             for set in [own.group.published(), own.group.published_on()] {

@@ -9,8 +9,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::error::{Error, Result};
-use crate::kernel::nft::{Condition, Expr, Family, Field, Transport, in_range, not_in_range};
 use crate::names::{IfName, IpFamily};
+use crate::netlink::nft::{Condition, Expr, Family, Field, Transport, in_range, not_in_range};
 use crate::plugin::owner;
 
 /// The conditions of one family.

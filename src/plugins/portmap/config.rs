@@ -6,8 +6,8 @@ use super::conditions::{self, Conditions};
 use crate::cni::json::keys;
 use crate::cni::text::parse_ip;
 use crate::error::{Error, Result};
-use crate::kernel::nft::Transport;
 use crate::names::IpFamily;
+use crate::netlink::nft::Transport;
 
 keys! {
     /// The configuration as it is written.

@@ -26,11 +26,11 @@ use ipnet::IpNet;
 use super::conditions::Conditions;
 use super::config::{Mapping, Settings, Snat};
 use crate::error::Result;
-use crate::kernel::nft::{
+use crate::names::{IfName, IpFamily};
+use crate::netlink::nft::{
     Base, Batch, COMMENT_BYTES_MAX_IN_NFT, ChainKind, Comment, Condition, Element, Expr, Field,
     Hook, NewSet, Nft, Policy, SetKind, Table, Transport, Type, Value, Verdict, dnat_to_map, pack,
 };
-use crate::names::{IfName, IpFamily};
 use crate::plugin::owner::{self, Owner};
 use crate::steps::nft::hairpin;
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
@@ -335,7 +335,7 @@ impl Group {
 /// A hyphen and sixteen digits, or the empty text.
 fn is_hash_or_empty(suffix: &str) -> bool {
     let is_hash =
-        |digits: &str| digits.len() == 16 && digits.bytes().all(|it| it.is_ascii_hexdigit());
+        |digits: &str| digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     suffix.is_empty() || suffix.strip_prefix('-').is_some_and(is_hash)
 }
 

@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use super::plan::{default_route, has_subnet, hint_of, is_copied};
 use crate::cni::success::Ip;
 use crate::error::{Error, Result};
-use crate::kernel::rtnl::{Address, Link, Route};
+use crate::netlink::rtnl::{Address, Link, Route};
 use crate::steps::link::routing_tables::{MAIN, RoutingTables};
 
 /// The table has the default route of the address, and its subnet route if the kernel made one.
@@ -17,14 +17,15 @@ pub fn table(
     addresses: &[Address],
 ) -> Result<()> {
     if let Some(wanted) = default_route(ip, link, table) {
-        let is_route = |it: &Route| {
-            (it.dst, it.via, it.dev, it.table) == (wanted.dst, wanted.via, wanted.dev, wanted.table)
+        let is_route = |route: &Route| {
+            (route.dst, route.via, route.dev, route.table)
+                == (wanted.dst, wanted.via, wanted.dev, wanted.table)
         };
         if !routing_tables.routes.iter().any(is_route) {
             return Err(missing(wanted.dst, table));
         }
     }
-    let has_route = |it: &Address| it.net == ip.address && !it.no_prefix_route;
+    let has_route = |address: &Address| address.net == ip.address && !address.no_prefix_route;
     if has_subnet(ip) && addresses.iter().any(has_route) {
         find(routing_tables, table, link, ip.address.trunc())?;
     }
@@ -52,7 +53,8 @@ pub fn hint(routing_tables: &RoutingTables, link: &Link, ip: &Ip) -> Result<()> 
 }
 
 fn find(routing_tables: &RoutingTables, table: u32, link: &Link, dst: IpNet) -> Result<()> {
-    let is_route = |it: &Route| (it.dst, it.dev, it.table) == (dst, Some(link.index), Some(table));
+    let is_route =
+        |route: &Route| (route.dst, route.dev, route.table) == (dst, Some(link.index), Some(table));
     if routing_tables.routes.iter().any(is_route) { Ok(()) } else { Err(missing(dst, table)) }
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::cni::success::Ip;
-use crate::kernel::rtnl::{Batch, Link, Route, Rule};
+use crate::netlink::rtnl::{Batch, Link, Route, Rule};
 use crate::steps::link::routing_tables::{
     KERNEL_TABLES, MAIN, RoutingTables, SCOPE_LINK, link_routes_first,
 };
@@ -75,9 +75,11 @@ impl Plan {
                 continue;
             }
             // The kernel's IPv6 subnet route has no preferred source.
-            let is_route =
-                |it: &&Route| it.table == Some(MAIN) && it.dev == Some(link.index) && it.dst == dst;
-            let plain = routing_tables.routes.iter().find(|it| is_route(it) && is_on_link(it));
+            let is_route = |route: &&Route| {
+                route.table == Some(MAIN) && route.dev == Some(link.index) && route.dst == dst
+            };
+            let plain =
+                routing_tables.routes.iter().find(|route| is_route(route) && is_on_link(route));
             self.moved.extend(plain.cloned());
             self.hints.push(Route {
                 dev: Some(link.index),

@@ -7,9 +7,9 @@
 use super::tuned::Tuned;
 use crate::cni::json::Json;
 use crate::error::Result;
+use crate::kernel::file;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::Rtnl;
-use crate::kernel::sysctl;
+use crate::netlink::rtnl::Rtnl;
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::flow::undo::Failures;
 use crate::steps::state;
@@ -26,17 +26,14 @@ pub struct Backup {
 impl Backup {
     pub fn parse(content: &[u8]) -> Self {
         let Ok(json) = Json::parse(content) else { return Self::default() };
-        let text = |value: Option<&Json>| match value {
-            Some(Json::String(text)) => Some(text.clone()),
-            _ => None,
-        };
-        let (owner, netns) = (text(json.get("owner")), text(json.get("netns")));
+        let text = |key: &str| json.text_at(key).map(str::to_owned);
+        let (owner, netns) = (text("owner"), text("netns"));
         Self { before: before(&json).ok(), owner, netns }
     }
 
     /// Whether the file belongs to another attachment with the same file name, such as that of another network.
     pub fn is_of_another(&self, owner: &Owner) -> bool {
-        self.owner.as_deref().is_some_and(|it| it != owner.as_str())
+        self.owner.as_deref().is_some_and(|recorded| recorded != owner.as_str())
     }
 
     /// A file of the reference has no owner.
@@ -65,7 +62,7 @@ fn before(json: &Json) -> Result<Tuned> {
 /// Identifies a namespace by the boot id and the kernel's cookie. A kernel without cookies has device and inode, which a
 /// later namespace can get again.
 pub fn netns_id(netns: &NetNs, rtnl: &Rtnl) -> Option<String> {
-    let boot = sysctl::get("kernel/random/boot_id").ok()??;
+    let boot = file::boot_id().ok()?;
     Some(match (rtnl.netns_cookie(), netns.identity()) {
         (Some(cookie), _) => format!("{boot} {cookie}"),
         (None, Ok((device, inode))) => format!("{boot} {device}:{inode}"),

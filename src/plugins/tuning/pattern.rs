@@ -7,9 +7,9 @@
 use std::iter::Peekable;
 use std::str::Chars;
 
-pub struct Pattern(Vec<Step>);
+pub struct Pattern(Vec<Instruction>);
 
-enum Step {
+enum Instruction {
     /// Matches one character of the set.
     One(Set),
     /// Continues at two steps, given as distances from this one.
@@ -59,7 +59,7 @@ impl Pattern {
             let is_end = rest.as_str().is_empty();
             let before = std::mem::replace(&mut states, vec![false; self.0.len() + 1]);
             for (at, step) in self.0.iter().enumerate().filter(|(at, _)| before[*at]) {
-                if let Step::One(set) = step
+                if let Instruction::One(set) = step
                     && set.has(c)
                 {
                     self.enter(at + 1, &mut states, is_start, is_end);
@@ -76,12 +76,14 @@ impl Pattern {
                 continue;
             }
             match self.0.get(at) {
-                Some(Step::Fork(one, other)) => {
+                Some(Instruction::Fork(one, other)) => {
                     waiting.extend([at.wrapping_add_signed(*one), at.wrapping_add_signed(*other)]);
                 }
-                Some(Step::Jump(distance)) => waiting.push(at.wrapping_add_signed(*distance)),
-                Some(Step::Start) if is_start => waiting.push(at + 1),
-                Some(Step::End) if is_end => waiting.push(at + 1),
+                Some(Instruction::Jump(distance)) => {
+                    waiting.push(at.wrapping_add_signed(*distance))
+                }
+                Some(Instruction::Start) if is_start => waiting.push(at + 1),
+                Some(Instruction::End) if is_end => waiting.push(at + 1),
                 _ => {}
             }
         }
@@ -100,7 +102,7 @@ impl Set {
 
 struct Parser<'a> {
     rest: Peekable<Chars<'a>>,
-    steps: Vec<Step>,
+    steps: Vec<Instruction>,
     depth: usize,
 }
 
@@ -114,12 +116,12 @@ impl Parser<'_> {
             if self.rest.next_if_eq(&'|').is_none() {
                 break;
             }
-            self.wrap(start, |length| Step::Fork(1, length + 2));
+            self.wrap(start, |length| Instruction::Fork(1, length + 2));
             jumps.push(self.steps.len());
-            self.steps.push(Step::Jump(0));
+            self.steps.push(Instruction::Jump(0));
         }
         for jump in jumps {
-            self.steps[jump] = Step::Jump(distance(self.steps.len() - jump));
+            self.steps[jump] = Instruction::Jump(distance(self.steps.len() - jump));
         }
         Ok(())
     }
@@ -133,13 +135,13 @@ impl Parser<'_> {
                     self.repetition(start)?;
                     continue;
                 }
-                '^' => Step::Start,
-                '$' => Step::End,
-                '.' => Step::One(Set { is_negated: true, ..Set::of('\n') }),
-                '[' => Step::One(self.class()?),
+                '^' => Instruction::Start,
+                '$' => Instruction::End,
+                '.' => Instruction::One(Set { is_negated: true, ..Set::of('\n') }),
+                '[' => Instruction::One(self.class()?),
                 '\\' => self.escape()?,
                 '*' | '+' | '?' | '{' => return Err(format!("{c} repeats nothing")),
-                literal => Step::One(Set::of(literal)),
+                literal => Instruction::One(Set::of(literal)),
             };
             self.steps.push(step);
             self.repetition(start)?;
@@ -164,14 +166,14 @@ impl Parser<'_> {
     fn repetition(&mut self, start: usize) -> Result<(), String> {
         match self.rest.peek() {
             Some('*') => {
-                self.wrap(start, |length| Step::Fork(1, length + 2));
-                self.steps.push(Step::Jump(-distance(self.steps.len() - start)));
+                self.wrap(start, |length| Instruction::Fork(1, length + 2));
+                self.steps.push(Instruction::Jump(-distance(self.steps.len() - start)));
             }
             Some('+') => {
                 let length = distance(self.steps.len() - start);
-                self.steps.push(Step::Fork(-length, 1));
+                self.steps.push(Instruction::Fork(-length, 1));
             }
-            Some('?') => self.wrap(start, |length| Step::Fork(1, length + 1)),
+            Some('?') => self.wrap(start, |length| Instruction::Fork(1, length + 1)),
             Some('{') => return Err("repetition with { is not supported".into()),
             _ => return Ok(()),
         }
@@ -185,7 +187,7 @@ impl Parser<'_> {
     }
 
     /// Inserts a step before the piece that begins at `start`. The distances in the piece do not change.
-    fn wrap(&mut self, start: usize, step: fn(isize) -> Step) {
+    fn wrap(&mut self, start: usize, step: fn(isize) -> Instruction) {
         let length = self.steps.len() - start;
         self.steps.insert(start, step(distance(length)));
     }
@@ -236,14 +238,14 @@ impl Parser<'_> {
         if first > last { Err(format!("the range {first}-{last} is empty")) } else { Ok(last) }
     }
 
-    fn escape(&mut self) -> Result<Step, String> {
+    fn escape(&mut self) -> Result<Instruction, String> {
         if self.rest.next_if_eq(&'A').is_some() {
-            return Ok(Step::Start);
+            return Ok(Instruction::Start);
         }
         if self.rest.next_if_eq(&'z').is_some() {
-            return Ok(Step::End);
+            return Ok(Instruction::End);
         }
-        Ok(Step::One(match self.escaped()? {
+        Ok(Instruction::One(match self.escaped()? {
             Escaped::Literal(c) => Set::of(c),
             Escaped::Class(set) => set,
         }))

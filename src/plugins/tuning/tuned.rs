@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, Read, keys};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::Mac;
+use crate::netlink::rtnl::{Batch, Link, LinkChange, Rtnl};
 use crate::steps::flow::undo::Failures;
 
 /// A value that is `None` is not changed.
@@ -22,28 +22,39 @@ pub struct Tuned {
     pub sysctls: Vec<(String, String)>,
 }
 
+keys! {
+    struct Values {
+        "mac" => mac: String,
+        "promisc" => promisc: Option<bool>,
+        "mtu" => mtu: Option<u32>,
+        "allmulti" => allmulti: Option<bool>,
+        "txQLen" => tx_queue_len: Option<u32>,
+    }
+}
+
 impl Tuned {
-    /// Reads all values except sysctls: their keys differ between a configuration and a record.
+    /// Reads all values of an object except sysctls, none of `null`. The keys of sysctls differ between a
+    /// configuration and a record.
     pub fn read(json: &Json) -> Result<Self> {
-        let mac = match json.get("mac") {
-            None => None,
-            Some(Json::String(mac)) if mac.is_empty() => None,
-            Some(Json::String(mac)) => Some(Mac::of_argument(mac)?),
-            Some(_) => return Err(unreadable(format_args!("mac: it is not a string"))),
-        };
+        let mut values = Values::default();
+        if !json.is_null() {
+            values.read(json).map_err(|error| unreadable(format_args!("{error}")))?;
+        }
+        let mac = Some(values.mac).filter(|mac| !mac.is_empty());
         Ok(Self {
-            mac,
-            promisc: flag(json, "promisc")?,
-            mtu: number(json, "mtu")?.filter(|mtu| *mtu != 0),
-            allmulti: flag(json, "allmulti")?,
-            tx_queue_len: number(json, "txQLen")?,
+            mac: mac.map(|mac| Mac::of_argument(&mac)).transpose()?,
+            promisc: values.promisc,
+            mtu: values.mtu.filter(|mtu| *mtu != 0),
+            allmulti: values.allmulti,
+            tx_queue_len: values.tx_queue_len,
             sysctls: Vec::new(),
         })
     }
 
     /// These values, and those of `other` that are not set here.
     pub fn or(mut self, other: Self) -> Self {
-        let is_new = |(path, _): &(String, String)| !self.sysctls.iter().any(|(it, _)| it == path);
+        let is_new =
+            |(path, _): &(String, String)| !self.sysctls.iter().any(|(other, _)| other == path);
         let new: Vec<_> = other.sysctls.into_iter().filter(is_new).collect();
         self.sysctls.extend(new);
         Self {
@@ -158,7 +169,7 @@ impl Tuned {
         }
         for (path, wanted) in &self.sysctls {
             // A sysctl that cannot be read is not compared.
-            let now = now.sysctls.iter().find(|(it, _)| it == path);
+            let now = now.sysctls.iter().find(|(other, _)| other == path);
             if let Some((_, now)) = now.filter(|(_, now)| !sysctl::is_same(now, wanted)) {
                 return Err(Error::internal(format_args!("sysctl {path} is {now}, not {wanted}")));
             }
@@ -171,22 +182,4 @@ impl Tuned {
 #[cold]
 pub fn unreadable(reason: fmt::Arguments<'_>) -> Error {
     Error::config(format_args!("failed to load netconf: {reason}"))
-}
-
-fn flag(json: &Json, key: &str) -> Result<Option<bool>> {
-    match json.get(key) {
-        None => Ok(None),
-        Some(Json::Bool(flag)) => Ok(Some(*flag)),
-        Some(_) => Err(unreadable(format_args!("{key}: it is not true or false"))),
-    }
-}
-
-fn number(json: &Json, key: &str) -> Result<Option<u32>> {
-    let Some(value) = json.get(key) else { return Ok(None) };
-    let number = match value {
-        Json::Number(number) => number.as_u64().and_then(|number| u32::try_from(number).ok()),
-        _ => None,
-    };
-    let invalid = || unreadable(format_args!("{key}: it is not an integer from 0 to {}", u32::MAX));
-    number.ok_or_else(invalid).map(Some)
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::cni::success::{self, Success};
 use crate::error::{Error, Result};
-use crate::kernel::rtnl::{Address, Batch, Link, LinkChange, NewAddress, Route, Rtnl};
 use crate::names::Attachment;
-use crate::steps::flow::{chained, verify};
+use crate::netlink::rtnl::{Address, Batch, Link, LinkChange, NewAddress, Route, Rtnl};
 use crate::steps::link::routing_tables::{MAIN, RoutingTables, link_routes_first};
+use crate::steps::link::{chained, verify};
 
 /// RTPROT_REDIRECT, RTPROT_KERNEL and RTPROT_RA (linux/rtnetlink.h). The kernel restores these routes itself.
 const KERNEL_PROTOCOLS: [u8; 3] = [1, 2, 9];
@@ -21,7 +21,9 @@ pub struct SavedRoutes {
 
 impl SavedRoutes {
     pub fn of(rtnl: &Rtnl, link: &Link, routing_tables: &RoutingTables) -> Result<Self> {
-        let is_kept = |it: &Address| it.net.addr().is_ipv6() && it.permanent && !it.dad_failed;
+        let is_kept = |address: &Address| {
+            address.net.addr().is_ipv6() && address.permanent && !address.dad_failed
+        };
         let addresses = rtnl.addresses(link.index)?.into_iter().filter(is_kept).collect();
         let is_own = |route: &&Route| {
             let by_kernel =
@@ -35,8 +37,9 @@ impl SavedRoutes {
     /// Drops the routes of the VRF's table that another interface now has in the main table.
     pub fn without_conflicts(mut self, routing_tables: &RoutingTables, table: u32) -> Self {
         self.routes.retain(|own| {
-            let has_conflict =
-                |it: &Route| it.table == Some(MAIN) && (it.dst, it.metric) == (own.dst, own.metric);
+            let has_conflict = |route: &Route| {
+                route.table == Some(MAIN) && (route.dst, route.metric) == (own.dst, own.metric)
+            };
             own.table != Some(table) || !routing_tables.routes.iter().any(has_conflict)
         });
         self
@@ -63,7 +66,8 @@ impl SavedRoutes {
 
     /// The addresses without pending duplicate address detection, except link-local ones.
     pub fn usable_v6(&self) -> Vec<IpAddr> {
-        let usable = self.addresses.iter().filter(|it| !it.tentative && !it.scope_link);
+        let usable =
+            self.addresses.iter().filter(|address| !address.tentative && !address.scope_link);
         usable.map(|address| address.net.addr()).collect()
     }
 }
@@ -111,8 +115,9 @@ pub fn check(
     for route in result.routes.iter().filter(|route| !is_of_another(route, result, at)) {
         let table = route.table.filter(|table| ![0, MAIN].contains(table)).unwrap_or(table);
         let dst = route.dst.trunc();
-        let is_it = |it: &Route| {
-            (it.dev, it.table) == (Some(link.index), Some(table)) && verify::leads_as(route, it)
+        let is_it = |found: &Route| {
+            (found.dev, found.table) == (Some(link.index), Some(table))
+                && verify::leads_as(route, found)
         };
         if !routing_tables.routes.iter().any(is_it) {
             return Err(Error::internal(format_args!(

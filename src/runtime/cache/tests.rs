@@ -35,8 +35,8 @@ impl Drop for Scratch {
 /// An entry of libcni 1.3.0.
 const LIBCNI: &str = r#"{"kind":"cniCacheV1","containerId":"cnitool-20b4ff582526573bbe7d","config":"eyJuYW1lIjoiZm9vIiwiY25pVmVyc2lvbiI6IjEuMS4wIiwicGx1Z2lucyI6W3sidHlwZSI6ImZha2UifV19","ifName":"eth0","networkName":"foo","netns":"/run/netns/c1","cniArgs":[["A","b"],["C","d"]],"capabilityArgs":{"mac":"aa","portMappings":[{"hostPort":1}]},"result":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"address":"1.2.3.4/24","interface":0}]}}"#;
 
-fn entry() -> Entry {
-    Entry::parse(&Json::parse(LIBCNI.as_bytes()).unwrap()).unwrap()
+fn entry() -> CacheEntry {
+    CacheEntry::parse(&Json::parse(LIBCNI.as_bytes()).unwrap()).unwrap()
 }
 
 fn attachment(container_id: &str) -> Attachment {
@@ -78,7 +78,7 @@ fn podman_keeps_a_result_of_its_version_and_no_netns() {
             "networkName":"podman","result":{"cniVersion":"0.4.0","ips":[{"version":"4",
             "address":"10.88.0.2/16","gateway":"10.88.0.1","interface":0}],"dns":{}}}"#,
     );
-    let entry = Entry::parse(&json.unwrap()).unwrap();
+    let entry = CacheEntry::parse(&json.unwrap()).unwrap();
     let success = entry.success().unwrap().unwrap();
     assert_eq!(success.nets()[0].to_string(), "10.88.0.2/16");
     assert_eq!((entry.netns.as_os_str().len(), entry.args.len()), (0, 0));
@@ -87,7 +87,11 @@ fn podman_keeps_a_result_of_its_version_and_no_netns() {
             r#"{{"kind":"cniCacheV1","containerId":"c","ifName":"eth0","networkName":"podman",
                 "result":{{"cniVersion":"0.4.0","interfaces":[{interfaces}]}}}}"#
         );
-        Entry::parse(&Json::parse(json.as_bytes()).unwrap()).unwrap().netns.display().to_string()
+        CacheEntry::parse(&Json::parse(json.as_bytes()).unwrap())
+            .unwrap()
+            .netns
+            .display()
+            .to_string()
     };
     let container = r#"{"name":"eth0","sandbox":"/run/netns/c"}"#;
     assert_eq!(netns(container), "/run/netns/c");
@@ -98,7 +102,7 @@ fn podman_keeps_a_result_of_its_version_and_no_netns() {
     assert_eq!(netns(r#"{"name":"eth0","sandbox":"vm-7"},{"name":"eth1","sandbox":"/b"}"#), "");
     let error = entry.network_of_add().unwrap_err();
     assert!(error.to_string().contains("no plugin configs found"), "{error}");
-    let other = Entry { network: name("other"), ..self::entry() };
+    let other = CacheEntry { network: name("other"), ..self::entry() };
     assert!(other.network_of_add().unwrap_err().details.contains("network foo"));
 }
 
@@ -148,7 +152,7 @@ fn an_entry_of_another_attachment_with_the_same_file_name_is_not_used() {
     let dir = Scratch::new();
     let cache = Cache::new(dir.path());
     let (first, second) = (attachment("c"), attachment("b-c"));
-    cache.write(&Entry { network: name("a-b"), at: first.clone(), ..entry() }).unwrap();
+    cache.write(&CacheEntry { network: name("a-b"), at: first.clone(), ..entry() }).unwrap();
     assert!(cache.read(&name("a-b"), &first).unwrap().is_some());
     let error = cache.read(&name("a"), &second).unwrap_err();
     assert_eq!(error.details, "it belongs to eth0 of container c in network a-b");

@@ -5,6 +5,7 @@ use crate::cni::success::Success;
 use crate::error::{Code, Error, Result};
 use crate::names::Attachment;
 use crate::plugin::execute::{Program, execute};
+use crate::plugin::restore::Parts;
 use crate::plugin::{Context, Scope};
 use crate::steps::flow::undo::Undo;
 
@@ -71,6 +72,18 @@ pub fn call(cx: &Context<'_>, kind: &str, verb: &Verb) -> Result<()> {
     delegate.call(cx, verb).map(drop)
 }
 
+/// Restores what other programs removed on the host, if the plugin `kind` is one of this executable.
+#[cfg(feature = "tool")]
+pub fn restore(cx: &Context<'_>, kind: &str, at: &Attachment, parts: &mut Parts) -> Result<()> {
+    match Delegate::find(cx, kind)?.0 {
+        Program::Ours(entry) => entry.restore(cx, at, parts),
+        Program::Executable(_) => {
+            parts.skip_foreign(kind);
+            Ok(())
+        }
+    }
+}
+
 /// DEL and GC of the IPAM plugin, if the network has one.
 pub fn clean_ipam(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
     call_ipam(cx, &scope.verb())
@@ -120,6 +133,7 @@ fn require_ipam(cx: &Context<'_>) -> Result<()> {
     }
 }
 
+/// IPAM plugins of others: what ours need is in the table of plugins.
 const EXECUTED_THAT_NEED_LINK: [&str; 1] = ["dhcp"];
 
 /// The program for the type of a plugin.

@@ -1,6 +1,4 @@
 //! The course of a call: undo, delegates, the previous result, CHECK.
 
-pub mod chained;
 pub mod delegate;
 pub mod undo;
-pub mod verify;

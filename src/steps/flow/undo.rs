@@ -8,11 +8,11 @@ use crate::plugin::Context;
 /// must be removed before.
 pub struct Undo<'a> {
     cx: &'a Context<'a>,
-    own: Vec<Step<'a>>,
-    shared: Vec<Step<'a>>,
+    own: Vec<UndoAction<'a>>,
+    shared: Vec<UndoAction<'a>>,
 }
 
-struct Step<'a> {
+struct UndoAction<'a> {
     action: &'static str,
     run: Box<dyn FnOnce() -> Result<()> + 'a>,
 }
@@ -24,12 +24,12 @@ impl<'a> Undo<'a> {
 
     /// `action` completes the warning `cannot <action>`, for example `release the addresses`.
     pub fn push(&mut self, action: &'static str, run: impl FnOnce() -> Result<()> + 'a) {
-        self.own.push(Step { action, run: Box::new(run) });
+        self.own.push(UndoAction { action, run: Box::new(run) });
     }
 
     /// The same for an object that attachments share.
     pub fn push_shared(&mut self, action: &'static str, run: impl FnOnce() -> Result<()> + 'a) {
-        self.shared.push(Step { action, run: Box::new(run) });
+        self.shared.push(UndoAction { action, run: Box::new(run) });
     }
 
     pub fn keep(mut self) {
@@ -40,7 +40,7 @@ impl<'a> Undo<'a> {
 
 impl Drop for Undo<'_> {
     fn drop(&mut self) {
-        while let Some(Step { action, run }) = self.own.pop().or_else(|| self.shared.pop()) {
+        while let Some(UndoAction { action, run }) = self.own.pop().or_else(|| self.shared.pop()) {
             if let Err(error) = run() {
                 // ADD returns its own error. The DEL of the runtime retries the removal.
                 self.cx.warn(format_args!("cannot {action}: {error}"));

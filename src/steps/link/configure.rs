@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::cni::success::{self, Success};
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 use crate::kernel::sysctl;
 use crate::names::{IpFamily, Mac};
+use crate::netlink::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 
 /// The longest wait for duplicate address detection.
 const DAD_LIMIT: Duration = Duration::from_secs(5);

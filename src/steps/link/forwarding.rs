@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use crate::error::{Error, Result};
 use crate::kernel::sysctl;
+use crate::names::IpFamily;
+use crate::plugin::restore::Parts;
 
 /// Enables forwarding for the families of the addresses.
 pub fn enable(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
@@ -20,6 +22,14 @@ pub fn check(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Restores forwarding for the families of the addresses.
+pub fn restore(addresses: &[IpAddr], parts: &mut Parts) {
+    for family in IpFamily::ALL {
+        let own = || addresses.iter().copied().filter(|address| family.has(*address));
+        parts.ensure(&|| check(own()), &mut || enable(own()));
+    }
 }
 
 /// The sysctls of the families, each once.

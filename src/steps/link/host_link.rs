@@ -1,10 +1,11 @@
 //! Links of attachments: the owner in the alias, and the IPv6 settings of links on the host.
 
-use crate::error::Result;
-use crate::kernel::rtnl::{Link, Rtnl};
+use crate::error::{Error, Result};
 use crate::kernel::sysctl;
 use crate::names::IpFamily;
+use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners, hash};
+use crate::plugin::restore::Parts;
 
 /// The prefix of the alternative name by which a device of the host names its owner in a container: `host-device` leaves the
 /// alias to the reference's form. The second part is the hash of the owner.
@@ -63,6 +64,19 @@ pub fn refuse_router_advertisements(link: &Link) -> Result<()> {
         Some(_) => sysctl::change_if_exists(&path, "0"),
         None => sysctl::set_if_exists(&path, "0"),
     }
+}
+
+/// Restores accept_ra=0 of a link on the host.
+pub fn restore_refusal(name: &str, parts: &mut Parts) {
+    let path = sysctl::of_link(IpFamily::V6, name, "accept_ra");
+    let compare = || {
+        // A host without IPv6 has no such parameter.
+        if !sysctl::exists(&path) || sysctl::get(&path)?.as_deref() == Some("0") {
+            return Ok(());
+        }
+        Err(Error::internal(format_args!("interface {name} accepts router advertisements")))
+    };
+    parts.ensure(&compare, &mut || sysctl::set_if_exists(&path, "0"));
 }
 
 /// Sets accept_dad=0, so that the link has its link-local address without delay. Must run before the link goes up. The kernel

@@ -10,18 +10,18 @@ use crate::cni::json::Read;
 use crate::cni::request::Verb;
 use crate::cni::success::{self, Success};
 use crate::error::{Error, Result};
-use crate::kernel::netlink;
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::names::{Attachment, Mac};
+use crate::netlink;
+use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
+use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
-use crate::steps::flow::{delegate, verify};
 use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::host_link;
 use crate::steps::link::parent::Parent;
-use crate::steps::link::tuned;
+use crate::steps::link::{tuned, verify};
 
 /// A busy kernel needs some 100 ms to remove the links of a namespace that ended.
 const TAKEN_AT_MOST: Duration = Duration::from_secs(1);
@@ -115,7 +115,7 @@ fn add(
 ) -> Result<Success> {
     let new = &new?;
     let uses_prev_result = new.uses_prev_result && cx.request.conf.ipam.kind.is_empty();
-    let given = if uses_prev_result { cx.request.prev_result()? } else { None };
+    let prev_result = if uses_prev_result { cx.request.prev_result()? } else { None };
     let container = cx.session.container()?;
     let on_host = new.parent.as_ref().is_some_and(|parent| !parent.in_container);
     let rtnl = if on_host { cx.session.host()? } else { container };
@@ -132,7 +132,7 @@ fn add(
     let mut undo = Undo::new(cx);
     let link = make(rtnl, container, new, &link, delegate::ipam_needs_link(cx), &mut undo)?;
 
-    let success = match given {
+    let success = match prev_result {
         Some(success) => success,
         None => delegate::add_ipam(cx, at, &mut undo)?,
     };
@@ -330,7 +330,7 @@ pub fn valid_mtu(new: &NewInterface<'_>, parent: Option<&Link>) -> Result<Option
         (Ok(mtu), None) => Ok(Some(mtu)),
         (Ok(mtu), Some(parent)) if mtu <= parent.mtu => Ok(Some(mtu)),
         (_, parent) => {
-            let range = parent.map(|it| format!(", must be [0, master MTU({})]", it.mtu));
+            let range = parent.map(|parent| format!(", must be [0, master MTU({})]", parent.mtu));
             let range = range.unwrap_or_default();
             Err(Error::config(format_args!("invalid MTU {}{range}", new.mtu)).with_details("mtu"))
         }

@@ -1,5 +1,6 @@
 //! Links of the container and of the host, with their addresses and routes.
 
+pub mod chained;
 pub mod configure;
 pub mod forwarding;
 pub mod host_link;
@@ -7,4 +8,5 @@ pub mod interface;
 pub mod parent;
 pub mod routing_tables;
 pub mod tuned;
+pub mod verify;
 pub mod veth;

@@ -5,8 +5,8 @@
 
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
-use crate::kernel::rtnl::{Link, Rtnl};
 use crate::names::{IfName, IpFamily};
+use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::Context;
 use crate::plugin::owner::Owner;
 use crate::steps::link::{host_link, routing_tables};

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::kernel::netns::{Lock, NetNs};
-use crate::kernel::rtnl::{Link, NextHop, RT_TABLE_MAIN, Route, Rtnl, Rule};
 use crate::names::IpFamily;
+use crate::netlink::rtnl::{Link, NextHop, RT_TABLE_MAIN, Route, Rtnl, Rule};
 
 pub const MAIN: u32 = RT_TABLE_MAIN;
 /// RT_SCOPE_LINK (linux/rtnetlink.h): the destination is on the link.
@@ -70,7 +70,7 @@ fn split_ipv6(route: Route) -> Vec<Route> {
 
 /// Routes without a gateway come first, because the kernel refuses a route with an unreachable gateway.
 pub fn link_routes_first(routes: &[Route]) -> impl Iterator<Item = &Route> {
-    let with = |has_gateway| routes.iter().filter(move |it| it.via.is_some() == has_gateway);
+    let with = |has_gateway| routes.iter().filter(move |route| route.via.is_some() == has_gateway);
     with(false).chain(with(true))
 }
 

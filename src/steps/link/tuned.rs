@@ -3,13 +3,13 @@
 use crate::cni::json::Json;
 use crate::error::Result;
 use crate::names::Attachment;
-use crate::steps::state::Record;
+use crate::steps::state::StateFile;
 
 /// The directory without `dataDir`.
 pub const DIR: &str = "/run/cni/tuning";
 
-pub fn record(dir: &str, at: &Attachment) -> Record {
-    Record::new(dir, &format!("{}_{}.json", at.container_id, at.ifname))
+pub fn record(dir: &str, at: &Attachment) -> StateFile {
+    StateFile::new(dir, &format!("{}_{}.json", at.container_id, at.ifname))
 }
 
 /// Whether `tuning` set the MTU of the interface. Then CHECK of the plugin that made the interface does not compare it. A

@@ -3,12 +3,17 @@
 //! A failing ADD, DEL and GC remove it, and the kernel when the namespace of the container ends. The alias of the host end
 //! names the owner, so DEL and GC find it without the namespace.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
 use crate::cni::conf;
+use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl, VETH};
 use crate::kernel::sys;
 use crate::names::{Attachment, IfName, Mac};
+use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl, VETH};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Scope};
 use crate::steps::flow::undo::Failures;
@@ -128,7 +133,9 @@ pub fn clean(
     owners: &Owners,
 ) -> Result<()> {
     let stale = owners.clone();
-    cx.later(move |nft, batch| Rules::remove(nft, batch, &stale), || Ok(()));
+    let nets = scope.one().map_or_else(Vec::new, |_| cx.prev_result_of_del().nets());
+    let addresses: Vec<IpAddr> = nets.iter().map(IpNet::addr).collect();
+    cx.later(move |nft, batch| Rules::remove(nft, batch, &stale, &addresses), || Ok(()));
     interface::release(cx, scope, &|| {
         let mut failures = Failures::default();
         let host = cx.session.host()?;
@@ -184,7 +191,7 @@ pub fn peer(host: &Rtnl, link: &Link) -> Result<Option<Link>> {
         return Ok(None);
     };
     // Each namespace has its own indexes. If the peer is in another one, the index belongs to an unrelated link.
-    let is_peer = |it: &Link| it.kind.as_deref() == Some(VETH) && it.peer == Some(link.index);
+    let is_peer = |peer: &Link| peer.kind.as_deref() == Some(VETH) && peer.peer == Some(link.index);
     Ok(host.link_at(index)?.filter(is_peer))
 }
 
@@ -218,6 +225,34 @@ pub fn host_end(host: &Rtnl, container: &Link, ifname: &IfName) -> Result<Link> 
     let missing =
         || Error::internal(format_args!("the host end of interface {ifname} was not found"));
     find_host_end(host, container)?.ok_or_else(missing)
+}
+
+/// The host end of a living attachment, also if the container renamed its interface: then the link of the result that names
+/// the owner.
+pub fn host_end_of(cx: &Context<'_>, at: &Attachment, result: &Success) -> Result<Link> {
+    let host = cx.session.host()?;
+    let owner = Owner::new(&cx.request.network, at);
+    let mut found = match cx.session.container()?.link(&at.ifname)? {
+        Some(link) => peer(host, &link)?.filter(|end| !host_link::is_of_another(end, &owner)),
+        None => None,
+    };
+    for interface in result.interfaces.iter().filter(|interface| interface.sandbox.is_empty()) {
+        if found.is_none() {
+            let names_owner = |link: &Link| link.alias == Some(host_link::alias(&owner));
+            found = host.link(&interface.name)?.filter(names_owner);
+        }
+    }
+    match found {
+        Some(end) if end.up => Ok(end),
+        Some(end) => Err(Error::internal(format_args!(
+            "interface {}, the host end of {}, is down",
+            end.name, at.ifname
+        ))),
+        None => Err(Error::internal(format_args!(
+            "the host end of interface {} was not found",
+            at.ifname
+        ))),
+    }
 }
 
 /// The host end of the container's interface, if it exists. Fails if the interface is not a veth, or if the host end is

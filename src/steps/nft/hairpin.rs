@@ -9,11 +9,11 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::error::Result;
-use crate::kernel::nft::{
+use crate::names::IpFamily;
+use crate::netlink::nft::{
     Base, Batch, ChainKind, Condition, Expr, Field, Hook, Lookup, NewSet, Nft, Policy, Register,
     SetKind, Type, Value, pack,
 };
-use crate::names::IpFamily;
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 
 const SET: &str = "portmap-masqueraded-";

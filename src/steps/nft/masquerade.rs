@@ -29,11 +29,11 @@ use ipnet::IpNet;
 
 use crate::compat::rules;
 use crate::error::{Code, Error, Result};
-use crate::kernel::nft::{
+use crate::names::{Attachment, NetworkName};
+use crate::netlink::nft::{
     Base, Batch, ChainKind, Condition, Datum, Element, Expr, Family, Feature, Field, Hook, NewSet,
     Nft, Policy, SetKind, Table, Type, Value, Verdict, pack, verdict_map,
 };
-use crate::names::{Attachment, NetworkName};
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 

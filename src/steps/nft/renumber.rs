@@ -12,8 +12,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::error::Result;
-use crate::kernel::nft::{Batch, Datum, Element, Family, Nft, Object, Table, Value, pack};
 use crate::names::IpFamily;
+use crate::netlink::nft::{Batch, Datum, Element, Family, Nft, Object, Table, Value, pack};
 use crate::plugin::owner::Owner;
 use crate::steps::nft::{hairpin, masquerade, shared_rules};
 
@@ -38,13 +38,12 @@ pub struct Renumbered {
 #[derive(Clone, Debug)]
 pub struct Moved {
     pub owner: Owner,
-    pub set: String,
     pub from: IpAddr,
     pub to: IpAddr,
 }
 
 /// The move of one element.
-struct Step<'a> {
+struct ElementMove<'a> {
     of: &'a Move,
     table: Table<'static>,
     set: String,
@@ -83,7 +82,7 @@ fn put_family(
     holds: &dyn Fn(&str, IpAddr) -> bool,
     renumbered: &mut Renumbered,
 ) -> Result<()> {
-    let moves: Vec<&Move> = moves.iter().filter(|it| family.has(it.to.addr())).collect();
+    let moves: Vec<&Move> = moves.iter().filter(|Move { to, .. }| family.has(to.addr())).collect();
     let mut steps = steps(nft, family.into(), &moves)?;
     let in_the_way = loop {
         let present = in_the_way(nft, &steps)?;
@@ -94,8 +93,8 @@ fn put_family(
         };
         let waiting: Vec<Owner> = present
             .iter()
-            .filter(|it| is_held(it))
-            .map(|it| steps[it.0].of.owner.clone())
+            .filter(|found| is_held(found))
+            .map(|(step, _)| steps[*step].of.owner.clone())
             .collect();
         if waiting.is_empty() {
             break present;
@@ -110,7 +109,6 @@ fn put_family(
     put(nft, batch, family, &steps, &in_the_way)?;
     renumbered.moved.extend(steps.iter().map(|step| Moved {
         owner: step.of.owner.clone(),
-        set: step.set.clone(),
         from: step.of.from.addr(),
         to: step.of.to.addr(),
     }));
@@ -118,8 +116,8 @@ fn put_family(
 }
 
 /// The elements to move.
-fn steps<'a>(nft: &Nft, family: Family, moves: &[&'a Move]) -> Result<Vec<Step<'a>>> {
-    let mut steps: Vec<Step<'a>> = Vec::new();
+fn steps<'a>(nft: &Nft, family: Family, moves: &[&'a Move]) -> Result<Vec<ElementMove<'a>>> {
+    let mut steps: Vec<ElementMove<'a>> = Vec::new();
     if moves.is_empty() {
         return Ok(steps);
     }
@@ -131,15 +129,17 @@ fn steps<'a>(nft: &Nft, family: Family, moves: &[&'a Move]) -> Result<Vec<Step<'
     }
     for (table, set) in sets {
         for old in nft.elements(table, &set)? {
-            let is_of = |it: &&&Move| old.comment.as_deref() == Some(it.owner.as_str());
+            let is_of =
+                |Move { owner, .. }: &&&Move| old.comment.as_deref() == Some(owner.as_str());
             let found =
-                moves.iter().filter(is_of).find_map(|it| Some((*it, moved(&set, &old, it)?)));
+                moves.iter().filter(is_of).find_map(|of| Some((*of, moved(&set, &old, of)?)));
             let Some((of, (new_set, new))) = found else { continue };
-            let is_there =
-                |it: &Step<'_>| (it.table, &it.new_set, &it.new.key) == (table, &new_set, &new.key);
+            let is_there = |step: &ElementMove<'_>| {
+                (step.table, &step.new_set, &step.new.key) == (table, &new_set, &new.key)
+            };
             let is_same = new == old && new_set == set;
             if !is_same && !steps.iter().any(is_there) {
-                steps.push(Step { of, table, set: set.clone(), old, new_set, new });
+                steps.push(ElementMove { of, table, set: set.clone(), old, new_set, new });
             }
         }
     }
@@ -186,10 +186,10 @@ fn is_target(data: &[u8], address: &[u8]) -> bool {
 }
 
 /// The elements with a key that a step needs and that no step frees, each with the index of its step.
-fn in_the_way(nft: &Nft, steps: &[Step<'_>]) -> Result<Vec<(usize, Element)>> {
+fn in_the_way(nft: &Nft, steps: &[ElementMove<'_>]) -> Result<Vec<(usize, Element)>> {
     let mut found = Vec::new();
     for (index, step) in steps.iter().enumerate() {
-        let is_freed = |other: &Step<'_>| {
+        let is_freed = |other: &ElementMove<'_>| {
             (other.table, &other.set, &other.old.key) == (step.table, &step.new_set, &step.new.key)
         };
         if steps.iter().any(is_freed) {
@@ -206,10 +206,10 @@ fn put(
     nft: &Nft,
     batch: &mut Batch,
     family: IpFamily,
-    steps: &[Step<'_>],
+    steps: &[ElementMove<'_>],
     in_the_way: &[(usize, Element)],
 ) -> Result<()> {
-    let is_masquerade = |step: &&Step<'_>| step.set == masquerade::MAP;
+    let is_masquerade = |step: &&ElementMove<'_>| step.set == masquerade::MAP;
     let nets: Vec<IpNet> = steps.iter().filter(is_masquerade).map(|step| step.of.to).collect();
     if !nets.is_empty() {
         masquerade::ensure(nft, batch, family.into(), &nets)?;
@@ -224,15 +224,15 @@ fn put(
     lengths.iter().try_for_each(|length| hairpin::ensure(nft, batch, family, *length))?;
     let mut unmasqueraded = Vec::new();
     for (index, element) in in_the_way {
-        let Step { table, new_set, .. } = &steps[*index];
+        let ElementMove { table, new_set, .. } = &steps[*index];
         batch.delete_elements(*table, new_set, std::slice::from_ref(&element.key));
         unmasqueraded.extend(Some(element.clone()).filter(|_| new_set == masquerade::MAP));
     }
-    for Step { table, set, old, .. } in steps {
+    for ElementMove { table, set, old, .. } in steps {
         batch.delete_elements(*table, set, std::slice::from_ref(&old.key));
         unmasqueraded.extend(Some(old.clone()).filter(|_| set == masquerade::MAP));
     }
-    for Step { table, new_set, new, .. } in steps {
+    for ElementMove { table, new_set, new, .. } in steps {
         batch.add_elements(*table, new_set, std::slice::from_ref(new));
     }
     if unmasqueraded.is_empty() {
@@ -244,8 +244,8 @@ fn put(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::nft::{Comment, Transport};
     use crate::names::{Attachment, ContainerId, IfName, NetworkName};
+    use crate::netlink::nft::{Comment, Transport};
 
     fn moves(from: &str, to: &str) -> Move {
         let at = Attachment {

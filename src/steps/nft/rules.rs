@@ -2,12 +2,14 @@
 //!
 //! `set` also restores: called again for an attachment, it adds the rules that other programs removed.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 
 use crate::compat::rules;
 use crate::error::Result;
-use crate::kernel::nft::{Batch, Nft};
 use crate::names::{Attachment, IfName, Mac};
+use crate::netlink::nft::{Batch, Nft};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Scope};
 use crate::steps::nft::{masquerade, spoof_check};
@@ -62,11 +64,17 @@ impl Rules<'_> {
         }
     }
 
-    /// Removes the rules of the owners, and those of the Go plugins for them.
-    pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
+    /// Removes the rules of the owners, and those of the Go plugins for them: of one owner those with its addresses, if they
+    /// are known.
+    pub fn remove(
+        nft: &Nft,
+        batch: &mut Batch,
+        owners: &Owners,
+        addresses: &[IpAddr],
+    ) -> Result<()> {
         masquerade::remove(nft, batch, owners)?;
         spoof_check::remove(nft, batch, owners)?;
-        rules::remove_masquerade(nft, batch, owners)?;
+        rules::remove_masquerade(nft, batch, owners, addresses)?;
         rules::remove_spoof_check(nft, batch, owners)
     }
 

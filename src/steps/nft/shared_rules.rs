@@ -4,7 +4,7 @@
 //! element has its owner as comment, and DEL removes it.
 
 use crate::error::{Error, Result};
-use crate::kernel::nft::{
+use crate::netlink::nft::{
     Base, Batch, Comment, Element, Expr, Family, NewChain, NewRule, Nft, Object, Rule, Table,
 };
 use crate::plugin::owner::{Owner, Owners};
@@ -84,7 +84,9 @@ impl SharedRules<'_> {
         let table = self.table;
         let objects: Vec<Object<'_>> =
             self.sets.iter().map(|set| Object::Set(table, set)).collect();
-        if let Some((set, _)) = self.sets.iter().zip(nft.exist(&objects)?).find(|(_, it)| !it) {
+        if let Some((set, _)) =
+            self.sets.iter().zip(nft.exist(&objects)?).find(|(_, exists)| !exists)
+        {
             return Err(Error::internal(format_args!("set {set} not found in table {table}")));
         }
         let present = nft.chains(table)?;

@@ -17,11 +17,11 @@
 
 use crate::compat::rules;
 use crate::error::{Code, Error, Result};
-use crate::kernel::nft::{
+use crate::names::{Attachment, IfName, Mac, NetworkName};
+use crate::netlink::nft::{
     Base, Batch, ChainKind, Element, Family, Feature, Field, Hook, NewSet, Nft, Policy, SetKind,
     Table, Type, Value, Verdict, in_set, not_in_set, pack,
 };
-use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 
@@ -101,7 +101,7 @@ fn check_own(nft: &Nft, owner: &Owner) -> Result<()> {
     shared().check(nft).map_err(|error| missing().with_details(error.to_string()))?;
     for set in [PORTS, ALLOWED] {
         let elements = nft.elements(TABLE, set)?;
-        let is_own = |it: &Element| it.comment.as_deref() == Some(owner.as_str());
+        let is_own = |element: &Element| element.comment.as_deref() == Some(owner.as_str());
         if !elements.iter().any(is_own) {
             return Err(missing());
         }

@@ -83,7 +83,7 @@ fn shaping(world: &World) -> Vec<String> {
 /// The discipline at the root of a link.
 fn root(world: &World, link: &str) -> Value {
     let all = parse(&world.host(["tc", "-j", "qdisc", "show", "dev", link]));
-    let root = |it: &&Value| it["root"] == true;
+    let root = |qdisc: &&Value| qdisc["root"] == true;
     all.as_array().unwrap().iter().find(root).unwrap_or_else(|| panic!("{link}: {all}"))["options"]
         .clone()
 }

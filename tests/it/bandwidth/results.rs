@@ -20,7 +20,7 @@ fn the_ifb_is_added_in_the_versions_that_know_interfaces() {
         } else {
             assert_eq!((after["ips"].clone(), ifb(&after)), (before["ips"].clone(), link));
             assert_eq!(after["interfaces"].as_array().unwrap().len(), 4);
-            assert!(after["interfaces"][3].get("sandbox").is_none_or(|it| it == ""));
+            assert!(after["interfaces"][3].get("sandbox").is_none_or(|sandbox| sandbox == ""));
         }
         if version >= "0.4.0" {
             c1.check("bandwidth", &config, &after);

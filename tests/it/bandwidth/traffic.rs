@@ -93,7 +93,7 @@ fn two_containers_have_a_rate_each() {
             let run =
                 |(container, address)| scope.spawn(move || rate(container, address, &[], 30.0));
             let running = [(&containers[0], "10.1.0.2"), (&containers[1], "10.1.0.3")].map(run);
-            running.map(|it| it.join().unwrap().unwrap_or_default())
+            running.map(|thread| thread.join().unwrap().unwrap_or_default())
         })
     };
     // Each of both may not be too fast in any attempt, and the slower one not too slow in all.

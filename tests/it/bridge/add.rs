@@ -59,8 +59,8 @@ fn the_result_tells_the_macs_that_the_kernel_has() {
         host_link(&world, &host_end(&result))["address"].clone(),
         container[0]["address"].clone(),
     ];
-    let told = [0, 1, 2].map(|index| result["interfaces"][index]["mac"].clone());
-    assert_eq!(told, real);
+    let reported = [0, 1, 2].map(|index| result["interfaces"][index]["mac"].clone());
+    assert_eq!(reported, real);
 }
 
 #[test]

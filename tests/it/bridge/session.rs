@@ -33,7 +33,7 @@ impl Trace {
         let outcome = call.under(&["strace", "-f", "-qq", "-o", TRACE, "-e", calls]).run();
         assert_eq!(outcome.status, 0, "{}", outcome.report());
         let text = world.read(TRACE);
-        Self(text.lines().filter_map(|line| line.split_once(' ')).map(|it| it.1.into()).collect())
+        Self(text.lines().filter_map(|line| Some(line.split_once(' ')?.1.into())).collect())
     }
 
     fn sockets(&self, protocol: &str) -> Vec<Socket> {

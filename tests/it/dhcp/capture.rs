@@ -92,7 +92,7 @@ impl Packet {
     pub fn option(&self, code: u8) -> Option<&str> {
         let codes = self.get("dhcp.option.type").split(',');
         let mut both = codes.zip(self.get("dhcp.option.value").split(','));
-        both.find(|(it, _)| *it == code.to_string()).map(|(_, value)| value)
+        both.find(|(other, _)| *other == code.to_string()).map(|(_, value)| value)
     }
 
     /// The name of the message type (RFC 8415, section 7.3) in DHCPv6.

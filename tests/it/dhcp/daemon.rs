@@ -189,8 +189,8 @@ fn wrong_requests_get_an_error_and_the_daemon_goes_on() {
     assert_eq!(answer(&world, &long), "", "the connection is closed");
     let deep = [&b"{\"verb\":"[..], &vec![b'['; 200 << 10], b"\n"].concat();
     for (bytes, expected) in [
-        (&b"{}\n"[..], "cannot read the request: cannot read verb: it is not a string"),
-        (b"{\"verb\":\"stop\"}\n", "cannot read the request: unknown verb"),
+        (&b"{}\n"[..], "cannot read the request: missing field `verb`"),
+        (b"{\"verb\":\"stop\"}\n", "cannot read the request: unknown variant `stop`"),
         (
             b"{\"verb\":\"check\",\"network\":\"n\",\"containerID\":\"../x\",\"ifname\":\"e\"}\n",
             "cannot read the request: invalid characters in containerID",

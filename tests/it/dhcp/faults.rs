@@ -100,6 +100,35 @@ fn after_a_fault_in_the_daemon_the_next_one_leaves_nothing() {
     assert!(problems > 4, "{problems}");
 }
 
+/// While the same daemon runs on.
+#[test]
+fn a_file_that_could_not_be_removed_goes_with_the_next_del_or_gc() {
+    const NUMBERS: u32 = 12;
+    let world = World::new();
+    let site = Site::new(&world);
+    let _kea = Kea::start(&site.outside, "sw", json!({}));
+    let c1 = world.container("c1");
+    let config = with(&macvlan(), json!({"cniVersion": "1.1.0"}));
+    let gc = with(&config, json!({"cni.dev/valid-attachments": []}));
+    for (verb, last) in [("DEL", &config), ("GC", &gc)] {
+        let mut left = 0;
+        for number in 1..=NUMBERS {
+            let service = faulty(&world, "CNIBOX_FAIL_FILE", number);
+            if has_ended(&service) || c1.call("macvlan", "ADD", &config).run().status != 0 {
+                continue;
+            }
+            c1.exec(["ip", "link", "del", "eth0"]);
+            world.eventually("the lease ends", || service.log_of_now().contains("is released"));
+            let leases = ["/run/bin/cnibox", "dhcp", "leases"];
+            assert_eq!(world.host(leases).lines().count(), 1, "the header");
+            left += u32::from(site.has_records());
+            c1.call("macvlan", verb, last).run().silence();
+            assert!(!site.has_records(), "{verb} {number}: {}", service.log_of_now());
+        }
+        assert!(left > 0, "{verb}: no removal failed");
+    }
+}
+
 #[test]
 fn an_add_that_is_killed_while_it_waits_gives_its_lease_back() {
     let world = World::new();

@@ -157,7 +157,7 @@ fn only_the_kernel_reports_the_end_of_a_link() {
     let kea = Kea::start(&site.outside, "sw", json!({"renew-timer": 20}));
     let daemon = Daemon::new(&world);
     let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
-    let [kept, ended] = [&c1, &c2].map(|it| address(&it.add("bridge", &bridge())));
+    let [kept, ended] = [&c1, &c2].map(|container| address(&container.add("bridge", &bridge())));
     c1.exec(["python3", "-c", DELETED]);
     // The daemon reads this event after the forged one.
     c2.exec(["ip", "link", "del", "eth0"]);

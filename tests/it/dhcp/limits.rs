@@ -121,7 +121,7 @@ fn daemon_auto_starts_one_that_ends_with_its_last_lease() {
     let config = asking(&bridge(), json!({"daemon": "auto"}));
     let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
     let calls = [&c1, &c2].map(|c| c.call("bridge", "ADD", &config));
-    let results: Vec<_> = all_at_once(calls).into_iter().map(|it| it.success()).collect();
+    let results: Vec<_> = all_at_once(calls).into_iter().map(|outcome| outcome.success()).collect();
     assert!(super::listens(&world));
     kea.wait_for_renewals(&address(&results[0]), 1);
     c1.del("bridge", &config);
@@ -148,7 +148,7 @@ fn two_hundred_containers_at_once_are_served() {
     let _daemon = Daemon::with(&world, &["-timeout", "5s", "-resendtimeout", "60s"]);
     let containers: Vec<_> = (0..COUNT).map(|at| world.container(&format!("c{at}"))).collect();
     let adds = containers.iter().map(|c| c.call("bridge", "ADD", &bridge()));
-    let results: Vec<_> = all_at_once(adds).into_iter().map(|it| it.success()).collect();
+    let results: Vec<_> = all_at_once(adds).into_iter().map(|outcome| outcome.success()).collect();
     let mut addresses: Vec<String> = results.iter().map(address).collect();
     addresses.sort();
     addresses.dedup();

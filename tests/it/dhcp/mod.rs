@@ -11,6 +11,7 @@ mod kept;
 mod keys;
 mod killed;
 mod limits;
+mod mapped;
 mod options;
 mod plugin;
 mod probe;

@@ -27,7 +27,7 @@ fn exchanges_in(version: &str, ipams: &[Value], subnet: Value, flags: &[&str]) -
         let result = c1.call("bridge", "ADD", &config).env("CNI_ARGS", ARGS).run().success();
         let mac = site.mac(&c1);
         let table = c1.exec(["ip", "route"]);
-        if let Some(priority) = ipam.get("priority").filter(|it| **it != 0) {
+        if let Some(priority) = ipam.get("priority").filter(|priority| **priority != 0) {
             assert!(table.contains(&format!("metric {priority}")), "{table}");
         }
         c1.del("bridge", &config);
@@ -199,4 +199,19 @@ fn a_router_outside_of_the_subnet_is_reached_on_the_link() {
     c1.ping("10.9.0.1");
     c1.check("bridge", &bridge(), &result);
     c1.del("bridge", &bridge());
+}
+
+#[test]
+fn options_that_no_packet_holds_are_refused() {
+    let world = World::new();
+    let _site = Site::with_bridge(&world);
+    let _daemon = Daemon::new(&world);
+    let option = |number: u32| json!({"option": number.to_string(), "value": "x".repeat(200)});
+    let provide: Vec<Value> = (224..232).map(option).collect();
+    let config = asking(&bridge(), json!({"provide": provide}));
+    let c1 = world.container("c1");
+    let before = world.state_with(&[&c1]);
+    let text = "cannot send the options: the packet has ";
+    c1.call("bridge", "ADD", &config).run().fails(7, &[text, "1472 are possible"]);
+    before.assert_same(&world.state_with(&[&c1]), "after the ADD");
 }

@@ -110,11 +110,11 @@ fn answers_that_are_none_are_errors() {
     let c1 = world.container("c1");
     for (bytes, expected) in [
         (&b"{\"within\":1000}\n"[..], "it closed the connection"),
-        (b"{\"within\":1000}\n{\"within\":1000}\n", "it is missing"),
-        (b"{\"within\":\"x\"}\n", "it is not a number"),
+        (b"{\"within\":1000}\n{\"within\":1000}\n", "it gave two time limits"),
+        (b"{\"within\":\"x\"}\n", "invalid type: string \"x\""),
         (b"{\"ok\"\n", "cannot ask the DHCP daemon at /run/cni/dhcp.sock"),
         (b"{\"ok\":{\"ips\":5}}\n", "cannot read result"),
-        (b"{\"error\":{\"code\":11}}\n", "cannot read"),
+        (b"{\"error\":{\"code\":11}}\n", "missing field `msg`"),
         (b"hello\n", "is not the DHCP daemon of cnibox"),
     ] {
         let listener = answering(&world, bytes);

@@ -60,6 +60,14 @@ fn by_a_del() {
 }
 
 #[test]
+fn by_a_del_while_the_server_answers_no_arp() {
+    let world = World::new();
+    let site = Site::new(&world);
+    site.outside.exec(["sysctl", "-qw", "net.ipv4.conf.sw.arp_ignore=8"]);
+    is_released_once(&site, &macvlan(), |c1, _| c1.del("macvlan", &macvlan()));
+}
+
+#[test]
 fn by_a_del_while_the_daemon_is_down_and_its_start() {
     is_released_once_from_both(|c1, daemon, plugin, config| {
         daemon.kill();

@@ -170,7 +170,7 @@ impl<'w> Kea<'w> {
     /// Waits until no address is leased, and the server was told so.
     #[track_caller]
     pub fn wait_for_release(&self, address: &str) {
-        let is_released = || self.released().iter().any(|it| it == address);
+        let is_released = || self.released().iter().any(|other| other == address);
         let what = format!("the server's table says that {address} is released");
         self.service.world.within(20, &what, is_released);
     }
@@ -179,7 +179,7 @@ impl<'w> Kea<'w> {
 impl Row {
     fn new(names: &[&str], line: &str) -> Self {
         let fields: Vec<&str> = line.split(',').collect();
-        let field = |name| fields[names.iter().position(|it| *it == name).unwrap()];
+        let field = |name| fields[names.iter().position(|other| *other == name).unwrap()];
         Self {
             address: field("address").into(),
             lifetime_s: field("valid_lifetime").parse().unwrap(),

@@ -22,7 +22,7 @@ fn addresses(result: &Value) -> Vec<String> {
 
 /// Whether the container has the address.
 fn has(c1: &Container<'_>, address: &str) -> bool {
-    c1.addresses("eth0").iter().any(|it| it.split('/').next() == Some(address))
+    c1.addresses("eth0").iter().any(|net| net.split('/').next() == Some(address))
 }
 
 #[track_caller]

@@ -10,10 +10,10 @@ use super::service::Service;
 use super::{Daemon, Site, address, bridge};
 use crate::world::{Container, World};
 
-/// A delay of each open(2), in microseconds.
-const DELAY: &str = "inject=openat:delay_enter=20000000";
+/// A delay of each open(2), in microseconds. The C libraries make it with different system calls.
+const DELAY: &str = "inject=/^open(at)?$:delay_enter=90000000";
 /// Less than one delay. An ADD takes 1 to 2 s, because it looks for another holder of the address.
-const LIMIT: Duration = Duration::from_secs(15);
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn strace<'a>(slow: &'a [String], last: &[&'a str]) -> Vec<&'a str> {
     let paths = slow.iter().flat_map(|path| ["-P", path]);

@@ -97,7 +97,7 @@ fn two_adds_of_one_interface_at_once_have_one_lease() {
     let config =
         json!({"cniVersion": "1.0.0", "name": "net", "type": "dhcp", "ipam": {"type": "dhcp"}});
     let calls = (0..4).map(|_| c1.call("dhcp", "ADD", &config));
-    let results: Vec<_> = all_at_once(calls).into_iter().map(|it| it.success()).collect();
+    let results: Vec<_> = all_at_once(calls).into_iter().map(|outcome| outcome.success()).collect();
     assert!(results.iter().all(|result| *result == results[0]), "{results:?}");
     assert_eq!(kea.leased(), [address(&results[0])]);
 }
@@ -133,7 +133,7 @@ fn the_leases_of_a_hundred_containers_survive_a_kill_and_a_restart_with_none_lef
     let mut daemon = Daemon::with(&world, &["-timeout", "5s", "-resendtimeout", "60s"]);
     let containers: Vec<_> = (0..COUNT).map(|at| world.container(&format!("c{at}"))).collect();
     let adds = containers.iter().map(|c| c.call("bridge", "ADD", &bridge()));
-    let results: Vec<_> = all_at_once(adds).into_iter().map(|it| it.success()).collect();
+    let results: Vec<_> = all_at_once(adds).into_iter().map(|outcome| outcome.success()).collect();
     daemon.kill();
     // Ten end while the daemon is down.
     for container in &containers[..10] {

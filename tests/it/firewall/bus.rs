@@ -95,7 +95,7 @@ def error(sender, name):
 def refuse():
     while True:
         peer = server.accept()[0]
-        peer.sendall(b'DATA\\r\\nOK 1\\r\\n' + b''.join(error(*it) for it in {errors:?}))
+        peer.sendall(b'DATA\\r\\nOK 1\\r\\n' + b''.join(error(*pair) for pair in {errors:?}))
         while peer.recv(4096): pass
 threading.Thread(target=refuse, daemon=True).start()"
     )
@@ -201,8 +201,10 @@ fn the_bus_is_where_dbus_system_bus_address_says() {
     let of_abstract = ["unix:abstract=the%20bus", "unix:path=/run/nowhere;unix:abstract=the bus"];
     c1.call("firewall", "ADD", &config).run().fails(7, &["not running", usual]);
     let mut expected = Vec::new();
-    for (address, is_moved) in
-        addresses.iter().map(|it| (it, true)).chain(of_abstract.iter().map(|it| (it, false)))
+    for (address, is_moved) in addresses
+        .iter()
+        .map(|address| (address, true))
+        .chain(of_abstract.iter().map(|address| (address, false)))
     {
         if !is_moved && !world.path(usual).exists() {
             world.host(["mv", moved, usual]);

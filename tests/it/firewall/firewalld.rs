@@ -278,3 +278,34 @@ fn something_else_at_the_place_of_the_bus_is_no_firewalld() {
         c1.call("firewall", "ADD", &config).run().fails(7, &["not running"]);
     }
 }
+
+#[test]
+fn reconcile_restores_the_sources_that_a_reload_forgets() {
+    let world = World::new();
+    let _running = start_firewalld(&world);
+    let ranges = json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]]);
+    let ipam = json!({"type": "host-local", "ranges": ranges});
+    let plugins =
+        json!([{"type": "bridge", "isGateway": true, "ipam": ipam}, {"type": "firewall"}]);
+    let list = json!({"cniVersion": "1.1.0", "name": "net", "plugins": plugins});
+    world.write("/run/net.d/1.conflist", list.to_string());
+    world.container("c1");
+    let cnibox = |args: &[&str]| {
+        let call = world.tool(&[&["/run/bin/cnibox"], args].concat(), None);
+        call.env("NETCONFPATH", "/run/net.d").env("CNI_PATH", "/run/plugins").run()
+    };
+    cnibox(&["add", "net", "c1"]).success();
+    assert_eq!(sources(&world, "trusted"), [true, true]);
+    let name = "org.fedoraproject.FirewallD1";
+    let (to, reload) = (format!("--dest={name}"), format!("{name}.reload"));
+    let object = "/org/fedoraproject/FirewallD1";
+    world.host(["dbus-send", "--system", "--print-reply", &to, object, &reload]);
+    assert_eq!(sources(&world, "trusted"), [false, false]);
+    let said = cnibox(&["reconcile"]).output();
+    for source in ["10.1.0.2", "fd00:1::2"] {
+        let line = format!("firewall: address {source} is not in zone trusted of firewalld");
+        assert!(said.contains(&line), "{said}");
+    }
+    assert_eq!(sources(&world, "trusted"), [true, true]);
+    cnibox(&["reconcile"]).silence();
+}

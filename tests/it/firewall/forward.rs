@@ -182,7 +182,8 @@ fn iptables_reads_the_forward_that_an_add_made_and_makes_none_of_its_own() {
 /// A base chain as nft lists it, without its handle and its rules.
 fn declared(listed: &str) -> Value {
     let listed: Value = serde_json::from_str(listed).unwrap();
-    let mut chains = listed["nftables"].as_array().unwrap().iter().filter_map(|it| it.get("chain"));
+    let mut chains =
+        listed["nftables"].as_array().unwrap().iter().filter_map(|object| object.get("chain"));
     let mut chain = chains.next_back().unwrap().clone();
     chain.as_object_mut().unwrap().remove("handle").unwrap();
     chain

@@ -80,11 +80,11 @@ fn an_add_does_not_look_at_the_others() {
         // nft takes no more at once.
         for first in (0..2000).step_by(200) {
             let mut script = String::new();
-            for it in (first..first + 200).map(element) {
+            for address in (first..first + 200).map(element) {
                 script.push_str(&format!(
-                    "add element {family} cnibox firewall-addresses {{ {it} }}\n\
-                     add element {family} cnibox firewall-isolated {{ {it} : \"br1\" }}\n\
-                     add element {family} filter cnibox {{ {it} : accept }}\n"
+                    "add element {family} cnibox firewall-addresses {{ {address} }}\n\
+                     add element {family} cnibox firewall-isolated {{ {address} : \"br1\" }}\n\
+                     add element {family} filter cnibox {{ {address} : accept }}\n"
                 ));
             }
             world.write("/run/elements", script);

@@ -127,10 +127,10 @@ fn one_of_many_adds_at_once_gets_the_card() {
     let world = world();
     let before = card(&world, "nic0");
     let containers: Vec<_> = (0..6).map(|n| world.container(&format!("c{n}"))).collect();
-    let calls = containers.iter().map(|it| it.call("host-device", "ADD", &plain()));
+    let calls = containers.iter().map(|container| container.call("host-device", "ADD", &plain()));
     let outcomes = crate::world::all_at_once(calls);
     assert_eq!(outcomes.iter().filter(|outcome| outcome.status == 0).count(), 1);
-    let dels = containers.iter().map(|it| it.call("host-device", "DEL", &plain()));
+    let dels = containers.iter().map(|container| container.call("host-device", "DEL", &plain()));
     crate::world::all_at_once(dels).into_iter().for_each(|outcome| outcome.silence());
     assert_eq!(card(&world, "nic0"), before);
 }

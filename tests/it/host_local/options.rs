@@ -204,7 +204,7 @@ impl Host {
         let dir = self.world.path("/var/lib/cni/networks/net");
         let names = std::fs::read_dir(dir).unwrap();
         let mut names: Vec<String> =
-            names.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+            names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.retain(|name| name.starts_with("10."));
         names.sort();
         names

@@ -198,8 +198,9 @@ fn many_at_once_lose_and_double_nothing() {
     let world = World::new();
     let config = masquerading("bridge");
     let containers: Vec<_> = (0..32).map(|number| world.container(&format!("c{number}"))).collect();
-    let call =
-        |verb: &str| all_at_once(containers.iter().map(|it| it.call("bridge", verb, &config)));
+    let call = |verb: &str| {
+        all_at_once(containers.iter().map(|container| container.call("bridge", verb, &config)))
+    };
     call("ADD").into_iter().for_each(|outcome| drop(outcome.success()));
     assert_eq!(owned(&world), 64);
     call("DEL").into_iter().for_each(|outcome| outcome.silence());

@@ -113,7 +113,7 @@ fn count(world: &World, start: &str) -> usize {
 
 /// Two neighbours of the host: `outside` (192.0.2.2, fd00:2::2) and `beyond` (198.51.100.2, fd00:3::2). The host routes
 /// between them. Forwarding needs link-local addresses at once, so duplicate address detection is off.
-fn neighbours(world: &World) -> [Container<'_>; 2] {
+pub fn neighbours(world: &World) -> [Container<'_>; 2] {
     let [outside, beyond] = ["outside", "beyond"].map(|name| world.container(name));
     for (container, number, v4, v6) in
         [(&outside, 0, "192.0.2", "fd00:2:"), (&beyond, 1, "198.51.100", "fd00:3:")]
@@ -157,7 +157,7 @@ pub fn serve(container: &Container<'_>, protocol: &str, port: u16) {
             "tcp" => format!("TCP{version}-LISTEN:{port},fork,reuseaddr{only}"),
             _ => format!("UDP{version}-RECVFROM:{port},fork,reuseaddr{only}"),
         };
-        // It ends with the test: processes of a world are on a leash.
+        // It ends with the test: processes of a world end with it.
         container.tool(["socat", &listen, &answer]).start();
     }
     let filter = format!("sport = :{port}");

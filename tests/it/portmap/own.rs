@@ -69,7 +69,9 @@ fn del_removes_all_after_any_change_of_rules_or_configuration() {
             let of_c2 = || -> Vec<String> {
                 let lines = elements(&world).into_iter();
                 lines
-                    .filter(|it| it.ends_with("net c2 eth0") && !it.contains("portmap-owners"))
+                    .filter(|line| {
+                        line.ends_with("net c2 eth0") && !line.contains("portmap-owners")
+                    })
                     .collect()
             };
             let before = of_c2();

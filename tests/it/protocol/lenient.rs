@@ -115,7 +115,7 @@ impl Mistake<'_> {
 
     fn refused(&mut self, verb: &str, outcome: &Outcome) {
         let report = outcome.report();
-        let code = serde_json::from_str(&outcome.stdout).map(|it: Value| it["code"].as_u64());
+        let code = serde_json::from_str(&outcome.stdout).map(|error: Value| error["code"].as_u64());
         let is_code =
             |code: u64| REFUSED.contains(&code) || (verb == "STATUS" && code == NOT_AVAILABLE);
         let is_refused = outcome.status == 1 && matches!(code, Ok(Some(code)) if is_code(code));
@@ -183,7 +183,10 @@ fn shared(subject: &Subject, subjects: &[Subject]) -> Vec<Case> {
         needs = first.needs.clone();
         set(&mut needs, first.key, first.value.clone());
     }
-    let cases = subjects.iter().filter(|it| it.keys_of == "network").flat_map(|it| &it.cases);
+    let cases = subjects
+        .iter()
+        .filter(|subject| subject.keys_of == "network")
+        .flat_map(|subject| &subject.cases);
     let cases = cases.filter(|case| SHARED.contains(&case.key)).cloned();
     cases.map(|case| case.with(needs.clone())).collect()
 }

@@ -45,7 +45,7 @@ fn problem(subject: &Subject, length: usize, verbs: &[&str]) -> Option<String> {
     let outcomes = live(subject, &container, &"i".repeat(length), verbs);
     let difference = before.difference(&state());
     let failed: Vec<String> =
-        outcomes.iter().filter(|it| it.status != 0).map(Outcome::report).collect();
+        outcomes.iter().filter(|outcome| outcome.status != 0).map(Outcome::report).collect();
     let is_wrong = !failed.is_empty() || !difference.is_empty();
     let plugin = subject.plugin;
     is_wrong.then(|| format!("{plugin}, {length} bytes, {verbs:?}: {failed:?} {difference:?}"))

@@ -47,7 +47,7 @@ fn problem_of_result(subject: &Subject, result: &Value) -> Option<String> {
     let container = subject.container(&world);
     let state = || world.state_with(&[&container]).apart_from("cni0", "net");
     let mut good =
-        subject.cases.first().map_or_else(|| named(plugin), |it| subject.config_with(it));
+        subject.cases.first().map_or_else(|| named(plugin), |case| subject.config_with(case));
     let begin = |config: &mut Value| {
         if subject.is_chained() {
             container.del("bridge", &Subject::network());
@@ -80,7 +80,7 @@ fn a_result_that_cannot_be_read_does_not_keep_a_del_from_anything() {
     let results = [json!({"ips": 5}), json!("text"), json!([]), json!({"cniVersion": "9"})];
     let possible = subjects.iter().filter(|subject| subject.is_runnable());
     let problems: Vec<String> = possible
-        .flat_map(|subject| results.iter().filter_map(|it| problem_of_result(subject, it)))
+        .flat_map(|subject| results.iter().filter_map(|result| problem_of_result(subject, result)))
         .collect();
     assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));
 }

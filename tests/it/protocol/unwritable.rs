@@ -8,10 +8,9 @@ use crate::world::{Bare, Outcome, World, with};
 const BROKEN_PIPE: &str = "mkfifo /run/pipe; exec 3<>/run/pipe 4>/run/pipe 3<&-; exec \"$0\" >&4";
 /// `$0` with a stdout that is a file, while no file may have a byte.
 const NO_BYTE: &str = "ulimit -f 0; exec \"$0\" >/run/stdout";
-/// `$0` without a stdout, and with one that is always full.
-const CLOSED: &str = "exec \"$0\" >&-";
+/// `$0` with a stdout that is always full.
 const FULL: &str = "exec \"$0\" >/dev/full";
-const UNWRITABLE: [&str; 4] = [BROKEN_PIPE, NO_BYTE, CLOSED, FULL];
+const UNWRITABLE: [&str; 3] = [BROKEN_PIPE, NO_BYTE, FULL];
 
 fn network() -> Value {
     json!({"cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": "cni0", "ipMasq": true,

@@ -192,7 +192,8 @@ fn del_with_a_container_id_takes_a_network_and_an_interface() {
     ] {
         host.cnibox(&[args, &id].concat()).run().silence();
         let seen = host.seen();
-        let ifnames: Vec<_> = seen.iter().map(|it| it.variable("CNI_IFNAME").unwrap()).collect();
+        let ifnames: Vec<_> =
+            seen.iter().map(|call| call.variable("CNI_IFNAME").unwrap()).collect();
         assert_eq!(ifnames, [expected]);
         assert_eq!(seen[0].variable("CNI_NETNS"), Some("/run/netns/c1"));
     }

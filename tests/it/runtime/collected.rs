@@ -75,7 +75,7 @@ fn a_gc_during_adds_takes_nothing_away() {
     let host = Host::new();
     host.configure("1.conflist", &network());
     let containers: Vec<_> = (0..8).map(|n| host.world.container(&format!("c{n}"))).collect();
-    let adds = containers.iter().map(|it| host.cnibox(&["add", "net", &it.name]));
+    let adds = containers.iter().map(|container| host.cnibox(&["add", "net", &container.name]));
     let gcs = || (0..4).map(|_| host.cnibox(&["gc", "net", "--uncached"]));
     for outcome in all_at_once(gcs().chain(adds).chain(gcs())) {
         assert_eq!(outcome.status, 0, "{}", outcome.report());

@@ -183,7 +183,8 @@ fn a_stale_attachment_to_another_network_is_deleted_first() {
     host.seen();
     host.cnibox(&["add", "net", "web", "--create", "--container-id", "c1"]).run().success();
     let seen = host.seen();
-    let calls: Vec<_> = seen.iter().map(|it| (it.title(), it.config()["name"].clone())).collect();
+    let calls: Vec<_> =
+        seen.iter().map(|call| (call.title(), call.config()["name"].clone())).collect();
     let expected = [("one DEL", "other"), ("one ADD", "net")];
     assert_eq!(calls, expected.map(|(title, name)| (title.to_owned(), json!(name))));
     let kept = host.kept().join(" ");

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{Host, NOT_IGNORED, list};
 use crate::world::Outcome;
 
-/// A plugin that never ends, with what it started, when told so; the first and the last of the list do nothing.
+/// A plugin that never ends, with what it started, when its input says so; the first and the last of the list do nothing.
 fn host() -> Host {
     let host = Host::new();
     host.recorder("first", "echo '{}'");

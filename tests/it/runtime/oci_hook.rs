@@ -126,15 +126,18 @@ fn a_state_that_cannot_be_handled_is_refused() {
     for (change, text) in [
         (json!({"status": "running"}), "cannot handle status \"running\""),
         (json!({"id": ""}), "container"),
-        (json!({"pid": "1"}), "no pid"),
+        (json!({"pid": "1"}), "pid: invalid type"),
         (json!({"pid": 0}), "no pid"),
         // Otherwise the name of a namespace.
-        (json!({"pid": 1.5}), "no pid"),
+        (json!({"pid": 1.5}), "pid: invalid type"),
         (
             json!({"annotations": {"cnibox.networks": "net", "cnibox.ip": "10.1.0.7/24;GATEWAY=10.1.0.9"}}),
             "no IP address",
         ),
-        (json!({"annotations": {"cnibox.networks": 1}}), "cnibox.networks: not a string"),
+        (
+            json!({"annotations": {"cnibox.networks": 1}}),
+            "cnibox.networks: invalid type: integer `1`",
+        ),
         (json!({"annotations": {"cnibox.networks": "other"}}), "other"),
         (json!({"annotations": {"cnibox.networks": ""}}), "needs a network"),
         (json!({}), "it is the namespace of the host"),

@@ -16,7 +16,7 @@ fn is_valid(units: &[&str], programs: [&str; 2]) {
     for name in units {
         let unit = fs::read_to_string(format!("{PACKAGING}/systemd/{name}")).unwrap();
         let [installed, existing] = programs;
-        assert!(unit.contains(installed) || name.ends_with(".socket"), "{name}");
+        assert!(unit.contains(installed) || !name.ends_with(".service"), "{name}");
         scratch.write_text(name, &unit.replace(installed, existing));
         args.push(scratch.text(name));
     }
@@ -30,6 +30,62 @@ fn the_units_of_systemd_are_valid() {
     is_valid(&["cnibox-netns@.service"], ["/usr/libexec/cnibox/netns", &netns]);
     let units = ["cnibox-dhcp.socket", "cnibox-dhcp.service"];
     is_valid(&units, ["/opt/cni/bin/dhcp", executable()]);
+    let units = ["cnibox-gc.timer", "cnibox-gc.service"];
+    is_valid(&units, ["/opt/cni/bin/cnibox", executable()]);
+}
+
+/// A host with the attachment of a container that has ended, and gc-loop, which calls gc every second.
+fn host_with_loop() -> Host {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    let container = host.world.container("c1");
+    host.cnibox(&["add", "net", "c1", "--container-id", "c1"]).run().success();
+    container.destroy();
+    host.world.host(["install", "-D", &format!("{PACKAGING}/gc-loop"), "/run/bin/gc-loop"]);
+    // There is no syslog here.
+    let logger = "#!/bin/sh\necho \"$@\" >>/run/logged\nexec cat >>/run/logged\n";
+    host.world.write("/run/bin/logger", logger);
+    host.world.host(["chmod", "755", "/run/bin/logger"]);
+    host
+}
+
+impl Host {
+    fn logged(&self, text: &str) -> bool {
+        let path = self.world.path("/run/logged");
+        fs::read_to_string(path).is_ok_and(|logged| logged.contains(text))
+    }
+}
+
+#[test]
+fn the_script_of_busybox_starts_and_stops_the_timer_of_gc() {
+    let host = host_with_loop();
+    let script = fs::read_to_string(format!("{PACKAGING}/busybox/S70cnibox-gc")).unwrap();
+    host.world.write("/run/S70cnibox-gc", script);
+    let run = |action: &str| {
+        let call = host.cnibox(&[]).env("PATH", "/run/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        let call = call.env("CNIBOX_GC_LOOP", "/run/bin/gc-loop").env("CNIBOX_GC_INTERVAL", "1");
+        call.under(&["busybox", "sh", "/run/S70cnibox-gc", action]).run()
+    };
+    for _ in 0..2 {
+        run("start").output();
+    }
+    let waits = "-t cnibox-gc\neth0 of container c1 in network net waits for a run in ";
+    host.world.within(20, "gc runs", || host.logged(waits));
+    let processes = || host.world.tool(&["pgrep", "-f", "/run/bin/gc-loop"], None).run().stdout;
+    // The shell of the loop has a child of the same name while gc runs.
+    host.world.within(20, "the second start does nothing", || processes().lines().count() == 1);
+    let first = host.world.read("/run/cnibox-gc.pid");
+    run("restart").output();
+    assert_ne!(host.world.read("/run/cnibox-gc.pid"), first);
+    let removed = "removed eth0 of container c1 from network net: ";
+    host.world.within(20, "gc removes it", || {
+        // A run that is in progress may write the old times again.
+        host.wait(700);
+        host.logged(removed)
+    });
+    run("stop").output();
+    assert_eq!(processes(), "", "the script waits for the end");
+    assert_eq!((run("stop").status, run("go").status), (0, 2));
 }
 
 #[test]
@@ -45,8 +101,12 @@ fn the_script_of_busybox_starts_and_stops_the_dhcp_daemon() {
     for _ in 0..2 {
         run("start").output();
         world.within(20, "the daemon listens", || UnixStream::connect(&socket).is_ok());
+        let first = world.read("/run/cnibox-dhcp.pid");
+        run("restart").output();
+        world.within(20, "the next daemon listens", || UnixStream::connect(&socket).is_ok());
+        assert_ne!(world.read("/run/cnibox-dhcp.pid"), first);
         run("stop").output();
-        world.within(20, "the daemon ends", || !socket.exists());
+        assert!(!socket.exists(), "the script waits for the end of the daemon");
     }
     assert_eq!(run("stop").status, 0);
     assert_eq!(run("go").status, 2);
@@ -155,4 +215,36 @@ END
     ] {
         assert_eq!(text.matches(part).count(), count, "{part}: {text}");
     }
+}
+
+#[test]
+fn openrc_runs_the_timer_of_gc_until_it_stops_it() {
+    let host = host_with_loop();
+    let openrc = concat!(env!("CARGO_MANIFEST_DIR"), "/.cache/openrc");
+    let script = r#"
+        install -D -m 755 /run/bin/gc-loop /run/stage/libexec/cnibox/gc-loop
+        install -D -m 755 /run/bin/logger /run/stage/bin/logger
+        mount -t overlay -o "lowerdir=/run/stage:$OPENRC:/usr" overlay /usr
+        rm -rf /etc/init.d /etc/conf.d /etc/runlevels /etc/insserv.conf
+        mkdir -p /etc/init.d /etc/conf.d /etc/runlevels/default /run/openrc
+        touch /etc/insserv.conf /run/openrc/softlevel
+        cp "$OPENRC/etc/rc.conf" /etc
+        mount -t tmpfs tmpfs /sys/fs/cgroup
+        # gc sees what was attached in this PID namespace.
+        ip netns add c2
+        cnibox add net c2 --container-id c2 >/run/added
+        ip netns del c2
+        install -m 755 $PACKAGING/openrc/cnibox-gc /etc/init.d
+        rc-update add cnibox-gc default
+        openrc default
+        rc-service cnibox-gc status
+        eventually grep -sq 'c2 in network net waits for a run in' /run/logged
+        pgrep -fx '/bin/sh /usr/libexec/cnibox/gc-loop' >/run/process
+        rc-service cnibox-gc stop
+        if pgrep -fx '/bin/sh /usr/libexec/cnibox/gc-loop'; then exit 9; fi
+        if rc-service cnibox-gc status; then exit 9; fi
+    "#;
+    let call = host.rooted(script).env("OPENRC", openrc).env("PACKAGING", PACKAGING);
+    let text = call.env("NETCONFPATH", super::CONFIGURATIONS).run().output();
+    assert!(text.contains("service cnibox-gc added to runlevel default"), "{text}");
 }

@@ -1,4 +1,5 @@
-//! The recipes of the README for hosts without a container manager, executed as they are written there.
+//! Blocks of documents, executed as they are written there: the recipes of docs/run.md for hosts without a container manager, and
+//! the networks of README.md, docs/networks.md and docs/runtime.md.
 
 use std::fs;
 
@@ -55,20 +56,80 @@ impl Host {
     }
 }
 
-/// The indented lines of the README after a line that begins like this, up to the next line that begins with `**` or `#`.
+/// The indented lines of docs/run.md after a line that begins like this, up to the next line that begins with `**` or `#`.
 fn recipe(title: &str) -> String {
-    let readme = fs::read_to_string(format!("{REPOSITORY}/README.md")).unwrap();
-    let after = readme.lines().skip_while(|line| !line.starts_with(title)).skip(1);
+    recipe_of("docs/run.md", title)
+}
+
+fn recipe_of(page: &str, title: &str) -> String {
+    let text = fs::read_to_string(format!("{REPOSITORY}/{page}")).unwrap();
+    let after = text.lines().skip_while(|line| !line.starts_with(title)).skip(1);
     let own = after.take_while(|line| !line.starts_with("**") && !line.starts_with('#'));
     let lines: Vec<&str> = own.filter_map(|line| line.strip_prefix("    ")).collect();
-    assert!(!lines.is_empty(), "the README has no recipe {title}");
+    assert!(!lines.is_empty(), "{page} has no recipe {title}");
     lines.join("\n")
 }
 
 #[test]
-fn an_empty_host_serves_a_page_with_the_lines_of_the_readme() {
+fn the_first_network_of_the_readme_is_made_by_its_lines() {
     let host = Host::new();
-    let recipe = recipe("## Without a container manager");
+    let block = recipe_of("README.md", "## A network");
+    let commands: Vec<&str> = block.lines().filter_map(|line| line.strip_prefix("# ")).collect();
+    let printed: Vec<&str> = block.lines().filter(|line| !line.starts_with("# ")).collect();
+    let script = format!(
+        "ln -s \"$(command -v busybox)\" /opt/cni/bin/httpd
+        mkdir /www; echo hello >/www/index.html; cd /www
+        {}
+        eventually page >/run/page
+        [ \"$(page)\" = hello ]
+        cnibox del mynet web --delete
+        nothing_is_left",
+        commands.join("\n")
+    );
+    assert_eq!(host.rooted(&script).run().output().trim_end(), printed.join("\n"));
+}
+
+#[test]
+fn a_network_is_made_listed_and_removed_as_the_document_shows() {
+    let host = Host::new();
+    let block = recipe_of("docs/networks.md", "# How is a network made");
+    let mut script = String::from(
+        "ln -s \"$(command -v busybox)\" /opt/cni/bin/httpd
+        mkdir /www; cd /www
+        ip link show eth0 >/run/link 2>&1 || ip link add eth0 type bridge\n",
+    );
+    let mut printed = Vec::new();
+    for line in block.lines() {
+        match line.strip_prefix("# ") {
+            // A command that fails is in the document with its message.
+            Some(command) => script += &format!("{{ {command}; }} 2>&1 || true\n"),
+            None => printed.push(line),
+        }
+    }
+    assert_eq!(host.rooted(&script).run().output().trim_end(), printed.join("\n"));
+}
+
+#[test]
+fn attachments_are_made_checked_and_removed_as_the_document_shows() {
+    let host = Host::new();
+    let block = recipe_of("docs/runtime.md", "# How are attachments made");
+    // No other runtime has a container here.
+    let (of_others, lines): (Vec<_>, Vec<_>) =
+        block.lines().partition(|line| line.contains("--container-id"));
+    assert_eq!((of_others.len(), lines.len()), (1, 5), "{block}");
+    let script = format!(
+        "cnibox networks create mynet
+        {}
+        nothing_is_left",
+        lines.join("\n")
+    );
+    assert!(host.rooted(&script).run().output().contains("10.89.0.2/24"));
+}
+
+#[test]
+fn an_empty_host_serves_a_page_with_the_lines_of_the_document() {
+    let host = Host::new();
+    let recipe = recipe("From an empty busybox host");
     let (lines, fetch) = recipe.rsplit_once('\n').unwrap();
     assert!(lines.lines().count() <= 5, "{lines}");
     let script = format!(
@@ -104,7 +165,7 @@ fn bubblewrap_and_unshare_end_with_cnibox() {
 }
 
 #[test]
-fn runc_and_crun_start_containers_with_the_lines_of_the_readme() {
+fn runc_and_crun_start_containers_with_the_lines_of_the_document() {
     let lines: Value =
         serde_json::from_str(&format!("{{{}}}", recipe("**runc and crun**"))).unwrap();
     assert_eq!(lines["annotations"]["cnibox.networks"], json!("dbnet,lan:eth9"));

@@ -109,7 +109,8 @@ fn add_check_and_del(version: &str) {
     assert_eq!(seen(&host, "ADD"), owned(&expected), "{version}");
 
     let outcome = cnibox("check").run();
-    let checked = requests(version).map(|(plugin, it)| (plugin, with_result(&it, Some(&last))));
+    let checked =
+        requests(version).map(|(plugin, request)| (plugin, with_result(&request, Some(&last))));
     if version < "0.4.0" {
         assert_eq!(outcome.status, 1);
         let text = "does not support the CHECK command";
@@ -122,7 +123,8 @@ fn add_check_and_del(version: &str) {
 
     cnibox("del").run().silence();
     let result = (version >= "0.4.0").then_some(last.as_str());
-    let mut deleted = requests(version).map(|(plugin, it)| (plugin, with_result(&it, result)));
+    let mut deleted =
+        requests(version).map(|(plugin, request)| (plugin, with_result(&request, result)));
     deleted.reverse();
     assert_eq!(seen(&host, "DEL"), owned(&deleted), "{version}");
     assert_eq!(host.kept(), [""; 0]);
@@ -218,7 +220,7 @@ fn status_and_gc_have_no_attachment() {
     };
     let expected = requests("1.1.0").map(plain);
     let seen = host.seen();
-    let configs: Vec<_> = seen.iter().map(|it| (it.plugin.clone(), it.config())).collect();
+    let configs: Vec<_> = seen.iter().map(|call| (call.plugin.clone(), call.config())).collect();
     assert_eq!(configs, expected);
     for call in &seen {
         assert_eq!(call.command, "STATUS");
@@ -237,7 +239,7 @@ fn status_and_gc_have_no_attachment() {
     });
     let seen = host.seen();
     assert!(seen.iter().all(|call| call.command == "GC"), "{seen:?}");
-    let configs: Vec<_> = seen.iter().map(|it| (it.plugin.clone(), it.config())).collect();
+    let configs: Vec<_> = seen.iter().map(|call| (call.plugin.clone(), call.config())).collect();
     assert_eq!(configs, expected);
 }
 

@@ -1,9 +1,10 @@
-//! The words that prose may not use: comments, names of tests, manuals and documents are in plain technical English.
+//! The words that prose and names may not use: comments, texts of the program, names of tests, manuals and documents are in
+//! plain technical English.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{ROOT, report, without_quotes};
+use super::{ROOT, Source, code_of, report, sources, without_quotes};
 
 /// Words and phrases, in lower case. `^` is the begin of a sentence. docs/contributing.md says what to write instead.
 const BANNED: &[&str] = &[
@@ -74,18 +75,36 @@ const BANNED: &[&str] = &[
     "anew",
 ];
 
+/// Names of types, functions and variables that are no words of the field.
+const BANNED_NAMES: [&str; 20] = [
+    "Given", "Judged", "Lack", "Looks", "Manner", "Means", "News", "Passed", "Said", "Trouble",
+    "Wishes", "converse", "farewell", "leash", "news", "said", "surround", "told", "trouble",
+    "wishes",
+];
+
+/// Declarations of a variable with the name `it`, without `&` and `mut`. The word alone can be in a text of several lines.
+const DECLARATIONS_OF_IT: [&str; 12] = [
+    "|it|",
+    "|it,",
+    "|it:",
+    "(it)",
+    "(it,",
+    "(it:",
+    ", it)",
+    ", it,",
+    ", it:",
+    "    it: ",
+    "let it ",
+    "for it in",
+];
+
 /// The directories with prose or comments.
 const DIRECTORIES: [&str; 6] = ["src", "tests", "packaging", "docs", "symlinks", ".ci"];
 const FILES: [&str; 3] = ["README.md", "build.rs", ".cargo/rustc-static"];
 
 /// Files whose text is data, and the list of words itself.
-const DATA: [&str; 5] = [
-    "tests/bench/results",
-    "tests/it/spec/",
-    "packaging/order.ld",
-    "tests/it/tidy/prose.rs",
-    "symlinks/",
-];
+const DATA: [&str; 4] =
+    ["tests/bench/results", "tests/it/spec/", "tests/it/tidy/prose.rs", "symlinks/"];
 
 /// A line of prose.
 struct Line {
@@ -104,9 +123,8 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
 /// The prose of a source: its comments, and the names of its tests.
 fn prose_of_source(line: &str, mark: &str) -> Option<String> {
     let code = without_quotes(line);
-    if let Some(name) =
-        ["fn ", "test_", "machine_", "cut_"].iter().find_map(|start| line.strip_prefix(start))
-    {
+    let of_shell = ["test_", "machine_", "cut_"].iter().find_map(|start| line.strip_prefix(start));
+    if let Some(name) = line.trim_start().strip_prefix("fn ").or(of_shell) {
         // The name of a test is a sentence; that of another function can be one word.
         let (first, rest) = name.split('(').next()?.split_at_checked(1)?;
         return rest.contains('_').then(|| first.to_uppercase() + &rest.replace('_', " "));
@@ -117,9 +135,19 @@ fn prose_of_source(line: &str, mark: &str) -> Option<String> {
     Some(comment.trim_start_matches(['/', '!', '#']).to_owned())
 }
 
-/// Without what is in backquotes: it is code.
+/// The texts of a line of Rust code: quoted, and with several words.
+fn texts(line: &str) -> impl Iterator<Item = &str> {
+    let code = line.split(" // ").next().unwrap_or(line);
+    let is_comment = line.trim_start().starts_with("//");
+    let quoted = code.split('"').skip(1).step_by(2);
+    quoted.filter(move |text| !is_comment && text.trim().contains(' '))
+}
+
+/// Without what is in backquotes or, as a value of a text, in braces: it is code.
 fn without_code(line: &str) -> String {
-    line.split('`').step_by(2).collect::<Vec<_>>().join("x")
+    let plain = line.split('`').step_by(2).collect::<Vec<_>>().join("x");
+    let parts = plain.split('{').map(|part| part.split_once('}').map_or(part, |(_, rest)| rest));
+    parts.collect::<Vec<_>>().join("x")
 }
 
 fn prose(path: &Path, name: &str) -> Vec<Line> {
@@ -129,16 +157,20 @@ fn prose(path: &Path, name: &str) -> Vec<Line> {
     let mut is_code = false;
     let mut lines = Vec::new();
     for (number, line) in text.lines().enumerate() {
+        let of_line = |text: &str| Line {
+            file: name.to_owned(),
+            number: number + 1,
+            text: without_code(text),
+        };
+        if name.starts_with("src/") {
+            lines.extend(texts(line).map(of_line));
+        }
         let found = if is_document { Some(line.to_owned()) } else { prose_of_source(line, mark) };
         // A fenced block is code also within a comment.
         if found.as_ref().is_some_and(|text| text.trim_start().starts_with("```")) {
             is_code = !is_code;
         } else if let Some(text) = found.filter(|_| !is_code) {
-            lines.push(Line {
-                file: name.to_owned(),
-                number: number + 1,
-                text: without_code(&text),
-            });
+            lines.push(of_line(&text));
         }
     }
     lines
@@ -214,12 +246,61 @@ fn prose_is_in_plain_words() {
 }
 
 #[test]
+fn names_are_words_of_the_field() {
+    let is_of_name = |c: char| c.is_alphanumeric() || c == '_';
+    let of = |source: &Source| {
+        let code = source.code();
+        let found = code.split(|c: char| !is_of_name(c)).filter(|name| BANNED_NAMES.contains(name));
+        found.map(|name| format!("{}: {name}", source.path)).collect::<Vec<_>>()
+    };
+    let all: Vec<String> = sources("src").iter().flat_map(of).collect();
+    report(&all, "docs/contributing.md, \"Language\"");
+}
+
+fn declares_it(line: &str) -> bool {
+    let code = code_of(line).replace("mut ", "").replace('&', "");
+    DECLARATIONS_OF_IT.iter().any(|declaration| code.contains(declaration))
+}
+
+#[test]
+fn the_name_of_a_variable_is_a_noun() {
+    let of = |source: &Source| {
+        let lines = source.text.lines().enumerate().filter(|(_, line)| declares_it(line));
+        lines.map(|(at, _)| format!("{}:{}: it", source.path, at + 1)).collect::<Vec<_>>()
+    };
+    let all: Vec<String> = sources("src").iter().chain(&sources("tests")).flat_map(of).collect();
+    report(&all, "docs/contributing.md, \"Language\"");
+}
+
+#[test]
+fn declarations_of_it_are_found_in_code_only() {
+    let cases = [
+        ("links.iter().find(|it| it.index == 1)", true),
+        ("let is_up = move |it: &&Link| it.up;", true),
+        ("pairs.map(|(key, it)| key)", true),
+        ("pairs.map(|&(it, _)| it)", true),
+        ("for (pool, it, reason) in reservations {", true),
+        ("Some(it) => it,", true),
+        ("for it in &mut links {", true),
+        ("fn add(table: &mut Table, it: &Link) {", true),
+        ("    it: &Link,", true),
+        ("links.map(|link| link.index); // The argument is |it|.", false),
+        ("Error::internal(\"cannot use (it)\")", false),
+        ("the owner has it, and uses it: a text of several lines\\n\\", false),
+    ];
+    for (line, is_found) in cases {
+        assert_eq!(declares_it(line), is_found, "{line}");
+    }
+}
+
+#[test]
 fn banned_words_are_found_in_prose_only() {
     let cases = [
         ("// What is left is removed.", 1),
         ("/// This is what is left.", 0),
         ("let url = \"http://whose\";", 0),
         ("fn a_link_whose_owner_is_unknown() {", 1),
+        ("    fn a_link_whose_owner_is_unknown() {", 1),
         ("fn what_is_left_is_removed() {", 1),
         ("// `whose` is code.", 0),
         ("    run(); // Nobody reads it.", 1),
@@ -229,5 +310,9 @@ fn banned_words_are_found_in_prose_only() {
         let found = prose_of_source(line, "//").map(|text| banned(&without_code(&text)));
         assert_eq!(found.unwrap_or_default().len(), count, "{line}");
     }
+    assert_eq!(
+        texts(r#"fail("a socket whose owner", "x"); // "a comment""#).collect::<Vec<_>>(),
+        ["a socket whose owner"]
+    );
     assert!(DIRECTORIES.iter().all(|name| Path::new(ROOT).join(name).is_dir()));
 }

@@ -107,20 +107,29 @@ fn macvlan() -> Subject {
     Subject { host: ON_SWITCH, in_container: UPLINK, targets: &OUTSIDE, ..subject }
 }
 
-/// The host has the link `lan` to a switch, which answers, and the default route leads to it.
-const ON_SWITCH: &str =
-    "ip link add lan type veth peer name port; ip link add sw type bridge mcast_snooping 0
-    ip link set port master sw; ip link set port up; ip link set sw up; ip link set lan up
-    ip address add 10.20.0.1/24 dev lan; ip route add default via 10.20.0.9
-    ip address add 10.1.0.254/24 dev sw; ip address add fd00:1::fe/64 dev sw nodad";
+/// The host has the link `lan` to a switch.
+macro_rules! on_switch {
+    ($more:literal) => {
+        concat!(
+            "ip link add lan type veth peer name port; ip link add sw type bridge mcast_snooping 0
+            ip link set port master sw; ip link set port up; ip link set sw up; ip link set lan up\n",
+            $more
+        )
+    };
+}
 
-/// The same, and the switch answers in VLAN 10, where the kernel has VLANs.
-const ON_SWITCH_WITH_VLAN: &str =
-    "ip link add lan type veth peer name port; ip link add sw type bridge mcast_snooping 0
-    ip link set port master sw; ip link set port up; ip link set sw up; ip link set lan up
-    if ip link add link sw name sw10 type vlan id 10; then
+/// The switch answers, and the default route leads to it.
+const ON_SWITCH: &str = on_switch!(
+    "ip address add 10.20.0.1/24 dev lan; ip route add default via 10.20.0.9
+    ip address add 10.1.0.254/24 dev sw; ip address add fd00:1::fe/64 dev sw nodad"
+);
+
+/// The switch answers in VLAN 10, where the kernel has VLANs.
+const ON_SWITCH_WITH_VLAN: &str = on_switch!(
+    "if ip link add link sw name sw10 type vlan id 10; then
         ip link set sw10 up; ip address add 10.1.0.254/24 dev sw10; ip address add fd00:1::fe/64 dev sw10 nodad
-    fi";
+    fi"
+);
 
 /// A link of the container for an interface in it.
 const UPLINK: &str =

@@ -39,7 +39,10 @@ const EXCLUDED: [(&str, &str, &str); 26] = [
 /// The keys of a plugin that the table names: all parts of the paths of its cases.
 fn toggled(keys_of: &str) -> BTreeSet<String> {
     let subjects = subjects();
-    let cases = subjects.iter().filter(|it| it.keys_of == keys_of).flat_map(|it| &it.cases);
+    let cases = subjects
+        .iter()
+        .filter(|subject| subject.keys_of == keys_of)
+        .flat_map(|subject| &subject.cases);
     cases
         .flat_map(|case| {
             let below = case.value.as_object().into_iter().flat_map(|value| value.keys().cloned());

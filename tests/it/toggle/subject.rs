@@ -188,7 +188,7 @@ pub fn dual_stack() -> Value {
 
 /// Its bridge filters VLANs where the kernel can.
 fn neighbours_network() -> Value {
-    let addresses = ["10.1.0.200/24", "fd00:1::c8/64"].map(|it| json!({"address": it}));
+    let addresses = ["10.1.0.200/24", "fd00:1::c8/64"].map(|address| json!({"address": address}));
     let config = json!({
         "cniVersion": "1.1.0", "name": "other", "type": "bridge",
         "ipam": {"type": "static", "addresses": addresses},
@@ -203,7 +203,7 @@ pub const VLANS: &str = "CONFIG_BRIDGE_VLAN_FILTERING";
 /// Puts a value where a JSON pointer leads to; objects on the way are made.
 pub fn set(config: &mut Value, pointer: &str, value: Value) {
     let (parent, key) = pointer.rsplit_once('/').unwrap();
-    if config.pointer(parent).is_none_or(|it| !it.is_object() && !it.is_array()) {
+    if config.pointer(parent).is_none_or(|found| !found.is_object() && !found.is_array()) {
         set(config, parent, json!({}));
     }
     match config.pointer_mut(parent).unwrap() {

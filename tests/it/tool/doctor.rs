@@ -4,6 +4,7 @@ mod chains;
 mod iptables;
 mod leaks;
 mod rulesets;
+mod timer;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -52,7 +53,8 @@ fn doctor(world: &World, args: &[&str]) -> Outcome {
 fn faults(world: &World) -> Vec<Value> {
     let outcome = doctor(world, &["--json"]);
     let findings = parse(&outcome.stdout)["findings"].as_array().unwrap().clone();
-    let faults: Vec<Value> = findings.into_iter().filter(|it| it["kind"] != "note").collect();
+    let faults: Vec<Value> =
+        findings.into_iter().filter(|finding| finding["kind"] != "note").collect();
     assert_eq!(outcome.status, i32::from(!faults.is_empty()), "{}", outcome.report());
     faults
 }
@@ -109,7 +111,9 @@ fn without_capabilities_it_is_a_fault_that_the_kernel_cannot_be_examined() {
     let document = parse(&outcome.stdout);
     let has = |start: &str| {
         let mut findings = document["findings"].as_array().unwrap().iter();
-        findings.any(|it| it["kind"] == "broken" && it["what"].as_str().unwrap().starts_with(start))
+        findings.any(|finding| {
+            finding["kind"] == "broken" && finding["what"].as_str().unwrap().starts_with(start)
+        })
     };
     assert!(outcome.status == 1 && has("cannot examine the kernel: "), "{}", outcome.report());
 }
@@ -479,7 +483,9 @@ fn networks_that_exclude_each_other_are_found() {
     b["plugins"][0]["vlan"] = 5.into();
     configure(&world, "b", &b);
     // A kernel can lack VLANs.
-    assert!(faults(&world).iter().all(|it| it["what"].as_str().unwrap().contains("CONFIG_")));
+    assert!(
+        faults(&world).iter().all(|finding| finding["what"].as_str().unwrap().contains("CONFIG_"))
+    );
     configure(&world, "b", &with(&network("b", 2), json!({"name": "a"})));
     only_fault(&world, "broken", &["b.conflist: the name a is that of the network in a.conflist"]);
     world.write("/run/net.d/b.conflist", "{");
@@ -493,11 +499,15 @@ fn a_network_with_dhcp_needs_the_daemon() {
     network["plugins"][0]["ipam"] = json!({"type": "dhcp", "daemonSocketPath": "/run/dhcp.sock"});
     let mut alone = network.clone();
     alone["plugins"][0]["ipam"]["daemon"] = "auto".into();
-    assert!(faults(&healthy(&[alone])).iter().all(|it| !it["what"].to_string().contains("dhcp")));
+    assert!(
+        faults(&healthy(&[alone]))
+            .iter()
+            .all(|finding| !finding["what"].to_string().contains("dhcp"))
+    );
     let world = healthy(&[network]);
     let faults = faults(&world);
     let what = "no dhcp daemon listens at /run/dhcp.sock, for a";
-    assert!(faults.iter().any(|it| it["what"] == what), "{faults:#?}");
+    assert!(faults.iter().any(|finding| finding["what"] == what), "{faults:#?}");
 }
 
 #[test]
@@ -537,7 +547,7 @@ fn findings_are_in_the_order_of_their_harm() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|it| it["kind"].as_str().unwrap())
+        .map(|finding| finding["kind"].as_str().unwrap())
         .collect();
     assert_eq!(kinds[..2], ["insecure", "broken"], "{document}");
     assert!(kinds[2..].iter().all(|kind| *kind == "note"), "{document}");

@@ -54,6 +54,31 @@ fn keys(manual: &str) -> Vec<&str> {
     rows.map(|row| row.split('`').next().unwrap()).collect()
 }
 
+/// The first cells of a row in docs/compatibility.md: a plugin, its keys of the reference, and those that only cnibox has.
+fn compared_keys(row: &str) -> Option<(&str, Vec<&str>)> {
+    let mut cells = row.strip_prefix("| `")?.split('|');
+    let plugin = cells.next()?.trim().trim_end_matches('`');
+    let keys = cells.take(2).flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    Some((plugin, keys.collect()))
+}
+
+#[test]
+fn the_comparison_with_the_reference_has_the_keys_of_the_manuals() {
+    let page = documents().join("../compatibility.md");
+    let page = fs::read_to_string(page).unwrap();
+    let rows: Vec<_> = page.lines().filter_map(compared_keys).collect();
+    let mut named: BTreeSet<String> = rows.iter().map(|(plugin, _)| plugin.to_string()).collect();
+    // Another name of `veth`.
+    named.insert("ptp".to_owned());
+    assert_eq!(named, plugin_names().into_iter().collect());
+    for (plugin, compared) in rows {
+        let manual = head(&config_keys::manual(plugin));
+        let [compared, of_manual] = [compared, keys(&manual)].map(BTreeSet::from_iter);
+        let different: Vec<_> = compared.symmetric_difference(&of_manual).collect();
+        assert!(different.is_empty(), "{plugin}: {different:?}");
+    }
+}
+
 #[test]
 fn help_shows_each_key_and_fits_a_terminal() {
     let world = World::new();

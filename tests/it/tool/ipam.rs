@@ -219,7 +219,7 @@ fn ranges_count_what_can_be_allocated() {
     host.world.write("/run/data/small/10.5.0.2", "a9\r\neth1");
     let document = host.list();
     let networks = document["networks"].as_array().unwrap();
-    let small = networks.iter().find(|it| it["name"] == "small").unwrap();
+    let small = networks.iter().find(|network| network["name"] == "small").unwrap();
     let numbers =
         |index: usize| ["size", "used", "free"].map(|key| small["ranges"][index][key].clone());
     assert_eq!(numbers(0), [3, 2, 2], "{small}");

@@ -19,7 +19,8 @@ fn lint(world: &World, args: &[&str]) -> Outcome {
 }
 
 fn files(directory: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<_> = fs::read_dir(directory).unwrap().map(|it| it.unwrap().path()).collect();
+    let mut files: Vec<_> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files
 }
@@ -145,7 +146,10 @@ fn notes_are_on_stderr_and_no_mistakes() {
     let document = parse(&lint(&world, &["--json", "/run/10-net.conflist"]).output());
     let findings = document["findings"].as_array().unwrap();
     assert_eq!(findings.len(), 4, "{document}");
-    assert!(findings.iter().all(|it| it["kind"] == "note" && it["line"] == 1), "{document}");
+    assert!(
+        findings.iter().all(|finding| finding["kind"] == "note" && finding["line"] == 1),
+        "{document}"
+    );
 }
 
 #[test]

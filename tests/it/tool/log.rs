@@ -43,7 +43,8 @@ fn each_call_is_a_line_with_its_outcome() {
     assert_eq!(found.len(), 4, "{text}");
     assert_eq!(world.host(["stat", "-c", "%a", "/run/cnibox.log"]), "600\n");
     for line in text.lines() {
-        let milliseconds = line.split(" ms=").nth(1).and_then(|it| it.split(' ').next()).unwrap();
+        let milliseconds =
+            line.split(" ms=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
         assert!(milliseconds.parse::<f64>().unwrap() > 0.0, "{line}");
         let time = line.strip_prefix("time=").unwrap().split(' ').next().unwrap();
         world.host(["date", "--date", time]);

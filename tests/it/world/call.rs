@@ -178,7 +178,7 @@ impl<'w> Call<'w> {
         if let Some(arg0) = &self.arg0 {
             std::os::unix::process::CommandExt::arg0(&mut command, arg0);
         }
-        sys::leash(&mut command);
+        sys::end_with_parent(&mut command);
         let netns = self.netns.map(|path| CString::new(path).unwrap());
         let started = match self.world {
             Some(world) => sys::start_in(Arc::clone(&world.namespaces), command, netns),

@@ -171,7 +171,8 @@ fn link(place: &str, link: &Value) -> String {
     let all = link["flags"].as_array().unwrap().iter().map(plain);
     let mut flags: Vec<String> = all.filter(|f| !FLAGS_OF_CARRIER.contains(&f.as_str())).collect();
     flags.sort();
-    let alt_names = link.get("altnames").map(|it| format!(" altnames={it}")).unwrap_or_default();
+    let alt_names =
+        link.get("altnames").map(|names| format!(" altnames={names}")).unwrap_or_default();
     format!(
         "{place} link {} kind={} master={} mtu={} flags={}{alt_names}",
         plain(&link["ifname"]),

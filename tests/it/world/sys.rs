@@ -172,7 +172,7 @@ fn end_as(child: Pid) -> ! {
 }
 
 /// The child dies with the thread that started it, and does not outlive its time. A command in a world dies with the child.
-pub fn leash(command: &mut Command) {
+pub fn end_with_parent(command: &mut Command) {
     let begin = || {
         // SAFETY: both calls take numbers only.
         unsafe {

@@ -34,7 +34,7 @@ pub fn node(cnibox: &str) -> io::Result<()> {
     sys::unshare_node()?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--init", cnibox]);
-    sys::leash(&mut command);
+    sys::end_with_parent(&mut command);
     command.status().map(drop)
 }
 
@@ -152,7 +152,7 @@ fn race(request: &Value) -> io::Result<Value> {
         .enumerate()
         .map(|(number, call)| begin(call, number))
         .collect::<io::Result<_>>()?;
-    let answers = begun.into_iter().map(|begun| begun.map_or_else(Ok, |it| finish(it, limit)));
+    let answers = begun.into_iter().map(|begun| begun.map_or_else(Ok, |call| finish(call, limit)));
     let answers: Vec<Value> = answers.collect::<io::Result<_>>()?;
     reap();
     Ok(answers.into())
@@ -194,7 +194,8 @@ fn finish(running: Running, limit: Duration) -> io::Result<Value> {
             }
         }
     };
-    let text = |path: &str| fs::read(path).map(|it| String::from_utf8_lossy(&it).into_owned());
+    let text =
+        |path: &str| fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let (stdout, stderr) = (text(&files[1])?, text(&files[2])?);
     Ok(json!({"status": code(status), "stdout": stdout, "stderr": stderr, "late": late}))
 }
@@ -289,7 +290,7 @@ fn collect(directory: &Path, files: &mut BTreeMap<String, String>) {
         if kind.is_dir() {
             collect(&path, files);
         } else if kind.is_file() {
-            let is_small = entry.metadata().is_ok_and(|it| it.len() < FILE_MAX);
+            let is_small = entry.metadata().is_ok_and(|metadata| metadata.len() < FILE_MAX);
             let content = if is_small { fs::read(&path).unwrap_or_default() } else { Vec::new() };
             let content = String::from_utf8_lossy(&content).into_owned();
             files.insert(path.to_string_lossy().into_owned(), content);

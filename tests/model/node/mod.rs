@@ -2,6 +2,8 @@
 //!
 //! `--node` makes the namespaces, `--init` is process 1 in them. Both are this executable.
 
+pub mod dhcp_server;
+pub mod forger;
 pub mod init;
 mod sys;
 

@@ -86,7 +86,7 @@ pub fn with_new_network(command: &mut Command, path: Option<&str>) {
 }
 
 /// The command dies with its parent.
-pub fn leash(command: &mut Command) {
+pub fn end_with_parent(command: &mut Command) {
     let begin = || {
         // SAFETY: the call takes numbers only.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };

@@ -66,6 +66,10 @@ impl Play {
         if step.by == By::Hook {
             return self.hook_add(step, &list, &key, &container);
         }
+        // The daemon here is that of cnibox.
+        if step.by == By::Go && list["plugins"][0]["ipam"]["type"] == "dhcp" {
+            return Ok(Effect::none());
+        }
         // No other runtime adds to a container of `cnibox run`.
         if step.by != By::Runtime && container.runner.is_some() {
             return Ok(Effect::none());
@@ -91,6 +95,7 @@ impl Play {
         let capabilities = self.capabilities(&list, step);
         self.model.has_go |= step.by == By::Go;
         self.model.used.entry(key.clone()).or_default();
+        let before = self.lines_of(&key);
         let listed = if step.by == By::Runtime {
             self.runtime_add(step, &key, &container.path, &capabilities)?
         } else {
@@ -114,16 +119,16 @@ impl Play {
             _ => None,
         };
         let made = Made { list, capabilities, by: step.by, container };
-        let was_up = known.is_some_and(|it| it.state == State::Up);
+        let was_up = known.is_some_and(|attachment| attachment.state == State::Up);
         let effect = self.learn_add(key.clone(), &made, listed, was_up)?;
-        report.map_or(Ok(()), |report| self.has_left_nothing(&key, &report))?;
+        report.map_or(Ok(()), |report| self.has_left_nothing(&key, &before, &report))?;
         Ok(effect)
     }
 
     /// Another attachment, to whatever network, has an interface of this name in the namespace. No runtime does that.
     pub(super) fn interface_is_taken(&self, key: &Key, container: &Container) -> bool {
-        self.model.attachments.iter().any(|(other, it)| {
-            other != key && other.interface == key.interface && it.space == container.space
+        self.model.attachments.iter().any(|(other, attachment)| {
+            other != key && other.interface == key.interface && attachment.space == container.space
         })
     }
 
@@ -159,7 +164,8 @@ impl Play {
     ) -> Holds<Effect> {
         let effect = Effect::of(key.clone());
         let is_up_before = was_up && self.is_up(&key);
-        let is_perturbed = self.model.attachments.get(&key).is_some_and(|it| it.is_perturbed);
+        let is_perturbed =
+            self.model.attachments.get(&key).is_some_and(|attachment| attachment.is_perturbed);
         let (state, result) = match listed {
             // Without its interface it can be added again.
             Listed::Done(_) if is_up_before && !is_perturbed => {
@@ -179,6 +185,9 @@ impl Play {
         let addresses: Vec<String> =
             ips.iter().filter_map(|ip| ip["address"].as_str().map(str::to_owned)).collect();
         self.model.used.entry(key.clone()).or_default().extend(addresses.iter().cloned());
+        // An interface that was there before is another's, and a DEL leaves it.
+        let space = self.seen.spaces.get(&made.container.path);
+        let was_there = space.is_some_and(|space| space.has_link(&key.interface));
         let attachment = Attachment {
             state,
             by: made.by,
@@ -188,7 +197,7 @@ impl Play {
             capabilities: made.capabilities.clone(),
             result,
             addresses,
-            is_perturbed: false,
+            is_perturbed: state != State::Up && was_there,
             facts: BTreeSet::new(),
         };
         self.model.attachments.insert(key.clone(), attachment);
@@ -207,7 +216,7 @@ impl Play {
                 .model
                 .containers
                 .get(&step.container)
-                .is_some_and(|it| it.runner.is_some()) =>
+                .is_some_and(|container| container.runner.is_some()) =>
             {
                 By::Runtime
             }
@@ -237,14 +246,14 @@ impl Play {
         number: u64,
     ) -> Holds<Effect> {
         let known = self.model.attachments.get(key).cloned();
-        let lives = known.as_ref().is_some_and(|it| self.model.lives(it));
-        let current = self.model.containers.values().find(|it| it.id == key.id);
+        let lives = known.as_ref().is_some_and(|attachment| self.model.lives(attachment));
+        let current = self.model.containers.values().find(|container| container.id == key.id);
         let path = match &known {
             Some(known) if lives => known.path.clone(),
             // containerd removes a sandbox without its namespace; others pass a path that is gone.
             Some(_) if number.is_multiple_of(2) => String::new(),
             Some(known) => known.path.clone(),
-            None => current.map(|it| it.path.clone()).unwrap_or_default(),
+            None => current.map(|container| container.path.clone()).unwrap_or_default(),
         };
         let listed = if by == By::Runtime {
             self.runtime_del(key, &path, fault)?
@@ -262,12 +271,19 @@ impl Play {
             let result = known.result.clone();
             self.libcni_del(&of, &result)?
         };
+        if let (Listed::Failed(report), Fault::None) = (&listed, fault)
+            && !self.model.is_disturbed
+            && !self.is_hindered
+            && by != By::Go
+        {
+            return fails("a DEL without a fault succeeds", report);
+        }
         self.learn_del(key, by, listed)?;
         let mut effect = Effect::of(key.clone());
         // An interface of the Go plugins names no owner, and goes by its name.
-        let of_name = self.model.attachments.iter().filter(|(other, it)| {
-            let is_there = other.id == key.id || it.path == path;
-            it.by == By::Go && is_there && other.interface == key.interface
+        let of_name = self.model.attachments.iter().filter(|(other, attachment)| {
+            let is_there = other.id == key.id || attachment.path == path;
+            attachment.by == By::Go && is_there && other.interface == key.interface
         });
         let of_name: Vec<Key> = of_name.map(|(other, _)| other.clone()).collect();
         for other in of_name {
@@ -300,7 +316,13 @@ impl Play {
         match listed {
             Listed::Done(_) => {
                 let known = self.model.attachments.remove(key);
-                let is_ours = by != By::Go && known.as_ref().is_none_or(|it| it.by != By::Go);
+                // The Go plugins leave the rules of ours, and no entry that tells of them.
+                if by == By::Go && known.as_ref().is_some_and(|attachment| attachment.by != By::Go)
+                {
+                    self.model.forgotten.insert(key.clone());
+                }
+                let is_ours =
+                    by != By::Go && known.as_ref().is_none_or(|attachment| attachment.by != By::Go);
                 self.seen = self.look();
                 // Without its entry a DEL knows the plugins of today only.
                 let knows = !self.model.forgotten.contains(key);
@@ -416,7 +438,7 @@ impl Play {
         }
         let name = format!("n{}", step.network);
         let of_network = self.model.attachments.iter().filter(|(key, _)| key.network == name);
-        let living = of_network.filter(|(_, it)| self.model.lives(it));
+        let living = of_network.filter(|(_, attachment)| self.model.lives(attachment));
         let valid: Vec<Key> = living.map(|(key, _)| key.clone()).collect();
         let key = Key { network: name, id: "none".into(), interface: "eth0".into() };
         let of = Of {

@@ -44,6 +44,9 @@ impl Play {
         let path = format!("{CONFIGURATIONS}/n{}.conflist", step.network);
         self.write(&path, &step.config.to_string());
         for plugin in plugins(&step.config) {
+            if plugin["ipam"]["type"] == "dhcp" && self.model.dhcp.is_none() {
+                self.begin_dhcp();
+            }
             if let Some(device) = plugin["device"].as_str() {
                 self.make_card(device);
             }
@@ -83,6 +86,10 @@ impl Play {
             }
             _ => {
                 let path = format!("/run/netns/c{}", step.container);
+                // Another container that shared a namespace can have its place.
+                if self.model.containers.values().any(|other| other.path == path) {
+                    return Ok(Effect::none());
+                }
                 self.node.ask(&json!({"do": "netns", "path": path}));
                 Container { id, space: self.new_space(&path), path, pid: None, runner: None }
             }
@@ -93,7 +100,8 @@ impl Play {
 
     /// A process with a network namespace of its own. A number says which earlier process id it gets again.
     fn start_process(&mut self, number: u64) -> u64 {
-        let taken: Vec<u64> = self.model.containers.values().filter_map(|it| it.pid).collect();
+        let taken: Vec<u64> =
+            self.model.containers.values().filter_map(|container| container.pid).collect();
         let free: Vec<u64> =
             self.model.pids.iter().copied().filter(|pid| !taken.contains(pid)).collect();
         let again = usize::try_from(number).unwrap_or_default().checked_sub(1);
@@ -156,6 +164,9 @@ impl Play {
         self.model.containers.clear();
         self.model.spaces.iter_mut().for_each(|space| space.is_alive = false);
         self.furnish_host();
+        if self.model.dhcp.is_some() {
+            self.begin_dhcp();
+        }
         let devices: Vec<Value> = self.model.networks.values().flat_map(plugins).collect();
         for device in devices.iter().filter_map(|plugin| plugin["device"].as_str()) {
             self.make_card(device);

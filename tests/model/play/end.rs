@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use super::Play;
 use super::calls::cnibox;
 use crate::look::names;
-use crate::model::{Holds, Key, bare, fails};
+use crate::model::{Holds, Key, bare, fails, is_reservation};
 use crate::step::{Action, By, Fault, Step};
 
 impl Play {
     pub(super) fn end(&mut self) -> Holds {
+        self.settle()?;
         self.say("# the end: all containers end".into());
         let containers: Vec<usize> = self.model.containers.keys().copied().collect();
         for container in containers {
@@ -17,7 +18,7 @@ impl Play {
         }
         self.node.shell(
             "find /var/lib/cni /run/cnibox /run/cni -name litter -exec rm -rf {} +; find /var/lib/cni /run/cnibox /run/cni -type p -delete;
-             find /var/lib/cni/results /var/lib/cni/networks/n* /var/lib/cni/identities/* -mindepth 1 -type d -empty -delete",
+             find /var/lib/cni/results /var/lib/cni/networks/n* /var/lib/cni/identities/* /var/lib/cni/flannel -mindepth 1 -type d -empty -delete",
         );
         for path in std::mem::take(&mut self.model.damaged) {
             if path.contains("/networks/") {
@@ -45,7 +46,8 @@ impl Play {
         for key in keys {
             let addresses = self.model.used[&key].clone();
             let is_left = !self.model.host_lines(&key, &addresses, &self.seen).is_empty();
-            let by = self.model.attachments.get(&key).map_or(By::Runtime, |it| it.by);
+            let by =
+                self.model.attachments.get(&key).map_or(By::Runtime, |attachment| attachment.by);
             if !is_left {
                 self.model.attachments.remove(&key);
                 continue;
@@ -87,6 +89,15 @@ impl Play {
             tokens.insert(key.file());
             tokens.extend(addresses.iter().map(|address| bare(address).to_owned()));
         }
+        let is_of_forgotten = |line: &str| {
+            let mut forgotten = self.model.forgotten.iter();
+            line.starts_with("nft ") && forgotten.any(|key| names(line, &key.owner()))
+        };
+        let known = |key: &&Key| !self.model.forgotten.contains(*key);
+        let is_reserved = |line: &str| {
+            let mut keys = self.model.used.keys().filter(known);
+            !self.model.is_damaged(line) && keys.any(|key| is_reservation(key, line))
+        };
         let mut left: Vec<String> = Vec::new();
         for line in self.seen.host_lines() {
             let is_kept = line.contains("/last_reserved_ip.") || line.contains("/locks/");
@@ -94,10 +105,14 @@ impl Play {
                 || (line.contains(" kind ifb ") && !self.model.has_go)
                 || line.contains("/results/")
                 || line.contains("/operations/")
-                || line.contains("file /var/lib/cni/identities/");
+                || line.contains("file /var/lib/cni/identities/")
+                || line.ends_with(".lease");
             if !is_kept
                 && !self.model.is_of_go(&line)
-                && (is_of_plugin || tokens.iter().any(|token| names(&line, token)))
+                && !is_of_forgotten(&line)
+                && (is_of_plugin
+                    || is_reserved(&line)
+                    || tokens.iter().any(|token| names(&line, token)))
             {
                 left.push(line);
             }

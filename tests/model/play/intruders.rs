@@ -1,9 +1,11 @@
 //! Containers change their interfaces, and other programs change the host.
 
+use serde_json::json;
+
 use super::{Effect, Play};
-use crate::model::Holds;
-use crate::node::Call;
-use crate::step::{Action, Step};
+use crate::model::{Holds, fails};
+use crate::node::{Call, TOOLS};
+use crate::step::{Action, By, Step};
 
 impl Play {
     /// The container changes what it was given.
@@ -11,8 +13,9 @@ impl Play {
         let Some(key) = self.key(step) else { return Ok(Effect::none()) };
         let container = self.model.containers[&step.container].clone();
         let device = &key.interface;
-        let has_addresses =
-            self.model.attachments.get(&key).is_some_and(|it| !it.addresses.is_empty());
+        let known = self.model.attachments.get(&key);
+        let has_addresses = known.is_some_and(|attachment| !attachment.addresses.is_empty());
+        let is_of_go = known.is_some_and(|attachment| attachment.by == By::Go);
         // Nothing else tells that the attachment is there; see `Action::Vanish`.
         if step.action == Action::Rename && !has_addresses {
             return Ok(Effect::none());
@@ -34,7 +37,8 @@ impl Play {
             _ if step.number.is_multiple_of(3) => {
                 format!("ip link set {device} down; ip link set {device} name gone{device}")
             }
-            _ if step.number.is_multiple_of(2) => format!(
+            // The Go plugins do not find it on the host.
+            _ if step.number.is_multiple_of(2) && !is_of_go => format!(
                 "ip link set {device} netns 1 name moved{}{}",
                 step.container, step.interface
             ),
@@ -95,6 +99,55 @@ impl Play {
         Ok(Effect::shaking())
     }
 
+    /// An ADD, a CHECK and a DEL while a program in the container sends messages that look like the kernel's. Then an ADD
+    /// without it, which tells whether the first one could succeed.
+    pub(super) fn forge(&mut self, step: &Step) -> Holds<Effect> {
+        let (Some(key), Some(container)) =
+            (self.key(step), self.model.containers.get(&step.container).cloned())
+        else {
+            return Ok(Effect::none());
+        };
+        // A failed ADD of the Go plugins leaves its interface.
+        let space = self.seen.spaces.get(&container.path);
+        let is_there = self.model.attachments.contains_key(&key)
+            || space.is_some_and(|space| space.has_link(&key.interface));
+        // The Go plugins believe the messages.
+        if step.by == By::Go || is_there || self.interface_is_taken(&key, &container) {
+            return Ok(Effect::none());
+        }
+        let answer = self.node.ask(&json!({
+            "do": "start", "argv": ["/proc/1/exe", "--forger"], "env": {"PATH": TOOLS}, "netns": container.path,
+        }));
+        let pid = answer["pid"].as_u64().unwrap_or_else(|| panic!("{answer}"));
+        let add = Step { action: Action::Add, ..step.clone() };
+        let outcome = self.add(&add);
+        let is_up = self.is_up(&key);
+        let report = self.log.last().cloned().unwrap_or_default();
+        // The hook has no CHECK of its own.
+        let by = if step.by == By::Hook { By::Runtime } else { step.by };
+        let check = Step { action: Action::Check, by, ..step.clone() };
+        let outcome = outcome.and_then(|_| self.check(&check)).and_then(|_| self.del(&add));
+        let answer = self.node.ask(&json!({"do": "kill", "pid": pid}));
+        assert!(answer.get("error").is_none(), "the forger has ended: {answer}");
+        outcome?;
+        let effect = self.add(&add)?;
+        if self.is_up(&key) && !is_up {
+            return fails("messages of others fail no call", report);
+        }
+        Ok(effect)
+    }
+
+    /// A jump of the clock: files of another age are the same to the product.
+    pub(super) fn jump(&mut self, step: &Step) -> Effect {
+        let sign = if step.number.is_multiple_of(2) { '-' } else { '+' };
+        let secs = 60 << (step.number / 2 % 20);
+        self.node.must(&Call::shell(&format!(
+            "mkdir -p /var/lib/cni /run/cnibox; find /var/lib/cni /run/cnibox \\( -type f -o -type d \\) -exec sh -c 'for file; do
+             at=$(stat -c %.9Y \"$file\"); touch -c -d \"@$((${{at%.*}} {sign} {secs})).${{at#*.}}\" \"$file\"; done' sh {{}} +"
+        )));
+        Effect::none()
+    }
+
     /// A step while /var/lib is full: an ADD or a DEL of this container, or a gc.
     fn with_full_disk(&mut self, step: &Step) -> Holds<Effect> {
         let directory = if step.number.is_multiple_of(3) { "/run" } else { "/var/lib" };
@@ -120,11 +173,14 @@ impl Play {
             _ => Action::Doctor,
         };
         let step = Step { action, ..step.clone() };
-        match action {
+        self.is_hindered = true;
+        let effect = match action {
             Action::Add => self.add(&step),
             Action::Del => self.del(&step),
             _ => self.doctor(&step),
-        }
+        };
+        self.is_hindered = false;
+        effect
     }
 }
 

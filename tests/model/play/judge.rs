@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Effect, Play};
 use crate::look::names;
-use crate::model::{Attachment, Holds, Key, State, bare, fails, reservations};
+use crate::model::{Attachment, Holds, Key, State, bare, fails};
 use crate::node::Outcome;
 use crate::step::{Action, By, Fault, Step};
 
@@ -18,7 +18,10 @@ impl Play {
         for key in keys {
             let attachment = &self.model.attachments[&key];
             let facts = self.model.facts(&key, attachment, &self.seen);
-            let must_stay = self.is_up(&key) && !effect.shakes && !effect.touched.contains(&key);
+            let must_stay = self.is_up(&key)
+                && !effect.shakes
+                && !effect.touched.contains(&key)
+                && !self.is_moving(attachment);
             if must_stay {
                 let missing = attachment.facts.difference(&facts);
                 // An operator who removes a reservation gives the address away, with its rules.
@@ -39,6 +42,12 @@ impl Play {
         self.no_address_twice()
     }
 
+    /// Whether the address of an attachment may change while the daemon of `dhcp` follows the server.
+    pub(super) fn is_moving(&self, attachment: &Attachment) -> bool {
+        let is_moving = self.model.dhcp.as_ref().is_some_and(|dhcp| dhcp.is_moving);
+        attachment.has_dhcp() && (is_moving || attachment.is_perturbed)
+    }
+
     /// Whether a line is about an address that an attachment of the step has or had.
     fn is_given_away(&self, line: &str, effect: &Effect) -> bool {
         let used = effect.touched.iter().filter_map(|key| self.model.used.get(key));
@@ -48,7 +57,7 @@ impl Play {
     /// Whether a line is about the container, in which another program has removed the interface.
     fn is_without_interface(&self, key: &Key, line: &str) -> bool {
         let space = self.seen.spaces.get(&self.model.attachments[key].path);
-        line.starts_with("container ") && !space.is_some_and(|it| it.has_link(&key.interface))
+        line.starts_with("container ") && !space.is_some_and(|space| space.has_link(&key.interface))
     }
 
     /// An entry of the cache is a whole document, also after a killed call.
@@ -99,8 +108,11 @@ impl Play {
             }
             let is_of_host_local = attachment.config["plugins"][0]["ipam"]["type"] == "host-local";
             let file = format!("/var/lib/cni/networks/{}/{}", key.network, bare(address));
-            let owner =
-                self.seen.files.get(&file).map(|it| it.split_whitespace().collect::<Vec<_>>());
+            let owner = self
+                .seen
+                .files
+                .get(&file)
+                .map(|content| content.split_whitespace().collect::<Vec<_>>());
             if is_of_host_local && owner != Some(vec![&key.id, &key.interface]) {
                 return fails(&format!("{address} is not reserved: {owner:?}"));
             }
@@ -136,20 +148,25 @@ impl Play {
     pub(super) fn is_gone(&self, key: &Key, known: Option<&Attachment>, after: &str) -> Holds {
         let mut addresses = self.model.used.get(key).cloned().unwrap_or_default();
         // Earlier addresses of the same key can be others' by now.
-        if let Some(known) = known.filter(|it| !it.addresses.is_empty()) {
+        if let Some(known) = known.filter(|attachment| !attachment.addresses.is_empty()) {
             addresses = known.addresses.iter().cloned().collect();
         }
         let mut left = self.model.host_lines(key, &addresses, &self.seen);
         // The records of cnibox outlive a DEL by others.
-        if known.is_some_and(|it| it.by != By::Runtime) {
+        if known.is_some_and(|attachment| attachment.by != By::Runtime) {
             left.retain(|line| !line.contains("/run/cnibox/"));
         }
         left.retain(|line| !self.model.is_of_go(line));
         let unsound = |address: &String| self.seen.host.has_address(address);
         left.retain(|line| {
-            !addresses.iter().filter(|it| unsound(it)).any(|it| names(line, bare(it)))
+            !addresses
+                .iter()
+                .filter(|address| unsound(address))
+                .any(|address| names(line, bare(address)))
         });
-        let space = known.and_then(|it| self.model.spaces.get(it.space)).filter(|it| it.is_alive);
+        let space = known
+            .and_then(|known| self.model.spaces.get(known.space))
+            .filter(|space| space.is_alive);
         let space = space.and_then(|space| self.seen.spaces.get(&space.path));
         if let (Some(space), Some(known)) = (space, known)
             && !known.is_perturbed
@@ -165,11 +182,16 @@ impl Play {
         }
     }
 
-    /// A failed ADD takes back all but the records of the runtime, because their removal can have failed.
-    pub(super) fn has_left_nothing(&self, key: &Key, report: &str) -> Holds {
-        let mut left = self.model.host_lines(key, &BTreeSet::new(), &self.seen);
-        left.extend(reservations(key, &self.seen));
-        left.retain(|line| !line.contains("/run/cnibox/") && !line.contains("/results/"));
+    /// A failed ADD takes back all but the records of the runtime, because their removal can have failed. `before`: what
+    /// was there already, such as the reservation of an attachment that the operator has removed from the cache.
+    pub(super) fn has_left_nothing(
+        &self,
+        key: &Key,
+        before: &BTreeSet<String>,
+        report: &str,
+    ) -> Holds {
+        let left = self.lines_of(key);
+        let left: Vec<&str> = left.difference(before).map(String::as_str).collect();
         if left.is_empty() {
             return Ok(());
         }
@@ -177,6 +199,13 @@ impl Play {
             "a failed ADD leaves nothing",
             format!("{}: {report}\n{}", key.owner(), left.join("\n")),
         )
+    }
+
+    /// The lines about an attachment on the host, without the records of the runtime.
+    pub(super) fn lines_of(&self, key: &Key) -> BTreeSet<String> {
+        let mut lines = self.model.host_lines(key, &BTreeSet::new(), &self.seen);
+        lines.retain(|line| !line.contains("/run/cnibox/") && !line.contains("/results/"));
+        lines.into_iter().collect()
     }
 
     /// After a gc that succeeded, nothing is left of the attachments that are provably dead.
@@ -212,7 +241,7 @@ impl Play {
             return false;
         }
         let has_another =
-            self.model.spaces.iter().any(|it| it.is_alive && it.path == attachment.path);
+            self.model.spaces.iter().any(|space| space.is_alive && space.path == attachment.path);
         !has_another && attachment.state == State::Up
     }
 }

@@ -111,8 +111,11 @@ impl Play {
                 _ => return Ok(Listed::Killed),
             }
         }
-        self.node.must(&Call::new(&["rm", "-rf", &of.key.cache()]));
-        Ok(Listed::Done(Value::Null))
+        let outcome = self.node.run(&Call::new(&["rm", "-rf", &of.key.cache()]));
+        Ok(match outcome.status {
+            0 => Listed::Done(Value::Null),
+            _ => Listed::Failed(outcome.report()),
+        })
     }
 
     pub(super) fn libcni_check(&mut self, of: &Of<'_>, result: &Value) -> Holds<Listed> {
@@ -182,8 +185,9 @@ impl Play {
             Err(error) => return fails(rule, format!("{error}: {}", outcome.report())),
         };
         let known = ["cniVersion", "code", "msg", "details"];
-        let has_only_known =
-            object.as_object().is_some_and(|it| it.keys().all(|key| known.contains(&key.as_str())));
+        let has_only_known = object
+            .as_object()
+            .is_some_and(|object| object.keys().all(|key| known.contains(&key.as_str())));
         let code = object["code"].as_u64().unwrap_or_default();
         let is_code = (1..=11).contains(&code) || (50..=51).contains(&code) || code >= 100;
         let has_msg = object["msg"].as_str().is_some_and(|msg| !msg.is_empty());

@@ -2,10 +2,12 @@
 
 mod calls;
 mod containers;
+mod dhcp;
 mod end;
 mod intruders;
 mod judge;
 mod libcni;
+mod mends;
 mod race;
 mod runs;
 mod traffic;
@@ -14,6 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use serde_json::Value;
+
+pub use dhcp::Dhcp;
 
 use crate::look::Seen;
 use crate::model::{Failure, Holds, Key, Model, State};
@@ -28,6 +32,8 @@ pub struct Play {
     pub log: Vec<String>,
     pub is_verbose: bool,
     pub counts: BTreeMap<String, u64>,
+    /// The disk, or the server or daemon of `dhcp`, lets calls fail.
+    is_hindered: bool,
     steps: u64,
 }
 
@@ -63,6 +69,7 @@ impl Play {
             log: Vec::new(),
             is_verbose: false,
             counts: BTreeMap::new(),
+            is_hindered: false,
             steps: 0,
         };
         play.furnish_host();
@@ -113,12 +120,17 @@ impl Play {
             Action::Mounted | Action::Process | Action::Shared => self.make_container(step),
             Action::End | Action::Unmount | Action::Replace => self.end_container(step),
             Action::Reboot => self.reboot(),
+            Action::Dhcp => self.dhcp(step),
+            Action::Forge => self.forge(step),
+            Action::Clock => Ok(self.jump(step)),
             Action::Add => self.add(step),
             Action::Del => self.del(step),
             Action::Check => self.check(step),
             Action::Status => self.status(step),
             Action::Gc => self.gc(step),
             Action::Doctor => self.doctor(step),
+            Action::Confirm => self.confirm(step),
+            Action::Reconcile => self.reconcile(step),
             Action::Race => self.race(step),
             Action::Run => self.run_container(step),
             Action::HookByPath => self.hook_by_path(step),
@@ -169,6 +181,7 @@ impl Play {
     /// Whether an ADD of this key has succeeded and its container lives.
     fn is_up(&self, key: &Key) -> bool {
         let attachment = self.model.attachments.get(key);
-        attachment.is_some_and(|it| it.state == State::Up && self.model.lives(it))
+        attachment
+            .is_some_and(|attachment| attachment.state == State::Up && self.model.lives(attachment))
     }
 }

@@ -22,7 +22,9 @@ impl Play {
         let Some(list) = self.list(step.network) else { return Ok(Effect::none()) };
         let mut racers = vec![(Racer::Gc, cnibox(&["gc"]))];
         let containers: Vec<usize> = self.model.containers.keys().copied().collect();
-        for container in containers.into_iter().filter(|it| step.number >> it & 1 == 1) {
+        for container in
+            containers.into_iter().filter(|container| step.number >> container & 1 == 1)
+        {
             let step = Step { container, ..step.clone() };
             racers.extend(self.racer(&step, &list));
         }
@@ -44,7 +46,9 @@ impl Play {
         let key = self.key(step)?;
         let container = self.model.containers.get(&step.container)?.clone();
         let known = self.model.attachments.get(&key);
-        if known.is_some_and(|it| it.by != By::Runtime) || container.runner.is_some() {
+        if known.is_some_and(|attachment| attachment.by != By::Runtime)
+            || container.runner.is_some()
+        {
             return None;
         }
         let of = ["--container-id", &key.id, "-i", &key.interface, &key.network, &container.path];

@@ -72,7 +72,9 @@ impl Play {
     /// The author of an image writes the annotation, so a path in it is refused.
     pub(super) fn hook_by_path(&mut self, step: &Step) -> Holds<Effect> {
         let container = self.model.containers.get(&step.container);
-        let Some(pid) = container.and_then(|it| it.pid) else { return Ok(Effect::none()) };
+        let Some(pid) = container.and_then(|container| container.pid) else {
+            return Ok(Effect::none());
+        };
         let path = format!("{CONFIGURATIONS}/n{}.conflist:eth7", step.network);
         let state = json!({
             "ociVersion": "1.0.2", "id": "intruder", "status": "creating", "pid": pid, "bundle": "/",

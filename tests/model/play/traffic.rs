@@ -2,6 +2,7 @@
 
 use super::Play;
 use super::containers::{OUTSIDE, UPLINK};
+use crate::history::LAN;
 use crate::model::{Attachment, Holds, Key, bare, fails};
 use crate::node::Call;
 use crate::step::By;
@@ -12,20 +13,31 @@ impl Play {
         if self.model.is_disturbed {
             return Ok(());
         }
-        let sound = self.model.attachments.iter().filter(|(key, it)| {
-            let main = it.config["plugins"][0].clone();
-            let is_routed = main["type"] == "ptp" || main["isGateway"] == true;
+        let sound = self.model.attachments.iter().filter(|(key, attachment)| {
+            let main = attachment.config["plugins"][0].clone();
+            let is_of_lan = main["bridge"] == LAN;
+            let is_routed = main["type"] == "ptp" || main["isGateway"] == true || is_of_lan;
             let is_of_host_local = main["ipam"]["type"] == "host-local";
-            let is_ours = it.by != By::Go && !it.is_perturbed;
-            // With two interfaces in one subnet the container answers through either.
+            let is_of_server = attachment.has_dhcp() && !self.is_moving(attachment);
+            let is_ours = attachment.by != By::Go && !attachment.is_perturbed;
+            // The container answers through another interface if that is in the same subnet, or has the route; a changed
+            // one may lead nowhere.
             let is_alone = self.model.attachments.iter().all(|(other, its)| {
-                other == *key || its.space != it.space || other.network != key.network
+                let is_in_subnet =
+                    other.network == key.network || (its.has_dhcp() && attachment.has_dhcp());
+                let may_answer = is_in_subnet || its.is_perturbed;
+                other == *key || its.space != attachment.space || !may_answer
             });
-            self.is_up(key) && is_ours && is_routed && is_of_host_local && is_alone
+            self.is_up(key)
+                && is_ours
+                && is_routed
+                && (is_of_host_local || is_of_server)
+                && is_alone
         });
         let sound: Vec<(Key, Attachment)> =
-            sound.map(|(key, it)| (key.clone(), it.clone())).collect();
-        let Some(index) = usize::try_from(self.steps / 10).ok().map(|it| it % sound.len().max(1))
+            sound.map(|(key, attachment)| (key.clone(), attachment.clone())).collect();
+        let Some(index) =
+            usize::try_from(self.steps / 10).ok().map(|number| number % sound.len().max(1))
         else {
             return Ok(());
         };
@@ -55,7 +67,8 @@ impl Play {
         let port = attachment.capabilities["portMappings"][0]["hostPort"].as_u64();
         let has_four = attachment.addresses.iter().any(|address| address.contains('.'));
         // Without the route the answers do not find the way back.
-        let has_route = attachment.config["plugins"][0]["ipam"]["routes"][0].is_object();
+        let has_route = attachment.config["plugins"][0]["ipam"]["routes"][0].is_object()
+            || attachment.has_dhcp();
         let Some(port) = port.filter(|_| has_four && has_route) else { return Ok(()) };
         *self.counts.entry("connection to a published port".into()).or_default() += 1;
         let space = self.model.spaces[attachment.space].path.clone();

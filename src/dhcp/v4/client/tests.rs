@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::dhcp::v4::packet::tests::{MAC, reply};
+use crate::dhcp::v4::settings::Times;
 
 mod random;
 

@@ -320,7 +320,7 @@ fn the_client_asks_a_server_that_does_not_know_what_it_granted_less_often() {
     let actions = world.receive(&answer(&renew, Kind::REPLY, &SERVER, 20_000));
     assert_eq!(actions, [Action::Bound]);
     let renew = world.wait_sent();
-    assert_eq!(world.sent(Event::Received(&no_binding(&renew))).kind, 3, "it starts anew");
+    assert_eq!(world.sent(Event::Received(&no_binding(&renew))).kind, 3, "it starts again");
 }
 
 #[test]

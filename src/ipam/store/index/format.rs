@@ -79,7 +79,7 @@ pub(super) struct Block {
 pub(super) struct Bits([u64; 4]);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum IndexEntry {
     Holder(Holder),
     Block(Block),
 }
@@ -133,11 +133,11 @@ impl Bucket {
         self.0[OVERFLOW_AT] = 1;
     }
 
-    pub(super) fn entry(&self, slot: usize) -> io::Result<Option<Entry>> {
+    pub(super) fn entry(&self, slot: usize) -> io::Result<Option<IndexEntry>> {
         let at = SLOTS_AT + slot * SLOT_BYTES;
         let slot = &self.0[at..at + SLOT_BYTES];
         let holder = |kind| {
-            Some(Entry::Holder(Holder {
+            Some(IndexEntry::Holder(Holder {
                 address: u128_at(slot, 16),
                 owner: u64_at(slot, 8),
                 identity: u64_at(slot, 32),
@@ -147,7 +147,7 @@ impl Bucket {
         };
         let block = |level| {
             let bits = Bits([16, 24, 32, 40].map(|at| u64_at(slot, at)));
-            Some(Entry::Block(Block { level, number: u128_at(slot, 0) >> 8, bits }))
+            Some(IndexEntry::Block(Block { level, number: u128_at(slot, 0) >> 8, bits }))
         };
         match slot[0] {
             0 => Ok(None),
@@ -160,13 +160,13 @@ impl Bucket {
         }
     }
 
-    pub(super) fn set(&mut self, slot: usize, entry: Option<&Entry>) {
+    pub(super) fn set(&mut self, slot: usize, entry: Option<&IndexEntry>) {
         let at = SLOTS_AT + slot * SLOT_BYTES;
         let slot = &mut self.0[at..at + SLOT_BYTES];
         slot.fill(0);
         match entry {
             None => {}
-            Some(Entry::Holder(holder)) => {
+            Some(IndexEntry::Holder(holder)) => {
                 slot[0] = match holder.kind {
                     Kind::Reserved => 1,
                     Kind::Torn => 2,
@@ -177,7 +177,7 @@ impl Bucket {
                 slot[16..32].copy_from_slice(&holder.address.to_le_bytes());
                 put_u64(slot, 32, holder.identity);
             }
-            Some(Entry::Block(block)) => {
+            Some(IndexEntry::Block(block)) => {
                 slot[..16].copy_from_slice(&(block.number << 8).to_le_bytes());
                 slot[0] = match block.level {
                     Level::Address => 4,
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn a_bucket_is_read_back_at_its_own_number_only() {
         let holder = |kind, is_older| {
-            Some(Entry::Holder(Holder {
+            Some(IndexEntry::Holder(Holder {
                 address: u128::MAX - 1,
                 owner: 2,
                 identity: u64::MAX,
@@ -283,7 +283,7 @@ mod tests {
         for bit in [0, 63, 64, 255] {
             bits.set(bit, true);
         }
-        let block = |level| Some(Entry::Block(Block { level, number: (1 << 120) - 1, bits }));
+        let block = |level| Some(IndexEntry::Block(Block { level, number: (1 << 120) - 1, bits }));
         let entries = [
             holder(Kind::Reserved, false),
             holder(Kind::Torn, true),

@@ -48,11 +48,12 @@ fn compare(index: &mut Index, model: &BTreeMap<u128, Holder>) -> io::Result<()> 
         let is_taken = model.get(&address).is_some_and(|holder| holder.kind != Kind::Torn);
         assert_eq!(index.is_taken(address)?, is_taken);
         let free = (address..=last + 1)
-            .find(|it| model.get(it).is_none_or(|holder| holder.kind == Kind::Torn));
+            .find(|candidate| model.get(candidate).is_none_or(|holder| holder.kind == Kind::Torn));
         assert_eq!(index.next_free(address, last + 1)?, free);
         let owner = holder(address).owner;
-        let of_owner = |it: &&Holder| it.owner == owner && it.kind == Kind::Reserved;
-        let held: Vec<u128> = model.values().filter(of_owner).map(|it| it.address).collect();
+        let of_owner = |holder: &&Holder| holder.owner == owner && holder.kind == Kind::Reserved;
+        let held: Vec<u128> =
+            model.values().filter(of_owner).map(|holder| holder.address).collect();
         let mut found = index.held_by(owner)?;
         found.sort_unstable();
         assert_eq!(found, held);
@@ -185,8 +186,8 @@ fn damage_is_an_error() {
             let mut bytes = good.clone();
             bytes[at] ^= 1 << (at % 8);
             fs::write(&path.path, bytes).unwrap();
-            let compared =
-                Index::open(&path.path).and_then(|mut it| compare(&mut it, &model_of(&holders)));
+            let compared = Index::open(&path.path)
+                .and_then(|mut index| compare(&mut index, &model_of(&holders)));
             assert!(compared.is_err(), "damage of byte {at} is not detected");
         }
         for length in [0, 1, 511, 512, 4095, good.len() - 1] {
@@ -271,9 +272,11 @@ proptest! {
         prop_assert_eq!(holders, expected);
         for first in [number("10.1.0.240"), number("10.2.255.240"), number("fd00::ffe0")] {
             for address in first..first + 70 {
-                let is_taken = |it: &u128| model.get(it).is_some_and(|it| it.kind != Kind::Torn);
+                let is_taken = |address: &u128| {
+                    model.get(address).is_some_and(|holder| holder.kind != Kind::Torn)
+                };
                 prop_assert_eq!(index.is_taken(address).unwrap(), is_taken(&address));
-                let free = (address..=first + 70).find(|it| !is_taken(it));
+                let free = (address..=first + 70).find(|candidate| !is_taken(candidate));
                 prop_assert_eq!(index.next_free(address, first + 70).unwrap(), free);
             }
         }

@@ -179,18 +179,18 @@ impl Locked<'_> {
     /// Saves the addresses of an identity for `sticky`. `replace` selects the saved addresses that they replace.
     pub fn remember(&self, identity: u64, ips: &[IpAddr], replace: impl Fn(IpAddr) -> bool) {
         // A failure loses a preference only.
-        let _ = self.place.sticky.remember(identity, ips, replace);
+        let _ = self.paths.sticky.remember(identity, ips, replace);
     }
 
     /// Writes the index. If that fails, the next call reads the files.
     pub(in crate::ipam::store) fn finish(self) {
-        let Self { place, directory: Some(directory), known: Known::Index(mut index), .. } = self
+        let Self { paths, directory: Some(directory), known: Known::Index(mut index), .. } = self
         else {
             return;
         };
         if self.is_changed && !self.has_aside {
             // On an error the index does not have the state of the directory, so it is not valid.
-            let _ = index.commit(&place.index, &directory);
+            let _ = index.commit(&paths.index, &directory);
         }
     }
 
@@ -248,14 +248,14 @@ impl Locked<'_> {
     fn write_aside(&mut self, content: &str) -> Result<(PathBuf, u64)> {
         self.remove_aside()?;
         self.has_aside = true;
-        let aside = self.place.dir.join(ASIDE);
+        let aside = self.paths.dir.join(ASIDE);
         let identity = files::write_new(&aside, content).map_err(failed("write", &aside))?;
         Ok((aside, identity))
     }
 
     fn remove_aside(&mut self) -> Result<()> {
         if self.has_aside {
-            let aside = self.place.dir.join(ASIDE);
+            let aside = self.paths.dir.join(ASIDE);
             files::remove(&aside).map_err(failed("remove", aside))?;
             self.has_aside = false;
         }

@@ -14,7 +14,7 @@ fn ip(text: &str) -> IpAddr {
 
 fn in_boot<T>(dir: &TempDir, boot: u64, f: impl FnOnce(&mut Locked<'_>) -> Result<T>) -> T {
     let mut store = dir.store();
-    store.place.boot = Some(boot);
+    store.paths.boot = Some(boot);
     store.locked(f).unwrap()
 }
 
@@ -250,8 +250,8 @@ fn reservations_of_an_earlier_boot_are_reclaimed() {
         assert!(!locked.has_index(), "an index of another boot may be half written");
         locked.reserve(ip("10.1.0.3"), &attachment("new"))
     });
-    assert!(in_boot(&dir, 3, |locked| locked.can_reclaim(|it| it == ip("10.1.0.1"))));
-    assert!(!in_boot(&dir, 3, |locked| locked.can_reclaim(|it| it == ip("10.1.0.3"))));
+    assert!(in_boot(&dir, 3, |locked| locked.can_reclaim(|address| address == ip("10.1.0.1"))));
+    assert!(!in_boot(&dir, 3, |locked| locked.can_reclaim(|address| address == ip("10.1.0.3"))));
     assert_eq!(reclaim(&dir, 3), ["10.1.0.3"]);
     assert_eq!(reclaim(&dir, 3), ["10.1.0.3"]);
     assert!(reclaim(&dir, 4).is_empty());
@@ -290,7 +290,7 @@ fn without_a_boot_id_no_index_is_valid_and_nothing_is_reclaimed() {
     in_boot(&dir, 1, |locked| locked.reserve(ip("10.1.0.2"), &attachment("abc")));
     for _ in 0..2 {
         let mut store = dir.store();
-        store.place.boot = None;
+        store.paths.boot = None;
         let reclaimed = store.locked(|locked| {
             assert!(!locked.has_index());
             locked.reclaim(|_| true)
@@ -328,7 +328,7 @@ fn each_network_has_its_own_index() {
     assert!(Store::open(dir.path(), &network(), &turns).is_ok());
     let names: Vec<_> = fs::read_dir(dir.path().join(".cnibox"))
         .unwrap()
-        .map(|it| it.unwrap().file_name())
+        .map(|entry| entry.unwrap().file_name())
         .collect();
     assert_eq!(names.len(), 2, "{names:?}");
 }

@@ -119,7 +119,7 @@ impl World {
 
     fn locked<T>(&self, f: impl FnOnce(&mut Locked<'_>) -> Result<T>) -> Result<T> {
         let mut store = self.dir.store();
-        store.place.boot = Some(self.boot);
+        store.paths.boot = Some(self.boot);
         store.locked(f)
     }
 
@@ -217,7 +217,7 @@ impl World {
                 for (set, allocated) in allocated.iter().enumerate() {
                     let ip = allocated.address.addr();
                     let wanted =
-                        requested.iter().copied().find(|it| self.sets[set].may_allocate(*it));
+                        requested.iter().copied().find(|ip| self.sets[set].may_allocate(*ip));
                     let expected = wanted.or_else(|| self.next(set));
                     if !is_reclaimed && duplicates.is_empty() {
                         assert_eq!(ip, expected.unwrap_or(ip));
@@ -235,10 +235,10 @@ impl World {
             Err(error) => {
                 let wanted = |set: usize| {
                     let wanted =
-                        requested.iter().copied().find(|it| self.sets[set].may_allocate(*it));
+                        requested.iter().copied().find(|ip| self.sets[set].may_allocate(*ip));
                     wanted.map_or_else(
                         || self.next(set),
-                        |it| Some(it).filter(|it| self.is_free(*it)),
+                        |ip| Some(ip).filter(|ip| self.is_free(*ip)),
                     )
                 };
                 let wanted: Vec<Option<IpAddr>> = (0..count).map(wanted).collect();
@@ -344,7 +344,7 @@ impl World {
             }
             Op::Gc(mask) => {
                 let kept: Vec<&str> =
-                    (0..IDS.len()).filter(|bit| mask >> bit & 1 == 1).map(|it| IDS[it]).collect();
+                    (0..IDS.len()).filter(|bit| mask >> bit & 1 == 1).map(|bit| IDS[bit]).collect();
                 let keep: Vec<_> = kept.iter().map(|id| attachment(id)).collect();
                 self.locked(|locked| locked.keep_only(&keep)).unwrap();
                 let is_kept =

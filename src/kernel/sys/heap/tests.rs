@@ -26,7 +26,7 @@ impl Held {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum Operation {
     Alloc { size: usize, zeroed: bool },
     Dealloc(usize),
     Realloc(usize, usize),
@@ -36,11 +36,11 @@ fn sizes() -> impl Strategy<Value = usize> {
     prop_oneof![4 => 1..200_usize, 2 => 1..10_000_usize, 1 => 60_000..300_000_usize]
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<Operation>> {
     let step = prop_oneof![
-        3 => (sizes(), any::<bool>()).prop_map(|(size, zeroed)| Step::Alloc { size, zeroed }),
-        2 => any::<usize>().prop_map(Step::Dealloc),
-        2 => (any::<usize>(), sizes()).prop_map(|(which, size)| Step::Realloc(which, size)),
+        3 => (sizes(), any::<bool>()).prop_map(|(size, zeroed)| Operation::Alloc { size, zeroed }),
+        2 => any::<usize>().prop_map(Operation::Dealloc),
+        2 => (any::<usize>(), sizes()).prop_map(|(which, size)| Operation::Realloc(which, size)),
     ];
     vec(step, 1..60)
 }
@@ -55,11 +55,11 @@ fn fill(address: *mut u8, size: usize, filling: u8) {
 }
 
 /// Takes the steps. Each block has to keep its bytes, so blocks cannot overlap.
-fn check(heap: &Heap, steps: &[Step]) {
+fn check(heap: &Heap, steps: &[Operation]) {
     let mut held: Vec<Held> = Vec::new();
     for (filling, step) in (1..=u8::MAX).cycle().zip(steps) {
         match *step {
-            Step::Alloc { size, zeroed } => {
+            Operation::Alloc { size, zeroed } => {
                 let layout = layout(size);
                 // SAFETY: the layout has a size.
                 let address =
@@ -70,13 +70,13 @@ fn check(heap: &Heap, steps: &[Step]) {
                 fill(address, size, filling);
                 held.push(Held { filling, ..block });
             }
-            Step::Dealloc(which) if !held.is_empty() => {
+            Operation::Dealloc(which) if !held.is_empty() => {
                 let block = held.swap_remove(which % held.len());
                 assert!(block.is_untouched());
                 // SAFETY: the block is allocated, and not used again.
                 unsafe { heap.dealloc(block.address, block.layout) };
             }
-            Step::Realloc(which, size) if !held.is_empty() => {
+            Operation::Realloc(which, size) if !held.is_empty() => {
                 let block = held.swap_remove(which % held.len());
                 // SAFETY: the block is allocated, and its old address is not used again.
                 let address = unsafe { heap.realloc(block.address, block.layout, size) };
@@ -85,7 +85,7 @@ fn check(heap: &Heap, steps: &[Step]) {
                 fill(address, size, filling);
                 held.push(Held { address, layout: layout(size), filling });
             }
-            Step::Dealloc(_) | Step::Realloc(..) => {}
+            Operation::Dealloc(_) | Operation::Realloc(..) => {}
         }
         assert!(held.iter().all(Held::is_untouched));
     }
@@ -106,10 +106,10 @@ proptest! {
 #[test]
 fn threads_share_a_heap() {
     static HEAP: Heap = Heap::new();
-    let steps: Vec<Step> = (0..400)
+    let steps: Vec<Operation> = (0..400)
         .map(|number| match number % 3 {
-            2 => Step::Dealloc(number),
-            _ => Step::Alloc { size: number % 700 + 1, zeroed: number % 2 == 0 },
+            2 => Operation::Dealloc(number),
+            _ => Operation::Alloc { size: number % 700 + 1, zeroed: number % 2 == 0 },
         })
         .collect();
     std::thread::scope(|scope| {
@@ -137,15 +137,16 @@ fn a_block_that_does_not_fit_into_the_piece_comes_from_the_system() {
     let [large, half] = [BLOCK_BYTES_MAX, BLOCK_BYTES_MAX / 2].map(layout);
     // SAFETY: the layouts have sizes, and freed blocks are not used again.
     unsafe {
-        let own = [large, half].map(|it| (HEAP.alloc(it), it));
-        let others = [large, layout(BLOCK_BYTES_MAX + 1), large].map(|it| (HEAP.alloc(it), it));
+        let own = [large, half].map(|layout| (HEAP.alloc(layout), layout));
+        let others =
+            [large, layout(BLOCK_BYTES_MAX + 1), large].map(|layout| (HEAP.alloc(layout), layout));
         let rest = HEAP.alloc(half);
         let overflow = HEAP.alloc(layout(1));
         assert!(own.iter().all(|(address, _)| HEAP.is_own(*address)) && HEAP.is_own(rest));
         assert!(others.iter().all(|(address, _)| !HEAP.is_own(*address)));
         assert!(!HEAP.is_own(overflow));
         HEAP.dealloc(overflow, layout(1));
-        own.into_iter().chain(others).for_each(|(address, it)| HEAP.dealloc(address, it));
+        own.into_iter().chain(others).for_each(|(address, layout)| HEAP.dealloc(address, layout));
         assert_eq!(HEAP.alloc(large), own[0].0);
     }
 }

@@ -1,8 +1,8 @@
 //! Conditions as parts of an nft rule: `["iifname", "!=", "eth0", "ip saddr { 10.0.0.0/8, 192.0.2.1 }"]`.
 
 use super::{Subject, Term};
-use crate::kernel::nft::Family;
 use crate::names::IpFamily;
+use crate::netlink::nft::Family;
 
 /// The conditions, in their order.
 pub(super) fn terms(family: IpFamily, pieces: &[String]) -> Result<Vec<Term>, String> {

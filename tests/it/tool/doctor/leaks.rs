@@ -51,11 +51,11 @@ fn a_stale_attachment_is_found_and_removed_on_demand() {
     let text = "--fix needs a terminal for its question, or --yes";
     assert!(outcome.status == 2 && outcome.stderr.contains(text), "{}", outcome.report());
     let outcome = doctor(&world, &["--fix", "--dry-run"]);
-    let text = "\nwould remove eth0 of container web in network a\n";
+    let text = "\nwould remove eth0 of container web from network a: there is no namespace at ";
     assert!(outcome.status == 1 && outcome.stdout.contains(text), "{}", outcome.report());
     before.assert_same(&world.state(), "after --dry-run");
     let outcome = doctor(&world, &["--fix", "--yes"]);
-    let text = "\nremoved eth0 of container web in network a\n";
+    let text = "\nremoved eth0 of container web from network a: there is no namespace at ";
     assert!(outcome.status == 0 && outcome.stdout.contains(text), "{}", outcome.report());
     assert_eq!(faults(&world), [] as [Value; 0]);
     assert!(!world.path(STORE).join("10.1.0.2").exists());
@@ -109,7 +109,14 @@ fn a_leaked_reservation_is_found_and_released_on_demand() {
     assert!(text.contains(" container (and 1 more)\n") && text.lines().count() == 3, "{text}");
     let outcome = doctor(&world, &["--fix", "--yes", "--json"]);
     assert_eq!(outcome.status, 0, "{}", outcome.report());
-    assert_eq!(parse(&outcome.stdout)["done"], json!(["released 10.1.0.7", "released 10.1.0.8"]));
+    let done = parse(&outcome.stdout)["done"].clone();
+    for (index, (address, ifname)) in [("7", "eth0"), ("8", "eth1")].into_iter().enumerate() {
+        let line = format!(
+            "released 10.1.0.{address} of {ifname} of container f00dcafe in network a: no process"
+        );
+        assert!(done[index].as_str().unwrap().starts_with(&line), "{done}");
+    }
+    assert_eq!(done.as_array().unwrap().len(), 2);
     assert!(!world.path(STORE).join("10.1.0.7").exists());
 }
 
@@ -130,7 +137,7 @@ fn rules_of_a_container_that_ended_are_found_and_removed_on_demand() {
     // The rules are removed also without the configuration, and by the plugins of this executable.
     world.host(["rm", "-r", CONFIGURATIONS]);
     let outcome = doctor(&world, &["--fix", "--yes"]);
-    let text = "removed the rules and links of eth0 of container f00dcafe in network a\n";
+    let text = "removed the rules and links of eth0 of container f00dcafe in network a: no process, namespace or cache entry has its container\n";
     assert!(outcome.status == 0 && outcome.stdout.ends_with(text), "{}", outcome.report());
     assert!(!is_published(), "{}", world.host(["nft", "list", "ruleset"]));
     assert_eq!(doctor(&world, &[]).status, 0);

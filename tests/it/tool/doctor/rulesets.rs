@@ -141,10 +141,11 @@ impl<'w> Site<'w> {
     fn findings(&self) -> [Vec<Value>; 2] {
         let outcome = doctor(self.world, &["--json"]);
         let document = parse(&outcome.stdout);
-        let is_about = |it: &&Value| it["what"].as_str().unwrap().contains(" packets of a");
+        let is_about =
+            |finding: &&Value| finding["what"].as_str().unwrap().contains(" packets of a");
         let all = document["findings"].as_array().unwrap().iter();
         let (notes, faults): (Vec<Value>, Vec<Value>) =
-            all.filter(is_about).cloned().partition(|it| it["kind"] == "note");
+            all.filter(is_about).cloned().partition(|finding| finding["kind"] == "note");
         [faults, notes]
     }
 
@@ -154,8 +155,8 @@ impl<'w> Site<'w> {
         let [faults, notes] = self.findings();
         let about = format!("{rules}\n{faults:#?}\n{notes:#?}");
         if let Says::CannotTell(on) = says {
-            let are_empty = notes.iter().all(|it| it["mend"] == "");
-            let has = notes.iter().any(|it| it["what"].as_str().unwrap().ends_with(on));
+            let are_empty = notes.iter().all(|finding| finding["mend"] == "");
+            let has = notes.iter().any(|finding| finding["what"].as_str().unwrap().ends_with(on));
             assert!(faults.is_empty() && are_empty && has, "{about}");
             return;
         }
@@ -167,7 +168,8 @@ impl<'w> Site<'w> {
         if expected == UNPUBLISHED {
             assert!(faults[0]["what"].to_string().contains(" of a (published ports)"), "{about}");
         }
-        let mends: Vec<&str> = faults.iter().map(|it| it["mend"].as_str().unwrap()).collect();
+        let mends: Vec<&str> =
+            faults.iter().map(|finding| finding["mend"].as_str().unwrap()).collect();
         if says == Says::Words {
             let file = "add the plugin firewall to /run/net.d/a.conflist";
             assert_eq!(mends, [file], "{about}");
@@ -193,7 +195,7 @@ impl<'w> Site<'w> {
         let mut rest = before.iter().peekable();
         let mut new = Vec::new();
         for line in &after {
-            if rest.next_if(|it| *it == line).is_none() {
+            if rest.next_if(|next| *next == line).is_none() {
                 new.push(line.trim());
             }
         }

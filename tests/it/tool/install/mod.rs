@@ -5,6 +5,7 @@ mod file_systems;
 mod killed;
 mod options;
 mod switch;
+mod timer;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -89,10 +90,10 @@ impl Node {
     /// Each file, with the text of a symbolic link or the checksum of the content. Without the manifest, which names the
     /// builds of earlier installations, too.
     fn files(&self) -> BTreeMap<String, String> {
-        let script = r#"find . -mindepth 1 ! -name .cnibox.manifest | sort | while read -r it; do
-            if [ -L "$it" ]; then echo "$it -> $(readlink "$it")"
-            elif [ -d "$it" ]; then echo "$it directory"
-            else echo "$it $(stat -c %a "$it") $(cksum <"$it")"; fi; done"#;
+        let script = r#"find . -mindepth 1 ! -name .cnibox.manifest | sort | while read -r file; do
+            if [ -L "$file" ]; then echo "$file -> $(readlink "$file")"
+            elif [ -d "$file" ]; then echo "$file directory"
+            else echo "$file $(stat -c %a "$file") $(cksum <"$file")"; fi; done"#;
         let line = |line: &str| {
             let (name, rest) = line.split_once(' ').unwrap();
             (name.trim_start_matches("./").to_owned(), rest.to_owned())
@@ -115,8 +116,11 @@ impl Node {
     fn kind(&self, name: &str) -> String {
         let manifest = self.manifest();
         let names = manifest["names"].as_array().unwrap();
-        let it = names.iter().find(|it| it["name"] == name).unwrap_or_else(|| panic!("{manifest}"));
-        it["kind"].as_str().unwrap().to_owned()
+        let entry = names
+            .iter()
+            .find(|entry| entry["name"] == name)
+            .unwrap_or_else(|| panic!("{manifest}"));
+        entry["kind"].as_str().unwrap().to_owned()
     }
 }
 

@@ -26,9 +26,6 @@ fn all_names_are_hard_links_to_one_executable() {
         assert_eq!(node.inode(name), node.inode("cnibox"), "{name}");
     }
     assert_eq!(node.manifest()["complete"], true);
-    let sum = node.world.host(["sha512sum", NEW]);
-    let build = node.manifest()["sha512"][0].as_str().unwrap().to_owned();
-    assert_eq!(sum.split_whitespace().next(), Some(build.as_str()));
 }
 
 #[test]
@@ -77,16 +74,9 @@ fn an_alias_runs_its_plugin() {
     assert_eq!(names, ["bridge", "cnibox", "cnv-bridge", "tuning"]);
     assert_eq!(node.inode("cnv-bridge"), node.inode("cnibox"));
     node.version("cnv-bridge");
-    // The name of this one does not tell the plugin, so only a link can.
-    node.install(&["-s", "--only", "bridge", "--alias", "my-bridge=bridge"]).output();
-    assert_eq!(fs::read_link(node.file("my-bridge")).unwrap(), Path::new("bridge"));
-    let path = format!("{DIR}/my-bridge");
-    let said = node.world.tool(&[&path], None).run();
-    assert!(said.stderr.starts_with("CNI bridge plugin"), "{}", said.report());
     // The next installation knows the alias.
     node.command(OLD, &["install", "--only", "bridge"]).run().output();
-    assert_eq!(fs::read_link(node.file("my-bridge")).unwrap(), Path::new("bridge"));
-    node.version("my-bridge");
+    assert_eq!(node.inode("cnv-bridge"), node.inode("cnibox"));
 }
 
 #[test]
@@ -94,14 +84,11 @@ fn wrong_arguments_are_usage_errors_and_change_nothing() {
     let node = Node::new();
     for (options, text) in [
         (&["--alias", "bridge"][..], "it is not ALIAS=PLUGIN"),
-        (&["--alias", "cnv-x=x"], "cnibox has no plugin of that name"),
-        (&["--alias", "portmap=bridge"], "the name is taken"),
-        (&["--only", "bridge", "--alias", "cnv-portmap=bridge"], "runs portmap"),
-        (&["--alias", "../x=bridge"], "no name for a file here"),
-        (&["--alias", ".x=bridge"], "no name for a file here"),
-        (&["--alias", "cnibox=bridge"], "no name for a file here"),
-        (&["--alias", "my-bridge=bridge"], "a symbolic link (-s) would"),
-        (&["-s", "--only", "tuning", "--alias", "my-bridge=bridge"], "not among the chosen"),
+        (&["--alias", "cnv-x=x"], "the alias is not buildkit-cni-PLUGIN or cnv-PLUGIN"),
+        (&["--alias", "my-bridge=bridge"], "the alias is not buildkit-cni-PLUGIN or cnv-PLUGIN"),
+        (&["--alias", "portmap=bridge"], "a call under this name runs portmap"),
+        (&["--alias", "cnv-portmap=bridge"], "a call under this name runs portmap"),
+        (&["--alias", "../x=bridge"], "the alias is not"),
         (&["--only", "bridge,brigde"], "--only brigde: cnibox has no plugin of that name"),
         (&["--exclude", ""], "--exclude : cnibox has no plugin of that name"),
         (&["--only", "bridge", "--exclude", "bridge"], "no plugin is chosen"),
@@ -155,14 +142,14 @@ fn json_documents_have_the_changes() {
 }
 
 #[test]
-fn a_missing_directory_is_made_and_removed_again() {
+fn a_missing_directory_is_made() {
     let node = Node::new();
     let words = [NEW, "install", "--only", "bridge", "/run/node/a/b"];
     node.world.tool(&words, None).run().output();
     assert_eq!(node.world.host(["stat", "-c", "%a", "/run/node/a/b"]), "755\n");
-    let removed = node.world.tool(&[NEW, "uninstall", "/run/node/a/b"], None).run().output();
-    assert!(removed.ends_with("removed /run/node/a/b\n"), "{removed}");
-    assert!(!node.world.path("/run/node/a/b").exists());
+    node.world.tool(&[NEW, "uninstall", "/run/node/a/b"], None).run().output();
+    // It stays, and is empty.
+    node.world.host(["rmdir", "/run/node/a/b"]);
     // The second time there is no directory, which is no error.
     assert_eq!(node.world.tool(&[NEW, "uninstall", "/run/node/a/b"], None).run().output(), "");
 }
@@ -247,7 +234,6 @@ fn another_installation_with_fewer_names_keeps_the_others_at_the_same_build() {
     node.install(&["--only", "bridge"]).output();
     assert_eq!(node.inode("portmap"), node.inode("cnibox"));
     assert!(!node.exists("tuning"));
-    assert_eq!(node.manifest()["sha512"].as_array().unwrap().len(), 1);
     node.uninstall().output();
     assert!(node.names().is_empty());
 }
@@ -261,7 +247,7 @@ fn an_upgrade_replaces_the_executable_of_a_running_plugin() {
     let running = call.stdin("").keeping_stdin_open().start();
     node.world.within(60, "the plugin waits for its input", || {
         let path = format!("/proc/{}/exe", running.pid());
-        fs::read_link(path).is_ok_and(|it| it.ends_with("bin/bridge"))
+        fs::read_link(path).is_ok_and(|target| target.ends_with("bin/bridge"))
     });
     let said = node.install(&["--only", "bridge"]).output();
     assert!(said.contains("replaced bridge: hard link, in place of another build"), "{said}");
@@ -287,18 +273,18 @@ fn uninstall_leaves_files_of_others_and_names_them() {
     node.foreign(&["bridge"]);
     node.install(&["--force", "--backup", "--only", "bridge,portmap,tuning"]).output();
     node.sh(&format!(
-        "rm bridge portmap; printf '#!/bin/sh\n' >bridge; chmod 755 bridge; cp {OLD} portmap"
+        "rm bridge portmap tuning; printf '#!/bin/sh\n' >bridge; chmod 755 bridge; cp {OLD} portmap; printf x >tuning"
     ));
     let outcome = node.uninstall();
     for text in [
         "note: bridge stays: it is another program",
-        "note: portmap stays: it is another build of cnibox",
+        "note: tuning stays: it is not executable",
         "note: .cnibox.backup stays",
     ] {
         assert!(outcome.stderr.contains(text), "{}", outcome.report());
     }
-    assert_eq!(outcome.output(), "removed tuning\nremoved cnibox\n");
-    assert_eq!(node.names(), [".cnibox.backup", "bridge", "portmap"]);
+    assert_eq!(outcome.output(), "removed portmap\nremoved cnibox\n");
+    assert_eq!(node.names(), [".cnibox.backup", "bridge", "tuning"]);
     assert!(node.file(".cnibox.backup/bridge").exists());
 }
 
@@ -342,7 +328,7 @@ fn each_executable_file_runs_without_arguments() {
     // As Nomad does. A directory is no program, so it has no right of execution either.
     let node = Node::new();
     node.foreign(&["bridge"]);
-    node.install(&["--force", "--backup", "-s", "--alias", "my-bridge=bridge"]).output();
+    node.install(&["--force", "--backup", "-s", "--alias", "cnv-bridge=bridge"]).output();
     let mut count = 0;
     for line in node.sh("find . -mindepth 1 -maxdepth 1 -perm /111").lines() {
         let path = format!("{DIR}/{line}");

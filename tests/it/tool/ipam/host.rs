@@ -134,7 +134,7 @@ impl Host {
 pub fn find(document: &Value, address: &str) -> Value {
     let networks = document["networks"].as_array().unwrap().iter();
     let mut all = networks.flat_map(|network| network["reservations"].as_array().unwrap());
-    all.find(|it| it["address"] == address).cloned().unwrap_or_default()
+    all.find(|entry| entry["address"] == address).cloned().unwrap_or_default()
 }
 
 fn ranges() -> Value {

@@ -194,8 +194,8 @@ fn a_release_beside_many_adds_frees_nothing_that_lives() {
     }
     let document = host.list();
     let found = document["networks"][0]["reservations"].as_array().unwrap();
-    assert!(found.len() == 40 && found.iter().all(|it| it["state"] == "alive"), "{document}");
-    let owners: Vec<&Value> = found.iter().map(|it| &it["containerID"]).collect();
+    assert!(found.len() == 40 && found.iter().all(|entry| entry["state"] == "alive"), "{document}");
+    let owners: Vec<&Value> = found.iter().map(|entry| &entry["containerID"]).collect();
     assert!(names.iter().all(|name| owners.contains(&&json!(name))), "{owners:?}");
     assert_eq!(containers.len(), host.world.ports_of("cni0").len());
     assert!(host.world.path(format!("{DATA}/net/lock")).exists());

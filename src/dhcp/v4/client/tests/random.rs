@@ -5,8 +5,9 @@ use proptest::prelude::*;
 
 use super::{SERVER, Sent, answer, secs, settings};
 use crate::dhcp::time::Time;
-use crate::dhcp::v4::client::{Action, Client, Event, Settings, Times};
+use crate::dhcp::v4::client::{Action, Client, Event};
 use crate::dhcp::v4::packet::Kind;
+use crate::dhcp::v4::settings::{Settings, Times};
 
 #[derive(Clone, Debug)]
 enum Input {

@@ -1,0 +1,119 @@
+//! The findings of the checks.
+
+use std::fmt::{Arguments, Display};
+
+use serde::Serialize;
+
+use crate::cli::output::say;
+use crate::cli::table::printable;
+use crate::kernel::sys::warn;
+
+/// The order is that of the findings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Harm {
+    /// Other users can become root.
+    Insecure,
+    /// Containers get no network, or packets are lost.
+    Broken,
+    /// The host will run out of addresses, or packets go to a removed container.
+    Leaked,
+    /// Not wrong.
+    Note,
+}
+
+impl Harm {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Insecure => "insecure",
+            Self::Broken => "broken",
+            Self::Leaked => "leaked",
+            Self::Note => "note",
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Finding {
+    #[serde(rename = "kind")]
+    pub(super) harm: Harm,
+    pub(super) what: String,
+    /// Why it matters.
+    pub(super) why: &'static str,
+    /// The command that mends it. Empty if it is not known whether something is wrong.
+    pub(super) mend: String,
+}
+
+/// The findings of all checks.
+#[derive(Default)]
+pub(super) struct Findings(pub(super) Vec<Finding>);
+
+impl Findings {
+    /// Adds a finding: what is wrong, why it matters, and the command that mends it.
+    #[inline(never)]
+    pub(super) fn add(
+        &mut self,
+        harm: Harm,
+        what: Arguments<'_>,
+        why: &'static str,
+        mend: Arguments<'_>,
+    ) {
+        let (what, mend) = (what.to_string(), mend.to_string());
+        self.0.push(Finding { harm, what, why, mend });
+    }
+}
+
+impl Finding {
+    pub(super) fn print(&self) {
+        let Self { harm, what, why, mend } = self;
+        let (what, mend) = (printable(what), printable(mend));
+        let mend = if mend.is_empty() { mend } else { format!("\n    mend: {mend}") };
+        let text = format!("{}: {what}\n    {why}{mend}", harm.name());
+        if *harm == Harm::Note {
+            warn(format_args!("{text}"));
+        } else {
+            say(&text);
+        }
+    }
+}
+
+/// A word of a command for a shell.
+pub(super) fn quoted(word: impl Display) -> String {
+    let word = word.to_string();
+    if word.is_empty() {
+        return "''".into();
+    }
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-@%+:,=".contains(c);
+    if word.chars().all(is_plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_a_shell_are_quoted_if_they_must_be() {
+        for (word, expected) in [
+            ("/opt/cni/bin", "/opt/cni/bin"),
+            ("a b", "'a b'"),
+            ("it's $(x)", r"'it'\''s $(x)'"),
+            ("", "''"),
+        ] {
+            assert_eq!(quoted(word), expected);
+        }
+    }
+
+    #[test]
+    fn a_shell_reads_a_quoted_word_as_it_is() {
+        let all: String = (1..=127_u8).map(char::from).collect();
+        let words = [
+            &all, "", "'", "''", "$(id)", "`id`", "a;b", "a b", "*", "~", "#x", "!x", "\\", "a\nb",
+            "{a,b}", "$HOME", "a&b", "a|b", "<x", "é", "-n", "a=b", "%s", "\t", "'; id #",
+        ];
+        for word in words {
+            let script = format!("printf %s: {}", quoted(word));
+            let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{word}:"), "{script}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The timer that calls gc. containerd and podman never do.
+
+use std::fs;
+use std::path::Path;
+
+use crate::cli::output::{NAME, PLUGIN_DIRECTORY};
+use crate::error::Result;
+
+use super::finding::{Findings, Harm, quoted};
+use super::host::Host;
+
+/// The units that remove what ended containers leave, or that mend the rules of living ones.
+const SERVICES: [&str; 2] = ["cnibox-gc", "cnibox-reconcile"];
+
+/// The directories of the links to enabled units of systemd.
+const WANTS: [&str; 2] = ["timers.target.wants", "multi-user.target.wants"];
+
+/// A run so many seconds ago is one of a timer, whatever calls it.
+const RECENT_S: u64 = 3600;
+
+/// A host with attachments of another runtime needs a timer. That runtime may call GC itself, so it is a note.
+pub(super) fn timer(host: &Host<'_>, found: &mut Findings) -> Result<()> {
+    // The check of the remains reports it.
+    let Ok(remains) = &host.remains else { return Ok(()) };
+    let all = remains.survey.attachments.iter();
+    let count = all.filter(|(entry, _)| host.runtime.is_of_another_runtime(entry)).count();
+    let has_run = host.runtime.seconds_since_confirmed_gc().is_some_and(|age| age <= RECENT_S);
+    if count > 0 && !has_run && !is_enabled() {
+        found.add(
+            Harm::Note,
+            format_args!("no timer calls gc, and other runtimes have attachments here: {count}"),
+            "containerd and podman never call GC: a container that is killed keeps its address and ports.",
+            format_args!("{}", mend(host)),
+        );
+    }
+    Ok(())
+}
+
+fn is_enabled() -> bool {
+    by_systemd() || by_openrc() || by_busybox()
+}
+
+fn by_systemd() -> bool {
+    let has_link = |directory: &str| {
+        ["timer", "service"].iter().any(|kind| {
+            SERVICES.iter().any(|name| {
+                let link = format!("/etc/systemd/system/{directory}/{name}.{kind}");
+                fs::symlink_metadata(link).is_ok()
+            })
+        })
+    };
+    WANTS.into_iter().any(has_link)
+}
+
+fn by_openrc() -> bool {
+    let runlevels = fs::read_dir("/etc/runlevels").into_iter().flatten().flatten();
+    let mut directories = runlevels.map(|entry| entry.path());
+    directories
+        .any(|path| SERVICES.iter().any(|name| fs::symlink_metadata(path.join(name)).is_ok()))
+}
+
+/// rcS calls the files with S and two digits before their names.
+fn by_busybox() -> bool {
+    let of_init = fs::read_dir("/etc/init.d").into_iter().flatten().flatten();
+    let mut names = of_init.map(|entry| entry.file_name());
+    let is_started = |name: &str| {
+        let name = name.strip_prefix('S').and_then(|name| name.get(2..));
+        name.is_some_and(|name| SERVICES.contains(&name))
+    };
+    names.any(|name| name.to_str().is_some_and(is_started))
+        || fs::read_to_string("/etc/inittab").is_ok_and(|text| {
+            let mut lines = text.lines().filter(|line| !line.starts_with('#'));
+            lines.any(|line| line.contains("/gc-loop") || line.contains("cnibox reconcile"))
+        })
+}
+
+/// The command that enables the timer on this host.
+fn mend(host: &Host<'_>) -> String {
+    const START: &str = "systemctl enable --now cnibox-gc.timer";
+    let is_there = |path: &str| Path::new(path).exists();
+    if is_there("/run/systemd/system") {
+        let places = ["/etc", "/run", "/usr/lib", "/lib"];
+        let has_unit = |place: &str| is_there(&format!("{place}/systemd/system/cnibox-gc.timer"));
+        if places.into_iter().any(has_unit) || !cfg!(feature = "install") {
+            return START.into();
+        }
+        let mut directories = host.path.iter();
+        let directory = directories.find(|directory| directory.join(NAME).exists());
+        let usual = || Path::new(PLUGIN_DIRECTORY).to_owned();
+        let directory = quoted(directory.cloned().unwrap_or_else(usual).display());
+        return format!(
+            "{NAME} install --timer / {directory} && systemctl daemon-reload && {START}"
+        );
+    }
+    if is_there("/etc/init.d/cnibox-gc") && is_there("/etc/runlevels") {
+        return "rc-update add cnibox-gc default && rc-service cnibox-gc start".into();
+    }
+    "call cnibox gc --confirm every 15 minutes, by init or crond".into()
+}

@@ -1,0 +1,79 @@
+//! The file under a name of a plugin directory.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::cli::executable::Kind;
+use crate::cli::output::NAME;
+use crate::error::Result;
+
+use super::directory::failed;
+
+pub(in crate::cli) struct Found {
+    pub(super) kind: Kind,
+    /// The text of a symbolic link.
+    pub(super) target: Option<PathBuf>,
+    /// Device and inode of the file, not of a link to it.
+    pub(super) inode: (u64, u64),
+    /// It has no other hard link.
+    pub(super) is_alone: bool,
+    pub(super) is_directory: bool,
+}
+
+impl Found {
+    /// `None` if there is no file.
+    pub(in crate::cli) fn look(path: &Path) -> Result<Option<Self>> {
+        match Self::of(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            found => found.map(Some).map_err(|error| failed("examine", path, &error)),
+        }
+    }
+
+    fn of(path: &Path) -> io::Result<Self> {
+        let is_link = fs::symlink_metadata(path)?.is_symlink();
+        let target = if is_link { Some(fs::read_link(path)?) } else { None };
+        let Ok(metadata) = fs::metadata(path) else {
+            // Where the executable is gone, the link is one of ours.
+            let kind = match target.as_deref().map(Path::as_os_str) == Some(OsStr::new(NAME)) {
+                true => Kind::Cnibox,
+                false => Kind::Damaged("its link leads to no file"),
+            };
+            return Ok(Self { kind, target, inode: (0, 0), is_alone: false, is_directory: false });
+        };
+        Ok(Self {
+            kind: Kind::of(path, &metadata)?,
+            target,
+            inode: (metadata.dev(), metadata.ino()),
+            is_alone: metadata.nlink() == 1,
+            is_directory: metadata.is_dir(),
+        })
+    }
+
+    /// A build of cnibox, or a link to one.
+    pub(in crate::cli) fn is_ours(&self) -> bool {
+        matches!(self.kind, Kind::Own | Kind::Cnibox)
+    }
+
+    /// Why the file is not ours.
+    pub(super) fn reason(&self) -> &'static str {
+        match self.kind {
+            Kind::Damaged(why) => why,
+            Kind::Go => "it is a program in Go",
+            Kind::Own | Kind::Cnibox | Kind::Other => "it is another program",
+        }
+    }
+
+    /// The file in words.
+    pub(super) fn noun(&self) -> &'static str {
+        match self.kind {
+            Kind::Damaged(_) => "a damaged file",
+            Kind::Own => "another link or copy of cnibox",
+            Kind::Cnibox => "another build of cnibox",
+            Kind::Go => "a program in Go",
+            Kind::Other => "another program",
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The timer that calls `cnibox gc --confirm`, as units of a host with systemd.
+//!
+//! The units are those of the packages, for the plugin directory of this installation. The host can be below another root
+//! directory: a container that installs on a node has no view of the host and no systemd, so it places the units of the host.
+
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::path::{Path, PathBuf, absolute};
+
+use crate::cli::output::{PLUGIN_DIRECTORY, not_understood};
+use crate::error::{Error, Result};
+use crate::fault;
+use crate::kernel::file;
+use crate::kernel::sys::warn;
+
+use super::directory::{failed, remove, sync};
+use super::report::{Change, Left, Report};
+
+/// Where an administrator has units.
+const UNITS: &str = "/etc/systemd/system";
+const TIMER: &str = "cnibox-gc.timer";
+/// The name and the text of each unit. The timer is the last: it starts the service.
+const FILES: [(&str, &str); 2] = [
+    ("cnibox-gc.service", include_str!("../../../packaging/systemd/cnibox-gc.service")),
+    (TIMER, include_str!("../../../packaging/systemd/cnibox-gc.timer")),
+];
+/// The link that enables it.
+const LINK: &str = "timers.target.wants/cnibox-gc.timer";
+
+/// The units of a host.
+pub(super) struct Timer {
+    root: PathBuf,
+    /// The plugin directory, as the host sees it.
+    plugins: String,
+}
+
+impl Timer {
+    /// `root` is the root directory of the host, `directory` the plugin directory below it.
+    pub(super) fn new(root: &str, directory: &Path) -> Result<Self> {
+        let root = PathBuf::from(root);
+        let place = absolute(directory).map_err(|error| failed("find", directory, &error))?;
+        let Ok(inside) = place.strip_prefix(&root) else {
+            let (place, root) = (place.display(), root.display());
+            return Err(not_understood(format!("--timer {root}: {place} is not below it")));
+        };
+        let plugins = format!("/{}", inside.display());
+        // A unit would need quotes for other characters.
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+        if !plugins.chars().all(is_plain) {
+            let msg = format!("--timer: no unit can have the path {plugins:?}");
+            return Err(not_understood(msg));
+        }
+        Ok(Self { root, plugins })
+    }
+
+    fn place(&self, name: &str) -> PathBuf {
+        self.root.join(&UNITS[1..]).join(name)
+    }
+
+    /// Places the units and enables the timer, and notes what changes.
+    pub(super) fn enable(&self, is_dry_run: bool, report: &mut Report) -> Result<()> {
+        let count = report.changes.len();
+        for (name, text) in FILES {
+            let place = self.place(name);
+            if is_link(&place)? {
+                // `systemctl mask` has made it.
+                report.left.push(Left { name: name.into(), reason: "it is a symbolic link" });
+                return Ok(());
+            }
+            let text = text.replace(PLUGIN_DIRECTORY, &self.plugins);
+            let old = fs::read(&place);
+            if old.as_ref().is_ok_and(|old| *old == text.as_bytes()) {
+                continue;
+            }
+            let verb = if old.is_ok() { ["replace", "replaced"] } else { ["create", "created"] };
+            if !is_dry_run {
+                let written = file::replace(&place, text.as_bytes(), 0o644);
+                written.map_err(|error| failed("write", &place, &error))?;
+            }
+            report.changes.push(change(verb, name));
+        }
+        let link = self.place(LINK);
+        if !is_link(&link)? {
+            if !is_dry_run {
+                enable(&link)?;
+            }
+            report.changes.push(change(["create", "created"], LINK));
+        }
+        if report.changes.len() > count && !is_dry_run {
+            sync(&self.place(""))?;
+            warn(format_args!(
+                "note: the timer runs from the next boot on, or after: systemctl daemon-reload && systemctl start {TIMER}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Removes the units, and notes what changes.
+    pub(super) fn disable(&self, is_dry_run: bool, report: &mut Report) -> Result<()> {
+        let service = fs::read_to_string(self.place(FILES[0].0)).unwrap_or_default();
+        let command = format!("\nExecStart={}/cnibox ", self.plugins);
+        if !service.is_empty() && !service.contains(&command) {
+            report.left.push(Left { name: TIMER.into(), reason: "it is for another directory" });
+            return Ok(());
+        }
+        // The link is the first to go: without it no other unit is used.
+        for name in [LINK, TIMER, FILES[0].0] {
+            let place = self.place(name);
+            if name != LINK && is_link(&place)? {
+                report.left.push(Left { name: name.into(), reason: "it is a symbolic link" });
+                continue;
+            }
+            match fs::symlink_metadata(&place) {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                found => found.map_err(|error| failed("examine", &place, &error))?,
+            };
+            if !is_dry_run {
+                remove(&place)?;
+            }
+            report.changes.push(change(["remove", "removed"], name));
+        }
+        Ok(())
+    }
+}
+
+/// The change of a unit.
+fn change(verb: [&'static str; 2], name: &str) -> Change {
+    Change { kind: "unit", ..Change::of(verb, &format!("{UNITS}/{name}")) }
+}
+
+fn is_link(path: &Path) -> Result<bool> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        found => Ok(found.map_err(|error| failed("examine", path, &error))?.is_symlink()),
+    }
+}
+
+/// Makes the link that `systemctl enable` makes.
+fn enable(link: &Path) -> Result<()> {
+    let directory = link.parent().unwrap_or(link);
+    let make = fault::file_operation()
+        .and_then(|()| DirBuilder::new().recursive(true).mode(0o755).create(directory));
+    make.map_err(|error| failed("make", directory, &error))?;
+    let target = format!("{UNITS}/{TIMER}");
+    let linked = fault::file_operation().and_then(|()| symlink(target, link));
+    linked.map_err(|error| failed("link", link, &error))
+}
+
+/// The error of the timer: the plugins are installed by then.
+pub(super) fn context(error: Error, verb: &str) -> Error {
+    error.context(format_args!("cannot {verb} {TIMER}"))
+}

@@ -1,0 +1,100 @@
+//! A file with its findings.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::cli::manual::Manuals;
+use crate::cli::output::say;
+use crate::kernel::sys::warn;
+use crate::plugin::Entry;
+
+use super::place::{Path as JsonPath, line_and_column};
+
+/// The rules use it beside the document.
+pub(super) struct Host<'a> {
+    pub(super) manuals: &'a Manuals,
+    pub(super) plugins: &'static [Entry],
+    /// CNI_PATH.
+    pub(super) path: &'a [PathBuf],
+}
+
+/// One file.
+pub(super) struct Document {
+    pub(super) file: PathBuf,
+    pub(super) text: String,
+    pub(super) findings: Vec<Finding>,
+}
+
+#[derive(Debug)]
+pub(super) struct Finding {
+    /// Where in the text, in bytes.
+    pub(super) at: usize,
+    pub(super) is_fault: bool,
+    pub(super) text: String,
+}
+
+impl Document {
+    pub(super) fn fault(&mut self, path: &JsonPath<'_>, text: impl Into<String>) {
+        self.add(path, true, text.into());
+    }
+
+    pub(super) fn note(&mut self, path: &JsonPath<'_>, text: impl Into<String>) {
+        self.add(path, false, text.into());
+    }
+
+    pub(super) fn add(&mut self, path: &JsonPath<'_>, is_fault: bool, text: String) {
+        self.insert(path.place_in(&self.text), is_fault, text);
+    }
+
+    pub(super) fn faults(&self) -> usize {
+        self.findings.iter().filter(|finding| finding.is_fault).count()
+    }
+
+    /// Inserts a finding after those of the same place.
+    pub(super) fn insert(&mut self, at: usize, is_fault: bool, text: String) {
+        let place =
+            self.findings.iter().position(|finding| finding.at > at).unwrap_or(self.findings.len());
+        self.findings.insert(place, Finding { at, is_fault, text });
+    }
+}
+
+/// Faults on stdout, notes on stderr, each with its line below.
+pub(super) fn print(document: &Document, Finding { at, is_fault, text }: &Finding) {
+    let (line, column) = line_and_column(&document.text, *at);
+    let shown = document.text.lines().nth(line - 1).unwrap_or_default().trim();
+    let shown = shown.replace(char::is_control, " ");
+    let word = if *is_fault { "" } else { "note: " };
+    let file = document.file.display();
+    let finding = format!("{file}:{line}:{column}: {word}{text}\n    {shown}");
+    if *is_fault {
+        say(&finding);
+    } else {
+        warn(format_args!("{finding}"));
+    }
+}
+
+/// A finding in the output of --json.
+#[derive(Serialize)]
+pub(super) struct ShownFinding<'a> {
+    file: Cow<'a, str>,
+    line: usize,
+    column: usize,
+    kind: &'static str,
+    text: &'a str,
+}
+
+impl<'a> ShownFinding<'a> {
+    pub(super) fn new(document: &'a Document, finding: &'a Finding) -> Self {
+        let (line, column) = line_and_column(&document.text, finding.at);
+        let file = document.file.to_string_lossy();
+        let kind = if finding.is_fault { "fault" } else { "note" };
+        Self { file, line, column, kind, text: &finding.text }
+    }
+}
+
+/// The name of the file, for a finding about two files.
+pub(in crate::cli) fn name(file: &Path) -> String {
+    file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned()
+}

@@ -1,0 +1,57 @@
+//! Lines and documents on stdout, and the words that all commands use.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+
+use serde::Serialize;
+
+use crate::cni::json;
+use crate::error::{Code, Error, Text};
+use crate::kernel::sys::{self, warn};
+
+pub(super) const NAME: &str = "cnibox";
+
+/// Marks an error in the arguments, which has an exit code of its own.
+pub(super) const NOT_UNDERSTOOD: Code = Code(u32::MAX);
+
+#[cfg(any(feature = "runtime", feature = "install"))]
+pub(super) fn not_understood(msg: impl Text) -> Error {
+    Error::new(NOT_UNDERSTOOD, msg)
+}
+
+/// The usual directory of plugins.
+pub(super) const PLUGIN_DIRECTORY: &str = "/opt/cni/bin";
+
+#[cfg(feature = "runtime")]
+pub(super) fn cannot_write(error: &io::Error) -> Error {
+    Error::new(Code::IO, "cannot write to stdout").with_details(error.to_string())
+}
+
+/// Prints a document.
+pub(super) fn say_json(document: &impl Serialize) {
+    say(&json::pretty(document));
+}
+
+/// Prints a document that has only a list.
+pub(super) fn say_list<T: Serialize>(key: &str, list: &[T]) {
+    say_json(&BTreeMap::from([(key, list)]));
+}
+
+/// A line of what the tool has to tell. The only way for it to get to stdout. If it cannot be written, the program ends
+/// with exit code 1.
+#[expect(clippy::disallowed_methods, reason = "no caller could do more")]
+pub(super) fn say(line: &str) {
+    let line = [line.trim_end(), "\n"].concat();
+    if let Err(error) = sys::write_all(io::stdout().as_fd(), line.as_bytes()) {
+        warn(format_args!("{NAME}: cannot write to stdout: {}", sys::reason(&error)));
+        std::process::exit(1);
+    }
+}
+
+/// The same for a line that is formatted, which takes less code than a `String`.
+#[inline(never)]
+pub(super) fn tell(line: fmt::Arguments<'_>) {
+    say(&line.to_string());
+}

@@ -1,0 +1,89 @@
+//! `cnibox reconcile`: restores what other programs removed of living attachments.
+
+use argh::FromArgs;
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::names::Attachment;
+use crate::plugin::Entry;
+use crate::runtime::lifecycle::Choice;
+use crate::runtime::reconcile::{Reconciled, Restored, Skipped};
+
+use super::output::{say, tell};
+use super::parameters::{self, TIMEOUT_S};
+
+/// Restore rules, routes, queueing disciplines and forwarding that another program removed from living attachments.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "reconcile",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} --dry-run",
+    note = "The exit code is 1 if something cannot be restored. Links, connections and other plugins stay as they are."
+)]
+pub(super) struct Reconcile {
+    /// the network's name or the path of its file, all networks if not given
+    #[argh(positional)]
+    network: Option<String>,
+    /// tell what would be restored, and change nothing
+    #[argh(switch)]
+    dry_run: bool,
+    /// print one JSON document
+    #[argh(switch)]
+    json: bool,
+}
+
+/// The output of --json.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    dry_run: bool,
+    restored: &'a [Restored],
+    skipped: &'a [Skipped],
+}
+
+impl Reconcile {
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        // No plugin is executed.
+        let runtime = parameters::runtime(plugins, TIMEOUT_S);
+        let choice = self.network.as_deref().map(parameters::choice).transpose()?;
+        let name = choice.as_ref().map(Choice::name);
+        let Reconciled { restored, skipped, errors } = runtime.reconcile(name, self.dry_run)?;
+        if self.json {
+            super::output::say_json(&Document {
+                dry_run: self.dry_run,
+                restored: &restored,
+                skipped: &skipped,
+            });
+        } else {
+            self.print(&restored, &skipped);
+        }
+        Error::joined(errors).map(|()| 0)
+    }
+
+    fn print(&self, restored: &[Restored], skipped: &[Skipped]) {
+        let done = if self.dry_run { "would restore" } else { "restored" };
+        for Restored { network, at, plugin, difference } in restored {
+            let at = title(at);
+            tell(format_args!("{done} {at} in network {network}: {plugin}: {difference}"));
+        }
+        let mut lines: Vec<String> = Vec::new();
+        for Skipped { network, at, plugin, reason } in skipped {
+            let line = match plugin {
+                // One line for all attachments with the plugin.
+                Some(_) => format!("left in network {network}: {reason}"),
+                None => format!("left {} in network {network}: {reason}", title(at)),
+            };
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+        for line in lines {
+            say(&line);
+        }
+    }
+}
+
+fn title(at: &Attachment) -> String {
+    format!("{} of container {}", at.ifname, at.container_id)
+}

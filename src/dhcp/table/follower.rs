@@ -1,0 +1,210 @@
+//! The host follows when a server changes a lease: the interface, in a step of the lease, then the rules of the host and the
+//! cache entry. A thread of its own moves those of all leases that wait, without the lock of the table. The record keeps the
+//! leases of before until everything has followed, so the next daemon repeats what a crash interrupts.
+//!
+//! While an attachment has no lease, its rules stay: nothing tells where they lead to.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::thread::Builder;
+
+use parking_lot::MutexGuard;
+
+use crate::cni::success::Success;
+use crate::dhcp::apply;
+use crate::dhcp::journal::LeaseRecord;
+use crate::dhcp::lease::Key;
+use crate::dhcp::lease::Leases;
+use crate::dhcp::table::{Event, LeaseEntry, Shared, Table, log};
+use crate::dhcp::time::Time;
+use crate::error::{Error, Result};
+use crate::kernel::sys::warn;
+use crate::plugin::owner::Owner;
+use crate::steps::renumber::Change;
+
+/// The pause after a failed attempt. It doubles up to the longest.
+const PAUSE: Time = Time::from_secs(1);
+const PAUSE_DOUBLINGS_MAX: u32 = 6;
+
+/// The state of one lease.
+#[derive(Default)]
+pub(super) struct Following {
+    /// The time of the next attempt; `None` if everything has followed, or waits for a lease.
+    pub(super) at: Option<Time>,
+    failures: u32,
+    /// The leases that the interface has, if it is known.
+    applied: Option<Leases>,
+}
+
+impl Following {
+    /// The leases of a record that a daemon adopts. If it names earlier leases, the interface can have any of them.
+    pub(super) fn adopted(record: &LeaseRecord) -> Self {
+        match record.former_v4.is_empty() && record.former_v6.is_empty() {
+            true => Self { applied: Some(record.leases()), ..Self::default() },
+            false => Self { at: Some(Time::ZERO), ..Self::default() },
+        }
+    }
+
+    fn is_due(&self, now: Time) -> bool {
+        self.at.is_some_and(|at| at <= now)
+    }
+
+    /// The leases that the interface perhaps has.
+    pub(super) fn applied(&self) -> Leases {
+        self.applied.clone().unwrap_or_default()
+    }
+
+    /// Notes that the interface has the leases, or why not.
+    pub(super) fn note(&mut self, applied: Result<Leases>, key: &Key) {
+        match applied {
+            Ok(leases) => self.applied = Some(leases),
+            Err(error) => self.fail(&error, key),
+        }
+    }
+
+    /// Repeats the attempt later.
+    fn fail(&mut self, error: &Error, key: &Key) {
+        if self.failures == 0 {
+            log(key, &error.to_string());
+        }
+        let doublings = self.failures.min(PAUSE_DOUBLINGS_MAX);
+        self.failures += 1;
+        self.at = Some(Time::now() + Time::from_millis(PAUSE.as_millis() << doublings));
+    }
+}
+
+impl LeaseEntry {
+    /// The interface has the leases of the record.
+    fn is_applied(&self) -> bool {
+        let leases = self.record.leases();
+        self.following.applied.as_ref().is_some_and(|applied| applied.says_the_same(&leases))
+    }
+
+    /// The time of the next attempt for this lease, unless one is running.
+    pub(super) fn follows_at(&self, has_follower: bool) -> Option<Time> {
+        let is_running = if self.is_applied() { has_follower } else { !self.is_idle() };
+        self.following.at.filter(|_| !is_running)
+    }
+}
+
+impl Table {
+    /// Lets threads do what is due: one for each interface, and one for the rules of all.
+    pub(super) fn follow(self: &Arc<Self>, state: &mut Shared) {
+        let now = Time::now();
+        let due = state.leases.0.iter().filter(|entry| entry.following.is_due(now));
+        let (applied, others): (Vec<&LeaseEntry>, Vec<&LeaseEntry>) =
+            due.partition(|entry| entry.is_applied());
+        let is_due = !applied.is_empty();
+        let others = others.into_iter().filter(|entry| entry.is_idle());
+        let others: Vec<_> =
+            others.map(|entry| (entry.key().clone(), entry.following.applied())).collect();
+        for (key, before) in others {
+            self.post(state, &key, Event::Apply(Box::new(before)));
+        }
+        if state.has_follower || !is_due {
+            return;
+        }
+        let table = Arc::clone(self);
+        match Builder::new().spawn(move || table.follow_all()) {
+            Ok(_) => state.has_follower = true,
+            // The next packet or deadline of any lease tries again.
+            Err(error) => warn(format_args!("warning: cannot start a thread: {error}")),
+        }
+    }
+
+    fn follow_all(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        loop {
+            let now = Time::now();
+            let mut entries = state.leases.0.iter();
+            if !entries.any(|entry| entry.following.is_due(now) && entry.is_applied()) {
+                break;
+            }
+            // Also those that are not due: two attachments that exchange their addresses need one transaction.
+            let waits = |entry: &&LeaseEntry| entry.following.at.is_some() && entry.is_applied();
+            let waiting = state.leases.0.iter().filter(waits);
+            let records: Vec<LeaseRecord> = waiting.map(|entry| entry.record.clone()).collect();
+            state.following = records.iter().map(|record| record.ask.key.clone()).collect();
+            let held = held(&state);
+            let done = MutexGuard::unlocked(&mut state, || self.move_rules(&records, &held));
+            for (record, done) in records.iter().zip(done) {
+                self.finish(&mut state, record, done);
+            }
+            state.following.clear();
+            self.changed.notify_all();
+        }
+        state.has_follower = false;
+        // For the next attempts.
+        self.wake();
+    }
+
+    fn move_rules(
+        &self,
+        records: &[LeaseRecord],
+        held: &[(String, Vec<IpAddr>)],
+    ) -> Vec<Result<String>> {
+        let changes: Vec<Change> = records.iter().map(change).collect();
+        let holds = |owner: &str, address: IpAddr| {
+            held.iter().any(|(other, addresses)| other == owner && addresses.contains(&address))
+        };
+        (self.follow)(&self.options.prefix, &changes, &holds)
+    }
+
+    /// Notes the end of an attempt. The lease can have changed meanwhile: then another attempt is due.
+    fn finish(self: &Arc<Self>, state: &mut Shared, done: &LeaseRecord, moved: Result<String>) {
+        let key = &done.ask.key;
+        let Some(entry) = state.leases.get_mut(key).filter(|entry| entry.is_at(done)) else {
+            return;
+        };
+        let is_same = entry.record.leases().says_the_same(&done.leases());
+        let following = &mut entry.following;
+        match moved {
+            Ok(moved) => {
+                if !moved.is_empty() {
+                    log(key, &format!("{moved} follow to {}", addresses(done)));
+                }
+                following.failures = 0;
+                following.at = following.at.filter(|_| !is_same);
+                self.post(state, key, Event::Followed(Box::new(done.clone())));
+            }
+            Err(error) => following.fail(&error, key),
+        }
+    }
+}
+
+/// The leases of before and of now.
+fn change(record: &LeaseRecord) -> Change {
+    let bare = |v4, v6| apply::of_leases(&Leases { v4, v6 }, record.ask.settings.priority);
+    let mut leases: Vec<(Success, Success)> = Vec::new();
+    if record.v4.is_some() {
+        let new = bare(record.v4.clone(), None);
+        leases.extend(
+            record.former_v4.iter().map(|old| (bare(Some(old.clone()), None), new.clone())),
+        );
+    }
+    if record.v6.is_some() {
+        let new = bare(None, record.v6.clone());
+        leases.extend(
+            record.former_v6.iter().map(|old| (bare(None, Some(old.clone())), new.clone())),
+        );
+    }
+    let key = &record.ask.key;
+    Change { network: key.network.clone(), at: key.attachment(), leases }
+}
+
+/// The addresses of now, for the log.
+fn addresses(record: &LeaseRecord) -> String {
+    let nets = apply::success(record, &[]).nets();
+    nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+}
+
+/// The owners of all leases, each with the addresses that its rules may name.
+fn held(state: &Shared) -> Vec<(String, Vec<IpAddr>)> {
+    let mut held = Vec::new();
+    for LeaseEntry { record, .. } in &state.leases.0 {
+        let key = &record.ask.key;
+        let owner = Owner::new(&key.network, &key.attachment());
+        held.push((owner.to_string(), record.addresses()));
+    }
+    held
+}

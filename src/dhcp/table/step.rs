@@ -1,0 +1,308 @@
+//! The work for one lease. A thread takes the clients of the lease out of the table, handles its events, and puts them back.
+//! The table is not locked meanwhile, so a slow step (a busy kernel, a slow disk) delays only its own lease.
+
+use std::sync::Arc;
+use std::thread::Builder;
+
+use parking_lot::MutexGuard;
+
+use crate::dhcp::apply;
+use crate::dhcp::clients::{Clients, PacketOfRelease};
+use crate::dhcp::exchange::ClientEvent;
+use crate::dhcp::journal::LeaseRecord;
+use crate::dhcp::lease::Key;
+use crate::dhcp::lease::Leases;
+use crate::dhcp::site::SiteError;
+use crate::dhcp::table::follower::Following;
+use crate::dhcp::table::{Event, LeaseEntry, Shared, Table, cannot_get, log};
+use crate::dhcp::time::Time;
+use crate::dhcp::uplink;
+use crate::error::{Error, Result};
+use crate::kernel::sys::warn;
+use crate::netlink::rtnl::Rtnl;
+
+/// So many leases are worked on at the same time. The buffers of hundreds would be most of the daemon's memory.
+const WORKERS_MAX: usize = 16;
+
+/// The work of a thread, with what it has taken out of the entry.
+struct LeaseWork {
+    record: LeaseRecord,
+    clients: Clients,
+    is_new: bool,
+    /// The lease says something else than before.
+    has_changed: bool,
+    was_lost: bool,
+    /// The leases that the interface has now.
+    applied: Option<Result<Leases>>,
+    /// The lease ends.
+    end: Option<Error>,
+}
+
+impl Table {
+    /// Adds an event. It is forgotten if there is no such lease.
+    pub(super) fn post(self: &Arc<Self>, state: &mut Shared, key: &Key, event: Event) {
+        let Some(entry) = state.leases.get_mut(key) else { return };
+        let is_idle = entry.is_idle();
+        entry.events.push(event);
+        if is_idle {
+            state.queue.push_back(key.clone());
+        }
+        self.employ(state);
+    }
+
+    /// Starts a thread if a lease waits for one. The others end when no lease waits; perhaps all of them are slow.
+    pub(super) fn employ(self: &Arc<Self>, state: &mut Shared) {
+        if state.queue.is_empty() || state.workers == WORKERS_MAX {
+            return;
+        }
+        let table = Arc::clone(self);
+        match Builder::new().spawn(move || table.work()) {
+            Ok(_) => state.workers += 1,
+            // The thread of `events` tries again.
+            Err(error) => warn(format_args!("warning: cannot start a thread: {error}")),
+        }
+    }
+
+    fn work(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        while let Some(key) = state.queue.pop_front() {
+            let Some(entry) = state.leases.get_mut(&key) else { continue };
+            let events = std::mem::take(&mut entry.events);
+            let Some(mut step) = LeaseWork::take(entry) else { continue };
+            MutexGuard::unlocked(&mut state, || step.run(self, events));
+            self.put_back(&mut state, &key, step);
+            self.changed.notify_all();
+            self.wake();
+        }
+        state.workers -= 1;
+    }
+
+    fn put_back(self: &Arc<Self>, state: &mut MutexGuard<'_, Shared>, key: &Key, step: LeaseWork) {
+        if let Some(error) = step.end {
+            let entry = state.leases.remove(key);
+            state.leaving.push(key.clone());
+            MutexGuard::unlocked(state, || self.depart(&step.record, step.clients));
+            state.leaving.retain(|other| other != key);
+            // Not before: an ADD that fails removes the link, and the RELEASE goes through it.
+            if let Some(entry) = entry {
+                let _ = entry.answer.set(Err(error));
+            }
+            return;
+        }
+        let Some(entry) = state.leases.get_mut(key) else { return };
+        entry.put_back(step);
+        if !entry.events.is_empty() {
+            state.queue.push_back(key.clone());
+        }
+        self.follow(state);
+    }
+
+    /// Releases a lease.
+    fn depart(&self, record: &LeaseRecord, mut clients: Clients) {
+        let key = &record.ask.key;
+        let packets = clients.release(Time::now());
+        if !packets.is_empty() {
+            // If the daemon dies now, the next one sends the packets.
+            let marked = self.journal.mark(key).map(drop);
+            marked.unwrap_or_else(|error| log(key, &error.to_string()));
+            match self.send_release(record, &packets) {
+                Ok(()) => log(key, "the lease is released"),
+                Err(error) => log(key, &format!("cannot release the lease: {error}")),
+            }
+        }
+        let removed = self.journal.remove(key);
+        removed.unwrap_or_else(|error| log(key, &error.to_string()));
+    }
+
+    fn send_release(&self, record: &LeaseRecord, packets: &[PacketOfRelease]) -> Result<()> {
+        let site = self.site(record);
+        let has_link = || !matches!(site.verify(), Err(SiteError::Gone(_)));
+        let mut result = Ok(());
+        for packet in packets {
+            // A second attempt, because the server keeps a lease that no packet releases.
+            let send = || packet.send(&site).or_else(|_| packet.send(&site)).is_ok();
+            // While the kernel removes a link, it drops packets without an error.
+            if !(has_link() && send() && has_link()) {
+                let uplink = record.uplink.as_ref();
+                let sent = Rtnl::open()
+                    .and_then(|host| uplink::release(&host, uplink, record.mac, packet));
+                result = result.and(sent);
+            }
+        }
+        result
+    }
+
+    /// The namespace and the link of a lease of the journal are as they were. The number of the namespace is noted before the
+    /// link is looked for, so that no end of the link is missed.
+    fn verify(&self, record: &LeaseRecord) -> Result<(), SiteError> {
+        if record.is_released {
+            return Err(SiteError::Gone("it was released while no daemon ran"));
+        }
+        let netns = self.site(record).open()?;
+        let number = Rtnl::open()?.number_of(&netns).ok();
+        if let Some(entry) = self.state.lock().leases.get_mut(&record.ask.key) {
+            entry.number = number;
+        }
+        self.site(record).verify().map(drop)
+    }
+}
+
+impl LeaseWork {
+    /// `None` if a thread is at work on the lease.
+    fn take(entry: &mut LeaseEntry) -> Option<Self> {
+        Some(Self {
+            clients: entry.clients.take()?,
+            record: entry.record.clone(),
+            is_new: entry.is_new,
+            has_changed: false,
+            was_lost: false,
+            applied: None,
+            end: None,
+        })
+    }
+
+    fn run(&mut self, table: &Table, events: Vec<Event>) {
+        for event in events {
+            for events in self.handle(table, event) {
+                if self.end.is_none() {
+                    self.end = self.note(table, events);
+                }
+            }
+            if self.end.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn handle(&mut self, table: &Table, event: Event) -> Vec<ClientEvent> {
+        let now = Time::now();
+        let key = &self.record.ask.key;
+        match event {
+            Event::Adopt => match table.verify(&self.record) {
+                Err(SiteError::Gone(reason)) => {
+                    // Only a client with a lease can release it.
+                    self.clients.resume_to_release(&self.record, now);
+                    return vec![ClientEvent::Gone(reason)];
+                }
+                _ => log(key, "the lease is adopted"),
+            },
+            Event::Start => {}
+            Event::Due => {
+                let site = table.site(&self.record);
+                let mut events = self.clients.receive(&site, now);
+                events.extend(self.clients.tick(&site, now));
+                return events;
+            }
+            Event::Verify => match table.site(&self.record).verify() {
+                Err(SiteError::Gone(reason)) => return vec![ClientEvent::Gone(reason)],
+                _ => return Vec::new(),
+            },
+            Event::Gone(reason) => return vec![ClientEvent::Gone(reason)],
+            Event::End(reason) => {
+                self.end = Some(cannot_get(key, reason));
+                return Vec::new();
+            }
+            Event::Apply(before) => {
+                let changed =
+                    apply::change(&table.site(&self.record), &before, &|text| log(key, text));
+                self.applied = Some(match changed {
+                    Ok(()) => Ok(self.record.leases()),
+                    // The lease ends soon.
+                    Err(SiteError::Gone(reason)) => Err(Error::internal(reason)),
+                    Err(SiteError::Failed(error)) => Err(error),
+                });
+                return Vec::new();
+            }
+            Event::Followed(done) => {
+                self.record.forget_former(&done);
+                self.save_or_log(table);
+                return Vec::new();
+            }
+        }
+        self.clients.start(&table.site(&self.record), now)
+    }
+
+    /// The error with which the lease ends.
+    fn note(&mut self, table: &Table, events: ClientEvent) -> Option<Error> {
+        let key = &self.record.ask.key;
+        match events {
+            ClientEvent::Bound => self.bound(table).err(),
+            ClientEvent::Lost(reason) => {
+                log(key, reason);
+                self.renew_record();
+                self.was_lost = true;
+                self.save_or_log(table);
+                None
+            }
+            ClientEvent::Failed(tried) if self.is_new => Some(cannot_get(key, &tried)),
+            ClientEvent::Failed(tried) => {
+                log(key, &tried);
+                None
+            }
+            ClientEvent::Gone(reason) => {
+                log(key, reason);
+                Some(cannot_get(key, reason))
+            }
+        }
+    }
+
+    /// A client has a lease: it is written to the journal. Changes follow in another thread.
+    fn bound(&mut self, table: &Table) -> Result<()> {
+        self.renew_record();
+        if !self.is_new {
+            self.save_or_log(table);
+            return Ok(());
+        }
+        table.journal.save(&self.record)?;
+        self.is_new = !self.clients.are_bound();
+        Ok(())
+    }
+
+    fn save_or_log(&self, table: &Table) {
+        let saved = table.journal.save(&self.record);
+        saved.unwrap_or_else(|error| log(&self.record.ask.key, &error.to_string()));
+    }
+
+    /// Copies the leases of the clients to the record. If they say something else than before, the rest has to follow.
+    fn renew_record(&mut self) {
+        let lease = self.clients.v4.as_ref().and_then(|v4| v4.client.lease()).cloned();
+        let lease6 = self.clients.v6.as_ref().and_then(|v6| v6.client.lease()).cloned();
+        let old = self.record.leases();
+        let new = Leases { v4: lease, v6: lease6 };
+        if !self.is_new && !old.says_the_same(&new) {
+            self.record.keep_former(old, &new);
+            self.has_changed = true;
+        }
+        (self.record.v4, self.record.v6) = (new.v4, new.v6);
+    }
+}
+
+impl LeaseEntry {
+    /// No thread is at work on the lease, and it does not wait for one.
+    pub(super) fn is_idle(&self) -> bool {
+        self.clients.is_some() && self.events.is_empty()
+    }
+
+    fn put_back(&mut self, step: LeaseWork) {
+        let LeaseWork { record, clients, is_new, has_changed, was_lost, applied, .. } = step;
+        if self.is_new && !is_new {
+            self.following = Following::adopted(&record);
+        }
+        if let Some(applied) = applied {
+            self.following.note(applied, &record.ask.key);
+        }
+        if has_changed {
+            self.following.at = Some(Time::now());
+        }
+        if was_lost && !is_new {
+            self.answer = Arc::default();
+        }
+        let slaac = clients.slaac.as_ref().map(|slaac| slaac.ips.as_slice()).unwrap_or_default();
+        self.bound = clients.are_bound().then(|| apply::success(&record, slaac));
+        self.deadline = clients.deadline();
+        (self.record, self.clients, self.is_new) = (record, Some(clients), is_new);
+        if let (false, Some(success)) = (is_new, &self.bound) {
+            let _ = self.answer.set(Ok(success.clone()));
+        }
+    }
+}

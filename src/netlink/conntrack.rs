@@ -1,0 +1,386 @@
+//! Deletion of conntrack entries. UDP has no end of a connection, so as long as packets arrive, they follow a translation that
+//! was removed, or miss a new one.
+
+use std::net::IpAddr;
+
+use nix::libc;
+
+use crate::error::Result;
+use crate::names::IpFamily;
+use crate::netlink::nft::Transport;
+use crate::netlink::{self, Attrs, Protocol, Requests, Socket, attribute, fixed, u8_of};
+
+/// Selects connections: always of one protocol to one port, so it never selects all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flows {
+    family: IpFamily,
+    transport: Transport,
+    /// The destination of the first packet, before any translation.
+    port: u16,
+    address: Option<IpAddr>,
+    /// The source of replies: the destination after translation.
+    answered_by: Option<IpAddr>,
+}
+
+/// A netlink socket for the conntrack entries of one network namespace.
+pub struct Conntrack {
+    socket: Socket,
+}
+
+impl Flows {
+    pub fn to_port(family: IpFamily, transport: Transport, port: u16) -> Self {
+        Self { family, transport, port, address: None, answered_by: None }
+    }
+
+    /// Selects only connections to this address.
+    pub fn at(self, address: IpAddr) -> Self {
+        Self { address: Some(address), ..self }
+    }
+
+    /// Selects only connections with replies from this address.
+    pub fn answered_by(self, address: IpAddr) -> Self {
+        Self { answered_by: Some(address), ..self }
+    }
+
+    /// No connection has addresses of two families; the kernel would refuse to look for one.
+    fn can_be(self) -> bool {
+        let addresses = self.address.into_iter().chain(self.answered_by);
+        addresses.into_iter().all(|address| self.family.has(address))
+    }
+
+    /// Whether the kernel can evaluate the whole filter. It inverts conditions on IPv6 addresses (up to 6.18 at least,
+    /// `ctnetlink_filter_match_tuple`), so they are left out of the filter and evaluated here.
+    fn is_exact(self) -> bool {
+        self.family == IpFamily::V4 || self.address.or(self.answered_by).is_none()
+    }
+
+    /// The filter. Kernels before 5.8 ignore it.
+    fn write(self, attrs: &mut Attrs) {
+        if !self.is_exact() {
+            return Self { address: None, answered_by: None, ..self }.write(attrs);
+        }
+        attrs.nested(CTA_TUPLE_ORIG, |tuple| {
+            if let Some(address) = self.address {
+                tuple.nested(CTA_TUPLE_IP, |ip| match address {
+                    IpAddr::V4(address) => ip.bytes(CTA_IP_V4_DST, &address.octets()),
+                    IpAddr::V6(address) => ip.bytes(CTA_IP_V6_DST, &address.octets()),
+                });
+            }
+            tuple.nested(CTA_TUPLE_PROTO, |proto| {
+                proto.u8(CTA_PROTO_NUM, self.transport.number());
+                proto.bytes(CTA_PROTO_DST_PORT, &self.port.to_be_bytes());
+            });
+        });
+        if let Some(address) = self.answered_by {
+            attrs.nested(CTA_TUPLE_REPLY, |tuple| {
+                tuple.nested(CTA_TUPLE_IP, |ip| match address {
+                    IpAddr::V4(address) => ip.bytes(CTA_IP_V4_SRC, &address.octets()),
+                    IpAddr::V6(address) => ip.bytes(CTA_IP_V6_SRC, &address.octets()),
+                });
+            });
+        }
+        attrs.nested(CTA_FILTER, |filter| {
+            let address = self.address.map_or(0, |_| CTA_FILTER_F_CTA_IP_DST);
+            let ports = CTA_FILTER_F_CTA_PROTO_NUM | CTA_FILTER_F_CTA_PROTO_DST_PORT;
+            filter.u32(CTA_FILTER_ORIG_FLAGS, address | ports);
+            if self.answered_by.is_some() {
+                filter.u32(CTA_FILTER_REPLY_FLAGS, CTA_FILTER_F_CTA_IP_SRC);
+            }
+        });
+    }
+
+    /// Evaluates the filter, for kernels that ignore it.
+    fn include(self, flow: &Flow<'_>) -> bool {
+        let (to, from) = (Tuple(flow.original), Tuple(flow.reply));
+        to.transport() == Some(self.transport.number())
+            && to.port() == Some(self.port)
+            && self.address.is_none_or(|address| to.destination() == Some(address))
+            && self.answered_by.is_none_or(|address| from.source() == Some(address))
+    }
+}
+
+impl Conntrack {
+    /// Opens a socket in the namespace of the calling thread.
+    pub fn open() -> Result<Self, netlink::Error> {
+        Ok(Self { socket: Socket::open(Protocol::Netfilter)? })
+    }
+
+    /// Deletes the connections. No match is no error.
+    pub fn delete(&self, flows: &[Flows]) -> Result<()> {
+        for family in IpFamily::ALL {
+            let of_family = |flows: &Flows| flows.can_be() && flows.family == family;
+            let flows: Vec<Flows> = flows.iter().copied().filter(of_family).collect();
+            match flows.as_slice() {
+                // Kernels before 6.10 take the filter for an incomplete tuple of one connection: EINVAL.
+                [one] if one.is_exact() && self.delete_at_once(*one).is_ok() => {}
+                several => self.delete_one_by_one(family, several)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn delete_at_once(&self, flows: Flows) -> Result<(), netlink::Error> {
+        let mut requests = Requests::new();
+        requests.push(IPCTNL_MSG_CT_DELETE, 0, CANNOT_DELETE.into(), |attrs| {
+            // The kernel evaluates the family only with version 1, for compatibility.
+            attrs.raw(&[flows.family.number(), 1, 0, 0]);
+            flows.write(attrs);
+        });
+        self.socket.commit(requests, |_| {})
+    }
+
+    /// A dump takes about 20 ms even with few connections, so all selections share one.
+    fn delete_one_by_one(&self, family: IpFamily, wanted: &[Flows]) -> Result<()> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let filter = if let [one] = wanted { Some(*one) } else { None };
+        let is_wanted = |flow: &Flow<'_>| wanted.iter().any(|flows| flows.include(flow));
+        self.delete_listed(family, filter, &is_wanted)
+    }
+
+    /// Deletes the connections of these addresses, in both directions, also those that are translated to them.
+    pub fn delete_of(&self, addresses: &[IpAddr]) -> Result<()> {
+        for family in IpFamily::ALL {
+            if addresses.iter().any(|address| family.has(*address)) {
+                self.delete_listed(family, None, &|flow| flow.has_one_of(addresses))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `filter` is what the kernel may leave out of the list.
+    fn delete_listed(
+        &self,
+        family: IpFamily,
+        filter: Option<Flows>,
+        is_wanted: &dyn Fn(&Flow<'_>) -> bool,
+    ) -> Result<()> {
+        let header = [family.number(), 0, 0, 0];
+        let request = || {
+            let mut request = Requests::new();
+            request.push(IPCTNL_MSG_CT_GET, 0, "cannot list connections".into(), |attrs| {
+                attrs.raw(&header);
+                if let Some(filter) = filter {
+                    filter.write(attrs);
+                }
+            });
+            request
+        };
+        let found = self.socket.dump(request, |message| {
+            let flow = Flow::read(message)?;
+            is_wanted(&flow).then(|| message.to_vec())
+        });
+        for part in found.map_err(explained)?.chunks(REQUESTS_AT_ONCE) {
+            let mut requests = Requests::new();
+            for flow in part.iter().filter_map(|message| Flow::read(message)) {
+                requests.push(IPCTNL_MSG_CT_DELETE, 0, CANNOT_DELETE.into(), |attrs| {
+                    attrs.raw(&header);
+                    flow.write(attrs);
+                });
+                requests.tolerate(libc::ENOENT);
+            }
+            self.socket.commit(requests, |_| {})?;
+        }
+        Ok(())
+    }
+}
+
+/// Adds the missing kernel option: nfnetlink returns EINVAL for an unknown subsystem.
+fn explained(error: netlink::Error) -> netlink::Error {
+    let lacks = error.hint.is_none() && error.errno == libc::EINVAL;
+    if lacks { error.with_hint("the kernel lacks CONFIG_NF_CT_NETLINK") } else { error }
+}
+
+/// The parts of a connection that are used here.
+struct Flow<'a> {
+    original: &'a [u8],
+    reply: &'a [u8],
+    id: &'a [u8],
+    zone: Option<&'a [u8]>,
+}
+
+impl<'a> Flow<'a> {
+    fn read(message: &'a [u8]) -> Option<Self> {
+        let list = message.get(HEADER_BYTES..)?;
+        Some(Self {
+            original: attribute(list, CTA_TUPLE_ORIG)?,
+            reply: attribute(list, CTA_TUPLE_REPLY)?,
+            id: attribute(list, CTA_ID)?,
+            zone: attribute(list, CTA_ZONE),
+        })
+    }
+
+    fn has_one_of(&self, addresses: &[IpAddr]) -> bool {
+        let [to, from] = [Tuple(self.original), Tuple(self.reply)];
+        let mut ends =
+            [to.source(), to.destination(), from.source(), from.destination()].into_iter();
+        ends.any(|end| end.is_some_and(|end| addresses.contains(&end)))
+    }
+
+    /// The request that deletes it. The id excludes a newer connection with the same addresses.
+    fn write(&self, attrs: &mut Attrs) {
+        attrs.nested(CTA_TUPLE_ORIG, |tuple| tuple.raw(self.original));
+        attrs.bytes(CTA_ID, self.id);
+        if let Some(zone) = self.zone {
+            attrs.bytes(CTA_ZONE, zone);
+        }
+    }
+}
+
+/// One direction of a connection.
+#[derive(Clone, Copy)]
+struct Tuple<'a>(&'a [u8]);
+
+impl<'a> Tuple<'a> {
+    fn transport(self) -> Option<u8> {
+        u8_of(self.proto(CTA_PROTO_NUM)?)
+    }
+
+    fn port(self) -> Option<u16> {
+        fixed(self.proto(CTA_PROTO_DST_PORT)?, 0).map(u16::from_be_bytes)
+    }
+
+    fn source(self) -> Option<IpAddr> {
+        self.address(CTA_IP_V4_SRC, CTA_IP_V6_SRC)
+    }
+
+    fn destination(self) -> Option<IpAddr> {
+        self.address(CTA_IP_V4_DST, CTA_IP_V6_DST)
+    }
+
+    fn proto(self, kind: u16) -> Option<&'a [u8]> {
+        attribute(attribute(self.0, CTA_TUPLE_PROTO)?, kind)
+    }
+
+    fn address(self, v4: u16, v6: u16) -> Option<IpAddr> {
+        let ip = attribute(self.0, CTA_TUPLE_IP)?;
+        match (attribute(ip, v4), attribute(ip, v6)) {
+            (Some(v4), _) => fixed::<4>(v4, 0).map(IpAddr::from),
+            (None, v6) => fixed::<16>(v6?, 0).map(IpAddr::from),
+        }
+    }
+}
+
+const CANNOT_DELETE: &str = "cannot delete connections";
+
+/// The receive buffer of a socket has room for about 256 answers.
+const REQUESTS_AT_ONCE: usize = 128;
+
+/// The size of `struct nfgenmsg` (linux/netfilter/nfnetlink.h).
+const HEADER_BYTES: usize = 4;
+
+/// Source: linux/netfilter/nfnetlink_conntrack.h. Ports and addresses are in network byte order, flags are not.
+const IPCTNL_MSG_CT_GET: u16 = 0x101;
+const IPCTNL_MSG_CT_DELETE: u16 = 0x102;
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_ID: u16 = 12;
+const CTA_ZONE: u16 = 18;
+const CTA_FILTER: u16 = 25;
+const CTA_TUPLE_IP: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_IP_V4_SRC: u16 = 1;
+const CTA_IP_V4_DST: u16 = 2;
+const CTA_IP_V6_SRC: u16 = 3;
+const CTA_IP_V6_DST: u16 = 4;
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_DST_PORT: u16 = 3;
+const CTA_FILTER_ORIG_FLAGS: u16 = 1;
+const CTA_FILTER_REPLY_FLAGS: u16 = 2;
+
+/// The parts of a tuple that a filter compares. Source: net/netfilter/nf_internals.h, `enum ctattr_filter`.
+const CTA_FILTER_F_CTA_IP_SRC: u32 = 1 << 0;
+const CTA_FILTER_F_CTA_IP_DST: u32 = 1 << 1;
+const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;
+const CTA_FILTER_F_CTA_PROTO_DST_PORT: u32 = 1 << 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::rows;
+
+    fn dns() -> Flows {
+        Flows::to_port(IpFamily::V4, Transport::Udp, 53)
+    }
+
+    fn written(flows: Flows) -> String {
+        let mut attrs = Attrs::default();
+        flows.write(&mut attrs);
+        rows(attrs.as_slice())
+    }
+
+    #[test]
+    fn a_filter_names_what_it_has() {
+        assert_eq!(
+            written(dns()),
+            "18000180 14000280 05000100 11000000 06000300 00350000 0c001980 08000100 28000000"
+        );
+        let narrow = dns().at([192, 0, 2, 1].into()).answered_by([10, 1, 0, 5].into());
+        assert_eq!(
+            written(narrow),
+            "24000180 0c000180 08000200 c0000201 14000280 05000100 11000000 06000300 00350000 \
+             10000280 0c000180 08000100 0a010005 14001980 08000100 2a000000 08000200 01000000"
+        );
+    }
+
+    /// The entry of a packet from 192.0.2.9 to 192.0.2.1:53, which was translated to 10.1.0.5.
+    fn message(reply: &[u8]) -> Vec<u8> {
+        let tuple = |tuple: &mut Attrs, source: &[u8], destination: &[u8], port: u16| {
+            tuple.nested(CTA_TUPLE_IP, |ip| {
+                ip.bytes(CTA_IP_V4_SRC, source);
+                ip.bytes(CTA_IP_V4_DST, destination);
+            });
+            tuple.nested(CTA_TUPLE_PROTO, |proto| {
+                proto.u8(CTA_PROTO_NUM, 17);
+                proto.bytes(CTA_PROTO_DST_PORT, &port.to_be_bytes());
+            });
+        };
+        let mut attrs = Attrs::default();
+        attrs.raw(&[2, 0, 0, 0]);
+        attrs.nested(CTA_TUPLE_ORIG, |to| tuple(to, &[192, 0, 2, 9], &[192, 0, 2, 1], 53));
+        attrs.nested(CTA_TUPLE_REPLY, |from| tuple(from, reply, &[192, 0, 2, 9], 4000));
+        attrs.bytes(CTA_ID, &[0, 0, 0, 7]);
+        attrs.as_slice().to_vec()
+    }
+
+    #[test]
+    fn old_kernels_connections_are_filtered_here() {
+        let message = message(&[10, 1, 0, 5]);
+        let flow = Flow::read(&message).unwrap();
+        let other = Flows::to_port(IpFamily::V4, Transport::Udp, 54);
+        for (flows, expected) in [
+            (dns(), true),
+            (dns().at([192, 0, 2, 1].into()), true),
+            (dns().answered_by([10, 1, 0, 5].into()), true),
+            (dns().at([192, 0, 2, 2].into()), false),
+            (dns().answered_by([192, 0, 2, 1].into()), false),
+            (Flows::to_port(IpFamily::V4, Transport::Tcp, 53), false),
+            (other, false),
+        ] {
+            assert_eq!(flows.include(&flow), expected, "{flows:?}");
+        }
+    }
+
+    #[test]
+    fn torn_messages_are_about_no_connection() {
+        let message = message(&[10, 1, 0, 5]);
+        for end in 0..message.len() {
+            assert!(Flow::read(&message[..end]).is_none(), "{end}");
+        }
+        for at in 0..message.len() {
+            let mut message = message.clone();
+            message[at] = 0xff;
+            Flow::read(&message).map(|flow| dns().include(&flow));
+        }
+    }
+
+    #[test]
+    fn no_connection_has_addresses_of_two_families() {
+        assert!(dns().can_be() && dns().at([1, 2, 3, 4].into()).can_be());
+        assert!(!dns().at([0_u16; 8].into()).can_be());
+        assert!(
+            !Flows::to_port(IpFamily::V6, Transport::Udp, 1).answered_by([1; 4].into()).can_be()
+        );
+    }
+}

@@ -1,0 +1,459 @@
+//! The bytes of netlink messages: written as requests, read as replies.
+//!
+//! Source: include/uapi/linux/netlink.h. Numbers are in host byte order. Messages and attributes are aligned to four
+//! bytes.
+
+use std::borrow::Cow;
+
+use neli::consts::nl::{NlmF, NlmsgerrAttr};
+use nix::libc;
+
+use crate::names::IpFamily;
+
+/// Requests in one datagram.
+#[derive(Debug)]
+pub struct Requests {
+    pub(super) attrs: Attrs,
+    pub(super) list: Vec<Request>,
+}
+
+/// A request, apart from its bytes.
+#[derive(Debug)]
+pub(super) struct Request {
+    /// The offset of its header.
+    pub(super) at: usize,
+    /// The beginning of the error message: `cannot add link eth0`.
+    pub(super) doing: String,
+    /// An errno that the caller takes as success.
+    pub(super) tolerated: Option<i32>,
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        let attrs = Attrs { bytes: Vec::with_capacity(REQUESTS_BYTES), too_long: false };
+        Self { attrs, list: Vec::new() }
+    }
+}
+
+impl Requests {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a request; `write` writes the bytes after the header.
+    pub fn push(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        doing: String,
+        write: impl FnOnce(&mut Attrs),
+    ) -> &mut Self {
+        let at = self.begin(kind, flags);
+        write(&mut self.attrs);
+        self.end(at);
+        self.list.push(Request { at, doing, tolerated: None });
+        self
+    }
+
+    /// Appends a message that the kernel does not answer: the end of an nf_tables transaction.
+    pub fn push_unanswered(&mut self, kind: u16, write: impl FnOnce(&mut Attrs)) {
+        let at = self.begin(kind, 0);
+        write(&mut self.attrs);
+        self.end(at);
+    }
+
+    /// Writes a header; returns its offset. (A function of its own, because generic callers are compiled many times.)
+    #[inline(never)]
+    fn begin(&mut self, kind: u16, flags: u16) -> usize {
+        let at = self.attrs.bytes.len();
+        let ([k0, k1], [f0, f1]) = (kind.to_ne_bytes(), (flags | NLM_F_REQUEST).to_ne_bytes());
+        // The socket knows the sequence number, and the kernel the port.
+        self.attrs.raw(&[0, 0, 0, 0, k0, k1, f0, f1, 0, 0, 0, 0, 0, 0, 0, 0]);
+        at
+    }
+
+    /// Sets the length of the message at the offset.
+    #[inline(never)]
+    fn end(&mut self, at: usize) {
+        match u32::try_from(self.attrs.bytes.len() - at) {
+            Ok(length) => self.attrs.patch(at, length.to_ne_bytes()),
+            Err(_) => self.attrs.too_long = true,
+        }
+    }
+
+    /// Makes this errno a success of the last request.
+    pub fn tolerate(&mut self, errno: i32) {
+        if let Some(last) = self.list.last_mut() {
+            last.tolerated = Some(errno);
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Gives the requests consecutive sequence numbers, and the last one more flags.
+    pub(super) fn seal(&mut self, first_sequence: u32, last_flags: u16) {
+        let mut sequence = first_sequence;
+        for request in &self.list {
+            self.attrs.patch(request.at + 8, sequence.to_ne_bytes());
+            sequence = sequence.wrapping_add(1);
+        }
+        if let Some(last) = self.list.last() {
+            let at = last.at + 6;
+            let flags = fixed(&self.attrs.bytes, at).map_or(0, u16::from_ne_bytes);
+            self.attrs.patch(at, (flags | last_flags).to_ne_bytes());
+        }
+    }
+}
+
+/// A list of attributes that is being written. Attributes can contain lists.
+#[derive(Debug, Default)]
+pub struct Attrs {
+    pub(super) bytes: Vec<u8>,
+    /// An attribute is longer than its u16 length can say, so the list is not sent.
+    pub(super) too_long: bool,
+}
+
+impl Attrs {
+    #[inline(never)]
+    pub fn bytes(&mut self, kind: u16, value: &[u8]) {
+        self.attribute(kind, |attrs| attrs.raw(value));
+    }
+
+    pub fn u8(&mut self, kind: u16, value: u8) {
+        self.bytes(kind, &[value]);
+    }
+
+    pub fn u32(&mut self, kind: u16, value: u32) {
+        self.bytes(kind, &value.to_ne_bytes());
+    }
+
+    /// A string with its NUL.
+    pub fn string(&mut self, kind: u16, value: &str) {
+        self.attribute(kind, |attrs| {
+            attrs.bytes.extend_from_slice(value.as_bytes());
+            attrs.bytes.push(0);
+        });
+    }
+
+    pub fn nested(&mut self, kind: u16, write: impl FnOnce(&mut Self)) {
+        self.attribute(kind | NLA_F_NESTED, write);
+    }
+
+    /// Bytes without an attribute header: the structure at the beginning of many messages and of a few attributes.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn attribute(&mut self, kind: u16, write: impl FnOnce(&mut Self)) {
+        let at = self.begin(kind);
+        write(self);
+        self.end(at);
+    }
+
+    /// Returns the offset of the attribute.
+    #[inline(never)]
+    fn begin(&mut self, kind: u16) -> usize {
+        let at = self.bytes.len();
+        let [k0, k1] = kind.to_ne_bytes();
+        self.raw(&[0, 0, k0, k1]);
+        at
+    }
+
+    #[inline(never)]
+    fn end(&mut self, at: usize) {
+        match u16::try_from(self.bytes.len() - at) {
+            Ok(length) => self.patch(at, length.to_ne_bytes()),
+            Err(_) => self.too_long = true,
+        }
+        self.bytes.resize(aligned(self.bytes.len()), 0);
+    }
+
+    fn patch<const N: usize>(&mut self, at: usize, value: [u8; N]) {
+        self.bytes[at..at + N].copy_from_slice(&value);
+    }
+}
+
+/// One message from the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Message<'a> {
+    pub(super) kind: u16,
+    pub(super) flags: u16,
+    pub(super) sequence: u32,
+    pub(super) payload: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    /// For NLMSG_ERROR and NLMSG_DONE: the errno, 0 for success, and the text of the extended acknowledgement.
+    pub(super) fn outcome(&self) -> (i32, Option<Cow<'a, str>>) {
+        let Some(code) = fixed(self.payload, 0).map(i32::from_ne_bytes) else {
+            // A DONE of very old kernels has no errno; an ERROR always has one.
+            return (if self.kind == NLMSG_DONE { 0 } else { libc::EBADMSG }, None);
+        };
+        let errno = code.checked_neg().unwrap_or(libc::EBADMSG);
+        if self.flags & NLM_F_ACK_TLVS == 0 {
+            return (errno, None);
+        }
+        // In an error the request, or its header only, is between the errno and the texts.
+        let request_bytes = match self.kind {
+            NLMSG_DONE => 0,
+            _ if self.flags & NLM_F_CAPPED != 0 => HEADER_BYTES,
+            _ => aligned(fixed(self.payload, 4).map_or(0, u32::from_ne_bytes) as usize),
+        };
+        let texts = self.payload.get(request_bytes.saturating_add(4)..).unwrap_or_default();
+        (errno, attribute(texts, NlmsgerrAttr::Msg.into()).map(text))
+    }
+}
+
+/// The messages of one datagram, up to the first malformed one.
+pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    std::iter::from_fn(move || {
+        let length = u32::from_ne_bytes(fixed(bytes, 0)?) as usize;
+        let message = Message {
+            kind: u16::from_ne_bytes(fixed(bytes, 4)?),
+            flags: u16::from_ne_bytes(fixed(bytes, 6)?),
+            sequence: u32::from_ne_bytes(fixed(bytes, 8)?),
+            payload: bytes.get(HEADER_BYTES..length)?,
+        };
+        bytes = bytes.get(aligned(length)..).unwrap_or_default();
+        Some(message)
+    })
+}
+
+/// The kind and the payload of each message of a datagram, up to the first malformed one.
+pub(crate) fn datagram_messages(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    messages(bytes).map(|message| (message.kind, message.payload))
+}
+
+/// The attributes of a list, as kind and value, up to the first malformed one.
+pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(fixed(bytes, 0)?));
+        let kind = u16::from_ne_bytes(fixed(bytes, 2)?) & NLA_TYPE_MASK;
+        let value = bytes.get(4..length)?;
+        bytes = bytes.get(aligned(length)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// The value of the first attribute of a kind.
+pub(crate) fn attribute(list: &[u8], kind: u16) -> Option<&[u8]> {
+    attributes(list).find(|(found, _)| *found == kind).map(|(_, value)| value)
+}
+
+/// `N` bytes at an offset; `None` if the slice is too short.
+pub(crate) fn fixed<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+pub(crate) fn u8_of(value: &[u8]) -> Option<u8> {
+    value.first().copied()
+}
+
+pub(crate) fn u32_of(value: &[u8]) -> Option<u32> {
+    fixed(value, 0).map(u32::from_ne_bytes)
+}
+
+/// A string up to its NUL. Names of links need not be UTF-8. Invalid bytes become U+FFFD, which no name in a
+/// configuration has.
+pub(crate) fn text(value: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(value.split(|byte| *byte == 0).next().unwrap_or_default())
+}
+
+impl IpFamily {
+    /// AF_INET or AF_INET6.
+    pub(in crate::netlink) fn number(self) -> u8 {
+        match self {
+            Self::V4 => AF_INET,
+            Self::V6 => AF_INET6,
+        }
+    }
+
+    pub(in crate::netlink) fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|family| family.number() == number)
+    }
+}
+
+fn aligned(length: usize) -> usize {
+    length.saturating_add(3) & !3
+}
+
+/// Address families (linux/socket.h), in the width that most messages have.
+pub(crate) const AF_INET: u8 = 2;
+pub(crate) const AF_INET6: u8 = 10;
+
+pub(super) const NLMSG_ERROR: u16 = 2;
+pub(super) const NLMSG_DONE: u16 = 3;
+
+pub(super) const NLM_F_REQUEST: u16 = NlmF::REQUEST.bits();
+pub(super) const NLM_F_ACK: u16 = NlmF::ACK.bits();
+pub(super) const NLM_F_DUMP_INTR: u16 = NlmF::DUMP_INTR.bits();
+pub(super) const NLM_F_CAPPED: u16 = NlmF::CAPPED.bits();
+pub(super) const NLM_F_ACK_TLVS: u16 = NlmF::ACK_TLVS.bits();
+pub(super) const NLM_F_DUMP: u16 = NlmF::DUMP.bits();
+pub(crate) const NLM_F_ECHO: u16 = NlmF::ECHO.bits();
+pub(crate) const NLM_F_REPLACE: u16 = NlmF::REPLACE.bits();
+pub(crate) const NLM_F_EXCL: u16 = NlmF::EXCL.bits();
+pub(crate) const NLM_F_CREATE: u16 = NlmF::CREATE.bits();
+pub(crate) const NLM_F_APPEND: u16 = NlmF::APPEND.bits();
+
+/// The usual length of a datagram, so that the buffer does not grow step by step.
+const REQUESTS_BYTES: usize = 256;
+
+const NLA_F_NESTED: u16 = 0x8000;
+/// The mask removes NLA_F_NESTED and NLA_F_NET_BYTEORDER.
+const NLA_TYPE_MASK: u16 = 0x3fff;
+const HEADER_BYTES: usize = 16;
+
+#[cfg(test)]
+impl Requests {
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.attrs.bytes
+    }
+}
+
+/// For golden tests: bytes in hexadecimal, in groups of four: `01000000 02000300`.
+#[cfg(test)]
+pub(crate) fn rows(bytes: &[u8]) -> String {
+    let row = |row: &[u8]| row.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    bytes.chunks(4).map(row).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u16, flags: u16, payload: &[u8]) -> Message<'_> {
+        Message { kind, flags, sequence: 0, payload }
+    }
+
+    #[test]
+    fn attributes_are_padded_and_nested_ones_have_their_length_and_flag() {
+        let mut attrs = Attrs::default();
+        attrs.u8(1, 0xaa);
+        attrs.bytes(2, &[0x34, 0x12]);
+        attrs.nested(3, |inner| {
+            inner.raw(&[1, 2, 3, 4]);
+            inner.string(4, "abc");
+            inner.nested(5, |_| {});
+        });
+        attrs.string(6, "abcd");
+        assert_eq!(
+            rows(&attrs.bytes),
+            "05000100 aa000000 06000200 34120000 14000380 01020304 08000400 61626300 04000580 \
+             09000600 61626364 00000000"
+        );
+    }
+
+    #[test]
+    fn requests_are_numbered_and_the_last_one_requests_an_acknowledgement() {
+        let mut requests = Requests::new();
+        requests.push(16, 0x400, "a".into(), |attrs| attrs.raw(&[7; 4]));
+        requests.push(17, 0, "b".into(), |attrs| attrs.u32(1, 2)).tolerate(19);
+        requests.seal(5, NLM_F_ACK);
+        assert_eq!(
+            rows(&requests.attrs.bytes),
+            "14000000 10000104 05000000 00000000 07070707 \
+             18000000 11000500 06000000 00000000 08000100 02000000"
+        );
+        assert_eq!((requests.list[0].tolerated, requests.list[1].tolerated), (None, Some(19)));
+    }
+
+    #[test]
+    fn an_attribute_of_64_kib_is_too_long() {
+        for (bytes, too_long) in [(65531, false), (65532, true)] {
+            let mut attrs = Attrs::default();
+            attrs.bytes(1, &vec![0; bytes]);
+            assert_eq!(attrs.too_long, too_long, "{bytes}");
+        }
+        let mut attrs = Attrs::default();
+        attrs.nested(1, |inner| (0..2).for_each(|_| inner.bytes(2, &[0; 40_000])));
+        assert!(attrs.too_long);
+    }
+
+    #[test]
+    fn written_attributes_are_read_back() {
+        let mut attrs = Attrs::default();
+        attrs.string(1, "eth0");
+        attrs.nested(2, |inner| inner.u32(3, 9));
+        let read: Vec<_> = attributes(&attrs.bytes).collect();
+        assert_eq!(read, [(1, b"eth0\0".as_slice()), (2, &[8, 0, 3, 0, 9, 0, 0, 0])]);
+        assert_eq!(text(read[0].1), "eth0");
+        assert_eq!(attributes(read[1].1).next().and_then(|(_, value)| u32_of(value)), Some(9));
+    }
+
+    #[test]
+    fn malformed_lists_end_early() {
+        for bytes in [
+            &[0, 0, 1, 0][..],      // no length
+            &[3, 0, 1, 0],          // shorter than its header
+            &[9, 0, 1, 0, 1, 2, 3], // longer than the list
+            &[4, 0, 1],             // half a header
+        ] {
+            assert_eq!(attributes(bytes).count(), 0, "{bytes:?}");
+        }
+        // The last attribute need not have padding.
+        assert_eq!(attributes(&[5, 0, 1, 0, 7]).collect::<Vec<_>>(), [(1, &[7][..])]);
+    }
+
+    #[test]
+    fn malformed_datagrams_end_early() {
+        let mut requests = Requests::new();
+        requests.push(16, 0, String::new(), |attrs| attrs.u32(1, 2));
+        requests.push(17, 0, String::new(), |_| {});
+        let bytes = &requests.attrs.bytes;
+        assert_eq!(messages(bytes).map(|m| m.kind).collect::<Vec<_>>(), [16, 17]);
+        for end in 0..bytes.len() {
+            assert_eq!(messages(&bytes[..end]).count(), usize::from(end >= 24), "{end}");
+        }
+        for length in [0_u32, 15, 41, u32::MAX] {
+            let mut bytes = bytes.clone();
+            bytes[..4].copy_from_slice(&length.to_ne_bytes());
+            assert_eq!(messages(&bytes).count(), 0, "{length}");
+        }
+    }
+
+    #[test]
+    fn outcomes() {
+        let exists = (-libc::EEXIST).to_ne_bytes();
+        let mut hint = Attrs::default();
+        hint.u32(2, 20);
+        hint.string(NlmsgerrAttr::Msg.into(), "because");
+        let mut full = Requests::new();
+        full.push(16, 0, String::new(), |attrs| attrs.string(3, "eth0"));
+
+        let capped = [&exists[..], &full.attrs.bytes[..16], &hint.bytes].concat();
+        let whole = [&exists[..], &full.attrs.bytes, &hint.bytes].concat();
+        let done = [&exists[..], &hint.bytes].concat();
+        for (kind, flags, payload) in [
+            (NLMSG_ERROR, NLM_F_ACK_TLVS | NLM_F_CAPPED, &capped),
+            (NLMSG_ERROR, NLM_F_ACK_TLVS, &whole),
+            (NLMSG_DONE, NLM_F_ACK_TLVS, &done),
+        ] {
+            let (errno, hint) = message(kind, flags, payload).outcome();
+            assert_eq!((errno, hint.as_deref()), (libc::EEXIST, Some("because")));
+            // A truncated message has an errno and does not panic.
+            for end in 4..payload.len() {
+                assert_eq!(message(kind, flags, &payload[..end]).outcome().0, libc::EEXIST);
+            }
+        }
+        assert_eq!(message(NLMSG_ERROR, 0, &[0; 20]).outcome(), (0, None));
+        assert_eq!(message(NLMSG_DONE, 0, &[]).outcome(), (0, None));
+        assert_eq!(message(NLMSG_ERROR, 0, &[1]).outcome(), (libc::EBADMSG, None));
+        assert_eq!(message(NLMSG_ERROR, 0, &i32::MIN.to_ne_bytes()).outcome().0, libc::EBADMSG);
+    }
+
+    #[test]
+    fn texts_end_at_the_nul_and_are_unicode() {
+        for (bytes, expected) in
+            [(&b"eth0\0x"[..], "eth0"), (b"eth0", "eth0"), (b"", ""), (b"a\xffb\0", "a\u{fffd}b")]
+        {
+            assert_eq!(text(bytes), expected);
+        }
+    }
+}

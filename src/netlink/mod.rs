@@ -1,0 +1,20 @@
+//! Linux over netlink: links, addresses, routes, nf_tables, connection tracking. It does not depend on CNI.
+//!
+//! This file has requests, replies and errors. The objects in them are in the modules.
+
+pub(crate) mod conntrack;
+mod message;
+pub mod nft;
+pub(crate) mod rtnl;
+mod socket;
+pub(crate) mod xtables;
+
+#[cfg(test)]
+pub(crate) use message::rows;
+pub(crate) use message::{
+    AF_INET, AF_INET6, NLM_F_APPEND, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE,
+    attribute, attributes, datagram_messages, fixed, text, u8_of, u32_of,
+};
+pub use message::{Attrs, Requests};
+pub use socket::Error;
+pub(crate) use socket::{Events, Protocol, Socket};

@@ -1,0 +1,274 @@
+//! A transaction as a value: all of its changes are made, or none.
+
+use super::chain::{ChainKind, NewChain};
+use super::comment::Comment;
+use super::consts::{
+    NFNL_BATCH_GENID, NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFNL_SUBSYS_NFTABLES,
+    NFT_MSG_DELCHAIN, NFT_MSG_DELRULE, NFT_MSG_DELSET, NFT_MSG_DELSETELEM, NFT_MSG_NEWCHAIN,
+    NFT_MSG_NEWRULE, NFT_MSG_NEWSET, NFT_MSG_NEWSETELEM, NFT_MSG_NEWTABLE, NFTA_CHAIN_NAME,
+    NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_TABLE,
+    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_ID,
+    NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
+};
+use super::feature::Feature;
+use super::rule::{NewRule, Position};
+use super::set::{Element, NewSet};
+use super::wire::{be32, be64, header};
+use super::{Family, Generation, Table};
+use crate::netlink::{Attrs, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, Requests};
+
+/// Changes that become one transaction. Nothing happens before `Nft::commit`.
+///
+/// A change can refer to an object that an earlier change of the batch adds. Deleting a missing object is an error, and so
+/// is deleting an object in use: rules and elements of verdict maps are deleted before the chains that they lead to.
+#[derive(Debug)]
+pub struct Batch {
+    pub(super) requests: Requests,
+    /// The kernel features that it needs.
+    pub(super) features: Vec<(Family, Feature)>,
+    /// The number of messages after the first, which begins the batch.
+    changes: usize,
+    /// The id of the next set, unique in the transaction.
+    next_set: u32,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Batch {
+    /// A transaction without a condition on the generation.
+    pub fn new() -> Self {
+        Self::begin(|_| {})
+    }
+
+    /// A transaction that the kernel refuses if the generation has changed; see `Nft::transact`.
+    pub fn expecting(generation: Generation) -> Self {
+        Self::begin(|attrs| be32(attrs, NFNL_BATCH_GENID, generation.0))
+    }
+
+    fn begin(write: impl FnOnce(&mut Attrs)) -> Self {
+        let mut requests = Requests::new();
+        let doing = "cannot change the rules of nf_tables".into();
+        requests.push(NFNL_MSG_BATCH_BEGIN, 0, doing, |attrs| {
+            attrs.raw(&batch_header());
+            write(attrs);
+        });
+        Self { requests, features: Vec::new(), changes: 0, next_set: 1 }
+    }
+
+    /// Whether the batch has no changes.
+    pub fn is_empty(&self) -> bool {
+        self.changes == 0
+    }
+
+    /// An existing table is no error, and keeps its comment.
+    pub fn add_table(&mut self, table: Table<'_>, comment: Option<&Comment>) -> &mut Self {
+        self.features.push((table.family, Feature::Tables));
+        let doing = format!("cannot add table {table}");
+        self.push(NFT_MSG_NEWTABLE, NLM_F_CREATE, table, doing, |attrs| {
+            attrs.string(NFTA_TABLE_NAME, table.name);
+            Comment::write(comment, attrs, NFTA_TABLE_USERDATA);
+        })
+    }
+
+    /// An existing equal chain is no error, but the close of the socket then takes milliseconds. Callers look first.
+    pub fn add_chain(&mut self, table: Table<'_>, chain: NewChain<'_>) -> &mut Self {
+        if chain.base.is_some_and(|base| base.kind == ChainKind::Nat) {
+            self.features.push((table.family, Feature::Nat));
+        }
+        let doing = format!("cannot add chain {} to table {table}", chain.name);
+        self.push(NFT_MSG_NEWCHAIN, NLM_F_CREATE, table, doing, |attrs| {
+            attrs.string(NFTA_CHAIN_TABLE, table.name);
+            attrs.string(NFTA_CHAIN_NAME, chain.name);
+            chain.write(attrs);
+        })
+    }
+
+    /// Deletes a chain with its rules.
+    pub fn delete_chain(&mut self, table: Table<'_>, chain: &str) -> &mut Self {
+        // The kernel refuses to delete a chain with rules (EBUSY).
+        self.flush_chain(table, chain);
+        let doing = format!("cannot delete chain {chain} of table {table}");
+        self.push(NFT_MSG_DELCHAIN, 0, table, doing, |attrs| {
+            attrs.string(NFTA_CHAIN_TABLE, table.name);
+            attrs.string(NFTA_CHAIN_NAME, chain);
+        })
+    }
+
+    /// Deletes the rules of a chain.
+    pub fn flush_chain(&mut self, table: Table<'_>, chain: &str) -> &mut Self {
+        let doing = format!("cannot flush chain {chain} of table {table}");
+        self.push(NFT_MSG_DELRULE, 0, table, doing, |attrs| {
+            attrs.string(NFTA_RULE_TABLE, table.name);
+            attrs.string(NFTA_RULE_CHAIN, chain);
+        })
+    }
+
+    pub fn add_rule(&mut self, table: Table<'_>, rule: NewRule<'_>) -> &mut Self {
+        let features = rule.exprs.iter().filter_map(Feature::of);
+        self.features.extend(features.map(|feature| (table.family, feature)));
+        let doing = format!("cannot add a rule to chain {} of table {table}", rule.chain);
+        let flags = match rule.position {
+            Position::First => NLM_F_CREATE,
+            Position::Last => NLM_F_CREATE | NLM_F_APPEND,
+        };
+        self.push(NFT_MSG_NEWRULE, flags, table, doing, |attrs| {
+            attrs.string(NFTA_RULE_TABLE, table.name);
+            rule.write(attrs);
+        })
+    }
+
+    pub fn delete_rule(&mut self, table: Table<'_>, chain: &str, handle: u64) -> &mut Self {
+        let doing = format!("cannot delete rule {handle} of chain {chain} of table {table}");
+        self.push(NFT_MSG_DELRULE, 0, table, doing, |attrs| {
+            attrs.string(NFTA_RULE_TABLE, table.name);
+            attrs.string(NFTA_RULE_CHAIN, chain);
+            be64(attrs, NFTA_RULE_HANDLE, handle);
+        })
+    }
+
+    /// An existing equal set is no error.
+    pub fn add_set(&mut self, table: Table<'_>, set: NewSet<'_>) -> &mut Self {
+        let id = self.next_set;
+        self.next_set += 1;
+        let doing = format!("cannot add set {} to table {table}", set.name);
+        self.push(NFT_MSG_NEWSET, NLM_F_CREATE, table, doing, |attrs| {
+            attrs.string(NFTA_SET_TABLE, table.name);
+            attrs.string(NFTA_SET_NAME, set.name);
+            be32(attrs, NFTA_SET_ID, id);
+            set.write(attrs);
+        })
+    }
+
+    pub fn delete_set(&mut self, table: Table<'_>, set: &str) -> &mut Self {
+        let doing = format!("cannot delete set {set} of table {table}");
+        self.push(NFT_MSG_DELSET, 0, table, doing, |attrs| {
+            attrs.string(NFTA_SET_TABLE, table.name);
+            attrs.string(NFTA_SET_NAME, set);
+        })
+    }
+
+    /// An existing key is an error (EEXIST), also with equal data.
+    pub fn add_elements(&mut self, table: Table<'_>, set: &str, elements: &[Element]) -> &mut Self {
+        self.push_elements(NLM_F_CREATE | NLM_F_EXCL, table, set, elements)
+    }
+
+    /// An existing key is an error only if its data differs. Its comment stays.
+    pub fn ensure_elements(
+        &mut self,
+        table: Table<'_>,
+        set: &str,
+        elements: &[Element],
+    ) -> &mut Self {
+        self.push_elements(NLM_F_CREATE, table, set, elements)
+    }
+
+    fn push_elements(
+        &mut self,
+        flags: u16,
+        table: Table<'_>,
+        set: &str,
+        elements: &[Element],
+    ) -> &mut Self {
+        for part in elements.chunks(ELEMENTS_PER_MESSAGE) {
+            let doing = format!("cannot add to set {set} of table {table}");
+            self.push(NFT_MSG_NEWSETELEM, flags, table, doing, |attrs| {
+                write_elements(attrs, table, set, |attrs| {
+                    part.iter().for_each(|element| element.write(attrs));
+                });
+            });
+        }
+        self
+    }
+
+    pub fn delete_elements(&mut self, table: Table<'_>, set: &str, keys: &[Vec<u8>]) -> &mut Self {
+        for part in keys.chunks(ELEMENTS_PER_MESSAGE) {
+            let doing = format!("cannot delete from set {set} of table {table}");
+            self.push(NFT_MSG_DELSETELEM, 0, table, doing, |attrs| {
+                write_elements(attrs, table, set, |attrs| {
+                    part.iter().for_each(|key| Element::write_key(key, attrs));
+                });
+            });
+        }
+        self
+    }
+
+    /// The end of the batch. Without it the kernel validates the changes, but does not make them.
+    pub(super) fn end(&mut self) {
+        self.requests.push_unanswered(NFNL_MSG_BATCH_END, |attrs| attrs.raw(&batch_header()));
+    }
+
+    fn push(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        table: Table<'_>,
+        doing: String,
+        write: impl FnOnce(&mut Attrs),
+    ) -> &mut Self {
+        self.changes += 1;
+        self.requests.push(kind, flags, doing, |attrs| {
+            attrs.raw(&header(table.family));
+            write(attrs);
+        });
+        self
+    }
+}
+
+/// The common part of messages about elements.
+pub(super) fn write_elements(
+    attrs: &mut Attrs,
+    table: Table<'_>,
+    set: &str,
+    write: impl FnOnce(&mut Attrs),
+) {
+    attrs.string(NFTA_SET_ELEM_LIST_TABLE, table.name);
+    attrs.string(NFTA_SET_ELEM_LIST_SET, set);
+    attrs.nested(NFTA_SET_ELEM_LIST_ELEMENTS, write);
+}
+
+/// `struct nfgenmsg` of a transaction. Its resource is the subsystem, in network byte order.
+fn batch_header() -> [u8; 4] {
+    let [high, low] = NFNL_SUBSYS_NFTABLES.to_be_bytes();
+    [0, 0, high, low]
+}
+
+/// The list of elements is an attribute, of at most 65,535 bytes; an element takes up to about 450, with the longest
+/// comment and the longest name of a chain.
+const ELEMENTS_PER_MESSAGE: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::rows;
+
+    #[test]
+    fn a_transaction() {
+        let mut batch = Batch::expecting(Generation(7));
+        assert!(batch.is_empty());
+        let table = Table { family: Family::Ip, name: "cnibox" };
+        batch.add_table(table, None).delete_rule(table, "c", 4);
+        assert!(!batch.is_empty());
+        batch.end();
+        assert_eq!(
+            rows(batch.requests.as_slice()),
+            "1c000000 10000100 00000000 00000000 0000000a 08000100 00000007 \
+             20000000 000a0104 00000000 00000000 02000000 0b000100 636e6962 6f780000 \
+             34000000 080a0100 00000000 00000000 02000000 0b000100 636e6962 6f780000 \
+             06000200 63000000 0c000300 00000000 00000004 \
+             14000000 11000100 00000000 00000000 0000000a"
+        );
+    }
+
+    #[test]
+    fn many_elements_are_several_messages() {
+        let key = |number: u32| number.to_be_bytes().to_vec();
+        let keys: Vec<Vec<u8>> = (0..300).map(key).collect();
+        let mut batch = Batch::new();
+        batch.delete_elements(Table::inet("cnibox"), "addresses", &keys);
+        assert_eq!(batch.changes, 3);
+    }
+}

@@ -1,0 +1,196 @@
+//! Chains: declarations, and chains that the kernel has.
+
+use super::comment::Comment;
+use super::consts::{
+    NF_ACCEPT, NF_DROP, NFTA_CHAIN_HANDLE, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY,
+    NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE, NFTA_CHAIN_USE, NFTA_CHAIN_USERDATA, NFTA_HOOK_HOOKNUM,
+    NFTA_HOOK_PRIORITY,
+};
+use super::wire::{attribute, attributes_of, be32, be32_of, be64_of};
+use crate::netlink::{Attrs, text};
+
+/// A chain to be added.
+#[derive(Clone, Copy, Debug)]
+pub struct NewChain<'a> {
+    pub name: &'a str,
+    /// `None` for a chain that is entered by jumps only.
+    pub base: Option<Base>,
+    pub comment: Option<&'a Comment>,
+}
+
+/// Where packets enter a chain: `type nat hook postrouting priority 100; policy accept;`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Base {
+    pub kind: ChainKind,
+    pub hook: Hook,
+    /// Lower is earlier. The families ip, ip6 and inet have filter at 0, dstnat at -100, srcnat at 100; bridge has
+    /// filter at -200, dstnat at -300.
+    pub priority: i32,
+    pub policy: Policy,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChainKind {
+    Filter,
+    Nat,
+    Route,
+}
+
+/// Source: linux/netfilter.h, `enum nf_inet_hooks`; linux/netfilter_bridge.h has the same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Hook {
+    Prerouting = 0,
+    Input = 1,
+    Forward = 2,
+    Output = 3,
+    Postrouting = 4,
+    /// In the family bridge: brouting.
+    Ingress = 5,
+}
+
+/// The verdict at the end of a base chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    Accept,
+    Drop,
+}
+
+/// A chain that the kernel has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    pub name: String,
+    pub handle: u64,
+    /// The number of its rules, plus the number of rules and map elements that lead to it.
+    pub uses: u32,
+    /// `None` for a chain that is entered by jumps only.
+    pub base: Option<Base>,
+    pub comment: Option<Comment>,
+}
+
+impl ChainKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Filter => "filter",
+            Self::Nat => "nat",
+            Self::Route => "route",
+        }
+    }
+
+    fn of(name: &str) -> Option<Self> {
+        [Self::Filter, Self::Nat, Self::Route].into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+impl Hook {
+    fn of(number: u32) -> Option<Self> {
+        let all = [
+            Self::Prerouting,
+            Self::Input,
+            Self::Forward,
+            Self::Output,
+            Self::Postrouting,
+            Self::Ingress,
+        ];
+        all.into_iter().find(|hook| u32::from(*hook as u8) == number)
+    }
+}
+
+impl Policy {
+    fn number(self) -> i32 {
+        match self {
+            Self::Accept => NF_ACCEPT,
+            Self::Drop => NF_DROP,
+        }
+    }
+}
+
+impl NewChain<'_> {
+    pub(super) fn write(&self, attrs: &mut Attrs) {
+        if let Some(base) = self.base {
+            attrs.nested(NFTA_CHAIN_HOOK, |hook| {
+                be32(hook, NFTA_HOOK_HOOKNUM, u32::from(base.hook as u8));
+                hook.bytes(NFTA_HOOK_PRIORITY, &base.priority.to_be_bytes());
+            });
+            attrs.bytes(NFTA_CHAIN_POLICY, &base.policy.number().to_be_bytes());
+            attrs.string(NFTA_CHAIN_TYPE, base.kind.name());
+        }
+        Comment::write(self.comment, attrs, NFTA_CHAIN_USERDATA);
+    }
+}
+
+impl Chain {
+    /// From a message about a chain; `None` also for a chain of another table.
+    pub(super) fn read(table: &str, message: &[u8]) -> Option<Self> {
+        Self::read_with_table(message).filter(|(of, _)| of == table).map(|(_, chain)| chain)
+    }
+
+    /// From a message about a chain of any table, which comes first.
+    pub(super) fn read_with_table(message: &[u8]) -> Option<(String, Self)> {
+        let (mut table, mut name, mut kind, mut hook, mut policy) = (None, None, None, None, 0);
+        let mut chain = Self { name: "".into(), handle: 0, uses: 0, base: None, comment: None };
+        for (attribute, value) in attributes_of(message) {
+            match attribute {
+                NFTA_CHAIN_TABLE => table = Some(text(value).into_owned()),
+                NFTA_CHAIN_NAME => name = Some(text(value).into_owned()),
+                NFTA_CHAIN_HANDLE => chain.handle = be64_of(value)?,
+                NFTA_CHAIN_USE => chain.uses = be32_of(value)?,
+                NFTA_CHAIN_TYPE => kind = ChainKind::of(&text(value)),
+                NFTA_CHAIN_HOOK => hook = Some(value),
+                NFTA_CHAIN_POLICY => policy = be32_of(value)?,
+                NFTA_CHAIN_USERDATA => chain.comment = Comment::read(value),
+                _ => {}
+            }
+        }
+        chain.name = name?;
+        if let (Some(kind), Some(hook)) = (kind, hook) {
+            chain.base = Some(Base {
+                kind,
+                hook: Hook::of(be32_of(attribute(hook, NFTA_HOOK_HOOKNUM)?)?)?,
+                priority: be32_of(attribute(hook, NFTA_HOOK_PRIORITY)?)?.cast_signed(),
+                policy: if policy.cast_signed() == NF_DROP { Policy::Drop } else { Policy::Accept },
+            });
+        }
+        Some((table?, chain))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::nft::Family;
+    use crate::netlink::nft::wire::header;
+
+    fn message(chain: &NewChain<'_>) -> Vec<u8> {
+        let mut attrs = Attrs::default();
+        attrs.raw(&header(Family::Ip));
+        attrs.string(NFTA_CHAIN_TABLE, "cnibox");
+        attrs.bytes(NFTA_CHAIN_HANDLE, &7_u64.to_be_bytes());
+        attrs.bytes(NFTA_CHAIN_USE, &3_u32.to_be_bytes());
+        chain.write(&mut attrs);
+        attrs.string(NFTA_CHAIN_NAME, chain.name);
+        attrs.as_slice().to_vec()
+    }
+
+    #[test]
+    fn a_written_chain_is_read() {
+        let comment = Comment::new("why").unwrap();
+        let base = Base {
+            kind: ChainKind::Nat,
+            hook: Hook::Postrouting,
+            priority: -100,
+            policy: Policy::Drop,
+        };
+        for (base, comment) in [(Some(base), None), (None, Some(&comment))] {
+            let bytes = message(&NewChain { name: "postrouting", base, comment });
+            let comment = comment.cloned();
+            let expected = Chain { name: "postrouting".into(), handle: 7, uses: 3, base, comment };
+            assert_eq!(Chain::read("cnibox", &bytes), Some(expected));
+            assert_eq!(Chain::read("other", &bytes), None);
+            // The name comes last, so a shorter message has no name.
+            for end in 0..bytes.len() - 1 {
+                assert_eq!(Chain::read("cnibox", &bytes[..end]), None, "{end}");
+            }
+        }
+    }
+}

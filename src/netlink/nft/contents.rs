@@ -1,0 +1,321 @@
+//! The content of sets and maps with their intervals, to evaluate lookups.
+
+use super::consts::{
+    NFT_MSG_GETSET, NFT_MSG_GETSETELEM, NFT_SET_ELEM_CATCHALL, NFT_SET_ELEM_INTERVAL_END,
+    NFT_SET_EVAL, NFT_SET_INTERVAL, NFT_SET_TIMEOUT, NFTA_EXPR_NAME, NFTA_LIST_ELEM, NFTA_SET_DESC,
+    NFTA_SET_DESC_CONCAT, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_EXPRESSIONS,
+    NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_LIST_ELEMENTS,
+    NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_FIELD_LEN, NFTA_SET_FLAGS,
+    NFTA_SET_KEY_LEN, NFTA_SET_NAME, NFTA_SET_TABLE,
+};
+use super::expr::Verdict;
+use super::packet::{Byte, Fit, at_least, at_most};
+use super::set::Datum;
+use super::value::WORD_BYTES;
+use super::wire::{attribute, attributes_of, be32_of, data_of};
+use super::{Nft, Table};
+use crate::error::Result;
+use crate::netlink::{Attrs, attributes, text};
+
+/// The content of a set or map.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    form: Form,
+    intervals: Vec<Interval>,
+    /// The element for all other keys.
+    rest: Option<Interval>,
+}
+
+#[derive(Debug, Default)]
+struct Form {
+    flags: u32,
+    key_bytes: usize,
+    /// The lengths of the parts of a key with an interval for each part.
+    parts: Vec<usize>,
+}
+
+/// Keys from the first to the last one; of a concatenation for each part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Interval {
+    first: Vec<u8>,
+    last: Vec<u8>,
+    data: Option<Datum>,
+    /// It has an expression that can end the rule, as `limit`.
+    is_limited: bool,
+}
+
+/// A result of a lookup: whether an element has the key, and the verdict of the element.
+pub(super) type Match<'c> = (Fit, Option<&'c Verdict>);
+
+impl Nft {
+    pub(super) fn contents(&self, table: Table<'_>, set: &str) -> Result<Contents> {
+        let doing = || format!("cannot list set {set} of table {table}");
+        let filter = |attrs: &mut Attrs| {
+            attrs.string(NFTA_SET_TABLE, table.name);
+            attrs.string(NFTA_SET_NAME, set);
+        };
+        let forms = self.list(NFT_MSG_GETSET, table.family, doing(), filter, |message| {
+            Form::read(table.name, set, message)
+        })?;
+        let Some(form) = forms.into_iter().next() else { return Ok(Contents::default()) };
+        let filter = |attrs: &mut Attrs| {
+            attrs.string(NFTA_SET_ELEM_LIST_TABLE, table.name);
+            attrs.string(NFTA_SET_ELEM_LIST_SET, set);
+        };
+        let read = |message: &[u8]| Some(Raw::read_all(message));
+        let raw = self.list(NFT_MSG_GETSETELEM, table.family, doing(), filter, read)?.concat();
+        Ok(Contents::of(form, raw))
+    }
+}
+
+impl Form {
+    fn read(table: &str, set: &str, message: &[u8]) -> Option<Self> {
+        let (mut form, mut name) = (Self::default(), None);
+        for (kind, value) in attributes_of(message) {
+            match kind {
+                NFTA_SET_TABLE if text(value) != table => return None,
+                NFTA_SET_NAME => name = Some(text(value).into_owned()),
+                NFTA_SET_FLAGS => form.flags = be32_of(value)?,
+                NFTA_SET_KEY_LEN => form.key_bytes = be32_of(value)? as usize,
+                NFTA_SET_DESC => {
+                    let parts = attribute(value, NFTA_SET_DESC_CONCAT).unwrap_or_default();
+                    for (_, part) in attributes(parts) {
+                        let length = attribute(part, NFTA_SET_FIELD_LEN).and_then(be32_of)?;
+                        form.parts.push((length as usize).next_multiple_of(WORD_BYTES));
+                    }
+                }
+                _ => {}
+            }
+        }
+        (name.as_deref() == Some(set)).then_some(form)
+    }
+
+    /// The elements of the set are single keys, and not the ends of intervals.
+    fn has_intervals(&self) -> bool {
+        self.flags & NFT_SET_INTERVAL != 0 && self.parts.is_empty()
+    }
+}
+
+/// An element as the kernel lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Raw {
+    flags: u32,
+    interval: Interval,
+}
+
+impl Raw {
+    fn read_all(message: &[u8]) -> Vec<Self> {
+        let list = attributes_of(message).find(|(kind, _)| *kind == NFTA_SET_ELEM_LIST_ELEMENTS);
+        let list = attributes(list.map(|(_, list)| list).unwrap_or_default());
+        let elements = list.filter(|(kind, _)| *kind == NFTA_LIST_ELEM);
+        elements.map(|(_, element)| Self::read(element)).collect()
+    }
+
+    fn read(element: &[u8]) -> Self {
+        let key = |kind| attribute(element, kind).and_then(data_of);
+        let first = key(NFTA_SET_ELEM_KEY).unwrap_or_default();
+        let mut is_limited = false;
+        for (kind, value) in attributes(element) {
+            let names = match kind {
+                NFTA_SET_ELEM_EXPR => vec![attribute(value, NFTA_EXPR_NAME)],
+                NFTA_SET_ELEM_EXPRESSIONS => {
+                    attributes(value).map(|(_, expr)| attribute(expr, NFTA_EXPR_NAME)).collect()
+                }
+                _ => continue,
+            };
+            is_limited |= names.iter().any(|name| name.map(text).as_deref() != Some("counter"));
+        }
+        let last = key(NFTA_SET_ELEM_KEY_END).unwrap_or_else(|| first.clone());
+        let data = attribute(element, NFTA_SET_ELEM_DATA).and_then(Datum::read);
+        let flags = attribute(element, NFTA_SET_ELEM_FLAGS).and_then(be32_of);
+        Self {
+            flags: flags.unwrap_or_default(),
+            interval: Interval { first, last, data, is_limited },
+        }
+    }
+}
+
+impl Contents {
+    /// In a set with intervals an element begins an interval, which the next element ends.
+    fn of(form: Form, mut raw: Vec<Raw>) -> Self {
+        let mut found = Self { form, ..Self::default() };
+        if let Some(at) = raw.iter().position(|element| element.flags & NFT_SET_ELEM_CATCHALL != 0)
+        {
+            found.rest = Some(raw.remove(at).interval);
+        }
+        let is_end = |element: &Raw| element.flags & NFT_SET_ELEM_INTERVAL_END != 0;
+        // An end is before the beginning of another interval with the same key.
+        raw.sort_by(|a, b| (&a.interval.first, !is_end(a)).cmp(&(&b.interval.first, !is_end(b))));
+        for (index, element) in raw.iter().enumerate() {
+            let mut interval = element.interval.clone();
+            if found.form.has_intervals() {
+                if is_end(element) {
+                    continue;
+                }
+                interval.last = match raw.get(index + 1) {
+                    Some(next) => before(&next.interval.first),
+                    None => vec![0xff; interval.first.len()],
+                };
+            }
+            found.intervals.push(interval);
+        }
+        found
+    }
+
+    pub(super) fn key_bytes(&self) -> usize {
+        self.form.key_bytes
+    }
+
+    /// The elements that can have the key. The last result is that for no element.
+    pub(super) fn matches(&self, key: &[Byte]) -> (Vec<Match<'_>>, Fit) {
+        let (mut matches, mut any) = (Vec::new(), Fit::No);
+        for interval in self.intervals.iter() {
+            let fit = self.fit(interval, key);
+            any = any.or(fit);
+            self.note(&mut matches, interval, fit);
+        }
+        if let Some(rest) = &self.rest {
+            self.note(&mut matches, rest, any.not());
+            any = if rest.is_limited { any.or(Fit::Maybe) } else { Fit::Yes };
+        }
+        if self.is_changing() && (any == Fit::Yes || self.form.flags & NFT_SET_EVAL != 0) {
+            any = Fit::Maybe;
+        }
+        (matches, any)
+    }
+
+    fn note<'c>(&self, matches: &mut Vec<Match<'c>>, interval: &'c Interval, fit: Fit) {
+        let fit = if self.is_changing() { fit.and(Fit::Maybe) } else { fit };
+        if fit != Fit::No {
+            let verdict = match &interval.data {
+                Some(Datum::Verdict(verdict)) => Some(verdict),
+                _ => None,
+            };
+            matches.push((fit, verdict));
+        }
+    }
+
+    /// Elements can go at any time.
+    fn is_changing(&self) -> bool {
+        self.form.flags & (NFT_SET_EVAL | NFT_SET_TIMEOUT) != 0
+    }
+
+    fn fit(&self, interval: &Interval, key: &[Byte]) -> Fit {
+        let limited = if interval.is_limited { Fit::Maybe } else { Fit::Yes };
+        let whole = [interval.first.len()];
+        let parts = if self.form.parts.is_empty() { &whole[..] } else { &self.form.parts };
+        let (mut fit, mut at) = (limited, 0);
+        for bytes in parts {
+            let part = at..at + bytes;
+            let (Some(key), Some(first), Some(last)) =
+                (key.get(part.clone()), interval.first.get(part.clone()), interval.last.get(part))
+            else {
+                return Fit::Maybe;
+            };
+            fit = fit.and(at_least(key, first)).and(at_most(key, last));
+            at += bytes;
+        }
+        fit
+    }
+}
+
+/// The number before one, which is not 0.
+fn before(key: &[u8]) -> Vec<u8> {
+    let mut key = key.to_vec();
+    for byte in key.iter_mut().rev() {
+        let (less, borrows) = byte.overflowing_sub(1);
+        *byte = less;
+        if !borrows {
+            break;
+        }
+    }
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(flags: u32, first: &[u8], verdict: Option<Verdict>) -> Raw {
+        let (first, last) = (first.to_vec(), first.to_vec());
+        let data = verdict.map(Datum::Verdict);
+        Raw { flags, interval: Interval { first, last, data, is_limited: false } }
+    }
+
+    fn known(key: &[u8]) -> Vec<Byte> {
+        key.iter().copied().map(Byte::known).collect()
+    }
+
+    fn form(flags: u32, parts: &[usize]) -> Form {
+        Form { flags, key_bytes: 2, parts: parts.into() }
+    }
+
+    #[test]
+    fn elements_and_their_ends_are_intervals() {
+        let end = NFT_SET_ELEM_INTERVAL_END;
+        let elements = vec![
+            raw(end, &[0, 0], None),
+            raw(0, &[0, 80], Some(Verdict::Accept)),
+            raw(end, &[0, 90], None),
+            raw(0, &[0, 90], Some(Verdict::Drop)),
+            raw(end, &[1, 0], None),
+            raw(0, &[255, 0], Some(Verdict::Return)),
+        ];
+        let contents = Contents::of(form(NFT_SET_INTERVAL, &[]), elements);
+        for (key, expected) in [
+            ([0, 79], None),
+            ([0, 80], Some(&Verdict::Accept)),
+            ([0, 89], Some(&Verdict::Accept)),
+            ([0, 90], Some(&Verdict::Drop)),
+            ([0, 255], Some(&Verdict::Drop)),
+            ([1, 0], None),
+            ([255, 255], Some(&Verdict::Return)),
+        ] {
+            let (matches, any) = contents.matches(&known(&key));
+            let verdicts: Vec<_> = matches.iter().filter_map(|(_, verdict)| *verdict).collect();
+            assert_eq!(verdicts, Vec::from_iter(expected), "{key:?}");
+            assert_eq!(any, Fit::of(expected.is_some()), "{key:?}");
+        }
+        let unknown = contents.matches(&[Byte::UNKNOWN; 2]);
+        assert_eq!((unknown.0.len(), unknown.1), (3, Fit::Maybe));
+    }
+
+    #[test]
+    fn the_element_for_all_other_keys_is_the_last_choice() {
+        let elements = vec![
+            raw(NFT_SET_ELEM_CATCHALL, &[], Some(Verdict::Drop)),
+            raw(0, &[0, 1], Some(Verdict::Accept)),
+        ];
+        let contents = Contents::of(form(0, &[]), elements);
+        let only = |key: &[u8]| contents.matches(&known(key)).0;
+        assert_eq!(only(&[0, 1]), [(Fit::Yes, Some(&Verdict::Accept))]);
+        assert_eq!(only(&[0, 2]), [(Fit::Yes, Some(&Verdict::Drop))]);
+        assert_eq!(contents.matches(&[Byte::UNKNOWN; 2]).1, Fit::Yes);
+    }
+
+    #[test]
+    fn the_elements_of_a_changing_set_are_unknown() {
+        for (flags, fits) in
+            [(NFT_SET_EVAL, [Fit::Maybe, Fit::Maybe]), (NFT_SET_TIMEOUT, [Fit::Maybe, Fit::No])]
+        {
+            let contents = Contents::of(form(flags, &[]), vec![raw(0, &[0, 1], None)]);
+            for (key, fit) in [[0, 1], [0, 2]].iter().zip(fits) {
+                assert_eq!(contents.matches(&known(key)).1, fit);
+            }
+        }
+    }
+
+    #[test]
+    fn a_concatenation_has_an_interval_for_each_part() {
+        let mut element = raw(0, &[0, 1, 0, 0, 5, 0, 0, 0], None);
+        element.interval.last = vec![0, 3, 0, 0, 6, 0, 0, 0];
+        let contents = Contents::of(form(NFT_SET_INTERVAL, &[4, 4]), vec![element]);
+        for (key, fit) in [
+            ([0, 2, 0, 0, 5, 0, 0, 0], Fit::Yes),
+            ([0, 2, 0, 0, 7, 0, 0, 0], Fit::No),
+            ([0, 4, 0, 0, 5, 0, 0, 0], Fit::No),
+        ] {
+            assert_eq!(contents.matches(&known(&key)).1, fit, "{key:?}");
+        }
+    }
+}

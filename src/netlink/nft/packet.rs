@@ -1,0 +1,311 @@
+//! Packets that the host forwards, as far as they are known: each bit of a field is 0, 1 or unknown.
+
+use ipnet::IpNet;
+use nix::libc;
+
+use super::condition::CtState;
+use super::consts::{
+    NFT_CT_STATE, NFT_CT_STATUS, NFT_META_IIF, NFT_META_IIFGROUP, NFT_META_IIFNAME,
+    NFT_META_L4PROTO, NFT_META_NFPROTO, NFT_META_OIF, NFT_META_OIFGROUP, NFT_META_OIFNAME,
+    NFT_META_PKTTYPE, NFT_META_PROTOCOL, NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER,
+};
+use super::field::Source;
+use super::value::{Transport, padded_name};
+use crate::names::{IfName, IpFamily};
+
+/// A segment of a TCP connection that the host forwards.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    pub family: IpFamily,
+    pub from: Side,
+    pub to: Side,
+    pub state: CtState,
+    /// The destination of the connection was translated.
+    pub is_dnat: bool,
+}
+
+/// A link and the addresses behind it. `None` is unknown.
+#[derive(Clone, Debug, Default)]
+pub struct Side {
+    pub name: Option<IfName>,
+    pub index: Option<u32>,
+    pub group: Option<u32>,
+    pub net: Option<IpNet>,
+}
+
+/// A byte with unknown bits. They are 0 in the value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Byte {
+    known: u8,
+    value: u8,
+}
+
+/// Whether a condition holds. `Maybe`: for some packets, or it is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    Yes,
+    No,
+    Maybe,
+}
+
+impl Fit {
+    pub(super) fn of(holds: bool) -> Self {
+        if holds { Self::Yes } else { Self::No }
+    }
+
+    pub(super) fn not(self) -> Self {
+        match self {
+            Self::Yes => Self::No,
+            Self::No => Self::Yes,
+            Self::Maybe => Self::Maybe,
+        }
+    }
+
+    pub(super) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::No, _) | (_, Self::No) => Self::No,
+            (Self::Yes, Self::Yes) => Self::Yes,
+            _ => Self::Maybe,
+        }
+    }
+
+    pub(super) fn or(self, other: Self) -> Self {
+        self.not().and(other.not()).not()
+    }
+}
+
+impl Byte {
+    pub(super) const UNKNOWN: Self = Self { known: 0, value: 0 };
+
+    pub(super) fn known(value: u8) -> Self {
+        Self::partly(0xff, value)
+    }
+
+    fn partly(known: u8, value: u8) -> Self {
+        Self { known, value: value & known }
+    }
+
+    pub(super) fn masked(self, mask: u8, xor: u8) -> Self {
+        let known = self.known | !mask;
+        Self::partly(known, (self.value & mask) ^ xor)
+    }
+}
+
+pub(super) fn equal(bytes: &[Byte], value: &[u8]) -> Fit {
+    let mut fit = Fit::of(bytes.len() == value.len());
+    for (byte, value) in bytes.iter().zip(value) {
+        fit = fit.and(match (byte.value ^ value) & byte.known {
+            0 if byte.known == 0xff => Fit::Yes,
+            0 => Fit::Maybe,
+            _ => Fit::No,
+        });
+    }
+    fit
+}
+
+pub(super) fn at_least(bytes: &[Byte], value: &[u8]) -> Fit {
+    let [least, most] = bounds(bytes);
+    if least.as_slice() >= value {
+        Fit::Yes
+    } else if most.as_slice() < value {
+        Fit::No
+    } else {
+        Fit::Maybe
+    }
+}
+
+pub(super) fn at_most(bytes: &[Byte], value: &[u8]) -> Fit {
+    let [least, most] = bounds(bytes);
+    if most.as_slice() <= value {
+        Fit::Yes
+    } else if least.as_slice() > value {
+        Fit::No
+    } else {
+        Fit::Maybe
+    }
+}
+
+/// The least and the greatest value. The kernel compares with memcmp(3), as slices are compared.
+fn bounds(bytes: &[Byte]) -> [Vec<u8>; 2] {
+    let least = bytes.iter().map(|byte| byte.value).collect();
+    [least, bytes.iter().map(|byte| byte.value | !byte.known).collect()]
+}
+
+impl Packet {
+    /// The bytes of a field.
+    pub(super) fn load(&self, source: Source, bytes: u8) -> Vec<Byte> {
+        let count = usize::from(bytes);
+        let mut loaded = match source {
+            Source::Payload(header, offset) => {
+                let header = match header {
+                    NFT_PAYLOAD_NETWORK_HEADER => self.network_header(),
+                    NFT_PAYLOAD_TRANSPORT_HEADER => self.transport_header(),
+                    _ => Vec::new(),
+                };
+                header.into_iter().skip(offset as usize).take(count).collect()
+            }
+            Source::Meta(key) => self.meta(key),
+            Source::Ct(NFT_CT_STATE) => number(Some(self.state.0.into())),
+            Source::Ct(NFT_CT_STATUS) => {
+                let value = if self.is_dnat { IPS_DST_NAT } else { 0 };
+                let known = IPS_DST_NAT.to_ne_bytes().into_iter();
+                known
+                    .zip(value.to_ne_bytes())
+                    .map(|(known, byte)| Byte::partly(known, byte))
+                    .collect()
+            }
+            Source::Ct(_) => Vec::new(),
+            // The route of a forwarded packet is unicast.
+            Source::FibDaddrType => number(Some(libc::RTN_UNICAST.into())),
+        };
+        loaded.resize(count, Byte::UNKNOWN);
+        loaded
+    }
+
+    fn meta(&self, key: u32) -> Vec<Byte> {
+        let (nfproto, ether_type) = match self.family {
+            IpFamily::V4 => (NFPROTO_IPV4, ETH_P_IP),
+            IpFamily::V6 => (NFPROTO_IPV6, ETH_P_IPV6),
+        };
+        let name = |side: &Side| {
+            side.name.as_ref().map_or_else(Vec::new, |name| known(&padded_name(name)))
+        };
+        match key {
+            NFT_META_NFPROTO => known(&[nfproto]),
+            NFT_META_PROTOCOL => known(&ether_type.to_be_bytes()),
+            NFT_META_L4PROTO => known(&[Transport::Tcp.number()]),
+            NFT_META_PKTTYPE => known(&[libc::PACKET_HOST]),
+            NFT_META_IIFNAME => name(&self.from),
+            NFT_META_OIFNAME => name(&self.to),
+            NFT_META_IIF => number(self.from.index),
+            NFT_META_OIF => number(self.to.index),
+            NFT_META_IIFGROUP => number(self.from.group),
+            NFT_META_OIFGROUP => number(self.to.group),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Source: linux/ip.h, `struct iphdr`; linux/ipv6.h, `struct ipv6hdr`. The packet is not a fragment.
+    fn network_header(&self) -> Vec<Byte> {
+        let mut header = vec![Byte::UNKNOWN; if self.family == IpFamily::V4 { 20 } else { 40 }];
+        let (addresses, bytes) = match self.family {
+            IpFamily::V4 => {
+                header[0] = Byte::known(0x45);
+                header[6] = Byte::partly(!IP_DF, 0);
+                header[7] = Byte::known(0);
+                header[9] = Byte::known(Transport::Tcp.number());
+                (12, 4)
+            }
+            IpFamily::V6 => {
+                header[0] = Byte::partly(0xf0, 0x60);
+                header[6] = Byte::known(Transport::Tcp.number());
+                (8, 16)
+            }
+        };
+        for (index, side) in [&self.from, &self.to].into_iter().enumerate() {
+            let Some(net) = side.net.filter(|net| IpFamily::of(net.addr()) == self.family) else {
+                continue;
+            };
+            let (network, mask) = (octets(net.network()), octets(net.netmask()));
+            let place = &mut header[addresses + index * bytes..][..bytes];
+            for (byte, (value, known)) in place.iter_mut().zip(network.into_iter().zip(mask)) {
+                *byte = Byte::partly(known, value);
+            }
+        }
+        header
+    }
+
+    /// Source: linux/tcp.h, `struct tcphdr`. A connection begins with SYN alone; all further segments have ACK.
+    fn transport_header(&self) -> Vec<Byte> {
+        let mut header = vec![Byte::UNKNOWN; TCP_FLAGS_AT + 1];
+        header[TCP_FLAGS_AT] = match self.state {
+            CtState::NEW => Byte::partly(0x3f, TCP_SYN),
+            _ => Byte::partly(TCP_ACK, TCP_ACK),
+        };
+        header
+    }
+
+    /// The flags of TCP.
+    pub(super) fn tcp_flags(&self) -> Byte {
+        self.transport_header()[TCP_FLAGS_AT]
+    }
+}
+
+fn known(bytes: &[u8]) -> Vec<Byte> {
+    bytes.iter().copied().map(Byte::known).collect()
+}
+
+fn number(value: Option<u32>) -> Vec<Byte> {
+    value.map_or_else(Vec::new, |value| known(&value.to_ne_bytes()))
+}
+
+fn octets(address: std::net::IpAddr) -> Vec<u8> {
+    match address {
+        std::net::IpAddr::V4(address) => address.octets().into(),
+        std::net::IpAddr::V6(address) => address.octets().into(),
+    }
+}
+
+/// Source: linux/netfilter/nf_conntrack_common.h.
+const IPS_DST_NAT: u32 = 1 << 5;
+/// Source: linux/netfilter.h.
+const NFPROTO_IPV4: u8 = 2;
+const NFPROTO_IPV6: u8 = 10;
+/// Source: linux/if_ether.h.
+const ETH_P_IP: u16 = 0x0800;
+const ETH_P_IPV6: u16 = 0x86dd;
+/// "Do not fragment", in the byte of the flags.
+const IP_DF: u8 = 0x40;
+const TCP_FLAGS_AT: usize = 13;
+const TCP_SYN: u8 = 0x02;
+const TCP_ACK: u8 = 0x10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first two bytes are known, the last two are not.
+    fn in_net() -> Vec<Byte> {
+        [known(&[10, 1]), vec![Byte::UNKNOWN; 2]].concat()
+    }
+
+    #[test]
+    fn comparisons_with_unknown_bits_may_hold() {
+        let net = in_net();
+        assert_eq!(equal(&net[..2], &[10, 1]), Fit::Yes);
+        assert_eq!(equal(&net, &[10, 1, 0, 5]), Fit::Maybe);
+        assert_eq!(equal(&net, &[10, 2, 0, 5]), Fit::No);
+        for (value, least, most) in [
+            ([10, 1, 0, 0], Fit::Yes, Fit::Maybe),
+            ([10, 1, 255, 255], Fit::Maybe, Fit::Yes),
+            ([10, 2, 0, 0], Fit::No, Fit::Yes),
+            ([10, 0, 9, 9], Fit::Yes, Fit::No),
+        ] {
+            assert_eq!((at_least(&net, &value), at_most(&net, &value)), (least, most), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn a_mask_makes_bits_known() {
+        let byte = Byte::UNKNOWN.masked(0x0f, 0);
+        assert_eq!(equal(&[byte], &[0x10]), Fit::No);
+        assert_eq!(equal(&[byte], &[0x01]), Fit::Maybe);
+        assert_eq!(equal(&[Byte::known(0xab).masked(0x0f, 0x01)], &[0x0a]), Fit::Yes);
+    }
+
+    #[test]
+    fn conditions_are_combined_with_three_values() {
+        use Fit::{Maybe, No, Yes};
+        for (one, other, and, or) in [
+            (Yes, Yes, Yes, Yes),
+            (Yes, No, No, Yes),
+            (Yes, Maybe, Maybe, Yes),
+            (No, Maybe, No, Maybe),
+            (Maybe, Maybe, Maybe, Maybe),
+            (No, No, No, No),
+        ] {
+            assert_eq!((one.and(other), one.or(other)), (and, or));
+            assert_eq!((other.and(one), other.or(one)), (and, or));
+        }
+    }
+}

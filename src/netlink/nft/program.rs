@@ -1,0 +1,446 @@
+//! Evaluates the rules of a table for a packet. A rule that is not understood, or depends on an unknown part of the packet,
+//! has several possible effects, and the evaluation follows each.
+
+use super::chain::{Chain, Policy};
+use super::consts::{
+    NFT_MSG_GETTABLE, NFT_TABLE_F_DORMANT, NFT_TABLE_F_OWNER, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME,
+};
+use super::contents::Contents;
+use super::expr::{Expr, Lookup, Verdict};
+use super::packet::{Byte, Fit, Packet, at_least, at_most, equal};
+use super::register::{REGISTERS_BYTES, Register};
+use super::rule::Rule;
+use super::wire::{attributes_of, be32_of};
+use super::xt::{self, XtEffect};
+use super::{Nft, Table};
+use crate::error::Result;
+use crate::netlink::{Attrs, text};
+
+/// The chains and sets of a table.
+#[derive(Debug, Default)]
+pub struct Program {
+    /// Each chain with its rules, in the order of the names.
+    chains: Vec<(String, Vec<Rule>)>,
+    sets: Vec<(String, Contents)>,
+}
+
+/// The end of a packet in a base chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Accepted,
+    Dropped(DroppedBy),
+    /// Some packets can be dropped.
+    Unknown(Doubt),
+}
+
+/// The rule that drops a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DroppedBy {
+    pub location: RuleLocation,
+    /// The rule of the base chain that leads to it, or is it.
+    pub from: RuleLocation,
+}
+
+/// A rule with an unknown effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Doubt {
+    pub location: RuleLocation,
+    /// The expression.
+    pub on: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleLocation {
+    pub chain: String,
+    /// `None`: the policy of the chain.
+    pub rule: Option<u64>,
+}
+
+/// The state of a table that matters to other programs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TableFlags {
+    /// Its chains see no packet.
+    pub is_dormant: bool,
+    /// Only the process that made it can change it.
+    pub has_owner: bool,
+}
+
+impl Nft {
+    pub fn table_flags(&self, table: Table<'_>) -> Result<TableFlags> {
+        let doing = format!("cannot look into table {table}");
+        let filter = |attrs: &mut Attrs| attrs.string(NFTA_TABLE_NAME, table.name);
+        let found = self.list(NFT_MSG_GETTABLE, table.family, doing, filter, |message| {
+            let (mut name, mut flags) = (None, 0);
+            for (kind, value) in attributes_of(message) {
+                match kind {
+                    NFTA_TABLE_NAME => name = Some(text(value)),
+                    NFTA_TABLE_FLAGS => flags = be32_of(value)?,
+                    _ => {}
+                }
+            }
+            (name? == table.name).then_some(flags)
+        })?;
+        let flags = found.first().copied().unwrap_or_default();
+        Ok(TableFlags {
+            is_dormant: flags & NFT_TABLE_F_DORMANT != 0,
+            has_owner: flags & NFT_TABLE_F_OWNER != 0,
+        })
+    }
+
+    /// All rules of a table with these chains, and the sets that they use.
+    pub fn program(&self, table: Table<'_>, chains: &[&Chain]) -> Result<Program> {
+        let names = chains.iter().map(|chain| (chain.name.clone(), Vec::new()));
+        let mut program = Program::of(names.collect());
+        for rule in self.rules(table)? {
+            for expr in &rule.exprs {
+                if let Expr::Lookup { set, .. } = expr
+                    && program.set(set).is_none()
+                {
+                    program.sets.push((set.clone(), self.contents(table, set)?));
+                }
+            }
+            if let Some(at) = program.find(&rule.chain) {
+                program.chains[at].1.push(rule);
+            }
+        }
+        Ok(program)
+    }
+}
+
+impl Program {
+    pub(crate) fn of(mut chains: Vec<(String, Vec<Rule>)>) -> Self {
+        chains.sort_by(|a, b| a.0.cmp(&b.0));
+        Self { chains, sets: Vec::new() }
+    }
+
+    pub fn rules_of(&self, chain: &str) -> &[Rule] {
+        self.find(chain).map_or(&[], |at| &self.chains[at].1)
+    }
+
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.chains.iter().flat_map(|(_, rules)| rules)
+    }
+
+    /// The end of a packet that enters a base chain.
+    pub fn judge(&self, chain: &str, policy: Policy, packet: &Packet) -> Outcome {
+        let ends = vec![None; self.chains.len()];
+        let mut run = Run { program: self, packet, ends, depth: 0 };
+        let mut ends = run.chain(chain);
+        if ends.falls {
+            let location = RuleLocation { chain: chain.into(), rule: None };
+            match policy {
+                Policy::Accept => ends.accepts = true,
+                Policy::Drop => {
+                    // A rule at the end of the chain does not see packets that leave it before.
+                    let from = ends.leaves.clone().unwrap_or_else(|| location.clone());
+                    ends.drop = Some(DroppedBy { location, from });
+                }
+            }
+        }
+        match (ends.drop, ends.accepts) {
+            (None, _) => Outcome::Accepted,
+            (Some(drop), false) => Outcome::Dropped(drop),
+            (Some(drop), true) => {
+                let at_drop = || Doubt { location: drop.location.clone(), on: String::new() };
+                Outcome::Unknown(ends.doubt.unwrap_or_else(at_drop))
+            }
+        }
+    }
+
+    fn find(&self, chain: &str) -> Option<usize> {
+        self.chains.binary_search_by(|(name, _)| name.as_str().cmp(chain)).ok()
+    }
+
+    fn set(&self, name: &str) -> Option<&Contents> {
+        self.sets.iter().find(|(other, _)| other == name).map(|(_, contents)| contents)
+    }
+}
+
+/// The possible ends of a packet in a chain.
+#[derive(Clone, Debug, Default)]
+struct Ends {
+    accepts: bool,
+    /// The last one, which drops the packets that the others pass on.
+    drop: Option<DroppedBy>,
+    /// It reaches the end of the chain, or returns.
+    falls: bool,
+    /// The first rule that returns, or goes to a chain that returns.
+    leaves: Option<RuleLocation>,
+    doubt: Option<Doubt>,
+}
+
+struct Run<'a> {
+    program: &'a Program,
+    packet: &'a Packet,
+    /// Of the chains that were evaluated.
+    ends: Vec<Option<Ends>>,
+    depth: u32,
+}
+
+/// The possible effects of a rule.
+struct Effects {
+    /// `None`: a verdict that is not understood.
+    verdicts: Vec<Option<Verdict>>,
+    /// The expression that is not certain.
+    doubt: Option<String>,
+}
+
+impl Run<'_> {
+    fn chain(&mut self, name: &str) -> Ends {
+        let at = self.program.find(name);
+        if let Some(Some(known)) = at.map(|at| &self.ends[at]) {
+            return known.clone();
+        }
+        if at.is_none() || self.depth == DEPTH_MAX {
+            // Another program changed the rules while they were read.
+            let location = RuleLocation { chain: name.into(), rule: None };
+            let doubt = Some(Doubt { location: location.clone(), on: "jump".into() });
+            let drop = Some(DroppedBy { location: location.clone(), from: location });
+            return Ends { accepts: true, drop, falls: true, leaves: None, doubt };
+        }
+        self.depth += 1;
+        let ends = self.rules(name);
+        self.depth -= 1;
+        if let Some(at) = at {
+            self.ends[at] = Some(ends.clone());
+        }
+        ends
+    }
+
+    fn rules(&mut self, chain: &str) -> Ends {
+        let (mut ends, program) = (Ends::default(), self.program);
+        for rule in program.rules_of(chain) {
+            let location = RuleLocation { chain: chain.into(), rule: Some(rule.handle) };
+            let step = Effects::of(program, self.packet, rule);
+            if let (None, Some(on)) = (&ends.doubt, step.doubt) {
+                ends.doubt = Some(Doubt { location: location.clone(), on });
+            }
+            let mut goes_on = false;
+            for verdict in step.verdicts {
+                let drop = Some(DroppedBy { location: location.clone(), from: location.clone() });
+                match verdict {
+                    Some(Verdict::Accept) => ends.accepts = true,
+                    Some(Verdict::Drop) => ends.drop = drop,
+                    Some(Verdict::Return) => {
+                        ends.falls = true;
+                        ends.leaves.get_or_insert_with(|| location.clone());
+                    }
+                    Some(Verdict::Continue) => goes_on = true,
+                    Some(Verdict::Jump(to)) => goes_on |= self.lead(&mut ends, &to, &location),
+                    Some(Verdict::Goto(to)) => {
+                        if self.lead(&mut ends, &to, &location) {
+                            ends.falls = true;
+                            ends.leaves.get_or_insert_with(|| location.clone());
+                        }
+                    }
+                    None => {
+                        ends.accepts = true;
+                        ends.drop = drop;
+                    }
+                }
+            }
+            if !goes_on {
+                return ends;
+            }
+        }
+        Ends { falls: true, ..ends }
+    }
+
+    /// Adds the ends in another chain. Returns whether the packet can come back.
+    fn lead(&mut self, ends: &mut Ends, chain: &str, from: &RuleLocation) -> bool {
+        let there = self.chain(chain);
+        ends.accepts |= there.accepts;
+        if let Some(DroppedBy { location, .. }) = there.drop {
+            ends.drop = Some(DroppedBy { location, from: from.clone() });
+        }
+        if ends.doubt.is_none() {
+            ends.doubt = there.doubt;
+        }
+        there.falls
+    }
+}
+
+/// More than the kernel's limit for jumps (NFT_JUMP_STACK_SIZE).
+const DEPTH_MAX: u32 = 64;
+
+impl Effects {
+    fn of(program: &Program, packet: &Packet, rule: &Rule) -> Self {
+        let registers = vec![Byte::UNKNOWN; REGISTERS_BYTES];
+        let mut reader = Reader { program, packet, registers, loaded: String::new() };
+        let (mut fit, mut doubt) = (Fit::Yes, None);
+        let mut verdicts = Vec::new();
+        for expr in &rule.exprs {
+            let effect = reader.read(expr);
+            if effect.fit == Fit::Maybe || effect.verdicts.len() > 1 || effect.is_odd {
+                doubt.get_or_insert_with(|| reader.name(expr));
+            }
+            fit = fit.and(effect.fit);
+            if fit == Fit::No {
+                break;
+            }
+            if !effect.verdicts.is_empty() {
+                verdicts = effect.verdicts;
+                break;
+            }
+        }
+        // Without a verdict it does not matter whether the rule matches.
+        if fit == Fit::No || verdicts.is_empty() {
+            return Self { verdicts: vec![Some(Verdict::Continue)], doubt: None };
+        }
+        if fit == Fit::Maybe {
+            verdicts.push(Some(Verdict::Continue));
+        }
+        Self { verdicts, doubt }
+    }
+}
+
+/// The effect of one expression.
+struct Effect {
+    fit: Fit,
+    /// Empty: the rule goes on.
+    verdicts: Vec<Option<Verdict>>,
+    is_odd: bool,
+}
+
+impl From<Fit> for Effect {
+    fn from(fit: Fit) -> Self {
+        Self { fit, verdicts: Vec::new(), is_odd: false }
+    }
+}
+
+impl From<Option<Verdict>> for Effect {
+    fn from(verdict: Option<Verdict>) -> Self {
+        Self { fit: Fit::Yes, is_odd: verdict.is_none(), verdicts: vec![verdict] }
+    }
+}
+
+struct Reader<'a> {
+    program: &'a Program,
+    packet: &'a Packet,
+    registers: Vec<Byte>,
+    /// The name of the last field, for messages.
+    loaded: String,
+}
+
+impl Reader<'_> {
+    fn read(&mut self, expr: &Expr) -> Effect {
+        match expr {
+            Expr::Load { field, bytes, to } => {
+                self.loaded = field.text().into();
+                let loaded = self.packet.load(field.source(), *bytes);
+                self.fill(*to, loaded);
+            }
+            Expr::LoadPayload { header, offset, bytes, to } => {
+                self.loaded = "payload".into();
+                let source = super::field::Source::Payload(*header, *offset);
+                let loaded = self.packet.load(source, *bytes);
+                self.fill(*to, loaded);
+            }
+            Expr::Immediate { value, to } => {
+                self.fill(*to, value.iter().copied().map(Byte::known).collect());
+            }
+            Expr::Bitwise { register, mask, xor } => {
+                let bytes = self.registers.iter_mut().skip(register.byte());
+                for (byte, (mask, xor)) in bytes.zip(mask.iter().zip(xor)) {
+                    *byte = byte.masked(*mask, *xor);
+                }
+            }
+            Expr::SwapBytes { register, bytes, size } if cfg!(target_endian = "little") => {
+                let all = &mut self.registers[register.byte()..];
+                let count = usize::from(*bytes).min(all.len());
+                let numbers = all[..count].chunks_exact_mut(usize::from(*size).max(1));
+                numbers.for_each(<[Byte]>::reverse);
+            }
+            Expr::SwapBytes { .. } => {}
+            Expr::Compare { register, is_equal, value } => {
+                let fit = equal(self.bytes(*register, value.len()), value);
+                return if *is_equal { fit } else { fit.not() }.into();
+            }
+            Expr::AtLeast { register, value } => {
+                return at_least(self.bytes(*register, value.len()), value).into();
+            }
+            Expr::AtMost { register, value } => {
+                return at_most(self.bytes(*register, value.len()), value).into();
+            }
+            Expr::Range { register, is_inside, first, last } => {
+                let bytes = self.bytes(*register, first.len());
+                let fit = at_least(bytes, first).and(at_most(bytes, last));
+                return if *is_inside { fit } else { fit.not() }.into();
+            }
+            Expr::Lookup { set, key, lookup } => return self.look_up(set, *key, *lookup),
+            Expr::Verdict(verdict) => return Some(verdict.clone()).into(),
+            Expr::Reject { .. } => return Some(Verdict::Drop).into(),
+            Expr::XtMatch { name, revision, info } => {
+                return xt::fit(name, *revision, info, self.packet).into();
+            }
+            Expr::XtTarget { name, .. } => {
+                return match xt::effect(name) {
+                    XtEffect::GoesOn => Fit::Yes.into(),
+                    XtEffect::Drops => Some(Verdict::Drop).into(),
+                    XtEffect::Unknown => None.into(),
+                };
+            }
+            Expr::Counter | Expr::SetMark { .. } => {}
+            // The kernel accepts them in chains of type nat only.
+            Expr::Masquerade | Expr::Nat { .. } | Expr::Redirect { .. } => return None.into(),
+            Expr::Other(name) => return self.other(name),
+        }
+        Fit::Yes.into()
+    }
+
+    fn other(&mut self, name: &str) -> Effect {
+        self.loaded = name.into();
+        match name {
+            "log" | "last" | "notrack" | "meta set" | "ct set" => Fit::Yes.into(),
+            "immediate" | "queue" | "synproxy" | "tproxy" | "fwd" => None.into(),
+            _ => {
+                // It can load registers, or end the rule.
+                self.registers.fill(Byte::UNKNOWN);
+                Fit::Maybe.into()
+            }
+        }
+    }
+
+    fn look_up(&mut self, set: &str, key: Register, lookup: Lookup) -> Effect {
+        let Some(contents) = self.program.set(set) else { return Fit::Maybe.into() };
+        let (matches, any) = contents.matches(self.bytes(key, contents.key_bytes()));
+        match lookup {
+            Lookup::Contains => any.into(),
+            Lookup::Lacks => any.not().into(),
+            Lookup::Load(to) => {
+                self.registers[to.byte()..].fill(Byte::UNKNOWN);
+                any.into()
+            }
+            Lookup::Verdict => {
+                let verdicts = matches.into_iter().map(|(_, verdict)| verdict.cloned()).collect();
+                let mut effect = Effect { fit: any, verdicts, is_odd: false };
+                effect.is_odd = effect.verdicts.contains(&None);
+                effect.verdicts.dedup();
+                effect
+            }
+        }
+    }
+
+    /// The kernel pads the last register with zeros.
+    fn fill(&mut self, to: Register, mut loaded: Vec<Byte>) {
+        loaded.resize(loaded.len().next_multiple_of(size_of::<u32>()), Byte::known(0));
+        let location = self.registers.iter_mut().skip(to.byte());
+        location.zip(loaded).for_each(|(byte, loaded)| *byte = loaded);
+    }
+
+    fn bytes(&self, from: Register, count: usize) -> &[Byte] {
+        let all = &self.registers[from.byte()..];
+        &all[..count.min(all.len())]
+    }
+
+    /// The name of an expression, for messages: that of the field for a comparison.
+    fn name(&self, expr: &Expr) -> String {
+        match expr {
+            Expr::XtMatch { name, .. } | Expr::XtTarget { name, .. } | Expr::Other(name) => {
+                name.clone()
+            }
+            _ if self.loaded.is_empty() => expr.name().into(),
+            _ => self.loaded.clone(),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Rules: declarations, and rules that the kernel has, of cnibox, nft or iptables.
+
+use super::Family;
+use super::comment::Comment;
+use super::condition::Condition;
+use super::consts::{
+    NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_RULE_USERDATA,
+};
+use super::expr::{Expr, Verdict};
+use super::meaning::Meaning;
+use super::wire::{attributes_of, be64_of};
+use crate::netlink::{Attrs, text};
+
+/// A rule to be added.
+#[derive(Clone, Debug)]
+pub struct NewRule<'a> {
+    pub(super) chain: &'a str,
+    pub(super) position: Position,
+    pub(super) exprs: Vec<Expr>,
+    comment: Option<&'a Comment>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Position {
+    First,
+    Last,
+}
+
+/// A rule that the kernel has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub chain: String,
+    pub handle: u64,
+    /// The comment of nft, or the match `comment` of iptables.
+    pub comment: Option<Comment>,
+    pub exprs: Vec<Expr>,
+}
+
+impl<'a> NewRule<'a> {
+    /// An empty rule at the end of a chain.
+    pub fn last(chain: &'a str) -> Self {
+        Self { chain, position: Position::Last, exprs: Vec::new(), comment: None }
+    }
+
+    /// An empty rule at the beginning of a chain.
+    pub fn first(chain: &'a str) -> Self {
+        Self { position: Position::First, ..Self::last(chain) }
+    }
+
+    /// Appends expressions.
+    pub fn with(mut self, exprs: impl IntoIterator<Item = Expr>) -> Self {
+        self.exprs.extend(exprs);
+        self
+    }
+
+    /// Appends one expression or a verdict.
+    pub fn then(self, expr: impl Into<Expr>) -> Self {
+        self.with([expr.into()])
+    }
+
+    pub fn comment(self, comment: &'a Comment) -> Self {
+        Self { comment: Some(comment), ..self }
+    }
+
+    pub(super) fn write(&self, attrs: &mut Attrs) {
+        attrs.string(NFTA_RULE_CHAIN, self.chain);
+        attrs.nested(NFTA_RULE_EXPRESSIONS, |attrs| {
+            self.exprs.iter().for_each(|expr| expr.write(attrs));
+        });
+        Comment::write(self.comment, attrs, NFTA_RULE_USERDATA);
+    }
+}
+
+impl Rule {
+    /// The chain that it jumps or goes to.
+    pub fn leads_to(&self) -> Option<&str> {
+        self.exprs.iter().find_map(|expr| match expr {
+            Expr::Verdict(Verdict::Jump(chain) | Verdict::Goto(chain)) => Some(chain.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Whether the effect is the same as that of these expressions.
+    pub fn does(&self, exprs: &[Expr]) -> bool {
+        self.exprs == exprs || Meaning::of(&self.exprs) == Meaning::of(exprs)
+    }
+
+    /// The conditions of the rule, except on ranges and sets, and except extensions of iptables.
+    pub fn conditions(&self) -> Vec<Condition> {
+        Condition::all_of(&self.exprs)
+    }
+
+    /// The data of a match of iptables.
+    pub fn xt_match(&self, wanted: &str) -> Option<&[u8]> {
+        self.exprs.iter().find_map(|expr| match expr {
+            Expr::XtMatch { name, info, .. } if name == wanted => Some(info.as_slice()),
+            _ => None,
+        })
+    }
+
+    /// From a message about a rule; `None` also for a rule of another table.
+    pub(super) fn read(family: Family, table: &str, message: &[u8]) -> Option<Self> {
+        let (mut chain, mut handle, mut exprs, mut comment) = (None, None, Vec::new(), None);
+        for (kind, value) in attributes_of(message) {
+            match kind {
+                NFTA_RULE_TABLE if text(value) != table => return None,
+                NFTA_RULE_CHAIN => chain = Some(text(value).into_owned()),
+                NFTA_RULE_HANDLE => handle = be64_of(value),
+                NFTA_RULE_EXPRESSIONS => exprs = Expr::read_all(family, value),
+                NFTA_RULE_USERDATA => comment = Comment::read(value),
+                _ => {}
+            }
+        }
+        let mut rule = Self { chain: chain?, handle: handle?, comment, exprs };
+        if rule.comment.is_none() {
+            rule.comment = rule.xt_match("comment").map(Comment::from_text);
+        }
+        Some(rule)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::nft::wire::header;
+    use crate::netlink::rows;
+
+    fn message(rule: &NewRule<'_>) -> Vec<u8> {
+        let mut attrs = Attrs::default();
+        attrs.raw(&header(Family::Ip));
+        attrs.string(NFTA_RULE_TABLE, "nat");
+        attrs.bytes(NFTA_RULE_HANDLE, &4_u64.to_be_bytes());
+        rule.write(&mut attrs);
+        attrs.as_slice().to_vec()
+    }
+
+    /// The bytes that nft 1.0.6 sends for `ip daddr != 224.0.0.0/4 masquerade comment "hello"`.
+    #[test]
+    fn a_rule() {
+        let comment = Comment::new("hello").unwrap();
+        let multicast: ipnet::IpNet = "224.0.0.0/4".parse().unwrap();
+        let rule = NewRule::last("net1")
+            .with(Condition::daddr(multicast).negated())
+            .then(Expr::Masquerade)
+            .comment(&comment);
+        let mut attrs = Attrs::default();
+        rule.write(&mut attrs);
+        assert_eq!(
+            rows(attrs.as_slice()),
+            "09000200 6e657431 00000000 bc000480 34000180 0c000100 7061796c 6f616400 24000280 \
+             08000100 00000001 08000200 00000001 08000300 00000010 08000400 00000004 44000180 \
+             0c000100 62697477 69736500 34000280 08000100 00000001 08000200 00000001 08000300 \
+             00000004 0c000480 08000100 f0000000 0c000580 08000100 00000000 2c000180 08000100 \
+             636d7000 20000280 08000100 00000001 08000200 00000001 0c000380 08000100 e0000000 \
+             14000180 09000100 6d617371 00000000 04000280 0c000700 00066865 6c6c6f00"
+        );
+    }
+
+    #[test]
+    fn a_rule_of_iptables_is_recognised() {
+        let mut info = vec![0; 256];
+        info[..11].copy_from_slice(b"name: \"net\"");
+        let address = std::net::IpAddr::from([10, 1, 0, 5]);
+        let rule = NewRule::last("POSTROUTING")
+            .with(Condition::saddr(address))
+            .then(Expr::XtMatch { name: "comment".into(), revision: 0, info })
+            .then(Expr::Counter)
+            .then(Verdict::Jump("CNI-abc".into()));
+        let bytes = message(&rule);
+        let rule = Rule::read(Family::Ip, "nat", &bytes).unwrap();
+        assert_eq!((rule.chain.as_str(), rule.handle), ("POSTROUTING", 4));
+        assert_eq!(rule.comment.as_deref(), Some("name: \"net\""));
+        assert_eq!(rule.leads_to(), Some("CNI-abc"));
+        assert_eq!(rule.conditions(), [Condition::saddr(address)]);
+        assert_eq!(Rule::read(Family::Ip, "filter", &bytes), None);
+        for end in 0..bytes.len() {
+            Rule::read(Family::Ip, "nat", &bytes[..end]);
+        }
+    }
+
+    #[test]
+    fn the_comment_of_nft_has_precedence() {
+        let info = b"iptables\0".to_vec();
+        let comment = Comment::new("nft").unwrap();
+        let rule = NewRule::first("x")
+            .then(Expr::XtMatch { name: "comment".into(), revision: 0, info })
+            .comment(&comment);
+        let rule = Rule::read(Family::Ip, "nat", &message(&rule)).unwrap();
+        assert_eq!(rule.comment, Some(comment));
+        assert_eq!(rule.leads_to(), None);
+    }
+}

@@ -1,0 +1,175 @@
+//! Keys and data of sets and maps: addresses, ports, names, and concatenations of them.
+
+use std::net::IpAddr;
+
+use super::consts::{
+    BYTEORDER_HOST_ENDIAN, TYPE_BITS, TYPE_ETHERADDR, TYPE_IFNAME, TYPE_INET_PROTOCOL,
+    TYPE_INET_SERVICE, TYPE_IP6ADDR, TYPE_IPADDR, TYPE_MARK,
+};
+use crate::names::{IfName, Mac};
+
+/// The size of a register. The parts of a concatenation are padded to it.
+pub(super) const WORD_BYTES: usize = 4;
+
+/// A protocol with ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Transport {
+    Tcp = 6,
+    Udp = 17,
+    Sctp = 132,
+}
+
+/// The type of a key, of data, or of a part of a concatenation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Type {
+    /// `ipv4_addr`
+    Ipv4Addr,
+    /// `ipv6_addr`
+    Ipv6Addr,
+    /// `inet_proto`
+    InetProto,
+    /// `inet_service`, a port
+    InetService,
+    /// `ether_addr`
+    EtherAddr,
+    /// `ifname`
+    IfName,
+    /// `mark`
+    Mark,
+}
+
+/// A key or a datum, or a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    Address(IpAddr),
+    Transport(Transport),
+    Port(u16),
+    Mac(Mac),
+    IfName(&'a IfName),
+    Mark(u32),
+}
+
+impl Transport {
+    /// The protocol number in IP headers.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+impl Type {
+    fn number(self) -> u32 {
+        match self {
+            Self::Ipv4Addr => TYPE_IPADDR,
+            Self::Ipv6Addr => TYPE_IP6ADDR,
+            Self::InetProto => TYPE_INET_PROTOCOL,
+            Self::InetService => TYPE_INET_SERVICE,
+            Self::EtherAddr => TYPE_ETHERADDR,
+            Self::IfName => TYPE_IFNAME,
+            Self::Mark => TYPE_MARK,
+        }
+    }
+
+    fn bytes(self) -> usize {
+        match self {
+            Self::InetProto => 1,
+            Self::InetService => 2,
+            Self::Ipv4Addr | Self::Mark => 4,
+            Self::EtherAddr => 6,
+            Self::Ipv6Addr | Self::IfName => 16,
+        }
+    }
+
+    /// The number and the size of a concatenation, or of a single type.
+    pub(super) fn concatenated(types: &[Self]) -> (u32, usize) {
+        let number = types.iter().fold(0, |number, one| number << TYPE_BITS | one.number());
+        let bytes = match types {
+            [one] => one.bytes(),
+            many => many.iter().map(|one| one.bytes().next_multiple_of(WORD_BYTES)).sum(),
+        };
+        (number, bytes)
+    }
+
+    /// The byte order, which nft needs to print values of a single type.
+    pub(super) fn byte_order(types: &[Self]) -> Option<u32> {
+        matches!(types, [Self::IfName | Self::Mark]).then_some(BYTEORDER_HOST_ENDIAN)
+    }
+}
+
+impl Value<'_> {
+    /// The bytes that the kernel compares.
+    fn encoded(self) -> Vec<u8> {
+        match self {
+            Self::Address(IpAddr::V4(address)) => address.octets().into(),
+            Self::Address(IpAddr::V6(address)) => address.octets().into(),
+            Self::Transport(transport) => vec![transport.number()],
+            Self::Port(port) => port.to_be_bytes().into(),
+            Self::Mac(mac) => mac.0.into(),
+            Self::IfName(name) => padded_name(name),
+            Self::Mark(mark) => mark.to_ne_bytes().into(),
+        }
+    }
+}
+
+/// A key or a datum, from its parts: `tcp . 8080`.
+pub fn pack(parts: &[Value<'_>]) -> Vec<u8> {
+    if let [one] = parts {
+        return one.encoded();
+    }
+    let mut packed = Vec::new();
+    for part in parts {
+        packed.extend(part.encoded());
+        packed.resize(packed.len().next_multiple_of(WORD_BYTES), 0);
+    }
+    packed
+}
+
+/// The name of an interface in registers: 16 bytes (IFNAMSIZ).
+pub(super) fn padded_name(name: &IfName) -> Vec<u8> {
+    let mut bytes = name.as_bytes().to_vec();
+    bytes.resize(16, 0);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::rows;
+
+    #[test]
+    fn single_keys_are_as_long_as_they_are_and_parts_are_filled_up() {
+        let tcp = Value::Transport(Transport::Tcp);
+        let address = Value::Address([10, 1, 0, 5].into());
+        let name = IfName::new("veth0").unwrap();
+        for (parts, expected) in [
+            (&[tcp][..], "06"),
+            (&[Value::Port(8080)], "1f90"),
+            (&[tcp, Value::Port(8080)], "06000000 1f900000"),
+            (&[address, tcp, Value::Port(80)], "0a010005 06000000 00500000"),
+            (&[Value::Mac(Mac([2, 0, 0, 0, 0, 1]))], "02000000 0001"),
+            (&[Value::IfName(&name)], "76657468 30000000 00000000 00000000"),
+        ] {
+            assert_eq!(rows(&pack(parts)), expected);
+        }
+    }
+
+    #[test]
+    fn types_know_how_long_their_values_are() {
+        let name = IfName::new("veth0").unwrap();
+        let mac = Mac([2, 0, 0, 0, 0, 1]);
+        for (kind, value) in [
+            (Type::Ipv4Addr, Value::Address([10, 1, 0, 5].into())),
+            (Type::Ipv6Addr, Value::Address([0_u16; 8].into())),
+            (Type::InetProto, Value::Transport(Transport::Sctp)),
+            (Type::InetService, Value::Port(1)),
+            (Type::EtherAddr, Value::Mac(mac)),
+            (Type::IfName, Value::IfName(&name)),
+            (Type::Mark, Value::Mark(1)),
+        ] {
+            assert_eq!(Type::concatenated(&[kind]).1, pack(&[value]).len());
+            assert_eq!(Type::concatenated(&[kind, kind]).1, pack(&[value, value]).len());
+        }
+        // `inet_proto . inet_service`, as nft 1.0.6 has it.
+        assert_eq!(Type::concatenated(&[Type::InetProto, Type::InetService]).0, 0x30d);
+    }
+}

@@ -1,0 +1,104 @@
+//! Deleting many links as one group.
+
+use std::time::Duration;
+
+use nix::libc;
+
+use super::consts::IFLA_GROUP;
+use super::link::header;
+use super::{Batch, Link, Rtnl};
+use crate::error::{Error, Result};
+use crate::kernel::sys;
+use crate::netlink::Requests;
+
+/// The longest wait for another process that chooses a group. After it the links go one by one.
+const LOCK_LIMIT: Duration = Duration::from_secs(5);
+
+/// The number of attempts to find an unused number for a group. One attempt is nearly always enough.
+const ATTEMPTS_MAX: u32 = 8;
+
+impl Rtnl {
+    /// Deletes links. A missing link is no error. The namespace of the socket has to be that of the calling thread.
+    ///
+    /// The kernel waits about 20 ms for each request, so several links go as one group. If that fails, each link gets its
+    /// own request, and the first error of these requests is returned.
+    pub fn del_links(&self, links: &[Link]) -> Result<()> {
+        if links.len() > 1 && self.del_as_group(links).is_ok() {
+            return Ok(());
+        }
+        let deleted = links.iter().map(|link| self.del_link(link.index));
+        deleted.fold(Ok(()), Result::and)
+    }
+
+    /// The kernel deletes every link of the group, so no other link may have its number. Another process of cnibox sees the
+    /// number in its list; the lock of the namespace excludes it until then. Another program would have to choose the
+    /// same of 2^31 numbers between the list and the deletion.
+    ///
+    /// After SIGKILL links can stay in the group. Their aliases still name their owners.
+    fn del_as_group(&self, links: &[Link]) -> Result<()> {
+        let netns = self.netns()?;
+        let Some(lock) = netns.lock_exclusive(LOCK_LIMIT)? else {
+            return Err(Error::internal(
+                "cannot lock the namespace: another process has locked it",
+            ));
+        };
+        let group = unused_group(&self.links()?)?;
+        let mut batch = Batch::new();
+        links.iter().for_each(|link| batch.set_group(link.index, &link.name, group));
+        self.commit(batch)?;
+        drop(lock);
+        self.del_group(group)
+    }
+
+    fn del_group(&self, group: u32) -> Result<()> {
+        let mut requests = Requests::new();
+        let doing = format!("cannot delete the links of group {group}");
+        requests.push(libc::RTM_DELLINK, 0, doing, |attrs| {
+            attrs.raw(&header(0, 0, 0));
+            attrs.u32(IFLA_GROUP, group);
+        });
+        // All links are gone.
+        requests.tolerate(libc::ENODEV);
+        Ok(self.change(requests)?)
+    }
+}
+
+impl Batch {
+    /// A missing link is no error.
+    fn set_group(&mut self, index: u32, name: &str, group: u32) {
+        let doing = format!("cannot change link {name}");
+        self.requests.push(libc::RTM_NEWLINK, 0, doing, |attrs| {
+            attrs.raw(&header(index, 0, 0));
+            attrs.u32(IFLA_GROUP, group);
+        });
+        self.requests.tolerate(libc::ENODEV);
+    }
+}
+
+/// A number that none of the links has. 0 is the default of all links.
+fn unused_group(links: &[Link]) -> Result<u32> {
+    for _ in 0..ATTEMPTS_MAX {
+        let group = u32::from_ne_bytes(sys::random_bytes()?) >> 1;
+        if group != 0 && links.iter().all(|link| link.group != group) {
+            return Ok(group);
+        }
+    }
+    Err(Error::internal("cannot find an unused group of links"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::rows;
+
+    #[test]
+    fn group_of_a_link() {
+        let mut batch = Batch::new();
+        batch.set_group(7, "x", 9);
+        assert_eq!(
+            rows(batch.requests.as_slice()),
+            "28000000 10000100 00000000 00000000 \
+             00000000 07000000 00000000 00000000 08001b00 09000000"
+        );
+    }
+}

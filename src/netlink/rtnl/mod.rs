@@ -1,0 +1,117 @@
+//! rtnetlink: links, addresses, routes, rules and traffic control as plain values. Its callers see no netlink messages.
+
+mod address;
+mod bridge_vlan;
+mod consts;
+mod link;
+mod link_change;
+mod link_group;
+mod namespace;
+mod property;
+mod route;
+mod rule;
+mod traffic;
+
+use std::time::{Duration, Instant};
+
+use nix::libc;
+
+use crate::error::Result;
+use crate::kernel::netns::NetNs;
+use crate::kernel::sys;
+use crate::netlink::{self, Events, Protocol, Requests, Socket};
+
+pub use address::{Address, NewAddress};
+pub use bridge_vlan::{PortVlans, VlanRange};
+pub use consts::RT_TABLE_MAIN;
+pub use link::{Link, Port, PortState};
+pub use link_change::{LinkChange, NewLink};
+pub use namespace::{End, Ends};
+pub use property::{LinkProperty, SpanningTree, VETH};
+pub use route::{NextHop, Route};
+pub use rule::Rule;
+pub use traffic::{AddressField, TokenBucket, Traffic, TrafficSelector};
+
+/// A socket for one network namespace.
+pub struct Rtnl {
+    socket: Socket,
+    /// The namespace of the socket, if it is not that of the caller.
+    netns: Option<NetNs>,
+}
+
+/// Changes in one datagram. They are not atomic: the kernel tries those after a failed one, too.
+#[derive(Debug, Default)]
+pub struct Batch {
+    requests: Requests,
+}
+
+impl Rtnl {
+    /// Opens a socket in the namespace of the calling thread. `NetNs::rtnl` opens one in another namespace.
+    pub fn open() -> Result<Self> {
+        Ok(Self { socket: Socket::open(Protocol::Route)?, netns: None })
+    }
+
+    /// The namespace of the socket, which has to be that of the calling thread.
+    pub fn netns(&self) -> Result<NetNs> {
+        NetNs::of_socket(&self.socket)
+    }
+
+    /// The kernel's number of the namespace, which is unique until the next boot. `None` before Linux 5.14.
+    pub fn netns_cookie(&self) -> Option<u64> {
+        let mut cookie = [0; 8];
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);
+        sys::socket_option(&self.socket, level, option, &mut cookie).ok()?;
+        Some(u64::from_ne_bytes(cookie))
+    }
+
+    /// Makes the changes; returns the first error.
+    pub fn commit(&self, batch: Batch) -> Result<()> {
+        Ok(self.socket.commit(batch.requests, |_| {})?)
+    }
+
+    fn change(&self, requests: Requests) -> Result<(), netlink::Error> {
+        self.socket.commit(requests, |_| {})
+    }
+
+    /// Repeats a query until its answer is `true`, or until the limit, after each change in the group. Returns the last
+    /// answer.
+    fn wait<T>(
+        &self,
+        group: u32,
+        limit: Duration,
+        query: impl Fn() -> Result<(bool, T)>,
+    ) -> Result<(bool, T)> {
+        let first = query()?;
+        if first.0 {
+            // Most calls do not wait, and reading the clock costs two page faults.
+            return Ok(first);
+        }
+        let start = Instant::now();
+        let events = match &self.netns {
+            Some(netns) => netns.run(|| Ok(Events::subscribe(group)?))?,
+            None => Events::subscribe(group)?,
+        };
+        loop {
+            // After the subscription, so that no change is missed.
+            let answer = query()?;
+            let left = limit.saturating_sub(start.elapsed());
+            if answer.0 || left.is_zero() {
+                return Ok(answer);
+            }
+            events.wait(left)?;
+        }
+    }
+}
+
+impl NetNs {
+    /// A socket in this namespace, for use from another one.
+    pub fn rtnl(&self) -> Result<Rtnl> {
+        Ok(Rtnl { netns: Some(self.clone()), ..self.run(Rtnl::open)? })
+    }
+}
+
+impl Batch {
+    pub fn new() -> Self {
+        Self::default()
+    }
+}

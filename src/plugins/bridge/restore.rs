@@ -1,0 +1,111 @@
+//! Restores the host's part of a bridge network: gateway addresses, forwarding, masquerading, and the MAC spoof check. A bridge or a port that is missing stays so, because only a new ADD can connect the container again.
+
+use ipnet::IpNet;
+
+use super::{Bridge, HostState, LOCK_LIMIT, device, vlan_gateway};
+use crate::cni::success::{Interface, Success};
+use crate::error::{Error, Result};
+use crate::names::{Attachment, Mac};
+use crate::netlink::rtnl::Link;
+use crate::plugin::Context;
+use crate::plugin::owner::Owner;
+use crate::plugin::restore::Parts;
+use crate::steps::flow::undo::Undo;
+use crate::steps::link::{chained, forwarding, host_link, verify, veth};
+use crate::steps::nft::rules::Rules;
+use crate::steps::nft::{masquerade, spoof_check};
+
+impl Bridge {
+    pub(super) fn restore_on_host(
+        &self,
+        cx: &Context<'_>,
+        at: &Attachment,
+        parts: &mut Parts,
+    ) -> Result<()> {
+        let validated = self.validate(cx)?;
+        let result = cx.request.required_prev_result()?;
+        let host = cx.session.host()?;
+        // While this call holds the lock, no other call removes the gateway of the VLAN.
+        let lock = cx.session.host_netns()?.lock_shared(LOCK_LIMIT)?;
+        let state = HostState { host, lock: lock.as_ref(), validated: &validated };
+        let name = &validated.bridge;
+        let bridge = device::existing_bridge(host, name)?
+            .ok_or_else(|| Error::internal(format_args!("bridge {name} not found")))?;
+        let mut own =
+            Success { ips: chained::ips(&result, at).cloned().collect(), ..Success::default() };
+        let gateways = self.complete_result(&mut own);
+        parts.ensure(&|| check_gateway(&state, &bridge, &gateways), &mut || {
+            let mut undo = Undo::new(cx);
+            self.ensure_gateway(&state, &bridge, &gateways, &mut undo)?;
+            undo.keep();
+            Ok(())
+        });
+        forwarding::restore(&gateways.iter().map(IpNet::addr).collect::<Vec<_>>(), parts);
+        self.restore_rules(cx, at, &own.nets(), parts)?;
+        let port = veth::host_end_of(cx, at, &result)?;
+        if port.master != Some(bridge.index) {
+            let msg = format!("interface {} is not a port of bridge {name}", port.name);
+            return Err(Error::internal(msg));
+        }
+        host_link::restore_refusal(&port.name, parts);
+        if self.macspoofchk {
+            let mac = mac_of(&result, at)?;
+            self.restore_spoof_check(cx, at, (&port.name, mac), &own.nets(), parts)?;
+        }
+        Ok(())
+    }
+
+    fn restore_rules(
+        &self,
+        cx: &Context<'_>,
+        at: &Attachment,
+        nets: &[IpNet],
+        parts: &mut Parts,
+    ) -> Result<()> {
+        if !self.masquerades(cx) {
+            return Ok(());
+        }
+        let network = &cx.request.network;
+        let (nft, owner) = (cx.session.nft()?, Owner::new(network, at));
+        let rules = Rules { owner: &owner, masquerades: true, nets, checked: None };
+        parts.ensure(&|| masquerade::check(nft, network, at, nets), &mut || rules.set(cx));
+        Ok(())
+    }
+
+    fn restore_spoof_check(
+        &self,
+        cx: &Context<'_>,
+        at: &Attachment,
+        (port, mac): (&str, Mac),
+        nets: &[IpNet],
+        parts: &mut Parts,
+    ) -> Result<()> {
+        let network = &cx.request.network;
+        let (nft, owner) = (cx.session.nft()?, Owner::new(network, at));
+        let masquerades = self.masquerades(cx);
+        let rules = Rules { owner: &owner, masquerades, nets, checked: Some((port, Some(mac))) };
+        parts.ensure(&|| spoof_check::check(nft, network, at), &mut || rules.set(cx));
+        Ok(())
+    }
+}
+
+fn check_gateway(state: &HostState<'_>, bridge: &Link, gateways: &[IpNet]) -> Result<()> {
+    let HostState { host, validated, .. } = *state;
+    match &validated.vlan_gateway {
+        Some(name) => {
+            let ports = host.bridge_ports()?;
+            let link = vlan_gateway::check(host, bridge, name, validated.vlans.access, &ports)?;
+            verify::host_addresses(host, &link, gateways)
+        }
+        None => verify::host_addresses(host, bridge, gateways),
+    }
+}
+
+/// The MAC address of the result, and not that of the interface, which the container may have changed.
+fn mac_of(result: &Success, at: &Attachment) -> Result<Mac> {
+    let is_own =
+        |own: &&Interface| own.name == *at.ifname && !own.sandbox.is_empty() && !own.mac.is_empty();
+    let missing =
+        || Error::config(format_args!("prevResult has no MAC address of interface {}", at.ifname));
+    result.interfaces.iter().find(is_own).ok_or_else(missing)?.mac.parse()
+}

@@ -1,0 +1,218 @@
+//! The memory of `gc --confirm` from one run to the next. Two runs that are far enough apart must find the same proof for the same
+//! object, before it is removed: a proof that is wrong for a short time removes nothing.
+//!
+//! Times are those of CLOCK_BOOTTIME, because the clock of the host can be set. They count in the same boot only. A missing, damaged or
+//! old file is no error: then this is the first run.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::cni::json;
+use crate::error::Result;
+use crate::kernel::{clock, file};
+use crate::runtime::cache;
+
+/// The least time between two runs that agree.
+const APART_S: u64 = 600;
+
+/// The content of the file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Memory {
+    boot: String,
+    /// The time of the last run, in seconds since boot.
+    run: i64,
+    found: Vec<Found>,
+}
+
+/// An object that a run would remove.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Found {
+    /// Empty for an object that each run examines, whatever network it is for.
+    pub(super) network: String,
+    /// In words.
+    pub(super) object: String,
+    /// Another object of the same name, made later, has another one.
+    pub(super) incarnation: String,
+    pub(super) proof: String,
+    /// The time of the first of the runs in a row that have found it, in seconds since boot.
+    since: i64,
+}
+
+impl Found {
+    pub(super) fn new(network: &str, object: String, incarnation: String, proof: &str) -> Self {
+        Self { network: network.into(), object, incarnation, proof: proof.into(), since: 0 }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        (&self.network, &self.object, &self.incarnation, &self.proof)
+            == (&other.network, &other.object, &other.incarnation, &other.proof)
+    }
+}
+
+/// The memory during a run.
+#[derive(Debug)]
+pub(super) struct Confirmation {
+    path: PathBuf,
+    boot: String,
+    /// In seconds since boot.
+    now: i64,
+    /// In the order of the objects.
+    earlier: Vec<Found>,
+    found: Vec<Found>,
+}
+
+impl Confirmation {
+    pub(super) fn open(path: PathBuf) -> Self {
+        // Without /proc there is no boot id. There is no view of the host then, so nothing is removed anyway.
+        let boot = file::boot_id().unwrap_or_default();
+        Self::at(path, boot, now())
+    }
+
+    fn at(path: PathBuf, boot: String, now: i64) -> Self {
+        let memory = Memory::read(&path, &boot, now);
+        let mut earlier = memory.map_or_else(Vec::new, |memory| memory.found);
+        earlier.sort_unstable_by(|one, other| one.object.cmp(&other.object));
+        Self { path, boot, now, earlier, found: Vec::new() }
+    }
+
+    /// Remembers an object. Returns the seconds until a run may remove it; 0 if this one may.
+    pub(super) fn wait(&mut self, found: Found) -> u64 {
+        let start = self.earlier.partition_point(|earlier| earlier.object < found.object);
+        let mut of_object =
+            self.earlier[start..].iter().take_while(|earlier| earlier.object == found.object);
+        let earlier = of_object.find(|earlier| earlier.is_same(&found));
+        let since = earlier.map_or(self.now, |earlier| earlier.since);
+        self.found.push(Found { since, ..found });
+        APART_S.saturating_sub_signed(self.now.saturating_sub(since))
+    }
+
+    /// Another object can get the name of the one that `wait` got last, which is removed.
+    pub(super) fn forget_last(&mut self) {
+        self.found.pop();
+    }
+
+    /// Ends the run of a network, or that of all. Keeps what earlier runs have found in other networks.
+    pub(super) fn write(mut self, network: Option<&str>) -> Result<()> {
+        if let Some(network) = network {
+            let is_of_other = |found: &Found| !found.network.is_empty() && found.network != network;
+            self.found.extend(self.earlier.into_iter().filter(is_of_other));
+        }
+        let memory = Memory { boot: self.boot, run: self.now, found: self.found };
+        cache::replace(&self.path, json::compact(&memory).as_bytes())
+    }
+}
+
+impl Memory {
+    /// `None` if the file tells nothing about this boot.
+    fn read(path: &Path, boot: &str, now: i64) -> Option<Self> {
+        let memory: Self = json::read(&file::read(path).ok()?).ok()?;
+        // A time in the future is that of another time namespace.
+        let is_past =
+            memory.run <= now && memory.found.iter().all(|found| found.since <= memory.run);
+        (!boot.is_empty() && memory.boot == boot && is_past).then_some(memory)
+    }
+}
+
+/// The seconds since the last run. `None` if there was none in this boot.
+#[cfg(feature = "tool")]
+pub(super) fn seconds_since_last_run(path: &Path) -> Option<u64> {
+    let now = now();
+    let memory = Memory::read(path, &file::boot_id().ok()?, now)?;
+    now.checked_sub(memory.run)?.try_into().ok()
+}
+
+/// In seconds since boot.
+fn now() -> i64 {
+    i64::try_from(clock::since_boot().as_secs()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::cache::tests::Scratch;
+
+    const BOOT: &str = "b";
+
+    fn found(object: &str, incarnation: &str, proof: &str) -> Found {
+        Found::new("net", object.into(), incarnation.into(), proof)
+    }
+
+    /// The waits of a run that finds these objects.
+    fn run(path: &Path, boot: &str, now: i64, objects: &[Found]) -> Vec<u64> {
+        let mut run = Confirmation::at(path.into(), boot.into(), now);
+        let waits = objects.iter().map(|object| run.wait(object.clone())).collect();
+        run.write(None).unwrap();
+        waits
+    }
+
+    #[test]
+    fn two_runs_far_enough_apart_agree() {
+        let dir = Scratch::new();
+        let path = dir.path().join("confirm");
+        let objects = [found("b", "1", "p"), found("a", "1", "p")];
+        assert_eq!(run(&path, BOOT, 1000, &objects), [600, 600]);
+        assert_eq!(run(&path, BOOT, 1599, &objects), [1, 1]);
+        assert_eq!(run(&path, BOOT, 1600, &objects), [0, 0]);
+    }
+
+    #[test]
+    fn a_change_of_the_object_or_of_its_proof_starts_again() {
+        for changed in [found("a", "2", "p"), found("a", "1", "q"), found("c", "1", "p")] {
+            let dir = Scratch::new();
+            let path = dir.path().join("confirm");
+            run(&path, BOOT, 1000, &[found("a", "1", "p")]);
+            assert_eq!(run(&path, BOOT, 2000, std::slice::from_ref(&changed)), [600]);
+            assert_eq!(run(&path, BOOT, 2600, &[changed, found("a", "1", "p")])[0], 0);
+        }
+    }
+
+    #[test]
+    fn a_run_that_does_not_find_it_starts_again() {
+        let dir = Scratch::new();
+        let path = dir.path().join("confirm");
+        let object = [found("a", "1", "p")];
+        run(&path, BOOT, 1000, &object);
+        run(&path, BOOT, 1300, &[]);
+        assert_eq!(run(&path, BOOT, 1600, &object), [600]);
+        // It is removed, and another one has its name.
+        let mut last = Confirmation::at(path.clone(), BOOT.into(), 2200);
+        assert_eq!(last.wait(object[0].clone()), 0);
+        last.forget_last();
+        last.write(None).unwrap();
+        assert_eq!(run(&path, BOOT, 2800, &object), [600]);
+    }
+
+    #[test]
+    fn a_run_of_one_network_keeps_what_others_have_found() {
+        let dir = Scratch::new();
+        let path = dir.path().join("confirm");
+        let other = Found { network: "other".into(), ..found("o", "1", "p") };
+        let of_all = Found { network: String::new(), ..found("n", "1", "p") };
+        let objects = [found("a", "1", "p"), other, of_all];
+        run(&path, BOOT, 1000, &objects);
+        Confirmation::at(path.clone(), BOOT.into(), 1100).write(Some("net")).unwrap();
+        assert_eq!(run(&path, BOOT, 1600, &objects), [600, 0, 600]);
+    }
+
+    #[test]
+    fn a_file_that_tells_nothing_about_this_boot_is_none() {
+        let dir = Scratch::new();
+        let path = dir.path().join("confirm");
+        let object = [found("a", "1", "p")];
+        for (boot, now, text) in [
+            ("another", 2000, None),
+            ("", 2000, None),
+            (BOOT, 999, None),
+            (BOOT, 2000, Some("")),
+            (BOOT, 2000, Some("{\"boot\":\"b\",\"run\":1000,\"found\":[{}]}")),
+            (BOOT, 2000, Some("{\"boot\":\"b\",\"run\":1000,\"found\":null")),
+        ] {
+            run(&path, if boot.is_empty() { "" } else { BOOT }, 1000, &object);
+            if let Some(text) = text {
+                std::fs::write(&path, text).unwrap();
+            }
+            assert_eq!(run(&path, boot, now, &object), [600], "{boot} {now} {text:?}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Restores what other programs removed of living attachments on the host, such as rules and routes.
+//!
+//! Only what is alive by `evidence` is restored. The cache has the request of each attachment; without it nothing is guessed.
+
+use serde::Serialize;
+
+use crate::cni::json::Json;
+use crate::error::{Error, Result};
+use crate::kernel::sys;
+use crate::names::{Attachment, NetworkName};
+use crate::runtime::Runtime;
+use crate::runtime::cache::CacheEntry;
+use crate::runtime::evidence::{Evidence, Life};
+
+/// A part of an attachment that was restored.
+#[derive(Debug, Serialize)]
+pub struct Restored {
+    pub network: NetworkName,
+    #[serde(flatten)]
+    pub at: Attachment,
+    pub plugin: String,
+    /// The difference from the ADD, as CHECK describes it.
+    pub difference: String,
+}
+
+/// An attachment, or a plugin of it, that is left as it is.
+#[derive(Debug, Serialize)]
+pub struct Skipped {
+    pub network: NetworkName,
+    #[serde(flatten)]
+    pub at: Attachment,
+    /// The plugin, if not the whole attachment is skipped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plugin: Option<String>,
+    pub reason: String,
+}
+
+/// The result of a reconcile.
+#[derive(Debug, Default)]
+pub struct Reconciled {
+    pub restored: Vec<Restored>,
+    pub skipped: Vec<Skipped>,
+    pub errors: Vec<Error>,
+}
+
+impl Runtime {
+    /// Restores the attachments of one network, or of all that the cache knows. In a dry run it only compares.
+    pub fn reconcile(&self, network: Option<&NetworkName>, is_dry_run: bool) -> Result<Reconciled> {
+        let mut entries = self.entries()?;
+        entries.retain(|entry| network.is_none_or(|name| entry.network == *name));
+        sys::catch_interrupts();
+        let mut reconciled = Reconciled::default();
+        // One look at all processes is enough for those that are not alive.
+        let evidence = self.evidence()?;
+        for entry in entries {
+            if let Some(reason) = self.obstacle(&evidence, &entry) {
+                reconciled.skip(&entry, None, reason);
+            } else if let Err(error) = self.reconcile_one(&entry, is_dry_run, &mut reconciled) {
+                reconciled.fail(&entry, error);
+            }
+            if sys::is_interrupted() {
+                return Err(Error::internal("cannot restore the other attachments: interrupted"));
+            }
+        }
+        Ok(reconciled)
+    }
+
+    /// Only the container of the attachment has to wait meanwhile.
+    fn reconcile_one(
+        &self,
+        listed: &CacheEntry,
+        is_dry_run: bool,
+        reconciled: &mut Reconciled,
+    ) -> Result<()> {
+        let _locks = self.lock(&listed.network, &listed.at.container_id)?;
+        // It may have changed before the lock.
+        let Some(entry) = self.cache.read(&listed.network, &listed.at)? else { return Ok(()) };
+        let is_interrupted = self.interrupted(&entry.network, &entry.at).is_some();
+        let died = || is_interrupted.then(|| "its ADD or DEL died".to_owned());
+        if let Some(reason) = self.obstacle(&self.evidence()?, &entry).or_else(died) {
+            reconciled.skip(&entry, None, reason);
+            return Ok(());
+        }
+        let network = match entry.network_of_add() {
+            Ok(network) => network,
+            Err(error) => {
+                reconciled.skip(&entry, None, error.to_string());
+                return Ok(());
+            }
+        };
+        let chain = self.chain(&entry, &network, &entry.netns);
+        for (plugin, parts) in chain.restore(&entry.result, is_dry_run) {
+            for difference in parts.restored {
+                let (network, at) = (entry.network.clone(), entry.at.clone());
+                let plugin = plugin.clone();
+                reconciled.restored.push(Restored { network, at, plugin, difference });
+            }
+            for reason in parts.skipped {
+                reconciled.skip(&entry, Some(plugin.clone()), reason);
+            }
+            for error in parts.errors {
+                reconciled.fail(&entry, error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Why an attachment is left as it is.
+    fn obstacle(&self, evidence: &Evidence<'_>, entry: &CacheEntry) -> Option<String> {
+        match evidence.life(entry) {
+            Life::Gone(reason) => Some(format!("it has ended: {reason}")),
+            Life::Unknown(reason) => Some(format!("it may have ended: {reason}")),
+            Life::Alive if entry.result == Json::Null => {
+                Some("its entry in the cache has no result".into())
+            }
+            Life::Alive => None,
+        }
+    }
+}
+
+impl Reconciled {
+    fn skip(&mut self, entry: &CacheEntry, plugin: Option<String>, reason: String) {
+        let (network, at) = (entry.network.clone(), entry.at.clone());
+        self.skipped.push(Skipped { network, at, plugin, reason });
+    }
+
+    fn fail(&mut self, entry: &CacheEntry, error: Error) {
+        self.errors.push(error.context(format!("cannot restore {}", entry.title())));
+    }
+}

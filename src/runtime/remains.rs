@@ -1,0 +1,138 @@
+//! The remains of containers that have ended and that no cache has: reservations, rules and links.
+
+use crate::error::Result;
+use crate::ipam::store::listed::Holder;
+use crate::kernel::sys;
+use crate::names::{Attachment, ContainerId, IfName, NetworkName};
+use crate::plugin::owner::Owner;
+use crate::runtime::Runtime;
+use crate::runtime::confirm::Found;
+use crate::runtime::evidence::Life;
+use crate::runtime::gc::{Collection, REMOVE};
+use crate::runtime::owners;
+use crate::runtime::reservations::{OwnedReservation, OwnerState, Pool, Survey, title};
+
+const RELEASE: [&str; 2] = ["would release", "released"];
+
+/// The proof for the owner of rules and links, see `Survey::is_gone`.
+const NO_SIGN: &str = "no process, namespace or cache entry has its container";
+
+/// The owners on a host, and the signs of their life.
+pub struct Remains {
+    pub survey: Survey,
+    /// The owners of rules and links without a cache entry that are gone.
+    pub owners: Vec<String>,
+}
+
+impl Remains {
+    pub fn find(runtime: &Runtime) -> Result<Self> {
+        // See `Survey::is_gone` for the order.
+        let mut owners = owners::on_host()?;
+        let survey = runtime.survey()?;
+        owners.retain(|owner| survey.is_gone(owner));
+        Ok(Self { survey, owners })
+    }
+
+    /// The reservations of owners that are gone.
+    pub fn reservations(&self) -> Vec<(&Pool, &OwnedReservation, &str)> {
+        let mut gone = Vec::new();
+        for pool in &self.survey.pools {
+            for reservation in &pool.reservations {
+                if let OwnerState::Gone(reason) = &reservation.state {
+                    gone.push((pool, reservation, reason.as_str()));
+                }
+            }
+        }
+        gone
+    }
+
+    /// Whether the cache has an attachment of a holder that has ended: its DEL releases the reservation.
+    fn has_ended_attachment(&self, network: &NetworkName, holder: &Holder) -> bool {
+        let Holder::Container(id, _) = holder else { return false };
+        self.survey.attachments.iter().any(|(entry, life)| {
+            entry.network == *network
+                && entry.at.container_id == *id
+                && matches!(life, Life::Gone(_))
+        })
+    }
+}
+
+impl Runtime {
+    /// Removes the remains in a network, or in all.
+    pub(super) fn remove_remains(
+        &self,
+        network: Option<&NetworkName>,
+        run: &mut Collection<'_>,
+    ) -> Result<()> {
+        let remains = Remains::find(self)?;
+        for (pool, owned, reason) in remains.reservations() {
+            let holder = &owned.reservation.holder;
+            // A GC that removes has tried the DEL of the attachment already.
+            let is_left_to_del = (run.options.confirm || run.options.is_dry_run)
+                && remains.has_ended_attachment(&pool.network, holder);
+            let is_chosen = network.is_none_or(|network| *network == pool.network);
+            if is_chosen && !is_left_to_del && !sys::is_interrupted() {
+                self.release_remains(pool, owned, reason, run);
+            }
+        }
+        let runtime = self.without_path();
+        for owner in &remains.owners {
+            let is_chosen = network.is_none_or(|name| owner.starts_with(&Owner::prefix(name)));
+            if is_chosen && !sys::is_interrupted() {
+                runtime.remove_rules(owner, run);
+            }
+        }
+        Ok(())
+    }
+
+    fn release_remains(
+        &self,
+        pool: &Pool,
+        owned: &OwnedReservation,
+        reason: &str,
+        run: &mut Collection<'_>,
+    ) {
+        let of = title(&pool.network, &owned.reservation.holder);
+        let what = format!("{} of {of}", owned.reservation.address);
+        let incarnation = owned.reservation.incarnation();
+        if !run.is_confirmed(Found::new(&pool.network, what.clone(), incarnation, reason)) {
+            return;
+        }
+        let is_dry_run = run.options.is_dry_run;
+        match if is_dry_run { Ok(true) } else { self.release(pool, &owned.reservation) } {
+            Ok(true) => run.note_remainder(RELEASE, what, reason.into()),
+            // Another process did it.
+            Ok(false) => {}
+            Err(error) => run.collected.errors.push(error),
+        }
+    }
+
+    fn remove_rules(&self, owner: &str, run: &mut Collection<'_>) {
+        let what = format!("the rules and links of {}", title_of(owner));
+        let (network, incarnation) = match named(owner) {
+            Some((network, at)) => (network.to_string(), self.identity_text(&network, &at)),
+            None => Default::default(),
+        };
+        if !run.is_confirmed(Found::new(&network, what.clone(), incarnation, NO_SIGN)) {
+            return;
+        }
+        match if run.options.is_dry_run { Ok(()) } else { self.remove_owner(owner) } {
+            Ok(()) => run.note_remainder(REMOVE, what, NO_SIGN.into()),
+            Err(error) => run.collected.errors.push(error),
+        }
+    }
+}
+
+/// An owner in words.
+pub fn title_of(owner: &str) -> String {
+    let Some([network, id, ifname]) = Owner::parts(owner) else { return owner.into() };
+    format!("{ifname} of container {id} in network {network}")
+}
+
+/// The attachment of an owner.
+fn named(owner: &str) -> Option<(NetworkName, Attachment)> {
+    let [network, id, ifname] = Owner::parts(owner)?;
+    let at =
+        Attachment { container_id: ContainerId::new(id).ok()?, ifname: IfName::new(ifname).ok()? };
+    Some((NetworkName::new(network).ok()?, at))
+}

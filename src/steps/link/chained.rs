@@ -1,0 +1,52 @@
+//! The previous result and the interface that a chained plugin works on.
+
+use crate::cni::success::{Ip, Success};
+use crate::error::{Error, Result};
+use crate::names::Attachment;
+use crate::netlink::rtnl::{Link, Rtnl};
+use crate::plugin::Context;
+use crate::plugin::owner::Owner;
+use crate::steps::link::{host_link, veth};
+
+/// The previous result, which ADD requires. `without` is the reference's message if it is missing.
+pub fn prev_result(cx: &Context<'_>, without: &str) -> Result<Success> {
+    cx.request.prev_result()?.ok_or_else(|| {
+        let kind = &cx.request.conf.kind;
+        let missing =
+            format!("required prevResult missing: {kind} must be called as chained plugin");
+        Error::config(without).with_details(missing)
+    })
+}
+
+/// The interface that the previous plugin made.
+pub fn interface(rtnl: &Rtnl, at: &Attachment) -> Result<Link> {
+    let ifname = &at.ifname;
+    let missing = || Error::internal(format_args!("interface {ifname} not found in the container"));
+    rtnl.link(ifname)?.ok_or_else(missing)
+}
+
+/// For DEL: whether the interface belongs to another attachment: another network has it, or the path now leads to the
+/// namespace of another container. Then DEL must not change anything about it. A link without an owner counts as this
+/// attachment's.
+pub fn is_of_another(cx: &Context<'_>, at: &Attachment, link: &Link) -> Result<bool> {
+    let owner = Owner::new(&cx.request.network, at);
+    let is_of_another = |link: &Link| host_link::is_of_another(link, &owner);
+    veth::either_end(cx.session.host()?, link, is_of_another)
+}
+
+/// The interface of a DEL, unless it belongs to another attachment.
+pub fn interface_of_del(cx: &Context<'_>, at: &Attachment) -> Result<Option<Link>> {
+    match cx.session.container()?.link(&at.ifname)? {
+        Some(link) if is_of_another(cx, at, &link)? => Ok(None),
+        found => Ok(found),
+    }
+}
+
+/// The addresses of the interface: those with its index and those without an index.
+pub fn ips<'a>(result: &'a Success, at: &Attachment) -> impl Iterator<Item = &'a Ip> {
+    let is_ours = |index: u32| match result.interfaces.get(index as usize) {
+        Some(interface) => interface.name == *at.ifname && !interface.sandbox.is_empty(),
+        None => true,
+    };
+    result.ips.iter().filter(move |ip| ip.interface.is_none_or(is_ours))
+}

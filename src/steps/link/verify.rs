@@ -1,0 +1,148 @@
+//! CHECK: compares the interface with the previous result. Additional addresses and routes are fine, because the container
+//! and later plugins may add some.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::cni::success::{self, Success};
+use crate::error::{Error, Result};
+use crate::names::{Attachment, IpFamily};
+use crate::netlink::rtnl::{Link, Route, Rtnl};
+use crate::plugin::Context;
+use crate::steps::link::routing_tables;
+
+/// RT_TABLE_LOCAL (linux/rtnetlink.h).
+const TABLE_LOCAL: u32 = 255;
+
+/// The container's interface and its index in the result. Fails if the MAC addresses differ.
+pub fn interface(
+    cx: &Context<'_>,
+    at: &Attachment,
+    rtnl: &Rtnl,
+    result: &Success,
+) -> Result<(usize, Link)> {
+    let sandbox = cx.request.sandbox();
+    let ifname = &at.ifname;
+    let index = result.interface_index(ifname, &sandbox).ok_or_else(|| {
+        Error::config(format_args!("prevResult has no interface {ifname} with sandbox {sandbox}"))
+    })?;
+    let link = rtnl.link(ifname)?.ok_or_else(|| {
+        Error::internal(format_args!("interface {ifname} not found in the container"))
+    })?;
+    let expected = &result.interfaces[index].mac;
+    if !expected.is_empty() && expected.parse().ok() != link.mac {
+        let mac = link.mac.map_or_else(|| "none".into(), |mac| mac.to_string());
+        return Err(Error::internal(format_args!(
+            "interface {ifname} has MAC address {mac}, not {expected}"
+        )));
+    }
+    Ok((index, link))
+}
+
+pub fn is_up(link: &Link) -> Result<()> {
+    if link.up {
+        Ok(())
+    } else {
+        Err(Error::internal(format_args!("interface {} is down", link.name)))
+    }
+}
+
+/// The link has the addresses of the interface with this index in the result.
+pub fn addresses(rtnl: &Rtnl, link: &Link, result: &Success, index: usize) -> Result<()> {
+    let present = rtnl.addresses(link.index)?;
+    for ip in result.ips_of(index) {
+        if !present.iter().any(|address| address.net == ip.address) {
+            return Err(Error::internal(format_args!(
+                "address {} is not on interface {}",
+                ip.address, link.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The routes of the result exist.
+pub fn routes(rtnl: &Rtnl, result: &Success) -> Result<()> {
+    for family in IpFamily::ALL {
+        let mut expected =
+            result.routes.iter().filter(|route| family.has(route.dst.addr())).peekable();
+        if expected.peek().is_none() {
+            continue;
+        }
+        let present = rtnl.routes(family)?;
+        for route in expected {
+            if !present.iter().any(|candidate| matches(route, candidate)) {
+                return Err(missing(route));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Routes that the plugin made itself exist, unchanged.
+pub fn kernel_routes(rtnl: &Rtnl, expected: &[Route]) -> Result<()> {
+    for family in IpFamily::ALL {
+        let mut expected = expected.iter().filter(|route| family.has(route.dst.addr())).peekable();
+        if expected.peek().is_none() {
+            continue;
+        }
+        let present = rtnl.routes(family)?;
+        for route in expected {
+            let leads = |via, dev| (via, dev) == (route.via, route.dev);
+            // The kernel joins IPv6 routes of several interfaces to the same destination.
+            let is_route = |found: &Route| {
+                found.dst == route.dst
+                    && (leads(found.via, found.dev)
+                        || found.nexthops.iter().any(|hop| leads(hop.via, Some(hop.dev))))
+            };
+            if !present.iter().any(is_route) {
+                return Err(Error::internal(format_args!("route to {} not found", route.dst)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A link on the host has these addresses.
+pub fn host_addresses(rtnl: &Rtnl, link: &Link, expected: &[IpNet]) -> Result<()> {
+    let present = rtnl.addresses(link.index)?;
+    match expected.iter().find(|net| !present.iter().any(|address| address.net == **net)) {
+        Some(net) => {
+            Err(Error::internal(format_args!("address {net} is not on interface {}", link.name)))
+        }
+        None => Ok(()),
+    }
+}
+
+fn missing(route: &success::Route) -> Error {
+    let via = route.gw.map_or_else(String::new, |gw| format!(" via {gw}"));
+    let table = route.table.map_or_else(String::new, |table| format!(" in table {table}"));
+    Error::internal(format_args!(
+        "route to {}{via}{table} not found in the container",
+        route.dst.trunc()
+    ))
+}
+
+fn matches(expected: &success::Route, found: &Route) -> bool {
+    let table = found.table.unwrap_or(routing_tables::MAIN);
+    let is_in_table = match expected.table {
+        Some(wanted) if wanted != 0 => table == wanted,
+        // A later plugin may have moved the route to another table, as sbr does.
+        _ => table != TABLE_LOCAL,
+    };
+    is_in_table && leads_as(expected, found)
+}
+
+/// Whether a route of the kernel, in any table, leads as the expected one does.
+pub fn leads_as(expected: &success::Route, found: &Route) -> bool {
+    // A later plugin or a VPN in the container may have replaced the default route.
+    let any_gateway = expected.dst.prefix_len() == 0;
+    // `dhcp` writes a route to the link as the reference does, with the gateway 0.0.0.0.
+    let is_met = |gw: IpAddr, via| gw.is_unspecified() || via == Some(gw);
+    let has_gateway = |via| any_gateway || expected.gw.is_none_or(|gw| is_met(gw, via));
+    let has_priority = expected.priority == 0 || found.metric == Some(expected.priority);
+    has_priority
+        && found.dst.trunc() == expected.dst.trunc()
+        && (has_gateway(found.via) || found.nexthops.iter().any(|hop| has_gateway(hop.via)))
+}

@@ -1,0 +1,402 @@
+//! `cnibox reconcile`: what another program removed from living attachments is as ADD made it, and connections continue.
+
+use serde_json::{Value, json};
+
+use super::{Host, list};
+use crate::portmap::{ask, neighbours, serve};
+use crate::world::{Container, Outcome, State, World, plugin_names, with};
+
+/// A network with everything that can be removed.
+fn network() -> Value {
+    let ranges = json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]]);
+    json!({
+        "cniVersion": "1.1.0", "name": "net", "plugins": [
+            {
+                "type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "ipMasq": true, "hairpinMode": true,
+                "macspoofchk": true, "ipam": {"type": "host-local", "ranges": ranges},
+            },
+            {"type": "portmap", "capabilities": {"portMappings": true}},
+            {"type": "firewall", "backend": "iptables", "ingressPolicy": "isolated"},
+            {
+                "type": "bandwidth", "ingressRate": 80_000_000, "ingressBurst": 8_000_000,
+                "egressRate": 80_000_000, "egressBurst": 8_000_000,
+            },
+        ],
+    })
+}
+
+/// A network of one plugin of the kind `veth` or `ptp`.
+fn routed(kind: &str) -> Value {
+    let ranges = json!([[{"subnet": "10.2.0.0/24"}], [{"subnet": "fd00:4::/64"}]]);
+    let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
+    let ipam = json!({"type": "host-local", "ranges": ranges, "routes": routes});
+    let plugin = json!({"type": kind, "ipMasq": true, "ipam": ipam});
+    json!({"cniVersion": "1.1.0", "name": "routed", "plugins": [plugin]})
+}
+
+impl Host {
+    /// The container has its name as its id.
+    fn attach_as(&self, network: &str, name: &str, args: &[&str]) {
+        let add = ["add", network, name, "--container-id", name];
+        self.cnibox(&[&add[..], args].concat()).run().success();
+    }
+
+    fn reconcile(&self, args: &[&str]) -> Outcome {
+        self.cnibox(&[&["reconcile"], args].concat()).run()
+    }
+
+    /// Restores something, and then nothing. Returns what it said first.
+    #[track_caller]
+    fn reconciled(&self) -> String {
+        let said = self.reconcile(&[]).output();
+        self.reconcile(&[]).silence();
+        said
+    }
+
+    /// The state of the host. The order of tables and chains is that of their creation.
+    fn lines(&self) -> Vec<String> {
+        let lines = |state: State| -> Vec<String> {
+            let split = |line: &String| line.lines().map(str::to_owned).collect::<Vec<_>>();
+            state.lines().iter().flat_map(split).collect()
+        };
+        let mut lines = lines(self.world.state());
+        for what in ["qdisc", "class"] {
+            let shown = self.world.host(["tc", what, "show"]);
+            lines.extend(shown.lines().map(without_counter));
+        }
+        lines.sort();
+        lines
+    }
+
+    #[track_caller]
+    fn assert_as(&self, before: &[String], when: &str) {
+        crate::world::state::assert_same(before, &self.lines(), when);
+    }
+}
+
+/// A line of tc without the handle of the ingress discipline, and without a counter of packets.
+fn without_counter(line: &str) -> String {
+    line.split(" direct_packets_stat").next().unwrap_or_default().trim().to_owned()
+}
+
+/// A connection that is open during the test. The server sends each line back.
+struct Connection<'w> {
+    world: &'w World,
+    name: &'static str,
+}
+
+impl<'w> Connection<'w> {
+    fn open(client: &Container<'w>, name: &'static str, target: &str) -> Self {
+        let script = format!(
+            "mkfifo /run/{name}; exec 3<>/run/{name}; exec socat - {target} <&3 >/run/{name}.answers"
+        );
+        client.tool(["sh", "-ec", &script]).start();
+        let connection = Self { world: client.world, name };
+        connection.world.eventually("the client opens its queue", || {
+            connection.world.path(format!("/run/{name}")).exists()
+        });
+        connection.carries("first");
+        connection
+    }
+
+    #[track_caller]
+    fn carries(&self, word: &str) {
+        let Self { world, name } = self;
+        world.host(["sh", "-ec", &format!("echo {word} >/run/{name}")]);
+        let answers = world.path(format!("/run/{name}.answers"));
+        world.eventually("the open connection answers", || {
+            std::fs::read_to_string(&answers).is_ok_and(|text| text.ends_with(&format!("{word}\n")))
+        });
+    }
+}
+
+/// Sends each line back, in both families.
+fn echo(container: &Container<'_>, port: u16) {
+    for version in ["TCP4", "TCP6"] {
+        let only = if version == "TCP6" { ",ipv6only=1" } else { "" };
+        let listen = format!("{version}-LISTEN:{port},fork,reuseaddr{only}");
+        container.tool(["socat", &listen, "SYSTEM:cat"]).start();
+    }
+    container.world.eventually("both servers listen", || {
+        container.exec(["ss", "-Hntl", &format!("sport = :{port}")]).lines().count() == 2
+    });
+}
+
+/// A host with two containers that publish ports, and a neighbour outside.
+fn host_with_two<'h>(host: &'h Host) -> [Container<'h>; 3] {
+    host.configure("1.conflist", &network());
+    let [outside, _] = neighbours(&host.world);
+    let [c1, c2] = ["c1", "c2"].map(|name| host.world.container(name));
+    for (container, ports) in [
+        (&c1, &["-p", "8080:80", "-p", "8081:81", "-p", "8053:53/udp"][..]),
+        (&c2, &["-p", "8082:80"]),
+    ] {
+        host.attach_as("net", &container.name, ports);
+    }
+    [outside, c1, c2]
+}
+
+/// Whether the published ports lead to their containers.
+fn published(host: &Host, outside: &Container<'_>) -> Vec<String> {
+    let netns = outside.netns();
+    let ask = |protocol, address, port| ask(&host.world, Some(&netns), protocol, address, port);
+    let mut answers = Vec::new();
+    for address in ["192.0.2.1", "fd00:2::1"] {
+        answers.push(ask("tcp", address, 8080));
+        answers.push(ask("tcp", address, 8082));
+        answers.push(ask("udp", address, 8053));
+    }
+    answers
+}
+
+#[test]
+fn connections_continue_and_begin_after_a_flush_of_all_rules() {
+    let host = Host::new();
+    let [outside, c1, c2] = host_with_two(&host);
+    serve(&c1, "tcp", 80);
+    serve(&c1, "udp", 53);
+    serve(&c2, "tcp", 80);
+    echo(&c1, 81);
+    let expected: Vec<String> = ["192.0.2.2", "fd00:2::2"]
+        .iter()
+        .flat_map(|client| ["c1", "c2", "c1"].map(|name| format!("{name} {client}")))
+        .collect();
+    assert_eq!(published(&host, &outside), expected);
+    let open = [("four", "TCP:192.0.2.1:8081"), ("six", "TCP:[fd00:2::1]:8081")]
+        .map(|(name, target)| Connection::open(&outside, name, target));
+    let before = host.lines();
+    let links = host.world.host(["ip", "-o", "link"]);
+    host.world.host(["nft", "flush", "ruleset"]);
+    assert_eq!(published(&host, &outside), ["nothing"; 6]);
+    let said = host.reconciled();
+    for (container, plugin) in
+        ["c1", "c2"].iter().flat_map(|c| ["bridge", "portmap", "firewall"].map(|p| (c, p)))
+    {
+        let line = format!("restored eth0 of container {container} in network net: {plugin}: ");
+        assert!(said.contains(&line), "{line}: {said}");
+    }
+    assert!(!said.contains("bandwidth"), "{said}");
+    assert_eq!(published(&host, &outside), expected);
+    open.iter().for_each(|connection| connection.carries("second"));
+    assert_eq!(ask(&host.world, None, "tcp", "127.0.0.1", 8080), "c1 10.1.0.1");
+    host.assert_as(&before, "a flush of all rules");
+    assert_eq!(host.world.host(["ip", "-o", "link"]), links);
+    for name in ["c1", "c2"] {
+        for verb in ["check", "del"] {
+            host.cnibox(&[verb, "net", name, "--container-id", name]).run().silence();
+        }
+    }
+}
+
+#[test]
+fn each_table_set_and_setting_is_restored_alone() {
+    let host = Host::new();
+    let [_, _c1, _c2] = host_with_two(&host);
+    let before = host.lines();
+    let end = host.world.ports_of("cni0").remove(0);
+    for (change, plugin) in [
+        ("nft delete table ip cnibox", "bridge: masquerading"),
+        ("nft delete table ip6 cnibox", "portmap: "),
+        ("nft delete table bridge cnibox", "bridge: the MAC spoof check"),
+        ("nft flush set ip cnibox firewall-addresses", "firewall: "),
+        ("nft flush map ip cnibox masquerade-sources", "bridge: masquerading"),
+        ("nft flush chain ip cnibox masquerade-postrouting", "bridge: masquerading"),
+        ("iptables-nft -F CNI-FORWARD", "firewall: "),
+        ("echo 0 >/proc/sys/net/ipv4/ip_forward", "bridge: IP forwarding is disabled"),
+        ("echo 0 >/proc/sys/net/ipv6/conf/all/forwarding", "bridge: IP forwarding is disabled"),
+        ("echo 0 >/proc/sys/net/ipv4/conf/cni0/route_localnet", "portmap: 127.0.0.1"),
+        ("echo 1 >/proc/sys/net/ipv6/conf/END/accept_ra", "bridge: interface END accepts"),
+        ("ip address del 10.1.0.1/24 dev cni0", "bridge: address 10.1.0.1/24"),
+        ("ip address del fd00:1::1/64 dev cni0", "bridge: address fd00:1::1/64"),
+        ("tc qdisc del dev END root", "bandwidth: interface END has no queueing discipline"),
+        ("tc qdisc del dev END ingress", "bandwidth: interface END does not redirect"),
+    ] {
+        let change = change.replace("END", &end);
+        host.world.host(["sh", "-ec", &change]);
+        let said = host.reconciled();
+        assert!(said.contains(&plugin.replace("END", &end)), "{change}: {said}");
+        host.assert_as(&before, &change);
+    }
+}
+
+#[test]
+fn an_older_ruleset_of_iptables_that_drops_is_followed_by_reconcile() {
+    let host = Host::new();
+    let [_outside, c1, _c2] = host_with_two(&host);
+    for address in ["192.0.2.2", "fd00:2::2"] {
+        c1.ping(address);
+    }
+    let older = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n";
+    for program in ["iptables-nft-restore", "ip6tables-nft-restore"] {
+        host.world.tool(&[program], None).stdin(older).run().output();
+    }
+    let ping = ["ping", "-n", "-q", "-c", "1", "-W", "1", "192.0.2.2"];
+    assert_ne!(c1.tool(ping).run().status, 0);
+    let said = host.reconciled();
+    assert_eq!(said.matches("firewall: ").count(), said.lines().count(), "{said}");
+    for address in ["192.0.2.2", "fd00:2::2"] {
+        c1.ping(address);
+    }
+}
+
+#[test]
+fn an_ifb_comes_back_with_its_queue_and_the_host_end_keeps_its_own() {
+    let host = Host::new();
+    host_with_two(&host);
+    let links = host.world.links();
+    let ifb = links.iter().find(|name| name.starts_with("bwp")).unwrap();
+    let before = host.lines();
+    host.world.host(["ip", "link", "del", ifb]);
+    let said = host.reconciled();
+    assert_eq!(said.matches("bandwidth: ").count(), 3, "{said}");
+    host.assert_as(&before, "the removal of the ifb");
+    host.world.host(["tc", "qdisc", "del", "dev", ifb, "root"]);
+    assert_eq!(host.reconciled().lines().count(), 1);
+    host.assert_as(&before, "the removal of its queue");
+}
+
+#[test]
+fn routes_and_addresses_of_a_routed_pair_come_back() {
+    for kind in ["veth", "ptp"] {
+        let host = Host::new();
+        host.configure("1.conflist", &routed(kind));
+        let [outside, _] = neighbours(&host.world);
+        let c1 = host.world.container("c1");
+        host.attach_as("routed", "c1", &[]);
+        let end = host.world.links().into_iter().find(|name| name.starts_with("veth")).unwrap();
+        let before = host.lines();
+        for change in [
+            "ip route del 10.2.0.2 dev END",
+            "ip -6 route del fd00:4::2 dev END",
+            "ip address del 10.2.0.1/32 dev END",
+            "ip address flush dev END scope global; ip route flush dev END",
+            "nft flush ruleset; echo 0 >/proc/sys/net/ipv4/ip_forward",
+        ] {
+            let change = change.replace("END", &end);
+            host.world.host(["sh", "-ec", &change]);
+            let said = host.reconciled();
+            assert!(said.contains(&format!("{kind}: ")), "{said}");
+            host.assert_as(&before, &change);
+            for address in ["192.0.2.2", "fd00:2::2"] {
+                c1.ping(address);
+            }
+        }
+        drop(outside);
+    }
+}
+
+#[test]
+fn a_dry_run_tells_the_same_and_changes_nothing() {
+    let host = Host::new();
+    host_with_two(&host);
+    host.world.host(["nft", "flush", "ruleset"]);
+    host.world.host(["sh", "-c", "echo 0 >/proc/sys/net/ipv4/ip_forward"]);
+    let before = host.lines();
+    let would = host.reconcile(&["--dry-run"]).output();
+    host.assert_as(&before, "a dry run");
+    let document: Value =
+        serde_json::from_str(&host.reconcile(&["--dry-run", "--json"]).output()).unwrap();
+    assert_eq!(document["dryRun"], true);
+    assert_eq!(document["skipped"], json!([]));
+    let first = &document["restored"][0];
+    let at = ["network", "containerID", "ifname", "plugin"].map(|key| first[key].as_str().unwrap());
+    assert_eq!(at, ["net", "c1", "eth0", "bridge"]);
+    // Shared rules that the first attachment restores are not missing for the second.
+    let said = host.reconciled();
+    let would: Vec<&str> = would.lines().collect();
+    assert!(said.lines().count() <= would.len(), "{said}");
+    for line in said.lines() {
+        let line = line.replacen("restored", "would restore", 1);
+        // The reason can differ.
+        let what = line.splitn(3, ": ").take(2).collect::<Vec<_>>().join(": ");
+        assert!(would.iter().any(|line| line.starts_with(&what)), "{what}: {would:?}");
+    }
+}
+
+#[test]
+fn only_the_living_of_the_named_network_are_restored() {
+    let host = Host::new();
+    let [_, c1, _] = host_with_two(&host);
+    let other = with(&routed("veth"), json!({}));
+    host.configure("2.conflist", &other);
+    host.world.container("c3");
+    host.attach_as("routed", "c3", &[]);
+    c1.destroy();
+    host.world.host(["nft", "flush", "ruleset"]);
+    let said = host.reconcile(&["net"]).output();
+    assert!(said.contains("restored eth0 of container c2 in network net: "), "{said}");
+    assert!(!said.contains("restored eth0 of container c1"), "{said}");
+    assert!(said.contains("left eth0 of container c1 in network net: it has ended: "), "{said}");
+    assert!(!said.contains("c3"), "{said}");
+    let rules = host.world.host(["nft", "list", "ruleset"]);
+    assert!(rules.contains("net c2 eth0") && !rules.contains("net c1 eth0"), "{rules}");
+    assert!(!rules.contains("routed c3 eth0"), "{rules}");
+    let said = host.reconcile(&["routed"]).output();
+    assert!(said.contains("container c3 in network routed: veth: masquerading"), "{said}");
+    // The path belongs to another container now.
+    host.world.container("c1");
+    assert!(!host.reconcile(&[]).stdout.contains("restored"));
+}
+
+#[test]
+fn a_plugin_of_others_is_said_and_not_run() {
+    let host = Host::new();
+    let passes =
+        "[ $CNI_COMMAND != ADD ] || sed 's/.*\"prevResult\"://; s/}$//' /run/notes/$number.stdin";
+    host.recorder("stranger", passes);
+    let mut config = network();
+    config["plugins"].as_array_mut().unwrap().insert(1, json!({"type": "stranger"}));
+    host.configure("1.conflist", &config);
+    for (name, ports) in [("c1", &["-p", "8080:80"][..]), ("c2", &[])] {
+        host.world.container(name);
+        host.attach_as("net", name, ports);
+    }
+    host.seen();
+    host.world.host(["nft", "flush", "ruleset"]);
+    let said = host.reconcile(&[]).output();
+    assert!(said.contains("c1 in network net: portmap: "), "{said}");
+    let left = "left in network net: plugin stranger is not one of cnibox";
+    assert_eq!(said.matches(left).count(), 1, "{said}");
+    assert_eq!(host.reconcile(&[]).output().trim(), left);
+    assert_eq!(host.titles(), [""; 0]);
+}
+
+#[test]
+fn an_attachment_that_fails_does_not_stop_the_others() {
+    let host = Host::new();
+    host_with_two(&host);
+    let end = host.cached("net-c1-eth0")["result"]["interfaces"][1]["name"].clone();
+    host.world.host(["ip", "link", "set", end.as_str().unwrap(), "down"]);
+    host.world.host(["nft", "flush", "ruleset"]);
+    let outcome = host.reconcile(&[]);
+    assert_eq!(outcome.status, 1, "{}", outcome.report());
+    let error = "cannot restore eth0 of container c1";
+    assert!(outcome.stderr.contains(error), "{}", outcome.report());
+    let restored = "restored eth0 of container c2 in network net: firewall: ";
+    assert!(outcome.stdout.contains(restored), "{}", outcome.report());
+}
+
+#[test]
+fn the_delegate_of_flannel_restores() {
+    let host = Host::new();
+    let subnets = "FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUBNET=10.42.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n";
+    host.world.write("/run/flannel/subnet.env", subnets);
+    host.configure("1.conflist", &list("1.0.0", &["flannel", "portmap"]));
+    host.world.container("c1");
+    host.attach_as("net", "c1", &[]);
+    let before = host.lines();
+    host.world.host(["nft", "flush", "ruleset"]);
+    let said = host.reconciled();
+    assert!(said.contains("flannel: masquerading of 10.42.1.2 is missing"), "{said}");
+    host.assert_as(&before, "a flush of all rules");
+}
+
+#[test]
+fn each_plugin_is_restored_or_has_a_reason() {
+    let page = include_str!("../../../docs/reconcile.md");
+    for name in plugin_names() {
+        let row =
+            page.lines().find(|line| line.starts_with("| ") && line.contains(&format!("`{name}`")));
+        assert!(row.is_some(), "docs/reconcile.md does not tell what is restored of {name}");
+    }
+}

@@ -1,0 +1,54 @@
+//! Repairs of a node by itself: the gc of the timer, and `reconcile` after changes by other programs.
+
+use super::{Effect, Play};
+use crate::model::{Attachment, Holds, fails};
+use crate::node::Call;
+use crate::step::{By, Fault, Step};
+
+/// As if the last run of the timer was 700 s earlier.
+const LATER: &str = r#"file=/run/cnibox/confirm; test ! -f $file ||
+    perl -pi -e 's/"(run|since)":(-?\d+)/"\"$1\":" . ($2 - 700)/ge' $file"#;
+
+impl Play {
+    /// One run may remove nothing, because two have to agree. No run may take anything from the living.
+    pub(super) fn confirm(&mut self, step: &Step) -> Holds<Effect> {
+        if step.number.is_multiple_of(2) {
+            self.node.must(&Call::shell(LATER));
+        }
+        let outcome = self.cnibox_call(&["gc", "--confirm"], &step.fault)?;
+        self.tool_form(&outcome)?;
+        Ok(Effect::none())
+    }
+
+    /// All that lives must have the same after the step: `reconcile` restores what another program has removed. The rules of
+    /// the Go plugins are not ours to restore.
+    pub(super) fn reconcile(&mut self, step: &Step) -> Holds<Effect> {
+        let is_calm = !self.model.is_disturbed && step.fault == Fault::None;
+        let is_ours = |of: &Attachment| of.by != By::Go && !of.is_perturbed;
+        if is_calm && self.living().all(is_ours) {
+            if step.number.is_multiple_of(2) {
+                self.node.must(&Call::shell("nft flush ruleset"));
+            }
+            // Without a gateway it is the forwarding of the host, which `reconcile` does not restore.
+            if step.number % 4 > 1 && self.living().any(is_gateway) {
+                self.node.must(&Call::shell("sysctl -qw net.ipv4.ip_forward=0"));
+            }
+        }
+        let outcome = self.cnibox_call(&["reconcile"], &step.fault)?;
+        self.tool_form(&outcome)?;
+        if is_calm && outcome.status != 0 {
+            return fails("a reconcile without a fault succeeds", outcome.report());
+        }
+        Ok(Effect::none())
+    }
+
+    fn living(&self) -> impl Iterator<Item = &Attachment> {
+        self.model.attachments.values().filter(|attachment| self.model.lives(attachment))
+    }
+}
+
+/// Whether the ADD switched forwarding of IPv4 on.
+fn is_gateway(attachment: &Attachment) -> bool {
+    attachment.config["plugins"][0]["isGateway"] == true
+        && attachment.addresses.iter().any(|address| !address.contains(':'))
+}
