@@ -43,7 +43,6 @@ mod tap;
 mod texts;
 mod threads;
 mod tidy;
-mod tiers;
 mod toggle;
 mod tool;
 mod tuning;

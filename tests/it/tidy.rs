@@ -1,4 +1,4 @@
-//! The rules of the house that a machine can keep: imports, the places of calls, lengths, names, and words.
+//! The rules of the structure: imports, the places of calls, names. `tests/run` warns of long files and functions.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,6 @@ use crate::world::{Call, executable, plugin_names};
 mod circles;
 mod figures;
 mod links;
-mod prose;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -43,12 +42,6 @@ const ONLY_IN: [(&str, &[&str]); 11] = [
     ("unsafe ", &["kernel/sys.rs", "kernel/sys/heap.rs", "kernel/sys/socket.rs"]),
     ("allow(unsafe_code)", &["kernel/sys.rs", "kernel/sys/heap.rs"]),
 ];
-
-/// The page that lists the files with `unsafe`.
-const SECURITY: &str = "docs/security.md";
-
-const FILE_LINES_MAX: usize = 600;
-const FUNCTION_LINES_MAX: usize = 70;
 
 struct Source {
     /// Relative to the project.
@@ -170,41 +163,6 @@ fn ipam_uses_nothing_of_the_kernel_but_files_and_locks() {
     report(&broken, "ipam uses kernel::file and kernel::flock only");
 }
 
-/// Words that have no meaning in Linux. Many plugins have the name of a kind of link, which is a word of the kernel.
-const WORDS_OF_CNI: [&str; 16] = [
-    "ADD",
-    "DEL",
-    "CHECK",
-    "GC",
-    "STATUS",
-    "IPAM",
-    "plugin",
-    "plugins",
-    "host-local",
-    "sbr",
-    "portmap",
-    "flannel",
-    "ptp",
-    "host-device",
-    "libcni",
-    "reference",
-];
-
-#[test]
-fn kernel_and_netlink_do_not_know_cni_also_not_in_comments() {
-    let mut broken = Vec::new();
-    for source in sources("src/kernel").iter().chain(&sources("src/netlink")) {
-        for (number, line) in source.text.lines().enumerate() {
-            let Some((_, comment)) = line.split_once("//") else { continue };
-            let mut words = comment.split(|c: char| !c.is_alphanumeric() && !"-_".contains(c));
-            if words.any(|word| WORDS_OF_CNI.contains(&word)) {
-                broken.push(format!("{}:{}", source.path, number + 1));
-            }
-        }
-    }
-    report(&broken, "kernel and netlink do not depend on CNI: say what Linux or the caller does");
-}
-
 #[test]
 fn plugins_do_not_use_one_another() {
     let plugins = Path::new(ROOT).join("src/plugins");
@@ -267,93 +225,6 @@ fn the_packages_of_the_design_are_dependencies_that_the_code_uses() {
 }
 
 #[test]
-fn the_page_about_security_lists_the_files_with_unsafe() {
-    let page = fs::read_to_string(Path::new(ROOT).join(SECURITY)).unwrap();
-    let list = page.split("`unsafe` is only in files of").nth(1).expect("a list");
-    let list = list.split("\n\n").next().unwrap();
-    let mut listed: Vec<&str> = list.split('`').filter(|word| word.ends_with(".rs")).collect();
-    listed.sort_unstable();
-    let is_unsafe = |line: &str| {
-        let code = line.split("//").next().unwrap_or(line);
-        code.contains("unsafe ") || code.contains("unsafe(")
-    };
-    let sources = sources("src");
-    let of_product = sources.iter().filter(|source| !source.path.ends_with("/tests.rs"));
-    let found = of_product.filter(|source| source.text.lines().any(is_unsafe));
-    let mut found: Vec<&str> =
-        found.map(|source| source.path.trim_start_matches("src/kernel/")).collect();
-    found.sort_unstable();
-    assert_eq!(listed, found, "{SECURITY}");
-}
-
-#[test]
-fn files_are_not_too_long() {
-    let all = sources("src").into_iter().chain(sources("tests"));
-    let long = all.filter(|source| source.text.lines().count() > FILE_LINES_MAX);
-    let long: Vec<String> = long.map(|source| source.path).collect();
-    report(&long, "a file of more than 600 lines becomes a folder");
-}
-
-/// The names and lengths of functions in code as rustfmt leaves it: the closing brace stands under the `fn`.
-fn functions(text: &str) -> Vec<(String, usize)> {
-    let lines: Vec<&str> = text.lines().collect();
-    let mut found = Vec::new();
-    for (start, line) in lines.iter().enumerate() {
-        let indent = line.len() - line.trim_start().len();
-        let words = line.trim_start().trim_start_matches("pub ").trim_start_matches("pub(super) ");
-        let words = words.trim_start_matches("pub(crate) ").trim_start_matches("const ");
-        let Some(name) = words.strip_prefix("fn ").or_else(|| words.strip_prefix("unsafe fn "))
-        else {
-            continue;
-        };
-        let closing = format!("{}}}", " ".repeat(indent));
-        let ends = |line: &&str| {
-            **line == closing
-                || line.ends_with(';') && line.len() - line.trim_start().len() == indent
-        };
-        if line.ends_with('}') || line.ends_with(';') {
-            continue;
-        }
-        let length = lines[start..].iter().position(ends).map_or(0, |end| end + 1);
-        found.push((name.split('(').next().unwrap_or(name).to_owned(), length));
-    }
-    found
-}
-
-#[test]
-fn functions_are_not_too_long() {
-    let mut long = Vec::new();
-    let mut count = 0;
-    for source in sources("src").iter().chain(&sources("tests")) {
-        for (name, length) in functions(&source.text) {
-            count += 1;
-            if length > FUNCTION_LINES_MAX {
-                long.push(format!("{}: {name} has {length} lines", source.path));
-            }
-        }
-    }
-    assert!(count > 100, "functions are found at all: {count}");
-    report(&long, "a function fits 70 lines");
-}
-
-#[test]
-fn nothing_is_put_off() {
-    // In two parts, so that this file does not find itself.
-    let words = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
-    let all = sources("src").into_iter().chain(sources("tests"));
-    let found = all.filter(|source| words.iter().any(|word| source.text.contains(word)));
-    let found: Vec<String> = found.map(|source| source.path).collect();
-    report(&found, "what is left to do is an issue");
-}
-
-#[test]
-fn every_module_says_what_it_is() {
-    let silent = sources("src").into_iter().filter(|source| !source.text.starts_with("//! "));
-    let silent: Vec<String> = silent.map(|source| source.path).collect();
-    report(&silent, "a file begins with a //! line");
-}
-
-#[test]
 fn links_and_readme_name_the_plugins_of_the_table() {
     let list = Call::program(executable().as_ref()).args(&["--list"]).run().output();
     let table: BTreeSet<String> = list.lines().map(str::to_owned).collect();
@@ -369,14 +240,4 @@ fn links_and_readme_name_the_plugins_of_the_table() {
     let section = readme.split("\n## ").find(|section| section.starts_with("Plugins")).unwrap();
     let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     assert_eq!(rows.map(str::to_owned).collect::<BTreeSet<_>>(), table, "the table in README.md");
-}
-
-#[test]
-fn words_in_quotes_and_comments_are_no_code() {
-    let source = Source {
-        path: String::new(),
-        text: "let a = \"nix::x\"; // nix::y\nuse crate::{cni, error};".into(),
-    };
-    assert!(!source.code().contains("nix"));
-    assert_eq!(used_modules(&source.code()).into_iter().collect::<Vec<_>>(), ["cni", "error"]);
 }

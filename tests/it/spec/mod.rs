@@ -237,9 +237,3 @@ fn delete_of_0_3_1_needs_no_result() {
     call(&container, "DEL", &plain(include_str!("0.3.1/delete.jsonc"))).silence();
     before.assert_same(&world.state_with(&[&container]).apart_from("cni0", "dbnet"), "after DEL");
 }
-
-#[test]
-fn stripping_keeps_what_is_json() {
-    let text = "{\"a\": \"x//y\", // comment, with \"quotes\"\n \"b\": [1, 2,\n],\n}";
-    assert_eq!(example(text), json!({"a": "x//y", "b": [1, 2]}));
-}

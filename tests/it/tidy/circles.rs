@@ -144,13 +144,3 @@ fn sibling_modules_use_one_another_in_one_direction() {
     assert!(uses.len() > 20, "{}", uses.len());
     report(&circles, "there is a circle in a room");
 }
-
-#[test]
-fn a_use_with_groups_is_several_paths() {
-    let code = "use crate::a::{b, c::{self, d as e}};\npub use x::Y;\nfn f() { super::g::h(); }\n";
-    let found = paths(code);
-    assert_eq!(
-        found,
-        ["crate::a::b", "crate::a::c::self", "crate::a::c::d", "x::Y", "super::g::h"]
-    );
-}

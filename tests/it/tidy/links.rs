@@ -1,5 +1,4 @@
-//! The links of the documents lead to files that exist, and to headings that these have. Blocks that are marked as executed
-//! name the test.
+//! The links of the documents lead to files that exist, and to headings that these have.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,44 +72,4 @@ fn the_map_names_every_document() {
     let missing: Vec<String> =
         names.filter(|name| name != "README.md" && !named.contains(&name.as_str())).collect();
     report(&missing, "docs/README.md names each document");
-}
-
-#[test]
-fn blocks_that_are_executed_name_the_test() {
-    let (mut broken, mut count) = (Vec::new(), 0);
-    for document in documents() {
-        let text = fs::read_to_string(&document).unwrap();
-        let name = document.strip_prefix(ROOT).unwrap().to_str().unwrap();
-        for mark in text.split("\n<!-- executed by ").skip(1) {
-            count += 1;
-            let (test, block) = mark.split_once(" -->\n\n").unwrap_or((mark, ""));
-            let names_page = fs::read_to_string(Path::new(ROOT).join(test))
-                .is_ok_and(|text| text.contains(name));
-            if !names_page || !block.starts_with("    ") {
-                broken.push(format!("{name}: {test}"));
-            }
-        }
-    }
-    assert!(count > 8, "marks are found: {count}");
-    report(&broken, "a mark stands before a block, and its test names the document");
-}
-
-#[test]
-fn each_page_begins_with_its_question_of_the_map() {
-    let map = fs::read_to_string(Path::new(ROOT).join("docs/README.md")).unwrap();
-    let rows = map.lines().filter_map(|line| line.strip_prefix("| ")?.split_once("? | ["));
-    let (mut broken, mut count) = (Vec::new(), 0);
-    for (question, rest) in rows {
-        let page = rest.split(']').next().unwrap();
-        if page.contains('/') || !page.ends_with(".md") {
-            continue;
-        }
-        count += 1;
-        let text = fs::read_to_string(Path::new(ROOT).join("docs").join(page)).unwrap();
-        if text.lines().next() != Some(&format!("# {question}?")) {
-            broken.push(format!("docs/{page}: # {question}?"));
-        }
-    }
-    assert!(count > 15, "pages are found: {count}");
-    report(&broken, "a page begins with the question that docs/README.md has for it");
 }
