@@ -11,7 +11,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::world::state::{mask_macs, mask_veth};
-use crate::world::{Container, Outcome, World};
+use crate::world::{Container, Outcome, World, on_two_threads};
 use differences::DIFFERENCES;
 use scenarios::{Scenario, scenarios};
 
@@ -112,23 +112,13 @@ fn differences_of(scenario: &Scenario) -> Vec<String> {
     lines
 }
 
-/// Every scenario in a thread of its own.
-fn all_differences(scenarios: Vec<Scenario>) -> Vec<(Scenario, Vec<String>)> {
-    let run = |scenario: Scenario| {
-        std::thread::spawn(move || {
-            let lines = differences_of(&scenario);
-            (scenario, lines)
-        })
-    };
-    let threads: Vec<_> = scenarios.into_iter().map(run).collect();
-    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-}
-
 #[test]
 fn everything_is_as_in_the_reference_but_for_the_differences_that_are_listed() {
     let mut occurred = BTreeSet::new();
     let mut unknown = Vec::new();
-    for (scenario, lines) in all_differences(scenarios()) {
+    let scenarios = scenarios();
+    let differences = on_two_threads(&scenarios, differences_of);
+    for (scenario, lines) in scenarios.iter().zip(differences) {
         for line in lines {
             let mut known = DIFFERENCES
                 .iter()

@@ -170,8 +170,19 @@ impl<'w> Call<'w> {
         self
     }
 
+    /// Starts a service, or one of several commands. It has no time limit, and ends with the world.
     pub fn start(self) -> Running {
-        let what = self.describe();
+        let command = self.command();
+        self.spawn(command)
+    }
+
+    pub fn run(self) -> Outcome {
+        let mut command = self.command();
+        sys::limit_time(&mut command);
+        self.spawn(command).finish()
+    }
+
+    fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.args).env_clear().envs(&self.env);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -179,6 +190,11 @@ impl<'w> Call<'w> {
             std::os::unix::process::CommandExt::arg0(&mut command, arg0);
         }
         sys::end_with_parent(&mut command);
+        command
+    }
+
+    fn spawn(self, mut command: Command) -> Running {
+        let what = self.describe();
         let netns = self.netns.map(|path| CString::new(path).unwrap());
         let started = match self.world {
             Some(world) => sys::start_in(Arc::clone(&world.namespaces), command, netns),
@@ -192,10 +208,6 @@ impl<'w> Call<'w> {
             written => written.unwrap(),
         }
         Running { process, _stdin: self.keep_stdin_open.then_some(stdin), what }
-    }
-
-    pub fn run(self) -> Outcome {
-        self.start().finish()
     }
 
     #[track_caller]

@@ -48,7 +48,7 @@ pub fn is_for_options() -> bool {
     std::env::var_os("CNIBOX_TESTS_OF_OPTIONS").is_some()
 }
 
-/// Reports a test that does not run, or the half of one, on this kernel. `tests/run` counts these lines, and has the list of the
+/// Reports a test that does not run, or the half of one, on this kernel. `tests/nextest` counts these lines, and has the
 /// reasons that it accepts.
 pub fn not_run(reason: &str) {
     let thread = std::thread::current();

@@ -13,8 +13,32 @@ use super::{Container, World};
 /// Flags that the kernel sets some time later, when it has noticed a carrier.
 const FLAGS_OF_CARRIER: [&str; 3] = ["LOWER_UP", "NO-CARRIER", "M-DOWN"];
 
-/// Settings that plugins enable and do not disable.
-const SETTINGS: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
+/// Prints the settings that plugins enable and do not disable. Then, for the host and for each namespace of the arguments, two
+/// outputs of `ip` and one of `nft`. A NUL ends each part. One command, because each command in a world costs two forks of the test.
+const LOOK: &str = r"
+    cd /proc/sys
+    grep . net/ipv4/ip_forward net/ipv6/conf/all/forwarding
+    printf '\0'
+    look() {
+        $enter ip -j -d -batch - <<BATCH
+link show
+address show
+route show table all
+rule show
+BATCH
+        printf '\0'
+        $enter ip -j -d -6 rule show
+        printf '\0'
+        $enter nft list ruleset
+        printf '\0'
+    }
+    enter=
+    look
+    for netns; do
+        enter=nsenter\ --net=$netns
+        look
+    done
+";
 
 /// Where plugins keep the identities of the namespaces of attachments.
 pub const RECORDS: &str = "/var/lib/cni/identities";
@@ -31,14 +55,32 @@ pub struct State(Vec<String>);
 
 impl State {
     pub(super) fn read(world: &World, containers: &[&Container<'_>]) -> Self {
-        let mut lines = Vec::new();
-        for setting in SETTINGS {
-            lines.push(format!("host setting {setting} = {}", world.sysctl(setting)));
+        let paths: Vec<String> = containers.iter().map(|container| container.netns()).collect();
+        let words: Vec<&str> =
+            ["sh", "-ec", LOOK, "sh"].into_iter().chain(paths.iter().map(String::as_str)).collect();
+        let output = world.tool(&words, None).run().output();
+        let mut parts = output.split('\0');
+        let settings = parts.next().unwrap();
+        let mut lines: Vec<String> = settings
+            .lines()
+            .map(|line| format!("host setting {}", line.replacen(':', " = ", 1)))
+            .collect();
+        let names = containers.iter().map(|container| container.name.as_str());
+        for place in ["host"].into_iter().chain(names) {
+            for family in ["", "-6"] {
+                let documents = serde_json::Deserializer::from_str(parts.next().unwrap());
+                for document in documents.into_iter::<Value>() {
+                    for object in document.unwrap().as_array().unwrap() {
+                        describe(place, family, object, &mut lines);
+                    }
+                }
+            }
+            let ruleset = parts.next().unwrap();
+            if !ruleset.trim().is_empty() {
+                lines.push(format!("{place} nft\n{ruleset}"));
+            }
         }
-        network(world, "host", None, &mut lines);
-        for container in containers {
-            network(world, &container.name, Some(&container.netns()), &mut lines);
-        }
+        assert_eq!(parts.collect::<Vec<_>>(), [""]);
         for dir in STATE_DIRS {
             files(world, Path::new(dir), &mut lines);
         }
@@ -107,25 +149,6 @@ impl State {
 impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\n{}\n", self.0.join("\n"))
-    }
-}
-
-fn network(world: &World, place: &str, netns: Option<&str>, lines: &mut Vec<String>) {
-    let batches =
-        [("", "link show\naddress show\nroute show table all\nrule show\n"), ("-6", "rule show\n")];
-    for (family, batch) in batches {
-        let words = ["ip", "-j", "-d", family, "-batch", "-"];
-        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
-        let output = world.tool(&words, netns).stdin(batch).run().output();
-        for document in serde_json::Deserializer::from_str(&output).into_iter::<Value>() {
-            for object in document.unwrap().as_array().unwrap() {
-                describe(place, family, object, lines);
-            }
-        }
-    }
-    let ruleset = world.tool(&["nft", "list", "ruleset"], netns).run().output();
-    if !ruleset.trim().is_empty() {
-        lines.push(format!("{place} nft\n{ruleset}"));
     }
 }
 

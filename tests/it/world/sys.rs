@@ -28,8 +28,8 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::Mode;
 use nix::unistd::{ForkResult, Gid, Pid, Uid, fork, mkdir, symlinkat, write};
 
-/// No command of a test takes longer than this; SIGALRM ends a command that hangs.
-const COMMAND_LIMIT_S: libc::c_uint = 120;
+/// No command for which a test waits takes longer than this; SIGALRM ends a command that hangs.
+const COMMAND_LIMIT_S: libc::c_uint = 900;
 
 /// The namespaces of a world, held open.
 pub struct Namespaces {
@@ -171,17 +171,25 @@ fn end_as(child: Pid) -> ! {
     }
 }
 
-/// The child dies with the thread that started it, and does not outlive its time. A command in a world dies with the child.
+/// The child dies with the thread that started it. A command in a world dies with the child.
 pub fn end_with_parent(command: &mut Command) {
     let begin = || {
-        // SAFETY: both calls take numbers only.
-        unsafe {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            libc::alarm(COMMAND_LIMIT_S);
-        }
+        // SAFETY: the call takes numbers only.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         Ok(())
     };
-    // SAFETY: the closure makes system calls only.
+    // SAFETY: the closure makes a system call only.
+    unsafe { command.pre_exec(begin) };
+}
+
+/// The child dies after COMMAND_LIMIT_S. A service has no limit: it ends with the world.
+pub fn limit_time(command: &mut Command) {
+    let begin = || {
+        // SAFETY: the call takes a number only.
+        unsafe { libc::alarm(COMMAND_LIMIT_S) };
+        Ok(())
+    };
+    // SAFETY: the closure makes a system call only.
     unsafe { command.pre_exec(begin) };
 }
 

@@ -89,7 +89,7 @@ fn an_interface_out_of_sight_can_be_in_use_by_a_process_that_names_the_container
     let list = |script: &str| judged(host.ipam_beside(script, &["list", "--json"]), "10.1.0.2");
     assert_is(list(r#""$@""#), "unknown", "its interface is not in /run/netns/f00d42");
     web.destroy();
-    let monitor = r#"sh -c 'sleep 100; exit' monitor --id=f00d42 & "$@""#;
+    let monitor = r#"sh -c 'sleep 100; exit' monitor --id=f00d42 >/dev/null 2>&1 & "$@""#;
     assert_is(list(monitor), "unknown", "a process names its container");
     assert_is(list(r#""$@""#), "gone", "there is no namespace at /run/netns/f00d42");
 }
@@ -131,7 +131,7 @@ fn an_owner_without_any_sign_is_gone_after_a_minute() {
         until grep -q sleep /proc/$!/comm; do :; done
         "$@""#;
     assert_is(list(call), "unknown", "is a plugin that is called for it");
-    let named = r#"sh -c 'sleep 100; exit' monitor --id=f00d42 & "$@""#;
+    let named = r#"sh -c 'sleep 100; exit' monitor --id=f00d42 >/dev/null 2>&1 & "$@""#;
     assert_is(
         list(named),
         "unknown",
