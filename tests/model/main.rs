@@ -2,7 +2,8 @@
 //!
 //! `cargo test --test model -- --seed N --steps N --nodes N --minutes N`
 //!
-//! Without arguments it plays the kept histories of `tests/model/seeds`, and a short new one.
+//! Without arguments it plays the kept histories of `tests/model/seeds` only. Each of them, and the history of each seed of
+//! `SEEDS`, is a test for cargo-nextest: this program lists them and takes the name of one as the test harness does.
 
 #![expect(
     clippy::print_stdout,
@@ -19,6 +20,7 @@ mod report;
 mod shrink;
 mod step;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -32,6 +34,13 @@ use step::Step;
 
 const USAGE: &str = "usage: cargo test --test model -- [--seed N] [--steps N] [--nodes N] [--minutes N] [--histories N]
     [--all] [--without KIND,KIND] [--play FILE] [--verbose] [--no-shrink] [--go-on] [--report FILE]";
+
+/// The seeds of the histories that are tests. Theirs have no step `race`, whose outcome depends on the scheduler.
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=20;
+const STEPS: usize = 80;
+/// The names of tests begin so.
+const KEPT: &str = "kept::";
+const SEED: &str = "seed::";
 
 #[derive(Clone, Debug)]
 struct Arguments {
@@ -56,8 +65,9 @@ fn main() -> ExitCode {
         Some("--probe") => node::probe(&words[1..]),
         Some("--dhcp-server") => node::dhcp_server::serve(&words[1..]),
         Some("--forger") => node::forger::forge().map_err(|error| error.to_string()),
-        // `cargo test` asks each target for its tests.
-        Some("--list") => Ok(()),
+        Some("--list") if words.iter().any(|word| word == "--ignored") => Ok(()),
+        Some("--list") => list(),
+        Some(name) if name.starts_with(KEPT) || name.starts_with(SEED) => test(name),
         _ => match arguments(&words) {
             Ok(arguments) if arguments.is_other => Ok(()),
             Ok(arguments) => play(&arguments),
@@ -73,8 +83,33 @@ fn main() -> ExitCode {
     }
 }
 
+/// Prints the tests as the harness of Rust does.
+fn list() -> Result<(), String> {
+    for file in kept()? {
+        println!("{KEPT}{}: test", file.file_stem().unwrap_or_default().to_string_lossy());
+    }
+    SEEDS.for_each(|seed| println!("{SEED}{seed}: test"));
+    Ok(())
+}
+
+/// Plays the history of one test.
+fn test(name: &str) -> Result<(), String> {
+    if let Some(name) = name.strip_prefix(KEPT) {
+        return play_file(&format!("{DIRECTORY}/{name}.steps"), false);
+    }
+    let seed = name.trim_start_matches(SEED);
+    let seed: u64 = seed.parse().map_err(|_| format!("{seed}: not a number"))?;
+    let options = Options { steps: STEPS, all: false, without: vec!["race".into()] };
+    let steps = history::of_seed(seed, &options);
+    let outcome = outcome_of(&mut Play::new(), &steps);
+    outcome.map_err(|(at, failure)| {
+        let again = "cargo test --test model -- --histories 1 --without race --seed";
+        format!("step {at}: {}\n{}\nagain, shrunk: {again} {seed}", failure.rule, failure.text)
+    })
+}
+
 fn arguments(words: &[String]) -> Result<Arguments, String> {
-    let options = Options { steps: 80, all: false, without: Vec::new() };
+    let options = Options { steps: STEPS, all: false, without: Vec::new() };
     let mut arguments = Arguments {
         seed: None,
         nodes: 2,
@@ -95,7 +130,9 @@ fn arguments(words: &[String]) -> Result<Arguments, String> {
             |text: &String| text.parse::<u64>().map_err(|_| format!("{text}: not a number"));
         match word.as_str() {
             "--seed" => arguments.seed = Some(number(value()?)?),
-            "--steps" => arguments.options.steps = usize::try_from(number(value()?)?).unwrap_or(80),
+            "--steps" => {
+                arguments.options.steps = usize::try_from(number(value()?)?).unwrap_or(STEPS)
+            }
             "--nodes" => arguments.nodes = usize::try_from(number(value()?)?).unwrap_or(2).max(1),
             "--histories" => arguments.histories = Some(number(value()?)?),
             "--minutes" => {
@@ -132,8 +169,12 @@ fn play(arguments: &Arguments) -> Result<(), String> {
         None => {}
     }
     let begin = Instant::now();
-    let is_bounded = arguments.minutes.is_some() || arguments.histories.is_some();
-    let histories = if is_bounded { arguments.histories } else { Some(arguments.nodes as u64) };
+    let histories = match (arguments.seed, arguments.minutes, arguments.histories) {
+        // The result of a test without arguments depends on the commit only.
+        (None, None, None) => Some(0),
+        (Some(_), None, None) => Some(arguments.nodes as u64),
+        (_, _, histories) => histories,
+    };
     println!("model: seed {seed}, commit {}, {} nodes", report.commit, arguments.nodes);
     let deadline =
         arguments.minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(minutes * 60.0));
@@ -212,15 +253,21 @@ fn play_file(file: &str, verbose: bool) -> Result<(), String> {
     outcome.map_err(|(at, failure)| format!("step {at}: {}\n{}", failure.rule, failure.text))
 }
 
-/// Plays all kept histories.
-fn play_kept(report: &mut Report) -> Result<(), String> {
-    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/model/seeds");
-    let entries = std::fs::read_dir(directory).map_err(|error| format!("{directory}: {error}"))?;
+const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/model/seeds");
+
+/// The files of the kept histories.
+fn kept() -> Result<Vec<PathBuf>, String> {
+    let entries = std::fs::read_dir(DIRECTORY).map_err(|error| format!("{DIRECTORY}: {error}"))?;
     let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "steps"));
     files.sort();
+    Ok(files)
+}
+
+/// Plays all kept histories.
+fn play_kept(report: &mut Report) -> Result<(), String> {
     let mut failed = Vec::new();
-    for file in files {
+    for file in kept()? {
         let name = file.to_string_lossy();
         match play_file(&name, false) {
             Ok(()) => report.kept += 1,

@@ -14,6 +14,9 @@ const FAULTS: &str = include_str!("found.md");
 /// The parts of a node that histories lack.
 const LIMITS: &str = include_str!("limits.md");
 
+/// The heading of the section about histories.
+const HEADING: &str = "## Random histories of a node";
+
 pub struct Report {
     pub commit: String,
     pub kept: u64,
@@ -120,18 +123,20 @@ impl Report {
         );
     }
 
-    /// docs/reliability.md
+    /// docs/reliability.md, from its section about histories to its end. `tests/run --all` writes what is before.
     pub fn write(&self, file: &str, wall: Duration) -> std::io::Result<()> {
         let per_hour = self.steps * 3600 / wall.as_secs().max(1);
+        let old = std::fs::read_to_string(file).unwrap_or_default();
+        let before = old.split(HEADING).next().unwrap_or_default();
         let mut text = format!(
-            "# How reliable is it?\n\n\
-             `cargo test --test model -- --minutes N --report docs/reliability.md` wrote this file. The program plays random steps on\n\
+            "{before}{HEADING}\n\n\
+             `cargo test --test model -- --minutes N --report docs/reliability.md` wrote this section. The program plays random steps on\n\
              nodes (user, mount, network and PID namespaces of their own) and compares each node with a small model: living attachments\n\
              keep all that they have, nothing is left of deleted ones, and an empty node is reached at the end.\n\n\
              | | |\n|---|---|\n\
              | commit | {} |\n| first seed | {} |\n| minutes | {} |\n| histories | {} |\n| steps | {} |\n| steps per hour | {per_hour} |\n\
-             | failed histories | {} |\n| kept histories, played by each `cargo test` | {} |\n\n\
-             ## Steps\n\n| kind | count |\n|---|---|\n",
+             | failed histories | {} |\n| kept histories, played by `tests/run` | {} |\n\n\
+             ### Steps\n\n| kind | count |\n|---|---|\n",
             self.commit,
             self.seed,
             wall.as_secs() / 60,
@@ -146,7 +151,7 @@ impl Report {
         }
         let _ = write!(
             text,
-            "\n## Faults that histories found\n\n{FAULTS}\n## Not modelled\n\n{LIMITS}"
+            "\n### Faults that histories found\n\n{FAULTS}\n### Not modelled\n\n{LIMITS}"
         );
         std::fs::write(file, text)
     }
