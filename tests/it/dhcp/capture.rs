@@ -2,6 +2,7 @@
 
 use nix::sys::signal::Signal;
 
+use super::LIMIT_S;
 use super::service::Service;
 use crate::world::{Container, World};
 
@@ -60,7 +61,7 @@ impl<'w> Capture<'w> {
             let bytes = std::fs::read(world.path(FILE)).unwrap();
             bytes.windows(22).any(|window| window == b"the-end-of-the-capture")
         };
-        world.within(20, "the capture is written", is_written);
+        world.within(LIMIT_S, "the capture is written", is_written);
         self.service.end(Signal::SIGTERM);
         read(world, "dhcp or arp or dhcpv6")
     }

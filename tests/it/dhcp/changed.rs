@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::capture::{Capture, Packet};
 use super::scripted::{Scripted, answer, plan};
-use super::{Daemon, Site, bridge, macvlan};
+use super::{Daemon, LIMIT_S, Site, bridge, macvlan};
 use crate::world::{Container, World};
 
 /// `10.0.0.0/8 via 10.1.0.250` and the default route, as in RFC 3442.
@@ -21,7 +21,7 @@ fn renewed_with(more: Value, applied: impl Fn(&Container<'_>) -> bool) -> String
     let result = c1.add("macvlan", &macvlan());
     assert_eq!(result["ips"][0]["address"], "10.1.0.20/24");
     server.answer_by(&json!({"request": [answer(5, more.clone())]}));
-    world.within_or(20, || applied(&c1), || format!("{more} is applied: {}", daemon.log()));
+    world.within_or(LIMIT_S, || applied(&c1), || format!("{more} is applied: {}", daemon.log()));
     // The next renewal changes nothing.
     let log = daemon.log();
     server.wait_for_another("request");
@@ -99,7 +99,7 @@ fn a_new_address_is_announced() {
     let mac = site.mac(&c1);
     let capture = Capture::start(&site.outside);
     server.answer_by(&json!({"request": [answer(5, json!({"yiaddr": "10.1.0.33"}))]}));
-    world.within(20, "the address changes", || c1.addresses("eth0") == ["10.1.0.33/24"]);
+    world.within(LIMIT_S, "the address changes", || c1.addresses("eth0") == ["10.1.0.33/24"]);
     server.wait_for_another("request");
     let packets = capture.finish();
     let announces = |packet: &&Packet| {

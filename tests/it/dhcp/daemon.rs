@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 
-use super::{Daemon, SOCKET, listens};
+use super::{Daemon, LIMIT_S, SOCKET, listens, listens_at};
 use crate::world::{Call, World, executable, parse};
 
 const DHCP: &str = "/run/plugins/dhcp";
 /// Less than any timeout of a client, and enough for a loaded machine.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// A connection to the daemon, for tests that are faster than this limit.
+/// A connection to the daemon. A read fails after the limit.
 fn connect(world: &World) -> UnixStream {
     let stream = UnixStream::connect(world.path(SOCKET)).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(LIMIT_S))).unwrap();
     stream
 }
 
@@ -107,7 +107,7 @@ fn a_signal_removes_socket_and_pidfile_and_the_exit_code_is_0() {
     let world = World::new();
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let call = world.tool(&[DHCP, "daemon", "-pidfile", "/run/dhcp.pid"], None).start();
-        world.within(20, "the pidfile is there", || world.path("/run/dhcp.pid").exists());
+        world.within(LIMIT_S, "the pidfile is there", || world.path("/run/dhcp.pid").exists());
         world.eventually("the daemon listens", || listens(&world));
         let pid = call.pid_in_world().to_string();
         world.eventually("the pidfile has the id", || world.read("/run/dhcp.pid") == pid);
@@ -125,7 +125,7 @@ fn the_prefix_of_the_host_stands_before_the_socket() {
     let flags = ["-hostprefix", "/run/host", "--socketpath=/run/x-y/d.sock"];
     let call = world.tool(&[&[DHCP, "daemon"][..], &flags].concat(), None).start();
     let path = world.path("/run/host/run/x-y/d.sock");
-    world.within(20, "the daemon listens", || UnixStream::connect(&path).is_ok());
+    world.within(LIMIT_S, "the daemon listens", || UnixStream::connect(&path).is_ok());
     assert!(world.path("/run/host/run/cnibox/dhcp/run-x--y-d.sock").is_dir());
     kill(call.pid(), Signal::SIGTERM).unwrap();
     assert_eq!(call.finish().status, 0);
@@ -139,7 +139,7 @@ fn systemd_passes_exactly_one_socket() {
     let activate = ["systemd-socket-activate", "-l", "/run/passed.sock", DHCP, "daemon"];
     let running = world.tool(&activate, None).start();
     let path = world.path("/run/passed.sock");
-    world.within(20, "systemd listens", || path.exists());
+    world.within(LIMIT_S, "systemd listens", || listens_at(&world, "/run/passed.sock"));
     world.call("dhcp", "STATUS", &status).run().silence();
     assert!(world.path("/run/cnibox/dhcp/run-passed.sock").is_dir());
     kill(running.pid(), Signal::SIGTERM).unwrap();
@@ -148,7 +148,9 @@ fn systemd_passes_exactly_one_socket() {
 
     let two = ["-l", "/run/a.sock", "-l", "/run/b.sock", DHCP, "daemon"];
     let running = world.tool(&[&["systemd-socket-activate"], &two[..]].concat(), None).start();
-    world.within(20, "systemd listens", || UnixStream::connect(world.path("/run/a.sock")).is_ok());
+    world.within(LIMIT_S, "systemd listens", || {
+        UnixStream::connect(world.path("/run/a.sock")).is_ok()
+    });
     let outcome = running.finish();
     assert_eq!(outcome.status, 1, "{}", outcome.report());
     let expected = "cannot use the sockets of LISTEN_FDS: there are 2, not exactly one";
@@ -220,10 +222,10 @@ fn a_client_of_another_user_is_refused() {
     let words = ["-l", "/run/passed.sock", "unshare", "--user", DHCP, "daemon"];
     let running = world.tool(&[&["systemd-socket-activate"], &words[..]].concat(), None).start();
     let path = world.path("/run/passed.sock");
-    world.within(20, "systemd listens", || path.exists());
+    world.within(LIMIT_S, "systemd listens", || listens_at(&world, "/run/passed.sock"));
     for verb in ["status", "leases"] {
         let mut stream = UnixStream::connect(&path).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(LIMIT_S))).unwrap();
         // The daemon closes the connection and does not read the request.
         let _ = stream.write_all(format!("{{\"verb\":\"{verb}\"}}\n").as_bytes());
         let mut said = String::new();

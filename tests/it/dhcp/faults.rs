@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::servers::Kea;
 use super::service::Service;
-use super::{Daemon, Site, listens, macvlan};
+use super::{Daemon, LIMIT_S, Site, listens, macvlan};
 use crate::faults::{fault_of_error, for_every_fault};
 use crate::world::{Container, World, with};
 
@@ -62,7 +62,7 @@ fn faulty<'w>(world: &'w World, fault: &'static str, number: u32) -> Service<'w>
     let mut service =
         Service::new(world, "faulty", None, &flags).env(fault, number.to_string().leak());
     service.start_only();
-    world.within(20, "the daemon listens or ends", || listens(world) || has_ended(&service));
+    world.within(LIMIT_S, "the daemon listens or ends", || listens(world) || has_ended(&service));
     service
 }
 
@@ -92,7 +92,7 @@ fn after_a_fault_in_the_daemon_the_next_one_leaves_nothing() {
             drop(service);
             let _daemon = Daemon::new(&world);
             c1.del("macvlan", &macvlan());
-            world.within(20, &format!("{fault}={number}: no lease is left"), || {
+            world.within(LIMIT_S, &format!("{fault}={number}: no lease is left"), || {
                 kea.leased().is_empty() && !site.has_records()
             });
         }
@@ -143,6 +143,6 @@ fn an_add_that_is_killed_while_it_waits_gives_its_lease_back() {
     kill(add.pid(), Signal::SIGKILL).unwrap();
     add.finish();
     let kea = Kea::start(&site.outside, "sw", json!({}));
-    world.within(30, "the lease is released", || kea.released().len() == 1);
+    world.within(LIMIT_S, "the lease is released", || kea.released().len() == 1);
     world.eventually("no lease is left", || kea.leased().is_empty() && !site.has_records());
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::servers::Kea;
-use super::{Daemon, Site, address, bridge, macvlan};
+use super::{Daemon, LIMIT_S, Site, address, bridge, macvlan};
 use crate::world::{Container, World};
 
 /// The container has the address, and only that one, and reaches the server.
@@ -41,7 +41,7 @@ fn keeps_its_address_through_everything(site: &Site<'_>, plugin: &str, config: &
     let changed = json!([{"name": "routers", "data": "10.1.0.253"}, {"name": "interface-mtu", "data": "1400"}]);
     kea.change(json!({"option-data": changed}));
     world.within_or(
-        20,
+        LIMIT_S,
         || {
             c1.exec(["ip", "link", "show", "eth0"]).contains("mtu 1400")
                 && c1.exec(["ip", "route"]).contains("default via 10.1.0.253 ")

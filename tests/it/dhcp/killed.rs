@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::capture::{Capture, kinds, of_kind};
 use super::scripted::{Scripted, answer, plan, plan_with};
 use super::servers::Kea;
-use super::{Daemon, Site, address, asking, bridge};
+use super::{Daemon, LIMIT_S, Site, address, asking, bridge};
 use crate::world::World;
 
 /// The daemon is killed when the first `message` of an ADD has come, and the next ADD succeeds.
@@ -114,7 +114,7 @@ fn killed_with_a_lease_that_ends_before_the_next_daemon_starts() {
     world.host(["sleep", "3"]);
     daemon.start();
     world.within_or(
-        20,
+        LIMIT_S,
         || c1.addresses("eth0") == ["10.1.0.21/24"],
         || format!("the next lease is there: {}", daemon.log()),
     );
@@ -140,7 +140,7 @@ fn a_nak_after_the_restart_starts_over() {
     server.wait_for("discover", 2);
     server.answer_by(&plan_with(json!({"yiaddr": "10.1.0.21"})));
     world.within_or(
-        30,
+        LIMIT_S,
         || c1.addresses("eth0") == ["10.1.0.21/24"],
         || format!("the next lease is there: {}", daemon.log()),
     );

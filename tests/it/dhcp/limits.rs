@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::capture::{Capture, kinds};
 use super::servers::Kea;
-use super::{Daemon, Site, address, asking, bridge};
+use super::{Daemon, LIMIT_S, Site, address, asking, bridge};
 use crate::world::{World, all_at_once, with};
 
 #[test]
@@ -44,7 +44,7 @@ fn an_add_is_answered_when_another_one_replaces_its_link() {
     let begin = Instant::now();
     let first = c1.call("dhcp", "ADD", &bridge()).start();
     let leases = || world.host(["/run/bin/cnibox", "dhcp", "leases"]);
-    world.within(20, "the client searches", || leases().contains("searching"));
+    world.within(LIMIT_S, "the client searches", || leases().contains("searching"));
     c1.exec(["ip", "link", "set", "eth0", "address", "02:00:00:00:00:99"]);
     let second = c1.call("dhcp", "ADD", &bridge()).start();
     let error = first.finish().error();
@@ -129,7 +129,7 @@ fn daemon_auto_starts_one_that_ends_with_its_last_lease() {
     assert!(super::listens(&world), "c2 has a lease");
     c2.del("bridge", &config);
     kea.wait_for_release(&address(&results[1]));
-    world.within(20, "the daemon ends", || !super::listens(&world));
+    world.within(LIMIT_S, "the daemon ends", || !super::listens(&world));
 }
 
 /// A pool for many.
@@ -160,7 +160,7 @@ fn two_hundred_containers_at_once_are_served() {
     for outcome in all_at_once(dels) {
         outcome.silence();
     }
-    world.within(60, "all are released", || kea.leased().is_empty());
+    world.within(LIMIT_S, "all are released", || kea.leased().is_empty());
     world.eventually("the daemon keeps no lease", || !site.has_records());
 }
 

@@ -36,6 +36,10 @@ use crate::world::{Container, World, lan, with};
 /// Where the daemon listens by default.
 const SOCKET: &str = "/run/cni/dhcp.sock";
 
+/// The limit of a wait for another process, in seconds. It costs nothing unless the test fails, so a loaded machine does not
+/// reach it.
+const LIMIT_S: u64 = 180;
+
 /// A host with the link `lan` to the DHCP servers.
 struct Site<'w> {
     world: &'w World,
@@ -143,7 +147,11 @@ impl<'w> Daemon<'w> {
     fn start(&mut self) {
         self.0.start_only();
         let world = self.0.world;
-        world.within_or(20, || listens(world), || format!("the daemon listens: {}", self.0.log()));
+        world.within_or(
+            LIMIT_S,
+            || listens(world),
+            || format!("the daemon listens: {}", self.0.log()),
+        );
     }
 
     fn kill(&mut self) {
@@ -174,7 +182,12 @@ impl<'w> Daemon<'w> {
 
 /// Whether a process listens at the daemon's socket.
 fn listens(world: &World) -> bool {
-    world.host(["ss", "-xlH"]).lines().any(|line| line.contains(SOCKET))
+    listens_at(world, SOCKET)
+}
+
+/// Whether a process listens at the socket `path`. Its file is there a little earlier.
+fn listens_at(world: &World, path: &str) -> bool {
+    world.host(["ss", "-xlH"]).lines().any(|line| line.contains(path))
 }
 
 /// The only address of a result, without the length of its prefix.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use super::{Daemon, SOCKET};
+use super::{Daemon, LIMIT_S, SOCKET};
 use crate::world::{World, with};
 
 /// Less than any timeout of the plugin, and enough for a loaded machine.
@@ -165,12 +165,12 @@ fn several_adds_at_once_start_one_daemon() {
     }
     let sockets = world.host(["ss", "-xlH", "src", SOCKET]);
     assert!(sockets.lines().count() <= 1, "{sockets}");
-    world.within(20, "the daemon without a lease ends", || !super::listens(&world));
+    world.within(LIMIT_S, "the daemon without a lease ends", || !super::listens(&world));
     assert!(!world.path(SOCKET).exists());
     // A socket file that a killed daemon left is no obstacle.
     drop(UnixListener::bind(world.path(SOCKET)).unwrap());
     c1.call("dhcp", "ADD", &config).env("CNI_IFNAME", "none").run().fails(999, &["does not exist"]);
-    world.within(20, "the daemon without a lease ends", || !super::listens(&world));
+    world.within(LIMIT_S, "the daemon without a lease ends", || !super::listens(&world));
 }
 
 #[test]

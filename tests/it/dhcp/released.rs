@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::capture::{Capture, Packet, of_kind};
 use super::scripted::{Scripted, plan};
 use super::servers::Kea;
-use super::{Daemon, SOCKET, Site, address, bridge, macvlan};
+use super::{Daemon, LIMIT_S, SOCKET, Site, address, bridge, macvlan};
 use crate::world::{Container, World, with};
 
 /// After `end`, the server's table says that the address is released, and one RELEASE was sent.
@@ -183,7 +183,7 @@ fn a_namespace_that_ends_during_an_exchange_is_released_when_that_is_over() {
     server.wait_for_another("request");
     c1.destroy();
     server.wait_for("release", 1);
-    world.within(20, "the namespace ends", || !world.links().contains(&host_end));
+    world.within(LIMIT_S, "the namespace ends", || !world.links().contains(&host_end));
     world.eventually("the daemon keeps no lease", || !site.has_records());
     assert_eq!(server.count("release"), 1);
 }

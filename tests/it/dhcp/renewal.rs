@@ -5,7 +5,7 @@ use serde_json::json;
 use super::capture::{Capture, of_kind};
 use super::scripted::{Scripted, answer, plan, plan_with};
 use super::servers::{Dnsmasq, Kea, Udhcpd};
-use super::{Daemon, Site, address, bridge};
+use super::{Daemon, LIMIT_S, Site, address, bridge};
 use crate::world::World;
 
 #[test]
@@ -52,7 +52,7 @@ fn another_server_takes_over_when_the_first_one_is_gone() {
     first.kill();
     let other = site.second_server();
     let second = Kea::start(&other, "eth0", times);
-    world.within(30, "the second server renews the lease", || second.given(&held) >= 3);
+    world.within(LIMIT_S, "the second server renews the lease", || second.given(&held) >= 3);
     assert_eq!(c1.addresses("eth0"), [format!("{held}/24")]);
     c1.ping("10.1.0.253");
     c1.del("bridge", &bridge());
@@ -86,7 +86,7 @@ fn after_a_nak_of_dnsmasq_the_container_gets_another_address() {
     world.host(["rm", "/run/dnsmasq.leases"]);
     let dnsmasq = serve("10.1.0.50,10.1.0.50");
     world.within_or(
-        30,
+        LIMIT_S,
         || c1.addresses("eth0") == ["10.1.0.50/24"],
         || format!("the new address is there: {}{}", daemon.log(), dnsmasq.0.log()),
     );
@@ -110,7 +110,7 @@ fn a_broadcast_nak_to_a_unicast_renewal_starts_over() {
     server.wait_for("discover", 2);
     server.answer_by(&plan_with(json!({"yiaddr": "10.1.0.21"})));
     let has_another = || c1.addresses("eth0") == ["10.1.0.21/24"];
-    world.within_or(30, has_another, || format!("the new address is there: {}", daemon.log()));
+    world.within_or(LIMIT_S, has_another, || format!("the new address is there: {}", daemon.log()));
     c1.ping("10.1.0.254");
 }
 
@@ -126,7 +126,7 @@ fn an_address_leaves_the_interface_when_its_lease_ends() {
     c1.add("bridge", &bridge());
     server.answer_by(&json!({}));
     world.within_or(
-        15,
+        LIMIT_S,
         || c1.addresses("eth0").is_empty(),
         || format!("the address is gone: {}", daemon.log()),
     );
@@ -135,7 +135,7 @@ fn an_address_leaves_the_interface_when_its_lease_ends() {
     let next = json!({"yiaddr": "10.1.0.21"});
     server.answer_by(&plan_with(next));
     world.within_or(
-        30,
+        LIMIT_S,
         || c1.addresses("eth0") == ["10.1.0.21/24"],
         || format!("the address is there: {}", daemon.log()),
     );
@@ -155,7 +155,7 @@ fn a_lease_of_udhcpd_that_sends_no_times_is_renewed_at_half_of_it() {
     let c1 = world.container("c1");
     let held = address(&c1.add("bridge", &bridge()));
     let acks = || udhcpd.0.log().matches("sending ACK").count();
-    world.within(30, "three renewals", || acks() >= 4);
+    world.within(LIMIT_S, "three renewals", || acks() >= 4);
     assert_eq!(c1.addresses("eth0"), [format!("{held}/24")]);
     c1.ping("10.1.0.254");
     c1.del("bridge", &bridge());
@@ -178,7 +178,7 @@ fn a_lease_of_dnsmasq_is_renewed_and_released() {
     let c1 = world.container("c1");
     let held = address(&c1.add("bridge", &bridge()));
     let acks = || dnsmasq.0.log().matches("DHCPACK").count();
-    world.within_or(20, || acks() >= 3, || format!("two renewals: {}", dnsmasq.0.log()));
+    world.within_or(LIMIT_S, || acks() >= 3, || format!("two renewals: {}", dnsmasq.0.log()));
     assert!(dnsmasq.leases()[0].contains(&held));
     c1.ping("10.1.0.254");
     c1.del("bridge", &bridge());

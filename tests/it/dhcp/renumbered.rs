@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::scripted::{Scripted, answer, plan_with};
-use super::{Daemon, Site, bridge};
+use super::{Daemon, LIMIT_S, Site, bridge};
 use crate::firewall::firewalld::{has_source, start_firewalld};
 use crate::firewall::{drop_forwarded, set_br_netfilter};
 use crate::portmap::udp::{ask_again, connections};
@@ -104,7 +104,7 @@ impl<'w> Router<'w> {
                 && !journal(self.site.world).contains("former")
         };
         let ruleset = || self.site.world.host(["nft", "list", "ruleset"]);
-        self.site.world.within_or(30, has_moved, || {
+        self.site.world.within_or(LIMIT_S, has_moved, || {
             format!("{new} replaces {old}: {} {}", daemon.log(), ruleset())
         });
     }
@@ -252,7 +252,7 @@ fn a_daemon_that_is_killed_between_address_and_rules_is_followed_by_one_that_mov
     let held = hold_container(&world);
     server.answer_by(&plan_with(via_host(json!({"yiaddr": "10.1.0.33"}))));
     world.within_or(
-        20,
+        LIMIT_S,
         || c1.addresses("eth0") == ["10.1.0.33/24"],
         || format!("the interface has the address: {}", daemon.log()),
     );
@@ -276,7 +276,7 @@ fn rules_that_cannot_be_moved_now_are_moved_later() {
     let held = hold_container(&world);
     server.answer_by(&plan_with(via_host(json!({"yiaddr": "10.1.0.33"}))));
     let says_why = || daemon.log().contains(&format!("cannot lock {LOCK}"));
-    world.within_or(20, says_why, || format!("the log has the reason: {}", daemon.log()));
+    world.within_or(LIMIT_S, says_why, || format!("the log has the reason: {}", daemon.log()));
     drop(held);
     router.wait_for_move(&daemon, ["10.1.0.20", "10.1.0.33"]);
     router.works(&c1, 8080, at(V4, "10.1.0.33"));
@@ -307,7 +307,7 @@ fn two_containers_exchange_their_addresses() {
     };
     let have_moved =
         || has(&c1, "10.1.0.21") && has(&c2, "10.1.0.20") && !journal(&world).contains("former");
-    world.within_or(30, have_moved, || format!("both have moved: {}", daemon.log()));
+    world.within_or(LIMIT_S, have_moved, || format!("both have moved: {}", daemon.log()));
     router.works(&c1, 8080, at(V4, "10.1.0.21"));
     router.works(&c2, 8081, at(V4, "10.1.0.20"));
     router.detach(&c1);
@@ -328,7 +328,7 @@ fn the_cache_entry_of_another_attachment_stays() {
     world.write(CACHE, &foreign);
     server.answer_by(&plan_with(via_host(json!({"yiaddr": "10.1.0.33"}))));
     let says_why = || daemon.log().contains("it belongs to eth0 of container c2");
-    world.within_or(20, says_why, || format!("the log has the reason: {}", daemon.log()));
+    world.within_or(LIMIT_S, says_why, || format!("the log has the reason: {}", daemon.log()));
     assert_eq!(world.read(CACHE), foreign);
     assert!(!router.names("10.1.0.20"), "the rules follow nevertheless");
 }
@@ -353,7 +353,7 @@ fn the_source_of_firewalld_follows() {
             && has_source(&world, "trusted", "10.1.0.33/32")
             && !journal(&world).contains("former")
     };
-    world.within_or(30, has_moved, || format!("the source moves: {}", daemon.log()));
+    world.within_or(LIMIT_S, has_moved, || format!("the source moves: {}", daemon.log()));
     c1.del("firewall", &config);
     assert!(!has_source(&world, "trusted", "10.1.0.33/32"), "DEL finds the record");
 }
@@ -377,7 +377,7 @@ fn source_routing_follows(keys: Value) {
     server.answer_by(&plan_with(other));
     let has_moved =
         || c1.addresses("eth0") == ["10.2.0.33/16"] && !journal(&world).contains("former");
-    world.within_or(20, has_moved, || format!("the address moves: {}", daemon.log()));
+    world.within_or(LIMIT_S, has_moved, || format!("the address moves: {}", daemon.log()));
     let rules = c1.exec(["ip", "rule"]);
     assert!(rules.contains("from 10.2.0.33 ") && !rules.contains("10.1.0.20"), "{rules}");
     let table = c1.exec(["ip", "route", "show", "table", "100"]);
@@ -391,7 +391,7 @@ fn source_routing_follows(keys: Value) {
     result["routes"] = new["routes"].clone();
     c1.check("sbr", &sbr, &result);
     // A program that binds no address has no route: `sbr` leaves none in the main table.
-    c1.exec(["ping", "-n", "-q", "-c", "1", "-w", "10", "-I", "10.2.0.33", "10.2.0.254"]);
+    c1.exec(["ping", "-n", "-q", "-c", "1", "-w", "60", "-I", "10.2.0.33", "10.2.0.254"]);
 }
 
 #[test]

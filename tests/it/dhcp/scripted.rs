@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::LIMIT_S;
 use super::service::Service;
 use crate::world::{Container, with};
 
@@ -66,7 +67,9 @@ impl<'w> Scripted<'w> {
     #[track_caller]
     pub fn wait_for(&self, kind: &str, count: usize) {
         let has_come = || self.count(kind) >= count;
-        self.0.world.within_or(30, has_come, || format!("{count} of {kind}: {}", self.0.log()));
+        self.0
+            .world
+            .within_or(LIMIT_S, has_come, || format!("{count} of {kind}: {}", self.0.log()));
     }
 
     /// Waits for another message of this kind.

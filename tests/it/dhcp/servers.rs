@@ -3,6 +3,7 @@
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
+use super::LIMIT_S;
 use super::service::Service;
 use crate::world::{Container, with};
 
@@ -104,7 +105,9 @@ impl<'w> Kea<'w> {
         let before = count(&self.service.log());
         self.service.signal(Signal::SIGHUP);
         let service = &self.service;
-        service.world.within(30, "kea reads its configuration", || count(&service.log()) > before);
+        service
+            .world
+            .within(LIMIT_S, "kea reads its configuration", || count(&service.log()) > before);
     }
 
     /// Ends the server, with a signal that lets it say nothing more.
@@ -162,7 +165,7 @@ impl<'w> Kea<'w> {
     pub fn wait_for_renewals(&self, address: &str, count: usize) {
         let begin = self.given(address);
         let is_renewed = || self.given(address) >= begin + count;
-        self.service.world.within_or(40, is_renewed, || {
+        self.service.world.within_or(LIMIT_S, is_renewed, || {
             format!("{count} renewals of {address}: {}", self.service.log_of_now())
         });
     }
@@ -172,7 +175,7 @@ impl<'w> Kea<'w> {
     pub fn wait_for_release(&self, address: &str) {
         let is_released = || self.released().iter().any(|other| other == address);
         let what = format!("the server's table says that {address} is released");
-        self.service.world.within(20, &what, is_released);
+        self.service.world.within(LIMIT_S, &what, is_released);
     }
 }
 

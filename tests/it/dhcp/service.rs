@@ -3,6 +3,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::LIMIT_S;
 use crate::world::{Running, World};
 
 /// A program with its log in `/run/log/NAME`, to which its stdout and stderr go.
@@ -39,7 +40,7 @@ impl<'w> Service<'w> {
         self.start_only();
         let is_ready = || self.log_of_now().contains(ready);
         let unready = || format!("{} says {ready:?}: {}", self.name, self.log_of_now());
-        self.world.within_or(30, is_ready, unready);
+        self.world.within_or(LIMIT_S, is_ready, unready);
     }
 
     /// Starts the process.

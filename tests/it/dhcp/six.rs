@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::capture::{Capture, kinds6, of_kind, of_kind6};
 use super::servers::{Kea, radvd};
-use super::{Daemon, Site, asking, bridge, macvlan};
+use super::{Daemon, LIMIT_S, Site, asking, bridge, macvlan};
 use crate::world::{Container, World};
 
 /// `families` in a network.
@@ -127,7 +127,7 @@ fn another_server_takes_over_when_the_first_one_is_gone() {
     first.kill();
     let other = site.second_server();
     let second = Kea::start6(&other, "eth0", times);
-    world.within(30, "the second server renews the lease", || second.given(&held) >= 3);
+    world.within(LIMIT_S, "the second server renews the lease", || second.given(&held) >= 3);
     assert!(has(&c1, &held));
     c1.del("bridge", &config);
     second.wait_for_release(&held);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::scripted::Scripted;
-use super::{Daemon, Site, asking, bridge};
+use super::{Daemon, LIMIT_S, Site, asking, bridge};
 use crate::world::{Container, World, with};
 
 /// Status codes (RFC 8415, section 21.13).
@@ -150,7 +150,7 @@ fn another_address_in_a_renewal_replaces_the_old_one() {
     let both = json!({"addresses": [["fd00:1::20", 0, 0], ["fd00:1::33", 50, 60]]});
     server.answer_by(&plan_with(both));
     let has_changed = || addresses(&c1) == ["fd00:1::33"];
-    world.within_or(20, has_changed, || format!("the address changes: {}", daemon.log()));
+    world.within_or(LIMIT_S, has_changed, || format!("the address changes: {}", daemon.log()));
     assert!(daemon.log().contains("fd00:1::33"), "{}", daemon.log());
     c1.del("bridge", &config());
     server.wait_for("release", 1);
@@ -181,10 +181,10 @@ fn an_address_leaves_the_interface_when_its_lease_ends() {
     added(&c1);
     server.answer_by(&json!({}));
     let is_gone = || addresses(&c1).is_empty();
-    world.within_or(15, is_gone, || format!("the address is gone: {}", daemon.log()));
+    world.within_or(LIMIT_S, is_gone, || format!("the address is gone: {}", daemon.log()));
     server.answer_by(&plan_with(json!({"addresses": [["fd00:1::21", 50, 60]]})));
     let is_there = || addresses(&c1) == ["fd00:1::21"];
-    world.within_or(30, is_there, || format!("the next address is there: {}", daemon.log()));
+    world.within_or(LIMIT_S, is_there, || format!("the next address is there: {}", daemon.log()));
     c1.del("bridge", &config());
     server.wait_for("release", 1);
 }
@@ -202,7 +202,7 @@ fn a_link_that_the_server_refuses_after_the_restart_starts_over() {
     server.answer_by(&with(&other, json!({"confirm": refusal})));
     daemon.start();
     let is_there = || addresses(&c1) == ["fd00:1::21"];
-    world.within_or(30, is_there, || format!("the next address is there: {}", daemon.log()));
+    world.within_or(LIMIT_S, is_there, || format!("the next address is there: {}", daemon.log()));
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn an_address_that_another_host_has_is_given_back_by_an_add_that_looks_for_it() 
     assert!(said.contains("fd00:1::20"), "{said}");
     c1.del("bridge", &config);
     let is_back = || server.count("decline") + server.count("release") == 1;
-    world.within_or(20, is_back, || format!("it is given back: {}", server.0.log()));
+    world.within_or(LIMIT_S, is_back, || format!("it is given back: {}", server.0.log()));
     world.eventually("the daemon keeps no lease", || !site.has_records());
 }
 

@@ -9,7 +9,7 @@ use super::capture::{Capture, of_kind};
 use super::scripted::{Scripted, plan};
 use super::servers::Kea;
 use super::service::Service;
-use super::{Daemon, Site, address, bridge};
+use super::{Daemon, LIMIT_S, Site, address, bridge};
 use crate::world::{World, all_at_once};
 
 #[test]
@@ -140,7 +140,7 @@ fn the_leases_of_a_hundred_containers_survive_a_kill_and_a_restart_with_none_lef
         container.destroy();
     }
     daemon.start();
-    world.within(30, "ten leases are released", || kea.leased().len() == COUNT - 10);
+    world.within(LIMIT_S, "ten leases are released", || kea.leased().len() == COUNT - 10);
     let both = containers.iter().zip(&results).skip(10);
     let checks = both.map(|(c, result)| c.checking("bridge", &bridge(), result));
     for outcome in all_at_once(checks) {
@@ -151,6 +151,6 @@ fn the_leases_of_a_hundred_containers_survive_a_kill_and_a_restart_with_none_lef
         outcome.silence();
     }
     daemon.start();
-    world.within(60, "all are released", || kea.leased().is_empty());
+    world.within(LIMIT_S, "all are released", || kea.leased().is_empty());
     world.eventually("the daemon keeps no lease", || !site.has_records());
 }
