@@ -58,7 +58,8 @@ fn after_a_fault_in_the_plugin_a_del_leaves_nothing() {
 
 /// A daemon with a fault, which may fail to start.
 fn faulty<'w>(world: &'w World, fault: &'static str, number: u32) -> Service<'w> {
-    let flags = ["/run/plugins/dhcp", "daemon", "-timeout", "1s", "-resendtimeout", "3s"];
+    // The fault can be the loss of a packet, which is soon sent again.
+    let flags = ["/run/plugins/dhcp", "daemon", "-timeout", "1s", "-resendtimeout", "60s"];
     let mut service =
         Service::new(world, "faulty", None, &flags).env(fault, number.to_string().leak());
     service.start_only();

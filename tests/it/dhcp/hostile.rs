@@ -54,7 +54,7 @@ fn an_answer_that_no_interface_can_have_is_no_lease() {
     let world = World::new();
     let site = Site::with_bridge(&world);
     let server = Scripted::start(&site.outside, &json!({}));
-    let daemon = Daemon::with(&world, &["-timeout", "200ms", "-resendtimeout", "2s"]);
+    let daemon = Daemon::with(&world, &["-timeout", "500ms", "-resendtimeout", "6s"]);
     let cases = [
         json!({"yiaddr": "0.0.0.0"}),
         json!({"yiaddr": "255.255.255.255"}),
@@ -76,6 +76,8 @@ fn an_answer_that_no_interface_can_have_is_no_lease() {
         c1.destroy();
     }
     assert!(server.count("request") > 0, "{}", server.0.log());
+    drop(daemon);
+    let _daemon = Daemon::new(&world);
     server.answer_by(&plan());
     let c1 = world.container("c1");
     assert_eq!(address(&c1.add("bridge", &bridge())), "10.1.0.20");

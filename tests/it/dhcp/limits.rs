@@ -38,7 +38,7 @@ fn a_dead_server_is_an_error_within_the_limits() {
 #[test]
 fn an_add_is_answered_when_another_one_replaces_its_link() {
     let world = World::new();
-    let _daemon = Daemon::with(&world, &["-timeout=2s", "-resendmax=4s", "-resendtimeout=100s"]);
+    let _daemon = Daemon::with(&world, &["-timeout=2s", "-resendmax=4s", "-resendtimeout=600s"]);
     let c1 = world.container("c1");
     c1.exec(["sh", "-e", "-c", "ip link add eth0 type veth peer name other; ip link set other up"]);
     let begin = Instant::now();
@@ -60,12 +60,17 @@ fn a_full_pool_is_an_error_until_an_address_is_given_back() {
     let site = Site::with_bridge(&world);
     let only = json!({"pools": [{"pool": "10.1.0.10 - 10.1.0.10"}]});
     let kea = Kea::start(&site.outside, "sw", only);
-    let _daemon = Daemon::with(&world, &["-timeout=500ms", "-resendmax=1s", "-resendtimeout=3s"]);
+    let daemon = Daemon::new(&world);
     let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
     c1.add("bridge", &bridge());
+    drop(daemon);
+    let limits = ["-timeout=500ms", "-resendmax=1s", "-resendtimeout=3s"];
+    let daemon = Daemon::with(&world, &limits);
     let error = c2.call("bridge", "ADD", &bridge()).run().error();
     let said = format!("{}: {}", error.msg, error.details);
     assert!(said.contains("net") && said.contains("eth0"), "{said}");
+    drop(daemon);
+    let _daemon = Daemon::new(&world);
     c1.del("bridge", &bridge());
     kea.wait_for_release("10.1.0.10");
     assert_eq!(address(&c2.add("bridge", &bridge())), "10.1.0.10");
@@ -145,7 +150,7 @@ fn two_hundred_containers_at_once_are_served() {
     let world = World::new();
     let site = Site::with_bridge(&world);
     let kea = Kea::start(&site.outside, "sw", large());
-    let _daemon = Daemon::with(&world, &["-timeout", "5s", "-resendtimeout", "60s"]);
+    let _daemon = Daemon::with(&world, &["-timeout", "10s", "-resendtimeout", "300s"]);
     let containers: Vec<_> = (0..COUNT).map(|at| world.container(&format!("c{at}"))).collect();
     let adds = containers.iter().map(|c| c.call("bridge", "ADD", &bridge()));
     let results: Vec<_> = all_at_once(adds).into_iter().map(|outcome| outcome.success()).collect();
@@ -181,7 +186,7 @@ fn five_hundred_leases_need_less_than_10_mib_and_no_processor_time() {
     let world = World::new();
     let site = Site::new(&world);
     let kea = Kea::start(&site.outside, "sw", large());
-    let daemon = Daemon::with(&world, &["-timeout", "5s", "-resendtimeout", "60s"]);
+    let daemon = Daemon::with(&world, &["-timeout", "10s", "-resendtimeout", "300s"]);
     let containers: Vec<_> = (0..5).map(|at| world.container(&format!("c{at}"))).collect();
     let config =
         json!({"cniVersion": "1.0.0", "name": "net", "type": "dhcp", "ipam": {"type": "dhcp"}});

@@ -135,9 +135,14 @@ impl<'w> Daemon<'w> {
         daemon
     }
 
-    /// Our daemon, with limits of seconds.
+    /// Our daemon, for tests with a server that answers each packet. The answer may come late.
     fn new(world: &'w World) -> Self {
-        Self::with(world, &["-timeout", "2s", "-resendmax", "4s", "-resendtimeout", "10s"])
+        Self::with(world, &["-timeout", "10s", "-resendmax", "4s", "-resendtimeout", "60s"])
+    }
+
+    /// The same for tests with a server that is silent for a time: a packet is soon sent again.
+    fn resending(world: &'w World) -> Self {
+        Self::with(world, &["-timeout", "1s", "-resendmax", "2s", "-resendtimeout", "60s"])
     }
 
     fn with(world: &'w World, flags: &[&str]) -> Self {

@@ -16,7 +16,7 @@ fn a_taken_address_is_declined_and_the_next_one_is_used() {
     site.attach(&other, "10.1.0.10/24");
     let kea = Kea::start(&site.outside, "sw", json!({}));
     let capture = Capture::start(&site.outside);
-    let _daemon = Daemon::with(&world, &["-timeout", "2s", "-resendtimeout", "40s"]);
+    let _daemon = Daemon::new(&world);
     let c1 = world.container("c1");
     let config = asking(&bridge(), json!({"probe": true}));
     let result = c1.add("bridge", &config);
@@ -53,7 +53,7 @@ fn a_taken_ipv6_address_is_declined_and_the_next_one_is_used() {
     let _router = radvd(&site.outside, "AdvManagedFlag on;", "AdvAutonomous off;");
     let kea = Kea::start6(&site.outside, "sw", json!({}));
     let capture = Capture::start(&site.outside);
-    let _daemon = Daemon::with(&world, &["-timeout", "2s", "-resendtimeout", "40s"]);
+    let _daemon = Daemon::new(&world);
     let c1 = world.container("c1");
     let config = asking(&bridge(), json!({"probe": true, "families": ["6"]}));
     let result = c1.add("bridge", &config);

@@ -175,7 +175,7 @@ fn a_namespace_that_ends_during_an_exchange_is_released_when_that_is_over() {
     let world = World::new();
     let site = Site::with_bridge(&world);
     let server = Scripted::start(&site.outside, &plan());
-    let _daemon = Daemon::with(&world, &["-timeout", "1s"]);
+    let _daemon = Daemon::with(&world, &["-timeout", "3s"]);
     let c1 = world.container("c1");
     c1.add("bridge", &bridge());
     let host_end = world.ports_of("br0").into_iter().find(|name| name != "lan").unwrap();

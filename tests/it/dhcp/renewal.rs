@@ -121,7 +121,7 @@ fn an_address_leaves_the_interface_when_its_lease_ends() {
     let short =
         plan_with(json!({"options": {"51": "00000005", "58": "00000001", "59": "00000002"}}));
     let server = Scripted::start(&site.outside, &short);
-    let daemon = Daemon::new(&world);
+    let daemon = Daemon::resending(&world);
     let c1 = world.container("c1");
     c1.add("bridge", &bridge());
     server.answer_by(&json!({}));

@@ -100,7 +100,7 @@ fn a_release_without_an_answer_is_sent_again() {
 fn an_answer_that_no_interface_can_have_is_no_lease() {
     let world = World::new();
     let (_site, server) = served(&world, &json!({}));
-    let daemon = Daemon::with(&world, &["-timeout", "500ms", "-resendtimeout", "4s"]);
+    let daemon = Daemon::with(&world, &["-resendtimeout", "6s"]);
     let of = |address: &str| json!({"addresses": [[address, 50, 60]]});
     let cases = [
         of("::"),
@@ -133,7 +133,7 @@ fn a_server_without_addresses_is_named_in_the_error() {
     let world = World::new();
     let refusal = json!({"addresses": [], "status": NO_ADDRS_AVAIL});
     let (_site, _server) = served(&world, &plan_with(refusal));
-    let _daemon = Daemon::with(&world, &["-timeout", "500ms", "-resendtimeout", "3s"]);
+    let _daemon = Daemon::with(&world, &["-resendtimeout", "10s"]);
     let c1 = world.container("c1");
     let error = c1.call("bridge", "ADD", &config()).run().error();
     let said = format!("{}: {}", error.msg, error.details);
@@ -290,7 +290,7 @@ fn killed_while_rebinding() {
 fn one_family_without_a_server_gives_the_address_of_the_other_back() {
     let world = World::new();
     let (site, server) = served(&world, &plan());
-    let _daemon = Daemon::with(&world, &["-timeout", "500ms", "-resendtimeout", "3s"]);
+    let _daemon = Daemon::with(&world, &["-timeout", "500ms", "-resendtimeout", "6s"]);
     let c1 = world.container("c1");
     let both = asking(&bridge(), json!({"families": ["4", "6"]}));
     let error = c1.call("bridge", "ADD", &both).run().error();

@@ -81,7 +81,7 @@ fn a_slow_namespace_does_not_delay_the_start_of_the_daemon() {
 
     daemon.kill();
     let paths = [c1.netns()];
-    let words = ["/run/plugins/dhcp", "daemon", "-timeout", "2s", "-resendtimeout", "10s"];
+    let words = ["/run/plugins/dhcp", "daemon", "-timeout", "10s", "-resendtimeout", "60s"];
     let mut daemon = Daemon(Service::new(&world, "daemon", None, &strace(&paths, &words)));
     let begin = Instant::now();
     daemon.start();

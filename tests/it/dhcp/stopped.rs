@@ -36,7 +36,7 @@ fn a_del_does_not_hang_with_a_daemon_that_hangs() {
 fn a_status_and_an_add_do_not_hang_with_a_daemon_that_hangs() {
     let world = World::new();
     let _site = Site::with_bridge(&world);
-    let daemon = Daemon::with(&world, &["-timeout=500ms", "-resendtimeout=2s"]);
+    let daemon = Daemon::new(&world);
     let c1 = world.container("c1");
     daemon.0.signal(Signal::SIGSTOP);
     let begin = Instant::now();
@@ -75,7 +75,7 @@ fn a_del_during_an_add_ends_the_exchange() {
     let world = World::new();
     let site = Site::with_bridge(&world);
     let server = Scripted::start(&site.outside, &json!({}));
-    let _daemon = Daemon::with(&world, &["-timeout=1s", "-resendtimeout=30s"]);
+    let _daemon = Daemon::with(&world, &["-timeout=1s", "-resendtimeout=300s"]);
     let c1 = world.container("c1");
     let running = c1.call("bridge", "ADD", &bridge()).start();
     server.wait_for("discover", 1);
@@ -110,7 +110,7 @@ fn the_daemon_finds_namespaces_and_its_socket_below_the_prefix_of_the_host() {
     let c1 = world.container("c1");
     // As in a container of the daemon: the host's /run is below /var/lib/host, and its own is empty.
     let script = "mkdir -p /var/lib/host/run; mount --rbind /run /var/lib/host/run; mount -t tmpfs tmpfs /run
-        exec /var/lib/host/run/bin/cnibox dhcp daemon -hostprefix /var/lib/host -timeout 2s";
+        exec /var/lib/host/run/bin/cnibox dhcp daemon -hostprefix /var/lib/host";
     let words = ["unshare", "-m", "sh", "-e", "-c", script];
     let mut daemon = Daemon(Service::new(&world, "daemon", None, &words));
     daemon.start();
@@ -130,7 +130,7 @@ fn the_leases_of_a_hundred_containers_survive_a_kill_and_a_restart_with_none_lef
     let long = json!({"subnet": "10.1.0.0/16", "pools": pools, "valid-lifetime": 3600,
         "renew-timer": 1200, "rebind-timer": 2400});
     let kea = Kea::start(&site.outside, "sw", long);
-    let mut daemon = Daemon::with(&world, &["-timeout", "5s", "-resendtimeout", "60s"]);
+    let mut daemon = Daemon::with(&world, &["-timeout", "10s", "-resendtimeout", "300s"]);
     let containers: Vec<_> = (0..COUNT).map(|at| world.container(&format!("c{at}"))).collect();
     let adds = containers.iter().map(|c| c.call("bridge", "ADD", &bridge()));
     let results: Vec<_> = all_at_once(adds).into_iter().map(|outcome| outcome.success()).collect();
