@@ -1,5 +1,7 @@
 //! Packets on the cable to the host, captured by dumpcap and read by tshark.
 
+use std::collections::BTreeSet;
+
 use nix::sys::signal::Signal;
 
 use super::LIMIT_S;
@@ -11,7 +13,7 @@ const FILTER: &str =
     "arp or udp port 67 or udp port 68 or udp port 546 or udp port 547 or udp port 9";
 
 /// The names of the fields in the order in which tshark prints them.
-const FIELDS: [&str; 18] = [
+const FIELDS: [&str; 19] = [
     "frame.time_epoch",
     "eth.src",
     "eth.dst",
@@ -28,6 +30,7 @@ const FIELDS: [&str; 18] = [
     "arp.dst.proto_ipv4",
     "ipv6.dst",
     "dhcpv6.msgtype",
+    "dhcpv6.xid",
     "dhcpv6.duid.type",
     "dhcpv6.option.type",
 ];
@@ -84,6 +87,14 @@ impl Packet {
         self.0.get(at).map_or("", String::as_str)
     }
 
+    /// The id of the transaction; empty for other protocols.
+    pub fn xid(&self) -> &str {
+        match self.get("dhcp.id") {
+            "" => self.get("dhcpv6.xid"),
+            id => id,
+        }
+    }
+
     /// Seconds since 1970.
     pub fn time_s(&self) -> f64 {
         self.get("frame.time_epoch").parse().unwrap()
@@ -136,6 +147,11 @@ pub fn of_kind<'p>(packets: &'p [Packet], kind: &str) -> Vec<&'p Packet> {
 /// The packets of one kind of DHCPv6.
 pub fn of_kind6<'p>(packets: &'p [Packet], kind: &str) -> Vec<&'p Packet> {
     packets.iter().filter(|packet| packet.kind6() == kind).collect()
+}
+
+/// How many transactions these packets have. A client sends a packet again, with the same id, if the answer is late.
+pub fn transactions(packets: &[&Packet]) -> usize {
+    packets.iter().map(|packet| packet.xid()).collect::<BTreeSet<_>>().len()
 }
 
 /// The kinds of DHCPv6 in their order.

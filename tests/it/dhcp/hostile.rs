@@ -41,12 +41,12 @@ fn foreign_and_broken_answers_are_skipped() {
     let c1 = world.container("c1");
     let result = c1.add("bridge", &bridge());
     assert_eq!(address(&result), "10.1.0.20", "{}", daemon.log());
-    assert_eq!(server.count("discover"), 1, "the first try succeeds: {}", server.0.log());
+    assert_eq!(server.transactions("discover"), 1, "the first try succeeds: {}", server.0.log());
     // The same in a renewal.
     server.wait_for_another("request");
     server.wait_for_another("request");
     assert_eq!(c1.addresses("eth0"), ["10.1.0.20/24"], "{}", daemon.log());
-    assert_eq!(server.count("discover"), 1, "{}", server.0.log());
+    assert_eq!(server.transactions("discover"), 1, "{}", server.0.log());
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn a_nak_after_the_restart_starts_over() {
         &json!({"discover": [answer(2, json!({"yiaddr": "10.1.0.21"}))], "request": [refusal]}),
     );
     daemon.start();
-    server.wait_for("discover", 2);
+    server.wait_for_another("discover");
     server.answer_by(&plan_with(json!({"yiaddr": "10.1.0.21"})));
     world.within_or(
         LIMIT_S,

@@ -48,7 +48,9 @@ fn the_scripted_server_serves_the_reference_and_another_host_answers() {
     let other = site.second_server();
     let c1 = world.container("c1");
     assert_eq!(address(&c1.add("bridge", &bridge())), "10.1.0.20");
-    assert_eq!((server.count("discover"), server.count("request")), (1, 1), "{}", server.0.log());
+    // The first renewal is due after a second.
+    assert_eq!(server.transactions("discover"), 1, "{}", server.0.log());
+    assert!(server.count("request") >= 1, "{}", server.0.log());
     other.ping("10.1.0.20");
     c1.ping("10.1.0.253");
     server.wait_for_another("request");

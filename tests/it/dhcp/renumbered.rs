@@ -226,7 +226,7 @@ fn everything_follows_after_a_nak() {
     let c1 = router.attach("c1", 8080);
     let offer = answer(2, via_host(json!({"yiaddr": "10.1.0.33"})));
     server.answer_by(&json!({"discover": [offer], "request": [{"type": 6}]}));
-    server.wait_for("discover", 2);
+    server.wait_for_another("discover");
     server.answer_by(&plan_with(via_host(json!({"yiaddr": "10.1.0.33"}))));
     router.wait_for_move(&daemon, ["10.1.0.20", "10.1.0.33"]);
     router.works(&c1, 8080, at(V4, "10.1.0.33"));

@@ -102,7 +102,7 @@ def main():
             continue
         message = data[42:]
         kind = NAMES.get(options_of(message).get(53, b"\0")[0], "?")
-        print(kind, message[28:34].hex(":"), socket.inet_ntoa(message[12:16]), flush=True)
+        print(kind, message[4:8].hex(), message[28:34].hex(":"), socket.inet_ntoa(message[12:16]), flush=True)
         with open(plan_file, encoding="utf-8") as plan:
             answers = json.load(plan).get(kind, [])
         for answer in answers:

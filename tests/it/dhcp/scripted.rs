@@ -1,5 +1,7 @@
 //! Servers that answer as a test says; see scripted.py and scripted6.py.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::LIMIT_S;
@@ -61,6 +63,15 @@ impl<'w> Scripted<'w> {
     /// How many messages of this kind (`discover` and so on) have come.
     pub fn count(&self, kind: &str) -> usize {
         self.0.log().lines().filter(|line| line.split(' ').next() == Some(kind)).count()
+    }
+
+    /// How many transactions have a message of this kind. A client sends a message again, with the same id, if the answer is
+    /// late.
+    pub fn transactions(&self, kind: &str) -> usize {
+        let log = self.0.log();
+        let of_kind = log.lines().filter_map(|line| line.strip_prefix(kind)?.strip_prefix(' '));
+        let ids: BTreeSet<_> = of_kind.map(|rest| rest.split(' ').next()).collect();
+        ids.len()
     }
 
     /// Waits until so many messages of this kind have come.

@@ -81,7 +81,7 @@ def main():
     while True:
         message, client = server.recvfrom(4096)
         kind = NAMES.get(message[0], "?")
-        print(kind, client[0], message[4:].hex(), flush=True)
+        print(kind, message[1:4].hex(), client[0], message[4:].hex(), flush=True)
         with open(plan_file, encoding="utf-8") as plan:
             answers = json.load(plan).get(kind) or []
         for answer in answers:
