@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::scripted::{Scripted, answer, plan, plan_with};
-use super::servers::Kea;
+use super::servers::{Kea, long_lease};
 use super::{Daemon, Site, address, bridge};
 use crate::world::World;
 
@@ -156,7 +156,7 @@ assert sender.sendto(message, (0, 1)) == 32";
 fn only_the_kernel_reports_the_end_of_a_link() {
     let world = World::new();
     let site = Site::with_bridge(&world);
-    let kea = Kea::start(&site.outside, "sw", json!({"renew-timer": 20}));
+    let kea = Kea::start(&site.outside, "sw", long_lease());
     let daemon = Daemon::new(&world);
     let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
     let [kept, ended] = [&c1, &c2].map(|container| address(&container.add("bridge", &bridge())));

@@ -16,7 +16,7 @@ fn is_connected(c1: &Container<'_>, address: &str, when: &str) {
 #[track_caller]
 fn keeps_its_address_through_everything(site: &Site<'_>, plugin: &str, config: &Value) {
     let world = site.world;
-    let mut kea = Kea::start(&site.outside, "sw", json!({"rebind-timer": 6}));
+    let mut kea = Kea::start(&site.outside, "sw", json!({"rebind-timer": 10}));
     let mut daemon = Daemon::new(world);
     let before = world.state().apart_from("br0", "net");
     let c1 = world.container("c1");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::capture::{Capture, kinds};
-use super::servers::Kea;
+use super::servers::{Kea, long_lease};
 use super::{Daemon, LIMIT_S, Site, address, asking, bridge};
 use crate::world::{World, all_at_once, with};
 
@@ -81,7 +81,7 @@ fn a_full_pool_is_an_error_until_an_address_is_given_back() {
 fn del_does_not_wait_for_a_dead_server_and_check_takes_no_lease() {
     let world = World::new();
     let site = Site::with_bridge(&world);
-    let mut kea = Kea::start(&site.outside, "sw", json!({"renew-timer": 20}));
+    let mut kea = Kea::start(&site.outside, "sw", long_lease());
     let _daemon = Daemon::new(&world);
     let c1 = world.container("c1");
     let result = c1.add("bridge", &bridge());
@@ -141,8 +141,7 @@ fn daemon_auto_starts_one_that_ends_with_its_last_lease() {
 /// A pool for many.
 fn large() -> serde_json::Value {
     let pools = json!([{"pool": "10.1.1.0 - 10.1.8.255"}]);
-    json!({"subnet": "10.1.0.0/16", "pools": pools, "valid-lifetime": 3600,
-        "renew-timer": 1200, "rebind-timer": 2400})
+    with(&long_lease(), json!({"subnet": "10.1.0.0/16", "pools": pools}))
 }
 
 #[test]

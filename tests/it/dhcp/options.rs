@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::capture::{Capture, Packet, of_kind};
 use super::scripted::{Scripted, plan_with};
-use super::servers::Kea;
+use super::servers::{Kea, long_lease};
 use super::{Daemon, Site, address, asking, bridge};
 use crate::world::{World, with};
 
@@ -56,17 +56,13 @@ fn exchange(ipam: Value, subnet: Value, flags: &[&str]) -> Exchange {
     exchange
 }
 
-fn slow() -> Value {
-    json!({"renew-timer": 20})
-}
-
 fn hex(text: &str) -> String {
     text.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]
 fn without_keys_the_packets_have_what_the_reference_sends() {
-    let (packets, result) = exchange(json!({}), slow(), &[]);
+    let (packets, result) = exchange(json!({}), long_lease(), &[]);
     let client_id = format!("00{}", hex("c1/net/eth0"));
     for packet in &packets {
         assert_eq!(packet.option(61), Some(client_id.as_str()), "{packet:?}");
@@ -98,7 +94,7 @@ fn options_are_provided_by_name_by_number_and_from_arguments() {
         {"option": "user-class", "value": "edge"},
         {"option": "224", "value": "private", "fromArg": "K8S_POD_NAMESPACE"},
     ]);
-    let (packets, _) = exchange(json!({"provide": provide}), slow(), &[]);
+    let (packets, _) = exchange(json!({"provide": provide}), long_lease(), &[]);
     for packet in &packets[..2] {
         for (code, text) in
             [(12, "pod-7"), (61, "lab/7"), (60, "rack"), (77, "edge"), (224, "default")]
@@ -121,8 +117,8 @@ fn requested_options_come_first_and_skip_default_leaves_out_the_others() {
         json!([{"skipDefault": true}]),
     ];
     let ipams = requests.map(|request| json!({"request": request}));
-    let lists =
-        exchanges(ipams, slow(), &[]).map(|(packets, _)| packets[0].option(55).unwrap().to_owned());
+    let lists = exchanges(ipams, long_lease(), &[])
+        .map(|(packets, _)| packets[0].option(55).unwrap().to_owned());
     assert!(lists[0].starts_with("2a0c"), "{lists:?}");
     let pairs: Vec<&[u8]> = lists[0].as_bytes().chunks(2).collect();
     assert!(pairs.contains(&&b"03"[..]) && pairs.contains(&&b"01"[..]), "{lists:?}");
@@ -133,7 +129,7 @@ fn requested_options_come_first_and_skip_default_leaves_out_the_others() {
 #[test]
 fn priority_is_in_each_route_of_the_result() {
     let [(_, result)] =
-        exchanges_in("1.1.0", &[json!({"priority": 42})], slow(), &[]).try_into().unwrap();
+        exchanges_in("1.1.0", &[json!({"priority": 42})], long_lease(), &[]).try_into().unwrap();
     let routes = result["routes"].as_array().unwrap();
     assert!(!routes.is_empty() && routes.iter().all(|route| route["priority"] == 42), "{result}");
 }
@@ -141,7 +137,7 @@ fn priority_is_in_each_route_of_the_result() {
 #[test]
 fn the_broadcast_flag_is_set_by_the_daemon_or_the_configuration() {
     for (ipam, flags) in [(json!({}), &["-broadcast"][..]), (json!({"broadcast": true}), &[])] {
-        let (packets, _) = exchange(ipam, slow(), flags);
+        let (packets, _) = exchange(ipam, long_lease(), flags);
         assert_eq!(packets[0].get("dhcp.flags"), "0x8000");
         assert_eq!(packets[1].get("dhcp.flags"), "0x8000");
     }
@@ -158,7 +154,8 @@ fn dns_domain_mtu_and_routes_of_the_server_are_in_the_result() {
         // 192.168.7.0/24 via 10.1.0.250, and the default route.
         {"code": 121, "space": "dhcp4", "csv-format": false, "data": "18c0a8070a0100fa000a0100fd"},
     ]);
-    let (_, result) = exchange(json!({}), json!({"renew-timer": 20, "option-data": options}), &[]);
+    let (_, result) =
+        exchange(json!({}), with(&long_lease(), json!({"option-data": options})), &[]);
     assert_eq!(result["dns"]["nameservers"], json!(["10.1.0.3", "10.1.0.4"]), "{result}");
     assert_eq!(result["dns"]["domain"], "lab.example");
     assert_eq!(result["dns"]["search"], json!(["a.example", "b.example"]));
@@ -175,7 +172,7 @@ fn configurations_of_the_reference_work_unchanged() {
         json!({"request": [{"skipDefault": false}, {"option": "", "skipDefault": false}]});
     let provide =
         json!({"provide": [{"option": "host-name", "fromArg": "K8S_POD_NAME"}], "priority": 0});
-    for (packets, result) in exchanges([path, request, provide], slow(), &[]) {
+    for (packets, result) in exchanges([path, request, provide], long_lease(), &[]) {
         assert_eq!(packets.len(), 3, "{result}");
         assert!(result["ips"][0]["address"].as_str().unwrap().starts_with("10.1.0."), "{result}");
     }

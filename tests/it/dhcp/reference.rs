@@ -1,11 +1,9 @@
 //! The reference's daemon with the same servers: the harness shows what is there. (Debian's release of it sends no
 //! RELEASE.)
 
-use serde_json::json;
-
 use super::capture::{Capture, kinds};
 use super::scripted::{Scripted, plan};
-use super::servers::{Dnsmasq, Kea, Udhcpd};
+use super::servers::{Dnsmasq, Kea, Udhcpd, long_lease};
 use super::{Daemon, Site, address, bridge};
 use crate::world::World;
 
@@ -17,7 +15,7 @@ fn the_harness_shows_the_lease_of_the_reference_at_each_server() {
     let site = Site::with_bridge(&world);
     let _daemon = Daemon::of(&world, "/usr/lib/cni/dhcp", &[]);
     let capture = Capture::start(&site.outside);
-    let kea = Kea::start(&site.outside, "sw", json!({"renew-timer": 10}));
+    let kea = Kea::start(&site.outside, "sw", long_lease());
     let c1 = world.container("c1");
     assert_eq!(address(&c1.add("bridge", &bridge())), "10.1.0.10");
     assert_eq!(kea.leased(), ["10.1.0.10"]);

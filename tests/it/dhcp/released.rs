@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::capture::{Capture, Packet, of_kind};
 use super::scripted::{Scripted, plan};
-use super::servers::Kea;
+use super::servers::{Kea, long_lease};
 use super::{Daemon, LIMIT_S, SOCKET, Site, address, bridge, macvlan};
 use crate::world::{Container, World, with};
 
@@ -17,7 +17,7 @@ fn is_released_once(
     end: impl Fn(&Container<'_>, &mut Daemon<'_>),
 ) -> Packet {
     let world = site.world;
-    let kea = Kea::start(&site.outside, "sw", json!({"renew-timer": 20}));
+    let kea = Kea::start(&site.outside, "sw", long_lease());
     let capture = Capture::start(&site.outside);
     let mut daemon = Daemon::new(world);
     let plugin = config["type"].as_str().unwrap();
@@ -139,7 +139,7 @@ fn gc_keeps_valid_attachments() {
 fn a_daemon_that_is_terminated_keeps_leases_and_removes_its_socket() {
     let world = World::new();
     let site = Site::with_bridge(&world);
-    let kea = Kea::start(&site.outside, "sw", json!({"renew-timer": 20}));
+    let kea = Kea::start(&site.outside, "sw", long_lease());
     let mut daemon = Daemon::new(&world);
     let c1 = world.container("c1");
     let held = address(&c1.add("bridge", &bridge()));

@@ -51,9 +51,10 @@ fn another_server_takes_over_when_the_first_one_is_gone() {
     let c1 = world.container("c1");
     let held = address(&c1.add("bridge", &bridge()));
     let capture = Capture::start(&site.outside);
-    first.kill();
+    // The client asks all servers once, so the second one serves before the first one ends.
     let other = site.second_server();
     let second = Kea::start(&other, "eth0", times);
+    first.kill();
     world.within(LIMIT_S, "the second server renews the lease", || second.given(&held) >= 3);
     assert_eq!(c1.addresses("eth0"), [format!("{held}/24")]);
     c1.ping("10.1.0.253");
@@ -120,12 +121,15 @@ fn a_broadcast_nak_to_a_unicast_renewal_starts_over() {
 fn an_address_leaves_the_interface_when_its_lease_ends() {
     let world = World::new();
     let site = Site::with_bridge(&world);
-    let short =
-        plan_with(json!({"options": {"51": "00000005", "58": "00000001", "59": "00000002"}}));
-    let server = Scripted::start(&site.outside, &short);
+    let server = Scripted::start(&site.outside, &plan());
     let daemon = Daemon::resending(&world);
     let c1 = world.container("c1");
     c1.add("bridge", &bridge());
+    // A short lease that begins before the container has its address could end in the ADD.
+    let short = json!({"options": {"51": "00000005", "58": "00000001", "59": "00000002"}});
+    server.answer_by(&plan_with(short));
+    server.wait_for_another("request");
+    server.wait_for_another("request");
     server.answer_by(&json!({}));
     world.within_or(
         LIMIT_S,
@@ -151,13 +155,13 @@ fn an_address_leaves_the_interface_when_its_lease_ends() {
 fn a_lease_of_udhcpd_that_sends_no_times_is_renewed_at_half_of_it() {
     let world = World::new();
     let site = Site::with_bridge(&world);
-    let udhcpd = Udhcpd::start(&site.outside, "opt lease 4");
+    let udhcpd = Udhcpd::start(&site.outside, "opt lease 16");
     let capture = Capture::start(&site.outside);
     let _daemon = Daemon::new(&world);
     let c1 = world.container("c1");
     let held = address(&c1.add("bridge", &bridge()));
     let acks = || udhcpd.0.log().matches("sending ACK").count();
-    world.within(LIMIT_S, "three renewals", || acks() >= 4);
+    world.within(LIMIT_S, "two renewals", || acks() >= 3);
     assert_eq!(c1.addresses("eth0"), [format!("{held}/24")]);
     c1.ping("10.1.0.254");
     c1.del("bridge", &bridge());
@@ -165,7 +169,7 @@ fn a_lease_of_udhcpd_that_sends_no_times_is_renewed_at_half_of_it() {
     let packets = capture.finish();
     let requests = of_kind(&packets, "REQUEST");
     let gap_s = requests[2].time_s() - requests[1].time_s();
-    assert!((1.0..4.0).contains(&gap_s), "{gap_s} s between two renewals");
+    assert!((6.0..16.0).contains(&gap_s), "{gap_s} s between two renewals");
     assert_eq!(of_kind(&packets, "RELEASE").len(), 1);
 }
 

@@ -196,7 +196,7 @@ fn everything_follows_to_another_address_of_ipv6() {
     let world = World::new();
     let router = Router::new(&world, &["6"]);
     let reply = |address: &str| {
-        let one = |kind: u8| json!([{"type": kind, "addresses": [[address, 50, 60]]}]);
+        let one = |kind: u8| json!([{"type": kind, "addresses": [[address, 500, 600]]}]);
         json!({"solicit": one(2), "request": one(7), "renew": one(7), "rebind": one(7)})
     };
     let server = Scripted::start6(&router.site.outside, &reply("fd00:1::20"));

@@ -72,7 +72,7 @@ def answer_to(message, answer):
         chaddr = bytes([2, 0, 0, 0, 0, 9]) + bytes(10)
     options = {53: bytes([answer["type"]]), 54: server}
     if answer["type"] != 6:
-        options.update({1: b"\xff\xff\xff\0", 3: socket.inet_aton("10.1.0.254"), 51: struct.pack("!I", 60)})
+        options.update({1: b"\xff\xff\xff\0", 3: socket.inet_aton("10.1.0.254"), 51: struct.pack("!I", 600)})
     options.update({int(code): bytes.fromhex(text) for code, text in answer.get("options", {}).items()})
     for code in answer.get("without", []):
         options.pop(code, None)

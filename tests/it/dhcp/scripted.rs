@@ -14,7 +14,7 @@ const PLAN: &str = "/run/scripted.plan";
 
 pub struct Scripted<'w>(pub Service<'w>);
 
-/// An OFFER or an ACK (`kind` 2 or 5) of 10.1.0.20/24 with a lease of 60 s, and renewal after 1 s.
+/// An OFFER or an ACK (`kind` 2 or 5) of 10.1.0.20/24 with a lease of 600 s, and renewal after 1 s.
 pub fn answer(kind: u8, more: Value) -> Value {
     with(
         &json!({"type": kind, "yiaddr": "10.1.0.20", "options": {"58": "00000001", "59": "0000001e"}}),

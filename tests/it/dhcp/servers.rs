@@ -25,11 +25,16 @@ pub struct Row {
     pub state: u32,
 }
 
+/// Times of a lease that is not renewed during a test, for the subnet of kea.
+pub fn long_lease() -> Value {
+    json!({"valid-lifetime": 3600, "renew-timer": 1200, "rebind-timer": 2400})
+}
+
 /// How kea says that it serves.
 const KEA_IS_READY: &str = "_STARTED";
 
 impl<'w> Kea<'w> {
-    /// A server on the link `link` of `place`, with the three addresses 10.1.0.10 to 10.1.0.12, leases of 60 s, renewal
+    /// A server on the link `link` of `place`, with the three addresses 10.1.0.10 to 10.1.0.12, leases of 120 s, renewal
     /// after 1 s and rebinding after 30 s. `more` is laid over the only subnet of its configuration.
     pub fn start(place: &Container<'w>, link: &str, more: Value) -> Self {
         let subnet = json!({
@@ -43,7 +48,7 @@ impl<'w> Kea<'w> {
     pub fn start6(place: &Container<'w>, link: &str, more: Value) -> Self {
         let subnet = json!({
             "subnet": "fd00:1::/64", "pools": [{"pool": "fd00:1::10 - fd00:1::12"}],
-            "interface": link, "preferred-lifetime": 50,
+            "interface": link, "preferred-lifetime": 100,
         });
         place.wait_for_link_local(link);
         // A server identifier of its own for each place.
@@ -59,7 +64,7 @@ impl<'w> Kea<'w> {
         subnet: Value,
         more: Value,
     ) -> Self {
-        let times = json!({"valid-lifetime": 60, "renew-timer": 1, "rebind-timer": 30});
+        let times = json!({"valid-lifetime": 120, "renew-timer": 1, "rebind-timer": 30});
         let dir = format!("/run/kea{family}-{}", place.name);
         let program = format!("kea-dhcp{family}");
         let logger =

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::capture::{Capture, kinds6, of_kind, of_kind6, transactions};
-use super::servers::{Kea, radvd};
+use super::servers::{Kea, long_lease, radvd};
 use super::{Daemon, LIMIT_S, Site, asking, bridge, macvlan};
-use crate::world::{Container, World};
+use crate::world::{Container, World, with};
 
 /// `families` in a network.
 fn families(config: &Value, families: Value) -> Value {
@@ -29,7 +29,7 @@ fn has(c1: &Container<'_>, address: &str) -> bool {
 fn keeps_its_address(site: &Site<'_>, plugin: &str, config: &Value) {
     let world = site.world;
     let _router = radvd(&site.outside, "AdvManagedFlag on;", "AdvAutonomous off;");
-    let mut kea = Kea::start6(&site.outside, "sw", json!({"rebind-timer": 6}));
+    let mut kea = Kea::start6(&site.outside, "sw", json!({"rebind-timer": 10}));
     let capture = Capture::start(&site.outside);
     let mut daemon = Daemon::new(world);
     let c1 = world.container("c1");
@@ -106,7 +106,7 @@ fn both_families_have_one_lease_each() {
 fn a_server_with_rapid_commit_answers_at_once() {
     let world = World::new();
     let site = Site::with_bridge(&world);
-    let _kea = Kea::start6(&site.outside, "sw", json!({"rapid-commit": true, "renew-timer": 20}));
+    let _kea = Kea::start6(&site.outside, "sw", with(&long_lease(), json!({"rapid-commit": true})));
     let capture = Capture::start(&site.outside);
     let _daemon = Daemon::new(&world);
     let c1 = world.container("c1");
@@ -131,9 +131,9 @@ fn another_server_takes_over_when_the_first_one_is_gone() {
     let config = families(&bridge(), json!(["6"]));
     let held = addresses(&c1.add("bridge", &config)).remove(0);
     let capture = Capture::start(&site.outside);
-    first.kill();
     let other = site.second_server();
     let second = Kea::start6(&other, "eth0", times);
+    first.kill();
     world.within(LIMIT_S, "the second server renews the lease", || second.given(&held) >= 3);
     assert!(has(&c1, &held));
     c1.del("bridge", &config);

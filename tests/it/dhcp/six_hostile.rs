@@ -15,9 +15,9 @@ fn config() -> Value {
     asking(&bridge(), json!({"families": ["6"]}))
 }
 
-/// An ADVERTISE or a REPLY (`kind` 2 or 7) with fd00:1::20 for 60 s, and renewal after 1 s.
+/// An ADVERTISE or a REPLY (`kind` 2 or 7) with fd00:1::20 for 600 s, and renewal after 1 s.
 fn answer(kind: u8, more: Value) -> Value {
-    with(&json!({"type": kind, "addresses": [["fd00:1::20", 50, 60]]}), more)
+    with(&json!({"type": kind, "addresses": [["fd00:1::20", 500, 600]]}), more)
 }
 
 /// The plan of a server that gives one address.
@@ -55,7 +55,7 @@ fn served<'w>(world: &'w World, plan: &Value) -> (Site<'w>, Scripted<'w>) {
 fn foreign_and_broken_answers_are_skipped() {
     let world = World::new();
     let wrong = |kind: u8| {
-        let other = json!({"addresses": [["fd00:1::66", 50, 60]]});
+        let other = json!({"addresses": [["fd00:1::66", 500, 600]]});
         let bad = |more: Value| answer(kind, with(&other, more));
         let mut answers = vec![
             bad(json!({"wrong": ["xid"]})),
@@ -101,14 +101,14 @@ fn an_answer_that_no_interface_can_have_is_no_lease() {
     let world = World::new();
     let (_site, server) = served(&world, &json!({}));
     let daemon = Daemon::with(&world, &["-resendtimeout", "6s"]);
-    let of = |address: &str| json!({"addresses": [[address, 50, 60]]});
+    let of = |address: &str| json!({"addresses": [[address, 500, 600]]});
     let cases = [
         of("::"),
         of("::1"),
         of("ff02::1"),
         of("fe80::5"),
         of("::ffff:10.1.0.5"),
-        json!({"addresses": [["fd00:1::20", 60, 50]]}),
+        json!({"addresses": [["fd00:1::20", 600, 500]]}),
         json!({"addresses": [["fd00:1::20", 0, 0]]}),
         json!({"addresses": []}),
         json!({"without": ["ia"]}),
@@ -147,7 +147,7 @@ fn another_address_in_a_renewal_replaces_the_old_one() {
     let daemon = Daemon::new(&world);
     let c1 = world.container("c1");
     assert_eq!(added(&c1), "fd00:1::20");
-    let both = json!({"addresses": [["fd00:1::20", 0, 0], ["fd00:1::33", 50, 60]]});
+    let both = json!({"addresses": [["fd00:1::20", 0, 0], ["fd00:1::33", 500, 600]]});
     server.answer_by(&plan_with(both));
     let has_changed = || addresses(&c1) == ["fd00:1::33"];
     world.within_or(LIMIT_S, has_changed, || format!("the address changes: {}", daemon.log()));
@@ -174,15 +174,19 @@ fn after_a_lost_binding_the_client_requests_the_address_again() {
 #[test]
 fn an_address_leaves_the_interface_when_its_lease_ends() {
     let world = World::new();
-    let short = json!({"addresses": [["fd00:1::20", 3, 5]], "t1": 1, "t2": 2});
-    let (_site, server) = served(&world, &plan_with(short));
+    let (_site, server) = served(&world, &plan());
     let daemon = Daemon::new(&world);
     let c1 = world.container("c1");
     added(&c1);
+    // A short lease that begins before the container has its address could end in the ADD.
+    let short = json!({"addresses": [["fd00:1::20", 3, 5]], "t1": 1, "t2": 2});
+    server.answer_by(&plan_with(short));
+    server.wait_for_another("renew");
+    server.wait_for_another("renew");
     server.answer_by(&json!({}));
     let is_gone = || addresses(&c1).is_empty();
     world.within_or(LIMIT_S, is_gone, || format!("the address is gone: {}", daemon.log()));
-    server.answer_by(&plan_with(json!({"addresses": [["fd00:1::21", 50, 60]]})));
+    server.answer_by(&plan_with(json!({"addresses": [["fd00:1::21", 500, 600]]})));
     let is_there = || addresses(&c1) == ["fd00:1::21"];
     world.within_or(LIMIT_S, is_there, || format!("the next address is there: {}", daemon.log()));
     c1.del("bridge", &config());
@@ -197,7 +201,7 @@ fn a_link_that_the_server_refuses_after_the_restart_starts_over() {
     let c1 = world.container("c1");
     added(&c1);
     daemon.kill();
-    let other = plan_with(json!({"addresses": [["fd00:1::21", 50, 60]]}));
+    let other = plan_with(json!({"addresses": [["fd00:1::21", 500, 600]]}));
     let refusal = json!([{"type": 7, "top": NOT_ON_LINK, "without": ["ia"]}]);
     server.answer_by(&with(&other, json!({"confirm": refusal})));
     daemon.start();

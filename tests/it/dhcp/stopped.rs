@@ -7,16 +7,16 @@ use serde_json::json;
 
 use super::capture::{Capture, of_kind};
 use super::scripted::{Scripted, plan};
-use super::servers::Kea;
+use super::servers::{Kea, long_lease};
 use super::service::Service;
 use super::{Daemon, LIMIT_S, Site, address, bridge};
-use crate::world::{World, all_at_once};
+use crate::world::{World, all_at_once, with};
 
 #[test]
 fn a_del_does_not_hang_with_a_daemon_that_hangs() {
     let world = World::new();
     let site = Site::with_bridge(&world);
-    let kea = Kea::start(&site.outside, "sw", json!({"renew-timer": 20}));
+    let kea = Kea::start(&site.outside, "sw", long_lease());
     let capture = Capture::start(&site.outside);
     let daemon = Daemon::new(&world);
     let c1 = world.container("c1");
@@ -40,7 +40,7 @@ fn a_status_and_an_add_do_not_hang_with_a_daemon_that_hangs() {
     let c1 = world.container("c1");
     daemon.0.signal(Signal::SIGSTOP);
     let begin = Instant::now();
-    let config = crate::world::with(&bridge(), json!({"cniVersion": "1.1.0"}));
+    let config = with(&bridge(), json!({"cniVersion": "1.1.0"}));
     world.call("bridge", "STATUS", &config).run().fails(50, &["/run/cni/dhcp.sock"]);
     let error = c1.call("bridge", "ADD", &bridge()).run().error();
     assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
@@ -90,7 +90,7 @@ fn a_del_during_an_add_ends_the_exchange() {
 fn two_adds_of_one_interface_at_once_have_one_lease() {
     let world = World::new();
     let site = Site::with_bridge(&world);
-    let kea = Kea::start(&site.outside, "sw", json!({"renew-timer": 20}));
+    let kea = Kea::start(&site.outside, "sw", long_lease());
     let _daemon = Daemon::new(&world);
     let c1 = world.container("c1");
     site.attach(&c1, "10.1.0.99/24");
@@ -127,8 +127,7 @@ fn the_leases_of_a_hundred_containers_survive_a_kill_and_a_restart_with_none_lef
     let world = World::new();
     let site = Site::with_bridge(&world);
     let pools = json!([{"pool": "10.1.1.0 - 10.1.2.255"}]);
-    let long = json!({"subnet": "10.1.0.0/16", "pools": pools, "valid-lifetime": 3600,
-        "renew-timer": 1200, "rebind-timer": 2400});
+    let long = with(&long_lease(), json!({"subnet": "10.1.0.0/16", "pools": pools}));
     let kea = Kea::start(&site.outside, "sw", long);
     let mut daemon = Daemon::with(&world, &["-timeout", "10s", "-resendtimeout", "300s"]);
     let containers: Vec<_> = (0..COUNT).map(|at| world.container(&format!("c{at}"))).collect();
