@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::capture::{Capture, kinds};
 use super::servers::{Kea, long_lease};
-use super::{Daemon, LIMIT_S, Site, address, asking, bridge};
+use super::{Daemon, LIMIT_S, Site, address, asking, at_once, bridge};
 use crate::world::{World, all_at_once, with};
 
 #[test]
@@ -20,11 +20,9 @@ fn a_dead_server_is_an_error_within_the_limits() {
     let c1 = world.container("c1");
     let begin = Instant::now();
     let error = c1.call("bridge", "ADD", &bridge()).run().error();
-    let took = begin.elapsed();
-    assert!(took >= Duration::from_secs(2), "{took:?}");
-    assert!(took < Duration::from_secs(8), "{took:?}");
+    assert!(begin.elapsed() >= Duration::from_secs(2), "{:?}", begin.elapsed());
     let said = format!("{}: {}", error.msg, error.details);
-    for word in ["net", "eth0", "DISCOVER"] {
+    for word in ["net", "eth0", "no more tries: no server answered", "DISCOVER"] {
         assert!(said.contains(word), "no {word} in {said}");
     }
     before.assert_same(&world.state().apart_from("br0", "net"), "after the failed ADD");
@@ -42,7 +40,6 @@ fn an_add_is_answered_when_another_one_replaces_its_link() {
     let _daemon = Daemon::with(&world, &["-timeout=2s", "-resendmax=4s", "-resendtimeout=600s"]);
     let c1 = world.container("c1");
     c1.exec(["sh", "-e", "-c", "ip link add eth0 type veth peer name other; ip link set other up"]);
-    let begin = Instant::now();
     let first = c1.call("dhcp", "ADD", &bridge()).start();
     let leases = || world.host(["/run/bin/cnibox", "dhcp", "leases"]);
     world.within(LIMIT_S, "the client searches", || leases().contains("searching"));
@@ -50,7 +47,6 @@ fn an_add_is_answered_when_another_one_replaces_its_link() {
     let second = c1.call("dhcp", "ADD", &bridge()).start();
     let error = first.finish().error();
     assert!(error.msg.contains("another link has its place"), "{error:?}");
-    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
     c1.del("dhcp", &bridge());
     second.finish().error();
 }
@@ -83,13 +79,14 @@ fn del_does_not_wait_for_a_dead_server_and_check_takes_no_lease() {
     let site = Site::with_bridge(&world);
     let mut kea = Kea::start(&site.outside, "sw", long_lease());
     let _daemon = Daemon::new(&world);
-    let c1 = world.container("c1");
-    let result = c1.add("bridge", &bridge());
+    let containers = ["c1", "c2", "c3"].map(|name| world.container(name));
+    let [result, ..] = containers.each_ref().map(|c| c.add("bridge", &bridge()));
     kea.kill();
+    let c1 = &containers[0];
     c1.check("bridge", &bridge(), &result);
-    let begin = Instant::now();
-    c1.del("bridge", &bridge());
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    // Only the first DEL of a container has a lease to release.
+    let mut others = containers.iter();
+    at_once(|| others.next().expect("each DEL waits").del("bridge", &bridge()));
     let capture = Capture::start(&site.outside);
     let config = with(&bridge()["ipam"], json!({}));
     let config = json!({"cniVersion": "1.0.0", "name": "net", "type": "dhcp", "ipam": config});
@@ -111,12 +108,12 @@ fn status_is_50_while_the_daemon_is_down() {
     daemon.kill();
     status().fails(50, &["/run/cni/dhcp.sock"]);
     let c1 = world.container("c1");
-    let begin = Instant::now();
-    let error = c1.call("bridge", "ADD", &bridge()).run().error();
-    let said = format!("{}: {}", error.msg, error.details);
-    assert!(said.contains("/run/cni/dhcp.sock"), "{said}");
-    c1.del("bridge", &bridge());
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    at_once(|| {
+        let error = c1.call("bridge", "ADD", &bridge()).run().error();
+        let said = format!("{}: {}", error.msg, error.details);
+        assert!(said.contains("/run/cni/dhcp.sock"), "{said}");
+    });
+    at_once(|| c1.del("bridge", &bridge()));
 }
 
 #[test]

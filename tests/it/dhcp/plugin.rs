@@ -3,16 +3,12 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use super::{Daemon, LIMIT_S, SOCKET};
+use super::{Daemon, LIMIT_S, SOCKET, at_once};
 use crate::world::{World, with};
-
-/// Less than any timeout of the plugin, and enough for a loaded machine.
-const AT_ONCE: Duration = Duration::from_secs(5);
 
 fn plain() -> Value {
     json!({"cniVersion": "1.1.0", "name": "net", "type": "dhcp", "ipam": {"type": "dhcp"}})
@@ -27,15 +23,17 @@ fn without_a_daemon_add_and_check_fail_and_del_and_gc_succeed_at_once() {
     let world = World::new();
     let c1 = world.container("c1");
     let text = "error dialing DHCP daemon: cannot connect to /run/cni/dhcp.sock: No such file";
-    let begin = Instant::now();
-    c1.call("dhcp", "ADD", &plain()).run().fails(999, &[text, "dhcp daemon", "auto"]);
-    c1.checking("dhcp", &plain(), &json!({"cniVersion": "1.1.0"})).run().fails(999, &[text]);
-    world.call("dhcp", "STATUS", &plain()).run().fails(50, &[text]);
+    let add = || c1.call("dhcp", "ADD", &plain()).run();
+    at_once(|| drop(add().fails(999, &[text, "dhcp daemon", "auto"])));
+    let check = || c1.checking("dhcp", &plain(), &json!({"cniVersion": "1.1.0"})).run();
+    at_once(|| drop(check().fails(999, &[text])));
+    at_once(|| drop(world.call("dhcp", "STATUS", &plain()).run().fails(50, &[text])));
     for (verb, config) in [("DEL", plain()), ("GC", gc())] {
-        let outcome = c1.call("dhcp", verb, &config).run();
-        assert_eq!((outcome.status, outcome.stderr.as_str()), (0, ""), "{}", outcome.report());
+        at_once(|| {
+            let outcome = c1.call("dhcp", verb, &config).run();
+            assert_eq!((outcome.status, outcome.stderr.as_str()), (0, ""), "{}", outcome.report());
+        });
     }
-    assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
     assert!(!world.path("/run/cnibox").exists(), "nothing is created");
 }
 
@@ -79,9 +77,7 @@ fn the_reference_daemon_gives_an_error_at_once_that_says_what_to_do() {
         "stop the other daemon",
     ];
     for (verb, code) in [("ADD", 999), ("STATUS", 50)] {
-        let begin = Instant::now();
-        c1.call("dhcp", verb, &plain()).run().fails(code, &expected);
-        assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
+        at_once(|| drop(c1.call("dhcp", verb, &plain()).run().fails(code, &expected)));
     }
     let auto = with(&plain(), json!({"ipam": {"daemon": "auto"}}));
     c1.call("dhcp", "ADD", &auto).run().fails(999, &expected);
@@ -141,13 +137,11 @@ fn a_daemon_that_hangs_does_not_stop_a_del() {
     let daemon = Daemon::new(&world);
     let c1 = world.container("c1");
     daemon.0.signal(Signal::SIGSTOP);
-    let begin = Instant::now();
     let outcome = c1.call("dhcp", "DEL", &plain()).run();
     assert!(outcome.stderr.contains("it did not answer in time"), "{}", outcome.report());
     outcome.silence();
     let error = c1.call("dhcp", "ADD", &plain()).run().error();
     assert!(error.msg.ends_with("it did not answer in time"), "{}", error.msg);
-    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
     daemon.0.signal(Signal::SIGCONT);
     c1.call("dhcp", "DEL", &plain()).run().silence();
 }

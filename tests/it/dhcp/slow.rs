@@ -1,5 +1,6 @@
 //! A slow step of one lease delays no other: strace holds every open(2) of a namespace up.
 
+use std::fs::DirEntry;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -7,13 +8,13 @@ use serde_json::json;
 
 use super::servers::Kea;
 use super::service::Service;
-use super::{Daemon, Site, address, bridge};
+use super::{Daemon, LIMIT_S, Site, address, bridge};
 use crate::world::{Container, World};
 
 /// A delay of each open(2), in microseconds. The C libraries make it with different system calls.
-const DELAY: &str = "inject=/^open(at)?$:delay_enter=90000000";
+const DELAY: &str = "inject=/^open(at)?$:delay_enter=600000000";
 /// Less than one delay. An ADD takes 1 to 2 s, because it looks for another holder of the address.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 fn strace<'a>(slow: &'a [String], last: &[&'a str]) -> Vec<&'a str> {
     let paths = slow.iter().flat_map(|path| ["-P", path]);
@@ -44,8 +45,13 @@ fn a_slow_namespace_delays_only_its_own_lease() {
     let paths = [c1.netns(), c4.netns()];
     let mut strace = Service::new(&world, "strace", None, &strace(&paths, &["-p", &pid]));
     strace.start_only();
-    let is_traced = || !daemon.proc("status").contains("TracerPid:\t0\n");
-    world.eventually("strace has the daemon", is_traced);
+    let tasks = format!("/proc/{}/task", daemon.0.pid());
+    let is_traced = |task: std::io::Result<DirEntry>| {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status"));
+        status.is_ok_and(|status| !status.contains("TracerPid:\t0\n"))
+    };
+    let are_traced = || std::fs::read_dir(&tasks).unwrap().all(is_traced);
+    world.within(LIMIT_S, "strace has all threads of the daemon", are_traced);
     // A renewal opens the namespace: that of c1 hangs now.
     let renewals = kea.given(&slow);
     kea.wait_for_renewals(&quick, 2);

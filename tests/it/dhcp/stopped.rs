@@ -1,7 +1,5 @@
 //! A daemon that hangs, plugins that are killed, and the prefix of the host.
 
-use std::time::{Duration, Instant};
-
 use nix::sys::signal::{Signal, kill};
 use serde_json::json;
 
@@ -22,9 +20,9 @@ fn a_del_does_not_hang_with_a_daemon_that_hangs() {
     let c1 = world.container("c1");
     let held = address(&c1.add("bridge", &bridge()));
     daemon.0.signal(Signal::SIGSTOP);
-    let begin = Instant::now();
-    c1.del("bridge", &bridge());
-    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    let outcome = c1.call("bridge", "DEL", &bridge()).run();
+    assert!(outcome.stderr.contains("it did not answer in time"), "{}", outcome.report());
+    outcome.silence();
     assert_eq!(c1.exec(["ip", "-o", "link", "show", "type", "veth"]), "");
     daemon.0.signal(Signal::SIGCONT);
     kea.wait_for_release(&held);
@@ -39,13 +37,10 @@ fn a_status_and_an_add_do_not_hang_with_a_daemon_that_hangs() {
     let daemon = Daemon::new(&world);
     let c1 = world.container("c1");
     daemon.0.signal(Signal::SIGSTOP);
-    let begin = Instant::now();
     let config = with(&bridge(), json!({"cniVersion": "1.1.0"}));
-    world.call("bridge", "STATUS", &config).run().fails(50, &["/run/cni/dhcp.sock"]);
-    let error = c1.call("bridge", "ADD", &bridge()).run().error();
-    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
-    let said = format!("{}: {}", error.msg, error.details);
-    assert!(said.contains("/run/cni/dhcp.sock"), "{said}");
+    let texts = ["/run/cni/dhcp.sock", "it did not answer in time"];
+    world.call("bridge", "STATUS", &config).run().fails(50, &texts);
+    c1.call("bridge", "ADD", &bridge()).run().fails(999, &texts);
     daemon.0.signal(Signal::SIGCONT);
 }
 
@@ -79,10 +74,8 @@ fn a_del_during_an_add_ends_the_exchange() {
     let c1 = world.container("c1");
     let running = c1.call("bridge", "ADD", &bridge()).start();
     server.wait_for("discover", 1);
-    let begin = Instant::now();
     c1.del("bridge", &bridge());
-    running.finish().error();
-    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    running.finish().fails(999, &["it was released meanwhile"]);
     assert!(!site.has_records());
 }
 
