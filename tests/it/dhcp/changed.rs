@@ -22,7 +22,8 @@ fn renewed_with(more: Value, applied: impl Fn(&Container<'_>) -> bool) -> String
     assert_eq!(result["ips"][0]["address"], "10.1.0.20/24");
     server.answer_by(&json!({"request": [answer(5, more.clone())]}));
     world.within_or(LIMIT_S, || applied(&c1), || format!("{more} is applied: {}", daemon.log()));
-    // The next renewal changes nothing.
+    // The container can have the change a little earlier than the log. A renewal waits for the end of it.
+    server.wait_for_another("request");
     let log = daemon.log();
     server.wait_for_another("request");
     server.wait_for_another("request");
