@@ -33,7 +33,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use self::service::Service;
-use crate::world::{Container, World, lan, with};
+use crate::world::{Call, Container, Outcome, World, all_at_once, lan, with};
 
 /// Where the daemon listens by default.
 const SOCKET: &str = "/run/cni/dhcp.sock";
@@ -208,6 +208,16 @@ impl<'w> Daemon<'w> {
         let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     }
+}
+
+/// Runs the calls, at most eight at once.
+fn some_at_once<'w>(calls: impl IntoIterator<Item = Call<'w>>) -> Vec<Outcome> {
+    let mut calls = calls.into_iter().peekable();
+    let mut outcomes = Vec::new();
+    while calls.peek().is_some() {
+        outcomes.extend(all_at_once(calls.by_ref().take(8)));
+    }
+    outcomes
 }
 
 /// Whether a process listens at the daemon's socket.
