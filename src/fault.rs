@@ -1,18 +1,22 @@
 //! Makes the n-th kernel request or the n-th file operation fail, in debug builds, so that tests can cover every failure.
-//! `lib::run` arms it.
+//! Debug builds also change two time limits for tests. `lib::run` arms it.
 
 #[cfg(debug_assertions)]
-pub use imp::arm;
-pub use imp::{file_operation, kernel_request};
+pub use imp::{arm, set_limits};
+pub use imp::{bus_limit, file_operation, kernel_request, lock_limit};
 
 #[cfg(debug_assertions)]
 mod imp {
     use std::io::{self, Write};
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use std::time::Duration;
 
     /// The number of operations up to the one that fails. 0 means that none fails.
     static KERNEL_LEFT: AtomicU32 = AtomicU32::new(0);
     static FILE_LEFT: AtomicU32 = AtomicU32::new(0);
+    /// In seconds. 0 means the usual limit.
+    static LOCK_LIMIT: AtomicU32 = AtomicU32::new(0);
+    static BUS_LIMIT: AtomicU32 = AtomicU32::new(0);
 
     /// The numbers begin with 1. `None` means that no operation fails.
     pub fn arm(kernel_at: Option<u32>, file_at: Option<u32>) {
@@ -28,6 +32,29 @@ mod imp {
     /// Called before each operation on a state file. Fails once, with EIO, at the armed number.
     pub fn file_operation() -> io::Result<()> {
         count(&FILE_LEFT)
+    }
+
+    /// Limits in seconds. `None` means the usual limit.
+    pub fn set_limits(lock: Option<u32>, bus: Option<u32>) {
+        LOCK_LIMIT.store(lock.unwrap_or(0), Relaxed);
+        BUS_LIMIT.store(bus.unwrap_or(0), Relaxed);
+    }
+
+    /// The wait for a lock. A test can shorten it.
+    pub fn lock_limit(usual: Duration) -> Duration {
+        usual.min(limit(&LOCK_LIMIT, usual))
+    }
+
+    /// The wait for a reply of D-Bus. A test can extend it, since a loaded machine needs more time.
+    pub fn bus_limit(usual: Duration) -> Duration {
+        limit(&BUS_LIMIT, usual)
+    }
+
+    fn limit(seconds: &AtomicU32, usual: Duration) -> Duration {
+        match seconds.load(Relaxed) {
+            0 => usual,
+            seconds => Duration::from_secs(seconds.into()),
+        }
     }
 
     fn count(left: &AtomicU32) -> io::Result<()> {
@@ -56,6 +83,13 @@ mod imp {
         }
 
         #[test]
+        fn a_limit_is_the_usual_one_unless_a_test_sets_another() {
+            let usual = Duration::from_secs(30);
+            assert_eq!(limit(&AtomicU32::new(0), usual), usual);
+            assert_eq!(limit(&AtomicU32::new(2), usual), Duration::from_secs(2));
+        }
+
+        #[test]
         fn without_a_number_no_operation_fails() {
             let left = AtomicU32::new(0);
             assert!((0..4).all(|_| count(&left).is_ok()));
@@ -66,6 +100,17 @@ mod imp {
 #[cfg(not(debug_assertions))]
 mod imp {
     use std::io;
+    use std::time::Duration;
+
+    #[inline]
+    pub fn lock_limit(usual: Duration) -> Duration {
+        usual
+    }
+
+    #[inline]
+    pub fn bus_limit(usual: Duration) -> Duration {
+        usual
+    }
 
     #[inline]
     pub fn kernel_request() -> io::Result<()> {

@@ -46,7 +46,8 @@ impl Limit {
 
     /// The remaining time; zero when the limit is reached. The first call starts the clock.
     pub fn left(&self) -> Duration {
-        self.duration.saturating_sub(self.since.get_or_init(Instant::now).elapsed())
+        fault::lock_limit(self.duration)
+            .saturating_sub(self.since.get_or_init(Instant::now).elapsed())
     }
 }
 

@@ -8,6 +8,7 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
 use super::address::endpoints;
+use crate::fault;
 use crate::kernel::unix::Stream;
 
 /// A connection to a bus.
@@ -59,7 +60,7 @@ pub(super) const fn bus_method(name: &str) -> Method<'_> {
 impl Bus {
     /// Connects to the first address that accepts. The bus gets the user id from the kernel.
     pub(super) fn connect(addresses: &[u8]) -> Result<Self, Failure> {
-        let deadline = Instant::now() + TIME_LIMIT;
+        let deadline = Instant::now() + time_limit();
         let mut failure = io::Error::new(ErrorKind::InvalidInput, "the address names no socket");
         for endpoint in endpoints(addresses) {
             match Stream::connect(&endpoint, deadline) {
@@ -79,7 +80,7 @@ impl Bus {
 
     /// Restarts the time limit.
     pub(super) fn restart_time(&mut self) {
-        self.stream.get_mut().deadline = Instant::now() + TIME_LIMIT;
+        self.stream.get_mut().deadline = Instant::now() + time_limit();
     }
 
     pub(super) fn call(
@@ -163,13 +164,17 @@ impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connection(_) if self.is_silence() => {
-                write!(f, "timeout after {} s", TIME_LIMIT.as_secs())
+                write!(f, "timeout after {} s", time_limit().as_secs())
             }
             Self::Connection(error) => write!(f, "{error}"),
             Self::Refused { name, text } if text.is_empty() => f.write_str(name),
             Self::Refused { text, .. } => f.write_str(text),
         }
     }
+}
+
+fn time_limit() -> Duration {
+    fault::bus_limit(TIME_LIMIT)
 }
 
 fn invalid(what: &str) -> io::Error {

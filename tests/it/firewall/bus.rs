@@ -7,14 +7,15 @@ use serde_json::{Value, json};
 use super::firewalld::{dbus, has_source, sources, start_firewalld, without_result};
 use super::{bridge, firewall, rules};
 use crate::world::World;
-use crate::world::call::{Call, Outcome, Running};
+use crate::world::call::{BUS_LIMIT, Call, Outcome, Running};
 
-/// The limit is 3 s. It was 25 s for each answer, so the rest of this is for a machine under load.
-const DEADLINE: Duration = Duration::from_secs(12);
+/// A server that sends a byte from time to time must not extend the limit of 3 s. The rest of this is for a machine under load.
+const DEADLINE: Duration = Duration::from_secs(72);
 
+/// A call with the limit that users have.
 fn in_time(call: Call<'_>) -> Outcome {
     let start = Instant::now();
-    let outcome = call.run();
+    let outcome = call.without(BUS_LIMIT).run();
     assert!(start.elapsed() < DEADLINE, "{:?}: {}", start.elapsed(), outcome.report());
     outcome
 }

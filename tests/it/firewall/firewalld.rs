@@ -6,7 +6,7 @@ use super::{
     OUTSIDE, assert_does_not_reach, assert_reaches, bridge, drop_forwarded, firewall, outside,
     rules,
 };
-use crate::world::call::Running;
+use crate::world::call::{BUS_LIMIT, Running};
 use crate::world::{Container, World};
 
 const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
@@ -292,7 +292,10 @@ fn reconcile_restores_the_sources_that_a_reload_forgets() {
     world.container("c1");
     let cnibox = |args: &[&str]| {
         let call = world.tool(&[&["/run/bin/cnibox"], args].concat(), None);
-        call.env("NETCONFPATH", "/run/net.d").env("CNI_PATH", "/run/plugins").run()
+        call.env("NETCONFPATH", "/run/net.d")
+            .env("CNI_PATH", "/run/plugins")
+            .env(BUS_LIMIT, "60")
+            .run()
     };
     cnibox(&["add", "net", "c1"]).success();
     assert_eq!(sources(&world, "trusted"), [true, true]);

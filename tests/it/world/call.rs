@@ -18,6 +18,9 @@ use super::sys::{self, Process};
 /// Where the tools are that look at the world. A plugin gets no PATH unless the test says so.
 const TOOL_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// The time that D-Bus has for a reply, in seconds.
+pub const BUS_LIMIT: &str = "CNIBOX_LIMIT_BUS";
+
 pub const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
 /// A process to be started, with an environment that holds what is named here and nothing else.
@@ -104,8 +107,10 @@ impl<'w> Call<'w> {
     }
 
     pub(super) fn plugin_of_world(world: &'w World, name: &str) -> Self {
-        Self::new(Some(world), Path::new(&world.cni_path).join(name))
-            .env("CNI_PATH", &world.cni_path)
+        let call = Self::new(Some(world), Path::new(&world.cni_path).join(name))
+            .env("CNI_PATH", &world.cni_path);
+        // firewalld may need more time than the plugin gives it. Only a debug build reads the variable.
+        if name == "firewall" { call.env(BUS_LIMIT, "60") } else { call }
     }
 
     pub(super) fn tool(world: &'w World, words: &[&str], netns: Option<&str>) -> Self {
