@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use crate::world::{Call, Scratch, World, executable, plugin_names};
 
@@ -134,13 +133,7 @@ fn the_demo_succeeds_and_leaves_nothing() {
 }
 
 #[test]
-fn the_demo_succeeds_for_an_unprivileged_user_within_a_second() {
-    let demo = || {
-        let started = Instant::now();
-        let text = Call::unprivileged(&["demo"]).run().output();
-        assert!(text.contains("CHECK"), "{text}");
-        started.elapsed()
-    };
-    // Other tests run at the same time.
-    assert!((0..40).any(|_| demo() < Duration::from_secs(1)));
+fn the_demo_succeeds_for_an_unprivileged_user() {
+    let text = Call::unprivileged(&["demo"]).run().output();
+    assert!(text.contains("CHECK"), "{text}");
 }
