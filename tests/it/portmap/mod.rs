@@ -169,8 +169,43 @@ pub fn serve(container: &Container<'_>, protocol: &str, port: u16) {
 
 /// Asks from a container, or (with `None`) from the host. Nothing is a line that says so.
 pub fn ask(world: &World, netns: Option<&str>, protocol: &str, address: &str, port: u16) -> String {
-    let answer = asking(world, netns, protocol, address, port, "").run();
-    match answer.stdout.trim() {
+    ask_within(ANSWER_LIMIT_S, world, netns, protocol, address, port)
+}
+
+/// The same where no answer is expected.
+pub fn ask_in_vain(
+    world: &World,
+    netns: Option<&str>,
+    protocol: &str,
+    address: &str,
+    port: u16,
+) -> String {
+    ask_within(SILENCE_LIMIT_S, world, netns, protocol, address, port)
+}
+
+/// Reached only by a test that fails.
+const ANSWER_LIMIT_S: &str = "60";
+const SILENCE_LIMIT_S: &str = "2";
+
+fn ask_within(
+    limit_s: &str,
+    world: &World,
+    netns: Option<&str>,
+    protocol: &str,
+    address: &str,
+    port: u16,
+) -> String {
+    let call = match protocol {
+        "tcp" => {
+            let host = if address.contains(':') { format!("[{address}]") } else { address.into() };
+            let target = format!("TCP:{host}:{port},connect-timeout={limit_s}");
+            // A server of TCP ends the connection after its answer, which takes long on a busy host.
+            let words = ["socat", "-t", ANSWER_LIMIT_S, "-T", ANSWER_LIMIT_S, "-", &target];
+            world.tool(&words, netns).stdin("hello\n")
+        }
+        _ => asking_by_udp(limit_s, world, netns, address, port, 0),
+    };
+    match call.run().stdout.trim() {
         "" => "nothing".into(),
         text => without_zeros(text),
     }
@@ -185,24 +220,30 @@ fn without_zeros(answer: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-fn asking<'w>(
+/// Asks from the port `own_port`, or (with 0) from any.
+fn asking_by_udp<'w>(
+    limit_s: &str,
     world: &'w World,
     netns: Option<&str>,
-    protocol: &str,
     address: &str,
     port: u16,
-    options: &str,
+    own_port: u16,
 ) -> Call<'w> {
-    let address = if address.contains(':') { format!("[{address}]") } else { address.into() };
-    // A server of TCP ends the connection after its answer, which takes long on a busy host. UDP has no end.
-    let (target, limits) = match protocol {
-        "tcp" => (format!("TCP:{address}:{port},connect-timeout=2{options}"), ["10", "20"]),
-        _ => (format!("UDP:{address}:{port}{options}"), ["1", "2"]),
-    };
-    let [after_the_question, without_data] = limits;
-    let words = ["socat", "-t", after_the_question, "-T", without_data, "-", &target];
-    world.tool(&words, netns).stdin("hello\n")
+    let [port, own_port] = [port, own_port].map(|number| number.to_string());
+    world.tool(&["python3", "-c", UDP_CLIENT, address, &port, &own_port, limit_s], netns)
 }
+
+/// It ends with the first answer. socat would wait for more, since UDP has no end.
+const UDP_CLIENT: &str = "import socket, sys
+address, port, own_port, limit_s = sys.argv[1], *map(int, sys.argv[2:])
+family = socket.AF_INET6 if ':' in address else socket.AF_INET
+client = socket.socket(family, socket.SOCK_DGRAM)
+client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+client.bind(('', own_port))
+client.settimeout(limit_s)
+client.connect((address, port))
+client.send(b'hello\\n')
+print(client.recv(4096).decode())";
 
 /// The address of a result without its prefix length.
 fn address(result: &Value, index: usize) -> String {

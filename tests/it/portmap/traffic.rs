@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{address, ask, attach, neighbours, network, portmap, serve, tcp, udp};
+use super::{address, ask, ask_in_vain, attach, neighbours, network, portmap, serve, tcp, udp};
 use crate::world::{World, with};
 
 #[test]
@@ -40,8 +40,9 @@ fn a_published_port_answers_from_everywhere() {
             assert_eq!(answer, format!("c1 {expected}"), "{protocol} {host} from {from}");
         }
         // The container's own port is not in the way.
-        assert_eq!(asked(None, &own4), "nothing");
-        assert_eq!(asked(None, &own6), "nothing");
+        for own in [&own4, &own6] {
+            assert_eq!(ask_in_vain(&world, None, protocol, own, port), "nothing");
+        }
     }
 }
 
@@ -85,7 +86,7 @@ fn servers_on_127_0_0_1_stay_unreachable_from_outside() {
         "echo 1 >/proc/sys/net/ipv4/conf/eth0/route_localnet; ip route add 127.0.0.1/32 via 10.1.0.1",
     ]);
     let netns = c1.netns();
-    assert_eq!(ask(&world, Some(&netns), "tcp", "127.0.0.1", 9000), "nothing");
+    assert_eq!(ask_in_vain(&world, Some(&netns), "tcp", "127.0.0.1", 9000), "nothing");
     // It is the rule that keeps it out, and nothing else.
     world.host(["nft", "flush", "chain", "ip", "cnibox", "portmap-loopback"]);
     assert_eq!(ask(&world, Some(&netns), "tcp", "127.0.0.1", 9000), "secret");
@@ -117,12 +118,14 @@ fn only_the_configured_address_of_the_host_answers() {
         (8005, &["fd00:3::1"]),
     ] {
         for host in ["192.0.2.1", "198.51.100.1", "fd00:2::1", "fd00:3::1"] {
+            let answers = answering.contains(&host);
+            let ask = if answers { ask } else { ask_in_vain };
             let answer = ask(&world, Some(&netns), "tcp", host, port);
-            assert_eq!(answer != "nothing", answering.contains(&host), "{host} {port}: {answer}");
+            assert_eq!(answer != "nothing", answers, "{host} {port}: {answer}");
         }
     }
     assert_eq!(ask(&world, None, "tcp", "127.0.0.1", 8004), "c1 10.1.0.1");
-    assert_eq!(ask(&world, None, "tcp", "127.0.0.1", 8001), "nothing");
+    assert_eq!(ask_in_vain(&world, None, "tcp", "127.0.0.1", 8001), "nothing");
 }
 
 #[test]
@@ -145,7 +148,8 @@ fn sources_are_masqueraded_as_configured() {
     assert_eq!(asked(&from_c2, "192.0.2.1", 8080), "c1 10.1.0.1");
     assert_eq!(asked(&None, "127.0.0.1", 8080), "c1 10.1.0.1");
     assert_eq!(asked(&from_outside, "192.0.2.1", 8081), "c2 192.0.2.2");
-    assert_eq!(asked(&from_c2, "192.0.2.1", 8081), "nothing");
+    let answer = ask_in_vain(&world, from_c2.as_deref(), "tcp", "192.0.2.1", 8081);
+    assert_eq!(answer, "nothing");
 }
 
 #[test]

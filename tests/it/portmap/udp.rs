@@ -2,15 +2,14 @@
 
 use serde_json::json;
 
-use super::{asking, attach, chained, neighbours, portmap, serve, tcp, udp};
+use super::{ANSWER_LIMIT_S, asking_by_udp, attach, chained, neighbours, portmap, serve, tcp, udp};
 use crate::world::{Container, World};
 
 /// Asks always from the same port, as many clients do, so that it is always the same connection.
 pub fn ask_again(world: &World, client: &Container<'_>, address: &str, port: u16) -> String {
-    let options = ",sourceport=40000,reuseaddr";
     let netns = client.netns();
-    let answer = asking(world, Some(&netns), "udp", address, port, options).run();
-    answer.stdout.split(' ').next().unwrap().to_owned()
+    let answer = asking_by_udp(ANSWER_LIMIT_S, world, Some(&netns), address, port, 40000).run();
+    answer.stdout.trim().split(' ').next().unwrap().to_owned()
 }
 
 pub fn connections(world: &World) -> String {

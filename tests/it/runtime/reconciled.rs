@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Host, list};
-use crate::portmap::{ask, neighbours, serve};
+use crate::portmap::{ask, ask_in_vain, neighbours, serve};
 use crate::world::{Container, Outcome, State, World, plugin_names, with};
 
 /// A network with everything that can be removed.
@@ -136,10 +136,14 @@ fn host_with_two<'h>(host: &'h Host) -> [Container<'h>; 3] {
     [outside, c1, c2]
 }
 
-/// Whether the published ports lead to their containers.
+/// The answers of the published ports.
 fn published(host: &Host, outside: &Container<'_>) -> Vec<String> {
-    let netns = outside.netns();
-    let ask = |protocol, address, port| ask(&host.world, Some(&netns), protocol, address, port);
+    answers(|protocol, address, port| {
+        ask(&host.world, Some(&outside.netns()), protocol, address, port)
+    })
+}
+
+fn answers(ask: impl Fn(&str, &str, u16) -> String) -> Vec<String> {
     let mut answers = Vec::new();
     for address in ["192.0.2.1", "fd00:2::1"] {
         answers.push(ask("tcp", address, 8080));
@@ -167,7 +171,10 @@ fn connections_continue_and_begin_after_a_flush_of_all_rules() {
     let before = host.lines();
     let links = host.world.host(["ip", "-o", "link"]);
     host.world.host(["nft", "flush", "ruleset"]);
-    assert_eq!(published(&host, &outside), ["nothing"; 6]);
+    let none = answers(|protocol, address, port| {
+        ask_in_vain(&host.world, Some(&outside.netns()), protocol, address, port)
+    });
+    assert_eq!(none, ["nothing"; 6]);
     let said = host.reconciled();
     for (container, plugin) in
         ["c1", "c2"].iter().flat_map(|c| ["bridge", "portmap", "firewall"].map(|p| (c, p)))
