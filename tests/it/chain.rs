@@ -119,11 +119,11 @@ fn state(world: &World, list: &Value) -> State {
 fn published(container: &Container<'_>, host: &str) -> String {
     let world = container.world;
     let server =
-        container.tool(["socat", "-T10", "TCP4-LISTEN:80,reuseaddr", "EXEC:echo hello"]).start();
+        container.tool(["socat", "-T60", "TCP4-LISTEN:80,reuseaddr", "EXEC:echo hello"]).start();
     world.eventually("the server listens", || {
         container.tool(["ss", "-ltnH", "sport = :80"]).output_of_success().contains(":80")
     });
-    let said = world.host(["socat", "-T10", "-u", &format!("TCP4:{host}:8080"), "STDOUT"]);
+    let said = world.host(["socat", "-T60", "-u", &format!("TCP4:{host}:8080"), "STDOUT"]);
     server.finish().output();
     said.trim().to_owned()
 }

@@ -123,7 +123,7 @@ fn spares(a: &Chain, b: &Chain, answers: Option<&str>) {
     if let Some(address) = answers {
         // Where sbr is, nothing leads anywhere without a source.
         pod.tool([
-            "ping", "-n", "-q", "-c", "1", "-w", "10", "-i", "0.2", "-I", "10.1.0.3", address,
+            "ping", "-n", "-q", "-c", "1", "-w", "60", "-i", "0.2", "-I", "10.1.0.3", address,
         ])
         .output_of_success();
     }

@@ -56,7 +56,7 @@ fn two_runs_on_two_networks_each_resolve_one_another_by_the_networks_server() {
     let script = |names: &str| {
         format!(
             ": > /run/$0; while [ ! -e /run/go ]; do sleep 0.05; done
-            for name in {names}; do getent ahosts $name && ping -n -c1 -w9 $name || exit 9; done
+            for name in {names}; do getent ahosts $name && ping -n -c1 -w60 $name || exit 9; done
             : > /run/$0.done; while [ ! -e /run/end ]; do sleep 0.05; done"
         )
     };

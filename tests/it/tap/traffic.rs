@@ -11,7 +11,7 @@ fn cable(c: &Container<'_>, words: &[&str]) -> crate::world::Outcome {
     c.tool(["python3", "-c", CABLE]).args(words).run()
 }
 
-const PING: &str = "ping -n -q -c 1 -w 10 -i 0.2";
+const PING: &str = "ping -n -q -c 1 -w 40 -i 0.2";
 
 #[test]
 fn the_container_talks_to_a_program() {

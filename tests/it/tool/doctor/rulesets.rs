@@ -100,7 +100,7 @@ impl<'w> Site<'w> {
 
     /// Whether connections succeed: for an expected one there is more time.
     fn traffic(&self, expected: Traffic) -> Traffic {
-        let limit = |is_expected| if is_expected { "10" } else { "1" };
+        let limit = |is_expected| if is_expected { "60" } else { "1" };
         let out = connects(
             &self.container,
             [
@@ -123,11 +123,11 @@ impl<'w> Site<'w> {
         let before = refused();
         // On one processor the packets of a link are received in their order, so the echos come last.
         let script = format!(
-            "for i in 1 2 3; do echo >/dev/udp/{}/9; done; ping -qnc 1 -w 10 192.0.2.1",
+            "for i in 1 2 3; do echo >/dev/udp/{}/9; done; ping -qnc 1 -w 60 192.0.2.1",
             self.address
         );
         self.outside.exec(["taskset", "-c", "0", "bash", "-c", &script]);
-        self.world.host(["taskset", "-c", "0", "ping", "-qnc", "1", "-w", "10", &self.address]);
+        self.world.host(["taskset", "-c", "0", "ping", "-qnc", "1", "-w", "60", &self.address]);
         refused() > before
     }
 
