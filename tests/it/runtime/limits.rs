@@ -1,7 +1,5 @@
 //! Plugins that take too long, and operations that are interrupted.
 
-use std::time::{Duration, Instant};
-
 use nix::sys::signal::{Signal, kill};
 use serde_json::json;
 
@@ -13,7 +11,7 @@ fn host() -> Host {
     let host = Host::new();
     host.recorder("first", "echo '{}'");
     host.recorder("last", "echo '{}'");
-    let body = "if [ $CNI_COMMAND = $TEST_HANGS ]; then echo waiting >&2; sleep 300 & touch /run/hangs; wait; fi; echo '{}'";
+    let body = "if [ $CNI_COMMAND = $TEST_HANGS ]; then echo waiting >&2; sleep 1000 & touch /run/hangs; wait; fi; echo '{}'";
     host.recorder("hangs", body);
     host.configure("1.conflist", &list("1.1.0", &["first", "hangs", "last"]));
     host.world.container("c1");
@@ -35,12 +33,10 @@ fn sleepers(host: &Host) -> usize {
 #[test]
 fn a_plugin_that_takes_too_long_is_killed_and_the_list_is_undone() {
     let host = host();
-    let started = Instant::now();
-    let add = host.cnibox(&["add", "net", "c1", "--timeout", "1"]).env("TEST_HANGS", "ADD");
+    let add = host.cnibox(&["add", "net", "c1", "--timeout", "5"]).env("TEST_HANGS", "ADD");
     let outcome = add.run();
-    assert!(started.elapsed() < Duration::from_secs(60));
     assert_eq!(outcome.status, 1);
-    for text in ["waiting\n", "/run/own/hangs was killed: it did not end within 1 s"] {
+    for text in ["waiting\n", "/run/own/hangs was killed: it did not end within 5 s"] {
         assert!(outcome.stderr.contains(text), "{text}: {}", outcome.report());
     }
     assert_eq!((host.titles(), host.kept()), (UNDONE.map(str::to_owned).into(), vec![]));
@@ -53,10 +49,10 @@ fn an_ipam_plugin_that_takes_too_long_is_killed_too() {
     let bridge = json!({"type": "bridge", "bridge": "cni0", "ipam": {"type": "hangs"}});
     let network = json!({"cniVersion": "1.1.0", "name": "net", "plugins": [bridge]});
     host.configure("1.conflist", &network);
-    let add = host.cnibox(&["add", "net", "c1", "--timeout", "1"]).env("TEST_HANGS", "ADD");
+    let add = host.cnibox(&["add", "net", "c1", "--timeout", "5"]).env("TEST_HANGS", "ADD");
     let outcome = add.run();
     assert_eq!(outcome.status, 1);
-    assert!(outcome.stderr.contains("did not end within 1 s"), "{}", outcome.report());
+    assert!(outcome.stderr.contains("did not end within 5 s"), "{}", outcome.report());
     assert_eq!(host.titles()[..2], ["hangs ADD", "hangs DEL"]);
     assert_eq!((host.kept(), sleepers(&host)), (vec![], 0));
 }
@@ -77,7 +73,7 @@ fn a_plugin_that_leaves_a_process_on_its_stdout_has_ended_all_the_same() {
     );
     host.world.container("c1");
     for arguments in
-        [&["add", "net", "c1", "--timeout", "20"][..], &["del", "net", "c1", "--timeout", "20"]]
+        [&["add", "net", "c1", "--timeout", "60"][..], &["del", "net", "c1", "--timeout", "60"]]
     {
         let outcome = host.cnibox(arguments).run();
         assert_eq!(outcome.status, 0, "{}", outcome.report());
@@ -90,15 +86,16 @@ fn a_plugin_that_leaves_a_process_on_its_stdout_has_ended_all_the_same() {
 #[test]
 fn a_plugin_does_not_outlive_a_runtime_that_is_killed() {
     let host = host();
-    host.recorder("hangs", "if [ $CNI_COMMAND = ADD ]; then touch /run/hangs; sleep 2; touch /run/outlived; fi; echo '{}'");
+    host.recorder(
+        "hangs",
+        "if [ $CNI_COMMAND = ADD ]; then touch /run/hangs; exec sleep 1000; fi; echo '{}'",
+    );
     let running = host.cnibox(&["add", "net", "c1"]).start();
     let hangs = host.world.path("/run/hangs");
     host.world.eventually("the plugin hangs", || hangs.exists());
     kill(running.pid(), Signal::SIGKILL).unwrap();
-    let killed = Instant::now();
     assert_eq!(running.finish().status, -9);
-    host.world.eventually("more than 2 s", || killed.elapsed() > Duration::from_secs(3));
-    assert!(!host.world.path("/run/outlived").exists());
+    host.world.eventually("the plugin ends", || sleepers(&host) == 0);
     let said = host.cnibox(&["gc"]).run().output();
     assert!(said.contains("its ADD or DEL died"), "{said}");
     assert_eq!((host.titles(), host.kept()), (UNDONE.map(str::to_owned).into(), vec![]));
