@@ -43,9 +43,9 @@ server = socket.create_server((sys.argv[1], 7777), family=family)
 server.accept()[0].sendall(b'hello')";
 
 const CLIENT: &str = "import socket, sys, time
-for attempt in range(200):
+for attempt in range(3000):
     try:
-        print(socket.create_connection((sys.argv[1], 7777), 5).recv(9).decode())
+        print(socket.create_connection((sys.argv[1], 7777), 60).recv(9).decode())
         break
     except ConnectionRefusedError:
         time.sleep(0.02)";

@@ -10,7 +10,7 @@ use crate::world::{Container, Outcome, World, with};
 /// The file in its place. (A link to a device: a new one cannot be made without privileges.)
 const INSTEAD: [&str; 4] = ["FIFO", "device", "socket", "directory"];
 /// In seconds. A call takes milliseconds; the shortest wait of a plugin for a lock is 10 s.
-const LIMIT: &str = "5";
+const LIMIT: &str = "60";
 
 /// A file that a plugin opens, and the verbs that open it.
 struct Place {

@@ -144,7 +144,7 @@ fn the_del_of_gc_has_the_parameters_of_the_add() {
 #[test]
 fn a_plugin_that_hangs_in_gc_holds_up_only_its_own_container() {
     let host = Host::new();
-    let body = "if [ $CNI_COMMAND = DEL ] && [ $CNI_CONTAINERID = slow ]; then echo >/run/hangs; exec sleep 100; fi; echo '{}'";
+    let body = "if [ $CNI_COMMAND = DEL ] && [ $CNI_CONTAINERID = slow ]; then echo >/run/hangs; exec sleep 1000; fi; echo '{}'";
     host.recorder("one", body);
     host.configure("1.conflist", &list("1.1.0", &["one"]));
     let (slow, gone) = (host.world.container("c1"), host.world.container("c2"));
@@ -153,10 +153,10 @@ fn a_plugin_that_hangs_in_gc_holds_up_only_its_own_container() {
     host.world.container("c3");
     slow.destroy();
     gone.destroy();
-    let gc = host.cnibox(&["gc", "--timeout", "15"]).start();
-    host.world.within(10, "the plugin hangs", || host.world.path("/run/hangs").exists());
+    let gc = host.cnibox(&["gc", "--timeout", "60"]).start();
+    host.world.within(60, "the plugin hangs", || host.world.path("/run/hangs").exists());
     // The network is free meanwhile: this does not wait for the plugin.
-    let during = ["timeout", "5", "/run/bin/cnibox"];
+    let during = ["timeout", "45", "/run/bin/cnibox"];
     for command in ["add", "check", "del"] {
         let words = [&during[..], &[command, "net", "c3"]].concat();
         let call = host.world.tool(&words, None).env("NETCONFPATH", super::CONFIGURATIONS);
@@ -164,7 +164,7 @@ fn a_plugin_that_hangs_in_gc_holds_up_only_its_own_container() {
     }
     let gc = gc.finish();
     assert_eq!(gc.status, 1, "{}", gc.report());
-    let why = "was killed: it did not end within 15 s";
+    let why = "was killed: it did not end within 60 s";
     assert!(gc.stderr.contains("cannot delete eth0 of container slow"), "{}", gc.report());
     assert!(gc.stderr.contains(why), "{}", gc.report());
     assert!(gc.stdout.starts_with("removed eth0 of container gone"), "{}", gc.report());

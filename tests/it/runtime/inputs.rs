@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Host, list};
 
 /// In seconds.
-const LIMIT: &str = "30";
+const LIMIT: &str = "60";
 const REASON: &str = "more than 4194304 bytes";
 
 /// Runs `SOURCE | COMMAND` with a limit on its time.

@@ -248,7 +248,7 @@ fn operations_of_one_container_exclude_each_other_and_of_others_do_not() {
     // Fails if another call is under way for the same container. Two containers wait for one another.
     let body = "mkdir /run/busy-$CNI_CONTAINERID; touch /run/was-$CNI_CONTAINERID\n\
         if [ $CNI_CONTAINERID != a ]; then i=0; while [ ! -e /run/was-b ] || [ ! -e /run/was-c ]; do\n\
-        i=$((i+1)); [ $i -lt 600 ]; sleep 0.05; done; fi\n\
+        i=$((i+1)); [ $i -lt 1200 ]; sleep 0.05; done; fi\n\
         sleep 0.1; rmdir /run/busy-$CNI_CONTAINERID; echo '{}'";
     host.recorder("one", body);
     host.configure("1.conflist", &list("1.0.0", &["one"]));

@@ -10,7 +10,7 @@ use crate::world::RECORDS;
 /// The file in its place. (A link to a device: a new one cannot be made without privileges.)
 const INSTEAD: [&str; 4] = ["FIFO", "device", "socket", "directory"];
 /// In seconds. A call takes milliseconds; the wait for a lock is 30 s.
-const LIMIT: &str = "10";
+const LIMIT: &str = "60";
 
 /// A file of the attachment `a`, `eth0` in the network `net`, and the commands that fail. A record that cannot be read does
 /// not prevent an operation.

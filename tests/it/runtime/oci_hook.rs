@@ -56,7 +56,7 @@ impl Host {
     }
 
     fn serves(&self) -> bool {
-        let fetch = self.world.tool(&["socat", "-T2", "-", "TCP:10.9.9.9:8080"], None);
+        let fetch = self.world.tool(&["socat", "-T20", "-", "TCP:10.9.9.9:8080"], None);
         fetch.stdin("GET / HTTP/1.0\r\n\r\n").run().stdout.ends_with("\r\n\r\na page\n")
     }
 }

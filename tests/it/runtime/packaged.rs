@@ -70,15 +70,15 @@ fn the_script_of_busybox_starts_and_stops_the_timer_of_gc() {
         run("start").output();
     }
     let waits = "-t cnibox-gc\neth0 of container c1 in network net waits for a run in ";
-    host.world.within(20, "gc runs", || host.logged(waits));
+    host.world.within(60, "gc runs", || host.logged(waits));
     let processes = || host.world.tool(&["pgrep", "-f", "/run/bin/gc-loop"], None).run().stdout;
     // The shell of the loop has a child of the same name while gc runs.
-    host.world.within(20, "the second start does nothing", || processes().lines().count() == 1);
+    host.world.within(60, "the second start does nothing", || processes().lines().count() == 1);
     let first = host.world.read("/run/cnibox-gc.pid");
     run("restart").output();
     assert_ne!(host.world.read("/run/cnibox-gc.pid"), first);
     let removed = "removed eth0 of container c1 from network net: ";
-    host.world.within(20, "gc removes it", || {
+    host.world.within(60, "gc removes it", || {
         // A run that is in progress may write the old times again.
         host.wait(700);
         host.logged(removed)
@@ -100,10 +100,10 @@ fn the_script_of_busybox_starts_and_stops_the_dhcp_daemon() {
     let socket = world.path("/run/cni/dhcp.sock");
     for _ in 0..2 {
         run("start").output();
-        world.within(20, "the daemon listens", || UnixStream::connect(&socket).is_ok());
+        world.within(60, "the daemon listens", || UnixStream::connect(&socket).is_ok());
         let first = world.read("/run/cnibox-dhcp.pid");
         run("restart").output();
-        world.within(20, "the next daemon listens", || UnixStream::connect(&socket).is_ok());
+        world.within(60, "the next daemon listens", || UnixStream::connect(&socket).is_ok());
         assert_ne!(world.read("/run/cnibox-dhcp.pid"), first);
         run("stop").output();
         assert!(!socket.exists(), "the script waits for the end of the daemon");

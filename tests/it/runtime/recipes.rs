@@ -30,10 +30,10 @@ cd /
 /run/bin/cnibox --install /opt/cni/bin >/run/installed
 PATH=/opt/cni/bin:$PATH
 eventually() {
-    local tries=200
+    local tries=1200
     until "$@"; do
         tries=$((tries - 1))
-        [ $tries -gt 0 ] || { echo "not within 10 s: $*" >&2; exit 9; }
+        [ $tries -gt 0 ] || { echo "not within 60 s: $*" >&2; exit 9; }
         sleep 0.05
     done
 }

@@ -14,7 +14,7 @@ const INSTEAD: [(&str, &str); 5] = [
     ("link to a directory", "it is a directory, not a regular file"),
 ];
 /// In seconds. A command takes milliseconds. timeout(1) ends with 124, the allocation of too much memory by SIGABRT.
-const LIMIT: &str = "20";
+const LIMIT: &str = "60";
 const CONFIGURATION: &str = "/run/net.d/00-damaged.conflist";
 const ENTRY: &str = "/var/lib/cni/results/net-damaged-eth0";
 const RESERVATION: &str = "/var/lib/cni/networks/net/10.1.0.200";
