@@ -71,7 +71,7 @@ fn the_first_packet_after_an_add_arrives() {
     let c1 = world.container("c1");
     c1.add("veth", &dual_stack());
     for gateway in ["10.2.0.1", "fd00:2::1"] {
-        c1.exec(["ping", "-n", "-q", "-c", "1", "-W", "2", gateway]);
+        c1.exec(["ping", "-n", "-q", "-c", "1", "-W", "60", gateway]);
     }
     let links = c1.json(["ip", "-j", "-6", "address", "show", "dev", "eth0", "scope", "global"]);
     assert_eq!(links[0]["addr_info"][0].get("tentative"), None, "{links}");
