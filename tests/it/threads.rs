@@ -14,12 +14,18 @@ fn program() -> String {
     program.to_str().unwrap().into()
 }
 
+/// Whether the tests have time for all rounds.
+fn is_full() -> bool {
+    std::env::var_os("CNIBOX_TESTS_FULL").is_some()
+}
+
 #[test]
 fn many_threads_add_and_delete_in_one_process() {
     let world = World::new();
     world.host(["mkdir", "-p", "/run/netns"]);
     let program = program();
-    let outcome = world.tool(&[&program, "32", "100"], None).run();
+    let [threads, rounds] = if is_full() { ["32", "100"] } else { ["8", "40"] };
+    let outcome = world.tool(&[&program, threads, rounds], None).run();
     assert!(outcome.status == 0, "{}", outcome.report());
     // Only the shared rules stay.
     let links = world.links();
@@ -38,10 +44,11 @@ fn a_refused_change_of_one_plugin_does_not_stop_another() {
     assert!(outcome.status == 0, "{}", outcome.report());
 }
 
-/// The list with a bridge 300 times, since the kernel needs 50 ms to delete a link.
+/// The list with a bridge fewer times, since the kernel needs 50 ms to delete a link.
 #[test]
 fn the_runtime_adds_and_deletes_in_one_process() {
-    for words in [["runtime", "300"], ["addresses", "10000"]] {
+    let [with_links, without] = if is_full() { ["300", "10000"] } else { ["40", "1000"] };
+    for words in [["runtime", with_links], ["addresses", without]] {
         let world = World::new();
         let outcome = world.tool(&[&program(), words[0], words[1]], None).run();
         assert!(outcome.status == 0, "{}", outcome.report());
