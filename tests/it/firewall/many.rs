@@ -52,7 +52,7 @@ fn an_add_does_not_look_at_the_others() {
     let world = World::new();
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     drop_forwarded(&world);
-    let received = |container: &Container<'_>| {
+    let once = |container: &Container<'_>| {
         let result = container.add("bridge", &bridge("net", 1));
         let config = firewall("net", json!({"ingressPolicy": "isolated"}), &result);
         let call = container.call("firewall", "ADD", &config);
@@ -61,12 +61,13 @@ fn an_add_does_not_look_at_the_others() {
         let lines = outcome.stderr.lines().filter_map(|line| line.rsplit("= ").next());
         let bytes: u64 = lines.filter_map(|count| count.parse::<u64>().ok()).sum();
         outcome.success();
+        super::forget(container, "net");
+        container.del("bridge", &bridge("net", 1));
         bytes
     };
-    // The first one makes what all share.
-    received(&c1);
-    super::forget(&c1, "net");
-    c1.del("bridge", &bridge("net", 1));
+    // The least of several: the first one makes what all share.
+    let received =
+        |container: &Container<'_>| [(); 5].map(|()| once(container)).into_iter().min().unwrap();
     let alone = received(&c1);
     for (family, name, address) in [("ip", "ipv4", "10.200."), ("ip6", "ipv6", "fd00:200::")] {
         let separator = if family == "ip" { "." } else { ":" };

@@ -80,6 +80,15 @@ fn one_of_many_concurrent_adds_gets_a_port() {
     }
 }
 
+/// The least of five measurements, since a late event of the kernel is another system call.
+fn least_costs(world: &World, container: &Container<'_>, number: u32) -> [(usize, usize); 2] {
+    let measured = [(); 5].map(|()| costs(world, container, number));
+    [0, 1].map(|verb| {
+        let calls = measured.iter().map(|costs| costs[verb].0).min().unwrap();
+        (calls, measured.iter().map(|costs| costs[verb].1).min().unwrap())
+    })
+}
+
 /// The system calls of an ADD and of a DEL, and how many bytes they read and write in them.
 fn costs(world: &World, container: &Container<'_>, number: u32) -> [(usize, usize); 2] {
     let on = with(&tcp(101, 81), json!({"hostIP": "192.0.2.1"}));
@@ -107,7 +116,7 @@ fn the_cost_of_a_call_is_independent_of_published_ports() {
     let c2 = world.container("c2");
     // The first ADD makes what all share.
     costs(&world, &c2, 2);
-    let few = costs(&world, &c2, 2);
+    let few = least_costs(&world, &c2, 2);
     for number in 0..50 {
         let container = world.container(&format!("d{number}"));
         let ports = (0..100).map(|port| {
@@ -122,7 +131,7 @@ fn the_cost_of_a_call_is_independent_of_published_ports() {
     }
     assert_eq!(count(&world, "ip portmap-published "), 2505);
     assert_eq!(count(&world, "ip portmap-published-on "), 2500);
-    let many = costs(&world, &c2, 2);
+    let many = least_costs(&world, &c2, 2);
     let is_as_much = |few: usize, many: usize| many * 20 <= few * 21;
     for (few, many) in few.into_iter().zip(many) {
         assert!(is_as_much(few.0, many.0) && is_as_much(few.1, many.1), "{few:?} {many:?}");
