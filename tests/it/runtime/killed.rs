@@ -36,18 +36,19 @@ fn assert_whole_or_nothing(host: &Host, before: &State, when: &str) -> bool {
 #[test]
 fn after_an_add_that_was_killed_gc_leaves_nothing() {
     let (host, before) = host();
-    let whole = std::cell::Cell::new(0);
+    let (whole, removed) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
     at_every_system_call(
         &host.world,
         || host.cnibox(&["add", "net", "c1", "-p", "8080:80"]),
         || {},
         |when| {
             let is_whole = assert_whole_or_nothing(&host, &before, when);
-            whole.set(whole.get() + u32::from(is_whole));
+            let count = if is_whole { &whole } else { &removed };
+            count.set(count.get() + 1);
         },
     );
-    // The one that was not killed, and those that were when all was done.
-    assert!((1..30).contains(&whole.get()), "{}", whole.get());
+    // Whole are the one that was not killed, and those that were when all was done. Their number depends on the waits.
+    assert!(whole.get() > 0 && removed.get() > 30, "{} {}", whole.get(), removed.get());
 }
 
 #[test]
