@@ -67,7 +67,7 @@ test_a_pod_has_its_port_and_its_limits_and_ends() {
     serves 127.0.0.1:18080 127.0.0.1:18081
     # The address of the removed pod is kept for a while; the other pod keeps its own.
     cri stop "$id"
-    not page 127.0.0.1:18080
+    not page 127.0.0.1:18080 2
     serves 127.0.0.1:18081
     cri remove "$id"
     cri stop "$other"

@@ -71,7 +71,7 @@ def main(socket, verb, *words):
     channel = grpc.insecure_channel(f"unix://{socket}")
 
     def call(method, request):
-        return channel.unary_unary(f"/runtime.v1.RuntimeService/{method}")(request, timeout=30)
+        return channel.unary_unary(f"/runtime.v1.RuntimeService/{method}")(request, timeout=90)
 
     if verb == "run":
         name, port = words

@@ -133,17 +133,18 @@ not() {
 
 eventually() {
     local try
-    for try in {1..100}; do
+    for try in {1..600}; do
         if "$@" >/dev/null 2>&1; then return 0; fi
         sleep 0.1
     done
-    echo "not within 10 s: $*" >&2
+    echo "not within 60 s: $*" >&2
     return 1
 }
 
-# The page of a container's web server, by an address and port of it or of the host.
+# page ADDRESS [SECONDS]: the page of a container's web server, by an address and port of it or of the host. The limit is a minute,
+# and shorter where no answer is expected.
 page() {
-    timeout 2 busybox wget -qO- "http://$1/"
+    timeout "${2:-60}" busybox wget -qO- "http://$1/"
 }
 
 serves() {
@@ -163,14 +164,15 @@ make_outside() {
     ip -n outside link set port up
 }
 
+# is_served_outside PORT [SECONDS]
 is_served_outside() {
-    [[ $(ip netns exec outside timeout 2 busybox wget -qO- "http://192.0.2.2:$1/") == hello ]]
+    [[ $(ip netns exec outside timeout "${2:-60}" busybox wget -qO- "http://192.0.2.2:$1/") == hello ]]
 }
 
 # asks_slowly PORT: a connection from outside. The second half of its request waits for a line in $node/rest.
 asks_slowly() {
     # shellcheck disable=SC2016 # the arguments of the inner shell
-    ip netns exec outside timeout 20 bash -c '
+    ip netns exec outside timeout 60 bash -c '
         exec 3<>"/dev/tcp/192.0.2.2/$1"
         printf "GET / HTTP/1.0\r\n" >&3
         echo connected >"$2"
@@ -203,9 +205,9 @@ reconcile_restores() {
         asking=$!
         eventually test -s "$node/connected"
         eval "$damage"
-        not is_served_outside "$1"
+        not is_served_outside "$1" 2
         [[ -n $(ours reconcile --dry-run) ]]
-        not is_served_outside "$1"
+        not is_served_outside "$1" 2
         begin=$EPOCHREALTIME
         [[ -n $(ours reconcile) ]]
         is_served_outside "$1"

