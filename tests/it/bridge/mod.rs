@@ -9,7 +9,7 @@ mod gateway;
 mod many;
 mod results;
 mod session;
-mod traffic;
+pub mod traffic;
 mod vlan;
 
 use serde_json::{Value, json};

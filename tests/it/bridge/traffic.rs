@@ -3,11 +3,29 @@
 use serde_json::{Value, json};
 
 use super::{address, dual_stack, layer2};
-use crate::world::{World, with};
+use crate::world::{Call, World, with};
 
 /// One packet, which may not be lost. The answer has a minute to come.
 fn first_packet(address: &str) -> [&str; 8] {
     ["ping", "-n", "-q", "-c", "1", "-W", "60", address]
+}
+
+fn answer_ms(ping: Call<'_>) -> f64 {
+    ping.run().round_trip_ms()
+}
+
+/// No packet is lost in any attempt, and no answer takes a second in one of five: each is late on a loaded machine at times.
+#[track_caller]
+pub fn assert_prompt(attempt: impl Fn() -> Vec<f64>) {
+    let mut late = Vec::new();
+    for _ in 0..5 {
+        let answers = attempt();
+        if answers.iter().all(|answer| *answer < 1000.0) {
+            return;
+        }
+        late.push(answers);
+    }
+    panic!("answers after so many milliseconds: {late:?}");
 }
 
 #[test]
@@ -28,21 +46,21 @@ fn containers_reach_one_another_and_the_gateway_in_both_families() {
 
 #[test]
 fn the_first_packet_after_an_add_arrives() {
-    let world = World::new();
-    for number in 0..4 {
-        let container = world.container(&format!("c{number}"));
-        container.add("bridge", &dual_stack());
-        for gateway in ["10.1.0.1", "fd00:1::1"] {
-            container.exec(first_packet(gateway));
-        }
-    }
+    assert_prompt(|| {
+        let world = World::new();
+        let containers = (0..4).map(|number| world.container(&format!("c{number}")));
+        let answers = containers.map(|container| {
+            container.add("bridge", &dual_stack());
+            ["10.1.0.1", "fd00:1::1"]
+                .map(|gateway| answer_ms(container.tool(first_packet(gateway))))
+        });
+        answers.collect::<Vec<_>>().concat()
+    });
 }
 
 /// The host finds the neighbour by its link-local address, which must not wait for duplicate address detection.
 #[test]
 fn the_first_packet_that_the_host_forwards_arrives() {
-    let world = World::new();
-    let (c1, c2) = (world.container("c1"), world.container("c2"));
     let routed = json!({
         "cniVersion": "1.0.0", "name": "routed", "type": "ptp",
         "ipam": {
@@ -50,29 +68,38 @@ fn the_first_packet_that_the_host_forwards_arrives() {
             "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
         },
     });
-    let one = c1.add("bridge", &dual_stack());
-    let two = c2.add("ptp", &routed);
-    for index in [0, 1] {
-        c2.exec(first_packet(&address(&one, index)));
-        c1.exec(first_packet(&address(&two, index)));
-    }
+    assert_prompt(|| {
+        let world = World::new();
+        let (c1, c2) = (world.container("c1"), world.container("c2"));
+        let one = c1.add("bridge", &dual_stack());
+        let two = c2.add("ptp", &routed);
+        let answers = [0, 1].map(|index| {
+            let to_one = answer_ms(c2.tool(first_packet(&address(&one, index))));
+            [to_one, answer_ms(c1.tool(first_packet(&address(&two, index))))]
+        });
+        answers.concat()
+    });
 }
 
 /// Each container gets the addresses that the one before it had, which the host and a neighbour just talked to.
 #[test]
 fn addresses_of_a_container_that_went_are_reached_at_once() {
-    let world = World::new();
-    let neighbour = world.container("neighbour");
-    neighbour.add("bridge", &fixed(20));
-    for number in 0..8 {
-        let container = world.container(&format!("c{number}"));
-        container.add("bridge", &fixed(30));
-        for address in ["10.1.0.30", "fd00:1::30"] {
-            neighbour.exec(first_packet(address));
-            world.host(first_packet(address));
+    assert_prompt(|| {
+        let world = World::new();
+        let neighbour = world.container("neighbour");
+        neighbour.add("bridge", &fixed(20));
+        let mut answers = Vec::new();
+        for number in 0..8 {
+            let container = world.container(&format!("c{number}"));
+            container.add("bridge", &fixed(30));
+            for address in ["10.1.0.30", "fd00:1::30"] {
+                answers.push(answer_ms(neighbour.tool(first_packet(address))));
+                answers.push(answer_ms(world.tool(&first_packet(address), None)));
+            }
+            container.del("bridge", &fixed(30));
         }
-        container.del("bridge", &fixed(30));
-    }
+        answers
+    });
 }
 
 /// The addresses that end with `number`.

@@ -276,6 +276,14 @@ impl Outcome {
         self.stdout
     }
 
+    /// The time in milliseconds until the answer to the only packet of a `ping -q -c 1`. It must have come.
+    #[track_caller]
+    pub fn round_trip_ms(self) -> f64 {
+        let output = self.output();
+        let times = output.rsplit(" = ").next().unwrap();
+        times.split('/').next().unwrap().parse().unwrap_or_else(|error| panic!("{error}: {output}"))
+    }
+
     /// The result of an ADD, or of a VERSION: exit 0 and exactly one JSON object.
     #[track_caller]
     pub fn success(self) -> Value {
