@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{Container, ask, attach, chained, neighbours, network, portmap, serve, tcp, udp};
+use super::{
+    Container, ask, ask_in_vain, attach, chained, neighbours, network, portmap, serve, tcp, udp,
+};
 use crate::parity::reference;
 use crate::world::{World, with};
 
@@ -80,6 +82,9 @@ fn both_plugins_translate_to_the_same_targets() {
         for (protocol, port) in [("tcp", 8080), ("udp", 8053)] {
             for host in ["192.0.2.1", "10.1.0.1", "127.0.0.1", "fd00:2::1", "fd00:1::1"] {
                 for client in &clients {
+                    // A container's own 127.0.0.1 has no server.
+                    let is_in_vain = host == "127.0.0.1" && client.is_some();
+                    let ask = if is_in_vain { ask_in_vain } else { ask };
                     let answer = ask(&world, client.as_deref(), protocol, host, port);
                     seen.push(format!("{protocol} {host} {client:?}: {answer}"));
                 }
