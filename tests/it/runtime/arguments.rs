@@ -100,13 +100,13 @@ fn container_ids_are_cnitools_whatever_way_the_namespace_is_named() {
 #[test]
 fn a_process_stands_for_its_namespace() {
     let host = host();
-    let script = "sleep 100 > /dev/null 2>&1 & exec /run/bin/cnibox add net $!";
+    let script = "sleep 1000 > /dev/null 2>&1 & exec /run/bin/cnibox add net $!";
     // The shell is in the host's namespace, and so is its child.
     let outcome = host.world.tool(&["sh", "-c", script], None);
     let outcome = outcome.env("NETCONFPATH", super::CONFIGURATIONS).env("CNI_PATH", super::OWN);
     let outcome = outcome.run();
     assert!(outcome.stderr.contains("is the namespace of the host"), "{}", outcome.report());
-    let script = "unshare -n sleep 100 > /dev/null 2>&1 & pid=$!; \
+    let script = "unshare -n sleep 1000 > /dev/null 2>&1 & pid=$!; \
         until [ \"$(readlink /proc/$pid/ns/net)\" != \"$(readlink /proc/self/ns/net)\" ] && grep -q sleep /proc/$pid/comm; do sleep 0.05; done; \
         /run/bin/cnibox add net $pid; code=$?; kill $pid; exit $code";
     let add = host.world.tool(&["sh", "-c", script], None);

@@ -83,7 +83,7 @@ impl Host {
 
 /// A process in a network namespace of its own, which no mount holds.
 fn process(world: &World) -> Running {
-    let script = "ip link set lo up && echo >/run/ready && exec sleep 100";
+    let script = "ip link set lo up && echo >/run/ready && exec sleep 1000";
     world.host(["rm", "-f", "/run/ready"]);
     let process = world.tool(&["unshare", "--net", "sh", "-c", script], None).start();
     world.eventually("the process runs", || world.path("/run/ready").exists());
@@ -244,13 +244,13 @@ fn all_that_have_ended_go_with_one_gc() {
 /// A process of this number in a namespace of its own. The kernel tells when it began in hundredths of a second.
 fn process_of_number(world: &World, number: u32) -> Running {
     let script = format!(
-        "sleep 0.02; echo {} >/proc/sys/kernel/ns_last_pid; ip link set lo up; echo >/run/ready; exec sleep 100",
+        "sleep 0.02; echo {} >/proc/sys/kernel/ns_last_pid; ip link set lo up; echo >/run/ready; exec sleep 1000",
         number - 1
     );
     // The shell sets the last number, and starts the process.
     let script = script
         .replace("ip link", "unshare --net sh -c 'ip link")
-        .replace("sleep 100", "sleep 100'");
+        .replace("sleep 1000", "sleep 1000'");
     world.host(["rm", "-f", "/run/ready"]);
     let process = world.tool(&["sh", "-c", &script], None).start();
     world.eventually("the process runs", || world.path("/run/ready").exists());
@@ -367,7 +367,7 @@ fn a_command_enters_only_a_container_that_lives() {
     }
     host.world.host(["kill", "-KILL", &number.to_string()]);
     process.finish();
-    let script = format!("echo {} >/proc/sys/kernel/ns_last_pid; sleep 100", number - 1);
+    let script = format!("echo {} >/proc/sys/kernel/ns_last_pid; sleep 1000", number - 1);
     let _later = host.world.tool(&["sh", "-c", &script], None).start();
     host.world.eventually("the number is in use again", || {
         host.world.path(format!("/proc/{number}/comm")).exists()
