@@ -284,7 +284,7 @@ ends() {
 # take_number PID: a process has the number, in a network namespace of its own.
 take_number() {
     local try
-    for try in {1..50}; do
+    for try in {1..500}; do
         echo "$(($1 - 1))" >/proc/sys/kernel/ns_last_pid
         unshare --net sleep 1000 >/dev/null 2>&1 &
         [[ $! != "$1" ]] || return 0
