@@ -70,13 +70,26 @@ fn cases() -> Vec<Case> {
 
 const VERBS: [&str; 5] = ["ADD", "CHECK", "STATUS", "DEL", "DEL"];
 
-/// The least cost of each verb in several measurements.
-fn least(measurements: [[Cost; 5]; 5]) -> [Cost; 5] {
-    let all = measurements.into_iter().reduce(|one, other| {
-        let pairs: Vec<_> = one.into_iter().zip(other).collect();
-        std::array::from_fn(|verb| pairs[verb].0.least(&pairs[verb].1))
-    });
-    all.unwrap()
+/// How often is measured until the costs are the same. The least of all counts.
+const MEASUREMENTS: usize = 5;
+
+/// The costs of each verb in the empty and in the full network.
+type Costs = [[Cost; 5]; 2];
+
+fn least(one: &Costs, other: &Costs) -> Costs {
+    std::array::from_fn(|network| {
+        std::array::from_fn(|verb| one[network][verb].least(&other[network][verb]))
+    })
+}
+
+/// The first verb that costs more in the full network.
+fn dearer([small, large]: &Costs, sets: i64) -> Option<String> {
+    let mut verbs = VERBS.iter().zip(small).zip(large);
+    let ((verb, small), large) = verbs.find(|((_, small), large)| {
+        large.calls - small.calls > MORE_CALLS_MAX * sets
+            || large.bytes - small.bytes > MORE_BYTES_MAX * sets
+    })?;
+    Some(format!("{verb}: {small:?} became {large:?}"))
 }
 
 struct Network<'b> {
@@ -157,13 +170,15 @@ fn every_verb_costs_the_same_with_many_reservations_as_with_none() {
             network.call("ADD", "first").run().success();
         }
         let sets = i64::try_from(case.sets.len()).unwrap();
-        let [small, large] =
-            [&empty, &full].map(|network| least([(); 5].map(|()| network.costs(&case))));
-        for ((verb, small), large) in VERBS.iter().zip(small).zip(large) {
-            let is_same = large.calls - small.calls <= MORE_CALLS_MAX * sets
-                && large.bytes - small.bytes <= MORE_BYTES_MAX * sets;
-            assert!(is_same, "{verb} {}: {small:?} became {large:?}", case.ranges);
+        let measure = || [&empty, &full].map(|network| network.costs(&case));
+        let mut costs = measure();
+        for _ in 1..MEASUREMENTS {
+            if dearer(&costs, sets).is_none() {
+                break;
+            }
+            costs = least(&costs, &measure());
         }
+        assert_eq!(dearer(&costs, sets), None, "{}", case.ranges);
     }
 }
 
