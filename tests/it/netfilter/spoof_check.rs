@@ -30,9 +30,9 @@ fn only_frames_with_the_containers_address_pass() {
         container.exec(["ip", "link", "set", "eth0", "address", FOREIGN]);
     }
     assert!(!is_heard(&c1, "10.1.0.1"), "it pretends to be another");
-    // Nobody asked for a check.
+    // The configuration of c2 has no check.
     c2.ping("10.1.0.1");
-    // Its neighbour's offence is not its own.
+    // The frames of c1 have no effect on c3.
     c3.ping("10.1.0.1");
 }
 
