@@ -54,7 +54,14 @@ pub const WITHOUT_PTRACE: [&str; 2] = ["setpriv", "--bounding-set=-sys_ptrace"];
 /// The limit for changes that the kernel makes after the call has returned. A limit that is not reached costs nothing, and a
 /// loaded machine needs much of it.
 const KERNEL_LIMIT: Duration = Duration::from_secs(60);
-const PING_LIMIT_S: &str = "60";
+
+/// Repeats a ping for 60 s: it ends at the first answer, but also at the first ICMP error, such as that of an address that a loaded
+/// machine did not resolve in time.
+const PING: &str = r#"end=$(($(date +%s) + 60))
+    until ping -n -q -c 1 -w 60 -i 0.2 "$@"; do
+        [ "$(date +%s)" -lt "$end" ] || exit 1
+        sleep 0.2
+    done"#;
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A "host" with its own network, mounts, users and processes. Ends, with all that was made in it, when dropped.
@@ -293,9 +300,9 @@ impl<'w> Container<'w> {
         self.pinging(address).output_of_success();
     }
 
-    /// A ping that is not started yet, and ends with the first answer, or without one after some seconds.
+    /// A ping that is not started yet, and ends with the first answer, or without one after a minute.
     pub fn pinging(&self, address: &str) -> Call<'w> {
-        self.tool(["ping", "-n", "-q", "-c", "1", "-w", PING_LIMIT_S, "-i", "0.2", address])
+        self.tool(["sh", "-c", PING, "sh", address])
     }
 
     /// Unmounts the namespace and removes its file, as a runtime does last.
