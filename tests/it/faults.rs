@@ -13,14 +13,12 @@ use crate::world::{
 /// The variables that make a request or an operation fail.
 const FAULTS: [&str; 2] = ["CNIBOX_FAIL_KERNEL", "CNIBOX_FAIL_FILE"];
 
-/// The line of a debug build on stderr when it makes a request or an operation fail.
-const INJECTED: &str = "cnibox: fault injected";
-
-/// So many calls one after the other without this line mean that there are no more requests. One is not enough: calls take turns
+/// So many calls one after the other without a fault mean that there are no more requests. One is not enough: calls take turns
 /// with and without a bridge, and make different numbers of requests.
 const UNTOUCHED_MIN: u32 = 2;
 
-/// The line of a daemon is not seen, and some requests may fail without harm. So many successes one after the other mean the same.
+/// The faults of a daemon are not seen, and some requests may fail without harm. So many successes one after the other mean the
+/// same.
 const SUCCESSES_MIN: u32 = 12;
 
 /// No call makes more requests than this.
@@ -198,7 +196,7 @@ pub enum Effect {
 impl Effect {
     pub fn on(outcome: &Outcome) -> Self {
         match outcome.status {
-            0 if outcome.stderr.contains(INJECTED) => Self::Success,
+            0 if outcome.is_faulty => Self::Success,
             0 => Self::None,
             _ => Self::Failure,
         }

@@ -137,7 +137,7 @@ fn without_the_lock_of_the_namespace_pairs_are_deleted_one_by_one() {
 /// Needs a debug build.
 mod faults {
     use super::{PLUGINS, config, containers, gc, state};
-    use crate::faults::{fault_of_error, fault_of_state, for_every_fault};
+    use crate::faults::{Effect, fault_of_error, fault_of_state, for_every_fault};
     use crate::world::World;
 
     #[test]
@@ -162,9 +162,9 @@ mod faults {
                         .call(plugin, "GC", &gc(plugin, &[]))
                         .env(fault, &number.to_string())
                         .run();
-                    let failed = outcome.status != 0;
+                    let effect = Effect::on(&outcome);
                     let mut found = Vec::new();
-                    if failed {
+                    if effect == Effect::Failure {
                         found.extend(fault_of_error(outcome));
                     } else {
                         outcome.silence();
@@ -178,7 +178,7 @@ mod faults {
                     found.extend(fault_of_state(&before, &state(&world, &containers), "after DEL"));
                     let name = |problem| format!("{plugin} {fault}={number}: {problem}");
                     problems.extend(found.into_iter().map(name));
-                    failed
+                    effect
                 });
             }
         }

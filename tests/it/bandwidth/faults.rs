@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{bandwidth, chained, limits, network, shaping};
-use crate::faults::for_every_fault;
+use crate::faults::{Effect, for_every_fault};
 use crate::world::{World, with};
 
 const FAULT: &str = "CNIBOX_FAIL_KERNEL";
@@ -19,14 +19,14 @@ fn an_add_that_fails_leaves_nothing() {
         let config = chained(keys, &before);
         let failures = for_every_fault(|number| {
             let add = c1.call("bandwidth", "ADD", &config).env(FAULT, &number.to_string()).run();
-            let failed = add.status != 0;
-            if failed {
+            let effect = Effect::on(&add);
+            if effect == Effect::Failure {
                 assert!(add.error().msg.contains("cannot "), "request {number}");
                 assert_eq!(shaping(&world), [""; 0], "request {number}");
             }
             c1.del("bandwidth", &config);
             assert_eq!(shaping(&world), [""; 0], "request {number}");
-            failed
+            effect
         });
         assert!(failures > 8, "{failures}");
     }
@@ -45,12 +45,12 @@ fn a_second_add_that_fails_leaves_the_limits_of_the_first() {
         let once = shaping(&world);
         let failures = for_every_fault(|number| {
             let add = c1.call("bandwidth", "ADD", &config).env(FAULT, &number.to_string()).run();
-            let failed = add.status != 0;
-            if !failed {
+            let effect = Effect::on(&add);
+            if effect != Effect::Failure {
                 assert_eq!(add.success(), after, "request {number}");
             }
             assert_eq!(shaping(&world), once, "request {number}");
-            failed
+            effect
         });
         assert!(failures > 8, "{failures}");
     }
@@ -65,10 +65,10 @@ fn a_del_that_fails_is_made_good_by_the_next() {
     let failures = for_every_fault(|number| {
         c1.add("bandwidth", &config);
         let del = c1.call("bandwidth", "DEL", &config).env(FAULT, &number.to_string()).run();
-        let failed = del.status != 0;
+        let effect = Effect::on(&del);
         c1.del("bandwidth", &bandwidth(limits()));
         assert_eq!(shaping(&world), [""; 0], "request {number}");
-        failed
+        effect
     });
     assert!(failures > 3, "{failures}");
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::layer2;
-use crate::faults::for_every_fault;
+use crate::faults::{Effect, for_every_fault};
 use crate::world::{World, through_dhcp, with};
 
 #[test]
@@ -17,14 +17,14 @@ fn a_failed_add_takes_the_gateway_off_a_bridge_where_addresses_come_through_the_
     let failures = for_every_fault(|number| {
         let add = c1.call("bridge", "ADD", &config).env("CNIBOX_FAIL_KERNEL", &number.to_string());
         let outcome = through_dhcp(add).run();
-        let failed = outcome.status != 0;
-        if failed {
+        let effect = Effect::on(&outcome);
+        if effect == Effect::Failure {
             assert_eq!(addresses(), "", "request {number}: {}", outcome.report());
         } else {
             through_dhcp(c1.call("bridge", "DEL", &config)).run().silence();
         }
         world.host(["ip", "-4", "address", "flush", "dev", "cni0"]);
-        failed
+        effect
     });
     assert!(failures > 8, "{failures}");
 }

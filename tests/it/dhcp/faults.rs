@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::servers::Kea;
 use super::service::Service;
 use super::{Daemon, LIMIT_S, Site, listens, macvlan};
-use crate::faults::{fault_of_error, for_every_fault};
+use crate::faults::{Effect, fault_of_error, for_every_fault};
 use crate::world::{Container, World, with};
 
 fn plain() -> Value {
@@ -39,16 +39,16 @@ fn after_a_fault_in_the_plugin_a_del_leaves_nothing() {
                 let config = if verb == "GC" { &gc } else { &plain() };
                 let call = c1.call("dhcp", verb, config).env(fault, &number.to_string());
                 let outcome = call.run();
-                let failed = outcome.status != 0;
-                if failed {
-                    assert_eq!(verb == "ADD", failed, "{}", outcome.report());
+                let effect = Effect::on(&outcome);
+                if effect == Effect::Failure {
+                    assert_eq!(verb, "ADD", "{}", outcome.report());
                     assert_eq!(fault_of_error(outcome), None);
                 }
                 c1.del("dhcp", &plain());
                 world.eventually("no lease is left", || {
                     kea.leased().is_empty() && !site.has_records()
                 });
-                failed
+                effect
             });
             let can_fail = verb == "ADD" && fault == "CNIBOX_FAIL_KERNEL";
             assert_eq!(failures > 0, can_fail, "{verb} {fault}");

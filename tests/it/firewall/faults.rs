@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::firewalld::{sources, start_firewalld};
 use super::{attach, bridge, drop_forwarded, firewall, forget, rules};
-use crate::faults::for_every_fault;
+use crate::faults::{Effect, for_every_fault};
 use crate::world::World;
 use crate::world::call::Outcome;
 
@@ -27,13 +27,13 @@ fn a_failed_add_leaves_no_rule() {
                 c1.add("firewall", &config);
             }
             let outcome = c1.call("firewall", verb, &config).env(FAULT, &number.to_string()).run();
-            let failed = is_failure(outcome);
-            if failed && verb == "ADD" {
+            let effect = effect_of(outcome);
+            if effect == Effect::Failure && verb == "ADD" {
                 assert_eq!(rules(&world), before, "ADD {number}");
             }
             forget(&c1, "net");
             assert_eq!(rules(&world), before, "{verb} {number}");
-            failed
+            effect
         });
         assert!(failures > 0, "{verb}");
     }
@@ -58,27 +58,28 @@ fn a_failing_request_to_firewalld_leaves_no_source() {
                     c1.add("firewall", &config);
                 }
                 let call = c1.call("firewall", verb, &config);
-                let failed = is_failure(call.env(FAULT, &number.to_string()).run());
-                assert!(!failed || verb != "ADD" || is_clean(), "ADD {number}: {config}");
+                let effect = effect_of(call.env(FAULT, &number.to_string()).run());
+                let is_failed_add = effect == Effect::Failure && verb == "ADD";
+                assert!(!is_failed_add || is_clean(), "ADD {number}: {config}");
                 c1.del("firewall", &config);
                 assert!(is_clean(), "{verb} {number}: {config}");
-                failed
+                effect
             });
             assert!(failures > 0, "{verb}: {config}");
         }
     }
 }
 
-/// Whether the call failed; then the error says on one line what the plugin cannot do, or what CHECK misses: without
-/// its answer firewalld counts as not running, so CHECK looks for the rules of iptables.
-fn is_failure(outcome: Outcome) -> bool {
-    if outcome.status == 0 {
-        return false;
+/// An error says on one line what the plugin cannot do, or what CHECK misses: without its answer firewalld counts as not
+/// running, so CHECK looks for the rules of iptables.
+fn effect_of(outcome: Outcome) -> Effect {
+    let effect = Effect::on(&outcome);
+    if effect == Effect::Failure {
+        let report = outcome.report();
+        let error = outcome.error();
+        let said = format!("{}: {}", error.msg, error.details);
+        let is_good = said.contains("cannot ") || said.contains("is missing from");
+        assert!(is_good && !said.contains('\n'), "{report}");
     }
-    let report = outcome.report();
-    let error = outcome.error();
-    let said = format!("{}: {}", error.msg, error.details);
-    let is_good = said.contains("cannot ") || said.contains("is missing from");
-    assert!(is_good && !said.contains('\n'), "{report}");
-    true
+    effect
 }

@@ -2,7 +2,7 @@
 
 use super::killed::leave_a_namespace;
 use super::{Host, network};
-use crate::faults::for_every_fault;
+use crate::faults::{Effect, for_every_fault};
 use crate::world::{Call, Outcome, State};
 
 const FAULTS: [&str; 2] = ["CNIBOX_FAIL_KERNEL", "CNIBOX_FAIL_FILE"];
@@ -30,14 +30,14 @@ fn at_every_fault<'a>(
         let failures = for_every_fault(|number| {
             let outcome = call().env(fault, &number.to_string()).run();
             let when = format!("{fault}={number}: {}", outcome.report());
-            let failed = outcome.status != 0;
-            assert!(!failed || outcome.stderr.contains("cannot "), "{when}");
+            let effect = Effect::on(&outcome);
+            assert!(effect != Effect::Failure || outcome.stderr.contains("cannot "), "{when}");
             after(&outcome);
             assert_eq!(host.kept(), [""; 0], "{when}");
             host.world
                 .eventually("nothing is left", || before.difference(&host.state()).is_empty());
             before.assert_same(&host.state(), &when);
-            failed
+            effect
         });
         assert!(failures > 3, "{fault}: {failures}");
     }
@@ -95,7 +95,7 @@ fn an_attachment_that_cannot_be_recorded_as_made_is_deleted_at_once() {
             if outcome.status == 0 && call == ADD {
                 host.cnibox(&DEL).run().silence();
             }
-            outcome.status != 0
+            Effect::on(&outcome)
         });
         assert!(met > 0, "{call:?}: the fault was never met");
     }

@@ -21,6 +21,9 @@ const TOOL_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 /// The time that D-Bus has for a reply, in seconds.
 pub const BUS_LIMIT: &str = "CNIBOX_LIMIT_BUS";
 
+/// The line of a debug build on stderr when it makes a request or an operation fail.
+const INJECTED: &str = "cnibox: fault injected\n";
+
 pub const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
 /// A process to be started, with an environment that holds what is named here and nothing else.
@@ -55,6 +58,8 @@ pub struct Outcome {
     pub status: i32,
     pub stdout: String,
     pub stderr: String,
+    /// Whether the process, or one that it started, made a request or an operation fail. `stderr` is without that line.
+    pub is_faulty: bool,
     /// The call as text, for the messages of failing tests.
     what: String,
 }
@@ -260,12 +265,14 @@ impl Outcome {
         // Ended by a signal: a number that no exit status has.
         let status = output.status.code().unwrap_or_else(|| -output.status.signal().unwrap_or(0));
         let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
-        Self { status, stdout: text(output.stdout), stderr: text(output.stderr), what }
+        let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+        let is_faulty = stderr.contains(INJECTED);
+        Self { status, stdout, stderr: stderr.replace(INJECTED, ""), is_faulty, what }
     }
 
     /// Everything, for a person to read.
     pub fn report(&self) -> String {
-        let Self { status, stdout, stderr, what } = self;
+        let Self { status, stdout, stderr, what, .. } = self;
         format!("{what}\n  exit {status}\n  stdout: {stdout}\n  stderr: {stderr}")
     }
 
