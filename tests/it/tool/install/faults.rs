@@ -1,10 +1,9 @@
 //! Each operation on a file fails once: the same command again completes it.
 
 use super::{NEW, Node, OLD};
+use crate::faults::{Effect, for_every_fault};
 
 const OPERATIONS_MAX: u32 = 300;
-/// So many successes one after the other mean that no operation is left to fail.
-const SUCCESSES_MIN: u32 = 4;
 
 /// A failed installation that did not write its manifest has changed nothing. The command again ends with the files that it makes
 /// without a failure. Returns how often the command failed.
@@ -17,17 +16,16 @@ fn sweep(words: &[&str], prepare: &dyn Fn(&Node)) -> u32 {
     begin();
     let before = node.files();
     let manifest = || node.sh("cat .cnibox.manifest 2>/dev/null || true");
-    let (old_manifest, mut failures, mut successes) = (manifest(), 0, 0);
+    let old_manifest = manifest();
     node.command(NEW, words).run().output();
     let after = node.files();
     assert_ne!(before, after);
-    for number in 1..OPERATIONS_MAX {
+    for_every_fault(|number| {
+        assert!(number < OPERATIONS_MAX, "more than {OPERATIONS_MAX} operations");
         begin();
         let outcome = node.command(NEW, words).env("CNIBOX_FAIL_FILE", &number.to_string()).run();
-        if outcome.status == 0 {
-            successes += 1;
-        } else {
-            (failures, successes) = (failures + 1, 0);
+        let effect = Effect::on(&outcome);
+        if effect == Effect::Failure {
             let stderr = &outcome.stderr;
             assert!(
                 stderr.contains("cnibox: cannot ") && stderr.contains("Input/output"),
@@ -39,11 +37,8 @@ fn sweep(words: &[&str], prepare: &dyn Fn(&Node)) -> u32 {
             node.command(NEW, words).run().output();
         }
         assert_eq!(node.files(), after, "{number}: {}", outcome.stderr);
-        if successes == SUCCESSES_MIN {
-            return failures;
-        }
-    }
-    panic!("more than {OPERATIONS_MAX} operations");
+        effect
+    })
 }
 
 #[test]
