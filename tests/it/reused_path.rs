@@ -122,10 +122,7 @@ fn spares(a: &Chain, b: &Chain, answers: Option<&str>) {
     }
     if let Some(address) = answers {
         // Where sbr is, nothing leads anywhere without a source.
-        pod.tool([
-            "ping", "-n", "-q", "-c", "1", "-w", "60", "-i", "0.2", "-I", "10.1.0.3", address,
-        ])
-        .output_of_success();
+        pod.pinging(address).args(&["-I", "10.1.0.3"]).output_of_success();
     }
     del(&pod, "b", b, &result);
     assert!(!is_reserved(&world, "10.1.0.3"), "{what}");

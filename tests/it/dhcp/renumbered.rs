@@ -391,7 +391,7 @@ fn source_routing_follows(keys: Value) {
     result["routes"] = new["routes"].clone();
     c1.check("sbr", &sbr, &result);
     // A program that binds no address has no route: `sbr` leaves none in the main table.
-    c1.exec(["ping", "-n", "-q", "-c", "1", "-w", "60", "-I", "10.2.0.33", "10.2.0.254"]);
+    c1.pinging("10.2.0.254").args(&["-I", "10.2.0.33"]).output_of_success();
 }
 
 #[test]

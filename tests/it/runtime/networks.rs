@@ -130,7 +130,7 @@ fn a_new_network_works_at_once() {
         let gateway = result["ips"][0]["gateway"].as_str().unwrap();
         let address = result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap();
         container.ping(gateway);
-        host.world.host(["ping", "-c", "1", "-w", "60", address]);
+        host.world.pinging(address, None).output_of_success();
         assert!(container.exec(["ip", "link", "show", "eth0"]).contains("02:00:00:00:00:07"));
         assert!(host.world.host(["nft", "list", "ruleset"]).contains(address));
         host.cnibox(&["check", network, name]).run().silence();

@@ -53,6 +53,6 @@ fn answers_leave_by_the_interface_of_the_question() {
         c1.ping(address);
     }
     outside.ping("10.1.0.2");
-    c1.exec(["ping", "-c", "1", "-w", "60", "-I", "10.2.0.2", "192.0.2.2"]);
-    c1.exec(["ping", "-c", "1", "-w", "60", "-I", "fd00:2::2", "fd02:2::2"]);
+    c1.pinging("192.0.2.2").args(&["-I", "10.2.0.2"]).output_of_success();
+    c1.pinging("fd02:2::2").args(&["-I", "fd00:2::2"]).output_of_success();
 }

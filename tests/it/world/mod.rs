@@ -144,6 +144,11 @@ impl World {
         Call::tool(self, words, netns)
     }
 
+    /// A ping on the host, or in the container with that namespace path, as `Container::pinging` has it.
+    pub fn pinging(&self, address: &str, netns: Option<&str>) -> Call<'_> {
+        self.tool(&["sh", "-c", PING, "sh", address], netns)
+    }
+
     /// A plugin call for no container in particular; see also `Container::call`.
     pub fn call(&self, plugin: &str, verb: &str, config: &Value) -> Call<'_> {
         Call::plugin_of_world(self, plugin).env("CNI_COMMAND", verb).config(config)
@@ -302,7 +307,7 @@ impl<'w> Container<'w> {
 
     /// A ping that is not started yet, and ends with the first answer, or without one after a minute.
     pub fn pinging(&self, address: &str) -> Call<'w> {
-        self.tool(["sh", "-c", PING, "sh", address])
+        self.world.pinging(address, Some(&self.netns()))
     }
 
     /// Unmounts the namespace and removes its file, as a runtime does last.
