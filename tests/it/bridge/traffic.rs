@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{address, dual_stack, layer2};
-use crate::world::{Call, World, with};
+use crate::world::{Call, World, one_attempt_is, with};
 
 /// One packet, which may not be lost. The answer has a minute to come.
 fn first_packet(address: &str) -> [&str; 8] {
@@ -17,15 +17,8 @@ fn answer_ms(ping: Call<'_>) -> f64 {
 /// No packet is lost in any attempt, and no answer takes a second in one of five: each is late on a loaded machine at times.
 #[track_caller]
 pub fn assert_prompt(attempt: impl Fn() -> Vec<f64>) {
-    let mut late = Vec::new();
-    for _ in 0..5 {
-        let answers = attempt();
-        if answers.iter().all(|answer| *answer < 1000.0) {
-            return;
-        }
-        late.push(answers);
-    }
-    panic!("answers after so many milliseconds: {late:?}");
+    let are_prompt = |answers: &Vec<f64>| answers.iter().all(|answer| *answer < 1000.0);
+    one_attempt_is(5, "answers after so many milliseconds", are_prompt, attempt);
 }
 
 #[test]

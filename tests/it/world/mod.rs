@@ -1,6 +1,7 @@
 //! A world: a private user, PID, mount and network namespace that plays the host, containers in it, a directory of
 //! plugins, and nothing of the machine that runs the tests. The state of a world is read with `ip` and `nft`.
 
+pub mod attempts;
 pub mod bare;
 pub mod call;
 pub mod json;
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+pub use attempts::one_attempt_is;
 pub use bare::Bare;
 pub use call::{Call, Outcome, Running, VERSIONS, all_at_once};
 pub use json::{leaves, with, without};
