@@ -123,7 +123,7 @@ impl Report {
         );
     }
 
-    /// docs/reliability.md, from its section about histories to its end. `tests/run --all` writes what is before.
+    /// docs/reliability.md, from its section about histories to its end. `tests/run` writes what is before.
     pub fn write(&self, file: &str, wall: Duration) -> std::io::Result<()> {
         let per_hour = self.steps * 3600 / wall.as_secs().max(1);
         let old = std::fs::read_to_string(file).unwrap_or_default();
