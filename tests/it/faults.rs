@@ -5,9 +5,10 @@
 
 use serde_json::{Value, json};
 
+use crate::toggle;
+use crate::toggle::subject::{Subject as Surroundings, VLANS};
 use crate::world::{
-    Container, LAN, Outcome, State, World, is_for_options, on_two_threads, plugin_names, runs_with,
-    with,
+    Container, Outcome, State, World, is_for_options, on_two_threads, plugin_names, runs_with, with,
 };
 
 /// The variables that make a request or an operation fail.
@@ -27,71 +28,46 @@ struct Subject {
     config: Value,
     asks_kernel: bool,
     has_files: bool,
-    /// The option of the kernel that it needs, or "".
+    /// The option of the kernel that the configuration needs, if not the plugin itself, or "".
     option: &'static str,
     /// A command of the container's shell that makes what an earlier plugin of the chain makes.
     in_container: &'static str,
 }
 
+fn subject(plugin: &'static str, config: Value, asks_kernel: bool, has_files: bool) -> Subject {
+    Subject { plugin, config, asks_kernel, has_files, option: "", in_container: "" }
+}
+
 fn subjects() -> Vec<Subject> {
-    let chained_subject = |plugin, config, asks_kernel, has_files, in_container| Subject {
-        plugin,
-        config,
-        asks_kernel,
-        has_files,
-        option: "",
-        in_container,
-    };
-    let subject = |plugin, config, asks_kernel, has_files| {
-        chained_subject(plugin, config, asks_kernel, has_files, "")
-    };
-    let of = |option, subject| Subject { option, ..subject };
     let vlans = json!({"vlan": 10, "vlanTrunk": [{"minID": 20, "maxID": 29}], "isGateway": true,
         "ipam": dual_stack()});
+    let on_lan = || json!({"master": "lan", "ipam": dual_stack()});
+    let tap = json!({"mtu": 1400, "owner": 0, "group": 0, "ipam": dual_stack()});
+    let passed_on = json!({"mode": "passthru", "mac": "02:00:00:00:00:07"});
+    let masqueraded = || json!({"ipMasq": true, "ipam": dual_stack()});
     vec![
         subject("bridge", bridge(), true, true),
-        of("CONFIG_BRIDGE_VLAN_FILTERING", subject("bridge", vlans, true, true)),
-        subject(
-            "bridge",
-            json!({"ipMasq": true, "macspoofchk": true, "ipam": dual_stack()}),
-            true,
-            true,
-        ),
+        Subject { option: VLANS, ..subject("bridge", vlans, true, true) },
+        subject("bridge", with(&masqueraded(), json!({"macspoofchk": true})), true, true),
         subject("bridge", json!({"hairpinMode": true, "mtu": 1400}), true, false),
         subject("bridge", json!({"ipam": executed()}), true, true),
-        subject("veth", json!({"ipam": dual_stack(), "ipMasq": true}), true, true),
+        subject("veth", masqueraded(), true, true),
         subject("veth", json!({"mtu": 1400}), true, false),
-        subject(
-            "macvlan",
-            json!({"master": "lan", "bcqueuelen": 5000, "ipam": dual_stack()}),
-            true,
-            true,
-        ),
-        subject("macvlan", json!({"mode": "passthru", "mac": "02:00:00:00:00:07"}), true, false),
+        subject("macvlan", with(&on_lan(), json!({"bcqueuelen": 5000})), true, true),
+        subject("macvlan", passed_on, true, false),
         subject("host-device", json!({"device": "card", "ipam": dual_stack()}), true, true),
         subject("host-device", json!({"device": "card"}), true, false),
-        subject(
-            "tap",
-            json!({"mtu": 1400, "owner": 0, "group": 0, "ipam": dual_stack()}),
-            true,
-            true,
-        ),
+        subject("tap", tap, true, true),
         subject("flannel", json!({"delegate": {"hairpinMode": true}}), true, true),
         subject("host-local", json!({"ipam": dual_stack()}), false, true),
         subject("loopback", json!({}), true, false),
         subject("firewall", json!({"prevResult": chained()}), true, false),
-        chained_subject("sbr", routed(), true, false, ETH0_ROUTED),
-        chained_subject("tuning", tuning(), true, true, ETH0),
-        of(
-            "CONFIG_DUMMY",
-            subject("dummy", json!({"mtu": 1400, "ipam": dual_stack()}), true, true),
-        ),
-        of("CONFIG_VLAN_8021Q", subject("vlan", vlan(), true, true)),
-        of(
-            "CONFIG_IPVLAN",
-            subject("ipvlan", json!({"master": "lan", "ipam": dual_stack()}), true, true),
-        ),
-        of("CONFIG_NET_VRF", chained_subject("vrf", vrf(), true, false, ETH0_ROUTED)),
+        Subject { in_container: ETH0_ROUTED, ..subject("sbr", routed(), true, false) },
+        Subject { in_container: ETH0, ..subject("tuning", tuning(), true, true) },
+        subject("dummy", json!({"mtu": 1400, "ipam": dual_stack()}), true, true),
+        subject("vlan", with(&on_lan(), json!({"vlanId": 10})), true, true),
+        subject("ipvlan", on_lan(), true, true),
+        Subject { in_container: ETH0_ROUTED, ..subject("vrf", vrf(), true, false) },
     ]
 }
 
@@ -126,10 +102,6 @@ fn routed() -> Value {
     json!({"addSourceHints": true, "prevResult": with(&chained(), json!({"ips": ips}))})
 }
 
-fn vlan() -> Value {
-    json!({"master": "lan", "vlanId": 10, "ipam": dual_stack()})
-}
-
 fn vrf() -> Value {
     json!({"vrfname": "blue", "prevResult": chained()})
 }
@@ -147,6 +119,31 @@ impl Subject {
     fn config(&self) -> Value {
         let keys = json!({"cniVersion": "1.1.0", "name": "net", "type": self.plugin});
         with(&self.config, keys)
+    }
+
+    fn surroundings(&self) -> Surroundings {
+        let mut all = toggle::subjects().into_iter();
+        all.find(|subject| subject.keys_of == self.plugin).unwrap()
+    }
+
+    /// Whether this kernel has what it needs, and the tests that run are about it.
+    fn is_runnable(&self) -> bool {
+        let options = [self.option, self.surroundings().option];
+        let is_wanted = !is_for_options() || options.iter().any(|option| !option.is_empty());
+        is_wanted && options.iter().all(|option| runs_with(option))
+    }
+
+    /// Without a bridge: the plugin makes it, or fails.
+    fn world(&self) -> World {
+        let world = self.surroundings().lonely_world();
+        world.host(["sh", "-ec", EXECUTED]);
+        world
+    }
+
+    fn container<'w>(&self, world: &'w World) -> Container<'w> {
+        let container = self.surroundings().container(world);
+        container.exec(["sh", "-c", self.in_container]);
+        container
     }
 
     /// GC that finds nothing valid.
@@ -216,27 +213,6 @@ pub fn for_every_fault(mut run: impl FnMut(u32) -> Effect) -> u32 {
 const EXECUTED: &str = "printf '#!/bin/sh\nexec /run/plugins/host-local\n' >/run/plugins/executed
     chmod 755 /run/plugins/executed";
 
-/// A container in which `lo` was up once, since the kernel keeps 127.0.0.1 from then on.
-fn container<'w>(world: &'w World, subject: &Subject) -> Container<'w> {
-    let container = world.container("c1");
-    container.exec(["sh", "-c", subject.in_container]);
-    for state in ["up", "down"] {
-        container.exec(["ip", "link", "set", "lo", state]);
-    }
-    container
-}
-
-/// A host with a link for interfaces to sit on, and one to give away.
-fn world() -> World {
-    let world = World::new();
-    world.host(["sh", "-ec", LAN]);
-    let daemon = "FLANNEL_NETWORK=10.1.0.0/16\nFLANNEL_SUBNET=10.1.0.1/29\nFLANNEL_MTU=1400\nFLANNEL_IPMASQ=false\n";
-    world.write("/run/flannel/subnet.env", daemon);
-    world.host(["sh", "-ec", "ip link add card mtu 1400 up type veth peer name cable"]);
-    world.host(["sh", "-ec", EXECUTED]);
-    world
-}
-
 /// The maps and base chains that plugins share in nf_tables stay from the first ADD on.
 fn prime(subject: &Subject, container: &Container<'_>) {
     container.add(subject.plugin, &subject.config());
@@ -259,8 +235,8 @@ fn remove_bridge(world: &World) {
 }
 
 fn faults_of_add(subject: &Subject, fault: &str) -> Vec<String> {
-    let world = world();
-    let container = container(&world, subject);
+    let world = subject.world();
+    let container = subject.container(&world);
     let config = subject.config();
     prime(subject, &container);
     let before = state(&world, &container);
@@ -298,8 +274,8 @@ fn faults_of_add(subject: &Subject, fault: &str) -> Vec<String> {
 
 /// DEL, GC and CHECK: whatever fails, the next DEL without a fault cleans up.
 fn faults_of(verb: &str, subject: &Subject, fault: &str) -> Vec<String> {
-    let world = world();
-    let container = container(&world, subject);
+    let world = subject.world();
+    let container = subject.container(&world);
     let config = subject.config();
     prime(subject, &container);
     let before = state(&world, &container);
@@ -331,8 +307,7 @@ fn faults_of(verb: &str, subject: &Subject, fault: &str) -> Vec<String> {
 /// Runs every subject with every kind of fault, each in a world of its own, and reports all that went wrong at once.
 fn assert_no_problems(verb: &str, check: impl Fn(&Subject, &str) -> Vec<String> + Sync) {
     let mut subjects = subjects();
-    subjects.retain(|subject| !is_for_options() || !subject.option.is_empty());
-    subjects.retain(|subject| runs_with(subject.option));
+    subjects.retain(Subject::is_runnable);
     let cases = subjects.iter().flat_map(|subject| FAULTS.map(|fault| (subject, fault)));
     let cases: Vec<_> = cases.collect();
     let problems = on_two_threads(&cases, |(subject, fault)| {

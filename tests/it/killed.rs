@@ -32,10 +32,10 @@ fn sweep(scene: &Scene<'_>, verb: &str) {
 
 #[test]
 fn an_add_that_is_killed_leaves_nothing_that_del_does_not_find() {
-    for_every_plugin("1.1.0", |scene| sweep(scene, "ADD"));
+    for_every_plugin(&["1.1.0"], |scene| sweep(scene, "ADD"));
 }
 
 #[test]
 fn a_del_that_is_killed_is_finished_by_the_next() {
-    for_every_plugin("1.1.0", |scene| sweep(scene, "DEL"));
+    for_every_plugin(&["1.1.0"], |scene| sweep(scene, "DEL"));
 }

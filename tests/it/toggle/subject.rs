@@ -103,12 +103,18 @@ impl Subject {
 
     /// A host with all that the subject needs, among that the neighbour on the bridge.
     pub fn world(&self) -> World {
-        let world = World::new();
-        world.host(["sh", "-ec", self.host]);
+        let world = self.lonely_world();
         if self.targets == NEIGHBOUR {
             let neighbour = world.container("neighbour");
             neighbour.add("bridge", &neighbours_network());
         }
+        world
+    }
+
+    /// The same without the neighbour and its bridge.
+    pub fn lonely_world(&self) -> World {
+        let world = World::new();
+        world.host(["sh", "-ec", self.host]);
         world
     }
 
