@@ -162,7 +162,9 @@ fn gc_keeps_a_named_run_and_the_next_run_replaces_a_dead_one() {
     host.cnibox(&["check", "net", "web"]).run().silence();
     host.signal("KILL", &first);
     first.finish();
-    host.run(&["-n", "net", "--name", "web", "--", "true"]).output();
+    // The command dies with the first run, a moment later.
+    let replaces = || host.run(&["-n", "net", "--name", "web", "--", "true"]).status == 0;
+    host.world.eventually("the second run replaces the first", replaces);
     host.assert_nothing_left(&before, "after the second run");
 }
 
