@@ -143,7 +143,7 @@ impl Play {
         let secs = 60 << (step.number / 2 % 20);
         self.node.must(&Call::shell(&format!(
             "mkdir -p /var/lib/cni /run/cnibox; find /var/lib/cni /run/cnibox \\( -type f -o -type d \\) -exec sh -c 'for file; do
-             at=$(stat -c %.9Y \"$file\"); touch -c -d \"@$((${{at%.*}} {sign} {secs})).${{at#*.}}\" \"$file\"; done' sh {{}} +"
+             at=$(stat -c %.9Y \"$file\") || continue; touch -c -d \"@$((${{at%.*}} {sign} {secs})).${{at#*.}}\" \"$file\"; done' sh {{}} +"
         )));
         Effect::none()
     }
