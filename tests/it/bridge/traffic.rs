@@ -6,11 +6,11 @@ use super::{address, dual_stack, layer2};
 use crate::world::{Call, World, one_attempt_is, with};
 
 /// One packet, which may not be lost. The answer has a minute to come.
-fn first_packet(address: &str) -> [&str; 8] {
+pub fn first_packet(address: &str) -> [&str; 8] {
     ["ping", "-n", "-q", "-c", "1", "-W", "60", address]
 }
 
-fn answer_ms(ping: Call<'_>) -> f64 {
+pub fn answer_ms(ping: Call<'_>) -> f64 {
     ping.run().round_trip_ms()
 }
 

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{NAMES, address, dual_stack, host_end, host_link, routed, routed_with};
-use crate::bridge::traffic::assert_prompt;
+use crate::bridge::traffic::{answer_ms, assert_prompt, first_packet};
 use crate::world::state::mask_veth;
 use crate::world::{Outcome, World, all_at_once};
 
@@ -72,9 +72,8 @@ fn the_first_packet_after_an_add_arrives() {
         let world = World::new();
         let c1 = world.container("c1");
         c1.add("veth", &dual_stack());
-        let answers = ["10.2.0.1", "fd00:2::1"].map(|gateway| {
-            c1.tool(["ping", "-n", "-q", "-c", "1", "-W", "60", gateway]).run().round_trip_ms()
-        });
+        let answers =
+            ["10.2.0.1", "fd00:2::1"].map(|gateway| answer_ms(c1.tool(first_packet(gateway))));
         let show = ["ip", "-j", "-6", "address", "show", "dev", "eth0", "scope", "global"];
         let links = c1.json(show);
         assert_eq!(links[0]["addr_info"][0].get("tentative"), None, "{links}");
