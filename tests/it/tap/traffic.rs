@@ -68,5 +68,8 @@ fn del_removes_a_tap_that_a_program_has_open() {
     assert_eq!(c1.json(["ip", "-j", "link"]).as_array().unwrap().len(), 1, "lo alone is left");
     let outcome = program.finish();
     // EBADFD, or EFAULT if it was reading.
-    assert!(outcome.stderr.contains("OSError: "), "{}", outcome.report());
+    let is_removed = ["File descriptor in bad state", "Bad address"]
+        .iter()
+        .any(|reason| outcome.stderr.contains(reason));
+    assert!(is_removed, "{}", outcome.report());
 }
