@@ -28,6 +28,11 @@ fn container(world: &World) -> Container<'_> {
         ip route add 10.9.0.0/16 via 10.1.0.1 mtu 1400; ip route add fd09::/48 via fd00:1::1
         ip route add 10.8.0.0/16 dev net1 scope link; ip route add fd08::/48 via fe80::1 dev net1";
     c1.exec(["sh", "-ec", script]);
+    // The kernel adds it a moment after both ends are up.
+    let local_routes = || c1.exec(["ip", "-6", "route", "show", "fe80::/64"]);
+    world.eventually("each peer has its route", || {
+        ["peer0", "peer1"].iter().all(|peer| local_routes().contains(peer))
+    });
     c1
 }
 
