@@ -272,13 +272,23 @@ fn look(request: &Value) -> io::Result<Value> {
 
 const BATCH: &str = "link show\naddress show\nroute show table all\nrule show\n-6 rule show\n";
 
+/// The forger's errors can end it at any time.
+const ATTEMPTS_MAX: u32 = 100;
+
 fn ip(netns: Option<&str>) -> io::Result<String> {
     tool(&["ip", "-j", "-d", "-batch", "-"], netns, BATCH)
 }
 
+/// What a tool prints, once it succeeds.
 fn tool(argv: &[&str], netns: Option<&str>, stdin: &str) -> io::Result<String> {
     let request = json!({"argv": argv, "env": {"PATH": TOOLS}, "netns": netns, "stdin": stdin});
-    let answer = run(&request)?;
+    let mut answer = run(&request)?;
+    for _ in 1..ATTEMPTS_MAX {
+        if answer["status"] == 0 {
+            break;
+        }
+        answer = run(&request)?;
+    }
     Ok(answer["stdout"].as_str().unwrap_or_default().to_owned())
 }
 
