@@ -1,9 +1,10 @@
 //! The interface of a plugin: its configuration, and a method for each CNI verb.
 
 pub(crate) mod execute;
-pub(crate) mod identity;
+pub(crate) mod life;
 pub(crate) mod log;
 pub(crate) mod owner;
+pub(crate) mod record;
 pub(crate) mod restore;
 mod session;
 
@@ -20,6 +21,7 @@ use crate::netlink::nft::{Batch, Nft};
 
 pub use session::Session;
 
+use record::Made;
 use restore::Parts;
 
 /// The compatible release of the reference plugins, then the release of cnibox. Runtimes compare the first part.
@@ -66,6 +68,8 @@ pub trait Ipam: Read {
 pub enum Scope<'a> {
     /// DEL: this attachment.
     One(&'a Attachment),
+    /// `cnibox gc`: these attachments, whose namespaces have ended.
+    Each(&'a [Attachment]),
     /// GC: all attachments of the network except these.
     AllExcept(&'a [Attachment]),
 }
@@ -75,15 +79,16 @@ impl<'a> Scope<'a> {
     pub fn one(self) -> Option<&'a Attachment> {
         match self {
             Self::One(at) => Some(at),
-            Self::AllExcept(_) => None,
+            Self::Each(_) | Self::AllExcept(_) => None,
         }
     }
 
-    /// The verb for a delegate.
-    pub fn verb(self) -> Verb {
+    /// The calls of a delegate.
+    pub fn verbs(self) -> Vec<Verb> {
         match self {
-            Self::One(at) => Verb::Del(at.clone()),
-            Self::AllExcept(keep) => Verb::Gc(keep.to_vec()),
+            Self::One(at) => vec![Verb::Del(at.clone())],
+            Self::Each(all) => all.iter().cloned().map(Verb::Del).collect(),
+            Self::AllExcept(keep) => vec![Verb::Gc(keep.to_vec())],
         }
     }
 }
@@ -150,17 +155,30 @@ impl Entry {
         Self { facts, ..self }
     }
 
-    /// A whole call: runs the plugin, then commits the pending changes of nf_tables. The plugin that makes the interface then
-    /// records the namespace.
+    /// A whole call: runs the plugin, then commits the pending changes of nf_tables, and keeps the record of the attachment.
     pub fn call(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
-        let success = match (self.run(cx, verb), cx.session.settle()) {
-            (Err(first), Err(second)) => return Err(first.also(&second)),
-            (result, settled) => settled.and(result)?,
+        let records = !self.is_chained && !cx.session.is_recorded();
+        let begun = match verb {
+            Verb::Add(at) if records => record::begin(cx, at, self.is_ipam),
+            _ => None,
         };
-        if !self.is_ipam && !self.is_chained && !cx.session.is_recorded() {
-            identity::after(cx, verb)?;
+        let result = match (self.run(cx, verb), cx.session.settle()) {
+            (Err(first), Err(second)) => Err(first.also(&second)),
+            (result, settled) => settled.and(result),
+        };
+        match (&result, begun) {
+            (Ok(success), Some(begun)) => {
+                let made = success.as_ref().map(Made::of).unwrap_or_default();
+                begun.finish(&made).unwrap_or_else(|error| cx.warn(error));
+            }
+            (Ok(_), None) if records => record::clean(cx, verb, self.is_ipam)?,
+            (Ok(Some(success)), None) if self.is_chained && !cx.session.is_recorded() => {
+                record::amend(cx, verb, success);
+            }
+            (Err(_), Some(begun)) => begun.take_back().unwrap_or_else(|error| cx.warn(error)),
+            _ => {}
         }
-        Ok(success)
+        result
     }
 
     /// Runs the plugin. Changes of nf_tables stay pending.
@@ -168,6 +186,16 @@ impl Entry {
         match self.configured(cx, verb)? {
             Instance::Plugin(plugin) => run(&*plugin, cx, verb),
             Instance::Ipam(plugin) => run_ipam(&*plugin, cx, verb),
+        }
+    }
+
+    /// Removes several attachments that have ended. Changes of nf_tables stay pending.
+    pub fn remove_ended(&self, cx: &Context<'_>, all: &[Attachment]) -> Result<()> {
+        let scope = Scope::Each(all);
+        // The configuration is read as for a GC.
+        match self.configured(cx, &Verb::Gc(Vec::new()))? {
+            Instance::Plugin(plugin) => plugin.clean(cx, scope, None),
+            Instance::Ipam(plugin) => plugin.clean(cx, scope),
         }
     }
 

@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::names::{Attachment, NetworkName};
 use crate::plugin::Entry;
+use crate::plugin::life::Life;
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
-use crate::runtime::evidence::Life;
 
 use super::parameters::{self, TIMEOUT_S};
 use super::table::Table;
@@ -95,7 +95,7 @@ impl Attachments {
 const FAILED: &str = "failed";
 
 fn checked(runtime: &Runtime, entry: &CacheEntry, life: &Life) -> &'static str {
-    if matches!(life, Life::Gone(_)) {
+    if matches!(life, Life::Ended(_)) {
         return FAILED;
     }
     match runtime.check_entry(entry) {
@@ -143,7 +143,7 @@ impl Line {
         }
         let (state, reason) = match life {
             Life::Alive => ("alive", None),
-            Life::Gone(reason) => ("gone", Some(reason)),
+            Life::Ended(reason) => ("gone", Some(reason)),
             Life::Unknown(reason) => ("unknown", Some(reason)),
         };
         Self { entry, addresses, state, reason, check }

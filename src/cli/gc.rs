@@ -41,6 +41,10 @@ pub(super) struct Gc {
     /// remove one attachment for which it is unknown whether it lives: NETWORK/CONTAINER/IFNAME; nothing else is removed
     #[argh(option)]
     unknown: Option<String>,
+    /// remove all attachments, by your word that no container is alive, as after the restart of a node that is a container itself;
+    /// refused if one is alive
+    #[argh(switch)]
+    none_alive: bool,
     /// print one JSON document
     #[argh(switch)]
     json: bool,
@@ -84,9 +88,16 @@ impl Gc {
     }
 
     fn collect(&self, runtime: &Runtime, tell: &mut dyn FnMut(&str)) -> Result<Collected> {
-        if self.confirm && (self.uncached || self.unknown.is_some()) {
-            let msg = "--confirm needs a proof, which --uncached and --unknown do without";
+        if self.confirm && (self.uncached || self.unknown.is_some() || self.none_alive) {
+            let msg =
+                "--confirm needs a proof, which --uncached, --unknown and --none-alive do without";
             return Err(not_understood(msg));
+        }
+        if self.none_alive {
+            if !self.operands.is_empty() || self.uncached || self.unknown.is_some() {
+                return Err(not_understood("--none-alive is about all attachments"));
+            }
+            return runtime.remove_all(self.dry_run, tell);
         }
         if let Some(name) = &self.unknown {
             if !self.operands.is_empty() || self.uncached {

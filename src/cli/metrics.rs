@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::kernel::sys::warn;
 use crate::plugin::Entry;
+use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
-use crate::runtime::evidence::Life;
 use crate::runtime::remains::Remains;
 use crate::runtime::reservations::{OwnerState, Survey};
 
@@ -98,7 +98,7 @@ fn text(survey: &Survey) -> String {
     for (entry, life) in &survey.attachments {
         let state = match life {
             Life::Alive => "alive",
-            Life::Gone(_) => "gone",
+            Life::Ended(_) => "gone",
             Life::Unknown(_) => "unknown",
         };
         count(&mut attachments, &entry.network, state);
@@ -120,7 +120,7 @@ fn text(survey: &Survey) -> String {
 fn stale(text: &mut String, remains: &Remains) {
     let mut stale = Vec::new();
     for (entry, life) in &remains.survey.attachments {
-        if matches!(life, Life::Gone(_)) {
+        if matches!(life, Life::Ended(_)) {
             count(&mut stale, &entry.network, "attachment");
         }
     }
@@ -131,7 +131,7 @@ fn stale(text: &mut String, remains: &Remains) {
             }
         }
     }
-    for owner in &remains.owners {
+    for (owner, _) in &remains.owners {
         if let Some([network, ..]) = Owner::parts(owner) {
             count(&mut stale, network, "rules");
         }

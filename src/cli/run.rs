@@ -158,19 +158,16 @@ impl Exec {
         let words = command(words, self.command.len())?;
         let runtime = parameters::runtime(plugins, TIMEOUT_S);
         let own = NetNs::own()?;
-        let mut path = parameters::netns(&self.target)?;
+        let path = parameters::netns(&self.target)?;
         let entries = runtime.entries()?;
-        if !own.is_at(&path)? {
-            let of_id = entries.iter().find(|entry| *entry.at.container_id == *self.target);
-            // A later process or namespace can have the path of a container that has ended.
-            if let Some(entry) = of_id {
-                runtime.require_alive(entry)?;
-                path = entry.netns.clone();
-            }
-        }
-        let netns = own.open(&path)?;
+        let netns = match own.open_if_exists(&path) {
+            Ok(None) => runtime.namespace_of(&self.target, &entries)?,
+            _ => None,
+        };
+        let netns = netns.map_or_else(|| own.open(&path), Ok)?;
         if netns.is(&own)? {
-            let msg = format!("cannot enter {}: it is the namespace of the host", path.display());
+            let path = netns.path().display();
+            let msg = format!("cannot enter {path}: it is the namespace of the host");
             return Err(Error::new(Code::SAME_NETNS, msg));
         }
         let mut results: Vec<Success> = Vec::new();

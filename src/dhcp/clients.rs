@@ -187,7 +187,7 @@ impl Clients {
 fn machine_id(prefix: &Path) -> Result<String> {
     let read = |path: &str| file::read_text(&prefixed(prefix, Path::new(path)));
     let known = read(MACHINE_ID).ok().filter(|id| !id.trim().is_empty());
-    known.map_or_else(file::boot_id, Ok).map_err(|error| {
+    known.map_or_else(|| file::boot_id().map(str::to_owned), Ok).map_err(|error| {
         Error::internal(format_args!("cannot read the boot id: {}", file::reason(&error)))
     })
 }

@@ -193,7 +193,7 @@ impl Journal {
     /// Writes a lease, and replaces the one that is there.
     pub fn save(&self, record: &LeaseRecord) -> Result<()> {
         self.file(&record.ask.key, LEASE)
-            .write(json::compact(&Kept { boot: &boot()?, record }).as_bytes())
+            .write(json::compact(&Kept { boot: boot()?, record }).as_bytes())
     }
 
     /// Removes a lease and its mark. Succeeds if they do not exist.
@@ -205,7 +205,7 @@ impl Journal {
     /// The lease of an attachment; None if it has none, or if its file is void.
     pub fn read(&self, key: &Key) -> Result<Option<LeaseRecord>> {
         let Some(content) = self.file(key, LEASE).read()? else { return Ok(None) };
-        let record = read_record(&content, &boot()?).ok().filter(|record| record.ask.key == *key);
+        let record = read_record(&content, boot()?).ok().filter(|record| record.ask.key == *key);
         Ok(record.map(|record| self.with_mark(record)))
     }
 
@@ -267,7 +267,7 @@ impl Journal {
             };
             let is_at_its_place =
                 |record: &LeaseRecord| self.file(&record.ask.key, LEASE).name() == Some(&name);
-            match read_record(&content, &boot) {
+            match read_record(&content, boot) {
                 Ok(record) if is_at_its_place(&record) => records.push(self.with_mark(record)),
                 Ok(_) => on_void(&file),
                 Err(error) => {
@@ -297,7 +297,7 @@ pub(super) fn lock_starts() -> Result<File> {
 }
 
 /// The identity of this boot of the host.
-fn boot() -> Result<String> {
+fn boot() -> Result<&'static str> {
     file::boot_id().map_err(|error| {
         Error::new(Code::IO, format_args!("cannot read the boot id: {}", file::reason(&error)))
     })

@@ -10,9 +10,11 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::libc;
+use nix::sys::statfs::statfs;
 use nix::unistd::{AccessFlags, dup2_stderr, faccessat};
 
 pub(crate) use super::sys::reason;
@@ -130,10 +132,24 @@ pub fn log_to(path: &Path) -> io::Result<()> {
 
 /// The identity of this boot of the host. The kernel chooses a new one at every boot, without a clock, which some hosts do not
 /// have. Fails without /proc.
-pub fn boot_id() -> io::Result<String> {
+pub fn boot_id() -> io::Result<&'static str> {
+    static BOOT: OnceLock<String> = OnceLock::new();
+    if let Some(boot) = BOOT.get() {
+        return Ok(boot);
+    }
     let text = read_text(Path::new("/proc/sys/kernel/random/boot_id"))?;
-    Ok(text.trim_end().to_owned())
+    Ok(BOOT.get_or_init(|| text.trim_end().to_owned()))
 }
+
+/// Whether other machines may write in the file system of a path, so that their files are there, too.
+pub fn is_of_several_hosts(path: &Path) -> io::Result<bool> {
+    let magic = u32::try_from(statfs(path)?.filesystem_type().0);
+    Ok(magic.is_ok_and(|magic| OF_SEVERAL_HOSTS.contains(&magic)))
+}
+
+/// linux/magic.h: nfs, 9p, fuse (virtiofs is one), smb, cifs and ceph.
+const OF_SEVERAL_HOSTS: [u32; 7] =
+    [0x6969, 0x0102_1997, 0x6573_5546, 0x517B, 0xFE53_4D42, 0xFF53_4D42, 0x00c3_6400];
 
 /// Fails if no file can be created and written in a directory: the file system is full or read-only, or the permissions
 /// forbid it. The directory does not change: the test file has no name. A file system without such files shows the

@@ -77,8 +77,9 @@ struct OwnersParts {
     network: NetworkName,
     /// The common prefix of all owners in the network.
     prefix: String,
-    /// The attachment of a DEL, or the keep set of a GC, with their owners.
+    /// The attachments of the scope, or the keep set of a GC, with their owners.
     listed: Vec<(Attachment, Owner)>,
+    has_listed: bool,
     is_one: bool,
 }
 
@@ -89,15 +90,17 @@ impl Owners {
     }
 
     pub fn in_network(network: &NetworkName, scope: Scope<'_>) -> Self {
-        let (listed, is_one) = match scope {
+        let (listed, has_listed) = match scope {
             Scope::One(at) => (std::slice::from_ref(at), true),
+            Scope::Each(all) => (all, true),
             Scope::AllExcept(keep) => (keep, false),
         };
         Self(Rc::new(OwnersParts {
             network: network.clone(),
             prefix: Owner::prefix(network),
             listed: listed.iter().map(|at| (at.clone(), Owner::new(network, at))).collect(),
-            is_one,
+            has_listed,
+            is_one: scope.one().is_some(),
         }))
     }
 
@@ -113,7 +116,7 @@ impl Owners {
 
     /// Whether the scope has the owner of an object. `is_of` decides whether the object belongs to an attachment.
     pub fn has(&self, is_of: impl Fn(&Attachment, &Owner) -> bool) -> bool {
-        self.0.listed.iter().any(|(at, owner)| is_of(at, owner)) == self.0.is_one
+        self.0.listed.iter().any(|(at, owner)| is_of(at, owner)) == self.0.has_listed
     }
 
     /// Whether the text is an owner in the scope.

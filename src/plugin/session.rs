@@ -12,6 +12,7 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
 use crate::netlink::nft::{self, Nft};
 use crate::netlink::rtnl::{Link, Rtnl};
+use crate::plugin::record;
 
 /// The container's network namespace.
 enum Namespace {
@@ -68,7 +69,14 @@ impl Session {
                     if !is_check && !request.netns_override && netns.is(host)? {
                         return Err(same_netns(verb, &netns));
                     }
-                    Namespace::Open(netns)
+                    match verb {
+                        Verb::Del(at) if record::is_of_another(request, at, &netns) => {
+                            let msg =
+                                format!("{path:?} is another network namespace than at the ADD");
+                            Namespace::Gone(Error::internal(msg))
+                        }
+                        _ => Namespace::Open(netns),
+                    }
                 }
                 Ok(None) => {
                     let msg = format!("failed to open netns {path:?}: no such file or directory");

@@ -129,28 +129,47 @@ impl Ipam for Dhcp {
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
+        match scope {
+            Scope::One(at) => {
+                self.remove(cx, &Request::Release(key(cx, at)), Some(at), &[]);
+            }
+            Scope::Each(all) => {
+                all.iter().try_for_each(|at| self.clean(cx, Scope::One(at)))?;
+            }
+            Scope::AllExcept(keep) => {
+                let network = cx.request.network.clone();
+                self.remove(cx, &Request::Gc { network, keep: keep.to_vec() }, None, keep);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Dhcp {
+    /// Releases the lease of one attachment, or all but those of `keep`. Without the daemon it leaves marks.
+    fn remove(
+        &self,
+        cx: &Context<'_>,
+        request: &Request,
+        one: Option<&Attachment>,
+        keep: &[Attachment],
+    ) {
         let path = self.keys.socket_or_default();
         let journal = socket::journal(&path);
-        let request = match scope {
-            Scope::One(at) => Request::Release(key(cx, at)),
-            Scope::AllExcept(keep) => {
-                Request::Gc { network: cx.request.network.clone(), keep: keep.to_vec() }
-            }
-        };
-        let failure = match ask_to_remove(&path, &request) {
-            Ok(()) => return Ok(()),
+        let failure = match ask_to_remove(&path, request) {
+            Ok(()) => return,
             Err(failure) => failure,
         };
-        if let (Failure::Down(_), Scope::One(at)) = (&failure, scope) {
+        if let (Failure::Down(_), Some(at)) = (&failure, one) {
             match self.release_without_daemon(cx, at, &journal) {
-                Ok(true) => return Ok(()),
+                Ok(true) => return,
                 Ok(false) => {}
                 Err(error) => cx.warn(error),
             }
         }
-        let marked = match scope {
-            Scope::One(at) => journal.mark(&key(cx, at)).map(usize::from),
-            Scope::AllExcept(keep) => journal.mark_all_except(&cx.request.network, keep),
+        let marked = match one {
+            Some(at) => journal.mark(&key(cx, at)).map(usize::from),
+            None => journal.mark_all_except(&cx.request.network, keep),
         };
         let count = marked.unwrap_or_else(|error| {
             cx.warn(error);
@@ -158,18 +177,15 @@ impl Ipam for Dhcp {
         });
         let asked = match failure {
             Failure::Down(_) if count == 0 => Ok(()),
-            Failure::Down(_) => self.remove_marked(&path, &request),
+            Failure::Down(_) => self.remove_marked(&path, request),
             failure => Err(failure),
         };
         if let Err(failure) = asked {
             let error = failure.into_error();
             cx.warn(format_args!("{error}; the daemon releases marked leases when it starts"));
         }
-        Ok(())
     }
-}
 
-impl Dhcp {
     /// Asks the daemon, and starts it if the configuration says so.
     fn call(
         &self,

@@ -117,7 +117,8 @@ impl Plugin for Flannel {
         }
         match scope {
             Scope::One(at) => self.del(cx, at),
-            Scope::AllExcept(_) => self.gc(cx, scope),
+            Scope::Each(all) => all.iter().try_for_each(|at| self.del(cx, at)),
+            Scope::AllExcept(keep) => self.gc(cx, scope, &Verb::Gc(keep.to_vec())),
         }
     }
 
@@ -149,12 +150,12 @@ impl Flannel {
         }
     }
 
-    fn gc(&self, cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
+    fn gc(&self, cx: &Context<'_>, scope: Scope<'_>, verb: &Verb) -> Result<()> {
         let mut failures = Failures::default();
         let files = saved_conf::all(&self.data_dir, &Owners::of(cx, scope), &mut failures)?;
         let mut called = Vec::new();
         let call = |config: Json, called: &mut Vec<Json>| {
-            self.call(cx, config.clone(), &scope.verb()).map(|()| called.push(config))
+            self.call(cx, config.clone(), verb).map(|()| called.push(config))
         };
         match self.config(cx) {
             Ok(config) => failures.note(call(config.sorted(), &mut called)),

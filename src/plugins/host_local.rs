@@ -155,6 +155,7 @@ impl Ipam for HostLocal {
         match Store::open_if_exists(self.data_dir()?, &cx.request.network, cx.session.turns())? {
             Some(store) => store.locked(|locked| match scope {
                 Scope::One(at) => locked.release(at),
+                Scope::Each(all) => all.iter().try_for_each(|at| locked.release(at)),
                 Scope::AllExcept(keep) => locked.keep_only(keep),
             }),
             None => Ok(()),

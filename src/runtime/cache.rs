@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::fault;
 use crate::kernel::file;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
+use crate::plugin::record::Made;
 use crate::runtime::conf::Network;
 
 mod base64;
@@ -37,6 +38,23 @@ pub struct CacheEntry {
     pub capability_args: Json,
     /// The result of the last plugin of ADD, or `Null`.
     pub result: Json,
+    /// Of a pending record: an entry of the cache has libcni's keys only.
+    pub operation: Option<Operation>,
+}
+
+/// An operation that has begun.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operation {
+    pub verb: Started,
+    /// That of the record of the attachment. Empty without a record.
+    pub generation: String,
+}
+
+/// The verb of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Started {
+    Add,
+    Del,
 }
 
 /// A directory with a file per attachment.
@@ -54,6 +72,27 @@ pub struct Entries {
     pub entries: Vec<CacheEntry>,
     /// One error per file that cannot be used.
     pub damaged: Vec<Error>,
+}
+
+impl Operation {
+    fn text(&self) -> String {
+        let verb = match self.verb {
+            Started::Add => "ADD",
+            Started::Del => "DEL",
+        };
+        format!("{verb} {}", self.generation)
+    }
+
+    /// `None` for an entry of the cache, and for a record of a release up to 0.2.0.
+    fn parse(text: &str) -> Option<Self> {
+        let (verb, generation) = text.split_once(' ')?;
+        let verb = match verb {
+            "ADD" => Started::Add,
+            "DEL" => Started::Del,
+            _ => return None,
+        };
+        Some(Self { verb, generation: generation.into() })
+    }
 }
 
 impl CacheEntry {
@@ -81,6 +120,11 @@ impl CacheEntry {
         })
     }
 
+    /// What its ADD made in the container, as far as the result tells.
+    pub fn made(&self) -> Made {
+        Made::of(&self.success().ok().flatten().unwrap_or_default())
+    }
+
     /// The attachment in words.
     pub fn title(&self) -> String {
         title(&self.network, &self.at)
@@ -102,6 +146,7 @@ impl CacheEntry {
             cni_args: pairs.map(pair).collect(),
             capability_args: self.capability_args.clone(),
             result: self.result.clone(),
+            operation: self.operation.as_ref().map_or_else(String::new, Operation::text),
         }
     }
 
@@ -133,6 +178,7 @@ impl CacheEntry {
             args: args(&document.cni_args)?,
             capability_args: document.capability_args,
             result: document.result,
+            operation: Operation::parse(&document.operation),
         })
     }
 }
@@ -157,6 +203,9 @@ keys! {
         "capabilityArgs" => capability_args: Json,
         #[serde(skip_serializing_if = "Json::is_null")]
         "result" => result: Json,
+        /// Of pending records.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        "operation" => operation: String,
     }
 }
 
@@ -304,6 +353,7 @@ fn of_old_runtime(network: &NetworkName, at: &Attachment, result: Json) -> Cache
         args: String::new(),
         capability_args: Json::Null,
         result,
+        operation: None,
     }
 }
 

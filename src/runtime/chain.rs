@@ -163,6 +163,33 @@ impl Chain<'_> {
         self.clean("DEL", "delete", plugins, result, None)
     }
 
+    /// Whether all plugins of the list are of this executable.
+    pub fn is_ours(&self) -> bool {
+        let is_ours = |plugin| matches!(self.program(conf::kind(plugin)), Ok(Program::Ours(_)));
+        self.network.plugins.iter().all(is_ours)
+    }
+
+    /// DEL of several attachments that have ended, at once. All plugins of the list are ours. Goes on past a plugin that fails,
+    /// and reports all.
+    pub fn remove_ended(&self, all: &[Attachment]) -> Result<()> {
+        let session = OnceCell::new();
+        let mut errors = Vec::new();
+        for plugin in self.network.plugins.iter().rev() {
+            let request = self.request("DEL", plugin, None, None);
+            let called =
+                request.and_then(|(request, verb)| match self.program(&request.conf.kind)? {
+                    Program::Ours(entry) => {
+                        let session = self.session(&session, &request, &verb)?;
+                        entry.remove_ended(&self.context(&request, session), all)
+                    }
+                    Program::Executable(_) => Err(Error::internal("another plugin has its place")),
+                });
+            errors.extend(called.err().map(|error| self.failed("delete", plugin, error)));
+        }
+        errors.extend(session.get().and_then(|session| session.settle().err()));
+        Error::joined(errors)
+    }
+
     /// Runs GC of each plugin. Goes on past a plugin that fails or is missing, and reports all.
     pub fn gc(&self, keep: &[Attachment]) -> Result<()> {
         self.clean("GC", "gc", self.network.plugins.iter(), None, Some(keep))

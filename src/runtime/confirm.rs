@@ -65,7 +65,7 @@ pub(super) struct Confirmation {
 impl Confirmation {
     pub(super) fn open(path: PathBuf) -> Self {
         // Without /proc there is no boot id. There is no view of the host then, so nothing is removed anyway.
-        let boot = file::boot_id().unwrap_or_default();
+        let boot = file::boot_id().unwrap_or_default().to_owned();
         Self::at(path, boot, now())
     }
 
@@ -118,7 +118,7 @@ impl Memory {
 #[cfg(feature = "tool")]
 pub(super) fn seconds_since_last_run(path: &Path) -> Option<u64> {
     let now = now();
-    let memory = Memory::read(path, &file::boot_id().ok()?, now)?;
+    let memory = Memory::read(path, file::boot_id().ok()?, now)?;
     now.checked_sub(memory.run)?.try_into().ok()
 }
 

@@ -1,8 +1,9 @@
-//! Removes attachments that have ended, see `evidence`, and those of an interrupted operation.
+//! Removes attachments that have ended, see `plugin::life`.
+
+mod collect;
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -12,7 +13,8 @@ use crate::error::{Code, Error, Result};
 use crate::kernel::flock::Mode;
 use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, NetworkName};
-use crate::plugin::identity::Record;
+use crate::plugin::life::{Life, Witness};
+use crate::plugin::record::{Maker, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{self, CacheEntry};
 use crate::runtime::chain::{Chain, Parameters};
@@ -20,8 +22,7 @@ use crate::runtime::conf::Network;
 #[cfg(feature = "tool")]
 use crate::runtime::confirm;
 use crate::runtime::confirm::{Confirmation, Found};
-use crate::runtime::evidence::{Evidence, Life};
-use crate::runtime::lifecycle::{Choice, netns_of};
+use crate::runtime::lifecycle::Choice;
 use crate::runtime::lock::{self, Lock};
 
 /// Options of GC.
@@ -37,6 +38,16 @@ pub struct Options {
     /// Also remove the reservations, rules and links of owners that have ended, which no cache has.
     #[cfg(feature = "tool")]
     pub remains: bool,
+}
+
+impl Options {
+    /// Whether this run also removes what no cache has. Without the tool there is no such run.
+    fn removes_remains(self) -> bool {
+        #[cfg(feature = "tool")]
+        return self.remains;
+        #[cfg(not(feature = "tool"))]
+        true
+    }
 }
 
 /// One attachment that was removed.
@@ -113,7 +124,7 @@ impl Collection<'_> {
     fn is_confirmed_record(&mut self, record: &Record) -> bool {
         let Some(confirmation) = &mut self.confirmation else { return true };
         let object = format!("the record of {}", cache::title(&record.network, &record.at));
-        let found = Found::new("", object, record.identity.text(), "its namespace has ended");
+        let found = Found::new("", object, record.generation.clone(), "its namespace has ended");
         let is_confirmed = confirmation.wait(found) == 0;
         if is_confirmed {
             confirmation.forget_last();
@@ -127,6 +138,16 @@ impl Collection<'_> {
             confirmation.forget_last();
         }
         (self.tell)(line);
+    }
+
+    /// An object is forgotten when it is removed, before the next one is looked at.
+    fn at_once_max(&self) -> usize {
+        if self.confirmation.is_some() { 1 } else { collect::AT_ONCE_MAX }
+    }
+
+    fn note_failure(&mut self, entry: &CacheEntry, error: &Error) {
+        let context = format!("cannot delete {}", entry.title());
+        self.collected.errors.push(error.clone().context(context));
     }
 
     fn note_attachment(&mut self, removed: Removed) {
@@ -162,26 +183,17 @@ impl Runtime {
             Some(Choice::Configuration(network)) => Some(network),
             _ => None,
         };
-        let names = match choice {
-            Some(choice) => vec![choice.name().clone()],
-            None => self.known_networks()?,
-        };
         sys::catch_interrupts();
-        let evidence = self.evidence()?;
-        let dead = self.dead_namespaces(&evidence);
+        let witness = Witness::new()?;
+        let dead = self.dead_namespaces(&witness);
         // Their attachments have ended then. With a confirmation, they have to keep their proof until they are removed.
         if !options.is_dry_run && !options.confirm {
-            self.remove_dead_namespaces(&evidence);
+            self.remove_dead_namespaces(&witness);
         }
-        if let (Err(reason), false) = (evidence.view(), names.is_empty()) {
-            warn(format_args!("warning: cannot tell which attachments have ended: {reason}"));
-        }
-        for name in names {
-            if let Err(error) = self.gc_of(&evidence, &dead, &name, chosen, &mut run) {
-                run.collected.errors.push(error);
-            }
-            if sys::is_interrupted() {
-                return Err(Error::internal("cannot collect garbage: interrupted"));
+        let names = self.gc_of_cache(&witness, &dead, choice, chosen, &mut run)?;
+        if options.uncached && !options.is_dry_run {
+            for name in names {
+                run.collected.errors.extend(self.gc_by_plugins(&name, chosen).err());
             }
         }
         self.gc_of_all(choice, &mut run)?;
@@ -207,11 +219,10 @@ impl Runtime {
             return Err(Error::internal("cannot collect garbage: interrupted"));
         }
         if run.options.confirm {
-            self.remove_confirmed_namespaces(&self.evidence()?, run);
+            self.remove_confirmed_namespaces(&Witness::new()?, run);
         }
         if !run.options.is_dry_run {
-            // An ADD since the begin of this run has made a namespace that the evidence of then does not have.
-            self.sweep(&self.evidence()?, run);
+            self.sweep(run)?;
         }
         Ok(())
     }
@@ -224,7 +235,8 @@ impl Runtime {
     /// Whether a runtime that may never call GC made an attachment of the cache.
     #[cfg(feature = "tool")]
     pub fn is_of_another_runtime(&self, entry: &CacheEntry) -> bool {
-        !self.records.read(&entry.network, &entry.at).is_some_and(|record| record.is_of_cnibox)
+        let record = self.records.read(&entry.network, &entry.at);
+        record.is_none_or(|record| record.maker != Maker::Cnibox)
     }
 
     /// The seconds since the last `gc --confirm` in this boot.
@@ -246,186 +258,70 @@ impl Runtime {
             let msg = format!("{}: it is not attached", cannot());
             return Err(Error::new(Code::UNKNOWN_CONTAINER, msg));
         };
-        let evidence = self.evidence()?;
-        let reason = match evidence.life(&entry) {
+        let reason = match self.life(&Witness::new()?, &entry) {
             Life::Alive => return Err(Error::internal(format!("{}: it is alive", cannot()))),
-            Life::Gone(reason) => reason,
+            Life::Ended(reason) => reason,
             Life::Unknown(reason) => format!("by the word of the operator, although {reason}"),
         };
         if !is_dry_run {
-            self.delete_of_add(&evidence, &entry, None)?;
+            self.delete_of_add(&entry, None)?;
         }
         Ok(Removed { network: network.clone(), at: at.clone(), reason })
     }
 
+    /// Removes all attachments by the word of the operator that none is alive, such as after the end of a node in a container.
+    /// Refuses if one is alive.
+    pub fn remove_all(&self, is_dry_run: bool, tell: &mut dyn FnMut(&str)) -> Result<Collected> {
+        let witness = Witness::new()?;
+        let entries = self.entries()?;
+        let mut living = entries.iter().filter(|entry| self.life(&witness, entry) == Life::Alive);
+        if let Some(entry) = living.next() {
+            let msg = format!("cannot remove all attachments: {} is alive", entry.title());
+            return Err(Error::internal(msg));
+        }
+        let mut collected = Collected::default();
+        for entry in &entries {
+            match self.remove_unknown(&entry.network, &entry.at, is_dry_run) {
+                Ok(removed) => {
+                    tell(&removed.line(is_dry_run));
+                    collected.removed.push(removed);
+                }
+                Err(error) => collected.errors.push(error),
+            }
+        }
+        Ok(collected)
+    }
+
     /// Removes the temporary files and locks of killed processes, and the records of attachments that no cache has. A file
     /// that cannot be removed does no harm.
-    fn sweep(&self, evidence: &Evidence<'_>, run: &mut Collection<'_>) {
+    fn sweep(&self, run: &mut Collection<'_>) -> Result<()> {
         lock::sweep(&self.locks);
         self.sweep_files();
         // 0.1.0 had its records there, until the next boot.
         for directory in ["namespaces", "pending"] {
             let _ = fs::remove_dir_all(self.state.join(directory));
         }
-        // They are listed before `evidence` reads the namespaces.
+        let witness = Witness::new()?;
         for record in self.records.all() {
-            let is_cached = self.known(&record.network, &record.at).is_some();
-            if !is_cached && evidence.has_ended(&record) && run.is_confirmed_record(&record) {
+            if self.known(&record.network, &record.at).is_some() {
+                continue;
+            }
+            // The record of an ADD that died before it had a pending one. Others are the proof for reservations and rules that no
+            // cache has.
+            let is_of_nothing = record.maker == Maker::Cnibox && record.made.is_none();
+            let mut is_ended = || {
+                run.options.removes_remains()
+                    && matches!(self.life_of_record(&witness, &record), Life::Ended(_))
+                    && run.is_confirmed_record(&record)
+            };
+            if (is_of_nothing || is_ended())
+                && let Some(_locks) = self.lock_if_free(&record.network, &record.at.container_id)?
+                && self.known(&record.network, &record.at).is_none()
+            {
                 let _ = self.records.remove(&record.network, &record.at);
             }
         }
-    }
-
-    /// In the order of their names.
-    fn known_networks(&self) -> Result<Vec<NetworkName>> {
-        let mut names: Vec<NetworkName> = Vec::new();
-        for cache in [&self.cache, &self.pending] {
-            let found = cache.all()?;
-            for error in &found.damaged {
-                warn(format_args!("{error}"));
-            }
-            for CacheEntry { network, .. } in found.entries {
-                let place = names.iter().position(|name| *name >= network).unwrap_or(names.len());
-                if names.get(place) != Some(&network) {
-                    names.insert(place, network);
-                }
-            }
-        }
-        Ok(names)
-    }
-
-    fn gc_of(
-        &self,
-        evidence: &Evidence<'_>,
-        dead: &[PathBuf],
-        name: &NetworkName,
-        chosen: Option<&Network>,
-        run: &mut Collection<'_>,
-    ) -> Result<()> {
-        let (mut entries, pending) = (self.cache.all()?.entries, self.pending.all()?.entries);
-        entries.extend(pending);
-        entries.retain(|entry| entry.network == *name);
-        let mut done: Vec<&Attachment> = Vec::new();
-        for entry in &entries {
-            if sys::is_interrupted() {
-                return Ok(());
-            }
-            let is_done = done.contains(&&entry.at);
-            done.push(&entry.at);
-            // Most attachments live, and need no lock.
-            if is_done
-                || (self.removal(evidence, dead, entry).is_none() && !self.has_operation(entry))
-            {
-                continue;
-            }
-            if let Err(error) = self.collect(entry, chosen, run) {
-                let context = format!("cannot delete {}", entry.title());
-                run.collected.errors.push(error.context(context));
-            }
-        }
-        if run.options.uncached && !run.options.is_dry_run {
-            self.gc_by_plugins(name, chosen)?;
-        }
         Ok(())
-    }
-
-    /// Deletes an attachment if it is still to be removed. Only its own container has to wait meanwhile.
-    fn collect(
-        &self,
-        entry: &CacheEntry,
-        chosen: Option<&Network>,
-        run: &mut Collection<'_>,
-    ) -> Result<()> {
-        let _locks = self.lock(&entry.network, &entry.at.container_id)?;
-        let Some(entry) = self.known(&entry.network, &entry.at) else { return Ok(()) };
-        // It may have changed before the lock.
-        let evidence = self.evidence()?;
-        let dead = self.dead_namespaces(&evidence);
-        let is_disabled = entry.network_of_add().is_ok_and(|network| network.disable_gc);
-        let Some(reason) = self.removal(&evidence, &dead, &entry) else {
-            if !run.options.is_dry_run && evidence.life(&entry) == Life::Alive {
-                // A later ADD has made the interrupted operation void.
-                self.pending.remove(&entry.network, &entry.at)?;
-            }
-            return Ok(());
-        };
-        if is_disabled {
-            return Ok(());
-        }
-        let incarnation = self.incarnation(&entry);
-        if !run.is_confirmed(Found::new(&entry.network, entry.title(), incarnation, &reason)) {
-            return Ok(());
-        }
-        if !run.options.is_dry_run {
-            self.delete_of_add(&evidence, &entry, chosen)?;
-        }
-        run.note_attachment(Removed { network: entry.network, at: entry.at, reason });
-        Ok(())
-    }
-
-    /// Tells an attachment from a later one of the same name: by the identity of its namespace, if a plugin recorded that, and by
-    /// its files.
-    fn incarnation(&self, entry: &CacheEntry) -> String {
-        let (network, at) = (&entry.network, &entry.at);
-        let mut text = self.identity_text(network, at);
-        for path in [self.cache.path(network, at), self.pending.path(network, at)] {
-            let file = fs::metadata(path);
-            let file = file
-                .map(|file| format!("{} {}.{:09}", file.ino(), file.mtime(), file.mtime_nsec()));
-            text.push('|');
-            text.push_str(&file.unwrap_or_default());
-        }
-        text
-    }
-
-    /// The recorded identity of the namespace. Empty without a record.
-    pub(super) fn identity_text(&self, network: &NetworkName, at: &Attachment) -> String {
-        let record = self.records.read(network, at);
-        record.map_or_else(String::new, |record| record.identity.text())
-    }
-
-    /// Why an attachment is to be removed, if it is. Without the lock of its container, its operation may be in progress.
-    /// `dead`: the namespaces of killed processes.
-    fn removal(
-        &self,
-        evidence: &Evidence<'_>,
-        dead: &[PathBuf],
-        entry: &CacheEntry,
-    ) -> Option<String> {
-        // From another network namespace a DEL does not see that the interface is of another network.
-        let has_view = evidence.view().is_ok();
-        if has_view && self.interrupted(&entry.network, &entry.at).is_some() {
-            return Some("its ADD or DEL died".into());
-        }
-        if dead.contains(&entry.netns) {
-            return Some(PROCESS_DIED.into());
-        }
-        match evidence.life(entry) {
-            Life::Gone(reason) => Some(reason),
-            Life::Alive | Life::Unknown(_) => None,
-        }
-    }
-
-    fn has_operation(&self, entry: &CacheEntry) -> bool {
-        self.pending.path(&entry.network, &entry.at).exists()
-    }
-
-    /// Deletes an attachment with the configuration of its ADD; else with the given one, or that of the directory.
-    fn delete_of_add(
-        &self,
-        evidence: &Evidence<'_>,
-        entry: &CacheEntry,
-        chosen: Option<&Network>,
-    ) -> Result<()> {
-        let network = match (entry.network_of_add(), chosen) {
-            (Ok(network), _) => network,
-            (Err(_), Some(chosen)) => chosen.clone(),
-            (Err(error), None) => {
-                warn(format_args!("{error}"));
-                self.configured(&entry.network)?
-            }
-        };
-        self.delete(entry, &network, &netns_of(evidence, entry))
     }
 
     fn configured(&self, name: &NetworkName) -> Result<Network> {
@@ -450,12 +346,8 @@ impl Runtime {
         if network.disable_gc || network.version < Version::V1_1_0 {
             return Ok(());
         }
-        let parameters = Parameters {
-            at: None,
-            netns: std::path::Path::new(""),
-            args: "",
-            capability_args: &Json::Null,
-        };
+        let parameters =
+            Parameters { at: None, netns: Path::new(""), args: "", capability_args: &Json::Null };
         Chain { settings: &self.settings, network: &network, parameters }.gc(&keep)
     }
 }

@@ -5,8 +5,7 @@
 //!
 //! Source: CNI specification 1.1.0, section 3, "Lifecycle & Ordering".
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::cni::json::Json;
 use crate::cni::version::Version;
@@ -17,12 +16,13 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::netlink::rtnl::Rtnl;
-use crate::plugin::identity::Record;
+use crate::plugin::life::{Life, Witness};
+use crate::plugin::record::{Begun, Maker, Record};
 use crate::runtime::Runtime;
-use crate::runtime::cache::{self, CacheEntry};
+use crate::runtime::cache::{self, CacheEntry, Operation, Started};
 use crate::runtime::chain::{Chain, Failed, Parameters};
 use crate::runtime::conf::Network;
-use crate::runtime::evidence::{self, Evidence, Life};
+use crate::runtime::life;
 use crate::runtime::lock::Lock;
 
 /// The network of an operation.
@@ -79,11 +79,6 @@ impl Choice {
 }
 
 impl Runtime {
-    /// The sight of this process, for the question whether attachments live.
-    pub(super) fn evidence(&self) -> Result<Evidence<'_>> {
-        Evidence::new(self)
-    }
-
     /// Attaches a container to a network, all or nothing. Refuses an attachment that may live. First deletes the
     /// remains of one that has ended.
     pub fn add<'a>(&'a self, network: &'a Network, target: &Target<'_>) -> Result<Added<'a>> {
@@ -100,13 +95,14 @@ impl Runtime {
             args: target.args.into(),
             capability_args: target.capability_args.clone(),
             result: Json::Null,
+            operation: None,
         };
         let chain = self.chain(&entry, network, path);
         chain.require_plugins()?;
         self.delete_rest_of(&netns, &entry, network)?;
         let rtnl = netns.rtnl()?;
         let was_there = rtnl.link(&entry.at.ifname)?.is_some();
-        self.begin(&entry, &netns, &rtnl)?;
+        let begun = self.begin(&entry, &netns, &rtnl)?;
         let result = match chain.add() {
             Ok(result) => result,
             // The interface is another attachment's, and DEL would remove it.
@@ -116,25 +112,31 @@ impl Runtime {
             Err(Failed { error, .. }) => return Err(self.take_back(error, &entry, network)),
         };
         let entry = CacheEntry { result, ..entry };
-        if let Err(error) = self.cache.write(&entry) {
+        let made = entry.made();
+        let kept = begun.finish(&made).and_then(|()| self.cache.write(&entry));
+        if let Err(error) = kept {
             return Err(self.take_back(error, &entry, network));
         }
         Ok(Added { result: entry.result.clone(), runtime: self, network, entry, _locks: locks })
     }
 
-    /// Records the operation and the namespace.
-    fn begin(&self, entry: &CacheEntry, netns: &NetNs, rtnl: &Rtnl) -> Result<()> {
-        let record = Record::of(&entry.network, &entry.at, netns, rtnl)?.of_cnibox();
-        self.pending.write(entry)?;
-        let recorded = self.records.write(&record);
-        recorded.map_err(|error| error.and(self.forget(&entry.network, &entry.at)))
+    /// Records the namespace and the operation.
+    fn begin(&self, entry: &CacheEntry, netns: &NetNs, rtnl: &Rtnl) -> Result<Begun> {
+        let sockets = (&Rtnl::open()?, rtnl);
+        let record = Record::of(&entry.network, &entry.at, netns, sockets, Maker::Cnibox)?;
+        let begun = self.records.begin(&record)?;
+        let operation = Operation { verb: Started::Add, generation: record.generation };
+        match self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() }) {
+            Ok(()) => Ok(begun),
+            Err(error) => Err(error.and(begun.take_back())),
+        }
     }
 
     /// Deletes what is left of attachments of the interface, to whatever network, that have ended, and of an interrupted
     /// operation. Refuses an attachment that may live.
     fn delete_rest_of(&self, netns: &NetNs, new: &CacheEntry, network: &Network) -> Result<()> {
-        let evidence = self.evidence()?;
-        self.refuse_shared_file(&evidence, new)?;
+        let witness = Witness::new()?;
+        self.refuse_shared_file(&witness, new)?;
         let pending = self.interrupted(&new.network, &new.at);
         let known = match self.cache.read(&new.network, &new.at) {
             Ok(known) => known,
@@ -149,29 +151,29 @@ impl Runtime {
         let mut gone = Vec::new();
         for other in self.cache.of_interface(&new.at)? {
             let is_of_network = other.network == new.network;
-            match evidence.life(&other) {
+            match self.life(&witness, &other) {
                 _ if is_of_network && pending.is_some() => {}
                 Life::Alive => return Err(lives(&other)),
                 Life::Unknown(reason) if is_of_network => return Err(may_live(&other, &reason)),
-                Life::Gone(_) if !is_of_network => gone.push(other),
-                Life::Unknown(_) | Life::Gone(_) => {}
+                Life::Ended(_) if !is_of_network => gone.push(other),
+                Life::Unknown(_) | Life::Ended(_) => {}
             }
         }
         for other in gone {
             if let Some(_lock) = Lock::network_without_gc(&self.locks, &other.network)? {
-                self.delete_rest(&evidence, &other, &other.network_of_add()?)?;
+                self.delete_rest(&other, &other.network_of_add()?)?;
             }
         }
         let Some(rest) = known.or(pending) else { return Ok(()) };
         let old = rest.network_of_add();
-        self.delete_rest(&evidence, &rest, old.as_ref().unwrap_or(network))
+        self.delete_rest(&rest, old.as_ref().unwrap_or(network))
     }
 
     /// libcni's name of a cache file can be that of two attachments: network `a-b` and container `c`, network `a` and
     /// container `b-c`. Refuses the second one as long as the first may live.
-    fn refuse_shared_file(&self, evidence: &Evidence<'_>, new: &CacheEntry) -> Result<()> {
+    fn refuse_shared_file(&self, witness: &Witness, new: &CacheEntry) -> Result<()> {
         let Some(other) = self.cache.holder(&new.network, &new.at) else { return Ok(()) };
-        if matches!(evidence.life(&other), Life::Gone(_)) {
+        if matches!(self.life(witness, &other), Life::Ended(_)) {
             return Ok(());
         }
         let msg = format!("cannot add {}: {} has its cache file", new.title(), other.title());
@@ -179,13 +181,8 @@ impl Runtime {
         Err(Error::internal(msg).with_details(path.display().to_string()))
     }
 
-    fn delete_rest(
-        &self,
-        evidence: &Evidence<'_>,
-        rest: &CacheEntry,
-        network: &Network,
-    ) -> Result<()> {
-        self.delete(rest, network, &netns_of(evidence, rest)).map_err(|error| {
+    fn delete_rest(&self, rest: &CacheEntry, network: &Network) -> Result<()> {
+        self.delete(rest, network, &self.netns_of_del(rest)).map_err(|error| {
             error.context(format!("cannot delete what is left of {}", rest.title()))
         })
     }
@@ -206,7 +203,7 @@ impl Runtime {
         let netns = match (&known, target.netns) {
             (None, given) => given.unwrap_or_else(|| Path::new("")).into(),
             (Some(known), given) => {
-                let at_add = netns_of(&self.evidence()?, known);
+                let at_add = self.netns_of_del(known);
                 given.filter(|_| !at_add.as_os_str().is_empty()).map_or(at_add, Into::into)
             }
         };
@@ -286,14 +283,16 @@ impl Runtime {
 
     /// Runs DEL of the list. The entry stays until all succeeded.
     pub(super) fn delete(&self, entry: &CacheEntry, network: &Network, netns: &Path) -> Result<()> {
-        self.pending.write(entry)?;
+        let generation = self.generation(&entry.network, &entry.at);
+        let operation = Operation { verb: Started::Del, generation };
+        self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() })?;
         let result = Some(&entry.result).filter(|result| **result != Json::Null);
         self.chain(entry, network, netns).del(result)?;
         self.forget(&entry.network, &entry.at)
     }
 
     /// The pending record is the last to go: it tells what is to be repeated.
-    fn forget(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
+    pub(super) fn forget(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
         // A file that is not this attachment's stays; so does a damaged one that may be.
         match self.cache.read(network, at) {
             Err(error) if error.details.starts_with("it belongs to") => {}
@@ -323,18 +322,24 @@ impl Runtime {
         pending
     }
 
-    /// The record of an ADD or DEL that did not end, unless another runtime attached the interface since: then its cache
-    /// entry, or its record of the namespace, is newer. The caller holds the lock of the container.
+    /// The pending record of an ADD or DEL that did not end, unless another runtime has attached the interface since: then the
+    /// cache has another entry, or the record is another one. The caller holds the lock of the container.
     pub(super) fn interrupted(&self, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
         let pending = self.pending_of(network, at)?;
-        let written = |path: PathBuf| fs::metadata(path).and_then(|file| file.modified()).ok();
-        let begun = written(self.pending.path(network, at));
-        let is_later = |path: PathBuf| written(path).is_some_and(|time| Some(time) > begun);
-        let is_of_another =
-            || self.records.read(network, at).is_some_and(|record| !record.is_of_cnibox);
-        let is_void = is_later(self.cache.path(network, at))
-            || (is_later(self.records.path(network, at)) && is_of_another());
-        (!is_void).then_some(pending)
+        let cached = self.cache.read(network, at).ok().flatten();
+        let generation = pending.operation.as_ref().map_or("", |operation| &operation.generation);
+        let is_last = match (self.records.read(network, at), cached) {
+            (_, None) if generation.is_empty() => true,
+            (_, Some(entry)) if generation.is_empty() => {
+                entry == CacheEntry { operation: None, ..pending.clone() }
+            }
+            (None, entry) => entry.is_none(),
+            (Some(record), entry) => {
+                record.generation == generation
+                    && entry.is_none_or(|entry| life::is_of(&record, &entry, &self.cache))
+            }
+        };
+        is_last.then_some(pending)
     }
 
     /// Removes the files that killed operations were writing.
@@ -381,6 +386,23 @@ impl Runtime {
         sys::survive_failed_writes();
         Ok([network, container])
     }
+
+    /// The same without a wait. `None` while another process has one of them.
+    pub(super) fn lock_if_free(
+        &self,
+        network: &NetworkName,
+        container: &ContainerId,
+    ) -> Result<Option<[Lock; 2]>> {
+        let Some(network) = Lock::network_without_gc(&self.locks, network)? else {
+            return Ok(None);
+        };
+        let container = match Lock::container_if_free(&self.locks, container) {
+            Err(error) if error.code == Code::TRY_AGAIN_LATER => return Ok(None),
+            container => container?,
+        };
+        sys::survive_failed_writes();
+        Ok(Some([network, container]))
+    }
 }
 
 /// An entry with what the caller says of it in place of what is known.
@@ -393,6 +415,7 @@ fn merged_entry(network: &Network, target: &Target<'_>, known: Option<CacheEntry
         args: target.args.into(),
         capability_args: target.capability_args.clone(),
         result: Json::Null,
+        operation: None,
     };
     let Some(known) = known else { return of_call };
     let is_given = *target.capability_args != Json::Null;
@@ -404,11 +427,6 @@ fn merged_entry(network: &Network, target: &Target<'_>, known: Option<CacheEntry
     }
 }
 
-/// The namespace that a DEL may go into: not another one that has taken the path.
-pub(super) fn netns_of(evidence: &Evidence<'_>, entry: &CacheEntry) -> PathBuf {
-    if evidence.is_own_namespace(entry) { entry.netns.clone() } else { PathBuf::new() }
-}
-
 fn may_live(entry: &CacheEntry, reason: &str) -> Error {
     let msg = format!("cannot add {}: it may be attached already", entry.title());
     Error::internal(msg).with_details(format_args!("{reason}; cnibox del removes it"))
@@ -416,7 +434,7 @@ fn may_live(entry: &CacheEntry, reason: &str) -> Error {
 
 fn lives(entry: &CacheEntry) -> Error {
     let success = entry.success().unwrap_or_default().unwrap_or_default();
-    let addresses = evidence::addresses(&success);
+    let addresses = life::addresses(&success);
     let has = if addresses.is_empty() { String::new() } else { format!(", with {addresses}") };
     let msg = format!("cannot add {}: it is attached already{has}", entry.title());
     Error::internal(msg).with_details(format_args!("its namespace is {}", entry.netns.display()))

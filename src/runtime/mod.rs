@@ -6,9 +6,9 @@ pub(crate) mod cache;
 pub mod chain;
 pub mod conf;
 mod confirm;
-pub(crate) mod evidence;
 pub(crate) mod gc;
 pub(crate) mod group;
+pub(crate) mod life;
 pub mod lifecycle;
 mod lock;
 pub(crate) mod named;
@@ -24,7 +24,6 @@ pub(crate) mod renumber;
 mod request;
 #[cfg(feature = "tool")]
 pub(crate) mod reservations;
-mod signs;
 
 use std::path::{Path, PathBuf};
 
@@ -32,7 +31,7 @@ use hmac_sha512::Hash;
 
 use crate::error::Result;
 use crate::names::{ContainerId, hex};
-use crate::plugin::identity::Records;
+use crate::plugin::record::Records;
 
 use cache::Cache;
 use chain::Settings;

@@ -7,14 +7,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::kernel::identity::{Identity, Same};
+use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sandbox;
 use crate::kernel::sys::warn;
+use crate::plugin::life::{Life, Witness};
 use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Found;
-use crate::runtime::evidence::{Evidence, Life};
 use crate::runtime::gc::{Collection, PROCESS_DIED, REMOVE};
 use crate::runtime::lock::{self, Lock};
 
@@ -49,7 +49,7 @@ impl Purpose {
 impl Runtime {
     /// Makes a named namespace with lo up. GC removes it if the process dies before it drops the lock.
     pub fn make_namespace(&self, path: &Path, purpose: Purpose) -> Result<(NetNs, Lock)> {
-        self.remove_dead_namespaces(&self.evidence()?);
+        self.remove_dead_namespaces(&Witness::new()?);
         // Another command can hold the lock for any time.
         if NetNs::own()?.is_at(path)? {
             let msg = format!("cannot create {}: it exists already", path.display());
@@ -60,7 +60,7 @@ impl Runtime {
         let prepare = |netns: &NetNs| {
             let rtnl = netns.rtnl()?;
             rtnl.raise_loopback()?;
-            let identity = Identity::of(netns, rtnl.netns_cookie())?;
+            let identity = Identity::of(rtnl.netns_cookie());
             lock.note(&format!("{} {}", purpose.word(), identity.text()))
         };
         let netns = sandbox::new_named_namespace(path, &prepare)?;
@@ -68,11 +68,11 @@ impl Runtime {
     }
 
     /// The paths of the namespaces of killed processes.
-    pub(super) fn dead_namespaces(&self, evidence: &Evidence<'_>) -> Vec<PathBuf> {
+    pub(super) fn dead_namespaces(&self, witness: &Witness) -> Vec<PathBuf> {
         let mut dead = Vec::new();
         lock::without_holder(&self.locks, &mut |name, note| {
             let path = Path::new(NAMED_NAMESPACES).join(name);
-            if matches!(self.left(evidence, &path, note), Ok(Left::Dead)) {
+            if matches!(self.left(witness, &path, note), Ok(Left::Dead)) {
                 dead.push(path);
             }
             true
@@ -81,17 +81,13 @@ impl Runtime {
     }
 
     /// Removes the namespaces of killed processes, and their locks.
-    pub(super) fn remove_dead_namespaces(&self, evidence: &Evidence<'_>) {
-        self.remove_dead(evidence, &mut remove);
+    pub(super) fn remove_dead_namespaces(&self, witness: &Witness) {
+        self.remove_dead(witness, &mut remove);
     }
 
     /// The same for those that runs with a confirmation agree on.
-    pub(super) fn remove_confirmed_namespaces(
-        &self,
-        evidence: &Evidence<'_>,
-        run: &mut Collection<'_>,
-    ) {
-        self.remove_dead(evidence, &mut |path, note| {
+    pub(super) fn remove_confirmed_namespaces(&self, witness: &Witness, run: &mut Collection<'_>) {
+        self.remove_dead(witness, &mut |path, note| {
             let what = format!("namespace {}", path.display());
             if !run.is_confirmed(Found::new("", what.clone(), note.into(), PROCESS_DIED)) {
                 return Ok(true);
@@ -103,14 +99,10 @@ impl Runtime {
     }
 
     /// `remove` gets the path and the note of each namespace of a killed process, and returns whether it stays.
-    fn remove_dead(
-        &self,
-        evidence: &Evidence<'_>,
-        remove: &mut dyn FnMut(&Path, &str) -> Result<bool>,
-    ) {
+    fn remove_dead(&self, witness: &Witness, remove: &mut dyn FnMut(&Path, &str) -> Result<bool>) {
         lock::without_holder(&self.locks, &mut |name, note| {
             let path = Path::new(NAMED_NAMESPACES).join(name);
-            let removed = self.left(evidence, &path, note).and_then(|left| match left {
+            let removed = self.left(witness, &path, note).and_then(|left| match left {
                 Left::Nothing => Ok(false),
                 Left::Dead => remove(&path, note),
                 Left::Used => Ok(true),
@@ -123,9 +115,9 @@ impl Runtime {
     }
 
     /// Without a view of the host, nothing can be told, and the name stays.
-    fn left(&self, evidence: &Evidence<'_>, path: &Path, note: &str) -> Result<Left> {
+    fn left(&self, witness: &Witness, path: &Path, note: &str) -> Result<Left> {
         let Some((purpose, identity)) = note.split_once(' ') else { return Ok(Left::Nothing) };
-        let Ok(view) = evidence.view() else { return Ok(Left::Used) };
+        let Ok(view) = witness.view() else { return Ok(Left::Used) };
         let found = view.namespace_at(path).map_err(|error| {
             Error::internal(format_args!("cannot open {}: {error}", path.display()))
         })?;
@@ -134,22 +126,22 @@ impl Runtime {
             let is_empty = fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0);
             return Ok(if is_empty { Left::Dead } else { Left::Nothing });
         };
-        let now = Identity::of(&netns, netns.rtnl()?.netns_cookie())?;
-        if Identity::parse(identity).map(|identity| identity.compare(&now)) != Some(Same::Yes) {
+        let now = Identity::of(netns.rtnl()?.netns_cookie());
+        if !Identity::parse(identity).is_some_and(|identity| identity.is(&now)) {
             return Ok(Left::Nothing);
         }
         let is_used = netns.has_process()?
-            || (purpose == Purpose::Attachment.word() && self.has_attachment(evidence, path)?);
+            || (purpose == Purpose::Attachment.word() && self.has_attachment(witness, path)?);
         Ok(if is_used { Left::Used } else { Left::Dead })
     }
 
     /// Whether a complete attachment is in the namespace of a path.
-    fn has_attachment(&self, evidence: &Evidence<'_>, path: &Path) -> Result<bool> {
+    fn has_attachment(&self, witness: &Witness, path: &Path) -> Result<bool> {
         let mut entries = self.cache.all()?.entries.into_iter();
         Ok(entries.any(|entry| {
             entry.netns == path
                 && self.interrupted(&entry.network, &entry.at).is_none()
-                && !matches!(evidence.life(&entry), Life::Gone(_))
+                && !matches!(self.life(witness, &entry), Life::Ended(_))
         }))
     }
 }

@@ -23,9 +23,9 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sys::warn;
 use crate::names::{IfName, IpFamily, NetworkName};
 use crate::netlink::rtnl::Rtnl;
+use crate::plugin::life::Life;
 use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
-use crate::runtime::evidence::Life;
 use crate::runtime::networks::{bridge, subnets};
 
 /// Old runtimes read the first key, new ones take the highest of the second.
@@ -214,7 +214,7 @@ impl Runtime {
         };
         if !is_forced {
             for (entry, life) in self.attachments()? {
-                if entry.network == *name && !matches!(life, Life::Gone(_)) {
+                if entry.network == *name && !matches!(life, Life::Ended(_)) {
                     return Err(Error::config(format_args!("{} uses it", entry.title())));
                 }
             }
@@ -444,7 +444,7 @@ fn publish(directory: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
     file::sweep(directory);
     let aside = Aside::write(path, content, 0o644)?;
     aside.file().sync_all()?;
-    aside.link(path)?;
+    aside.link(path).map(drop)?;
     File::open(directory)?.sync_all()
 }
 

@@ -2,17 +2,15 @@
 
 use crate::cni::json::Json;
 use crate::error::Result;
-use crate::ipam::store::listed::Holder;
-use crate::names::{Attachment, ContainerId, IfName};
+use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::netlink::nft::{Family, Nft, Table};
 use crate::netlink::rtnl::Rtnl;
-use crate::plugin::identity::Record;
+use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
-use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::Network;
 use crate::runtime::lifecycle::{Choice, Target};
-use crate::runtime::reservations::{OwnedReservation, OwnerState, Survey};
+use crate::runtime::reservations::Survey;
 use crate::steps::link::host_link;
 use crate::steps::nft::shared_rules;
 
@@ -51,42 +49,18 @@ pub fn on_host() -> Result<Vec<String>> {
 }
 
 impl Survey {
-    /// Whether the container of an owner has provably ended, and no cache entry is left of it. The owner has to be read before
-    /// the survey: an ADD makes its rules last, so the survey sees the link of an ADD in progress.
-    pub fn is_gone(&self, owner: &str) -> bool {
-        let Some([network, id, _]) = Owner::parts(owner) else { return false };
-        let signs = &self.signs;
-        // The names of a hash are unknown.
-        if network.starts_with('#')
-            || id.starts_with('#')
-            || signs.hidden().is_some()
-            || signs.with_owner(owner).next().is_some()
-            || signs.call(id).is_some()
-            || signs.name(id)
-            || self.doubt.is_some()
-        {
-            return false;
+    /// The proof that the container of an owner has ended, if no cache entry is left of it. Without a record there is none.
+    pub fn end_of(&self, owner: &str) -> Option<&str> {
+        let is_it =
+            |network: &NetworkName, at: &Attachment| Owner::new(network, at).as_str() == owner;
+        if self.attachments.iter().any(|(entry, _)| is_it(&entry.network, &entry.at)) {
+            return None;
         }
-        let is_it = |entry: &CacheEntry| Owner::new(&entry.network, &entry.at).as_str() == owner;
-        if self.attachments.iter().any(|(entry, _)| is_it(entry)) || self.pending.iter().any(is_it)
-        {
-            return false;
+        let recorded = self.records.iter().find(|(record, _)| is_it(&record.network, &record.at));
+        match recorded {
+            Some((_, Life::Ended(reason))) => Some(reason),
+            _ => None,
         }
-        let is_recorded =
-            |record: &Record| Owner::new(&record.network, &record.at).as_str() == owner;
-        if self.records.iter().any(is_recorded) {
-            return false;
-        }
-        for pool in &self.pools {
-            let may_live = |owned: &OwnedReservation| {
-                matches!(&owned.reservation.holder, Holder::Container(its, _) if **its == *id)
-                    && !matches!(owned.state, OwnerState::Gone(_))
-            };
-            if *pool.network == *network && pool.reservations.iter().any(may_live) {
-                return false;
-            }
-        }
-        true
     }
 }
 

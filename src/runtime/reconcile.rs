@@ -1,6 +1,6 @@
 //! Restores what other programs removed of living attachments on the host, such as rules and routes.
 //!
-//! Only what is alive by `evidence` is restored. The cache has the request of each attachment; without it nothing is guessed.
+//! Only what is alive by `plugin::life` is restored. The cache has the request of each attachment; without it nothing is guessed.
 
 use serde::Serialize;
 
@@ -8,9 +8,9 @@ use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
+use crate::plugin::life::{Life, Witness};
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
-use crate::runtime::evidence::{Evidence, Life};
 
 /// A part of an attachment that was restored.
 #[derive(Debug, Serialize)]
@@ -50,12 +50,13 @@ impl Runtime {
         entries.retain(|entry| network.is_none_or(|name| entry.network == *name));
         sys::catch_interrupts();
         let mut reconciled = Reconciled::default();
-        // One look at all processes is enough for those that are not alive.
-        let evidence = self.evidence()?;
+        let witness = Witness::new()?;
         for entry in entries {
-            if let Some(reason) = self.obstacle(&evidence, &entry) {
+            if let Some(reason) = self.obstacle(&witness, &entry) {
                 reconciled.skip(&entry, None, reason);
-            } else if let Err(error) = self.reconcile_one(&entry, is_dry_run, &mut reconciled) {
+            } else if let Err(error) =
+                self.reconcile_one(&witness, &entry, is_dry_run, &mut reconciled)
+            {
                 reconciled.fail(&entry, error);
             }
             if sys::is_interrupted() {
@@ -68,6 +69,7 @@ impl Runtime {
     /// Only the container of the attachment has to wait meanwhile.
     fn reconcile_one(
         &self,
+        witness: &Witness,
         listed: &CacheEntry,
         is_dry_run: bool,
         reconciled: &mut Reconciled,
@@ -77,7 +79,7 @@ impl Runtime {
         let Some(entry) = self.cache.read(&listed.network, &listed.at)? else { return Ok(()) };
         let is_interrupted = self.interrupted(&entry.network, &entry.at).is_some();
         let died = || is_interrupted.then(|| "its ADD or DEL died".to_owned());
-        if let Some(reason) = self.obstacle(&self.evidence()?, &entry).or_else(died) {
+        if let Some(reason) = self.obstacle(witness, &entry).or_else(died) {
             reconciled.skip(&entry, None, reason);
             return Ok(());
         }
@@ -106,9 +108,9 @@ impl Runtime {
     }
 
     /// Why an attachment is left as it is.
-    fn obstacle(&self, evidence: &Evidence<'_>, entry: &CacheEntry) -> Option<String> {
-        match evidence.life(entry) {
-            Life::Gone(reason) => Some(format!("it has ended: {reason}")),
+    fn obstacle(&self, witness: &Witness, entry: &CacheEntry) -> Option<String> {
+        match self.life(witness, entry) {
+            Life::Ended(reason) => Some(format!("it has ended: {reason}")),
             Life::Unknown(reason) => Some(format!("it may have ended: {reason}")),
             Life::Alive if entry.result == Json::Null => {
                 Some("its entry in the cache has no result".into())

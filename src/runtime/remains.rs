@@ -4,33 +4,33 @@ use crate::error::Result;
 use crate::ipam::store::listed::Holder;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
+use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Found;
-use crate::runtime::evidence::Life;
 use crate::runtime::gc::{Collection, REMOVE};
 use crate::runtime::owners;
 use crate::runtime::reservations::{OwnedReservation, OwnerState, Pool, Survey, title};
 
 const RELEASE: [&str; 2] = ["would release", "released"];
 
-/// The proof for the owner of rules and links, see `Survey::is_gone`.
-const NO_SIGN: &str = "no process, namespace or cache entry has its container";
-
 /// The owners on a host, and the signs of their life.
 pub struct Remains {
     pub survey: Survey,
-    /// The owners of rules and links without a cache entry that are gone.
-    pub owners: Vec<String>,
+    /// The owners of rules and links without a cache entry that have ended, each with the proof.
+    pub owners: Vec<(String, String)>,
 }
 
 impl Remains {
     pub fn find(runtime: &Runtime) -> Result<Self> {
-        // See `Survey::is_gone` for the order.
-        let mut owners = owners::on_host()?;
         let survey = runtime.survey()?;
-        owners.retain(|owner| survey.is_gone(owner));
-        Ok(Self { survey, owners })
+        let mut ended = Vec::new();
+        for owner in owners::on_host()? {
+            if let Some(proof) = survey.end_of(&owner).map(str::to_owned) {
+                ended.push((owner, proof));
+            }
+        }
+        Ok(Self { survey, owners: ended })
     }
 
     /// The reservations of owners that are gone.
@@ -52,7 +52,7 @@ impl Remains {
         self.survey.attachments.iter().any(|(entry, life)| {
             entry.network == *network
                 && entry.at.container_id == *id
-                && matches!(life, Life::Gone(_))
+                && matches!(life, Life::Ended(_))
         })
     }
 }
@@ -76,10 +76,10 @@ impl Runtime {
             }
         }
         let runtime = self.without_path();
-        for owner in &remains.owners {
+        for (owner, proof) in &remains.owners {
             let is_chosen = network.is_none_or(|name| owner.starts_with(&Owner::prefix(name)));
             if is_chosen && !sys::is_interrupted() {
-                runtime.remove_rules(owner, run);
+                runtime.remove_rules(owner, proof, run);
             }
         }
         Ok(())
@@ -107,17 +107,17 @@ impl Runtime {
         }
     }
 
-    fn remove_rules(&self, owner: &str, run: &mut Collection<'_>) {
+    fn remove_rules(&self, owner: &str, proof: &str, run: &mut Collection<'_>) {
         let what = format!("the rules and links of {}", title_of(owner));
         let (network, incarnation) = match named(owner) {
-            Some((network, at)) => (network.to_string(), self.identity_text(&network, &at)),
+            Some((network, at)) => (network.to_string(), self.generation(&network, &at)),
             None => Default::default(),
         };
-        if !run.is_confirmed(Found::new(&network, what.clone(), incarnation, NO_SIGN)) {
+        if !run.is_confirmed(Found::new(&network, what.clone(), incarnation, proof)) {
             return;
         }
         match if run.options.is_dry_run { Ok(()) } else { self.remove_owner(owner) } {
-            Ok(()) => run.note_remainder(REMOVE, what, NO_SIGN.into()),
+            Ok(()) => run.note_remainder(REMOVE, what, proof.into()),
             Err(error) => run.collected.errors.push(error),
         }
     }

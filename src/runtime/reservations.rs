@@ -1,31 +1,19 @@
 //! The reservations of `host-local` on a host, and whether their owners live.
 //!
-//! A reservation is **alive** if one of these holds:
+//! A reservation lives as long as the attachment of its owner: that of the cache, of a pending record of cnibox, or of a
+//! record that no cache has, see `plugin::life`. It is **gone** with one of these proofs:
 //!
-//! - its address is on a link, or its owner is the alias of a link, in a namespace that this process can see;
-//! - the cache has a living attachment of its owner.
-//!
-//! It is **gone** only with a proof. An ADD reserves the address first, puts it on a link milliseconds or seconds later, and
-//! appears in the cache last. So the absence of signs is no proof while an ADD can be in progress. A program can also use an
-//! address that is on no link: a virtual machine, or a card of DPDK. These are the proofs:
-//!
-//! 1. The cache has an attachment of its owner with its address, that entry is not older than the reservation, and `evidence`
-//!    finds it gone. A later ADD of the same container would have made a newer reservation.
+//! 1. The attachment has ended, and the address is its own. An entry of the cache that is older than the reservation is another
+//!    one's: a later ADD of the same container has made the reservation.
 //! 2. An earlier boot of this host made it. The index tells that by the boot id and without a clock.
-//! 3. The cache has no attachment of its owner, the reservation is older than `ADD_MAX`, and no command line and no control
-//!    group of a process names the container. This needs the right to read all processes.
 //!
-//! No proof counts in these cases; the reservation is **unknown** then:
+//! Everything else is **unknown**. So is a reservation whose `"staleOnBoot": "keep"` says that it can be another host's; there
+//! only proof 1 counts.
 //!
-//! - A process is a plugin that is called for the container: an ADD, or the DEL that will release the address.
-//! - A pending record of cnibox has the owner, or a record with its container id in the name is damaged.
-//! - `"staleOnBoot": "keep"` says that the reservation can be another host's. Only proof 1 counts.
-//! - This process has no view of the host, or the data directory is mounted into a container that does not see the host.
-//!
-//! The signs are read in the order of an ADD: reservations, pending records, processes, namespaces, cache. So an ADD that
-//! makes progress meanwhile leaves a sign. A reservation that is gone cannot live again: a new ADD writes a new file, and the
-//! release, which holds the lock of the store, compares the file with that of the list.
+//! A reservation that is gone cannot live again: a new ADD writes a new file, and the release, which holds the lock of the
+//! store, compares the file with that of the list.
 
+use std::collections::HashSet;
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -38,20 +26,14 @@ use crate::ipam::range::Range;
 use crate::ipam::store::Store;
 use crate::ipam::store::listed::{self, Holder, Reservation};
 use crate::kernel::sys::warn;
-use crate::names::{Attachment, IfName, NetworkName};
-use crate::plugin::identity::Record;
-use crate::plugin::owner::Owner;
+use crate::names::{Attachment, NetworkName};
+use crate::plugin::life::{Life, Witness};
+use crate::plugin::record::Record;
 use crate::plugins::flannel;
 use crate::plugins::host_local::{self, DATA_DIR};
 use crate::runtime::Runtime;
-use crate::runtime::attached::with_life;
 use crate::runtime::cache::{self, CacheEntry, Entries};
 use crate::runtime::conf::{self, Network};
-use crate::runtime::evidence::{Evidence, Life};
-use crate::runtime::signs::Signs;
-
-/// An ADD without a process of its own, or between two plugins, takes less.
-const ADD_MAX: Duration = Duration::from_secs(60);
 
 /// The addresses of a network in one data directory.
 #[derive(Debug)]
@@ -102,42 +84,48 @@ pub enum OwnerState {
 pub struct Survey {
     pub pools: Vec<Pool>,
     pub attachments: Vec<(CacheEntry, Life)>,
-    pub(super) pending: Vec<CacheEntry>,
-    /// The records of namespaces that have not provably ended.
-    pub(super) records: Vec<Record>,
-    /// Why this process may not see the containers of the host.
-    pub(super) doubt: Option<String>,
-    pub(super) signs: Signs,
+    /// The records that no entry of the cache has.
+    pub(super) records: Vec<(Record, Life)>,
 }
 
 impl Runtime {
-    /// Reads everything, and changes nothing. A file that cannot be used is a line on stderr.
+    /// Reads everything, and changes nothing but the records of attachments that are found alive. A file that cannot be used is a
+    /// line on stderr.
     pub fn survey(&self) -> Result<Survey> {
-        let evidence = self.evidence()?;
         let mut pools = self.pools()?;
         for pool in &mut pools {
             pool.read()?;
         }
+        let witness = Witness::new()?;
         let Entries { entries: pending, mut damaged } = self.pending.all()?;
-        let mut records = self.records.all();
-        evidence.signs();
-        records.retain(|record| !evidence.has_ended(record));
         let cached = self.cache.all()?;
         damaged.extend(cached.damaged);
         damaged.iter().for_each(warn_of);
-        let attachments = with_life(&evidence, cached.entries);
+        let with_life = |entry: CacheEntry| {
+            let life = self.life(&witness, &entry);
+            (entry, life)
+        };
+        let attachments: Vec<_> = cached.entries.into_iter().map(with_life).collect();
         for (entry, _) in &attachments {
             add_given(entry, &mut pools);
         }
-        let sources =
-            Sources { runtime: self, evidence: &evidence, pending, records, attachments, damaged };
+        let of_cache = |(entry, _): &(CacheEntry, Life)| cache::title(&entry.network, &entry.at);
+        let cached: HashSet<String> = attachments.iter().map(of_cache).collect();
+        let mut records = Vec::new();
+        for record in self.records.all() {
+            if !cached.contains(&cache::title(&record.network, &record.at)) {
+                let life = self.life_of_record(&witness, &record);
+                records.push((record, life));
+            }
+        }
+        let pending: Vec<_> = pending.into_iter().map(with_life).collect();
+        let sources = Sources { runtime: self, pending, records, attachments, damaged };
         for pool in &mut pools {
             pool.judge(&sources);
             pool.count();
         }
-        let Sources { attachments, pending, records, .. } = sources;
-        let doubt = evidence.doubt_of_guest(Path::new(DATA_DIR));
-        Ok(Survey { pools, attachments, pending, records, doubt, signs: evidence.into_signs() })
+        let Sources { attachments, records, .. } = sources;
+        Ok(Survey { pools, attachments, records })
     }
 
     /// The configured networks with `host-local`, and the data directories of other networks.
@@ -334,10 +322,9 @@ fn pod(entry: &CacheEntry) -> Option<(String, String)> {
 
 struct Sources<'a> {
     runtime: &'a Runtime,
-    evidence: &'a Evidence<'a>,
-    pending: Vec<CacheEntry>,
+    pending: Vec<(CacheEntry, Life)>,
     /// As in [`Survey`].
-    records: Vec<Record>,
+    records: Vec<(Record, Life)>,
     attachments: Vec<(CacheEntry, Life)>,
     /// Of cache entries and pending records.
     damaged: Vec<Error>,
@@ -358,113 +345,61 @@ impl Sources<'_> {
     }
 
     fn judge(&self, pool: &Pool, owned: &OwnedReservation, entries: &OfOwner<'_>) -> OwnerState {
-        let Reservation { address, holder, .. } = &owned.reservation;
-        let signs = self.evidence.signs();
-        if let Some(place) = signs.with_address(*address).next() {
-            return OwnerState::Alive(format!("its address is in {}", place.path.display()));
-        }
-        let (id, ifname) = match holder {
-            Holder::Container(id, ifname) => (id, ifname),
+        let holder = &owned.reservation.holder;
+        let id = match holder {
+            Holder::Container(id, _) => id,
             Holder::Operator => return OwnerState::Reserved,
             Holder::Other(_) => return OwnerState::Unknown("no plugin made it".into()),
         };
-        let mut ifnames: Vec<&IfName> = Vec::new();
-        ifnames.extend(ifname);
-        for (entry, _) in entries {
-            ifnames.push(&entry.at.ifname);
+        let of_cache = entries.iter().map(|(_, life)| *life);
+        let pending = self.pending.iter().filter(|(entry, _)| is_of(entry, &pool.network, holder));
+        let recorded = self.records_of(pool, holder);
+        let lives: Vec<&Life> = of_cache
+            .chain(pending.map(|(_, life)| life))
+            .chain(recorded.clone().map(|(_, life)| life))
+            .collect();
+        if lives.iter().any(|life| **life == Life::Alive) {
+            return OwnerState::Alive("its network namespace exists".into());
         }
-        for ifname in ifnames {
-            let at = Attachment { container_id: id.clone(), ifname: ifname.clone() };
-            if let Some(place) = signs.with_owner(Owner::new(&pool.network, &at).as_str()).next() {
-                return OwnerState::Alive(format!(
-                    "a link in {} names its owner",
-                    place.path.display()
-                ));
-            }
+        if self.damaged.iter().any(|error| error.to_string().contains(&**id)) {
+            return OwnerState::Unknown("its cache entry or pending record is damaged".into());
         }
-        if entries.iter().any(|(_, life)| **life == Life::Alive) {
-            return OwnerState::Alive("the cache has its attachment, which lives".into());
-        }
-        if let Some(doubt) = self.doubt(pool, owned, id, entries) {
-            return OwnerState::Unknown(doubt);
-        }
-        match self.proof(pool, owned, id, entries) {
-            Ok(proof) => OwnerState::Gone(proof),
-            Err(doubt) => OwnerState::Unknown(doubt),
-        }
-    }
-
-    /// The reason why no proof counts.
-    fn doubt(
-        &self,
-        pool: &Pool,
-        owned: &OwnedReservation,
-        id: &str,
-        entries: &OfOwner<'_>,
-    ) -> Option<String> {
-        let holder = &owned.reservation.holder;
-        if let Some(process) = self.evidence.signs().call(id) {
-            return Some(format!("process {process} is a plugin that is called for it"));
-        }
-        if self.pending.iter().any(|entry| is_of(entry, &pool.network, holder)) {
-            return Some("its ADD or DEL has not ended".into());
-        }
-        if self.damaged.iter().any(|error| error.to_string().contains(id)) {
-            return Some("its cache entry or pending record is damaged".into());
-        }
-        if let Some(record) = self
-            .records
-            .iter()
-            .find(|record| record.network == pool.network && holder.is(&record.at))
-        {
-            let path = record.netns.display();
-            return Some(format!("the namespace of its ADD has not ended, which was at {path}"));
-        }
-        if let Some(doubt) = self.evidence.doubt_of_guest(&pool.data_dir) {
-            return Some(doubt);
-        }
-        for (_, life) in entries {
+        for life in lives {
             if let Life::Unknown(reason) = life {
-                return Some(reason.clone());
+                return OwnerState::Unknown(reason.clone());
             }
         }
-        None
-    }
-
-    /// The proof that an owner is dead, or the reason why there is no proof.
-    fn proof(
-        &self,
-        pool: &Pool,
-        owned: &OwnedReservation,
-        id: &str,
-        entries: &OfOwner<'_>,
-    ) -> Result<String, String> {
         for (entry, life) in entries {
-            if let Life::Gone(reason) = life
+            if let Life::Ended(reason) = life
                 && self.is_reserved_for(owned, entry)
             {
-                return Ok(reason.clone());
+                return OwnerState::Gone(reason.clone());
+            }
+        }
+        for (record, life) in recorded {
+            if let Life::Ended(reason) = life
+                && may_be_of(record, owned.reservation.address)
+            {
+                return OwnerState::Gone(reason.clone());
             }
         }
         if pool.is_of_several_hosts {
-            return Err("it can be a reservation of another host".into());
+            return OwnerState::Unknown("it can be a reservation of another host".into());
         }
         if owned.reservation.is_of_earlier_boot {
-            return Ok("an earlier boot of this host made it".into());
+            return OwnerState::Gone("an earlier boot of this host made it".into());
         }
-        let signs = self.evidence.signs();
-        if let Some(hidden) = signs.hidden() {
-            return Err(hidden.into());
-        }
-        if signs.name(id) {
-            return Err("the command line or the control group of a process names it".into());
-        }
-        match owned.age {
-            Some(age) if age > ADD_MAX => {
-                Ok("no process, namespace or cache entry has its container".into())
-            }
-            _ => Err(format!("its ADD can be in progress for {} s", ADD_MAX.as_secs())),
-        }
+        OwnerState::Unknown("no record of its attachment tells whether it has ended".into())
+    }
+
+    fn records_of<'s>(
+        &'s self,
+        pool: &'s Pool,
+        holder: &'s Holder,
+    ) -> impl Iterator<Item = &'s (Record, Life)> + Clone {
+        let is_its =
+            |(record, _): &&(Record, Life)| record.network == pool.network && holder.is(&record.at);
+        self.records.iter().filter(is_its)
     }
 
     /// Whether the ADD of a cache entry made the reservation.
@@ -479,6 +414,11 @@ impl Sources<'_> {
 
 fn is_of(entry: &CacheEntry, network: &NetworkName, holder: &Holder) -> bool {
     entry.network == *network && holder.is(&entry.at)
+}
+
+/// Whether the ADD of a record may have reserved an address. A killed one does not tell which.
+fn may_be_of(record: &Record, address: IpAddr) -> bool {
+    record.made.as_ref().is_none_or(|made| made.addresses.contains(&address))
 }
 
 /// The attachment of a reservation in words.

@@ -144,6 +144,25 @@ fn modules_use_only_what_they_may() {
     report(&broken, "docs/design.md says which module uses which");
 }
 
+/// What strangers decide: it is neither opened nor believed.
+const OF_STRANGERS: [&str; 4] = ["environ", "cmdline", "cgroup", "mountinfo"];
+
+#[test]
+fn nothing_is_read_of_other_processes_but_their_namespaces() {
+    let mut broken = Vec::new();
+    for source in sources("src") {
+        let text = source.text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        for (number, line) in text.lines().enumerate() {
+            let code = line.split("// ").next().unwrap().replace("/proc/self/mountinfo", "");
+            let is_comment = line.trim_start().starts_with("//");
+            if !is_comment && OF_STRANGERS.iter().any(|name| code.contains(&format!("/{name}"))) {
+                broken.push(format!("{}:{}", source.path, number + 1));
+            }
+        }
+    }
+    report(&broken, "src/plugin/life.rs asks the kernel");
+}
+
 #[test]
 fn ipam_uses_nothing_of_the_kernel_but_files_and_locks() {
     let mut broken = Vec::new();

@@ -11,11 +11,11 @@ use crate::kernel::netns::NetNs;
 use crate::names::IpFamily;
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::Entry;
+use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::{self, Network};
-use crate::runtime::evidence::Life;
 use crate::runtime::networks;
 use crate::runtime::remains::Remains;
 

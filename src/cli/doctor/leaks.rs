@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::ipam::store::listed::{Holder, Reservation};
+use crate::plugin::life::Life;
 use crate::runtime::Runtime;
-use crate::runtime::evidence::Life;
 use crate::runtime::gc::Options;
 use crate::runtime::remains::title_of;
 use crate::runtime::reservations::title;
@@ -16,7 +16,7 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let mut leaks = Leaks::default();
     let mut gone = Vec::new();
     for (entry, life) in &remains.survey.attachments {
-        let Life::Gone(reason) = life else { continue };
+        let Life::Ended(reason) = life else { continue };
         gone.push((&entry.network, &entry.at.container_id));
         leaks.add(
             format!("{} has ended: {reason}", entry.title()),
@@ -36,7 +36,7 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             );
         }
     }
-    for owner in &remains.owners {
+    for (owner, _) in &remains.owners {
         leaks.add(
             format!("rules or links name {}, which has ended", title_of(owner)),
             "Another container can get the address that they apply to.",

@@ -27,9 +27,12 @@ const ATTEMPTS_MAX: u32 = 10;
 
 /// A complete file under a random name, `.NAME.RANDOM~`. It is removed when it is dropped.
 pub struct Aside {
-    path: PathBuf,
+    name: RandomName,
     file: File,
 }
+
+/// The file of a path is removed when this is dropped. Empty: it has another name.
+struct RandomName(PathBuf);
 
 impl Aside {
     /// Writes the file for `path`, which it does not touch.
@@ -40,7 +43,7 @@ impl Aside {
         options.write(true).create_new(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
         let aside = path.with_file_name(name(path));
         let file = options.mode(mode).open(&aside)?;
-        let mut aside = Self { path: aside, file };
+        let mut aside = Self { name: RandomName(aside), file };
         // On a file system without locks it fails for `sweep`, too, which then keeps the file.
         let _ = flock::try_lock(&aside.file, Mode::Exclusive);
         fault::file_operation()?;
@@ -49,7 +52,7 @@ impl Aside {
     }
 
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.name.0
     }
 
     pub fn file(&self) -> &File {
@@ -57,30 +60,26 @@ impl Aside {
     }
 
     /// Gives the file its name, and replaces what has it.
-    pub fn rename(self, to: &Path) -> io::Result<()> {
+    pub fn rename(mut self, to: &Path) -> io::Result<()> {
         fault::file_operation()?;
-        fs::rename(&self.path, to)?;
-        self.forget();
+        fs::rename(&self.name.0, to)?;
+        self.name.0.clear();
         Ok(())
     }
 
-    /// Gives the file a name that no other file may have.
-    pub fn link(self, to: &Path) -> io::Result<()> {
+    /// Gives the file a name that no other file may have. Returns it, to write more.
+    pub fn link(self, to: &Path) -> io::Result<File> {
         fault::file_operation()?;
-        fs::hard_link(&self.path, to)
-    }
-
-    /// The random name is gone.
-    fn forget(mut self) {
-        self.path.clear();
+        fs::hard_link(&self.name.0, to)?;
+        Ok(self.file)
     }
 }
 
-impl Drop for Aside {
+impl Drop for RandomName {
     fn drop(&mut self) {
-        if !self.path.as_os_str().is_empty() {
+        if !self.0.as_os_str().is_empty() {
             // If this fails, the next sweep removes it.
-            let _ = fs::remove_file(&self.path);
+            let _ = fs::remove_file(&self.0);
         }
     }
 }

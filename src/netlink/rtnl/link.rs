@@ -14,6 +14,7 @@ use super::consts::{
     IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN,
     RTEXT_FILTER_SKIP_STATS,
 };
+use super::namespace::Number;
 use crate::error::Result;
 use crate::names::{IFNAME_BYTES_MAX, Mac};
 use crate::netlink::{
@@ -43,6 +44,8 @@ pub struct LinkState {
     pub peer: Option<u32>,
     /// The peer is in another namespace.
     pub peer_is_elsewhere: bool,
+    /// The number of that namespace. `None` if it has ended: the kernel is about to remove this link.
+    pub peer_netns: Option<Number>,
     /// IFF_UP: the link is configured up. `operstate_up` tells whether it can carry traffic.
     pub up: bool,
     /// Set by configuration. Packet sockets and masters do not set this flag.
@@ -242,7 +245,10 @@ impl Link {
                 IFLA_TXQLEN => link.tx_queue_len = u32_of(value).unwrap_or_default(),
                 IFLA_MASTER => link.master = u32_of(value),
                 IFLA_LINK => link.peer = u32_of(value),
-                IFLA_LINK_NETNSID => link.peer_is_elsewhere = true,
+                IFLA_LINK_NETNSID => {
+                    link.peer_is_elsewhere = true;
+                    link.peer_netns = u32_of(value).and_then(Number::of_reply);
+                }
                 IFLA_OPERSTATE => link.operstate_up = u8_of(value) == Some(IF_OPER_UP),
                 IFLA_IFALIAS => link.alias = Some(text(value).into_owned()),
                 IFLA_GROUP => link.group = u32_of(value).unwrap_or_default(),
@@ -326,6 +332,7 @@ mod tests {
             master: Some(2),
             peer: Some(3),
             peer_is_elsewhere: true,
+            peer_netns: Number::parse("0"),
             up: true,
             promiscuous: true,
             all_multicast: true,

@@ -26,7 +26,7 @@ pub use bridge_vlan::{PortVlans, VlanRange};
 pub use consts::RT_TABLE_MAIN;
 pub use link::{Link, Port, PortState};
 pub use link_change::{LinkChange, NewLink};
-pub use namespace::{End, Ends};
+pub use namespace::{End, Ends, Number};
 pub use property::{LinkProperty, SpanningTree, VETH};
 pub use route::{NextHop, Route};
 pub use rule::Rule;

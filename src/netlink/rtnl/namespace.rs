@@ -1,6 +1,7 @@
 //! The kernel's numbers of namespaces, and the ends of namespaces and of links in them, without a file in a namespace: an
 //! open file would keep the namespace alive.
 
+use std::fmt::{self, Display};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -9,6 +10,7 @@ use nix::libc::{self, sock_filter};
 use nix::sys::socket::{
     AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket,
 };
+use serde::{Deserialize, Serialize};
 
 use super::Rtnl;
 use super::consts::{AF_UNSPEC, NLM_F_CREATE};
@@ -28,44 +30,101 @@ const NOT_ASSIGNED: u32 = u32::MAX;
 /// struct rtgenmsg, padded.
 const GENERAL_HEADER: [u8; 4] = [AF_UNSPEC, 0, 0, 0];
 
+/// The numbers that cnibox chooses begin here: those that the kernel chooses are small.
+const OWN: u32 = 0x4000_0000;
+
+/// How many numbers are tried: those of other programs can be taken.
+const ATTEMPTS_MAX: u32 = 100;
+
+/// The number by which a network namespace knows another one. The kernel keeps it as long as the other namespace exists, and
+/// nobody can change or remove it.
+///
+/// Source: RTM_NEWNSID (linux/rtnetlink.h, linux/net_namespace.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Number(u32);
+
+impl Number {
+    /// Whether no later namespace of this boot gets it. The kernel gives its own numbers again.
+    pub fn is_unique(self) -> bool {
+        self.0 >= OWN
+    }
+
+    /// The number for the namespace with this cookie. Cookies count up, so the numbers are dense: for each message about a link
+    /// with a peer the kernel walks the tree of the numbers, which takes 30 times as long for random ones.
+    fn of_cookie(cookie: u64) -> Self {
+        let low = cookie & u64::from(OWN - 1);
+        Self(OWN | u32::try_from(low).unwrap_or_default())
+    }
+
+    /// The number in a message of the kernel; `None` for a namespace that has none.
+    pub(super) fn of_reply(number: u32) -> Option<Self> {
+        (number != NOT_ASSIGNED).then_some(Self(number))
+    }
+
+    /// The number as text, which `to_string` makes.
+    pub fn parse(text: &str) -> Option<Self> {
+        text.parse().ok().map(Self)
+    }
+
+    fn next(self) -> Self {
+        Self(OWN | (self.0.wrapping_add(1) & (OWN - 1)))
+    }
+}
+
+impl Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl Rtnl {
-    /// The number of a namespace, as the namespace of this socket knows it. Gives it a number if it has none.
-    pub fn number_of(&self, netns: &NetNs) -> Result<u32> {
-        if let Some(number) = self.known_number_of(netns)? {
-            return Ok(number);
+    /// The number of a namespace, as the namespace of this socket knows it. Gives it a number if it has none; `cookie` is that of
+    /// the namespace, and without it the kernel chooses. Needs CAP_NET_ADMIN to give a number.
+    pub fn number_of(&self, netns: &NetNs, cookie: Option<u64>) -> Result<Number> {
+        let mut wanted = cookie.map(Number::of_cookie);
+        for _ in 0..ATTEMPTS_MAX {
+            match (self.give_number(netns, wanted), wanted) {
+                (Ok(()), Some(number)) => return Ok(number),
+                (Err(error), _) if !error.is_exists() => return Err(error.into()),
+                _ => {}
+            }
+            if let Some(number) = self.known_number_of(netns)? {
+                return Ok(number);
+            }
+            // The number is another namespace's.
+            wanted = wanted.map(Number::next);
         }
+        Err(netlink::Error::new(CANNOT_NUMBER.into(), libc::EEXIST, None).into())
+    }
+
+    fn give_number(&self, netns: &NetNs, number: Option<Number>) -> Result<(), netlink::Error> {
         let mut requests = Requests::new();
-        let doing = "cannot number a network namespace".to_owned();
-        requests.push(libc::RTM_NEWNSID, NLM_F_CREATE, doing, |attrs| {
+        requests.push(libc::RTM_NEWNSID, NLM_F_CREATE, CANNOT_NUMBER.into(), |attrs| {
             attrs.raw(&GENERAL_HEADER);
             attrs.u32(NETNSA_FD, netns.as_fd().as_raw_fd().cast_unsigned());
-            attrs.u32(NETNSA_NSID, NOT_ASSIGNED);
+            attrs.u32(NETNSA_NSID, number.map_or(NOT_ASSIGNED, |number| number.0));
         });
-        // Another process was faster.
-        requests.tolerate(libc::EEXIST);
-        self.change(requests)?;
-        self.known_number_of(netns)?.ok_or_else(|| {
-            netlink::Error::new("cannot number a network namespace".into(), libc::ENOENT, None)
-                .into()
-        })
+        self.change(requests)
     }
 
     /// Whether a namespace has this number. A kernel before 5.0 cannot tell, which is an error.
-    pub fn has_number(&self, number: u32) -> Result<bool> {
+    pub fn has_number(&self, number: Number) -> Result<bool> {
         let mut request = Requests::new();
-        let doing = format!("cannot find network namespace {number}");
+        let doing = format!("cannot find network namespace {}", number.0);
         request.push(libc::RTM_GETNSID, 0, doing, |attrs| {
             attrs.raw(&GENERAL_HEADER);
-            attrs.u32(NETNSA_NSID, number);
+            attrs.u32(NETNSA_NSID, number.0);
         });
         match self.socket.get(request, number_in) {
             Ok(_) => Ok(true),
-            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) if error.errno == libc::ENOENT => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn known_number_of(&self, netns: &NetNs) -> Result<Option<u32>> {
+    /// The number of a namespace, if it has one.
+    pub fn known_number_of(&self, netns: &NetNs) -> Result<Option<Number>> {
         let mut request = Requests::new();
         let doing = "cannot read the number of a network namespace".to_owned();
         request.push(libc::RTM_GETNSID, 0, doing, |attrs| {
@@ -73,9 +132,11 @@ impl Rtnl {
             attrs.u32(NETNSA_FD, netns.as_fd().as_raw_fd().cast_unsigned());
         });
         let number = self.socket.get(request, number_in)?;
-        Ok(number.filter(|number| *number != NOT_ASSIGNED))
+        Ok(number.and_then(Number::of_reply))
     }
 }
+
+const CANNOT_NUMBER: &str = "cannot number a network namespace";
 
 fn number_in(payload: &[u8]) -> Option<u32> {
     attribute(payload.get(GENERAL_HEADER.len()..)?, NETNSA_NSID).and_then(u32_of)
@@ -85,9 +146,9 @@ fn number_in(payload: &[u8]) -> Option<u32> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The namespace with this number.
-    Namespace(u32),
+    Namespace(Number),
     /// A link of another namespace: its number, and the index of the link.
-    Link(u32, u32),
+    Link(Number, u32),
     /// Events were lost: any object can be gone.
     Unknown,
 }
@@ -153,10 +214,12 @@ impl Ends {
 /// The event of a message from a namespace, which has no number if it is that of the socket.
 fn end_in((kind, payload): (u16, &[u8]), sender: Option<u32>) -> Option<End> {
     match (kind, sender) {
-        (libc::RTM_DELNSID, None) => number_in(payload).map(End::Namespace),
+        (libc::RTM_DELNSID, None) => {
+            number_in(payload).map(|number| End::Namespace(Number(number)))
+        }
         // A port that leaves a bridge is reported in the family of bridges.
         (libc::RTM_DELLINK, Some(number)) if payload.first() == Some(&AF_UNSPEC) => {
-            fixed(payload, 4).map(|index| End::Link(number, u32::from_ne_bytes(index)))
+            fixed(payload, 4).map(|index| End::Link(Number(number), u32::from_ne_bytes(index)))
         }
         _ => None,
     }
@@ -188,6 +251,16 @@ mod tests {
     use crate::netlink::Attrs;
 
     #[test]
+    fn numbers_of_cookies_are_dense_and_unique() {
+        let of = |cookie| Number::of_cookie(cookie);
+        assert_eq!((of(1), of(1).next()), (Number(0x4000_0001), Number(0x4000_0002)));
+        assert_eq!(of(u64::MAX), Number(0x7fff_ffff));
+        // The next one is not negative.
+        assert_eq!(of(u64::MAX).next(), Number(0x4000_0000));
+        assert!(of(0).is_unique() && !Number(7).is_unique());
+    }
+
+    #[test]
     fn ends_are_read() {
         let mut namespace = Attrs::default();
         namespace.raw(&GENERAL_HEADER);
@@ -197,11 +270,11 @@ mod tests {
         let index = u32::from_ne_bytes([3, 0, 0, 0]);
         let of_bridge = [7, 0, 1, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         for (kind, payload, sender, expected) in [
-            (libc::RTM_DELNSID, namespace, None, Some(End::Namespace(7))),
+            (libc::RTM_DELNSID, namespace, None, Some(End::Namespace(Number(7)))),
             // The number is one of another namespace.
             (libc::RTM_DELNSID, namespace, Some(2), None),
             (libc::RTM_DELNSID, &namespace[..6], None, None),
-            (libc::RTM_DELLINK, &link, Some(2), Some(End::Link(2, index))),
+            (libc::RTM_DELLINK, &link, Some(2), Some(End::Link(Number(2), index))),
             // A link of the host.
             (libc::RTM_DELLINK, &link, None, None),
             (libc::RTM_DELLINK, &of_bridge, Some(2), None),

@@ -86,7 +86,14 @@ pub fn restore(cx: &Context<'_>, kind: &str, at: &Attachment, parts: &mut Parts)
 
 /// DEL and GC of the IPAM plugin, if the network has one.
 pub fn clean_ipam(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
-    call_ipam(cx, &scope.verb())
+    let kind = cx.request.conf.ipam.kind.as_str();
+    if let (Scope::Each(all), false) = (scope, kind.is_empty()) {
+        require_ipam(cx)?;
+        if let Program::Ours(entry) = Delegate::find(cx, kind)?.0 {
+            return entry.remove_ended(cx, all);
+        }
+    }
+    Error::joined(scope.verbs().iter().filter_map(|verb| call_ipam(cx, verb).err()).collect())
 }
 
 /// Fails if `ipam.type` names a plugin that does not exist or is no IPAM plugin, or if an IPAM plugin of this executable

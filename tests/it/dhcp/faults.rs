@@ -32,6 +32,8 @@ fn after_a_fault_in_the_plugin_a_del_leaves_nothing() {
     let gc = with(&plain(), json!({"cni.dev/valid-attachments": []}));
     for fault in ["CNIBOX_FAIL_KERNEL", "CNIBOX_FAIL_FILE"] {
         for verb in ["ADD", "DEL", "GC"] {
+            // A record that ADD cannot write is a warning; one that DEL and GC cannot remove is an error.
+            let can_fail = (verb == "ADD") == (fault == "CNIBOX_FAIL_KERNEL");
             let failures = for_every_fault(|number| {
                 if verb != "ADD" {
                     c1.add("dhcp", &plain());
@@ -41,7 +43,7 @@ fn after_a_fault_in_the_plugin_a_del_leaves_nothing() {
                 let outcome = call.run();
                 let effect = Effect::on(&outcome);
                 if effect == Effect::Failure {
-                    assert_eq!(verb, "ADD", "{}", outcome.report());
+                    assert!(can_fail, "{}", outcome.report());
                     assert_eq!(fault_of_error(outcome), None);
                 }
                 c1.del("dhcp", &plain());
@@ -50,7 +52,6 @@ fn after_a_fault_in_the_plugin_a_del_leaves_nothing() {
                 });
                 effect
             });
-            let can_fail = verb == "ADD" && fault == "CNIBOX_FAIL_KERNEL";
             assert_eq!(failures > 0, can_fail, "{verb} {fault}");
         }
     }

@@ -21,7 +21,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     known(
         "an ADD records the identity of the namespace",
         "*",
-        &["+ after *: dir /var/lib/cni mode=*", "+ after *: * /var/lib/cni/identities*"],
+        &["+ after *: dir /var/lib/cni mode=*", "+ after *: * /var/lib/cni/attachments*"],
     ),
     known(
         "our sentences are our own; texts that others match on are kept",

@@ -171,3 +171,30 @@ fn a_plugin_that_hangs_in_gc_holds_up_only_its_own_container() {
     assert!(gc.stderr.contains("cannot delete eth0 of container slow"), "{}", gc.report());
     assert!(gc.stderr.contains(why), "{}", gc.report());
 }
+
+/// They are deleted at once, by one pass over the rules and links of the host.
+#[test]
+fn those_that_ended_together_leave_nothing_and_the_others_stay() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    let attach = |number: u32| {
+        let id = format!("c{number}");
+        let container = host.world.container(&id);
+        let (tcp, udp) = (format!("808{number}:80"), format!("808{number}:53/udp"));
+        let add = ["add", "net", &id, "--container-id", &id, "-p", &tcp, "-p", &udp];
+        host.cnibox(&add).run().success();
+        container
+    };
+    let living = attach(0);
+    let before = host.state();
+    (1..6).map(attach).for_each(|container| container.unmount());
+    let said = host.cnibox(&["gc"]).run().output();
+    for number in 1..6 {
+        let line = format!("removed eth0 of container c{number} from network net: ");
+        assert!(said.contains(&line), "{said}");
+    }
+    assert_eq!(said.lines().count(), 5, "{said}");
+    before.assert_same(&host.state(), "after gc");
+    living.ping("10.1.0.1");
+    host.cnibox(&["check", "net", "c0", "--container-id", "c0"]).run().silence();
+}

@@ -130,10 +130,10 @@ fn an_attachment_with_a_changed_address_is_alive() {
     host.cnibox(&["gc"]).run().silence();
     container.exec(["ip", "link", "set", "eth0", "down"]);
     container.exec(["ip", "link", "set", "eth0", "name", "renamed"]);
-    // Nothing proves that it has ended.
+    // Its namespace has not ended.
     host.cnibox(&["gc"]).run().silence();
     let outcome = host.cnibox(&["add", "net", "c1"]).run();
-    assert!(outcome.stderr.contains("it may be attached already"), "{}", outcome.report());
+    assert!(outcome.stderr.contains("attached already"), "{}", outcome.report());
     host.cnibox(&["del", "net", "c1"]).run().silence();
     host.cnibox(&["add", "net", "c1"]).run().success();
     host.cnibox(&["del", "net", "c1"]).run().silence();
@@ -213,7 +213,11 @@ fn after_a_reboot_an_attachment_has_ended_whatever_has_its_namespace() {
         &printing(&json!({"cniVersion": "1.0.0", "ips": [{"address": "10.9.9.9/24"}]})),
     );
     host.cnibox(&["add", "net", "c1"]).run().success();
-    container.exec(["ip", "address", "add", "10.9.9.9/24", "dev", "lo"]);
+    container.exec([
+        "sh",
+        "-ec",
+        "ip link add eth0 type bridge; ip address add 10.9.9.9/24 dev eth0",
+    ]);
     let add = || host.cnibox(&["add", "net", "c1"]).run();
     assert_eq!(add().status, 1);
     host.world.write("/run/boot_id", "00000000-0000-0000-0000-000000000000\n");

@@ -12,6 +12,7 @@ mod inputs;
 mod killed;
 mod lifecycle;
 mod limits;
+mod living;
 mod locks;
 mod named;
 mod networks;
@@ -144,11 +145,18 @@ impl Host {
         files.lines().map(str::to_owned).collect()
     }
 
-    /// The record of the namespace of an attachment in `net`, `eth0`. Its directory has the name of the PID namespace.
+    /// Calls gc until nothing is kept: the kernel ends a namespace a moment after the last process that used it.
+    #[track_caller]
+    fn gc_until_nothing_is_kept(&self) {
+        self.world.eventually("gc leaves nothing", || {
+            self.cnibox(&["gc"]).run().output();
+            self.kept().is_empty()
+        });
+    }
+
+    /// The record of an attachment, `eth0`.
     fn record_of(&self, network: &str, id: &str) -> String {
-        let name = "echo $(stat -Lc %i /proc/1/ns/pid)-$(cut -d ' ' -f 22 /proc/1/stat)";
-        let directory = self.world.host(["sh", "-c", name]);
-        format!("/var/lib/cni/identities/{}/{network}+{id}+eth0", directory.trim())
+        format!("/var/lib/cni/attachments/{network}+{id}+eth0")
     }
 
     /// The world without what survives a DEL in the network `net` with the bridge cni0.

@@ -253,9 +253,9 @@ fn a_bridge_goes_with_its_network_unless_something_uses_it() {
 fn an_attachment_that_is_stale_does_not_keep_its_network() {
     let host = Host::new();
     host.create(&["net"]);
-    host.world.container("dead");
+    let dead = host.world.container("dead");
     host.cnibox(&["add", "net", "dead"]).run().success();
-    host.world.host(["umount", "/run/netns/dead"]);
+    dead.unmount();
     host.networks(&["rm", "net"]).output();
     host.cnibox(&["gc"]).run().output();
     assert_eq!(host.kept(), [""; 0]);

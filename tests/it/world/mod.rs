@@ -320,9 +320,20 @@ impl<'w> Container<'w> {
 
     /// Like `destroy`, by a runtime that died before it removed the file.
     pub fn unmount(&self) {
-        self.world.host(["umount", &self.netns()]);
+        self.world.host(["sh", "-c", UNMOUNT, "sh", &self.name]);
     }
 }
+
+/// Unmounts a namespace. The kernel ends it a moment after the last process that used it: waits for that, up to a second, since
+/// a process can still be in it.
+const UNMOUNT: &str = r#"
+    ip netns set "$1" auto 2>/dev/null
+    number=$(ip netns list-id 2>/dev/null | sed -n "s/^nsid \([0-9]*\) .* name: $1)$/\1/p")
+    umount "/run/netns/$1" || exit
+    for _ in $(seq 100); do
+        [ -n "$number" ] && ip netns list-id nsid "$number" >/dev/null 2>&1 || exit 0
+        sleep 0.01
+    done"#;
 
 /// The names that the executable must answer to: the links that packages ship. CNIBOX_SYMLINKS is their directory in a virtual
 /// machine, which has no directory of the project.

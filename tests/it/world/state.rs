@@ -40,8 +40,9 @@ BATCH
     done
 ";
 
-/// Where plugins keep the identities of the namespaces of attachments.
-pub const RECORDS: &str = "/var/lib/cni/identities";
+/// Where plugins keep the records of attachments.
+pub const RECORDS: &str = "/var/lib/cni/attachments";
+const GENERATION: &str = r#",\"generation\""#;
 
 /// Where plugins keep files.
 const STATE_DIRS: [&str; 2] = ["/var/lib", "/run/cni"];
@@ -101,7 +102,7 @@ impl State {
             let of_records =
                 line.starts_with("dir /run/cni ") || line.starts_with("dir /run/cni/host-device ");
             let of_store = line.starts_with("dir /var/lib/cni ")
-                || line.starts_with("dir /var/lib/cni/identities")
+                || line.starts_with("dir /var/lib/cni/attachments")
                 || line.starts_with("dir /var/lib/cni/networks ")
                 || line.starts_with(&format!("dir {dir} "))
                 || line.starts_with(&format!("file {dir}/lock "))
@@ -237,7 +238,12 @@ fn files(world: &World, dir: &Path, lines: &mut Vec<String>) {
             lines.push(format!("socket {} mode={mode:o}", path.display()));
         } else {
             let content = fs::read(entry.path()).unwrap();
-            let content = content.escape_ascii();
+            // The record of an attachment goes on with random values: those of each interface with this name.
+            let content = content.escape_ascii().to_string();
+            let content = match content.split_once(GENERATION) {
+                Some((names, _)) if dir == Path::new(RECORDS) => names,
+                _ => &content,
+            };
             lines.push(format!("file {} mode={mode:o} '{content}'", path.display()));
         }
     }

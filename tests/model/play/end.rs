@@ -18,7 +18,7 @@ impl Play {
         }
         self.node.shell(
             "find /var/lib/cni /run/cnibox /run/cni -name litter -exec rm -rf {} +; find /var/lib/cni /run/cnibox /run/cni -type p -delete;
-             find /var/lib/cni/results /var/lib/cni/networks/n* /var/lib/cni/identities/* /var/lib/cni/flannel -mindepth 1 -type d -empty -delete",
+             find /var/lib/cni/results /var/lib/cni/networks/n* /var/lib/cni/attachments /var/lib/cni/flannel -mindepth 1 -type d -empty -delete",
         );
         for path in std::mem::take(&mut self.model.damaged) {
             if path.contains("/networks/") {
@@ -105,7 +105,7 @@ impl Play {
                 || (line.contains(" kind ifb ") && !self.model.has_go)
                 || line.contains("/results/")
                 || line.contains("/operations/")
-                || line.contains("file /var/lib/cni/identities/")
+                || line.contains("file /var/lib/cni/attachments/")
                 || line.ends_with(".lease");
             if !is_kept
                 && !self.model.is_of_go(&line)

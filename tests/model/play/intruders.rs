@@ -77,7 +77,7 @@ impl Play {
                 Some(path) => format!("rm -f {path}"),
                 None => return Ok(Effect::none()),
             },
-            Action::Damage | Action::DamageRecord => match pick(if step.action == Action::Damage { "/var/lib" } else { "/identities/" }) {
+            Action::Damage | Action::DamageRecord => match pick(if step.action == Action::Damage { "/var/lib" } else { "/attachments/" }) {
                 Some(path) => {
                     let script = damage(&path, step.number);
                     self.model.damaged.insert(path);

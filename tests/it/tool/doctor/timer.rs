@@ -34,7 +34,11 @@ fn host() -> World {
 fn only_attachments_of_other_runtimes_need_a_timer() {
     let world = host();
     assert_eq!(mend(&world), "");
-    world.host(["sh", "-c", "sed -i 's/,\"cnibox\":true//' /var/lib/cni/identities/*/*"]);
+    world.host([
+        "sh",
+        "-c",
+        "sed -i 's/\"maker\":\"cnibox\"/\"maker\":\"plugin\"/' /var/lib/cni/attachments/*",
+    ]);
     assert_eq!(mend(&world), "call cnibox gc --confirm every 15 minutes, by init or crond");
     let note = doctor(&world, &[]);
     let text = "note: no timer calls gc, and other runtimes have attachments here: 1\n";
@@ -51,7 +55,11 @@ fn only_attachments_of_other_runtimes_need_a_timer() {
 #[test]
 fn an_enabled_timer_or_a_recent_run_is_enough() {
     let world = host();
-    world.host(["sh", "-c", "sed -i 's/,\"cnibox\":true//' /var/lib/cni/identities/*/*"]);
+    world.host([
+        "sh",
+        "-c",
+        "sed -i 's/\"maker\":\"cnibox\"/\"maker\":\"plugin\"/' /var/lib/cni/attachments/*",
+    ]);
     for file in [
         "/etc/systemd/system/timers.target.wants/cnibox-gc.timer",
         "/etc/systemd/system/multi-user.target.wants/cnibox-reconcile.service",

@@ -22,38 +22,59 @@ fn assert_is((state, reason): (String, String), expected: &str, why: &str) {
 }
 
 #[test]
-fn the_alias_of_a_link_of_the_host_is_a_sign_of_life() {
+fn an_address_is_in_use_as_long_as_the_namespace_of_its_add_exists() {
     let host = Host::new();
     let web = host.world.container("web");
     host.plugin_call("/run/plugins/bridge", "ADD", "web").run().output();
-    assert_is(state(&host, "10.1.0.2"), "alive", "its address is in /run/netns/web");
-    web.exec(["ip", "address", "flush", "dev", "eth0"]);
-    assert_is(state(&host, "10.1.0.2"), "alive", "names its owner");
+    assert_is(state(&host, "10.1.0.2"), "alive", "its network namespace exists");
     web.exec(["ip", "link", "del", "eth0"]);
-    assert_is(state(&host, "10.1.0.2"), "unknown", "");
+    assert_is(state(&host, "10.1.0.2"), "alive", "its network namespace exists");
+    web.destroy();
+    assert_is(state(&host, "10.1.0.2"), "gone", "its network namespace has ended");
 }
 
 #[test]
-fn the_address_in_a_namespace_of_a_process_is_a_sign_of_life() {
+fn the_ipam_plugin_of_another_bridge_records_the_namespace() {
     let host = Host::new();
-    host.reserve_file("10.1.0.7", "hidden\r\neth0");
-    let script = "ip address add 10.1.0.7/24 dev lo && echo >/run/ready && exec sleep 100";
-    let process = host.world.tool(&["unshare", "--net", "sh", "-c", script], None).start();
-    host.world.eventually("the address is there", || host.world.path("/run/ready").exists());
-    assert_is(state(&host, "10.1.0.7"), "alive", "its address is in /proc/");
-    host.world.host(["kill", &process.pid_in_world().to_string()]);
-    process.finish();
-    assert_is(state(&host, "10.1.0.7"), "unknown", "");
+    let web = host.world.container("web");
+    let go = |verb| host.plugin_call("/usr/lib/cni/bridge", verb, "web").run();
+    go("ADD").output();
+    assert_is(state(&host, "10.1.0.2"), "alive", "its network namespace exists");
+    go("DEL").output();
+    assert!(!host.world.path("/var/lib/cni/attachments/net+web+eth0").exists());
+    go("ADD").output();
+    web.destroy();
+    assert_is(state(&host, "10.1.0.3"), "gone", "its network namespace has ended");
 }
 
 #[test]
-fn a_living_entry_of_the_cache_is_a_sign_of_life() {
+fn what_strangers_show_neither_proves_an_end_nor_a_life() {
     let host = Host::new();
-    let web = host.attached("web");
-    web.exec(["ip", "address", "del", "10.1.0.2/24", "dev", "eth0"]);
-    host.world.host(["ip", "link", "set", &host.world.ports_of("cni0")[0], "alias", "mine"]);
-    web.exec(["ip", "link", "set", "eth0", "alias", "mine"]);
-    assert_is(state(&host, "10.1.0.2"), "alive", "the cache has its attachment, which lives");
+    host.reserve_file("10.1.0.7", "f00d42\r\neth0");
+    host.set_time("10.1.0.7", "-2 minutes");
+    let list = |script: &str| judged(host.ipam_beside(script, &["list", "--json"]), "10.1.0.7");
+    let unknown = "no record of its attachment tells whether it has ended";
+    for script in [
+        r#""$@""#,
+        // Its address, a plugin that is called for it, and a process that names it.
+        r#"unshare --net sh -c 'ip address add 10.1.0.7/24 dev lo; sleep 100' & "$@""#,
+        r#"CNI_COMMAND=ADD CNI_CONTAINERID=f00d42 sleep 100 & "$@""#,
+        r#"sh -c 'sleep 100; exit' monitor --id=f00d42 >/dev/null 2>&1 & "$@""#,
+    ] {
+        assert_is(list(script), "unknown", unknown);
+    }
+    host.dead("web");
+    let ended = r#"CNI_COMMAND=ADD CNI_CONTAINERID=web sleep 100 & "$@""#;
+    let ended = judged(host.ipam_beside(ended, &["list", "--json"]), "10.1.0.2");
+    assert_is(ended, "gone", "its network namespace has ended");
+}
+
+#[test]
+fn without_sys_ptrace_the_kernel_tells_the_same() {
+    let host = Host::new();
+    host.dead("web");
+    let blind = host.cnibox(&["ipam", "list", "--json"]).under(&WITHOUT_PTRACE).run();
+    assert_is(judged(blind, "10.1.0.2"), "gone", "its network namespace has ended");
 }
 
 #[test]
@@ -62,100 +83,56 @@ fn the_ifb_of_a_dead_container_is_no_sign_of_life() {
     host.dead("web");
     host.world.host(["ip", "link", "add", "shaped", "type", "ifb"]);
     host.world.host(["ip", "link", "set", "shaped", "alias", "cnibox net web eth0"]);
-    assert_is(state(&host, "10.1.0.2"), "gone", "there is no namespace");
+    assert_is(state(&host, "10.1.0.2"), "gone", "its network namespace has ended");
 }
 
 #[test]
-fn a_newer_reservation_than_the_stale_entry_is_of_an_add_in_progress() {
+fn an_interface_that_was_moved_on_keeps_its_address() {
+    let host = Host::new();
+    let web = host.attached("web");
+    let other = host.world.container("other");
+    web.exec(["ip", "link", "set", "eth0", "netns", "/run/netns/other"]);
+    web.destroy();
+    assert_is(state(&host, "10.1.0.2"), "unknown", "the other end of link veth");
+    host.cnibox(&["gc"]).run().silence();
+    host.destroy(&other);
+    assert_is(state(&host, "10.1.0.2"), "gone", "its network namespace has ended");
+}
+
+#[test]
+fn a_newer_reservation_than_the_stale_entry_is_of_another_add() {
     let host = Host::new();
     host.dead("web");
-    assert_is(state(&host, "10.1.0.2"), "gone", "there is no namespace at /run/netns/web");
+    assert_is(state(&host, "10.1.0.2"), "gone", "its network namespace has ended");
     host.set_time("10.1.0.2", "+1 second");
     assert_is(state(&host, "10.1.0.2"), "unknown", "");
     host.set_time("10.1.0.2", "-1 hour");
-    assert_is(state(&host, "10.1.0.2"), "gone", "there is no namespace");
+    assert_is(state(&host, "10.1.0.2"), "gone", "its network namespace has ended");
     // The entry does not name this address.
     host.reserve_file("10.1.0.50", "web\r\neth0");
     assert_is(state(&host, "10.1.0.50"), "unknown", "");
 }
 
 #[test]
-fn an_interface_out_of_sight_can_be_in_use_by_a_process_that_names_the_container() {
+fn a_damaged_entry_or_another_host_is_a_doubt() {
     let host = Host::new();
-    let web = host.attached("f00d42");
-    // As if another runtime had made it: containerd keeps no identity of the namespace.
-    host.world.host(["sh", "-c", "rm /var/lib/cni/identities/*/*"]);
-    web.exec(["ip", "link", "del", "eth0"]);
-    let list = |script: &str| judged(host.ipam_beside(script, &["list", "--json"]), "10.1.0.2");
-    assert_is(list(r#""$@""#), "unknown", "its interface is not in /run/netns/f00d42");
-    web.destroy();
-    let monitor = r#"sh -c 'sleep 100; exit' monitor --id=f00d42 >/dev/null 2>&1 & "$@""#;
-    assert_is(list(monitor), "unknown", "a process names its container");
-    assert_is(list(r#""$@""#), "gone", "there is no namespace at /run/netns/f00d42");
-}
-
-#[test]
-fn a_pending_record_is_a_doubt() {
-    let host = Host::new();
-    host.dead("web");
-    host.world.host(["cp", "-r", "/var/lib/cni/results/.", "/run/cnibox/operations"]);
-    assert_is(state(&host, "10.1.0.2"), "unknown", "its ADD or DEL has not ended");
-    let outcome = host.ipam(&["release", "10.1.0.2"]);
-    assert!(
-        outcome.status == 1
-            && outcome.stderr.contains("may be alive: its ADD or DEL has not ended"),
-        "{}",
-        outcome.report()
-    );
-}
-
-#[test]
-fn an_owner_without_any_sign_is_gone_after_a_minute() {
-    let host = Host::new();
-    // Our plugins have worked with the directory, in this PID namespace only.
-    host.attached("web");
     host.reserve_file("10.1.0.7", "f00d42\r\neth0");
-    let list = |script: &str| judged(host.ipam_beside(script, &["list", "--json"]), "10.1.0.7");
-    let alone = r#""$@""#;
-    assert_is(list(alone), "unknown", "its ADD can be in progress for 60 s");
-    host.set_time("10.1.0.7", "tomorrow");
-    assert_is(list(alone), "unknown", "its ADD can be in progress");
-    host.set_time("10.1.0.7", "-2 minutes");
-    let blind = host.cnibox(&["ipam", "list", "--json"]).under(&WITHOUT_PTRACE).run();
-    assert_is(judged(blind, "10.1.0.7"), "unknown", "this process has no view of the host");
-    let no_sign = "no process, namespace or cache entry has its container";
-    assert_is(state(&host, "10.1.0.7"), "gone", no_sign);
-    assert_is(list(alone), "gone", no_sign);
-    // Until the child executes its program, it has the command line of the shell.
-    let call = r#"CNI_COMMAND=ADD CNI_CONTAINERID=f00d42 sleep 100 &
-        until grep -q sleep /proc/$!/comm; do :; done
-        "$@""#;
-    assert_is(list(call), "unknown", "is a plugin that is called for it");
-    let named = r#"sh -c 'sleep 100; exit' monitor --id=f00d42 >/dev/null 2>&1 & "$@""#;
-    assert_is(
-        list(named),
-        "unknown",
-        "the command line or the control group of a process names it",
-    );
-    // Other calls and other names are no sign.
-    let others = r#"CNI_COMMAND=ADD CNI_CONTAINERID=f00d43 sleep 100 & "$@""#;
-    assert_is(list(others), "gone", "");
+    host.world.host(["mkdir", "-p", "/var/lib/cni/results"]);
     host.world.write("/var/lib/cni/results/net-f00d42-eth0", "{");
-    assert_is(list(alone), "unknown", "its cache entry or pending record is damaged");
+    assert_is(state(&host, "10.1.0.7"), "unknown", "its cache entry or pending record is damaged");
     host.world.host(["rm", "/var/lib/cni/results/net-f00d42-eth0"]);
     host.configure("net", &json!([[{"subnet": "10.1.0.0/24"}]]), json!({"staleOnBoot": "keep"}));
-    assert_is(list(alone), "unknown", "it can be a reservation of another host");
+    assert_is(state(&host, "10.1.0.7"), "unknown", "it can be a reservation of another host");
 }
 
 #[test]
-fn nothing_is_proven_in_a_container_that_does_not_see_the_host() {
+fn nothing_is_proven_in_another_network_namespace() {
     let host = Host::new();
     host.dead("web");
-    host.set_time("10.1.0.2", "-1 hour");
     let list = |script: &str| judged(host.ipam_beside(script, &["list", "--json"]), "10.1.0.2");
     assert_is(list(r#""$@""#), "gone", "");
-    let volume = r#"unshare --mount --pid --fork --mount-proc sh -c 'mount --bind /var/lib/cni /var/lib/cni && "$@"' sh "$@""#;
-    assert_is(list(volume), "unknown", "this process does not see the processes of the host");
+    let elsewhere = "its record was made in another network namespace of a node";
+    assert_is(list(r#"unshare --net "$@""#), "unknown", elsewhere);
 }
 
 #[test]
@@ -171,11 +148,11 @@ fn an_owner_of_an_earlier_boot_is_gone() {
     boot(2);
     // The container lives, so the boot counts for nothing.
     assert_is(state(&host, "10.1.0.2"), "alive", "");
-    host.destroy(&web);
+    web.destroy();
     assert_is(state(&host, "10.1.0.2"), "gone", "an earlier boot of this host made it");
-    boot(1);
-    assert_is(state(&host, "10.1.0.2"), "unknown", "");
-    boot(2);
+    // Without the record the index tells it.
+    host.world.host(["rm", "/var/lib/cni/attachments/net+web+eth0"]);
+    assert_is(state(&host, "10.1.0.2"), "gone", "an earlier boot of this host made it");
     host.configure("net", &json!([[{"subnet": "10.1.0.0/24"}]]), json!({"staleOnBoot": "keep"}));
     assert_is(state(&host, "10.1.0.2"), "unknown", "it can be a reservation of another host");
 }

@@ -1,0 +1,247 @@
+//! The record of an attachment: by it the kernel is asked whether the container's network namespace still exists.
+//!
+//! An ADD of a plugin that makes an interface or gives an address writes it before it changes anything, whichever runtime calls,
+//! and adds at its end what it made. DEL and GC remove it: the interface plugin last, an IPAM plugin only if no interface of ours
+//! is in it. A record that cannot be written is a warning: without it there is less proof.
+
+mod files;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cni::json;
+use crate::cni::request::{Request, Verb};
+use crate::cni::success::Success;
+use crate::error::Result;
+use crate::kernel::identity::Identity;
+use crate::kernel::netns::NetNs;
+use crate::kernel::sys;
+use crate::names::{Attachment, ContainerId, IfName, Mac, NetworkName, hex};
+use crate::netlink::rtnl::{Number, Rtnl};
+use crate::plugin::Context;
+
+pub use files::{Begun, DIRECTORY, Records};
+
+/// The record of one attachment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    pub network: NetworkName,
+    pub at: Attachment,
+    /// CNI_NETNS.
+    pub netns: PathBuf,
+    /// Of the namespace.
+    pub identity: Identity,
+    /// The cookie of the namespace that knows the other one by its number.
+    pub observer: Option<u64>,
+    pub number: Option<Number>,
+    /// Random: tells one ADD from a later one.
+    pub generation: String,
+    pub maker: Maker,
+    /// What the ADD made. `None` until its end.
+    pub made: Option<Made>,
+}
+
+/// The writer of a record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Maker {
+    /// `cnibox add` and the like.
+    Cnibox,
+    /// A plugin that makes an interface.
+    Plugin,
+    /// An IPAM plugin, called by a plugin of others.
+    Ipam,
+    /// Plugins of others made the attachment, and it was alive.
+    Adopted,
+}
+
+/// What an ADD made in the container.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Made {
+    pub macs: Vec<Mac>,
+    pub addresses: Vec<IpAddr>,
+    /// The file of the cache when the attachment was adopted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<String>,
+}
+
+impl Made {
+    /// The MAC addresses of the interfaces in the container, and the addresses that only one namespace has.
+    pub fn of(success: &Success) -> Self {
+        let in_container =
+            success.interfaces.iter().filter(|interface| !interface.sandbox.is_empty());
+        let macs = in_container.filter_map(|interface| interface.mac.parse().ok());
+        let addresses = success.ips.iter().map(|ip| ip.address.addr());
+        Self {
+            macs: macs.filter(|mac| *mac != Mac([0; 6])).collect(),
+            addresses: addresses.filter(|address| !address.is_loopback()).collect(),
+            cache: None,
+        }
+    }
+
+    /// Whether both are of one ADD. An earlier attachment of the same name had another MAC address, or another address.
+    pub fn is(&self, other: &Self) -> bool {
+        let is_same_mac = self.macs.is_empty()
+            || other.macs.is_empty()
+            || self.macs.iter().any(|mac| other.macs.contains(mac));
+        is_same_mac && self.addresses == other.addresses
+    }
+}
+
+/// The first line of a file. The others are [`Made`]: the last one counts.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    network: NetworkName,
+    #[serde(rename = "containerID")]
+    container_id: ContainerId,
+    ifname: IfName,
+    netns: String,
+    identity: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    observer: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    number: Option<Number>,
+    generation: String,
+    maker: Maker,
+}
+
+impl Record {
+    /// The record of a namespace, for an ADD that begins. `host` is a socket in the namespace of this process, `rtnl` one in the
+    /// other. Gives the namespace a number; without the right to do so the record has none, and proves less.
+    pub fn of(
+        network: &NetworkName,
+        at: &Attachment,
+        netns: &NetNs,
+        (host, rtnl): (&Rtnl, &Rtnl),
+        maker: Maker,
+    ) -> Result<Self> {
+        let cookie = rtnl.netns_cookie();
+        Ok(Self {
+            network: network.clone(),
+            at: at.clone(),
+            netns: netns.path().into(),
+            identity: Identity::of(cookie),
+            observer: host.netns_cookie(),
+            // Without a cookie the kernel would choose a number, and give it again.
+            number: cookie.and_then(|_| host.number_of(netns, cookie).ok()),
+            generation: hex(&sys::random_bytes::<8>()?),
+            maker,
+            made: None,
+        })
+    }
+
+    fn content(&self) -> Vec<u8> {
+        let Attachment { container_id, ifname } = self.at.clone();
+        let kept = Kept {
+            network: self.network.clone(),
+            container_id,
+            ifname,
+            netns: self.netns.to_string_lossy().into_owned(),
+            identity: self.identity.text(),
+            observer: self.observer,
+            number: self.number,
+            generation: self.generation.clone(),
+            maker: self.maker.clone(),
+        };
+        (json::compact(&kept) + "\n").into_bytes()
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut lines = bytes.split(|byte| *byte == b'\n');
+        let kept: Kept = json::read(lines.next()?).ok()?;
+        Some(Self {
+            network: kept.network,
+            at: Attachment { container_id: kept.container_id, ifname: kept.ifname },
+            netns: kept.netns.into(),
+            identity: Identity::parse(&kept.identity)?,
+            observer: kept.observer,
+            number: kept.number,
+            generation: kept.generation,
+            maker: kept.maker,
+            // A process that was killed leaves an incomplete line.
+            made: lines.rev().find_map(|line| json::read(line).ok()),
+        })
+    }
+}
+
+/// Whether the namespace at the path of a DEL is a later one than that of the ADD. False if that cannot be told.
+pub(super) fn is_of_another(request: &Request, at: &Attachment, netns: &NetNs) -> bool {
+    let Some(record) = Records::of_host().read(&request.network, at) else { return false };
+    // Plugins that write no record have attached the container again.
+    let is_of_it = |made: &Made| match request.prev_result() {
+        Ok(Some(result)) => made.is(&Made::of(&result)),
+        _ => true,
+    };
+    if record.identity.cookie.is_none() || !record.made.as_ref().is_none_or(is_of_it) {
+        return false;
+    }
+    let now = netns.rtnl().map(|rtnl| Identity::of(rtnl.netns_cookie()));
+    now.is_ok_and(|now| !record.identity.is(&now))
+}
+
+/// Writes the record of an ADD before it begins, if it is of a plugin that makes an interface or gives an address.
+pub(super) fn begin(cx: &Context<'_>, at: &Attachment, is_ipam: bool) -> Option<Begun> {
+    let begin = || -> Result<Option<Begun>> {
+        // An IPAM plugin works before the namespace exists, too.
+        let Ok(netns) = cx.session.required_netns() else { return Ok(None) };
+        let sockets = (cx.session.host()?, cx.session.container()?);
+        let maker = if is_ipam { Maker::Ipam } else { Maker::Plugin };
+        let record = Record::of(&cx.request.network, at, netns, sockets, maker)?;
+        Records::of_host().begin(&record).map(Some)
+    };
+    begin().unwrap_or_else(|error| {
+        cx.warn(error);
+        None
+    })
+}
+
+/// Removes the records of what a DEL or GC has removed.
+pub(super) fn clean(cx: &Context<'_>, verb: &Verb, is_ipam: bool) -> Result<()> {
+    let (network, records) = (&cx.request.network, Records::of_host());
+    let is_its =
+        |record: &Record| !is_ipam || !matches!(record.maker, Maker::Plugin | Maker::Cnibox);
+    match verb {
+        Verb::Del(at)
+            if !is_ipam || records.read(network, at).is_none_or(|found| is_its(&found)) =>
+        {
+            records.remove(network, at)
+        }
+        Verb::Gc(keep) => records.all().iter().try_for_each(|record| {
+            let is_stale = record.network == *network && !keep.contains(&record.at);
+            if is_stale && is_its(record) { records.remove(network, &record.at) } else { Ok(()) }
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Adds what a chained plugin has changed, such as the MAC address.
+pub(super) fn amend(cx: &Context<'_>, verb: &Verb, success: &Success) {
+    let Verb::Add(at) = verb else { return };
+    let made = Made::of(success);
+    let before = cx.request.prev_result().ok().flatten().map(|before| Made::of(&before));
+    if before.is_some_and(|before| before != made) {
+        let amended = Records::of_host().amend(&cx.request.network, at, &made);
+        amended.unwrap_or_else(|error| cx.warn(error));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(address: &str) -> Made {
+        let macs = vec![Mac([2, 0, 0, 0, 0, 7])];
+        Made { macs, addresses: vec![address.parse().unwrap()], cache: None }
+    }
+
+    #[test]
+    fn an_earlier_attachment_had_another_mac_or_address() {
+        let one = made("10.1.0.2");
+        let bare = Made { macs: vec![], ..one.clone() };
+        assert!(one.is(&one.clone()) && one.is(&bare) && bare.is(&one));
+        let other = Made { macs: vec![Mac([2, 0, 0, 0, 0, 8])], ..one.clone() };
+        assert!(!one.is(&other) && !one.is(&made("10.1.0.3")));
+    }
+}

@@ -1,0 +1,207 @@
+//! The attachments of the cache that gc removes. Those of one configuration are removed at once.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::kernel::sys::{self, warn};
+use crate::names::{Attachment, NetworkName};
+use crate::plugin::life::{Life, Witness};
+use crate::plugin::record::Maker;
+use crate::runtime::Runtime;
+use crate::runtime::cache::{CacheEntry, Started};
+use crate::runtime::conf::Network;
+use crate::runtime::confirm::Found;
+use crate::runtime::gc::{Collection, PROCESS_DIED, Removed};
+use crate::runtime::life;
+use crate::runtime::lifecycle::Choice;
+use crate::runtime::lock::Lock;
+
+/// So many attachments that have ended are deleted at once. The lock of each needs two open files.
+pub(super) const AT_ONCE_MAX: usize = 100;
+
+/// An attachment that is to be removed. Its network and its container are locked.
+struct Stale {
+    entry: CacheEntry,
+    reason: String,
+    /// Its namespace has ended, and a plugin of this executable has made it.
+    is_ours: bool,
+    _locks: [Lock; 2],
+}
+
+/// Why an attachment is to be removed.
+struct Removal {
+    reason: String,
+    /// Its namespace has ended.
+    has_ended: bool,
+}
+
+impl Runtime {
+    /// Deletes the attachments of one network, or of all, that have ended. Returns the networks.
+    pub(super) fn gc_of_cache(
+        &self,
+        witness: &Witness,
+        dead: &[PathBuf],
+        choice: Option<&Choice>,
+        chosen: Option<&Network>,
+        run: &mut Collection<'_>,
+    ) -> Result<Vec<NetworkName>> {
+        let mut names: Vec<NetworkName> =
+            choice.map(|choice| choice.name().clone()).into_iter().collect();
+        let (cached, pending) = (self.cache.all()?, self.pending.all()?);
+        for error in cached.damaged.iter().chain(&pending.damaged) {
+            warn(format_args!("{error}"));
+        }
+        let mut entries = cached.entries;
+        let titles: HashSet<String> = entries.iter().map(CacheEntry::title).collect();
+        for entry in pending.entries {
+            // Its entry in the cache has the result, too.
+            if !titles.contains(&entry.title()) {
+                entries.push(entry);
+            } else if !run.options.is_dry_run {
+                run.collected.errors.extend(self.remove_void_operation(&entry).err());
+            }
+        }
+        entries.retain(|entry| choice.is_none_or(|choice| *choice.name() == entry.network));
+        entries.sort_by(|one, two| one.network.cmp(&two.network));
+        let mut stale: Vec<Stale> = Vec::new();
+        for entry in &entries {
+            if sys::is_interrupted() {
+                return Err(Error::internal("cannot collect garbage: interrupted"));
+            }
+            if names.last() != Some(&entry.network) {
+                names.push(entry.network.clone());
+            }
+            // Most attachments live, and need no lock.
+            if self.removal(witness, dead, entry).is_none() {
+                continue;
+            }
+            // A lock is taken once.
+            let has_lock = |other: &Stale| other.entry.at.container_id == entry.at.container_id;
+            if stale.len() == run.at_once_max() || stale.iter().any(has_lock) {
+                self.collect(std::mem::take(&mut stale), chosen, run);
+            }
+            match self.stale(witness, dead, entry, run) {
+                Ok(found) => stale.extend(found),
+                Err(error) => run.note_failure(entry, &error),
+            }
+        }
+        self.collect(stale, chosen, run);
+        Ok(names)
+    }
+
+    /// Locks an attachment, if it is still to be removed. A lock that another process holds means that an operation is in
+    /// progress.
+    fn stale(
+        &self,
+        witness: &Witness,
+        dead: &[PathBuf],
+        listed: &CacheEntry,
+        run: &mut Collection<'_>,
+    ) -> Result<Option<Stale>> {
+        let (network, at) = (&listed.network, &listed.at);
+        let Some(locks) = self.lock_if_free(network, &at.container_id)? else { return Ok(None) };
+        // A changed one was attached anew.
+        let known = self.known(network, at).filter(|entry| entry == listed);
+        let Some(entry) = known else { return Ok(None) };
+        let Some(Removal { reason, has_ended }) = self.removal(witness, dead, &entry) else {
+            return Ok(None);
+        };
+        if entry.network_of_add().is_ok_and(|network| network.disable_gc) {
+            return Ok(None);
+        }
+        let incarnation = self.incarnation(&entry);
+        if !run.is_confirmed(Found::new(network, entry.title(), incarnation, &reason)) {
+            return Ok(None);
+        }
+        let record = self.records.read(network, at);
+        let is_ours = has_ended
+            && record.is_some_and(|record| {
+                matches!(record.maker, Maker::Cnibox | Maker::Plugin)
+                    && life::is_of(&record, &entry, &self.cache)
+            });
+        Ok(Some(Stale { entry, reason, is_ours, _locks: locks }))
+    }
+
+    /// Deletes attachments: those of one configuration at once, since a plugin then reads the rules and links of the host once.
+    fn collect(&self, mut stale: Vec<Stale>, chosen: Option<&Network>, run: &mut Collection<'_>) {
+        let is_dry_run = run.options.is_dry_run;
+        stale.sort_by(|one, two| one.entry.config.cmp(&two.entry.config));
+        let are_alike = |one: &Stale, two: &Stale| {
+            one.is_ours && two.is_ours && one.entry.config == two.entry.config
+        };
+        for group in stale.chunk_by(are_alike) {
+            let are_deleted = is_dry_run || self.delete_ended(group);
+            for Stale { entry, reason, .. } in group {
+                let deleted = if are_deleted { Ok(()) } else { self.delete_of_add(entry, chosen) };
+                match deleted {
+                    Ok(()) => run.note_attachment(Removed {
+                        network: entry.network.clone(),
+                        at: entry.at.clone(),
+                        reason: reason.clone(),
+                    }),
+                    Err(error) => run.note_failure(entry, &error),
+                }
+            }
+        }
+    }
+
+    /// Deletes several attachments of one configuration that have ended, if all of its plugins are ours. False if that is not so
+    /// or fails: then each needs a DEL, which says what is wrong.
+    fn delete_ended(&self, ended: &[Stale]) -> bool {
+        let [first, _, ..] = ended else { return false };
+        let Ok(network) = first.entry.network_of_add() else { return false };
+        let chain = self.chain(&first.entry, &network, Path::new(""));
+        let all: Vec<Attachment> = ended.iter().map(|stale| stale.entry.at.clone()).collect();
+        chain.is_ours()
+            && chain.remove_ended(&all).is_ok()
+            && all.iter().all(|at| self.forget(&network.name, at).is_ok())
+    }
+
+    /// Tells an attachment from a later one of the same name: by its record, and by its files.
+    fn incarnation(&self, entry: &CacheEntry) -> String {
+        let (network, at) = (&entry.network, &entry.at);
+        let files = [self.cache.path(network, at), self.pending.path(network, at)];
+        let [cached, pending] = files.map(|path| life::stamp(&path).unwrap_or_default());
+        format!("{}|{cached}|{pending}", self.generation(network, at))
+    }
+
+    /// Why an attachment is to be removed, if it is. `dead`: the namespaces of killed processes.
+    fn removal(&self, witness: &Witness, dead: &[PathBuf], entry: &CacheEntry) -> Option<Removal> {
+        if dead.contains(&entry.netns) {
+            return Some(Removal { reason: PROCESS_DIED.into(), has_ended: false });
+        }
+        if let Life::Ended(reason) = self.life(witness, entry) {
+            return Some(Removal { reason, has_ended: true });
+        }
+        // A DEL that has begun is the word of a caller. An ADD that died is repeated or deleted by its caller, if the container
+        // lives.
+        let operation = self.interrupted(&entry.network, &entry.at)?.operation?;
+        let is_begun = operation.verb == Started::Del;
+        is_begun.then(|| Removal { reason: "its DEL died".into(), has_ended: false })
+    }
+
+    /// Removes the pending record of an operation if another runtime has attached the interface since.
+    fn remove_void_operation(&self, pending: &CacheEntry) -> Result<()> {
+        let (network, at) = (&pending.network, &pending.at);
+        match self.lock_if_free(network, &at.container_id)? {
+            Some(_locks) if self.interrupted(network, at).is_none() => {
+                self.pending.remove(network, at)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Deletes an attachment with the configuration of its ADD; else with the given one, or that of the directory.
+    pub(super) fn delete_of_add(&self, entry: &CacheEntry, chosen: Option<&Network>) -> Result<()> {
+        let network = match (entry.network_of_add(), chosen) {
+            (Ok(network), _) => network,
+            (Err(_), Some(chosen)) => chosen.clone(),
+            (Err(error), None) => {
+                warn(format_args!("{error}"));
+                self.configured(&entry.network)?
+            }
+        };
+        self.delete(entry, &network, &self.netns_of_del(entry))
+    }
+}
