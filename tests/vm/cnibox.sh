@@ -41,6 +41,42 @@ is_served() {
     fetches "$1" 'http://[2001:db8::1]:8080/' served
 }
 
+# attached: the containers in the cache.
+attached() {
+    (cd /var/lib/cni/results && ls) | sed 's/^dbnet-//; s/-eth0$//' | xargs
+}
+
+# The kernel's number of a namespace decides, and not what is at its path.
+test_gc_removes_what_has_ended_and_nothing_else() {
+    local holder name
+    dbnet
+    container living held ended replaced
+    for name in living held ended replaced; do cnibox add dbnet "$name" --container-id "$name"; done
+    at held sh -c ': >/tmp/holding; exec sleep 1000' &
+    holder=$!
+    eventually test -e /tmp/holding
+    for name in held ended replaced; do destroy "$name"; done
+    container replaced
+    same "" "$(cnibox gc --dry-run | grep -E 'living|held' || true)"
+    eventually gc_leaves held living
+    same "lo" "$(at replaced ls /sys/class/net)"
+    reaches living "$(address_of host cni0)"
+    same "" "$(cnibox gc)"
+    kill $holder
+    wait $holder || true
+    eventually gc_leaves living
+    destroy living
+    eventually gc_leaves
+    eventually nothing_changed
+    same "" "$(find /run/cnibox /var/lib/cni/results /var/lib/cni/attachments -type f ! -name 'network-*')"
+}
+
+# gc_leaves CONTAINER...
+gc_leaves() {
+    cnibox gc
+    same "$*" "$(attached)"
+}
+
 test_a_command_serves_a_page_and_gc_removes_what_a_kill_leaves() {
     local runner
     outside internet 192.0.2.1/24 192.0.2.2/24 2001:db8::1/64 2001:db8::2/64
