@@ -89,6 +89,7 @@ fn ask_once(
                 ErrorKind::WouldBlock => {
                     Failure::Silent(silent(socket, "it accepts no connection"))
                 }
+                _ if sys::is_interrupted() => unanswered(socket, &error),
                 _ => Failure::Down(failed.with_details(HOW_TO_START)),
             }
         })?;

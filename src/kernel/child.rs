@@ -62,7 +62,7 @@ pub fn communicate(mut child: Child, input: &[u8], limit: Option<Duration>) -> i
     Ok(output)
 }
 
-/// The output of a child that runs on, until it closes its stderr. Fails at the deadline.
+/// The output of a child that runs on, until it closes its stderr. Fails at the deadline, and after an interrupt.
 pub fn read_stderr(mut child: Child, deadline: Instant) -> io::Result<Vec<u8>> {
     let mut stderr = child.stderr.take();
     let mut output = Vec::new();
@@ -70,6 +70,7 @@ pub fn read_stderr(mut child: Child, deadline: Instant) -> io::Result<Vec<u8>> {
         let Some(wait) = time_to_wait(Some(deadline)) else {
             return Err(ErrorKind::TimedOut.into());
         };
+        sys::fail_if_interrupted()?;
         let file = stderr.as_ref().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN));
         let [is_ready] = ready([file], wait)?;
         if is_ready && !read(&mut stderr, &mut output)? {

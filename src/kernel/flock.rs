@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use fd_lock::RwLock;
 
 use crate::fault;
+use crate::kernel::sys;
 
 pub use holder::holder;
 pub use turns::{Turn, Turns};
@@ -82,7 +83,7 @@ pub fn lock(file: &File, mode: Mode, limit: Duration) -> io::Result<bool> {
 pub fn lock_within(file: &File, mode: Mode, limit: &Limit) -> io::Result<bool> {
     let mut pause = PAUSE_MIN;
     while !try_lock(file, mode)? {
-        if !wait(&mut pause, limit) {
+        if !wait(&mut pause, limit)? {
             return Ok(false);
         }
     }
@@ -96,22 +97,23 @@ pub fn while_locked<T>(file: &File, limit: &Limit, f: impl FnOnce() -> T) -> io:
         match lock.try_write() {
             Ok(_guard) => return Ok(Some(f())),
             Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
-            Err(_) if wait(&mut pause, limit) => {}
+            Err(_) if wait(&mut pause, limit)? => {}
             Err(_) => return Ok(None),
         }
     }
 }
 
-/// Waits before the next attempt; false when the limit is reached.
+/// Waits before the next attempt; false when the limit is reached. Fails after an interrupt.
 #[expect(clippy::disallowed_methods, reason = "flock(2) has no event; the limit bounds the loop")]
-fn wait(pause: &mut Duration, limit: &Limit) -> bool {
+fn wait(pause: &mut Duration, limit: &Limit) -> io::Result<bool> {
     let left = limit.left();
     if left.is_zero() {
-        return false;
+        return Ok(false);
     }
+    sys::fail_if_interrupted()?;
     thread::sleep(left.min(*pause));
     *pause = (*pause * 2).min(PAUSE_MAX);
-    true
+    Ok(true)
 }
 
 /// Creates a directory with these permissions if it is missing, and locks it until the file is closed. False if another process

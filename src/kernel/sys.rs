@@ -132,6 +132,24 @@ pub fn is_interrupted() -> bool {
     IS_INTERRUPTED.load(Relaxed)
 }
 
+/// The error of a wait that an interrupt has ended. Its kind is not `Interrupted`: callers repeat a call after that.
+pub fn interrupted() -> io::Error {
+    io::Error::other("interrupted")
+}
+
+/// Fails after an interrupt. Each wait without an event for it calls this.
+pub fn fail_if_interrupted() -> io::Result<()> {
+    if is_interrupted() { Err(interrupted()) } else { Ok(()) }
+}
+
+/// Runs a cleanup that an earlier interrupt does not stop, but another one does. The callers still see the earlier one.
+pub fn despite_interrupt<T>(cleanup: impl FnOnce() -> T) -> T {
+    let was_interrupted = IS_INTERRUPTED.swap(false, Relaxed);
+    let done = cleanup();
+    IS_INTERRUPTED.fetch_or(was_interrupted, Relaxed);
+    done
+}
+
 /// SIGINT and SIGTERM wait for `wait_for_interrupt`. As process 1 of a namespace this process would lose them otherwise.
 pub fn block_interrupts() -> SigSet {
     let mut signals = SigSet::empty();

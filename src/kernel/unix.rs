@@ -11,6 +11,10 @@ use nix::sys::socket::{
 };
 
 use crate::fault;
+use crate::kernel::sys;
+
+/// A signal can come right before a wait, so each wait is this long at most. As in `child`.
+const WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// The name of a socket.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,7 +24,8 @@ pub enum Endpoint {
     Abstract(Vec<u8>),
 }
 
-/// A stream. Reads and writes fail with `WouldBlock` after the deadline.
+/// A stream. Reads and writes fail with `WouldBlock` after the deadline, and at once after an interrupt: see
+/// `sys::catch_interrupts`.
 pub struct Stream {
     pub(super) stream: UnixStream,
     pub deadline: Instant,
@@ -36,9 +41,10 @@ impl Stream {
         let flags = SockFlag::SOCK_CLOEXEC;
         let stream: UnixStream = socket(AddressFamily::Unix, SockType::Stream, flags, None)?.into();
         let connected = Self { stream, deadline };
-        connected.stream.set_write_timeout(Some(connected.left()?))?;
         fault::kernel_request()?;
-        connect(connected.stream.as_raw_fd(), &address)?;
+        connected.repeat(UnixStream::set_write_timeout, |stream| {
+            Ok(connect(stream.as_raw_fd(), &address)?)
+        })?;
         Ok(connected)
     }
 
@@ -54,6 +60,23 @@ impl Stream {
         matches!(recv(self.stream.as_raw_fd(), &mut [0], flags), Ok(0))
     }
 
+    /// Repeats a call until it does not have to wait any longer, with a time limit that `limit` sets.
+    fn repeat<T>(
+        &self,
+        limit: impl Fn(&UnixStream, Option<Duration>) -> io::Result<()>,
+        mut call: impl FnMut(&UnixStream) -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            sys::fail_if_interrupted()?;
+            limit(&self.stream, Some(self.left()?.min(WAIT_MAX)))?;
+            match call(&self.stream) {
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                done => return done,
+            }
+        }
+    }
+
     fn left(&self) -> io::Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(ErrorKind::WouldBlock.into()) } else { Ok(left) }
@@ -62,16 +85,14 @@ impl Stream {
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(Some(self.left()?))?;
-        self.stream.read(buffer)
+        self.repeat(UnixStream::set_read_timeout, |mut stream| stream.read(buffer))
     }
 }
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         fault::kernel_request()?;
-        self.stream.set_write_timeout(Some(self.left()?))?;
-        self.stream.write(bytes)
+        self.repeat(UnixStream::set_write_timeout, |mut stream| stream.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {

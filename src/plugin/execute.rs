@@ -195,6 +195,7 @@ fn spawn(path: &Path, environment: &[Variable], has_limit: bool) -> io::Result<C
             Err(error)
                 if error.kind() == ErrorKind::ExecutableFileBusy && attempt < BUSY_ATTEMPTS_MAX =>
             {
+                sys::fail_if_interrupted()?;
                 attempt += 1;
                 // There is no event to wait for: the writer is some installer.
                 #[allow(clippy::disallowed_methods)]

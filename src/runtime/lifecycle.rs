@@ -65,6 +65,7 @@ impl Added<'_> {
 
     /// Deletes the attachment, because `error` made its result useless to the caller. Returns that error.
     pub fn undo_after(self, error: Error) -> Error {
+        sys::forget_interrupt();
         error.and(self.runtime.delete(&self.entry, self.network, &self.entry.netns))
     }
 }

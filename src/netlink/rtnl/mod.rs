@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
 use crate::netlink::{self, Events, Protocol, Requests, Socket};
@@ -74,7 +74,7 @@ impl Rtnl {
     }
 
     /// Repeats a query until its answer is `true`, or until the limit, after each change in the group. Returns the last
-    /// answer.
+    /// answer. Fails after an interrupt.
     fn wait<T>(
         &self,
         group: u32,
@@ -98,6 +98,9 @@ impl Rtnl {
             if answer.0 || left.is_zero() {
                 return Ok(answer);
             }
+            sys::fail_if_interrupted().map_err(|error| {
+                Error::internal(format_args!("cannot wait for the kernel: {error}"))
+            })?;
             events.wait(left)?;
         }
     }

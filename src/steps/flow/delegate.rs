@@ -3,6 +3,7 @@
 use crate::cni::request::Verb;
 use crate::cni::success::Success;
 use crate::error::{Code, Error, Result};
+use crate::kernel::sys;
 use crate::names::Attachment;
 use crate::plugin::execute::{Program, execute};
 use crate::plugin::restore::Parts;
@@ -52,13 +53,15 @@ pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, Fai
     // The plugins of this executable undo a failed ADD themselves. For all others the specification requires a DEL.
     let is_taken_back = match &delegate.0 {
         Program::Ours(_) => true,
-        Program::Executable(_) => match delegate.call(cx, &Verb::Del(at.clone())) {
-            Ok(_) => true,
-            Err(error) => {
-                cx.warn(format_args!("cannot undo the failed ADD of plugin {kind}: {error}"));
-                false
+        Program::Executable(_) => {
+            match sys::despite_interrupt(|| delegate.call(cx, &Verb::Del(at.clone()))) {
+                Ok(_) => true,
+                Err(error) => {
+                    cx.warn(format_args!("cannot undo the failed ADD of plugin {kind}: {error}"));
+                    false
+                }
             }
-        },
+        }
     };
     Err(Failed { error, is_taken_back })
 }

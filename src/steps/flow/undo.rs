@@ -1,6 +1,7 @@
 //! Errors in the middle of a call: ADD undoes its steps, DEL continues and collects the errors.
 
 use crate::error::{Error, Result};
+use crate::kernel::sys;
 use crate::plugin::Context;
 
 /// The undo steps of an ADD. They run on drop, unless `keep` is called: first those of the attachment, newest first, then
@@ -41,7 +42,7 @@ impl<'a> Undo<'a> {
 impl Drop for Undo<'_> {
     fn drop(&mut self) {
         while let Some(UndoAction { action, run }) = self.own.pop().or_else(|| self.shared.pop()) {
-            if let Err(error) = run() {
+            if let Err(error) = sys::despite_interrupt(run) {
                 // ADD returns its own error. The DEL of the runtime retries the removal.
                 self.cx.warn(format_args!("cannot {action}: {error}"));
             }

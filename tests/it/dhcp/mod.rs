@@ -7,6 +7,7 @@ mod changed;
 mod daemon;
 mod faults;
 mod hostile;
+mod interrupted;
 mod kept;
 mod keys;
 mod killed;

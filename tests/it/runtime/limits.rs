@@ -127,6 +127,20 @@ fn an_interrupted_add_is_undone() {
 }
 
 #[test]
+fn an_ipam_plugin_of_an_interrupted_add_gets_its_del() {
+    let host = host();
+    let bridge = json!({"type": "bridge", "bridge": "cni0", "ipam": {"type": "hangs"}});
+    let network = json!({"cniVersion": "1.1.0", "name": "net", "plugins": [bridge]});
+    host.configure("1.conflist", &network);
+    let outcome = interrupted(&host, "add", Signal::SIGTERM);
+    assert_eq!(outcome.status, 1, "{}", outcome.report());
+    assert!(!outcome.stderr.contains("cannot undo"), "{}", outcome.report());
+    // The second DEL is that of the whole list.
+    assert_eq!(host.titles(), ["hangs ADD", "hangs DEL", "hangs DEL"]);
+    assert_eq!((host.kept(), sleepers(&host)), (vec![], 0));
+}
+
+#[test]
 fn an_interrupted_del_keeps_the_entry_and_can_be_repeated() {
     let host = host();
     host.cnibox(&["add", "net", "c1"]).env("TEST_HANGS", "-").run().success();

@@ -3,9 +3,10 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+use nix::sys::signal::{Signal, kill};
 use serde_json::json;
 
-use super::{Host, list, printing};
+use super::{Host, NOT_IGNORED, list, printing};
 use crate::world::{Running, all_at_once};
 
 const CONTAINER: &str = "/run/cnibox/locks/container-a";
@@ -53,28 +54,46 @@ fn after_30_s_the_holder_is_named_and_nothing_is_done() {
     assert_eq!(host.titles(), [""; 0]);
 }
 
+/// Returns when the process waits for the lock of the network.
+fn waits(host: &Host, running: &Running) {
+    let open = || fs::read_dir(format!("/proc/{}/fd", running.pid())).into_iter().flatten();
+    let is_lock = |path: PathBuf| fs::read_link(path).is_ok_and(|to| to == Path::new(NETWORK));
+    host.world
+        .eventually("it waits for the lock", || open().flatten().any(|file| is_lock(file.path())));
+    assert_eq!(host.titles(), [""; 0]);
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_lock() {
+    let host = host();
+    let network = open(&host, NETWORK);
+    network.lock().unwrap();
+    let run = ["run", "-n", "net", "--name", "web", "--", "true"];
+    for words in [&run[..], &["gc", "net", "--uncached"]] {
+        let running = host.cnibox(words).under(&NOT_IGNORED).start();
+        waits(&host, &running);
+        kill(running.pid(), Signal::SIGTERM).unwrap();
+        let outcome = running.finish();
+        assert_eq!(outcome.status, 1, "{}", outcome.report());
+        assert!(outcome.stderr.ends_with(": interrupted\n"), "{}", outcome.report());
+    }
+    assert!(!host.world.path("/run/netns/web").exists());
+}
+
 #[test]
 fn gc_and_add_wait_for_each_other() {
     let host = host();
-    let waits = |running: &Running| {
-        let open = || fs::read_dir(format!("/proc/{}/fd", running.pid())).into_iter().flatten();
-        let is_lock = |path: PathBuf| fs::read_link(path).is_ok_and(|to| to == Path::new(NETWORK));
-        host.world.eventually("it waits for the lock", || {
-            open().flatten().any(|file| is_lock(file.path()))
-        });
-        assert_eq!(host.titles(), [""; 0]);
-    };
     let network = open(&host, NETWORK);
     network.lock_shared().unwrap();
     let gc = host.cnibox(&["gc", "net", "--uncached"]).start();
-    waits(&gc);
+    waits(&host, &gc);
     network.unlock().unwrap();
     gc.finish().silence();
     assert_eq!(host.titles(), ["one GC"]);
     let network = open(&host, NETWORK);
     network.lock().unwrap();
     let add = host.cnibox(&["add", "net", "c1", "--container-id", "b"]).start();
-    waits(&add);
+    waits(&host, &add);
     network.unlock().unwrap();
     add.finish().success();
     assert_eq!(host.titles(), ["one ADD"]);
