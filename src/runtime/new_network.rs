@@ -17,6 +17,7 @@ use crate::cni::json;
 use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::ipam::range::{self, RangeConf};
+use crate::ipam::reserved::{Reserved, reserved};
 use crate::kernel::file::{self, Aside};
 use crate::kernel::flock;
 use crate::kernel::netns::NetNs;
@@ -245,8 +246,14 @@ impl Runtime {
 }
 
 impl NewNetwork {
-    /// The subnets, none of which another network has.
+    /// The subnets, none of which is reserved or another network has.
     fn free_subnets(&self, networks: &[Network]) -> Result<Vec<IpNet>> {
+        for subnet in &self.subnets {
+            if let Some(Reserved { net, reason }) = reserved(subnet) {
+                let msg = format!("subnet {subnet} overlaps with {net}: {reason}");
+                return Err(Error::config(msg));
+            }
+        }
         let mut taken = Vec::new();
         for network in networks {
             for other in subnets(network) {

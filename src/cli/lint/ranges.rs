@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use crate::cni::json::Json;
 use crate::error::Result;
 use crate::ipam::range::{self, RangeConf, RangeSet};
+use crate::ipam::reserved::{Reserved, reserved};
 use crate::kernel::netns::NetNs;
 use crate::names::IpFamily;
 use crate::netlink::rtnl::RT_TABLE_MAIN;
@@ -73,6 +74,9 @@ pub(super) fn examine(
                 && !range.subnet.contains(&gateway)
             {
                 document.fault(&place, format!("gateway {gateway} is outside of subnet {subnet}"));
+            }
+            if let Some(Reserved { net, reason }) = reserved(&range.subnet) {
+                document.note(&place, format!("{subnet} overlaps with {net}: {reason}"));
             }
             let claim = Claim {
                 document: index,

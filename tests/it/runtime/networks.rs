@@ -205,6 +205,31 @@ fn a_wrong_network_is_refused_and_nothing_is_written() {
 }
 
 #[test]
+fn a_subnet_that_containers_cannot_use_is_refused_with_its_range_and_the_reason() {
+    let host = Host::new();
+    for (subnet, reason) in [
+        ("0.5.0.0/24", "0.0.0.0/8: it is \"this network\""),
+        ("0.0.0.0/0", "0.0.0.0/8: it is \"this network\""),
+        ("127.5.0.0/24", "127.0.0.0/8: it is the loopback network"),
+        ("169.254.5.0/24", "169.254.0.0/16: it is link-local"),
+        ("224.0.0.0/24", "224.0.0.0/4: it is multicast"),
+        ("192.0.0.0/2", "224.0.0.0/4: it is multicast"),
+        ("255.255.255.0/24", "240.0.0.0/4: it is reserved"),
+        ("::/64", "::/128: it is the unspecified address"),
+        ("::ffff:10.5.0.0/120", "::ffff:0.0.0.0/96: it is IPv4-mapped"),
+        ("fe80:0:0:5::/64", "fe80::/10: it is link-local"),
+        ("ff05::/64", "ff00::/8: it is multicast"),
+    ] {
+        let text = format!("cannot create network x: subnet {subnet} overlaps with {reason}");
+        for kind in [&["--type", "bridge"][..], &["--type", "macvlan", "--parent", "lo"]] {
+            let subnets = ["create", "x", "--subnet", "10.5.0.0/24", "--subnet", subnet];
+            host.refuses(1, &[&subnets, kind].concat(), &text);
+        }
+    }
+    assert_eq!(host.names(), [""; 0]);
+}
+
+#[test]
 fn a_network_that_containers_use_is_removed_by_force_only() {
     let host = Host::new();
     host.create(&["net"]);

@@ -118,6 +118,19 @@ fn files_of_networks_create_have_neither_mistakes_nor_notes() {
 }
 
 #[test]
+fn a_range_that_containers_cannot_use_is_a_note() {
+    let world = World::new();
+    let ipam = json!({"type": "host-local", "subnet": "224.5.0.0/16"});
+    let bridge = json!({"type": "bridge", "bridge": "cni7", "ipam": ipam});
+    let network = json!({"cniVersion": "1.0.0", "name": "net", "plugins": [bridge]});
+    world.write("/run/10-net.conflist", network.to_string());
+    let outcome = lint(&world, &["/run/10-net.conflist"]);
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
+    let text = "note: 224.5.0.0/16 overlaps with 224.0.0.0/4: it is multicast";
+    assert!(outcome.stderr.contains(text), "{}", outcome.report());
+}
+
+#[test]
 fn notes_are_on_stderr_and_no_mistakes() {
     let world = World::new();
     world.host(["ip", "link", "add", "lan", "type", "veth", "peer", "name", "other"]);

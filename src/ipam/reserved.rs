@@ -1,0 +1,100 @@
+//! Ranges of addresses that no container can use as its own.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+/// A range, and the reason why no network can have a subnet there.
+#[derive(Debug)]
+pub struct Reserved {
+    pub net: IpNet,
+    pub reason: &'static str,
+}
+
+/// Source: the IANA registries of special-purpose addresses for IPv4 and IPv6 (RFC 6890). The others in these registries work
+/// as subnets.
+const RESERVED: [Reserved; 10] = [
+    v4([0, 0, 0, 0], 8, "it is \"this network\" (RFC 1122), not an address of a host"),
+    v4([127, 0, 0, 0], 8, "it is the loopback network of each host"),
+    v4([169, 254, 0, 0], 16, "it is link-local: routers do not forward it"),
+    v4([224, 0, 0, 0], 4, "it is multicast"),
+    v4([240, 0, 0, 0], 4, "it is reserved, and ends with the broadcast address"),
+    v6(0, 128, "it is the unspecified address"),
+    v6(1, 128, "it is the loopback address of each host"),
+    v6(0xffff_0000_0000, 96, "it is IPv4-mapped: no packet has such an address"),
+    v6(0xfe80 << 112, 10, "it is link-local: routers do not forward it"),
+    v6(0xff00 << 112, 8, "it is multicast"),
+];
+
+const fn v4([a, b, c, d]: [u8; 4], prefix: u8, reason: &'static str) -> Reserved {
+    let net = IpNet::new_assert(IpAddr::V4(Ipv4Addr::new(a, b, c, d)), prefix);
+    Reserved { net, reason }
+}
+
+const fn v6(bits: u128, prefix: u8, reason: &'static str) -> Reserved {
+    Reserved { net: IpNet::new_assert(IpAddr::V6(Ipv6Addr::from_bits(bits)), prefix), reason }
+}
+
+/// The range that a subnet is in, or that it covers.
+pub fn reserved(subnet: &IpNet) -> Option<&'static Reserved> {
+    RESERVED.iter().find(|Reserved { net, .. }| net.contains(subnet) || subnet.contains(net))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subnet_within_a_reserved_range_or_around_it_is_reserved() {
+        for (subnet, expected) in [
+            ("0.1.0.0/16", "0.0.0.0/8"),
+            ("0.0.0.0/0", "0.0.0.0/8"),
+            ("127.5.0.0/24", "127.0.0.0/8"),
+            ("126.0.0.0/7", "127.0.0.0/8"),
+            ("169.254.7.0/24", "169.254.0.0/16"),
+            ("169.0.0.0/8", "169.254.0.0/16"),
+            ("224.0.0.0/24", "224.0.0.0/4"),
+            ("239.255.0.0/16", "224.0.0.0/4"),
+            ("192.0.0.0/2", "224.0.0.0/4"),
+            ("240.0.0.0/24", "240.0.0.0/4"),
+            ("255.255.255.0/24", "240.0.0.0/4"),
+            ("::/0", "::/128"),
+            ("::/64", "::/128"),
+            ("::1/128", "::1/128"),
+            ("::ffff:10.5.0.0/120", "::ffff:0:0/96"),
+            ("::fffe:0:0/95", "::ffff:0:0/96"),
+            ("fe80::/64", "fe80::/10"),
+            ("febf::/64", "fe80::/10"),
+            ("ff02::/16", "ff00::/8"),
+            ("f000::/4", "fe80::/10"),
+        ] {
+            let found = reserved(&subnet.parse().unwrap());
+            let expected: IpNet = expected.parse().unwrap();
+            assert_eq!(found.map(|found| found.net), Some(expected), "{subnet}");
+        }
+    }
+
+    #[test]
+    fn the_neighbors_of_reserved_ranges_are_subnets() {
+        for subnet in [
+            "1.0.0.0/8",
+            "10.0.0.0/8",
+            "100.64.0.0/10",
+            "126.0.0.0/8",
+            "128.0.0.0/16",
+            "169.253.0.0/16",
+            "169.255.0.0/16",
+            "192.0.2.0/24",
+            "198.18.0.0/15",
+            "223.255.255.0/24",
+            "0:0:0:1::/64",
+            "64:ff9b::/96",
+            "2001:db8::/32",
+            "fd00::/8",
+            "fec0::/10",
+        ] {
+            let found = reserved(&subnet.parse().unwrap());
+            assert!(found.is_none(), "{subnet}: {found:?}");
+        }
+    }
+}
