@@ -74,7 +74,8 @@ fn refuse(Refusal { version, error }: &Refusal) -> u8 {
 
 fn banner(name: &str) {
     let versions = Version::ALL.map(Version::text).join(", ");
-    warn(format_args!("CNI {name} plugin {VERSION}\nCNI protocol versions supported: {versions}"));
+    warn(format_args!("CNI {name} plugin {VERSION}"));
+    warn(format_args!("CNI protocol versions supported: {versions}"));
 }
 
 fn print(document: &str) -> Result<(), Refusal> {

@@ -10,7 +10,7 @@ use crate::runtime::NAMED_NAMESPACES;
 
 use super::help_of_command;
 use super::output::not_understood;
-use super::output::say;
+use super::output::{say, say_text};
 use super::parameters::{self, TIMEOUT_S};
 
 /// Print the script with which a shell completes command lines.
@@ -46,15 +46,12 @@ const FISH: &str = "complete -c cnibox -f -a '(cnibox completion words -- (comma
 impl Completion {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         match self.shell.as_str() {
-            "bash" => say(BASH),
-            "zsh" => say(ZSH),
-            "fish" => say(FISH),
+            "bash" => say_text(BASH),
+            "zsh" => say_text(ZSH),
+            "fish" => say_text(FISH),
             "words" => {
                 let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
-                let found = candidates(&words, plugins);
-                if !found.is_empty() {
-                    say(&found.join("\n"));
-                }
+                candidates(&words, plugins).iter().for_each(|word| say(word));
             }
             other => {
                 return Err(not_understood(format!(

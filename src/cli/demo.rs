@@ -24,7 +24,7 @@ use crate::runtime::conf::Network;
 use crate::runtime::group::Wanted;
 use crate::runtime::lifecycle::{Choice, Target};
 
-use super::output::{say, tell};
+use super::output::{say_text, tell};
 use super::parameters::{self, AddOptions, TIMEOUT_S};
 
 /// The example of the specification 1.0.0, section 1, with the bridge as the gateway, and with plugins that publish and
@@ -86,10 +86,10 @@ impl Demo {
         let mut runtime = parameters::runtime(plugins, TIMEOUT_S);
         // The plugins of the host are not shown here.
         runtime.settings.path.clear();
-        tell(format_args!("The network, a list of plugins:\n\n{NETWORK}\n"));
+        say_text(&format!("The network, a list of plugins:\n\n{NETWORK}\n"));
 
         let containers = [attach(&runtime, "c1", &[PUBLISHED])?, attach(&runtime, "c2", &[])?];
-        say(&picture::draw(&containers));
+        say_text(&picture::draw(&containers));
 
         let [one, two] = &containers;
         for (from, to, address) in [

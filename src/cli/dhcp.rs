@@ -14,7 +14,7 @@ use crate::dhcp::protocol::Request;
 use crate::dhcp::server::{self, PassedSockets};
 use crate::dhcp::socket;
 use crate::error::{Error, Result};
-use crate::kernel::sys::warn;
+use crate::kernel::sys::{warn, warn_lines};
 use crate::runtime::renumber;
 
 use super::table::Table;
@@ -48,7 +48,7 @@ pub fn run(args: &[OsString]) -> u8 {
     let (name, done) = match args {
         [first, flags @ ..] if first == "daemon" => match Flags::parse(flags) {
             Ok(None) => {
-                super::output::say(USAGE);
+                super::output::say_text(USAGE);
                 return 0;
             }
             Ok(Some(flags)) => {
@@ -56,7 +56,8 @@ pub fn run(args: &[OsString]) -> u8 {
                 ("dhcp daemon", server::run(&flags, passed(), follow))
             }
             Err(error) => {
-                warn(format_args!("dhcp daemon: {error}\n{USAGE}"));
+                warn(format_args!("dhcp daemon: {error}"));
+                warn_lines(USAGE);
                 return 2;
             }
         },

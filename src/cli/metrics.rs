@@ -10,6 +10,7 @@ use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::kernel::sys::warn;
+use crate::kernel::terminal::printable;
 use crate::plugin::Entry;
 use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
@@ -17,7 +18,7 @@ use crate::runtime::Runtime;
 use crate::runtime::remains::Remains;
 use crate::runtime::reservations::{OwnerState, Survey};
 
-use super::output::say;
+use super::output::say_text;
 use super::{ipam, parameters};
 
 /// Print metrics as OpenMetrics text: pools, reservations, attachments, published ports, leaks, and the durations of calls.
@@ -51,7 +52,7 @@ impl Metrics {
         times(&mut text, &runtime)?;
         text.push_str("# EOF\n");
         match self.file.as_ref().map(Path::new) {
-            None => say(&text),
+            None => say_text(&text),
             // The collector reads `*.prom` only, and as another user.
             Some(path) => file::replace(path, text.as_bytes(), 0o666).map_err(|error| {
                 let msg = format!("cannot write {}", path.display());
@@ -171,7 +172,12 @@ fn protocol(mapping: &Json) -> &'static str {
 fn counts(text: &mut String, name: &str, about: &str, label: &str, counts: &[Count<'_>]) {
     family(text, name, about);
     for (network, value, count) in counts {
-        sample(text, name, &format!("network=\"{network}\",{label}=\"{value}\""), *count);
+        sample(
+            text,
+            name,
+            &format!("network=\"{}\",{label}=\"{value}\"", escaped(network)),
+            *count,
+        );
     }
 }
 
@@ -179,7 +185,27 @@ fn family(text: &mut String, name: &str, about: &str) {
     text.push_str(&format!("# TYPE cnibox_{name} gauge\n# HELP cnibox_{name} {about}\n"));
 }
 
-/// Names of networks and texts of addresses have no character that a label has to escape.
+/// The value of a label. The network of a rule is in a comment, which any program can write.
+fn escaped(value: &str) -> String {
+    printable(value).replace('\\', r"\\").replace('"', "\\\"")
+}
+
 fn sample(text: &mut String, name: &str, labels: &str, value: u64) {
     text.push_str(&format!("cnibox_{name}{{{labels}}} {value}\n"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_in_a_comment_of_another_program_stays_one_label() {
+        let mut text = String::new();
+        let network = "a\"} 1\ncnibox_x{y=\"\\\u{1b}\u{202e}";
+        counts(&mut text, "stale", "About.", "kind", &[(network, "rules", 7)]);
+        let label = r#"a\"} 1?cnibox_x{y=\"\\??"#;
+        let sample = format!("cnibox_stale{{network=\"{label}\",kind=\"rules\"}} 7");
+        assert_eq!(text.lines().nth(2), Some(&*sample), "{text}");
+        assert_eq!(text.lines().count(), 3, "{text}");
+    }
 }

@@ -47,10 +47,10 @@ use std::ffi::OsString;
 use argh::{EarlyExit, FromArgs, SubCommands};
 
 use crate::error::Result;
-use crate::kernel::sys::warn;
+use crate::kernel::sys::{warn, warn_lines};
 use crate::plugin::{Entry, VERSION};
 
-use output::{NAME, NOT_UNDERSTOOD, PLUGIN_DIRECTORY, say, tell};
+use output::{NAME, NOT_UNDERSTOOD, PLUGIN_DIRECTORY, say, say_text, tell};
 use overview::overview;
 pub use overview::unknown;
 
@@ -183,11 +183,11 @@ fn texts(args: &[OsString]) -> Vec<String> {
 fn ended(name: &str, exit: &EarlyExit) -> u8 {
     match exit.status {
         Ok(()) => {
-            say(&exit.output);
+            say_text(&exit.output);
             0
         }
         Err(()) => {
-            warn(format_args!("{name}: {}", exit.output.trim_end()));
+            warn_lines(&format!("{name}: {}", exit.output.trim_end()));
             2
         }
     }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::cni::json;
 use crate::error::{Code, Error, Text};
 use crate::kernel::sys::{self, warn};
+use crate::kernel::terminal::printable;
 
 pub(super) const NAME: &str = "cnibox";
 
@@ -31,7 +32,7 @@ pub(super) fn cannot_write(error: &io::Error) -> Error {
 
 /// Prints a document.
 pub(super) fn say_json(document: &impl Serialize) {
-    say(&json::pretty(document));
+    say_text(&json::pretty(document));
 }
 
 /// Prints a document that has only a list.
@@ -39,12 +40,16 @@ pub(super) fn say_list<T: Serialize>(key: &str, list: &[T]) {
     say_json(&BTreeMap::from([(key, list)]));
 }
 
-/// A line of what the tool has to tell. The only way for it to get to stdout. If it cannot be written, the program ends
-/// with exit code 1.
-#[expect(clippy::disallowed_methods, reason = "no caller could do more")]
+/// Prints a line: it stays one line, whatever is in it. If it cannot be written, the program ends with exit code 1.
 pub(super) fn say(line: &str) {
-    let line = [line.trim_end(), "\n"].concat();
-    if let Err(error) = sys::write_all(io::stdout().as_fd(), line.as_bytes()) {
+    say_text(&printable(line.trim_end()));
+}
+
+/// The same for a document or a manual, which has several lines and no text of others as it is.
+#[expect(clippy::disallowed_methods, reason = "no caller could do more")]
+pub(super) fn say_text(text: &str) {
+    let text = [text.trim_end(), "\n"].concat();
+    if let Err(error) = sys::write_all(io::stdout().as_fd(), text.as_bytes()) {
         warn(format_args!("{NAME}: cannot write to stdout: {}", sys::reason(&error)));
         std::process::exit(1);
     }

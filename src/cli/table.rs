@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use super::output::say;
+use crate::kernel::terminal::printable;
 
 /// Rows of cells. The first row is the header.
 pub(super) struct Table {
@@ -31,10 +32,10 @@ impl Table {
         }
     }
 
-    /// An empty cell is a dash. Text from files may contain control characters, which the terminal would execute.
+    /// An empty cell is a dash. The width is that of the printed text.
     fn add(&mut self, cell: &dyn Display) {
         let text = cell.to_string();
-        self.cells.push(if text.is_empty() { "-".into() } else { printable(&text) });
+        self.cells.push(if text.is_empty() { "-".into() } else { printable(&text).into() });
     }
 
     /// Prints the rows as wide as they are.
@@ -68,9 +69,4 @@ impl Table {
             say(&line);
         }
     }
-}
-
-/// Without control characters.
-pub(super) fn printable(text: &str) -> String {
-    text.replace(char::is_control, "?")
 }

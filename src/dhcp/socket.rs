@@ -15,7 +15,7 @@ use crate::dhcp::line::{Lines, write_line};
 use crate::dhcp::protocol::{ANSWER_BYTES_MAX, Answer, Request};
 use crate::error::{Code, Error, Result};
 use crate::kernel::child;
-use crate::kernel::sys::{self, warn};
+use crate::kernel::sys;
 use crate::kernel::unix::{Endpoint, Stream};
 
 /// The first line of an answer is a few bytes.
@@ -174,9 +174,7 @@ pub fn start(socket: &Path) -> Result<()> {
     let stderr = String::from_utf8_lossy(&stderr);
     match Stream::connect(&Endpoint::Path(socket.into()), deadline) {
         Ok(_) => {
-            if !stderr.trim().is_empty() {
-                warn(format_args!("{}", stderr.trim_end()));
-            }
+            sys::warn_lines(stderr.trim());
             Ok(())
         }
         Err(error) if stderr.trim().is_empty() => Err(failed(sys::reason(&error))),

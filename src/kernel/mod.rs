@@ -14,5 +14,6 @@ pub(crate) mod packet;
 pub mod sandbox;
 pub(crate) mod sys;
 pub(crate) mod sysctl;
+pub(crate) mod terminal;
 pub(crate) mod tun;
 pub(crate) mod unix;

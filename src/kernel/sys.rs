@@ -40,6 +40,7 @@ use nix::sys::socket::{
 use nix::unistd::{Pid, chdir, getpid, getppid, gettid, setsid, unlink, write};
 
 use crate::error::{Error, Result};
+use crate::kernel::terminal::printable;
 
 pub(crate) use errno::errno_text;
 pub use socket::raise_file_limit;
@@ -276,10 +277,24 @@ pub fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a line to stderr. Errors are ignored: no call depends on the line.
+/// Writes a line to stderr: it stays one line, whatever is in it. Errors are ignored: no call depends on the line.
 #[inline(never)]
 pub fn warn(line: fmt::Arguments<'_>) {
-    let _ = write_all(io::stderr().as_fd(), format!("{line}\n").as_bytes());
+    write_to_stderr(&[printable(&line.to_string()), "\n".into()].concat());
+}
+
+/// The same for a text of several lines.
+pub fn warn_lines(text: &str) {
+    let mut lines = String::new();
+    for line in text.lines() {
+        lines.push_str(&printable(line));
+        lines.push('\n');
+    }
+    write_to_stderr(&lines);
+}
+
+fn write_to_stderr(text: &str) {
+    let _ = write_all(io::stderr().as_fd(), text.as_bytes());
 }
 
 /// A file that can be read when a child has ended. `None` if the kernel (before 5.3) or a filter of system calls has no

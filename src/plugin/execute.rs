@@ -7,7 +7,6 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -72,7 +71,7 @@ impl Program {
 }
 
 /// Executes a plugin. It gets our environment, with the CNI_ variables of the request in it, and the very bytes of the
-/// request's configuration. Its stderr is copied to ours.
+/// request's configuration. The lines of its stderr go to ours.
 ///
 /// With a limit, it is killed when it takes longer, and when this process is interrupted or ends.
 pub fn execute(
@@ -171,9 +170,9 @@ fn call(
     Err(error)
 }
 
-/// An error of our stderr is not a failure of the plugin.
+/// Its text is that of another program.
 fn repeat(stderr: &[u8]) {
-    let _ = sys::write_all(io::stderr().as_fd(), stderr);
+    sys::warn_lines(&String::from_utf8_lossy(stderr));
 }
 
 fn spawn(path: &Path, environment: &[Variable], has_limit: bool) -> io::Result<Child> {

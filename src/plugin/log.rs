@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::cni::request::{Request, Verb};
 use crate::error::Error;
-use crate::kernel::{file, sys};
+use crate::kernel::{file, sys, terminal};
 use crate::names::Attachment;
 
 const CONFIGURATION: &str = "/etc/cnibox/cnibox.conf";
@@ -173,7 +173,8 @@ fn attachment(verb: &Verb) -> Option<&Attachment> {
 
 /// In quotes if it would not be one word.
 fn quoted(value: &str) -> String {
-    let is_word = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '"' | '=' | '\\');
+    let is_word =
+        |c: char| !c.is_whitespace() && terminal::is_printable(c) && !matches!(c, '"' | '=' | '\\');
     if value.chars().all(is_word) { value.to_owned() } else { format!("{value:?}") }
 }
 
@@ -255,6 +256,10 @@ mod tests {
     fn a_value_is_one_word_or_in_quotes() {
         assert_eq!(quoted("eth0"), "eth0");
         assert_eq!(quoted("cannot add link: \"x\"\n"), r#""cannot add link: \"x\"\n""#);
+        for c in (0..=0xffff).filter_map(char::from_u32) {
+            let quoted = quoted(&c.to_string());
+            assert!(quoted.chars().all(terminal::is_printable), "{quoted:?}");
+        }
         assert_eq!(milliseconds(Duration::from_micros(12_034)), "12.034");
     }
 }

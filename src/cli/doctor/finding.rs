@@ -4,8 +4,7 @@ use std::fmt::{Arguments, Display};
 
 use serde::Serialize;
 
-use crate::cli::output::say;
-use crate::cli::table::printable;
+use crate::cli::output::tell;
 use crate::kernel::sys::warn;
 
 /// The order is that of the findings.
@@ -66,13 +65,11 @@ impl Findings {
 impl Finding {
     pub(super) fn print(&self) {
         let Self { harm, what, why, mend } = self;
-        let (what, mend) = (printable(what), printable(mend));
-        let mend = if mend.is_empty() { mend } else { format!("\n    mend: {mend}") };
-        let text = format!("{}: {what}\n    {why}{mend}", harm.name());
-        if *harm == Harm::Note {
-            warn(format_args!("{text}"));
-        } else {
-            say(&text);
+        let print = if *harm == Harm::Note { warn } else { tell };
+        print(format_args!("{}: {what}", harm.name()));
+        print(format_args!("    {why}"));
+        if !mend.is_empty() {
+            print(format_args!("    mend: {mend}"));
         }
     }
 }

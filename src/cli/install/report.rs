@@ -1,7 +1,6 @@
 //! The changes of a command, for people and as a document.
 
 use std::borrow::Cow;
-use std::fmt::Write;
 use std::ops::Not;
 use std::path::Path;
 
@@ -73,17 +72,14 @@ impl Report {
             let document = Document { directory, dry_run: is_dry_run, version, report: self };
             return cli::output::say_json(&document);
         }
-        let mut text = String::new();
         for Change { verb: [infinitive, past], name, kind, replaced, has_backup } in &self.changes {
             let [would, verb] = if is_dry_run { ["would ", infinitive] } else { ["", past] };
             let colon = if kind.is_empty() { "" } else { ": " };
             let of = if replaced.is_empty() { "" } else { ", in place of " };
             let backup = if *has_backup { ", with a backup" } else { "" };
-            let _ = // a String takes all text
-                writeln!(text, "{would}{verb} {name}{colon}{kind}{of}{replaced}{backup}");
-        }
-        if !text.is_empty() {
-            cli::output::say(&text);
+            cli::output::tell(format_args!(
+                "{would}{verb} {name}{colon}{kind}{of}{replaced}{backup}"
+            ));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::cli::manual::Manuals;
-use crate::cli::output::say;
+use crate::cli::output::tell;
 use crate::kernel::sys::warn;
 use crate::plugin::Entry;
 
@@ -64,14 +64,12 @@ impl Document {
 pub(super) fn print(document: &Document, Finding { at, is_fault, text }: &Finding) {
     let (line, column) = line_and_column(&document.text, *at);
     let shown = document.text.lines().nth(line - 1).unwrap_or_default().trim();
-    let shown = shown.replace(char::is_control, " ");
     let word = if *is_fault { "" } else { "note: " };
     let file = document.file.display();
-    let finding = format!("{file}:{line}:{column}: {word}{text}\n    {shown}");
-    if *is_fault {
-        say(&finding);
-    } else {
-        warn(format_args!("{finding}"));
+    let print = if *is_fault { tell } else { warn };
+    print(format_args!("{file}:{line}:{column}: {word}{text}"));
+    if !shown.is_empty() {
+        print(format_args!("    {shown}"));
     }
 }
 

@@ -19,6 +19,7 @@ mod networks;
 mod not_regular;
 mod oci_hook;
 mod packaged;
+mod printed;
 mod recipes;
 mod reconciled;
 mod recorded;

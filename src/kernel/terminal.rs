@@ -1,0 +1,44 @@
+//! Text of others, for people: names, paths, comments and errors reach terminals and logs without the characters that these
+//! would execute.
+
+use std::borrow::Cow;
+
+/// Whether a terminal shows a character where it stands. It executes control characters, C1 (such as CSI) included. Marks of
+/// direction change the order of others (CVE-2021-42574), and some readers of logs end a line at U+2028 and U+2029.
+pub fn is_printable(c: char) -> bool {
+    let is_mark = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    !c.is_control() && !is_mark
+}
+
+/// A text on one line: a space for a tab, a question mark for each other character that is not printable.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if text.chars().all(is_printable) {
+        return text.into();
+    }
+    let shown = |c| match c {
+        '\t' => ' ',
+        c if is_printable(c) => c,
+        _ => '?',
+    };
+    text.chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_execute_is_a_question_mark() {
+        for (text, expected) in [
+            ("eth0 \\ \"ä\" 世界 🦀", "eth0 \\ \"ä\" 世界 🦀"),
+            ("", ""),
+            ("\u{1b}[2Ja\r\nb\0", "?[2Ja??b?"),
+            ("\u{9b}31m\u{85}\u{7f}", "?31m??"),
+            ("a\tb", "a b"),
+            ("\u{202e}0hte\u{2066}\u{200f}\u{61c}", "?0hte???"),
+            ("a\u{2028}b\u{2029}c", "a?b?c"),
+        ] {
+            assert_eq!(printable(text), expected, "{text:?}");
+        }
+    }
+}
