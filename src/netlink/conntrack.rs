@@ -167,11 +167,29 @@ impl Conntrack {
             });
             request
         };
-        let found = self.socket.dump(request, |message| {
-            let flow = Flow::read(message)?;
-            is_wanted(&flow).then(|| message.to_vec())
-        });
-        for part in found.map_err(explained)?.chunks(REQUESTS_AT_ONCE) {
+        // Who sends packets chooses the number of connections.
+        for _ in 0..LISTS_MAX {
+            let mut found = Vec::new();
+            let listed = self.socket.dump_each(&request, &mut |message| match message {
+                None => found.clear(),
+                Some(_) if found.len() == FLOWS_AT_ONCE => {}
+                Some(message) => {
+                    found.extend(Flow::read(message).filter(is_wanted).map(|_| message.to_vec()));
+                }
+            });
+            listed.map_err(explained)?;
+            self.delete_each(header, &found)?;
+            if found.len() < FLOWS_AT_ONCE {
+                return Ok(());
+            }
+        }
+        let hint = "they arrive faster than they are deleted";
+        Err(netlink::Error::new(CANNOT_DELETE.into(), libc::EBUSY, Some(hint.into())).into())
+    }
+
+    /// Deletes connections by their messages.
+    fn delete_each(&self, header: [u8; 4], messages: &[Vec<u8>]) -> Result<()> {
+        for part in messages.chunks(REQUESTS_AT_ONCE) {
             let mut requests = Requests::new();
             for flow in part.iter().filter_map(|message| Flow::read(message)) {
                 requests.push(IPCTNL_MSG_CT_DELETE, 0, CANNOT_DELETE.into(), |attrs| {
@@ -266,6 +284,11 @@ const CANNOT_DELETE: &str = "cannot delete connections";
 
 /// The receive buffer of a socket has room for about 256 answers.
 const REQUESTS_AT_ONCE: usize = 128;
+
+/// How many connections are kept in memory, with a few hundred bytes each.
+const FLOWS_AT_ONCE: usize = 16 << 10;
+/// The number of lists, for four million connections.
+const LISTS_MAX: u32 = 256;
 
 /// The size of `struct nfgenmsg` (linux/netfilter/nfnetlink.h).
 const HEADER_BYTES: usize = 4;

@@ -214,19 +214,38 @@ impl Socket {
     pub(crate) fn dump<T>(
         &self,
         request: impl Fn() -> Requests,
+        read: impl FnMut(&[u8]) -> Option<T>,
+    ) -> Result<Vec<T>, Error> {
+        self.dump_within(DUMP_BYTES_MAX, request, read)
+    }
+
+    fn dump_within<T>(
+        &self,
+        bytes_max: usize,
+        request: impl Fn() -> Requests,
         mut read: impl FnMut(&[u8]) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
-        let mut list = Vec::new();
-        self.dump_each(&request, &mut |payload| match payload {
-            Some(payload) => list.extend(read(payload)),
-            None => list.clear(),
+        let (mut list, mut bytes) = (Vec::new(), 0);
+        self.dump_each(&request, &mut |payload| {
+            let Some(payload) = payload else {
+                list.clear();
+                bytes = 0;
+                return;
+            };
+            // The rest of the dump is read, since the next answers on this socket come after it.
+            if bytes <= bytes_max
+                && let Some(object) = read(payload)
+            {
+                bytes += payload.len();
+                list.push(object);
+            }
         })?;
-        Ok(list)
+        if bytes <= bytes_max { Ok(list) } else { Err(too_long(request(), bytes_max)) }
     }
 
     /// Calls `on` with each object, and with `None` when the list begins again. (A generic function would be compiled
     /// to a kilobyte for each type.)
-    fn dump_each(
+    pub(crate) fn dump_each(
         &self,
         request: &dyn Fn() -> Requests,
         on: &mut dyn FnMut(Option<&[u8]>),
@@ -385,6 +404,13 @@ impl Events {
     }
 }
 
+#[cold]
+fn too_long(mut dump: Requests, bytes_max: usize) -> Error {
+    let doing = dump.list.pop().map(|request| request.doing).unwrap_or_default();
+    let hint = format!("the list has more than {bytes_max} bytes");
+    Error::new(doing, libc::EFBIG, Some(hint))
+}
+
 fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -396,6 +422,10 @@ fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 
 /// The largest datagram that the kernel makes for a dump (NLMSG_GOODSIZE grows to what recv(2) offers, up to this).
 const DATAGRAM_BYTES: usize = 32 * 1024;
+
+/// The longest list, in bytes of messages that are kept: 30,000 links, or a million routes. A process with CAP_NET_ADMIN in a
+/// container chooses the number of objects there.
+const DUMP_BYTES_MAX: usize = 64 << 20;
 
 /// Each change of a listed object interrupts a dump. On a host with so many changes, a list cannot be read.
 const DUMP_ATTEMPTS_MAX: u32 = 5;
@@ -417,6 +447,27 @@ mod tests {
         assert!(error.is_exists() && !error.is_not_found());
         let error = crate::error::Error::from(error);
         assert_eq!(error.code, crate::error::Code::INTERNAL);
+    }
+
+    #[test]
+    fn a_list_has_a_limit_and_the_socket_can_be_used_after_it() {
+        let socket = Socket::open(Protocol::Route).unwrap();
+        let request = || {
+            let mut request = Requests::new();
+            // RTM_GETLINK, with a `struct ifinfomsg`.
+            request.push(18, 0, "cannot list the links".into(), |attrs| attrs.raw(&[0; 16]));
+            request
+        };
+        let size = |payload: &[u8]| Some(payload.len());
+        for _ in 0..2 {
+            let error = socket.dump_within(16, request, size).unwrap_err();
+            let reason = "cannot list the links: File too large (the list has more than 16 bytes)";
+            assert_eq!(error.to_string(), reason);
+            let sizes = socket.dump(request, size).unwrap();
+            let all: usize = sizes.iter().sum();
+            assert_eq!(socket.dump_within(all, request, size).unwrap(), sizes);
+            assert!(socket.dump_within(16, request, |_| None::<()>).unwrap().is_empty());
+        }
     }
 
     #[test]

@@ -84,3 +84,31 @@ fn other_connections_go_on() {
         assert_eq!(ids(), before, "after DEL");
     }
 }
+
+/// More than are kept in memory at once.
+#[test]
+fn del_ends_as_many_connections_as_strangers_have_opened() {
+    const COUNT: u32 = 20_000;
+    let world = World::new();
+    let [outside, _] = neighbours(&world);
+    let (c1, c2) = (world.container("c1"), world.container("c2"));
+    attach(&c1, &portmap(json!([udp(8053, 53), udp(8054, 54)])));
+    attach(&c2, &portmap(json!([udp(9053, 53)])));
+    let clients = "import socket, sys\n\
+        for own in range(20000, 20000 + int(sys.argv[1])):\n \
+        client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n \
+        client.bind(('', own))\n \
+        client.sendto(b'x', ('192.0.2.1', 8053))\n \
+        client.close()";
+    outside.exec(["python3", "-c", clients, &COUNT.to_string()]);
+    assert_eq!(ask_again(&world, &outside, "192.0.2.1", 9053), "");
+    let count = || {
+        let all = connections(&world);
+        let to = |port: &str| all.lines().filter(|line| line.contains(port)).count();
+        [to("dport=8053"), to("dport=9053")]
+    };
+    let [before, others] = count();
+    assert!(before > 17_000 && others == 1, "{before} {others}");
+    c1.del("portmap", &portmap(json!(null)));
+    assert_eq!(count(), [0, 1]);
+}
