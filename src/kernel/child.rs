@@ -62,7 +62,8 @@ pub fn communicate(mut child: Child, input: &[u8], limit: Option<Duration>) -> i
     Ok(output)
 }
 
-/// The output of a child that runs on, until it closes its stderr. Fails at the deadline, and after an interrupt.
+/// The output of a child that runs on, until it closes its stderr. Fails at the deadline, and after an interrupt. What is longer
+/// than `OUTPUT_BYTES_MAX` is dropped.
 pub fn read_stderr(mut child: Child, deadline: Instant) -> io::Result<Vec<u8>> {
     let mut stderr = child.stderr.take();
     let mut output = Vec::new();
@@ -76,6 +77,7 @@ pub fn read_stderr(mut child: Child, deadline: Instant) -> io::Result<Vec<u8>> {
         if is_ready && !read(&mut stderr, &mut output)? {
             stderr = None;
         }
+        output.truncate(OUTPUT_BYTES_MAX);
     }
     Ok(output)
 }
@@ -271,6 +273,15 @@ mod tests {
         assert!(matches!(output.end, End::Exited(_)));
         let zeros = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == 0).count();
         assert_eq!((zeros(&output.stdout), output.stderr.len()), (65536, 65536));
+    }
+
+    #[test]
+    fn the_stderr_of_a_child_that_runs_on_is_read_up_to_its_limit() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "head -c 9000000 /dev/zero >&2"]).stderr(Stdio::piped());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let output = read_stderr(command.spawn().unwrap(), deadline).unwrap();
+        assert_eq!(output.len(), OUTPUT_BYTES_MAX);
     }
 
     #[test]
