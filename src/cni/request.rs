@@ -18,6 +18,8 @@ const STDIN_BYTES: usize = 2048;
 /// The longest document that is read from stdin, from a plugin or from a file that the operator names. The largest real
 /// configurations have some kilobytes.
 pub const INPUT_BYTES_MAX: usize = 4 << 20;
+/// The same for GC, whose configuration names each valid attachment: 100,000 with ids of 64 characters have 10 MB.
+const GC_BYTES_MAX: usize = 16 << 20;
 
 /// The operation. Source: CNI specification 1.1.0, section 2, "CNI operations".
 #[derive(Clone, Debug)]
@@ -93,14 +95,15 @@ impl Request {
     ) -> Result<(Self, Verb), Refusal> {
         let environment = Environment::read(command, &env)?;
         let mut bytes = Vec::with_capacity(STDIN_BYTES);
+        let bytes_max = if command == "GC" { GC_BYTES_MAX } else { INPUT_BYTES_MAX };
         let cannot = |reason: String| {
             Error::new(Code::IO, "cannot read network configuration from stdin")
                 .with_details(reason)
         };
-        let mut stdin = stdin.take(INPUT_BYTES_MAX as u64 + 1);
+        let mut stdin = stdin.take(bytes_max as u64 + 1);
         stdin.read_to_end(&mut bytes).map_err(|error| cannot(error.to_string()))?;
-        if bytes.len() > INPUT_BYTES_MAX {
-            return Err(cannot(format!("it has more than {INPUT_BYTES_MAX} bytes")).into());
+        if bytes.len() > bytes_max {
+            return Err(cannot(format!("it has more than {bytes_max} bytes")).into());
         }
         let mut json = Json::parse(&bytes)
             .map_err(|error| error.in_front("error unmarshall network config"))?;

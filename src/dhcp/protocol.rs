@@ -21,8 +21,8 @@ use crate::dhcp::time::Time;
 use crate::error::{Error, Result};
 use crate::names::{Attachment, NetworkName};
 
-/// The longest request, in bytes with its newline. Every option of 255 bytes once fits in it.
-pub const REQUEST_BYTES_MAX: usize = 256 << 10;
+/// The longest request, in bytes with its newline: a GC with all attachments that the input of a plugin can name.
+pub const REQUEST_BYTES_MAX: usize = 16 << 20;
 /// The longest answer, in bytes with its newline: the list of 10,000 leases.
 pub const ANSWER_BYTES_MAX: usize = 16 << 20;
 

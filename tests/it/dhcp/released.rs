@@ -122,10 +122,16 @@ fn gc_keeps_valid_attachments() {
     let other = with(&bridge(), json!({"name": "other"}));
     let c3 = world.container("c3");
     let foreign = address(&c3.add("bridge", &other));
-    let valid = json!([{"containerID": "c1", "ifname": "eth0"}]);
+    // More than 500 kB.
+    let others = (0..5000).map(|n| format!("{n:064x}"));
+    let valid: Vec<Value> = others
+        .chain(["c1".into()])
+        .map(|id| json!({"containerID": id, "ifname": "eth0"}))
+        .collect();
     let config =
         with(&bridge(), json!({"cniVersion": "1.1.0", "cni.dev/valid-attachments": valid}));
-    world.call("bridge", "GC", &config).run().silence();
+    let gc = world.call("bridge", "GC", &config).run();
+    assert_eq!((gc.status, &*gc.stdout, &*gc.stderr), (0, "", ""));
     kea.wait_for_release(&collected);
     kea.wait_for_renewals(&kept, 1);
     let mut leased = kea.leased();
