@@ -17,7 +17,7 @@ mod mends;
 mod packets;
 mod timer;
 
-use std::io::{IsTerminal, stdin};
+use std::io::{BufRead, IsTerminal, Read, stdin};
 
 use argh::FromArgs;
 use serde::Serialize;
@@ -111,6 +111,9 @@ impl Doctor {
     }
 }
 
+/// More than an answer has.
+const ANSWER_BYTES_MAX: u64 = 64;
+
 fn may_fix() -> Result<bool> {
     if !stdin().is_terminal() {
         return Err(not_understood("--fix needs a terminal for its question, or --yes"));
@@ -118,7 +121,7 @@ fn may_fix() -> Result<bool> {
     eprint!("Remove what is leaked? [y/N] ");
     let mut answer = String::new();
     // No answer is no.
-    let _ = stdin().read_line(&mut answer);
+    let _ = stdin().lock().take(ANSWER_BYTES_MAX).read_line(&mut answer);
     Ok(answer.trim().eq_ignore_ascii_case("y"))
 }
 

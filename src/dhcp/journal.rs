@@ -187,7 +187,7 @@ impl Journal {
     /// A clause that names the process that has the lock.
     pub fn holder(&self) -> String {
         let file = File::open(&self.directory);
-        file.map_or_else(|_| "another process holds it".into(), |file| flock::holder(&file))
+        file.map_or_else(|_| "another process holds it".into(), |file| file::holder(&file))
     }
 
     /// Writes a lease, and replaces the one that is there.

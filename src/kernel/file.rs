@@ -2,12 +2,14 @@
 //!
 //! With O_NONBLOCK the open of a FIFO does not wait. The flag has no effect on a regular file.
 //!
-//! A read has a limit: a sparse file or one below /proc can be larger than the memory.
+//! Each read has a limit: a sparse file or one below /proc can be larger than the memory. No other module reads files, so none
+//! reads without a limit; a test compares this.
 
 mod aside;
+mod holder;
 
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -22,10 +24,15 @@ pub use aside::{
     Aside, is_aside, make_private_directory, remove_abandoned, replace, replace_private, sweep,
     sweep_of,
 };
+pub use holder::holder;
 
 /// The largest file that `read` reads. The largest one of cnibox is a cache entry, with a configuration in base64 and a
 /// result. Each of the two has 4 MiB at most.
 const BYTES_MAX: usize = 16 << 20;
+/// The largest file that is read line by line: a log with some million calls.
+const LINES_BYTES_MAX: usize = 1 << 30;
+/// The first read of a file that does not tell its length.
+const PAGE_BYTES: usize = 4096;
 
 /// Options for reading without a wait. Symbolic links are followed.
 pub fn reading() -> OpenOptions {
@@ -85,26 +92,46 @@ pub fn read_within(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     }
     // Most files are as long as they say, and then it takes one system call. Files below /proc have length 0, those below
     // /sys that of a page.
-    let mut content = vec![0; length + 1];
+    let mut content = vec![0; if length == 0 { PAGE_BYTES } else { length + 1 }];
     let count = file.read(&mut content)?;
     content.truncate(count);
-    if count == length && length > 0 {
+    if count == 0 || count == length {
         return Ok(content);
     }
     read_more(file, content, bytes_max)
 }
 
 /// The content of a file that was opened, after a first part.
-pub fn read_on(file: &File, start: Vec<u8>) -> io::Result<Vec<u8>> {
-    if file.metadata()?.len() > BYTES_MAX as u64 {
-        return Err(too_long(BYTES_MAX));
+pub fn read_on(file: &File, start: Vec<u8>, bytes_max: usize) -> io::Result<Vec<u8>> {
+    if file.metadata()?.len() > bytes_max as u64 {
+        return Err(too_long(bytes_max));
     }
-    read_more(file, start, BYTES_MAX)
+    read_more(file, start, bytes_max)
 }
 
 /// The content of a file of any type that may wait for a writer, such as a FIFO that the caller wants to read.
 pub fn read_to_end(file: impl Read, bytes_max: usize) -> io::Result<Vec<u8>> {
     read_more(file, Vec::new(), bytes_max)
+}
+
+/// Calls `on` with each line of a file, without its newline. A line that is longer than `line_bytes_max` is passed over.
+pub fn each_line(path: &Path, line_bytes_max: usize, mut on: impl FnMut(&[u8])) -> io::Result<()> {
+    let (file, metadata) = open_regular(&reading(), path)?;
+    if metadata.len() > LINES_BYTES_MAX as u64 {
+        return Err(too_long(LINES_BYTES_MAX));
+    }
+    let mut reader = BufReader::new(file.take(LINES_BYTES_MAX as u64));
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let count = reader.by_ref().take(line_bytes_max as u64 + 1).read_until(b'\n', &mut line)?;
+        match line.split_last() {
+            None => return Ok(()),
+            Some((b'\n', line)) => on(line),
+            Some(_) if count <= line_bytes_max => on(&line),
+            Some(_) => drop(reader.skip_until(b'\n')?),
+        }
+    }
 }
 
 fn read_more(file: impl Read, mut content: Vec<u8>, bytes_max: usize) -> io::Result<Vec<u8>> {
@@ -113,14 +140,21 @@ fn read_more(file: impl Read, mut content: Vec<u8>, bytes_max: usize) -> io::Res
     if content.len() > bytes_max { Err(too_long(bytes_max)) } else { Ok(content) }
 }
 
+/// The error of a reader that has its own loop.
 #[cold]
-fn too_long(bytes_max: usize) -> io::Error {
+pub fn too_long(bytes_max: usize) -> io::Error {
     io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {bytes_max} bytes"))
 }
 
 /// The content of a regular file as text. Fails if it is not UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+}
+
+/// The content of a regular file as text in which bytes that are not UTF-8 are replaced. For files that are not written by
+/// cnibox, such as those below /proc: any user can choose a part of the text and its length, by locks, sockets or mounts.
+pub fn read_lossy(path: impl AsRef<Path>) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&read(path.as_ref())?).into_owned())
 }
 
 /// From now on stderr is this file, which is emptied. It is created with mode 0600.
@@ -190,6 +224,52 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn a_read_returns_all_up_to_its_limit() {
+        let path = std::env::temp_dir().join(format!("cnibox-read-{}", std::process::id()));
+        for length in [0, 1, 4095, 4096, 4097, 100_000] {
+            let content = vec![b'x'; length];
+            fs::write(&path, &content).unwrap();
+            assert_eq!(read(&path).unwrap(), content);
+            assert_eq!(read_within(&path, length).unwrap(), content);
+            let file = File::open(&path).unwrap();
+            assert_eq!(read_on(&file, Vec::new(), length).unwrap(), content);
+            if length > 0 {
+                let reason = format!("it has more than {} bytes", length - 1);
+                let error = read_within(&path, length - 1).unwrap_err();
+                assert_eq!((error.kind(), error.to_string()), (ErrorKind::FileTooLarge, reason));
+            }
+        }
+        fs::remove_file(&path).unwrap();
+        // It has length 0.
+        let mounts = read_lossy("/proc/self/mountinfo").unwrap();
+        assert_eq!(mounts, fs::read_to_string("/proc/self/mountinfo").unwrap());
+        let error = read_within(Path::new("/proc/self/mountinfo"), 10).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::FileTooLarge);
+    }
+
+    #[test]
+    fn lines_are_read_one_by_one_and_long_ones_are_passed_over() {
+        let path = std::env::temp_dir().join(format!("cnibox-lines-{}", std::process::id()));
+        let long = "x".repeat(20_000);
+        for (text, expected) in [
+            (String::new(), vec![]),
+            ("a\n\nbcde\nf".into(), vec!["a", "", "bcde", "f"]),
+            (format!("a\nabcde\n{long}\nb\n"), vec!["a", "b"]),
+            (format!("a\n{long}"), vec!["a"]),
+        ] {
+            fs::write(&path, &text).unwrap();
+            let mut lines = Vec::new();
+            let on = |line: &[u8]| lines.push(String::from_utf8(line.into()).unwrap());
+            each_line(&path, 4, on).unwrap();
+            assert_eq!(lines, expected, "{text:?}");
+        }
+        File::create(&path).unwrap().set_len(LINES_BYTES_MAX as u64 + 1).unwrap();
+        let error = each_line(&path, 4, |_| {}).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::FileTooLarge);
+        fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn only_regular_files_are_opened_and_no_open_waits() {

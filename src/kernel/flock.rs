@@ -1,6 +1,5 @@
 //! flock(2) with a time limit, and a queue for the threads of one process.
 
-mod holder;
 mod turns;
 
 use std::cell::OnceCell;
@@ -16,7 +15,6 @@ use fd_lock::RwLock;
 use crate::fault;
 use crate::kernel::sys;
 
-pub use holder::holder;
 pub use turns::{Turn, Turns};
 
 /// The first pause between two attempts: half of the time for which the most frequent holders keep their lock.

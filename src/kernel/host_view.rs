@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
+use crate::kernel::file;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
 
@@ -32,7 +33,7 @@ impl HostView {
         if own.to_str() != Some(&std::process::id().to_string()) {
             return Err("/proc shows another PID namespace".into());
         }
-        if metadata("/proc/self/ns/pid")?.ino() != FIRST_PID_NAMESPACE && is_mounted_in(state) {
+        if metadata("/proc/self/ns/pid")?.ino() != FIRST_PID_NAMESPACE && is_mounted_in(state)? {
             return Err("it does not see the processes of the host".into());
         }
         let home = NetNs::own().map_err(|error| error.to_string())?;
@@ -105,14 +106,15 @@ fn cannot_read(path: &str, error: &io::Error) -> String {
 
 /// Whether a directory of the state is mounted here from another root. A volume that a container has for all of /var is its
 /// own; a directory of the host is mounted at its own path.
-fn is_mounted_in(directory: &Path) -> bool {
-    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts(&text).iter().any(|(root, path)| {
+fn is_mounted_in(directory: &Path) -> Result<bool, String> {
+    const MOUNTS: &str = "/proc/self/mountinfo";
+    let text = file::read_lossy(MOUNTS).map_err(|error| cannot_read(MOUNTS, &error))?;
+    Ok(mounts(&text).iter().any(|(root, path)| {
         let root = root.trim_start_matches('/');
         path.starts_with("/var/lib/cni")
             || path == directory
             || (!root.is_empty() && directory.starts_with(path) && path.ends_with(root))
-    })
+    }))
 }
 
 /// The mounts of this process: roots and paths of the lines of mountinfo (proc_pid_mountinfo(5), fields 4 and 5).

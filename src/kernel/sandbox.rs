@@ -11,6 +11,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
 
 use crate::error::{Error, Result};
+use crate::kernel::file;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
 
@@ -33,7 +34,7 @@ pub fn enter_as_root() -> Result<()> {
 pub fn missing_capabilities() -> Vec<&'static str> {
     // Source: linux/capability.h.
     const NEEDED: [(&str, u32); 2] = [("CAP_NET_ADMIN", 12), ("CAP_SYS_ADMIN", 21)];
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = file::read_lossy("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
     let is_missing = |bit: u32| effective.is_some_and(|bits| bits & (1 << bit) == 0);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::fault;
-use crate::kernel::sys;
+use crate::kernel::{file, sys};
 use crate::names::IpFamily;
 
 /// The path of a parameter of one link: `net/ipv4/conf/eth0.100/arp_notify`. All paths here have slashes only, so a dot
@@ -95,6 +95,8 @@ const ROOT: &str = "/proc/sys";
 
 /// The length of a read. Nearly all values are shorter, so one read is enough.
 const CHUNK_BYTES: usize = 4096;
+/// The longest value. That of net.ipv4.ip_local_reserved_ports can have more than 100 KiB.
+const VALUE_BYTES_MAX: usize = 1 << 20;
 
 fn cannot_set(path: &str, value: &str, error: &io::Error) -> Error {
     Error::internal(format_args!("cannot set {} to {value}: {}", dotted(path), sys::reason(error)))
@@ -141,6 +143,9 @@ fn read(mut file: &File) -> io::Result<String> {
     loop {
         let count = file.read(&mut chunk)?;
         text.extend_from_slice(&chunk[..count]);
+        if text.len() > VALUE_BYTES_MAX {
+            return Err(file::too_long(VALUE_BYTES_MAX));
+        }
         if count < chunk.len() {
             return Ok(String::from_utf8_lossy(&text).into_owned());
         }

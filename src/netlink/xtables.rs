@@ -1,13 +1,12 @@
 //! The filter table of iptables-legacy. The kernel evaluates it in addition to nf_tables. This module reads it only.
 
-use std::fs;
 use std::mem::offset_of;
 use std::ops::Range;
 
 use nix::libc;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-use crate::kernel::sys;
+use crate::kernel::{file, sys};
 use crate::names::IpFamily;
 use crate::netlink::nft::{Condition, Expr, Field, Policy, Program, Rule, Verdict};
 use crate::netlink::{fixed, text};
@@ -37,7 +36,7 @@ pub fn forward(is_v6: bool) -> Option<Forward> {
 fn is_in_use(is_v6: bool) -> bool {
     let file = if is_v6 { "ip6_tables_names" } else { "ip_tables_names" };
     // The file is readable by root only, and missing without the module.
-    let names = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
+    let names = file::read_lossy(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
     names.lines().any(|name| name == TABLE)
 }
 

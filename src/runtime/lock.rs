@@ -14,10 +14,14 @@ use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::kernel::file;
 use crate::kernel::flock::{self, Limit, Mode};
+use crate::kernel::sys::warn;
 use crate::names::{ContainerId, NetworkName};
 
 /// The longest wait for other holders, as in the store of host-local.
 const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// The longest note. It has a word, a boot id and a number.
+const NOTE_BYTES_MAX: usize = 4096;
 
 /// Before the name of a namespace, in the name of its lock.
 const NAMESPACE: &str = "namespace-";
@@ -86,7 +90,7 @@ impl Lock {
             let file = open(directory, &path).map_err(cannot)?;
             fault::file_operation().map_err(cannot)?;
             if !flock::lock_within(&file, mode, &limit).map_err(cannot)? {
-                return Err(timeout(&path, &flock::holder(&file)));
+                return Err(timeout(&path, &file::holder(&file)));
             }
             // The previous holder may have removed the file. Then other processes lock a new file.
             if is_at(&file, &path) {
@@ -135,8 +139,14 @@ pub fn without_holder(directory: &Path, keeps: &mut dyn FnMut(&str, &str) -> boo
         };
         let Ok((file, _)) = file::open_regular(&file::reading(), &path) else { continue };
         if matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true)) && is_at(&file, &path) {
-            let note = fs::read_to_string(&path).unwrap_or_default();
-            let is_exclusive = !keeps(name, &note);
+            // An unreadable note proves nothing.
+            let is_exclusive = match file::read_on(&file, Vec::new(), NOTE_BYTES_MAX) {
+                Ok(note) => !keeps(name, &String::from_utf8_lossy(&note)),
+                Err(error) => {
+                    warn(format_args!("warning: cannot read {}: {error}", path.display()));
+                    false
+                }
+            };
             drop(Lock { path, file, is_exclusive });
         }
     }

@@ -439,7 +439,7 @@ fn lock(directory: &Path) -> Result<File> {
     match locked.map_err(|error| io_error(&title, &error))? {
         (file, true) => Ok(file),
         (file, false) => {
-            let holder = flock::holder(&file);
+            let holder = file::holder(&file);
             Err(Error::new(Code::TRY_AGAIN_LATER, title).with_details(holder))
         }
     }

@@ -88,7 +88,7 @@ fn lock_within(dir: &str, limit: Duration) -> Result<File> {
         return Ok(file);
     }
     let msg = format!("cannot lock {dir} within {} s", limit.as_secs());
-    Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(flock::holder(&file)))
+    Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(file::holder(&file)))
 }
 
 /// For STATUS: fails if no state file can be written.

@@ -9,6 +9,7 @@ use crate::world::{Call, executable, plugin_names};
 mod circles;
 mod figures;
 mod links;
+mod reads;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 

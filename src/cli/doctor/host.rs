@@ -1,12 +1,12 @@
 //! The parts of the host that several checks use.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 
 use crate::cni::json::Json;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::kernel::file;
 use crate::kernel::netns::NetNs;
 use crate::names::IpFamily;
 use crate::netlink::rtnl::{Link, Rtnl};
@@ -173,7 +173,6 @@ pub(super) fn names(networks: &[&Configured]) -> String {
 
 /// A network that uses dhcp needs the daemon. A connection would start it, so the kernel's list of sockets is read.
 pub(super) fn dhcp_daemon(host: &Host<'_>, found: &mut Findings) -> Result<()> {
-    let sockets = fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
     for network in &host.networks {
         for plugin in network.plugins() {
             let Some(ipam) = plugin.get("ipam") else { continue };
@@ -182,14 +181,7 @@ pub(super) fn dhcp_daemon(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             }
             let path = ipam.text_at("daemonSocketPath").filter(|path| !path.is_empty());
             let path = path.unwrap_or(DHCP_SOCKET);
-            // The path is the last of the fields. The directory /var/run can be a link to /run.
-            let path_in_run = path.strip_prefix("/var").unwrap_or(path);
-            let mut is_there = false;
-            for line in sockets.lines() {
-                let socket = line.rsplit(' ').next().unwrap_or_default();
-                is_there |= socket == path || socket == path_in_run;
-            }
-            if !is_there {
+            if !has_socket(path)? {
                 found.add(
                     Harm::Broken,
                     format_args!("no dhcp daemon listens at {path}, for {}", network.network.name),
@@ -200,6 +192,19 @@ pub(super) fn dhcp_daemon(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a socket has a path. Each user can lengthen the list, so that it cannot be read.
+fn has_socket(path: &str) -> Result<bool> {
+    const SOCKETS: &str = "/proc/thread-self/net/unix";
+    let list = file::read_lossy(SOCKETS)
+        .map_err(|error| Error::internal(format_args!("cannot read {SOCKETS}: {error}")))?;
+    // The path is the last of the fields. The directory /var/run can be a link to /run.
+    let path_in_run = path.strip_prefix("/var").unwrap_or(path);
+    Ok(list.lines().any(|line| {
+        let socket = line.rsplit(' ').next().unwrap_or_default();
+        socket == path || socket == path_in_run
+    }))
 }
 
 /// The path of the reference.

@@ -1,6 +1,5 @@
 //! The features of the kernel that plugins need: STATUS of each plugin in a namespace without anything else in it.
 
-use std::fs;
 use std::path::Path;
 
 use crate::cni::json::Json;
@@ -122,7 +121,7 @@ const MODULES: [(&str, &str); 7] = [
 
 /// Whether the modules of the running kernel have one.
 fn is_installed(module: &str) -> bool {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = file::read_lossy("/proc/sys/kernel/osrelease").unwrap_or_default();
     let list = file::read_text(Path::new(&format!("/lib/modules/{}/modules.dep", release.trim())));
     list.is_ok_and(|list| list.contains(&format!("/{module}.ko")))
 }

@@ -1,8 +1,7 @@
 //! Tables of the kernel that are nearly full.
 
-use std::fs;
-
 use crate::error::Result;
+use crate::kernel::file;
 
 use super::finding::{Findings, Harm};
 use super::forwarding::value;
@@ -29,7 +28,7 @@ pub(super) fn limits(_: &Host<'_>, found: &mut Findings) -> Result<()> {
 /// The neighbours of all namespaces: the first column of the first line below the header, in hexadecimal. 0 in a namespace
 /// that is not the first.
 fn neighbours(file: &str) -> u64 {
-    let text = fs::read_to_string(format!("/proc/thread-self/net/stat/{file}")).unwrap_or_default();
+    let text = file::read_lossy(format!("/proc/thread-self/net/stat/{file}")).unwrap_or_default();
     let entries = text.lines().nth(1).and_then(|line| line.split(' ').next());
     entries.and_then(|entries| u64::from_str_radix(entries, 16).ok()).unwrap_or(0)
 }

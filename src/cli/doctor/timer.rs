@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::cli::output::{NAME, PLUGIN_DIRECTORY};
 use crate::error::Result;
+use crate::kernel::file;
 
 use super::finding::{Findings, Harm, quoted};
 use super::host::Host;
@@ -68,7 +69,7 @@ fn by_busybox() -> bool {
         name.is_some_and(|name| SERVICES.contains(&name))
     };
     names.any(|name| name.to_str().is_some_and(is_started))
-        || fs::read_to_string("/etc/inittab").is_ok_and(|text| {
+        || file::read_lossy("/etc/inittab").is_ok_and(|text| {
             let mut lines = text.lines().filter(|line| !line.starts_with('#'));
             lines.any(|line| line.contains("/gc-loop") || line.contains("cnibox reconcile"))
         })

@@ -60,7 +60,7 @@ impl Directory {
             Ok(true) => {}
             Ok(false) => {
                 let msg = format!("cannot lock {}", path.display());
-                let holder = flock::holder(&file);
+                let holder = file::holder(&file);
                 return Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(holder));
             }
             // Some network file systems have no locks for directories.

@@ -69,11 +69,12 @@ impl Timer {
                 return Ok(());
             }
             let text = text.replace(PLUGIN_DIRECTORY, &self.plugins);
-            let old = fs::read(&place);
+            let old = file::read(&place);
             if old.as_ref().is_ok_and(|old| *old == text.as_bytes()) {
                 continue;
             }
-            let verb = if old.is_ok() { ["replace", "replaced"] } else { ["create", "created"] };
+            let is_new = old.is_err_and(|error| error.kind() == ErrorKind::NotFound);
+            let verb = if is_new { ["create", "created"] } else { ["replace", "replaced"] };
             if !is_dry_run {
                 let written = file::replace(&place, text.as_bytes(), 0o644);
                 written.map_err(|error| failed("write", &place, &error))?;
@@ -98,7 +99,11 @@ impl Timer {
 
     /// Removes the units, and notes what changes.
     pub(super) fn disable(&self, is_dry_run: bool, report: &mut Report) -> Result<()> {
-        let service = fs::read_to_string(self.place(FILES[0].0)).unwrap_or_default();
+        let place = self.place(FILES[0].0);
+        let service = match file::read_lossy(&place) {
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            service => service.map_err(|error| failed("read", &place, &error))?,
+        };
         let command = format!("\nExecStart={}/cnibox ", self.plugins);
         if !service.is_empty() && !service.contains(&command) {
             report.left.push(Left { name: TIMER.into(), reason: "it is for another directory" });

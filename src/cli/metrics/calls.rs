@@ -1,6 +1,6 @@
 //! The durations of the calls of plugins, from the log of calls (`plugin::log`).
 
-use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::error::{Error, Result};
@@ -25,6 +25,11 @@ const BOUNDS: [(u64, &str); 13] = [
     (10_000_000, "10.0"),
 ];
 
+/// The longest line of a call. `plugin::log` writes shorter ones.
+const LINE_BYTES_MAX: usize = 4096;
+/// The most pairs of plugin and verb, more than the plugins of any host have. Calls of further ones are left out.
+const HISTOGRAMS_MAX: usize = 1000;
+
 /// The calls of one plugin with one verb.
 struct Histogram {
     plugin: String,
@@ -38,17 +43,12 @@ struct Histogram {
 /// Adds the family of a log to a text. A log that does not exist has no calls yet.
 pub(super) fn write(log: &Path, text: &mut String) -> Result<()> {
     let mut all: Vec<Histogram> = Vec::new();
-    let mut read = || -> io::Result<()> {
-        let (file, _) = file::open_regular(&file::reading(), log)?;
-        for line in BufReader::new(file).split(b'\n') {
-            let line = line?;
-            if let Some((plugin, verb, us)) = call(&String::from_utf8_lossy(&line)) {
-                add(&mut all, plugin, verb, us);
-            }
+    let read = file::each_line(log, LINE_BYTES_MAX, |line| {
+        if let Some((plugin, verb, us)) = call(&String::from_utf8_lossy(line)) {
+            add(&mut all, plugin, verb, us);
         }
-        Ok(())
-    };
-    if let Err(error) = read()
+    });
+    if let Err(error) = read
         && error.kind() != ErrorKind::NotFound
     {
         let msg = format!("cannot read {}", log.display());
@@ -90,11 +90,15 @@ fn microseconds(ms: &str) -> Option<u64> {
 
 fn add(all: &mut Vec<Histogram>, plugin: &str, verb: &'static str, us: u64) {
     let place = all.iter().position(|known| known.plugin == plugin && known.verb == verb);
-    let place = place.unwrap_or_else(|| {
-        let counts = [0; BOUNDS.len()];
-        all.push(Histogram { plugin: plugin.into(), verb, counts, count: 0, sum_us: 0 });
-        all.len() - 1
-    });
+    let place = match place {
+        Some(place) => place,
+        None if all.len() == HISTOGRAMS_MAX => return,
+        None => {
+            let counts = [0; BOUNDS.len()];
+            all.push(Histogram { plugin: plugin.into(), verb, counts, count: 0, sum_us: 0 });
+            all.len() - 1
+        }
+    };
     let histogram = &mut all[place];
     histogram.count += 1;
     histogram.sum_us = histogram.sum_us.saturating_add(us);

@@ -10,6 +10,9 @@ use super::digest::digest;
 use crate::fault;
 use crate::kernel::file;
 
+/// The longest content of a reservation. A container id can have 128 KiB: MAX_ARG_STRLEN (linux/binfmts.h).
+const BYTES_MAX: usize = 256 << 10;
+
 pub(super) fn create_dirs(path: &Path) -> io::Result<()> {
     fault::file_operation()?;
     DirBuilder::new().recursive(true).mode(0o755).create(path)
@@ -62,13 +65,13 @@ fn read_all(file: &mut File) -> io::Result<Vec<u8>> {
         result => file::regular(file).and(result)?,
     };
     content.truncate(length);
-    if length == 512 { file::read_on(file, content) } else { Ok(content) }
+    if length == 512 { file::read_on(file, content, BYTES_MAX) } else { Ok(content) }
 }
 
 /// Like `read`; the file can be of any type.
 pub(super) fn read_any(path: &Path) -> io::Result<Vec<u8>> {
     fault::file_operation()?;
-    file::read(path)
+    file::read_within(path, BYTES_MAX)
 }
 
 /// The content of a file, and its identity.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::failed;
 use crate::error::{Code, Error, Result};
 use crate::fault;
+use crate::kernel::file;
 use crate::kernel::flock::{self, Limit, Turn, Turns};
 
 /// The longest wait for other holders. Runtimes give up on a call only after minutes, and retry after code 11.
@@ -29,7 +30,7 @@ pub(super) fn locked<T>(
 ) -> Result<T> {
     fault::file_operation().map_err(failed("lock", path))?;
     let done = flock::while_locked(file, limit, f).map_err(failed("lock", path))?;
-    done.unwrap_or_else(|| Err(timeout(path, limit, &flock::holder(file))))
+    done.unwrap_or_else(|| Err(timeout(path, limit, &file::holder(file))))
 }
 
 /// Fails with code 11 when the limit is reached. For a wait that no holder causes.

@@ -108,3 +108,15 @@ fn a_namespace_is_made_where_proc_has_other_process_ids() {
     host.cnibox(&["del", "net", "web", "--delete"]).run().silence();
     assert_eq!(host.kept(), [""; 0]);
 }
+
+#[test]
+fn the_namespace_of_a_huge_lock_is_kept_and_so_is_the_lock() {
+    const LOCK: &str = "/run/cnibox/locks/namespace-web";
+    let host = host();
+    assert!(host.world.read(LOCK).starts_with("attachment "), "{}", host.world.read(LOCK));
+    host.world.host(["truncate", "-s", "100G", LOCK]);
+    let outcome = host.cnibox(&GC).under(&["prlimit", "--as=268435456"]).run();
+    let warning = format!("warning: cannot read {LOCK}: it has more than 4096 bytes\n");
+    assert!(outcome.stderr.contains(&warning), "{}", outcome.report());
+    assert!(is_namespace(&host) && host.world.path(LOCK).exists());
+}

@@ -508,6 +508,17 @@ fn a_network_with_dhcp_needs_the_daemon() {
     let faults = faults(&world);
     let what = "no dhcp daemon listens at /run/dhcp.sock, for a";
     assert!(faults.iter().any(|finding| finding["what"] == what), "{faults:#?}");
+    // Any user can have a socket with a name that is not text.
+    let script = "import socket, time\n\
+        names = [b'/run/dhcp.sock', b'/run/\\xff.sock']\n\
+        sockets = [socket.socket(socket.AF_UNIX) for _ in names]\n\
+        for one, name in zip(sockets, names):\n one.bind(name)\n one.listen()\n\
+        open('/run/listens', 'w')\n\
+        time.sleep(1000)";
+    let _sockets = world.tool(&["python3", "-c", script], None).start();
+    world.eventually("the sockets are there", || world.path("/run/listens").exists());
+    let faults = self::faults(&world);
+    assert!(faults.iter().all(|finding| finding["what"] != what), "{faults:#?}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod lint;
 mod log;
 mod metrics;
 mod not_regular;
+mod sizes;
 
 use crate::world::{Call, World};
 

@@ -78,3 +78,17 @@ fn an_enabled_timer_or_a_recent_run_is_enough() {
     gc.env("CNI_PATH", PLUGIN_DIR).env("NETCONFPATH", CONFIGURATIONS).run().silence();
     assert_eq!(mend(&world), "");
 }
+
+#[test]
+fn an_inittab_that_is_a_fifo_is_passed_over() {
+    let world = host();
+    world.host([
+        "sh",
+        "-c",
+        "sed -i 's/\"maker\":\"cnibox\"/\"maker\":\"plugin\"/' /var/lib/cni/attachments/*; mkfifo /etc/inittab",
+    ]);
+    // The open of a FIFO waits for its writer.
+    let call = cnibox(&world, &["doctor"]).env("NETCONFPATH", CONFIGURATIONS);
+    let outcome = call.env("CNI_PATH", PLUGIN_DIR).under(&["timeout", "60"]).run();
+    assert!(outcome.stderr.contains("note: no timer calls gc"), "{}", outcome.report());
+}

@@ -109,3 +109,20 @@ fn a_wrong_root_changes_nothing_and_a_host_without_systemd_has_its_plugins() {
     assert!(outcome.status == 1 && outcome.stderr.contains(text), "{}", outcome.report());
     assert!(node.sh(&format!("ls {PLUGINS}")).contains("bridge"));
 }
+
+#[test]
+fn the_units_stay_if_it_cannot_be_read_whose_they_are() {
+    let node = node();
+    node.timer(&["install", "--only", "bridge"]).output();
+    node.sh(&format!("truncate -s 100G {UNITS}/cnibox-gc.service"));
+    let words = [NEW, "uninstall", "--timer", ROOT, PLUGINS];
+    let outcome = node.world.tool(&words, None).under(&["prlimit", "--as=268435456"]).run();
+    let reason = "cnibox-gc.service: it has more than 16777216 bytes";
+    assert!(outcome.status == 1 && outcome.stderr.contains(reason), "{}", outcome.report());
+    assert_eq!(node.units(), ALL);
+    // The next installation repairs the file.
+    let said = node.timer(&["install", "--only", "bridge"]).output();
+    assert!(said.contains("replaced /etc/systemd/system/cnibox-gc.service: unit\n"), "{said}");
+    node.timer(&["uninstall"]).output();
+    assert_eq!(node.units(), [""; 0]);
+}

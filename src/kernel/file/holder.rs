@@ -1,6 +1,7 @@
 //! The process that holds a flock(2), for the error of a caller that waited too long for it.
 
-use std::fs::{self, File};
+use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 
 /// USER_HZ, the unit of times in /proc on every architecture that we build for. Source: asm-generic/param.h.
@@ -17,7 +18,14 @@ const READS_MAX: usize = 10;
 pub fn holder(file: &File) -> String {
     let Ok(metadata) = file.metadata() else { return UNKNOWN.into() };
     for _ in 0..READS_MAX {
-        let Ok(locks) = fs::read_to_string("/proc/locks") else { return UNKNOWN.into() };
+        // Any user can lengthen it, by locks on ranges of a file.
+        let locks = match super::read_lossy("/proc/locks") {
+            Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+                return format!("the holder is unknown: cannot read /proc/locks: {error}");
+            }
+            Err(_) => return UNKNOWN.into(),
+            Ok(locks) => locks,
+        };
         match pid_in(&locks, metadata.dev(), metadata.ino()) {
             None => {}
             Some("0") => return "a process outside of this pid namespace holds it".into(),
@@ -28,8 +36,8 @@ pub fn holder(file: &File) -> String {
 }
 
 fn described(pid: &str) -> String {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let stat = super::read_lossy(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let uptime = super::read_lossy("/proc/uptime").unwrap_or_default();
     match name_and_age(&stat, &uptime) {
         Some((name, age)) => format!("process {pid} ({name}), which started {age} s ago, holds it"),
         None => format!("process {pid} holds it"),
