@@ -1,6 +1,6 @@
 //! The packets of containers that the host has to forward: out, their answers, and those to published ports.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
@@ -202,24 +202,37 @@ pub(super) fn with_foreign_address(packet: &Packet) -> Vec<Packet> {
         (None, Some(subnet)) => (subnet, true),
         _ => return Vec::new(),
     };
-    let mut packets = Vec::new();
-    for bit in 0..subnet.prefix_len() {
-        let Some(net) = without_bit(subnet, bit) else { continue };
+    let with = |net| {
         let mut packet = packet.clone();
         let side = if is_source { &mut packet.from } else { &mut packet.to };
         side.net = Some(net);
-        packets.push(packet);
-    }
-    packets
+        packet
+    };
+    foreign(subnet).into_iter().map(with).collect()
 }
 
-/// The addresses that differ from those of a subnet in one bit, and not in the bits before it.
-fn without_bit(subnet: IpNet, bit: u8) -> Option<IpNet> {
-    let flipped: IpAddr = match subnet.network() {
-        IpAddr::V4(address) => Ipv4Addr::from(u32::from(address) ^ (1 << (31 - bit))).into(),
-        IpAddr::V6(address) => Ipv6Addr::from(u128::from(address) ^ (1 << (127 - bit))).into(),
+/// The unicast addresses outside of a subnet, as few networks. Of IPv6 those are the global ones, those for NAT64 (RFC 6052) and
+/// the private ones. 6to4 is out of use (RFC 7526), and firewalld refuses some of its addresses (RFC 3964), so they do not count.
+fn foreign(subnet: IpNet) -> Vec<IpNet> {
+    let net = |address, length| IpNet::new(address, length).ok();
+    let v6 = |first, length| net(Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0).into(), length);
+    let (all, without) = match subnet {
+        IpNet::V4(_) => ([net(Ipv4Addr::UNSPECIFIED.into(), 0), None, None], None),
+        IpNet::V6(_) => ([v6(0x2000, 3), v6(0x64, 16), v6(0xfc00, 7)], v6(0x2002, 16)),
     };
-    IpNet::new(flipped, bit + 1).ok().map(|net| net.trunc())
+    let without: Vec<IpNet> = without.into_iter().chain([subnet]).collect();
+    let mut rest: Vec<IpNet> = all.into_iter().flatten().collect();
+    let mut found = Vec::new();
+    while let Some(net) = rest.pop() {
+        if without.iter().any(|other| other.contains(&net)) {
+            continue;
+        }
+        match net.subnets(net.prefix_len() + 1) {
+            Ok(halves) if without.iter().any(|other| net.contains(other)) => rest.extend(halves),
+            _ => found.push(net),
+        }
+    }
+    found
 }
 
 #[cfg(test)]
@@ -228,9 +241,10 @@ mod tests {
 
     #[test]
     fn a_foreign_address_is_any_one_outside_of_the_subnet() {
-        for (subnet, first, last) in [
-            ("10.1.0.0/16", "128.0.0.0/1", "10.0.0.0/16"),
-            ("fd00:1::/64", "::/1", "fd00:1:0:1::/64"),
+        for (subnet, count, has) in [
+            ("10.1.0.0/16", 16, ["128.0.0.0/1", "10.0.0.0/16"]),
+            ("fd00:1::/64", 13 + 1 + 57, ["3000::/4", "fd00:1:0:1::/64"]),
+            ("2001:db8::/64", 61 + 1 + 1, ["2003::/16", "fc00::/7"]),
         ] {
             let net: IpNet = subnet.parse().unwrap();
             let packet = Packet {
@@ -243,11 +257,8 @@ mod tests {
             let parts = with_foreign_address(&packet);
             let nets: Vec<String> =
                 parts.iter().map(|part| part.to.net.unwrap().to_string()).collect();
-            assert_eq!(nets.len(), usize::from(net.prefix_len()));
-            assert_eq!(
-                (nets.first().unwrap().as_str(), nets.last().unwrap().as_str()),
-                (first, last)
-            );
+            assert_eq!(nets.len(), count, "{nets:?}");
+            assert!(has.iter().all(|part| nets.iter().any(|net| net == part)), "{nets:?}");
             assert!(parts.iter().all(|part| part.from.net == Some(net)));
         }
     }

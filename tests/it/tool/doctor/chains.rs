@@ -63,6 +63,12 @@ fn one_family() {
         ("A ip6 saddr fd00:1::/64 reject", only(true, false, true), AS_TRAFFIC),
         ("A meta nfproto ipv6 drop", only(true, false, true), AS_TRAFFIC),
         ("P meta nfproto ipv6 accept", only(false, true, false), AS_TRAFFIC),
+        // Of firewalld.
+        (
+            "A ip6 daddr { ::/96, ::ffff:0.0.0.0/96, 2002:a00::/24, 2002:e000::/19 } reject",
+            FLOWS,
+            AS_TRAFFIC,
+        ),
     ]);
 }
 
