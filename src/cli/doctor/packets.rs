@@ -76,6 +76,7 @@ impl Uplinks {
         let link = self.links.iter().find(|link| link.name == name);
         Side {
             name: IfName::new(name).ok(),
+            prefix: "",
             index: link.map(|link| link.index),
             // A new link is in group 0.
             group: Some(link.map_or(0, |link| link.group)),
@@ -135,7 +136,10 @@ pub(super) fn flows(net: &Configured, family: IpFamily, uplinks: &Uplinks) -> Ve
         return Vec::new();
     }
     let link = gateway_link(net);
-    let own = link.as_deref().map_or_else(Side::default, |name| uplinks.side(name));
+    let own = match &link {
+        Some(name) => uplinks.side(name),
+        None => Side { prefix: HOST_END, ..Side::default() },
+    };
     let subnets = net.subnets.iter().filter(|subnet| IpFamily::of(subnet.addr()) == family);
     let mut subnets: Vec<Option<IpNet>> = subnets.copied().map(Some).collect();
     if subnets.is_empty() {
@@ -162,6 +166,9 @@ pub(super) fn flows(net: &Configured, family: IpFamily, uplinks: &Uplinks) -> Ve
     }
     flows
 }
+
+/// The beginning of the name of a pair's end on the host, of cnibox and of the Go plugin ptp.
+const HOST_END: &str = "veth";
 
 const BRIDGED_V6: &str = "net/bridge/bridge-nf-call-ip6tables";
 

@@ -28,6 +28,8 @@ pub struct Packet {
 #[derive(Clone, Debug, Default)]
 pub struct Side {
     pub name: Option<IfName>,
+    /// The beginning of a name that is unknown.
+    pub prefix: &'static str,
     pub index: Option<u32>,
     pub group: Option<u32>,
     pub net: Option<IpNet>,
@@ -167,8 +169,9 @@ impl Packet {
             IpFamily::V4 => (NFPROTO_IPV4, ETH_P_IP),
             IpFamily::V6 => (NFPROTO_IPV6, ETH_P_IPV6),
         };
-        let name = |side: &Side| {
-            side.name.as_ref().map_or_else(Vec::new, |name| known(&padded_name(name)))
+        let name = |side: &Side| match &side.name {
+            Some(name) => known(&padded_name(name)),
+            None => known(side.prefix.as_bytes()),
         };
         match key {
             NFT_META_NFPROTO => known(&[nfproto]),

@@ -245,6 +245,26 @@ fn the_command_names_the_subnets_of_a_network_without_a_bridge() {
     }
 }
 
+/// The name of a container's link on the host is not known, but it begins with `veth`.
+#[test]
+fn rules_for_another_link_are_not_about_a_network_without_a_bridge() {
+    let mut network = network("a", 1);
+    network["plugins"][0] =
+        json!({"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.1.0.0/16"}});
+    let world = healthy(&[network]);
+    for (link, is_known) in [("docker0", true), ("docker*", true), ("veth0", false)] {
+        let chain = "chain forward { type filter hook forward priority 0;";
+        nft(
+            &world,
+            &format!("{chain} iifname != wan oifname {link} drop; oifname {link} drop; }}"),
+        );
+        let outcome = doctor(&world, &[]);
+        assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
+        let has_note = outcome.stderr.contains("cannot tell whether chain forward");
+        assert_eq!(has_note, !is_known, "{link}: {}", outcome.report());
+    }
+}
+
 #[test]
 fn a_bridge_without_a_gateway_needs_the_rules_if_netfilter_sees_its_frames() {
     let mut network = network("a", 1);
