@@ -84,6 +84,11 @@ struct Present {
     cni_forward: bool,
     admin_chain: bool,
     map: bool,
+    rules: PresentRules,
+}
+
+/// The existing rules.
+struct PresentRules {
     jump: bool,
     admin_jump: bool,
     answers: bool,
@@ -100,19 +105,54 @@ impl Present {
             Object::Chain(table, admin_chain),
             Object::Set(table, MAP),
         ])?;
-        let rules = nft.rules_of(table, CNI_FORWARD)?;
-        let has = |is_it: &dyn Fn(&Rule) -> bool| rules.iter().any(is_it);
+        let of = |chain| nft.rules_of(table, chain);
         Ok(Self {
             table: there[0],
             forward: there[1],
             cni_forward: there[2],
             admin_chain: there[3],
             map: there[4],
-            jump: nft.rules_of(table, FORWARD)?.iter().any(|rule| jumps_to(rule, CNI_FORWARD)),
+            rules: PresentRules::of(&of(FORWARD)?, &of(CNI_FORWARD)?, family, admin_chain),
+        })
+    }
+}
+
+impl PresentRules {
+    /// Those among the rules of FORWARD and CNI-FORWARD.
+    fn of(forward: &[Rule], cni_forward: &[Rule], family: Family, admin_chain: &str) -> Self {
+        let has = |is_it: &dyn Fn(&Rule) -> bool| cni_forward.iter().any(is_it);
+        Self {
+            jump: forward.iter().any(|rule| jumps_to(rule, CNI_FORWARD)),
             admin_jump: has(&|rule| jumps_to(rule, admin_chain)),
             answers: has(&|rule| looks_up(rule, fields(family).1)),
             sources: has(&|rule| looks_up(rule, fields(family).0)),
-        })
+        }
+    }
+
+    /// The missing rules, each at its place. `answers` makes the rule for answers.
+    fn missing<'a>(
+        &self,
+        family: Family,
+        admin_chain: &str,
+        comments: &'a Comments,
+        answers: impl FnOnce() -> Result<NewRule<'a>>,
+    ) -> Result<Vec<NewRule<'a>>> {
+        let mut missing = Vec::new();
+        if !self.jump {
+            let rule = NewRule::first(FORWARD).then(Verdict::Jump(CNI_FORWARD.into()));
+            missing.push(rule.comment(&comments.jump));
+        }
+        if !self.admin_jump {
+            let rule = NewRule::first(CNI_FORWARD).then(Verdict::Jump(admin_chain.into()));
+            missing.push(rule.comment(&comments.admin));
+        }
+        if !self.answers {
+            missing.push(answers()?.comment(&comments.answers));
+        }
+        if !self.sources {
+            missing.push(accept_sources(family).comment(&comments.sources));
+        }
+        Ok(missing)
     }
 }
 
@@ -202,33 +242,26 @@ fn ensure_chains(
         let kind = SetKind::VerdictMap;
         batch.add_set(table, NewSet { name: MAP, key: &address, kind, comment: None });
     }
-    if !present.jump {
-        let rule = NewRule::first(FORWARD).then(Verdict::Jump(CNI_FORWARD.into()));
-        batch.add_rule(table, rule.comment(&comments.jump));
-    }
-    if !present.admin_jump {
-        let rule = NewRule::first(CNI_FORWARD).then(Verdict::Jump(admin_chain.into()));
-        batch.add_rule(table, rule.comment(&comments.admin));
-    }
-    if !present.answers {
-        batch.add_rule(table, accept_answers(nft, family)?.comment(&comments.answers));
-    }
-    if !present.sources {
-        batch.add_rule(table, accept_sources(family).comment(&comments.sources));
+    let answers = || accept_answers(nft, family);
+    for rule in present.rules.missing(family, admin_chain, &comments, answers)? {
+        batch.add_rule(table, rule);
     }
     Ok(())
 }
 
 /// `ct state related,established ip daddr vmap @cnibox`, with the match of iptables if the kernel has it
 fn accept_answers(nft: &Nft, family: Family) -> Result<NewRule<'static>> {
-    let state = CtState::ESTABLISHED.or(CtState::RELATED);
-    let rule = NewRule::last(CNI_FORWARD);
+    let (state, rule) = (answer_states(), NewRule::last(CNI_FORWARD));
     let rule = if nft.missing(&[(family, Feature::XtConntrack)])?.is_empty() {
         rule.then(xt_ct_state(state))
     } else {
         rule.with(Condition::ct_state(state))
     };
     Ok(rule.with(verdict_map(&[fields(family).1], MAP)))
+}
+
+fn answer_states() -> CtState {
+    CtState::ESTABLISHED.or(CtState::RELATED)
 }
 
 /// `ip saddr vmap @cnibox`
@@ -270,12 +303,12 @@ pub(super) fn check(
     let present = Present::read(nft, family, admin_chain)?;
     let table = table(family);
     for (what, is_there) in [
-        (format!("the jump from {FORWARD} to {CNI_FORWARD}"), present.jump),
-        (format!("the jump from {CNI_FORWARD} to {admin_chain}"), present.admin_jump),
-        (format!("the rule of {CNI_FORWARD} that accepts answers"), present.answers),
+        (format!("the jump from {FORWARD} to {CNI_FORWARD}"), present.rules.jump),
+        (format!("the jump from {CNI_FORWARD} to {admin_chain}"), present.rules.admin_jump),
+        (format!("the rule of {CNI_FORWARD} that accepts answers"), present.rules.answers),
         (
             format!("the rule of {CNI_FORWARD} that accepts the container's packets"),
-            present.sources,
+            present.rules.sources,
         ),
     ] {
         if !is_there {
