@@ -48,6 +48,8 @@ mod dbus;
 mod firewalld;
 mod forward;
 mod ingress;
+#[cfg(feature = "tool")]
+pub mod passage;
 mod ruleset;
 mod sources;
 

@@ -1,8 +1,9 @@
 //! Chains of hook forward that drop the packets of containers: those of the families inet, ip and ip6 in nf_tables, which
 //! nftables, iptables-nft, firewalld, ufw and Docker use, and FORWARD of iptables-legacy, which the kernel evaluates in addition.
 //!
-//! Each chain is evaluated for each packet of `packets`. A packet that is surely dropped is a fault. If the effect of a rule is
-//! not known, there is a note, and no command. The tables of cnibox drop packets by configuration, so they are not evaluated.
+//! Each chain is evaluated for each packet of `packets`, with the rules that ADD of the plugin `firewall` would add to it, each at
+//! its place. A packet that is surely dropped is a fault. If the effect of a rule is not known, there is a note, and no command.
+//! The tables of cnibox drop packets by configuration, so they are not evaluated.
 
 use crate::error::Result;
 use crate::names::IpFamily;
@@ -14,9 +15,10 @@ use crate::netlink::xtables;
 
 use super::finding::{Findings, Harm};
 use super::host::{Configured, Host};
-use super::mends::{self, DroppingChain, FIREWALLD, manager_of, mend};
-use super::packets::{Flow, Purpose, Uplinks, flows, with_foreign_address};
+use super::mends::{self, DroppingChain, manager_of, mend};
+use super::packets::{Flow, Forwarded, Purpose, Uplinks, flows, with_foreign_address};
 use crate::cli::output::NAME;
+use crate::plugins::firewall::passage::{self, End};
 
 pub(super) fn drops(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let uplinks = Uplinks::find(host)?;
@@ -41,19 +43,19 @@ pub(super) fn drops(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         let Some(forward) = xtables::forward(family == IpFamily::V6) else { continue };
         let judge = Judge {
             what: format!("FORWARD of {program}"),
-            program: &forward.program,
             policy: forward.policy,
             families: &[family],
             target: DroppingChain {
                 manager: mends::Manager::Iptables(program),
                 chain: "FORWARD",
-                rules: forward.program.rules_of("FORWARD"),
+                program: &forward.program,
             },
-            is_firewalls: false,
         };
-        judge.networks(host, &uplinks, found);
+        let passed = Passed::of_each(host, &forward.program, None)?;
+        judge.networks(host, &passed, &uplinks, found);
     }
-    Ok(())
+    let mut unknown = host.networks.iter().filter_map(|net| net.passage.as_ref().err());
+    unknown.next().map_or(Ok(()), |error| Err(error.clone()))
 }
 
 /// Judges the chains of a table that see forwarded packets.
@@ -65,10 +67,15 @@ fn in_table(
     chains: &[&Chain],
     found: &mut Findings,
 ) -> Result<()> {
-    let is_forward = |base: &crate::netlink::nft::Base| {
-        base.hook == Hook::Forward && base.kind == ChainKind::Filter
+    let policy = |chain: &&Chain| {
+        let base = chain.base?;
+        let is_forward = base.hook == Hook::Forward && base.kind == ChainKind::Filter;
+        is_forward.then_some(base.policy)
     };
-    if !chains.iter().any(|chain| chain.base.as_ref().is_some_and(is_forward)) {
+    let bases = chains.iter().filter_map(|chain| Some((chain.name.as_str(), policy(chain)?)));
+    let mut bases: Vec<(&str, Policy)> = bases.collect();
+    bases.extend(passage::chain_of_add(table, chains).map(|chain| (chain, Policy::Accept)));
+    if bases.is_empty() {
         return Ok(());
     }
     let flags = nft.table_flags(table)?;
@@ -76,24 +83,16 @@ fn in_table(
         return Ok(());
     }
     let program = nft.program(table, chains)?;
-    for chain in chains {
-        let Some(base) = chain.base.filter(is_forward) else { continue };
-        let rules = program.rules_of(&chain.name);
+    let passed = Passed::of_each(host, &program, Some(table))?;
+    for (chain, policy) in bases {
+        let manager = manager_of(table, chain, flags.has_owner, &program);
         let judge = Judge {
-            what: format!("chain {} of table {table}", chain.name),
-            program: &program,
-            policy: base.policy,
+            what: format!("chain {chain} of table {table}"),
+            policy,
             families: families(table),
-            target: DroppingChain {
-                manager: manager_of(table, &chain.name, flags.has_owner, &program),
-                chain: &chain.name,
-                rules,
-            },
-            is_firewalls: table.family != Family::Inet
-                && (table.name, chain.name.as_str()) == ("filter", "FORWARD")
-                || table.name == FIREWALLD,
+            target: DroppingChain { manager, chain, program: &program },
         };
-        judge.networks(host, uplinks, found);
+        judge.networks(host, &passed, uplinks, found);
     }
     Ok(())
 }
@@ -106,15 +105,38 @@ fn families(table: Table<'_>) -> &'static [IpFamily] {
     }
 }
 
+/// The rules of a table as the packets of a network pass them after an ADD.
+struct Passed {
+    /// From its containers.
+    from: Program,
+    /// To its containers.
+    to: Program,
+}
+
+impl Passed {
+    /// For each network of the host.
+    fn of_each(host: &Host<'_>, program: &Program, table: Option<Table<'_>>) -> Result<Vec<Self>> {
+        let of = |net: &Configured| {
+            let passed = |end| passage::passed(program, table, net.passage(), end);
+            Ok(Self { from: passed(End::Source)?, to: passed(End::Destination)? })
+        };
+        host.networks.iter().map(of).collect()
+    }
+
+    fn by(&self, end: End) -> &Program {
+        match end {
+            End::Source => &self.from,
+            End::Destination => &self.to,
+        }
+    }
+}
+
 /// A base chain.
 struct Judge<'a> {
     what: String,
-    program: &'a Program,
     policy: Policy,
     families: &'a [IpFamily],
     target: DroppingChain<'a>,
-    /// The plugin firewall accepts its containers there, from the first ADD on.
-    is_firewalls: bool,
 }
 
 /// The results for a network.
@@ -126,23 +148,30 @@ struct Results {
 }
 
 impl Judge<'_> {
-    fn networks(&self, host: &Host<'_>, uplinks: &Uplinks, found: &mut Findings) {
-        for net in &host.networks {
+    fn networks(
+        &self,
+        host: &Host<'_>,
+        passed: &[Passed],
+        uplinks: &Uplinks,
+        found: &mut Findings,
+    ) {
+        for (net, passed) in host.networks.iter().zip(passed) {
+            if net.passage.is_err() {
+                continue;
+            }
             let mut results = Results::default();
             for family in self.families.iter().copied() {
                 for flow in flows(net, family, uplinks) {
-                    let is_accepted = self.is_firewalls && net.has("firewall");
-                    if !is_accepted || flow.purpose == Purpose::Published {
-                        self.flow(&flow, family, &mut results);
-                    }
+                    self.flow(&flow, passed, family, &mut results);
                 }
             }
             self.report(net, &results, uplinks, found);
         }
     }
 
-    fn packet(&self, packet: &Packet) -> Outcome {
-        let judge = |packet| self.program.judge(self.target.chain, self.policy, packet);
+    fn packet(&self, forwarded: &Forwarded, passed: &Passed) -> Outcome {
+        let (packet, program) = (&forwarded.packet, passed.by(forwarded.container));
+        let judge = |packet: &Packet| program.judge(self.target.chain, self.policy, packet);
         let outcome = judge(packet);
         if !matches!(outcome, Outcome::Unknown(_)) {
             return outcome;
@@ -156,12 +185,12 @@ impl Judge<'_> {
     }
 
     /// A packet is dropped if it is dropped on the way to each uplink.
-    fn flow(&self, flow: &Flow, family: IpFamily, results: &mut Results) {
+    fn flow(&self, flow: &Flow, passed: &Passed, family: IpFamily, results: &mut Results) {
         let (mut drop, mut doubt, mut are_all_dropped) = (None, None, true);
         for way in &flow.ways {
             let mut is_dropped = false;
             for packet in way {
-                match self.packet(packet) {
+                match self.packet(packet, passed) {
                     Outcome::Accepted => {}
                     Outcome::Dropped(by) => {
                         is_dropped = true;
@@ -201,8 +230,9 @@ impl Judge<'_> {
         if let Some((_, by)) = results.dropped.first() {
             let purposes: Vec<&str> =
                 results.dropped.iter().map(|(purpose, _)| purpose.text()).collect();
+            let place = |by| mends::place(by, net.passage());
             let wanted: Vec<_> =
-                results.dropped.iter().map(|(purpose, by)| (*purpose, by.from.rule)).collect();
+                results.dropped.iter().map(|(purpose, by)| (*purpose, place(by))).collect();
             let links = results.families.iter().flat_map(|family| uplinks.of(*family));
             let mut links: Vec<_> = links.collect();
             links.dedup_by_key(|link| link.index);

@@ -13,6 +13,7 @@ use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::Entry;
 use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
+use crate::plugins::firewall::passage::Passage;
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::{self, Network};
@@ -48,6 +49,8 @@ pub(super) struct Configured {
     pub(super) subnets: Vec<IpNet>,
     /// It has attachments.
     pub(super) is_used: bool,
+    /// How the plugin firewall lets packets pass, if it has the plugin. It is unknown if the system bus does not answer.
+    pub(super) passage: Result<Option<Passage>>,
 }
 
 impl<'a> Host<'a> {
@@ -138,15 +141,29 @@ impl Configured {
         };
         let is_used =
             link.is_some() || attachments.iter().any(is_alive) || links.iter().any(is_of_network);
-        Ok(Self { network, bridge, is_gateway, is_routed, subnets, is_used })
+        let bus = std::env::var_os("DBUS_SYSTEM_BUS_ADDRESS").filter(|bus| !bus.is_empty());
+        let passage = match kinds(&["firewall"]) {
+            Some(plugin) => Passage::of(plugin, bus.as_deref()),
+            None => Ok(None),
+        };
+        Ok(Self { network, bridge, is_gateway, is_routed, subnets, is_used, passage })
     }
 
     pub(super) fn plugins(&self) -> std::slice::Iter<'_, Json> {
         self.network.plugins.iter()
     }
 
+    pub(super) fn passage(&self) -> Option<&Passage> {
+        self.passage.as_ref().ok().and_then(Option::as_ref)
+    }
+
+    /// The first plugin of a kind.
+    pub(super) fn plugin(&self, kind: &str) -> Option<&Json> {
+        self.plugins().find(|plugin| conf::kind(plugin) == kind)
+    }
+
     pub(super) fn has(&self, kind: &str) -> bool {
-        self.plugins().any(|plugin| conf::kind(plugin) == kind)
+        self.plugin(kind).is_some()
     }
 
     /// Whether it has addresses of a family. IPv4 if the IPAM plugin does not tell.

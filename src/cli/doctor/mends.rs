@@ -2,19 +2,22 @@
 //! to its published ports.
 
 use crate::names::IpFamily;
-use crate::netlink::nft::{Expr, Family, Field, Program, Rule, Table};
+use crate::netlink::nft::{
+    DroppedBy, Expr, Family, Field, NOT_IN_KERNEL, Program, Rule, RuleLocation, Table,
+};
 use crate::netlink::rtnl::Link;
+use crate::plugins::firewall::passage::Passage;
 
 use super::finding::quoted;
 use super::host::Configured;
 use super::packets::{Purpose, gateway_link};
 
-/// The chain that drops packets.
+/// The base chain that drops packets.
 pub(super) struct DroppingChain<'a> {
     pub(super) manager: Manager<'a>,
     pub(super) chain: &'a str,
-    /// The rules of the chain.
-    pub(super) rules: &'a [Rule],
+    /// The rules of the table.
+    pub(super) program: &'a Program,
 }
 
 #[derive(Clone, Copy)]
@@ -28,8 +31,25 @@ pub(super) enum Manager<'a> {
     Iptables(&'static str),
 }
 
-/// Packets to accept: before this rule of the chain, or with `None` at its end.
-pub(super) type Wanted = (Purpose, Option<u64>);
+/// Packets to accept: before this rule, or without a rule at the end of the chain.
+pub(super) type Wanted = (Purpose, RuleLocation);
+
+/// The place for a rule that accepts packets: in the base chain, before the rule that leads to the drop. Docker and the plugin
+/// `firewall` insert their jumps at the beginning of that chain, so in their chains for the administrator it is before the drop.
+pub(super) fn place(by: &DroppedBy, passage: Option<&Passage>) -> RuleLocation {
+    let is_administrators = match passage {
+        Some(Passage::Forward { admin_chain }) => by.location.chain == *admin_chain,
+        _ => false,
+    };
+    let is_inside = by.location.rule.is_some()
+        && (is_administrators
+            || by.location.chain == DOCKER_USER
+            || by.from.rule == Some(NOT_IN_KERNEL));
+    if is_inside { by.location.clone() } else { by.from.clone() }
+}
+
+/// Docker leaves the rules of this chain to the administrator.
+const DOCKER_USER: &str = "DOCKER-USER";
 
 /// The commands for all wanted packets of a network; words if there is no command.
 pub(super) fn mend(
@@ -41,33 +61,46 @@ pub(super) fn mend(
 ) -> String {
     // A command that inserts a rule moves the later ones.
     let mut wanted = wanted.to_vec();
-    wanted.sort_by_key(|(_, before)| std::cmp::Reverse(before.unwrap_or(u64::MAX)));
+    wanted.sort_by_key(|(_, before)| std::cmp::Reverse(target.number(before)));
     let mut commands = Vec::new();
-    for (purpose, before) in wanted {
-        let Some(rules) = conditions(purpose, net, families, uplinks) else {
-            return in_words(target, net);
+    for (purpose, before) in &wanted {
+        let Some(rules) = conditions(*purpose, net, families, uplinks) else {
+            return in_words(target, &before.chain, net);
         };
         for rule in rules {
             match target.command(&rule, before) {
                 Some(command) => commands.push(command),
-                None => return in_words(target, net),
+                None => return in_words(target, &before.chain, net),
             }
         }
     }
     commands.join(" && ")
 }
 
-fn in_words(target: &DroppingChain<'_>, net: &Configured) -> String {
+fn in_words(target: &DroppingChain<'_>, chain: &str, net: &Configured) -> String {
     let name = &net.network.name;
-    let (chain, table) = match target.manager {
-        Manager::Firewalld => {
-            let file = quoted(net.network.file.display());
-            return format!("add the plugin firewall to {file}");
-        }
-        Manager::Nft(table) | Manager::Owned(table) => (target.chain, table.to_string()),
-        Manager::Iptables(program) => (target.chain, format!("filter of {program}")),
+    let table = match target.manager {
+        Manager::Firewalld => return in_words_of_firewalld(net),
+        Manager::Nft(table) | Manager::Owned(table) => table.to_string(),
+        Manager::Iptables(program) => format!("filter of {program}"),
     };
     format!("edit chain {chain} of table {table}: accept the packets of network {name}")
+}
+
+/// firewalld accepts the packets of its sources. The plugin firewall makes containers such sources while it runs.
+fn in_words_of_firewalld(net: &Configured) -> String {
+    let (name, file) = (&net.network.name, quoted(net.network.file.display()));
+    let backend = net.plugin("firewall").map(|plugin| plugin.text_at("backend"));
+    match (backend, net.passage()) {
+        (None, _) => format!("add the plugin firewall to {file}"),
+        (_, Some(Passage::Zone(_))) => {
+            format!("edit the rules of firewalld: accept the packets of network {name}")
+        }
+        (Some(Some("iptables")), _) => {
+            format!("set backend to firewalld in the plugin firewall of {file}")
+        }
+        _ => "systemctl start firewalld".into(),
+    }
 }
 
 /// The conditions of a rule.
@@ -130,15 +163,24 @@ fn is_plain(name: &str) -> bool {
 }
 
 impl DroppingChain<'_> {
-    fn command(&self, accept: &Accept, before: Option<u64>) -> Option<String> {
+    /// The number of a rule in its chain, from 1. The end of the chain is after all rules.
+    fn number(&self, place: &RuleLocation) -> Option<usize> {
+        let rules = self.program.rules_of(&place.chain);
+        match place.rule {
+            Some(handle) => rules.iter().position(|rule| rule.handle == handle).map(|at| at + 1),
+            None => Some(rules.len() + 1),
+        }
+    }
+
+    fn command(&self, accept: &Accept, before: &RuleLocation) -> Option<String> {
         match self.manager {
             Manager::Owned(_) | Manager::Firewalld => None,
-            Manager::Nft(table) => self.nft(table, accept, before),
+            Manager::Nft(table) => nft(table, accept, before),
             Manager::Iptables(program) => {
-                let number = |handle| self.rules.iter().position(|rule| rule.handle == handle);
-                let place = match before {
-                    Some(handle) => format!("-I {} {}", self.chain, number(handle)? + 1),
-                    None => format!("-A {}", self.chain),
+                let (chain, number) = (quoted(&before.chain), self.number(before)?);
+                let place = match before.rule {
+                    Some(_) => format!("-I {chain} {number}"),
+                    None => format!("-A {chain}"),
                 };
                 let conditions = match accept {
                     Accept::Out(Source::Link(own), to) => {
@@ -154,27 +196,28 @@ impl DroppingChain<'_> {
             }
         }
     }
+}
 
-    fn nft(&self, table: Table<'_>, accept: &Accept, before: Option<u64>) -> Option<String> {
-        if !is_plain(table.name) || !is_plain(self.chain) {
-            return None;
-        }
-        let (verb, place) = match before {
-            Some(handle) => ("insert", format!(" handle {handle}")),
-            None => ("add", String::new()),
-        };
-        let conditions = match accept {
-            Accept::Out(Source::Link(own), to) => format!(r#"iifname "{own}" oifname "{to}""#),
-            Accept::Out(Source::Subnet(family, subnet), to) => {
-                let ip = if *family == IpFamily::V4 { "ip" } else { "ip6" };
-                format!(r#"{ip} saddr {subnet} oifname "{to}""#)
-            }
-            Accept::Answers => "ct state established,related".into(),
-            Accept::Published => "ct status dnat".into(),
-        };
-        let rule = format!("{verb} rule {table} {}{place} {conditions} accept", self.chain);
-        Some(format!("nft {}", quoted(rule)))
+fn nft(table: Table<'_>, accept: &Accept, before: &RuleLocation) -> Option<String> {
+    let chain = &before.chain;
+    if !is_plain(table.name) || !is_plain(chain) {
+        return None;
     }
+    let (verb, place) = match before.rule {
+        Some(handle) => ("insert", format!(" handle {handle}")),
+        None => ("add", String::new()),
+    };
+    let conditions = match accept {
+        Accept::Out(Source::Link(own), to) => format!(r#"iifname "{own}" oifname "{to}""#),
+        Accept::Out(Source::Subnet(family, subnet), to) => {
+            let ip = if *family == IpFamily::V4 { "ip" } else { "ip6" };
+            format!(r#"{ip} saddr {subnet} oifname "{to}""#)
+        }
+        Accept::Answers => "ct state established,related".into(),
+        Accept::Published => "ct status dnat".into(),
+    };
+    let rule = format!("{verb} rule {table} {chain}{place} {conditions} accept");
+    Some(format!("nft {}", quoted(rule)))
 }
 
 /// The program of a chain in nf_tables: iptables refuses a table with expressions that it does not use itself.

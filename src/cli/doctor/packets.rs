@@ -10,6 +10,7 @@ use crate::names::{IfName, IpFamily};
 use crate::netlink::nft::{CtState, Packet, Side};
 use crate::netlink::rtnl::{Link, RT_TABLE_MAIN};
 use crate::plugin::owner::Owner;
+use crate::plugins::firewall::passage::End;
 use crate::runtime::conf;
 
 use super::forwarding::{BRIDGED, value};
@@ -125,7 +126,13 @@ pub(super) fn gateway_link(net: &Configured) -> Option<String> {
 /// The packets of one purpose for one subnet: for each uplink those that pass it.
 pub(super) struct Flow {
     pub(super) purpose: Purpose,
-    pub(super) ways: Vec<Vec<Packet>>,
+    pub(super) ways: Vec<Vec<Forwarded>>,
+}
+
+/// A packet, and which end of it is the container.
+pub(super) struct Forwarded {
+    pub(super) packet: Packet,
+    pub(super) container: End,
 }
 
 /// The packets of a network in a family that the chains of hook forward see.
@@ -178,28 +185,36 @@ fn packets(
     family: IpFamily,
     own: &Side,
     other: &Side,
-) -> Vec<Packet> {
-    let packet = |from: &Side, to: &Side, state, is_dnat| Packet {
+) -> Vec<Forwarded> {
+    let new = |from: &Side, to: &Side, state, is_dnat| Packet {
         family,
         from: from.clone(),
         to: to.clone(),
         state,
         is_dnat,
     };
-    let mut packets = Vec::new();
+    let out = |state, is_dnat| Forwarded {
+        packet: new(own, other, state, is_dnat),
+        container: End::Source,
+    };
+    let back = |state, is_dnat| Forwarded {
+        packet: new(other, own, state, is_dnat),
+        container: End::Destination,
+    };
     match purpose {
-        Purpose::Out => packets.push(packet(own, other, CtState::NEW, false)),
-        Purpose::Published => packets.push(packet(other, own, CtState::NEW, true)),
+        Purpose::Out => vec![out(CtState::NEW, false)],
+        Purpose::Published => vec![back(CtState::NEW, true)],
         Purpose::Answers => {
+            let mut packets = Vec::new();
             for is_dnat in [false, true] {
                 if !is_dnat || net.has("portmap") {
-                    packets.push(packet(other, own, CtState::ESTABLISHED, is_dnat));
-                    packets.push(packet(own, other, CtState::ESTABLISHED, is_dnat));
+                    packets.push(back(CtState::ESTABLISHED, is_dnat));
+                    packets.push(out(CtState::ESTABLISHED, is_dnat));
                 }
             }
+            packets
         }
     }
-    packets
 }
 
 /// The packet with each part of the addresses that are not in the container's subnet. Empty if that is unknown.

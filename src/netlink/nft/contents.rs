@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::netlink::{Attrs, attributes, text};
 
 /// The content of a set or map.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Contents {
     form: Form,
     intervals: Vec<Interval>,
@@ -26,7 +26,7 @@ pub(super) struct Contents {
     rest: Option<Interval>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Form {
     flags: u32,
     key_bytes: usize,

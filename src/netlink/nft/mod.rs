@@ -47,7 +47,7 @@ pub use expr::{
 pub use feature::Feature;
 pub use field::Field;
 pub use packet::{Packet, Side};
-pub use program::{Doubt, DroppedBy, Outcome, Program, RuleLocation, TableFlags};
+pub use program::{Doubt, DroppedBy, NOT_IN_KERNEL, Outcome, Program, RuleLocation, TableFlags};
 pub use read::Object;
 pub use register::Register;
 pub use rule::{NewRule, Rule};

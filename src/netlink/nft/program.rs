@@ -9,7 +9,7 @@ use super::contents::Contents;
 use super::expr::{Expr, Lookup, Verdict};
 use super::packet::{Byte, Fit, Packet, at_least, at_most, equal};
 use super::register::{REGISTERS_BYTES, Register};
-use super::rule::Rule;
+use super::rule::{NewRule, Position, Rule};
 use super::wire::{attributes_of, be32_of};
 use super::xt::{self, XtEffect};
 use super::{Nft, Table};
@@ -17,12 +17,15 @@ use crate::error::Result;
 use crate::netlink::{Attrs, text};
 
 /// The chains and sets of a table.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Program {
     /// Each chain with its rules, in the order of the names.
     chains: Vec<(String, Vec<Rule>)>,
     sets: Vec<(String, Contents)>,
 }
+
+/// The handle of a rule that `Program::add` added. Those of the kernel begin with 1.
+pub const NOT_IN_KERNEL: u64 = 0;
 
 /// The end of a packet in a base chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,6 +122,34 @@ impl Program {
 
     pub fn rules(&self) -> impl Iterator<Item = &Rule> {
         self.chains.iter().flat_map(|(_, rules)| rules)
+    }
+
+    pub fn chain_names(&self) -> impl Iterator<Item = &str> {
+        self.chains.iter().map(|(name, _)| name.as_str())
+    }
+
+    pub fn rules_mut(&mut self) -> impl Iterator<Item = &mut Rule> {
+        self.chains.iter_mut().flat_map(|(_, rules)| rules)
+    }
+
+    /// Adds a rule that the kernel does not have, with the handle 0, and its chain if it is missing.
+    pub fn add(&mut self, rule: NewRule<'_>) {
+        let rules = self.add_chain(rule.chain);
+        let place = if rule.position == Position::First { 0 } else { rules.len() };
+        let (chain, handle) = (rule.chain.into(), NOT_IN_KERNEL);
+        rules.insert(place, Rule { chain, handle, comment: None, exprs: rule.exprs });
+    }
+
+    /// Adds a chain if it is missing. Returns its rules.
+    pub fn add_chain(&mut self, chain: &str) -> &mut Vec<Rule> {
+        let at = match self.chains.binary_search_by(|(name, _)| name.as_str().cmp(chain)) {
+            Ok(at) => at,
+            Err(at) => {
+                self.chains.insert(at, (chain.into(), Vec::new()));
+                at
+            }
+        };
+        &mut self.chains[at].1
     }
 
     /// The end of a packet that enters a base chain.

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::dbus::{Bus, Failure, Method, bus_method};
 use crate::error::{Error, Result};
+use crate::netlink::nft::{NewRule, Program, Verdict};
 use crate::plugin::Context;
 
 /// The address of the system bus without DBUS_SYSTEM_BUS_ADDRESS. Systems without systemd have a link there.
@@ -111,6 +112,30 @@ impl Firewalld {
         self.bus.call(&method, &[zone, &source])
     }
 }
+
+/// Adds what firewalld adds for a source of the zone: its packets go to the chain of the zone, before those of links. The chain
+/// can be missing: firewalld makes it with the first source. The plugin expects a zone that accepts.
+pub(super) fn add_to(program: &mut Program, zone: &str) {
+    let names: Vec<String> = program.chain_names().map(str::to_owned).collect();
+    for dispatch in &names {
+        let (prefix, name) = match dispatch.strip_prefix(IN_NFT) {
+            Some(name) => (IN_NFT, name),
+            None => ("", dispatch.as_str()),
+        };
+        if DISPATCHES.contains(&name) {
+            let of_zone = [format!("{prefix}FWD_{zone}"), format!("{prefix}FWDI_{zone}")];
+            let chain = of_zone.into_iter().find(|chain| names.contains(chain));
+            let verdict = chain.map_or(Verdict::Accept, Verdict::Goto);
+            program.add(NewRule::first(dispatch).then(verdict));
+        }
+    }
+}
+
+/// The chains that choose the zone of a forwarded packet, of firewalld since 1.0, since 0.8 and of others before. Their rules for
+/// sources are before those for links.
+const DISPATCHES: [&str; 3] = ["FORWARD_ZONES", "FORWARD_IN_ZONES", "FORWARD_IN_ZONES_SOURCE"];
+/// The prefix of names in the table of firewalld. Its chains in the tables of iptables have none.
+const IN_NFT: &str = "filter_";
 
 /// The error of the bus for a service that is not running.
 const NO_OWNER: &str = "org.freedesktop.DBus.Error.NameHasNoOwner";

@@ -30,13 +30,14 @@ use super::ruleset;
 use crate::error::{Error, Result};
 use crate::netlink::nft::{
     Base, Batch, ChainKind, Comment, Condition, CtState, Datum, Element, Expr, Family, Feature,
-    Field, Hook, Lookup, NewChain, NewRule, NewSet, Nft, Object, Policy, Rule, SetKind, Table,
-    Type, Verdict, verdict_map, xt_ct_state,
+    Field, Hook, Lookup, NewChain, NewRule, NewSet, Nft, Object, Policy, Program, Rule, SetKind,
+    Table, Type, Verdict, verdict_map, xt_ct_state,
 };
 use crate::plugin::owner::Owners;
 use crate::steps::nft::shared_rules;
 
-const FORWARD: &str = "FORWARD";
+pub(super) const TABLE: &str = shared_rules::accepted(Family::Ip).0.name;
+pub(super) const FORWARD: &str = "FORWARD";
 const CNI_FORWARD: &str = "CNI-FORWARD";
 const CNI_ADMIN: &str = "CNI-ADMIN";
 const MAP: &str = shared_rules::accepted(Family::Ip).1;
@@ -286,6 +287,41 @@ impl Comments {
             answers: Comment::new(format!("cnibox: accepts answers to the addresses in {map}"))?,
             sources: Comment::new(format!("cnibox: accepts the addresses in {map}"))?,
         })
+    }
+}
+
+/// Adds the rules that are missing to those of the host, as ADD does.
+pub(super) fn add_to(program: &mut Program, family: Family, admin_chain: &str) -> Result<()> {
+    let [forward, cni_forward] = [FORWARD, CNI_FORWARD].map(|chain| program.rules_of(chain));
+    let present = PresentRules::of(forward, cni_forward, family, admin_chain);
+    let comments = Comments::new(family)?;
+    let answers = || {
+        let rule = NewRule::last(CNI_FORWARD).with(Condition::ct_state(answer_states()));
+        Ok(rule.with(verdict_map(&[fields(family).1], MAP)))
+    };
+    for rule in present.missing(family, admin_chain, &comments, answers)? {
+        program.add(rule);
+    }
+    program.add_chain(admin_chain);
+    Ok(())
+}
+
+/// Replaces the lookups in the map, for packets with one address in it: that of their source, that of their destination, or none.
+pub(super) fn resolve_map(program: &mut Program, family: Family, known: Option<Field>) {
+    let (source, destination) = fields(family);
+    for rule in program.rules_mut() {
+        for field in [source, destination] {
+            if !looks_up(rule, field) {
+                continue;
+            }
+            rule.exprs.retain(|expr| {
+                !matches!(expr, Expr::Lookup { set, .. } if set == MAP)
+                    && !matches!(expr, Expr::Load { field: loaded, .. } if *loaded == field)
+            });
+            if known == Some(field) {
+                rule.exprs.push(Verdict::Accept.into());
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `cnibox doctor`: it finds each fault, names the command that mends it, and changes nothing.
 
 mod chains;
+mod firewall;
 mod iptables;
 mod leaks;
 mod rulesets;

@@ -147,5 +147,6 @@ fn the_table_of_firewalld_is_left_to_it() {
         chain filter_FWD_public { meta l4proto { icmp, ipv6-icmp } accept; }
     }";
     world.tool(&["nft", "-f", "-"], None).stdin(rules).output_of_success();
-    site.judge(rules, Traffic { out: [false, false], published: true }, Says::Words);
+    let words = Says::Words("add the plugin firewall to /run/net.d/a.conflist");
+    site.judge(rules, Traffic { out: [false, false], published: true }, words);
 }

@@ -30,8 +30,8 @@ pub(super) enum Says {
     AsTraffic,
     /// A note, because of this expression.
     CannotTell(&'static str),
-    /// A fault, and words in place of a command.
-    Words,
+    /// A fault, and these words in place of a command.
+    Words(&'static str),
 }
 
 pub(super) const AS_TRAFFIC: Says = Says::AsTraffic;
@@ -41,10 +41,13 @@ pub(super) struct Site<'w> {
     world: &'w World,
     outside: Container<'w>,
     container: Container<'w>,
+    /// The plugins after `bridge`, with its result.
+    chained: Vec<Value>,
     address: String,
     _servers: Vec<Running>,
 }
 
+/// A network with both families and published ports.
 pub(super) fn network() -> Value {
     let ranges = json!([[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]]);
     let bridge = json!({
@@ -74,19 +77,23 @@ pub(super) fn host() -> World {
 
 impl<'w> Site<'w> {
     pub(super) fn new(world: &'w World) -> Self {
+        Self::of(world, &network())
+    }
+
+    /// The host has the network already.
+    pub(super) fn of(world: &'w World, network: &Value) -> Self {
         let outside = outside(world);
         for gateway in ["192.0.2.2", "fd02::2"] {
             world.host(["ip", "route", "add", "default", "via", gateway]);
         }
         let container = world.container("one");
         let common = json!({"cniVersion": "1.0.0", "name": "a"});
-        let config = network();
-        let result = container.add("bridge", &with(&config["plugins"][0], common.clone()));
+        let mut plugins = network["plugins"].as_array().unwrap().iter();
+        let result = container.add("bridge", &with(plugins.next().unwrap(), common.clone()));
         let ports = json!([{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]);
-        let portmap = json!({
-            "type": "portmap", "runtimeConfig": {"portMappings": ports}, "prevResult": result,
-        });
-        container.add("portmap", &with(&portmap, common));
+        let keys =
+            with(&common, json!({"runtimeConfig": {"portMappings": ports}, "prevResult": result}));
+        let chained = plugins.map(|plugin| with(plugin, keys.clone())).collect();
         let address = result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap();
         let serve = |at: &Container<'w>, port| at.tool(["python3", "-c", SERVER, port]).start();
         let servers = vec![serve(&outside, "7777"), serve(&container, "80")];
@@ -95,11 +102,26 @@ impl<'w> Site<'w> {
                 at.exec(["ss", "-Hltn"]).contains(&format!(":{port} "))
             });
         }
-        Self { world, outside, address: address.into(), container, _servers: servers }
+        let address = address.into();
+        let site = Self { world, outside, container, chained, address, _servers: servers };
+        site.add();
+        site
+    }
+
+    /// The ADDs of the plugins after `bridge`, for the first time or after `flush`.
+    pub(super) fn add(&self) {
+        for plugin in &self.chained {
+            self.container.add(plugin["type"].as_str().unwrap(), plugin);
+        }
+    }
+
+    /// Removes all rules, those of the plugins, too.
+    pub(super) fn flush(&self) {
+        self.world.host(["nft", "flush ruleset"]);
     }
 
     /// Whether connections succeed: for an expected one there is more time.
-    fn traffic(&self, expected: Traffic) -> Traffic {
+    pub(super) fn traffic(&self, expected: Traffic) -> Traffic {
         let limit = |is_expected| if is_expected { "60" } else { "1" };
         let out = connects(
             &self.container,
@@ -138,7 +160,7 @@ impl<'w> Site<'w> {
     }
 
     /// The findings about the chains, faults first, then the notes.
-    fn findings(&self) -> [Vec<Value>; 2] {
+    pub(super) fn findings(&self) -> [Vec<Value>; 2] {
         let outcome = doctor(self.world, &["--json"]);
         let document = parse(&outcome.stdout);
         let is_about =
@@ -170,9 +192,8 @@ impl<'w> Site<'w> {
         }
         let mends: Vec<&str> =
             faults.iter().map(|finding| finding["mend"].as_str().unwrap()).collect();
-        if says == Says::Words {
-            let file = "add the plugin firewall to /run/net.d/a.conflist";
-            assert_eq!(mends, [file], "{about}");
+        if let Says::Words(words) = says {
+            assert_eq!(mends, [words], "{about}");
             return;
         }
         let (before, was_open) = (self.rules(), self.is_open());

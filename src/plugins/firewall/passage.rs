@@ -1,0 +1,80 @@
+//! How packets pass the rules of a host after an ADD, for `cnibox doctor`. ADD puts its rules at fixed places: rules before them
+//! can drop packets that the plugin would accept.
+
+use std::ffi::OsStr;
+
+use super::firewalld::{self, Found};
+use super::{Backend, Firewall, Firewalld, forward};
+use crate::cni::json::Json;
+use crate::error::Result;
+use crate::names::IpFamily;
+use crate::netlink::nft::{Chain, Family, Field, Program, Table};
+
+/// What ADD adds to let the packets of its container pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Passage {
+    /// Rules in the table of iptables-nft, after those of this chain of the administrator.
+    Forward { admin_chain: String },
+    /// Sources of this zone of firewalld.
+    Zone(String),
+}
+
+/// The end of a packet that is the container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Source,
+    Destination,
+}
+
+impl Passage {
+    /// That of a plugin's configuration. `None` if ADD refuses the configuration. `bus` is the address of the system bus.
+    pub fn of(plugin: &Json, bus: Option<&OsStr>) -> Result<Option<Self>> {
+        let Ok(firewall) = plugin.read::<Firewall>("the plugin firewall") else { return Ok(None) };
+        let Ok(settings) = firewall.settings() else { return Ok(None) };
+        let uses_firewalld = match settings.backend {
+            Backend::Iptables => false,
+            // ADD fails if it does not run.
+            Backend::Firewalld => true,
+            Backend::Any => matches!(Firewalld::find_at(bus)?, Found::Running(_)),
+        };
+        Ok(Some(match uses_firewalld {
+            true => Self::Zone(firewall.zone().into()),
+            false => Self::Forward { admin_chain: settings.admin_chain.into() },
+        }))
+    }
+}
+
+/// The rules of a table as packets from or to a container pass them. Without a passage, the plugin does not accept them.
+/// `table` is `None` for the table of iptables-legacy, which ADD does not change.
+pub fn passed(
+    program: &Program,
+    table: Option<Table<'_>>,
+    passage: Option<&Passage>,
+    end: End,
+) -> Result<Program> {
+    let mut program = program.clone();
+    if let (Some(Passage::Zone(zone)), End::Source) = (passage, end) {
+        firewalld::add_to(&mut program, zone);
+    }
+    let Some(Table { family, .. }) = table.filter(is_of_iptables) else { return Ok(program) };
+    program.add_chain(forward::FORWARD);
+    let mut known = None;
+    if let Some(Passage::Forward { admin_chain }) = passage {
+        forward::add_to(&mut program, family, admin_chain)?;
+        let version = if family == Family::Ip6 { IpFamily::V6 } else { IpFamily::V4 };
+        let [source, destination] = Field::addresses(version);
+        known = Some(if end == End::Source { source } else { destination });
+    }
+    forward::resolve_map(&mut program, family, known);
+    Ok(program)
+}
+
+/// The base chain that ADD makes in a table with these chains, if it is missing. Its policy is to accept.
+pub fn chain_of_add(table: Table<'_>, chains: &[&Chain]) -> Option<&'static str> {
+    let is_there = chains.iter().any(|chain| chain.name == forward::FORWARD);
+    (is_of_iptables(&table) && !is_there).then_some(forward::FORWARD)
+}
+
+fn is_of_iptables(table: &Table<'_>) -> bool {
+    table.name == forward::TABLE && matches!(table.family, Family::Ip | Family::Ip6)
+}
