@@ -230,3 +230,32 @@ fn assert_no_findings(world: &World, about: &str) {
     assert!(!outcome.stdout.contains(" packets of a"), "{about}: {}", outcome.report());
     assert!(!outcome.stderr.contains(" packets of a"), "{about}: {}", outcome.report());
 }
+
+/// ADD cannot ask it for sources, and its rules drop packets still.
+#[test]
+fn the_rules_of_firewalld_without_firewalld() {
+    let network = with_firewall(json!({}));
+    let world = healthy(std::slice::from_ref(&network));
+    world.host(["nft", "table inet firewalld { chain filter_FORWARD { type filter hook forward priority 10; ct state established accept; ct status dnat accept; jump filter_FORWARD_ZONES; reject; }; chain filter_FORWARD_ZONES { }; }"]);
+    let site = Site::of(&world, &network);
+    site.judge("firewalld is dead", NO_CONNECTION, Says::Words("systemctl start firewalld"));
+}
+
+/// The map of the plugin has addresses of its networks only.
+#[test]
+fn the_addresses_of_other_networks_accept_nothing() {
+    let network = with_firewall(json!({}));
+    let mut other = super::network("b", 2);
+    let portmap = json!({"type": "portmap", "capabilities": {"portMappings": true}});
+    other["plugins"].as_array_mut().unwrap().push(portmap);
+    let world = healthy(&[network.clone(), other]);
+    let _site = Site::of(&world, &network);
+    for rule in ["-i cni-b -j ACCEPT", "-m conntrack --ctstate ESTABLISHED -j ACCEPT"] {
+        world.host(["sh", "-c", &format!("iptables-nft -A FORWARD {rule}")]);
+    }
+    world.host(["iptables-nft", "-P", "FORWARD", "DROP"]);
+    let outcome = super::doctor(&world, &[]);
+    let fault =
+        "chain FORWARD of table ip filter drops the packets of b (published ports): its policy";
+    assert!(outcome.stdout.contains(fault), "{}", outcome.report());
+}
