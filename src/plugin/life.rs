@@ -5,6 +5,7 @@
 //! strangers can show or change (processes, mounts, addresses, times) ends nothing.
 
 use std::cell::OnceCell;
+use std::net::IpAddr;
 use std::path::Path;
 
 use crate::error::Result;
@@ -138,6 +139,34 @@ impl Witness {
     /// A socket in the namespace of this process.
     pub fn host(&self) -> &Rtnl {
         &self.host
+    }
+
+    /// Whether the attachment of a record lives.
+    pub fn life_of_record(&self, record: &Record) -> Life {
+        let none = Made::default();
+        let attached = Attached {
+            network: &record.network,
+            at: &record.at,
+            netns: &record.netns,
+            made: record.made.last().unwrap_or(&none),
+            links: &[],
+            record: Some(record),
+            old: None,
+        };
+        self.judge(&attached).life
+    }
+
+    /// Whether a living attachment of a record may have an address: true if it cannot be told. Other plugins can have removed the
+    /// interface.
+    pub fn may_have(&self, record: &Record, address: IpAddr) -> bool {
+        let Ok(Some(netns)) = self.home.open_if_exists(&record.netns) else { return true };
+        let addresses = netns.rtnl().and_then(|rtnl| {
+            let is_it = record.identity.is(&self.now.with_cookie(rtnl.netns_cookie()));
+            if is_it { rtnl.all_addresses().map(Some) } else { Ok(None) }
+        });
+        // The ADD has not ended.
+        let is_new = record.made.is_empty();
+        is_new || addresses.is_ok_and(|all| all.is_none_or(|all| all.contains(&address)))
     }
 
     /// Whether an attachment lives.

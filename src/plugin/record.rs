@@ -4,6 +4,7 @@
 //! and adds at its end what it made. DEL and GC remove it: the interface plugin last, an IPAM plugin only if no interface of ours
 //! is in it. A record that cannot be written is a warning: without it there is less proof.
 
+pub(crate) mod claims;
 mod files;
 
 use std::net::IpAddr;
@@ -39,8 +40,11 @@ pub struct Record {
     /// Random: tells one ADD from a later one.
     pub generation: String,
     pub maker: Maker,
-    /// What the ADD made. `None` until its end.
-    pub made: Option<Made>,
+    /// What the ADD made: nothing until its end. What it has now is the last one; a chained plugin gives another MAC address, a DHCP
+    /// server another address.
+    pub made: Vec<Made>,
+    /// The names of the claims that it may have, see `claims`.
+    pub claims: Vec<String>,
 }
 
 /// The writer of a record.
@@ -107,6 +111,25 @@ struct Kept {
     maker: Maker,
 }
 
+/// Another kind of line.
+#[derive(Serialize, Deserialize)]
+struct Claims {
+    claims: Vec<String>,
+}
+
+impl Claims {
+    fn list(self) -> Vec<String> {
+        self.claims
+    }
+}
+
+fn claims_line(claims: &[String]) -> Vec<u8> {
+    if claims.is_empty() {
+        return Vec::new();
+    }
+    (json::compact(&Claims { claims: claims.to_vec() }) + "\n").into_bytes()
+}
+
 impl Record {
     /// The record of a namespace, for an ADD that begins. `host` is a socket in the namespace of this process, `rtnl` one in the
     /// other. Gives the namespace a number; without the right to do so the record has none, and proves less.
@@ -128,7 +151,8 @@ impl Record {
             number: cookie.and_then(|_| host.number_of(netns, cookie).ok()),
             generation: hex(&sys::random_bytes::<8>()?),
             maker,
-            made: None,
+            made: Vec::new(),
+            claims: Vec::new(),
         })
     }
 
@@ -161,7 +185,8 @@ impl Record {
             generation: kept.generation,
             maker: kept.maker,
             // A process that was killed leaves an incomplete line.
-            made: lines.rev().find_map(|line| json::read(line).ok()),
+            made: lines.clone().filter_map(|line| json::read(line).ok()).collect(),
+            claims: lines.filter_map(|line| json::read(line).ok()).flat_map(Claims::list).collect(),
         })
     }
 }
@@ -174,7 +199,8 @@ pub(super) fn is_of_another(request: &Request, at: &Attachment, netns: &NetNs) -
         Ok(Some(result)) => made.is(&Made::of(&result)),
         _ => true,
     };
-    if record.identity.cookie.is_none() || !record.made.as_ref().is_none_or(is_of_it) {
+    let is_of_add = record.made.is_empty() || record.made.iter().any(is_of_it);
+    if record.identity.cookie.is_none() || !is_of_add {
         return false;
     }
     let now = netns.rtnl().map(|rtnl| Identity::of(rtnl.netns_cookie()));
@@ -210,7 +236,7 @@ pub(super) fn clean(cx: &Context<'_>, verb: &Verb, is_ipam: bool) -> Result<()> 
         }
         Verb::Gc(keep) => records.all().iter().try_for_each(|record| {
             let is_stale = record.network == *network && !keep.contains(&record.at);
-            if is_stale && is_its(record) { records.remove(network, &record.at) } else { Ok(()) }
+            if is_stale && is_its(record) { records.discard(record) } else { Ok(()) }
         }),
         _ => Ok(()),
     }

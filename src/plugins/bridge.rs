@@ -300,7 +300,9 @@ impl Bridge {
         bridge: &Link,
         undo: &mut Undo<'a>,
     ) -> Result<Addressing> {
-        let mut success = delegate::add_ipam(cx, at, undo)?;
+        let vlan = state.validated.vlans.access.map_or_else(String::new, |vlan| format!(".{vlan}"));
+        let link = format!("{}{vlan}", bridge.name);
+        let mut success = delegate::add_ipam(cx, at, Some(&link), undo)?;
         let gateways = self.complete_result(&mut success);
         let vlan_gateway = self.ensure_gateway(state, bridge, &gateways, undo)?;
         Ok(Addressing { success, gateways, vlan_gateway })

@@ -117,7 +117,7 @@ impl Plugin for HostDevice {
         };
         let moved = transfer::to_container(host, &link, &saved, &to)?;
         records.hand_over(&link, at)?;
-        let success = delegate::add_ipam(cx, at, &mut undo)?;
+        let success = delegate::add_ipam(cx, at, None, &mut undo)?;
         let interface =
             configure::Interface { netns, rtnl: container, name: &at.ifname, index: moved.index };
         let options = Options { announce: Announce::WhenUp, ..Options::default() };
@@ -297,7 +297,7 @@ fn add_without_link<'a>(
     at: &'a Attachment,
     undo: &mut Undo<'a>,
 ) -> Result<Success> {
-    let mut success = delegate::add_ipam(cx, at, undo)?;
+    let mut success = delegate::add_ipam(cx, at, None, undo)?;
     success.ips.iter_mut().for_each(|ip| ip.interface = Some(0));
     success.interfaces = vec![Interface {
         name: at.ifname.to_string(),

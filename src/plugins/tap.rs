@@ -101,7 +101,7 @@ impl Plugin for Tap {
 
         let mut undo = Undo::new(cx);
         // Some IPAM plugins need the interface (dhcp).
-        let success = delegate::add_ipam(cx, at, &mut undo)?;
+        let success = delegate::add_ipam(cx, at, None, &mut undo)?;
         let interface =
             configure::Interface { netns, rtnl: container, name: &at.ifname, index: link.index };
         let alias = host_link::alias(&Owner::new(&cx.request.network, at));

@@ -87,7 +87,8 @@ impl Plugin for Veth {
         let mac = veth::requested_mac(cx)?;
         let host = cx.session.host()?;
         let mut undo = Undo::new(cx);
-        let mut success = delegate::add_ipam(cx, at, &mut undo)?;
+        // The host has one route to an address.
+        let mut success = delegate::add_ipam(cx, at, Some(""), &mut undo)?;
         require_gateways(&success)?;
 
         let owner = Owner::new(&cx.request.network, at);

@@ -308,17 +308,17 @@ impl Runtime {
             }
             // The record of an ADD that died before it had a pending one. Others are the proof for reservations and rules that no
             // cache has.
-            let is_of_nothing = record.maker == Maker::Cnibox && record.made.is_none();
+            let is_of_nothing = record.maker == Maker::Cnibox && record.made.is_empty();
             let mut is_ended = || {
                 run.options.removes_remains()
-                    && matches!(self.life_of_record(&witness, &record), Life::Ended(_))
+                    && matches!(witness.life_of_record(&record), Life::Ended(_))
                     && run.is_confirmed_record(&record)
             };
             if (is_of_nothing || is_ended())
                 && let Some(_locks) = self.lock_if_free(&record.network, &record.at.container_id)?
                 && self.known(&record.network, &record.at).is_none()
             {
-                let _ = self.records.remove(&record.network, &record.at);
+                let _ = self.records.discard(&record);
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use hmac_sha512::Hash;
 
@@ -17,6 +18,9 @@ use crate::plugin::life::{Attached, Life, Witness};
 use crate::plugin::record::{Made, Maker, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry};
+
+/// The wait for a namespace that ends.
+const END_LIMIT: Duration = Duration::from_secs(2);
 
 impl Runtime {
     /// Whether the attachment of an entry lives. One without a record that is seen alive gets a record: later, the kernel can
@@ -49,19 +53,17 @@ impl Runtime {
         verdict.life
     }
 
-    /// Whether the attachment of a record without an entry lives.
-    pub(super) fn life_of_record(&self, witness: &Witness, record: &Record) -> Life {
-        let none = Made::default();
-        let attached = Attached {
-            network: &record.network,
-            at: &record.at,
-            netns: &record.netns,
-            made: record.made.as_ref().unwrap_or(&none),
-            links: &[],
-            record: Some(record),
-            old: None,
-        };
-        witness.judge(&attached).life
+    /// The same for an ADD in its place. The kernel ends a namespace some time after its last name, process and socket: an ADD waits
+    /// for that.
+    pub(super) fn life_in_the_end(&self, witness: &Witness, entry: &CacheEntry) -> Life {
+        let life = self.life(witness, entry);
+        if life != Life::Alive || matches!(self.own_namespace(entry), Ok(Some(_))) {
+            return life;
+        }
+        let number = self.records.read(&entry.network, &entry.at).and_then(|record| record.number);
+        let has_ended =
+            number.is_some_and(|number| witness.host().wait_for_end(number, END_LIMIT) == Ok(true));
+        if has_ended { self.life(witness, entry) } else { life }
     }
 
     /// The generation of a record. Empty without a record.
@@ -134,11 +136,15 @@ pub(super) fn is_of(record: &Record, entry: &CacheEntry, cache: &Cache) -> bool 
     if let Some(operation) = &entry.operation {
         return record.generation == operation.generation;
     }
-    let Some(recorded) = &record.made else { return record.netns == entry.netns };
     if record.maker == Maker::Adopted {
-        return recorded.cache == stamp(&cache.path(&entry.network, &entry.at));
+        let stamp = stamp(&cache.path(&entry.network, &entry.at));
+        return record.made.iter().any(|made| made.cache == stamp);
     }
-    record.netns == entry.netns && (entry.result == Json::Null || recorded.is(&entry.made()))
+    let has_made = record.made.is_empty() || entry.result == Json::Null || {
+        let made = entry.made();
+        record.made.iter().any(|recorded| recorded.is(&made))
+    };
+    record.netns == entry.netns && has_made
 }
 
 /// Tells a file of the cache from a later one: its inode, when that changed, and the hash of its content.

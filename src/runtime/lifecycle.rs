@@ -152,7 +152,7 @@ impl Runtime {
         let mut gone = Vec::new();
         for other in self.cache.of_interface(&new.at)? {
             let is_of_network = other.network == new.network;
-            match self.life(&witness, &other) {
+            match self.life_in_the_end(&witness, &other) {
                 _ if is_of_network && pending.is_some() => {}
                 Life::Alive => return Err(lives(&other)),
                 Life::Unknown(reason) if is_of_network => return Err(may_live(&other, &reason)),
@@ -174,7 +174,7 @@ impl Runtime {
     /// container `b-c`. Refuses the second one as long as the first may live.
     fn refuse_shared_file(&self, witness: &Witness, new: &CacheEntry) -> Result<()> {
         let Some(other) = self.cache.holder(&new.network, &new.at) else { return Ok(()) };
-        if matches!(self.life(witness, &other), Life::Ended(_)) {
+        if matches!(self.life_in_the_end(witness, &other), Life::Ended(_)) {
             return Ok(());
         }
         let msg = format!("cannot add {}: {} has its cache file", new.title(), other.title());

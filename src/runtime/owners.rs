@@ -1,8 +1,10 @@
 //! The owners that rules and links of a host name, and their removal after the end of their containers.
 
+use std::collections::HashMap;
+
 use crate::cni::json::Json;
 use crate::error::Result;
-use crate::names::{Attachment, ContainerId, IfName, NetworkName};
+use crate::names::{Attachment, ContainerId, IfName};
 use crate::netlink::nft::{Family, Nft, Table};
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::Life;
@@ -36,31 +38,27 @@ pub fn on_host() -> Result<Vec<String>> {
                 }
                 for element in nft.elements(table, &set.name)? {
                     let Some(comment) = element.comment else { continue };
-                    if Owner::parts(&comment).is_some()
-                        && !owners.iter().any(|owner| **owner == *comment)
-                    {
-                        owners.push(comment.to_string());
-                    }
+                    owners.extend(Owner::parts(&comment).map(|_| comment.to_string()));
                 }
             }
         }
     }
+    owners.sort_unstable();
+    owners.dedup();
     Ok(owners)
 }
 
 impl Survey {
-    /// The proof that the container of an owner has ended, if no cache entry is left of it. Without a record there is none.
-    pub fn end_of(&self, owner: &str) -> Option<&str> {
-        let is_it =
-            |network: &NetworkName, at: &Attachment| Owner::new(network, at).as_str() == owner;
-        if self.attachments.iter().any(|(entry, _)| is_it(&entry.network, &entry.at)) {
-            return None;
+    /// The owners with a proof that their containers have ended. Those with a cache entry are not here: their DEL is to come.
+    pub fn ended_owners(&self) -> HashMap<String, &str> {
+        let mut ended = HashMap::new();
+        for (record, life) in &self.records {
+            if let Life::Ended(reason) = life {
+                let owner = Owner::new(&record.network, &record.at).to_string();
+                ended.insert(owner, reason.as_str());
+            }
         }
-        let recorded = self.records.iter().find(|(record, _)| is_it(&record.network, &record.at));
-        match recorded {
-            Some((_, Life::Ended(reason))) => Some(reason),
-            _ => None,
-        }
+        ended
     }
 }
 

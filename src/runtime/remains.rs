@@ -4,8 +4,9 @@ use crate::error::Result;
 use crate::ipam::store::listed::Holder;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
-use crate::plugin::life::Life;
+use crate::plugin::life::{Life, Witness};
 use crate::plugin::owner::Owner;
+use crate::plugin::record::Record;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Found;
 use crate::runtime::gc::{Collection, REMOVE};
@@ -24,13 +25,14 @@ pub struct Remains {
 impl Remains {
     pub fn find(runtime: &Runtime) -> Result<Self> {
         let survey = runtime.survey()?;
-        let mut ended = Vec::new();
+        let ended = survey.ended_owners();
+        let mut owners = Vec::new();
         for owner in owners::on_host()? {
-            if let Some(proof) = survey.end_of(&owner).map(str::to_owned) {
-                ended.push((owner, proof));
+            if let Some(proof) = ended.get(&owner) {
+                owners.push((owner, proof.to_string()));
             }
         }
-        Ok(Self { survey, owners: ended })
+        Ok(Self { survey, owners })
     }
 
     /// The reservations of owners that are gone.
@@ -108,12 +110,15 @@ impl Runtime {
     }
 
     fn remove_rules(&self, owner: &str, proof: &str, run: &mut Collection<'_>) {
-        let what = format!("the rules and links of {}", title_of(owner));
-        let (network, incarnation) = match named(owner) {
-            Some((network, at)) => (network.to_string(), self.generation(&network, &at)),
-            None => Default::default(),
+        // Another one with this name can be attached since the survey.
+        let record = named(owner).and_then(|(network, at)| self.records.read(&network, &at));
+        let has_ended = |record: &Record| {
+            let life = Witness::new().map(|witness| witness.life_of_record(record));
+            matches!(life, Ok(Life::Ended(_)))
         };
-        if !run.is_confirmed(Found::new(&network, what.clone(), incarnation, proof)) {
+        let Some(record) = record.filter(has_ended) else { return };
+        let what = format!("the rules and links of {}", title_of(owner));
+        if !run.is_confirmed(Found::new(&record.network, what.clone(), record.generation, proof)) {
             return;
         }
         match if run.options.is_dry_run { Ok(()) } else { self.remove_owner(owner) } {

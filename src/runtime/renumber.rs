@@ -14,6 +14,7 @@ use crate::error::{Code, Error, Result};
 use crate::netlink::conntrack::Conntrack;
 use crate::netlink::nft::Nft;
 use crate::plugin::owner::Owner;
+use crate::plugin::record::{self, Records};
 use crate::plugins::firewall;
 use crate::runtime::cache::{self, Cache, CacheEntry};
 use crate::runtime::lock::Lock;
@@ -47,9 +48,11 @@ fn follow(
         .collect();
     let rules = move_rules(&free, bus, holds);
     let cache = Cache::new(below(Path::new(cache::DIRECTORY)));
+    let records = Records::in_directory(below(Path::new(record::DIRECTORY)));
     let one = |(change, lock): (&Change, Result<Lock>)| {
         let _lock = lock?;
         let moved = moved_of(rules.as_ref().map_err(Clone::clone)?, change)?;
+        update_record(&records, change)?;
         let is_cached = update_entry(&cache, change)?;
         Ok(described(moved, is_cached))
     };
@@ -110,6 +113,19 @@ fn moved_of(renumbered: &Renumbered, change: &Change) -> Result<usize> {
         return Err(Error::new(Code::TRY_AGAIN_LATER, msg));
     }
     Ok(renumbered.moved.iter().filter(|moved| moved.owner == owner).count())
+}
+
+/// Notes the addresses of now in the record, before the result in the cache has them: it stays the record of this attachment.
+fn update_record(records: &Records, change: &Change) -> Result<()> {
+    let Some(record) = records.read(&change.network, &change.at) else { return Ok(()) };
+    let Some(before) = record.made.last() else { return Ok(()) };
+    let mut made = before.clone();
+    for (from, to) in change.nets() {
+        let of_change = made.addresses.iter_mut().filter(|address| **address == from.addr());
+        of_change.for_each(|address| *address = to.addr());
+        records.move_claims(&record, from.addr(), to.addr())?;
+    }
+    if made == *before { Ok(()) } else { records.amend(&change.network, &change.at, &made) }
 }
 
 /// Updates the result in the cache. False if there is nothing to update: no runtime keeps an entry, or it names none of the

@@ -114,7 +114,7 @@ impl Runtime {
         let mut records = Vec::new();
         for record in self.records.all() {
             if !cached.contains(&cache::title(&record.network, &record.at)) {
-                let life = self.life_of_record(&witness, &record);
+                let life = witness.life_of_record(&record);
                 records.push((record, life));
             }
         }
@@ -418,7 +418,7 @@ fn is_of(entry: &CacheEntry, network: &NetworkName, holder: &Holder) -> bool {
 
 /// Whether the ADD of a record may have reserved an address. A killed one does not tell which.
 fn may_be_of(record: &Record, address: IpAddr) -> bool {
-    record.made.as_ref().is_none_or(|made| made.addresses.contains(&address))
+    record.made.is_empty() || record.made.iter().any(|made| made.addresses.contains(&address))
 }
 
 /// The attachment of a reservation in words.

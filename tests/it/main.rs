@@ -26,6 +26,7 @@ mod loopback;
 mod macvlan;
 mod manuals;
 mod netfilter;
+mod one_address;
 mod parity;
 mod portmap;
 mod protocol;

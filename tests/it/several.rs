@@ -66,7 +66,8 @@ fn several_pairs_are_deleted_with_one_request_and_nothing_else_is() {
         let containers = containers(&world, 9);
         containers.iter().for_each(|container| drop(container.add(plugin, &config(plugin))));
         let other = world.container("other");
-        other.add(plugin, &with(&config(plugin), json!({"name": "net2"})));
+        let subnet = json!({"type": "host-local", "subnet": "10.2.0.0/24"});
+        other.add(plugin, &with(&config(plugin), json!({"name": "net2", "ipam": subnet})));
         let links = "ip link add one type veth peer name two; ip link set one group 1
             ip link set two group 2147483647";
         world.host(["sh", "-ec", links]);

@@ -40,7 +40,7 @@ impl Aside {
         fault::file_operation()?;
         let mut options = OpenOptions::new();
         // The name is new, so the flags only matter if another program guesses it.
-        options.write(true).create_new(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        options.append(true).create_new(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
         let aside = path.with_file_name(name(path));
         let file = options.mode(mode).open(&aside)?;
         let mut aside = Self { name: RandomName(aside), file };

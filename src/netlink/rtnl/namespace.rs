@@ -4,6 +4,7 @@
 use std::fmt::{self, Display};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc::{self, sock_filter};
@@ -121,6 +122,12 @@ impl Rtnl {
             Err(error) if error.errno == libc::ENOENT => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Waits until no namespace has this number, or until the limit. Returns whether that is so.
+    pub fn wait_for_end(&self, number: Number, limit: Duration) -> Result<bool> {
+        let has_ended = || Ok((!self.has_number(number)?, ()));
+        Ok(self.wait(libc::RTNLGRP_NSID, limit, has_ended)?.0)
     }
 
     /// The number of a namespace, if it has one.

@@ -1,5 +1,6 @@
 //! The files of the records, one for each attachment.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -16,7 +17,8 @@ use crate::kernel::identity::Identity;
 use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::plugin::owner::hash;
-use crate::plugin::record::{Made, Record};
+use crate::plugin::record::claims;
+use crate::plugin::record::{Made, Record, claims_line};
 
 /// It outlasts a boot, as the caches of the runtimes do: then the records tell that their attachments have ended.
 pub const DIRECTORY: &str = "/var/lib/cni/attachments";
@@ -101,7 +103,7 @@ impl Records {
     }
 
     fn create(&self, record: &Record, path: &Path) -> io::Result<Begun> {
-        let content = record.content();
+        let mut content = record.content();
         let mut directories = Vec::new();
         match create_new(path, &content, &mut directories) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -110,7 +112,7 @@ impl Records {
         // What is no record is in the way.
         let replaced = file::read_within(path, BYTES_MAX).ok();
         let known = replaced.as_deref().and_then(Record::parse);
-        if known.is_some_and(|known| known.identity.is(&record.identity)) {
+        if known.as_ref().is_some_and(|known| known.identity.is(&record.identity)) {
             fault::file_operation()?;
             let (file, _) = file::open_regular(file::writing().append(true), path)?;
             // The writer holds the lock until its end.
@@ -118,6 +120,8 @@ impl Records {
                 return Ok(Begun { is_of_caller: true, ..Begun::new(path, file) });
             }
         }
+        // Its DEL releases them, too.
+        content.extend(known.iter().flat_map(|known| claims_line(&known.claims)));
         remove_file(path)?;
         Ok(Begun { replaced, ..Begun::new(path, create_new(path, &content, &mut directories)?) })
     }
@@ -138,24 +142,36 @@ impl Records {
 
     /// Adds what an attachment has now to its record, if it has one.
     pub fn amend(&self, network: &NetworkName, at: &Attachment, made: &Made) -> Result<()> {
-        let path = self.path(network, at);
+        self.append(&self.path(network, at), (json::compact(made) + "\n").as_bytes()).map(drop)
+    }
+
+    /// Adds claims to a record. False if there is none.
+    pub fn note_claims(&self, file: &Path, claims: &[String]) -> Result<bool> {
+        self.append(&self.directory.join(file), &claims_line(claims))
+    }
+
+    fn append(&self, path: &Path, line: &[u8]) -> Result<bool> {
         let append = || -> io::Result<()> {
             fault::file_operation()?;
-            let (mut file, _) = file::open_regular(file::writing().append(true), &path)?;
+            let (mut file, _) = file::open_regular(file::writing().append(true), path)?;
             fault::file_operation()?;
-            file.write_all((json::compact(made) + "\n").as_bytes())
+            file.write_all(line)
         };
         match append() {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(cannot("write", &path, error)),
-            _ => Ok(()),
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(cannot("write", path, error)),
         }
     }
 
     /// `None` also for a record that cannot be read.
     pub fn read(&self, network: &NetworkName, at: &Attachment) -> Option<Record> {
-        let bytes = file::read_within(&self.path(network, at), BYTES_MAX).ok()?;
-        let record = Record::parse(&bytes)?;
+        let record = self.read_file(&self.file_name(network, at))?;
         (record.network == *network && record.at == *at).then_some(record)
+    }
+
+    pub(super) fn read_file(&self, file: &Path) -> Option<Record> {
+        Record::parse(&file::read_within(&self.directory.join(file), BYTES_MAX).ok()?)
     }
 
     /// The identity that a release up to 0.2.0 has recorded for the namespace at a path. It has no number.
@@ -185,37 +201,52 @@ impl Records {
         old_paths(network, at).iter().try_for_each(|path| remove(path))
     }
 
+    /// Removes a record and its claims.
+    pub fn discard(&self, record: &Record) -> Result<()> {
+        let path = self.path(&record.network, &record.at);
+        self.release_all(record).map_err(|error| cannot("remove", &path, error))?;
+        self.remove(&record.network, &record.at)
+    }
+
     /// All records that can be read.
     pub fn all(&self) -> Vec<Record> {
-        let mut all = Vec::new();
-        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
-            if !file::is_aside(&entry.file_name()) {
-                let bytes = file::read_within(&entry.path(), BYTES_MAX).ok();
-                all.extend(bytes.and_then(|bytes| Record::parse(&bytes)));
-            }
-        }
-        all
+        self.files().iter().filter_map(|path| self.read_file(path)).collect()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let is_record = |name: &OsStr| !file::is_aside(name) && !claims::is_claim(name);
+        entries.filter(|entry| is_record(&entry.file_name())).map(|entry| entry.path()).collect()
     }
 
     /// Removes the incomplete files that killed processes have left, and damaged records, which prove nothing. A file that
     /// cannot be removed does no harm.
     pub fn sweep(&self) {
         file::sweep(&self.directory);
-        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
-            let path = entry.path();
-            let is_damaged = || match file::read_within(&path, BYTES_MAX) {
+        for path in self.files() {
+            let is_damaged = match file::read_within(&path, BYTES_MAX) {
                 Ok(bytes) => Record::parse(&bytes).is_none(),
                 Err(error) => error.kind() == ErrorKind::FileTooLarge,
             };
-            if !file::is_aside(&entry.file_name()) && is_damaged() {
+            if is_damaged {
                 let _ = fs::remove_file(&path);
             }
         }
+        self.sweep_claims();
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The name of the file of an attachment.
+    pub fn file_name(&self, network: &NetworkName, at: &Attachment) -> PathBuf {
+        file_name(network, at).into()
     }
 
     /// The file of an attachment.
     pub fn path(&self, network: &NetworkName, at: &Attachment) -> PathBuf {
-        path_in(&self.directory, network, at)
+        self.directory.join(file_name(network, at))
     }
 }
 
@@ -269,17 +300,16 @@ fn remove_file(path: &Path) -> io::Result<()> {
     removed
 }
 
-fn path_in(directory: &Path, network: &NetworkName, at: &Attachment) -> PathBuf {
+fn file_name(network: &NetworkName, at: &Attachment) -> String {
     let name = [&**network, &*at.container_id, &*at.ifname].join(&SEPARATOR.to_string());
     // The content has the names, too.
-    let short = format!("{SEPARATOR}{:016x}", hash(&name));
-    directory.join(if name.len() > NAME_BYTES_MAX { short } else { name })
+    if name.len() > NAME_BYTES_MAX { format!("{SEPARATOR}{:016x}", hash(&name)) } else { name }
 }
 
 /// The files that releases up to 0.2.0 may have written for an attachment.
 fn old_paths(network: &NetworkName, at: &Attachment) -> Vec<PathBuf> {
     let nodes = fs::read_dir(OLD_DIRECTORY).into_iter().flatten().flatten();
-    nodes.map(|node| path_in(&node.path(), network, at)).collect()
+    nodes.map(|node| node.path().join(file_name(network, at))).collect()
 }
 
 fn cannot(verb: &str, path: &Path, error: io::Error) -> Error {
@@ -340,7 +370,8 @@ mod tests {
             number: Number::parse("1073741831"),
             generation: "0123456789abcdef".into(),
             maker: Maker::Plugin,
-            made: None,
+            made: Vec::new(),
+            claims: Vec::new(),
         }
     }
 
@@ -355,22 +386,25 @@ mod tests {
     }
 
     #[test]
-    fn what_the_add_made_follows_and_the_last_line_counts() {
+    fn what_the_add_made_follows_and_what_it_became() {
         let (dir, records) = Scratch::records("lines");
         let begun = records.begin(&record("b 7")).unwrap();
         assert_eq!(read(&records), Some(record("b 7")));
         begun.finish(&made("10.1.0.2")).unwrap();
-        let whole = |address| Some(Record { made: Some(made(address)), ..record("b 7") });
-        assert_eq!(read(&records), whole("10.1.0.2"));
+        let whole = |addresses: &[&str]| {
+            let made = addresses.iter().copied().map(made).collect();
+            Some(Record { made, ..record("b 7") })
+        };
+        assert_eq!(read(&records), whole(&["10.1.0.2"]));
         let Record { network, at, .. } = record("b 7");
         records.amend(&network, &at, &made("10.1.0.3")).unwrap();
-        assert_eq!(read(&records), whole("10.1.0.3"));
+        assert_eq!(read(&records), whole(&["10.1.0.2", "10.1.0.3"]));
         // Killed while it wrote.
         let path = records.path(&network, &at);
         let mut text = fs::read_to_string(&path).unwrap();
         text.push_str(r#"{"macs":["#);
         fs::write(&path, text).unwrap();
-        assert_eq!(read(&records), whole("10.1.0.3"));
+        assert_eq!(read(&records), whole(&["10.1.0.2", "10.1.0.3"]));
         records.remove(&network, &at).unwrap();
         assert_eq!((read(&records), records.all()), (None, vec![]));
         records.amend(&network, &at, &made("10.1.0.3")).unwrap();

@@ -5,15 +5,17 @@ use crate::cni::success::Success;
 use crate::error::{Code, Error, Result};
 use crate::kernel::sys;
 use crate::names::Attachment;
+use crate::plugin::claims;
 use crate::plugin::execute::{Program, execute};
 use crate::plugin::restore::Parts;
 use crate::plugin::{Context, Scope};
 use crate::steps::flow::undo::Undo;
 
-/// ADD of the IPAM plugin, if the network has one. `undo` releases the addresses.
+/// ADD of the IPAM plugin, if the network has one. `undo` releases the addresses. On `link`, no other container may have them.
 pub fn add_ipam<'a>(
     cx: &'a Context<'a>,
     at: &'a Attachment,
+    link: Option<&str>,
     undo: &mut Undo<'a>,
 ) -> Result<Success> {
     let kind = cx.request.conf.ipam.kind.as_str();
@@ -25,6 +27,9 @@ pub fn add_ipam<'a>(
     undo.push("release the addresses", || clean_ipam(cx, Scope::One(at)));
     if success.ips.is_empty() {
         return Err(Error::internal("IPAM plugin returned missing IP config"));
+    }
+    if let Some(link) = link {
+        claims::claim(cx, at, link, &success)?;
     }
     // The indexes in the result of ADD refer to the interfaces of the calling plugin.
     Ok(Success { interfaces: Vec::new(), ..success })
@@ -89,6 +94,8 @@ pub fn restore(cx: &Context<'_>, kind: &str, at: &Attachment, parts: &mut Parts)
 
 /// DEL and GC of the IPAM plugin, if the network has one.
 pub fn clean_ipam(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
+    // Another container can get an address at once.
+    claims::release(cx, scope)?;
     let kind = cx.request.conf.ipam.kind.as_str();
     if let (Scope::Each(all), false) = (scope, kind.is_empty()) {
         require_ipam(cx)?;

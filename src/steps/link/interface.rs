@@ -134,7 +134,11 @@ fn add(
 
     let success = match prev_result {
         Some(success) => success,
-        None => delegate::add_ipam(cx, at, &mut undo)?,
+        None => {
+            let shared = new.parent.as_ref().filter(|wanted| on_host && wanted.takes_frames);
+            let link = shared.and(parent.as_ref()).map(|parent| parent.name.as_str());
+            delegate::add_ipam(cx, at, link, &mut undo)?
+        }
     };
     let owner = Owner::new(&cx.request.network, at);
     let alias = match (&new.parent, &parent) {

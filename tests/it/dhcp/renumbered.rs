@@ -159,8 +159,17 @@ fn everything_follows_to_another_address() {
     // The same connection: UDP has no end.
     assert_eq!(ask_by_udp(), "c1");
     router.works(&c1, 8080, at(V4, "10.1.0.33"));
+    // The record of the attachment, too.
+    let directory = "/var/lib/cni/attachments";
+    let claims = "for claim in @*; do echo $claim $(readlink $claim); done";
+    let claims = world.host(["sh", "-c", &format!("cd {directory}; {claims}")]);
+    assert_eq!(claims, "@10.1.0.33@br0 net+c1+eth0\n");
     let line = "net c1 eth0: 8 rules and the cache entry follow to 10.1.0.33/24\n";
     assert!(daemon.log().contains(line), "{}", daemon.log());
+    // Its server holds the namespace: by the record of before, the kernel's number still tells that it lives.
+    world.host(["umount", "/run/netns/c1"]);
+    let list = router.cnibox(&["attachments"]).run().output();
+    assert!(list.contains(" 10.1.0.33/") && list.contains("alive"), "{list}");
     router.detach(&c1);
     router.assert_clean();
 }

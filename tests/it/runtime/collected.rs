@@ -29,10 +29,10 @@ fn the_dead_go_and_the_living_stay() {
         (said["dryRun"].as_bool(), said["removed"].as_array().unwrap().len()),
         (Some(true), 2)
     );
-    assert_eq!(host.kept().len(), 12);
+    assert_eq!(host.kept().len(), 18);
     let said = host.cnibox(&["gc", "net"]).run().output();
     assert_eq!(said.lines().count(), 2, "{said}");
-    assert_eq!(host.kept().len(), 8);
+    assert_eq!(host.kept().len(), 12);
     let said = host.cnibox(&["gc", "--json"]).run().output();
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!(said["removed"][0]["network"], "second");

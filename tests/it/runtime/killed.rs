@@ -26,7 +26,7 @@ fn assert_whole_or_nothing(host: &Host, before: &State, when: &str) -> bool {
     let is_interrupted = kept.iter().any(|file| file.contains("/operations/"));
     let is_whole = !kept.is_empty() && !is_interrupted;
     if is_whole {
-        assert_eq!(kept.len(), 2, "{when}: {kept:?}");
+        assert_eq!(kept.len(), 3, "{when}: {kept:?}");
         host.cnibox(&["check", "net", "c1"]).run().silence();
     }
     host.cnibox(&["del", "net", "c1"]).run().silence();

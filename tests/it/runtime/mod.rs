@@ -141,7 +141,7 @@ impl Host {
 
     /// The state of the runtime: cache entries, pending records, namespaces, locks of containers.
     fn kept(&self) -> Vec<String> {
-        let find = "find /run/cnibox /var/lib/cni -type f ! -path '*/networks/*' ! -name 'network-*' 2>/dev/null | sort";
+        let find = "find /run/cnibox /var/lib/cni '(' -type f -o -type l ')' ! -path '*/networks/*' ! -name 'network-*' 2>/dev/null | sort";
         let files = self.world.tool(&["sh", "-c", find], None).run().stdout;
         files.lines().map(str::to_owned).collect()
     }

@@ -82,9 +82,8 @@ fn gc_keeps_a_namespace_that_another_program_made_with_its_name() {
     // The kernel gives the new namespace the number of the old one.
     host.world.host(["ip", "netns", "del", "web"]);
     host.world.host(["ip", "netns", "add", "web"]);
-    host.cnibox(&GC).run().output();
+    host.gc_until_nothing_is_kept();
     assert!(is_namespace(&host));
-    assert_eq!(host.kept(), [""; 0]);
 }
 
 #[test]

@@ -234,6 +234,9 @@ fn files(world: &World, dir: &Path, lines: &mut Vec<String>) {
         if meta.is_dir() {
             lines.push(format!("dir {} mode={mode:o}", path.display()));
             files(world, &path, lines);
+        } else if meta.is_symlink() {
+            let target = fs::read_link(entry.path()).unwrap();
+            lines.push(format!("link {} -> {}", path.display(), target.display()));
         } else if meta.file_type().is_socket() {
             lines.push(format!("socket {} mode={mode:o}", path.display()));
         } else {

@@ -1,0 +1,102 @@
+//! On one link, an address has one container: see `record::claims`.
+
+use std::io;
+use std::net::IpAddr;
+
+use crate::cni::success::Success;
+use crate::error::{Error, Result};
+use crate::kernel::sys;
+use crate::names::Attachment;
+use crate::plugin::life::{Life, Witness};
+use crate::plugin::record::{Record, Records, claims};
+use crate::plugin::{Context, Scope};
+
+/// Addresses that are unique on a link.
+fn is_unique(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => !address.is_loopback(),
+        IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
+    }
+}
+
+/// Claims the addresses of an attachment on a link of the node. Fails if a container that has not ended has one of them. Without a
+/// record there is no claim.
+pub fn claim(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -> Result<()> {
+    let records = Records::of_host();
+    let addresses: Vec<IpAddr> =
+        success.ips.iter().map(|ip| ip.address.addr()).filter(is_unique).collect();
+    let claims: Vec<String> =
+        addresses.iter().map(|address| claims::name(*address, link)).collect();
+    let own = records.file_name(&cx.request.network, at);
+    // Before the claims are made, so that a DEL knows them.
+    let noted = claims.is_empty()
+        || records.note_claims(&own, &claims).unwrap_or_else(|error| {
+            cx.warn(error);
+            false
+        });
+    if !noted {
+        return Ok(());
+    }
+    for (address, claim) in addresses.iter().zip(&claims) {
+        let claimed = || -> io::Result<Option<Error>> {
+            while let Some(file) = records.claim(claim, &own)? {
+                if let Some(record) = records.holder(claim) {
+                    if record.at.container_id == at.container_id {
+                        break;
+                    }
+                    if let Some(why) = refusal(&record, *address) {
+                        return Ok(Some(why));
+                    }
+                }
+                records.release_of_ended(claim, &file)?;
+            }
+            Ok(None)
+        };
+        let on = if link.is_empty() { String::new() } else { format!(" on link {link}") };
+        match claimed() {
+            Ok(None) => {}
+            Ok(Some(why)) => return Err(why.in_front(format_args!("cannot use {address}{on}"))),
+            Err(error) => cx.warn(format_args!(
+                "cannot keep {address}{on} from other containers: {}",
+                sys::reason(&error)
+            )),
+        }
+    }
+    Ok(())
+}
+
+/// Why an address of a record cannot be used. `None` if its attachment has ended, or has lost it.
+fn refusal(record: &Record, address: IpAddr) -> Option<Error> {
+    let witness = match Witness::new() {
+        Ok(witness) => witness,
+        Err(error) => return Some(error),
+    };
+    let why = match witness.life_of_record(record) {
+        Life::Ended(_) => return None,
+        Life::Alive if !witness.may_have(record, address) => return None,
+        Life::Alive => String::new(),
+        Life::Unknown(reason) => format!(", which may have ended: {reason}"),
+    };
+    let Record { network, at: Attachment { container_id, ifname }, .. } = record;
+    let owner = format!("{ifname} of container {container_id} in network {network}");
+    Some(Error::internal(format!("{owner} has it{why}")))
+}
+
+/// Releases the claims of what a DEL or GC removes. The addresses are not released before.
+pub fn release(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
+    let (network, records) = (&cx.request.network, Records::of_host());
+    let of = |at: &Attachment| records.read(network, at);
+    let stale: Vec<Record> = match scope {
+        Scope::One(at) => of(at).into_iter().collect(),
+        Scope::Each(all) => all.iter().filter_map(of).collect(),
+        Scope::AllExcept(keep) => {
+            let mut all = records.all();
+            all.retain(|record| record.network == *network && !keep.contains(&record.at));
+            all
+        }
+    };
+    let released = stale.iter().try_for_each(|record| records.release_all(record));
+    released.map_err(|error| {
+        Error::internal("cannot release the addresses of records").with_details(sys::reason(&error))
+    })
+}
