@@ -85,10 +85,9 @@ fn refusal(record: &Record, address: IpAddr) -> Option<Error> {
 /// Releases the claims of what a DEL or GC removes. The addresses are not released before.
 pub fn release(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
     let (network, records) = (&cx.request.network, Records::of_host());
-    let of = |at: &Attachment| records.read(network, at);
     let stale: Vec<Record> = match scope {
-        Scope::One(at) => of(at).into_iter().collect(),
-        Scope::Each(all) => all.iter().filter_map(of).collect(),
+        Scope::One(at) => cx.session.record(network, at).into_iter().collect(),
+        Scope::Each(all) => all.iter().filter_map(|at| records.read(network, at)).collect(),
         Scope::AllExcept(keep) => {
             let mut all = records.all();
             all.retain(|record| record.network == *network && !keep.contains(&record.at));

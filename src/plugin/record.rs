@@ -191,9 +191,14 @@ impl Record {
     }
 }
 
-/// Whether the namespace at the path of a DEL is a later one than that of the ADD. False if that cannot be told.
-pub(super) fn is_of_another(request: &Request, at: &Attachment, netns: &NetNs) -> bool {
-    let Some(record) = Records::of_host().read(&request.network, at) else { return false };
+/// Whether the namespace at the path of a DEL is a later one than that of the record. False if that cannot be told. `host` is a
+/// socket in the namespace of this process.
+pub(super) fn is_of_another(
+    record: &Record,
+    request: &Request,
+    netns: &NetNs,
+    host: &Rtnl,
+) -> Result<bool> {
     // Plugins that write no record have attached the container again.
     let is_of_it = |made: &Made| match request.prev_result() {
         Ok(Some(result)) => made.is(&Made::of(&result)),
@@ -201,10 +206,15 @@ pub(super) fn is_of_another(request: &Request, at: &Attachment, netns: &NetNs) -
     };
     let is_of_add = record.made.is_empty() || record.made.iter().any(is_of_it);
     if record.identity.cookie.is_none() || !is_of_add {
-        return false;
+        return Ok(false);
     }
-    let now = netns.rtnl().map(|rtnl| Identity::of(rtnl.netns_cookie()));
-    now.is_ok_and(|now| !record.identity.is(&now))
+    let here = Identity::of(host.netns_cookie());
+    if let Some(number) = record.number.filter(|number| number.is_unique())
+        && record.identity.with_cookie(record.observer).is(&here)
+    {
+        return Ok(host.known_number_of(netns)? != Some(number));
+    }
+    Ok(!record.identity.is(&here.with_cookie(netns.rtnl()?.netns_cookie())))
 }
 
 /// Writes the record of an ADD before it begins, if it is of a plugin that makes an interface or gives an address.

@@ -10,9 +10,10 @@ use crate::error::{Code, Error, Result};
 use crate::kernel::flock::Turns;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
+use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::{self, Nft};
 use crate::netlink::rtnl::{Link, Rtnl};
-use crate::plugin::record;
+use crate::plugin::record::{self, Record, Records};
 
 /// The container's network namespace.
 enum Namespace {
@@ -48,6 +49,8 @@ pub struct Session {
     turns: Arc<Turns>,
     limit: Option<Duration>,
     is_recorded: bool,
+    /// Of the attachment of a DEL.
+    record: OnceCell<Option<Record>>,
     has_nf_tables: OnceCell<bool>,
     /// The last field, so it is closed last: after a deletion the close waits until the kernel has finished, and the kernel
     /// does that work while a link is removed.
@@ -70,7 +73,7 @@ impl Session {
                         return Err(same_netns(verb, &netns));
                     }
                     match verb {
-                        Verb::Del(at) if record::is_of_another(request, at, &netns) => {
+                        Verb::Del(at) if session.is_of_another(request, at, &netns) => {
                             let msg =
                                 format!("{path:?} is another network namespace than at the ADD");
                             Namespace::Gone(Error::internal(msg))
@@ -94,6 +97,22 @@ impl Session {
         Ok(session)
     }
 
+    /// Whether the path of a DEL leads to another namespace than that of the ADD.
+    fn is_of_another(&self, request: &Request, at: &Attachment, netns: &NetNs) -> bool {
+        let read = || Records::of_host().read(&request.network, at);
+        let Some(record) = self.record.get_or_init(read) else { return false };
+        let host = self.host();
+        let is_of_another =
+            host.and_then(|host| record::is_of_another(record, request, netns, host));
+        is_of_another.unwrap_or(false)
+    }
+
+    /// The record of an attachment: for a DEL, that of its begin.
+    pub(super) fn record(&self, network: &NetworkName, at: &Attachment) -> Option<Record> {
+        let read = || Records::of_host().read(network, at);
+        self.record.get().map_or_else(read, Option::clone)
+    }
+
     /// A session without a container.
     pub fn without_container() -> Self {
         Self {
@@ -106,6 +125,7 @@ impl Session {
             turns: Arc::default(),
             limit: None,
             is_recorded: false,
+            record: OnceCell::new(),
             has_nf_tables: OnceCell::new(),
             nft: OnceCell::new(),
         }
