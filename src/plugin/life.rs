@@ -16,7 +16,7 @@ use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::Owner;
-use crate::plugin::record::{self, Made, Record};
+use crate::plugin::record::{self, Made, Record, Records};
 
 /// Whether an attachment lives.
 #[derive(Clone, Debug, PartialEq)]
@@ -292,6 +292,14 @@ fn has_interface(rtnl: &Rtnl, attached: &Attached<'_>) -> Result<bool> {
     }
     let there = rtnl.all_addresses()?;
     Ok(addresses.iter().any(|address| there.contains(address)))
+}
+
+/// Whether the attachment of an owner has provably ended. Without a record it has not.
+pub fn has_ended(owner: &str) -> bool {
+    let read = |(network, at)| Records::of_host().read(&network, &at);
+    let Some(record) = Owner::named(owner).and_then(read) else { return false };
+    let life = Witness::new().map(|witness| witness.life_of_record(&record));
+    matches!(life, Ok(Life::Ended(_)))
 }
 
 #[cfg(test)]

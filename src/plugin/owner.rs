@@ -4,7 +4,7 @@
 use std::fmt::{self, Display};
 use std::rc::Rc;
 
-use crate::names::{Attachment, NetworkName};
+use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::plugin::{Context, Scope};
 
 /// A network, a container and an interface in one line: `dbnet 3f2a… eth0`.
@@ -40,6 +40,14 @@ impl Owner {
         let mut parts = text.split(' ');
         let found = [parts.next()?, parts.next()?, parts.next()?];
         parts.next().is_none().then_some(found)
+    }
+
+    /// The network and the attachment in the text of an owner. `None` also for names that are too long for it.
+    pub fn named(text: &str) -> Option<(NetworkName, Attachment)> {
+        let [network, id, ifname] = Self::parts(text)?;
+        let container_id = ContainerId::new(id).ok()?;
+        let at = Attachment { container_id, ifname: IfName::new(ifname).ok()? };
+        Some((NetworkName::new(network).ok()?, at))
     }
 
     /// The alias by which a link names its owner.
@@ -139,7 +147,6 @@ pub fn hash(text: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::{ContainerId, IfName};
 
     fn owner(network: &str, container_id: &str) -> String {
         let at = Attachment {

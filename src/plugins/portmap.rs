@@ -59,6 +59,7 @@ use crate::names::{Attachment, IpFamily};
 use crate::netlink::conntrack::{Conntrack, Flows};
 use crate::netlink::nft::{Batch, Family, Feature, Nft, Transport};
 use crate::netlink::rtnl::{Link, Rtnl};
+use crate::plugin::life;
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::restore::Parts;
 use crate::plugin::{Context, Facts, Plugin, Scope};
@@ -96,7 +97,12 @@ impl Plugin for Portmap {
         }
         let nft = cx.session.nft()?;
         let mut undo = Undo::new(cx);
-        publish(nft, &owner, &owners, &settings, &bindings)?;
+        match publish(nft, &owner, &owners, &settings, &bindings) {
+            Err(_) if remove_ended(nft, &bindings)? => {
+                publish(nft, &owner, &owners, &settings, &bindings)?;
+            }
+            published => published?,
+        }
         undo.push("remove the port bindings", || remove_now(cx, &owners, &settings));
         if settings.snat != Snat::Off {
             let host = cx.session.host()?;
@@ -251,6 +257,20 @@ fn publish(
         }
         Ok(())
     })
+}
+
+/// Removes the ports of containers that ended without a DEL and are in the way. Returns whether there were some.
+fn remove_ended(nft: &Nft, all: &[PortBindings<'_>]) -> Result<bool> {
+    let mut is_any = false;
+    for bindings in all {
+        for owner in bindings.in_the_way(nft)?.iter().filter(|owner| life::has_ended(owner)) {
+            let Some((network, at)) = Owner::named(owner) else { continue };
+            let owners = Owners::in_network(&network, Scope::One(&at));
+            nft.transact(|nft, batch| remove(nft, batch, &owners, None).map(drop))?;
+            is_any = true;
+        }
+    }
+    Ok(is_any)
 }
 
 /// Fails if an element or rule is missing, and the Go plugin did not publish the ports.

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use crate::cni::json::Json;
 use crate::error::Result;
-use crate::names::{Attachment, ContainerId, IfName};
 use crate::netlink::nft::{Family, Nft, Table};
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::Life;
@@ -65,15 +64,14 @@ impl Survey {
 impl Runtime {
     /// Removes the rules and links of an owner: DEL of the plugins that leave them, which need no configuration.
     pub fn remove_owner(&self, owner: &str) -> Result<()> {
-        let Some([network, id, ifname]) = Owner::parts(owner) else { return Ok(()) };
-        let at = Attachment { container_id: ContainerId::new(id)?, ifname: IfName::new(ifname)? };
+        let Some((network, at)) = Owner::named(owner) else { return Ok(()) };
         let mut plugins = Vec::new();
         for entry in self.settings.plugins.iter().filter(|entry| entry.facts.leaves_owned) {
             plugins.push(Json::object([("type", Some(entry.name.into()))]));
         }
         let list = Json::object([
             ("cniVersion", Some("1.0.0".into())),
-            ("name", Some(network.into())),
+            ("name", Some((&*network).into())),
             ("plugins", Some(Json::Array(plugins))),
         ]);
         let network = Network::from_cache(list.to_compact().as_bytes())?;

@@ -3,10 +3,9 @@
 use crate::error::Result;
 use crate::ipam::store::listed::Holder;
 use crate::kernel::sys;
-use crate::names::{Attachment, ContainerId, IfName, NetworkName};
-use crate::plugin::life::{Life, Witness};
+use crate::names::NetworkName;
+use crate::plugin::life::{self, Life};
 use crate::plugin::owner::Owner;
-use crate::plugin::record::Record;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Found;
 use crate::runtime::gc::{Collection, REMOVE};
@@ -111,14 +110,12 @@ impl Runtime {
 
     fn remove_rules(&self, owner: &str, proof: &str, run: &mut Collection<'_>) {
         // Another one with this name can be attached since the survey.
-        let record = named(owner).and_then(|(network, at)| self.records.read(&network, &at));
-        let has_ended = |record: &Record| {
-            let life = Witness::new().map(|witness| witness.life_of_record(record));
-            matches!(life, Ok(Life::Ended(_)))
+        let Some((network, at)) = Owner::named(owner).filter(|_| life::has_ended(owner)) else {
+            return;
         };
-        let Some(record) = record.filter(has_ended) else { return };
         let what = format!("the rules and links of {}", title_of(owner));
-        if !run.is_confirmed(Found::new(&record.network, what.clone(), record.generation, proof)) {
+        let generation = self.generation(&network, &at);
+        if !run.is_confirmed(Found::new(&network, what.clone(), generation, proof)) {
             return;
         }
         match if run.options.is_dry_run { Ok(()) } else { self.remove_owner(owner) } {
@@ -132,12 +129,4 @@ impl Runtime {
 pub fn title_of(owner: &str) -> String {
     let Some([network, id, ifname]) = Owner::parts(owner) else { return owner.into() };
     format!("{ifname} of container {id} in network {network}")
-}
-
-/// The attachment of an owner.
-fn named(owner: &str) -> Option<(NetworkName, Attachment)> {
-    let [network, id, ifname] = Owner::parts(owner)?;
-    let at =
-        Attachment { container_id: ContainerId::new(id).ok()?, ifname: IfName::new(ifname).ok()? };
-    Some((NetworkName::new(network).ok()?, at))
 }

@@ -52,7 +52,7 @@ test_gc_removes_what_has_ended_and_nothing_else() {
     dbnet
     container living held ended replaced
     for name in living held ended replaced; do cnibox add dbnet "$name" --container-id "$name"; done
-    at held sh -c ': >/tmp/holding; exec sleep 1000' &
+    nsenter --net=/run/netns/held sh -c ': >/tmp/holding; exec sleep 1000' &
     holder=$!
     eventually test -e /tmp/holding
     for name in held ended replaced; do destroy "$name"; done
@@ -89,7 +89,7 @@ test_a_command_serves_a_page_and_gc_removes_what_a_kill_leaves() {
     kill -KILL $runner
     wait $runner || true
     not pgrep httpd
-    cnibox gc
+    eventually gc_leaves
     eventually nothing_changed
     same "" "$(find /run/cnibox /var/lib/cni/results -type f)"
 }

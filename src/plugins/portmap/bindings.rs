@@ -266,6 +266,27 @@ impl<'a> PortBindings<'a> {
         Ok(before)
     }
 
+    /// The other owners of the ports: `look` refuses them.
+    pub fn in_the_way(&self, nft: &Nft) -> Result<Vec<String>> {
+        let table = rules::table(self.family);
+        let mut owners = Vec::new();
+        for group in self.competing_groups(nft)? {
+            for mapping in self.mappings() {
+                let port = port_key(mapping.transport, mapping.host_port);
+                for set in [group.published(), group.published_on()] {
+                    let elements = nft.elements(table, &set)?.into_iter();
+                    let others = elements.filter(|found| {
+                        found.key.ends_with(&port) && self.relation(found) == Relation::Other
+                    });
+                    owners.extend(others.filter_map(|found| Some(found.comment?.to_string())));
+                }
+            }
+        }
+        owners.sort_unstable();
+        owners.dedup();
+        Ok(owners)
+    }
+
     /// The ports that other owners publish, too, on other host addresses.
     fn shared_ports(&self, nft: &Nft) -> Result<Vec<Vec<u8>>> {
         let keys: Vec<Vec<u8>> = self.ports_on().into_iter().map(|port| port.key).collect();

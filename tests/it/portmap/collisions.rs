@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{chained, elements, portmap, publish, result, tcp, udp};
+use super::{attach, chained, elements, portmap, publish, result, tcp, udp};
 use crate::world::{Container, World, with};
 
 const OWNER: [&str; 3] = ["network net", "container c1", "interface eth0"];
@@ -122,5 +122,34 @@ fn conditions_that_differ_may_share_a_port() {
             }
             assert_eq!(elements(&world), [""; 0]);
         }
+    }
+}
+
+#[test]
+fn the_port_of_a_container_that_has_ended_is_free() {
+    let mappings = [tcp(8080, 80), on("192.0.2.1", 8080), on("fd00:2::1", 8080)];
+    for (mapping, again) in
+        mappings.iter().flat_map(|one| mappings.iter().map(move |two| (one, two)))
+    {
+        let world = World::new();
+        let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| world.container(name));
+        attach(&c1, &portmap(json!([mapping, udp(53, 53)])));
+        c1.destroy();
+        attach(&c2, &portmap(json!([again, udp(53, 53)])));
+        let after = elements(&world);
+        let owns =
+            |owner: &str| after.iter().any(|line| line.ends_with(&format!("net {owner} eth0")));
+        assert!(owns("c2") && !owns("c1"), "{mapping} {again}: {after:?}");
+        // The late DEL of the first one.
+        world
+            .call("portmap", "DEL", &portmap(json!([mapping])))
+            .env("CNI_CONTAINERID", "c1")
+            .env("CNI_IFNAME", "eth0")
+            .run()
+            .silence();
+        assert_eq!(elements(&world), after);
+        adding(&c3, 3, &portmap(json!([udp(53, 53)]))).fails(999, &["container c2"]);
+        c2.del("portmap", &portmap(json!(null)));
+        assert_eq!(elements(&world), [""; 0]);
     }
 }
