@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::path::Path;
 
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
@@ -37,23 +38,9 @@ pub fn claim(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -
     if !noted {
         return Ok(());
     }
+    let on = if link.is_empty() { String::new() } else { format!(" on link {link}") };
     for (address, claim) in addresses.iter().zip(&claims) {
-        let claimed = || -> io::Result<Option<Error>> {
-            while let Some(file) = records.claim(claim, &own)? {
-                if let Some(record) = records.holder(claim) {
-                    if record.at.container_id == at.container_id {
-                        break;
-                    }
-                    if let Some(why) = refusal(&record, *address) {
-                        return Ok(Some(why));
-                    }
-                }
-                records.release_of_ended(claim, &file)?;
-            }
-            Ok(None)
-        };
-        let on = if link.is_empty() { String::new() } else { format!(" on link {link}") };
-        match claimed() {
+        match take(&records, claim, &own, at, *address) {
             Ok(None) => {}
             Ok(Some(why)) => return Err(why.in_front(format_args!("cannot use {address}{on}"))),
             Err(error) => cx.warn(format_args!(
@@ -63,6 +50,28 @@ pub fn claim(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -
         }
     }
     Ok(())
+}
+
+/// Makes a claim. Returns why another container keeps it.
+fn take(
+    records: &Records,
+    claim: &str,
+    own: &Path,
+    at: &Attachment,
+    address: IpAddr,
+) -> io::Result<Option<Error>> {
+    while let Some(file) = records.claim(claim, own)? {
+        if let Some(record) = records.holder(claim) {
+            if record.at.container_id == at.container_id {
+                return Ok(None);
+            }
+            if let Some(why) = refusal(&record, address) {
+                return Ok(Some(why));
+            }
+        }
+        records.release_of_ended(claim, &file)?;
+    }
+    Ok(None)
 }
 
 /// Why an address of a record cannot be used. `None` if its attachment has ended, or has lost it.

@@ -85,6 +85,10 @@ impl Made {
         }
     }
 
+    fn line(&self) -> Vec<u8> {
+        (json::compact(self) + "\n").into_bytes()
+    }
+
     /// Whether both are of one ADD. An earlier attachment of the same name had another MAC address, or another address.
     pub fn is(&self, other: &Self) -> bool {
         let is_same_mac = self.macs.is_empty()
@@ -154,6 +158,16 @@ impl Record {
             made: Vec::new(),
             claims: Vec::new(),
         })
+    }
+
+    /// The content with what there is now, and what there was before, in place of all.
+    fn shortened(&self, now: &Made) -> Vec<u8> {
+        let is_of_now = |claim: &&String| {
+            now.addresses.iter().any(|address| claim.starts_with(&claims::name(*address, "")))
+        };
+        let claims: Vec<String> = self.claims.iter().filter(is_of_now).cloned().collect();
+        let before = self.made.last().map(Made::line).unwrap_or_default();
+        [self.content(), claims_line(&claims), before, now.line()].concat()
     }
 
     fn content(&self) -> Vec<u8> {

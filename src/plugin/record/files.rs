@@ -35,6 +35,9 @@ const NAME_BYTES_MAX: usize = 200;
 /// The names and the path have 5 KiB at most, and an attachment has few addresses.
 const BYTES_MAX: usize = 64 << 10;
 
+/// A DHCP server can give new addresses without end. A longer record is written anew.
+const MADE_MAX: usize = 16;
+
 /// The records of a host.
 #[derive(Clone, Debug)]
 pub struct Records {
@@ -66,8 +69,7 @@ impl Begun {
 
     /// Adds what the ADD made.
     pub fn finish(mut self, made: &Made) -> Result<()> {
-        let line = json::compact(made) + "\n";
-        let written = fault::file_operation().and_then(|()| self.file.write_all(line.as_bytes()));
+        let written = fault::file_operation().and_then(|()| self.file.write_all(&made.line()));
         written.map_err(|error| cannot("write", &self.path, error))
     }
 
@@ -129,7 +131,7 @@ impl Records {
     /// Writes the record of an attachment that was found alive. Never replaces one; false if one is there.
     pub fn adopt(&self, record: &Record, made: &Made) -> Result<bool> {
         let path = self.path(&record.network, &record.at);
-        let content = [record.content(), (json::compact(made) + "\n").into_bytes()].concat();
+        let content = [record.content(), made.line()].concat();
         match create_new(&path, &content, &mut Vec::new()) {
             Ok(_) => {
                 self.remove_old(&record.network, &record.at)?;
@@ -142,7 +144,16 @@ impl Records {
 
     /// Adds what an attachment has now to its record, if it has one.
     pub fn amend(&self, network: &NetworkName, at: &Attachment, made: &Made) -> Result<()> {
-        self.append(&self.path(network, at), (json::compact(made) + "\n").as_bytes()).map(drop)
+        let path = self.path(network, at);
+        match self.read(network, at) {
+            Some(record) if record.made.len() >= MADE_MAX => {
+                let content = record.shortened(made);
+                fault::file_operation()
+                    .and_then(|()| file::replace_private(&path, &content))
+                    .map_err(|error| cannot("write", &path, error))
+            }
+            _ => self.append(&path, &made.line()).map(drop),
+        }
     }
 
     /// Adds claims to a record. False if there is none.
@@ -409,6 +420,26 @@ mod tests {
         assert_eq!((read(&records), records.all()), (None, vec![]));
         records.amend(&network, &at, &made("10.1.0.3")).unwrap();
         drop(dir);
+    }
+
+    #[test]
+    fn a_record_that_is_amended_without_end_stays_short() {
+        let (_dir, records) = Scratch::records("short");
+        let Record { network, at, .. } = record("b 7");
+        records.begin(&record("b 7")).unwrap().finish(&made("10.1.0.1")).unwrap();
+        let file = records.file_name(&network, &at);
+        for number in 2..250 {
+            let address = format!("10.1.0.{number}");
+            let claim = claims::name(address.parse().unwrap(), "cni0");
+            records.note_claims(&file, &[claim]).unwrap();
+            records.amend(&network, &at, &made(&address)).unwrap();
+        }
+        let read = read(&records).unwrap();
+        assert!(fs::metadata(records.path(&network, &at)).unwrap().len() < 4096);
+        let last = read.made.iter().rev().take(2).cloned().collect::<Vec<_>>();
+        assert_eq!(last, [made("10.1.0.249"), made("10.1.0.248")]);
+        assert_eq!(read.claims.last().unwrap(), "@10.1.0.249@cni0");
+        assert_eq!(read.identity, record("b 7").identity);
     }
 
     #[test]
