@@ -1,5 +1,7 @@
 //! Validated names: a value of these types is always valid.
 
+pub mod reserved;
+
 use std::fmt::{self, Display};
 use std::net::IpAddr;
 use std::str::FromStr;

@@ -222,6 +222,7 @@ mod tests {
             uplink: None,
             v4,
             v6: None,
+            subnets: Vec::new(),
             former_v4: Vec::new(),
             former_v6: Vec::new(),
             is_released: false,

@@ -64,6 +64,7 @@ impl Clients {
                 provide: settings.provide.clone(),
                 request: settings.request.clone(),
                 probe: settings.probe,
+                is_examined: true,
                 times,
             })
         };
@@ -74,6 +75,7 @@ impl Clients {
                 duid,
                 iaid,
                 probe: settings.probe,
+                is_examined: true,
                 resend_timeout: times.resend_timeout,
             })
         };

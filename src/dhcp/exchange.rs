@@ -1,5 +1,6 @@
 //! The DHCPv4 client of one interface with its sockets, which exist only while the client waits for an answer.
 
+use crate::dhcp::admission;
 use crate::dhcp::time::Time;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -31,6 +32,9 @@ const ANNOUNCE_WAIT: Time = Time::from_millis(400);
 /// A client that gave up after it had lost its lease starts again after this time.
 pub const RESTART_AFTER: Time = Time::from_secs(60);
 
+/// The problem of an address with another holder.
+pub const TAKEN: &str = "another host has the offered address";
+
 /// A file that can become readable.
 pub type Waiting = Arc<dyn AsFd + Send + Sync>;
 
@@ -41,6 +45,8 @@ pub enum ClientEvent {
     Bound,
     /// The addresses must leave the interface.
     Lost(&'static str),
+    /// The client declined an address, for this reason.
+    Declined(&'static str),
     /// The client gave up. The text says what was tried.
     Failed(String),
     /// The namespace or the link is gone.
@@ -97,14 +103,7 @@ impl Exchange {
                         self.note(error, events);
                     }
                 }
-                Action::Probe(address) => match self.begin_probe(address, site, now) {
-                    Ok(probe) => self.probe = Some(probe),
-                    Err(error) => {
-                        self.note(error, events);
-                        // Without ARP no other holder can be found.
-                        self.step(Event::Probed { taken: false }, site, now, events);
-                    }
-                },
+                Action::Probe(address) => self.examine(address, site, now, events),
                 Action::Bound => {
                     self.last_error = None;
                     events.push(ClientEvent::Bound);
@@ -119,6 +118,29 @@ impl Exchange {
         if !self.client.is_listening() {
             (self.packet, self.udp) = (None, None);
         }
+    }
+
+    /// Answers whether an address can be used, or begins to look for another holder.
+    fn examine(
+        &mut self,
+        address: Ipv4Addr,
+        site: &Site<'_>,
+        now: Time,
+        events: &mut Vec<ClientEvent>,
+    ) {
+        let problem = admission::problem(site, address.into());
+        events.extend(problem.map(ClientEvent::Declined));
+        if problem.is_none() && site.record.ask.settings.probe {
+            match self.begin_probe(address, site, now) {
+                Ok(probe) => {
+                    self.probe = Some(probe);
+                    return;
+                }
+                // Without ARP no other holder can be found.
+                Err(error) => self.note(error, events),
+            }
+        }
+        self.step(Event::Probed { problem }, site, now, events);
     }
 
     fn note(&mut self, error: SiteError, events: &mut Vec<ClientEvent>) {
@@ -143,7 +165,7 @@ impl Exchange {
         if let Some(probe) = self.probe.as_mut().filter(|probe| probe.next_at <= now) {
             if probe.left == 0 {
                 self.probe = None;
-                return self.step(Event::Probed { taken: false }, site, now, events);
+                return self.step(Event::Probed { problem: None }, site, now, events);
             }
             probe.send(site, now);
         }
@@ -176,7 +198,7 @@ impl Exchange {
         }
         if self.is_taken(site, &mut buffer) {
             self.probe = None;
-            self.step(Event::Probed { taken: true }, site, now, events);
+            self.step(Event::Probed { problem: Some(TAKEN) }, site, now, events);
         }
     }
 

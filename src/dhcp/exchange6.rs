@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use ipnet::Ipv6Net;
 
+use crate::dhcp::admission;
 use crate::dhcp::exchange::{
-    ClientEvent, PACKET_BYTES_MAX, PACKETS_AT_ONCE_MAX, RESTART_AFTER, Waiting, cannot_send, failed,
+    ClientEvent, PACKET_BYTES_MAX, PACKETS_AT_ONCE_MAX, RESTART_AFTER, TAKEN, Waiting, cannot_send,
+    failed,
 };
 use crate::dhcp::site::{Site, SiteError};
 use crate::dhcp::v6::client::{Action, Client, Event, Settings};
@@ -75,6 +77,12 @@ impl Exchange6 {
                     self.note(sent, events);
                 }
                 Action::Probe(address) => {
+                    let problem = admission::problem(site, address.into());
+                    events.extend(problem.map(ClientEvent::Declined));
+                    if problem.is_some() || !site.record.ask.settings.probe {
+                        self.step(Event::Probed { problem }, site, now, events);
+                        continue;
+                    }
                     self.probe = Some((address, now + LOOK_AGAIN));
                     // If it fails, the next look finds no other holder.
                     self.note(begin_probe(address, site), events);
@@ -134,7 +142,8 @@ impl Exchange6 {
                 found => matches!(found, Ok(Some(true))),
             };
             self.probe = None;
-            return self.step(Event::Probed { taken }, site, now, events);
+            let problem = taken.then_some(TAKEN);
+            return self.step(Event::Probed { problem }, site, now, events);
         }
         if self.client.deadline().is_some_and(|at| at <= now) {
             self.step(Event::Time, site, now, events);

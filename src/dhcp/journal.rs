@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::cni::json;
@@ -50,6 +51,9 @@ pub struct LeaseRecord {
     pub v4: Option<v4::Lease>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub v6: Option<v6::Lease>,
+    /// Those of the first leases, one for each family.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subnets: Vec<IpNet>,
     /// Earlier leases that the interface, the rules of the host or the cache entry may still name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_v4: Vec<v4::Lease>,
@@ -387,6 +391,7 @@ mod tests {
                 preferred_until: None,
                 ends_at: None,
             }),
+            subnets: Vec::new(),
             former_v4: Vec::new(),
             former_v6: Vec::new(),
             is_released: false,

@@ -1,6 +1,7 @@
 //! DHCP: leases, the clients as pure state machines, and the daemon. `v4` and `v6` have no clock, no socket and no
 //! randomness of their own.
 
+mod admission;
 mod apply;
 pub mod attempt;
 mod clients;

@@ -12,6 +12,7 @@
 
 use std::path::PathBuf;
 
+use ipnet::IpNet;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -69,6 +70,9 @@ pub struct Settings {
     /// Asks the server to answer by broadcast.
     pub broadcast: bool,
     pub families: Families,
+    /// The subnets that leases may be in; empty: that of the first lease.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subnets: Vec<IpNet>,
     /// The metric of every route in the result; 0 leaves it to the kernel.
     pub priority: u32,
 }
@@ -212,6 +216,7 @@ pub(crate) mod tests {
                 probe: true,
                 broadcast: false,
                 families: Families { v4: true, v6: false, slaac: true },
+                subnets: Vec::new(),
                 priority: u32::MAX,
             },
         }

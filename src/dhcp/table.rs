@@ -259,6 +259,7 @@ impl Table {
             uplink: uplink::of(&host, &link)?,
             v4: None,
             v6: None,
+            subnets: Vec::new(),
             former_v4: Vec::new(),
             former_v6: Vec::new(),
             is_released: false,

@@ -1,7 +1,6 @@
 //! Address management: the allocator chooses the addresses of an attachment, and the store reserves them.
 
 pub mod range;
-pub mod reserved;
 pub mod resolv_conf;
 pub mod store;
 

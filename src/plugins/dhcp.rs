@@ -29,6 +29,7 @@
 //! | `ipam.priority` | integer | 0 | Metric of all routes in the result. 0 leaves it to the kernel. |
 //! | `ipam.probe` | boolean | false | Looks for another holder of the address: by ARP for IPv4, by duplicate address detection for IPv6. If there is one, the client declines the address and requests another. |
 //! | `ipam.broadcast` | boolean | false | Asks the server to send its answers to all hosts. `ipvlan` needs that with most servers. |
+//! | `ipam.subnets` | list of strings | none | Subnets that leases may be in. By default that is the subnet of the first lease (the /64 over IPv6). |
 //! | `ipam.families` | list of strings | `["4"]` | Sources of addresses: `4` is DHCP, `6` is DHCPv6, and `slaac` waits for the addresses that the kernel makes after a router advertisement. |
 //!
 //! The names of options are `subnet-mask` (1), `routers` (3), `host-name` (12), `vendor-class-identifier` (60),
@@ -40,6 +41,10 @@
 //! `-pidfile`, `-hostprefix`, `-socketpath`, `-broadcast`, `-timeout`, `-resendmax` and `-resendtimeout`. It keeps the leases
 //! below /run/cnibox/dhcp: a daemon that starts again adopts them. It and the Go plugin do not understand each other.
 //! `cnibox dhcp leases` lists the leases.
+//!
+//! The rules of the host follow a lease, so not every address is taken: none outside of the subnets, none of the host or of another
+//! container, none that no container can have (169.254.0.0/16). The client declines it and writes a line to stderr. At ADD it asks
+//! again, and the error has the reason; at a renewal it goes on with the lease that it has.
 //!
 //! When the server changes the address, its mask, the routes, the gateway or the MTU, the daemon changes the interface and
 //! writes a line to stderr. Then the host follows: published ports, masquerading, the rules and sources of `firewall`, and

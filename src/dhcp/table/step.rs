@@ -6,6 +6,9 @@ use std::thread::Builder;
 
 use parking_lot::MutexGuard;
 
+use ipnet::IpNet;
+
+use crate::dhcp::admission;
 use crate::dhcp::apply;
 use crate::dhcp::clients::{Clients, PacketOfRelease};
 use crate::dhcp::exchange::ClientEvent;
@@ -234,6 +237,10 @@ impl LeaseWork {
                 self.save_or_log(table);
                 None
             }
+            ClientEvent::Declined(reason) => {
+                log(key, &format!("the address is declined: {reason}"));
+                None
+            }
             ClientEvent::Failed(tried) if self.is_new => Some(cannot_get(key, &tried)),
             ClientEvent::Failed(tried) => {
                 log(key, &tried);
@@ -272,6 +279,12 @@ impl LeaseWork {
         if !self.is_new && !old.says_the_same(&new) {
             self.record.keep_former(old, &new);
             self.has_changed = true;
+        }
+        for subnet in admission::subnets(&new) {
+            let is_of_family = |net: &IpNet| net.addr().is_ipv4() == subnet.addr().is_ipv4();
+            if !self.record.subnets.iter().any(is_of_family) {
+                self.record.subnets.push(subnet);
+            }
         }
         (self.record.v4, self.record.v6) = (new.v4, new.v6);
     }

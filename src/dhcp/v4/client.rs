@@ -48,7 +48,7 @@ pub enum Event<'a> {
     /// The deadline is over. An early call is harmless.
     Time,
     /// The answer to `Action::Probe`.
-    Probed { taken: bool },
+    Probed { problem: Option<&'static str> },
     /// The address is not needed any more. The client is finished afterwards.
     Release,
 }
@@ -171,7 +171,7 @@ impl Client {
             Event::Start | Event::Resume(_) => {}
             _ if is_idle || self.expire(now, &mut out) => {}
             Event::Received(payload) if self.is_listening() => self.receive(payload, now, &mut out),
-            Event::Probed { taken } => self.probed(taken, now, &mut out),
+            Event::Probed { problem } => self.probed(problem, now, &mut out),
             Event::Time if self.deadline().is_some_and(|deadline| deadline <= now) => {
                 self.time(now, &mut out);
             }
@@ -430,8 +430,9 @@ impl Client {
         if held.is_some() {
             self.refusals = 0;
         }
-        if self.settings.probe && held != Some(lease.address.addr()) {
-            if self.lease.take().is_some() {
+        let is_asked = self.settings.probe || self.settings.is_examined;
+        if is_asked && held != Some(lease.address.addr()) {
+            if self.settings.probe && self.lease.take().is_some() {
                 out.push(Action::Lost("the server changed the address"));
             }
             out.push(Action::Probe(lease.address.addr()));
@@ -451,24 +452,35 @@ impl Client {
         out.push(Action::Bound);
     }
 
-    fn probed(&mut self, taken: bool, now: Time, out: &mut Vec<Action>) {
-        match mem::replace(&mut self.state, State::Idle) {
-            State::Probing(lease) if taken => {
+    fn probed(&mut self, problem: Option<&'static str>, now: Time, out: &mut Vec<Action>) {
+        match (mem::replace(&mut self.state, State::Idle), problem) {
+            (State::Probing(lease), Some(problem)) => {
                 let payload = self.settings.packet(&Message {
                     address: Some(lease.address.addr()),
                     server: Some(lease.server),
                     ..Message::new(Kind::DECLINE, self.xid)
                 });
                 out.push(Action::Send { payload, via: Via::Broadcast });
+                if self.lease.is_some() {
+                    return self.go_on(now, out);
+                }
                 self.wanted = None;
-                self.attempt.problem = "another host has the offered address";
+                self.attempt.problem = problem;
                 self.wake = now + DECLINE_PAUSE;
                 self.state = State::Pausing;
             }
-            State::Probing(lease) if lease.is_over(now) => self.pause(now),
-            State::Probing(lease) => self.bind(lease, out),
-            other => self.state = other,
+            (State::Probing(lease), None) if lease.is_over(now) => self.pause(now),
+            (State::Probing(lease), None) => self.bind(lease, out),
+            (other, _) => self.state = other,
         }
+    }
+
+    /// Goes on with the lease that it has, as if the server had not answered.
+    fn go_on(&mut self, now: Time, out: &mut Vec<Action>) {
+        let rebind_at = self.lease.as_ref().map_or(Time::ZERO, |lease| lease.rebind_at);
+        self.state = if now < rebind_at { State::Renewing } else { State::Rebinding };
+        self.sent = SERIES;
+        self.end_series(now, out);
     }
 
     /// Gives back what the server granted, or may have granted.

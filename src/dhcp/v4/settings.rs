@@ -15,8 +15,10 @@ pub struct Settings {
     pub provide: Vec<(u8, Vec<u8>)>,
     /// The complete parameter request list (option 55), see `message::request_list`.
     pub request: Vec<u8>,
-    /// The caller looks by ARP for another holder of a new address before it is used.
+    /// The caller looks by ARP for another holder of a new address before it is used. An earlier lease is lost meanwhile.
     pub probe: bool,
+    /// The caller examines a new address before it is used: it answers `Action::Probe` at once.
+    pub is_examined: bool,
     pub times: Times,
 }
 

@@ -53,8 +53,10 @@ pub struct Settings {
     /// See `duid::of`.
     pub duid: Vec<u8>,
     pub iaid: u32,
-    /// The caller looks for another holder of a new address before it is used.
+    /// The caller looks for another holder of a new address before it is used. An earlier lease is lost meanwhile.
     pub probe: bool,
+    /// The caller examines a new address before it is used: it answers `Action::Probe` at once.
+    pub is_examined: bool,
     /// The time after which the client gives up if it never had a lease.
     pub resend_timeout: Time,
 }
@@ -72,7 +74,7 @@ pub enum Event<'a> {
     /// The deadline is over. An early call is harmless.
     Time,
     /// The answer to `Action::Probe`.
-    Probed { taken: bool },
+    Probed { problem: Option<&'static str> },
     /// The address is not needed any more. The client is finished afterwards.
     Release,
 }
@@ -187,7 +189,7 @@ impl Client {
             Event::Time if self.deadline().is_some_and(|deadline| deadline <= now) => {
                 self.time(now, &mut out);
             }
-            Event::Probed { taken } => self.probed(taken, now, &mut out),
+            Event::Probed { problem } => self.probed(problem, now, &mut out),
             Event::Received(_) | Event::Time => {}
         }
         out
@@ -326,7 +328,7 @@ impl Client {
             _ => None,
         };
         match (&self.state, best) {
-            (State::Probing(_), _) => self.probed(false, now, out),
+            (State::Probing(_), _) => self.probed(None, now, out),
             _ if self.attempt.is_over(now) => {
                 self.is_listening = false;
                 self.state = State::Idle;
@@ -523,8 +525,9 @@ impl Client {
         }
         self.is_listening = false;
         let held = self.lease.as_ref().map(|lease| lease.address);
-        if self.settings.probe && held != Some(lease.address) {
-            if self.lease.is_some() {
+        let is_asked = self.settings.probe || self.settings.is_examined;
+        if is_asked && held != Some(lease.address) {
+            if self.settings.probe && self.lease.is_some() {
                 self.lose("the server changed the address", now, out);
             }
             out.push(Action::Probe(lease.address));
@@ -544,15 +547,33 @@ impl Client {
         out.push(Action::Bound);
     }
 
-    fn probed(&mut self, taken: bool, now: Time, out: &mut Vec<Action>) {
-        match mem::replace(&mut self.state, State::Idle) {
-            State::Probing(lease) if lease.is_over(now) => self.pause(now),
-            State::Probing(lease) if taken => {
-                self.attempt.problem = "another host has the offered address";
-                self.exchange(State::Declining(lease), now, out);
+    fn probed(&mut self, problem: Option<&'static str>, now: Time, out: &mut Vec<Action>) {
+        match (mem::replace(&mut self.state, State::Idle), problem) {
+            (State::Probing(lease), _) if lease.is_over(now) => self.pause(now),
+            (State::Probing(lease), Some(problem)) => {
+                self.attempt.problem = problem;
+                match &self.lease {
+                    None => self.exchange(State::Declining(lease), now, out),
+                    // It goes on with the lease that it has. The server does not have to confirm it.
+                    Some(held) => {
+                        let ends_at = held.ends_at.unwrap_or(Time::MAX);
+                        self.wake = if now < held.rebind_at { held.rebind_at } else { ends_at };
+                        let (server, address) =
+                            (Some(lease.server.as_slice()), Some(lease.address));
+                        let xid = self.random.u32() >> 8;
+                        out.push(Action::Send(self.message(
+                            Kind::DECLINE,
+                            xid,
+                            server,
+                            address,
+                            0,
+                        )));
+                        self.state = State::Bound;
+                    }
+                }
             }
-            State::Probing(lease) => self.bind(lease, out),
-            other => self.state = other,
+            (State::Probing(lease), None) => self.bind(lease, out),
+            (other, _) => self.state = other,
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use ipnet::IpNet;
+
 use crate::cni::json::keys;
 use crate::dhcp::flags::SOCKET;
 use crate::dhcp::protocol::{Families, Settings};
@@ -40,6 +42,7 @@ keys! {
         "probe" => probe: bool,
         "broadcast" => broadcast: bool,
         "families" => families: Vec<String>,
+        "subnets" => subnets: Vec<String>,
     }
 
     struct Provided {
@@ -88,7 +91,14 @@ impl Keys {
         for family in &ipam.families {
             families.add(family).map_err(|error| error.in_front("ipam.families"))?;
         }
+        let subnet = |text: &String| {
+            text.parse::<IpNet>().map(|net| net.trunc()).map_err(|_| {
+                Error::config(format_args!("ipam.subnets: {text:?} is not a subnet"))
+                    .with_details("a subnet has a prefix length: 10.1.0.0/16")
+            })
+        };
         Ok(Settings {
+            subnets: ipam.subnets.iter().map(subnet).collect::<Result<_>>()?,
             provide,
             request: request_list(&requested, ipam.request.iter().any(|entry| entry.skip_default)),
             probe: ipam.probe,

@@ -5,6 +5,7 @@ mod attached;
 mod capture;
 mod changed;
 mod daemon;
+mod declined;
 mod faults;
 mod hostile;
 mod interrupted;

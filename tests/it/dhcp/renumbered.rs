@@ -15,13 +15,13 @@ const CACHE: &str = "/var/lib/cni/results/net-c1-eth0";
 const LOCK: &str = "/run/cnibox/locks/container-c1";
 
 /// A host between the LAN and `beyond`, which drops forwarded packets and knows no way back to the LAN.
-struct Router<'w> {
-    site: Site<'w>,
-    beyond: Container<'w>,
+pub(super) struct Router<'w> {
+    pub(super) site: Site<'w>,
+    pub(super) beyond: Container<'w>,
 }
 
 impl<'w> Router<'w> {
-    fn new(world: &'w World, families: &[&str]) -> Self {
+    pub(super) fn new(world: &'w World, families: &[&str]) -> Self {
         let site = Site::with_bridge(world);
         let beyond = world.container("beyond");
         site.script(&format!(
@@ -47,23 +47,28 @@ impl<'w> Router<'w> {
             world.host(["sh", "-c", &format!("{iptables} {script}")]);
         }
         set_br_netfilter(world, "0");
-        let list = json!({"cniVersion": "1.0.0", "name": "net", "plugins": [
-            {"type": "bridge", "bridge": "br0", "ipMasq": true,
-                "ipam": {"type": "dhcp", "families": families}},
-            {"type": "portmap", "capabilities": {"portMappings": true}},
-            {"type": "firewall", "backend": "iptables", "ingressPolicy": "same-bridge"}]});
-        world.write("/run/net.d/net.conflist", list.to_string());
-        Self { site, beyond }
+        let router = Self { site, beyond };
+        router.configure(&json!({"type": "dhcp", "families": families}));
+        router
     }
 
-    fn cnibox(&self, args: &[&str]) -> Call<'w> {
+    /// Writes the configuration of the network.
+    pub(super) fn configure(&self, ipam: &Value) {
+        let list = json!({"cniVersion": "1.0.0", "name": "net", "plugins": [
+            {"type": "bridge", "bridge": "br0", "ipMasq": true, "ipam": ipam},
+            {"type": "portmap", "capabilities": {"portMappings": true}},
+            {"type": "firewall", "backend": "iptables", "ingressPolicy": "same-bridge"}]});
+        self.site.world.write("/run/net.d/net.conflist", list.to_string());
+    }
+
+    pub(super) fn cnibox(&self, args: &[&str]) -> Call<'w> {
         let words = [&["/run/bin/cnibox"], args].concat();
         let call = self.site.world.tool(&words, None);
         call.env("NETCONFPATH", "/run/net.d").env("CNI_PATH", "/run/plugins")
     }
 
     /// A container with the published port 8080, or another one.
-    fn attach(&self, name: &str, port: u16) -> Container<'w> {
+    pub(super) fn attach(&self, name: &str, port: u16) -> Container<'w> {
         let c = self.site.world.container(name);
         let args = json!({"portMappings": [
             {"hostPort": port, "containerPort": 80, "protocol": "tcp"},
@@ -76,7 +81,7 @@ impl<'w> Router<'w> {
 
     /// Whether the container is reached by its port, reaches others through the host, and CHECK finds everything.
     #[track_caller]
-    fn works(&self, c: &Container<'_>, port: u16, addresses: [&str; 3]) {
+    pub(super) fn works(&self, c: &Container<'_>, port: u16, addresses: [&str; 3]) {
         let [own, host, beyond] = addresses;
         let asked = ask(self.site.world, Some(&self.beyond.netns()), "tcp", host, port);
         assert_eq!(asked, format!("{} {beyond}", c.name));
@@ -88,7 +93,7 @@ impl<'w> Router<'w> {
         assert!(line.contains(&format!(" {own}/")) && line.contains("alive"), "{list}");
     }
 
-    fn names(&self, address: &str) -> bool {
+    pub(super) fn names(&self, address: &str) -> bool {
         let ruleset = self.site.world.host(["nft", "list", "ruleset"]);
         let is_it = |word: &str| word == address || word.starts_with(&format!("{address}/"));
         ruleset.split([' ', ',', '\n', '\t', '{', '}']).any(is_it)
@@ -96,7 +101,7 @@ impl<'w> Router<'w> {
 
     /// Waits until everything follows to another address.
     #[track_caller]
-    fn wait_for_move(&self, daemon: &Daemon<'_>, [old, new]: [&str; 2]) {
+    pub(super) fn wait_for_move(&self, daemon: &Daemon<'_>, [old, new]: [&str; 2]) {
         let has_moved = || {
             !self.names(old)
                 && self.names(new)
@@ -109,13 +114,13 @@ impl<'w> Router<'w> {
         });
     }
 
-    fn detach(&self, c: &Container<'_>) {
+    pub(super) fn detach(&self, c: &Container<'_>) {
         self.cnibox(&["del", "net", &c.name, "--container-id", &c.name]).run().silence();
     }
 
     /// The elements of all sets and maps.
     #[track_caller]
-    fn assert_clean(&self) {
+    pub(super) fn assert_clean(&self) {
         let ruleset = self.site.world.host(["nft", "list", "ruleset"]);
         assert!(!ruleset.contains(" comment \"net "), "{ruleset}");
         assert!(!ruleset.contains("chain masquerade-1"), "{ruleset}");
@@ -131,13 +136,13 @@ fn journal(world: &World) -> String {
 }
 
 const BY_HOST: &str = "0a010001";
-const V4: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+pub(super) const V4: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 
-fn via_host(more: Value) -> Value {
+pub(super) fn via_host(more: Value) -> Value {
     with(&json!({"options": {"3": BY_HOST}}), more)
 }
 
-fn at([host, beyond]: [&'static str; 2], own: &'static str) -> [&'static str; 3] {
+pub(super) fn at([host, beyond]: [&'static str; 2], own: &'static str) -> [&'static str; 3] {
     [own, host, beyond]
 }
 
@@ -178,6 +183,7 @@ fn everything_follows_to_another_address() {
 fn everything_follows_into_another_subnet() {
     let world = World::new();
     let router = Router::new(&world, &["4"]);
+    router.configure(&json!({"type": "dhcp", "subnets": ["10.1.0.0/24", "10.2.0.0/16"]}));
     let server = Scripted::start(&router.site.outside, &plan_with(via_host(json!({}))));
     let daemon = Daemon::new(&world);
     let c1 = router.attach("c1", 8080);
@@ -292,40 +298,6 @@ fn rules_that_cannot_be_moved_now_are_moved_later() {
 }
 
 #[test]
-fn two_containers_exchange_their_addresses() {
-    let world = World::new();
-    let router = Router::new(&world, &["4"]);
-    let server = Scripted::start(&router.site.outside, &plan_with(via_host(json!({}))));
-    let daemon = Daemon::new(&world);
-    let c1 = router.attach("c1", 8080);
-    let mac = router.site.mac(&c1);
-    // The first answer counts, and only c1 gets that of its own.
-    let give = |own: &str, other: &str| {
-        let offer = answer(2, via_host(json!({"yiaddr": other})));
-        let own = answer(5, via_host(json!({"yiaddr": own, "only": mac})));
-        let other = answer(5, via_host(json!({"yiaddr": other})));
-        server.answer_by(&json!({"discover": [offer], "request": [own, other]}));
-    };
-    give("10.1.0.20", "10.1.0.21");
-    let c2 = router.attach("c2", 8081);
-    router.works(&c1, 8080, at(V4, "10.1.0.20"));
-    router.works(&c2, 8081, at(V4, "10.1.0.21"));
-    give("10.1.0.21", "10.1.0.20");
-    let has = |c: &Container<'_>, address: &str| {
-        world.read(&CACHE.replace("c1", &c.name)).contains(&format!("\"{address}/"))
-    };
-    let have_moved =
-        || has(&c1, "10.1.0.21") && has(&c2, "10.1.0.20") && !journal(&world).contains("former");
-    world.within_or(LIMIT_S, have_moved, || format!("both have moved: {}", daemon.log()));
-    router.works(&c1, 8080, at(V4, "10.1.0.21"));
-    router.works(&c2, 8081, at(V4, "10.1.0.20"));
-    router.detach(&c1);
-    router.works(&c2, 8081, at(V4, "10.1.0.20"));
-    router.detach(&c2);
-    router.assert_clean();
-}
-
-#[test]
 fn the_cache_entry_of_another_attachment_stays() {
     let world = World::new();
     let router = Router::new(&world, &["4"]);
@@ -376,7 +348,8 @@ fn source_routing_follows(keys: Value) {
     site.outside.exec(["ip", "address", "add", "10.2.0.254/16", "dev", "sw"]);
     let daemon = Daemon::new(&world);
     let c1 = world.container("c1");
-    let result = c1.add("bridge", &bridge());
+    let subnets = json!({"ipam": {"type": "dhcp", "subnets": ["10.1.0.0/24", "10.2.0.0/16"]}});
+    let result = c1.add("bridge", &with(&bridge(), subnets));
     let sbr = with(&json!({"cniVersion": "1.0.0", "name": "net", "type": "sbr"}), keys);
     let result = c1.add("sbr", &with(&sbr, json!({"prevResult": result})));
     c1.check("sbr", &sbr, &result);

@@ -249,6 +249,7 @@ fn dhcp() -> Subject {
         case("/ipam/priority", 7),
         case("/ipam/probe", true),
         case("/ipam/broadcast", true),
+        case("/ipam/subnets", json!(["10.1.0.0/24"])),
         case("/ipam/families", json!(["4"])),
     ];
     let subject = Subject::new("dhcp", json!({"ipam": {"type": "dhcp"}}), cases);

@@ -19,6 +19,7 @@ pub fn settings() -> Settings {
         provide: vec![(12, b"myhost".to_vec())],
         request: vec![121, 3, 1],
         probe: false,
+        is_examined: false,
         times: Times::default(),
     }
 }
@@ -255,7 +256,7 @@ fn renewal_can_change_the_address() {
         if probe {
             let lost = Action::Lost("the server changed the address");
             assert_eq!(actions, [lost, Action::Probe([10, 0, 0, 9].into())]);
-            assert_eq!(world.step(Event::Probed { taken: false }).len(), 1);
+            assert_eq!(world.step(Event::Probed { problem: None }).len(), 1);
         } else {
             assert_eq!(actions, [Action::Bound]);
         }
@@ -425,7 +426,7 @@ fn probing(lease: u32) -> (World, Sent) {
 fn a_decline_has_no_broadcast_flag() {
     let (mut world, _) = probing(600);
     world.client.settings.broadcast = true;
-    let actions = world.step(Event::Probed { taken: true });
+    let actions = world.step(Event::Probed { problem: Some("taken") });
     let [Action::Send { payload, .. }] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!(payload[10..12], [0, 0]);
     world.now = world.now + secs(60);
@@ -437,7 +438,7 @@ fn a_decline_has_no_broadcast_flag() {
 #[test]
 fn taken_address_is_declined() {
     let (mut world, _) = probing(600);
-    let decline = world.sent(Event::Probed { taken: true });
+    let decline = world.sent(Event::Probed { problem: Some("taken") });
     assert_eq!((decline.kind, decline.via, decline.ciaddr), (4, Via::Broadcast, [0; 4]));
     assert_eq!(decline.address.as_deref(), Some(&ADDRESS[..]));
     assert_eq!(decline.server.as_deref(), Some(&SERVER[..]));
@@ -448,7 +449,7 @@ fn taken_address_is_declined() {
 #[test]
 fn free_address_is_used_after_the_probe() {
     let (mut world, _) = probing(600);
-    let actions = world.step(Event::Probed { taken: false });
+    let actions = world.step(Event::Probed { problem: None });
     assert_eq!(actions, [Action::Bound]);
     // A renewal of the same address is not probed.
     let renewal = world.wait_sent();

@@ -9,7 +9,7 @@ const OTHER: [u8; 4] = [0, 2, 9, 9];
 
 pub fn settings() -> Settings {
     let resend_timeout = secs(208);
-    Settings { duid: DUID.to_vec(), iaid: IAID, probe: false, resend_timeout }
+    Settings { duid: DUID.to_vec(), iaid: IAID, probe: false, is_examined: false, resend_timeout }
 }
 
 pub fn secs(secs: u64) -> Time {
@@ -394,7 +394,7 @@ fn probing() -> World {
 #[test]
 fn taken_address_is_declined() {
     let mut world = probing();
-    let decline = world.sent(Event::Probed { taken: true });
+    let decline = world.sent(Event::Probed { problem: Some("taken") });
     assert_eq!((decline.kind, decline.server.as_deref()), (9, Some(&SERVER[..])));
     assert_eq!(decline.address, Some(address()));
     assert_eq!(world.wait_sent(), Sent { elapsed_cs: world_cs(&world), ..decline.clone() });
@@ -403,7 +403,7 @@ fn taken_address_is_declined() {
 
     // Without an answer it is sent four times.
     let mut world = probing();
-    world.step(Event::Probed { taken: true });
+    world.step(Event::Probed { problem: Some("taken") });
     let kinds: Vec<u8> = (0..4).map(|_| world.wait_sent().kind).collect();
     assert_eq!(kinds, [9, 9, 9, 1]);
 }
@@ -411,7 +411,7 @@ fn taken_address_is_declined() {
 #[test]
 fn free_address_is_used_once_it_is_probed() {
     let mut world = probing();
-    let actions = world.step(Event::Probed { taken: false });
+    let actions = world.step(Event::Probed { problem: None });
     assert!(matches!(&actions[..], [Action::Bound]), "{actions:?}");
 
     // Without an answer the address counts as free.
@@ -435,7 +435,9 @@ fn release_is_sent_once() {
     let release = world.sent(Event::Release);
     assert_eq!((release.kind, release.server.as_deref()), (8, Some(&SERVER[..])));
     assert_eq!(release.address, Some(address()));
-    for event in [Event::Release, Event::Time, Event::Start, Event::Probed { taken: true }] {
+    for event in
+        [Event::Release, Event::Time, Event::Start, Event::Probed { problem: Some("taken") }]
+    {
         assert_eq!(world.step(event), []);
     }
     assert_eq!((world.client.deadline(), world.client.is_listening()), (None, false));

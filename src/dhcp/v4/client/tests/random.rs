@@ -132,7 +132,7 @@ impl Model {
                 self.now = self.now + Time::from_millis(*ms);
                 self.step(Event::Time);
             }
-            Input::Probed(taken) => self.step(Event::Probed { taken: *taken }),
+            Input::Probed(taken) => self.step(Event::Probed { problem: taken.then_some("taken") }),
         }
     }
 
@@ -147,7 +147,7 @@ impl Model {
             assert!(kinds.is_empty() || kinds == [7], "{kinds:?}");
         }
         let later = self.now + secs(1_000_000);
-        for event in [Event::Release, Event::Time, Event::Start, Event::Probed { taken: false }] {
+        for event in [Event::Release, Event::Time, Event::Start, Event::Probed { problem: None }] {
             assert_eq!(self.client.step(event, later), []);
         }
         assert!(self.client.deadline().is_none() && !self.client.is_listening());

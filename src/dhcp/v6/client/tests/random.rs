@@ -139,7 +139,7 @@ impl Model {
                 self.now = self.now + Time::from_millis(*ms);
                 self.step(Event::Time);
             }
-            Input::Probed(taken) => self.step(Event::Probed { taken: *taken }),
+            Input::Probed(taken) => self.step(Event::Probed { problem: taken.then_some("taken") }),
         }
     }
 
@@ -154,7 +154,9 @@ impl Model {
         assert_eq!(actions.len(), kinds.len());
         assert_eq!(kinds, if is_granted { vec![8] } else { vec![] });
         let later = self.now + secs(1_000_000);
-        for event in [Event::Release, Event::Time, Event::Start, Event::Probed { taken: true }] {
+        for event in
+            [Event::Release, Event::Time, Event::Start, Event::Probed { problem: Some("taken") }]
+        {
             assert_eq!(self.client.step(event, later), []);
         }
         assert!(self.client.deadline().is_none() && !self.client.is_listening());

@@ -1,0 +1,63 @@
+//! Which addresses a server may give: the rules of the host follow a lease, such as published ports and the accepts of
+//! `firewall`. With an address of the host, a server would publish the host's own services.
+//!
+//! A lease is within the subnets of the network (`ipam.subnets`); without them, within the subnet of the first lease. It is no address
+//! that only one host can have, and none of the host or of another attachment.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv6Net};
+
+use crate::dhcp::lease::Leases;
+use crate::dhcp::site::{Site, prefixed};
+use crate::names::reserved::reserved;
+use crate::netlink::rtnl::Rtnl;
+use crate::plugin::life::{Life, Witness};
+use crate::plugin::record::{self, Record, Records};
+
+/// The bits of a subnet of IPv6 (RFC 4291, section 2.5.4). A lease of DHCPv6 has none.
+const SUBNET_BITS_V6: u8 = 64;
+
+/// Why an address cannot be used, for the client's report. `None` if it can, or if that cannot be told.
+pub fn problem(site: &Site<'_>, address: IpAddr) -> Option<&'static str> {
+    if reserved(&address.into()).is_some() {
+        return Some("the server offered an address that no container can have");
+    }
+    let (listed, first) = (&site.record.ask.settings.subnets, &site.record.subnets);
+    let is_of_family = |net: &&IpNet| net.addr().is_ipv4() == address.is_ipv4();
+    let of_first: Vec<&IpNet> = first.iter().filter(is_of_family).collect();
+    let is_within = match listed.is_empty() {
+        true => of_first.is_empty() || of_first.iter().any(|net| net.contains(&address)),
+        false => listed.iter().any(|net| net.contains(&address)),
+    };
+    if !is_within {
+        return Some("the server offered an address outside of the subnets of the network");
+    }
+    let of_host = Rtnl::open().and_then(|host| host.all_addresses());
+    if of_host.is_ok_and(|all| all.contains(&address)) {
+        return Some("the server offered an address of this host");
+    }
+    let records = Records::in_directory(prefixed(site.prefix, record::DIRECTORY.as_ref()));
+    let is_held = records.all().iter().any(|record| is_another(site, record, address));
+    is_held.then_some("another container of this host has the offered address")
+}
+
+/// Whether a record is of another attachment that has the address and has not ended.
+fn is_another(site: &Site<'_>, record: &Record, address: IpAddr) -> bool {
+    let key = &site.record.ask.key;
+    let is_own = record.network == key.network && record.at == key.attachment();
+    let has_it = record.made.last().is_some_and(|made| made.addresses.contains(&address));
+    let has_ended = || {
+        let life = Witness::new().map(|witness| witness.life_of_record(record));
+        matches!(life, Ok(Life::Ended(_)))
+    };
+    has_it && !is_own && !has_ended()
+}
+
+/// The subnets of leases.
+pub fn subnets(leases: &Leases) -> Vec<IpNet> {
+    let v4 = leases.v4.iter().map(|lease| IpNet::V4(lease.address.trunc()));
+    let of_v6 = |address: Ipv6Addr| Ipv6Net::new_assert(address, SUBNET_BITS_V6).trunc();
+    let v6 = leases.v6.iter().map(|lease| IpNet::V6(of_v6(lease.address)));
+    v4.chain(v6).collect()
+}
