@@ -42,6 +42,7 @@
 mod bindings;
 mod conditions;
 mod config;
+mod removal;
 mod rules;
 
 use std::cell::RefCell;
@@ -65,9 +66,10 @@ use crate::plugin::restore::Parts;
 use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::chained;
-use bindings::{PortBindings, Removal};
+use bindings::PortBindings;
 pub use config::Portmap;
 use config::{HostIp, Settings, Snat};
+use removal::Removal;
 
 pub const FACTS: Facts = Facts { leaves_owned: true, probes: &[("", "")], ..Facts::NONE };
 

@@ -1,0 +1,271 @@
+//! The deletion of port bindings: what DEL, GC and a repeated ADD do.
+
+use std::net::IpAddr;
+
+use super::bindings::is_of;
+use super::config::Settings;
+use super::rules::{
+    self, Group, OWNERS, count_key, location, masqueraded_keys, owner_key, port_of, shared_element,
+};
+use crate::error::Result;
+use crate::names::IpFamily;
+use crate::netlink::conntrack::Flows;
+use crate::netlink::nft::{Batch, Datum, Element, Nft, Transport};
+use crate::plugin::owner::{Owner, Owners};
+use crate::steps::nft::{hairpin, shared_rules};
+
+/// The deletion of the port bindings of owners, in one family.
+pub struct Removal<'a> {
+    pub nft: &'a Nft,
+    pub family: IpFamily,
+    pub owners: &'a Owners,
+    /// The configuration, if it can be read. It tells where to look first, not what to delete.
+    pub settings: Option<&'a Settings>,
+    /// The group that stays although it is empty: the ADD that removes uses it.
+    pub in_use: Option<&'a Group>,
+}
+
+/// The follow-up of a removal.
+#[derive(Default)]
+pub struct Removed {
+    /// The UDP connections that must not be translated any more.
+    pub flows: Vec<Flows>,
+    /// The keys of removed ports that other owners still publish on other host addresses.
+    pub shared: Vec<Vec<u8>>,
+}
+
+/// The elements of one owner in one group.
+struct Own {
+    group: Group,
+    /// Each with the name of its map.
+    published: Vec<(String, Element)>,
+}
+
+impl Removal<'_> {
+    /// Adds the deletions to the batch.
+    ///
+    /// The ports of a single owner are looked up by its configuration. If the index does not confirm that these are all,
+    /// and for GC, everything is read.
+    pub fn remove(&self, batch: &mut Batch) -> Result<Removed> {
+        if let Some((at, owner)) = self.owners.one() {
+            let own = self.look_up(owner, &at.ifname)?;
+            // The common case: the container has no ports.
+            if own.is_empty() && !self.is_registered(owner)? {
+                return Ok(Removed::default());
+            }
+            if let [own] = own.as_slice()
+                && self.is_all(own, owner)?
+            {
+                return self.remove_own(own, owner, batch);
+            }
+        }
+        self.remove_all(batch)
+    }
+
+    /// Whether the index has the owner.
+    pub fn is_registered(&self, owner: &Owner) -> Result<bool> {
+        self.index_has(owner, owner_key(owner))
+    }
+
+    fn index_has(&self, owner: &Owner, key: Vec<u8>) -> Result<bool> {
+        let found = self.nft.elements_at(rules::table(self.family), OWNERS, &[key])?;
+        Ok(found.iter().flatten().any(|element| is_of(element, owner)))
+    }
+
+    /// Looks up the ports of the configuration, in each group that can have them.
+    fn look_up(&self, owner: &Owner, interface: &str) -> Result<Vec<Own>> {
+        let Some(settings) = self.settings else { return Ok(Vec::new()) };
+        let group = Group::of(settings.conditions(self.family));
+        let mut groups = vec![group.secondary(interface), group];
+        // The ADD may have had no conditions.
+        groups.extend(Some(Group::main()).filter(|main| !groups.contains(main)));
+        let mut all = Vec::new();
+        for group in groups {
+            let mut own = Own { group, published: Vec::new() };
+            let mappings =
+                settings.mappings.iter().filter(|mapping| mapping.host_ip.is_in(self.family));
+            let places: Vec<(String, Vec<u8>)> =
+                mappings.map(|mapping| location(&own.group, mapping)).collect();
+            for set in [own.group.published(), own.group.published_on()] {
+                let of_set = places.iter().filter(|(name, _)| *name == set);
+                let keys: Vec<Vec<u8>> = of_set.map(|(_, key)| key.clone()).collect();
+                let found = self.nft.elements_at(rules::table(self.family), &set, &keys)?;
+                let found = found.into_iter().flatten().filter(|element| is_of(element, owner));
+                own.published.extend(found.map(|element| (set.clone(), element)));
+            }
+            if !own.published.is_empty() {
+                all.push(own);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Whether the owner has no other ports, and shares none of these with another owner.
+    fn is_all(&self, own: &Own, owner: &Owner) -> Result<bool> {
+        let ports = own.ports_on().map(|key| shared_element(&key, None).key);
+        let ports: Vec<Vec<u8>> = ports.filter(|_| own.group.is_main()).collect();
+        let shared = self.nft.elements_at(rules::table(self.family), OWNERS, &ports)?;
+        let count = count_key(owner, own.published.len());
+        Ok(shared.iter().all(Option::is_none) && self.index_has(owner, count)?)
+    }
+
+    fn remove_own(&self, own: &Own, owner: &Owner, batch: &mut Batch) -> Result<Removed> {
+        let mut keys = vec![
+            (OWNERS.to_owned(), owner_key(owner)),
+            (OWNERS.to_owned(), count_key(owner, own.published.len())),
+        ];
+        let sets = self.nft.sets(rules::table(self.family))?;
+        // The keys are sorted below, and repeated ones dropped.
+        for target in own.published.iter().filter_map(|(_, element)| self.target(element)) {
+            keys.extend(sets.iter().flat_map(|set| masqueraded_keys(&set.name, target)));
+        }
+        let mut removed = Removed::default();
+        if own.group.is_main() {
+            let ports = own.ports_on().map(|key| (own.group.published_on_ports(), key));
+            keys.extend(ports);
+            keys.extend(
+                own.published.iter().map(|(set, element)| (set.clone(), element.key.clone())),
+            );
+            let elements = own.published.iter().map(|(_, element)| element);
+            removed.flows.extend(elements.filter_map(|element| self.udp_flows(element)));
+        } else {
+            // The group goes with its last element, so it has to be read.
+            removed = self.remove_from_group(&own.group, batch)?;
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        for of_set in keys.chunk_by(|one, other| one.0 == other.0) {
+            self.delete_own(&of_set[0].0, of_set.iter().map(|(_, key)| key.clone()), owner, batch)?;
+        }
+        Ok(removed)
+    }
+
+    /// Deletes those of the elements with these keys that are the owner's.
+    fn delete_own(
+        &self,
+        set: &str,
+        keys: impl Iterator<Item = Vec<u8>>,
+        owner: &Owner,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        let table = rules::table(self.family);
+        let found = self.nft.elements_at(table, set, &keys.collect::<Vec<_>>())?.into_iter();
+        let own = found.flatten().filter(|element| is_of(element, owner));
+        batch.delete_elements(table, set, &own.map(|element| element.key).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    /// Reads every set.
+    fn remove_all(&self, batch: &mut Batch) -> Result<Removed> {
+        let mut removed = Removed::default();
+        // Before the groups, which add index entries for the remaining owners.
+        self.delete_from(OWNERS, batch)?;
+        for set in self.nft.sets(rules::table(self.family))? {
+            match Group::of_map(&set.name) {
+                Some(group) => {
+                    let Removed { flows, shared } = self.remove_from_group(&group, batch)?;
+                    removed.flows.extend(flows);
+                    removed.shared.extend(shared);
+                }
+                None if hairpin::length(&set.name).is_some() => {
+                    self.delete_from(&set.name, batch)?;
+                }
+                // The other sets of a group are handled with its map.
+                None => {}
+            }
+        }
+        Ok(removed)
+    }
+
+    fn remove_from_group(&self, group: &Group, batch: &mut Batch) -> Result<Removed> {
+        let table = rules::table(self.family);
+        let (mut gone, mut kept) = self.delete_from(&group.published(), batch)?;
+        let (gone_on, kept_on) = self.delete_from(&group.published_on(), batch)?;
+        if gone.is_empty() && gone_on.is_empty() {
+            return Ok(Removed::default());
+        }
+        let ports_on = group.published_on_ports();
+        let (gone_ports, _) = self.delete_from(&ports_on, batch)?;
+        let mut shared = Vec::new();
+        let mut ports: Vec<_> = gone_on.iter().filter_map(port_of).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        for key in ports {
+            let mut owners = kept_on.iter().filter(|element| element.key.ends_with(&key));
+            let Some(next) = owners.next() else { continue };
+            if let Some(port) = gone_ports.iter().find(|port| port.key == key) {
+                // The element passes to an owner that still has the port on another address.
+                let next = Element { comment: next.comment.clone(), ..port.clone() };
+                batch.add_elements(table, &ports_on, &[next]);
+            }
+            if group.is_main() && owners.next().is_some() {
+                let next = shared_element(&key, next.comment.clone());
+                batch.ensure_elements(table, OWNERS, &[next]);
+            }
+            shared.extend(Some(key).filter(|_| group.is_main()));
+        }
+        gone.extend(gone_on);
+        kept.extend(kept_on);
+        if kept.is_empty() && !group.is_main() && self.in_use != Some(group) {
+            self.remove_group(group, batch)?;
+        }
+        let flows = gone.iter().filter_map(|element| self.udp_flows(element)).collect();
+        Ok(Removed { flows, shared })
+    }
+
+    /// Deletes the elements of the owners. Returns them, and the remaining ones.
+    fn delete_from(&self, set: &str, batch: &mut Batch) -> Result<(Vec<Element>, Vec<Element>)> {
+        let table = rules::table(self.family);
+        let elements = self.nft.elements(table, set)?;
+        let (gone, kept): (Vec<Element>, _) =
+            elements.into_iter().partition(|element| shared_rules::is_of(element, self.owners));
+        let keys: Vec<Vec<u8>> = gone.iter().map(|element| element.key.clone()).collect();
+        batch.delete_elements(table, set, &keys);
+        Ok((gone, kept))
+    }
+
+    /// Deletes an empty group.
+    fn remove_group(&self, group: &Group, batch: &mut Batch) -> Result<()> {
+        let table = rules::table(self.family);
+        let (main, chain) = (Group::main().chain(), group.chain());
+        for rule in self.nft.rules_of(table, &main)? {
+            if rule.leads_to() == Some(chain.as_str()) {
+                batch.delete_rule(table, &main, rule.handle);
+            }
+        }
+        batch.delete_chain(table, &chain);
+        for set in group.sets() {
+            batch.delete_set(table, &set);
+        }
+        Ok(())
+    }
+
+    /// The connections to a published UDP port. TCP connections end by themselves.
+    fn udp_flows(&self, element: &Element) -> Option<Flows> {
+        let [protocol, _, _, _, high, low, _, _] = *port_of(element)?.as_array()?;
+        if protocol != Transport::Udp.number() {
+            return None;
+        }
+        let target = self.target(element)?;
+        let port = u16::from_be_bytes([high, low]);
+        Some(Flows::to_port(self.family, Transport::Udp, port).answered_by(target))
+    }
+
+    /// The address of the container.
+    fn target(&self, element: &Element) -> Option<IpAddr> {
+        let Some(Datum::Value(target)) = &element.data else { return None };
+        match self.family {
+            IpFamily::V4 => Some((*target.first_chunk::<4>()?).into()),
+            IpFamily::V6 => Some((*target.first_chunk::<16>()?).into()),
+        }
+    }
+}
+
+impl Own {
+    /// The keys of the ports that are published on single host addresses.
+    fn ports_on(&self) -> impl Iterator<Item = Vec<u8>> {
+        let set = self.group.published_on();
+        let on = self.published.iter().filter(move |(name, _)| *name == set);
+        on.filter_map(|(_, element)| port_of(element))
+    }
+}
