@@ -64,7 +64,6 @@ impl Clients {
                 provide: settings.provide.clone(),
                 request: settings.request.clone(),
                 probe: settings.probe,
-                is_examined: true,
                 times,
             })
         };
@@ -75,7 +74,6 @@ impl Clients {
                 duid,
                 iaid,
                 probe: settings.probe,
-                is_examined: true,
                 resend_timeout: times.resend_timeout,
             })
         };

@@ -60,7 +60,8 @@ pub enum Action {
         payload: Vec<u8>,
         via: Via,
     },
-    /// Look for another holder of the address by ARP, and answer with `Event::Probed` within 10 s.
+    /// Examine the address, and answer with `Event::Probed`: at once, or with `probe`, which looks for another holder by ARP, within
+    /// 10 s.
     Probe(Ipv4Addr),
     /// `Client::lease` is new, renewed or confirmed. The caller compares it with the lease that it applied.
     Bound,
@@ -430,8 +431,7 @@ impl Client {
         if held.is_some() {
             self.refusals = 0;
         }
-        let is_asked = self.settings.probe || self.settings.is_examined;
-        if is_asked && held != Some(lease.address.addr()) {
+        if held != Some(lease.address.addr()) {
             if self.settings.probe && self.lease.take().is_some() {
                 out.push(Action::Lost("the server changed the address"));
             }

@@ -145,7 +145,6 @@ mod tests {
             provide: provide.iter().map(|(code, value)| (*code, value.to_vec())).collect(),
             request: vec![121, 3, 1],
             probe: false,
-            is_examined: false,
             times: Times::default(),
         }
     }

@@ -17,8 +17,6 @@ pub struct Settings {
     pub request: Vec<u8>,
     /// The caller looks by ARP for another holder of a new address before it is used. An earlier lease is lost meanwhile.
     pub probe: bool,
-    /// The caller examines a new address before it is used: it answers `Action::Probe` at once.
-    pub is_examined: bool,
     pub times: Times,
 }
 

@@ -55,8 +55,6 @@ pub struct Settings {
     pub iaid: u32,
     /// The caller looks for another holder of a new address before it is used. An earlier lease is lost meanwhile.
     pub probe: bool,
-    /// The caller examines a new address before it is used: it answers `Action::Probe` at once.
-    pub is_examined: bool,
     /// The time after which the client gives up if it never had a lease.
     pub resend_timeout: Time,
 }
@@ -84,7 +82,8 @@ pub enum Event<'a> {
 pub enum Action {
     /// Send the payload.
     Send(Vec<u8>),
-    /// Look for another holder of the address (duplicate address detection), and answer with `Event::Probed` within 10 s.
+    /// Examine the address, and answer with `Event::Probed`: at once, or with `probe`, which looks for another holder (duplicate
+    /// address detection), within 10 s.
     Probe(Ipv6Addr),
     /// `Client::lease` is new or renewed. The caller compares it with the lease that it applied.
     Bound,
@@ -525,8 +524,7 @@ impl Client {
         }
         self.is_listening = false;
         let held = self.lease.as_ref().map(|lease| lease.address);
-        let is_asked = self.settings.probe || self.settings.is_examined;
-        if is_asked && held != Some(lease.address) {
+        if held != Some(lease.address) {
             if self.settings.probe && self.lease.is_some() {
                 self.lose("the server changed the address", now, out);
             }

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::renumbered::{Router, V4, at, via_host};
-use super::scripted::{Scripted, answer, plan_with};
+use super::scripted::{Scripted, answer, plan_with, plan6};
 use super::{Daemon, LIMIT_S};
 use crate::world::World;
 
@@ -97,17 +97,13 @@ fn the_address_of_a_living_container_goes_to_no_other() {
 
 #[test]
 fn an_address_of_the_host_is_declined_over_ipv6() {
-    let reply = |address: &str| {
-        let one = |kind: u8| json!([{"type": kind, "addresses": [[address, 500, 600]]}]);
-        json!({"solicit": one(2), "request": one(7), "renew": one(7), "rebind": one(7)})
-    };
     for address in ["fd00:1::1", "fd00:9::33"] {
         let world = World::new();
         let router = Router::new(&world, &["6"]);
-        let server = Scripted::start6(&router.site.outside, &reply("fd00:1::20"));
+        let server = Scripted::start6(&router.site.outside, &plan6("fd00:1::20"));
         let daemon = Daemon::new(&world);
         let c1 = router.attach("c1", 8080);
-        server.answer_by(&reply(address));
+        server.answer_by(&plan6(address));
         server.wait_for("decline", 1);
         let has = c1.addresses("eth0");
         assert!(has.iter().any(|one| one.starts_with("fd00:1::20/")), "{has:?} {}", daemon.log());
@@ -115,7 +111,7 @@ fn an_address_of_the_host_is_declined_over_ipv6() {
     }
     let world = World::new();
     let router = Router::new(&world, &["6"]);
-    let server = Scripted::start6(&router.site.outside, &reply("fd00:1::1"));
+    let server = Scripted::start6(&router.site.outside, &plan6("fd00:1::1"));
     let _daemon = Daemon::with(&world, &["-resendtimeout", "8s", "-timeout", "500ms"]);
     world.container("c1");
     let add = router.cnibox(&["add", "net", "c1", "--container-id", "c1"]).run();

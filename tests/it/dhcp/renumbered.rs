@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::scripted::{Scripted, answer, plan_with};
+use super::scripted::{Scripted, answer, plan_with, plan6};
 use super::{Daemon, LIMIT_S, Site, bridge};
 use crate::firewall::firewalld::{has_source, start_firewalld};
 use crate::firewall::{drop_forwarded, set_br_netfilter};
@@ -210,11 +210,7 @@ fn everything_follows_into_another_subnet() {
 fn everything_follows_to_another_address_of_ipv6() {
     let world = World::new();
     let router = Router::new(&world, &["6"]);
-    let reply = |address: &str| {
-        let one = |kind: u8| json!([{"type": kind, "addresses": [[address, 500, 600]]}]);
-        json!({"solicit": one(2), "request": one(7), "renew": one(7), "rebind": one(7)})
-    };
-    let server = Scripted::start6(&router.site.outside, &reply("fd00:1::20"));
+    let server = Scripted::start6(&router.site.outside, &plan6("fd00:1::20"));
     let daemon = Daemon::new(&world);
     let c1 = router.attach("c1", 8080);
     c1.exec([
@@ -225,7 +221,7 @@ fn everything_follows_to_another_address_of_ipv6() {
     ]);
     let v6 = ["fd00:2::1", "fd00:2::2"];
     router.works(&c1, 8080, at(v6, "fd00:1::20"));
-    server.answer_by(&reply("fd00:1::33"));
+    server.answer_by(&plan6("fd00:1::33"));
     router.wait_for_move(&daemon, ["fd00:1::20", "fd00:1::33"]);
     router.works(&c1, 8080, at(v6, "fd00:1::33"));
     router.detach(&c1);

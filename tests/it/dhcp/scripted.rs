@@ -32,6 +32,12 @@ pub fn plan_with(more: Value) -> Value {
     json!({"discover": [answer(2, more.clone())], "request": [answer(5, more)]})
 }
 
+/// The plan of a server for DHCPv6 that gives one address.
+pub fn plan6(address: &str) -> Value {
+    let one = |kind: u8| json!([{"type": kind, "addresses": [[address, 500, 600]]}]);
+    json!({"solicit": one(2), "request": one(7), "renew": one(7), "rebind": one(7)})
+}
+
 impl<'w> Scripted<'w> {
     pub fn start(place: &Container<'w>, plan: &Value) -> Self {
         Self::start_program(place, plan, PROGRAM)

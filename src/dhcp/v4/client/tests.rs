@@ -19,7 +19,6 @@ pub fn settings() -> Settings {
         provide: vec![(12, b"myhost".to_vec())],
         request: vec![121, 3, 1],
         probe: false,
-        is_examined: false,
         times: Times::default(),
     }
 }
@@ -85,8 +84,15 @@ impl World {
         Self { client: Client::new(settings, 42), now: secs(1000) }
     }
 
+    /// Without `probe`, the caller finds each address fine at once.
     fn step(&mut self, event: Event<'_>) -> Vec<Action> {
-        self.client.step(event, self.now)
+        let mut actions = self.client.step(event, self.now);
+        let is_probe = |action: &Action| matches!(action, Action::Probe(_));
+        if let (Some(at), false) = (actions.iter().position(is_probe), self.client.settings.probe) {
+            actions.remove(at);
+            actions.extend(self.client.step(Event::Probed { problem: None }, self.now));
+        }
+        actions
     }
 
     /// The only packet of a step.

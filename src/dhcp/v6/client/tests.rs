@@ -9,7 +9,7 @@ const OTHER: [u8; 4] = [0, 2, 9, 9];
 
 pub fn settings() -> Settings {
     let resend_timeout = secs(208);
-    Settings { duid: DUID.to_vec(), iaid: IAID, probe: false, is_examined: false, resend_timeout }
+    Settings { duid: DUID.to_vec(), iaid: IAID, probe: false, resend_timeout }
 }
 
 pub fn secs(secs: u64) -> Time {
@@ -74,8 +74,15 @@ impl World {
         Self { client: Client::new(settings(), 42), now: secs(1000) }
     }
 
+    /// Without `probe`, the caller finds each address fine at once.
     fn step(&mut self, event: Event<'_>) -> Vec<Action> {
-        self.client.step(event, self.now)
+        let mut actions = self.client.step(event, self.now);
+        let is_probe = |action: &Action| matches!(action, Action::Probe(_));
+        if let (Some(at), false) = (actions.iter().position(is_probe), self.client.settings.probe) {
+            actions.remove(at);
+            actions.extend(self.client.step(Event::Probed { problem: None }, self.now));
+        }
+        actions
     }
 
     fn sent(&mut self, event: Event<'_>) -> Sent {

@@ -83,7 +83,8 @@ impl Model {
                     assert!(self.has_address, "an address is lost once");
                     self.has_address = false;
                 }
-                Action::Probe(_) => assert!(!self.has_address),
+                Action::Probe(_) if self.client.settings.probe => assert!(!self.has_address),
+                Action::Probe(_) => return self.step(Event::Probed { problem: None }),
                 Action::Failed(_) => {
                     assert!(!self.has_address);
                     self.is_running = false;
