@@ -39,6 +39,13 @@ pub struct Attachment {
     pub ifname: IfName,
 }
 
+impl Attachment {
+    /// The attachment in words: `eth0 of container 3f2a in network dbnet`.
+    pub fn title(&self, network: &NetworkName) -> String {
+        format!("{} of container {} in network {network}", self.ifname, self.container_id)
+    }
+}
+
 /// The hardware address of an Ethernet interface. Written and read as `02:00:5e:10:00:01`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);

@@ -86,9 +86,7 @@ fn refusal(record: &Record, address: IpAddr) -> Option<Error> {
         Life::Alive => String::new(),
         Life::Unknown(reason) => format!(", which may have ended: {reason}"),
     };
-    let Record { network, at: Attachment { container_id, ifname }, .. } = record;
-    let owner = format!("{ifname} of container {container_id} in network {network}");
-    Some(Error::internal(format!("{owner} has it{why}")))
+    Some(Error::internal(format!("{} has it{why}", record.at.title(&record.network))))
 }
 
 /// Releases the claims of what a DEL or GC removes. The addresses are not released before.

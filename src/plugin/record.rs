@@ -260,7 +260,7 @@ pub(super) fn clean(cx: &Context<'_>, verb: &Verb, is_ipam: bool) -> Result<()> 
         }
         Verb::Gc(keep) => records.all().iter().try_for_each(|record| {
             let is_stale = record.network == *network && !keep.contains(&record.at);
-            if is_stale && is_its(record) { records.discard(record) } else { Ok(()) }
+            if is_stale && is_its(record) { records.remove(network, &record.at) } else { Ok(()) }
         }),
         _ => Ok(()),
     }

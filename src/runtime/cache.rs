@@ -127,7 +127,7 @@ impl CacheEntry {
 
     /// The attachment in words.
     pub fn title(&self) -> String {
-        title(&self.network, &self.at)
+        self.at.title(&self.network)
     }
 
     fn document(&self) -> Document {
@@ -228,11 +228,6 @@ fn args(pairs: &[Vec<String>]) -> Result<String> {
         args.push(format!("{key}={value}"));
     }
     Ok(args.join(";"))
-}
-
-/// An attachment in words.
-pub fn title(network: &NetworkName, at: &Attachment) -> String {
-    format!("{} of container {} in network {network}", at.ifname, at.container_id)
 }
 
 impl Cache {

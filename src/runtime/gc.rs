@@ -16,7 +16,7 @@ use crate::names::{Attachment, NetworkName};
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::record::{Maker, Record};
 use crate::runtime::Runtime;
-use crate::runtime::cache::{self, CacheEntry};
+use crate::runtime::cache::CacheEntry;
 use crate::runtime::chain::{Chain, Parameters};
 use crate::runtime::conf::Network;
 #[cfg(feature = "tool")]
@@ -108,8 +108,9 @@ pub(super) struct Collection<'a> {
 
 impl Collection<'_> {
     /// Whether an object is to be removed now. Else it waits for a later run.
-    pub(super) fn is_confirmed(&mut self, found: Found) -> bool {
+    pub(super) fn is_confirmed(&mut self, found: impl FnOnce() -> Found) -> bool {
         let Some(confirmation) = &mut self.confirmation else { return true };
+        let found = found();
         let (what, reason) = (found.object.clone(), found.proof.clone());
         let seconds = confirmation.wait(found);
         if seconds == 0 {
@@ -123,7 +124,7 @@ impl Collection<'_> {
     /// The same for a record. No line tells of records.
     fn is_confirmed_record(&mut self, record: &Record) -> bool {
         let Some(confirmation) = &mut self.confirmation else { return true };
-        let object = format!("the record of {}", cache::title(&record.network, &record.at));
+        let object = format!("the record of {}", record.at.title(&record.network));
         let found = Found::new("", object, record.generation.clone(), "its namespace has ended");
         let is_confirmed = confirmation.wait(found) == 0;
         if is_confirmed {
@@ -253,7 +254,7 @@ impl Runtime {
         is_dry_run: bool,
     ) -> Result<Removed> {
         let _locks = self.lock(network, &at.container_id)?;
-        let cannot = || format!("cannot remove {}", cache::title(network, at));
+        let cannot = || format!("cannot remove {}", at.title(network));
         let Some(entry) = self.known(network, at) else {
             let msg = format!("{}: it is not attached", cannot());
             return Err(Error::new(Code::UNKNOWN_CONTAINER, msg));
@@ -296,13 +297,13 @@ impl Runtime {
     /// that cannot be removed does no harm.
     fn sweep(&self, run: &mut Collection<'_>) -> Result<()> {
         lock::sweep(&self.locks);
-        self.sweep_files();
+        let records = self.sweep_files();
         // 0.1.0 had its records there, until the next boot.
         for directory in ["namespaces", "pending"] {
             let _ = fs::remove_dir_all(self.state.join(directory));
         }
         let witness = Witness::new()?;
-        for record in self.records.all() {
+        for record in records {
             if self.known(&record.network, &record.at).is_some() {
                 continue;
             }

@@ -19,7 +19,7 @@ use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::record::{Begun, Maker, Record};
 use crate::runtime::Runtime;
-use crate::runtime::cache::{self, CacheEntry, Operation, Started};
+use crate::runtime::cache::{CacheEntry, Operation, Started};
 use crate::runtime::chain::{Chain, Failed, Parameters};
 use crate::runtime::conf::Network;
 use crate::runtime::life;
@@ -249,7 +249,7 @@ impl Runtime {
     pub fn check(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
         let _locks = self.lock(choice.name(), &target.at.container_id)?;
         let known = self.cache.read(choice.name(), target.at)?.ok_or_else(|| {
-            let title = cache::title(choice.name(), target.at);
+            let title = target.at.title(choice.name());
             let msg = format!("cannot check {title}: it is not attached");
             Error::new(Code::UNKNOWN_CONTAINER, msg).with_details("the cache has no entry for it")
         })?;
@@ -343,12 +343,12 @@ impl Runtime {
         is_last.then_some(pending)
     }
 
-    /// Removes the files that killed operations were writing.
-    pub(super) fn sweep_files(&self) {
+    /// Removes the files that killed operations were writing. Returns the records.
+    pub(super) fn sweep_files(&self) -> Vec<Record> {
         self.cache.sweep();
         self.pending.sweep();
-        self.records.sweep();
         file::sweep(&self.state);
+        self.records.sweep()
     }
 
     fn network(&self, choice: &Choice, known: Option<&CacheEntry>) -> Result<Network> {

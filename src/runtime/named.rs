@@ -89,7 +89,7 @@ impl Runtime {
     pub(super) fn remove_confirmed_namespaces(&self, witness: &Witness, run: &mut Collection<'_>) {
         self.remove_dead(witness, &mut |path, note| {
             let what = format!("namespace {}", path.display());
-            if !run.is_confirmed(Found::new("", what.clone(), note.into(), PROCESS_DIED)) {
+            if !run.is_confirmed(|| Found::new("", what.clone(), note.into(), PROCESS_DIED)) {
                 return Ok(true);
             }
             let is_kept = if run.options.is_dry_run { true } else { remove(path, note)? };

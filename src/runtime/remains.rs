@@ -95,8 +95,9 @@ impl Runtime {
     ) {
         let of = title(&pool.network, &owned.reservation.holder);
         let what = format!("{} of {of}", owned.reservation.address);
-        let incarnation = owned.reservation.incarnation();
-        if !run.is_confirmed(Found::new(&pool.network, what.clone(), incarnation, reason)) {
+        let incarnation = || owned.reservation.incarnation();
+        let found = || Found::new(&pool.network, what.clone(), incarnation(), reason);
+        if !run.is_confirmed(found) {
             return;
         }
         let is_dry_run = run.options.is_dry_run;
@@ -114,8 +115,8 @@ impl Runtime {
             return;
         };
         let what = format!("the rules and links of {}", title_of(owner));
-        let generation = self.generation(&network, &at);
-        if !run.is_confirmed(Found::new(&network, what.clone(), generation, proof)) {
+        let generation = || self.generation(&network, &at);
+        if !run.is_confirmed(|| Found::new(&network, what.clone(), generation(), proof)) {
             return;
         }
         match if run.options.is_dry_run { Ok(()) } else { self.remove_owner(owner) } {

@@ -32,7 +32,7 @@ use crate::plugin::record::Record;
 use crate::plugins::flannel;
 use crate::plugins::host_local::{self, DATA_DIR};
 use crate::runtime::Runtime;
-use crate::runtime::cache::{self, CacheEntry, Entries};
+use crate::runtime::cache::{CacheEntry, Entries};
 use crate::runtime::conf::{self, Network};
 
 /// The addresses of a network in one data directory.
@@ -109,11 +109,11 @@ impl Runtime {
         for (entry, _) in &attachments {
             add_given(entry, &mut pools);
         }
-        let of_cache = |(entry, _): &(CacheEntry, Life)| cache::title(&entry.network, &entry.at);
+        let of_cache = |(entry, _): &(CacheEntry, Life)| entry.title();
         let cached: HashSet<String> = attachments.iter().map(of_cache).collect();
         let mut records = Vec::new();
         for record in self.records.all() {
-            if !cached.contains(&cache::title(&record.network, &record.at)) {
+            if !cached.contains(&record.at.title(&record.network)) {
                 let life = witness.life_of_record(&record);
                 records.push((record, life));
             }
@@ -426,7 +426,7 @@ pub fn title(network: &NetworkName, holder: &Holder) -> String {
     match holder {
         Holder::Container(container_id, Some(ifname)) => {
             let at = Attachment { container_id: container_id.clone(), ifname: ifname.clone() };
-            cache::title(network, &at)
+            at.title(network)
         }
         Holder::Container(id, None) => format!("container {id} in network {network}"),
         Holder::Operator => format!("the operator in network {network}"),

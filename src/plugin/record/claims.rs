@@ -4,6 +4,7 @@
 //! A claim is a symbolic link `@ADDRESS@LINK` to the record of the attachment, in the directory of the records: there is one at
 //! most, it is made and found in one step, and it means nothing once the record does not name it.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -95,15 +96,23 @@ impl Records {
         record.claims.iter().any(|known| known == claim).then_some(record)
     }
 
-    /// Removes the claims that lead to no record that names them: those of killed processes. The others are in use.
-    pub(super) fn sweep_claims(&self) {
+    /// Removes the claims that lead to no record that names them: those of killed processes. The others are in use. `all`: the
+    /// records; there can be more by now.
+    pub(super) fn sweep_claims(&self, all: &[Record]) {
+        let claims = |record: &Record| {
+            let file = self.file_name(&record.network, &record.at);
+            record.claims.iter().map(move |claim| (file.clone(), claim.clone())).collect::<Vec<_>>()
+        };
+        let known: HashSet<(PathBuf, String)> = all.iter().flat_map(claims).collect();
         for entry in fs::read_dir(self.directory()).into_iter().flatten().flatten() {
             let Ok(claim) = entry.file_name().into_string() else { continue };
-            if is_claim(claim.as_ref())
-                && self.holder(&claim).is_none()
-                && let Ok(file) = fs::read_link(entry.path())
-            {
-                let _ = self.release_of_ended(&claim, &file);
+            if !is_claim(claim.as_ref()) {
+                continue;
+            }
+            let Ok(file) = fs::read_link(entry.path()) else { continue };
+            let found = (file, claim);
+            if !known.contains(&found) && self.holder(&found.1).is_none() {
+                let _ = self.release_of_ended(&found.1, &found.0);
             }
         }
     }

@@ -231,19 +231,26 @@ impl Records {
     }
 
     /// Removes the incomplete files that killed processes have left, and damaged records, which prove nothing. A file that
-    /// cannot be removed does no harm.
-    pub fn sweep(&self) {
+    /// cannot be removed does no harm. Returns the others.
+    pub fn sweep(&self) -> Vec<Record> {
         file::sweep(&self.directory);
+        let mut all = Vec::new();
         for path in self.files() {
             let is_damaged = match file::read_within(&path, BYTES_MAX) {
-                Ok(bytes) => Record::parse(&bytes).is_none(),
+                Ok(bytes) => {
+                    let record = Record::parse(&bytes);
+                    let is_damaged = record.is_none();
+                    all.extend(record);
+                    is_damaged
+                }
                 Err(error) => error.kind() == ErrorKind::FileTooLarge,
             };
             if is_damaged {
                 let _ = fs::remove_file(&path);
             }
         }
-        self.sweep_claims();
+        self.sweep_claims(&all);
+        all
     }
 
     pub(super) fn directory(&self) -> &Path {

@@ -110,8 +110,8 @@ impl Runtime {
         if entry.network_of_add().is_ok_and(|network| network.disable_gc) {
             return Ok(None);
         }
-        let incarnation = self.incarnation(&entry);
-        if !run.is_confirmed(Found::new(network, entry.title(), incarnation, &reason)) {
+        let found = || Found::new(network, entry.title(), self.incarnation(&entry), &reason);
+        if !run.is_confirmed(found) {
             return Ok(None);
         }
         let record = self.records.read(network, at);
