@@ -42,6 +42,16 @@ impl Owner {
         parts.next().is_none().then_some(found)
     }
 
+    /// The text of an owner for an error.
+    pub fn title(text: &str) -> String {
+        match Self::parts(text) {
+            Some([network, container, interface]) => {
+                format!("network {network}, container {container}, interface {interface}")
+            }
+            None => format!("{text:?}"),
+        }
+    }
+
     /// The network and the attachment in the text of an owner. `None` also for names that are too long for it.
     pub fn named(text: &str) -> Option<(NetworkName, Attachment)> {
         let [network, id, ifname] = Self::parts(text)?;

@@ -169,7 +169,7 @@ impl Plugin for Firewall {
         if let Some(firewalld) = &firewalld {
             for address in &addresses {
                 parts.ensure(&|| has_source(firewalld, zone, *address), &mut || {
-                    firewalld.borrow_mut().add_source(zone, *address)
+                    firewalld.borrow_mut().add_source(zone, *address).map(drop)
                 });
             }
         }
@@ -276,10 +276,12 @@ impl Firewall {
     ) -> Result<()> {
         let zone = self.zone();
         for address in addresses {
-            firewalld.borrow_mut().add_source(zone, *address)?;
-            undo.push("remove a source from firewalld", move || {
-                firewalld.borrow_mut().remove_source(zone, *address)
-            });
+            // A source that was there belongs to another attachment or to the administrator.
+            if firewalld.borrow_mut().add_source(zone, *address)? {
+                undo.push("remove a source from firewalld", move || {
+                    firewalld.borrow_mut().remove_source(zone, *address)
+                });
+            }
         }
         Ok(())
     }

@@ -248,8 +248,8 @@ fn publish(
             let before = bindings.map(|bindings| bindings.look(nft)).transpose()?;
             let mut before = before.unwrap_or_default();
             let bindings = bindings.map(|bindings| bindings.placed(&before));
-            let in_use = bindings.as_ref().map(|bindings| &bindings.group);
-            let removal = Removal { nft, family, owners, settings: Some(settings), in_use };
+            let replacement = bindings.as_ref();
+            let removal = Removal { nft, family, owners, settings: Some(settings), replacement };
             if before.is_published || removal.is_registered(owner)? {
                 before.shared.extend(removal.remove(batch)?.shared);
             }
@@ -330,7 +330,7 @@ fn remove(
 ) -> Result<Vec<Flows>> {
     let mut flows = Vec::new();
     for family in IpFamily::ALL {
-        let removal = Removal { nft, family, owners, settings, in_use: None };
+        let removal = Removal { nft, family, owners, settings, replacement: None };
         flows.extend(removal.remove(batch)?.flows);
     }
     Ok(flows)

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::cni::json::Json;
 use crate::error::Result;
-use crate::netlink::nft::{Family, Nft, Table};
+use crate::netlink::nft::{Family, Nft};
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
@@ -13,7 +13,7 @@ use crate::runtime::conf::Network;
 use crate::runtime::lifecycle::{Choice, Target};
 use crate::runtime::reservations::Survey;
 use crate::steps::link::host_link;
-use crate::steps::nft::shared_rules;
+use crate::steps::nft::{shared_rules, shared_set};
 
 /// The owners in the tables of cnibox and in its map of the table of iptables, and those of ifbs. Other links end with the
 /// namespaces of their containers.
@@ -30,9 +30,10 @@ pub fn on_host() -> Result<Vec<String>> {
     }
     for family in [Family::Inet, Family::Ip, Family::Ip6, Family::Bridge] {
         let own = shared_rules::table(family);
-        for table in [own, Table { family, name: "filter" }] {
+        let accepted = shared_set::accepted(family);
+        for table in [own, accepted.table] {
             for set in nft.sets(table)? {
-                if table != own && set.name != own.name {
+                if table != own && set.name != accepted.name && set.name != accepted.owners() {
                     continue;
                 }
                 for element in nft.elements(table, &set.name)? {

@@ -4,13 +4,12 @@
 //! It holds the container's lock without waiting for it: during an ADD, DEL or CHECK of this runtime it fails, and the daemon
 //! calls it again.
 
-use std::ffi::OsString;
-use std::net::IpAddr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use crate::cni::success::{Dns, Success};
 use crate::cni::version::{self, Version};
-use crate::error::{Code, Error, Result};
+use crate::error::Result;
 use crate::netlink::conntrack::Conntrack;
 use crate::netlink::nft::Nft;
 use crate::plugin::owner::Owner;
@@ -18,45 +17,26 @@ use crate::plugin::record::{self, Records};
 use crate::plugins::firewall;
 use crate::runtime::cache::{self, Cache, CacheEntry};
 use crate::runtime::lock::Lock;
-use crate::steps::nft::renumber::{Move, Renumbered, renumber};
+use crate::steps::nft::renumber::{Move, renumber};
 use crate::steps::renumber::{Change, Follow};
 
 /// The follower for a daemon. `bus` is the address of the system D-Bus; `None` is the usual one.
 pub fn follower(bus: Option<OsString>) -> Follow {
     let bus = bus.filter(|bus| !bus.is_empty());
-    Box::new(move |prefix, changes, holds| follow(prefix, bus.as_ref(), changes, holds))
+    Box::new(move |prefix, change| follow(prefix, bus.as_deref(), change))
 }
 
-fn follow(
-    prefix: &Path,
-    bus: Option<&OsString>,
-    changes: &[Change],
-    holds: &dyn Fn(&str, IpAddr) -> bool,
-) -> Vec<Result<String>> {
+fn follow(prefix: &Path, bus: Option<&OsStr>, change: &Change) -> Result<String> {
     let below = |path: &Path| match prefix.as_os_str().is_empty() {
         true => path.to_owned(),
         false => prefix.join(path.strip_prefix("/").unwrap_or(path)),
     };
     let directory = below(&super::locks());
-    let lock = |change: &Change| Lock::container_if_free(&directory, &change.at.container_id);
-    let locks: Vec<Result<Lock>> = changes.iter().map(lock).collect();
-    let free: Vec<&Change> = changes
-        .iter()
-        .zip(&locks)
-        .filter(|(_, lock)| lock.is_ok())
-        .map(|(change, _)| change)
-        .collect();
-    let rules = move_rules(&free, bus, holds);
-    let cache = Cache::new(below(Path::new(cache::DIRECTORY)));
-    let records = Records::in_directory(below(Path::new(record::DIRECTORY)));
-    let one = |(change, lock): (&Change, Result<Lock>)| {
-        let _lock = lock?;
-        let moved = moved_of(rules.as_ref().map_err(Clone::clone)?, change)?;
-        update_record(&records, change)?;
-        let is_cached = update_entry(&cache, change)?;
-        Ok(described(moved, is_cached))
-    };
-    changes.iter().zip(locks).map(one).collect()
+    let _lock = Lock::container_if_free(&directory, &change.at.container_id)?;
+    let moved = move_rules(change, bus)?;
+    update_record(&Records::in_directory(below(Path::new(record::DIRECTORY))), change)?;
+    let is_cached = update_entry(&Cache::new(below(Path::new(cache::DIRECTORY))), change)?;
+    Ok(described(moved, is_cached))
 }
 
 /// The moved objects in words; empty for nothing.
@@ -74,45 +54,31 @@ fn described(moved: usize, is_cached: bool) -> String {
         .join(" and ")
 }
 
-/// Moves the rules in one transaction, then the sources of firewalld. Deletes the connections of the addresses of before:
-/// otherwise packets follow the translation of before as long as they arrive.
-fn move_rules(
-    changes: &[&Change],
-    bus: Option<&OsString>,
-    holds: &dyn Fn(&str, IpAddr) -> bool,
-) -> Result<Renumbered> {
-    let mut moves = Vec::new();
-    for change in changes {
-        let owner = Owner::new(&change.network, &change.at);
-        let one = |(from, to)| Move { owner: owner.clone(), from, to };
-        moves.extend(change.nets().into_iter().filter(|(from, to)| from != to).map(one));
+/// Moves the sources of firewalld and the rules. Returns the number of rules. Deletes the connections of the addresses of
+/// before: otherwise packets follow the translation of before as long as they arrive.
+fn move_rules(change: &Change, bus: Option<&OsStr>) -> Result<usize> {
+    let owner = Owner::new(&change.network, &change.at);
+    let mut moves: Vec<Move> = Vec::new();
+    for (from, to) in change.nets().into_iter().filter(|(from, to)| from != to) {
+        moves.push(Move { owner: owner.clone(), from, to });
     }
-    let Some(nft) = Nft::open_if_any()?.filter(|_| !moves.is_empty()) else {
-        return Ok(Renumbered::default());
-    };
+    let Some(nft) = Nft::open_if_any()?.filter(|_| !moves.is_empty()) else { return Ok(0) };
     // The records of the sources move with the rules, so the sources go first: a step that fails is repeated.
     if cfg!(feature = "firewall") {
-        firewall::follow_sources(&nft, bus.map(OsString::as_os_str), &moves)?;
+        firewall::follow_sources(&nft, bus, &moves)?;
     }
-    let renumbered = renumber(&nft, &moves, holds)?;
-    let mut left: Vec<IpAddr> = renumbered.moved.iter().map(|moved| moved.from).collect();
-    left.sort_unstable();
-    left.dedup();
-    left.retain(|from| !renumbered.moved.iter().any(|moved| moved.to == *from));
+    let (mut count, mut left) = (0, Vec::new());
+    for of in &moves {
+        let moved = renumber(&nft, of)?;
+        count += moved.elements;
+        if moved.elements > 0 && !moved.is_shared && of.from.addr() != of.to.addr() {
+            left.push(of.from.addr());
+        }
+    }
     if !left.is_empty() {
         Conntrack::open()?.delete_of(&left)?;
     }
-    Ok(renumbered)
-}
-
-/// The number of moved elements of one attachment. Fails if it must wait for another one.
-fn moved_of(renumbered: &Renumbered, change: &Change) -> Result<usize> {
-    let owner = Owner::new(&change.network, &change.at);
-    if renumbered.waiting.contains(&owner) {
-        let msg = "cannot move the rules: another attachment has rules for the new address";
-        return Err(Error::new(Code::TRY_AGAIN_LATER, msg));
-    }
-    Ok(renumbered.moved.iter().filter(|moved| moved.owner == owner).count())
+    Ok(count)
 }
 
 /// Notes the addresses of now in the record, before the result in the cache has them: it stays the record of this attachment.

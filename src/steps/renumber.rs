@@ -1,7 +1,6 @@
 //! An attachment with another address than at its ADD: a DHCP server replaced it. The daemon changes the interface; the rules
 //! of the host and the cache entry follow.
 
-use std::net::IpAddr;
 use std::path::Path;
 
 use ipnet::IpNet;
@@ -18,14 +17,10 @@ pub struct Change {
     pub leases: Vec<(Success, Success)>,
 }
 
-/// Lets the host follow the changes. Each may be called again, also after it was made in part. Returns for each change a
-/// text of all that was done.
+/// Lets the host follow a change. It may be called again, also after it was made in part. Returns a text of all that was done.
 ///
-/// The path stands in front of the paths of the host. The last parameter tells whether the living attachment with this owner
-/// uses an address, or will still move its own rules from it.
-pub type Follow = Box<
-    dyn Fn(&Path, &[Change], &dyn Fn(&str, IpAddr) -> bool) -> Vec<Result<String>> + Send + Sync,
->;
+/// The path stands in front of the paths of the host.
+pub type Follow = Box<dyn Fn(&Path, &Change) -> Result<String> + Send + Sync>;
 
 impl Change {
     /// The addresses of before, each with that of now.

@@ -36,6 +36,7 @@ mod runtime;
 mod sbr;
 mod scale;
 mod several;
+mod shared_rules;
 mod spec;
 mod static_ipam;
 mod status;

@@ -4,7 +4,6 @@
 //!
 //! While an attachment has no lease, its rules stay: nothing tells where they lead to.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread::Builder;
 
@@ -19,7 +18,6 @@ use crate::dhcp::table::{Event, LeaseEntry, Shared, Table, log};
 use crate::dhcp::time::Time;
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
-use crate::plugin::owner::Owner;
 use crate::steps::renumber::Change;
 
 /// The pause after a failed attempt. It doubles up to the longest.
@@ -116,17 +114,16 @@ impl Table {
         let mut state = self.state.lock();
         loop {
             let now = Time::now();
-            let mut entries = state.leases.0.iter();
-            if !entries.any(|entry| entry.following.is_due(now) && entry.is_applied()) {
+            let is_due = |entry: &&LeaseEntry| entry.following.is_due(now) && entry.is_applied();
+            let due = state.leases.0.iter().filter(is_due);
+            let records: Vec<LeaseRecord> = due.map(|entry| entry.record.clone()).collect();
+            if records.is_empty() {
                 break;
             }
-            // Also those that are not due: two attachments that exchange their addresses need one transaction.
-            let waits = |entry: &&LeaseEntry| entry.following.at.is_some() && entry.is_applied();
-            let waiting = state.leases.0.iter().filter(waits);
-            let records: Vec<LeaseRecord> = waiting.map(|entry| entry.record.clone()).collect();
             state.following = records.iter().map(|record| record.ask.key.clone()).collect();
-            let held = held(&state);
-            let done = MutexGuard::unlocked(&mut state, || self.move_rules(&records, &held));
+            let follow = |record| (self.follow)(&self.options.prefix, &change(record));
+            let done: Vec<Result<String>> =
+                MutexGuard::unlocked(&mut state, || records.iter().map(follow).collect());
             for (record, done) in records.iter().zip(done) {
                 self.finish(&mut state, record, done);
             }
@@ -136,18 +133,6 @@ impl Table {
         state.has_follower = false;
         // For the next attempts.
         self.wake();
-    }
-
-    fn move_rules(
-        &self,
-        records: &[LeaseRecord],
-        held: &[(String, Vec<IpAddr>)],
-    ) -> Vec<Result<String>> {
-        let changes: Vec<Change> = records.iter().map(change).collect();
-        let holds = |owner: &str, address: IpAddr| {
-            held.iter().any(|(other, addresses)| other == owner && addresses.contains(&address))
-        };
-        (self.follow)(&self.options.prefix, &changes, &holds)
     }
 
     /// Notes the end of an attempt. The lease can have changed meanwhile: then another attempt is due.
@@ -196,15 +181,4 @@ fn change(record: &LeaseRecord) -> Change {
 fn addresses(record: &LeaseRecord) -> String {
     let nets = apply::success(record, &[]).nets();
     nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
-}
-
-/// The owners of all leases, each with the addresses that its rules may name.
-fn held(state: &Shared) -> Vec<(String, Vec<IpAddr>)> {
-    let mut held = Vec::new();
-    for LeaseEntry { record, .. } in &state.leases.0 {
-        let key = &record.ask.key;
-        let owner = Owner::new(&key.network, &key.attachment());
-        held.push((owner.to_string(), record.addresses()));
-    }
-    held
 }

@@ -62,15 +62,15 @@ impl Firewalld {
         self.bus.restart_time();
     }
 
-    /// Adds the address as a source of the zone. An existing source is no error.
-    pub(super) fn add_source(&mut self, zone: &str, address: IpAddr) -> Result<()> {
+    /// Adds the address as a source of the zone. False if it is one already.
+    pub(super) fn add_source(&mut self, zone: &str, address: IpAddr) -> Result<bool> {
         match self.call("addSource", zone, address) {
             Err(Failure::Refused { name, text })
                 if name.contains(ALREADY_SET) || text.contains(ALREADY_SET) =>
             {
-                Ok(())
+                Ok(false)
             }
-            result => result.map(drop).map_err(|failure| {
+            result => result.map(|_| true).map_err(|failure| {
                 Error::internal(format_args!("cannot add {address} to zone {zone} of firewalld"))
                     .with_details(failure.to_string())
             }),

@@ -35,12 +35,13 @@ use crate::netlink::nft::{
 };
 use crate::plugin::owner::Owners;
 use crate::steps::nft::shared_rules;
+use crate::steps::nft::shared_set::accepted;
 
-pub(super) const TABLE: &str = shared_rules::accepted(Family::Ip).0.name;
+pub(super) const TABLE: &str = accepted(Family::Ip).table.name;
 pub(super) const FORWARD: &str = "FORWARD";
 const CNI_FORWARD: &str = "CNI-FORWARD";
 const CNI_ADMIN: &str = "CNI-ADMIN";
-const MAP: &str = shared_rules::accepted(Family::Ip).1;
+const MAP: &str = accepted(Family::Ip).name;
 
 /// The longest name of a chain in iptables, in bytes: XT_EXTENSION_MAXNAMELEN without its NUL
 /// (linux/netfilter/x_tables.h).
@@ -50,8 +51,8 @@ const CHAIN_BYTES_MAX: usize = 28;
 const BASE: Base =
     Base { kind: ChainKind::Filter, hook: Hook::Forward, priority: 0, policy: Policy::Accept };
 
-fn table(family: Family) -> Table<'static> {
-    shared_rules::accepted(family).0
+const fn table(family: Family) -> Table<'static> {
+    accepted(family).table
 }
 
 /// The validated name of the administrator's chain.
@@ -192,24 +193,15 @@ pub(super) fn add(
     owner: &Comment,
 ) -> Result<()> {
     let present = Present::read(nft, family, admin_chain)?;
-    let table = table(family);
     ensure_chains(nft, batch, family, admin_chain, &present)?;
     let keys: Vec<Vec<u8>> = addresses.iter().copied().map(ruleset::key).collect();
     let mut wanted: Vec<Element> = keys.iter().map(|key| element(key.clone(), owner)).collect();
     if present.map {
-        let known: Vec<Element> =
-            nft.elements_at(table, MAP, &keys)?.into_iter().flatten().collect();
-        wanted.retain(|element| !known.contains(element));
-        let stale = known.iter().filter(|known| wanted.iter().any(|new| new.key == known.key));
-        let stale: Vec<Vec<u8>> = stale.map(|element| element.key.clone()).collect();
-        batch.delete_elements(table, MAP, &stale);
-    } else {
-        let others = nft.elements(shared_rules::table(family), ruleset::ADDRESSES)?;
-        let others = others.into_iter().filter(|other| !keys.contains(&other.key));
-        wanted.extend(others.filter_map(|other| Some(element(other.key, &other.comment?))));
+        return accepted(family).put(nft, batch, owner, &keys, &wanted).map(drop);
     }
-    batch.add_elements(table, MAP, &wanted);
-    Ok(())
+    let others = ruleset::set(family, ruleset::ADDRESSES).parts(nft)?.into_iter();
+    wanted.extend(others.filter_map(|other| Some(element(other.key, &other.comment?))));
+    accepted(family).add(nft, batch, &wanted)
 }
 
 fn element(key: Vec<u8>, owner: &Comment) -> Element {
@@ -326,7 +318,8 @@ pub(super) fn resolve_map(program: &mut Program, family: Family, known: Option<F
 }
 
 pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, owners: &Owners) -> Result<()> {
-    shared_rules::delete(nft, batch, table(family), MAP, owners).map(drop)
+    let is_stale = |element: &Element| shared_rules::is_of(element, owners);
+    accepted(family).remove(nft, batch, &is_stale).map(drop)
 }
 
 pub(super) fn check(
@@ -351,10 +344,8 @@ pub(super) fn check(
             return Err(Error::internal(format_args!("{what} is missing in table {table}")));
         }
     }
-    let keys: Vec<Vec<u8>> = addresses.iter().copied().map(ruleset::key).collect();
-    let known = nft.elements_at(table, MAP, &keys)?;
-    for ((address, key), known) in addresses.iter().zip(keys).zip(known) {
-        if known != Some(element(key, owner)) {
+    for address in addresses {
+        if !accepted(family).has(nft, &element(ruleset::key(*address), owner))? {
             return Err(Error::internal(format_args!(
                 "address {address} is missing from map {MAP} of table {table}"
             )));

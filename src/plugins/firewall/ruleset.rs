@@ -33,6 +33,7 @@ use crate::netlink::nft::{
 };
 use crate::plugin::owner::Owners;
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
+use crate::steps::nft::shared_set::{Changed, SharedSet};
 
 /// The addresses of all containers.
 pub(super) const ADDRESSES: &str = "firewall-addresses";
@@ -50,7 +51,11 @@ pub(super) fn key(address: IpAddr) -> Vec<u8> {
     pack(&[Value::Address(address)])
 }
 
-/// The elements that one attachment needs.
+pub(super) const fn set(family: Family, name: &'static str) -> SharedSet<'static> {
+    SharedSet { table: shared_rules::table(family), name }
+}
+
+/// The elements of one attachment.
 struct Wanted<'a> {
     keys: Vec<Vec<u8>>,
     guard: Option<&'a Guard>,
@@ -58,23 +63,38 @@ struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// The elements for each set. An empty list means that the set must not have these keys.
-    fn sets(&self) -> [(&'static str, Vec<Element>); 3] {
-        let elements = |data: Option<Datum>| {
-            let element = |key: &Vec<u8>| Element {
-                key: key.clone(),
-                data: data.clone(),
-                comment: Some(self.owner.clone()),
-            };
-            self.keys.iter().map(element).collect()
-        };
-        let of_guard = |is_isolated: bool| match self.guard {
-            Some(guard) if guard.is_isolated == is_isolated => {
-                elements(Some(Datum::Value(bridge_key(guard))))
+    fn addresses(&self) -> Vec<Element> {
+        self.elements(None)
+    }
+
+    /// Of a map of bridges. An empty list means that the map must not have these keys.
+    fn bridges(&self, map: &str) -> Vec<Element> {
+        match self.guard {
+            Some(guard) if guard.is_isolated == (map == ISOLATED) => {
+                self.elements(Some(Datum::Value(bridge_key(guard))))
             }
             _ => Vec::new(),
+        }
+    }
+
+    fn elements(&self, data: Option<Datum>) -> Vec<Element> {
+        let element = |key: &Vec<u8>| Element {
+            key: key.clone(),
+            data: data.clone(),
+            comment: Some(self.owner.clone()),
         };
-        [(ADDRESSES, elements(None)), (SAME_BRIDGE, of_guard(false)), (ISOLATED, of_guard(true))]
+        self.keys.iter().map(element).collect()
+    }
+
+    /// Adds what is missing to a set, and removes other elements of the owner.
+    fn put(
+        &self,
+        nft: &Nft,
+        batch: &mut Batch,
+        set: SharedSet<'_>,
+        elements: &[Element],
+    ) -> Result<Option<Changed>> {
+        set.put(nft, batch, self.owner, &self.keys, elements)
     }
 }
 
@@ -82,7 +102,7 @@ fn bridge_key(guard: &Guard) -> Vec<u8> {
     pack(&[Value::IfName(&guard.bridge)])
 }
 
-/// Adds the addresses, and removes the elements of an earlier owner of an address, which ended without a DEL.
+/// Adds the addresses, and removes what an earlier ADD of the owner, or an owner that has ended, left at them.
 pub(super) fn add(
     nft: &Nft,
     batch: &mut Batch,
@@ -96,23 +116,23 @@ pub(super) fn add(
         .ensure(nft, batch, |batch, name| declare(batch, table, name))?;
     let keys: Vec<Vec<u8>> = addresses.iter().copied().map(key).collect();
     let wanted = Wanted { keys, guard, owner };
-    let mut is_in_the_way = false;
-    for (set, elements) in wanted.sets() {
-        let known = nft.elements_at(table, set, &wanted.keys)?;
-        let known: Vec<Element> = known.into_iter().flatten().collect();
-        is_in_the_way |= known.iter().any(|element| !elements.contains(element));
-        if !is_in_the_way {
-            let missing: Vec<Element> =
-                elements.into_iter().filter(|element| !known.contains(element)).collect();
-            batch.add_elements(table, set, &missing);
-        }
+    wanted.put(nft, batch, set(family, ADDRESSES), &wanted.addresses())?;
+    let maps = [SAME_BRIDGE, ISOLATED].map(|map| (set(family, map), wanted.bridges(map)));
+    let mut changes = Vec::new();
+    for (map, elements) in &maps {
+        changes.push(wanted.put(nft, batch, *map, elements)?);
     }
-    if is_in_the_way {
-        // This case is rare and may be slow. Elements that were added above are added again, which is no error.
-        remove_if(nft, batch, family, |element| wanted.keys.contains(&element.key))?;
-        for (set, elements) in wanted.sets() {
-            batch.ensure_elements(table, set, &elements);
+    if changes.iter().any(Option::is_some) {
+        let mut all = Vec::new();
+        for ((map, elements), changed) in maps.into_iter().zip(changes) {
+            let mut changed = match changed {
+                Some(changed) => changed,
+                None => Changed { kept: map.parts(nft)?, gone: Vec::new() },
+            };
+            changed.kept.extend(elements);
+            all.push(changed);
         }
+        remove_bridges(nft, batch, table, all)?;
     }
     if let Some(guard) = guard {
         let bridge = bridge_key(guard);
@@ -128,26 +148,26 @@ pub(super) fn add(
 
 /// Removes the elements of the owners, and the bridges that no other attachment isolates.
 pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, owners: &Owners) -> Result<()> {
-    remove_if(nft, batch, family, |element| shared_rules::is_of(element, owners))
+    let is_stale = |element: &Element| shared_rules::is_of(element, owners);
+    set(family, ADDRESSES).remove(nft, batch, &is_stale)?;
+    let mut changes = Vec::new();
+    for map in [SAME_BRIDGE, ISOLATED] {
+        changes.push(set(family, map).remove(nft, batch, &is_stale)?);
+    }
+    remove_bridges(nft, batch, shared_rules::table(family), changes)
 }
 
-fn remove_if(
+/// Removes the bridges that no attachment isolates after the changes of the maps `same-bridge` and `isolated`.
+fn remove_bridges(
     nft: &Nft,
     batch: &mut Batch,
-    family: Family,
-    is_stale: impl Fn(&Element) -> bool,
+    table: Table<'_>,
+    changes: Vec<Changed>,
 ) -> Result<()> {
-    let table = shared_rules::table(family);
-    let mut split = |set| -> Result<(Bridges, Bridges)> {
-        let (stale, rest): (Vec<_>, Vec<_>) =
-            nft.elements(table, set)?.into_iter().partition(&is_stale);
-        let keys: Vec<Vec<u8>> = stale.iter().map(|element| element.key.clone()).collect();
-        batch.delete_elements(table, set, &keys);
-        Ok((bridges(stale), bridges(rest)))
-    };
-    split(ADDRESSES)?;
-    let (mut gone, same) = split(SAME_BRIDGE)?;
-    let (mut alone, isolated) = split(ISOLATED)?;
+    let mut changes =
+        changes.into_iter().map(|Changed { gone, kept }| (bridges(gone), bridges(kept)));
+    let (mut gone, same) = changes.next().unwrap_or_default();
+    let (mut alone, isolated) = changes.next().unwrap_or_default();
     alone.retain(|bridge| isolated.binary_search(bridge).is_err());
     alone.iter().for_each(|bridge| note(&mut gone, bridge.clone()));
     gone.retain(|bridge| {
@@ -207,12 +227,13 @@ pub(super) fn check(
     let table = shared_rules::table(family);
     let keys = addresses.iter().copied().map(key).collect();
     let wanted = Wanted { keys, guard, owner };
-    for (set, elements) in wanted.sets().into_iter().filter(|(_, elements)| !elements.is_empty()) {
-        let known = nft.elements_at(table, set, &wanted.keys)?;
-        for ((address, element), known) in addresses.iter().zip(&elements).zip(&known) {
-            if known.as_ref() != Some(element) {
+    let of_map = |map| (map, wanted.bridges(map));
+    for (name, elements) in [(ADDRESSES, wanted.addresses()), of_map(SAME_BRIDGE), of_map(ISOLATED)]
+    {
+        for (address, element) in addresses.iter().zip(&elements) {
+            if !set(family, name).has(nft, element)? {
                 return Err(Error::internal(format_args!(
-                    "address {address} is missing from set {set} of table {table}"
+                    "address {address} is missing from set {name} of table {table}"
                 )));
             }
         }

@@ -20,6 +20,7 @@ use crate::plugin::owner::Owners;
 use crate::plugin::{Context, Scope};
 use crate::steps::nft::renumber::Move;
 use crate::steps::nft::shared_rules::{self, SharedRules};
+use crate::steps::nft::shared_set::SharedSet;
 
 const PREFIX: &str = "firewall-zone-";
 
@@ -46,29 +47,34 @@ pub(super) fn record(
     shared.ensure(nft, batch, |batch, name| {
         batch.add_set(table, NewSet { name, key: &key, kind: SetKind::Set, comment: None });
     })?;
-    for address in addresses {
-        let key = ruleset::key(*address);
-        let element = Element { key, data: None, comment: Some(owner.clone()) };
-        shared_rules::put(nft, batch, table, &set, element)?;
-    }
-    Ok(())
+    let keys: Vec<Vec<u8>> = addresses.iter().copied().map(ruleset::key).collect();
+    let element =
+        |key: &Vec<u8>| Element { key: key.clone(), data: None, comment: Some(owner.clone()) };
+    let elements: Vec<Element> = keys.iter().map(element).collect();
+    SharedSet { table, name: &set }.put(nft, batch, owner, &keys, &elements).map(drop)
 }
 
-/// The sources of the owners, each with its table's family and its element.
-fn recorded(nft: &Nft, owners: &Owners) -> Result<Vec<(Family, Element, Source)>> {
-    let mut found = Vec::new();
+/// The zones with recorded sources: family, zone and set.
+fn zones(nft: &Nft) -> Result<Vec<(Family, String, String)>> {
+    let mut zones = Vec::new();
     for family in FAMILIES {
-        let table = shared_rules::table(family);
-        for set in nft.sets(table)? {
-            let Some(zone) = set.name.strip_prefix(PREFIX) else { continue };
-            let elements = nft.elements(table, &set.name)?;
-            for element in
-                elements.into_iter().filter(|element| shared_rules::is_of(element, owners))
-            {
-                let Some(address) = ruleset::address(&element) else { continue };
-                found.push((family, element, Source { zone: zone.into(), address }));
-            }
-        }
+        let sets = nft.sets(shared_rules::table(family))?.into_iter();
+        let zone = |set: String| Some((family, set.strip_prefix(PREFIX)?.to_owned(), set));
+        zones.extend(sets.filter_map(|set| zone(set.name)));
+    }
+    Ok(zones)
+}
+
+/// The sources of the owners that no other owner needs.
+fn recorded(nft: &Nft, owners: &Owners) -> Result<Vec<Source>> {
+    let mut found = Vec::new();
+    for (family, zone, set) in zones(nft)? {
+        let set = SharedSet { table: shared_rules::table(family), name: &set };
+        let (own, others): (Vec<Element>, Vec<Element>) =
+            set.parts(nft)?.into_iter().partition(|part| shared_rules::is_of(part, owners));
+        let alone = own.iter().filter(|own| others.iter().all(|other| other.key != own.key));
+        let source = |address| Source { zone: zone.clone(), address };
+        found.extend(alone.filter_map(ruleset::address).map(source));
     }
     Ok(found)
 }
@@ -81,12 +87,11 @@ pub(super) fn remove(
     scope: Scope<'_>,
     others: Vec<Source>,
 ) -> (Vec<Source>, Result<()>) {
-    let recorded = match recorded(nft, &Owners::of(cx, scope)) {
+    let mut sources = match recorded(nft, &Owners::of(cx, scope)) {
         Ok(recorded) => recorded,
         Err(error) => return (Vec::new(), Err(error)),
     };
-    let is_any_ours = !recorded.is_empty();
-    let mut sources: Vec<Source> = recorded.into_iter().map(|(_, _, source)| source).collect();
+    let is_any_ours = !sources.is_empty();
     sources.extend(others);
     if sources.is_empty() {
         return (sources, Ok(()));
@@ -118,32 +123,27 @@ pub(super) fn remove(
 /// Replaces sources of zones by those of other addresses. Their records stay: they move with the rules. If firewalld does
 /// not run, there are no sources.
 pub fn follow_sources(nft: &Nft, bus: Option<&OsStr>, moves: &[Move]) -> Result<()> {
-    let mut sources: Vec<(String, IpAddr, IpAddr)> = Vec::new();
-    for family in FAMILIES {
-        let table = shared_rules::table(family);
-        for set in nft.sets(table)? {
-            let Some(zone) = set.name.strip_prefix(PREFIX) else { continue };
-            for element in nft.elements(table, &set.name)? {
-                let address = ruleset::address(&element);
-                let is_of = |Move { from, owner, .. }: &&Move| {
-                    Some(from.addr()) == address
-                        && element.comment.as_deref() == Some(owner.as_str())
-                };
-                let of = moves.iter().find(is_of);
-                sources.extend(of.map(|of| (zone.to_owned(), of.from.addr(), of.to.addr())));
-            }
+    let moves = moves.iter().filter(|of| of.from.addr() != of.to.addr());
+    let mut steps: Vec<(String, &Move, bool)> = Vec::new();
+    for (family, zone, set) in zones(nft)? {
+        let parts = SharedSet { table: shared_rules::table(family), name: &set }.parts(nft)?;
+        for of in moves.clone() {
+            let key = ruleset::key(of.from.addr());
+            let (own, others): (Vec<&Element>, Vec<&Element>) = parts
+                .iter()
+                .filter(|part| part.key == key)
+                .partition(|part| part.comment.as_deref() == Some(of.owner.as_str()));
+            steps.extend((!own.is_empty()).then(|| (zone.clone(), of, others.is_empty())));
         }
     }
-    sources.retain(|(_, from, to)| from != to);
-    if sources.is_empty() {
+    if steps.is_empty() {
         return Ok(());
     }
     let Found::Running(mut firewalld) = Firewalld::find_at(bus)? else { return Ok(()) };
-    for (zone, from, to) in &sources {
-        firewalld.add_source(zone, *to)?;
-        // An address can pass from one attachment to another.
-        if !sources.iter().any(|(other, _, to)| (other, to) == (zone, from)) {
-            firewalld.remove_source(zone, *from)?;
+    for (zone, Move { from, to, .. }, is_alone) in &steps {
+        firewalld.add_source(zone, to.addr())?;
+        if *is_alone {
+            firewalld.remove_source(zone, from.addr())?;
         }
         firewalld.restart_time();
     }
@@ -157,11 +157,16 @@ pub(super) fn forget(
     owners: &Owners,
     staying: &[Source],
 ) -> Result<()> {
-    for (family, element, source) in recorded(nft, owners)? {
-        if !staying.contains(&source) {
-            let set = format!("{PREFIX}{}", source.zone);
-            batch.delete_elements(shared_rules::table(family), &set, &[element.key]);
-        }
+    for (family, zone, set) in zones(nft)? {
+        let stays = |element: &Element| {
+            let of_zone = staying.iter().filter(|source| source.zone == zone);
+            of_zone
+                .map(|source| Some(source.address))
+                .any(|address| address == ruleset::address(element))
+        };
+        let is_stale = |element: &Element| shared_rules::is_of(element, owners) && !stays(element);
+        let set = SharedSet { table: shared_rules::table(family), name: &set };
+        set.remove(nft, batch, &is_stale)?;
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::names::IpFamily;
 use crate::netlink::nft::{Batch, Datum, Element, Nft, Value, pack};
 use crate::plugin::owner::Owner;
+use crate::steps::nft::shared_set::SharedSet;
 use crate::steps::nft::{hairpin, shared_rules};
 
 /// The port bindings of one attachment in one family.
@@ -40,8 +41,6 @@ pub struct Before {
     pub is_published: bool,
     /// The container publishes one of the ports already, in another network.
     needs_secondary: bool,
-    /// Sets and keys of an earlier owner of the address, which ended without a DEL.
-    stale: Vec<(String, Vec<u8>)>,
     /// The keys of ports that other owners publish on other host addresses.
     pub shared: Vec<Vec<u8>>,
 }
@@ -130,11 +129,10 @@ impl<'a> PortBindings<'a> {
                 shared.map(|port| shared_element(&port.key, Some(comment.clone()))).collect();
             batch.ensure_elements(table, OWNERS, &shared);
         }
-        for (set, key) in &before.stale {
-            batch.delete_elements(table, set, std::slice::from_ref(key));
-        }
         for expected in self.masqueraded() {
-            batch.add_elements(table, &expected.set, &[element(&expected)]);
+            let set = SharedSet { table, name: &expected.set };
+            let (key, owner) = (std::slice::from_ref(&expected.key), self.owner.as_str());
+            set.put(nft, batch, owner, key, &[element(&expected)])?;
         }
         let count = Expected { key: count_key(self.owner, published.len()), ..self.index_entry() };
         batch.add_elements(table, OWNERS, &[self.index_entry(), count].each_ref().map(element));
@@ -165,12 +163,12 @@ impl<'a> PortBindings<'a> {
         let mut all = self.published();
         all.extend(self.masqueraded());
         all.push(self.index_entry());
+        let comment = shared_rules::comment(self.owner)?;
         for expected in &all {
-            let found =
-                nft.elements_at(table, &expected.set, std::slice::from_ref(&expected.key))?;
             let data = expected.data.clone().map(Datum::Value);
-            let is_equal = |found: &Element| is_of(found, self.owner) && found.data == data;
-            if !found.iter().flatten().any(is_equal) {
+            let wanted =
+                Element { key: expected.key.clone(), data, comment: Some(comment.clone()) };
+            if !(SharedSet { table, name: &expected.set }).has(nft, &wanted)? {
                 return Err(Error::internal(format_args!(
                     "{} of {} not found in set {} of table {table}",
                     expected.title, self.owner, expected.set
@@ -199,6 +197,11 @@ impl<'a> PortBindings<'a> {
             title: title(mapping),
         };
         on.map(of).collect()
+    }
+
+    /// The elements of masqueraded sources: set and key.
+    pub fn sources_at(&self) -> Vec<(String, Vec<u8>)> {
+        self.masqueraded().into_iter().map(|Expected { set, key, .. }| (set, key)).collect()
     }
 
     fn masqueraded(&self) -> Vec<Expected> {
@@ -244,18 +247,6 @@ impl<'a> PortBindings<'a> {
                         self.refuse_taken_on(nft, &group, exclusive.mapping)?;
                     }
                 }
-            }
-        }
-        for expected in self.masqueraded() {
-            let found =
-                nft.elements_at(table, &expected.set, std::slice::from_ref(&expected.key))?;
-            match found.iter().flatten().next() {
-                // IPAM gave out the address again, so the earlier owner has ended.
-                Some(found) if !is_of(found, self.owner) => {
-                    before.stale.push((expected.set, expected.key));
-                }
-                Some(_) => before.is_published = true,
-                None => {}
             }
         }
         before.shared = self.shared_ports(nft)?;
@@ -348,12 +339,6 @@ fn title(mapping: &Mapping) -> String {
 }
 
 fn taken(mapping: &Mapping, by: &Element) -> Error {
-    let owner = by.comment.as_deref().unwrap_or_default();
-    let owner = match Owner::parts(owner) {
-        Some([network, container, interface]) => {
-            format!("network {network}, container {container}, interface {interface}")
-        }
-        None => format!("{owner:?}"),
-    };
+    let owner = Owner::title(by.comment.as_deref().unwrap_or_default());
     Error::internal(format_args!("cannot publish {}: it is taken by {owner}", title(mapping)))
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::bindings::is_of;
+use super::bindings::{PortBindings, is_of};
 use super::config::Settings;
 use super::rules::{
     self, Group, OWNERS, count_key, location, masqueraded_keys, owner_key, port_of, shared_element,
@@ -12,6 +12,7 @@ use crate::names::IpFamily;
 use crate::netlink::conntrack::Flows;
 use crate::netlink::nft::{Batch, Datum, Element, Nft, Transport};
 use crate::plugin::owner::{Owner, Owners};
+use crate::steps::nft::shared_set::SharedSet;
 use crate::steps::nft::{hairpin, shared_rules};
 
 /// The deletion of the port bindings of owners, in one family.
@@ -21,8 +22,8 @@ pub struct Removal<'a> {
     pub owners: &'a Owners,
     /// The configuration, if it can be read. It tells where to look first, not what to delete.
     pub settings: Option<&'a Settings>,
-    /// The group that stays although it is empty: the ADD that removes uses it.
-    pub in_use: Option<&'a Group>,
+    /// The bindings of the ADD that removes. Their group stays although it is empty, and so do their masqueraded sources.
+    pub replacement: Option<&'a PortBindings<'a>>,
 }
 
 /// The follow-up of a removal.
@@ -115,9 +116,16 @@ impl Removal<'_> {
             (OWNERS.to_owned(), count_key(owner, own.published.len())),
         ];
         let sets = self.nft.sets(rules::table(self.family))?;
-        // The keys are sorted below, and repeated ones dropped.
-        for target in own.published.iter().filter_map(|(_, element)| self.target(element)) {
-            keys.extend(sets.iter().flat_map(|set| masqueraded_keys(&set.name, target)));
+        if sets.iter().any(|set| SharedSet::is_of_owners(&set.name)) {
+            for set in &sets {
+                self.remove_sources(&set.name, batch)?;
+            }
+        } else {
+            // The keys are sorted below, and repeated ones dropped.
+            for target in own.published.iter().filter_map(|(_, element)| self.target(element)) {
+                let of_target = sets.iter().flat_map(|set| masqueraded_keys(&set.name, target));
+                keys.extend(of_target.filter(|place| !self.stays(place)));
+            }
         }
         let mut removed = Removed::default();
         if own.group.is_main() {
@@ -167,14 +175,29 @@ impl Removal<'_> {
                     removed.flows.extend(flows);
                     removed.shared.extend(shared);
                 }
-                None if hairpin::length(&set.name).is_some() => {
-                    self.delete_from(&set.name, batch)?;
-                }
                 // The other sets of a group are handled with its map.
-                None => {}
+                None => self.remove_sources(&set.name, batch)?,
             }
         }
         Ok(removed)
+    }
+
+    /// Removes the masqueraded sources from a set, if it is one of them.
+    fn remove_sources(&self, set: &str, batch: &mut Batch) -> Result<()> {
+        if hairpin::length(set).is_none() {
+            return Ok(());
+        }
+        let is_stale = |element: &Element| {
+            shared_rules::is_of(element, self.owners)
+                && !self.stays(&(set.to_owned(), element.key.clone()))
+        };
+        let set = SharedSet { table: rules::table(self.family), name: set };
+        set.remove(self.nft, batch, &is_stale).map(drop)
+    }
+
+    /// Whether the ADD puts this source again.
+    fn stays(&self, place: &(String, Vec<u8>)) -> bool {
+        self.replacement.is_some_and(|bindings| bindings.sources_at().contains(place))
     }
 
     fn remove_from_group(&self, group: &Group, batch: &mut Batch) -> Result<Removed> {
@@ -206,7 +229,8 @@ impl Removal<'_> {
         }
         gone.extend(gone_on);
         kept.extend(kept_on);
-        if kept.is_empty() && !group.is_main() && self.in_use != Some(group) {
+        let is_used = self.replacement.is_some_and(|bindings| bindings.group == *group);
+        if kept.is_empty() && !group.is_main() && !is_used {
             self.remove_group(group, batch)?;
         }
         let flows = gone.iter().filter_map(|element| self.udp_flows(element)).collect();

@@ -34,6 +34,7 @@ use crate::netlink::nft::{
 use crate::plugin::owner::{self, Owner};
 use crate::steps::nft::hairpin;
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
+use crate::steps::nft::shared_set::marks;
 
 /// The maps and the chain of the ports that share their conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -237,24 +238,17 @@ pub fn port_of(element: &Element) -> Option<Vec<u8>> {
 
 /// The index key of an owner. If two owners have the same hash, ADD refuses the later one.
 pub fn owner_key(owner: &Owner) -> Vec<u8> {
-    key_of(owner.as_str())
+    marks(owner.as_str())
 }
 
 /// The index key of an owner with this number of ports.
 pub fn count_key(owner: &Owner, count: usize) -> Vec<u8> {
-    key_of(&format!("{owner} {count}"))
+    marks(&format!("{owner} {count}"))
 }
 
 /// The index element of a port of the main group that several owners have, or had, on different addresses.
 pub fn shared_element(port_key: &[u8], comment: Option<Comment>) -> Element {
-    Element { key: key_of(&format!("shared {port_key:?}")), data: None, comment }
-}
-
-/// The 64 bits of the hash as two marks.
-fn key_of(text: &str) -> Vec<u8> {
-    let [a, b, c, d, e, f, g, h] = owner::hash(text).to_be_bytes();
-    let halves = [[a, b, c, d], [e, f, g, h]].map(u32::from_be_bytes).map(Value::Mark);
-    pack(&halves)
+    Element { key: marks(&format!("shared {port_key:?}")), data: None, comment }
 }
 
 impl Group {

@@ -20,8 +20,8 @@
 //!
 //! and the same in `ip6`. A packet needs one lookup, independent of the number of containers.
 //!
-//! A failing ADD, DEL and GC remove the elements of the owner, and the chain of a subnet with its last element. The map and
-//! the base chain stay.
+//! A failing ADD, DEL and GC remove the elements of the owner, and the chain of a subnet with its last element. An element that
+//! another attachment needs, too, passes to it. The map and the base chain stay.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -36,6 +36,7 @@ use crate::netlink::nft::{
 };
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
+use crate::steps::nft::shared_set::{Changed, SharedSet};
 
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 /// The sources, each with the chain of its subnet.
@@ -57,10 +58,15 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Resul
             continue;
         }
         ensure(nft, batch, family, &nets)?;
-        for net in nets {
-            let wanted = Element { comment: Some(comment.clone()), ..element(net) };
-            shared_rules::put(nft, batch, shared_rules::table(family), MAP, wanted)?;
+        let mut gone = Vec::new();
+        for net in &nets {
+            let wanted = [Element { comment: Some(comment.clone()), ..element(*net) }];
+            let changed = set(family)
+                .put(nft, batch, owner.as_str(), &[key(*net)], &wanted)
+                .map_err(|error| error.context(format!("cannot masquerade {}", net.addr())))?;
+            gone.extend(changed.into_iter().flat_map(|changed| changed.gone));
         }
+        delete_chains(nft, batch, family, &gone, &nets)?;
     }
     Ok(())
 }
@@ -73,22 +79,25 @@ pub fn places(nets: &[IpNet]) -> impl Iterator<Item = (Table<'static>, &'static 
     })
 }
 
-/// Removes masquerading for addresses: of an earlier owner that ended without a DEL, or of an earlier ADD of the same owner.
-pub fn clear(nft: &Nft, batch: &mut Batch, nets: &[IpNet]) -> Result<()> {
+/// Removes masquerading for addresses: by an earlier ADD of the owner, and by owners that have ended.
+pub fn clear(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Result<()> {
     for family in FAMILIES {
         let keys: Vec<Vec<u8>> = of_family(nets, family).map(key).collect();
-        let found = nft.elements_at(shared_rules::table(family), MAP, &keys)?;
-        delete(nft, batch, family, &found.into_iter().flatten().collect::<Vec<_>>())?;
+        if let Some(Changed { gone, .. }) =
+            set(family).put(nft, batch, owner.as_str(), &keys, &[])?
+        {
+            delete_chains(nft, batch, family, &gone, &[])?;
+        }
     }
     Ok(())
 }
 
-/// Removes the elements of the owners.
+/// Removes the elements of the owners, and the chains of subnets that have no other element.
 pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     for family in FAMILIES {
-        let mut elements = nft.elements(shared_rules::table(family), MAP)?;
-        elements.retain(|element| shared_rules::is_of(element, owners));
-        delete(nft, batch, family, &elements)?;
+        let is_stale = |element: &Element| shared_rules::is_of(element, owners);
+        let Changed { gone, .. } = set(family).remove(nft, batch, &is_stale)?;
+        delete_chains(nft, batch, family, &gone, &[])?;
     }
     Ok(())
 }
@@ -102,12 +111,11 @@ pub fn check(nft: &Nft, network: &NetworkName, at: &Attachment, nets: &[IpNet]) 
             let missing =
                 |_| Error::internal(format_args!("masquerading of {} is missing", net.addr()));
             let expected = Element { comment: Some(comment.clone()), ..element(*net) };
-            let table = shared_rules::table(family);
-            let found = nft.elements_at(table, MAP, std::slice::from_ref(&expected.key))?;
-            if found == [None] && rules::has_masquerade(nft, family, network, at)? {
-                continue;
-            }
-            if found != [Some(expected)] {
+            if !set(family).has(nft, &expected)? {
+                let found = nft.elements_at(shared_rules::table(family), MAP, &[expected.key])?;
+                if found == [None] && rules::has_masquerade(nft, family, network, at)? {
+                    continue;
+                }
                 return Err(missing(()));
             }
             shared(family, &nets)
@@ -129,6 +137,10 @@ pub fn status(nft: &Nft) -> Result<()> {
     }
     let msg = format!("cannot masquerade: the kernel lacks {}", missing.join(", "));
     Err(Error::new(Code::NOT_AVAILABLE, msg))
+}
+
+const fn set(family: Family) -> SharedSet<'static> {
+    SharedSet { table: shared_rules::table(family), name: MAP }
 }
 
 /// Adds what is missing for the elements of these addresses.
@@ -174,16 +186,6 @@ fn add_map(batch: &mut Batch, table: Table<'_>, name: &str) {
     batch.add_set(table, NewSet { name, key, kind: SetKind::VerdictMap, comment: None });
 }
 
-/// Deletes elements, and the chains of subnets that have no other element.
-fn delete(nft: &Nft, batch: &mut Batch, family: Family, removed: &[Element]) -> Result<()> {
-    if removed.is_empty() {
-        return Ok(());
-    }
-    let keys: Vec<Vec<u8>> = removed.iter().map(|element| element.key.clone()).collect();
-    batch.delete_elements(shared_rules::table(family), MAP, &keys);
-    delete_chains(nft, batch, family, removed, &[])
-}
-
 /// Deletes the chains of subnets that have no element but the removed ones, and get none of these nets.
 pub fn delete_chains(
     nft: &Nft,
@@ -192,6 +194,9 @@ pub fn delete_chains(
     removed: &[Element],
     added: &[IpNet],
 ) -> Result<()> {
+    if removed.is_empty() {
+        return Ok(());
+    }
     let table = shared_rules::table(family);
     let wanted: Vec<String> = added.iter().copied().map(subnet_chain).collect();
     for chain in nft.chains(table)? {

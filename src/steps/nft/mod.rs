@@ -5,4 +5,5 @@ pub mod masquerade;
 pub mod renumber;
 pub mod rules;
 pub mod shared_rules;
+pub mod shared_set;
 pub mod spoof_check;

@@ -7,14 +7,13 @@
 //! - its data begins with the address (published ports),
 //! - its key is a source and the address (masquerading for published ports).
 
-use std::net::IpAddr;
-
 use ipnet::IpNet;
 
 use crate::error::Result;
 use crate::names::IpFamily;
-use crate::netlink::nft::{Batch, Datum, Element, Family, Nft, Object, Table, Value, pack};
+use crate::netlink::nft::{Batch, Datum, Element, Nft, Value, pack};
 use crate::plugin::owner::Owner;
+use crate::steps::nft::shared_set::{self, SharedSet};
 use crate::steps::nft::{hairpin, masquerade, shared_rules};
 
 /// The move of the elements of one owner.
@@ -26,124 +25,77 @@ pub struct Move {
     pub to: IpNet,
 }
 
-/// The result of a transaction.
-#[derive(Clone, Debug, Default)]
-pub struct Renumbered {
-    pub moved: Vec<Moved>,
-    /// The owners that must wait: a living attachment still has elements with the new address.
-    pub waiting: Vec<Owner>,
-}
-
-/// An element that was moved.
-#[derive(Clone, Debug)]
+/// What was moved.
+#[derive(Clone, Copy, Default)]
 pub struct Moved {
-    pub owner: Owner,
-    pub from: IpAddr,
-    pub to: IpAddr,
+    pub elements: usize,
+    /// Another attachment still has rules for the address of before.
+    pub is_shared: bool,
 }
 
-/// The move of one element.
-struct ElementMove<'a> {
-    of: &'a Move,
-    table: Table<'static>,
-    set: String,
-    old: Element,
-    new_set: String,
-    new: Element,
-}
-
-/// Moves the elements in one transaction: all owners at once, because an address can pass from one to another. `holds` tells
-/// whether the living attachment with this owner uses an address. An element of any other owner that is in the way is
-/// removed, as in ADD: that owner ended without a DEL.
-pub fn renumber(
-    nft: &Nft,
-    moves: &[Move],
-    holds: &dyn Fn(&str, IpAddr) -> bool,
-) -> Result<Renumbered> {
-    let mut renumbered = Renumbered::default();
-    if !nft.is_supported()? {
-        return Ok(renumbered);
+/// Moves the elements in one transaction. What another attachment has at one of the addresses stays.
+pub fn renumber(nft: &Nft, of: &Move) -> Result<Moved> {
+    let mut moved = Moved::default();
+    if nft.is_supported()? {
+        nft.transact(|nft, batch| {
+            moved = Moved::default();
+            let family = IpFamily::of(of.to.addr()).into();
+            let own = shared_rules::table(family);
+            for set in nft.sets(own)? {
+                moved.take(nft, batch, SharedSet { table: own, name: &set.name }, of)?;
+            }
+            moved.take(nft, batch, shared_set::accepted(family), of)
+        })?;
     }
-    nft.transact(|nft, batch| {
-        renumbered = Renumbered::default();
-        for family in IpFamily::ALL {
-            put_family(nft, batch, family, moves, holds, &mut renumbered)?;
+    Ok(moved)
+}
+
+impl Moved {
+    /// Moves the elements of one set.
+    fn take(&mut self, nft: &Nft, batch: &mut Batch, set: SharedSet<'_>, of: &Move) -> Result<()> {
+        if SharedSet::is_of_owners(set.name) {
+            return Ok(());
         }
-        Ok(())
-    })?;
-    Ok(renumbered)
-}
-
-fn put_family(
-    nft: &Nft,
-    batch: &mut Batch,
-    family: IpFamily,
-    moves: &[Move],
-    holds: &dyn Fn(&str, IpAddr) -> bool,
-    renumbered: &mut Renumbered,
-) -> Result<()> {
-    let moves: Vec<&Move> = moves.iter().filter(|Move { to, .. }| family.has(to.addr())).collect();
-    let mut steps = steps(nft, family.into(), &moves)?;
-    let in_the_way = loop {
-        let present = in_the_way(nft, &steps)?;
-        let is_held = |(step, element): &(usize, Element)| {
-            let Move { owner, to, .. } = steps[*step].of;
-            let other = element.comment.as_deref().filter(|other| *other != owner.as_str());
-            other.is_some_and(|other| holds(other, to.addr()))
-        };
-        let waiting: Vec<Owner> = present
-            .iter()
-            .filter(|found| is_held(found))
-            .map(|(step, _)| steps[*step].of.owner.clone())
-            .collect();
-        if waiting.is_empty() {
-            break present;
-        }
-        // Without the steps of these owners, elements of theirs can be in the way of others.
-        steps.retain(|step| !waiting.contains(&step.of.owner));
-        renumbered.waiting.extend(waiting);
-    };
-    if steps.is_empty() {
-        return Ok(());
-    }
-    put(nft, batch, family, &steps, &in_the_way)?;
-    renumbered.moved.extend(steps.iter().map(|step| Moved {
-        owner: step.of.owner.clone(),
-        from: step.of.from.addr(),
-        to: step.of.to.addr(),
-    }));
-    Ok(())
-}
-
-/// The elements to move.
-fn steps<'a>(nft: &Nft, family: Family, moves: &[&'a Move]) -> Result<Vec<ElementMove<'a>>> {
-    let mut steps: Vec<ElementMove<'a>> = Vec::new();
-    if moves.is_empty() {
-        return Ok(steps);
-    }
-    let table = shared_rules::table(family);
-    let mut sets: Vec<_> = nft.sets(table)?.into_iter().map(|set| (table, set.name)).collect();
-    let (foreign, map) = shared_rules::accepted(family);
-    if nft.exist(&[Object::Set(foreign, map)])? == [true] {
-        sets.push((foreign, map.into()));
-    }
-    for (table, set) in sets {
-        for old in nft.elements(table, &set)? {
-            let is_of =
-                |Move { owner, .. }: &&&Move| old.comment.as_deref() == Some(owner.as_str());
-            let found =
-                moves.iter().filter(is_of).find_map(|of| Some((*of, moved(&set, &old, of)?)));
-            let Some((of, (new_set, new))) = found else { continue };
-            let is_there = |step: &ElementMove<'_>| {
-                (step.table, &step.new_set, &step.new.key) == (table, &new_set, &new.key)
-            };
-            let is_same = new == old && new_set == set;
-            if !is_same && !steps.iter().any(is_there) {
-                steps.push(ElementMove { of, table, set: set.clone(), old, new_set, new });
+        let owner = of.owner.as_str();
+        let (own, others): (Vec<Element>, Vec<Element>) =
+            set.parts(nft)?.into_iter().partition(|part| part.comment.as_deref() == Some(owner));
+        for old in own {
+            let Some((name, new)) = moved(set.name, &old, of) else { continue };
+            if name != set.name || new != old {
+                self.elements += 1;
+                self.is_shared |= others.iter().any(|other| other.key == old.key);
+                put(nft, batch, of, (set, &old), (&name, new))?;
             }
         }
+        Ok(())
     }
-    Ok(steps)
+}
+
+/// Puts an element in the place of another one.
+fn put(
+    nft: &Nft,
+    batch: &mut Batch,
+    of: &Move,
+    (set, old): (SharedSet<'_>, &Element),
+    (name, new): (&str, Element),
+) -> Result<()> {
+    let (family, owner) = (IpFamily::of(of.to.addr()), of.owner.as_str());
+    let keys = [old.key.clone(), new.key.clone()];
+    if is_port(old, of) {
+        batch.delete_elements(set.table, set.name, &keys[..1]);
+        batch.add_elements(set.table, set.name, &[new]);
+    } else if let Some(length) = hairpin::length(name) {
+        hairpin::ensure(nft, batch, family, length)?;
+        set.put(nft, batch, owner, &keys[..1], &[])?;
+        SharedSet { name, ..set }.put(nft, batch, owner, &keys[1..], &[new])?;
+    } else if set.name == masquerade::MAP {
+        masquerade::ensure(nft, batch, family.into(), &[of.to])?;
+        let changed = set.put(nft, batch, owner, &keys, &[new])?.unwrap_or_default();
+        masquerade::delete_chains(nft, batch, family.into(), &changed.gone, &[of.to])?;
+    } else {
+        set.put(nft, batch, owner, &keys, &[new])?;
+    }
+    Ok(())
 }
 
 /// The set and the element that an element becomes; `None` if it does not name the address.
@@ -172,7 +124,7 @@ fn moved(set: &str, old: &Element, of: &Move) -> Option<(String, Element)> {
         });
     }
     match &old.data {
-        Some(Datum::Value(target)) if is_target(target, &from_key) => {
+        Some(Datum::Value(target)) if is_port(old, of) => {
             let data = [&to_key, &target[from_key.len()..]].concat();
             same_set(Element { data: Some(Datum::Value(data)), ..old.clone() })
         }
@@ -180,69 +132,18 @@ fn moved(set: &str, old: &Element, of: &Move) -> Option<(String, Element)> {
     }
 }
 
-/// Whether the data is this address and a port, which is four bytes in registers.
-fn is_target(data: &[u8], address: &[u8]) -> bool {
-    data.len() == address.len() + 4 && data.starts_with(address)
-}
-
-/// The elements with a key that a step needs and that no step frees, each with the index of its step.
-fn in_the_way(nft: &Nft, steps: &[ElementMove<'_>]) -> Result<Vec<(usize, Element)>> {
-    let mut found = Vec::new();
-    for (index, step) in steps.iter().enumerate() {
-        let is_freed = |other: &ElementMove<'_>| {
-            (other.table, &other.set, &other.old.key) == (step.table, &step.new_set, &step.new.key)
-        };
-        if steps.iter().any(is_freed) {
-            continue;
-        }
-        let key = std::slice::from_ref(&step.new.key);
-        let present = nft.elements_at(step.table, &step.new_set, key)?.into_iter().flatten();
-        found.extend(present.map(|element| (index, element)));
-    }
-    Ok(found)
-}
-
-fn put(
-    nft: &Nft,
-    batch: &mut Batch,
-    family: IpFamily,
-    steps: &[ElementMove<'_>],
-    in_the_way: &[(usize, Element)],
-) -> Result<()> {
-    let is_masquerade = |step: &&ElementMove<'_>| step.set == masquerade::MAP;
-    let nets: Vec<IpNet> = steps.iter().filter(is_masquerade).map(|step| step.of.to).collect();
-    if !nets.is_empty() {
-        masquerade::ensure(nft, batch, family.into(), &nets)?;
-    }
-    let mut lengths: Vec<u8> = steps
-        .iter()
-        .filter(|step| step.new_set != step.set)
-        .filter_map(|step| hairpin::length(&step.new_set))
-        .collect();
-    lengths.sort_unstable();
-    lengths.dedup();
-    lengths.iter().try_for_each(|length| hairpin::ensure(nft, batch, family, *length))?;
-    let mut unmasqueraded = Vec::new();
-    for (index, element) in in_the_way {
-        let ElementMove { table, new_set, .. } = &steps[*index];
-        batch.delete_elements(*table, new_set, std::slice::from_ref(&element.key));
-        unmasqueraded.extend(Some(element.clone()).filter(|_| new_set == masquerade::MAP));
-    }
-    for ElementMove { table, set, old, .. } in steps {
-        batch.delete_elements(*table, set, std::slice::from_ref(&old.key));
-        unmasqueraded.extend(Some(old.clone()).filter(|_| set == masquerade::MAP));
-    }
-    for ElementMove { table, new_set, new, .. } in steps {
-        batch.add_elements(*table, new_set, std::slice::from_ref(new));
-    }
-    if unmasqueraded.is_empty() {
-        return Ok(());
-    }
-    masquerade::delete_chains(nft, batch, family.into(), &unmasqueraded, &nets)
+/// Whether the element publishes a port of the address: its data is this address and a port, which is four bytes in
+/// registers.
+fn is_port(element: &Element, of: &Move) -> bool {
+    let address = pack(&[Value::Address(of.from.addr())]);
+    let Some(Datum::Value(target)) = &element.data else { return false };
+    target.len() == address.len() + 4 && target.starts_with(&address)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
     use crate::names::{Attachment, ContainerId, IfName, NetworkName};
     use crate::netlink::nft::{Comment, Transport};

@@ -60,7 +60,7 @@ impl Rules<'_> {
         if self.masquerades {
             masquerade::add(nft, batch, self.owner, self.nets)
         } else {
-            masquerade::clear(nft, batch, self.nets)
+            masquerade::clear(nft, batch, self.owner, self.nets)
         }
     }
 

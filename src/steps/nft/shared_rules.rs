@@ -14,11 +14,6 @@ pub const fn table(family: Family) -> Table<'static> {
     Table { family, name: "cnibox" }
 }
 
-/// The map of `firewall` in the table of iptables: the only object of cnibox in a foreign table.
-pub const fn accepted(family: Family) -> (Table<'static>, &'static str) {
-    (Table { family, name: "filter" }, "cnibox")
-}
-
 /// The owner as the comment of an element.
 pub fn comment(owner: &Owner) -> Result<Comment> {
     Comment::new(owner.to_string())
@@ -142,7 +137,7 @@ impl Chain {
     }
 }
 
-/// Adds an element, and removes another one with the same key, which belongs to an owner that ended without a DEL.
+/// Adds an element whose key is the name of a link of the owner. Another owner of the key has lost that link.
 pub fn put(
     nft: &Nft,
     batch: &mut Batch,

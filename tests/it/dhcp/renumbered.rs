@@ -179,6 +179,47 @@ fn everything_follows_to_another_address() {
     router.assert_clean();
 }
 
+/// A container on another link has the address of before.
+#[test]
+fn what_another_container_has_at_the_address_stays() {
+    let world = World::new();
+    let router = Router::new(&world, &["4"]);
+    let server = Scripted::start(&router.site.outside, &plan_with(via_host(json!({}))));
+    let daemon = Daemon::new(&world);
+    let c1 = router.attach("c1", 8080);
+    let ipam = json!({"type": "static", "addresses": [{"address": "10.1.0.20/24"}]});
+    let list = json!({"cniVersion": "1.0.0", "name": "other", "plugins": [
+        {"type": "bridge", "bridge": "br1", "ipMasq": true, "ipam": ipam},
+        {"type": "portmap", "runtimeConfig": {"portMappings": [
+            {"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}]}},
+        {"type": "firewall", "backend": "iptables", "ingressPolicy": "same-bridge"}]});
+    world.write("/run/net.d/other.conflist", list.to_string());
+    let _c2 = world.container("c2");
+    let call = |verb| router.cnibox(&[verb, "other", "c2", "--container-id", "c2"]).run();
+    call("add").success();
+    let owners_of = |address: &str| {
+        let rules = world.host(["nft", "list", "table", "ip", "cnibox"]);
+        let of = rules.split([',', '{', '\n']).filter(|line| line.contains(address));
+        let mut owners: Vec<String> =
+            of.filter_map(|line| line.split('"').nth(1)).map(str::to_owned).collect();
+        owners.dedup();
+        owners
+    };
+    assert!(owners_of("10.1.0.20").contains(&"net c1 eth0".to_owned()));
+    server.answer_by(&plan_with(via_host(json!({"yiaddr": "10.1.0.33"}))));
+    let has_moved = || world.read(CACHE).contains("10.1.0.33/");
+    world.within_or(LIMIT_S, has_moved, || daemon.log());
+    assert_eq!(owners_of("10.1.0.20"), ["other c2 eth0"]);
+    assert_eq!(owners_of("10.1.0.33"), ["net c1 eth0"]);
+    let check = call("check");
+    assert_eq!(check.status, 0, "{}", check.report());
+    call("del").silence();
+    world.host(["ip", "link", "del", "br1"]);
+    router.works(&c1, 8080, at(V4, "10.1.0.33"));
+    router.detach(&c1);
+    router.assert_clean();
+}
+
 #[test]
 fn everything_follows_into_another_subnet() {
     let world = World::new();

@@ -246,8 +246,8 @@ fn an_address_that_is_given_out_again_is_its_new_owners() {
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     drop_forwarded(&world);
     let result = attach(&c1, &bridge("net", 1), json!({"ingressPolicy": "isolated"}));
-    // c1 is gone without a DEL of its firewall.
-    c1.del("bridge", &bridge("net", 1));
+    // c1 has ended without a DEL.
+    c1.destroy();
     let fresh = json!({"ipam": {"dataDir": "/run/fresh"}});
     let again = c2.add("bridge", &with(&bridge("net", 1), fresh));
     assert_eq!(address(&again, 0), address(&result, 0));

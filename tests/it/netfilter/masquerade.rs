@@ -136,7 +136,7 @@ fn a_subnets_chain_stays_for_its_other_containers() {
 }
 
 #[test]
-fn add_takes_over_a_stale_address() {
+fn a_stale_element_passes_to_the_new_owner_of_its_address() {
     let world = World::new();
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     let config = masquerading("bridge");
@@ -145,8 +145,8 @@ fn add_takes_over_a_stale_address() {
     world.host(["rm", "-rf", "/var/lib/cni/networks/net"]);
     c1.exec(["ip", "link", "del", "eth0"]);
     c2.add("bridge", &config);
-    assert!(ruleset(&world).contains("10.1.0.2 comment \"net c2 eth0\""));
     c1.del("bridge", &config);
+    assert!(ruleset(&world).contains("10.1.0.2 comment \"net c2 eth0\""));
     assert_eq!(owned(&world), 2, "the new owner's are not the old one's");
 }
 

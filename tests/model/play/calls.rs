@@ -464,14 +464,17 @@ impl Play {
     }
 
     pub(super) fn gc_from_elsewhere(&mut self, step: &Step) -> Holds<Effect> {
+        // The machine's /proc has another boot id than the node.
         let script = match step.action {
-            Action::GcOfPid => "unshare --pid --fork --mount --mount-proc \"$@\"",
+            Action::GcOfPid => {
+                "unshare --pid --fork --mount --mount-proc sh -c 'mount --bind /mnt/boot_id /proc/sys/kernel/random/boot_id && exec \"$@\"' sh \"$@\""
+            }
             Action::GcOfMount => {
                 "unshare --mount --propagation private sh -c 'for path in /run/netns/*; do umount -l $path; done; exec \"$@\"' sh \"$@\""
             }
             Action::GcOfNet => "unshare --net \"$@\"",
             _ => {
-                "unshare --mount --propagation private sh -c 'umount -l /proc; exec \"$@\"' sh \"$@\""
+                "unshare --mount --propagation private sh -c 'while umount -l /proc 2>&-; do :; done; exec \"$@\"' sh \"$@\""
             }
         };
         let words: &[&str] =

@@ -1,0 +1,287 @@
+//! Sets and maps of addresses of which several attachments can need the same element: two containers on different links can
+//! have one address, and an accept or a masquerade of it serves both.
+//!
+//! The comment of an element names its first owner. Each further owner has an element in a set beside it, which is added when
+//! it is needed:
+//!
+//! ```nft
+//! set owners-of-masquerade-sources {
+//!     type ipv4_addr . mark . mark
+//!     elements = { 10.1.0.5 . 0x1f2e3d4c . 0x5b6a7988 comment "othernet 4b1c eth0" }
+//! }
+//! ```
+//!
+//! The key has the hash of the owner behind that of the shared element. The removal of the first owner passes the element on
+//! to a further one, that of the last owner deletes it. Packets are not looked up in the set.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+use crate::netlink::nft::{
+    Batch, Datum, Element, Family, NewSet, Nft, Object, SetKind, Table, Type, Value, pack,
+};
+use crate::plugin::life;
+use crate::plugin::owner::{Owner, hash};
+
+/// A set or map. Its keys consist of addresses of the table's family. A map to values has names of bridges: packets are not
+/// looked up in it, so each owner of an address has its own.
+#[derive(Clone, Copy)]
+pub struct SharedSet<'a> {
+    pub table: Table<'a>,
+    pub name: &'a str,
+}
+
+/// The map of `firewall` in the table of iptables. It and the set of its further owners are the only objects of cnibox in a
+/// foreign table.
+pub const fn accepted(family: Family) -> SharedSet<'static> {
+    SharedSet { table: Table { family, name: "filter" }, name: "cnibox" }
+}
+
+/// The parts of the owners of one address, each as the element that the owner would have alone.
+#[derive(Clone, Default)]
+struct Shares {
+    /// The element in the set itself. `None` if another program has deleted it.
+    first: Option<Element>,
+    further: Vec<Element>,
+}
+
+/// A change of a set: the parts of owners.
+#[derive(Default)]
+pub struct Changed {
+    /// What no owner has any more.
+    pub gone: Vec<Element>,
+    /// What was there before and stays.
+    pub kept: Vec<Element>,
+}
+
+const OWNERS_OF: &str = "owners-of-";
+const MARKS_BYTES: usize = 8;
+
+impl SharedSet<'_> {
+    /// The name of the set of further owners.
+    pub fn owners(&self) -> String {
+        format!("{OWNERS_OF}{}", self.name)
+    }
+
+    /// Whether a set is one of further owners.
+    pub fn is_of_owners(set: &str) -> bool {
+        set.starts_with(OWNERS_OF)
+    }
+
+    /// Gives an owner these elements, and no others at these keys. The parts of owners that have provably ended are removed.
+    /// Returns the change, or `None` if nothing was in the way. Fails with the name of another owner if packets cannot get
+    /// what both want.
+    pub fn put(
+        &self,
+        nft: &Nft,
+        batch: &mut Batch,
+        owner: &str,
+        keys: &[Vec<u8>],
+        wanted: &[Element],
+    ) -> Result<Option<Changed>> {
+        let found = nft.elements_at(self.table, self.name, keys)?;
+        let found: Vec<Element> = found.into_iter().flatten().collect();
+        if found.iter().all(|found| wanted.contains(found)) {
+            let missing = wanted.iter().filter(|element| !found.contains(element)).cloned();
+            batch.add_elements(self.table, self.name, &missing.collect::<Vec<_>>());
+            return Ok(None);
+        }
+        // This case is rare and may be slow.
+        let is_over = |of: &str| of == owner || life::has_ended(of);
+        let is_stale = |element: &Element| {
+            keys.contains(&element.key)
+                && !wanted.contains(element)
+                && element.comment.as_deref().is_none_or(is_over)
+        };
+        self.change(nft, batch, &is_stale, wanted).map(Some)
+    }
+
+    /// Adds elements of any owners. There can be several with one key.
+    pub fn add(&self, nft: &Nft, batch: &mut Batch, wanted: &[Element]) -> Result<()> {
+        self.change(nft, batch, &|_| false, wanted).map(drop)
+    }
+
+    /// Removes the parts of owners. An element that another owner needs passes to it.
+    pub fn remove(
+        &self,
+        nft: &Nft,
+        batch: &mut Batch,
+        is_stale: &dyn Fn(&Element) -> bool,
+    ) -> Result<Changed> {
+        self.change(nft, batch, is_stale, &[])
+    }
+
+    /// The parts of all owners.
+    pub fn parts(&self, nft: &Nft) -> Result<Vec<Element>> {
+        Ok(self.shares(nft)?.into_values().flat_map(Shares::all).collect())
+    }
+
+    /// Whether an owner has an element.
+    pub fn has(&self, nft: &Nft, wanted: &Element) -> Result<bool> {
+        let key = std::slice::from_ref(&wanted.key);
+        let Some(first) = nft.elements_at(self.table, self.name, key)?.pop().flatten() else {
+            return Ok(false);
+        };
+        if first == *wanted || (first.data != wanted.data && !has_value(wanted)) {
+            return Ok(first == *wanted);
+        }
+        let further = as_further(wanted);
+        let found =
+            nft.elements_at(self.table, &self.owners(), std::slice::from_ref(&further.key))?;
+        Ok(found == [Some(further)])
+    }
+
+    fn change(
+        &self,
+        nft: &Nft,
+        batch: &mut Batch,
+        is_stale: &dyn Fn(&Element) -> bool,
+        wanted: &[Element],
+    ) -> Result<Changed> {
+        let mut all: BTreeMap<Vec<u8>, (Shares, Vec<&Element>)> = self
+            .shares(nft)?
+            .into_iter()
+            .map(|(key, shares)| (key, (shares, Vec::new())))
+            .collect();
+        for element in wanted {
+            all.entry(element.key.clone()).or_default().1.push(element);
+        }
+        let mut changed = Changed::default();
+        let (mut first, mut further) = (Edit::default(), Edit::default());
+        for (before, wanted) in all.into_values() {
+            let after = before.after(is_stale, &wanted, &mut changed)?;
+            first.add(before.first, after.first);
+            let written = |parts: Vec<Element>| parts.iter().map(as_further).collect::<Vec<_>>();
+            further.add(written(before.further), written(after.further));
+        }
+        if let [element, ..] = further.added.as_slice()
+            && nft.exist(&[Object::Set(self.table, &self.owners())])? == [false]
+        {
+            declare(batch, self.table, &self.owners(), element);
+        }
+        further.write(batch, self.table, &self.owners());
+        first.write(batch, self.table, self.name);
+        Ok(changed)
+    }
+
+    /// The parts of all owners, by the keys of the set.
+    fn shares(&self, nft: &Nft) -> Result<BTreeMap<Vec<u8>, Shares>> {
+        let mut all: BTreeMap<Vec<u8>, Shares> = BTreeMap::new();
+        for element in nft.elements(self.table, self.name)? {
+            let shares = all.entry(element.key.clone()).or_default();
+            shares.first = Some(element);
+        }
+        for mut element in nft.elements(self.table, &self.owners())? {
+            element.key.truncate(element.key.len().saturating_sub(MARKS_BYTES));
+            let shares = all.entry(element.key.clone()).or_default();
+            let data = shares.first.as_ref().and_then(|first| first.data.clone());
+            element.data = element.data.or(data);
+            shares.further.push(element);
+        }
+        Ok(all)
+    }
+}
+
+impl Shares {
+    fn all(self) -> impl Iterator<Item = Element> {
+        self.first.into_iter().chain(self.further)
+    }
+
+    /// The parts after a change.
+    fn after(
+        &self,
+        is_stale: &dyn Fn(&Element) -> bool,
+        wanted: &[&Element],
+        changed: &mut Changed,
+    ) -> Result<Self> {
+        let (mut gone, kept): (Vec<Element>, Vec<Element>) = self.clone().all().partition(is_stale);
+        changed.kept.extend_from_slice(&kept);
+        let mut all = kept.clone();
+        for wanted in wanted {
+            if let Some(other) = all.iter().find(|other| are_at_odds(other, wanted)) {
+                let owner = Owner::title(other.comment.as_deref().unwrap_or_default());
+                return Err(Error::internal(format!("{owner} has other rules for it")));
+            }
+            if !all.contains(wanted) {
+                all.push((*wanted).clone());
+            }
+        }
+        // An element that another program has deleted comes back with the data of its owner.
+        if self.first.is_none() && !wanted.is_empty() {
+            all.rotate_left(kept.len());
+        }
+        gone.retain(|element| !all.iter().any(|other| other.data == element.data));
+        gone.dedup_by(|one, other| one.data == other.data);
+        changed.gone.extend(gone);
+        let has_first = !all.is_empty() && (self.first.is_some() || !wanted.is_empty());
+        let further = all.split_off(usize::from(has_first));
+        Ok(Self { first: all.pop(), further })
+    }
+}
+
+/// The elements to delete from a set, and to add to it.
+#[derive(Default)]
+struct Edit {
+    deleted: Vec<Vec<u8>>,
+    added: Vec<Element>,
+}
+
+impl Edit {
+    /// Adds the difference between two lists.
+    fn add(
+        &mut self,
+        before: impl IntoIterator<Item = Element>,
+        after: impl IntoIterator<Item = Element>,
+    ) {
+        let (before, mut after): (Vec<_>, Vec<_>) =
+            (before.into_iter().collect(), after.into_iter().collect());
+        let deleted = before.iter().filter(|element| !after.contains(element));
+        self.deleted.extend(deleted.map(|element| element.key.clone()));
+        after.retain(|element| !before.contains(element));
+        self.added.extend(after);
+    }
+
+    fn write(&self, batch: &mut Batch, table: Table<'_>, set: &str) {
+        batch.delete_elements(table, set, &self.deleted);
+        batch.add_elements(table, set, &self.added);
+    }
+}
+
+/// Whether packets are not looked up in the map.
+fn has_value(element: &Element) -> bool {
+    matches!(element.data, Some(Datum::Value(_)))
+}
+
+/// Whether packets cannot get what both want.
+fn are_at_odds(one: &Element, other: &Element) -> bool {
+    // A further owner has no data if another program has deleted the element.
+    one.data.is_some() && one.data != other.data && !has_value(other)
+}
+
+/// The element in the set of further owners.
+fn as_further(part: &Element) -> Element {
+    let owner = part.comment.as_deref().unwrap_or_default();
+    Element {
+        key: [part.key.as_slice(), &marks(owner)].concat(),
+        data: part.data.clone().filter(|_| has_value(part)),
+        comment: part.comment.clone(),
+    }
+}
+
+/// Adds the set for an element of a further owner.
+fn declare(batch: &mut Batch, table: Table<'_>, name: &str, element: &Element) {
+    let (address, bytes) = match table.family {
+        Family::Ip6 => (Type::Ipv6Addr, 16),
+        _ => (Type::Ipv4Addr, 4),
+    };
+    let mut key = vec![address; (element.key.len() - MARKS_BYTES) / bytes];
+    key.extend([Type::Mark; 2]);
+    let kind = if has_value(element) { SetKind::Map(&[Type::IfName]) } else { SetKind::Set };
+    batch.add_set(table, NewSet { name, key: &key, kind, comment: None });
+}
+
+/// The 64 bits of the hash of a text as two marks.
+pub fn marks(text: &str) -> Vec<u8> {
+    let [a, b, c, d, e, f, g, h] = hash(text).to_be_bytes();
+    pack(&[[a, b, c, d], [e, f, g, h]].map(u32::from_be_bytes).map(Value::Mark))
+}
