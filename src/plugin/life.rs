@@ -294,12 +294,16 @@ fn has_interface(rtnl: &Rtnl, attached: &Attached<'_>) -> Result<bool> {
     Ok(addresses.iter().any(|address| there.contains(address)))
 }
 
-/// Whether the attachment of an owner has provably ended. Without a record it has not.
-pub fn has_ended(owner: &str) -> bool {
-    let read = |(network, at)| Records::of_host().read(&network, &at);
-    let Some(record) = Owner::named(owner).and_then(read) else { return false };
+/// The record of an owner whose attachment has provably ended. Without a record it has not.
+pub fn ended(owner: &str) -> Option<Record> {
+    let record = Records::of_host().of_owner(owner)?;
     let life = Witness::new().map(|witness| witness.life_of_record(&record));
-    matches!(life, Ok(Life::Ended(_)))
+    matches!(life, Ok(Life::Ended(_))).then_some(record)
+}
+
+/// Whether the attachment of an owner has provably ended.
+pub fn has_ended(owner: &str) -> bool {
+    ended(owner).is_some()
 }
 
 #[cfg(test)]

@@ -248,9 +248,10 @@ fn publish(
             let before = bindings.map(|bindings| bindings.look(nft)).transpose()?;
             let mut before = before.unwrap_or_default();
             let bindings = bindings.map(|bindings| bindings.placed(&before));
-            let replacement = bindings.as_ref();
-            let removal = Removal { nft, family, owners, settings: Some(settings), replacement };
-            if before.is_published || removal.is_registered(owner)? {
+            let in_use = bindings.as_ref().map(|bindings| &bindings.group);
+            let removal = Removal { nft, family, owners, settings: Some(settings), in_use };
+            before.is_published |= removal.is_registered(owner)?;
+            if before.is_published {
                 before.shared.extend(removal.remove(batch)?.shared);
             }
             if let Some(bindings) = bindings {
@@ -265,9 +266,8 @@ fn publish(
 fn remove_ended(nft: &Nft, all: &[PortBindings<'_>]) -> Result<bool> {
     let mut is_any = false;
     for bindings in all {
-        for owner in bindings.in_the_way(nft)?.iter().filter(|owner| life::has_ended(owner)) {
-            let Some((network, at)) = Owner::named(owner) else { continue };
-            let owners = Owners::in_network(&network, Scope::One(&at));
+        for record in bindings.in_the_way(nft)?.iter().filter_map(|owner| life::ended(owner)) {
+            let owners = Owners::in_network(&record.network, Scope::One(&record.at));
             nft.transact(|nft, batch| remove(nft, batch, &owners, None).map(drop))?;
             is_any = true;
         }
@@ -330,7 +330,7 @@ fn remove(
 ) -> Result<Vec<Flows>> {
     let mut flows = Vec::new();
     for family in IpFamily::ALL {
-        let removal = Removal { nft, family, owners, settings, replacement: None };
+        let removal = Removal { nft, family, owners, settings, in_use: None };
         flows.extend(removal.remove(batch)?.flows);
     }
     Ok(flows)

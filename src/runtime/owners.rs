@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::cni::json::Json;
 use crate::error::Result;
+use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::{Family, Nft};
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::Life;
@@ -64,19 +65,18 @@ impl Survey {
 
 impl Runtime {
     /// Removes the rules and links of an owner: DEL of the plugins that leave them, which need no configuration.
-    pub fn remove_owner(&self, owner: &str) -> Result<()> {
-        let Some((network, at)) = Owner::named(owner) else { return Ok(()) };
+    pub fn remove_owner(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
         let mut plugins = Vec::new();
         for entry in self.settings.plugins.iter().filter(|entry| entry.facts.leaves_owned) {
             plugins.push(Json::object([("type", Some(entry.name.into()))]));
         }
         let list = Json::object([
             ("cniVersion", Some("1.0.0".into())),
-            ("name", Some((&*network).into())),
+            ("name", Some((&**network).into())),
             ("plugins", Some(Json::Array(plugins))),
         ]);
         let network = Network::from_cache(list.to_compact().as_bytes())?;
-        let target = Target { at: &at, netns: None, args: "", capability_args: &Json::Null };
+        let target = Target { at, netns: None, args: "", capability_args: &Json::Null };
         self.del(&Choice::Configuration(network), &target)
     }
 

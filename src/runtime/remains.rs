@@ -6,6 +6,7 @@ use crate::kernel::sys;
 use crate::names::NetworkName;
 use crate::plugin::life::{self, Life};
 use crate::plugin::owner::Owner;
+use crate::plugin::record::Record;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Found;
 use crate::runtime::gc::{Collection, REMOVE};
@@ -111,15 +112,13 @@ impl Runtime {
 
     fn remove_rules(&self, owner: &str, proof: &str, run: &mut Collection<'_>) {
         // Another one with this name can be attached since the survey.
-        let Some((network, at)) = Owner::named(owner).filter(|_| life::has_ended(owner)) else {
-            return;
-        };
-        let what = format!("the rules and links of {}", title_of(owner));
+        let Some(Record { network, at, .. }) = life::ended(owner) else { return };
+        let what = format!("the rules and links of {}", at.title(&network));
         let generation = || self.generation(&network, &at);
         if !run.is_confirmed(|| Found::new(&network, what.clone(), generation(), proof)) {
             return;
         }
-        match if run.options.is_dry_run { Ok(()) } else { self.remove_owner(owner) } {
+        match if run.options.is_dry_run { Ok(()) } else { self.remove_owner(&network, &at) } {
             Ok(()) => run.note_remainder(REMOVE, what, proof.into()),
             Err(error) => run.collected.errors.push(error),
         }

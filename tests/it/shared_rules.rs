@@ -210,6 +210,98 @@ fn what_two_containers_cannot_both_have_is_refused() {
     assert!(!world.host(["nft", "list", "ruleset"]).contains("masquerade-10.1.0.0/24"));
 }
 
+/// The text of an owner has only the hash of such a name.
+#[test]
+fn an_owner_with_a_long_name_that_has_ended_shares_nothing() {
+    let world = World::new();
+    let (c1, c2) = (world.container("c1"), world.container("c2"));
+    let name = json!({"name": "n".repeat(60)});
+    let config = bridge(1, name.clone());
+    let result = c1.add("bridge", &config);
+    c1.add("portmap", &with(&chained("portmap", 1, ports(1), &result), name));
+    c1.destroy();
+    let other = json!([{"address": "10.1.0.7/16", "gateway": "10.1.0.1"}]);
+    let other = bridge(2, json!({"ipam": {"addresses": other}}));
+    let result = c2.add("bridge", &other);
+    // Its port, too.
+    let portmap = chained("portmap", 2, ports(1), &result);
+    c2.add("portmap", &portmap);
+    c2.check("portmap", &portmap, &result);
+    assert_eq!(world.host(["nft", "list", "ruleset"]).matches("c1 eth0").count(), 1);
+    // What no ADD needs.
+    world.tool(&["/run/bin/cnibox", "doctor", "--fix", "--yes"], None).run();
+    assert_eq!(world.host(["nft", "list", "ruleset"]).matches("c1 eth0").count(), 0);
+}
+
+/// Another program flushes what has a shared address.
+#[test]
+fn a_flushed_set_is_filled_again_by_its_owners() {
+    let isolated = json!({"ingressPolicy": "isolated"});
+    for flushed in [
+        "map ip cnibox firewall-isolated",
+        "map ip cnibox owners-of-firewall-isolated",
+        "set ip cnibox firewall-addresses",
+        "map ip filter cnibox",
+        "set ip6 cnibox portmap-masqueraded-64",
+    ] {
+        let world = World::new();
+        let one = Attached::new(&world, 1, isolated.clone());
+        let alone = owned(&world, 1);
+        let two = Attached::new(&world, 2, isolated.clone());
+        world.host(["nft", &format!("flush {flushed}")]);
+        // The further owner is the first to come.
+        for attached in [&two, &one] {
+            for (plugin, config) in attached.chain() {
+                attached.container.add(plugin, &config);
+            }
+        }
+        one.check();
+        two.check();
+        two.del();
+        assert_eq!((owned(&world, 1), owned(&world, 2)), (alone, 0), "{flushed}");
+        one.check();
+        one.del();
+        let rules = world.host(["nft", "list", "ruleset"]);
+        assert!(!rules.contains("\"br") && !rules.contains("comment \"net"), "{flushed}: {rules}");
+    }
+}
+
+/// Another program flushes what has a shared address, and nothing fills it again.
+#[test]
+fn a_gc_after_a_flush_leaves_neither_chains_nor_bridges() {
+    for flushed in ["map ip cnibox masquerade-sources", "map ip6 cnibox firewall-isolated"] {
+        let world = World::new();
+        let isolated = json!({"ingressPolicy": "isolated"});
+        let both = [1, 2].map(|number| Attached::new(&world, number, isolated.clone()));
+        world.host(["nft", &format!("flush {flushed}")]);
+        both.iter().for_each(Attached::del);
+        let none = json!({"cni.dev/valid-attachments": []});
+        for (plugin, config) in both[0].chain() {
+            world.call(plugin, "GC", &with(&config, none.clone())).run().silence();
+        }
+        world.call("bridge", "GC", &bridge(1, none)).run().silence();
+        let rules = world.host(["nft", "list", "ruleset"]);
+        let left =
+            ["\"br", "comment \"net", "masquerade-10.1.0.0"].map(|text| rules.contains(text));
+        assert_eq!(left, [false; 3], "{flushed}: {rules}");
+    }
+}
+
+#[test]
+fn an_address_in_two_subnets_is_masqueraded_in_the_first() {
+    let world = World::new();
+    let _outside = outside(&world);
+    let c1 = world.container("c1");
+    let addresses = json!([{"address": "10.1.0.7/24", "gateway": "10.1.0.1"},
+        {"address": "10.1.0.7/16", "gateway": "10.1.0.1"}]);
+    let config = bridge(1, json!({"ipam": {"addresses": addresses}, "forceAddress": true}));
+    let result = c1.add("bridge", &config);
+    c1.check("bridge", &config, &result);
+    c1.ping(OUTSIDE[0]);
+    c1.del("bridge", &config);
+    assert_eq!(owned(&world, 1), 0);
+}
+
 /// The second network does without masquerade: the first one's stays.
 #[test]
 fn an_add_without_masquerade_leaves_that_of_a_living_container() {

@@ -16,7 +16,7 @@ use crate::kernel::flock::{self, Mode};
 use crate::kernel::identity::Identity;
 use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
-use crate::plugin::owner::hash;
+use crate::plugin::owner::{Owner, hash};
 use crate::plugin::record::claims;
 use crate::plugin::record::{Made, Record, claims_line};
 
@@ -179,6 +179,15 @@ impl Records {
     pub fn read(&self, network: &NetworkName, at: &Attachment) -> Option<Record> {
         let record = self.read_file(&self.file_name(network, at))?;
         (record.network == *network && record.at == *at).then_some(record)
+    }
+
+    /// The record of the owner of an object. A long name is not in the text of an owner, only its hash.
+    pub fn of_owner(&self, owner: &str) -> Option<Record> {
+        let is_its = |record: &Record| Owner::new(&record.network, &record.at).as_str() == owner;
+        match Owner::named(owner) {
+            Some((network, at)) => self.read(&network, &at),
+            None => self.all().into_iter().find(is_its),
+        }
     }
 
     pub(super) fn read_file(&self, file: &Path) -> Option<Record> {

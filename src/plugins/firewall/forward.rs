@@ -197,7 +197,11 @@ pub(super) fn add(
     let keys: Vec<Vec<u8>> = addresses.iter().copied().map(ruleset::key).collect();
     let mut wanted: Vec<Element> = keys.iter().map(|key| element(key.clone(), owner)).collect();
     if present.map {
-        return accepted(family).put(nft, batch, owner, &keys, &wanted).map(drop);
+        let put = accepted(family).put(nft, batch, owner, &keys, &wanted);
+        return put.map(drop).map_err(|error| {
+            let of = addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
+            error.context(format!("cannot accept {of} in map {MAP} of table {}", table(family)))
+        });
     }
     let others = ruleset::set(family, ruleset::ADDRESSES).parts(nft)?.into_iter();
     wanted.extend(others.filter_map(|other| Some(element(other.key, &other.comment?))));

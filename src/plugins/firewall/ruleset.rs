@@ -23,6 +23,7 @@
 //! the address. The other three follow from the maps, and packets are looked up in them: `bridges` has all isolated bridges,
 //! `within` a pair of each bridge with itself, and `alone` the bridges without traffic between their ports.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::ingress::Guard;
@@ -123,16 +124,12 @@ pub(super) fn add(
         changes.push(wanted.put(nft, batch, *map, elements)?);
     }
     if changes.iter().any(Option::is_some) {
-        let mut all = Vec::new();
+        let mut needed = Vec::new();
         for ((map, elements), changed) in maps.into_iter().zip(changes) {
-            let mut changed = match changed {
-                Some(changed) => changed,
-                None => Changed { kept: map.parts(nft)?, gone: Vec::new() },
-            };
-            changed.kept.extend(elements);
-            all.push(changed);
+            let kept = changed.map_or_else(|| map.parts(nft), |changed| Ok(changed.kept))?;
+            needed.push([kept, elements].concat());
         }
-        remove_bridges(nft, batch, table, all)?;
+        keep_bridges(nft, batch, table, needed)?;
     }
     if let Some(guard) = guard {
         let bridge = bridge_key(guard);
@@ -150,56 +147,44 @@ pub(super) fn add(
 pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, owners: &Owners) -> Result<()> {
     let is_stale = |element: &Element| shared_rules::is_of(element, owners);
     set(family, ADDRESSES).remove(nft, batch, &is_stale)?;
-    let mut changes = Vec::new();
+    let (mut needed, mut is_changed) = (Vec::new(), owners.one().is_none());
     for map in [SAME_BRIDGE, ISOLATED] {
-        changes.push(set(family, map).remove(nft, batch, &is_stale)?);
+        let changed = set(family, map).remove(nft, batch, &is_stale)?;
+        is_changed |= !changed.gone.is_empty();
+        needed.push(changed.kept);
     }
-    remove_bridges(nft, batch, shared_rules::table(family), changes)
+    if is_changed { keep_bridges(nft, batch, shared_rules::table(family), needed) } else { Ok(()) }
 }
 
-/// Removes the bridges that no attachment isolates after the changes of the maps `same-bridge` and `isolated`.
-fn remove_bridges(
+/// Removes the bridges that no element of the maps `same-bridge` and `isolated` needs: these are all.
+fn keep_bridges(
     nft: &Nft,
     batch: &mut Batch,
     table: Table<'_>,
-    changes: Vec<Changed>,
+    needed: Vec<Vec<Element>>,
 ) -> Result<()> {
-    let mut changes =
-        changes.into_iter().map(|Changed { gone, kept }| (bridges(gone), bridges(kept)));
-    let (mut gone, same) = changes.next().unwrap_or_default();
-    let (mut alone, isolated) = changes.next().unwrap_or_default();
-    alone.retain(|bridge| isolated.binary_search(bridge).is_err());
-    alone.iter().for_each(|bridge| note(&mut gone, bridge.clone()));
-    gone.retain(|bridge| {
-        same.binary_search(bridge).is_err() && isolated.binary_search(bridge).is_err()
-    });
-    let twice = gone.iter().map(|bridge| [bridge.as_slice(), bridge].concat()).collect();
-    for (set, gone) in [(BRIDGES, gone), (WITHIN, twice), (ALONE, alone)] {
-        // Another program may have flushed the set.
-        let known = nft.elements_at(table, set, &gone)?.into_iter().flatten();
-        let keys: Vec<Vec<u8>> = known.map(|element| element.key).collect();
+    let mut needed = needed.into_iter().map(bridges);
+    let (same, alone) = (needed.next().unwrap_or_default(), needed.next().unwrap_or_default());
+    let all: Bridges = same.into_iter().chain(alone.iter().cloned()).collect();
+    let twice = all.iter().map(|bridge| [bridge.as_slice(), bridge].concat()).collect();
+    for (set, needed) in [(BRIDGES, &all), (WITHIN, &twice), (ALONE, &alone)] {
+        let mut keys: Vec<Vec<u8>> =
+            nft.elements(table, set)?.into_iter().map(|element| element.key).collect();
+        keys.retain(|key| !needed.contains(key));
         batch.delete_elements(table, set, &keys);
     }
     Ok(())
 }
 
-/// Names of bridges, in the format of keys: sorted, each once.
-type Bridges = Vec<Vec<u8>>;
+/// Names of bridges, in the format of keys.
+type Bridges = BTreeSet<Vec<u8>>;
 
 fn bridges(elements: Vec<Element>) -> Bridges {
-    let mut bridges = Bridges::new();
-    for element in elements {
-        if let Some(Datum::Value(bridge)) = element.data {
-            note(&mut bridges, bridge);
-        }
-    }
-    bridges
-}
-
-fn note(bridges: &mut Bridges, bridge: Vec<u8>) {
-    if let Err(at) = bridges.binary_search(&bridge) {
-        bridges.insert(at, bridge);
-    }
+    let bridge = |element: Element| match element.data {
+        Some(Datum::Value(bridge)) => Some(bridge),
+        _ => None,
+    };
+    elements.into_iter().filter_map(bridge).collect()
 }
 
 /// Which of the addresses have elements, of any owner.

@@ -37,7 +37,7 @@ struct Expected {
 /// The state before an attachment publishes its ports.
 #[derive(Default)]
 pub struct Before {
-    /// The attachment has elements, from an earlier ADD.
+    /// The attachment has elements, from an earlier ADD. The batch removes them, except masqueraded sources.
     pub is_published: bool,
     /// The container publishes one of the ports already, in another network.
     needs_secondary: bool,
@@ -129,10 +129,26 @@ impl<'a> PortBindings<'a> {
                 shared.map(|port| shared_element(&port.key, Some(comment.clone()))).collect();
             batch.ensure_elements(table, OWNERS, &shared);
         }
-        for expected in self.masqueraded() {
-            let set = SharedSet { table, name: &expected.set };
-            let (key, owner) = (std::slice::from_ref(&expected.key), self.owner.as_str());
-            set.put(nft, batch, owner, key, &[element(&expected)])?;
+        let masqueraded = self.masqueraded();
+        let mut sets: Vec<String> =
+            masqueraded.iter().map(|expected| expected.set.clone()).collect();
+        if before.is_published {
+            // An earlier ADD can have had others.
+            let all = nft.sets(table)?.into_iter().map(|set| set.name);
+            sets.extend(all.filter(|set| hairpin::length(set).is_some()));
+        }
+        sets.sort_unstable();
+        sets.dedup();
+        for name in &sets {
+            let of_set = masqueraded.iter().filter(|expected| expected.set == *name);
+            let wanted: Vec<Element> = of_set.map(element).collect();
+            let set = SharedSet { table, name };
+            if before.is_published {
+                set.put_all(nft, batch, self.owner.as_str(), &wanted)?;
+            } else {
+                let keys: Vec<Vec<u8>> = wanted.iter().map(|wanted| wanted.key.clone()).collect();
+                set.put(nft, batch, self.owner.as_str(), &keys, &wanted)?;
+            }
         }
         let count = Expected { key: count_key(self.owner, published.len()), ..self.index_entry() };
         batch.add_elements(table, OWNERS, &[self.index_entry(), count].each_ref().map(element));
@@ -197,11 +213,6 @@ impl<'a> PortBindings<'a> {
             title: title(mapping),
         };
         on.map(of).collect()
-    }
-
-    /// The elements of masqueraded sources: set and key.
-    pub fn sources_at(&self) -> Vec<(String, Vec<u8>)> {
-        self.masqueraded().into_iter().map(|Expected { set, key, .. }| (set, key)).collect()
     }
 
     fn masqueraded(&self) -> Vec<Expected> {

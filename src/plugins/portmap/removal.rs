@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::bindings::{PortBindings, is_of};
+use super::bindings::is_of;
 use super::config::Settings;
 use super::rules::{
     self, Group, OWNERS, count_key, location, masqueraded_keys, owner_key, port_of, shared_element,
@@ -22,8 +22,8 @@ pub struct Removal<'a> {
     pub owners: &'a Owners,
     /// The configuration, if it can be read. It tells where to look first, not what to delete.
     pub settings: Option<&'a Settings>,
-    /// The bindings of the ADD that removes. Their group stays although it is empty, and so do their masqueraded sources.
-    pub replacement: Option<&'a PortBindings<'a>>,
+    /// The group of the ADD that removes: it stays although it is empty. That ADD replaces the masqueraded sources itself.
+    pub in_use: Option<&'a Group>,
 }
 
 /// The follow-up of a removal.
@@ -115,17 +115,8 @@ impl Removal<'_> {
             (OWNERS.to_owned(), owner_key(owner)),
             (OWNERS.to_owned(), count_key(owner, own.published.len())),
         ];
-        let sets = self.nft.sets(rules::table(self.family))?;
-        if sets.iter().any(|set| SharedSet::is_of_owners(&set.name)) {
-            for set in &sets {
-                self.remove_sources(&set.name, batch)?;
-            }
-        } else {
-            // The keys are sorted below, and repeated ones dropped.
-            for target in own.published.iter().filter_map(|(_, element)| self.target(element)) {
-                let of_target = sets.iter().flat_map(|set| masqueraded_keys(&set.name, target));
-                keys.extend(of_target.filter(|place| !self.stays(place)));
-            }
+        if self.in_use.is_none() {
+            keys.extend(self.sources_of(own, batch)?);
         }
         let mut removed = Removed::default();
         if own.group.is_main() {
@@ -146,6 +137,20 @@ impl Removal<'_> {
             self.delete_own(&of_set[0].0, of_set.iter().map(|(_, key)| key.clone()), owner, batch)?;
         }
         Ok(removed)
+    }
+
+    /// The masqueraded sources of an owner: set and key, also repeatedly. If there are shared ones, they are removed.
+    fn sources_of(&self, own: &Own, batch: &mut Batch) -> Result<Vec<(String, Vec<u8>)>> {
+        let sets = self.nft.sets(rules::table(self.family))?;
+        let mut keys = Vec::new();
+        if sets.iter().any(|set| SharedSet::is_of_owners(&set.name)) {
+            sets.iter().try_for_each(|set| self.remove_sources(&set.name, batch))?;
+        } else {
+            for target in own.published.iter().filter_map(|(_, element)| self.target(element)) {
+                keys.extend(sets.iter().flat_map(|set| masqueraded_keys(&set.name, target)));
+            }
+        }
+        Ok(keys)
     }
 
     /// Deletes those of the elements with these keys that are the owner's.
@@ -176,7 +181,8 @@ impl Removal<'_> {
                     removed.shared.extend(shared);
                 }
                 // The other sets of a group are handled with its map.
-                None => self.remove_sources(&set.name, batch)?,
+                None if self.in_use.is_none() => self.remove_sources(&set.name, batch)?,
+                None => {}
             }
         }
         Ok(removed)
@@ -187,17 +193,9 @@ impl Removal<'_> {
         if hairpin::length(set).is_none() {
             return Ok(());
         }
-        let is_stale = |element: &Element| {
-            shared_rules::is_of(element, self.owners)
-                && !self.stays(&(set.to_owned(), element.key.clone()))
-        };
+        let is_stale = |element: &Element| shared_rules::is_of(element, self.owners);
         let set = SharedSet { table: rules::table(self.family), name: set };
         set.remove(self.nft, batch, &is_stale).map(drop)
-    }
-
-    /// Whether the ADD puts this source again.
-    fn stays(&self, place: &(String, Vec<u8>)) -> bool {
-        self.replacement.is_some_and(|bindings| bindings.sources_at().contains(place))
     }
 
     fn remove_from_group(&self, group: &Group, batch: &mut Batch) -> Result<Removed> {
@@ -229,8 +227,7 @@ impl Removal<'_> {
         }
         gone.extend(gone_on);
         kept.extend(kept_on);
-        let is_used = self.replacement.is_some_and(|bindings| bindings.group == *group);
-        if kept.is_empty() && !group.is_main() && !is_used {
+        if kept.is_empty() && !group.is_main() && self.in_use != Some(group) {
             self.remove_group(group, batch)?;
         }
         let flows = gone.iter().filter_map(|element| self.udp_flows(element)).collect();

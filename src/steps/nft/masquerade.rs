@@ -49,26 +49,40 @@ const SUBNET_RULES: u32 = 3;
 /// `srcnat`
 const PRIORITY: i32 = 100;
 
-/// Masquerades the addresses, each with the prefix length of its subnet. Adds shared rules that are missing.
+/// Masquerades the addresses, each with the prefix length of its subnet; of one address in several subnets, the first counts.
+/// Adds shared rules that are missing.
 pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Result<()> {
     let comment = shared_rules::comment(owner)?;
     for family in FAMILIES {
-        let nets: Vec<IpNet> = of_family(nets, family).collect();
+        let nets = of_family(nets, family);
         if nets.is_empty() {
             continue;
         }
         ensure(nft, batch, family, &nets)?;
-        let mut gone = Vec::new();
-        for net in &nets {
-            let wanted = [Element { comment: Some(comment.clone()), ..element(*net) }];
-            let changed = set(family)
-                .put(nft, batch, owner.as_str(), &[key(*net)], &wanted)
-                .map_err(|error| error.context(format!("cannot masquerade {}", net.addr())))?;
-            gone.extend(changed.into_iter().flat_map(|changed| changed.gone));
-        }
-        delete_chains(nft, batch, family, &gone, &nets)?;
+        let wanted = |net: &IpNet| Element { comment: Some(comment.clone()), ..element(*net) };
+        let wanted: Vec<Element> = nets.iter().map(wanted).collect();
+        put(nft, batch, family, (owner, &nets), &wanted).map_err(|error| {
+            let of: Vec<String> = nets.iter().map(|net| net.addr().to_string()).collect();
+            error.context(format!("cannot masquerade {}", of.join(", ")))
+        })?;
     }
     Ok(())
+}
+
+/// Gives an owner these elements, and no others for the addresses.
+fn put(
+    nft: &Nft,
+    batch: &mut Batch,
+    family: Family,
+    (owner, nets): (&Owner, &[IpNet]),
+    wanted: &[Element],
+) -> Result<()> {
+    let keys: Vec<Vec<u8>> = nets.iter().copied().map(key).collect();
+    match set(family).put(nft, batch, owner.as_str(), &keys, wanted)? {
+        Some(changed) if wanted.is_empty() => delete_chains(nft, batch, family, &changed, &[]),
+        Some(changed) => delete_chains(nft, batch, family, &changed, nets),
+        None => Ok(()),
+    }
 }
 
 /// The elements of masqueraded addresses: table, map and key.
@@ -81,23 +95,19 @@ pub fn places(nets: &[IpNet]) -> impl Iterator<Item = (Table<'static>, &'static 
 
 /// Removes masquerading for addresses: by an earlier ADD of the owner, and by owners that have ended.
 pub fn clear(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Result<()> {
-    for family in FAMILIES {
-        let keys: Vec<Vec<u8>> = of_family(nets, family).map(key).collect();
-        if let Some(Changed { gone, .. }) =
-            set(family).put(nft, batch, owner.as_str(), &keys, &[])?
-        {
-            delete_chains(nft, batch, family, &gone, &[])?;
-        }
-    }
-    Ok(())
+    FAMILIES
+        .into_iter()
+        .try_for_each(|family| put(nft, batch, family, (owner, &of_family(nets, family)), &[]))
 }
 
 /// Removes the elements of the owners, and the chains of subnets that have no other element.
 pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     for family in FAMILIES {
         let is_stale = |element: &Element| shared_rules::is_of(element, owners);
-        let Changed { gone, .. } = set(family).remove(nft, batch, &is_stale)?;
-        delete_chains(nft, batch, family, &gone, &[])?;
+        let changed = set(family).remove(nft, batch, &is_stale)?;
+        if owners.one().is_none() || !changed.gone.is_empty() {
+            delete_chains(nft, batch, family, &changed, &[])?;
+        }
     }
     Ok(())
 }
@@ -106,7 +116,7 @@ pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
 pub fn check(nft: &Nft, network: &NetworkName, at: &Attachment, nets: &[IpNet]) -> Result<()> {
     let comment = shared_rules::comment(&Owner::new(network, at))?;
     for family in FAMILIES {
-        let nets: Vec<IpNet> = of_family(nets, family).collect();
+        let nets = of_family(nets, family);
         for net in &nets {
             let missing =
                 |_| Error::internal(format_args!("masquerading of {} is missing", net.addr()));
@@ -186,27 +196,28 @@ fn add_map(batch: &mut Batch, table: Table<'_>, name: &str) {
     batch.add_set(table, NewSet { name, key, kind: SetKind::VerdictMap, comment: None });
 }
 
-/// Deletes the chains of subnets that have no element but the removed ones, and get none of these nets.
+/// Deletes the chains of subnets that have no element after a change of the map. Those of `nets` stay.
 pub fn delete_chains(
     nft: &Nft,
     batch: &mut Batch,
     family: Family,
-    removed: &[Element],
-    added: &[IpNet],
+    changed: &Changed,
+    nets: &[IpNet],
 ) -> Result<()> {
-    if removed.is_empty() {
-        return Ok(());
-    }
     let table = shared_rules::table(family);
-    let wanted: Vec<String> = added.iter().copied().map(subnet_chain).collect();
+    let wanted: Vec<String> = nets.iter().copied().map(subnet_chain).collect();
     for chain in nft.chains(table)? {
         let leads_there = |element: &&Element| match &element.data {
             Some(Datum::Verdict(Verdict::Goto(to))) => *to == chain.name,
             _ => false,
         };
-        let users = u32::try_from(removed.iter().filter(leads_there).count()).unwrap_or(u32::MAX);
-        let is_unused = users > 0 && chain.uses == SUBNET_RULES + users;
-        if is_unused && !wanted.contains(&chain.name) {
+        let is_of_subnet = chain.base.is_none() && chain.name.starts_with(SUBNET_CHAIN);
+        let is_needed =
+            changed.kept.iter().any(|kept| leads_there(&kept)) || wanted.contains(&chain.name);
+        let users =
+            u32::try_from(changed.gone.iter().filter(leads_there).count()).unwrap_or(u32::MAX);
+        // Another program can lead there, too, or have rules in it.
+        if is_of_subnet && !is_needed && chain.uses <= SUBNET_RULES.saturating_add(users) {
             batch.delete_chain(table, &chain.name);
         }
     }
@@ -231,8 +242,15 @@ fn subnet_chain(net: IpNet) -> String {
     format!("{SUBNET_CHAIN}{}", net.trunc()).replace(':', "_")
 }
 
-fn of_family(nets: &[IpNet], family: Family) -> impl Iterator<Item = IpNet> {
-    nets.iter().copied().filter(move |net| net.addr().is_ipv4() == (family == Family::Ip))
+/// The nets of a family, one for each address.
+fn of_family(nets: &[IpNet], family: Family) -> Vec<IpNet> {
+    let mut found: Vec<IpNet> = Vec::with_capacity(nets.len());
+    for net in nets.iter().filter(|net| net.addr().is_ipv4() == (family == Family::Ip)) {
+        if !found.iter().any(|other| other.addr() == net.addr()) {
+            found.push(*net);
+        }
+    }
+    found
 }
 
 /// `224.0.0.0/4`, `ff00::/8`

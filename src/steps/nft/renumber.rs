@@ -90,10 +90,11 @@ fn put(
         SharedSet { name, ..set }.put(nft, batch, owner, &keys[1..], &[new])?;
     } else if set.name == masquerade::MAP {
         masquerade::ensure(nft, batch, family.into(), &[of.to])?;
-        let changed = set.put(nft, batch, owner, &keys, &[new])?.unwrap_or_default();
-        masquerade::delete_chains(nft, batch, family.into(), &changed.gone, &[of.to])?;
+        if let Some(changed) = set.put(nft, batch, owner, &keys, &[new])? {
+            masquerade::delete_chains(nft, batch, family.into(), &changed, &[of.to])?;
+        }
     } else {
-        set.put(nft, batch, owner, &keys, &[new])?;
+        set.replace(nft, batch, old, new)?;
     }
     Ok(())
 }

@@ -96,6 +96,23 @@ impl SharedSet<'_> {
         self.change(nft, batch, &is_stale, wanted).map(Some)
     }
 
+    /// Gives an owner these elements, and no others in the set.
+    pub fn put_all(
+        &self,
+        nft: &Nft,
+        batch: &mut Batch,
+        owner: &str,
+        wanted: &[Element],
+    ) -> Result<()> {
+        let is_stale = |part: &Element| {
+            let of = part.comment.as_deref();
+            let is_in_the_way = || wanted.iter().any(|wanted| wanted.key == part.key);
+            !wanted.contains(part)
+                && (of == Some(owner) || is_in_the_way() && of.is_none_or(life::has_ended))
+        };
+        self.change(nft, batch, &is_stale, wanted).map(drop)
+    }
+
     /// Adds elements of any owners. There can be several with one key.
     pub fn add(&self, nft: &Nft, batch: &mut Batch, wanted: &[Element]) -> Result<()> {
         self.change(nft, batch, &|_| false, wanted).map(drop)
@@ -113,7 +130,8 @@ impl SharedSet<'_> {
 
     /// The parts of all owners.
     pub fn parts(&self, nft: &Nft) -> Result<Vec<Element>> {
-        Ok(self.shares(nft)?.into_values().flat_map(Shares::all).collect())
+        let parts = |shares: Shares| once_each(shares.all().collect());
+        Ok(self.shares(nft)?.into_values().flat_map(parts).collect())
     }
 
     /// Whether an owner has an element.
@@ -129,6 +147,11 @@ impl SharedSet<'_> {
         let found =
             nft.elements_at(self.table, &self.owners(), std::slice::from_ref(&further.key))?;
         Ok(found == [Some(further)])
+    }
+
+    /// Puts the part of an owner in the place of another one of its own. The parts of all others stay.
+    pub fn replace(&self, nft: &Nft, batch: &mut Batch, old: &Element, new: Element) -> Result<()> {
+        self.change(nft, batch, &|part| part == old, &[new]).map(drop)
     }
 
     fn change(
@@ -194,29 +217,43 @@ impl Shares {
         wanted: &[&Element],
         changed: &mut Changed,
     ) -> Result<Self> {
-        let (mut gone, kept): (Vec<Element>, Vec<Element>) = self.clone().all().partition(is_stale);
-        changed.kept.extend_from_slice(&kept);
-        let mut all = kept.clone();
+        let (mut gone, all): (Vec<Element>, Vec<Element>) = self.clone().all().partition(is_stale);
+        let mut all = once_each(all);
+        changed.kept.extend_from_slice(&all);
         for wanted in wanted {
             if let Some(other) = all.iter().find(|other| are_at_odds(other, wanted)) {
                 let owner = Owner::title(other.comment.as_deref().unwrap_or_default());
                 return Err(Error::internal(format!("{owner} has other rules for it")));
             }
-            if !all.contains(wanted) {
-                all.push((*wanted).clone());
+            match all.iter_mut().find(|part| part.comment == wanted.comment) {
+                Some(own) => own.clone_from(wanted),
+                None => all.push((*wanted).clone()),
             }
         }
+        let has_first = self.first.is_some() || !wanted.is_empty();
         // An element that another program has deleted comes back with the data of its owner.
-        if self.first.is_none() && !wanted.is_empty() {
-            all.rotate_left(kept.len());
+        if self.first.is_none()
+            && let Some(at) = all.iter().position(|part| wanted.contains(&part))
+        {
+            all[..=at].rotate_right(1);
         }
         gone.retain(|element| !all.iter().any(|other| other.data == element.data));
         gone.dedup_by(|one, other| one.data == other.data);
         changed.gone.extend(gone);
-        let has_first = !all.is_empty() && (self.first.is_some() || !wanted.is_empty());
-        let further = all.split_off(usize::from(has_first));
+        let further = all.split_off(usize::from(has_first && !all.is_empty()));
         Ok(Self { first: all.pop(), further })
     }
+}
+
+/// One part for each owner. After another program has deleted an element, its further owner can become the first, too.
+fn once_each(mut parts: Vec<Element>) -> Vec<Element> {
+    let mut owners = Vec::with_capacity(parts.len());
+    parts.retain(|part| {
+        let is_new = !owners.contains(&part.comment);
+        owners.push(part.comment.clone());
+        is_new
+    });
+    parts
 }
 
 /// The elements to delete from a set, and to add to it.

@@ -220,6 +220,35 @@ fn what_another_container_has_at_the_address_stays() {
     router.assert_clean();
 }
 
+/// A container of another network had the next address and has ended. Its bridge is isolated until its GC.
+#[test]
+fn the_rules_of_a_container_that_has_ended_wait_for_its_gc() {
+    let world = World::new();
+    let router = Router::new(&world, &["4"]);
+    let server = Scripted::start(&router.site.outside, &plan_with(via_host(json!({}))));
+    let daemon = Daemon::new(&world);
+    let c1 = router.attach("c1", 8080);
+    let c2 = world.container("c2");
+    let ipam = json!({"type": "static", "addresses": [{"address": "10.1.0.33/24"}]});
+    let bridge = json!({"cniVersion": "1.1.0", "name": "other", "type": "bridge", "bridge": "br1",
+        "ipMasq": true, "ipam": ipam});
+    let result = c2.add("bridge", &bridge);
+    let firewall = json!({"cniVersion": "1.1.0", "name": "other", "type": "firewall",
+        "ingressPolicy": "same-bridge", "prevResult": result});
+    c2.add("firewall", &firewall);
+    c2.destroy();
+    server.answer_by(&plan_with(via_host(json!({"yiaddr": "10.1.0.33"}))));
+    router.wait_for_move(&daemon, ["10.1.0.20", "10.1.0.33"]);
+    router.works(&c1, 8080, at(V4, "10.1.0.33"));
+    router.detach(&c1);
+    for (plugin, config) in [("firewall", firewall), ("bridge", bridge)] {
+        let none = with(&config, json!({"cni.dev/valid-attachments": []}));
+        world.call(plugin, "GC", &none).run().silence();
+    }
+    let rules = world.host(["nft", "list", "ruleset"]);
+    assert!(!rules.contains("br1") && !rules.contains("10.1.0.33"), "{rules}");
+}
+
 #[test]
 fn everything_follows_into_another_subnet() {
     let world = World::new();

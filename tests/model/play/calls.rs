@@ -464,7 +464,7 @@ impl Play {
     }
 
     pub(super) fn gc_from_elsewhere(&mut self, step: &Step) -> Holds<Effect> {
-        // The machine's /proc has another boot id than the node.
+        // The machine's /proc, below that of the node, has another boot id.
         let script = match step.action {
             Action::GcOfPid => {
                 "unshare --pid --fork --mount --mount-proc sh -c 'mount --bind /mnt/boot_id /proc/sys/kernel/random/boot_id && exec \"$@\"' sh \"$@\""
@@ -474,7 +474,7 @@ impl Play {
             }
             Action::GcOfNet => "unshare --net \"$@\"",
             _ => {
-                "unshare --mount --propagation private sh -c 'while umount -l /proc 2>&-; do :; done; exec \"$@\"' sh \"$@\""
+                "unshare --mount --propagation private sh -c 'mount -t tmpfs none /proc && exec \"$@\"' sh \"$@\""
             }
         };
         let words: &[&str] =
