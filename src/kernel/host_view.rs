@@ -23,6 +23,8 @@ pub struct HostView {
     root: Option<File>,
     /// The network namespace of this process, which is that of process 1.
     home: NetNs,
+    /// Process 1 is that of the machine, not of a node or of a part of the host.
+    is_of_machine: bool,
 }
 
 impl HostView {
@@ -33,7 +35,8 @@ impl HostView {
         if own.to_str() != Some(&std::process::id().to_string()) {
             return Err("/proc shows another PID namespace".into());
         }
-        if metadata("/proc/self/ns/pid")?.ino() != FIRST_PID_NAMESPACE && is_mounted_in(state)? {
+        let is_of_machine = metadata("/proc/self/ns/pid")?.ino() == FIRST_PID_NAMESPACE;
+        if !is_of_machine && is_mounted_in(state)? {
             return Err("it does not see the processes of the host".into());
         }
         let home = NetNs::own().map_err(|error| error.to_string())?;
@@ -41,7 +44,7 @@ impl HostView {
         if home.is(&of_first) != Ok(true) {
             return Err("it is in another network namespace than process 1".into());
         }
-        Ok(Self { root: root_of_first()?, home })
+        Ok(Self { root: root_of_first()?, home, is_of_machine })
     }
 
     /// The network namespace at a path, as process 1 resolves it. `None` also for the plain file that an unmounted namespace
@@ -52,6 +55,13 @@ impl HostView {
             Some(file) => self.home.of_file(file, path),
             None => self.home.open_if_exists(path),
         }
+    }
+
+    /// Whether something can be at a path that this process does not see. Another PID namespace than the machine's can be a
+    /// node; it can also be a part of the host, with processes around it, and with other directories.
+    pub fn may_miss(&self, path: &Path) -> bool {
+        let has_directory = || path.parent().is_some_and(|parent| !self.is_nothing_at(parent));
+        !self.is_of_machine && (path.starts_with("/proc") || !has_directory())
     }
 
     /// Whether nothing at all has the path, not even a file or a link.

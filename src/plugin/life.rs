@@ -248,6 +248,9 @@ impl Witness {
                 Err(error) => other(error.to_string()),
             },
             Ok(None) => match self.view() {
+                Ok(view) if view.may_miss(path) => {
+                    other(format!("this process may not see what is at {title}"))
+                }
                 Ok(view) if view.is_nothing_at(path) => (Seen::Nothing, None),
                 Ok(_) => other(format!("{title} is no network namespace")),
                 Err(reason) => other(reason.into()),

@@ -2,6 +2,7 @@
 
 mod collect;
 
+use std::cell::OnceCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +25,8 @@ use crate::runtime::confirm;
 use crate::runtime::confirm::{Confirmation, Found};
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::lock::{self, Lock};
+#[cfg(feature = "tool")]
+use crate::runtime::owners::Named;
 
 /// Options of GC.
 #[derive(Clone, Copy, Debug, Default)]
@@ -303,16 +306,16 @@ impl Runtime {
             let _ = fs::remove_dir_all(self.state.join(directory));
         }
         let witness = Witness::new()?;
+        let named = OnceCell::new();
         for record in records {
             if self.known(&record.network, &record.at).is_some() {
                 continue;
             }
-            // The record of an ADD that died before it had a pending one. Others are the proof for reservations and rules that no
-            // cache has.
+            // The record of an ADD that died before it had a pending one.
             let is_of_nothing = record.maker == Maker::Cnibox && record.made.is_empty();
             let mut is_ended = || {
-                run.options.removes_remains()
-                    && matches!(witness.life_of_record(&record), Life::Ended(_))
+                matches!(witness.life_of_record(&record), Life::Ended(_))
+                    && (run.options.removes_remains() || !self.is_proof(&record, &named))
                     && run.is_confirmed_record(&record)
             };
             if (is_of_nothing || is_ended())
@@ -323,6 +326,19 @@ impl Runtime {
             }
         }
         Ok(())
+    }
+
+    /// Whether a record is needed: as the proof that the owner of a reservation, a rule or a link has ended. True if that cannot
+    /// be told.
+    #[cfg(feature = "tool")]
+    fn is_proof(&self, record: &Record, named: &OnceCell<Option<Named>>) -> bool {
+        let named = named.get_or_init(|| Named::find(self).ok());
+        named.as_ref().is_none_or(|named| named.has(record))
+    }
+
+    #[cfg(not(feature = "tool"))]
+    fn is_proof(&self, _: &Record, _: &OnceCell<()>) -> bool {
+        true
     }
 
     fn configured(&self, name: &NetworkName) -> Result<Network> {

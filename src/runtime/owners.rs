@@ -4,15 +4,17 @@ use std::collections::HashMap;
 
 use crate::cni::json::Json;
 use crate::error::Result;
+use crate::ipam::store::listed::Holder;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::{Family, Nft};
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
+use crate::plugin::record::Record;
 use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
 use crate::runtime::lifecycle::{Choice, Target};
-use crate::runtime::reservations::Survey;
+use crate::runtime::reservations::{OwnedReservation, Survey};
 use crate::steps::link::host_link;
 use crate::steps::nft::{shared_rules, shared_set};
 
@@ -47,6 +49,29 @@ pub fn on_host() -> Result<Vec<String>> {
     owners.sort_unstable();
     owners.dedup();
     Ok(owners)
+}
+
+/// What reservations, rules and links of a host name.
+pub struct Named {
+    owners: Vec<String>,
+    survey: Survey,
+}
+
+impl Named {
+    pub fn find(runtime: &Runtime) -> Result<Self> {
+        Ok(Self { owners: on_host()?, survey: runtime.survey()? })
+    }
+
+    /// Whether one of them names the attachment of a record.
+    pub fn has(&self, Record { network, at, .. }: &Record) -> bool {
+        let owner = Owner::new(network, at).to_string();
+        let mut of_network = self.survey.pools.iter().filter(|pool| pool.network == *network);
+        let is_its = |owned: &OwnedReservation| match &owned.reservation.holder {
+            Holder::Container(id, _) => *id == at.container_id,
+            Holder::Operator | Holder::Other(_) => false,
+        };
+        self.owners.contains(&owner) || of_network.any(|pool| pool.reservations.iter().any(is_its))
+    }
 }
 
 impl Survey {
