@@ -172,6 +172,11 @@ impl SharedSet<'_> {
         let mut changed = Changed::default();
         let (mut first, mut further) = (Edit::default(), Edit::default());
         for (before, wanted) in all.into_values() {
+            // The common case, for each container of the host.
+            if wanted.is_empty() && !before.iter().any(is_stale) {
+                changed.kept.extend(before.all());
+                continue;
+            }
             let after = before.after(is_stale, &wanted, &mut changed)?;
             first.add(before.first, after.first);
             let written = |parts: Vec<Element>| parts.iter().map(as_further).collect::<Vec<_>>();
@@ -206,6 +211,10 @@ impl SharedSet<'_> {
 }
 
 impl Shares {
+    fn iter(&self) -> impl Iterator<Item = &Element> {
+        self.first.iter().chain(&self.further)
+    }
+
     fn all(self) -> impl Iterator<Item = Element> {
         self.first.into_iter().chain(self.further)
     }
