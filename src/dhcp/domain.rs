@@ -18,6 +18,12 @@ pub fn of_text(text: &[u8]) -> Option<String> {
     (name.len() <= NAME_BYTES_MAX && name.split('.').all(is_label)).then(|| name.to_owned())
 }
 
+/// The names in text form with spaces in between. Other words are left out.
+pub fn words(text: &[u8]) -> Vec<String> {
+    let words = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    words.take(NAMES_MAX).filter_map(of_text).collect()
+}
+
 /// A list of names in the encoding of DNS, which may have compression pointers (RFC 1035, section 4.1.4). Names of other
 /// characters are left out. `None`: it is not such a list.
 pub fn list(bytes: &[u8]) -> Option<Vec<String>> {
@@ -78,6 +84,13 @@ mod tests {
             assert_eq!(of_text(text.as_bytes()), None, "{text}");
         }
         assert_eq!(of_text(&[0xff]), None);
+    }
+
+    #[test]
+    fn names_with_spaces_in_between() {
+        assert_eq!(words(b"a.example b.example.\tc\0"), ["a.example", "b.example", "c"]);
+        assert_eq!(words(b" a..b  b "), ["b"]);
+        assert_eq!(words(b"\0 "), Vec::<String>::new());
     }
 
     #[test]

@@ -99,14 +99,20 @@ impl Options {
         (mtu >= MTU_MIN).then_some(mtu)
     }
 
-    /// The domain name; empty if it is missing or is not a name.
+    /// The domain name; empty if it is missing or is not a name. Of several, which Windows accepts, it is the first.
     pub fn domain(&self) -> String {
-        domain::of_text(self.get(DOMAIN).unwrap_or_default()).unwrap_or_default()
+        self.domains().into_iter().next().unwrap_or_default()
     }
 
-    /// The domains to search (RFC 3397).
+    /// The domains to search (RFC 3397); without that option, several domain names.
     pub fn search(&self) -> Vec<String> {
-        domain::list(self.get(SEARCH).unwrap_or_default()).unwrap_or_default()
+        let list = domain::list(self.get(SEARCH).unwrap_or_default()).unwrap_or_default();
+        let domains = self.domains();
+        if list.is_empty() && domains.len() > 1 { domains } else { list }
+    }
+
+    fn domains(&self) -> Vec<String> {
+        domain::words(self.get(DOMAIN).unwrap_or_default())
     }
 
     /// The first router that is another host than the client.
@@ -115,23 +121,27 @@ impl Options {
     }
 
     /// The classless routes (RFC 3442) if the server sent them; else the classful ones and the default route via the gateway.
-    /// A gateway outside of the client's subnet gets a route to the link first. Routes via the client itself, and to addresses
-    /// that only the kernel routes, are left out.
+    /// Routes to the link come first, and a router that neither they nor the client's subnet have gets one. Routes via the
+    /// client itself, and to addresses that only the kernel routes, are left out.
     pub fn routes(&self, own: Ipv4Net) -> Vec<(Ipv4Net, Ipv4Addr)> {
         let classless = self.get(CLASSLESS_ROUTES).and_then(classless_routes);
         let mut routes = classless.unwrap_or_else(|| {
             let (pairs, _) = self.get(STATIC_ROUTES).unwrap_or_default().as_chunks();
-            let mut routes: Vec<_> = pairs.iter().filter_map(classful_route).collect();
-            if let Some(gateway) = self.gateway(own) {
-                if !own.contains(&gateway) {
-                    routes.push((gateway.into(), Ipv4Addr::UNSPECIFIED));
-                }
-                routes.push((Ipv4Net::default(), gateway));
-            }
-            routes
+            let classful = pairs.iter().filter_map(classful_route);
+            let default = self.gateway(own).map(|gateway| (Ipv4Net::default(), gateway));
+            classful.chain(default).collect()
         });
         routes.retain(|(net, router)| *router != own.addr() && is_routed(net));
-        routes
+        let (mut on_link, routed): (Vec<_>, Vec<_>) =
+            routes.into_iter().partition(|(_, router)| router.is_unspecified());
+        for (_, router) in &routed {
+            let is_reached = |(net, _): &(Ipv4Net, Ipv4Addr)| net.contains(router);
+            if !own.contains(router) && !on_link.iter().any(is_reached) {
+                on_link.push(((*router).into(), Ipv4Addr::UNSPECIFIED));
+            }
+        }
+        on_link.extend(routed);
+        on_link
     }
 }
 
@@ -219,6 +229,30 @@ mod tests {
     }
 
     #[test]
+    fn several_domain_names_are_searched() {
+        let both = [15, 3, b'a', b' ', b'b'];
+        assert_eq!(
+            (options(&both).domain().as_str(), options(&both).search()),
+            ("a", vec!["a".into(), "b".into()])
+        );
+        let with_list = [&both[..], &[119, 3, 1, b'c', 0]].concat();
+        assert_eq!(
+            (options(&with_list).domain().as_str(), options(&with_list).search()),
+            ("a", vec!["c".into()])
+        );
+        assert_eq!(options(&[15, 1, b'a']).search(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_router_outside_of_the_subnet_gets_a_route_to_the_link() {
+        let default = [121, 5, 0, 10, 9, 0, 1];
+        assert_eq!(routes(&default), ["10.9.0.1/32 0.0.0.0", "0.0.0.0/0 10.9.0.1"]);
+        let after = [121, 14, 0, 10, 9, 0, 1, 32, 10, 9, 0, 1, 0, 0, 0, 0];
+        assert_eq!(routes(&after), ["10.9.0.1/32 0.0.0.0", "0.0.0.0/0 10.9.0.1"]);
+        assert_eq!(routes(&[3, 4, 10, 9, 0, 1]), ["10.9.0.1/32 0.0.0.0", "0.0.0.0/0 10.9.0.1"]);
+    }
+
+    #[test]
     fn classless_routes_replace_the_router() {
         let classless = [121, 14, 24, 192, 168, 5, 10, 0, 0, 9, 0, 10, 0, 0, 1, 8];
         let router = [3, 4, 10, 0, 0, 2];
@@ -229,7 +263,7 @@ mod tests {
         whole.extend([10, 0, 0, 0, 0]);
         assert_eq!(
             routes(&[&whole[..], &router].concat()),
-            ["192.168.5.0/24 10.0.0.9", "0.0.0.0/0 10.0.0.1", "10.0.0.0/8 0.0.0.0"]
+            ["10.0.0.0/8 0.0.0.0", "192.168.5.0/24 10.0.0.9", "0.0.0.0/0 10.0.0.1"]
         );
         assert_eq!(routes(&[121, 5, 33, 1, 2, 3, 4]), Vec::<String>::new());
         // Bits behind the length are cleared; a router that is not a host takes only its route away.

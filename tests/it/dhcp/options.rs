@@ -180,22 +180,46 @@ fn configurations_of_the_reference_work_unchanged() {
 
 #[test]
 fn a_router_outside_of_the_subnet_is_reached_on_the_link() {
+    // 10.9.0.1, and as the first of two the client itself.
+    reaches_router(&json!({"3": "0a0100140a090001"}));
+}
+
+/// As clouds give it: an address without a subnet.
+#[test]
+fn a_classless_route_via_a_router_outside_of_the_subnet_works() {
+    let host = json!({"1": "ffffffff", "121": "000a090001"});
+    let result = reaches_router(&host);
+    assert_eq!(result["ips"][0]["address"], "10.1.0.20/32");
+}
+
+fn reaches_router(options: &Value) -> Value {
     let world = World::new();
     let site = Site::with_bridge(&world);
-    // 10.9.0.1, and as the first of two the client itself.
-    let routers = json!({"options": {"3": "0a0100140a090001"}});
-    let _server = Scripted::start(&site.outside, &plan_with(routers));
+    let _server = Scripted::start(&site.outside, &plan_with(json!({"options": options})));
     site.outside.exec(["ip", "address", "add", "10.9.0.1/32", "dev", "sw"]);
     let _daemon = Daemon::new(&world);
     let c1 = world.container("c1");
     let result = c1.add("bridge", &bridge());
-    assert_eq!(result["ips"][0]["gateway"], "10.9.0.1");
     let routes = c1.exec(["ip", "route"]);
     assert!(routes.contains("10.9.0.1 dev eth0 scope link"), "{routes}");
     assert!(routes.contains("default via 10.9.0.1 dev eth0"), "{routes}");
     c1.ping("10.9.0.1");
     c1.check("bridge", &bridge(), &result);
     c1.del("bridge", &bridge());
+    result
+}
+
+/// As Windows servers give it.
+#[test]
+fn several_domain_names_in_one_option_are_searched() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let names = json!({"options": {"15": hex("a.example b.example")}});
+    let _server = Scripted::start(&site.outside, &plan_with(names));
+    let _daemon = Daemon::new(&world);
+    let result = world.container("c1").add("bridge", &bridge());
+    assert_eq!(result["dns"]["domain"], "a.example");
+    assert_eq!(result["dns"]["search"], json!(["a.example", "b.example"]));
 }
 
 #[test]
