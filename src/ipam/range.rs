@@ -22,6 +22,15 @@ keys! {
     }
 }
 
+impl RangeConf {
+    /// Whether it has one link between two hosts (RFC 3021, RFC 6164), and says which of the two addresses is whose: neither
+    /// is that of the network.
+    fn is_point_to_point(&self, subnet: &IpNet) -> bool {
+        let said = [self.range_start, self.range_end, self.gateway];
+        subnet.prefix_len() == subnet.max_prefix_len() - 1 && said.iter().all(Option::is_some)
+    }
+}
+
 /// The addresses from `first` to `last`, both included, all of them in `subnet`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Range {
@@ -157,7 +166,7 @@ impl Span<'_> {
 impl Range {
     fn new(conf: &RangeConf, excluded: &[IpNet]) -> Result<Self, String> {
         let subnet = parse_subnet(&conf.subnet)?;
-        if subnet.prefix_len() > subnet.max_prefix_len() - 2 {
+        if subnet.prefix_len() > subnet.max_prefix_len() - 2 && !conf.is_point_to_point(&subnet) {
             return Err(format!("Network {subnet} too small to allocate from"));
         }
         if subnet.addr() != subnet.network() {
@@ -386,6 +395,20 @@ mod tests {
                 assert_eq!(candidates(&set, None).count(), size, "{text}");
             }
             assert_eq!(set.0[0].gateway, ip(gateway), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_link_between_two_hosts_is_a_subnet() {
+        for (subnet, host, gateway) in
+            [("10.1.0.0/31", "10.1.0.1", "10.1.0.0"), ("fd00::/127", "fd00::", "fd00::1")]
+        {
+            let text = format!(
+                r#"[[{{"subnet":"{subnet}","rangeStart":"{host}","rangeEnd":"{host}","gateway":"{gateway}"}}]]"#
+            );
+            let set = sets(&text).unwrap().remove(0);
+            assert_eq!(candidates(&set, None).collect::<Vec<_>>(), [ip(host)], "{text}");
+            assert_eq!((set.0[0].size(), set.0[0].gateway), (1, ip(gateway)));
         }
     }
 

@@ -7,10 +7,10 @@
 //! The plugin has no keys of its own, and ignores CNI_IFNAME.
 //!
 //! - **ADD** brings `lo` up, and names its owner in the alias if `lo` has none. It returns `prevResult` if there is one,
-//!   else `lo` with its first address of each family. It fails if `lo` has an address outside the loopback range.
+//!   else `lo` with its first loopback address of each family. Other addresses of `lo`, as those of a virtual service, stay.
 //! - **CHECK** fails if `lo` is down.
-//! - **DEL** brings `lo` down, if the namespace exists, no link in it belongs to another container, and the alias of `lo`
-//!   names no other network.
+//! - **DEL** brings `lo` down, if the namespace exists, no link in it belongs to another container, the alias of `lo`
+//!   names no other network, and `lo` has loopback addresses only.
 //! - **GC** has nothing to do: everything ends with the namespace.
 //! - **STATUS** always succeeds.
 
@@ -48,7 +48,10 @@ impl Plugin for Loopback {
         // Another network or the administrator can have set one.
         let alias = Some(alias.as_str()).filter(|_| lo.alias.is_none());
         set(rtnl, &lo, true, alias)?;
-        let result = finish(cx, rtnl, &lo, prev_result);
+        let result = match prev_result {
+            Some(result) => Ok(result),
+            None => describe(cx, rtnl, &lo),
+        };
         if result.is_err() {
             set(rtnl, &lo, lo.up, alias.map(|_| ""))?;
         }
@@ -76,7 +79,9 @@ impl Plugin for Loopback {
         if host_link::is_of_another(&lo, &owner) {
             return Ok(());
         }
-        set(rtnl, &lo, false, host_link::owner_of(&lo).map(|_| ""))
+        // Somebody's service has the others, and the kernel deletes those of IPv6 with the end of the link.
+        let is_needed = rtnl.addresses(lo.index)?.iter().any(|own| !own.net.addr().is_loopback());
+        set(rtnl, &lo, is_needed && lo.up, host_link::owner_of(&lo).map(|_| ""))
     }
 
     fn status(&self, _: &Context<'_>) -> Result<()> {
@@ -94,27 +99,12 @@ fn set(rtnl: &Rtnl, lo: &Link, up: bool, alias: Option<&str>) -> Result<()> {
     rtnl.commit(batch)
 }
 
-/// The previous result, or a description of `lo` if this plugin is the first of a chain.
-fn finish(
-    cx: &Context<'_>,
-    rtnl: &Rtnl,
-    lo: &Link,
-    prev_result: Option<Success>,
-) -> Result<Success> {
+fn describe(cx: &Context<'_>, rtnl: &Rtnl, lo: &Link) -> Result<Success> {
     let addresses = rtnl.addresses(lo.index)?;
-    if let Some(other) = addresses.iter().find(|address| !address.net.addr().is_loopback()) {
-        return Err(Error::internal(format_args!(
-            "loopback interface has a non-loopback address {}",
-            other.net
-        )));
-    }
-    if let Some(prev_result) = prev_result {
-        return Ok(prev_result);
-    }
     let first = |family: IpFamily| {
         let mut nets = addresses.iter().map(|address| address.net);
-        let address = nets.find(|net| family.has(net.addr()))?;
-        Some(Ip { address, gateway: None, interface: Some(0) })
+        let is_own = |net: &ipnet::IpNet| family.has(net.addr()) && net.addr().is_loopback();
+        Some(Ip { address: nets.find(is_own)?, gateway: None, interface: Some(0) })
     };
     Ok(Success {
         interfaces: vec![Interface {

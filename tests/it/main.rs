@@ -19,6 +19,7 @@ mod flannel;
 mod forged;
 mod host_device;
 mod host_local;
+mod hosts;
 mod ipvlan;
 mod isolation;
 mod killed;

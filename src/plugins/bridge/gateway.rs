@@ -168,10 +168,12 @@ fn replace_addresses(link: &Link, old: &[IpNet], new: &[IpNet]) -> Batch {
     batch
 }
 
-/// The rule of the reference: an interface has one IPv4 subnet, and any number of IPv6 subnets that do not overlap.
+/// The rule of the reference: an interface has one IPv4 subnet, and any number of IPv6 subnets that do not overlap. Each
+/// interface has link-local addresses, so these conflict with nothing.
 fn conflicts(present: IpNet, wanted: IpNet) -> bool {
     match (present, wanted) {
         (IpNet::V4(_), IpNet::V4(_)) => true,
+        (IpNet::V6(a), IpNet::V6(_)) if a.addr().is_unicast_link_local() => false,
         (IpNet::V6(a), IpNet::V6(b)) => a.contains(&b.network()) || b.contains(&a.network()),
         _ => false,
     }
