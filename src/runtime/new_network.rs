@@ -32,8 +32,10 @@ use crate::runtime::networks::{bridge, subnets};
 /// Old runtimes read the first key, new ones take the highest of the second.
 const VERSION: &str = "0.4.0";
 const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
-/// The subnets that podman chooses from, by their first three bytes: 10.89.0.0/24 to 10.255.255.0/24.
-const FREE: std::ops::Range<u32> = 0x0a_59_00..0x0b_00_00;
+/// The subnets to choose from, by their first three bytes: first those of podman, 10.89.0.0/24 to 10.255.255.0/24, then those of
+/// 172.16.0.0/12 and 192.168.0.0/16, because a VPN can have all of 10.0.0.0/8.
+const FREE: [std::ops::Range<u32>; 3] =
+    [0x0a_59_00..0x0b_00_00, 0xac_10_00..0xac_20_00, 0xc0_a8_00..0xc0_a9_00];
 const FREE_PREFIX: u8 = 24;
 const BRIDGE: &str = "cnibox";
 /// How long others may work on the directory, or on the links of the host.
@@ -371,19 +373,23 @@ fn overlap(one: &IpNet, other: &IpNet) -> bool {
 
 /// The first subnet that no network and no route of the host leads to.
 fn choose(mut taken: Vec<IpNet>, host: &Rtnl, addresses: &[IpAddr]) -> Result<IpNet> {
-    for route in host.routes(IpFamily::V4)? {
-        if route.dst.prefix_len() > 0 {
-            taken.push(route.dst);
-        }
-    }
+    // A VPN that takes the default route has 0.0.0.0/1 and 128.0.0.0/1.
+    let routes = host.routes(IpFamily::V4)?.into_iter().map(|route| route.dst);
+    taken.extend(routes.filter(|net| net.prefix_len() > 1));
     for address in addresses {
         taken.push(IpNet::from(*address));
     }
-    first_free(&taken).ok_or_else(|| Error::config("no subnet is free: --subnet names one"))
+    first_free(&taken).ok_or_else(|| {
+        taken.sort_unstable_by_key(IpNet::prefix_len);
+        let largest: Vec<String> = taken.iter().take(3).map(ToString::to_string).collect();
+        let msg =
+            format!("no private subnet is free: networks and routes have {}", largest.join(", "));
+        Error::config(msg).with_details("--subnet names one")
+    })
 }
 
 fn first_free(taken: &[IpNet]) -> Option<IpNet> {
-    for bytes in FREE {
+    for bytes in FREE.into_iter().flatten() {
         let subnet = IpNet::new(Ipv4Addr::from(bytes << 8).into(), FREE_PREFIX).ok()?;
         if !taken.iter().any(|taken| overlap(&subnet, taken)) {
             return Some(subnet);
@@ -473,6 +479,8 @@ mod tests {
         assert_eq!(free(&["10.89.1.0/24", "fd00::/8"]).unwrap(), "10.89.0.0/24");
         assert_eq!(free(&["10.89.0.7/32", "10.89.1.0/25"]).unwrap(), "10.89.2.0/24");
         assert_eq!(free(&["10.64.0.0/10"]).unwrap(), "10.128.0.0/24");
-        assert_eq!(free(&["10.0.0.0/8"]), None);
+        assert_eq!(free(&["10.0.0.0/8"]).unwrap(), "172.16.0.0/24");
+        assert_eq!(free(&["10.0.0.0/8", "172.16.0.0/12"]).unwrap(), "192.168.0.0/24");
+        assert_eq!(free(&["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]), None);
     }
 }

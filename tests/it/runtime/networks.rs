@@ -159,6 +159,30 @@ fn the_subnet_that_is_chosen_is_free() {
 }
 
 #[test]
+fn a_vpn_leaves_room_for_a_network() {
+    let host = Host::new();
+    for script in [
+        // The default route of OpenVPN and WireGuard, and a VPN of a company.
+        "ip link add tun0 type veth peer name tun1 && ip link set tun0 up && ip link set tun1 up",
+        "ip route add 0.0.0.0/1 dev tun0 && ip route add 128.0.0.0/1 dev tun0",
+    ] {
+        host.world.host(["sh", "-ec", script]);
+    }
+    host.create(&["one"]);
+    assert_eq!(host.subnet("one"), "10.89.0.0/24");
+    host.world.host(["ip", "route", "add", "10.0.0.0/8", "dev", "tun0"]);
+    host.create(&["two"]);
+    assert_eq!(host.subnet("two"), "172.16.0.0/24");
+    for net in ["172.16.0.0/12", "192.168.0.0/16"] {
+        host.world.host(["ip", "route", "add", net, "dev", "tun0"]);
+    }
+    let routes = "networks and routes have 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16";
+    host.refuses(1, &["create", "three"], routes);
+    host.refuses(1, &["create", "three"], "--subnet");
+    host.create(&["three", "--subnet", "10.77.0.0/24"]);
+}
+
+#[test]
 fn networks_made_at_the_same_time_do_not_share_a_subnet() {
     let host = Host::new();
     let names: Vec<String> = (0..8).map(|number| format!("n{number}")).collect();
