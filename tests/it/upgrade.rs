@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::world::{Call, Container, World};
 
 /// The newest is the last.
-const RELEASES: [&str; 1] = ["0.1.0"];
+const RELEASES: [&str; 2] = ["0.1.0", "0.2.0"];
 
 /// Directories with state. The index of `host-local` is none.
 const STATE: [&str; 3] = ["var/lib/cni/networks/net", "var/lib/cni/results", "run/cnibox"];
