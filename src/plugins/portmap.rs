@@ -56,7 +56,7 @@ use crate::compat::rules as rules_of_reference;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sysctl;
-use crate::names::{Attachment, IpFamily};
+use crate::names::{Attachment, IfName, IpFamily};
 use crate::netlink::conntrack::{Conntrack, Flows};
 use crate::netlink::nft::{Batch, Family, Feature, Nft, Transport};
 use crate::netlink::rtnl::{Link, Rtnl};
@@ -66,6 +66,7 @@ use crate::plugin::restore::Parts;
 use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::chained;
+use crate::steps::nft::localnet;
 use bindings::PortBindings;
 pub use config::Portmap;
 use config::{HostIp, Settings, Snat};
@@ -98,11 +99,11 @@ impl Plugin for Portmap {
             return Ok(success);
         }
         let nft = cx.session.nft()?;
+        let covered = to_cover(cx, nft, &settings, &bindings)?;
         let mut undo = Undo::new(cx);
-        match publish(nft, &owner, &owners, &settings, &bindings) {
-            Err(_) if remove_ended(nft, &bindings)? => {
-                publish(nft, &owner, &owners, &settings, &bindings)?;
-            }
+        let publish = || publish(nft, (&owner, &owners), &settings, &bindings, &covered);
+        match publish() {
+            Err(_) if remove_ended(nft, &bindings)? => publish()?,
             published => published?,
         }
         undo.push("remove the port bindings", || remove_now(cx, &owners, &settings));
@@ -132,7 +133,7 @@ impl Plugin for Portmap {
             return Ok(());
         }
         let host = cx.session.host()?;
-        bindings.iter().try_for_each(|bindings| check_loopback(host, bindings))
+        bindings.iter().try_for_each(|bindings| check_loopback(host, nft, bindings))
     }
 
     /// Connections to the container stay.
@@ -147,8 +148,10 @@ impl Plugin for Portmap {
             return Ok(());
         }
         let nft = cx.session.nft()?;
+        let covered = to_cover(cx, nft, &settings, &bindings)?;
+        let publish = || publish(nft, (&owner, &owners), &settings, &bindings, &covered);
         parts.ensure(&|| check_published(cx, at, nft, &bindings), &mut || {
-            publish(nft, &owner, &owners, &settings, &bindings)?;
+            publish()?;
             delete_answered_by_host(cx, &bindings)
         });
         if settings.snat == Snat::Off {
@@ -161,7 +164,8 @@ impl Plugin for Portmap {
                 result.interfaces.is_empty() || result.interface_index(&link.name, "").is_some()
             };
             if link_to_container(host, bindings)?.is_some_and(|link| is_of_result(&link)) {
-                parts.ensure(&|| check_loopback(host, bindings), &mut || {
+                parts.ensure(&|| check_loopback(host, nft, bindings), &mut || {
+                    publish()?;
                     allow_loopback(host, bindings)
                 });
             }
@@ -237,10 +241,10 @@ fn container_address(family: IpFamily, at: &Attachment, result: &Success) -> Opt
 /// Publishes in both families in one transaction, and replaces the port bindings of an earlier ADD.
 fn publish(
     nft: &Nft,
-    owner: &Owner,
-    owners: &Owners,
+    (owner, owners): (&Owner, &Owners),
     settings: &Settings,
     all: &[PortBindings<'_>],
+    covered: &[IfName],
 ) -> Result<()> {
     nft.transact(|nft, batch| {
         for family in IpFamily::ALL {
@@ -258,8 +262,33 @@ fn publish(
                 bindings.publish(nft, batch, &before)?;
             }
         }
+        localnet::cover(batch, covered);
         Ok(())
     })
+}
+
+/// The links whose neighbours must not reach 127.0.0.0/8: that to the container, which gets `route_localnet`. An earlier release
+/// had one rule for all links, so those that have it already, too; an uplink of the host has no kind.
+fn to_cover(
+    cx: &Context<'_>,
+    nft: &Nft,
+    settings: &Settings,
+    all: &[PortBindings<'_>],
+) -> Result<Vec<IfName>> {
+    let of_v4 = all.iter().find(|bindings| bindings.family == IpFamily::V4);
+    let Some(bindings) = of_v4.filter(|_| settings.snat != Snat::Off) else {
+        return Ok(Vec::new());
+    };
+    let host = cx.session.host()?;
+    let mut links: Vec<Link> = link_to_container(host, bindings)?.into_iter().collect();
+    if localnet::covers_all(nft)? {
+        let is_open = |link: &Link| {
+            let value = sysctl::get(&route_localnet(&link.name));
+            link.kind.is_some() && value.is_ok_and(|value| value.as_deref() == Some("1"))
+        };
+        links.extend(host.links()?.into_iter().filter(is_open));
+    }
+    links.iter().map(|link| IfName::new(link.name.as_str())).collect()
 }
 
 /// Removes the ports of containers that ended without a DEL and are in the way. Returns whether there were some.
@@ -306,6 +335,11 @@ fn remove_later(
     let found = Rc::clone(&flows);
     let build = move |nft: &Nft, batch: &mut Batch| {
         *found.borrow_mut() = remove(nft, batch, &owners, settings.as_ref())?;
+        if owners.one().is_none() {
+            let gone = |link: &IfName| !sysctl::exists(&route_localnet(link));
+            let gone: Vec<IfName> = localnet::covered(nft)?.into_iter().filter(gone).collect();
+            localnet::uncover(nft, batch, &gone)?;
+        }
         rules_of_reference::remove_portmap(nft, batch, &owners, &addresses)
     };
     cx.later(build, move || delete_flows(&flows.take()));
@@ -346,9 +380,13 @@ fn allow_loopback(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<()> {
 }
 
 /// The kernel enables `route_localnet` on a link also through `all`.
-fn check_loopback(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<()> {
+fn check_loopback(host: &Rtnl, nft: &Nft, bindings: &PortBindings<'_>) -> Result<()> {
     let Some(link) = link_to_container(host, bindings)? else { return Ok(()) };
     let name = &link.name;
+    if !localnet::covers(nft, &IfName::new(name.as_str())?)? {
+        let msg = format!("127.0.0.0/8 is open to the neighbours on {name}");
+        return Err(Error::internal(msg));
+    }
     let value = |link: &str| sysctl::get(&route_localnet(link));
     if [value(name)?, value("all")?].iter().all(|value| value.as_deref() == Some("0")) {
         let msg =

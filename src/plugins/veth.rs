@@ -36,7 +36,7 @@ use crate::cni::request::Verb;
 use crate::cni::success::{Interface, Ip, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::names::Attachment;
+use crate::names::{Attachment, IfName};
 use crate::netlink::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::restore::Parts;
@@ -46,8 +46,8 @@ use crate::steps::flow::undo::Undo;
 use crate::steps::link::routing_tables::SCOPE_LINK;
 use crate::steps::link::verify;
 use crate::steps::link::{chained, configure, forwarding, host_link, veth};
-use crate::steps::nft::masquerade;
 use crate::steps::nft::rules::Rules;
+use crate::steps::nft::{localnet, masquerade};
 
 /// RT_SCOPE_HOST (linux/rtnetlink.h).
 const SCOPE_HOST: u8 = 254;
@@ -208,6 +208,14 @@ impl Plugin for Veth {
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
         let owners = Owners::of(cx, scope);
+        if let Some((_, owner)) = owners.one() {
+            // `portmap` comes before, when the link is still there.
+            let link = IfName::new(veth::host_name(owner))?;
+            cx.later(
+                move |nft, batch| localnet::uncover(nft, batch, std::slice::from_ref(&link)),
+                || Ok(()),
+            );
+        }
         veth::clean(cx, scope, netns, &owners)
     }
 

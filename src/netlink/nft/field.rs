@@ -160,7 +160,8 @@ impl Field {
         }
     }
 
-    pub(super) fn bytes(self) -> u8 {
+    /// Its length.
+    pub fn bytes(self) -> u8 {
         match self {
             Self::Protocol | Self::Nfproto | Self::Pkttype => 1,
             Self::Sport | Self::Dport | Self::EtherType => 2,

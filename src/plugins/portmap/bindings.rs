@@ -5,14 +5,15 @@ use ipnet::IpNet;
 
 use super::config::{Mapping, Settings, Snat, transport_name};
 use super::rules::{
-    self, Group, OWNERS, Rules, count_key, location, loopback, owner_key, port_key, shared_element,
+    self, Group, OWNERS, Rules, count_key, location, owner_key, port_key, shared_element,
 };
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
-use crate::netlink::nft::{Batch, Datum, Element, Nft, Value, pack};
+use crate::netlink::nft::{Batch, Datum, Element, Nft, Object, Value, pack};
 use crate::plugin::owner::Owner;
+use crate::steps::nft::hairpin::{self, Sources};
 use crate::steps::nft::shared_set::SharedSet;
-use crate::steps::nft::{hairpin, shared_rules};
+use crate::steps::nft::{localnet, shared_rules};
 
 /// The port bindings of one attachment in one family.
 #[derive(Clone)]
@@ -43,6 +44,8 @@ pub struct Before {
     needs_secondary: bool,
     /// The keys of ports that other owners publish on other host addresses.
     pub shared: Vec<Vec<u8>>,
+    /// The names of the sets and maps.
+    sets: Vec<String>,
 }
 
 /// The owner of an element, as an attachment sees it.
@@ -86,14 +89,23 @@ impl<'a> PortBindings<'a> {
         self.mappings().next().is_none()
     }
 
-    fn rules(&self) -> Rules<'_> {
-        let lengths = self.sources().iter().map(IpNet::prefix_len).collect();
-        Rules { family: self.family, settings: self.settings, group: &self.group, lengths }
+    /// The shared rules, with those for these sources.
+    fn rules(&self, mut sources: Vec<Sources>) -> Rules<'_> {
+        sources.sort_unstable();
+        sources.dedup();
+        Rules { family: self.family, settings: self.settings, group: &self.group, sources }
+    }
+
+    /// The sources, each with its nets.
+    fn marked(&self) -> Vec<(Sources, IpNet)> {
+        let bit = self.settings.mark_bit;
+        let marked = |net: IpNet| (Sources { prefix_length: net.prefix_len(), bit }, net);
+        self.sources().into_iter().map(marked).collect()
     }
 
     /// The sources of packets that are masqueraded.
     fn sources(&self) -> Vec<IpNet> {
-        let loopback = Some(loopback()).filter(|net| self.family.has(net.addr()));
+        let loopback = Some(localnet::loopback()).filter(|net| self.family.has(net.addr()));
         match self.settings.snat {
             Snat::Off => Vec::new(),
             // The loopback is always first, so that the rules always have the same order.
@@ -104,7 +116,7 @@ impl<'a> PortBindings<'a> {
 
     /// Adds everything that is missing. The batch already removes what an earlier ADD of the attachment published.
     pub fn publish(&self, nft: &Nft, batch: &mut Batch, before: &Before) -> Result<()> {
-        self.rules().ensure(nft, batch)?;
+        self.mark(nft, batch, before)?;
         let table = rules::table(self.family);
         let comment = shared_rules::comment(self.owner)?;
         let element = |expected: &Expected| Element {
@@ -134,8 +146,8 @@ impl<'a> PortBindings<'a> {
             masqueraded.iter().map(|expected| expected.set.clone()).collect();
         if before.is_published {
             // An earlier ADD can have had others.
-            let all = nft.sets(table)?.into_iter().map(|set| set.name);
-            sets.extend(all.filter(|set| hairpin::length(set).is_some()));
+            let all = before.sets.iter().filter(|set| hairpin::length(set).is_some());
+            sets.extend(all.cloned());
         }
         sets.sort_unstable();
         sets.dedup();
@@ -152,6 +164,44 @@ impl<'a> PortBindings<'a> {
         }
         let count = Expected { key: count_key(self.owner, published.len()), ..self.index_entry() };
         batch.add_elements(table, OWNERS, &[self.index_entry(), count].each_ref().map(element));
+        Ok(())
+    }
+
+    /// Adds the shared rules that are missing, and the sources: those that an earlier release had in its rules, too.
+    fn mark(&self, nft: &Nft, batch: &mut Batch, before: &Before) -> Result<()> {
+        let names = || before.sets.iter().map(String::as_str);
+        let mut all = Sources::of_table(names());
+        let marked = self.marked();
+        all.extend(marked.iter().map(|(sources, _)| *sources));
+        self.rules(all.clone()).ensure(nft, batch)?;
+        all.sort_unstable();
+        all.dedup();
+        let table = rules::table(self.family);
+        let comment = shared_rules::comment(self.owner)?;
+        for sources in all {
+            let of_sources = marked.iter().filter(|(own, _)| *own == sources);
+            let element = |(_, net): &(Sources, IpNet)| {
+                let key = pack(&[Value::Address(net.network())]);
+                Element { key, data: None, comment: Some(comment.clone()) }
+            };
+            let mut wanted: Vec<Element> = of_sources.map(element).collect();
+            let masqueraded = hairpin::set(sources.prefix_length);
+            if names().any(|set| set == sources.set()) {
+                if before.is_published {
+                    // An earlier ADD can have had others.
+                    let mut leaving = nft.elements(table, &sources.set())?;
+                    leaving.retain(|found| is_of(found, self.owner) && !wanted.contains(found));
+                    let is_own = |part: &Element| is_of(part, self.owner);
+                    hairpin::pass_on(nft, batch, (table, sources), &leaving, &is_own)?;
+                }
+            } else if names().any(|set| set == masqueraded) {
+                let parts = SharedSet { table, name: &masqueraded }.parts(nft)?;
+                wanted.extend(parts.iter().map(hairpin::source_of));
+                wanted.sort_by(|one, other| one.key.cmp(&other.key));
+                wanted.dedup_by(|one, other| one.key == other.key);
+            }
+            hairpin::add(batch, self.family, sources, &wanted);
+        }
         Ok(())
     }
 
@@ -191,7 +241,15 @@ impl<'a> PortBindings<'a> {
                 )));
             }
         }
-        self.rules().check(nft)
+        for (sources, net) in self.marked() {
+            let (set, key) = (sources.set(), pack(&[Value::Address(net.network())]));
+            let is_there = nft.exist(&[Object::Set(table, &set)])? == [true];
+            if is_there && nft.elements_at(table, &set, &[key])? == [None] {
+                let msg = format!("source {net} not found in set {set} of table {table}");
+                return Err(Error::internal(msg));
+            }
+        }
+        self.rules(self.marked().into_iter().map(|(sources, _)| sources).collect()).check(nft)
     }
 
     fn published(&self) -> Vec<Expected> {
@@ -236,8 +294,9 @@ impl<'a> PortBindings<'a> {
     /// may share a port. Then the group with the first jump in the main chain gets the packets.
     pub fn look(&self, nft: &Nft) -> Result<Before> {
         let table = rules::table(self.family);
-        let mut before = Before::default();
-        for group in self.competing_groups(nft)? {
+        let sets = nft.sets(table)?.into_iter().map(|set| set.name).collect();
+        let mut before = Before { sets, ..Before::default() };
+        for group in self.competing_groups(&before.sets) {
             let exclusive: Vec<Exclusive<'_>> =
                 self.mappings().flat_map(|mapping| exclusive(&group, mapping)).collect();
             for set in group.sets() {
@@ -268,7 +327,8 @@ impl<'a> PortBindings<'a> {
     pub fn in_the_way(&self, nft: &Nft) -> Result<Vec<String>> {
         let table = rules::table(self.family);
         let mut owners = Vec::new();
-        for group in self.competing_groups(nft)? {
+        let sets: Vec<String> = nft.sets(table)?.into_iter().map(|set| set.name).collect();
+        for group in self.competing_groups(&sets) {
             for mapping in self.mappings() {
                 let port = port_key(mapping.transport, mapping.host_port);
                 for set in [group.published(), group.published_on()] {
@@ -295,10 +355,9 @@ impl<'a> PortBindings<'a> {
     }
 
     /// The groups that can match the same packets.
-    fn competing_groups(&self, nft: &Nft) -> Result<Vec<Group>> {
-        let sets = nft.sets(rules::table(self.family))?;
-        let groups = sets.iter().filter_map(|set| Group::of_map(&set.name));
-        Ok(groups.filter(|group| group.competes_with(&self.group)).collect())
+    fn competing_groups(&self, sets: &[String]) -> Vec<Group> {
+        let groups = sets.iter().filter_map(|set| Group::of_map(set));
+        groups.filter(|group| group.competes_with(&self.group)).collect()
     }
 
     fn relation(&self, found: &Element) -> Relation {

@@ -8,6 +8,7 @@ use crate::cni::text::parse_ip;
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
 use crate::netlink::nft::Transport;
+use crate::steps::nft::hairpin::MARK_BIT;
 
 keys! {
     /// The configuration as it is written.
@@ -38,6 +39,8 @@ keys! {
 pub struct Settings {
     pub mappings: Vec<Mapping>,
     pub snat: Snat,
+    /// The number of the bit, 0 to 31, that marks packets whose source is to be masqueraded.
+    pub mark_bit: u8,
     conditions_v4: Conditions,
     conditions_v6: Conditions,
 }
@@ -107,7 +110,7 @@ impl Settings {
 
 impl Portmap {
     pub fn settings(&self) -> Result<Settings> {
-        self.check_mark()?;
+        let mark_bit = self.mark_bit()?;
         self.check_backend()?;
         let snat = match (self.snat.unwrap_or(true), self.masq_all) {
             (false, _) => Snat::Off,
@@ -117,22 +120,23 @@ impl Portmap {
         Ok(Settings {
             mappings: self.mappings()?,
             snat,
+            mark_bit,
             conditions_v4: Conditions::parse("conditionsV4", IpFamily::V4, &self.conditions_v4)?,
             conditions_v6: Conditions::parse("conditionsV6", IpFamily::V6, &self.conditions_v6)?,
         })
     }
 
-    fn check_mark(&self) -> Result<()> {
-        match self.mark_masq_bit {
-            Some(_) if !self.external_set_mark_chain.is_empty() => {
-                Err(Error::config("Cannot specify externalSetMarkChain and markMasqBit"))
-            }
-            // The reference's name of the key.
-            Some(bit) if !(0..=31).contains(&bit) => Err(Error::config(format_args!(
-                "MasqMarkBit must be between 0 and 31: markMasqBit is {bit}"
-            ))),
-            _ => Ok(()),
+    fn mark_bit(&self) -> Result<u8> {
+        let Some(bit) = self.mark_masq_bit else { return Ok(MARK_BIT) };
+        if !self.external_set_mark_chain.is_empty() {
+            return Err(Error::config("Cannot specify externalSetMarkChain and markMasqBit"));
         }
+        u8::try_from(bit).ok().filter(|bit| *bit < 32).ok_or_else(|| {
+            // The reference's name of the key.
+            Error::config(format_args!(
+                "MasqMarkBit must be between 0 and 31: markMasqBit is {bit}"
+            ))
+        })
     }
 
     /// Both backends give the same rules. A key of the backend that was not chosen is a mistake all the same.

@@ -12,8 +12,9 @@ use crate::names::IpFamily;
 use crate::netlink::conntrack::Flows;
 use crate::netlink::nft::{Batch, Datum, Element, Nft, Transport};
 use crate::plugin::owner::{Owner, Owners};
+use crate::steps::nft::hairpin::{self, Sources};
+use crate::steps::nft::shared_rules;
 use crate::steps::nft::shared_set::SharedSet;
-use crate::steps::nft::{hairpin, shared_rules};
 
 /// The deletion of the port bindings of owners, in one family.
 pub struct Removal<'a> {
@@ -139,20 +140,6 @@ impl Removal<'_> {
         Ok(removed)
     }
 
-    /// The masqueraded sources of an owner: set and key, also repeatedly. If there are shared ones, they are removed.
-    fn sources_of(&self, own: &Own, batch: &mut Batch) -> Result<Vec<(String, Vec<u8>)>> {
-        let sets = self.nft.sets(rules::table(self.family))?;
-        let mut keys = Vec::new();
-        if sets.iter().any(|set| SharedSet::is_of_owners(&set.name)) {
-            sets.iter().try_for_each(|set| self.remove_sources(&set.name, batch))?;
-        } else {
-            for target in own.published.iter().filter_map(|(_, element)| self.target(element)) {
-                keys.extend(sets.iter().flat_map(|set| masqueraded_keys(&set.name, target)));
-            }
-        }
-        Ok(keys)
-    }
-
     /// Deletes those of the elements with these keys that are the owner's.
     fn delete_own(
         &self,
@@ -173,29 +160,68 @@ impl Removal<'_> {
         let mut removed = Removed::default();
         // Before the groups, which add index entries for the remaining owners.
         self.delete_from(OWNERS, batch)?;
+        self.remove_sources(batch)?;
         for set in self.nft.sets(rules::table(self.family))? {
-            match Group::of_map(&set.name) {
-                Some(group) => {
-                    let Removed { flows, shared } = self.remove_from_group(&group, batch)?;
-                    removed.flows.extend(flows);
-                    removed.shared.extend(shared);
-                }
-                // The other sets of a group are handled with its map.
-                None if self.in_use.is_none() => self.remove_sources(&set.name, batch)?,
-                None => {}
+            // The other sets of a group are handled with its map.
+            if let Some(group) = Group::of_map(&set.name) {
+                let Removed { flows, shared } = self.remove_from_group(&group, batch)?;
+                removed.flows.extend(flows);
+                removed.shared.extend(shared);
             }
         }
         Ok(removed)
     }
 
-    /// Removes the masqueraded sources from a set, if it is one of them.
-    fn remove_sources(&self, set: &str, batch: &mut Batch) -> Result<()> {
-        if hairpin::length(set).is_none() {
+    /// The masqueraded sources of an owner: set and key, also repeatedly. If there are shared ones, they are removed.
+    fn sources_of(&self, own: &Own, batch: &mut Batch) -> Result<Vec<(String, Vec<u8>)>> {
+        let table = rules::table(self.family);
+        let sets: Vec<String> = self.nft.sets(table)?.into_iter().map(|set| set.name).collect();
+        if sets.iter().any(|set| SharedSet::is_of_owners(set)) {
+            return self.remove_sources(batch).map(|()| Vec::new());
+        }
+        let mut keys = Vec::new();
+        for target in own.published.iter().filter_map(|(_, element)| self.target(element)) {
+            keys.extend(sets.iter().flat_map(|set| masqueraded_keys(set, target)));
+        }
+        for sources in sets.iter().filter_map(|set| Sources::of(set)) {
+            let of_length =
+                |(set, _): &&(String, _)| hairpin::length(set) == Some(sources.prefix_length);
+            let nets = keys
+                .iter()
+                .filter(of_length)
+                .map(|(_, key): &(_, Vec<u8>)| key[..key.len() / 2].to_vec());
+            let found = self.nft.elements_at(table, &sources.set(), &nets.collect::<Vec<_>>())?;
+            let found: Vec<Element> = found.into_iter().flatten().collect();
+            self.pass_on(sources, found, batch)?;
+        }
+        Ok(keys)
+    }
+
+    /// Removes the masqueraded sources.
+    fn remove_sources(&self, batch: &mut Batch) -> Result<()> {
+        if self.in_use.is_some() {
             return Ok(());
         }
+        let table = rules::table(self.family);
         let is_stale = |element: &Element| shared_rules::is_of(element, self.owners);
-        let set = SharedSet { table: rules::table(self.family), name: set };
-        set.remove(self.nft, batch, &is_stale).map(drop)
+        for set in self.nft.sets(table)? {
+            if hairpin::length(&set.name).is_some() {
+                SharedSet { table, name: &set.name }.remove(self.nft, batch, &is_stale)?;
+            } else if let Some(sources) = Sources::of(&set.name) {
+                self.pass_on(sources, self.nft.elements(table, &set.name)?, batch)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes on those of the sources that the owners have.
+    fn pass_on(&self, sources: Sources, mut found: Vec<Element>, batch: &mut Batch) -> Result<()> {
+        let is_stale = |element: &Element| shared_rules::is_of(element, self.owners);
+        found.retain(is_stale);
+        found.sort_by(|one, other| one.key.cmp(&other.key));
+        found.dedup();
+        let place = (rules::table(self.family), sources);
+        hairpin::pass_on(self.nft, batch, place, &found, &is_stale)
     }
 
     fn remove_from_group(&self, group: &Group, batch: &mut Batch) -> Result<Removed> {

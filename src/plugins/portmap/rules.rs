@@ -5,12 +5,11 @@
 //! map portmap-published { type inet_proto . inet_service : ipv4_addr . inet_service; }
 //! map portmap-published-on { type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service; }
 //! set portmap-published-on-ports { type inet_proto . inet_service; }
-//! set portmap-masqueraded-16 { type ipv4_addr . ipv4_addr; }
 //! set portmap-owners { type mark . mark; }
 //! ```
 //!
-//! Packets are looked up in `published` (ports of all host addresses), `published-on` (ports of one host address) and
-//! `masqueraded-N` (one set for each prefix length in use). Only the plugin reads the other two sets.
+//! Packets are looked up in `published` (ports of all host addresses) and `published-on` (ports of one host address), and in
+//! the sets of `steps::nft::hairpin` and `steps::nft::localnet`. Only the plugin reads the other two sets.
 //! `published-on-ports` tells in one lookup whether a port is published on any single address. `portmap-owners` is an
 //! index of hashes: of each owner that has elements; of each owner with the number of its ports, so that a DEL that finds
 //! this number knows that it found all; of each port that several owners have on different addresses.
@@ -19,20 +18,21 @@
 //! own, with the hash of the conditions as suffix. A container that publishes a port in a second network has a secondary
 //! group for it, with the suffix `-secondary-` and the hash of its interface name.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 
 use super::conditions::Conditions;
 use super::config::{Mapping, Settings, Snat};
 use crate::error::Result;
-use crate::names::{IfName, IpFamily};
+use crate::names::IpFamily;
 use crate::netlink::nft::{
     Base, Batch, COMMENT_BYTES_MAX_IN_NFT, ChainKind, Comment, Condition, Element, Expr, Field,
     Hook, NewSet, Nft, Policy, SetKind, Table, Transport, Type, Value, Verdict, dnat_to_map, pack,
 };
 use crate::plugin::owner::{self, Owner};
-use crate::steps::nft::hairpin;
+use crate::steps::nft::hairpin::{self, Sources};
+use crate::steps::nft::localnet;
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 use crate::steps::nft::shared_set::marks;
 
@@ -46,25 +46,21 @@ pub struct Group {
 }
 
 pub const OWNERS: &str = "portmap-owners";
-const PREROUTING: &str = "portmap-prerouting";
-const OUTPUT: &str = "portmap-output";
-const LOOPBACK: &str = "portmap-loopback";
+const PREROUTING: &str = "portmap-dstnat";
+const OUTPUT: &str = "portmap-dstnat-output";
+/// Up to 0.2.0.
+const FORMER_PREROUTING: &str = "portmap-prerouting";
+const FORMER_OUTPUT: &str = "portmap-output";
 
 const PUBLISHED: &str = "portmap-published";
 const PUBLISHED_ON: &str = "portmap-published-on";
 const PUBLISHED_ON_PORTS: &str = "portmap-published-on-ports";
 const SECONDARY: &str = "-secondary";
 
-/// `dnat` at the priority of the Go plugin, so that more specific rules of other programs go first (CVE-2019-9946).
-const DSTNAT_PREROUTING: Base = nat(Hook::Prerouting, -100);
-const DSTNAT_OUTPUT: Base = nat(Hook::Output, -100);
-/// Before conntrack, which translates the destination of replies back to 127.0.0.1.
-const RAW: Base = Base {
-    kind: ChainKind::Filter,
-    hook: Hook::Prerouting,
-    priority: -300,
-    policy: Policy::Accept,
-};
+/// Behind the rules of the administrator, of iptables (-100) and of firewalld (-90), which can be more specific
+/// (CVE-2019-9946).
+const PRIORITY: i32 = -80;
+const FORMER_PRIORITY: i32 = -100;
 
 const fn nat(hook: Hook, priority: i32) -> Base {
     Base { kind: ChainKind::Nat, hook, priority, policy: Policy::Accept }
@@ -76,27 +72,38 @@ pub struct Rules<'a> {
     pub settings: &'a Settings,
     /// The group that the network needs in addition to the main group.
     pub group: &'a Group,
-    /// The prefix lengths of the masqueraded sources.
-    pub lengths: Vec<u8>,
+    /// The masqueraded sources, in their order.
+    pub sources: Vec<Sources>,
 }
 
 impl Rules<'_> {
     /// Adds the rules that are missing.
     pub fn ensure(&self, nft: &Nft, batch: &mut Batch) -> Result<()> {
         let table = table(self.family);
-        self.shared()?.ensure(nft, batch, |batch, name| {
-            declare(self.family, name, |set| batch.add_set(table, set).is_empty());
+        let mut sets = self.sets();
+        sets.extend(self.sources.iter().map(|sources| sources.set()));
+        sets.extend(Some(localnet::SET.to_owned()).filter(|_| self.serves_loopback()));
+        let shared = SharedRules { table, sets, chains: self.chains()? };
+        shared.ensure(nft, batch, |batch, name| match name {
+            localnet::SET => localnet::declare(batch),
+            name if hairpin::length(name).is_some() || Sources::of(name).is_some() => {
+                hairpin::declare(batch, self.family, name);
+            }
+            name => declare(self.family, name, |set| {
+                batch.add_set(table, set);
+            }),
         })
     }
 
-    /// Fails if a rule is missing.
+    /// Fails if a rule is missing. An earlier release has neither sources nor links.
     pub fn check(&self, nft: &Nft) -> Result<()> {
-        self.shared()?.check(nft)
+        let (table, chains) = (table(self.family), self.chains()?);
+        SharedRules { table, sets: self.sets(), chains }.check(nft)
     }
 
-    fn shared(&self) -> Result<SharedRules<'static>> {
-        let (table, chains) = (table(self.family), self.chains()?);
-        Ok(SharedRules { table, sets: self.sets(), chains })
+    /// Whether packets from 127.0.0.1 reach the ports.
+    fn serves_loopback(&self) -> bool {
+        self.settings.snat != Snat::Off && self.family.has(localnet::loopback().addr())
     }
 
     fn sets(&self) -> Vec<String> {
@@ -104,7 +111,10 @@ impl Rules<'_> {
         groups.extend(Some(self.group.clone()).filter(|group| !group.is_main()));
         let mut sets = vec![OWNERS.to_owned()];
         sets.extend(groups.iter().flat_map(Group::sets));
-        sets.extend(self.lengths.iter().map(|length| hairpin::set(*length)));
+        let mut lengths: Vec<u8> =
+            self.sources.iter().map(|sources| sources.prefix_length).collect();
+        lengths.dedup();
+        sets.extend(lengths.into_iter().map(hairpin::set));
         sets
     }
 
@@ -123,15 +133,16 @@ impl Rules<'_> {
             }
             chains.insert(0, chain);
         }
-        let to_this_host = vec![jump_for_this_host()];
-        chains.push(Chain::base(PREROUTING, DSTNAT_PREROUTING, to_this_host.clone()));
-        chains.push(Chain::base(OUTPUT, DSTNAT_OUTPUT, to_this_host));
-        if self.settings.snat != Snat::Off {
-            chains.push(hairpin::chain(family, &self.lengths));
-            if family.has(loopback().addr()) {
-                chains.push(Chain::base(LOOPBACK, RAW, vec![drop_foreign_loopback()]));
-            }
+        chains.extend(hairpin::chains(family, &self.sources));
+        for (name, former, hook) in [
+            (PREROUTING, FORMER_PREROUTING, Hook::Prerouting),
+            (OUTPUT, FORMER_OUTPUT, Hook::Output),
+        ] {
+            let former = Chain::base(former, nat(hook, FORMER_PRIORITY), vec![translate_local()]);
+            let chain = Chain::base(name, nat(hook, PRIORITY), local_rules(family));
+            chains.push(chain.replacing(former));
         }
+        chains.extend(Some(localnet::chain()).filter(|_| self.serves_loopback()));
         Ok(chains)
     }
 }
@@ -163,14 +174,36 @@ fn declare<T>(family: IpFamily, name: &str, f: impl FnOnce(NewSet<'_>) -> T) -> 
         PUBLISHED => (&port, SetKind::Map(&target)),
         PUBLISHED_ON => (&with_address, SetKind::Map(&target)),
         PUBLISHED_ON_PORTS => (&port, SetKind::Set),
-        OWNERS => (&[Type::Mark, Type::Mark], SetKind::Set),
-        _ => (&[address, address], SetKind::Set),
+        _ => (&[Type::Mark, Type::Mark], SetKind::Set),
     };
     f(NewSet { name, key, kind, comment: None })
 }
 
+/// In IPv6 first the addresses that the kernel does not deliver anywhere else:
+/// `ip6 saddr ::1 return`, `ip6 saddr fe80::/10 return`, and the same with `daddr`. Then
+/// `fib daddr type local jump portmap-mark`,
+/// `fib daddr type local jump portmap-published` and
+/// `fib daddr type local jump portmap-unmark`
+fn local_rules(family: IpFamily) -> Vec<Vec<Expr>> {
+    let mut rules: Vec<Vec<Expr>> = Vec::new();
+    let with = |condition: Condition, verdict: Verdict| {
+        condition.into_iter().chain([verdict.into()]).collect::<Vec<Expr>>()
+    };
+    if family == IpFamily::V6 {
+        let local = [Ipv6Net::from(Ipv6Addr::LOCALHOST), LINK_LOCAL];
+        rules.extend(local.map(|net| with(Condition::saddr(net), Verdict::Return)));
+        rules.extend(local.map(|net| with(Condition::daddr(net), Verdict::Return)));
+    }
+    let [mark, unmark] = hairpin::jumps();
+    let to_host = |verdict| with(Condition::fib_daddr_type_local(), verdict);
+    rules.extend([to_host(mark), translate_local(), to_host(unmark)]);
+    rules
+}
+
+const LINK_LOCAL: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10);
+
 /// `fib daddr type local jump portmap-published`: forwarded packets to other hosts are not translated (CVE-2025-67499).
-fn jump_for_this_host() -> Vec<Expr> {
+fn translate_local() -> Vec<Expr> {
     let jump = Verdict::Jump(Group::main().chain());
     Condition::fib_daddr_type_local().into_iter().chain([jump.into()]).collect()
 }
@@ -190,23 +223,10 @@ fn translate(family: IpFamily, group: &Group, conditions: &Conditions) -> Vec<Ve
         .collect()
 }
 
-/// `iifname != "lo" ip daddr 127.0.0.0/8 drop`: with `route_localnet` the kernel would deliver packets from neighbours on
-/// the link to servers that listen on 127.0.0.1 only (CVE-2020-8558).
-fn drop_foreign_loopback() -> Vec<Expr> {
-    let lo = IfName::new("lo").map(|lo| Condition::iifname(&lo).negated());
-    let exprs = lo.into_iter().chain([Condition::daddr(loopback())]).flatten();
-    exprs.chain([Verdict::Drop.into()]).collect()
-}
-
-/// 127.0.0.0/8
-pub fn loopback() -> IpNet {
-    ipnet::Ipv4Net::new_assert(std::net::Ipv4Addr::new(127, 0, 0, 0), 8).into()
-}
-
 /// The keys that an address can have in a set of masqueraded sources, each with the name of the set.
 pub fn masqueraded_keys(set: &str, address: IpAddr) -> Vec<(String, Vec<u8>)> {
     let Some(length) = hairpin::length(set) else { return Vec::new() };
-    let nets = [IpNet::new(address, length).ok(), Some(loopback())].into_iter().flatten();
+    let nets = [IpNet::new(address, length).ok(), Some(localnet::loopback())].into_iter().flatten();
     let nets = nets.filter(|net| net.prefix_len() == length);
     let nets = nets.filter(|net| IpFamily::of(address).has(net.addr()));
     nets.map(|net| (set.to_owned(), hairpin::key(&net, address))).collect()

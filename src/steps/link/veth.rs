@@ -111,7 +111,7 @@ pub fn bring_up(cx: &Context<'_>, pair: &Pair, ifname: &IfName) -> Result<()> {
 
 /// The name of the host end. It has the form of the reference's random names, but depends on the owner only, so DEL finds
 /// the link with one request.
-fn host_name(owner: &Owner) -> String {
+pub fn host_name(owner: &Owner) -> String {
     format!("veth{}", owner.short())
 }
 

@@ -2,7 +2,27 @@
 //! get the address of the host as source. A neighbour of the container would get the reply directly, from an address that it
 //! did not send to.
 //!
-//! There is one set for each prefix length in use, and one rule for each set. `portmap` adds the elements.
+//! Only what our own translation sent is masqueraded: another program's translation to the same container leaves the source.
+//! So packets from these sources get a mark before the translation, and lose it if there is none:
+//!
+//! ```nft
+//! set portmap-sources-16 { type ipv4_addr; elements = { 10.1.0.0 comment "net c1 eth0" } }
+//! set portmap-masqueraded-16 { type ipv4_addr . ipv4_addr; elements = { 10.1.0.0 . 10.1.0.5 comment "net c1 eth0" } }
+//! chain portmap-mark {
+//!     ip saddr & 255.255.0.0 @portmap-sources-16 meta mark set meta mark | 0x2000
+//! }
+//! chain portmap-unmark {
+//!     meta mark set meta mark & 0xffffdfff
+//! }
+//! chain portmap-srcnat {
+//!     type nat hook postrouting priority 99; policy accept;
+//!     meta mark & 0x2000 == 0x2000 ip saddr & 255.255.0.0 . ip daddr @portmap-masqueraded-16 masquerade
+//! }
+//! ```
+//!
+//! There is one pair of sets, and one pair of rules, for each prefix length in use; another `markMasqBit` has sources of its
+//! own (`portmap-sources-16-bit-14`). `portmap` adds the elements. The comment of a source names one of the containers behind it; at
+//! its end the source passes to another one, or goes.
 
 use std::net::IpAddr;
 
@@ -11,18 +31,40 @@ use ipnet::IpNet;
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::{
-    Base, Batch, ChainKind, Condition, Expr, Field, Hook, Lookup, NewSet, Nft, Policy, Register,
-    SetKind, Type, Value, pack,
+    Base, Batch, ChainKind, Condition, Element, Expr, Field, Hook, Lookup, NewSet, Nft, Policy,
+    Register, SetKind, Table, Type, Value, Verdict, pack,
 };
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
+use crate::steps::nft::shared_set::SharedSet;
+
+/// The mark of the reference.
+pub const MARK_BIT: u8 = 13;
 
 const SET: &str = "portmap-masqueraded-";
-const CHAIN: &str = "portmap-postrouting";
-/// `srcnat`
-const SRCNAT: Base =
-    Base { kind: ChainKind::Nat, hook: Hook::Postrouting, priority: 100, policy: Policy::Accept };
+const SOURCES: &str = "portmap-sources-";
+const WITH_BIT: &str = "-bit-";
+const MARK: &str = "portmap-mark";
+const UNMARK: &str = "portmap-unmark";
+const SRCNAT: &str = "portmap-srcnat";
+/// Up to 0.2.0.
+const FORMER_SRCNAT: &str = "portmap-postrouting";
+/// Before `srcnat`, as the reference.
+const PRIORITY: i32 = 99;
+const FORMER_PRIORITY: i32 = 100;
 
-/// The set of sources with a prefix length.
+const fn base(priority: i32) -> Base {
+    Base { kind: ChainKind::Nat, hook: Hook::Postrouting, priority, policy: Policy::Accept }
+}
+
+/// Sources of one prefix length with one mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sources {
+    pub prefix_length: u8,
+    /// 0 to 31.
+    pub bit: u8,
+}
+
+/// The set of sources with a prefix length, each with a container.
 pub fn set(prefix_length: u8) -> String {
     format!("{SET}{prefix_length}")
 }
@@ -37,45 +79,174 @@ pub fn key(source: &IpNet, address: IpAddr) -> Vec<u8> {
     pack(&[Value::Address(source.network()), Value::Address(address)])
 }
 
-/// The chain with the rules for these prefix lengths.
-pub fn chain(family: IpFamily, lengths: &[u8]) -> Chain {
-    Chain::base(CHAIN, SRCNAT, lengths.iter().map(|length| masquerade(family, *length)).collect())
+impl Sources {
+    /// The sources that a set has by its name.
+    pub fn of(set: &str) -> Option<Self> {
+        let text = set.strip_prefix(SOURCES)?;
+        let (length, bit) =
+            text.split_once(WITH_BIT).map_or((text, None), |(length, bit)| (length, Some(bit)));
+        Some(Self {
+            prefix_length: length.parse().ok()?,
+            bit: bit.map_or(Ok(MARK_BIT), str::parse).ok()?,
+        })
+    }
+
+    /// Those that a table needs, by the names of its sets. A set of an earlier release has no sources yet.
+    pub fn of_table<'a>(sets: impl Iterator<Item = &'a str> + Clone) -> Vec<Self> {
+        let mut all: Vec<Self> = sets.clone().filter_map(Self::of).collect();
+        for prefix_length in sets.filter_map(length) {
+            if !all.iter().any(|sources| sources.prefix_length == prefix_length) {
+                all.push(Self { prefix_length, bit: MARK_BIT });
+            }
+        }
+        all
+    }
+
+    pub fn set(self) -> String {
+        let Self { prefix_length, bit } = self;
+        let suffix = if bit == MARK_BIT { String::new() } else { format!("{WITH_BIT}{bit}") };
+        format!("{SOURCES}{prefix_length}{suffix}")
+    }
+
+    fn mark(self) -> u32 {
+        1 << self.bit
+    }
+
+    /// `ip saddr & 255.255.0.0 @portmap-sources-16 meta mark set meta mark | 0x2000`
+    fn set_mark(self, family: IpFamily) -> Vec<Expr> {
+        let mut exprs = source(family, self.prefix_length).0;
+        let (set, key) = (self.set(), Register::FIRST);
+        exprs.push(Expr::Lookup { set, key, lookup: Lookup::Contains });
+        exprs.extend(change_mark(!self.mark(), self.mark()));
+        exprs
+    }
+
+    /// `meta mark & 0x2000 == 0x2000 ip saddr & 255.255.0.0 . ip daddr @portmap-masqueraded-16 masquerade`
+    fn masquerade(self, family: IpFamily) -> Vec<Expr> {
+        let is_marked = Condition::mark(self.mark(), self.mark()).into_masked();
+        is_marked.into_iter().chain(masquerade(family, self.prefix_length)).collect()
+    }
 }
 
-/// Adds the set and the rule for a prefix length if they are missing.
-pub fn ensure(nft: &Nft, batch: &mut Batch, family: IpFamily, length: u8) -> Result<()> {
+/// The chains with the rules for these sources. Those of marks have no base.
+pub fn chains(family: IpFamily, all: &[Sources]) -> [Chain; 3] {
+    let mut bits: Vec<u8> = all.iter().map(|sources| sources.bit).collect();
+    bits.sort_unstable();
+    bits.dedup();
+    let unmark = |bit: &u8| change_mark(!(1 << bit), 0).into();
+    let former = |sources: &Sources| {
+        let translated = Condition::ct_status_dnat().into_iter();
+        translated.chain(masquerade(family, sources.prefix_length)).collect()
+    };
+    let former =
+        Chain::base(FORMER_SRCNAT, base(FORMER_PRIORITY), all.iter().map(former).collect());
+    let masquerade = all.iter().map(|sources| sources.masquerade(family)).collect();
+    [
+        Chain::regular(MARK, all.iter().map(|sources| sources.set_mark(family)).collect()),
+        Chain::regular(UNMARK, bits.iter().map(unmark).collect()),
+        Chain::base(SRCNAT, base(PRIORITY), masquerade),
+    ]
+    .map(|chain| chain.replacing(former.clone()))
+}
+
+/// The jumps before and behind the translation.
+pub fn jumps() -> [Verdict; 2] {
+    [MARK, UNMARK].map(|chain| Verdict::Jump(chain.into()))
+}
+
+/// Adds a set for the sources.
+pub fn declare(batch: &mut Batch, family: IpFamily, name: &str) {
     let address = match family {
         IpFamily::V4 => Type::Ipv4Addr,
         IpFamily::V6 => Type::Ipv6Addr,
     };
+    let both = [address, address];
+    let key = if Sources::of(name).is_some() { &both[..1] } else { &both[..] };
     let table = shared_rules::table(family.into());
-    let shared =
-        SharedRules { table, sets: vec![set(length)], chains: vec![chain(family, &[length])] };
-    shared.ensure(nft, batch, |batch, name| {
-        let key = &[address, address];
-        batch.add_set(table, NewSet { name, key, kind: SetKind::Set, comment: None });
-    })
+    batch.add_set(table, NewSet { name, key, kind: SetKind::Set, comment: None });
 }
 
-/// `ct status dnat ip saddr & 255.255.0.0 . ip daddr @portmap-masqueraded-16 masquerade`
-fn masquerade(family: IpFamily, prefix_length: u8) -> Vec<Expr> {
-    let [saddr, daddr] = Field::addresses(family);
+/// Adds the sets and the rules for sources if they are missing.
+pub fn ensure(nft: &Nft, batch: &mut Batch, family: IpFamily, sources: Sources) -> Result<()> {
+    let table = shared_rules::table(family.into());
+    let sets = vec![set(sources.prefix_length), sources.set()];
+    let shared = SharedRules { table, sets, chains: chains(family, &[sources]).into() };
+    shared.ensure(nft, batch, |batch, name| declare(batch, family, name))
+}
+
+/// Adds elements of sources. One that is there keeps its owner.
+pub fn add(batch: &mut Batch, family: IpFamily, sources: Sources, elements: &[Element]) {
+    batch.ensure_elements(shared_rules::table(family.into()), &sources.set(), elements);
+}
+
+/// The element of a source for an element with a source and a container.
+pub fn source_of(element: &Element) -> Element {
+    let key = element.key[..element.key.len() / 2].to_vec();
+    Element { key, data: None, comment: element.comment.clone() }
+}
+
+/// Passes sources on whose owner leaves them: to the owner of the last element that has the source and stays, if there is one.
+pub fn pass_on(
+    nft: &Nft,
+    batch: &mut Batch,
+    (table, sources): (Table<'_>, Sources),
+    leaving: &[Element],
+    is_gone: &dyn Fn(&Element) -> bool,
+) -> Result<()> {
+    if leaving.is_empty() {
+        return Ok(());
+    }
+    let parts = SharedSet { table, name: &set(sources.prefix_length) }.parts(nft)?;
+    for source in leaving {
+        let name = sources.set();
+        batch.delete_elements(table, &name, std::slice::from_ref(&source.key));
+        let stays = |part: &&Element| part.key.starts_with(&source.key) && !is_gone(part);
+        if let Some(heir) = parts.iter().rev().find(stays) {
+            batch.add_elements(table, &name, &[source_of(heir)]);
+        }
+    }
+    Ok(())
+}
+
+/// `ip saddr & 255.255.0.0`, and the register behind it
+fn source(family: IpFamily, prefix_length: u8) -> (Vec<Expr>, Register, u8) {
+    let [saddr, _] = Field::addresses(family);
     let (bytes, mask) =
         match IpNet::new(family.everything().addr(), prefix_length).map(|net| net.netmask()) {
             Ok(IpAddr::V6(mask)) => (16, mask.octets().to_vec()),
             Ok(IpAddr::V4(mask)) => (4, mask.octets().to_vec()),
             Err(_) => (0, Vec::new()),
         };
-    let (first, second) = (Register::FIRST, Register::FIRST.after(bytes));
-    let mut exprs: Vec<Expr> = Condition::ct_status_dnat().into_iter().collect();
-    exprs.extend([
+    let first = Register::FIRST;
+    let exprs = vec![
         Expr::Load { field: saddr, bytes, to: first },
         Expr::Bitwise { register: first, xor: vec![0; mask.len()], mask },
+    ];
+    (exprs, first.after(bytes), bytes)
+}
+
+/// `ip saddr & 255.255.0.0 . ip daddr @portmap-masqueraded-16 masquerade`
+fn masquerade(family: IpFamily, prefix_length: u8) -> Vec<Expr> {
+    let [_, daddr] = Field::addresses(family);
+    let (mut exprs, second, bytes) = source(family, prefix_length);
+    let (set, key) = (set(prefix_length), Register::FIRST);
+    exprs.extend([
         Expr::Load { field: daddr, bytes, to: second },
-        Expr::Lookup { set: set(prefix_length), key: first, lookup: Lookup::Contains },
+        Expr::Lookup { set, key, lookup: Lookup::Contains },
         Expr::Masquerade,
     ]);
     exprs
+}
+
+/// `meta mark set meta mark & mask ^ xor`
+fn change_mark(mask: u32, xor: u32) -> [Expr; 3] {
+    let register = Register::FIRST;
+    let [mask, xor] = [mask, xor].map(|number| number.to_ne_bytes().to_vec());
+    [
+        Expr::Load { field: Field::Mark, bytes: Field::Mark.bytes(), to: register },
+        Expr::Bitwise { register, mask, xor },
+        Expr::SetMark { from: register },
+    ]
 }
 
 #[cfg(test)]
@@ -85,8 +256,22 @@ mod tests {
     #[test]
     fn the_name_of_a_set_has_its_prefix_length() {
         assert_eq!(length(&set(16)), Some(16));
-        for name in [SET, "portmap-masqueraded-999", "masquerade-sources"] {
+        for name in [SET, "portmap-masqueraded-999", "masquerade-sources", "portmap-sources-16"] {
             assert_eq!(length(name), None, "{name}");
         }
+        for (sources, name) in [
+            (Sources { prefix_length: 16, bit: MARK_BIT }, "portmap-sources-16"),
+            (Sources { prefix_length: 0, bit: 14 }, "portmap-sources-0-bit-14"),
+        ] {
+            assert_eq!((sources.set().as_str(), Sources::of(name)), (name, Some(sources)));
+        }
+        assert_eq!(Sources::of("portmap-sources-16-bit-"), None);
+    }
+
+    #[test]
+    fn a_set_of_an_earlier_release_gets_sources() {
+        let sets = ["portmap-masqueraded-8", "portmap-masqueraded-24", "portmap-sources-24-bit-3"];
+        let of = |prefix_length, bit| Sources { prefix_length, bit };
+        assert_eq!(Sources::of_table(sets.into_iter()), [of(24, 3), of(8, MARK_BIT)]);
     }
 }

@@ -11,14 +11,14 @@
 //!         ip daddr 224.0.0.0/4 return
 //!         masquerade
 //!     }
-//!     chain masquerade-postrouting {
-//!         type nat hook postrouting priority srcnat; policy accept;
+//!     chain masquerade-srcnat {
+//!         type nat hook postrouting priority 120; policy accept;
 //!         ip saddr vmap @masquerade-sources
 //!     }
 //! }
 //! ```
 //!
-//! and the same in `ip6`. A packet needs one lookup, independent of the number of containers.
+//! and the same in `ip6`. The rules of the administrator, of iptables (100) and of firewalld (110) come first. A packet needs one lookup, independent of the number of containers.
 //!
 //! A failing ADD, DEL and GC remove the elements of the owner, and the chain of a subnet with its last element. An element that
 //! another attachment needs, too, passes to it. The map and the base chain stay.
@@ -41,13 +41,16 @@ use crate::steps::nft::shared_set::{Changed, SharedSet};
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 /// The sources, each with the chain of its subnet.
 pub const MAP: &str = "masquerade-sources";
-const CHAIN: &str = "masquerade-postrouting";
+const CHAIN: &str = "masquerade-srcnat";
+/// Up to 0.2.0.
+const FORMER_CHAIN: &str = "masquerade-postrouting";
 /// The prefix of the chain of a subnet.
 const SUBNET_CHAIN: &str = "masquerade-";
 /// The number of rules in the chain of a subnet.
 const SUBNET_RULES: u32 = 3;
-/// `srcnat`
-const PRIORITY: i32 = 100;
+/// Behind `srcnat` and what firewalld has there.
+const PRIORITY: i32 = 120;
+const FORMER_PRIORITY: i32 = 100;
 
 /// Masquerades the addresses, each with the prefix length of its subnet; of one address in several subnets, the first counts.
 /// Adds shared rules that are missing.
@@ -160,7 +163,7 @@ pub fn ensure(nft: &Nft, batch: &mut Batch, family: Family, nets: &[IpNet]) -> R
 }
 
 /// Table, map and chains for the addresses of a family:
-/// `type nat hook postrouting priority srcnat; policy accept;` with
+/// `type nat hook postrouting priority 120; policy accept;` with
 /// `ip saddr vmap @masquerade-sources`, and for each subnet
 /// `ip daddr 10.1.0.0/16 return`,
 /// `ip daddr 224.0.0.0/4 return` and
@@ -178,15 +181,16 @@ fn shared(family: Family, nets: &[IpNet]) -> SharedRules<'static> {
         rules.push(vec![Expr::Masquerade]);
         Chain::regular(&subnet_chain(*subnet), rules)
     };
-    let base = Base {
+    let base = |priority| Base {
         kind: ChainKind::Nat,
         hook: Hook::Postrouting,
-        priority: PRIORITY,
+        priority,
         policy: Policy::Accept,
     };
     let saddr = if family == Family::Ip { Field::IpSaddr } else { Field::Ip6Saddr };
-    let by_source = verdict_map(&[saddr], MAP).into_iter().collect();
-    let mut chains = vec![Chain::base(CHAIN, base, vec![by_source])];
+    let by_source: Vec<Vec<Expr>> = vec![verdict_map(&[saddr], MAP).into_iter().collect()];
+    let former = Chain::base(FORMER_CHAIN, base(FORMER_PRIORITY), by_source.clone());
+    let mut chains = vec![Chain::base(CHAIN, base(PRIORITY), by_source).replacing(former)];
     chains.extend(subnets.iter().map(of_subnet));
     SharedRules { table: shared_rules::table(family), sets: vec![MAP.into()], chains }
 }

@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::{Batch, Datum, Element, Nft, Value, pack};
 use crate::plugin::owner::Owner;
+use crate::steps::nft::hairpin::Sources;
 use crate::steps::nft::shared_set::{self, SharedSet};
 use crate::steps::nft::{hairpin, masquerade, shared_rules};
 
@@ -53,7 +54,8 @@ pub fn renumber(nft: &Nft, of: &Move) -> Result<Moved> {
 impl Moved {
     /// Moves the elements of one set.
     fn take(&mut self, nft: &Nft, batch: &mut Batch, set: SharedSet<'_>, of: &Move) -> Result<()> {
-        if SharedSet::is_of_owners(set.name) {
+        // Sources move with what is masqueraded.
+        if SharedSet::is_of_owners(set.name) || Sources::of(set.name).is_some() {
             return Ok(());
         }
         let owner = of.owner.as_str();
@@ -84,10 +86,8 @@ fn put(
     if is_port(old, of) {
         batch.delete_elements(set.table, set.name, &keys[..1]);
         batch.add_elements(set.table, set.name, &[new]);
-    } else if let Some(length) = hairpin::length(name) {
-        hairpin::ensure(nft, batch, family, length)?;
-        set.put(nft, batch, owner, &keys[..1], &[])?;
-        SharedSet { name, ..set }.put(nft, batch, owner, &keys[1..], &[new])?;
+    } else if hairpin::length(name).is_some() {
+        put_source(nft, batch, of, (set, old), (name, new))?;
     } else if set.name == masquerade::MAP {
         masquerade::ensure(nft, batch, family.into(), &[of.to])?;
         if let Some(changed) = set.put(nft, batch, owner, &keys, &[new])? {
@@ -97,6 +97,39 @@ fn put(
         set.replace(nft, batch, old, new)?;
     }
     Ok(())
+}
+
+/// The same for a masqueraded source. The new one gets the marks of the old one.
+fn put_source(
+    nft: &Nft,
+    batch: &mut Batch,
+    of: &Move,
+    (set, old): (SharedSet<'_>, &Element),
+    (name, new): (&str, Element),
+) -> Result<()> {
+    let (family, table) = (IpFamily::of(of.to.addr()), set.table);
+    let (Some(before), Some(after)) = (hairpin::length(set.name), hairpin::length(name)) else {
+        return Ok(());
+    };
+    let sets = nft.sets(table)?;
+    let all = Sources::of_table(sets.iter().map(|set| set.name.as_str()));
+    for sources in all.iter().filter(|sources| sources.prefix_length == before) {
+        let source = hairpin::source_of(old);
+        let key = std::slice::from_ref(&source.key);
+        let Some(found) = nft.elements_at(table, &sources.set(), key)?.pop().flatten() else {
+            continue;
+        };
+        let moved = hairpin::source_of(&new);
+        if moved.key != source.key && found == source {
+            hairpin::pass_on(nft, batch, (table, *sources), &[source], &|part| part == old)?;
+        }
+        let sources = Sources { prefix_length: after, ..*sources };
+        hairpin::ensure(nft, batch, family, sources)?;
+        hairpin::add(batch, family, sources, &[moved]);
+    }
+    set.remove(nft, batch, &|part| part == old)?;
+    let (keys, owner) = ([new.key.clone()], of.owner.as_str());
+    SharedSet { name, ..set }.put(nft, batch, owner, &keys, &[new]).map(drop)
 }
 
 /// The set and the element that an element becomes; `None` if it does not name the address.

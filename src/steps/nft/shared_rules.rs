@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::netlink::nft::{
-    Base, Batch, Comment, Element, Expr, Family, NewChain, NewRule, Nft, Object, Rule, Table,
+    self, Base, Batch, Comment, Element, Expr, Family, NewChain, NewRule, Nft, Object, Rule, Table,
 };
 use crate::plugin::owner::{Owner, Owners};
 
@@ -30,6 +30,7 @@ pub struct SharedRules<'a> {
 }
 
 /// A chain and the rules that it needs. Other rules in it belong to other networks or to the administrator.
+#[derive(Clone, Default)]
 pub struct Chain {
     pub name: String,
     pub base: Option<Base>,
@@ -37,6 +38,8 @@ pub struct Chain {
     /// A rule before all others.
     pub first: Option<Vec<Expr>>,
     pub rules: Vec<Vec<Expr>>,
+    /// The chain that earlier releases have in its place. ADD replaces it, and leaves other rules in it; CHECK accepts it.
+    pub former: Option<Box<Self>>,
 }
 
 impl SharedRules<'_> {
@@ -51,6 +54,10 @@ impl SharedRules<'_> {
         let mut objects = vec![Object::Table(table)];
         objects.extend(self.sets.iter().map(|set| Object::Set(table, set)));
         objects.extend(self.chains.iter().map(|chain| Object::Chain(table, &chain.name)));
+        let mut former: Vec<&Chain> =
+            self.chains.iter().filter_map(|chain| chain.former.as_deref()).collect();
+        former.dedup_by_key(|chain| &chain.name);
+        objects.extend(former.iter().map(|chain| Object::Chain(table, &chain.name)));
         let mut is_there = nft.exist(&objects)?.into_iter();
         let mut is_there = || is_there.next().unwrap_or_default();
         if !is_there() {
@@ -71,6 +78,11 @@ impl SharedRules<'_> {
             }
             chain.ensure_rules(table, &present, batch);
         }
+        for chain in former {
+            if is_there() {
+                chain.remove(nft, table, batch)?;
+            }
+        }
         Ok(())
     }
 
@@ -86,20 +98,10 @@ impl SharedRules<'_> {
         }
         let present = nft.chains(table)?;
         for chain in &self.chains {
-            let name = &chain.name;
-            let found = present.iter().find(|found| found.name == *name);
-            if found.is_none_or(|found| found.base != chain.base) {
-                return Err(Error::internal(format_args!(
-                    "chain {name} not found in table {table}"
-                )));
-            }
-            let rules = nft.rules_of(table, name)?;
-            let is_whole = chain.in_order(&rules) == chain.rules.len()
-                && chain.first.iter().all(|first| rules.iter().any(|rule| rule.does(first)));
-            if !is_whole {
-                return Err(Error::internal(format_args!(
-                    "rules of chain {name} of table {table} are missing"
-                )));
+            let found = chain.check(nft, table, &present);
+            match &chain.former {
+                Some(former) if found.is_err() && former.check(nft, table, &present).is_ok() => {}
+                _ => found?,
             }
         }
         Ok(())
@@ -112,7 +114,43 @@ impl Chain {
     }
 
     pub fn regular(name: &str, rules: Vec<Vec<Expr>>) -> Self {
-        Self { name: name.into(), base: None, comment: None, first: None, rules }
+        Self { name: name.into(), rules, ..Self::default() }
+    }
+
+    /// The same, in the place of a chain of earlier releases.
+    pub fn replacing(self, former: Self) -> Self {
+        Self { former: Some(Box::new(former)), ..self }
+    }
+
+    fn check(&self, nft: &Nft, table: Table<'_>, present: &[nft::Chain]) -> Result<()> {
+        let name = &self.name;
+        let found = present.iter().find(|found| found.name == *name);
+        if found.is_none_or(|found| found.base != self.base) {
+            let msg = format!("chain {name} not found in table {table}");
+            return Err(Error::internal(msg));
+        }
+        let rules = nft.rules_of(table, name)?;
+        let is_whole = self.in_order(&rules) == self.rules.len()
+            && self.first.iter().all(|first| rules.iter().any(|rule| rule.does(first)));
+        if !is_whole {
+            let msg = format!("rules of chain {name} of table {table} are missing");
+            return Err(Error::internal(msg));
+        }
+        Ok(())
+    }
+
+    /// Removes its rules, and the chain if it has no others.
+    fn remove(&self, nft: &Nft, table: Table<'_>, batch: &mut Batch) -> Result<()> {
+        let present = nft.rules_of(table, &self.name)?;
+        let (own, others): (Vec<&Rule>, Vec<&Rule>) =
+            present.iter().partition(|rule| self.rules.iter().any(|exprs| rule.does(exprs)));
+        for rule in own {
+            batch.delete_rule(table, &self.name, rule.handle);
+        }
+        if others.is_empty() {
+            batch.delete_chain(table, &self.name);
+        }
+        Ok(())
     }
 
     fn ensure_rules(&self, table: Table<'_>, present: &[Rule], batch: &mut Batch) {

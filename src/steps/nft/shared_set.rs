@@ -103,14 +103,14 @@ impl SharedSet<'_> {
         batch: &mut Batch,
         owner: &str,
         wanted: &[Element],
-    ) -> Result<()> {
+    ) -> Result<Changed> {
         let is_stale = |part: &Element| {
             let of = part.comment.as_deref();
             let is_in_the_way = || wanted.iter().any(|wanted| wanted.key == part.key);
             !wanted.contains(part)
                 && (of == Some(owner) || is_in_the_way() && of.is_none_or(life::has_ended))
         };
-        self.change(nft, batch, &is_stale, wanted).map(drop)
+        self.change(nft, batch, &is_stale, wanted)
     }
 
     /// Adds elements of any owners. There can be several with one key.

@@ -61,8 +61,8 @@ table ip cnibox {
 		elements = { 10.1.0.2 comment \"net c1 eth0\" : goto masquerade-10.1.0.0/16 }
 	}
 
-	chain masquerade-postrouting {
-		type nat hook postrouting priority srcnat; policy accept;
+	chain masquerade-srcnat {
+		type nat hook postrouting priority 120; policy accept;
 		ip saddr vmap @masquerade-sources
 	}
 
@@ -78,8 +78,8 @@ table ip6 cnibox {
 		elements = { fd00:1::2 comment \"net c1 eth0\" : goto masquerade-fd00_1__/64 }
 	}
 
-	chain masquerade-postrouting {
-		type nat hook postrouting priority srcnat; policy accept;
+	chain masquerade-srcnat {
+		type nat hook postrouting priority 120; policy accept;
 		ip6 saddr vmap @masquerade-sources
 	}
 
@@ -156,7 +156,7 @@ fn check_fails_if_a_rule_is_missing() {
         &["delete", "element", "ip", "cnibox", "masquerade-sources", "{ 10.1.0.2 }"],
         &["delete", "element", "ip6", "cnibox", "masquerade-sources", "{ fd00:1::2 }"],
         &["flush", "chain", "ip", "cnibox", "masquerade-10.1.0.0/16"],
-        &["flush", "chain", "ip6", "cnibox", "masquerade-postrouting"],
+        &["flush", "chain", "ip6", "cnibox", "masquerade-srcnat"],
         &["flush", "ruleset"],
     ];
     for words in perturbations {

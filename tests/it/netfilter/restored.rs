@@ -11,7 +11,7 @@ const FLUSHED: [(&str, &str, &str); 8] = [
     ("nft flush chain bridge cnibox spoof-check-prerouting", "bridge", "macspoofchk"),
     ("nft flush table ip cnibox", "bridge", "ipMasq"),
     ("nft flush table ip6 cnibox", "bridge", "ipMasq"),
-    ("nft flush chain ip cnibox masquerade-postrouting", "bridge", "ipMasq"),
+    ("nft flush chain ip cnibox masquerade-srcnat", "bridge", "ipMasq"),
     ("nft flush chain ip cnibox masquerade-10.1.0.0/16", "bridge", "ipMasq"),
     ("nft flush chain ip6 cnibox masquerade-fd00_1__/64", "veth", "ipMasq"),
     ("nft flush table ip cnibox", "veth", "ipMasq"),

@@ -31,11 +31,11 @@ const CHANGES: [(&str, &str); 17] = [
     ("delete element ip cnibox portmap-masqueraded-8 { 127.0.0.0 . 10.1.0.3 }", "127.0.0.0/8"),
     ("flush set ip cnibox portmap-owners", "portmap-owners"),
     ("flush chain ip cnibox portmap-published", "published"),
-    ("flush chain ip cnibox portmap-prerouting", "portmap-prerouting"),
-    ("flush chain ip cnibox portmap-output", "portmap-output"),
-    ("flush chain ip cnibox portmap-postrouting", "portmap-postrouting"),
-    ("flush chain ip cnibox portmap-loopback", "portmap-loopback"),
-    ("delete chain ip6 cnibox portmap-prerouting", "portmap-prerouting"),
+    ("flush chain ip cnibox portmap-dstnat", "portmap-dstnat"),
+    ("flush chain ip cnibox portmap-dstnat-output", "portmap-dstnat-output"),
+    ("flush chain ip cnibox portmap-srcnat", "portmap-srcnat"),
+    ("flush chain ip cnibox portmap-localnet", "portmap-localnet"),
+    ("delete chain ip6 cnibox portmap-dstnat", "portmap-dstnat"),
     ("flush chain ip6 cnibox portmap-published-ID", "portmap-published-ID"),
     ("flush chain ip6 cnibox portmap-published", "published"),
     ("delete table ip6 cnibox", "host port tcp 8080"),
@@ -85,7 +85,7 @@ fn check_ignores_rules_of_other_programs() {
     publish(&c2, 2, &portmap(json!([tcp(9000, 80)])));
     world.host([
         "nft",
-        "add rule ip cnibox portmap-published counter; insert rule ip cnibox portmap-output counter",
+        "add rule ip cnibox portmap-published counter; insert rule ip cnibox portmap-dstnat-output counter",
     ]);
     c1.check("portmap", &config(), &result(1, &c1.netns()));
     // And ADD does not mind it either.

@@ -79,26 +79,27 @@ fn publish(container: &Container<'_>, number: u32, config: &Value) {
     container.add("portmap", &chained(config, &result(number, &container.netns())));
 }
 
-/// Everything that attachments have in our tables: `ip portmap-published tcp . 8080 = …, net c1 eth0`, sorted.
-fn elements(world: &World) -> Vec<String> {
+/// Everything that attachments have in our tables: `ip portmap-published tcp . 8080 = …, net c1 eth0`, sorted. The links of
+/// the host are not theirs, and a source names one of many.
+pub fn elements(world: &World) -> Vec<String> {
     let ruleset = world.host_json(["nft", "-j", "list", "ruleset"]);
     let mut lines = Vec::new();
     for object in ruleset["nftables"].as_array().unwrap() {
         for kind in ["set", "map"] {
             let Some(set) = object.get(kind) else { continue };
+            let name = set["name"].as_str().unwrap();
+            if name == "portmap-localnet" || name.starts_with("portmap-sources-") {
+                continue;
+            }
             for element in set["elem"].as_array().into_iter().flatten() {
                 let (key, data) = match element.as_array() {
                     Some(pair) => (&pair[0], pair[1].to_string()),
                     None => (element, String::new()),
                 };
-                let (family, name) = (set["family"].as_str(), set["name"].as_str());
+                let family = set["family"].as_str().unwrap();
                 let comment = key["elem"]["comment"].as_str().unwrap_or("nobody");
-                lines.push(format!(
-                    "{} {} {} = {data}, {comment}",
-                    family.unwrap(),
-                    name.unwrap(),
-                    key["elem"]["val"]
-                ));
+                let key = &key["elem"]["val"];
+                lines.push(format!("{family} {name} {key} = {data}, {comment}"));
             }
         }
     }

@@ -41,26 +41,48 @@ COUNT comment "net c1 eth0" }
 		type ipv4_addr . ipv4_addr
 		elements = { 10.1.0.0 . 10.1.0.3 comment "net c1 eth0" }
 	}
+	set portmap-sources-8 {
+		type ipv4_addr
+		elements = { 127.0.0.0 comment "net c1 eth0" }
+	}
+	set portmap-sources-16 {
+		type ipv4_addr
+		elements = { 10.1.0.0 comment "net c1 eth0" }
+	}
+	set portmap-localnet {
+		type ifname
+	}
 	chain portmap-published {
 		dnat ip to ip daddr . meta l4proto . th dport map @portmap-published-on
 		dnat ip to meta l4proto . th dport map @portmap-published
 	}
-	chain portmap-prerouting {
-		type nat hook prerouting priority dstnat; policy accept;
+	chain portmap-mark {
+		ip saddr & 255.0.0.0 == @portmap-sources-8 meta mark set meta mark | 0x00002000
+		ip saddr & 255.255.0.0 == @portmap-sources-16 meta mark set meta mark | 0x00002000
+	}
+	chain portmap-unmark {
+		meta mark set meta mark & 0xffffdfff
+	}
+	chain portmap-srcnat {
+		type nat hook postrouting priority srcnat - 1; policy accept;
+		meta mark & 0x00002000 == 0x00002000 ip saddr & 255.0.0.0 . ip daddr @portmap-masqueraded-8 masquerade
+		meta mark & 0x00002000 == 0x00002000 ip saddr & 255.255.0.0 . ip daddr @portmap-masqueraded-16 masquerade
+	}
+	chain portmap-dstnat {
+		type nat hook prerouting priority -80; policy accept;
+		fib daddr type local jump portmap-mark
 		fib daddr type local jump portmap-published
+		fib daddr type local jump portmap-unmark
 	}
-	chain portmap-output {
-		type nat hook output priority -100; policy accept;
+	chain portmap-dstnat-output {
+		type nat hook output priority -80; policy accept;
+		fib daddr type local jump portmap-mark
 		fib daddr type local jump portmap-published
+		fib daddr type local jump portmap-unmark
 	}
-	chain portmap-postrouting {
-		type nat hook postrouting priority srcnat; policy accept;
-		ct status dnat ip saddr & 255.0.0.0 . ip daddr @portmap-masqueraded-8 masquerade
-		ct status dnat ip saddr & 255.255.0.0 . ip daddr @portmap-masqueraded-16 masquerade
-	}
-	chain portmap-loopback {
+	chain portmap-localnet {
 		type filter hook prerouting priority raw; policy accept;
-		iifname != "lo" ip daddr 127.0.0.0/8 drop
+		iifname @portmap-localnet ip daddr 127.0.0.0/8 drop
 	}
 }
 "#;
@@ -85,21 +107,43 @@ COUNT comment "net c1 eth0" }
 		type ipv6_addr . ipv6_addr
 		elements = { fd00:1:: . fd00:1::3 comment "net c1 eth0" }
 	}
+	set portmap-sources-64 {
+		type ipv6_addr
+		elements = { fd00:1:: comment "net c1 eth0" }
+	}
 	chain portmap-published {
 		dnat ip6 to ip6 daddr . meta l4proto . th dport map @portmap-published-on
 		dnat ip6 to meta l4proto . th dport map @portmap-published
 	}
-	chain portmap-prerouting {
-		type nat hook prerouting priority dstnat; policy accept;
-		fib daddr type local jump portmap-published
+	chain portmap-mark {
+		ip6 saddr & ffff:ffff:ffff:ffff:: == @portmap-sources-64 meta mark set meta mark | 0x00002000
 	}
-	chain portmap-output {
-		type nat hook output priority -100; policy accept;
-		fib daddr type local jump portmap-published
+	chain portmap-unmark {
+		meta mark set meta mark & 0xffffdfff
 	}
-	chain portmap-postrouting {
-		type nat hook postrouting priority srcnat; policy accept;
-		ct status dnat ip6 saddr & ffff:ffff:ffff:ffff:: . ip6 daddr @portmap-masqueraded-64 masquerade
+	chain portmap-srcnat {
+		type nat hook postrouting priority srcnat - 1; policy accept;
+		meta mark & 0x00002000 == 0x00002000 ip6 saddr & ffff:ffff:ffff:ffff:: . ip6 daddr @portmap-masqueraded-64 masquerade
+	}
+	chain portmap-dstnat {
+		type nat hook prerouting priority -80; policy accept;
+		ip6 saddr ::1 return
+		ip6 saddr fe80::/10 return
+		ip6 daddr ::1 return
+		ip6 daddr fe80::/10 return
+		fib daddr type local jump portmap-mark
+		fib daddr type local jump portmap-published
+		fib daddr type local jump portmap-unmark
+	}
+	chain portmap-dstnat-output {
+		type nat hook output priority -80; policy accept;
+		ip6 saddr ::1 return
+		ip6 saddr fe80::/10 return
+		ip6 daddr ::1 return
+		ip6 daddr fe80::/10 return
+		fib daddr type local jump portmap-mark
+		fib daddr type local jump portmap-published
+		fib daddr type local jump portmap-unmark
 	}
 }
 "#;
@@ -173,8 +217,12 @@ fn conditions_have_a_chain_and_maps_of_their_own() {
             &format!("jump portmap-published-{id}"),
             "dnat ip to ip daddr . meta l4proto . th dport map @portmap-published-on",
             "dnat ip to meta l4proto . th dport map @portmap-published",
+            "fib daddr type local jump portmap-mark",
             "fib daddr type local jump portmap-published",
+            "fib daddr type local jump portmap-unmark",
+            "fib daddr type local jump portmap-mark",
             "fib daddr type local jump portmap-published",
+            "fib daddr type local jump portmap-unmark",
         ]
     );
     assert!(text.contains("comment \"! -s 10.0.0.0/8 -i wan+\""), "{text}");

@@ -88,7 +88,7 @@ fn servers_on_127_0_0_1_stay_unreachable_from_outside() {
     let netns = c1.netns();
     assert_eq!(ask_in_vain(&world, Some(&netns), "tcp", "127.0.0.1", 9000), "nothing");
     // It is the rule that keeps it out, and nothing else.
-    world.host(["nft", "flush", "chain", "ip", "cnibox", "portmap-loopback"]);
+    world.host(["nft", "flush", "chain", "ip", "cnibox", "portmap-localnet"]);
     assert_eq!(ask(&world, Some(&netns), "tcp", "127.0.0.1", 9000), "secret");
 }
 

@@ -207,7 +207,7 @@ fn each_table_set_and_setting_is_restored_alone() {
         ("nft delete table bridge cnibox", "bridge: the MAC spoof check"),
         ("nft flush set ip cnibox firewall-addresses", "firewall: "),
         ("nft flush map ip cnibox masquerade-sources", "bridge: masquerading"),
-        ("nft flush chain ip cnibox masquerade-postrouting", "bridge: masquerading"),
+        ("nft flush chain ip cnibox masquerade-srcnat", "bridge: masquerading"),
         ("iptables-nft -F CNI-FORWARD", "firewall: "),
         ("echo 0 >/proc/sys/net/ipv4/ip_forward", "bridge: IP forwarding is disabled"),
         ("echo 0 >/proc/sys/net/ipv6/conf/all/forwarding", "bridge: IP forwarding is disabled"),
