@@ -127,8 +127,9 @@ fn resolve(root: &Path, path: &str) -> io::Result<PathBuf> {
     Ok(root.join(path))
 }
 
-/// The notation of sysctl(8), with dots and slashes swapped.
-fn dotted(path: &str) -> String {
+/// The notation of sysctl(8) with dots, in which a slash is part of a name: dots and slashes are interchanged. The same converts
+/// it into a path.
+pub fn dotted(path: &str) -> String {
     let swap = |c| match c {
         '/' => '.',
         '.' => '/',

@@ -22,9 +22,11 @@
 //! | `args.cni.sysctl` | object of strings | none | Added to `sysctl`, and overrides equal keys. |
 //! | `CNI_ARGS: MAC` | string | value of `mac` | Overrides `mac`. |
 //!
-//! In a sysctl key, `.` and `/` separate names, and the first `IFNAME` is replaced by the name of the interface. If
-//! the file `/etc/cni/tuning/allowlist.conf` exists, one of its lines, a regular expression, must match each key as it
-//! is written; see `pattern` for the syntax.
+//! In a sysctl key, `.` and `/` separate names, as in the reference, or as in sysctl(8), where a name can have a dot:
+//! `net/ipv4/conf/eth0.100/rp_filter` and `net.ipv4.conf.eth0/100.rp_filter`. The first reading whose file exists in
+//! the container counts. The first `IFNAME` is replaced by the name of the interface. If the file
+//! `/etc/cni/tuning/allowlist.conf` exists, one of its lines, a regular expression, must match each key as it is
+//! written; see `pattern` for the syntax.
 //!
 //! The plugin follows a plugin that made the interface.
 //!
@@ -42,6 +44,7 @@
 
 mod allowlist;
 mod backup;
+mod key;
 mod pattern;
 mod tuned;
 
@@ -86,7 +89,7 @@ impl Plugin for Tuning {
     }
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
-        let wanted = wanted(cx, &at.ifname)?;
+        let wanted = netns.run(|| wanted(cx, &at.ifname))?;
         are_allowed(cx)?;
         let mut result = chained::prev_result(cx, WITHOUT_RESULT)?;
         if wanted.is_empty() {
@@ -116,7 +119,7 @@ impl Plugin for Tuning {
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
-        let wanted = wanted(cx, &at.ifname)?;
+        let wanted = netns.run(|| wanted(cx, &at.ifname))?;
         chained::prev_result(cx, WITHOUT_RESULT)?;
         let link = link(&wanted, cx.session.container()?, at)?;
         wanted.compare(&wanted.now(netns, link.as_ref())?, &at.ifname)
@@ -223,6 +226,7 @@ fn args<'a>(cx: &'a Context<'_>) -> &'a Json {
     cx.request.json.get("args").and_then(|args| args.get("cni")).unwrap_or(&Json::Null)
 }
 
+/// Runs in the container's namespace if there is one: the sysctls of that namespace decide how a key is read.
 fn wanted(cx: &Context<'_>, ifname: &str) -> Result<Tuned> {
     let (json, by_args) = (&cx.request.json, args(cx));
     let mut wanted = Tuned::read(by_args)?;
@@ -246,7 +250,7 @@ fn merged(
     for list in [keys, of_args] {
         let earlier = merged.len();
         for (key, value) in list {
-            let path = path(key, ifname)?;
+            let path = key::path(key, ifname)?;
             match merged.iter().position(|(known, _)| *known == path) {
                 // Two spellings of one sysctl.
                 Some(at) if at >= earlier => return Err(duplicate(key)),
@@ -283,60 +287,9 @@ fn duplicate(key: &str) -> Error {
         .with_details(format_args!("sysctl.{key}"))
 }
 
-/// The path below /proc/sys for a key.
-fn path(key: &str, ifname: &str) -> Result<String> {
-    let with_slashes = key.replace('.', "/").replacen("IFNAME", ifname, 1);
-    let parts: Vec<&str> = with_slashes.split('/').filter(|part| !part.is_empty()).collect();
-    let is_below_net = matches!(parts[..], ["net", _, ..]);
-    // Such a key would name another file than it seems to.
-    if !is_below_net || key.contains("..") || key.contains("./") || key.contains("/.") {
-        return Err(
-            Error::config(format_args!("invalid net sysctl key: {key:?}")).with_details("sysctl")
-        );
-    }
-    Ok(parts.join("/"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn keys_have_the_paths_of_the_reference() {
-        for (key, expected) in [
-            ("net.core.somaxconn", "net/core/somaxconn"),
-            ("net/core/somaxconn", "net/core/somaxconn"),
-            ("net.ipv4/conf.lo/forwarding", "net/ipv4/conf/lo/forwarding"),
-            ("net.ipv4.conf.IFNAME.arp_notify", "net/ipv4/conf/eth0.100/arp_notify"),
-            ("net/ipv4/conf/IFNAME/arp_notify", "net/ipv4/conf/eth0.100/arp_notify"),
-            ("net.ipv4.conf.IFNAME.IFNAME", "net/ipv4/conf/eth0.100/IFNAME"),
-            ("/net/core/somaxconn", "net/core/somaxconn"),
-        ] {
-            assert_eq!(path(key, "eth0.100").as_deref(), Ok(expected), "{key}");
-        }
-    }
-
-    #[test]
-    fn keys_outside_of_net_are_refused() {
-        for key in [
-            "",
-            "net",
-            "net.",
-            "kernel.hostname",
-            "/kernel/hostname",
-            "fs.net.x",
-            "net.../kernel/x",
-            "net/../kernel/hostname",
-            "network.core",
-            "IFNAME",
-            "net/./core/x",
-            "../net/x",
-        ] {
-            let error = path(key, "eth0").unwrap_err();
-            assert_eq!(error.code, crate::error::Code::INVALID_CONFIG, "{key}");
-            assert!(error.msg.contains("invalid net sysctl key"), "{error}");
-        }
-    }
 
     #[test]
     fn sysctls_of_args_override_those_of_the_configuration() {

@@ -90,3 +90,24 @@ fn a_sysctl_that_was_allowed_at_add_can_be_checked_and_removed() {
     c1.del("tuning", &config);
     assert_eq!(c1.sysctl("net/core/somaxconn"), "4096");
 }
+
+#[test]
+fn the_notation_of_the_list_is_that_of_the_key() {
+    let key = "net.ipv4.conf.eth0/100.medium_id";
+    for (list, is_allowed) in [
+        (r"^net\.ipv4\.conf\.eth0/100\.medium_id$", true),
+        (r"^net/ipv4/conf/eth0\.100/medium_id$", false),
+    ] {
+        let world = world(list);
+        let (c1, result) = container(&world);
+        c1.exec(["ip", "link", "add", "eth0.100", "type", "veth", "peer", "name", "peer.100"]);
+        let added = c1.call("tuning", "ADD", &tuning(json!({"sysctl": {key: "7"}}), &result)).run();
+        if is_allowed {
+            added.success();
+        } else {
+            added.fails(7, &["is not allowed"]);
+        }
+        let value = if is_allowed { "7" } else { "0" };
+        assert_eq!(c1.sysctl("net/ipv4/conf/eth0.100/medium_id"), value);
+    }
+}

@@ -85,6 +85,49 @@ fn interfaces_with_dots_are_reached_by_ifname() {
     assert_eq!(c1.sysctl("net/ipv4/conf/eth0/forwarding"), "0");
 }
 
+/// Those of sysctl(8), where the name of the interface has a dot.
+#[test]
+fn each_notation_leads_to_the_file_that_exists() {
+    let world = World::new();
+    let (c1, result) = container(&world);
+    c1.exec(["ip", "link", "add", "eth0.100", "type", "veth", "peer", "name", "peer.100"]);
+    for (number, key) in [
+        "net/ipv4/conf/eth0.100/medium_id",
+        "net.ipv4.conf.eth0/100.medium_id",
+        "net/ipv6/conf/eth0.100/hop_limit",
+        "net.ipv6.conf.eth0/100.hop_limit",
+        // The reference's, where dots and slashes separate.
+        "net.ipv4/conf.eth0/medium_id",
+        "net.ipv4.conf.IFNAME/100.medium_id",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = match number {
+            4 => "net/ipv4/conf/eth0/medium_id",
+            2 | 3 => "net/ipv6/conf/eth0.100/hop_limit",
+            _ => "net/ipv4/conf/eth0.100/medium_id",
+        };
+        let (value, before) = (format!("{}", 70 + number), c1.sysctl(path));
+        let config = tuning(json!({"sysctl": {key: value}}), &result);
+        let added = c1.add("tuning", &config);
+        assert_eq!(c1.sysctl(path), value, "{key}");
+        c1.check("tuning", &config, &added);
+        c1.exec(["sysctl", "-q", "-w", &format!("{path}=1")]);
+        c1.checking("tuning", &config, &added).run().fails(999, &["is 1, not"]);
+        c1.del("tuning", &config);
+        assert_eq!(c1.sysctl(path), before, "{key}");
+    }
+    let both =
+        json!({"net/ipv4/conf/eth0.100/medium_id": "1", "net.ipv4.conf.eth0/100.medium_id": "1"});
+    let twice = c1.call("tuning", "ADD", &tuning(json!({"sysctl": both}), &result)).run();
+    twice.fails(7, &["duplicated sysctl keys are not allowed"]);
+    for key in ["net/ipv4/conf/eth1.100/medium_id", "net.ipv4.conf.eth1/100.medium_id"] {
+        let config = tuning(json!({"sysctl": {key: "1"}}), &result);
+        c1.call("tuning", "ADD", &config).run().fails(999, &["No such file or directory"]);
+    }
+}
+
 #[test]
 fn sysctls_are_written_in_their_order() {
     let world = World::new();
