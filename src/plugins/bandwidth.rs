@@ -24,6 +24,9 @@
 //! The plugin follows another plugin that made a veth pair. `latency`, `fairQueue` and the subnets are not in the current
 //! reference.
 //!
+//! A burst has room for a full frame: the MTU and 14 bytes, 12112 bits with MTU 1500. With a smaller one the bucket drops
+//! each full frame, so ADD writes a warning to stderr. With subnets a smaller one is possible.
+//!
 //! - **ADD** gives the host end of the pair a token bucket (`tbf`) for traffic into the container. Traffic out of it
 //!   is redirected to an ifb link with a token bucket of its own; the result lists the ifb. With subnets, the bucket
 //!   is a class of `htb`. A second ADD with other limits replaces those of the first.
@@ -38,6 +41,8 @@ mod restore;
 
 use std::time::Duration;
 
+#[cfg(feature = "tool")]
+use crate::cni::json::Json;
 use crate::cni::json::keys;
 use crate::cni::success::{Interface, Success};
 use crate::compat::rules;
@@ -120,6 +125,7 @@ impl Plugin for Bandwidth {
             return Ok(result);
         }
         let end = host_end(cx, at, &result)?;
+        limits.small_bursts(mtu(cx, at, &end)?).iter().for_each(|text| cx.warn(text));
         let existing = ifbs(host, network, at, owner, Some(&end))?;
         if is_done(host, at, &end, &existing, &limits)? {
             result.interfaces.extend(existing.into_iter().map(in_result));
@@ -311,6 +317,18 @@ fn is_done(
     let has_more = ifbs.len() > usize::from(limits.egress.is_some())
         || (limits.ingress.is_none() && host.root_discipline(end.index)?.is_some());
     Ok(!has_more && check::mismatch(host, at, end, ifbs.first(), limits)?.is_none())
+}
+
+/// The MTU of the pair. `tuning` can have set that of the container's end.
+fn mtu(cx: &Context<'_>, at: &Attachment, end: &Link) -> Result<u32> {
+    Ok(chained::interface(cx.session.container()?, at)?.mtu.min(end.mtu))
+}
+
+/// For lint: what ADD warns of, if the pair has this MTU.
+#[cfg(feature = "tool")]
+pub fn warnings(plugin: &Json, mtu: u32) -> Vec<String> {
+    let limits = plugin.read::<Bandwidth>("network configuration").and_then(|it| it.limits());
+    limits.map_or_else(|_| Vec::new(), |limits| limits.small_bursts(mtu))
 }
 
 fn in_result(ifb: Link) -> Interface {

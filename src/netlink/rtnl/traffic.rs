@@ -29,6 +29,8 @@ const LOOPBACK: u32 = 1;
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
+/// The longest frame: the largest MTU of the kernel and the Ethernet header (linux/if_ether.h).
+const FRAME_BYTES_MAX: u32 = 65_535 + 14;
 const TCA_HTB_PARMS: u16 = 1;
 const TCA_HTB_INIT: u16 = 2;
 const TCA_HTB_DIRECT_QLEN: u16 = 5;
@@ -323,9 +325,16 @@ impl TokenBucket {
         u32::try_from(us.checked_mul(1000)? / NS_PER_TICK).ok()
     }
 
+    /// Whether a bucket with this time of the burst, in ticks, has this burst: exactly, or rounded as the reference does it.
+    fn has_buffer(&self, ticks: u32) -> bool {
+        let exact = u64::from(self.burst) * 1_000_000_000 / self.rate / NS_PER_TICK;
+        self.buffer().is_none_or(|buffer| ticks == buffer || exact.abs_diff(ticks.into()) <= 1)
+    }
+
     fn encode(&self, options: &mut Attrs) {
         options.bytes(TCA_TBF_PARMS, &self.options());
-        if self.buffer().is_none() {
+        // The time of the burst is rounded down, so a frame as long as the burst would be dropped.
+        if self.burst <= FRAME_BYTES_MAX || self.buffer().is_none() {
             options.u32(TCA_TBF_BURST, self.burst);
         }
         if u32::try_from(self.rate).is_err() {
@@ -396,7 +405,7 @@ impl Traffic {
             Ok(rate) => word(at) == Some(rate),
             Err(_) => rate64 == Some(&bucket.rate.to_ne_bytes()),
         };
-        let has_burst = |at| bucket.buffer().is_none_or(|buffer| word(at) == Some(buffer));
+        let has_burst = |at| word(at).is_some_and(|ticks| bucket.has_buffer(ticks));
         has_rate(8, rate64)
             && if is_tbf {
                 word(24) == Some(bucket.limit) && has_burst(28)

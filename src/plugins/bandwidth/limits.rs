@@ -25,6 +25,9 @@ keys! {
 /// The largest burst in bytes. The kernel counts them in 32 bits.
 const BURST_MAX: u64 = u32::MAX as u64;
 
+/// The Ethernet header of a frame, which counts for the bucket (ETH_HLEN in linux/if_ether.h).
+const HEADER_BYTES: u32 = 14;
+
 /// The validated configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -89,6 +92,25 @@ impl Limits {
         let selector = TrafficSelector { subnets, shapes_subnets, field };
         (!selector.subnets.is_empty()).then_some(selector)
     }
+
+    /// A text about each burst that is smaller than a full frame: tbf drops such a frame. A class of htb, which limits the traffic
+    /// with subnets, lets it pass.
+    pub fn small_bursts(&self, mtu: u32) -> Vec<String> {
+        let frame = mtu.saturating_add(HEADER_BYTES);
+        let directions = [("ingressBurst", &self.ingress), ("egressBurst", &self.egress)];
+        let mut texts = Vec::new();
+        for (key, bucket) in directions.into_iter().filter(|_| self.subnets.is_empty()) {
+            if let Some(TokenBucket { burst, .. }) = bucket
+                && *burst < frame
+            {
+                let bits = 8 * u64::from(frame);
+                texts.push(format!(
+                    "{key} of {burst} bytes drops full frames: with mtu {mtu} they have {frame} bytes, {bits} bits"
+                ));
+            }
+        }
+        texts
+    }
 }
 
 fn nets(key: &str, texts: &[String]) -> Result<Vec<IpNet>> {
@@ -143,6 +165,27 @@ mod tests {
         // containerd and CRI-O send this burst with every rate.
         let expected = TokenBucket { rate: 125_000, burst: 536_870_911, limit: 536_874_036 };
         assert_eq!(limits(1_000_000, u32::MAX.into()), Ok(Some(expected)));
+    }
+
+    #[test]
+    fn a_burst_is_small_if_a_full_frame_is_larger() {
+        let small = |burst, shaped_subnets: &[&str]| {
+            let shaped_subnets = shaped_subnets.iter().map(|net| (*net).to_owned()).collect();
+            let rates = Rates {
+                egress_rate: Some(8_000_000),
+                egress_burst: Some(burst),
+                shaped_subnets,
+                ..Rates::default()
+            };
+            rates.limits(Duration::ZERO, false).unwrap().small_bursts(1500)
+        };
+        assert_eq!(
+            small(12_111, &[]),
+            [
+                "egressBurst of 1513 bytes drops full frames: with mtu 1500 they have 1514 bytes, 12112 bits"
+            ]
+        );
+        assert!(small(12_112, &[]).is_empty() && small(8, &["10.0.0.0/8"]).is_empty());
     }
 
     #[test]

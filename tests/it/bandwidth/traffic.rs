@@ -133,3 +133,33 @@ fn a_burst_of_all_that_32_bits_hold_does_not_stop_anything() {
     let transfer = || transfer(&c1, &["-c", "10.1.0.2", "-n", "100M"]);
     one_rate_is("with the burst", |measured| *measured > 10.0, transfer);
 }
+
+/// A full frame of the pair has 1514 bytes.
+#[test]
+fn a_burst_smaller_than_a_full_frame_passes_none_and_is_warned_of() {
+    for direction in ["ingress", "egress"] {
+        for (burst, mtu, passes) in
+            [(12_112, 1500, true), (12_104, 1500, false), (12_104, 1499, true)]
+        {
+            let world = World::new();
+            let c1 = world.container("c1");
+            let result = c1.add("bridge", &super::network());
+            c1.exec(["ip", "link", "set", "eth0", "mtu", &mtu.to_string()]);
+            let keys =
+                json!({format!("{direction}Rate"): 80_000_000, format!("{direction}Burst"): burst});
+            let added = c1.call("bandwidth", "ADD", &super::chained(keys, &result)).run();
+            let text = format!("bandwidth: {direction}Burst of 1513 bytes drops full frames");
+            assert_eq!(added.stderr.contains(&text), !passes, "{}", added.report());
+            added.success();
+            for (address, headers) in [("10.1.0.2", 28), ("fd00:1::2", 48)] {
+                c1.ping(if address == "10.1.0.2" { "10.1.0.1" } else { "fd00:1::1" });
+                let size = (mtu - headers).to_string();
+                let words =
+                    ["ping", "-c", "3", "-i", "0.2", "-W", "2", "-M", "do", "-s", &size, address];
+                let said = world.tool(&words, None).run();
+                let answers = said.status == 0;
+                assert_eq!(answers, passes, "{direction} {burst} {mtu}: {}", said.report());
+            }
+        }
+    }
+}
