@@ -86,14 +86,13 @@ fn examine(paths: &[PathBuf], plugins: &'static [Entry], path: &[PathBuf]) -> Re
     let host = Host { manuals: &manuals, plugins, path };
     let (mut documents, mut claims, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
     for (file, content) in contents(paths)? {
-        let text = match content {
-            Ok(bytes) => Json::text_of(&bytes),
+        let mut document = match content {
+            Ok(bytes) => Document::new(file, &bytes),
             Err(error) => {
                 unreadable.push((file, error));
                 continue;
             }
         };
-        let mut document = Document { file, text, findings: Vec::new() };
         match Json::of_text(&document.text) {
             Err(error) => {
                 let (at, reason) = place::of_error(&document.text, &error);

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::cli::manual::Manuals;
 use crate::cli::output::tell;
+use crate::cni::json::Json;
 use crate::kernel::sys::warn;
 use crate::plugin::Entry;
 
@@ -35,7 +36,35 @@ pub(super) struct Finding {
     pub(super) text: String,
 }
 
+/// Byte order marks and their encodings.
+const MARKS: [(&[u8], &str); 3] =
+    [(b"\xef\xbb\xbf", "UTF-8"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16")];
+
 impl Document {
+    /// The content of a file. A byte order mark at its start is a fault, and what follows is read without it.
+    pub(super) fn new(file: PathBuf, content: &[u8]) -> Self {
+        let mut document = Self { file, text: String::new(), findings: Vec::new() };
+        let Some((mark, encoding)) = MARKS.iter().find(|(mark, _)| content.starts_with(mark))
+        else {
+            document.text = Json::text_of(content);
+            return document;
+        };
+        let rest = &content[mark.len()..];
+        let unit = |bytes: &[u8]| match mark {
+            [0xff, _] => u16::from_le_bytes([bytes[0], bytes[1]]),
+            _ => u16::from_be_bytes([bytes[0], bytes[1]]),
+        };
+        document.text = match *encoding {
+            "UTF-8" => Json::text_of(rest),
+            _ => String::from_utf16_lossy(&rest.chunks_exact(2).map(unit).collect::<Vec<_>>()),
+        };
+        let text = format!(
+            "the file begins with a byte order mark (BOM) of {encoding}; JSON is UTF-8 without one"
+        );
+        document.insert(0, true, text);
+        document
+    }
+
     pub(super) fn fault(&mut self, path: &JsonPath<'_>, text: impl Into<String>) {
         self.add(path, true, text.into());
     }
