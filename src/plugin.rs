@@ -13,7 +13,7 @@ use std::fmt::Display;
 
 use crate::cni::json::{Attempts, Json, Read};
 use crate::cni::request::{Request, Verb};
-use crate::cni::success::Success;
+use crate::cni::success::{Ip, Success};
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
@@ -61,7 +61,26 @@ pub trait Ipam: Read {
     fn add(&self, cx: &Context<'_>, at: &Attachment) -> Result<Success>;
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()>;
     fn status(&self, cx: &Context<'_>) -> Result<()>;
+    /// For STATUS of the plugin that calls this one.
+    fn expected(&self, cx: &Context<'_>) -> Result<Expected>;
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>) -> Result<()>;
+}
+
+/// The addresses of every attachment, as far as the configuration of its IPAM plugin determines them.
+#[derive(Debug, Default)]
+pub struct Expected {
+    /// One of the addresses is an IPv6 address.
+    pub has_v6: bool,
+    /// For each address the choices that the plugin has, with the gateway of each. The host part can be that of the subnet.
+    pub choices: Vec<Vec<Ip>>,
+}
+
+impl Expected {
+    pub fn new(choices: Vec<Vec<Ip>>) -> Self {
+        // The choices of an address are of one family.
+        let mut first = choices.iter().filter_map(|ips| ips.first());
+        Self { has_v6: first.any(|ip| ip.address.addr().is_ipv6()), choices }
+    }
 }
 
 /// The attachments that a call removes.
@@ -197,6 +216,14 @@ impl Entry {
         match self.configured(cx, &Verb::Gc(Vec::new()))? {
             Instance::Plugin(plugin) => plugin.clean(cx, scope, None),
             Instance::Ipam(plugin) => plugin.clean(cx, scope),
+        }
+    }
+
+    /// The addresses of every attachment. An interface plugin has none.
+    pub fn expected(&self, cx: &Context<'_>) -> Result<Expected> {
+        match self.configured(cx, &Verb::Status)? {
+            Instance::Plugin(_) => Ok(Expected::default()),
+            Instance::Ipam(plugin) => plugin.expected(cx),
         }
     }
 

@@ -15,7 +15,7 @@
 //! | `forceAddress` | boolean | false | Replaces another address of the bridge that conflicts with the gateway. Otherwise ADD fails. |
 //! | `ipMasq` | boolean | false | Masquerades packets from the container to addresses outside its subnet. |
 //! | `ipMasqBackend` | string | any | `iptables` or `nftables`. Both give the same nf_tables rules. |
-//! | `mtu` | integer | kernel's | MTU in bytes of both ends of the pair and of a new bridge. 0 means the default. |
+//! | `mtu` | integer | kernel's | MTU in bytes of both ends of the pair and of a new bridge, 68 to 65535; at least 1280 with IPv6. 0 means the default. |
 //! | `hairpinMode` | boolean | false | The port also sends frames back that it received. Not with `promiscMode`. |
 //! | `promiscMode` | boolean | false | Puts the bridge into promiscuous mode. Not with `hairpinMode`. |
 //! | `vlan` | integer | 0 (none) | VLAN of the port, untagged, 1 to 4094. |
@@ -31,6 +31,9 @@
 //! | `runtimeConfig.mac` | string | random | MAC address of the container's interface (capability `mac`). |
 //! | `args.cni.mac` | string | random | The same, if `runtimeConfig.mac` is not set. |
 //! | `CNI_ARGS: MAC` | string | random | The same, if neither of them is set. |
+//!
+//! **IPv6.** The kernel gives the bridge the smallest MTU of its ports, and removes the IPv6 addresses of a link with an
+//! MTU below 1280. So ADD with such an `mtu` fails if the containers get IPv6 addresses or the bridge has one.
 //!
 //! **VLANs.** A port is in the listed VLANs only. A trunk without `vlan` therefore drops untagged frames. A bridge
 //! that exists must have VLAN filtering enabled; a new one gets it. With `isGateway` the gateway of VLAN 10 on `cni0`
@@ -75,7 +78,7 @@ use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::verify;
-use crate::steps::link::{configure, forwarding, veth};
+use crate::steps::link::{configure, forwarding, mtu, veth};
 use crate::steps::nft::rules::Rules;
 use crate::steps::nft::{masquerade, spoof_check};
 use vlan::{Trunk, Vlans};
@@ -280,6 +283,9 @@ impl Plugin for Bridge {
             _ => Ok(()),
         };
         filtering.map_err(Error::into_not_available)?;
+        if let Some(bridge) = &bridge {
+            device::keep_ipv6(host, bridge, self.mtu()).map_err(Error::into_not_available)?;
+        }
         if self.masquerades(cx) {
             masquerade::status(cx.session.nft().map_err(Error::into_not_available)?)?;
         }
@@ -353,6 +359,7 @@ impl Bridge {
             let msg = format!("unknown ipmasq backend {:?}", self.ip_masq_backend);
             return Err(Error::config(msg).with_details("ipMasqBackend"));
         }
+        mtu::check_pair(cx, self.mtu())?;
         let bridge = IfName::new(self.bridge.as_str())
             .map_err(|error| Error::config(format_args!("bridge: {error}")))?;
         let trunk = self.vlan_trunk.as_deref().unwrap_or_default();

@@ -77,7 +77,7 @@ use crate::dhcp::protocol::{Ask, Request};
 use crate::dhcp::socket::{self, Failure};
 use crate::error::{Error, Result};
 use crate::names::Attachment;
-use crate::plugin::{Context, Ipam, Scope};
+use crate::plugin::{Context, Expected, Ipam, Scope};
 
 use keys::Keys;
 
@@ -131,6 +131,11 @@ impl Ipam for Dhcp {
                 .map(drop)
                 .map_err(|failure| as_reference(failure, "STATUS").into_not_available()),
         }
+    }
+
+    fn expected(&self, cx: &Context<'_>) -> Result<Expected> {
+        let families = self.keys.settings(&cx.request.args)?.families;
+        Ok(Expected { has_v6: families.v6 || families.slaac, choices: Vec::new() })
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {

@@ -6,7 +6,7 @@
 //!
 //! | key | type | default | meaning |
 //! |---|---|---|---|
-//! | `mtu` | integer | kernel's | MTU in bytes. The reference ignores it. |
+//! | `mtu` | integer | kernel's | MTU in bytes; at least 1280 with IPv6. The reference ignores it. |
 //! | `mac` | string | random | MAC address of the interface. The three keys below override it. The reference ignores it. |
 //! | `runtimeConfig.mac` | string | value of `mac` | MAC address from the runtime (capability `mac`). |
 //! | `args.cni.mac` | string | value of `mac` | The same, if `runtimeConfig.mac` is not set. |
@@ -53,6 +53,7 @@ impl SingleLink for Dummy {
             option: "CONFIG_DUMMY",
             properties: Vec::new(),
             mtu: self.mtu,
+            mtu_range: 1..=i32::MAX.unsigned_abs(),
             mac: interface::requested_mac(cx, &self.mac)?,
             parent: None,
             uses_prev_result: false,

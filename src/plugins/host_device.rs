@@ -40,7 +40,8 @@
 //!   else, leaves the device down and fails, and so does the next DEL until the name is free.
 //! - **GC** restores devices on the host of attachments that are not valid, and releases their addresses. DEL and GC
 //!   remove the record of a virtual device that the kernel deleted with its namespace.
-//! - **STATUS** fails if the device is not on the host, or if the IPAM plugin fails.
+//! - **STATUS** fails if the device is not on the host, if its MTU is below 1280 and there are IPv6 addresses, or if the
+//!   IPAM plugin fails.
 
 mod records;
 mod saved_state;
@@ -64,8 +65,8 @@ use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::configure::{self, Announce, Options};
-use crate::steps::link::interface;
 use crate::steps::link::{chained, verify};
+use crate::steps::link::{interface, mtu};
 
 #[derive(Default)]
 pub struct HostDevice {
@@ -161,7 +162,7 @@ impl Plugin for HostDevice {
             match wanted.find(host, &records) {
                 // A container has the device, so the host is in order.
                 Err(_) if records.away(host)?.iter().any(|away| wanted.may_be(away)) => Ok(()),
-                found => found.map(drop),
+                found => mtu::check_ipv6_of(cx, &found?),
             }
         };
         is_available().map_err(Error::into_not_available)?;

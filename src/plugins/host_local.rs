@@ -83,12 +83,11 @@ use crate::cni::json::{Json, Read, ReadError};
 use crate::cni::request::Request;
 use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
-#[cfg(feature = "tool")]
-use crate::ipam::range::RangeSet;
+use crate::ipam::range::{Range, RangeSet};
 use crate::ipam::store::Store;
 use crate::ipam::{AllocationRequest, allocate, check_not_exhausted};
 use crate::names::Attachment;
-use crate::plugin::{Context, Ipam, Scope};
+use crate::plugin::{Context, Expected, Ipam, Scope};
 
 use config::Keys;
 
@@ -180,6 +179,16 @@ impl Ipam for HostLocal {
             })
         };
         is_ready().map_err(Error::into_not_available)
+    }
+
+    fn expected(&self, _: &Context<'_>) -> Result<Expected> {
+        let ip = |range: &Range| Ip {
+            address: range.subnet,
+            gateway: Some(range.gateway),
+            interface: None,
+        };
+        let choices = |set: &RangeSet| set.ranges().iter().map(ip).collect();
+        Ok(Expected::new(self.keys.sets()?.iter().map(choices).collect()))
     }
 }
 

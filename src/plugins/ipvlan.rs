@@ -13,7 +13,7 @@
 //! | `master` | string | see below | Link that the interface is on. |
 //! | `mode` | string | `l2` | `l2`: the container is in the network of the master. `l3`: the host routes, without broadcast. `l3s`: as `l3`, and packets pass the netfilter hooks of the host. |
 //! | `flag` | string | `bridge` | `bridge`: interfaces on one master reach each other. `private`: they do not. `vepa`: they do if the switch sends frames back. Not in the reference. |
-//! | `mtu` | integer | MTU of the master | MTU in bytes. It may exceed that of the master. |
+//! | `mtu` | integer | MTU of the master | MTU in bytes; at least 1280 with IPv6. It may exceed that of the master. |
 //! | `linkInContainer` | boolean | false | `master` is a link in the container. |
 //!
 //! Without `master`, the interface of the previous result is the master; without `prevResult`, the interface of the
@@ -29,14 +29,15 @@
 //! - **GC** releases the addresses of attachments that are not valid. The kernel removes an interface with its
 //!   namespace.
 //! - **STATUS** fails if the kernel lacks this kind of link, if the master does not exist or is the port of a bridge,
-//!   or if the IPAM plugin fails. Without `master` and `ipam` it does not look for a master: the previous plugin of
-//!   the chain will make it.
+//!   if the master's MTU is below 1280 and there are IPv6 addresses, or if the IPAM plugin fails. Without `master` and
+//!   `ipam` it does not look for a master: the previous plugin of the chain will make it.
 
 use crate::cni::json::keys;
 use crate::error::{Error, Result};
 use crate::netlink::rtnl::LinkProperty;
 use crate::plugin::{Context, Facts};
 use crate::steps::link::interface::{NewInterface, Property, SingleLink};
+use crate::steps::link::mtu;
 use crate::steps::link::parent::Parent;
 
 /// IPVLAN_MODE_* and IPVLAN_F_* (linux/if_link.h). The first of each is the default.
@@ -68,6 +69,7 @@ impl SingleLink for Ipvlan {
                 property("flag", &self.flag, FLAGS, LinkProperty::IpvlanFlags)?,
             ],
             mtu: self.mtu,
+            mtu_range: mtu::ETHERNET,
             mac: None,
             parent: Some(Parent {
                 master: &self.master,

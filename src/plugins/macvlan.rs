@@ -12,7 +12,7 @@
 //! |---|---|---|---|
 //! | `master` | string | see below | Link that the interface is on. |
 //! | `mode` | string | `bridge` | `bridge`, `private`, `vepa` or `passthru`, see below. |
-//! | `mtu` | integer | MTU of the master | MTU in bytes, at most that of the master. |
+//! | `mtu` | integer | MTU of the master | MTU in bytes, at most that of the master; at least 1280 with IPv6. |
 //! | `mac` | string | random | MAC address of the interface. The three keys below override it. |
 //! | `linkInContainer` | boolean | false | `master` is a link in the container. |
 //! | `bcqueuelen` | integer | kernel's | Length of the master's queue for broadcast frames. The kernel uses the largest of all interfaces. |
@@ -35,13 +35,15 @@
 //! - **GC** releases the addresses of attachments that are not valid. The kernel removes an interface with its
 //!   namespace.
 //! - **STATUS** fails if the kernel lacks this kind of link, if the master does not exist or is the port of a bridge,
-//!   if `mtu` is too large, or if the IPAM plugin fails.
+//!   if `mtu` is too large, if the master's MTU is below 1280 and there are IPv6 addresses, or if the IPAM plugin
+//!   fails.
 
 use crate::cni::json::keys;
 use crate::error::{Error, Result};
 use crate::netlink::rtnl::LinkProperty;
 use crate::plugin::{Context, Facts};
 use crate::steps::link::interface::{self, NewInterface, Property, SingleLink};
+use crate::steps::link::mtu;
 use crate::steps::link::parent::Parent;
 
 /// MACVLAN_MODE_* (linux/if_link.h). The first is the default.
@@ -86,6 +88,7 @@ impl SingleLink for Macvlan {
             option: "CONFIG_MACVLAN",
             properties,
             mtu: self.mtu,
+            mtu_range: mtu::ETHERNET,
             mac: interface::requested_mac(cx, &self.mac)?,
             parent: Some(Parent {
                 master: &self.master,

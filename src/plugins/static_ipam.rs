@@ -47,7 +47,7 @@ use crate::cni::text;
 use crate::cni::version::Version;
 use crate::error::{Code, Error, Result};
 use crate::names::Attachment;
-use crate::plugin::{Context, Ipam, Scope};
+use crate::plugin::{Context, Expected, Ipam, Scope};
 
 #[derive(Default)]
 pub struct Static {
@@ -63,11 +63,7 @@ impl Read for Static {
 impl Ipam for Static {
     fn add(&self, cx: &Context<'_>, _: &Attachment) -> Result<Success> {
         let Config { addresses, routes, dns } = self.keys.config(cx.request)?;
-        let ips = addresses
-            .into_iter()
-            .map(|address| Ip { address: address.net, gateway: address.gateway, interface: None })
-            .collect();
-        Ok(Success { ips, routes, dns, ..Success::default() })
+        Ok(Success { ips: ips(addresses).collect(), routes, dns, ..Success::default() })
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
@@ -99,6 +95,16 @@ impl Ipam for Static {
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         self.keys.config(cx.request).map(drop)
     }
+
+    fn expected(&self, cx: &Context<'_>) -> Result<Expected> {
+        let choice = |ip: Ip| vec![ip];
+        Ok(Expected::new(ips(self.keys.config(cx.request)?.addresses).map(choice).collect()))
+    }
+}
+
+fn ips(addresses: Vec<Address>) -> impl Iterator<Item = Ip> {
+    let ip = |Address { net, gateway }| Ip { address: net, gateway, interface: None };
+    addresses.into_iter().map(ip)
 }
 
 /// The validated configuration, with the values of the runtime.

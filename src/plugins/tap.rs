@@ -8,7 +8,7 @@
 //! | key | type | default | meaning |
 //! |---|---|---|---|
 //! | `multiQueue` | boolean | false | Programs open the interface with several queues. With false they open it with one. |
-//! | `mtu` | integer | kernel's | MTU in bytes. |
+//! | `mtu` | integer | kernel's | MTU in bytes, 68 to 65521; at least 1280 with IPv6. |
 //! | `mac` | string | random | MAC address of the interface. The three keys at the end override it. |
 //! | `owner` | integer | none | User id that may open the interface, beside root. |
 //! | `group` | integer | none | Group id that may open the interface, beside root. |
@@ -31,6 +31,8 @@
 //!   namespace.
 //! - **STATUS** fails if `/dev/net/tun` cannot be opened, or if the IPAM plugin fails.
 
+use std::ops::RangeInclusive;
+
 use crate::cni::json::keys;
 use crate::cni::request::Verb;
 use crate::cni::success::Success;
@@ -49,6 +51,9 @@ use crate::steps::link::interface::{self, NewInterface, Property};
 
 /// The kernel's name of the kind, for frames (tap) and for packets (tun).
 const KIND: &str = "tun";
+
+/// The MTUs of a tap (MIN_MTU and MAX_MTU in drivers/net/tun.c, the latter without the Ethernet header).
+const MTU_RANGE: RangeInclusive<u32> = 68..=65_521;
 
 /// The type of a tap (linux/if_tun.h).
 const IFF_TAP: u8 = 2;
@@ -78,7 +83,7 @@ impl Plugin for Tap {
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let new = self.interface(cx)?;
-        let (mtu, mac) = (interface::valid_mtu(&new, None)?, new.mac);
+        let (mtu, mac) = (interface::valid_mtu(cx, &new, None)?, new.mac);
         let container = cx.session.container()?;
         let master = self.find_bridge(container)?.map(|bridge| bridge.index);
         let tap = netns.run(|| {
@@ -132,7 +137,7 @@ impl Plugin for Tap {
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         tun::open().map_err(Error::into_not_available)?;
-        interface::valid_mtu(&self.interface(cx)?, None).map_err(Error::into_not_available)?;
+        interface::valid_mtu(cx, &self.interface(cx)?, None)?;
         delegate::call_ipam(cx, &Verb::Status)
     }
 }
@@ -157,6 +162,7 @@ impl Tap {
             option: "CONFIG_TUN",
             properties,
             mtu: self.mtu,
+            mtu_range: MTU_RANGE,
             mac: interface::requested_mac(cx, &self.mac)?,
             parent: None,
             uses_prev_result: false,

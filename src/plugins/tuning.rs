@@ -8,7 +8,7 @@
 //! |---|---|---|---|
 //! | `sysctl` | object of strings | none | Sysctls below `net` and their values, written in this order. |
 //! | `mac` | string | unchanged | MAC address of the interface. |
-//! | `mtu` | integer | unchanged | MTU in bytes. 0 means unchanged. |
+//! | `mtu` | integer | unchanged | MTU in bytes; at least 1280 if `prevResult` has IPv6 addresses, which the interface would lose. 0 means unchanged. |
 //! | `promisc` | boolean | unchanged | true enables promiscuous mode; false means unchanged. |
 //! | `allmulti` | boolean | unchanged | Receives all multicast frames, or not. |
 //! | `txQLen` | integer | unchanged | Length of the transmit queue in packets. |
@@ -50,7 +50,7 @@ mod tuned;
 
 use crate::cni::args::Args;
 use crate::cni::json::{Json, keys};
-use crate::cni::success::Success;
+use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sysctl;
@@ -60,6 +60,7 @@ use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::chained;
+use crate::steps::link::mtu;
 use crate::steps::link::tuned::{DIR, record};
 use crate::steps::state;
 use backup::Backup;
@@ -83,15 +84,16 @@ impl Plugin for Tuning {
     }
 
     fn examine(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
-        wanted(cx, &at.ifname)?;
+        let wanted = wanted(cx, &at.ifname)?;
         are_allowed(cx)?;
-        chained::prev_result(cx, WITHOUT_RESULT).map(drop)
+        check_mtu(&wanted, chained::ips(&chained::prev_result(cx, WITHOUT_RESULT)?, at))
     }
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let wanted = netns.run(|| wanted(cx, &at.ifname))?;
         are_allowed(cx)?;
         let mut result = chained::prev_result(cx, WITHOUT_RESULT)?;
+        check_mtu(&wanted, chained::ips(&result, at))?;
         if wanted.is_empty() {
             return Ok(result);
         }
@@ -174,6 +176,7 @@ impl Tuning {
     fn check_possible(&self, cx: &Context<'_>) -> Result<()> {
         let wanted = wanted(cx, "IFNAME")?;
         are_allowed(cx)?;
+        check_mtu(&wanted, cx.request.prev_result()?.unwrap_or_default().ips.iter())?;
         for (path, _) in &wanted.sysctls {
             // The sysctls of an interface exist in the container only.
             let is_of_interface = path.contains("/conf/") || path.contains("/neigh/");
@@ -214,6 +217,15 @@ impl Tuning {
 /// The interface, if a key changes it.
 fn link(wanted: &Tuned, rtnl: &Rtnl, at: &Attachment) -> Result<Option<Link>> {
     if wanted.is_about_link() { chained::interface(rtnl, at).map(Some) } else { Ok(None) }
+}
+
+/// The kernel would remove the IPv6 addresses of the interface.
+fn check_mtu<'a>(wanted: &Tuned, mut ips: impl Iterator<Item = &'a Ip>) -> Result<()> {
+    let has_v6 = ips.any(|ip| ip.address.addr().is_ipv6());
+    match wanted.mtu {
+        Some(mtu) if has_v6 && mtu::is_too_small(mtu) => Err(mtu::too_small(mtu)),
+        _ => Ok(()),
+    }
 }
 
 fn are_allowed(cx: &Context<'_>) -> Result<()> {

@@ -6,7 +6,7 @@
 //!
 //! | key | type | default | meaning |
 //! |---|---|---|---|
-//! | `mtu` | integer | kernel's | MTU in bytes of both ends of the pair. 0 means the default. |
+//! | `mtu` | integer | kernel's | MTU in bytes of both ends of the pair, 68 to 65535; at least 1280 with IPv6. 0 means the default. |
 //! | `ipMasq` | boolean | false | Masquerades packets from the container to addresses outside its subnet. |
 //! | `ipMasqBackend` | string | any | `iptables` or `nftables`. Both give the same nf_tables rules. |
 //! | `runtimeConfig.mac` | string | random | MAC address of the container's interface (capability `mac`). |
@@ -45,7 +45,7 @@ use crate::steps::flow::delegate;
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::routing_tables::SCOPE_LINK;
 use crate::steps::link::verify;
-use crate::steps::link::{chained, configure, forwarding, host_link, veth};
+use crate::steps::link::{chained, configure, forwarding, host_link, mtu, veth};
 use crate::steps::nft::rules::Rules;
 use crate::steps::nft::{localnet, masquerade};
 
@@ -77,13 +77,13 @@ impl Plugin for Veth {
     }
 
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
-        self.validate()?;
+        self.validate(cx)?;
         veth::requested_mac(cx)?;
         delegate::examine(cx)
     }
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
-        self.validate()?;
+        self.validate(cx)?;
         let mac = veth::requested_mac(cx)?;
         let host = cx.session.host()?;
         let mut undo = Undo::new(cx);
@@ -141,7 +141,7 @@ impl Plugin for Veth {
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        self.validate()?;
+        self.validate(cx)?;
         delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
         let result = cx.request.required_prev_result()?;
         let (rtnl, host) = (cx.session.container()?, cx.session.host()?);
@@ -171,7 +171,7 @@ impl Plugin for Veth {
     /// ADD can connect the container again.
     #[cfg(feature = "tool")]
     fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
-        self.validate()?;
+        self.validate(cx)?;
         let result = cx.request.required_prev_result()?;
         if cx.request.conf.ipam.kind.is_empty() {
             return Ok(());
@@ -220,7 +220,7 @@ impl Plugin for Veth {
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        self.validate()?;
+        self.validate(cx)?;
         if self.masquerades(cx) {
             masquerade::status(cx.session.nft().map_err(Error::into_not_available)?)?;
         }
@@ -237,9 +237,9 @@ impl Veth {
         self.ip_masq && !cx.request.conf.ipam.kind.is_empty()
     }
 
-    fn validate(&self) -> Result<()> {
+    fn validate(&self, cx: &Context<'_>) -> Result<()> {
         match self.ip_masq_backend.as_str() {
-            "" | "iptables" | "nftables" => Ok(()),
+            "" | "iptables" | "nftables" => mtu::check_pair(cx, self.mtu()),
             other => Err(Error::config(format_args!("unknown ipmasq backend {other:?}"))
                 .with_details("ipMasqBackend")),
         }

@@ -11,7 +11,7 @@
 //! |---|---|---|---|
 //! | `master` | string | required | Link that carries the VLAN. It must be up. |
 //! | `vlanId` | integer | 0 | VLAN id, 0 to 4094. A master has one interface per id; a second ADD fails. |
-//! | `mtu` | integer | MTU of the master | MTU in bytes, at most that of the master. |
+//! | `mtu` | integer | MTU of the master | MTU in bytes, at most that of the master; at least 1280 with IPv6. |
 //! | `linkInContainer` | boolean | false | `master` is a link in the container. |
 //!
 //! The interface has the MAC address of the master.
@@ -24,13 +24,14 @@
 //! - **GC** releases the addresses of attachments that are not valid. The kernel removes an interface with its
 //!   namespace.
 //! - **STATUS** fails if the kernel lacks this kind of link, if the master does not exist or is down, if `mtu` is too
-//!   large, or if the IPAM plugin fails.
+//!   large, if the master's MTU is below 1280 and there are IPv6 addresses, or if the IPAM plugin fails.
 
 use crate::cni::json::keys;
 use crate::error::{Error, Result};
 use crate::netlink::rtnl::LinkProperty;
 use crate::plugin::{Context, Facts};
 use crate::steps::link::interface::{NewInterface, Property, SingleLink};
+use crate::steps::link::mtu;
 use crate::steps::link::parent::Parent;
 
 /// The largest id that 802.1Q does not reserve.
@@ -70,6 +71,7 @@ impl SingleLink for Vlan {
                 value: LinkProperty::VlanId(id),
             }],
             mtu: self.mtu,
+            mtu_range: 1..=*mtu::ETHERNET.end(),
             mac: None,
             parent: Some(Parent {
                 master: &self.master,

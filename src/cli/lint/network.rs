@@ -10,7 +10,7 @@ use super::document::{Document, Host};
 use super::keys::{self, ANY, Known};
 use super::place::Path;
 use super::ranges::{self, Claim};
-use super::values;
+use super::values::{self, Made};
 use crate::cli::similar::hint;
 
 /// The keys of a list.
@@ -63,14 +63,16 @@ pub(super) fn examine(
         Some(_) => return document.fault(&root.key("plugins"), "plugins is not a list"),
         None => return document.fault(&root, "the list of plugins is missing"),
     };
+    let mut made = Made::default();
     for (at, (path, plugin)) in plugins.iter().enumerate() {
         let before = document.faults();
         examine_plugin(document, path, plugin, host, at == 0);
         ranges::examine(document, path, plugin, &name, claims, index, host.plugins);
         // The error of the plugin would be about the same mistake.
         if document.faults() == before {
-            values::examine(document, path, plugin, host);
+            values::examine(document, path, plugin, host, &made);
         }
+        made.add(plugin, host);
     }
 }
 

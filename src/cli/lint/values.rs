@@ -6,57 +6,108 @@ use crate::cni::json::Json;
 use crate::cni::request::{Request, Verb};
 use crate::error::{Code, Error, Result};
 use crate::names::{Attachment, ContainerId, IfName};
-use crate::plugin::{Context, Entry, Session};
+use crate::plugin::{Context, Entry, Facts, Session};
+use crate::plugins::bandwidth;
 use crate::runtime::conf;
 
 use super::document::{Document, Host};
 use super::place::Path;
 
-/// In place of the IPAM plugin of an interface plugin.
-const IPAM: &str = r#"{"type":"static","addresses":[{"address":"10.0.0.2/24"}]}"#;
-/// In place of the result of the plugins before.
-const RESULT: &str = r#"{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/run/netns/lint"}],
-    "ips":[{"interface":0,"address":"10.0.0.2/24","gateway":"10.0.0.1"}]}"#;
+/// What the plugins of a list make, as far as their configurations tell it.
+#[derive(Default)]
+pub(super) struct Made {
+    /// One of the addresses is an IPv6 address.
+    has_v6: bool,
+    /// The MTU of a veth pair. 0: it is unknown, or there is no pair.
+    mtu: u32,
+}
 
-/// Reports the error of a plugin, and that of its IPAM plugin.
+impl Made {
+    /// Adds what the next plugin of the list makes.
+    pub(super) fn add(&mut self, plugin: &Json, host: &Host<'_>) {
+        self.has_v6 |= gives_v6(plugin, host);
+        let entry = entry(host, conf::kind(plugin));
+        let is_pair = entry.is_some_and(|entry| entry.facts.kinds.contains(&Facts::VETH));
+        let configured = [plugin.get("args").and_then(|args| args.get("cni")), Some(plugin)];
+        let mut configured = configured.into_iter().flatten().filter_map(|keys| keys.get("mtu"));
+        let configured = configured.find_map(|mtu| mtu.to_compact().parse().ok());
+        match configured.filter(|mtu| *mtu > 0) {
+            Some(mtu) if is_pair || self.mtu != 0 => self.mtu = mtu,
+            None if is_pair => self.mtu = VETH_MTU,
+            _ => {}
+        }
+    }
+}
+
+/// The kernel's default.
+const VETH_MTU: u32 = 1500;
+const V4: &str = r#"{"address":"10.0.0.2/24","gateway":"10.0.0.1"}"#;
+const V6: &str = r#"{"address":"fd00::2/64","gateway":"fd00::1"}"#;
+
+fn addresses(has_v6: bool) -> String {
+    if has_v6 { format!("{V4},{V6}") } else { V4.into() }
+}
+
+/// In place of the IPAM plugin of an interface plugin.
+fn ipam(has_v6: bool) -> Result<Json> {
+    let addresses = addresses(has_v6);
+    Json::parse(format!(r#"{{"type":"static","addresses":[{addresses}]}}"#).as_bytes())
+}
+
+/// In place of the result of the plugins before.
+fn result(made: &Made) -> Result<Json> {
+    let interface = r#"{"name":"eth0","sandbox":"/run/netns/lint"}"#;
+    let ips = addresses(made.has_v6);
+    let text = format!(r#"{{"cniVersion":"1.1.0","interfaces":[{interface}],"ips":[{ips}]}}"#);
+    Json::parse(text.as_bytes())
+}
+
+/// Reports the error of a plugin, and that of its IPAM plugin. `made` is what the plugins before make.
 pub(super) fn examine<'a>(
     document: &mut Document,
     path: &Path<'a>,
     plugin: &'a Json,
     host: &Host<'_>,
+    made: &Made,
 ) {
     let kind = conf::kind(plugin);
-    let entry = |kind: &str| host.plugins.iter().find(|entry| entry.name == kind);
-    if let Some(entry) = entry(kind).filter(|entry| !entry.is_ipam)
-        && let Err(error) = call(entry, host, plugin, kind != "flannel")
+    if let Some(entry) = entry(host, kind).filter(|entry| !entry.is_ipam)
+        && let Err(error) = call(entry, host, plugin, made)
     {
-        report(document, path, plugin, &error);
+        let text = error.to_string();
+        document.fault(&place(&text, path, plugin), text);
     }
-    let Some(ipam) = plugin.get("ipam") else { return };
-    if let Some(entry) = entry(conf::kind(ipam)).filter(|entry| entry.is_ipam)
-        && let Err(error) = call(entry, host, plugin, false)
+    if kind == "bandwidth" && made.mtu != 0 {
+        for text in bandwidth::warnings(plugin, made.mtu) {
+            document.note(&place(&text, path, plugin), text);
+        }
+    }
+    if let Some((entry, ipam)) = ipam_of(plugin, host)
+        && let Err(error) = call(entry, host, plugin, made)
     {
-        report(document, &path.key("ipam"), ipam, &error);
+        let text = error.to_string();
+        document.fault(&place(&text, &path.key("ipam"), ipam), text);
     }
 }
 
+fn entry(host: &Host<'_>, kind: &str) -> Option<&'static Entry> {
+    host.plugins.iter().find(|entry| entry.name == kind)
+}
+
+/// The IPAM plugin of a plugin, with its configuration, if it is one of this executable.
+fn ipam_of<'a>(plugin: &'a Json, host: &Host<'_>) -> Option<(&'static Entry, &'a Json)> {
+    let ipam = plugin.get("ipam")?;
+    entry(host, conf::kind(ipam)).filter(|entry| entry.is_ipam).map(|entry| (entry, ipam))
+}
+
 /// Lets a plugin examine a configuration. The error is one about the configuration.
-fn call(entry: &Entry, host: &Host<'_>, plugin: &Json, replaces_ipam: bool) -> Result<()> {
-    let Json::Object(entries) = plugin else { return Ok(()) };
-    let mut entries = entries.clone();
+fn call(entry: &Entry, host: &Host<'_>, plugin: &Json, made: &Made) -> Result<()> {
+    // flannel has no IPAM plugin of its own: the key is a part of its delegate's.
+    let is_replaced = !entry.is_ipam && entry.name != "flannel";
     let has_ipam = plugin.get("ipam").is_some_and(|ipam| !conf::kind(ipam).is_empty());
-    conf::without(&mut entries, &["cniVersion", "name", "prevResult", "linkInContainer"]);
-    let mut add = |key: &str, value: Json| entries.push((key.into(), value));
-    add("cniVersion", "1.1.0".into());
-    add("name", "cnibox-lint".into());
-    add("linkInContainer", Json::Bool(true));
-    add("prevResult", Json::parse(RESULT.as_bytes())?);
-    if replaces_ipam && has_ipam {
-        conf::without(&mut entries, &["ipam"]);
-        entries.push(("ipam".into(), Json::parse(IPAM.as_bytes())?));
-    }
-    let request = Request::new("STATUS", |_| None, Json::Object(entries));
-    let (request, status) = request.map_err(|refusal| refusal.error)?;
+    let replacement =
+        (is_replaced && has_ipam).then(|| ipam(gives_v6(plugin, host))).transpose()?;
+    let (request, status) = request(plugin, replacement, made)?;
     let at = Attachment { container_id: ContainerId::new("lint")?, ifname: IfName::new("eth0")? };
     let verb = match entry {
         // STATUS would ask the daemon. ADD needs the namespace first.
@@ -72,12 +123,41 @@ fn call(entry: &Entry, host: &Host<'_>, plugin: &Json, replaces_ipam: bool) -> R
     }
 }
 
-/// Reports an error at the key that it names, or that has the value that it names.
-fn report<'a>(document: &mut Document, path: &Path<'a>, object: &'a Json, error: &Error) {
-    let text = error.to_string();
+/// Whether the IPAM plugin of a plugin gives every container an IPv6 address. A wrong configuration gives none.
+fn gives_v6(plugin: &Json, host: &Host<'_>) -> bool {
+    let Some((entry, _)) = ipam_of(plugin, host) else { return false };
+    let Ok((request, _)) = request(plugin, None, &Made::default()) else { return false };
+    let session = Session::without_container();
+    let context = Context { request: &request, session: &session, plugins: host.plugins };
+    entry.expected(&context).is_ok_and(|expected| expected.has_v6)
+}
+
+/// A STATUS with the configuration of a plugin. `ipam` replaces its IPAM plugin.
+fn request(plugin: &Json, ipam: Option<Json>, made: &Made) -> Result<(Request, Verb)> {
+    let Json::Object(entries) = plugin else { return Err(Error::config("it is not an object")) };
+    let mut entries = entries.clone();
+    conf::without(&mut entries, &["cniVersion", "name", "prevResult", "linkInContainer"]);
+    if ipam.is_some() {
+        conf::without(&mut entries, &["ipam"]);
+    }
+    let added = [
+        ("cniVersion", Some("1.1.0".into())),
+        ("name", Some("cnibox-lint".into())),
+        ("linkInContainer", Some(Json::Bool(true))),
+        ("prevResult", Some(result(made)?)),
+        ("ipam", ipam),
+    ];
+    for (key, value) in added {
+        entries.extend(value.map(|value| (key.to_owned(), value)));
+    }
+    Request::new("STATUS", |_| None, Json::Object(entries)).map_err(|refusal| refusal.error)
+}
+
+/// The place of the key that a text names, or that has the value that it names.
+fn place<'a>(text: &str, path: &Path<'a>, object: &'a Json) -> Path<'a> {
     let mut best = (0, path.clone());
-    search(&text, path, object, &mut best);
-    document.fault(&best.1, text);
+    search(text, path, object, &mut best);
+    best.1
 }
 
 /// Searches the key that a text names: its name counts more than its value. `best` has its points and its path.

@@ -1,12 +1,14 @@
 //! The bridge device. All containers on it share it, so several processes may find, make and remove it at the same time.
 
+use ipnet::IpNet;
+
 use super::vlan;
 use crate::error::{Error, Result};
 use crate::kernel::netns::Lock;
-use crate::names::{IfName, Mac};
+use crate::names::{IfName, IpFamily, Mac};
 use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::steps::flow::undo::Undo;
-use crate::steps::link::{host_link, veth};
+use crate::steps::link::{host_link, mtu, veth};
 
 /// Each attempt fails only if another process made or removed the bridge in the meantime.
 const ATTEMPTS_MAX: u32 = 10;
@@ -55,6 +57,9 @@ pub(super) fn ensure_bridge<'a>(
         });
         host_link::skip_duplicate_detection(name)?;
     }
+    if !is_new {
+        keep_ipv6(host, &bridge, new.mtu)?;
+    }
     if new.must_filter_vlans {
         vlan::require_filtering(&bridge)?;
     }
@@ -74,6 +79,22 @@ pub(super) fn ensure_bridge<'a>(
         bridge.mac = change.mac.or(bridge.mac);
     }
     Ok(bridge)
+}
+
+/// Fails if a port with this MTU would take the IPv6 addresses of the bridge: the kernel gives the bridge the smallest MTU of
+/// its ports.
+pub(super) fn keep_ipv6(host: &Rtnl, bridge: &Link, mtu: Option<u32>) -> Result<()> {
+    let Some(mtu) = mtu.filter(|mtu| mtu::is_too_small(*mtu)) else { return Ok(()) };
+    let addresses = host.addresses_of(bridge.index, IpFamily::V6)?;
+    // Each bridge has a link-local address.
+    let is_set = |net: &IpNet| !matches!(net, IpNet::V6(net) if net.addr().is_unicast_link_local());
+    match addresses.iter().map(|address| address.net).find(is_set) {
+        Some(net) => {
+            let reason = format_args!("bridge {} has {net} and would lose it", bridge.name);
+            Err(mtu::too_small(mtu).with_details(reason))
+        }
+        None => Ok(()),
+    }
 }
 
 fn find_or_make(host: &Rtnl, name: &IfName, new: &NewBridge) -> Result<(Link, bool)> {

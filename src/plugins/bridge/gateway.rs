@@ -11,6 +11,7 @@ use crate::names::{IfName, IpFamily};
 use crate::netlink::rtnl::{Batch, Link, LinkChange, NewAddress, Rtnl};
 use crate::plugin::Context;
 use crate::steps::flow::undo::Undo;
+use crate::steps::link::mtu;
 
 impl Bridge {
     pub(super) fn is_gateway(&self) -> bool {
@@ -146,7 +147,10 @@ impl AddressChange {
         // If another program made the bridge, its MAC address may change with its ports. An address that is set does not.
         let change = LinkChange { mac: self.link.mac, ..LinkChange::default() };
         batch.change_link(self.link.index, &self.link.name, &change);
-        host.commit(batch)
+        host.commit(batch).map_err(|error| {
+            let has_v6 = self.missing.iter().any(|net| net.addr().is_ipv6());
+            if has_v6 { mtu::explain(error, host, self.link.index) } else { error }
+        })
     }
 
     fn revert(&self, host: &Rtnl) -> Result<()> {

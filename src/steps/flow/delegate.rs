@@ -8,7 +8,7 @@ use crate::names::Attachment;
 use crate::plugin::claims;
 use crate::plugin::execute::{Program, execute};
 use crate::plugin::restore::Parts;
-use crate::plugin::{Context, Scope};
+use crate::plugin::{Context, Expected, Scope};
 use crate::steps::flow::undo::Undo;
 
 /// ADD of the IPAM plugin, if the network has one. `undo` releases the addresses. On `link`, no other container may have them.
@@ -120,6 +120,15 @@ pub fn examine(cx: &Context<'_>) -> Result<()> {
             _ => Ok(()),
         },
         Program::Executable(_) => Ok(()),
+    }
+}
+
+/// The addresses that every attachment gets from the IPAM plugin. Those of another executable are unknown.
+pub fn expected(cx: &Context<'_>) -> Result<Expected> {
+    let kind = cx.request.conf.ipam.kind.as_str();
+    match Program::find(kind, &cx.request.path, cx.plugins) {
+        Ok(Program::Ours(entry)) => entry.expected(cx),
+        Ok(Program::Executable(_)) | Err(_) => Ok(Expected::default()),
     }
 }
 

@@ -10,6 +10,7 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sysctl;
 use crate::names::{IpFamily, Mac};
 use crate::netlink::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
+use crate::steps::link::mtu;
 
 /// The longest wait for duplicate address detection.
 const DAD_LIMIT: Duration = Duration::from_secs(5);
@@ -97,7 +98,10 @@ pub fn apply(
     for route in routes {
         batch.add_route(route);
     }
-    interface.rtnl.commit(batch)?;
+    interface.rtnl.commit(batch).map_err(|error| match has_family(success, IpFamily::V6) {
+        true => mtu::explain(error, interface.rtnl, interface.index),
+        false => error,
+    })?;
     if options.detect_duplicates {
         interface.rtnl.wait_for_dad(interface.index, interface.name, DAD_LIMIT)?;
     }

@@ -3,6 +3,7 @@
 //! A failing ADD removes the link, DEL removes it, and the kernel removes it with the namespace. DEL and GC also remove a link
 //! that another program has moved to the host.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::cni::conf;
@@ -21,7 +22,7 @@ use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::host_link;
 use crate::steps::link::parent::Parent;
-use crate::steps::link::{tuned, verify};
+use crate::steps::link::{mtu, tuned, verify};
 
 /// A busy kernel needs some 100 ms to remove the links of a namespace that ended.
 const TAKEN_AT_MOST: Duration = Duration::from_secs(1);
@@ -72,6 +73,8 @@ pub struct NewInterface<'a> {
     pub properties: Vec<Property>,
     /// In bytes; 0 is the kernel's default.
     pub mtu: i64,
+    /// What the kernel accepts.
+    pub mtu_range: RangeInclusive<u32>,
     pub mac: Option<Mac>,
     pub parent: Option<Parent<'a>>,
     /// Without `ipam`, ADD uses the addresses and routes of the previous result.
@@ -103,7 +106,7 @@ pub fn examine(cx: &Context<'_>, new: Result<NewInterface<'_>>) -> Result<()> {
     let new = &new?;
     let of_host = new.parent.as_ref().filter(|parent| !parent.in_container);
     let parent = of_host.map(|parent| parent.find(cx, cx.session.host()?)).transpose()?;
-    valid_mtu(new, parent.as_ref())?;
+    valid_mtu(cx, new, parent.as_ref())?;
     delegate::examine(cx)
 }
 
@@ -122,7 +125,7 @@ fn add(
     let parent = new.parent.as_ref().map(|parent| parent.find(cx, rtnl)).transpose()?;
     let link = NewLink {
         name: &at.ifname,
-        mtu: valid_mtu(new, parent.as_ref())?,
+        mtu: valid_mtu(cx, new, parent.as_ref())?,
         mac: new.mac,
         parent: parent.as_ref().map(|parent| parent.index),
         netns: on_host.then_some(netns),
@@ -309,8 +312,13 @@ fn status(cx: &Context<'_>, new: Result<NewInterface<'_>>) -> Result<()> {
             Some(parent) if !(is_chained && parent.master.is_empty()) => parent.status(cx)?,
             _ => None,
         };
-        valid_mtu(new, parent.as_ref()).map(drop)
+        match (valid_mtu(cx, new, parent.as_ref())?, &parent) {
+            // The interface gets that of the parent.
+            (None, Some(parent)) => mtu::check_ipv6_of(cx, parent),
+            _ => Ok(()),
+        }
     };
+    valid_mtu(cx, new, None)?;
     is_possible().map_err(Error::into_not_available)?;
     delegate::call_ipam(cx, &Verb::Status)?;
     require_kind(cx.session.host()?, new).map_err(Error::into_not_available)
@@ -327,17 +335,27 @@ fn require_kind(host: &Rtnl, new: &NewInterface<'_>) -> Result<()> {
 }
 
 /// The MTU, `None` for the kernel's. A parent drops frames that are longer than its own MTU.
-pub fn valid_mtu(new: &NewInterface<'_>, parent: Option<&Link>) -> Result<Option<u32>> {
-    let is_limited = new.parent.as_ref().is_some_and(|parent| parent.limits_mtu);
-    match (u32::try_from(new.mtu), parent.filter(|_| is_limited)) {
+pub fn valid_mtu(
+    cx: &Context<'_>,
+    new: &NewInterface<'_>,
+    parent: Option<&Link>,
+) -> Result<Option<u32>> {
+    let (wanted, range) = (new.mtu, &new.mtu_range);
+    let limit = parent.filter(|_| new.parent.as_ref().is_some_and(|parent| parent.limits_mtu));
+    match (u32::try_from(wanted), limit.map(|parent| parent.mtu)) {
         (Ok(0), _) => Ok(None),
-        (Ok(mtu), None) => Ok(Some(mtu)),
-        (Ok(mtu), Some(parent)) if mtu <= parent.mtu => Ok(Some(mtu)),
-        (_, parent) => {
-            let range = parent.map(|parent| format!(", must be [0, master MTU({})]", parent.mtu));
-            let range = range.unwrap_or_default();
-            Err(Error::config(format_args!("invalid MTU {}{range}", new.mtu)).with_details("mtu"))
+        (Ok(mtu), limit) if range.contains(&mtu) && limit.is_none_or(|limit| mtu <= limit) => {
+            mtu::check_ipv6(cx, Some(mtu))?;
+            Ok(Some(mtu))
         }
+        (wanted_bytes, Some(limit)) if wanted_bytes.is_ok_and(|mtu| mtu < *range.start()) => {
+            Err(mtu::invalid(wanted, &(*range.start()..=limit)))
+        }
+        (_, Some(limit)) => {
+            let msg = format_args!("invalid MTU {wanted}, must be [0, master MTU({limit})]");
+            Err(Error::config(msg).with_details("mtu"))
+        }
+        (_, None) => Err(mtu::invalid(wanted, range)),
     }
 }
 

@@ -5,6 +5,7 @@ pub mod configure;
 pub mod forwarding;
 pub mod host_link;
 pub mod interface;
+pub mod mtu;
 pub mod parent;
 pub mod routing_tables;
 pub mod tuned;

@@ -5,6 +5,7 @@ mod link_of_two;
 mod loopback_of_host;
 mod own_rules;
 mod services;
+mod small_mtu;
 mod virtual_service;
 
 use serde_json::{Value, json};
@@ -39,4 +40,34 @@ fn published<'w>(
     container.check("portmap", &config, &result);
     serve(&container, "tcp", 80);
     (container, config)
+}
+
+fn network(plugin: &str, keys: Value) -> Value {
+    with(&json!({"cniVersion": "1.1.0", "name": "net", "type": plugin}), keys)
+}
+
+/// A key `ipam` with one address of each subnet.
+fn subnets(subnets: &[&str]) -> Value {
+    let ranges: Vec<Value> = subnets.iter().map(|subnet| json!([{"subnet": subnet}])).collect();
+    json!({"ipam": {"type": "host-local", "ranges": ranges}})
+}
+
+/// STATUS and ADD agree that a container can be attached, and CHECK with them.
+#[track_caller]
+fn works(container: &Container<'_>, config: &Value) -> Value {
+    let plugin = config["type"].as_str().unwrap();
+    container.world.call(plugin, "STATUS", config).run().silence();
+    let result = container.add(plugin, config);
+    container.check(plugin, config, &result);
+    result
+}
+
+/// STATUS fails with the first code and ADD with the second one, both with the texts, and neither changes anything.
+#[track_caller]
+fn fails(container: &Container<'_>, config: &Value, codes: [u64; 2], texts: &[&str]) {
+    let plugin = config["type"].as_str().unwrap();
+    let before = container.world.state();
+    container.world.call(plugin, "STATUS", config).run().fails(codes[0], texts);
+    before.assert_same(&container.world.state(), "STATUS changes nothing");
+    container.call(plugin, "ADD", config).run().fails(codes[1], texts);
 }

@@ -97,7 +97,7 @@ fn a_failed_add_leaves_nothing() {
         (json!({"ipam": {"ranges": [[{"subnet": "10.1.0.0/31"}]]}}), "10.1.0.0/31"),
         (json!({"ipam": {"type": "none-such"}}), "failed to find plugin"),
         (json!({"ipam": {"type": "static"}}), "missing IP config"),
-        (json!({"mtu": 20}), "Invalid argument"),
+        (json!({"mtu": 20}), "invalid MTU 20, must be [68, 1500]"),
         (json!({"master": "lo"}), "cannot add macvlan link eth0"),
         (json!({"master": "port"}), "its master is the port of a bridge"),
     ] {

@@ -71,6 +71,6 @@ fn status_asks_for_the_device_and_the_ipam_plugin() {
     let status = |keys| world.call("tap", "STATUS", &with(&config(), keys)).run();
     status(json!({})).silence();
     status(json!({"ipam": {"type": "none-such"}})).error();
-    status(json!({"mtu": -1})).fails(50, &["invalid MTU -1"]);
+    status(json!({"mtu": -1})).fails(7, &["invalid MTU -1"]);
     status(json!({"mac": "nonsense"})).fails(7, &["mac"]);
 }

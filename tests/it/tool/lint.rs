@@ -165,6 +165,36 @@ fn notes_are_on_stderr_and_no_mistakes() {
     );
 }
 
+/// The MTU is that of the pair, which `tuning` can have changed.
+#[test]
+fn a_burst_smaller_than_a_full_frame_is_a_note() {
+    let world = World::new();
+    let ipam = json!({"type": "host-local", "subnet": "10.1.0.0/24"});
+    for (mtu, tuned, burst, frame) in [
+        (0, 0, 12_104, Some(1514)),
+        (0, 0, 12_112, None),
+        (9000, 0, 12_112, Some(9014)),
+        (1400, 0, 12_104, None),
+        (0, 9000, 12_112, Some(9014)),
+    ] {
+        let bridge = json!({"type": "bridge", "bridge": "cni7", "mtu": mtu, "ipam": ipam});
+        let tuning = json!({"type": "tuning", "mtu": tuned});
+        let bandwidth = json!({"type": "bandwidth", "egressRate": 1_000_000, "egressBurst": burst});
+        let network =
+            json!({"cniVersion": "1.0.0", "name": "net", "plugins": [bridge, tuning, bandwidth]});
+        world.write("/run/10-net.conflist", network.to_string());
+        let outcome = lint(&world, &["/run/10-net.conflist"]);
+        assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
+        let bytes = burst / 8;
+        let note = frame.map(|frame| {
+            let mtu = frame - 14;
+            format!("note: egressBurst of {bytes} bytes drops full frames: with mtu {mtu} they have {frame} bytes")
+        });
+        let has_note = outcome.stderr.contains(note.as_deref().unwrap_or("note: egressBurst"));
+        assert_eq!(has_note, note.is_some(), "{}", outcome.report());
+    }
+}
+
 #[test]
 fn the_directory_of_the_runtime_is_examined_by_default() {
     let world = World::new();

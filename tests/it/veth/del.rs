@@ -79,7 +79,7 @@ fn a_failed_add_leaves_nothing() {
         ("", json!({"ipam": {"subnet": "10.1.0.0/31"}}), "10.1.0.0/31"),
         ("", json!({"ipam": {"type": "none-such"}}), "failed to find plugin"),
         ("", json!({"ipam": {"type": "static"}}), "ip"),
-        ("", json!({"mtu": 20}), "Invalid argument"),
+        ("", json!({"mtu": 20}), "invalid MTU 20, must be [68, 65535]"),
         ("", json!({"runtimeConfig": {"mac": "nonsense"}}), "invalid MAC address"),
     ];
     for name in NAMES {
