@@ -54,6 +54,18 @@ fn if_exists(path: &str, value: &str, result: io::Result<()>) -> Result<()> {
     }
 }
 
+/// Fails if a parameter has another value and cannot be written. It is not changed.
+pub fn check_settable(path: &str, value: &str) -> Result<()> {
+    let file_path = resolve(Path::new(ROOT), path);
+    let opened = file_path.and_then(|path| OpenOptions::new().read(true).write(true).open(path));
+    match opened {
+        Err(error) if !get(path).is_ok_and(|now| now.is_some_and(|now| is_same(&now, value))) => {
+            Err(cannot_set(path, value, &error))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The value without its newline; `None` if the parameter exists and cannot be read: some are write-only, some have no
 /// value yet.
 pub fn get(path: &str) -> Result<Option<String>> {

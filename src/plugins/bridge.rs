@@ -51,7 +51,9 @@
 //! - **GC** does the same for all attachments that are not valid.
 //! - **STATUS** fails if `bridge` names a link of another kind, if VLANs are configured and the bridge or the kernel
 //!   cannot filter them, if the kernel lacks an nf_tables feature that `ipMasq` or `macspoofchk` needs, or if the IPAM
-//!   plugin fails.
+//!   plugin fails. With `isGateway` it also fails if the bridge has another address than the gateway's and
+//!   `forceAddress` is false, if IPv6 is disabled on the host or the MTU of the bridge is below 1280 and there is an
+//!   IPv6 gateway, or if IP forwarding cannot be enabled.
 
 mod device;
 mod gateway;
@@ -273,7 +275,7 @@ impl Plugin for Bridge {
 
     #[inline(never)]
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        let Validated { bridge: bridge_name, vlans, .. } = self.validate(cx)?;
+        let Validated { bridge: bridge_name, vlans, vlan_gateway } = self.validate(cx)?;
         let host = cx.session.host()?;
         let bridge =
             device::existing_bridge(host, &bridge_name).map_err(Error::into_not_available)?;
@@ -286,6 +288,7 @@ impl Plugin for Bridge {
         if let Some(bridge) = &bridge {
             device::keep_ipv6(host, bridge, self.mtu()).map_err(Error::into_not_available)?;
         }
+        self.check_gateway(cx, bridge.as_ref(), vlan_gateway.as_ref())?;
         if self.masquerades(cx) {
             masquerade::status(cx.session.nft().map_err(Error::into_not_available)?)?;
         }

@@ -25,7 +25,9 @@
 //! - **DEL** removes the pair, and with it the addresses and routes of the host, and its nf_tables elements. Then it
 //!   releases the addresses. IP forwarding stays enabled.
 //! - **GC** does the same for all attachments that are not valid.
-//! - **STATUS** fails if the kernel lacks an nf_tables feature that `ipMasq` needs, or if the IPAM plugin fails.
+//! - **STATUS** fails if the kernel lacks an nf_tables feature that `ipMasq` needs, if the addresses of the IPAM plugin
+//!   have no gateway, if there are IPv6 addresses and IPv6 is disabled on the host, if IP forwarding cannot be enabled,
+//!   or if the IPAM plugin fails.
 
 use std::net::IpAddr;
 
@@ -40,12 +42,12 @@ use crate::names::{Attachment, IfName};
 use crate::netlink::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::restore::Parts;
-use crate::plugin::{Context, Facts, Plugin, Scope};
+use crate::plugin::{Context, Expected, Facts, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::routing_tables::SCOPE_LINK;
 use crate::steps::link::verify;
-use crate::steps::link::{chained, configure, forwarding, host_link, mtu, veth};
+use crate::steps::link::{chained, configure, forwarding, gateway, host_link, mtu, veth};
 use crate::steps::nft::rules::Rules;
 use crate::steps::nft::{localnet, masquerade};
 
@@ -89,7 +91,7 @@ impl Plugin for Veth {
         let mut undo = Undo::new(cx);
         // The host has one route to an address.
         let mut success = delegate::add_ipam(cx, at, Some(""), &mut undo)?;
-        require_gateways(&success)?;
+        success.ips.iter().try_for_each(require_gateway)?;
 
         let owner = Owner::new(&cx.request.network, at);
         let new =
@@ -221,6 +223,7 @@ impl Plugin for Veth {
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         self.validate(cx)?;
+        check_gateways(&delegate::expected(cx)?)?;
         if self.masquerades(cx) {
             masquerade::status(cx.session.nft().map_err(Error::into_not_available)?)?;
         }
@@ -247,25 +250,30 @@ impl Veth {
 }
 
 /// Fails if an address has no gateway, because every packet of the container goes to a gateway.
-fn require_gateways(success: &Success) -> Result<()> {
-    for ip in &success.ips {
-        match ip.gateway {
-            Some(gateway) if gateway.is_ipv4() == ip.address.addr().is_ipv4() => {}
-            Some(gateway) => {
-                return Err(Error::config(format_args!(
-                    "cannot use gateway {gateway} for address {}: the families differ",
-                    ip.address
-                )));
-            }
-            None => {
-                return Err(Error::config(format_args!(
-                    "cannot route address {}: the IPAM plugin returned no gateway for it",
-                    ip.address
-                )));
-            }
+fn require_gateway(ip: &Ip) -> Result<()> {
+    let address = ip.address;
+    match ip.gateway {
+        Some(gateway) if gateway.is_ipv4() == address.addr().is_ipv4() => Ok(()),
+        Some(gateway) => Err(Error::config(format_args!(
+            "cannot use gateway {gateway} for address {address}: the families differ"
+        ))),
+        None => Err(Error::config(format_args!(
+            "cannot route address {address}: the IPAM plugin returned no gateway for it"
+        ))),
+    }
+}
+
+/// For STATUS: the addresses have gateways, and the host can have those on a new link.
+fn check_gateways(expected: &Expected) -> Result<()> {
+    for choices in &expected.choices {
+        if let Some(Err(error)) = choices.iter().map(require_gateway).min_by_key(Result::is_err) {
+            return Err(error);
         }
     }
-    Ok(())
+    let addresses: Vec<IpAddr> =
+        expected.choices.iter().flatten().map(|ip| ip.address.addr()).collect();
+    let is_possible = host_link::can_refuse().and_then(|()| gateway::is_possible(None, &addresses));
+    is_possible.map_err(Error::into_not_available)
 }
 
 /// The routes that replace the kernel's subnet routes: `GW dev IF scope link src IP` and `NET/len via GW src IP`. Addresses

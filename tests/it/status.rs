@@ -376,6 +376,16 @@ fn status_of_the_other_plugins_says_50_exactly_when_an_add_fails() {
 }
 
 #[test]
+fn status_of_a_wrong_configuration_has_the_code_of_add() {
+    let world = World::new();
+    let ipam = json!({"type": "static", "addresses": [{"address": "10.1.0.2/24"}, {"address": "fd00::2/64", "gateway": "fd00::1"}]});
+    let config = plugin("ptp", json!({"ipam": ipam}));
+    let text = "cannot route address 10.1.0.2/24: the IPAM plugin returned no gateway for it";
+    world.call("ptp", "STATUS", &config).run().fails(7, &[text]);
+    world.container("c1").call("ptp", "ADD", &config).run().fails(7, &[text]);
+}
+
+#[test]
 fn every_plugin_is_in_a_table() {
     let tables = [
         conditions_of_host_local(),

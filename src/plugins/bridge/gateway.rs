@@ -5,13 +5,14 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::{Bridge, CONTAINER, HostState, LOCK_LIMIT, device, vlan_gateway};
-use crate::cni::success::{Route, Success};
+use crate::cni::success::{Ip, Route, Success};
 use crate::error::{Error, Result};
 use crate::names::{IfName, IpFamily};
 use crate::netlink::rtnl::{Batch, Link, LinkChange, NewAddress, Rtnl};
 use crate::plugin::Context;
+use crate::steps::flow::delegate;
 use crate::steps::flow::undo::Undo;
-use crate::steps::link::mtu;
+use crate::steps::link::{gateway, host_link, mtu};
 
 impl Bridge {
     pub(super) fn is_gateway(&self) -> bool {
@@ -61,6 +62,41 @@ impl Bridge {
         Ok(None)
     }
 
+    /// For STATUS: the host can have the gateways of every container. `bridge` is None if an ADD makes it.
+    pub(super) fn check_gateway(
+        &self,
+        cx: &Context<'_>,
+        bridge: Option<&Link>,
+        vlan_gateway: Option<&IfName>,
+    ) -> Result<()> {
+        let expected = delegate::expected(cx)?.choices;
+        let is_needed = self.is_gateway() && !expected.is_empty();
+        let is_possible = || {
+            host_link::can_refuse()?;
+            if !is_needed {
+                return Ok(());
+            }
+            let host = cx.session.host()?;
+            let link = match vlan_gateway {
+                Some(name) => host.link(name)?,
+                None => bridge.cloned(),
+            };
+            let nets =
+                |choices: &Vec<Ip>| choices.iter().cloned().filter_map(gateway_net).collect();
+            let expected: Vec<Vec<IpNet>> = expected.iter().map(nets).collect();
+            let addresses: Vec<IpAddr> = expected.iter().flatten().map(IpNet::addr).collect();
+            if addresses.iter().any(IpAddr::is_ipv6) {
+                bridge.map_or(Ok(()), mtu::require_ipv6)?;
+            }
+            gateway::is_possible(link.as_ref(), &addresses)?;
+            match link {
+                Some(link) if !self.force_address => check_addresses(host, &link, &expected),
+                _ => Ok(()),
+            }
+        };
+        is_possible().map_err(Error::into_not_available)
+    }
+
     /// For DEL and GC: removes every VLAN gateway without containers. The configuration may have named another VLAN at ADD.
     pub(super) fn collect_unused_gateways(&self, cx: &Context<'_>) -> Result<()> {
         let host = cx.session.host()?;
@@ -81,8 +117,7 @@ impl Bridge {
                 continue;
             }
             let gateway = *ip.gateway.get_or_insert_with(|| first_host(ip.address));
-            let net = IpNet::new(gateway, ip.address.prefix_len());
-            gateways.extend(net.ok().filter(|net| !gateways.contains(net)));
+            gateways.extend(gateway_net(ip.clone()).filter(|net| !gateways.contains(net)));
             let has_default = success.routes.iter().any(|route| {
                 route.dst.prefix_len() == 0 && route.dst.addr().is_ipv4() == gateway.is_ipv4()
             });
@@ -92,6 +127,46 @@ impl Bridge {
         }
         gateways
     }
+}
+
+/// The gateway address with its prefix length.
+fn gateway_net(ip: Ip) -> Option<IpNet> {
+    let gateway = ip.gateway.unwrap_or_else(|| first_host(ip.address));
+    IpNet::new(gateway, ip.address.prefix_len()).ok()
+}
+
+/// Fails if each choice of a gateway address conflicts with another address of the link.
+fn check_addresses(host: &Rtnl, link: &Link, expected: &[Vec<IpNet>]) -> Result<()> {
+    let present: Vec<IpNet> =
+        host.addresses(link.index)?.iter().map(|address| address.net).collect();
+    let gateways = expected.concat();
+    for choices in expected {
+        let mut errors = Vec::new();
+        for net in choices.iter().filter(|net| !present.contains(net)) {
+            let other = in_the_way(&present, &gateways, &[*net]);
+            errors.extend(other.first().map(|other| different(link, *other, *net)));
+        }
+        if errors.len() == choices.len()
+            && let Some(error) = errors.into_iter().next()
+        {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// The addresses that conflict with a missing gateway address.
+fn in_the_way(present: &[IpNet], gateways: &[IpNet], missing: &[IpNet]) -> Vec<IpNet> {
+    let has_conflict = |other: &&IpNet| {
+        !gateways.contains(other) && missing.iter().any(|net| conflicts(**other, *net))
+    };
+    present.iter().filter(has_conflict).copied().collect()
+}
+
+fn different(link: &Link, other: IpNet, wanted: IpNet) -> Error {
+    let name = &link.name;
+    Error::internal(format_args!("{name:?} already has an IP address different from {wanted}"))
+        .with_details(format_args!("it has {other}, which forceAddress replaces"))
 }
 
 /// The default gateway address of a subnet.
@@ -128,16 +203,9 @@ impl AddressChange {
         if missing.is_empty() {
             return Ok(None);
         }
-        let has_conflict = |other: &&IpNet| {
-            !gateways.contains(other) && missing.iter().any(|net| conflicts(**other, *net))
-        };
-        let replaced: Vec<IpNet> = present.iter().filter(has_conflict).copied().collect();
+        let replaced = in_the_way(&present, gateways, &missing);
         if let (Some(other), false) = (replaced.first(), force) {
-            return Err(Error::internal(format_args!(
-                "{:?} already has an IP address different from {}",
-                link.name, missing[0]
-            ))
-            .with_details(format_args!("it has {other}, which forceAddress replaces")));
+            return Err(different(link, *other, missing[0]));
         }
         Ok(Some(Self { link: link.clone(), missing, replaced }))
     }

@@ -13,6 +13,11 @@ pub fn enable(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
     keys(addresses).try_for_each(|key| sysctl::set(key, "1").map(drop))
 }
 
+/// For STATUS: forwarding is enabled, or can be.
+pub fn is_possible(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
+    keys(addresses).try_for_each(|key| sysctl::check_settable(key, "1"))
+}
+
 /// For CHECK: forwarding is enabled.
 pub fn check(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
     for key in keys(addresses) {

@@ -66,6 +66,12 @@ pub fn refuse_router_advertisements(link: &Link) -> Result<()> {
     }
 }
 
+/// For STATUS: new links of the host have accept_ra=0, or can have it.
+pub fn can_refuse() -> Result<()> {
+    let path = sysctl::of_link(IpFamily::V6, "default", "accept_ra");
+    if sysctl::exists(&path) { sysctl::check_settable(&path, "0") } else { Ok(()) }
+}
+
 /// Restores accept_ra=0 of a link on the host.
 pub fn restore_refusal(name: &str, parts: &mut Parts) {
     let path = sysctl::of_link(IpFamily::V6, name, "accept_ra");

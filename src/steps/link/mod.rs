@@ -3,6 +3,7 @@
 pub mod chained;
 pub mod configure;
 pub mod forwarding;
+pub mod gateway;
 pub mod host_link;
 pub mod interface;
 pub mod mtu;

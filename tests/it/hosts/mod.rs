@@ -1,12 +1,15 @@
 //! Hosts and containers that are more than a container host: an administrator's own addresses, rules, routes and VPNs.
 
+mod bridge_of_another;
 mod link_local_gateway;
 mod link_of_two;
 mod loopback_of_host;
 mod own_rules;
+mod read_only_sysctls;
 mod services;
 mod small_mtu;
 mod virtual_service;
+mod without_ipv6;
 
 use serde_json::{Value, json};
 

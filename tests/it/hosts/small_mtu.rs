@@ -58,16 +58,22 @@ fn an_mtu_that_no_link_can_have_is_refused() {
 
 #[test]
 fn a_link_of_the_host_with_a_small_mtu_is_named() {
+    let gateway = with(&json!({"isGateway": true}), subnets(&BOTH));
     let on = |key: &str| with(&json!({key: "up0"}), subnets(&BOTH));
-    for (plugin, keys) in [("macvlan", on("master")), ("host-device", on("device"))] {
+    let port = "ip link add cni0 up type bridge; ip link set up0 master cni0";
+    for (plugin, keys, host, link) in [
+        ("bridge", gateway, port, "cni0"),
+        ("macvlan", on("master"), "true", "eth0"),
+        ("host-device", on("device"), "true", "eth0"),
+    ] {
         let world = world();
-        world.host(["ip", "link", "set", "up0", "mtu", "1200"]);
+        world.host(["sh", "-ec", &format!("ip link set up0 mtu 1200; {host}")]);
         let config = network(plugin, keys);
         let status = world.call(plugin, "STATUS", &config).run();
         status.fails(50, &["cannot have IPv6 addresses: its mtu 1200 is below 1280"]);
-        let text = "eth0 cannot have IPv6 addresses: its mtu 1200 is below 1280";
+        let text = format!("{link} cannot have IPv6 addresses: its mtu 1200 is below 1280");
         let c1 = world.container("c1");
-        c1.call(plugin, "ADD", &config).run().fails(999, &["fd00:1::", text]);
+        c1.call(plugin, "ADD", &config).run().fails(999, &["fd00:1::", &text]);
         world.host(["ip", "link", "set", "up0", "mtu", "1500"]);
         works(&c1, &config);
     }

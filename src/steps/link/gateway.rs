@@ -1,0 +1,31 @@
+//! For STATUS: what a gateway of containers needs of the host.
+
+use std::net::IpAddr;
+
+use crate::error::{Error, Result};
+use crate::kernel::sysctl;
+use crate::names::IpFamily;
+use crate::netlink::rtnl::Link;
+use crate::steps::link::{forwarding, mtu};
+
+/// Fails if the host cannot have these addresses, or not forward packets. They are on `link`; `None` means a new link.
+pub fn is_possible(link: Option<&Link>, addresses: &[IpAddr]) -> Result<()> {
+    if addresses.iter().any(IpAddr::is_ipv6) {
+        link.map_or(Ok(()), mtu::require_ipv6)?;
+        require_ipv6(link.map_or("default", |link| &link.name))?;
+    }
+    forwarding::is_possible(addresses.iter().copied())
+}
+
+/// A new link of the host has the value of `default`.
+fn require_ipv6(link: &str) -> Result<()> {
+    let path = sysctl::of_link(IpFamily::V6, link, "disable_ipv6");
+    let reason = if !sysctl::exists(&path) {
+        "the kernel has no IPv6".into()
+    } else if sysctl::get(&path)?.as_deref() != Some("0") {
+        format!("{} is not 0", sysctl::dotted(&path))
+    } else {
+        return Ok(());
+    };
+    Err(Error::internal(format_args!("cannot use an IPv6 gateway: {reason}")))
+}
