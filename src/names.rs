@@ -51,7 +51,7 @@ impl Attachment {
 pub struct Mac(pub [u8; 6]);
 
 /// IPv4 or IPv6.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IpFamily {
     V4,
     V6,

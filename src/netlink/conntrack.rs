@@ -11,7 +11,7 @@ use crate::netlink::nft::Transport;
 use crate::netlink::{self, Attrs, Protocol, Requests, Socket, attribute, fixed, u8_of};
 
 /// Selects connections: always of one protocol to one port, so it never selects all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Flows {
     family: IpFamily,
     transport: Transport,
@@ -88,14 +88,39 @@ impl Flows {
             }
         });
     }
+}
 
-    /// Evaluates the filter, for kernels that ignore it.
-    fn include(self, flow: &Flow<'_>) -> bool {
+/// Selections of one family, sorted: a connection is looked up, because who sends packets chooses the number of connections,
+/// and a container can have 65,536 ports on each address of the host.
+struct Selections(Vec<Flows>);
+
+impl Selections {
+    fn of(family: IpFamily, flows: &[Flows]) -> Self {
+        let of_family = |flows: &&Flows| flows.can_be() && flows.family == family;
+        let mut sorted: Vec<Flows> = flows.iter().filter(of_family).copied().collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        Self(sorted)
+    }
+
+    /// Evaluates the filters, also for kernels that ignore them: looks for each selection that can include the connection.
+    fn include(&self, flow: &Flow<'_>) -> bool {
         let (to, from) = (Tuple(flow.original), Tuple(flow.reply));
-        to.transport() == Some(self.transport.number())
-            && to.port() == Some(self.port)
-            && self.address.is_none_or(|address| to.destination() == Some(address))
-            && self.answered_by.is_none_or(|address| from.source() == Some(address))
+        let (Some(transport), Some(port), Some(first)) =
+            (to.transport(), to.port(), self.0.first())
+        else {
+            return false;
+        };
+        let Some(transport) = Transport::of(transport) else { return false };
+        let to_port = Flows::to_port(first.family, transport, port);
+        let addresses = [None, to.destination()];
+        let sources = [None, from.source()];
+        addresses.iter().any(|address| {
+            sources.iter().any(|answered_by| {
+                let selection = Flows { address: *address, answered_by: *answered_by, ..to_port };
+                self.0.binary_search(&selection).is_ok()
+            })
+        })
     }
 }
 
@@ -108,13 +133,16 @@ impl Conntrack {
     /// Deletes the connections. No match is no error.
     pub fn delete(&self, flows: &[Flows]) -> Result<()> {
         for family in IpFamily::ALL {
-            let of_family = |flows: &Flows| flows.can_be() && flows.family == family;
-            let flows: Vec<Flows> = flows.iter().copied().filter(of_family).collect();
-            match flows.as_slice() {
+            let wanted = Selections::of(family, flows);
+            // A dump takes about 20 ms even with few connections, so all selections share one.
+            let filter = match wanted.0.as_slice() {
+                [] => continue,
                 // Kernels before 6.10 take the filter for an incomplete tuple of one connection: EINVAL.
-                [one] if one.is_exact() && self.delete_at_once(*one).is_ok() => {}
-                several => self.delete_one_by_one(family, several)?,
-            }
+                [one] if one.is_exact() && self.delete_at_once(*one).is_ok() => continue,
+                [one] => Some(*one),
+                _ => None,
+            };
+            self.delete_listed(family, filter, &|flow| wanted.include(flow))?;
         }
         Ok(())
     }
@@ -127,16 +155,6 @@ impl Conntrack {
             flows.write(attrs);
         });
         self.socket.commit(requests, |_| {})
-    }
-
-    /// A dump takes about 20 ms even with few connections, so all selections share one.
-    fn delete_one_by_one(&self, family: IpFamily, wanted: &[Flows]) -> Result<()> {
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        let filter = if let [one] = wanted { Some(*one) } else { None };
-        let is_wanted = |flow: &Flow<'_>| wanted.iter().any(|flows| flows.include(flow));
-        self.delete_listed(family, filter, &is_wanted)
     }
 
     /// Deletes the connections of these addresses, in both directions, also those that are translated to them.
@@ -381,7 +399,29 @@ mod tests {
             (Flows::to_port(IpFamily::V4, Transport::Tcp, 53), false),
             (other, false),
         ] {
-            assert_eq!(flows.include(&flow), expected, "{flows:?}");
+            assert_eq!(
+                Selections::of(IpFamily::V4, &[flows]).include(&flow),
+                expected,
+                "{flows:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_connection_is_looked_up_among_many_selections() {
+        let message = message(&[10, 1, 0, 5]);
+        let flow = Flow::read(&message).unwrap();
+        let others = |port: u16| {
+            let to_port = Flows::to_port(IpFamily::V4, Transport::Udp, port);
+            (1..14).map(move |last| to_port.at([192, 0, 2, last + 1].into()))
+        };
+        let many: Vec<Flows> = (1..=10_000).rev().flat_map(others).collect();
+        assert!(!Selections::of(IpFamily::V4, &many).include(&flow));
+        for one in [dns(), dns().at([192, 0, 2, 1].into()), dns().answered_by([10, 1, 0, 5].into())]
+        {
+            let all = Selections::of(IpFamily::V4, &[&many[..], &[one]].concat());
+            // Compared one by one, these are five billion comparisons.
+            assert!((0..40_000).all(|_| all.include(&flow)), "{one:?}");
         }
     }
 
@@ -394,7 +434,7 @@ mod tests {
         for at in 0..message.len() {
             let mut message = message.clone();
             message[at] = 0xff;
-            Flow::read(&message).map(|flow| dns().include(&flow));
+            Flow::read(&message).map(|flow| Selections::of(IpFamily::V4, &[dns()]).include(&flow));
         }
     }
 

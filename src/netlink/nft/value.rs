@@ -51,9 +51,16 @@ pub enum Value<'a> {
 }
 
 impl Transport {
+    const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+
     /// The protocol number in IP headers.
     pub fn number(self) -> u8 {
         self as u8
+    }
+
+    /// The protocol with this number.
+    pub fn of(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|transport| transport.number() == number)
     }
 }
 

@@ -1,11 +1,13 @@
 //! The port bindings of attachments: elements of maps and sets, with the owner as comment. ADD publishes them, CHECK
 //! compares them. `removal` has what DEL, GC and a repeated ADD do.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use ipnet::IpNet;
 
 use super::config::{Mapping, Settings, Snat, transport_name};
 use super::rules::{
-    self, Group, OWNERS, Rules, count_key, location, owner_key, port_key, shared_element,
+    self, Group, OWNERS, Rules, count_key, location, owner_key, port_key, port_of, shared_element,
 };
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
@@ -125,6 +127,8 @@ impl<'a> PortBindings<'a> {
             comment: Some(comment.clone()),
         };
         let published = self.published();
+        // First: a DEL without configuration removes what the index names, also of a transaction that was made in part.
+        batch.add_elements(table, OWNERS, &[element(&self.index_entry())]);
         let [any, on, _] = self.group.sets();
         for set in [any, on] {
             let of_set = published.iter().filter(|expected| expected.set == set);
@@ -163,7 +167,7 @@ impl<'a> PortBindings<'a> {
             }
         }
         let count = Expected { key: count_key(self.owner, published.len()), ..self.index_entry() };
-        batch.add_elements(table, OWNERS, &[self.index_entry(), count].each_ref().map(element));
+        batch.add_elements(table, OWNERS, &[element(&count)]);
         Ok(())
     }
 
@@ -266,7 +270,7 @@ impl<'a> PortBindings<'a> {
         let on = self.mappings().filter(|mapping| mapping.host_ip.one().is_some());
         let of = |mapping: &Mapping| Expected {
             set: self.group.published_on_ports(),
-            key: port_key(mapping.transport, mapping.host_port),
+            key: key_of(mapping),
             data: None,
             title: title(mapping),
         };
@@ -305,6 +309,7 @@ impl<'a> PortBindings<'a> {
                 let keys: Vec<Vec<u8>> =
                     of_set.iter().map(|exclusive| exclusive.key.clone()).collect();
                 let found = nft.elements_at(table, &set, &keys)?;
+                let mut present = Vec::new();
                 for (exclusive, found) in of_set.iter().zip(found) {
                     let Some(found) = found else { continue };
                     match self.relation(&found) {
@@ -312,10 +317,11 @@ impl<'a> PortBindings<'a> {
                         Relation::SameContainer => before.needs_secondary |= group == self.group,
                         Relation::Other => return Err(taken(exclusive.mapping, &found)),
                     }
-                    if set == group.published_on_ports() {
-                        // The element names one owner of the port; others can have it on other addresses.
-                        self.refuse_taken_on(nft, &group, exclusive.mapping)?;
-                    }
+                    present.push(exclusive.mapping);
+                }
+                if set == group.published_on_ports() && !present.is_empty() {
+                    // The element names one owner of the port; others can have it on other addresses.
+                    self.refuse_taken_on(nft, &group, &present)?;
                 }
             }
         }
@@ -325,19 +331,18 @@ impl<'a> PortBindings<'a> {
 
     /// The other owners of the ports: `look` refuses them.
     pub fn in_the_way(&self, nft: &Nft) -> Result<Vec<String>> {
-        let table = rules::table(self.family);
+        let ports: BTreeSet<Vec<u8>> = self.mappings().map(key_of).collect();
         let mut owners = Vec::new();
-        let sets: Vec<String> = nft.sets(table)?.into_iter().map(|set| set.name).collect();
+        let sets = nft.sets(rules::table(self.family))?;
+        let sets: Vec<String> = sets.into_iter().map(|set| set.name).collect();
         for group in self.competing_groups(&sets) {
-            for mapping in self.mappings() {
-                let port = port_key(mapping.transport, mapping.host_port);
-                for set in [group.published(), group.published_on()] {
-                    let elements = nft.elements(table, &set)?.into_iter();
-                    let others = elements.filter(|found| {
-                        found.key.ends_with(&port) && self.relation(found) == Relation::Other
-                    });
-                    owners.extend(others.filter_map(|found| Some(found.comment?.to_string())));
-                }
+            for set in [group.published(), group.published_on()] {
+                let elements = nft.elements(rules::table(self.family), &set)?.into_iter();
+                let others = elements.filter(|found| {
+                    port_of(found).is_some_and(|port| ports.contains(&port))
+                        && self.relation(found) == Relation::Other
+                });
+                owners.extend(others.filter_map(|found| Some(found.comment?.to_string())));
             }
         }
         owners.sort_unstable();
@@ -370,23 +375,30 @@ impl<'a> PortBindings<'a> {
         if is_same { Relation::SameContainer } else { Relation::Other }
     }
 
-    /// Fails if another container has the port on a single address.
-    fn refuse_taken_on(&self, nft: &Nft, group: &Group, mapping: &Mapping) -> Result<()> {
-        let is_taken = |found: &Element| {
-            found.key.ends_with(&port_key(mapping.transport, mapping.host_port))
-                && self.relation(found) == Relation::Other
-        };
-        let elements = nft.elements(rules::table(self.family), &group.published_on())?;
-        elements
-            .iter()
-            .find(|found| is_taken(found))
-            .map_or(Ok(()), |found| Err(taken(mapping, found)))
+    /// Fails if another container has one of the ports on a single address.
+    fn refuse_taken_on(&self, nft: &Nft, group: &Group, mappings: &[&Mapping]) -> Result<()> {
+        let ports: BTreeMap<Vec<u8>, &Mapping> =
+            mappings.iter().map(|mapping| (key_of(mapping), *mapping)).collect();
+        for found in nft.elements(rules::table(self.family), &group.published_on())? {
+            let mapping = port_of(&found).and_then(|port| ports.get(&port));
+            if let Some(mapping) = mapping
+                && self.relation(&found) == Relation::Other
+            {
+                return Err(taken(mapping, &found));
+            }
+        }
+        Ok(())
     }
+}
+
+/// The port of a mapping as a part of keys.
+fn key_of(mapping: &Mapping) -> Vec<u8> {
+    port_key(mapping.transport, mapping.host_port)
 }
 
 /// The keys of a group that a port must have alone.
 fn exclusive<'a>(group: &Group, mapping: &'a Mapping) -> [Exclusive<'a>; 2] {
-    let port = port_key(mapping.transport, mapping.host_port);
+    let port = key_of(mapping);
     let any = Exclusive { mapping, set: group.published(), key: port.clone() };
     let on = match mapping.host_ip.one() {
         Some(_) => {

@@ -1,5 +1,6 @@
 //! The keys of `portmap`, and their validation.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::conditions::{self, Conditions};
@@ -172,23 +173,22 @@ impl Portmap {
 
     fn mappings(&self) -> Result<Vec<Mapping>> {
         let mut mappings: Vec<Mapping> = Vec::new();
+        let mut of_port: BTreeMap<(Transport, u16), Vec<HostIp>> = BTreeMap::new();
         for (index, written) in self.runtime_config.port_mappings.iter().enumerate() {
             let mapping = written.parse(&format!("runtimeConfig.portMappings[{index}]"))?;
-            // A repeated mapping has no effect.
-            if mappings.contains(&mapping) {
-                continue;
-            }
-            let is_same_port = |other: &&Mapping| {
-                (other.transport, other.host_port) == (mapping.transport, mapping.host_port)
-            };
-            let mut others = mappings.iter().filter(is_same_port);
-            if others.any(|other| other.host_ip.overlaps(mapping.host_ip)) {
+            let others = of_port.entry((mapping.transport, mapping.host_port)).or_default();
+            if others.iter().any(|other| other.overlaps(mapping.host_ip)) {
+                // A repeated mapping has no effect.
+                if mappings.contains(&mapping) {
+                    continue;
+                }
                 return Err(Error::config(format_args!(
                     "runtimeConfig.portMappings[{index}]: host port {} {} is mapped twice",
                     transport_name(mapping.transport),
                     mapping.host_port
                 )));
             }
+            others.push(mapping.host_ip);
             mappings.push(mapping);
         }
         Ok(mappings)

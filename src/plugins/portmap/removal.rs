@@ -1,11 +1,13 @@
 //! The deletion of port bindings: what DEL, GC and a repeated ADD do.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::bindings::is_of;
 use super::config::Settings;
 use super::rules::{
-    self, Group, OWNERS, count_key, location, masqueraded_keys, owner_key, port_of, shared_element,
+    self, Group, OWNERS, count_key, is_index_entry, location, masqueraded_keys, owner_key, port_of,
+    shared_element,
 };
 use crate::error::Result;
 use crate::names::IpFamily;
@@ -132,7 +134,10 @@ impl Removal<'_> {
             // The group goes with its last element, so it has to be read.
             removed = self.remove_from_group(&own.group, batch)?;
         }
-        keys.sort_unstable();
+        // The index last: if a transaction is made in part, a DEL without configuration needs it for the rest.
+        keys.sort_unstable_by(|one, other| {
+            (one.0 == OWNERS).cmp(&(other.0 == OWNERS)).then_with(|| one.cmp(other))
+        });
         keys.dedup();
         for of_set in keys.chunk_by(|one, other| one.0 == other.0) {
             self.delete_own(&of_set[0].0, of_set.iter().map(|(_, key)| key.clone()), owner, batch)?;
@@ -158,8 +163,11 @@ impl Removal<'_> {
     /// Reads every set.
     fn remove_all(&self, batch: &mut Batch) -> Result<Removed> {
         let mut removed = Removed::default();
+        let elements = self.nft.elements(rules::table(self.family), OWNERS)?.into_iter();
+        let gone = elements.filter(|element| shared_rules::is_of(element, self.owners));
+        let (last, first): (Vec<Element>, _) = gone.partition(is_index_entry);
         // Before the groups, which add index entries for the remaining owners.
-        self.delete_from(OWNERS, batch)?;
+        self.delete(OWNERS, &first, batch);
         self.remove_sources(batch)?;
         for set in self.nft.sets(rules::table(self.family))? {
             // The other sets of a group are handled with its map.
@@ -169,6 +177,7 @@ impl Removal<'_> {
                 removed.shared.extend(shared);
             }
         }
+        self.delete(OWNERS, &last, batch);
         Ok(removed)
     }
 
@@ -234,15 +243,18 @@ impl Removal<'_> {
         let ports_on = group.published_on_ports();
         let (gone_ports, _) = self.delete_from(&ports_on, batch)?;
         let mut shared = Vec::new();
-        let mut ports: Vec<_> = gone_on.iter().filter_map(port_of).collect();
-        ports.sort_unstable();
-        ports.dedup();
-        for key in ports {
-            let mut owners = kept_on.iter().filter(|element| element.key.ends_with(&key));
+        let by_key: BTreeMap<&[u8], &Element> =
+            gone_ports.iter().map(|port| (port.key.as_slice(), port)).collect();
+        let mut kept_by_port: BTreeMap<Vec<u8>, Vec<&Element>> = BTreeMap::new();
+        for element in &kept_on {
+            kept_by_port.entry(port_of(element).unwrap_or_default()).or_default().push(element);
+        }
+        for key in gone_on.iter().filter_map(port_of).collect::<BTreeSet<_>>() {
+            let mut owners = kept_by_port.get(&key).into_iter().flatten();
             let Some(next) = owners.next() else { continue };
-            if let Some(port) = gone_ports.iter().find(|port| port.key == key) {
+            if let Some(port) = by_key.get(key.as_slice()) {
                 // The element passes to an owner that still has the port on another address.
-                let next = Element { comment: next.comment.clone(), ..port.clone() };
+                let next = Element { comment: next.comment.clone(), ..(*port).clone() };
                 batch.add_elements(table, &ports_on, &[next]);
             }
             if group.is_main() && owners.next().is_some() {
@@ -266,9 +278,13 @@ impl Removal<'_> {
         let elements = self.nft.elements(table, set)?;
         let (gone, kept): (Vec<Element>, _) =
             elements.into_iter().partition(|element| shared_rules::is_of(element, self.owners));
-        let keys: Vec<Vec<u8>> = gone.iter().map(|element| element.key.clone()).collect();
-        batch.delete_elements(table, set, &keys);
+        self.delete(set, &gone, batch);
         Ok((gone, kept))
+    }
+
+    fn delete(&self, set: &str, elements: &[Element], batch: &mut Batch) {
+        let keys: Vec<Vec<u8>> = elements.iter().map(|element| element.key.clone()).collect();
+        batch.delete_elements(rules::table(self.family), set, &keys);
     }
 
     /// Deletes an empty group.

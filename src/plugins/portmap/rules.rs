@@ -261,6 +261,11 @@ pub fn owner_key(owner: &Owner) -> Vec<u8> {
     marks(owner.as_str())
 }
 
+/// Whether an element is the index entry of its owner.
+pub fn is_index_entry(element: &Element) -> bool {
+    element.comment.as_deref().is_some_and(|owner| marks(owner) == element.key)
+}
+
 /// The index key of an owner with this number of ports.
 pub fn count_key(owner: &Owner, count: usize) -> Vec<u8> {
     marks(&format!("{owner} {count}"))

@@ -6,6 +6,7 @@ mod conditions;
 mod del;
 mod faults;
 mod gc;
+mod large;
 mod many;
 mod own;
 mod refused;
