@@ -1,9 +1,9 @@
 //! Makes the n-th kernel request or the n-th file operation fail, in debug builds, so that tests can cover every failure.
-//! Debug builds also change two time limits for tests. `lib::run` arms it.
+//! Debug builds also change two time limits and the length of datagrams for tests. `lib::run` arms it.
 
 #[cfg(debug_assertions)]
 pub use imp::{arm, set_limits};
-pub use imp::{bus_limit, file_operation, kernel_request, lock_limit};
+pub use imp::{bus_limit, file_operation, kernel_request, lock_limit, send_limit};
 
 #[cfg(debug_assertions)]
 mod imp {
@@ -17,6 +17,8 @@ mod imp {
     /// In seconds. 0 means the usual limit.
     static LOCK_LIMIT: AtomicU32 = AtomicU32::new(0);
     static BUS_LIMIT: AtomicU32 = AtomicU32::new(0);
+    /// In bytes. 0 means the usual limit.
+    static SEND_LIMIT: AtomicU32 = AtomicU32::new(0);
 
     /// The numbers begin with 1. `None` means that no operation fails.
     pub fn arm(kernel_at: Option<u32>, file_at: Option<u32>) {
@@ -34,10 +36,11 @@ mod imp {
         count(&FILE_LEFT)
     }
 
-    /// Limits in seconds. `None` means the usual limit.
-    pub fn set_limits(lock: Option<u32>, bus: Option<u32>) {
+    /// Limits in seconds, and one in bytes. `None` means the usual limit.
+    pub fn set_limits(lock: Option<u32>, bus: Option<u32>, send: Option<u32>) {
         LOCK_LIMIT.store(lock.unwrap_or(0), Relaxed);
         BUS_LIMIT.store(bus.unwrap_or(0), Relaxed);
+        SEND_LIMIT.store(send.unwrap_or(0), Relaxed);
     }
 
     /// The wait for a lock. A test can shorten it.
@@ -48,6 +51,14 @@ mod imp {
     /// The wait for a reply of D-Bus. A test can extend it, since a loaded machine needs more time.
     pub fn bus_limit(usual: Duration) -> Duration {
         limit(&BUS_LIMIT, usual)
+    }
+
+    /// The longest transaction of nf_tables. A test can shorten it, since only the host can shorten send buffers.
+    pub fn send_limit(usual: usize) -> usize {
+        match SEND_LIMIT.load(Relaxed) {
+            0 => usual,
+            bytes => usual.min(bytes as usize),
+        }
     }
 
     fn limit(seconds: &AtomicU32, usual: Duration) -> Duration {
@@ -109,6 +120,11 @@ mod imp {
 
     #[inline]
     pub fn bus_limit(usual: Duration) -> Duration {
+        usual
+    }
+
+    #[inline]
+    pub fn send_limit(usual: usize) -> usize {
         usual
     }
 

@@ -97,12 +97,13 @@ fn base_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// In a debug build a test can make the n-th kernel request or the n-th file operation fail, and can change time limits.
+/// In a debug build a test can make the n-th kernel request or the n-th file operation fail, and can change limits.
 #[cfg(debug_assertions)]
 fn arm_faults() {
     let number = |name: &str| std::env::var_os(name)?.to_str()?.parse().ok();
     fault::arm(number("CNIBOX_FAIL_KERNEL"), number("CNIBOX_FAIL_FILE"));
-    fault::set_limits(number("CNIBOX_LIMIT_LOCK"), number("CNIBOX_LIMIT_BUS"));
+    let [lock, bus, send] = ["LOCK", "BUS", "SEND"].map(|of| number(&format!("CNIBOX_LIMIT_{of}")));
+    fault::set_limits(lock, bus, send);
 }
 
 #[cfg(not(debug_assertions))]

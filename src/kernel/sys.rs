@@ -34,7 +34,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::sys::socket::{
-    setsockopt,
+    getsockopt, setsockopt,
     sockopt::{SndBuf, SndBufForce},
 };
 use nix::unistd::{Pid, chdir, getpid, getppid, gettid, setsid, unlink, write};
@@ -478,14 +478,28 @@ pub fn tun_set(tun: BorrowedFd<'_>, request: TunRequest, value: u32) -> io::Resu
     Ok(Errno::result(status).map(drop)?)
 }
 
-/// Lets a socket send a datagram of that length. Root can exceed the system's limit, 2 x net.core.wmem_max; root of a user
-/// namespace cannot.
-pub fn widen_send_buffer(socket: &impl AsRawFd, bytes: usize) -> io::Result<()> {
+/// Lets a netlink socket send a datagram of that length. Returns the length of the longest one that it can send. Root can exceed
+/// the system's limit, 2 x net.core.wmem_max; root of a user namespace cannot.
+pub fn widen_send_buffer(socket: &impl AsRawFd, bytes: usize) -> io::Result<usize> {
     // SAFETY: the owner of the open descriptor is borrowed as long as the descriptor.
     let fd = unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) };
-    // The kernel needs some of the bytes itself.
-    let bytes = bytes + 4096;
-    Ok(setsockopt(&fd, SndBufForce, &bytes).or_else(|_| setsockopt(&fd, SndBuf, &bytes))?)
+    let room = || Ok(getsockopt(&fd, SndBuf)?.saturating_sub(SEND_OVERHEAD_BYTES));
+    if room()? < bytes {
+        // The kernel takes the limit in place of a larger number.
+        let bytes = bytes + SEND_OVERHEAD_BYTES;
+        setsockopt(&fd, SndBufForce, &bytes).or_else(|_| setsockopt(&fd, SndBuf, &bytes))?;
+    }
+    room()
+}
+
+/// What the kernel subtracts from the send buffer (`netlink_sendmsg`).
+const SEND_OVERHEAD_BYTES: usize = 32;
+
+/// Switches an option of a netlink socket on.
+pub fn set_netlink_option(socket: &impl AsRawFd, option: c_int) -> io::Result<()> {
+    // SAFETY: the owner of the open descriptor is borrowed as long as the descriptor.
+    let fd = unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) };
+    socket::set_socket_option(fd, libc::SOL_NETLINK, option, 1)
 }
 
 #[cfg(test)]

@@ -92,6 +92,49 @@ impl Requests {
         self.list.is_empty()
     }
 
+    /// The requests from the index `first` on, in parts with at most that many requests and bytes. A longer request is alone.
+    pub(super) fn parts(self, first: usize, requests_max: usize, bytes_max: usize) -> Vec<Self> {
+        let Self { attrs, list } = self;
+        let ends: Vec<usize> =
+            list.iter().skip(1).map(|next| next.at).chain([attrs.bytes.len()]).collect();
+        let mut parts: Vec<Self> = Vec::new();
+        for (request, end) in list.into_iter().zip(ends).skip(first) {
+            let bytes = &attrs.bytes[request.at..end];
+            let has_room = |part: &&mut Self| {
+                part.list.len() < requests_max && part.attrs.bytes.len() + bytes.len() <= bytes_max
+            };
+            match parts.last_mut().filter(has_room) {
+                Some(part) => part.append(request, bytes),
+                None => {
+                    let mut part = Self::new();
+                    part.attrs.too_long = attrs.too_long;
+                    part.append(request, bytes);
+                    parts.push(part);
+                }
+            }
+        }
+        parts
+    }
+
+    /// Appends the requests of a part.
+    pub(super) fn extend(&mut self, part: Self) {
+        let offset = self.attrs.bytes.len();
+        self.attrs.raw(&part.attrs.bytes);
+        self.attrs.too_long |= part.attrs.too_long;
+        let moved = part.list.into_iter().map(|one| Request { at: one.at + offset, ..one });
+        self.list.extend(moved);
+    }
+
+    fn append(&mut self, request: Request, bytes: &[u8]) {
+        self.list.push(Request { at: self.attrs.bytes.len(), ..request });
+        self.attrs.raw(bytes);
+    }
+
+    /// The length of the datagram.
+    pub(super) fn byte_count(&self) -> usize {
+        self.attrs.bytes.len()
+    }
+
     /// Gives the requests consecutive sequence numbers, and the last one more flags.
     pub(super) fn seal(&mut self, first_sequence: u32, last_flags: u16) {
         let mut sequence = first_sequence;

@@ -158,6 +158,8 @@ impl Socket {
         let kernel = NetlinkAddr::new(0, 0);
         connect(socket.as_raw_fd(), &kernel).map_err(|errno| failed(errno.into()))?;
         socket.enable_ext_ack(true).map_err(failed)?;
+        // Errors without the refused request: those of a large transaction would not fit into the receive buffer.
+        sys::set_netlink_option(&socket, libc::NETLINK_CAP_ACK).map_err(failed)?;
         Ok(Self {
             socket,
             sequence: Cell::new(1),
@@ -276,7 +278,7 @@ impl Socket {
     /// Sends the requests in one datagram and reads answers up to `until`.
     ///
     /// The kernel answers before send(2) returns (dumps: before recv(2) returns), so an empty queue means that no more
-    /// answers come. The sequence number identifies answers to earlier requests, which were abandoned after an error.
+    /// answers come. ENOBUFS means that later answers had no room in the queue; those before are still in it. The sequence number identifies answers to earlier requests, which were abandoned after an error.
     /// The socket is in no group, so it gets no other messages.
     fn exchange(
         &self,
@@ -292,14 +294,21 @@ impl Socket {
         let last_doing = requests.list.last().map_or("", |request| request.doing.as_str());
         self.send(&requests).map_err(|error| Error::of(last_doing, &error))?;
 
-        let mut result = Ok(());
+        let (mut result, mut has_overflowed) = (Ok(()), false);
         // Its pages cost more than the allocation, so all sockets use the block that was freed last.
         let mut datagram = Vec::with_capacity(DATAGRAM_BYTES);
         loop {
             match self.receive(&mut datagram) {
                 Ok(()) => {}
-                Err(error) if result.is_ok() => return Err(Error::of(last_doing, &error)),
-                Err(_) => return result, // the caller gets the first error
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) && !has_overflowed => {
+                    has_overflowed = true;
+                    continue;
+                }
+                Err(_) if result.is_err() => return result, // the caller gets the first error
+                Err(_) if has_overflowed => {
+                    return Err(Error::new(last_doing.into(), libc::ENOBUFS, None));
+                }
+                Err(error) => return Err(Error::of(last_doing, &error)),
             }
             for message in messages(&datagram) {
                 let number = message.sequence.wrapping_sub(first);
@@ -322,6 +331,16 @@ impl Socket {
         }
     }
 
+    /// The length of the longest datagram that can be sent: `bytes`, or less if the system does not allow that.
+    pub(crate) fn room_for(&self, bytes: usize) -> usize {
+        let bytes = fault::send_limit(bytes);
+        // Without a system call: every system allows this.
+        if bytes <= SEND_BYTES_MIN {
+            return bytes;
+        }
+        sys::widen_send_buffer(&self.socket, bytes).map_or(SEND_BYTES_MIN, |room| room.min(bytes))
+    }
+
     fn send(&self, requests: &Requests) -> io::Result<()> {
         if requests.attrs.too_long {
             return Err(Errno::EMSGSIZE.into());
@@ -329,7 +348,7 @@ impl Socket {
         fault::kernel_request()?;
         let send = || uninterrupted(|| self.socket.send(&requests.attrs.bytes, Msg::empty()));
         match send() {
-            // Longer than net.core.wmem_default: a transaction with hundreds of changes, which cannot be split.
+            // Longer than net.core.wmem_default.
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
                 sys::widen_send_buffer(&self.socket, requests.attrs.bytes.len())?;
                 send().map(drop)
@@ -419,6 +438,9 @@ fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         }
     }
 }
+
+/// The kernel's smallest send buffer has more (SOCK_MIN_SNDBUF, sock.h).
+const SEND_BYTES_MIN: usize = 4096;
 
 /// The largest datagram that the kernel makes for a dump (NLMSG_GOODSIZE grows to what recv(2) offers, up to this).
 const DATAGRAM_BYTES: usize = 32 * 1024;

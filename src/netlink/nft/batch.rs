@@ -30,6 +30,8 @@ pub struct Batch {
     changes: usize,
     /// The id of the next set, unique in the transaction.
     next_set: u32,
+    /// The kernel refuses the transaction if the rules have another generation.
+    expected: Option<Generation>,
 }
 
 impl Default for Batch {
@@ -41,22 +43,24 @@ impl Default for Batch {
 impl Batch {
     /// A transaction without a condition on the generation.
     pub fn new() -> Self {
-        Self::begin(|_| {})
+        Self::begin(None)
     }
 
     /// A transaction that the kernel refuses if the generation has changed; see `Nft::transact`.
     pub fn expecting(generation: Generation) -> Self {
-        Self::begin(|attrs| be32(attrs, NFNL_BATCH_GENID, generation.0))
+        Self::begin(Some(generation))
     }
 
-    fn begin(write: impl FnOnce(&mut Attrs)) -> Self {
+    fn begin(expected: Option<Generation>) -> Self {
         let mut requests = Requests::new();
         let doing = "cannot change the rules of nf_tables".into();
         requests.push(NFNL_MSG_BATCH_BEGIN, 0, doing, |attrs| {
             attrs.raw(&batch_header());
-            write(attrs);
+            if let Some(generation) = expected {
+                be32(attrs, NFNL_BATCH_GENID, generation.0);
+            }
         });
-        Self { requests, features: Vec::new(), changes: 0, next_set: 1 }
+        Self { requests, features: Vec::new(), changes: 0, next_set: 1, expected }
     }
 
     /// Whether the batch has no changes.
@@ -196,6 +200,28 @@ impl Batch {
         self
     }
 
+    /// The length of the datagram with its end.
+    pub(super) fn byte_count(&self) -> usize {
+        self.requests.byte_count() + END_BYTES
+    }
+
+    /// The changes as consecutive transactions with at most that many bytes each, in their order. Each one expects the generation
+    /// after the one before, so that no other program makes a change in between.
+    pub(super) fn split(self, bytes_max: usize) -> Vec<Self> {
+        let (mut expected, features) = (self.expected, self.features);
+        let room = bytes_max.saturating_sub(BEGIN_BYTES + END_BYTES);
+        let mut all = Vec::new();
+        for part in self.requests.parts(1, usize::MAX, room) {
+            let mut batch = Self::begin(expected);
+            batch.features.clone_from(&features);
+            batch.requests.extend(part);
+            batch.changes = batch.requests.list.len() - 1;
+            expected = expected.map(Generation::next);
+            all.push(batch);
+        }
+        all
+    }
+
     /// The end of the batch. Without it the kernel validates the changes, but does not make them.
     pub(super) fn end(&mut self) {
         self.requests.push_unanswered(NFNL_MSG_BATCH_END, |attrs| attrs.raw(&batch_header()));
@@ -240,6 +266,11 @@ fn batch_header() -> [u8; 4] {
 /// comment and the longest name of a chain.
 const ELEMENTS_PER_MESSAGE: usize = 128;
 
+/// The first message of a batch, with a generation.
+const BEGIN_BYTES: usize = 28;
+/// The last message of a batch.
+const END_BYTES: usize = 20;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -270,5 +301,34 @@ mod tests {
         let mut batch = Batch::new();
         batch.delete_elements(Table::inet("cnibox"), "addresses", &keys);
         assert_eq!(batch.changes, 3);
+    }
+
+    #[test]
+    fn a_batch_is_split_between_its_changes() {
+        let table = Table::inet("cnibox");
+        let batch = || {
+            let mut batch = Batch::expecting(Generation(u32::MAX));
+            (1..=5).for_each(|handle| _ = batch.delete_rule(table, "c", handle));
+            batch
+        };
+        let change_bytes = (batch().byte_count() - BEGIN_BYTES - END_BYTES) / 5;
+        for (bytes_max, sizes) in [
+            (BEGIN_BYTES + END_BYTES + 5 * change_bytes, vec![5]),
+            (BEGIN_BYTES + END_BYTES + 2 * change_bytes, vec![2, 2, 1]),
+            (0, vec![1; 5]),
+        ] {
+            let parts = batch().split(bytes_max);
+            let found: Vec<usize> = parts.iter().map(|part| part.changes).collect();
+            assert_eq!(found, sizes, "{bytes_max}");
+            assert!(bytes_max == 0 || parts.iter().all(|part| part.byte_count() <= bytes_max));
+            let expected: Vec<_> = parts.iter().map(|part| part.expected).collect();
+            let next = [Generation(u32::MAX), Generation(1), Generation(2)];
+            assert!(expected.iter().zip(next).all(|(found, next)| *found == Some(next)));
+            let changes: Vec<u8> = parts
+                .iter()
+                .flat_map(|part| part.requests.as_slice()[BEGIN_BYTES..].to_vec())
+                .collect();
+            assert_eq!(changes, batch().requests.as_slice()[BEGIN_BYTES..]);
+        }
     }
 }

@@ -28,7 +28,7 @@ mod value;
 mod wire;
 mod xt;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt::{self, Display};
 
 use nix::libc;
@@ -88,18 +88,23 @@ pub struct Nft {
     socket: Socket,
     /// The tables of the namespace during `transact_on_tables`. `None` is unknown.
     tables: RefCell<Option<Vec<(Family, String)>>>,
+    is_partial: Cell<bool>,
 }
 
 impl Nft {
     /// Opens a socket in the namespace of the calling thread.
     pub fn open() -> Result<Self, netlink::Error> {
         match Socket::open(Protocol::Netfilter) {
-            Ok(socket) => Ok(Self { socket, tables: RefCell::new(None) }),
+            Ok(socket) => Ok(Self::with(socket)),
             Err(error) if error.errno == libc::EPROTONOSUPPORT => {
                 Err(error.with_hint("the kernel lacks CONFIG_NETFILTER_NETLINK"))
             }
             Err(error) => Err(error),
         }
+    }
+
+    fn with(socket: Socket) -> Self {
+        Self { socket, tables: RefCell::new(None), is_partial: Cell::new(false) }
     }
 
     /// `None` if the kernel lacks netlink for netfilter. A kernel with it can still lack nf_tables.
@@ -139,10 +144,33 @@ impl Nft {
     }
 
     /// Makes all changes or none. Returns the error of the first refused change.
-    pub fn commit(&self, mut batch: Batch) -> Result<(), netlink::Error> {
+    ///
+    /// A batch can be longer than the send buffer of the socket, which root of a user namespace can extend to
+    /// 2 x net.core.wmem_max only. Then it is made in parts: each change refers to earlier ones only, so the rules are valid
+    /// after each part. If a part fails, the earlier ones stay, and `is_partial` is true until the next commit that succeeds.
+    pub fn commit(&self, batch: Batch) -> Result<(), netlink::Error> {
         if batch.is_empty() {
             return Ok(());
         }
+        let bytes_max = self.socket.room_for(batch.byte_count());
+        if batch.byte_count() <= bytes_max {
+            self.commit_whole(batch)?;
+        } else {
+            for part in batch.split(bytes_max) {
+                self.commit_whole(part)?;
+                self.is_partial.set(true);
+            }
+        }
+        self.is_partial.set(false);
+        Ok(())
+    }
+
+    /// Whether the last batch was made in part: it had to be split, and a later part failed.
+    pub fn is_partial(&self) -> bool {
+        self.is_partial.get()
+    }
+
+    fn commit_whole(&self, mut batch: Batch) -> Result<(), netlink::Error> {
         batch.end();
         let Batch { requests, features, .. } = batch;
         self.socket.commit(requests, |_| {}).map_err(|error| self.explained(error, &features))
@@ -194,6 +222,13 @@ impl Nft {
                  {TRANSACT_ATTEMPTS_MAX} attempts in a row"
             ),
         ))
+    }
+}
+
+impl Generation {
+    /// The generation after one more transaction. The kernel leaves out 0.
+    fn next(self) -> Self {
+        Self(self.0.wrapping_add(1).max(1))
     }
 }
 

@@ -39,7 +39,7 @@ pub struct Rtnl {
     netns: Option<NetNs>,
 }
 
-/// Changes in one datagram. They are not atomic: the kernel tries those after a failed one, too.
+/// Changes that are sent together. They are not atomic: the kernel tries those after a failed one, too.
 #[derive(Debug, Default)]
 pub struct Batch {
     requests: Requests,
@@ -64,9 +64,12 @@ impl Rtnl {
         Some(u64::from_ne_bytes(cookie))
     }
 
-    /// Makes the changes; returns the first error.
+    /// Makes the changes; returns the first error. Many changes are several datagrams: those of one fit into the send buffer of
+    /// each host, and their answers into the receive buffer.
     pub fn commit(&self, batch: Batch) -> Result<()> {
-        Ok(self.socket.commit(batch.requests, |_| {})?)
+        let parts = batch.requests.parts(0, REQUESTS_AT_ONCE, DATAGRAM_BYTES_MAX);
+        let committed = parts.into_iter().map(|part| self.change(part));
+        Ok(committed.fold(Ok(()), Result::and)?)
     }
 
     fn change(&self, requests: Requests) -> Result<(), netlink::Error> {
@@ -112,6 +115,11 @@ impl NetNs {
         Ok(Rtnl { netns: Some(self.clone()), ..self.run(Rtnl::open)? })
     }
 }
+
+/// The receive buffer of a socket has room for about 256 answers.
+const REQUESTS_AT_ONCE: usize = 128;
+/// Less than the kernel's default send buffer, 212,992 bytes.
+const DATAGRAM_BYTES_MAX: usize = 128 << 10;
 
 impl Batch {
     pub fn new() -> Self {
