@@ -18,8 +18,9 @@ const STDIN_BYTES: usize = 2048;
 /// The longest document that is read from stdin, from a plugin or from a file that the operator names. The largest real
 /// configurations have some kilobytes.
 pub const INPUT_BYTES_MAX: usize = 4 << 20;
-/// The same for GC, whose configuration names each valid attachment: 100,000 with ids of 64 characters have 10 MB.
-const GC_BYTES_MAX: usize = 16 << 20;
+/// The same for what follows an ADD, which must succeed with each configuration that ADD accepts: DEL and CHECK get the result of
+/// the whole list in addition, and GC each valid attachment. 100,000 with ids of 64 characters have 10 MB.
+const LATER_BYTES_MAX: usize = 16 << 20;
 
 /// The operation. Source: CNI specification 1.1.0, section 2, "CNI operations".
 #[derive(Clone, Debug)]
@@ -95,7 +96,10 @@ impl Request {
     ) -> Result<(Self, Verb), Refusal> {
         let environment = Environment::read(command, &env)?;
         let mut bytes = Vec::with_capacity(STDIN_BYTES);
-        let bytes_max = if command == "GC" { GC_BYTES_MAX } else { INPUT_BYTES_MAX };
+        let bytes_max = match command {
+            "DEL" | "CHECK" | "GC" => LATER_BYTES_MAX,
+            _ => INPUT_BYTES_MAX,
+        };
         let cannot = |reason: String| {
             Error::new(Code::IO, "cannot read network configuration from stdin")
                 .with_details(reason)

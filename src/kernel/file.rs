@@ -28,7 +28,7 @@ pub use holder::holder;
 
 /// The largest file that `read` reads. The largest one of cnibox is a cache entry, with a configuration in base64 and a
 /// result. Each of the two has 4 MiB at most.
-const BYTES_MAX: usize = 16 << 20;
+pub const BYTES_MAX: usize = 16 << 20;
 /// The largest file that is read line by line: a log with some million calls.
 const LINES_BYTES_MAX: usize = 1 << 30;
 /// The first read of a file that does not tell its length.

@@ -322,7 +322,12 @@ impl Cache {
     /// Writes an entry, or replaces it.
     pub fn write(&self, entry: &CacheEntry) -> Result<()> {
         let path = self.path(&entry.network, &entry.at);
-        replace(&path, json::compact(&entry.document()).as_bytes())
+        let document = json::compact(&entry.document());
+        if document.len() > file::BYTES_MAX {
+            // No DEL could read it.
+            return Err(cannot_write(&path, &file::too_long(file::BYTES_MAX)));
+        }
+        replace(&path, document.as_bytes())
     }
 
     /// A missing entry is not an error.
@@ -367,10 +372,11 @@ fn read(path: &Path) -> Result<Option<Json>> {
 
 /// Writes a file of the runtime, or replaces it. A reader never finds an incomplete file.
 pub(super) fn replace(path: &Path, content: &[u8]) -> Result<()> {
-    file::replace_private(path, content).map_err(|error| {
-        Error::internal(format_args!("cannot write {}", path.display()))
-            .with_details(error.to_string())
-    })
+    file::replace_private(path, content).map_err(|error| cannot_write(path, &error))
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> Error {
+    Error::internal(format_args!("cannot write {}", path.display())).with_details(error.to_string())
 }
 
 /// It is fine if there is no such file.

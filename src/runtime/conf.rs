@@ -216,6 +216,13 @@ impl Network {
         list.push(("loadOnlyInlinedPlugins".into(), Json::Bool(true)));
         list.push(("plugins".into(), Json::Array(self.plugins.clone())));
         self.bytes = Json::Object(list).to_compact().into_bytes();
+        if self.bytes.len() > INPUT_BYTES_MAX {
+            // DEL reads the list from the cache, which has a limit, too.
+            return Err(Error::config(format_args!(
+                "the list with the plugins in {} has more than {INPUT_BYTES_MAX} bytes",
+                beside.display()
+            )));
+        }
         Ok(())
     }
 

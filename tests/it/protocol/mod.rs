@@ -6,6 +6,7 @@ mod environment;
 mod lenient;
 mod links;
 mod long_ids;
+mod long_input;
 mod namespace;
 mod not_regular;
 mod percent;
