@@ -43,6 +43,7 @@ mod bindings;
 mod conditions;
 mod config;
 mod removal;
+pub mod return_path;
 mod rules;
 
 use std::cell::RefCell;
@@ -87,7 +88,7 @@ impl Plugin for Portmap {
         self.settings().map(drop).map_err(|error| error.in_front("failed to parse config"))
     }
 
-    fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
+    fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let success = chained::prev_result(cx, WITHOUT_RESULT)?;
         let settings = self.settings().map_err(|error| error.in_front("failed to parse config"))?;
         let owner = Owner::new(&cx.request.network, at);
@@ -102,11 +103,14 @@ impl Plugin for Portmap {
         let covered = to_cover(cx, nft, &settings, &bindings)?;
         let mut undo = Undo::new(cx);
         let publish = || publish(nft, (&owner, &owners), &settings, &bindings, &covered);
-        match publish() {
-            Err(_) if remove_ended(nft, &bindings)? => publish()?,
-            published => published?,
+        let published = match publish() {
+            Err(_) if remove_ended(nft, &bindings)? => publish(),
+            published => published,
+        };
+        if published.is_ok() || nft.is_partial() {
+            undo.push("remove the port bindings", || remove_now(cx, &owners, &settings));
         }
-        undo.push("remove the port bindings", || remove_now(cx, &owners, &settings));
+        published?;
         if settings.snat != Snat::Off {
             let host = cx.session.host()?;
             bindings.iter().try_for_each(|bindings| allow_loopback(host, bindings))?;
@@ -116,6 +120,7 @@ impl Plugin for Portmap {
             cx.warn(error);
         }
         undo.keep();
+        warn_of_return_path(cx, at, netns, &settings, &bindings);
         Ok(success)
     }
 
@@ -289,6 +294,30 @@ fn to_cover(
         links.extend(host.links()?.into_iter().filter(is_open));
     }
     links.iter().map(|link| IfName::new(link.name.as_str())).collect()
+}
+
+/// Warns if other hosts will get no reply. `sbr` can follow in the list, so it is no error.
+fn warn_of_return_path(
+    cx: &Context<'_>,
+    at: &Attachment,
+    netns: &NetNs,
+    settings: &Settings,
+    all: &[PortBindings<'_>],
+) {
+    let v4 = all.iter().find(|bindings| bindings.family == IpFamily::V4);
+    let (Some(v4), true) = (v4, settings.snat != Snat::All) else { return };
+    let found = cx
+        .session
+        .host()
+        .and_then(|host| return_path::fault_of(host, netns, at, v4.address.addr()));
+    match found {
+        Ok(None) => {}
+        Ok(Some(fault)) => {
+            let network = &cx.request.network;
+            cx.warn(format!("{fault}; add the plugin sbr to network {network} if it has none"));
+        }
+        Err(error) => cx.warn(error),
+    }
 }
 
 /// Removes the ports of containers that ended without a DEL and are in the way. Returns whether there were some.

@@ -85,14 +85,27 @@ impl Rtnl {
 
     /// The index of the link that packets to an address leave through; `None` without a route.
     pub fn link_towards(&self, ip: IpAddr) -> Result<Option<u32>> {
+        self.find_link(None, ip)
+    }
+
+    /// The same for packets from an address of the namespace: rules can route them by their source.
+    pub fn link_between(&self, source: IpAddr, ip: IpAddr) -> Result<Option<u32>> {
+        self.find_link(Some(source), ip)
+    }
+
+    fn find_link(&self, source: Option<IpAddr>, ip: IpAddr) -> Result<Option<u32>> {
         let mut request = Requests::new();
         let doing = format!("cannot find the route to {ip}");
         request.push(libc::RTM_GETROUTE, 0, doing, |attrs| {
             let mut header = [0; HEADER_BYTES];
             let family = IpFamily::of(ip);
             (header[0], header[1]) = (family.number(), family.bits());
+            header[2] = source.map_or(0, |_| family.bits());
             attrs.raw(&header);
             encode_ip(libc::RTA_DST, ip, attrs);
+            if let Some(source) = source {
+                encode_ip(libc::RTA_SRC, source, attrs);
+            }
         });
         let link = |payload: &[u8]| {
             attribute(payload.get(HEADER_BYTES..)?, libc::RTA_OIF).and_then(u32_of)

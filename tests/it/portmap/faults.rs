@@ -67,3 +67,39 @@ fn after_any_failure_a_del_cleans_up() {
         assert!((3..REQUESTS_MAX).contains(&failures), "{failures}");
     }
 }
+
+/// A transaction that is longer than the send buffer is made in parts, so a failure can leave some of them.
+#[test]
+fn a_large_add_that_fails_in_between_leaves_nothing_and_a_del_removes_the_rest() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let ports: Vec<Value> = (1..=150).map(|port| tcp(8000 + port, port)).collect();
+    let config = chained(&portmap(json!(ports)), &result(1, &c1.netns()));
+    let call = |verb: &str, config: &Value| {
+        c1.call("portmap", verb, config).env("CNIBOX_LIMIT_SEND", "4000")
+    };
+    let without_ports = portmap(json!(null));
+    let mut partial = 0;
+    let failures = for_every_fault(|number| {
+        let fault = number.to_string();
+        let effect = effect_of(call("ADD", &config).env("CNIBOX_FAIL_KERNEL", &fault).run());
+        if effect == Effect::Failure {
+            assert_eq!(elements(&world), [""; 0], "request {number}");
+        }
+        call("DEL", &without_ports).run().silence();
+        assert_eq!(elements(&world), [""; 0], "request {number}");
+        effect
+    });
+    assert!((10..REQUESTS_MAX).contains(&failures), "{failures}");
+    let failures = for_every_fault(|number| {
+        call("ADD", &config).run().success();
+        let all = elements(&world).len();
+        let fault = number.to_string();
+        let effect = effect_of(call("DEL", &config).env("CNIBOX_FAIL_KERNEL", &fault).run());
+        partial += u32::from(!elements(&world).is_empty() && elements(&world).len() < all);
+        call("DEL", &without_ports).run().silence();
+        assert_eq!(elements(&world), [""; 0], "request {number}");
+        effect
+    });
+    assert!((5..REQUESTS_MAX).contains(&failures) && partial > 0, "{failures} {partial}");
+}
