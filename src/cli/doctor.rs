@@ -2,6 +2,7 @@
 //!
 //! Each check is a function that reads the host and changes nothing. The kernel may load modules, as it does for plugins.
 
+mod advertisements;
 mod conflicts;
 mod drops;
 mod files;
@@ -15,6 +16,7 @@ mod leaks;
 mod limits;
 mod mends;
 mod packets;
+mod replies;
 mod timer;
 
 use std::io::{BufRead, IsTerminal, Read, stdin};
@@ -42,13 +44,14 @@ use host::Host;
     note = "Findings are in the order of their harm. Notes on stderr are no faults."
 )]
 pub(super) struct Doctor {
-    /// remove what containers left that have ended: attachments, reservations, rules, links; after a question
+    /// remove what containers left that have ended: attachments, reservations, rules, links; accept router advertisements
+    /// again; after a question
     #[argh(switch)]
     fix: bool,
     /// with --fix: no question
     #[argh(switch)]
     yes: bool,
-    /// with --fix: tell what would be removed, and remove nothing
+    /// with --fix: tell what would be removed or set, and change nothing
     #[argh(switch)]
     dry_run: bool,
     /// print one JSON document
@@ -75,7 +78,9 @@ const CHECKS: &[(&str, Check)] = &[
     ("the network configurations", conflicts::conflicts),
     ("the kernel", kernel::features),
     ("IP forwarding", forwarding::forwarding),
+    ("router advertisements", advertisements::advertisements),
     ("the reverse path filter", forwarding::reverse_path_filter),
+    ("the replies of published ports", replies::replies),
     ("the rules for forwarded packets", drops::drops),
     ("the limits of the kernel", limits::limits),
     ("the remains of containers", leaks::leaks),
@@ -96,12 +101,15 @@ impl Doctor {
         }
         let mut done = Vec::new();
         let mut fixed = Ok(());
-        let has_leaks = findings.iter().any(|finding| finding.harm == Harm::Leaked);
-        if self.fix && has_leaks && (asks_nothing || may_fix()?) {
+        let fixable: Vec<Harm> =
+            findings.iter().filter(|found| found.is_fixable).map(|found| found.harm).collect();
+        if self.fix && !fixable.is_empty() && (asks_nothing || may_fix(&fixable)?) {
             let mut tell = |line: &str| if self.json { done.push(line.into()) } else { say(line) };
-            fixed = leaks::fix(&runtime, self.dry_run, &mut tell);
+            let removed = leaks::fix(&runtime, self.dry_run, &mut tell);
+            let set = advertisements::fix(self.dry_run, &mut tell);
+            fixed = removed.and(set);
             if !self.dry_run {
-                findings.retain(|finding| finding.harm != Harm::Leaked);
+                findings.retain(|finding| !finding.is_fixable);
             }
         }
         if self.json {
@@ -114,11 +122,13 @@ impl Doctor {
 /// More than an answer has.
 const ANSWER_BYTES_MAX: u64 = 64;
 
-fn may_fix() -> Result<bool> {
+fn may_fix(fixable: &[Harm]) -> Result<bool> {
     if !stdin().is_terminal() {
         return Err(not_understood("--fix needs a terminal for its question, or --yes"));
     }
-    eprint!("Remove what is leaked? [y/N] ");
+    let is_about_leaks = fixable.iter().all(|harm| *harm == Harm::Leaked);
+    let more = if is_about_leaks { "" } else { ", and accept the router advertisements" };
+    eprint!("Remove what is leaked{more}? [y/N] ");
     let mut answer = String::new();
     // No answer is no.
     let _ = stdin().lock().take(ANSWER_BYTES_MAX).read_line(&mut answer);

@@ -335,7 +335,7 @@ impl Bridge {
             bridge = now;
         }
         // Last, because a failing ADD does not disable it again.
-        forwarding::enable(gateways.iter().map(IpNet::addr))?;
+        forwarding::enable(cx.session.host()?, gateways.iter().map(IpNet::addr))?;
         success.interfaces = interfaces(cx, at, &bridge, pair, vlan_gateway.as_ref());
         success.dns = cx.request.conf.dns.or(success.dns);
         Ok(success)

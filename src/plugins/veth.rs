@@ -122,7 +122,7 @@ impl Plugin for Veth {
         rules.set(cx)?;
         configure::apply(&container, &success, &routes, options)?;
         // Last, because a failing ADD does not disable it again.
-        forwarding::enable(success.ips.iter().map(|ip| ip.address.addr()))?;
+        forwarding::enable(host, success.ips.iter().map(|ip| ip.address.addr()))?;
 
         success.interfaces = vec![
             Interface {
@@ -199,7 +199,8 @@ impl Plugin for Veth {
             };
             parts.ensure(&|| verify::kernel_routes(host, std::slice::from_ref(&route)), make);
         }
-        forwarding::restore(&own.ips.iter().map(|ip| ip.address.addr()).collect::<Vec<_>>(), parts);
+        let addresses: Vec<IpAddr> = own.ips.iter().map(|ip| ip.address.addr()).collect();
+        forwarding::restore(host, &addresses, parts);
         if self.masquerades(cx) {
             let (nft, nets, owner) = (cx.session.nft()?, own.nets(), Owner::new(network, at));
             let rules = Rules { owner: &owner, masquerades: true, nets: &nets, checked: None };

@@ -21,7 +21,7 @@ pub(crate) mod reconcile;
 #[cfg(feature = "tool")]
 pub(crate) mod remains;
 pub(crate) mod renumber;
-mod request;
+pub mod request;
 #[cfg(feature = "tool")]
 pub(crate) mod reservations;
 

@@ -41,6 +41,9 @@ pub(super) struct Finding {
     pub(super) why: &'static str,
     /// The command that mends it. Empty if it is not known whether something is wrong.
     pub(super) mend: String,
+    /// `--fix` mends it.
+    #[serde(skip)]
+    pub(super) is_fixable: bool,
 }
 
 /// The findings of all checks.
@@ -58,13 +61,25 @@ impl Findings {
         mend: Arguments<'_>,
     ) {
         let (what, mend) = (what.to_string(), mend.to_string());
-        self.0.push(Finding { harm, what, why, mend });
+        let is_fixable = harm == Harm::Leaked;
+        self.0.push(Finding { harm, what, why, mend, is_fixable });
+    }
+
+    /// Adds a fault of the host that `--fix` mends, too.
+    pub(super) fn add_fixable(
+        &mut self,
+        what: Arguments<'_>,
+        why: &'static str,
+        mend: Arguments<'_>,
+    ) {
+        let (what, mend) = (what.to_string(), mend.to_string());
+        self.0.push(Finding { harm: Harm::Broken, what, why, mend, is_fixable: true });
     }
 }
 
 impl Finding {
     pub(super) fn print(&self) {
-        let Self { harm, what, why, mend } = self;
+        let Self { harm, what, why, mend, .. } = self;
         let print = if *harm == Harm::Note { warn } else { tell };
         print(format_args!("{}: {what}", harm.name()));
         print(format_args!("    {why}"));

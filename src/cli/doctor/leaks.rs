@@ -43,7 +43,7 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             "cnibox doctor --fix".into(),
         );
     }
-    for (Finding { harm, what, why, mend }, more) in &leaks.0 {
+    for (Finding { harm, what, why, mend, .. }, more) in &leaks.0 {
         let mend = format_args!("{mend}");
         match more {
             0 => found.add(*harm, format_args!("{what}"), why, mend),
@@ -61,7 +61,10 @@ impl Leaks {
     fn add(&mut self, what: String, why: &'static str, mend: String) {
         match self.0.iter_mut().find(|(finding, _)| finding.mend == mend) {
             Some((_, more)) => *more += 1,
-            None => self.0.push((Finding { harm: Harm::Leaked, what, why, mend }, 0)),
+            None => {
+                let finding = Finding { harm: Harm::Leaked, what, why, mend, is_fixable: true };
+                self.0.push((finding, 0));
+            }
         }
     }
 }

@@ -40,7 +40,7 @@ impl Bridge {
             undo.keep();
             Ok(())
         });
-        forwarding::restore(&gateways.iter().map(IpNet::addr).collect::<Vec<_>>(), parts);
+        forwarding::restore(host, &gateways.iter().map(IpNet::addr).collect::<Vec<_>>(), parts);
         self.restore_rules(cx, at, &own.nets(), parts)?;
         let port = veth::host_end_of(cx, at, &result)?;
         if port.master != Some(bridge.index) {

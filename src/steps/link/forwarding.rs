@@ -1,16 +1,40 @@
 //! IP forwarding of the host, which a gateway needs. It stays enabled, as with the reference, because other software may need
 //! it.
+//!
+//! With IPv6 forwarding the kernel ignores router advertisements on links with `accept_ra` 1, and deletes the default routes that
+//! came from them: a host that is configured by advertisements would go offline with the first ADD. With `accept_ra` 2 a link
+//! accepts them also while it forwards.
 
 use std::net::IpAddr;
 
 use crate::error::{Error, Result};
 use crate::kernel::sysctl;
 use crate::names::IpFamily;
+use crate::netlink::rtnl::Rtnl;
 use crate::plugin::restore::Parts;
 
 /// Enables forwarding for the families of the addresses.
-pub fn enable(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
-    keys(addresses).try_for_each(|key| sysctl::set(key, "1").map(drop))
+pub fn enable(host: &Rtnl, addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
+    for key in keys(addresses) {
+        if key == ALL_V6 && sysctl::get(key)?.as_deref() == Some("0") {
+            keep_advertisements(host)?;
+        }
+        sysctl::set(key, "1")?;
+    }
+    Ok(())
+}
+
+/// Sets accept_ra=2 on each link that accepts router advertisements now. The links of containers have accept_ra=0. `all` has no
+/// effect, and `default` would let later links accept advertisements that ignore them today, such as those of other containers.
+fn keep_advertisements(host: &Rtnl) -> Result<()> {
+    for link in host.links()?.iter().filter(|link| link.accept_ra == Some(1)) {
+        let key = |key: &str| sysctl::of_link(IpFamily::V6, &link.name, key);
+        // An error means that the link is gone.
+        if sysctl::get(&key("forwarding")).ok().flatten().as_deref() == Some("0") {
+            sysctl::set_if_exists(&key("accept_ra"), "2")?;
+        }
+    }
+    Ok(())
 }
 
 /// For STATUS: forwarding is enabled, or can be.
@@ -30,12 +54,14 @@ pub fn check(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
 }
 
 /// Restores forwarding for the families of the addresses.
-pub fn restore(addresses: &[IpAddr], parts: &mut Parts) {
+pub fn restore(host: &Rtnl, addresses: &[IpAddr], parts: &mut Parts) {
     for family in IpFamily::ALL {
         let own = || addresses.iter().copied().filter(|address| family.has(*address));
-        parts.ensure(&|| check(own()), &mut || enable(own()));
+        parts.ensure(&|| check(own()), &mut || enable(host, own()));
     }
 }
+
+const ALL_V6: &str = "net/ipv6/conf/all/forwarding";
 
 /// The sysctls of the families, each once.
 fn keys(addresses: impl IntoIterator<Item = IpAddr>) -> impl Iterator<Item = &'static str> {
@@ -43,7 +69,7 @@ fn keys(addresses: impl IntoIterator<Item = IpAddr>) -> impl Iterator<Item = &'s
     for address in addresses {
         match address {
             IpAddr::V4(_) => v4 = Some("net/ipv4/ip_forward"),
-            IpAddr::V6(_) => v6 = Some("net/ipv6/conf/all/forwarding"),
+            IpAddr::V6(_) => v6 = Some(ALL_V6),
         }
     }
     v4.into_iter().chain(v6)

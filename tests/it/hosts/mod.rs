@@ -1,11 +1,13 @@
 //! Hosts and containers that are more than a container host: an administrator's own addresses, rules, routes and VPNs.
 
+mod advertisements;
 mod bridge_of_another;
 mod link_local_gateway;
 mod link_of_two;
 mod loopback_of_host;
 mod own_rules;
 mod read_only_sysctls;
+mod reverse_path;
 mod services;
 mod small_mtu;
 mod virtual_service;

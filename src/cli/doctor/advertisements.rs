@@ -1,0 +1,58 @@
+//! Router advertisements that the host ignores since it forwards.
+
+use crate::error::Result;
+use crate::kernel::sysctl;
+use crate::names::IpFamily;
+use crate::netlink::rtnl::Rtnl;
+
+use super::finding::{Findings, quoted};
+use super::forwarding::value;
+use super::host::Host;
+
+/// ADD keeps the advertisements of the links that exist when it enables forwarding. Other programs enable it, too, and links
+/// come later.
+pub(super) fn advertisements(host: &Host<'_>, found: &mut Findings) -> Result<()> {
+    for name in ignoring(&host.rtnl)? {
+        found.add_fixable(
+            format_args!(
+                "{name} ignores router advertisements: it forwards, and its accept_ra is 1"
+            ),
+            "The host loses the IPv6 default route and the addresses that came from them.",
+            format_args!("sysctl -w {}=2", quoted(accept_ra(&name))),
+        );
+    }
+    Ok(())
+}
+
+/// Lets these links accept advertisements again. The next one of a router brings the route back. `say` gets a line for each link.
+pub(super) fn fix(is_dry_run: bool, say: &mut dyn FnMut(&str)) -> Result<()> {
+    for name in ignoring(&Rtnl::open()?)? {
+        let key = accept_ra(&name);
+        let set = if is_dry_run { "would set" } else { "set" };
+        if !is_dry_run {
+            sysctl::set(&key, "2")?;
+        }
+        say(&format!("{set} {key} to 2"));
+    }
+    Ok(())
+}
+
+/// The links that forward, have accept_ra 1, and have an address with a lifetime: it came from an advertisement, or from a DHCP
+/// server, which gives no default route in IPv6. The links of a host with static addresses have none.
+fn ignoring(rtnl: &Rtnl) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for link in rtnl.links()? {
+        let forwarding = || value(&sysctl::of_link(IpFamily::V6, &link.name, "forwarding"));
+        if link.accept_ra == Some(1) && forwarding() == "1" {
+            let addresses = rtnl.addresses_of(link.index, IpFamily::V6)?;
+            if addresses.iter().any(|address| !address.permanent && !address.scope_link) {
+                names.push(link.name.clone());
+            }
+        }
+    }
+    Ok(names)
+}
+
+fn accept_ra(link: &str) -> String {
+    sysctl::of_link(IpFamily::V6, link, "accept_ra")
+}

@@ -1,0 +1,47 @@
+//! Published ports of living containers that do not answer other hosts.
+
+use crate::error::Result;
+use crate::plugin::life::Life;
+use crate::plugins::portmap::return_path;
+use crate::runtime::cache::CacheEntry;
+use crate::runtime::conf::{Network, kind};
+use crate::runtime::request::configuration;
+
+use super::finding::{Findings, Harm};
+use super::host::Host;
+
+/// The reverse path filter, for containers with a second network.
+pub(super) fn replies(host: &Host<'_>, found: &mut Findings) -> Result<()> {
+    // The check of the remains reports the error.
+    let Ok(remains) = &host.remains else { return Ok(()) };
+    for (entry, life) in &remains.survey.attachments {
+        if !matches!(life, Life::Alive) {
+            continue;
+        }
+        if let Some(fault) = fault(host, entry)? {
+            found.add(
+                Harm::Broken,
+                format_args!("{}: {fault}", entry.title()),
+                "The filter drops packets that arrive by another link than the route back leaves by.",
+                format_args!("add the plugin sbr to network {}, and attach it again", entry.network),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn fault(host: &Host<'_>, entry: &CacheEntry) -> Result<Option<String>> {
+    // The check of the remains reports what cannot be read.
+    let (Ok(network), Ok(Some(result))) = (Network::from_cache(&entry.config), entry.success())
+    else {
+        return Ok(None);
+    };
+    let Some(plugin) = network.plugins.iter().find(|plugin| kind(plugin) == "portmap") else {
+        return Ok(None);
+    };
+    let config = configuration(&network, plugin, &entry.capability_args, None);
+    let Some(netns) = host.home.open_if_exists(&entry.netns).ok().flatten() else {
+        return Ok(None);
+    };
+    return_path::fault(&host.rtnl, &netns, &config, &entry.at, &result)
+}
