@@ -144,7 +144,7 @@ impl Facts {
     /// For `probes`.
     pub const MASQUERADES: (&'static str, &'static str) = (
         "ipMasq",
-        r#""isGateway":true,"ipMasq":true,"ipam":{"type":"static","addresses":[{"address":"10.0.0.1/32"}]}"#,
+        r#""isGateway":true,"ipMasq":true,"ipam":{"type":"static","addresses":[{"address":"10.0.0.2/24","gateway":"10.0.0.1"}]}"#,
     );
 }
 

@@ -15,7 +15,7 @@ use crate::plugin::owner::{Owner, Owners};
 const MASQUERADE: Table<'static> = Table::inet("cni_plugins_masquerade");
 
 /// The chain of iptables that leads to the published ports of each container.
-const DNAT: &str = "CNI-HOSTPORT-DNAT";
+pub(super) const DNAT: &str = "CNI-HOSTPORT-DNAT";
 
 const IP_FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 

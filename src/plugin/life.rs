@@ -304,6 +304,18 @@ pub fn ended(owner: &str) -> Option<Record> {
     matches!(life, Ok(Life::Ended(_))).then_some(record)
 }
 
+/// The records of a container, if all its attachments have provably ended.
+pub fn ended_container(network: Option<&str>, container_id: &str) -> Option<Vec<Record>> {
+    let mut records = Records::of_host().all();
+    records.retain(|record| {
+        *record.at.container_id == *container_id
+            && network.is_none_or(|network| *record.network == *network)
+    });
+    let witness = Witness::new().ok().filter(|_| !records.is_empty())?;
+    let has_ended = |record: &Record| matches!(witness.life_of_record(record), Life::Ended(_));
+    records.iter().all(has_ended).then_some(records)
+}
+
 /// Whether the attachment of an owner has provably ended.
 pub fn has_ended(owner: &str) -> bool {
     ended(owner).is_some()

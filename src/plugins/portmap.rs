@@ -7,17 +7,17 @@
 //! | key | type | default | meaning |
 //! |---|---|---|---|
 //! | `backend` | string | any | `iptables` or `nftables`. Both give the same nf_tables rules. Keys of the other backend are then refused. |
-//! | `snat` | boolean | true | Packets from the subnet of the container and from 127.0.0.1 get the host's address as source, so that replies return through the host. |
+//! | `snat` | boolean | true | Packets from the subnet of the container and from 127.0.0.1 get the host's address as source, so that replies return through the host. Without it, 127.0.0.1 leads to the host itself. |
 //! | `masqAll` | boolean | false | With `snat`, all packets to published ports get the host's address as source. |
-//! | `markMasqBit` | integer | none | Checked (0 to 31), and served by masquerading without a mark. Not with `externalSetMarkChain`. |
-//! | `externalSetMarkChain` | string | none | Checked, and served by masquerading without a mark. |
+//! | `markMasqBit` | integer | 13 | The bit (0 to 31) of the packet mark that marks packets whose source is to be replaced. Not with `externalSetMarkChain`. |
+//! | `externalSetMarkChain` | string | none | Checked; the rules of cnibox replace the source, with bit 13, and do not use the chain of iptables. |
 //! | `conditionsV4` | list of strings | none | Further conditions on IPv4 packets: arguments of iptables (`["!", "-s", "10.0.0.0/8"]`) or parts of an nft rule (`["iifname eth0"]`). An unknown condition is an error. |
 //! | `conditionsV6` | list of strings | none | The same for IPv6 packets. |
 //! | `runtimeConfig.portMappings` | list of objects | none | Ports to publish (capability `portMappings`). |
 //! | `runtimeConfig.portMappings[].hostPort` | integer | required | Port on the host, 1 to 65535. |
 //! | `runtimeConfig.portMappings[].containerPort` | integer | required | Port in the container, 1 to 65535. |
 //! | `runtimeConfig.portMappings[].protocol` | string | `tcp` | `tcp`, `udp` or `sctp`, in upper or lower case. |
-//! | `runtimeConfig.portMappings[].hostIP` | string | all addresses | Address of the host. `0.0.0.0` and `::` mean all addresses of one family. |
+//! | `runtimeConfig.portMappings[].hostIP` | string | all addresses | Address of the host. `0.0.0.0` and `::` mean all addresses of one family. Not `::1`, nor a link-local IPv6, multicast or broadcast address; not 127.0.0.1 without `snat`. |
 //!
 //! The plugin follows a plugin that created an interface. It uses the first address of the container in each family; a port
 //! for a family without an address is not published. ADD refuses a port that another container has at the same
@@ -26,17 +26,23 @@
 //!
 //! Only packets to addresses of the host are translated. A published port answers to other hosts, to the host under
 //! all of its addresses, to the container itself and to its neighbours. A container reaches itself only if its link
-//! sends frames back: on a bridge this needs `hairpinMode`, unless `net.bridge.bridge-nf-call-iptables` is 0. `::1` is
-//! not translated, because the kernel has no `route_localnet` for IPv6.
+//! sends frames back: on a bridge this needs `hairpinMode`, unless `net.bridge.bridge-nf-call-iptables` is 0. Packets from and
+//! to `::1` and fe80::/10 are not translated, because the kernel forwards none: they reach the host itself.
+//!
+//! The rules come behind those of the administrator, of iptables and of firewalld: a port or a source address that those
+//! translate is left to them. The source is replaced only in packets that these rules have sent to a container; a client that comes
+//! through the address of another program (a ClusterIP) keeps its own. Such a packet has the bit of `markMasqBit` in its mark,
+//! and other packets to addresses of the host lose that bit.
 //!
 //! - **ADD** adds the elements for all ports in one transaction, and replaces those of an earlier ADD of the
 //!   attachment. With `snat` it enables `route_localnet` on the link to the container, for 127.0.0.1; a rule drops
-//!   packets to 127.0.0.0/8 that arrive on any interface but `lo` (CVE-2020-8558). It deletes old UDP connections to
-//!   the ports from conntrack.
+//!   packets to 127.0.0.0/8 that arrive on such a link (CVE-2020-8558). It deletes old UDP connections to the ports from
+//!   conntrack. A port that the Go plugin has published for another container is refused, because its rules come first; if
+//!   that container has ended, its rules are removed.
 //! - **CHECK** compares the elements and shared rules with the configuration.
 //! - **DEL** removes the elements of the attachment and its UDP connections. It needs neither ports, `prevResult` nor
 //!   namespace. It also removes the rules of the Go plugin for the attachment. Empty maps and `route_localnet` stay.
-//! - **GC** does the same for all attachments that are not valid.
+//! - **GC** does the same for all attachments that are not valid. A link with `route_localnet` that was renamed is covered again.
 //! - **STATUS** fails if the kernel lacks nf_tables, NAT, masquerading, `fib` or conntrack in a family that it has.
 
 mod bindings;
@@ -68,7 +74,7 @@ use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::chained;
 use crate::steps::nft::localnet;
-use bindings::PortBindings;
+use bindings::{PortBindings, title};
 pub use config::Portmap;
 use config::{HostIp, Settings, Snat};
 use removal::Removal;
@@ -100,6 +106,7 @@ impl Plugin for Portmap {
             return Ok(success);
         }
         let nft = cx.session.nft()?;
+        remove_ended_of_reference(nft, &bindings)?;
         let covered = to_cover(cx, nft, &settings, &bindings)?;
         let mut undo = Undo::new(cx);
         let publish = || publish(nft, (&owner, &owners), &settings, &bindings, &covered);
@@ -249,7 +256,7 @@ fn publish(
     (owner, owners): (&Owner, &Owners),
     settings: &Settings,
     all: &[PortBindings<'_>],
-    covered: &[IfName],
+    covered: &[Link],
 ) -> Result<()> {
     nft.transact(|nft, batch| {
         for family in IpFamily::ALL {
@@ -267,8 +274,7 @@ fn publish(
                 bindings.publish(nft, batch, &before)?;
             }
         }
-        localnet::cover(batch, covered);
-        Ok(())
+        localnet::cover(nft, batch, covered)
     })
 }
 
@@ -279,21 +285,23 @@ fn to_cover(
     nft: &Nft,
     settings: &Settings,
     all: &[PortBindings<'_>],
-) -> Result<Vec<IfName>> {
+) -> Result<Vec<Link>> {
     let of_v4 = all.iter().find(|bindings| bindings.family == IpFamily::V4);
     let Some(bindings) = of_v4.filter(|_| settings.snat != Snat::Off) else {
         return Ok(Vec::new());
     };
     let host = cx.session.host()?;
     let mut links: Vec<Link> = link_to_container(host, bindings)?.into_iter().collect();
+    if let Some(link) = links.first() {
+        links.extend(localnet::renamed(nft, host, link)?);
+    }
     if localnet::covers_all(nft)? {
-        let is_open = |link: &Link| {
-            let value = sysctl::get(&route_localnet(&link.name));
-            link.kind.is_some() && value.is_ok_and(|value| value.as_deref() == Some("1"))
-        };
+        let is_open = |link: &Link| link.kind.is_some() && localnet::is_open(link);
         links.extend(host.links()?.into_iter().filter(is_open));
     }
-    links.iter().map(|link| IfName::new(link.name.as_str())).collect()
+    links.sort_by_key(|link| link.index);
+    links.dedup_by_key(|link| link.index);
+    Ok(links)
 }
 
 /// Warns if other hosts will get no reply. `sbr` can follow in the list, so it is no error.
@@ -333,6 +341,32 @@ fn remove_ended(nft: &Nft, all: &[PortBindings<'_>]) -> Result<bool> {
     Ok(is_any)
 }
 
+/// Removes the ports that the Go plugin published for containers that ended without a DEL: its rules come before these. Fails
+/// with the name of a container that may live.
+fn remove_ended_of_reference(nft: &Nft, all: &[PortBindings<'_>]) -> Result<()> {
+    for bindings in all {
+        for (mapping, port) in bindings.of_reference(nft)? {
+            let id = &port.container_id;
+            let Some(records) = life::ended_container(port.network.as_deref(), id) else {
+                let network =
+                    port.network.map_or_else(String::new, |name| format!("network {name}, "));
+                return Err(Error::internal(format_args!(
+                    "cannot publish {}: the Go plugin portmap has published it for {network}container {id}; \
+                     if this container has ended, remove what it left with cnibox gc",
+                    title(mapping)
+                )));
+            };
+            for record in records {
+                let owners = Owners::in_network(&record.network, Scope::One(&record.at));
+                nft.transact(|nft, batch| {
+                    rules_of_reference::remove_portmap(nft, batch, &owners, &[])
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Fails if an element or rule is missing, and the Go plugin did not publish the ports.
 fn check_published(
     cx: &Context<'_>,
@@ -365,9 +399,7 @@ fn remove_later(
     let build = move |nft: &Nft, batch: &mut Batch| {
         *found.borrow_mut() = remove(nft, batch, &owners, settings.as_ref())?;
         if owners.one().is_none() {
-            let gone = |link: &IfName| !sysctl::exists(&route_localnet(link));
-            let gone: Vec<IfName> = localnet::covered(nft)?.into_iter().filter(gone).collect();
-            localnet::uncover(nft, batch, &gone)?;
+            localnet::refresh(nft, &Rtnl::open()?, batch)?;
         }
         rules_of_reference::remove_portmap(nft, batch, &owners, &addresses)
     };
@@ -403,7 +435,7 @@ fn remove(
 /// drops such packets from other links.
 fn allow_loopback(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<()> {
     match link_to_container(host, bindings)? {
-        Some(link) => sysctl::set(&route_localnet(&link.name), "1").map(drop),
+        Some(link) => sysctl::set(&localnet::setting(&link.name), "1").map(drop),
         None => Ok(()),
     }
 }
@@ -412,21 +444,17 @@ fn allow_loopback(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<()> {
 fn check_loopback(host: &Rtnl, nft: &Nft, bindings: &PortBindings<'_>) -> Result<()> {
     let Some(link) = link_to_container(host, bindings)? else { return Ok(()) };
     let name = &link.name;
-    if !localnet::covers(nft, &IfName::new(name.as_str())?)? {
+    if bindings.are_registered(nft)? && !localnet::covers(nft, &IfName::new(name.as_str())?)? {
         let msg = format!("127.0.0.0/8 is open to the neighbours on {name}");
         return Err(Error::internal(msg));
     }
-    let value = |link: &str| sysctl::get(&route_localnet(link));
+    let value = |link: &str| sysctl::get(&localnet::setting(link));
     if [value(name)?, value("all")?].iter().all(|value| value.as_deref() == Some("0")) {
         let msg =
             format!("127.0.0.1 does not lead to the container: route_localnet of {name} is 0");
         return Err(Error::internal(msg));
     }
     Ok(())
-}
-
-fn route_localnet(link: &str) -> String {
-    sysctl::of_link(IpFamily::V4, link, "route_localnet")
 }
 
 /// The link by which the host reaches a container under its IPv4 address.

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::world::{Call, Container, World};
+use crate::portmap::neighbours;
+use crate::world::{Call, Connection, Container, World, echo};
 
 /// The newest is the last.
 const RELEASES: [&str; 2] = ["0.1.0", "0.2.0"];
@@ -133,13 +134,27 @@ fn record() {
     fs::write(directory.join("ruleset.nft"), world.host(["nft", "list", "ruleset"])).unwrap();
 }
 
+fn open<'w>((client, name, target): (&Container<'w>, &'static str, &str)) -> Connection<'w> {
+    Connection::open(client, name, target)
+}
+
+fn with_default_routes(container: &Container<'_>) {
+    for gateway in ["10.1.0.1", "fd00:1::1"] {
+        container.exec(["ip", "route", "add", "default", "via", gateway]);
+    }
+}
+
 /// A host as the release left it.
 fn restored(release: &str) -> World {
     let world = host();
     world.container("one");
     let directory = fixture(release);
     for state in STATE {
-        copy(&directory.join("root").join(state), &world.path(format!("/{state}")));
+        let recorded = directory.join("root").join(state);
+        // git keeps no empty directory.
+        if recorded.exists() {
+            copy(&recorded, &world.path(format!("/{state}")));
+        }
     }
     for (file, command) in [("links.sh", "sh"), ("ruleset.nft", "nft --file")] {
         let path = format!("/run/{file}");
@@ -198,6 +213,55 @@ fn gc_of_an_older_attachment_leaves_nothing() {
             cnibox(&world, &["gc"]).run().output();
             nothing_is_left(&world);
         }
+    }
+}
+
+/// The new rules come in the place of the old ones in one transaction: no packet of a connection goes untranslated.
+#[test]
+fn connections_of_an_older_attachment_go_on() {
+    for release in RELEASES {
+        let world = restored(release);
+        let one = Container { world: &world, name: "one".into() };
+        let [outside, _] = neighbours(&world);
+        with_default_routes(&one);
+        echo(&one, 80);
+        echo(&outside, 7);
+        let mut all = Vec::from(
+            [
+                (&outside, "in4", "TCP:192.0.2.1:8080"),
+                (&outside, "in6", "TCP:[fd00:2::1]:8080"),
+                (&one, "out4", "TCP:192.0.2.2:7"),
+                (&one, "out6", "TCP:[fd00:2::2]:7"),
+            ]
+            .map(open),
+        );
+        let two = world.container("two");
+        cnibox(&world, &["add", "net", &two.netns()]).without("CAP_ARGS").run().success();
+        with_default_routes(&two);
+        all.iter().for_each(|connection| connection.carries("second"));
+        all.extend(
+            [
+                (&two, "hairpin4", "TCP:192.0.2.1:8080"),
+                (&two, "hairpin6", "TCP:[fd00:2::1]:8080"),
+                (&two, "direct4", "TCP:10.1.0.2:80"),
+                (&two, "direct6", "TCP:[fd00:1::2]:80"),
+            ]
+            .map(open),
+        );
+        assert!(world.host(["nft", "list", "ruleset"]).contains("chain portmap-prerouting"));
+        let three = world.container("three");
+        let ports = r#"{"portMappings":[{"hostPort":8083,"containerPort":80,"protocol":"tcp"}]}"#;
+        let check = || cnibox(&world, &["check", "net", NETNS]).run().output();
+        check();
+        cnibox(&world, &["add", "net", &three.netns()]).env("CAP_ARGS", ports).run().success();
+        check();
+        let new = world.host(["nft", "list", "ruleset"]);
+        assert!(
+            !new.contains("chain portmap-prerouting") && !new.contains("srcnat; policy"),
+            "{new}"
+        );
+        all.iter().for_each(|connection| connection.carries("third"));
+        Connection::open(&outside, "again", "TCP:192.0.2.1:8080").carries("second");
     }
 }
 

@@ -9,6 +9,7 @@ use super::config::{Mapping, Settings, Snat, transport_name};
 use super::rules::{
     self, Group, OWNERS, Rules, count_key, location, owner_key, port_key, port_of, shared_element,
 };
+use crate::compat::host_ports::{self, HostPort};
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
 use crate::netlink::nft::{Batch, Datum, Element, Nft, Object, Value, pack};
@@ -145,6 +146,7 @@ impl<'a> PortBindings<'a> {
                 shared.map(|port| shared_element(&port.key, Some(comment.clone()))).collect();
             batch.ensure_elements(table, OWNERS, &shared);
         }
+        self.leave_to_host(nft, batch, before)?;
         let masqueraded = self.masqueraded();
         let mut sets: Vec<String> =
             masqueraded.iter().map(|expected| expected.set.clone()).collect();
@@ -209,6 +211,33 @@ impl<'a> PortBindings<'a> {
         Ok(())
     }
 
+    /// Adds the ports that packets from 127.0.0.1 do not reach: those that an earlier release had, too.
+    fn leave_to_host(&self, nft: &Nft, batch: &mut Batch, before: &Before) -> Result<()> {
+        if self.family == IpFamily::V6 {
+            return Ok(());
+        }
+        let table = rules::table(self.family);
+        let comment = shared_rules::comment(self.owner)?;
+        let own = self.unmasqueraded();
+        let own = own.iter().map(|port| Element {
+            key: port.key.clone(),
+            data: None,
+            comment: Some(comment.clone()),
+        });
+        let own = own.collect::<Vec<_>>();
+        batch.add_elements(table, &self.group.unmasqueraded(), &own);
+        let has = |set: &String| before.sets.contains(set);
+        let mut groups = vec![Group::main(), self.group.clone()];
+        groups.dedup();
+        for group in groups {
+            if has(&group.published()) && !has(&group.unmasqueraded()) {
+                let former = unmasqueraded_before(nft, &group, self.owner)?;
+                batch.ensure_elements(table, &group.unmasqueraded(), &former);
+            }
+        }
+        Ok(())
+    }
+
     /// Fails if an element or a rule is missing.
     pub fn check(&self, nft: &Nft) -> Result<()> {
         let secondary = self.secondary();
@@ -217,6 +246,11 @@ impl<'a> PortBindings<'a> {
         } else {
             self.check_group(nft)
         }
+    }
+
+    /// Whether they are published, and not those of the Go plugin.
+    pub fn are_registered(&self, nft: &Nft) -> Result<bool> {
+        index_has(nft, self.family, self.owner, owner_key(self.owner))
     }
 
     /// Whether the group has the first port.
@@ -233,6 +267,10 @@ impl<'a> PortBindings<'a> {
         let mut all = self.published();
         all.extend(self.masqueraded());
         all.push(self.index_entry());
+        let unmasqueraded = self.group.unmasqueraded();
+        if nft.exist(&[Object::Set(table, &unmasqueraded)])? == [true] {
+            all.extend(self.unmasqueraded());
+        }
         let comment = shared_rules::comment(self.owner)?;
         for expected in &all {
             let data = expected.data.clone().map(Datum::Value);
@@ -285,6 +323,22 @@ impl<'a> PortBindings<'a> {
             title: format!("masquerading of {source}"),
         };
         self.sources().iter().map(of).collect()
+    }
+
+    /// The ports of all addresses without `snat`, in IPv4.
+    fn unmasqueraded(&self) -> Vec<Expected> {
+        let is_it = |mapping: &&Mapping| {
+            self.family == IpFamily::V4
+                && self.settings.snat == Snat::Off
+                && mapping.host_ip.one().is_none()
+        };
+        let of = |mapping: &Mapping| Expected {
+            set: self.group.unmasqueraded(),
+            key: key_of(mapping),
+            data: None,
+            title: title(mapping),
+        };
+        self.mappings().filter(is_it).map(of).collect()
     }
 
     fn index_entry(&self) -> Expected {
@@ -350,6 +404,28 @@ impl<'a> PortBindings<'a> {
         Ok(owners)
     }
 
+    /// The ports that the Go plugin has published for other containers, each with the mapping that it takes.
+    pub fn of_reference(&self, nft: &Nft) -> Result<Vec<(&Mapping, HostPort)>> {
+        let [_, container_id, _] = Owner::parts(self.owner.as_str()).unwrap_or_default();
+        let has_conditions = !self.settings.conditions(self.family).are_none();
+        let mut taken = Vec::new();
+        for port in host_ports::all(nft, self.family)? {
+            let is_it = |mapping: &&Mapping| {
+                (mapping.transport, mapping.host_port) == (port.transport, port.port)
+                    && mapping.host_ip.one().is_none_or(|ip| port.host_ip.is_none_or(|on| on == ip))
+            };
+            // Two lists of conditions can exclude each other.
+            let may_both = has_conditions && port.has_conditions;
+            if let Some(mapping) = self.mappings().find(is_it)
+                && port.container_id != container_id
+                && !may_both
+            {
+                taken.push((mapping, port));
+            }
+        }
+        Ok(taken)
+    }
+
     /// The ports that other owners publish, too, on other host addresses.
     fn shared_ports(&self, nft: &Nft) -> Result<Vec<Vec<u8>>> {
         let keys: Vec<Vec<u8>> = self.ports_on().into_iter().map(|port| port.key).collect();
@@ -410,12 +486,39 @@ fn exclusive<'a>(group: &Group, mapping: &'a Mapping) -> [Exclusive<'a>; 2] {
     [any, on]
 }
 
+/// The ports of a group that an earlier release published without `snat`: 127.0.0.1 is no source that is masqueraded for their
+/// targets.
+fn unmasqueraded_before(nft: &Nft, group: &Group, except: &Owner) -> Result<Vec<Element>> {
+    let table = rules::table(IpFamily::V4);
+    let mut targets = BTreeSet::new();
+    for net in [localnet::loopback(), IpFamily::V4.everything()] {
+        let elements = nft.elements(table, &hairpin::set(net.prefix_len()))?.into_iter();
+        let of_net = elements.filter_map(|element| {
+            let (source, target) = element.key.split_at_checked(4)?;
+            (source == pack(&[Value::Address(net.addr())])).then(|| target.to_vec())
+        });
+        targets.extend(of_net);
+    }
+    let published = nft.elements(table, &group.published())?.into_iter();
+    let unmasqueraded = published.filter(|element| {
+        let Some(Datum::Value(target)) = &element.data else { return false };
+        !is_of(element, except) && target.get(..4).is_some_and(|target| !targets.contains(target))
+    });
+    Ok(unmasqueraded.map(|element| Element { data: None, ..element }).collect())
+}
+
+/// Whether the index has an entry of an owner.
+pub fn index_has(nft: &Nft, family: IpFamily, owner: &Owner, key: Vec<u8>) -> Result<bool> {
+    let found = nft.elements_at(rules::table(family), OWNERS, &[key])?;
+    Ok(found.iter().flatten().any(|element| is_of(element, owner)))
+}
+
 /// Whether an element is that of an owner.
 pub fn is_of(element: &Element, owner: &Owner) -> bool {
     element.comment.as_ref().is_some_and(|comment| **comment == *owner.as_str())
 }
 
-fn title(mapping: &Mapping) -> String {
+pub fn title(mapping: &Mapping) -> String {
     let on = mapping.host_ip.one().map_or_else(String::new, |ip| format!("{ip} "));
     format!("host port {on}{} {}", transport_name(mapping.transport), mapping.host_port)
 }

@@ -119,7 +119,7 @@ impl Portmap {
             (true, true) => Snat::All,
         };
         Ok(Settings {
-            mappings: self.mappings()?,
+            mappings: self.mappings(snat)?,
             snat,
             mark_bit,
             conditions_v4: Conditions::parse("conditionsV4", IpFamily::V4, &self.conditions_v4)?,
@@ -171,11 +171,18 @@ impl Portmap {
         )))
     }
 
-    fn mappings(&self) -> Result<Vec<Mapping>> {
+    fn mappings(&self, snat: Snat) -> Result<Vec<Mapping>> {
         let mut mappings: Vec<Mapping> = Vec::new();
         let mut of_port: BTreeMap<(Transport, u16), Vec<HostIp>> = BTreeMap::new();
         for (index, written) in self.runtime_config.port_mappings.iter().enumerate() {
-            let mapping = written.parse(&format!("runtimeConfig.portMappings[{index}]"))?;
+            let at = format!("runtimeConfig.portMappings[{index}]");
+            let mapping = written.parse(&at)?;
+            if let Some(ip) = mapping.host_ip.one()
+                && let Some(reason) = undeliverable(ip, snat)
+            {
+                let msg = format!("{at}.hostIP: {ip} leads to no container: {reason}");
+                return Err(Error::config(msg));
+            }
             let others = of_port.entry((mapping.transport, mapping.host_port)).or_default();
             if others.iter().any(|other| other.overlaps(mapping.host_ip)) {
                 // A repeated mapping has no effect.
@@ -183,7 +190,7 @@ impl Portmap {
                     continue;
                 }
                 return Err(Error::config(format_args!(
-                    "runtimeConfig.portMappings[{index}]: host port {} {} is mapped twice",
+                    "{at}: host port {} {} is mapped twice",
                     transport_name(mapping.transport),
                     mapping.host_port
                 )));
@@ -222,6 +229,20 @@ impl PortMapping {
             host_ip,
             container_port: port("container", "containerPort", self.container_port)?,
         })
+    }
+}
+
+/// The reason why the kernel forwards no packet with this destination.
+fn undeliverable(ip: IpAddr, snat: Snat) -> Option<&'static str> {
+    match ip {
+        _ if ip.is_multicast() => Some("it is a multicast address"),
+        IpAddr::V4(ip) if ip.is_broadcast() => Some("it is the broadcast address"),
+        IpAddr::V4(ip) if ip.is_loopback() && snat == Snat::Off => {
+            Some("packets from 127.0.0.1 need snat")
+        }
+        IpAddr::V6(ip) if ip.is_loopback() => Some("the kernel does not forward packets from ::1"),
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => Some("it is a link-local address"),
+        _ => None,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::bindings::is_of;
+use super::bindings::{index_has, is_of};
 use super::config::Settings;
 use super::rules::{
     self, Group, OWNERS, count_key, is_index_entry, location, masqueraded_keys, owner_key, port_of,
@@ -12,7 +12,7 @@ use super::rules::{
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::conntrack::Flows;
-use crate::netlink::nft::{Batch, Datum, Element, Nft, Transport};
+use crate::netlink::nft::{Batch, Datum, Element, Nft, Object, Transport};
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::nft::hairpin::{self, Sources};
 use crate::steps::nft::shared_rules;
@@ -72,8 +72,7 @@ impl Removal<'_> {
     }
 
     fn index_has(&self, owner: &Owner, key: Vec<u8>) -> Result<bool> {
-        let found = self.nft.elements_at(rules::table(self.family), OWNERS, &[key])?;
-        Ok(found.iter().flatten().any(|element| is_of(element, owner)))
+        index_has(self.nft, self.family, owner, key)
     }
 
     /// Looks up the ports of the configuration, in each group that can have them.
@@ -123,6 +122,8 @@ impl Removal<'_> {
         }
         let mut removed = Removed::default();
         if own.group.is_main() {
+            let ports = own.published.iter().filter_map(|(_, element)| port_of(element));
+            keys.extend(ports.map(|key| (own.group.unmasqueraded(), key)));
             let ports = own.ports_on().map(|key| (own.group.published_on_ports(), key));
             keys.extend(ports);
             keys.extend(
@@ -240,6 +241,7 @@ impl Removal<'_> {
         if gone.is_empty() && gone_on.is_empty() {
             return Ok(Removed::default());
         }
+        self.delete_from(&group.unmasqueraded(), batch)?;
         let ports_on = group.published_on_ports();
         let (gone_ports, _) = self.delete_from(&ports_on, batch)?;
         let mut shared = Vec::new();
@@ -297,7 +299,9 @@ impl Removal<'_> {
             }
         }
         batch.delete_chain(table, &chain);
-        for set in group.sets() {
+        let unmasqueraded = group.unmasqueraded();
+        let is_there = self.nft.exist(&[Object::Set(table, &unmasqueraded)])? == [true];
+        for set in group.sets().into_iter().chain(Some(unmasqueraded).filter(|_| is_there)) {
             batch.delete_set(table, &set);
         }
         Ok(())

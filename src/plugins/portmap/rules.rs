@@ -5,16 +5,18 @@
 //! map portmap-published { type inet_proto . inet_service : ipv4_addr . inet_service; }
 //! map portmap-published-on { type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service; }
 //! set portmap-published-on-ports { type inet_proto . inet_service; }
+//! set portmap-unmasqueraded { type inet_proto . inet_service; }    # in IPv4
 //! set portmap-owners { type mark . mark; }
 //! ```
 //!
 //! Packets are looked up in `published` (ports of all host addresses) and `published-on` (ports of one host address), and in
-//! the sets of `steps::nft::hairpin` and `steps::nft::localnet`. Only the plugin reads the other two sets.
+//! the sets of `steps::nft::hairpin` and `steps::nft::localnet`. `unmasqueraded` has the ports of all addresses without `snat`:
+//! packets from 127.0.0.1 to them stay on the host. Only the plugin reads the other two sets.
 //! `published-on-ports` tells in one lookup whether a port is published on any single address. `portmap-owners` is an
 //! index of hashes: of each owner that has elements; of each owner with the number of its ports, so that a DEL that finds
 //! this number knows that it found all; of each port that several owners have on different addresses.
 //!
-//! A group has the first three objects and a chain. The main group has the names above. Conditions have a group of their
+//! A group has the first four objects and a chain. The main group has the names above. Conditions have a group of their
 //! own, with the hash of the conditions as suffix. A container that publishes a port in a second network has a secondary
 //! group for it, with the suffix `-secondary-` and the hash of its interface name.
 
@@ -28,7 +30,8 @@ use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::{
     Base, Batch, COMMENT_BYTES_MAX_IN_NFT, ChainKind, Comment, Condition, Element, Expr, Field,
-    Hook, NewSet, Nft, Policy, SetKind, Table, Transport, Type, Value, Verdict, dnat_to_map, pack,
+    Hook, NewSet, Nft, Object, Policy, SetKind, Table, Transport, Type, Value, Verdict,
+    dnat_to_map, in_set, pack,
 };
 use crate::plugin::owner::{self, Owner};
 use crate::steps::nft::hairpin::{self, Sources};
@@ -55,6 +58,7 @@ const FORMER_OUTPUT: &str = "portmap-output";
 const PUBLISHED: &str = "portmap-published";
 const PUBLISHED_ON: &str = "portmap-published-on";
 const PUBLISHED_ON_PORTS: &str = "portmap-published-on-ports";
+const UNMASQUERADED: &str = "portmap-unmasqueraded";
 const SECONDARY: &str = "-secondary";
 
 /// Behind the rules of the administrator, of iptables (-100) and of firewalld (-90), which can be more specific
@@ -83,7 +87,10 @@ impl Rules<'_> {
         let mut sets = self.sets();
         sets.extend(self.sources.iter().map(|sources| sources.set()));
         sets.extend(Some(localnet::SET.to_owned()).filter(|_| self.serves_loopback()));
-        let shared = SharedRules { table, sets, chains: self.chains()? };
+        if self.family == IpFamily::V4 {
+            sets.extend(self.groups().iter().map(Group::unmasqueraded));
+        }
+        let shared = SharedRules { table, sets, chains: self.chains(|_| true)? };
         shared.ensure(nft, batch, |batch, name| match name {
             localnet::SET => localnet::declare(batch),
             name if hairpin::length(name).is_some() || Sources::of(name).is_some() => {
@@ -95,9 +102,16 @@ impl Rules<'_> {
         })
     }
 
-    /// Fails if a rule is missing. An earlier release has neither sources nor links.
+    /// Fails if a rule is missing. An earlier release has neither sources nor links, nor `unmasqueraded`.
     pub fn check(&self, nft: &Nft) -> Result<()> {
-        let (table, chains) = (table(self.family), self.chains()?);
+        let table = table(self.family);
+        let mut unmasqueraded = Vec::new();
+        for group in self.groups() {
+            let set = group.unmasqueraded();
+            let is_there = nft.exist(&[Object::Set(table, &set)])? == [true];
+            unmasqueraded.extend(Some(group).filter(|_| is_there));
+        }
+        let chains = self.chains(|group| unmasqueraded.contains(group))?;
         SharedRules { table, sets: self.sets(), chains }.check(nft)
     }
 
@@ -106,11 +120,15 @@ impl Rules<'_> {
         self.settings.snat != Snat::Off && self.family.has(localnet::loopback().addr())
     }
 
-    fn sets(&self) -> Vec<String> {
+    fn groups(&self) -> Vec<Group> {
         let mut groups = vec![Group::main()];
         groups.extend(Some(self.group.clone()).filter(|group| !group.is_main()));
+        groups
+    }
+
+    fn sets(&self) -> Vec<String> {
         let mut sets = vec![OWNERS.to_owned()];
-        sets.extend(groups.iter().flat_map(Group::sets));
+        sets.extend(self.groups().iter().flat_map(Group::sets));
         let mut lengths: Vec<u8> =
             self.sources.iter().map(|sources| sources.prefix_length).collect();
         lengths.dedup();
@@ -119,15 +137,21 @@ impl Rules<'_> {
     }
 
     /// The target of a jump comes before the chain that jumps.
-    fn chains(&self) -> Result<Vec<Chain>> {
+    fn chains(&self, has_unmasqueraded: impl Fn(&Group) -> bool) -> Result<Vec<Chain>> {
         let (family, group, main) = (self.family, self.group, Group::main());
-        let mut chains =
-            vec![Chain::regular(&main.chain(), translate(family, &main, &Conditions::none()))];
+        let rules = |group: &Group, conditions: &Conditions| {
+            let mut rules = translate(family, group, conditions);
+            if family == IpFamily::V4 && has_unmasqueraded(group) {
+                rules.insert(0, leave_to_host(group));
+            }
+            rules
+        };
+        let mut chains = vec![Chain::regular(&main.chain(), rules(&main, &Conditions::none()))];
         if !group.is_main() {
             // First, because the rules without conditions match every packet.
             chains[0].first = Some(vec![Verdict::Jump(group.chain()).into()]);
             let conditions = self.settings.conditions(family);
-            let mut chain = Chain::regular(&group.chain(), translate(family, group, conditions));
+            let mut chain = Chain::regular(&group.chain(), rules(group, conditions));
             if !conditions.are_none() {
                 chain.comment = Some(Comment::new(shortened(conditions.text()))?);
             }
@@ -173,7 +197,7 @@ fn declare<T>(family: IpFamily, name: &str, f: impl FnOnce(NewSet<'_>) -> T) -> 
     let (key, kind): (&[Type], _) = match base {
         PUBLISHED => (&port, SetKind::Map(&target)),
         PUBLISHED_ON => (&with_address, SetKind::Map(&target)),
-        PUBLISHED_ON_PORTS => (&port, SetKind::Set),
+        PUBLISHED_ON_PORTS | UNMASQUERADED => (&port, SetKind::Set),
         _ => (&[Type::Mark, Type::Mark], SetKind::Set),
     };
     f(NewSet { name, key, kind, comment: None })
@@ -221,6 +245,13 @@ fn translate(family: IpFamily, group: &Group, conditions: &Conditions) -> Vec<Ve
     alternatives
         .flat_map(|met| [[met.as_slice(), &on].concat(), [met, &any[..]].concat()])
         .collect()
+}
+
+/// `ip saddr 127.0.0.0/8 meta l4proto . th dport @portmap-unmasqueraded return`: the kernel forwards no packet with this source.
+fn leave_to_host(group: &Group) -> Vec<Expr> {
+    let port = in_set(&[Field::Protocol, Field::Dport], &group.unmasqueraded());
+    let from_loopback = Condition::saddr(localnet::loopback()).into_iter();
+    from_loopback.chain(port).chain([Verdict::Return.into()]).collect()
 }
 
 /// The keys that an address can have in a set of masqueraded sources, each with the name of the set.
@@ -323,6 +354,10 @@ impl Group {
         self.name(PUBLISHED_ON_PORTS)
     }
 
+    pub fn unmasqueraded(&self) -> String {
+        self.name(UNMASQUERADED)
+    }
+
     pub fn sets(&self) -> [String; 3] {
         [self.published(), self.published_on(), self.published_on_ports()]
     }
@@ -347,7 +382,7 @@ impl Group {
                 && is_hash_or_empty(secondary.strip_prefix(SECONDARY).unwrap_or_default());
             is_valid.then_some((base, group))
         };
-        [PUBLISHED, PUBLISHED_ON, PUBLISHED_ON_PORTS].into_iter().find_map(with)
+        [PUBLISHED, PUBLISHED_ON, PUBLISHED_ON_PORTS, UNMASQUERADED].into_iter().find_map(with)
     }
 }
 

@@ -22,6 +22,17 @@ fn invalid_keys_are_named() {
         (mapping(json!({"hostIP": "192.0.2"})), 7, &["hostIP", "192.0.2"]),
         (mapping(json!({"hostIP": "host"})), 7, &["hostIP", "host"]),
         (mapping(json!({"hostIP": "192.0.2.1/24"})), 7, &["hostIP"]),
+        // No packet to these comes to a container.
+        (mapping(json!({"hostIP": "::1"})), 7, &["portMappings[0].hostIP", "::1", "forward"]),
+        (mapping(json!({"hostIP": "fe80::1"})), 7, &["hostIP", "fe80::1", "link-local"]),
+        (mapping(json!({"hostIP": "ff02::1"})), 7, &["hostIP", "ff02::1", "multicast"]),
+        (mapping(json!({"hostIP": "224.0.0.1"})), 7, &["hostIP", "224.0.0.1", "multicast"]),
+        (mapping(json!({"hostIP": "255.255.255.255"})), 7, &["hostIP", "broadcast"]),
+        (
+            with(&mapping(json!({"hostIP": "127.0.0.1"})), json!({"snat": false})),
+            7,
+            &["hostIP", "127.0.0.1", "snat"],
+        ),
         (json!({"runtimeConfig": {"portMappings": {}}}), 6, &["portMappings"]),
         (
             json!({"runtimeConfig": {"portMappings": [tcp(80, 80), tcp(80, 81)]}}),

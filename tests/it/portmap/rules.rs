@@ -52,7 +52,11 @@ COUNT comment "net c1 eth0" }
 	set portmap-localnet {
 		type ifname
 	}
+	set portmap-unmasqueraded {
+		type inet_proto . inet_service
+	}
 	chain portmap-published {
+		ip saddr 127.0.0.0/8 meta l4proto . th dport @portmap-unmasqueraded return
 		dnat ip to ip daddr . meta l4proto . th dport map @portmap-published-on
 		dnat ip to meta l4proto . th dport map @portmap-published
 	}

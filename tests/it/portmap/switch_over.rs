@@ -99,3 +99,60 @@ fn both_plugins_translate_to_the_same_targets() {
     assert_eq!(ours, theirs);
     assert!(ours.iter().filter(|line| line.contains(": c1 ")).count() > 30, "{ours:?}");
 }
+
+/// The rules of the nftables backend for the ports of `config`.
+fn rules_of_nftables(world: &World, container_id: &str) {
+    let table = |family: &str, target: &str| {
+        format!(
+            "table {family} cni_hostport {{
+                chain hostports {{
+                    tcp dport 8080 dnat to {target}:80 comment \"{container_id}\"
+                    udp dport 8053 dnat to {target}:53 comment \"{container_id}\"
+                }}
+                chain hostports_all {{ jump hostports; }}
+                chain prerouting {{
+                    type nat hook prerouting priority -100
+                    fib daddr type local jump hostports_all
+                }}
+            }}"
+        )
+    };
+    world
+        .write("/run/hostports", [table("ip", "10.1.0.2"), table("ip6", "[fd00:1::2]")].join("\n"));
+    world.host(["nft", "--file", "/run/hostports"]);
+}
+
+/// Its rules come before those of cnibox.
+#[test]
+fn a_port_of_a_go_container_is_free_when_it_has_ended() {
+    for is_iptables in [true, false] {
+        let world = World::new();
+        let [outside, _] = neighbours(&world);
+        let (c1, c2) = (world.container("c1"), world.container("c2"));
+        if is_iptables {
+            attach_by_reference(&c1, &config());
+        } else {
+            c1.add("bridge", &network());
+            rules_of_nftables(&world, "c1");
+        }
+        let result = c2.add("bridge", &network());
+        let wanted = chained(&portmap(json!([tcp(8080, 80)])), &result);
+        let before = world.state();
+        let named = if is_iptables { "network net, container c1" } else { "container c1" };
+        let refused = c2.call("portmap", "ADD", &wanted).run();
+        refused.fails(999, &["cannot publish host port tcp 8080", named, "cnibox gc"]);
+        before.assert_same(&world.state(), "after the refusal");
+        // Another port is not in the way.
+        c2.add("portmap", &chained(&portmap(json!([tcp(8081, 80)])), &result));
+        c1.destroy();
+        world.eventually("the link is gone", || world.ports_of("cni0").len() == 1);
+        c2.add("portmap", &wanted);
+        serve(&c2, "tcp", 80);
+        for (address, source) in [("192.0.2.1", "192.0.2.2"), ("fd00:2::1", "fd00:2::2")] {
+            let answer = ask(&world, Some(&outside.netns()), "tcp", address, 8080);
+            assert_eq!(answer, format!("c2 {source}"));
+        }
+        assert!(!rules_of_containers(&world).iter().any(|line| line.contains("\"c1\"")));
+        assert!(!world.host(["nft", "list", "ruleset"]).contains("comment \"c1\""));
+    }
+}

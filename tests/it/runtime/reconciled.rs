@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Host, list};
 use crate::portmap::{ask, ask_in_vain, neighbours, serve};
-use crate::world::{Container, Outcome, State, World, plugin_names, with};
+use crate::world::{Connection, Container, Outcome, State, echo, plugin_names, with};
 
 /// A network with everything that can be removed.
 fn network() -> Value {
@@ -77,49 +77,6 @@ impl Host {
 /// A line of tc without the handle of the ingress discipline, and without a counter of packets.
 fn without_counter(line: &str) -> String {
     line.split(" direct_packets_stat").next().unwrap_or_default().trim().to_owned()
-}
-
-/// A connection that is open during the test. The server sends each line back.
-struct Connection<'w> {
-    world: &'w World,
-    name: &'static str,
-}
-
-impl<'w> Connection<'w> {
-    fn open(client: &Container<'w>, name: &'static str, target: &str) -> Self {
-        let script = format!(
-            "mkfifo /run/{name}; exec 3<>/run/{name}; exec socat - {target} <&3 >/run/{name}.answers"
-        );
-        client.tool(["sh", "-ec", &script]).start();
-        let connection = Self { world: client.world, name };
-        connection.world.eventually("the client opens its queue", || {
-            connection.world.path(format!("/run/{name}")).exists()
-        });
-        connection.carries("first");
-        connection
-    }
-
-    #[track_caller]
-    fn carries(&self, word: &str) {
-        let Self { world, name } = self;
-        world.host(["sh", "-ec", &format!("echo {word} >/run/{name}")]);
-        let answers = world.path(format!("/run/{name}.answers"));
-        world.eventually("the open connection answers", || {
-            std::fs::read_to_string(&answers).is_ok_and(|text| text.ends_with(&format!("{word}\n")))
-        });
-    }
-}
-
-/// Sends each line back, in both families.
-fn echo(container: &Container<'_>, port: u16) {
-    for version in ["TCP4", "TCP6"] {
-        let only = if version == "TCP6" { ",ipv6only=1" } else { "" };
-        let listen = format!("{version}-LISTEN:{port},fork,reuseaddr{only}");
-        container.tool(["socat", &listen, "SYSTEM:cat"]).start();
-    }
-    container.world.eventually("both servers listen", || {
-        container.exec(["ss", "-Hntl", &format!("sport = :{port}")]).lines().count() == 2
-    });
 }
 
 /// A host with two containers that publish ports, and a neighbour outside.

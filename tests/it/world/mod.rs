@@ -4,6 +4,7 @@
 pub mod attempts;
 pub mod bare;
 pub mod call;
+pub mod connection;
 pub mod json;
 pub mod kernel;
 pub mod killed;
@@ -25,6 +26,7 @@ use serde_json::Value;
 pub use attempts::one_attempt_is;
 pub use bare::Bare;
 pub use call::{Call, Outcome, Running, VERSIONS, all_at_once};
+pub use connection::{Connection, echo};
 pub use json::{leaves, with, without};
 pub use kernel::{half_for, is_for_options, kernel_has, not_run, runs_with};
 pub use killed::{at_every_change, at_every_system_call};

@@ -1,0 +1,111 @@
+//! Host ports that the Go plugin `portmap` has published, with either backend. They come before those of cnibox.
+
+use std::net::IpAddr;
+
+use super::rules::DNAT;
+use crate::error::Result;
+use crate::names::IpFamily;
+use crate::netlink::fixed;
+use crate::netlink::nft::{Condition, Field, Nft, Rule, Table, Transport};
+
+/// A published port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPort {
+    /// The rules of the nftables backend do not name it.
+    pub network: Option<String>,
+    pub container_id: String,
+    pub transport: Transport,
+    pub port: u16,
+    /// `None`: all addresses of the host.
+    pub host_ip: Option<IpAddr>,
+    /// Whether it has `conditionsV4` or `conditionsV6`.
+    pub has_conditions: bool,
+}
+
+/// Reads the tables of both backends.
+pub fn all(nft: &Nft, family: IpFamily) -> Result<Vec<HostPort>> {
+    let mut all = of_iptables(&nft.rules(Table { family: family.into(), name: "nat" })?);
+    let table = Table { family: family.into(), name: "cni_hostport" };
+    all.extend(nft.rules(table)?.iter().filter_map(|rule| {
+        let container_id = rule.comment.as_deref()?;
+        HostPort::of(rule, None, container_id, false)
+    }));
+    Ok(all)
+}
+
+/// A rule of the common chain names the container, and leads to the chain with its ports.
+fn of_iptables(nat: &[Rule]) -> Vec<HostPort> {
+    let mut all = Vec::new();
+    for entry in nat.iter().filter(|rule| rule.chain == DNAT) {
+        let named = entry.comment.as_deref().and_then(names);
+        let (Some((network, container_id)), Some(chain)) = (named, entry.leads_to()) else {
+            continue;
+        };
+        let is_further = |condition: &Condition| condition.field != Field::Protocol;
+        let has_conditions = entry.conditions().iter().any(is_further);
+        let of_container = nat.iter().filter(|rule| rule.chain == chain);
+        all.extend(
+            of_container
+                .filter_map(|rule| HostPort::of(rule, Some(network), container_id, has_conditions)),
+        );
+    }
+    all
+}
+
+/// The network and the container in `dnat name: "NETWORK" id: "CONTAINER"`.
+fn names(comment: &str) -> Option<(&str, &str)> {
+    comment.strip_prefix("dnat name: \"")?.strip_suffix('"')?.split_once("\" id: \"")
+}
+
+impl HostPort {
+    /// `None` if the rule translates no port: one of the masquerade.
+    fn of(
+        rule: &Rule,
+        network: Option<&str>,
+        container_id: &str,
+        has_conditions: bool,
+    ) -> Option<Self> {
+        let conditions = rule.conditions();
+        let value = |field: Field| {
+            let found = conditions.iter().find(|condition| condition.field == field)?;
+            found.is_equal.then_some(found.value.as_slice())
+        };
+        let transport = Transport::of(*value(Field::Protocol)?.first()?)?;
+        let port = value(Field::Dport).and_then(|value| Some(u16::from_be_bytes(fixed(value, 0)?)));
+        let address = |value: &[u8]| match value.len() {
+            4 => Some(IpAddr::from(fixed::<4>(value, 0)?)),
+            _ => Some(IpAddr::from(fixed::<16>(value, 0)?)),
+        };
+        let host_ip = [Field::IpDaddr, Field::Ip6Daddr].into_iter().find_map(value);
+        Some(Self {
+            network: network.map(str::to_owned),
+            container_id: container_id.to_owned(),
+            transport,
+            port: port.or_else(|| xt_port(rule))?,
+            host_ip: host_ip.and_then(address),
+            has_conditions,
+        })
+    }
+}
+
+/// The destination port of the match `tcp` or `udp`, which earlier releases of iptables use.
+///
+/// Source: linux/netfilter/xt_tcpudp.h: `spts[2]`, `dpts[2]` in the byte order of the host.
+fn xt_port(rule: &Rule) -> Option<u16> {
+    let info = ["tcp", "udp"].into_iter().find_map(|name| rule.xt_match(name))?;
+    let [first, last] = [4, 6].map(|at| fixed(info, at).map(u16::from_ne_bytes));
+    first.filter(|_| first == last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comment_names_network_and_container() {
+        assert_eq!(names("dnat name: \"net\" id: \"abc\""), Some(("net", "abc")));
+        for other in ["name: \"net\" id: \"abc\"", "dnat name: \"net\"", ""] {
+            assert_eq!(names(other), None, "{other}");
+        }
+    }
+}
