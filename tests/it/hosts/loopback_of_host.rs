@@ -140,7 +140,7 @@ fn a_renamed_bridge_stays_closed() {
     assert_eq!(asked(), "host");
     let valid = ["c1", "c2"].map(|id| json!({"containerID": id, "ifname": "eth0"}));
     let config = without(&config, "prevResult");
-    let gc = with(&config, json!({"cni.dev/valid-attachments": valid}));
+    let gc = with(&config, json!({"cniVersion": "1.1.0", "cni.dev/valid-attachments": valid}));
     world.call("portmap", "GC", &gc).run().silence();
     assert_eq!(asked(), "nothing");
     let set = world.host(["nft", "list", "set", "ip", "cnibox", "portmap-localnet"]);

@@ -15,15 +15,40 @@ mod without_ipv6;
 
 use serde_json::{Value, json};
 
+use crate::parity::reference;
 use crate::portmap::serve;
 use crate::world::{Container, World, with};
 
 /// Containers of one subnet in each family, each on a link of its own: `NAME 10.NUMBER.0.2`, `fd00:NUMBER::2` and so on.
 fn routed(number: u8, more: Value) -> Value {
     let ranges = json!([[{"subnet": format!("10.{number}.0.0/24")}], [{"subnet": format!("fd00:{number}::/64")}]]);
-    let config = json!({"cniVersion": "1.1.0", "name": format!("net{number}"), "type": "ptp",
+    let config = json!({"cniVersion": "1.0.0", "name": format!("net{number}"), "type": "ptp",
         "ipam": {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}});
     with(&config, more)
+}
+
+/// Whose plugins attach a container. Where both do the same, a test runs with both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Cnibox,
+    /// The reference, which knows versions up to 1.0.0.
+    Go,
+}
+
+impl By {
+    const BOTH: [Self; 2] = [Self::Cnibox, Self::Go];
+
+    #[track_caller]
+    fn add(self, container: &Container<'_>, config: &Value) -> Value {
+        let call = container.call(config["type"].as_str().unwrap(), "ADD", config);
+        let call = match self {
+            Self::Cnibox => call,
+            Self::Go => {
+                call.of_directory(&reference()).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            }
+        };
+        call.run().success()
+    }
 }
 
 /// A container with a server on port 80, and the configuration of `portmap` that publishes it.
@@ -34,15 +59,28 @@ fn published<'w>(
     port: u16,
     keys: Value,
 ) -> (Container<'w>, Value) {
+    published_by(By::Cnibox, world, name, network, port, keys)
+}
+
+#[track_caller]
+fn published_by<'w>(
+    by: By,
+    world: &'w World,
+    name: &str,
+    network: &Value,
+    port: u16,
+    keys: Value,
+) -> (Container<'w>, Value) {
     let container = world.container(name);
-    let plugin = network["type"].as_str().unwrap();
-    let result = container.add(plugin, network);
+    let result = by.add(&container, network);
     let ports = json!([{"hostPort": port, "containerPort": 80, "protocol": "tcp"}]);
-    let config = json!({"cniVersion": "1.1.0", "name": network["name"], "type": "portmap",
+    let config = json!({"cniVersion": "1.0.0", "name": network["name"], "type": "portmap",
         "runtimeConfig": {"portMappings": ports}, "prevResult": result});
     let config = with(&config, keys);
-    container.add("portmap", &config);
-    container.check("portmap", &config, &result);
+    by.add(&container, &config);
+    if by == By::Cnibox {
+        container.check("portmap", &config, &result);
+    }
     serve(&container, "tcp", 80);
     (container, config)
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{published, routed};
+use super::{By, published_by, routed};
 use crate::portmap::{ask, neighbours, serve};
 use crate::world::World;
 
@@ -11,6 +11,10 @@ const RULES: [[&str; 2]; 2] = [["iptables", "192.0.2"], ["ip6tables", "fd00:2:"]
 
 #[test]
 fn a_source_that_the_administrator_sets_comes_before_masquerade() {
+    By::BOTH.into_iter().for_each(a_source_comes_before_masquerade);
+}
+
+fn a_source_comes_before_masquerade(by: By) {
     let world = World::new();
     let [outside, beyond] = neighbours(&world);
     for [iptables, net] in RULES {
@@ -43,8 +47,7 @@ fn a_source_that_the_administrator_sets_comes_before_masquerade() {
     let network = routed(1, json!({"ipMasq": true}));
     let (c1, c2) = (world.container("c1"), world.container("c2"));
     for container in [&c1, &c2] {
-        let result = container.add("ptp", &network);
-        container.check("ptp", &network, &result);
+        by.add(container, &network);
     }
     for (container, address, source) in [
         (&c1, "192.0.2.2", "outside 192.0.2.99"),
@@ -64,6 +67,10 @@ fn a_source_that_the_administrator_sets_comes_before_masquerade() {
 
 #[test]
 fn a_port_that_the_administrator_leads_elsewhere_stays_there() {
+    By::BOTH.into_iter().for_each(a_port_leads_elsewhere);
+}
+
+fn a_port_leads_elsewhere(by: By) {
     let world = World::new();
     let [outside, beyond] = neighbours(&world);
     for [iptables, net] in RULES {
@@ -93,7 +100,7 @@ fn a_port_that_the_administrator_leads_elsewhere_stays_there() {
     }
     serve(&beyond, "tcp", 80);
     let network = routed(1, json!({}));
-    let _c1 = published(&world, "c1", &network, 8080, json!({}));
+    let _c1 = published_by(by, &world, "c1", &network, 8080, json!({}));
     let asked = |address| ask(&world, Some(&outside.netns()), "tcp", address, 8080);
     assert_eq!(asked("192.0.2.1"), "beyond 192.0.2.2");
     assert_eq!(asked("198.51.100.1"), "c1 192.0.2.2");

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{published, routed};
+use super::{By, published, published_by, routed};
 use crate::portmap::{ask, neighbours};
 use crate::world::World;
 
@@ -30,13 +30,17 @@ fn with_cluster_ip(world: &World) {
 /// With the port number of the service published, too.
 #[test]
 fn a_neighbour_that_asks_the_service_keeps_its_source() {
+    By::BOTH.into_iter().for_each(a_neighbour_keeps_its_source);
+}
+
+fn a_neighbour_keeps_its_source(by: By) {
     let world = World::new();
     let [outside, _] = neighbours(&world);
     with_cluster_ip(&world);
     let network = routed(1, json!({}));
-    let _c1 = published(&world, "c1", &network, 80, json!({}));
+    let _c1 = published_by(by, &world, "c1", &network, 80, json!({}));
     let c2 = world.container("c2");
-    c2.add("ptp", &network);
+    by.add(&c2, &network);
     let ask_from = |client: &str, address| {
         ask(&world, Some(&format!("/run/netns/{client}")), "tcp", address, 80)
     };
