@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::portmap::neighbours;
+use crate::portmap::{ask, ask_in_vain, neighbours};
 use crate::world::{Call, Connection, Container, World, echo};
 
 /// The newest is the last.
@@ -262,6 +262,35 @@ fn connections_of_an_older_attachment_go_on() {
         );
         all.iter().for_each(|connection| connection.carries("third"));
         Connection::open(&outside, "again", "TCP:192.0.2.1:8080").carries("second");
+    }
+}
+
+/// An older release closed 127.0.0.0/8 on all links. The new rule has a set of links, and an ADD on another link fills it.
+#[test]
+fn a_link_that_an_older_release_opened_stays_closed() {
+    for release in RELEASES {
+        let world = restored(release);
+        let one = Container { world: &world, name: "one".into() };
+        let listen = "TCP4-LISTEN:9000,bind=127.0.0.1,fork,reuseaddr";
+        world.tool(&["socat", listen, "SYSTEM:read line; echo host"], None).start();
+        world.eventually("it listens", || !world.host(["ss", "-Hntl", "sport = :9000"]).is_empty());
+        one.exec([
+            "sh",
+            "-ec",
+            "echo 1 >/proc/sys/net/ipv4/conf/eth0/route_localnet; ip route add 127.0.0.1/32 via 10.1.0.1",
+        ]);
+        let two = world.container("two");
+        let ipam = json!({"type": "host-local", "ranges": [[{"subnet": "10.2.0.0/24"}]]});
+        let ptp = json!({"cniVersion": "1.1.0", "name": "two", "type": "ptp", "ipam": ipam});
+        let portmap = json!({"cniVersion": "1.1.0", "name": "two", "type": "portmap",
+            "runtimeConfig": {"portMappings": [{"hostPort": 8082, "containerPort": 80}]},
+            "prevResult": two.add("ptp", &ptp)});
+        two.add("portmap", &portmap);
+        let rules = world.host(["nft", "list", "table", "ip", "cnibox"]);
+        assert!(!rules.contains("chain portmap-loopback"), "{rules}");
+        assert_eq!(ask(&world, None, "tcp", "127.0.0.1", 9000), "host");
+        let asked = ask_in_vain(&world, Some(&one.netns()), "tcp", "127.0.0.1", 9000);
+        assert_eq!(asked, "nothing", "{release}");
     }
 }
 

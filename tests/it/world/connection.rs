@@ -25,9 +25,10 @@ impl<'w> Connection<'w> {
     #[track_caller]
     pub fn carries(&self, word: &str) {
         let Self { world, name } = self;
-        world.host(["sh", "-ec", &format!("echo {word} 1<>/run/{name}")]);
+        // Without a client that reads, the queue does not open.
+        world.host(["timeout", "60", "sh", "-ec", &format!("echo {word} >/run/{name}")]);
         let answers = world.path(format!("/run/{name}.answers"));
-        world.eventually("the open connection answers", || {
+        world.eventually(&format!("connection {name} answers"), || {
             std::fs::read_to_string(&answers).is_ok_and(|text| text.ends_with(&format!("{word}\n")))
         });
     }
