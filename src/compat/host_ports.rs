@@ -24,7 +24,7 @@ pub struct HostPort {
 
 /// Reads the tables of both backends.
 pub fn all(nft: &Nft, family: IpFamily) -> Result<Vec<HostPort>> {
-    let mut all = of_iptables(&nft.rules(Table { family: family.into(), name: "nat" })?);
+    let mut all = of_iptables(nft, Table { family: family.into(), name: "nat" })?;
     let table = Table { family: family.into(), name: "cni_hostport" };
     all.extend(nft.rules(table)?.iter().filter_map(|rule| {
         let container_id = rule.comment.as_deref()?;
@@ -33,23 +33,21 @@ pub fn all(nft: &Nft, family: IpFamily) -> Result<Vec<HostPort>> {
     Ok(all)
 }
 
-/// A rule of the common chain names the container, and leads to the chain with its ports.
-fn of_iptables(nat: &[Rule]) -> Vec<HostPort> {
+/// A rule of the common chain names the container, and leads to the chain with its ports. The rest of the table can be long:
+/// that of kube-proxy.
+fn of_iptables(nft: &Nft, nat: Table<'_>) -> Result<Vec<HostPort>> {
     let mut all = Vec::new();
-    for entry in nat.iter().filter(|rule| rule.chain == DNAT) {
+    for entry in nft.rules_of(nat, DNAT)? {
         let named = entry.comment.as_deref().and_then(names);
         let (Some((network, container_id)), Some(chain)) = (named, entry.leads_to()) else {
             continue;
         };
         let is_further = |condition: &Condition| condition.field != Field::Protocol;
         let has_conditions = entry.conditions().iter().any(is_further);
-        let of_container = nat.iter().filter(|rule| rule.chain == chain);
-        all.extend(
-            of_container
-                .filter_map(|rule| HostPort::of(rule, Some(network), container_id, has_conditions)),
-        );
+        let port = |rule: &Rule| HostPort::of(rule, Some(network), container_id, has_conditions);
+        all.extend(nft.rules_of(nat, chain)?.iter().filter_map(port));
     }
-    all
+    Ok(all)
 }
 
 /// The network and the container in `dnat name: "NETWORK" id: "CONTAINER"`.
