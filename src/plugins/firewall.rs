@@ -34,6 +34,10 @@
 //! are dropped, too. A pair without a bridge counts as a bridge of its own. A bridge has the policy as long as one of
 //! its containers asks for it.
 //!
+//! A port that `portmap` published answers other networks also with a policy, in any order of the plugins. Packets that
+//! another program translates pass to a published port of a container, and to no other one. Neighbours of an isolated
+//! container do not reach its published ports.
+//!
 //! - **ADD** adds the elements of the attachment, and all shared chains and rules that are missing. So an ADD of any
 //!   container restores rules that another program flushed. Elements of an earlier ADD that are not wanted any more
 //!   are removed.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::portmap::{ask, ask_in_vain, neighbours};
+use crate::portmap::{ask, ask_in_vain, neighbours, serve};
 use crate::world::{Call, Connection, Container, World, echo};
 
 /// The newest is the last.
@@ -306,5 +306,42 @@ fn an_older_attachment_keeps_its_address_and_its_ports() {
         two.ping("10.1.0.2");
         cnibox(&world, &["del", "net", NETNS]).run().output();
         two.ping("10.1.0.1");
+    }
+}
+
+/// The rules of the policy and the targets of the ports come with the ADD of any other container.
+#[test]
+fn a_port_of_an_older_attachment_answers_another_network() {
+    for release in RELEASES {
+        let world = restored(release);
+        let one = Container { world: &world, name: "one".into() };
+        serve(&one, "tcp", 80);
+        let mut other = network();
+        other["name"] = "other".into();
+        let plugins = other["plugins"].as_array_mut().unwrap();
+        plugins.retain(|plugin| plugin["type"] != "portmap");
+        plugins[0]["bridge"] = "cni1".into();
+        plugins[0]["isDefaultGateway"] = true.into();
+        plugins[0]["ipMasq"] = false.into();
+        plugins[0]["ipam"]["ranges"] =
+            json!([[{"subnet": "10.2.0.0/24"}], [{"subnet": "fd00:2::/64"}]]);
+        world.write(&format!("{CONFIGURATIONS}/20-other.conflist"), other.to_string());
+        for gateway in ["10.1.0.1", "fd00:1::1"] {
+            one.exec(["ip", "route", "replace", "default", "via", gateway]);
+        }
+        cnibox(&world, &["check", "net", NETNS]).run().output();
+        let two = world.container("two");
+        let add = cnibox(&world, &["add", "other", &two.netns()]).without("CAP_ARGS");
+        add.run().success();
+        let asked = |address: &str, port| ask(&world, Some(&two.netns()), "tcp", address, port);
+        assert_eq!(asked("10.2.0.1", 8080), "one 10.2.0.2", "{release}");
+        assert_eq!(asked("fd00:2::1", 8080), "one fd00:2::2", "{release}");
+        assert_eq!(ask_in_vain(&world, Some(&two.netns()), "tcp", "10.1.0.2", 80), "nothing");
+        let rules = world.host(["nft", "list", "ruleset"]);
+        assert!(!rules.contains("firewall-forward"), "{release}: {rules}");
+        cnibox(&world, &["check", "net", NETNS]).run().output();
+        cnibox(&world, &["del", "net", NETNS]).run().output();
+        let rules = world.host(["nft", "list", "ruleset"]);
+        assert!(!rules.contains("10.1.0.2"), "{release}: {rules}");
     }
 }

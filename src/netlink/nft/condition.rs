@@ -107,6 +107,11 @@ impl Condition {
         Self::any_bit(Field::CtStatus, IPS_DST_NAT)
     }
 
+    /// `ct direction reply`: the packet is from the side that the connection was opened to
+    pub fn ct_direction_reply() -> Self {
+        Self::is(Field::CtDirection, vec![IP_CT_DIR_REPLY])
+    }
+
     /// `fib daddr type local`: the packet is for this host
     pub fn fib_daddr_type_local() -> Self {
         Self::is(Field::FibDaddrType, RTN_LOCAL.to_ne_bytes().into())
@@ -225,6 +230,7 @@ fn first_bits(bits: u32, bytes: usize) -> Vec<u8> {
 
 /// Source: linux/netfilter/nf_conntrack_common.h.
 const IPS_DST_NAT: u32 = 1 << 5;
+const IP_CT_DIR_REPLY: u8 = 1;
 /// Source: linux/rtnetlink.h.
 const RTN_LOCAL: u32 = 2;
 
@@ -254,6 +260,7 @@ mod tests {
             Condition::mark(0x2000, 0x2000),
             Condition::ct_state(CtState::ESTABLISHED.or(CtState::RELATED)),
             Condition::ct_status_dnat(),
+            Condition::ct_direction_reply(),
             Condition::fib_daddr_type_local(),
         ];
         let exprs: Vec<Expr> = conditions.iter().cloned().flatten().collect();

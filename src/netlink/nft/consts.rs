@@ -174,6 +174,7 @@ pub(super) const NFTA_CT_DREG: u16 = 1;
 pub(super) const NFTA_CT_KEY: u16 = 2;
 pub(super) const NFTA_CT_SREG: u16 = 4;
 pub(super) const NFT_CT_STATE: u32 = 0;
+pub(super) const NFT_CT_DIRECTION: u32 = 1;
 pub(super) const NFT_CT_STATUS: u32 = 2;
 pub(super) const NFT_CT_MARK: u32 = 3;
 

@@ -2,12 +2,13 @@
 
 use super::Family;
 use super::consts::{
-    NFT_CT_MARK, NFT_CT_STATE, NFT_CT_STATUS, NFT_FIB_RESULT_ADDRTYPE, NFT_META_IIF,
-    NFT_META_IIFGROUP, NFT_META_IIFNAME, NFT_META_L4PROTO, NFT_META_MARK, NFT_META_NFPROTO,
-    NFT_META_OIF, NFT_META_OIFGROUP, NFT_META_OIFNAME, NFT_META_PKTTYPE, NFT_META_PROTOCOL,
-    NFT_PAYLOAD_LL_HEADER, NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER, NFTA_CT_DREG,
-    NFTA_CT_KEY, NFTA_FIB_DREG, NFTA_FIB_F_DADDR, NFTA_FIB_FLAGS, NFTA_FIB_RESULT, NFTA_META_DREG,
-    NFTA_META_KEY, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
+    NFT_CT_DIRECTION, NFT_CT_MARK, NFT_CT_STATE, NFT_CT_STATUS, NFT_FIB_RESULT_ADDRTYPE,
+    NFT_META_IIF, NFT_META_IIFGROUP, NFT_META_IIFNAME, NFT_META_L4PROTO, NFT_META_MARK,
+    NFT_META_NFPROTO, NFT_META_OIF, NFT_META_OIFGROUP, NFT_META_OIFNAME, NFT_META_PKTTYPE,
+    NFT_META_PROTOCOL, NFT_PAYLOAD_LL_HEADER, NFT_PAYLOAD_NETWORK_HEADER,
+    NFT_PAYLOAD_TRANSPORT_HEADER, NFTA_CT_DREG, NFTA_CT_KEY, NFTA_FIB_DREG, NFTA_FIB_F_DADDR,
+    NFTA_FIB_FLAGS, NFTA_FIB_RESULT, NFTA_META_DREG, NFTA_META_KEY, NFTA_PAYLOAD_BASE,
+    NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
 };
 use super::register::Register;
 use super::wire::{attribute, be32, be32_of};
@@ -55,6 +56,8 @@ pub enum Field {
     Pkttype,
     /// `ct state`
     CtState,
+    /// `ct direction`
+    CtDirection,
     /// `ct status`
     CtStatus,
     /// `ct mark`
@@ -108,7 +111,7 @@ impl Field {
         }
     }
 
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
         Self::IpSaddr,
         Self::IpDaddr,
         Self::Ip6Saddr,
@@ -128,6 +131,7 @@ impl Field {
         Self::Mark,
         Self::Pkttype,
         Self::CtState,
+        Self::CtDirection,
         Self::CtStatus,
         Self::CtMark,
         Self::FibDaddrType,
@@ -154,6 +158,7 @@ impl Field {
             Self::Mark => Source::Meta(NFT_META_MARK),
             Self::Pkttype => Source::Meta(NFT_META_PKTTYPE),
             Self::CtState => Source::Ct(NFT_CT_STATE),
+            Self::CtDirection => Source::Ct(NFT_CT_DIRECTION),
             Self::CtStatus => Source::Ct(NFT_CT_STATUS),
             Self::CtMark => Source::Ct(NFT_CT_MARK),
             Self::FibDaddrType => Source::FibDaddrType,
@@ -163,7 +168,7 @@ impl Field {
     /// Its length.
     pub fn bytes(self) -> u8 {
         match self {
-            Self::Protocol | Self::Nfproto | Self::Pkttype => 1,
+            Self::Protocol | Self::Nfproto | Self::Pkttype | Self::CtDirection => 1,
             Self::Sport | Self::Dport | Self::EtherType => 2,
             Self::EtherSaddr => 6,
             Self::Ip6Saddr | Self::Ip6Daddr | Self::Iifname | Self::Oifname => 16,
@@ -203,6 +208,7 @@ impl Field {
             Self::Mark => "meta mark",
             Self::Pkttype => "meta pkttype",
             Self::CtState => "ct state",
+            Self::CtDirection => "ct direction",
             Self::CtStatus => "ct status",
             Self::CtMark => "ct mark",
             Self::FibDaddrType => "fib daddr type",

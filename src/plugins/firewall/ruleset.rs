@@ -8,33 +8,42 @@
 //!     set firewall-bridges { type ifname; }
 //!     set firewall-within { type ifname . ifname; }
 //!     set firewall-alone { type ifname; }
+//!     set portmap-targets { type ipv4_addr . inet_proto . inet_service; }
 //!     chain firewall-within {
 //!         iifname @firewall-alone drop
 //!     }
-//!     chain firewall-forward {
+//!     chain firewall-between {
+//!         ct status dnat ct direction reply accept
+//!         ct status dnat ip daddr . meta l4proto . th dport @portmap-targets accept
+//!         drop
+//!     }
+//!     chain firewall-policy {
 //!         type filter hook forward priority filter; policy accept;
 //!         iifname . oifname @firewall-within goto firewall-within
-//!         iifname @firewall-bridges oifname @firewall-bridges drop
+//!         iifname @firewall-bridges oifname @firewall-bridges goto firewall-between
 //!     }
 //! }
 //! ```
 //!
 //! The first three have an element for each address, with the owner as comment. The maps have the bridge that is isolated for
 //! the address. The other three follow from the maps, and packets are looked up in them: `bridges` has all isolated bridges,
-//! `within` a pair of each bridge with itself, and `alone` the bridges without traffic between their ports.
+//! `within` a pair of each bridge with itself, and `alone` the bridges without traffic between their ports. `portmap` keeps the
+//! targets of published ports, which pass between bridges.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::ingress::Guard;
 use crate::error::{Error, Result};
+use crate::names::IpFamily;
 use crate::netlink::nft::{
     Base, Batch, ChainKind, Comment, Datum, Element, Expr, Family, Field, Hook, NewSet, Nft,
-    Policy, SetKind, Table, Type, Value, Verdict, in_set, pack,
+    Object, Policy, SetKind, Table, Type, Value, Verdict, in_set, pack,
 };
 use crate::plugin::owner::Owners;
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 use crate::steps::nft::shared_set::{Changed, SharedSet};
+use crate::steps::nft::targets;
 
 /// The addresses of all containers.
 pub(super) const ADDRESSES: &str = "firewall-addresses";
@@ -45,7 +54,10 @@ const BRIDGES: &str = "firewall-bridges";
 const WITHIN: &str = "firewall-within";
 const ALONE: &str = "firewall-alone";
 
-const FORWARD_CHAIN: &str = "firewall-forward";
+const CHAIN: &str = "firewall-policy";
+/// Up to 0.2.0.
+const FORMER_CHAIN: &str = "firewall-forward";
+const BETWEEN_CHAIN: &str = "firewall-between";
 const WITHIN_CHAIN: &str = "firewall-within";
 
 pub(super) fn key(address: IpAddr) -> Vec<u8> {
@@ -113,8 +125,7 @@ pub(super) fn add(
     owner: &Comment,
 ) -> Result<()> {
     let table = shared_rules::table(family);
-    shared(family, guard.is_some())
-        .ensure(nft, batch, |batch, name| declare(batch, table, name))?;
+    ensure_shared(nft, batch, family, guard.is_some())?;
     let keys: Vec<Vec<u8>> = addresses.iter().copied().map(key).collect();
     let wanted = Wanted { keys, guard, owner };
     wanted.put(nft, batch, set(family, ADDRESSES), &wanted.addresses())?;
@@ -238,6 +249,16 @@ pub(super) fn check(
     shared(family, true).check(nft)
 }
 
+/// Adds what is missing. The set of targets is new on a host with the rules of an earlier release.
+fn ensure_shared(nft: &Nft, batch: &mut Batch, family: Family, keeps_apart: bool) -> Result<()> {
+    let mut shared = shared(family, keeps_apart);
+    let table = shared.table;
+    let lacks_targets = keeps_apart && nft.exist(&[Object::Set(table, targets::SET)])? == [false];
+    shared.sets.extend(lacks_targets.then(|| targets::SET.into()));
+    shared.ensure(nft, batch, |batch, name| declare(batch, table, name))?;
+    if lacks_targets { targets::fill(nft, batch, table) } else { Ok(()) }
+}
+
 /// The table with its sets, and the rules that isolate bridges if they are needed.
 fn shared(family: Family, keeps_apart: bool) -> SharedRules<'static> {
     let mut shared = SharedRules {
@@ -253,9 +274,12 @@ fn shared(family: Family, keeps_apart: bool) -> SharedRules<'static> {
             priority: PRIORITY,
             policy: Policy::Accept,
         };
+        let former = Chain::base(FORMER_CHAIN, base, vec![go_within(), between(Verdict::Drop)]);
+        let go_between = between(Verdict::Goto(BETWEEN_CHAIN.into()));
         shared.chains = vec![
             Chain::regular(WITHIN_CHAIN, vec![drop_within()]),
-            Chain::base(FORWARD_CHAIN, base, vec![go_within(), drop_between()]),
+            Chain::regular(BETWEEN_CHAIN, pass_between(family)).replacing(former.clone()),
+            Chain::base(CHAIN, base, vec![go_within(), go_between]).replacing(former),
         ];
     }
     shared
@@ -267,6 +291,7 @@ fn declare(batch: &mut Batch, table: Table<'_>, name: &str) {
         ADDRESSES => (&address, SetKind::Set),
         SAME_BRIDGE | ISOLATED => (&address, SetKind::Map(&[Type::IfName])),
         WITHIN => (&[Type::IfName, Type::IfName], SetKind::Set),
+        targets::SET => return targets::declare(batch, table),
         _ => (&[Type::IfName], SetKind::Set),
     };
     batch.add_set(table, NewSet { name, key, kind, comment: None });
@@ -289,10 +314,16 @@ fn go_within() -> Vec<Expr> {
     rule
 }
 
-/// `iifname @firewall-bridges oifname @firewall-bridges drop`
-fn drop_between() -> Vec<Expr> {
+/// `iifname @firewall-bridges oifname @firewall-bridges` and the verdict
+fn between(verdict: Verdict) -> Vec<Expr> {
     let mut rule = in_set(&[Field::Iifname], BRIDGES);
     rule.extend(in_set(&[Field::Oifname], BRIDGES));
-    rule.push(Verdict::Drop.into());
+    rule.push(verdict.into());
     rule
+}
+
+/// What is translated to a published port passes: the port is public.
+fn pass_between(family: Family) -> Vec<Vec<Expr>> {
+    let version = if family == Family::Ip6 { IpFamily::V6 } else { IpFamily::V4 };
+    targets::accept(version).into_iter().chain([vec![Verdict::Drop.into()]]).collect()
 }

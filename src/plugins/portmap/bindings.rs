@@ -16,7 +16,7 @@ use crate::netlink::nft::{Batch, Datum, Element, Nft, Object, Value, pack};
 use crate::plugin::owner::Owner;
 use crate::steps::nft::hairpin::{self, Sources};
 use crate::steps::nft::shared_set::SharedSet;
-use crate::steps::nft::{localnet, shared_rules};
+use crate::steps::nft::{localnet, shared_rules, targets};
 
 /// The port bindings of one attachment in one family.
 #[derive(Clone)]
@@ -147,18 +147,19 @@ impl<'a> PortBindings<'a> {
             batch.ensure_elements(table, OWNERS, &shared);
         }
         self.leave_to_host(nft, batch, before)?;
-        let masqueraded = self.masqueraded();
-        let mut sets: Vec<String> =
-            masqueraded.iter().map(|expected| expected.set.clone()).collect();
+        let mut shared = self.masqueraded();
+        if before.sets.iter().any(|set| set == targets::SET) {
+            shared.extend(self.targets());
+        }
+        let mut sets: Vec<String> = shared.iter().map(|expected| expected.set.clone()).collect();
         if before.is_published {
             // An earlier ADD can have had others.
-            let all = before.sets.iter().filter(|set| hairpin::length(set).is_some());
-            sets.extend(all.cloned());
+            sets.extend(before.sets.iter().filter(|set| is_shared(set)).cloned());
         }
         sets.sort_unstable();
         sets.dedup();
         for name in &sets {
-            let of_set = masqueraded.iter().filter(|expected| expected.set == *name);
+            let of_set = shared.iter().filter(|expected| expected.set == *name);
             let wanted: Vec<Element> = of_set.map(element).collect();
             let set = SharedSet { table, name };
             if before.is_published {
@@ -271,6 +272,9 @@ impl<'a> PortBindings<'a> {
         if nft.exist(&[Object::Set(table, &unmasqueraded)])? == [true] {
             all.extend(self.unmasqueraded());
         }
+        if nft.exist(&[Object::Set(table, targets::SET)])? == [true] {
+            all.extend(self.targets());
+        }
         let comment = shared_rules::comment(self.owner)?;
         for expected in &all {
             let data = expected.data.clone().map(Datum::Value);
@@ -339,6 +343,22 @@ impl<'a> PortBindings<'a> {
             title: title(mapping),
         };
         self.mappings().filter(is_it).map(of).collect()
+    }
+
+    /// The ports of the container, each once.
+    fn targets(&self) -> Vec<Expected> {
+        let key = |mapping: &Mapping| {
+            targets::key(self.address.addr(), mapping.transport, mapping.container_port)
+        };
+        let of = |(key, mapping): (Vec<u8>, &Mapping)| Expected {
+            set: targets::SET.into(),
+            key,
+            data: None,
+            title: format!("target of {}", title(mapping)),
+        };
+        let by_key: BTreeMap<Vec<u8>, &Mapping> =
+            self.mappings().map(|mapping| (key(mapping), mapping)).collect();
+        by_key.into_iter().map(of).collect()
     }
 
     fn index_entry(&self) -> Expected {
@@ -465,6 +485,11 @@ impl<'a> PortBindings<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether several owners can need the same element of a set.
+pub fn is_shared(set: &str) -> bool {
+    hairpin::length(set).is_some() || set == targets::SET
 }
 
 /// The port of a mapping as a part of keys.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::bindings::{index_has, is_of};
+use super::bindings::{index_has, is_of, is_shared};
 use super::config::Settings;
 use super::rules::{
     self, Group, OWNERS, count_key, is_index_entry, location, masqueraded_keys, owner_key, port_of,
@@ -17,6 +17,7 @@ use crate::plugin::owner::{Owner, Owners};
 use crate::steps::nft::hairpin::{self, Sources};
 use crate::steps::nft::shared_rules;
 use crate::steps::nft::shared_set::SharedSet;
+use crate::steps::nft::targets;
 
 /// The deletion of the port bindings of owners, in one family.
 pub struct Removal<'a> {
@@ -25,7 +26,7 @@ pub struct Removal<'a> {
     pub owners: &'a Owners,
     /// The configuration, if it can be read. It tells where to look first, not what to delete.
     pub settings: Option<&'a Settings>,
-    /// The group of the ADD that removes: it stays although it is empty. That ADD replaces the masqueraded sources itself.
+    /// The group of the ADD that removes: it stays although it is empty. That ADD replaces the elements of shared sets itself.
     pub in_use: Option<&'a Group>,
 }
 
@@ -118,7 +119,7 @@ impl Removal<'_> {
             (OWNERS.to_owned(), count_key(owner, own.published.len())),
         ];
         if self.in_use.is_none() {
-            keys.extend(self.sources_of(own, batch)?);
+            keys.extend(self.shared_of(own, batch)?);
         }
         let mut removed = Removed::default();
         if own.group.is_main() {
@@ -169,7 +170,7 @@ impl Removal<'_> {
         let (last, first): (Vec<Element>, _) = gone.partition(is_index_entry);
         // Before the groups, which add index entries for the remaining owners.
         self.delete(OWNERS, &first, batch);
-        self.remove_sources(batch)?;
+        self.remove_shared(batch)?;
         for set in self.nft.sets(rules::table(self.family))? {
             // The other sets of a group are handled with its map.
             if let Some(group) = Group::of_map(&set.name) {
@@ -182,16 +183,21 @@ impl Removal<'_> {
         Ok(removed)
     }
 
-    /// The masqueraded sources of an owner: set and key, also repeatedly. If there are shared ones, they are removed.
-    fn sources_of(&self, own: &Own, batch: &mut Batch) -> Result<Vec<(String, Vec<u8>)>> {
+    /// The masqueraded sources and the targets of an owner: set and key, also repeatedly. If an element has several owners, they
+    /// are removed here.
+    fn shared_of(&self, own: &Own, batch: &mut Batch) -> Result<Vec<(String, Vec<u8>)>> {
         let table = rules::table(self.family);
         let sets: Vec<String> = self.nft.sets(table)?.into_iter().map(|set| set.name).collect();
         if sets.iter().any(|set| SharedSet::is_of_owners(set)) {
-            return self.remove_sources(batch).map(|()| Vec::new());
+            return self.remove_shared(batch).map(|()| Vec::new());
         }
         let mut keys = Vec::new();
         for target in own.published.iter().filter_map(|(_, element)| self.target(element)) {
             keys.extend(sets.iter().flat_map(|set| masqueraded_keys(set, target)));
+        }
+        if sets.iter().any(|set| set == targets::SET) {
+            let all = own.published.iter().filter_map(|(_, element)| targets::of(element));
+            keys.extend(all.map(|target| (targets::SET.to_owned(), target.key)));
         }
         for sources in sets.iter().filter_map(|set| Sources::of(set)) {
             let of_length =
@@ -207,15 +213,15 @@ impl Removal<'_> {
         Ok(keys)
     }
 
-    /// Removes the masqueraded sources.
-    fn remove_sources(&self, batch: &mut Batch) -> Result<()> {
+    /// Removes the masqueraded sources and the targets.
+    fn remove_shared(&self, batch: &mut Batch) -> Result<()> {
         if self.in_use.is_some() {
             return Ok(());
         }
         let table = rules::table(self.family);
         let is_stale = |element: &Element| shared_rules::is_of(element, self.owners);
         for set in self.nft.sets(table)? {
-            if hairpin::length(&set.name).is_some() {
+            if is_shared(&set.name) {
                 SharedSet { table, name: &set.name }.remove(self.nft, batch, &is_stale)?;
             } else if let Some(sources) = Sources::of(&set.name) {
                 self.pass_on(sources, self.nft.elements(table, &set.name)?, batch)?;

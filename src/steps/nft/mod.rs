@@ -8,3 +8,4 @@ pub mod rules;
 pub mod shared_rules;
 pub mod shared_set;
 pub mod spoof_check;
+pub mod targets;

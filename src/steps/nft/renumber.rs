@@ -5,7 +5,8 @@
 //!
 //! - its key is the address (masquerading, the sets and maps of `firewall`),
 //! - its data begins with the address (published ports),
-//! - its key is a source and the address (masquerading for published ports).
+//! - its key is a source and the address (masquerading for published ports),
+//! - its key begins with the address (the targets of published ports).
 
 use ipnet::IpNet;
 
@@ -15,7 +16,7 @@ use crate::netlink::nft::{Batch, Datum, Element, Nft, Value, pack};
 use crate::plugin::owner::Owner;
 use crate::steps::nft::hairpin::Sources;
 use crate::steps::nft::shared_set::{self, SharedSet};
-use crate::steps::nft::{hairpin, masquerade, shared_rules};
+use crate::steps::nft::{hairpin, masquerade, shared_rules, targets};
 
 /// The move of the elements of one owner.
 #[derive(Clone, Debug)]
@@ -150,6 +151,10 @@ fn moved(set: &str, old: &Element, of: &Move) -> Option<(String, Element)> {
         } else {
             same_set(Element { key: [source, &to_key].concat(), ..old.clone() })
         };
+    }
+    if set == targets::SET {
+        let port = old.key.strip_prefix(from_key.as_slice())?;
+        return same_set(Element { key: [&to_key, port].concat(), ..old.clone() });
     }
     if old.key == from_key {
         return same_set(match set {

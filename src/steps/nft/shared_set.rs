@@ -23,7 +23,7 @@ use crate::netlink::nft::{
 use crate::plugin::life;
 use crate::plugin::owner::{Owner, hash};
 
-/// A set or map. Its keys consist of addresses of the table's family. A map to values has names of bridges: packets are not
+/// A set or map. Its keys consist of addresses of the table's family, or of an address, a protocol and a port. A map to values has names of bridges: packets are not
 /// looked up in it, so each owner of an address has its own.
 #[derive(Clone, Copy)]
 pub struct SharedSet<'a> {
@@ -56,6 +56,8 @@ pub struct Changed {
 
 const OWNERS_OF: &str = "owners-of-";
 const MARKS_BYTES: usize = 8;
+/// A protocol and a port.
+const PORT_BYTES: usize = 8;
 
 impl SharedSet<'_> {
     /// The name of the set of further owners.
@@ -320,7 +322,13 @@ fn declare(batch: &mut Batch, table: Table<'_>, name: &str, element: &Element) {
         Family::Ip6 => (Type::Ipv6Addr, 16),
         _ => (Type::Ipv4Addr, 4),
     };
-    let mut key = vec![address; (element.key.len() - MARKS_BYTES) / bytes];
+    let bytes_of_key = element.key.len() - MARKS_BYTES;
+    let mut key = vec![address];
+    if bytes_of_key == bytes + PORT_BYTES {
+        key.extend([Type::InetProto, Type::InetService]);
+    } else {
+        key.resize(bytes_of_key / bytes, address);
+    }
     key.extend([Type::Mark; 2]);
     let kind = if has_value(element) { SetKind::Map(&[Type::IfName]) } else { SetKind::Set };
     batch.add_set(table, NewSet { name, key: &key, kind, comment: None });

@@ -22,7 +22,7 @@ fn check_succeeds_after_add() {
 }
 
 /// A change by an administrator, and the expected error.
-const MISSING: [(&str, &str); 21] = [
+const MISSING: [(&str, &str); 22] = [
     (
         "iptables -D FORWARD -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD",
         "jump from FORWARD",
@@ -53,7 +53,8 @@ const MISSING: [(&str, &str); 21] = [
     ("nft flush set ip cnibox firewall-bridges", "bridge br1 is missing from set firewall-bridges"),
     ("nft flush set ip cnibox firewall-within", "bridge br1 is missing from set firewall-within"),
     ("nft flush set ip6 cnibox firewall-alone", "bridge br1 is missing from set firewall-alone"),
-    ("nft flush chain ip cnibox firewall-forward", "rules of chain firewall-forward"),
+    ("nft flush chain ip cnibox firewall-policy", "rules of chain firewall-policy"),
+    ("nft flush chain ip6 cnibox firewall-between", "rules of chain firewall-between"),
     ("nft flush chain ip cnibox firewall-within", "rules of chain firewall-within"),
     ("nft flush set bridge cnibox firewall-isolated-ports", "is not isolated"),
     ("nft flush chain bridge cnibox firewall-forward", "is not isolated"),

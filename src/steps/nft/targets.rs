@@ -1,0 +1,89 @@
+//! The targets of published ports, which a policy of `firewall` lets pass from one network to another:
+//!
+//! ```nft
+//! set portmap-targets {
+//!     type ipv4_addr . inet_proto . inet_service
+//!     elements = { 10.1.0.5 . tcp . 80 comment "net c1 eth0" }
+//! }
+//! ```
+//!
+//! `firewall` adds the set with the rule that looks it up, and fills it from the maps of `portmap`, so the order of the plugins has
+//! no effect, and ports that an earlier release published have targets. From then on `portmap` keeps the elements. Without a
+//! policy there is no set.
+
+use std::net::IpAddr;
+
+use crate::error::Result;
+use crate::names::IpFamily;
+use crate::netlink::nft::{
+    Batch, Condition, Datum, Element, Expr, Family, Field, NewSet, Nft, SetKind, Table, Transport,
+    Type, Value, Verdict, in_set, pack,
+};
+use crate::steps::nft::shared_set::SharedSet;
+
+pub const SET: &str = "portmap-targets";
+/// The prefix of the maps of published ports: `… inet_proto . inet_service : ipv4_addr . inet_service`.
+const PUBLISHED: &str = "portmap-published";
+
+/// The key of a port of a container.
+pub fn key(address: IpAddr, transport: Transport, port: u16) -> Vec<u8> {
+    pack(&[Value::Address(address), Value::Transport(transport), Value::Port(port)])
+}
+
+/// The target of an element of a map of published ports. Protocol and port have four bytes each.
+pub fn of(published: &Element) -> Option<Element> {
+    let Some(Datum::Value(target)) = &published.data else { return None };
+    let (address, port) = target.split_at_checked(target.len().checked_sub(4)?)?;
+    let [protocol, _] = published.key.last_chunk::<8>()?.as_chunks::<4>().0 else { return None };
+    let key = [address, protocol, port].concat();
+    Some(Element { key, data: None, comment: published.comment.clone() })
+}
+
+pub fn declare(batch: &mut Batch, table: Table<'_>) {
+    let address = if table.family == Family::Ip6 { Type::Ipv6Addr } else { Type::Ipv4Addr };
+    let key = &[address, Type::InetProto, Type::InetService];
+    batch.add_set(table, NewSet { name: SET, key, kind: SetKind::Set, comment: None });
+}
+
+/// Adds the targets of all published ports to the new set.
+pub fn fill(nft: &Nft, batch: &mut Batch, table: Table<'_>) -> Result<()> {
+    let mut all = Vec::new();
+    for map in nft.sets(table)?.iter().filter(|set| set.is_map && set.name.starts_with(PUBLISHED)) {
+        all.extend(nft.elements(table, &map.name)?.iter().filter_map(of));
+    }
+    SharedSet { table, name: SET }.add(nft, batch, &all)
+}
+
+/// What passes: replies of translated connections, and connections that were translated to a target.
+/// `ct status dnat ct direction reply accept` and
+/// `ct status dnat ip daddr . meta l4proto . th dport @portmap-targets accept`
+pub fn accept(family: IpFamily) -> [Vec<Expr>; 2] {
+    let [_, daddr] = Field::addresses(family);
+    let replies = Condition::ct_direction_reply().into_iter().collect();
+    let to_target = in_set(&[daddr, Field::Protocol, Field::Dport], SET);
+    [replies, to_target].map(|condition: Vec<Expr>| {
+        let translated = Condition::ct_status_dnat().into_iter();
+        translated.chain(condition).chain([Verdict::Accept.into()]).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_target_of_a_published_port_has_the_key_of_its_container() {
+        for address in ["10.1.0.5", "fd00:1::5"] {
+            let address: IpAddr = address.parse().unwrap();
+            let port = [Value::Transport(Transport::Udp), Value::Port(8080)];
+            let on = [Value::Address(address), port[0], port[1]];
+            let data = Some(Datum::Value(pack(&[Value::Address(address), Value::Port(80)])));
+            for published in [pack(&port), pack(&on)] {
+                let published = Element { key: published, data: data.clone(), comment: None };
+                let target = of(&published).map(|target| target.key);
+                assert_eq!(target, Some(key(address, Transport::Udp, 80)));
+            }
+        }
+        assert_eq!(of(&Element { key: vec![0; 8], data: None, comment: None }), None);
+    }
+}
