@@ -31,8 +31,9 @@
 //!
 //! **Ingress policy**, in tables of cnibox for every backend. `same-bridge`: forwarded packets from one bridge with
 //! this policy to another one are dropped. `isolated`: packets within the bridge from or to the port of this container
-//! are dropped, too. A pair without a bridge counts as a bridge of its own. A bridge has the policy as long as one of
-//! its containers asks for it.
+//! are dropped, too, except those of its gateway on this host. A pair without a bridge counts as a bridge of its own,
+//! and so does the gateway link of a VLAN: the bridge is the link of the host's route to the container. A bridge has
+//! the policy as long as one of its containers asks for it.
 //!
 //! A port that `portmap` published answers other networks also with a policy, in any order of the plugins. Packets that
 //! another program translates pass to a published port of a container, and to no other one. Neighbours of an isolated
@@ -124,7 +125,7 @@ impl Plugin for Firewall {
         let result = chained::prev_result(cx, WITHOUT_RESULT)?;
         let addresses = addresses(&result);
         let firewalld = settings.firewalld(cx)?;
-        let guard = Guard::of(cx, settings.policy, at)?;
+        let guard = Guard::of(cx, settings.policy, at, &addresses)?;
         let firewalld = firewalld.map(RefCell::new);
 
         if addresses.is_empty() {
@@ -150,7 +151,7 @@ impl Plugin for Firewall {
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
         let settings = self.settings()?;
         let addresses = addresses(&chained::prev_result(cx, WITHOUT_RESULT)?);
-        let guard = Guard::of(cx, settings.policy, at)?;
+        let guard = Guard::of(cx, settings.policy, at, &addresses)?;
         let firewalld = settings.firewalld(cx)?.map(RefCell::new);
         let uses_firewalld = firewalld.is_some();
         if let Some(firewalld) = firewalld {
@@ -167,7 +168,7 @@ impl Plugin for Firewall {
     fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
         let settings = self.settings()?;
         let addresses = addresses(&chained::prev_result(cx, WITHOUT_RESULT)?);
-        let guard = Guard::of(cx, settings.policy, at)?;
+        let guard = Guard::of(cx, settings.policy, at, &addresses)?;
         let firewalld = settings.firewalld(cx)?.map(RefCell::new);
         let zone = self.zone();
         if let Some(firewalld) = &firewalld {

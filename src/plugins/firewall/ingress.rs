@@ -1,11 +1,14 @@
-//! `ingressPolicy`: the bridge and the port of a container, and the isolation of ports within a bridge.
+//! `ingressPolicy`: the bridge, the gateway and the port of a container, and the isolation of ports within a bridge.
+
+use std::net::IpAddr;
 
 use crate::error::{Error, Result};
-use crate::names::{Attachment, IfName};
+use crate::names::{Attachment, IfName, IpFamily};
 use crate::netlink::nft::{
     Base, Batch, ChainKind, Comment, Element, Family, Field, Hook, NewSet, Nft,
-    Policy as ChainPolicy, SetKind, Table, Type, Value, Verdict, in_set, pack,
+    Policy as ChainPolicy, SetKind, Table, Type, Value, Verdict, in_set, not_in_set, pack,
 };
+use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::Context;
 use crate::plugin::owner::Owners;
 use crate::steps::link::veth;
@@ -18,12 +21,21 @@ pub(super) enum Policy {
     Isolated,
 }
 
-/// The bridge and port that a policy other than `open` applies to.
+/// The links that a policy other than `open` applies to.
 pub(super) struct Guard {
     pub(super) is_isolated: bool,
-    /// The interface on the host that receives the container's packets: the bridge, or the end of the pair on the host.
-    pub(super) bridge: IfName,
+    v4: Way,
+    v6: Way,
     /// The container's port of the bridge, if there is a bridge.
+    port: Option<IfName>,
+}
+
+/// How the host and a container reach each other in one family.
+#[derive(Clone)]
+struct Way {
+    /// The link of the gateway: the bridge, or the link of its VLAN; or the end of the pair on the host.
+    link: IfName,
+    /// The port of the bridge that leads to this link, if the link is the other end of a pair.
     port: Option<IfName>,
 }
 
@@ -42,7 +54,12 @@ impl Policy {
 impl Guard {
     /// Asks the kernel, since results name interfaces in any order and need not name a bridge. `None` if there is nothing
     /// to keep.
-    pub(super) fn of(cx: &Context<'_>, policy: Policy, at: &Attachment) -> Result<Option<Self>> {
+    pub(super) fn of(
+        cx: &Context<'_>,
+        policy: Policy,
+        at: &Attachment,
+        addresses: &[IpAddr],
+    ) -> Result<Option<Self>> {
         if policy == Policy::Open {
             return Ok(None);
         }
@@ -57,12 +74,28 @@ impl Guard {
             Some(index) => host.link_at(index)?,
             None => None,
         };
-        let end = IfName::new(end.0.name)?;
-        let (bridge, port) = match master {
-            Some(bridge) => (IfName::new(bridge.0.name)?, Some(end)),
-            None => (end, None),
-        };
-        Ok(Some(Self { is_isolated: policy == Policy::Isolated, bridge, port }))
+        let port = master.as_ref().map(|_| IfName::new(end.name.as_str())).transpose()?;
+        let bridge = master.unwrap_or(end);
+        let [v4, v6] = IpFamily::ALL.map(|family| {
+            let of_family = addresses.iter().filter(|address| family.has(**address));
+            Way::to(host, &bridge, of_family)
+        });
+        Ok(Some(Self { is_isolated: policy == Policy::Isolated, v4: v4?, v6: v6?, port }))
+    }
+
+    /// The link that receives the container's packets to other networks.
+    pub(super) fn bridge(&self, family: Family) -> &IfName {
+        if family == Family::Ip6 { &self.v6.link } else { &self.v4.link }
+    }
+
+    /// The keys of the ports that the container's port reaches: those of gateways.
+    fn gateways(&self) -> Vec<Vec<u8>> {
+        let Some(port) = self.port.as_ref().filter(|_| self.is_isolated) else { return Vec::new() };
+        let ports = [&self.v4, &self.v6].into_iter().filter_map(|way| way.port.as_ref());
+        let mut keys: Vec<Vec<u8>> =
+            ports.map(|gateway| pack(&[Value::IfName(port), Value::IfName(gateway)])).collect();
+        keys.dedup();
+        keys
     }
 
     /// The key of the port, if there is one to isolate.
@@ -80,7 +113,40 @@ impl Guard {
                 "port {port} is not isolated: it is missing from set {PORTS} of table {TABLE}"
             )));
         }
+        let gateways = self.gateways();
+        if nft.elements_at(TABLE, GATEWAYS, &gateways)?.iter().any(Option::is_none) {
+            return Err(Error::internal(format_args!(
+                "port {port} does not reach its gateway: it is missing from set {GATEWAYS} of table {TABLE}"
+            )));
+        }
         shared().check(nft).map_err(|error| error.context(format!("port {port} is not isolated")))
+    }
+}
+
+impl Way {
+    /// The link of the route to the addresses. It counts if it lies on the bridge: without a gateway on this host, the route to a
+    /// container leads to another host.
+    fn to<'a>(
+        host: &Rtnl,
+        bridge: &Link,
+        addresses: impl Iterator<Item = &'a IpAddr>,
+    ) -> Result<Self> {
+        let of_bridge = Self { link: IfName::new(bridge.name.as_str())?, port: None };
+        for address in addresses {
+            let Some(index) = host.link_towards(*address)? else { continue };
+            if index == bridge.index {
+                break;
+            }
+            let Some(link) = host.link_at(index)? else { continue };
+            let port = veth::peer(host, &link)?.filter(|port| port.master == Some(bridge.index));
+            // A link of a VLAN that an operator made, for example.
+            let is_above = link.peer == Some(bridge.index) && !link.peer_is_elsewhere;
+            if port.is_some() || is_above {
+                let port = port.map(|port| IfName::new(port.name.as_str())).transpose()?;
+                return Ok(Self { link: IfName::new(link.name.as_str())?, port });
+            }
+        }
+        Ok(of_bridge)
     }
 }
 
@@ -91,21 +157,33 @@ pub(super) fn set_port(
     guard: Option<&Guard>,
     owner: &Comment,
 ) -> Result<()> {
-    let wanted = guard.and_then(Guard::isolated_port);
-    let mut earlier = nft.elements(TABLE, PORTS)?;
-    earlier.retain(|element| {
-        element.comment.as_ref() == Some(owner) && Some(&element.key) != wanted.as_ref()
-    });
-    let keys: Vec<Vec<u8>> = earlier.into_iter().map(|element| element.key).collect();
-    batch.delete_elements(TABLE, PORTS, &keys);
-    let Some(key) = wanted else { return Ok(()) };
-    shared().ensure(nft, batch, declare)?;
-    let wanted = Element { key, data: None, comment: Some(owner.clone()) };
-    shared_rules::put(nft, batch, TABLE, PORTS, wanted)
+    let port: Vec<Vec<u8>> = guard.and_then(Guard::isolated_port).into_iter().collect();
+    if !port.is_empty() {
+        let mut shared = shared();
+        shared.sets.push(GATEWAYS.into());
+        shared.ensure(nft, batch, declare)?;
+    }
+    let gateways = guard.map(Guard::gateways).unwrap_or_default();
+    for (set, wanted) in [(PORTS, port), (GATEWAYS, gateways)] {
+        let mut earlier = nft.elements(TABLE, set)?;
+        earlier.retain(|element| {
+            element.comment.as_ref() == Some(owner) && !wanted.contains(&element.key)
+        });
+        let keys: Vec<Vec<u8>> = earlier.into_iter().map(|element| element.key).collect();
+        batch.delete_elements(TABLE, set, &keys);
+        for key in wanted {
+            let wanted = Element { key, data: None, comment: Some(owner.clone()) };
+            shared_rules::put(nft, batch, TABLE, set, wanted)?;
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn remove_ports(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
-    shared_rules::delete(nft, batch, TABLE, PORTS, owners).map(drop)
+    for set in [PORTS, GATEWAYS] {
+        shared_rules::delete(nft, batch, TABLE, set, owners)?;
+    }
+    Ok(())
 }
 
 /// The rules that isolate ports within a bridge:
@@ -113,18 +191,22 @@ pub(super) fn remove_ports(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Res
 /// ```nft
 /// table bridge cnibox {
 ///     set firewall-isolated-ports { type ifname; }
-///     chain firewall-forward {
+///     set firewall-isolated-gateways { type ifname . ifname; }
+///     chain firewall-policy {
 ///         type filter hook forward priority -200; policy accept;
-///         iifname @firewall-isolated-ports drop
-///         oifname @firewall-isolated-ports drop
+///         iifname @firewall-isolated-ports iifname . oifname != @firewall-isolated-gateways drop
+///         oifname @firewall-isolated-ports oifname . iifname != @firewall-isolated-gateways drop
 ///     }
 /// }
 /// ```
 ///
-/// Packets to the host, and those that it routes, do not pass the forward hook of the bridge.
+/// Packets to the bridge itself, and those that the host routes, do not pass the forward hook of the bridge. Packets to a gateway
+/// that is the other end of one of its ports do; the second set has the container's port with that port.
 fn shared() -> SharedRules<'static> {
-    let drops = |field: Field| {
-        let mut rule = in_set(&[field], PORTS);
+    let [iif, oif] = [Field::Iifname, Field::Oifname];
+    let drops = |own: Field, other: Option<Field>| {
+        let mut rule = in_set(&[own], PORTS);
+        rule.extend(other.into_iter().flat_map(|other| not_in_set(&[own, other], GATEWAYS)));
         rule.push(Verdict::Drop.into());
         rule
     };
@@ -134,19 +216,24 @@ fn shared() -> SharedRules<'static> {
         priority: PRIORITY,
         policy: ChainPolicy::Accept,
     };
-    let rules = [Field::Iifname, Field::Oifname].map(drops).into();
-    let chains = vec![Chain::base(CHAIN, base, rules)];
+    let former = Chain::base(FORMER_CHAIN, base, vec![drops(iif, None), drops(oif, None)]);
+    let rules = vec![drops(iif, Some(oif)), drops(oif, Some(iif))];
+    let chains = vec![Chain::base(CHAIN, base, rules).replacing(former)];
     SharedRules { table: TABLE, sets: vec![PORTS.into()], chains }
 }
 
 fn declare(batch: &mut Batch, name: &str) {
-    let set = NewSet { name, key: &[Type::IfName], kind: SetKind::Set, comment: None };
-    batch.add_set(TABLE, set);
+    let key = [Type::IfName; 2];
+    let key = if name == GATEWAYS { &key[..] } else { &key[..1] };
+    batch.add_set(TABLE, NewSet { name, key, kind: SetKind::Set, comment: None });
 }
 
 const TABLE: Table<'static> = shared_rules::table(Family::Bridge);
 const PORTS: &str = "firewall-isolated-ports";
-const CHAIN: &str = "firewall-forward";
+const GATEWAYS: &str = "firewall-isolated-gateways";
+const CHAIN: &str = "firewall-policy";
+/// Up to 0.2.0.
+const FORMER_CHAIN: &str = "firewall-forward";
 
 /// NF_BR_PRI_FILTER_BRIDGED (linux/netfilter_bridge.h); nft calls it `filter`.
 const PRIORITY: i32 = -200;

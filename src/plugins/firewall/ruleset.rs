@@ -28,7 +28,7 @@
 //! The first three have an element for each address, with the owner as comment. The maps have the bridge that is isolated for
 //! the address. The other three follow from the maps, and packets are looked up in them: `bridges` has all isolated bridges,
 //! `within` a pair of each bridge with itself, and `alone` the bridges without traffic between their ports. `portmap` keeps the
-//! targets of published ports, which pass between bridges.
+//! targets of published ports, which pass between bridges. A bridge is here the link that the addresses are reached by.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -71,6 +71,7 @@ pub(super) const fn set(family: Family, name: &'static str) -> SharedSet<'static
 /// The elements of one attachment.
 struct Wanted<'a> {
     keys: Vec<Vec<u8>>,
+    family: Family,
     guard: Option<&'a Guard>,
     owner: &'a Comment,
 }
@@ -84,7 +85,7 @@ impl Wanted<'_> {
     fn bridges(&self, map: &str) -> Vec<Element> {
         match self.guard {
             Some(guard) if guard.is_isolated == (map == ISOLATED) => {
-                self.elements(Some(Datum::Value(bridge_key(guard))))
+                self.elements(Some(Datum::Value(bridge_key(guard, self.family))))
             }
             _ => Vec::new(),
         }
@@ -111,8 +112,8 @@ impl Wanted<'_> {
     }
 }
 
-fn bridge_key(guard: &Guard) -> Vec<u8> {
-    pack(&[Value::IfName(&guard.bridge)])
+fn bridge_key(guard: &Guard, family: Family) -> Vec<u8> {
+    pack(&[Value::IfName(guard.bridge(family))])
 }
 
 /// Adds the addresses, and removes what an earlier ADD of the owner, or an owner that has ended, left at them.
@@ -127,7 +128,7 @@ pub(super) fn add(
     let table = shared_rules::table(family);
     ensure_shared(nft, batch, family, guard.is_some())?;
     let keys: Vec<Vec<u8>> = addresses.iter().copied().map(key).collect();
-    let wanted = Wanted { keys, guard, owner };
+    let wanted = Wanted { keys, family, guard, owner };
     wanted.put(nft, batch, set(family, ADDRESSES), &wanted.addresses())?;
     let maps = [SAME_BRIDGE, ISOLATED].map(|map| (set(family, map), wanted.bridges(map)));
     let mut changes = Vec::new();
@@ -143,7 +144,7 @@ pub(super) fn add(
         keep_bridges(nft, batch, table, needed)?;
     }
     if let Some(guard) = guard {
-        let bridge = bridge_key(guard);
+        let bridge = bridge_key(guard, family);
         let element = |key| [Element { key, data: None, comment: None }];
         batch.ensure_elements(table, WITHIN, &element([bridge.clone(), bridge.clone()].concat()));
         if guard.is_isolated {
@@ -222,7 +223,7 @@ pub(super) fn check(
 ) -> Result<()> {
     let table = shared_rules::table(family);
     let keys = addresses.iter().copied().map(key).collect();
-    let wanted = Wanted { keys, guard, owner };
+    let wanted = Wanted { keys, family, guard, owner };
     let of_map = |map| (map, wanted.bridges(map));
     for (name, elements) in [(ADDRESSES, wanted.addresses()), of_map(SAME_BRIDGE), of_map(ISOLATED)]
     {
@@ -235,14 +236,14 @@ pub(super) fn check(
         }
     }
     let Some(guard) = guard else { return Ok(()) };
-    let bridge = bridge_key(guard);
+    let bridge = bridge_key(guard, family);
     let twice = [bridge.clone(), bridge.clone()].concat();
     let alone = guard.is_isolated.then_some((ALONE, bridge.clone()));
     for (set, key) in [(BRIDGES, bridge), (WITHIN, twice)].into_iter().chain(alone) {
         if nft.elements_at(table, set, &[key])?.iter().all(Option::is_none) {
             return Err(Error::internal(format_args!(
                 "bridge {} is missing from set {set} of table {table}",
-                guard.bridge
+                guard.bridge(family)
             )));
         }
     }

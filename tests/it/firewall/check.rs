@@ -57,7 +57,7 @@ const MISSING: [(&str, &str); 22] = [
     ("nft flush chain ip6 cnibox firewall-between", "rules of chain firewall-between"),
     ("nft flush chain ip cnibox firewall-within", "rules of chain firewall-within"),
     ("nft flush set bridge cnibox firewall-isolated-ports", "is not isolated"),
-    ("nft flush chain bridge cnibox firewall-forward", "is not isolated"),
+    ("nft flush chain bridge cnibox firewall-policy", "is not isolated"),
     ("nft delete table ip filter", "jump from FORWARD"),
     ("nft flush ruleset", "is missing"),
 ];

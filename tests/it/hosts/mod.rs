@@ -2,6 +2,7 @@
 
 mod advertisements;
 mod bridge_of_another;
+mod gateway_on_a_vlan;
 mod link_local_gateway;
 mod link_of_two;
 mod loopback_of_host;
