@@ -211,6 +211,9 @@ impl Plugin for Firewall {
         let uses_firewalld = settings.firewalld(cx).map_err(Error::into_not_available)?.is_some();
         let nft = cx.session.nft().map_err(Error::into_not_available)?;
         let mut needed = vec![(Family::Ip, Feature::Tables)];
+        if settings.policy != Policy::Open {
+            needed.push((Family::Ip, Feature::Conntrack));
+        }
         if settings.policy == Policy::Isolated {
             needed.push((Family::Bridge, Feature::Tables));
         }
