@@ -8,7 +8,7 @@ use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::names::Attachment;
-use crate::plugin::life::{Life, Witness};
+use crate::plugin::life::{self, Life, Witness};
 use crate::plugin::record::{Record, Records, claims};
 use crate::plugin::{Context, Scope};
 
@@ -80,13 +80,15 @@ fn refusal(record: &Record, address: IpAddr) -> Option<Error> {
         Ok(witness) => witness,
         Err(error) => return Some(error),
     };
-    let why = match witness.life_of_record(record) {
-        Life::Ended(_) => return None,
-        Life::Alive if !witness.may_have(record, address) => return None,
-        Life::Alive => String::new(),
-        Life::Unknown(reason) => format!(", which may have ended: {reason}"),
+    let life = witness.life_of_record(record);
+    let is_free = match life {
+        Life::Ended(_) => true,
+        Life::Alive => !witness.may_have(record, address),
+        Life::Unknown(_) => false,
     };
-    Some(Error::internal(format!("{} has it{why}", record.at.title(&record.network))))
+    let doubt = life::doubt_of(&life, Some((record.network.clone(), record.at.clone())));
+    let title = record.at.title(&record.network);
+    (!is_free).then(|| Error::internal(format!("{title} has it{doubt}")))
 }
 
 /// Releases the claims of what a DEL or GC removes. The addresses are not released before.

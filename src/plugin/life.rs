@@ -297,11 +297,40 @@ fn has_interface(rtnl: &Rtnl, attached: &Attached<'_>) -> Result<bool> {
     Ok(addresses.iter().any(|address| there.contains(address)))
 }
 
-/// The record of an owner whose attachment has provably ended. Without a record it has not.
+/// Whether the attachment of the owner of an object lives, with its record. Without a record that is unknown.
+pub fn of_owner(owner: &str) -> (Life, Option<Record>) {
+    let record = Records::of_host().of_owner(owner);
+    let life = match (&record, Witness::new()) {
+        (None, _) => Life::Unknown("it has no record".into()),
+        (Some(record), Ok(witness)) => witness.life_of_record(record),
+        (Some(_), Err(error)) => Life::Unknown(error.to_string()),
+    };
+    (life, record)
+}
+
+/// The record of an owner whose attachment has provably ended.
 pub fn ended(owner: &str) -> Option<Record> {
-    let record = Records::of_host().of_owner(owner)?;
-    let life = Witness::new().map(|witness| witness.life_of_record(&record));
-    matches!(life, Ok(Life::Ended(_))).then_some(record)
+    let (life, record) = of_owner(owner);
+    record.filter(|_| matches!(life, Life::Ended(_)))
+}
+
+/// What the refusal of an owner's object says of the owner: nothing if it is alive.
+pub fn doubt(owner: &str) -> String {
+    let (life, record) = of_owner(owner);
+    let named = record.map(|Record { network, at, .. }| (network, at));
+    doubt_of(&life, named.or_else(|| Owner::named(owner)))
+}
+
+/// The same for an attachment. `None` if its name is not known.
+pub fn doubt_of(life: &Life, named: Option<(NetworkName, Attachment)>) -> String {
+    let Life::Unknown(reason) = life else { return String::new() };
+    let mend = match named {
+        Some((network, Attachment { container_id, ifname })) => {
+            format!("cnibox gc --unknown {network}/{container_id}/{ifname} removes it")
+        }
+        None => "its DEL removes it".into(),
+    };
+    format!(", which may have ended: {reason}; {mend}")
 }
 
 /// The records of a container, if all its attachments have provably ended.

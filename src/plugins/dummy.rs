@@ -29,6 +29,7 @@ use crate::steps::link::interface::{self, NewInterface, SingleLink};
 
 pub const FACTS: Facts = Facts {
     is_in_container: true,
+    leaves_owned: true,
     probes: &[("", r#""ipam":{"type":"static","addresses":[{"address":"10.0.0.1/32"}]}"#)],
     ..Facts::NONE
 };

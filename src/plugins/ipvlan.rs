@@ -44,7 +44,7 @@ use crate::steps::link::parent::Parent;
 const MODES: &[(&str, u16)] = &[("l2", 0), ("l3", 1), ("l3s", 2)];
 const FLAGS: &[(&str, u16)] = &[("bridge", 0), ("private", 1), ("vepa", 2)];
 
-pub const FACTS: Facts = Facts { probes: &[Facts::ON_LO], ..Facts::NONE };
+pub const FACTS: Facts = Facts { leaves_owned: true, probes: &[Facts::ON_LO], ..Facts::NONE };
 
 keys! {
     pub struct Ipvlan {

@@ -21,8 +21,10 @@
 //!
 //! The plugin follows a plugin that created an interface. It uses the first address of the container in each family; a port
 //! for a family without an address is not published. ADD refuses a port that another container has at the same
-//! address, and names that container. Two attachments may have the same port if their conditions differ: the later ADD
-//! wins where both match. A container in several networks may publish a port in each of them.
+//! address, and names that container. If that has ended, also with an earlier boot whose ruleset was restored, ADD removes
+//! all that it published. If that is unknown, the error names the command that removes it. Two attachments may have the
+//! same port if their conditions differ: the later ADD wins where both match. A container in several networks may publish a
+//! port in each of them.
 //!
 //! Only packets to addresses of the host are translated. A published port answers to other hosts, to the host under
 //! all of its addresses, to the container itself and to its neighbours. A container reaches itself only if its link
@@ -53,6 +55,7 @@ pub mod return_path;
 mod rules;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -109,11 +112,7 @@ impl Plugin for Portmap {
         remove_ended_of_reference(nft, &bindings)?;
         let covered = to_cover(cx, nft, &settings, &bindings)?;
         let mut undo = Undo::new(cx);
-        let publish = || publish(nft, (&owner, &owners), &settings, &bindings, &covered);
-        let published = match publish() {
-            Err(_) if remove_ended(nft, &bindings)? => publish(),
-            published => published,
-        };
+        let published = publish(cx, nft, (&owner, &owners), &settings, &bindings, &covered);
         if published.is_ok() || nft.is_partial() {
             undo.push("remove the port bindings", || remove_now(cx, &owners, &settings));
         }
@@ -161,7 +160,7 @@ impl Plugin for Portmap {
         }
         let nft = cx.session.nft()?;
         let covered = to_cover(cx, nft, &settings, &bindings)?;
-        let publish = || publish(nft, (&owner, &owners), &settings, &bindings, &covered);
+        let publish = || publish(cx, nft, (&owner, &owners), &settings, &bindings, &covered);
         parts.ensure(&|| check_published(cx, at, nft, &bindings), &mut || {
             publish()?;
             delete_answered_by_host(cx, &bindings)
@@ -250,8 +249,25 @@ fn container_address(family: IpFamily, at: &Attachment, result: &Success) -> Opt
     ips.filter(|ip| is_ours(ip.interface)).map(|ip| ip.address).next()
 }
 
-/// Publishes in both families in one transaction, and replaces the port bindings of an earlier ADD.
+/// Publishes, in the place of containers that have ended.
 fn publish(
+    cx: &Context<'_>,
+    nft: &Nft,
+    owners: (&Owner, &Owners),
+    settings: &Settings,
+    all: &[PortBindings<'_>],
+    covered: &[IfName],
+) -> Result<()> {
+    match publish_at_free(nft, owners, settings, all, covered) {
+        Err(_) if remove_ended(cx, nft, all)? => {
+            publish_at_free(nft, owners, settings, all, covered)
+        }
+        published => published,
+    }
+}
+
+/// Publishes in both families in one transaction, and replaces the port bindings of an earlier ADD.
+fn publish_at_free(
     nft: &Nft,
     (owner, owners): (&Owner, &Owners),
     settings: &Settings,
@@ -328,17 +344,27 @@ fn warn_of_return_path(
     }
 }
 
-/// Removes the ports of containers that ended without a DEL and are in the way. Returns whether there were some.
-fn remove_ended(nft: &Nft, all: &[PortBindings<'_>]) -> Result<bool> {
-    let mut is_any = false;
+/// Removes all ports of containers that ended without a DEL and are in the way. Returns whether there were some.
+fn remove_ended(cx: &Context<'_>, nft: &Nft, all: &[PortBindings<'_>]) -> Result<bool> {
+    let mut owners = BTreeSet::new();
     for bindings in all {
-        for record in bindings.in_the_way(nft)?.iter().filter_map(|owner| life::ended(owner)) {
+        owners.extend(bindings.in_the_way(nft)?);
+    }
+    owners.retain(|owner| life::has_ended(owner));
+    for owner in &owners {
+        let mut flows = Vec::new();
+        nft.transact(|nft, batch| {
+            // Another one of the name can be attached since. It writes its record before its rules, which end this transaction.
+            let Some(record) = life::ended(owner) else { return Ok(()) };
             let owners = Owners::in_network(&record.network, Scope::One(&record.at));
-            nft.transact(|nft, batch| remove(nft, batch, &owners, None).map(drop))?;
-            is_any = true;
+            flows = remove(nft, batch, &owners, None)?;
+            Ok(())
+        })?;
+        if let Err(error) = delete_flows(&flows) {
+            cx.warn(error);
         }
     }
-    Ok(is_any)
+    Ok(!owners.is_empty())
 }
 
 /// Removes the ports that the Go plugin published for containers that ended without a DEL: its rules come before these. Fails

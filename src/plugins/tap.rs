@@ -58,7 +58,7 @@ const MTU_RANGE: RangeInclusive<u32> = 68..=65_521;
 /// The type of a tap (linux/if_tun.h).
 const IFF_TAP: u8 = 2;
 
-pub const FACTS: Facts = Facts { probes: &[("", "")], ..Facts::NONE };
+pub const FACTS: Facts = Facts { leaves_owned: true, probes: &[("", "")], ..Facts::NONE };
 
 keys! {
     pub struct Tap {

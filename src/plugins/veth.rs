@@ -59,6 +59,8 @@ const CONTAINER: u32 = 1;
 
 pub const FACTS: Facts = Facts {
     has_own_subnets: true,
+    // The DEL of `bridge` removes the same.
+    leaves_owned: !cfg!(feature = "bridge"),
     kinds: &[Facts::VETH],
     probes: &[Facts::MASQUERADES],
     ..Facts::NONE

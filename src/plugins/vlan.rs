@@ -37,7 +37,8 @@ use crate::steps::link::parent::Parent;
 /// The largest id that 802.1Q does not reserve.
 const ID_MAX: u16 = 4094;
 
-pub const FACTS: Facts = Facts { probes: &[("", r#""master":"lo","vlanId":5"#)], ..Facts::NONE };
+pub const FACTS: Facts =
+    Facts { leaves_owned: true, probes: &[("", r#""master":"lo","vlanId":5"#)], ..Facts::NONE };
 
 keys! {
     pub struct Vlan {

@@ -15,6 +15,7 @@ use crate::kernel::flock::Mode;
 use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, NetworkName};
 use crate::plugin::life::{Life, Witness};
+use crate::plugin::owner::Owner;
 use crate::plugin::record::{Maker, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
@@ -25,6 +26,7 @@ use crate::runtime::confirm;
 use crate::runtime::confirm::{Confirmation, Found};
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::lock::{self, Lock};
+use crate::runtime::owners;
 #[cfg(feature = "tool")]
 use crate::runtime::owners::Named;
 
@@ -258,17 +260,30 @@ impl Runtime {
     ) -> Result<Removed> {
         let _locks = self.lock(network, &at.container_id)?;
         let cannot = || format!("cannot remove {}", at.title(network));
-        let Some(entry) = self.known(network, at) else {
-            let msg = format!("{}: it is not attached", cannot());
-            return Err(Error::new(Code::UNKNOWN_CONTAINER, msg));
+        let (witness, known) = (Witness::new()?, self.known(network, at));
+        let life = match (&known, self.records.read(network, at)) {
+            (Some(entry), _) => self.life(&witness, entry),
+            (None, Some(record)) => witness.life_of_record(&record),
+            (None, None) if owners::is_on_host(Owner::new(network, at).as_str())? => {
+                Life::Unknown("it has no record".into())
+            }
+            (None, None) => {
+                let msg = format!("{}: it is not attached", cannot());
+                return Err(Error::new(Code::UNKNOWN_CONTAINER, msg));
+            }
         };
-        let reason = match self.life(&Witness::new()?, &entry) {
+        let reason = match life {
             Life::Alive => return Err(Error::internal(format!("{}: it is alive", cannot()))),
             Life::Ended(reason) => reason,
             Life::Unknown(reason) => format!("by the word of the operator, although {reason}"),
         };
-        if !is_dry_run {
-            self.delete_of_add(&entry, None)?;
+        match known {
+            _ if is_dry_run => {}
+            Some(entry) => self.delete_of_add(&entry, None)?,
+            None => {
+                self.remove_owned(network, std::slice::from_ref(at))?;
+                self.forget(network, at)?;
+            }
         }
         Ok(Removed { network: network.clone(), at: at.clone(), reason })
     }

@@ -14,7 +14,6 @@ mod lock;
 pub(crate) mod named;
 pub(crate) mod networks;
 pub(crate) mod new_network;
-#[cfg(feature = "tool")]
 pub(crate) mod owners;
 #[cfg(feature = "tool")]
 pub(crate) mod reconcile;

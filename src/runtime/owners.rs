@@ -1,36 +1,52 @@
 //! The owners that rules and links of a host name, and their removal after the end of their containers.
 
+#[cfg(feature = "tool")]
 use std::collections::HashMap;
+use std::path::Path;
 
 use crate::cni::json::Json;
 use crate::error::Result;
+#[cfg(feature = "tool")]
 use crate::ipam::store::listed::Holder;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::{Family, Nft};
 use crate::netlink::rtnl::Rtnl;
+#[cfg(feature = "tool")]
 use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
+#[cfg(feature = "tool")]
 use crate::plugin::record::Record;
 use crate::runtime::Runtime;
+use crate::runtime::chain::{Chain, Parameters};
 use crate::runtime::conf::Network;
-use crate::runtime::lifecycle::{Choice, Target};
+#[cfg(feature = "tool")]
 use crate::runtime::reservations::{OwnedReservation, Survey};
 use crate::steps::link::host_link;
 use crate::steps::nft::{shared_rules, shared_set};
 
-/// The owners in the tables of cnibox and in its map of the table of iptables, and those of ifbs. Other links end with the
-/// namespaces of their containers.
+/// The kinds of links of ours that can be on the host after the end of a namespace: ifbs, and interfaces that were moved there. A
+/// pair of veth ends with the namespace of either end.
+const KINDS: [&str; 6] = ["ifb", "macvlan", "ipvlan", "vlan", "dummy", "tun"];
+
+/// The owners in the tables of cnibox and in its map of the table of iptables, and those of links.
 pub fn on_host() -> Result<Vec<String>> {
+    let host = Rtnl::open()?;
     let mut owners = Vec::new();
-    for link in Rtnl::open()?.links_of_kind("ifb")? {
-        if let Some(owner) = host_link::owner_of(&link) {
-            owners.push(owner.to_owned());
-        }
+    for kind in KINDS {
+        let links = host.links_of_kind(kind)?;
+        owners.extend(links.iter().filter_map(host_link::owner_of).map(str::to_owned));
     }
-    let Some(nft) = Nft::open_if_any()? else { return Ok(owners) };
-    if !nft.is_supported()? {
-        return Ok(owners);
+    if let Some(nft) = Nft::open_if_any()?
+        && nft.is_supported()?
+    {
+        add_in_tables(&nft, &mut owners)?;
     }
+    owners.sort_unstable();
+    owners.dedup();
+    Ok(owners)
+}
+
+fn add_in_tables(nft: &Nft, owners: &mut Vec<String>) -> Result<()> {
     for family in [Family::Inet, Family::Ip, Family::Ip6, Family::Bridge] {
         let own = shared_rules::table(family);
         let accepted = shared_set::accepted(family);
@@ -46,17 +62,25 @@ pub fn on_host() -> Result<Vec<String>> {
             }
         }
     }
-    owners.sort_unstable();
-    owners.dedup();
-    Ok(owners)
+    Ok(())
+}
+
+/// Whether an object of the host names an owner, also one that ends with its namespace.
+pub fn is_on_host(owner: &str) -> Result<bool> {
+    let links = Rtnl::open()?.links()?;
+    let is_its = |found: &str| found == owner;
+    Ok(links.iter().filter_map(host_link::owner_of).any(is_its)
+        || on_host()?.iter().any(|found| is_its(found)))
 }
 
 /// What reservations, rules and links of a host name.
+#[cfg(feature = "tool")]
 pub struct Named {
     owners: Vec<String>,
     survey: Survey,
 }
 
+#[cfg(feature = "tool")]
 impl Named {
     pub fn find(runtime: &Runtime) -> Result<Self> {
         Ok(Self { owners: on_host()?, survey: runtime.survey()? })
@@ -74,6 +98,7 @@ impl Named {
     }
 }
 
+#[cfg(feature = "tool")]
 impl Survey {
     /// The owners with a proof that their containers have ended. Those with a cache entry are not here: their DEL is to come.
     pub fn ended_owners(&self) -> HashMap<String, &str> {
@@ -89,8 +114,9 @@ impl Survey {
 }
 
 impl Runtime {
-    /// Removes the rules and links of an owner: DEL of the plugins that leave them, which need no configuration.
-    pub fn remove_owner(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
+    /// Removes the rules and links of attachments of a network, by the plugins of this executable that leave them: these need no
+    /// configuration.
+    pub fn remove_owned(&self, network: &NetworkName, all: &[Attachment]) -> Result<()> {
         let mut plugins = Vec::new();
         for entry in self.settings.plugins.iter().filter(|entry| entry.facts.leaves_owned) {
             plugins.push(Json::object([("type", Some(entry.name.into()))]));
@@ -101,14 +127,14 @@ impl Runtime {
             ("plugins", Some(Json::Array(plugins))),
         ]);
         let network = Network::from_cache(list.to_compact().as_bytes())?;
-        let target = Target { at, netns: None, args: "", capability_args: &Json::Null };
-        self.del(&Choice::Configuration(network), &target)
-    }
-
-    /// The same runtime with the plugins of this executable only.
-    pub(super) fn without_path(&self) -> Self {
         let mut settings = self.settings.clone();
         settings.path.clear();
-        Self::new(settings, self.configurations.clone())
+        let parameters = Parameters {
+            at: all.first(),
+            netns: Path::new(""),
+            args: "",
+            capability_args: &Json::Null,
+        };
+        Chain { settings: &settings, network: &network, parameters }.remove_ended(all)
     }
 }

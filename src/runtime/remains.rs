@@ -77,11 +77,10 @@ impl Runtime {
                 self.release_remains(pool, owned, reason, run);
             }
         }
-        let runtime = self.without_path();
         for (owner, proof) in &remains.owners {
             let is_chosen = network.is_none_or(|name| owner.starts_with(&Owner::prefix(name)));
             if is_chosen && !sys::is_interrupted() {
-                runtime.remove_rules(owner, proof, run);
+                self.remove_rules(owner, proof, run);
             }
         }
         Ok(())
@@ -111,14 +110,26 @@ impl Runtime {
     }
 
     fn remove_rules(&self, owner: &str, proof: &str, run: &mut Collection<'_>) {
-        // Another one with this name can be attached since the survey.
         let Some(Record { network, at, .. }) = life::ended(owner) else { return };
+        let locked = self.lock_if_free(&network, &at.container_id);
+        let Ok(Some(_locks)) = locked else {
+            run.collected.errors.extend(locked.err());
+            return;
+        };
+        // Another one with this name can be attached since the survey.
+        if self.known(&network, &at).is_some() || !life::has_ended(owner) {
+            return;
+        }
         let what = format!("the rules and links of {}", at.title(&network));
         let generation = || self.generation(&network, &at);
         if !run.is_confirmed(|| Found::new(&network, what.clone(), generation(), proof)) {
             return;
         }
-        match if run.options.is_dry_run { Ok(()) } else { self.remove_owner(&network, &at) } {
+        let remove = || {
+            self.remove_owned(&network, std::slice::from_ref(&at))?;
+            self.forget(&network, &at)
+        };
+        match if run.options.is_dry_run { Ok(()) } else { remove() } {
             Ok(()) => run.note_remainder(REMOVE, what, proof.into()),
             Err(error) => run.collected.errors.push(error),
         }

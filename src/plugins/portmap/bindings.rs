@@ -13,6 +13,7 @@ use crate::compat::host_ports::{self, HostPort};
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
 use crate::netlink::nft::{Batch, Datum, Element, Nft, Object, Value, pack};
+use crate::plugin::life;
 use crate::plugin::owner::Owner;
 use crate::steps::nft::hairpin::{self, Sources};
 use crate::steps::nft::shared_set::SharedSet;
@@ -366,7 +367,8 @@ impl<'a> PortBindings<'a> {
         Expected { set: OWNERS.into(), key: owner_key(self.owner), data: None, title }
     }
 
-    /// Reads the state before ADD. Fails if another container has one of the ports on an address that overlaps.
+    /// Reads the state before ADD. Fails if another container has one of the ports on an address that overlaps, or an attachment
+    /// of the same container that has ended.
     ///
     /// Two lists of conditions overlap for certain if one is empty or both are equal; then the later ADD is refused. Others
     /// may share a port. Then the group with the first jump in the main chain gets the packets.
@@ -374,6 +376,7 @@ impl<'a> PortBindings<'a> {
         let table = rules::table(self.family);
         let sets = nft.sets(table)?.into_iter().map(|set| set.name).collect();
         let mut before = Before { sets, ..Before::default() };
+        let mut of_container = BTreeSet::new();
         for group in self.competing_groups(&before.sets) {
             let exclusive: Vec<Exclusive<'_>> =
                 self.mappings().flat_map(|mapping| exclusive(&group, mapping)).collect();
@@ -388,7 +391,10 @@ impl<'a> PortBindings<'a> {
                     let Some(found) = found else { continue };
                     match self.relation(&found) {
                         Relation::Own => before.is_published = true,
-                        Relation::SameContainer => before.needs_secondary |= group == self.group,
+                        Relation::SameContainer => {
+                            before.needs_secondary |= group == self.group;
+                            of_container.extend(found.comment);
+                        }
                         Relation::Other => return Err(taken(exclusive.mapping, &found)),
                     }
                     present.push(exclusive.mapping);
@@ -399,11 +405,16 @@ impl<'a> PortBindings<'a> {
                 }
             }
         }
+        // Of an earlier life of the container.
+        if let Some(ended) = of_container.iter().find(|owner| life::has_ended(owner)) {
+            let msg = format!("cannot publish ports: {} has ended", Owner::title(ended));
+            return Err(Error::internal(msg));
+        }
         before.shared = self.shared_ports(nft)?;
         Ok(before)
     }
 
-    /// The other owners of the ports: `look` refuses them.
+    /// The other owners of the ports: `look` refuses them, or those that have ended.
     pub fn in_the_way(&self, nft: &Nft) -> Result<Vec<String>> {
         let ports: BTreeSet<Vec<u8>> = self.mappings().map(key_of).collect();
         let mut owners = Vec::new();
@@ -414,13 +425,11 @@ impl<'a> PortBindings<'a> {
                 let elements = nft.elements(rules::table(self.family), &set)?.into_iter();
                 let others = elements.filter(|found| {
                     port_of(found).is_some_and(|port| ports.contains(&port))
-                        && self.relation(found) == Relation::Other
+                        && !is_of(found, self.owner)
                 });
                 owners.extend(others.filter_map(|found| Some(found.comment?.to_string())));
             }
         }
-        owners.sort_unstable();
-        owners.dedup();
         Ok(owners)
     }
 
@@ -549,6 +558,7 @@ pub fn title(mapping: &Mapping) -> String {
 }
 
 fn taken(mapping: &Mapping, by: &Element) -> Error {
-    let owner = Owner::title(by.comment.as_deref().unwrap_or_default());
-    Error::internal(format_args!("cannot publish {}: it is taken by {owner}", title(mapping)))
+    let owner = by.comment.as_deref().unwrap_or_default();
+    let (of, doubt) = (Owner::title(owner), life::doubt(owner));
+    Error::internal(format_args!("cannot publish {}: it is taken by {of}{doubt}", title(mapping)))
 }

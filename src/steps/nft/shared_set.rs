@@ -233,8 +233,9 @@ impl Shares {
         changed.kept.extend_from_slice(&all);
         for wanted in wanted {
             if let Some(other) = all.iter().find(|other| are_at_odds(other, wanted)) {
-                let owner = Owner::title(other.comment.as_deref().unwrap_or_default());
-                return Err(Error::internal(format!("{owner} has other rules for it")));
+                let owner = other.comment.as_deref().unwrap_or_default();
+                let (title, doubt) = (Owner::title(owner), life::doubt(owner));
+                return Err(Error::internal(format!("{title} has other rules for it{doubt}")));
             }
             match all.iter_mut().find(|part| part.comment == wanted.comment) {
                 Some(own) => own.clone_from(wanted),

@@ -1,6 +1,7 @@
 //! Hosts and containers that are more than a container host: an administrator's own addresses, rules, routes and VPNs.
 
 mod advertisements;
+mod after_a_reboot;
 mod bridge_of_another;
 mod gateway_on_a_vlan;
 mod link_local_gateway;
