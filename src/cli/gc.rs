@@ -1,4 +1,4 @@
-//! `cnibox gc`: removes attachments that are provably dead.
+//! `cnibox gc`: removes what has provably ended.
 
 use argh::FromArgs;
 use serde::Serialize;
@@ -15,7 +15,8 @@ use super::parameters;
 /// Less than that of an ADD or DEL: a timer calls gc, and the next one tries again.
 const TIMEOUT_S: u64 = 30;
 
-/// Remove the attachments that have provably ended, and the remains of an interrupted add or del.
+/// Remove what has provably ended: attachments, and the reservations, rules and links that no cache has; and the remains of an
+/// interrupted add or del.
 #[derive(FromArgs)]
 #[argh(
     subcommand,
@@ -30,8 +31,7 @@ pub(super) struct Gc {
     /// tell what is dead, and remove nothing
     #[argh(switch)]
     dry_run: bool,
-    /// for a timer: remove only what an earlier run with --confirm has found, too, 10 minutes ago or more; also reservations,
-    /// rules and links of owners that have ended, which no cache has
+    /// for a timer: remove only what an earlier run with --confirm has found, too, 10 minutes ago or more
     #[argh(switch)]
     confirm: bool,
     /// let the plugins remove what the cache does not know, too: containers of runtimes with another cache lose their
@@ -59,9 +59,8 @@ pub(super) struct Gc {
 struct Document<'a> {
     dry_run: bool,
     removed: &'a [Removed],
-    /// Of --confirm, as `waiting`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remains: Option<&'a [Remainder]>,
+    remains: &'a [Remainder],
+    /// Of --confirm.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting: Option<&'a [Waiting]>,
 }
@@ -80,7 +79,7 @@ impl Gc {
             super::output::say_json(&Document {
                 dry_run: self.dry_run,
                 removed: &collected.removed,
-                remains: self.confirm.then_some(&collected.remains),
+                remains: &collected.remains,
                 waiting: self.confirm.then_some(&collected.waiting),
             });
         }
@@ -110,13 +109,8 @@ impl Gc {
         }
         let (network, _) = parameters::network_and_netns(&self.operands)?;
         let choice = network.map(parameters::choice).transpose()?;
-        let options = Options {
-            is_dry_run: self.dry_run,
-            uncached: self.uncached,
-            confirm: self.confirm,
-            #[cfg(feature = "tool")]
-            remains: self.confirm,
-        };
+        let options =
+            Options { is_dry_run: self.dry_run, uncached: self.uncached, confirm: self.confirm };
         runtime.gc(choice.as_ref(), options, tell)
     }
 }

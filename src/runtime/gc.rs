@@ -1,9 +1,13 @@
-//! Removes attachments that have ended, see `plugin::life`.
+//! Removes what has ended, see `plugin::life`: the attachments of the cache by a DEL with the list of their ADD, and what other
+//! owners have on the host, whatever caches and lists say.
 
 mod collect;
+mod of_host;
 
 use std::cell::OnceCell;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -26,9 +30,7 @@ use crate::runtime::confirm;
 use crate::runtime::confirm::{Confirmation, Found};
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::lock::{self, Lock};
-use crate::runtime::owners;
-#[cfg(feature = "tool")]
-use crate::runtime::owners::Named;
+use crate::runtime::owners::{self, Named};
 
 /// Options of GC.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,19 +42,6 @@ pub struct Options {
     pub uncached: bool,
     /// Remove only what an earlier run of this kind has found, too.
     pub confirm: bool,
-    /// Also remove the reservations, rules and links of owners that have ended, which no cache has.
-    #[cfg(feature = "tool")]
-    pub remains: bool,
-}
-
-impl Options {
-    /// Whether this run also removes what no cache has. Without the tool there is no such run.
-    fn removes_remains(self) -> bool {
-        #[cfg(feature = "tool")]
-        return self.remains;
-        #[cfg(not(feature = "tool"))]
-        true
-    }
 }
 
 /// One attachment that was removed.
@@ -99,6 +88,16 @@ pub struct Collected {
     pub remains: Vec<Remainder>,
     pub waiting: Vec<Waiting>,
     pub errors: Vec<Error>,
+}
+
+/// What the cache knows of the networks of a GC.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub(super) networks: Vec<NetworkName>,
+    /// The owners with an entry, also of those that were removed.
+    pub(super) owners: HashSet<String>,
+    /// The addresses of those that stay.
+    pub(super) addresses: BTreeSet<(NetworkName, IpAddr)>,
 }
 
 /// A GC in progress.
@@ -196,13 +195,13 @@ impl Runtime {
         if !options.is_dry_run && !options.confirm {
             self.remove_dead_namespaces(&witness);
         }
-        let names = self.gc_of_cache(&witness, &dead, choice, chosen, &mut run)?;
+        let known = self.gc_of_cache(&witness, &dead, choice, chosen, &mut run)?;
         if options.uncached && !options.is_dry_run {
-            for name in names {
-                run.collected.errors.extend(self.gc_by_plugins(&name, chosen).err());
+            for name in &known.networks {
+                run.collected.errors.extend(self.gc_by_plugins(name, chosen).err());
             }
         }
-        self.gc_of_all(choice, &mut run)?;
+        self.gc_of_all(choice, &known, &mut run)?;
         let Collection { confirmation, mut collected, .. } = run;
         if let (Some(confirmation), false) = (confirmation, options.is_dry_run) {
             let written = confirmation.write(choice.map(|choice| &**choice.name()));
@@ -212,15 +211,21 @@ impl Runtime {
     }
 
     /// The part of a GC that is about no attachment in the cache.
-    fn gc_of_all(&self, choice: Option<&Choice>, run: &mut Collection<'_>) -> Result<()> {
+    fn gc_of_all(
+        &self,
+        choice: Option<&Choice>,
+        known: &Known,
+        run: &mut Collection<'_>,
+    ) -> Result<()> {
+        let network = choice.map(Choice::name);
+        // The record of an owner is the proof for both.
         #[cfg(feature = "tool")]
-        if run.options.remains
-            && let Err(error) = self.remove_remains(choice.map(Choice::name), run)
-        {
+        if let Err(error) = self.release_ended(network, known, run) {
             run.collected.errors.push(error);
         }
-        #[cfg(not(feature = "tool"))]
-        let _ = choice;
+        if let Err(error) = self.gc_of_host(network, known, run) {
+            run.collected.errors.push(error);
+        }
         if sys::is_interrupted() {
             return Err(Error::internal("cannot collect garbage: interrupted"));
         }
@@ -330,7 +335,7 @@ impl Runtime {
             let is_of_nothing = record.maker == Maker::Cnibox && record.made.is_empty();
             let mut is_ended = || {
                 matches!(witness.life_of_record(&record), Life::Ended(_))
-                    && (run.options.removes_remains() || !self.is_proof(&record, &named))
+                    && !self.is_proof(&record, &named)
                     && run.is_confirmed_record(&record)
             };
             if (is_of_nothing || is_ended())
@@ -345,15 +350,9 @@ impl Runtime {
 
     /// Whether a record is needed: as the proof that the owner of a reservation, a rule or a link has ended. True if that cannot
     /// be told.
-    #[cfg(feature = "tool")]
     fn is_proof(&self, record: &Record, named: &OnceCell<Option<Named>>) -> bool {
         let named = named.get_or_init(|| Named::find(self).ok());
         named.as_ref().is_none_or(|named| named.has(record))
-    }
-
-    #[cfg(not(feature = "tool"))]
-    fn is_proof(&self, _: &Record, _: &OnceCell<()>) -> bool {
-        true
     }
 
     fn configured(&self, name: &NetworkName) -> Result<Network> {

@@ -284,12 +284,24 @@ impl Runtime {
 
     /// Runs DEL of the list. The entry stays until all succeeded.
     pub(super) fn delete(&self, entry: &CacheEntry, network: &Network, netns: &Path) -> Result<()> {
+        let is_of_add = self.is_list_of_add(entry, network);
         let generation = self.generation(&entry.network, &entry.at);
         let operation = Operation { verb: Started::Del, generation };
         self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() })?;
         let result = Some(&entry.result).filter(|result| **result != Json::Null);
         self.chain(entry, network, netns).del(result)?;
+        if !is_of_add {
+            self.remove_owned(&entry.network, std::slice::from_ref(&entry.at))?;
+        }
         self.forget(&entry.network, &entry.at)
+    }
+
+    /// Whether a list is known to be that of the ADD. Another one can lack a plugin.
+    fn is_list_of_add(&self, entry: &CacheEntry, network: &Network) -> bool {
+        [&self.cache, &self.pending].into_iter().any(|cache| {
+            let known = cache.read(&entry.network, &entry.at);
+            matches!(known, Ok(Some(known)) if known.config == network.bytes)
+        })
     }
 
     /// The pending record is the last to go: it tells what is to be repeated.

@@ -14,7 +14,6 @@ use crate::netlink::rtnl::Rtnl;
 #[cfg(feature = "tool")]
 use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
-#[cfg(feature = "tool")]
 use crate::plugin::record::Record;
 use crate::runtime::Runtime;
 use crate::runtime::chain::{Chain, Parameters};
@@ -73,28 +72,41 @@ pub fn is_on_host(owner: &str) -> Result<bool> {
         || on_host()?.iter().any(|found| is_its(found)))
 }
 
-/// What reservations, rules and links of a host name.
-#[cfg(feature = "tool")]
+/// What rules, links and reservations of a host name.
 pub struct Named {
     owners: Vec<String>,
+    #[cfg(feature = "tool")]
     survey: Survey,
 }
 
-#[cfg(feature = "tool")]
 impl Named {
-    pub fn find(runtime: &Runtime) -> Result<Self> {
-        Ok(Self { owners: on_host()?, survey: runtime.survey()? })
+    pub fn find(_runtime: &Runtime) -> Result<Self> {
+        Ok(Self {
+            owners: on_host()?,
+            #[cfg(feature = "tool")]
+            survey: _runtime.survey()?,
+        })
     }
 
     /// Whether one of them names the attachment of a record.
-    pub fn has(&self, Record { network, at, .. }: &Record) -> bool {
-        let owner = Owner::new(network, at).to_string();
+    pub fn has(&self, record: &Record) -> bool {
+        let owner = Owner::new(&record.network, &record.at).to_string();
+        self.owners.contains(&owner) || self.has_reservation(record)
+    }
+
+    #[cfg(feature = "tool")]
+    fn has_reservation(&self, Record { network, at, .. }: &Record) -> bool {
         let mut of_network = self.survey.pools.iter().filter(|pool| pool.network == *network);
         let is_its = |owned: &OwnedReservation| match &owned.reservation.holder {
             Holder::Container(id, _) => *id == at.container_id,
             Holder::Operator | Holder::Other(_) => false,
         };
-        self.owners.contains(&owner) || of_network.any(|pool| pool.reservations.iter().any(is_its))
+        of_network.any(|pool| pool.reservations.iter().any(is_its))
+    }
+
+    #[cfg(not(feature = "tool"))]
+    fn has_reservation(&self, _: &Record) -> bool {
+        false
     }
 }
 

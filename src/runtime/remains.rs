@@ -4,12 +4,11 @@ use crate::error::Result;
 use crate::ipam::store::listed::Holder;
 use crate::kernel::sys;
 use crate::names::NetworkName;
-use crate::plugin::life::{self, Life};
+use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
-use crate::plugin::record::Record;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Found;
-use crate::runtime::gc::{Collection, REMOVE};
+use crate::runtime::gc::{Collection, Known};
 use crate::runtime::owners;
 use crate::runtime::reservations::{OwnedReservation, OwnerState, Pool, Survey, title};
 
@@ -60,27 +59,28 @@ impl Remains {
 }
 
 impl Runtime {
-    /// Removes the remains in a network, or in all.
-    pub(super) fn remove_remains(
+    /// Releases the reservations of owners that have ended, in one network or in all.
+    pub(super) fn release_ended(
         &self,
         network: Option<&NetworkName>,
+        known: &Known,
         run: &mut Collection<'_>,
     ) -> Result<()> {
+        let is_chosen = |pool: &Pool| network.is_none_or(|network| *network == pool.network);
+        // The common case: each address is that of an attachment that stays.
+        if !self.has_reservation(|pool, address| {
+            is_chosen(pool) && !known.addresses.contains(&(pool.network.clone(), address))
+        })? {
+            return Ok(());
+        }
         let remains = Remains::find(self)?;
         for (pool, owned, reason) in remains.reservations() {
             let holder = &owned.reservation.holder;
             // A GC that removes has tried the DEL of the attachment already.
             let is_left_to_del = (run.options.confirm || run.options.is_dry_run)
                 && remains.has_ended_attachment(&pool.network, holder);
-            let is_chosen = network.is_none_or(|network| *network == pool.network);
-            if is_chosen && !is_left_to_del && !sys::is_interrupted() {
+            if is_chosen(pool) && !is_left_to_del && !sys::is_interrupted() {
                 self.release_remains(pool, owned, reason, run);
-            }
-        }
-        for (owner, proof) in &remains.owners {
-            let is_chosen = network.is_none_or(|name| owner.starts_with(&Owner::prefix(name)));
-            if is_chosen && !sys::is_interrupted() {
-                self.remove_rules(owner, proof, run);
             }
         }
         Ok(())
@@ -105,32 +105,6 @@ impl Runtime {
             Ok(true) => run.note_remainder(RELEASE, what, reason.into()),
             // Another process did it.
             Ok(false) => {}
-            Err(error) => run.collected.errors.push(error),
-        }
-    }
-
-    fn remove_rules(&self, owner: &str, proof: &str, run: &mut Collection<'_>) {
-        let Some(Record { network, at, .. }) = life::ended(owner) else { return };
-        let locked = self.lock_if_free(&network, &at.container_id);
-        let Ok(Some(_locks)) = locked else {
-            run.collected.errors.extend(locked.err());
-            return;
-        };
-        // Another one with this name can be attached since the survey.
-        if self.known(&network, &at).is_some() || !life::has_ended(owner) {
-            return;
-        }
-        let what = format!("the rules and links of {}", at.title(&network));
-        let generation = || self.generation(&network, &at);
-        if !run.is_confirmed(|| Found::new(&network, what.clone(), generation(), proof)) {
-            return;
-        }
-        let remove = || {
-            self.remove_owned(&network, std::slice::from_ref(&at))?;
-            self.forget(&network, &at)
-        };
-        match if run.options.is_dry_run { Ok(()) } else { remove() } {
-            Ok(()) => run.note_remainder(REMOVE, what, proof.into()),
             Err(error) => run.collected.errors.push(error),
         }
     }

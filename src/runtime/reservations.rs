@@ -92,7 +92,8 @@ impl Runtime {
     /// Reads everything, and changes nothing but the records of attachments that are found alive. A file that cannot be used is a
     /// line on stderr.
     pub fn survey(&self) -> Result<Survey> {
-        let mut pools = self.pools()?;
+        let (mut pools, unreadable) = self.pools()?;
+        unreadable.iter().for_each(warn_of);
         for pool in &mut pools {
             pool.read()?;
         }
@@ -128,18 +129,30 @@ impl Runtime {
         Ok(Survey { pools, attachments, records })
     }
 
-    /// The configured networks with `host-local`, and the data directories of other networks.
-    fn pools(&self) -> Result<Vec<Pool>> {
+    /// Whether an address is reserved for which this holds.
+    pub(super) fn has_reservation(&self, holds: impl Fn(&Pool, IpAddr) -> bool) -> Result<bool> {
+        let (pools, _) = self.pools()?;
+        let addresses = |pool: &Pool| {
+            let files = fs::read_dir(pool.data_dir.join(&*pool.network)).into_iter().flatten();
+            files.flatten().filter_map(|file| file.file_name().to_str()?.parse().ok())
+        };
+        Ok(pools.iter().any(|pool| addresses(pool).any(|address| holds(pool, address))))
+    }
+
+    /// The configured networks with `host-local`, and the data directories of other networks; and an error for each
+    /// configuration that cannot be read.
+    fn pools(&self) -> Result<(Vec<Pool>, Vec<Error>)> {
         let mut pools: Vec<Pool> = Vec::new();
+        let mut unreadable = Vec::new();
         let mut names: Vec<NetworkName> = Vec::new();
         for (_, network) in Network::all(&self.configurations)? {
             match network {
                 Ok(network) if !names.contains(&network.name) => {
-                    add_configured(&network, &mut pools);
+                    add_configured(&network, &mut pools, &mut unreadable);
                     names.push(network.name);
                 }
                 Ok(_) => {}
-                Err(error) => warn_of(&error),
+                Err(error) => unreadable.push(error),
             }
         }
         let mut directories = vec![PathBuf::from(DATA_DIR)];
@@ -161,7 +174,7 @@ impl Runtime {
                 }
             }
         }
-        Ok(pools)
+        Ok((pools, unreadable))
     }
 
     /// Releases a reservation under the lock of its store. False if its file is gone or has changed since it was listed.
@@ -191,7 +204,7 @@ fn warn_of(error: &Error) {
     warn(format_args!("warning: {error}"));
 }
 
-fn add_configured(network: &Network, pools: &mut Vec<Pool>) {
+fn add_configured(network: &Network, pools: &mut Vec<Pool>, unreadable: &mut Vec<Error>) {
     for plugin in &network.plugins {
         let of_delegate =
             if conf::kind(plugin) == "flannel" { flannel::host_local(plugin) } else { None };
@@ -199,7 +212,7 @@ fn add_configured(network: &Network, pools: &mut Vec<Pool>) {
         if has_host_local(plugin)
             && let Err(error) = add_plugin(network, plugin, pools)
         {
-            warn_of(&error.context(format!("network {}", network.name)));
+            unreadable.push(error.context(format!("network {}", network.name)));
         }
     }
 }

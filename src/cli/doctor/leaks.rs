@@ -40,7 +40,7 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         leaks.add(
             format!("rules or links name {}, which has ended", title_of(owner)),
             "Another container can get the address that they apply to.",
-            "cnibox doctor --fix".into(),
+            "cnibox gc".into(),
         );
     }
     for (Finding { harm, what, why, mend, .. }, more) in &leaks.0 {
@@ -71,6 +71,6 @@ impl Leaks {
 
 /// Removes the remains. `say` gets a line for each, the errors go on stderr.
 pub(super) fn fix(runtime: &Runtime, is_dry_run: bool, say: &mut dyn FnMut(&str)) -> Result<()> {
-    let options = Options { is_dry_run, remains: true, ..Options::default() };
+    let options = Options { is_dry_run, ..Options::default() };
     Error::joined(runtime.gc(None, options, say)?.errors)
 }

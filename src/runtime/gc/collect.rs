@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::kernel::sys::{self, warn};
-use crate::names::{Attachment, NetworkName};
+use crate::names::Attachment;
 use crate::plugin::life::{Life, Witness};
+use crate::plugin::owner::Owner;
 use crate::plugin::record::Maker;
 use crate::runtime::Runtime;
 use crate::runtime::cache::{CacheEntry, Started};
 use crate::runtime::conf::Network;
 use crate::runtime::confirm::Found;
-use crate::runtime::gc::{Collection, PROCESS_DIED, Removed};
+use crate::runtime::gc::{Collection, Known, PROCESS_DIED, Removed};
 use crate::runtime::life;
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::lock::Lock;
@@ -37,7 +38,7 @@ struct Removal {
 }
 
 impl Runtime {
-    /// Deletes the attachments of one network, or of all, that have ended. Returns the networks.
+    /// Deletes the attachments of one network, or of all, that have ended.
     pub(super) fn gc_of_cache(
         &self,
         witness: &Witness,
@@ -45,9 +46,9 @@ impl Runtime {
         choice: Option<&Choice>,
         chosen: Option<&Network>,
         run: &mut Collection<'_>,
-    ) -> Result<Vec<NetworkName>> {
-        let mut names: Vec<NetworkName> =
-            choice.map(|choice| choice.name().clone()).into_iter().collect();
+    ) -> Result<Known> {
+        let networks = choice.map(|choice| choice.name().clone()).into_iter().collect();
+        let mut known = Known { networks, ..Known::default() };
         let (cached, pending) = (self.cache.all()?, self.pending.all()?);
         for error in cached.damaged.iter().chain(&pending.damaged) {
             warn(format_args!("{error}"));
@@ -69,11 +70,14 @@ impl Runtime {
             if sys::is_interrupted() {
                 return Err(Error::internal("cannot collect garbage: interrupted"));
             }
-            if names.last() != Some(&entry.network) {
-                names.push(entry.network.clone());
+            if known.networks.last() != Some(&entry.network) {
+                known.networks.push(entry.network.clone());
             }
+            known.owners.insert(Owner::new(&entry.network, &entry.at).to_string());
             // Most attachments live, and need no lock.
             if self.removal(witness, dead, entry).is_none() {
+                let addresses = entry.made().addresses.into_iter();
+                known.addresses.extend(addresses.map(|address| (entry.network.clone(), address)));
                 continue;
             }
             // A lock is taken once.
@@ -87,7 +91,7 @@ impl Runtime {
             }
         }
         self.collect(stale, chosen, run);
-        Ok(names)
+        Ok(known)
     }
 
     /// Locks an attachment, if it is still to be removed. A lock that another process holds means that an operation is in

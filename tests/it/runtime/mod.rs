@@ -23,6 +23,7 @@ mod printed;
 mod recipes;
 mod reconciled;
 mod recorded;
+mod remains;
 mod resolved;
 mod run;
 mod signals;

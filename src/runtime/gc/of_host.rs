@@ -1,0 +1,111 @@
+//! What owners have on the host that have ended, and that no cache has: rules and links.
+
+use crate::error::Result;
+use crate::kernel::sys;
+use crate::names::{Attachment, NetworkName};
+use crate::plugin::life::{Life, Witness};
+use crate::plugin::owner::Owner;
+use crate::plugin::record::Record;
+use crate::runtime::Runtime;
+use crate::runtime::confirm::Found;
+use crate::runtime::gc::{Collection, Known, REMOVE};
+use crate::runtime::lock::Lock;
+use crate::runtime::owners;
+
+/// An owner that has ended. Its network and its container are locked.
+struct Ended {
+    record: Record,
+    proof: String,
+    _locks: [Lock; 2],
+}
+
+impl Ended {
+    fn what(&self) -> String {
+        title(&self.record)
+    }
+}
+
+fn title(record: &Record) -> String {
+    format!("the rules and links of {}", record.at.title(&record.network))
+}
+
+impl Runtime {
+    /// Removes the rules and links of owners that have ended, in one network or in all. An owner in the cache has a DEL.
+    pub(super) fn gc_of_host(
+        &self,
+        network: Option<&NetworkName>,
+        known: &Known,
+        run: &mut Collection<'_>,
+    ) -> Result<()> {
+        let mut found = owners::on_host()?;
+        found.retain(|owner| {
+            network.is_none_or(|name| owner.starts_with(&Owner::prefix(name)))
+                && !known.owners.contains(owner)
+        });
+        let witness = Witness::new()?;
+        let mut ended: Vec<Ended> = Vec::new();
+        for owner in found {
+            if sys::is_interrupted() {
+                break;
+            }
+            let record = self.records.of_owner(&owner);
+            let is_ended =
+                |record: &Record| matches!(witness.life_of_record(record), Life::Ended(_));
+            let Some(record) = record.filter(is_ended) else { continue };
+            // A lock is taken once.
+            let is_apart = |Ended { record: other, .. }: &Ended| {
+                other.network != record.network || other.at.container_id == record.at.container_id
+            };
+            if ended.len() == run.at_once_max() || ended.iter().any(is_apart) {
+                self.remove_ended(std::mem::take(&mut ended), run);
+            }
+            match self.locked(&witness, &record, run) {
+                Ok(locked) => ended.extend(locked),
+                Err(error) => run.collected.errors.push(error),
+            }
+        }
+        self.remove_ended(ended, run);
+        Ok(())
+    }
+
+    /// Locks an owner, if it is still to be removed. Another one of its name can be attached since.
+    fn locked(
+        &self,
+        witness: &Witness,
+        record: &Record,
+        run: &mut Collection<'_>,
+    ) -> Result<Option<Ended>> {
+        let Record { network, at, .. } = record;
+        let Some(locks) = self.lock_if_free(network, &at.container_id)? else { return Ok(None) };
+        let is_same = self.records.read(network, at).as_ref() == Some(record);
+        if !is_same || self.known(network, at).is_some() {
+            return Ok(None);
+        }
+        let Life::Ended(proof) = witness.life_of_record(record) else { return Ok(None) };
+        let found = || Found::new(network, title(record), record.generation.clone(), &proof);
+        let is_confirmed = run.is_confirmed(found);
+        Ok(is_confirmed.then(|| Ended { record: record.clone(), proof, _locks: locks }))
+    }
+
+    /// Removes what owners of one network have. Their records stay for `sweep`: they can be the proof for more.
+    fn remove_ended(&self, ended: Vec<Ended>, run: &mut Collection<'_>) {
+        let Some(first) = ended.first() else { return };
+        let all: Vec<Attachment> = ended.iter().map(|ended| ended.record.at.clone()).collect();
+        let network = &first.record.network;
+        let are_removed = run.options.is_dry_run || self.remove_owned(network, &all).is_ok();
+        for ended in &ended {
+            // Alone it tells what is wrong.
+            let removed = match are_removed {
+                true => Ok(()),
+                false => self.remove_owned(network, std::slice::from_ref(&ended.record.at)),
+            };
+            match removed {
+                Ok(()) => run.note_remainder(REMOVE, ended.what(), ended.proof.clone()),
+                Err(error) => {
+                    let context = format!("cannot remove {}", ended.what());
+                    run.collected.errors.push(error.context(context));
+                }
+            }
+        }
+    }
+}
