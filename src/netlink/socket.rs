@@ -245,6 +245,24 @@ impl Socket {
         if bytes <= bytes_max { Ok(list) } else { Err(too_long(request(), bytes_max)) }
     }
 
+    /// The first object of a list, read without the rest. That would come before the next answers, so the socket ends.
+    pub(crate) fn first<T>(
+        self,
+        request: Requests,
+        read: impl FnOnce(&[u8]) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let _ = self.socket.enable_strict_checking(true);
+        let (mut read, mut first) = (Some(read), None);
+        self.exchange(request, NLM_F_DUMP, Until::Answer, &mut |message| {
+            if message.kind != NLMSG_DONE
+                && let Some(read) = read.take()
+            {
+                first = read(message.payload);
+            }
+        })?;
+        Ok(first)
+    }
+
     /// Calls `on` with each object, and with `None` when the list begins again. (A generic function would be compiled
     /// to a kilobyte for each type.)
     pub(crate) fn dump_each(

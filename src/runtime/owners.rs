@@ -32,6 +32,9 @@ pub fn on_host() -> Result<Vec<String>> {
     let host = Rtnl::open()?;
     let mut owners = Vec::new();
     for kind in KINDS {
+        if !Rtnl::open()?.has_kind(kind)? {
+            continue;
+        }
         let links = host.links_of_kind(kind)?;
         owners.extend(links.iter().filter_map(host_link::owner_of).map(str::to_owned));
     }

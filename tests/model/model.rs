@@ -44,6 +44,21 @@ impl Key {
     pub fn cache(&self) -> String {
         format!("/var/lib/cni/results/{}", self.file())
     }
+
+    pub fn record(&self) -> String {
+        format!("/var/lib/cni/attachments/{}+{}+{}", self.network, self.id, self.interface)
+    }
+
+    /// What has our mark: the rules and links of the host that name the owner.
+    pub fn marked(&self, seen: &Seen) -> Vec<String> {
+        let owner = self.owner();
+        let mut lines: Vec<String> = seen.host_lines().into_iter().collect();
+        lines.retain(|line| {
+            let has_mark = line.starts_with("nft ") || line.contains(" alias 'cnibox ");
+            has_mark && names(line, &owner)
+        });
+        lines
+    }
 }
 
 #[derive(Clone, Debug)]

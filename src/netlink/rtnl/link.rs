@@ -153,10 +153,15 @@ impl Rtnl {
     }
 
     pub fn links_of_kind(&self, kind: &str) -> Result<Vec<Link>> {
-        let filter = |attrs: &mut Attrs| {
-            attrs.nested(IFLA_LINKINFO, |info| info.string(IFLA_INFO_KIND, kind));
-        };
+        let filter = |attrs: &mut Attrs| filter_kind(attrs, kind);
         self.list_links(filter, |link| link.kind.as_deref() == Some(kind))
+    }
+
+    /// Whether there is a link of a kind. The kernel lists all links for a kind that it does not know, and only the first is read.
+    pub fn has_kind(self, kind: &str) -> Result<bool> {
+        let request = links_request(&|attrs| filter_kind(attrs, kind));
+        let first = self.socket.first(request, Link::parse)?;
+        Ok(first.is_some_and(|link| link.kind.as_deref() == Some(kind)))
     }
 
     /// A missing link is no error.
@@ -214,17 +219,23 @@ impl Rtnl {
         filter: impl Fn(&mut Attrs),
         keep: impl Fn(&Link) -> bool,
     ) -> Result<Vec<Link>> {
-        let request = || {
-            let mut request = Requests::new();
-            request.push(libc::RTM_GETLINK, 0, "cannot list links".into(), |attrs| {
-                attrs.raw(&header(0, 0, 0));
-                attrs.u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
-                filter(attrs);
-            });
-            request
-        };
+        let request = || links_request(&filter);
         Ok(self.socket.dump(request, |payload| Link::parse(payload).filter(&keep))?)
     }
+}
+
+fn links_request(filter: &dyn Fn(&mut Attrs)) -> Requests {
+    let mut request = Requests::new();
+    request.push(libc::RTM_GETLINK, 0, "cannot list links".into(), |attrs| {
+        attrs.raw(&header(0, 0, 0));
+        attrs.u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        filter(attrs);
+    });
+    request
+}
+
+fn filter_kind(attrs: &mut Attrs, kind: &str) {
+    attrs.nested(IFLA_LINKINFO, |info| info.string(IFLA_INFO_KIND, kind));
 }
 
 impl Link {

@@ -324,9 +324,14 @@ impl Play {
                 let is_ours =
                     by != By::Go && known.as_ref().is_none_or(|attachment| attachment.by != By::Go);
                 self.seen = self.look();
-                // Without its entry a DEL knows the plugins of today only.
+                // Without its entry a DEL knows the plugins of today only. That of the runtime also goes by what is there.
                 let knows = !self.model.forgotten.contains(key);
-                if is_ours && knows { self.is_gone(key, known.as_ref(), "a DEL") } else { Ok(()) }
+                let left = if by == By::Runtime { key.marked(&self.seen) } else { Vec::new() };
+                match is_ours {
+                    true if knows => self.is_gone(key, known.as_ref(), "a DEL"),
+                    _ if left.is_empty() => Ok(()),
+                    _ => fails("a DEL goes by what is there", left.join("\n")),
+                }
             }
             _ => {
                 if let Some(known) = self.model.attachments.get_mut(key) {

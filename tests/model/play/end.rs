@@ -35,6 +35,7 @@ impl Play {
         self.gc(&Step::new(Action::Gc))?;
         self.seen = self.look();
         self.operator_releases()?;
+        self.operator_removes_unknown()?;
         self.seen = self.look();
         self.is_empty()?;
         self.can_begin_again()
@@ -79,20 +80,25 @@ impl Play {
         Ok(())
     }
 
+    /// A DEL of others can remove the record, and leave rules of a plugin that its list has lost: nothing proves their end.
+    fn operator_removes_unknown(&mut self) -> Holds {
+        let keys: Vec<Key> = self.model.used.keys().cloned().collect();
+        for key in keys {
+            if !key.marked(&self.seen).is_empty() {
+                let name = format!("{}/{}/{}", key.network, key.id, key.interface);
+                self.cnibox_call(&["gc", "--unknown", &name], &Fault::None)?;
+            }
+        }
+        Ok(())
+    }
+
     fn is_empty(&self) -> Holds {
         let mut tokens: BTreeSet<String> = BTreeSet::new();
         for (key, addresses) in &self.model.used {
-            // See limits.md.
-            if !self.model.forgotten.contains(key) {
-                tokens.insert(key.owner());
-            }
+            tokens.insert(key.owner());
             tokens.insert(key.file());
             tokens.extend(addresses.iter().map(|address| bare(address).to_owned()));
         }
-        let is_of_forgotten = |line: &str| {
-            let mut forgotten = self.model.forgotten.iter();
-            line.starts_with("nft ") && forgotten.any(|key| names(line, &key.owner()))
-        };
         let known = |key: &&Key| !self.model.forgotten.contains(*key);
         let is_reserved = |line: &str| {
             let mut keys = self.model.used.keys().filter(known);
@@ -109,7 +115,6 @@ impl Play {
                 || line.ends_with(".lease");
             if !is_kept
                 && !self.model.is_of_go(&line)
-                && !is_of_forgotten(&line)
                 && (is_of_plugin
                     || is_reserved(&line)
                     || tokens.iter().any(|token| names(&line, token)))

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Effect, Play};
-use crate::look::names;
+use crate::look::{Seen, names};
 use crate::model::{Attachment, Holds, Key, State, bare, fails};
 use crate::node::Outcome;
 use crate::step::{Action, By, Fault, Step};
@@ -232,7 +232,32 @@ impl Play {
             self.is_gone(&key, Some(&attachment), "a gc")?;
             self.model.attachments.remove(&key);
         }
+        self.marks_are_gone(&before)?;
         Ok(Effect::none())
+    }
+
+    /// A gc goes by what is there: with a record that tells the end of the container, nothing has its mark, whatever the cache
+    /// and the list say.
+    fn marks_are_gone(&self, before: &Seen) -> Holds {
+        for key in self.model.used.keys() {
+            let record = before.files.get(&key.record());
+            let is_proof = record.is_some_and(|record| has_own_number(record))
+                && !self.model.damaged.contains(&key.record());
+            let known = self.model.attachments.get(key);
+            // An entry of the Go plugins is about a later attachment than the record.
+            let may_live = known.is_some_and(|known| self.model.lives(known) || known.by == By::Go);
+            let mut left = key.marked(&self.seen);
+            // The interface was moved to the host, where it lives on.
+            if may_live || left.iter().any(|line| line.contains(" kind veth ")) {
+                continue;
+            }
+            left.retain(|_| is_proof);
+            if !left.is_empty() {
+                let text = format!("{}:\n{}", key.owner(), left.join("\n"));
+                return fails("gc goes by what is there", text);
+            }
+        }
+        Ok(())
     }
 
     /// No namespace is at its path, or it is known that another one is.
@@ -244,4 +269,11 @@ impl Play {
             self.model.spaces.iter().any(|space| space.is_alive && space.path == attachment.path);
         !has_another && attachment.state == State::Up
     }
+}
+
+/// Whether the number in a record is of ours. The kernel gives another one again.
+fn has_own_number(record: &str) -> bool {
+    let line = record.lines().next().unwrap_or_default();
+    let kept: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+    kept["number"].as_i64().is_some_and(|number| number >= 1 << 30)
 }
