@@ -256,7 +256,7 @@ fn publish(
     owners: (&Owner, &Owners),
     settings: &Settings,
     all: &[PortBindings<'_>],
-    covered: &[IfName],
+    covered: &[Link],
 ) -> Result<()> {
     match publish_at_free(nft, owners, settings, all, covered) {
         Err(_) if remove_ended(cx, nft, all)? => {
