@@ -212,7 +212,7 @@ impl Plugin for Firewall {
         let nft = cx.session.nft().map_err(Error::into_not_available)?;
         let mut needed = vec![(Family::Ip, Feature::Tables)];
         if settings.policy != Policy::Open {
-            needed.push((Family::Ip, Feature::Conntrack));
+            needed.extend([Feature::Conntrack, Feature::Fib].map(|feature| (Family::Ip, feature)));
         }
         if settings.policy == Policy::Isolated {
             needed.push((Family::Bridge, Feature::Tables));

@@ -117,6 +117,11 @@ impl Condition {
         Self::is(Field::FibDaddrType, RTN_LOCAL.to_ne_bytes().into())
     }
 
+    /// `fib daddr . iif oif exists`: the route to the destination is on the link that the packet comes from
+    pub fn fib_daddr_iif() -> Self {
+        Self::is(Field::FibDaddrIif, vec![1])
+    }
+
     /// The expressions of a condition with any mask.
     pub fn into_masked(self) -> [Expr; 3] {
         let Self { field, is_equal, mask, value } = self;
@@ -262,6 +267,7 @@ mod tests {
             Condition::ct_status_dnat(),
             Condition::ct_direction_reply(),
             Condition::fib_daddr_type_local(),
+            Condition::fib_daddr_iif(),
         ];
         let exprs: Vec<Expr> = conditions.iter().cloned().flatten().collect();
         assert_eq!(Condition::all_of(&exprs), conditions);

@@ -181,8 +181,11 @@ pub(super) const NFT_CT_MARK: u32 = 3;
 pub(super) const NFTA_FIB_DREG: u16 = 1;
 pub(super) const NFTA_FIB_RESULT: u16 = 2;
 pub(super) const NFTA_FIB_FLAGS: u16 = 3;
+pub(super) const NFT_FIB_RESULT_OIF: u32 = 1;
 pub(super) const NFT_FIB_RESULT_ADDRTYPE: u32 = 3;
 pub(super) const NFTA_FIB_F_DADDR: u32 = 2;
+pub(super) const NFTA_FIB_F_IIF: u32 = 8;
+pub(super) const NFTA_FIB_F_PRESENT: u32 = 32;
 
 pub(super) const NFTA_NAT_TYPE: u16 = 1;
 pub(super) const NFTA_NAT_FAMILY: u16 = 2;

@@ -3,12 +3,12 @@
 use super::Family;
 use super::consts::{
     NFT_CT_DIRECTION, NFT_CT_MARK, NFT_CT_STATE, NFT_CT_STATUS, NFT_FIB_RESULT_ADDRTYPE,
-    NFT_META_IIF, NFT_META_IIFGROUP, NFT_META_IIFNAME, NFT_META_L4PROTO, NFT_META_MARK,
-    NFT_META_NFPROTO, NFT_META_OIF, NFT_META_OIFGROUP, NFT_META_OIFNAME, NFT_META_PKTTYPE,
-    NFT_META_PROTOCOL, NFT_PAYLOAD_LL_HEADER, NFT_PAYLOAD_NETWORK_HEADER,
+    NFT_FIB_RESULT_OIF, NFT_META_IIF, NFT_META_IIFGROUP, NFT_META_IIFNAME, NFT_META_L4PROTO,
+    NFT_META_MARK, NFT_META_NFPROTO, NFT_META_OIF, NFT_META_OIFGROUP, NFT_META_OIFNAME,
+    NFT_META_PKTTYPE, NFT_META_PROTOCOL, NFT_PAYLOAD_LL_HEADER, NFT_PAYLOAD_NETWORK_HEADER,
     NFT_PAYLOAD_TRANSPORT_HEADER, NFTA_CT_DREG, NFTA_CT_KEY, NFTA_FIB_DREG, NFTA_FIB_F_DADDR,
-    NFTA_FIB_FLAGS, NFTA_FIB_RESULT, NFTA_META_DREG, NFTA_META_KEY, NFTA_PAYLOAD_BASE,
-    NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
+    NFTA_FIB_F_IIF, NFTA_FIB_F_PRESENT, NFTA_FIB_FLAGS, NFTA_FIB_RESULT, NFTA_META_DREG,
+    NFTA_META_KEY, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
 };
 use super::register::Register;
 use super::wire::{attribute, be32, be32_of};
@@ -64,6 +64,8 @@ pub enum Field {
     CtMark,
     /// `fib daddr type`
     FibDaddrType,
+    /// `fib daddr . iif oif exists`, as a number
+    FibDaddrIif,
 }
 
 /// The expression that loads a field, and its arguments.
@@ -73,7 +75,8 @@ pub(super) enum Source {
     Payload(u32, u32),
     Meta(u32),
     Ct(u32),
-    FibDaddrType,
+    /// The flags, and the result.
+    Fib(u32, u32),
 }
 
 impl Source {
@@ -93,9 +96,9 @@ impl Source {
                 be32(attrs, NFTA_CT_KEY, key);
                 be32(attrs, NFTA_CT_DREG, to.number());
             }
-            Self::FibDaddrType => {
-                be32(attrs, NFTA_FIB_FLAGS, NFTA_FIB_F_DADDR);
-                be32(attrs, NFTA_FIB_RESULT, NFT_FIB_RESULT_ADDRTYPE);
+            Self::Fib(flags, result) => {
+                be32(attrs, NFTA_FIB_FLAGS, flags);
+                be32(attrs, NFTA_FIB_RESULT, result);
                 be32(attrs, NFTA_FIB_DREG, to.number());
             }
         }
@@ -111,7 +114,7 @@ impl Field {
         }
     }
 
-    const ALL: [Self; 23] = [
+    const ALL: [Self; 24] = [
         Self::IpSaddr,
         Self::IpDaddr,
         Self::Ip6Saddr,
@@ -135,6 +138,7 @@ impl Field {
         Self::CtStatus,
         Self::CtMark,
         Self::FibDaddrType,
+        Self::FibDaddrIif,
     ];
 
     pub(super) fn source(self) -> Source {
@@ -161,14 +165,22 @@ impl Field {
             Self::CtDirection => Source::Ct(NFT_CT_DIRECTION),
             Self::CtStatus => Source::Ct(NFT_CT_STATUS),
             Self::CtMark => Source::Ct(NFT_CT_MARK),
-            Self::FibDaddrType => Source::FibDaddrType,
+            Self::FibDaddrType => Source::Fib(NFTA_FIB_F_DADDR, NFT_FIB_RESULT_ADDRTYPE),
+            Self::FibDaddrIif => {
+                let flags = NFTA_FIB_F_DADDR | NFTA_FIB_F_IIF | NFTA_FIB_F_PRESENT;
+                Source::Fib(flags, NFT_FIB_RESULT_OIF)
+            }
         }
     }
 
     /// Its length.
     pub fn bytes(self) -> u8 {
         match self {
-            Self::Protocol | Self::Nfproto | Self::Pkttype | Self::CtDirection => 1,
+            Self::Protocol
+            | Self::Nfproto
+            | Self::Pkttype
+            | Self::CtDirection
+            | Self::FibDaddrIif => 1,
             Self::Sport | Self::Dport | Self::EtherType => 2,
             Self::EtherSaddr => 6,
             Self::Ip6Saddr | Self::Ip6Daddr | Self::Iifname | Self::Oifname => 16,
@@ -212,6 +224,7 @@ impl Field {
             Self::CtStatus => "ct status",
             Self::CtMark => "ct mark",
             Self::FibDaddrType => "fib daddr type",
+            Self::FibDaddrIif => "fib daddr . iif oif exists",
         }
     }
 
@@ -225,7 +238,7 @@ impl Field {
             Source::Payload(..) => "payload",
             Source::Meta(_) => "meta",
             Source::Ct(_) => "ct",
-            Source::FibDaddrType => "fib",
+            Source::Fib(..) => "fib",
         }
     }
 
@@ -251,11 +264,8 @@ impl Field {
             "meta" => (Source::Meta(number(NFTA_META_KEY)?), None, number(NFTA_META_DREG)?),
             "ct" => (Source::Ct(number(NFTA_CT_KEY)?), None, number(NFTA_CT_DREG)?),
             "fib" => {
-                let arguments = (number(NFTA_FIB_FLAGS)?, number(NFTA_FIB_RESULT)?);
-                if arguments != (NFTA_FIB_F_DADDR, NFT_FIB_RESULT_ADDRTYPE) {
-                    return None;
-                }
-                (Source::FibDaddrType, None, number(NFTA_FIB_DREG)?)
+                let source = Source::Fib(number(NFTA_FIB_FLAGS)?, number(NFTA_FIB_RESULT)?);
+                (source, None, number(NFTA_FIB_DREG)?)
             }
             _ => return None,
         };

@@ -5,9 +5,10 @@ use nix::libc;
 
 use super::condition::CtState;
 use super::consts::{
-    NFT_CT_STATE, NFT_CT_STATUS, NFT_META_IIF, NFT_META_IIFGROUP, NFT_META_IIFNAME,
-    NFT_META_L4PROTO, NFT_META_NFPROTO, NFT_META_OIF, NFT_META_OIFGROUP, NFT_META_OIFNAME,
-    NFT_META_PKTTYPE, NFT_META_PROTOCOL, NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER,
+    NFT_CT_STATE, NFT_CT_STATUS, NFT_FIB_RESULT_ADDRTYPE, NFT_META_IIF, NFT_META_IIFGROUP,
+    NFT_META_IIFNAME, NFT_META_L4PROTO, NFT_META_NFPROTO, NFT_META_OIF, NFT_META_OIFGROUP,
+    NFT_META_OIFNAME, NFT_META_PKTTYPE, NFT_META_PROTOCOL, NFT_PAYLOAD_NETWORK_HEADER,
+    NFT_PAYLOAD_TRANSPORT_HEADER, NFTA_FIB_F_DADDR,
 };
 use super::field::Source;
 use super::value::{Transport, padded_name};
@@ -156,9 +157,11 @@ impl Packet {
                     .map(|(known, byte)| Byte::partly(known, byte))
                     .collect()
             }
-            Source::Ct(_) => Vec::new(),
             // The route of a forwarded packet is unicast.
-            Source::FibDaddrType => number(Some(libc::RTN_UNICAST.into())),
+            Source::Fib(NFTA_FIB_F_DADDR, NFT_FIB_RESULT_ADDRTYPE) => {
+                number(Some(libc::RTN_UNICAST.into()))
+            }
+            Source::Ct(_) | Source::Fib(..) => Vec::new(),
         };
         loaded.resize(count, Byte::UNKNOWN);
         loaded

@@ -9,8 +9,8 @@
 //!     set firewall-within { type ifname . ifname; }
 //!     set firewall-alone { type ifname; }
 //!     set portmap-targets { type ipv4_addr . inet_proto . inet_service; }
-//!     chain firewall-within {
-//!         iifname @firewall-alone drop
+//!     chain firewall-alone {
+//!         iifname @firewall-alone fib daddr . iif oif exists drop
 //!     }
 //!     chain firewall-between {
 //!         ct status dnat ct direction reply accept
@@ -19,7 +19,7 @@
 //!     }
 //!     chain firewall-policy {
 //!         type filter hook forward priority filter; policy accept;
-//!         iifname . oifname @firewall-within goto firewall-within
+//!         iifname . oifname @firewall-within goto firewall-alone
 //!         iifname @firewall-bridges oifname @firewall-bridges goto firewall-between
 //!     }
 //! }
@@ -37,8 +37,8 @@ use super::ingress::Guard;
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
 use crate::netlink::nft::{
-    Base, Batch, ChainKind, Comment, Datum, Element, Expr, Family, Field, Hook, NewSet, Nft,
-    Object, Policy, SetKind, Table, Type, Value, Verdict, in_set, pack,
+    Base, Batch, ChainKind, Comment, Condition, Datum, Element, Expr, Family, Field, Hook, NewSet,
+    Nft, Object, Policy, SetKind, Table, Type, Value, Verdict, in_set, pack,
 };
 use crate::plugin::owner::Owners;
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
@@ -58,7 +58,9 @@ const CHAIN: &str = "firewall-policy";
 /// Up to 0.2.0.
 const FORMER_CHAIN: &str = "firewall-forward";
 const BETWEEN_CHAIN: &str = "firewall-between";
-const WITHIN_CHAIN: &str = "firewall-within";
+const ALONE_CHAIN: &str = "firewall-alone";
+/// Up to 0.2.0.
+const FORMER_WITHIN_CHAIN: &str = "firewall-within";
 
 pub(super) fn key(address: IpAddr) -> Vec<u8> {
     pack(&[Value::Address(address)])
@@ -275,12 +277,16 @@ fn shared(family: Family, keeps_apart: bool) -> SharedRules<'static> {
             priority: PRIORITY,
             policy: Policy::Accept,
         };
-        let former = Chain::base(FORMER_CHAIN, base, vec![go_within(), between(Verdict::Drop)]);
+        let former_rules = vec![within(FORMER_WITHIN_CHAIN), between(Verdict::Drop)];
+        let former = Chain::base(FORMER_CHAIN, base, former_rules);
+        let former_within = Chain::regular(FORMER_WITHIN_CHAIN, vec![drop_alone(None)]);
         let go_between = between(Verdict::Goto(BETWEEN_CHAIN.into()));
+        let drop = drop_alone(Some(Condition::fib_daddr_iif()));
         shared.chains = vec![
-            Chain::regular(WITHIN_CHAIN, vec![drop_within()]),
+            // The former base chain goes before the one that it goes to.
             Chain::regular(BETWEEN_CHAIN, pass_between(family)).replacing(former.clone()),
-            Chain::base(CHAIN, base, vec![go_within(), go_between]).replacing(former),
+            Chain::regular(ALONE_CHAIN, vec![drop]).replacing(former_within),
+            Chain::base(CHAIN, base, vec![within(ALONE_CHAIN), go_between]).replacing(former),
         ];
     }
     shared
@@ -301,17 +307,19 @@ fn declare(batch: &mut Batch, table: Table<'_>, name: &str) {
 /// NF_IP_PRI_FILTER (linux/netfilter_ipv4.h) and its equivalent for IPv6; nft calls it `filter`.
 const PRIORITY: i32 = 0;
 
-/// `iifname @firewall-alone drop`
-fn drop_within() -> Vec<Expr> {
+/// `iifname @firewall-alone fib daddr . iif oif exists drop`. With br_netfilter, a frame to or from a gateway that is another link
+/// of the bridge comes here, too: the routes of both ends are on that link.
+fn drop_alone(condition: Option<Condition>) -> Vec<Expr> {
     let mut rule = in_set(&[Field::Iifname], ALONE);
+    rule.extend(condition.into_iter().flatten());
     rule.push(Verdict::Drop.into());
     rule
 }
 
-/// `iifname . oifname @firewall-within goto firewall-within`
-fn go_within() -> Vec<Expr> {
+/// `iifname . oifname @firewall-within goto` the chain
+fn within(chain: &str) -> Vec<Expr> {
     let mut rule = in_set(&[Field::Iifname, Field::Oifname], WITHIN);
-    rule.push(Verdict::Goto(WITHIN_CHAIN.into()).into());
+    rule.push(Verdict::Goto(chain.into()).into());
     rule
 }
 

@@ -3,6 +3,8 @@
 //! Objects are named `<plugin>-<what>`. ADD adds the chains and maps that it needs and that are missing; DEL leaves them. An
 //! element has its owner as comment, and DEL removes it.
 
+use std::collections::BTreeSet;
+
 use crate::error::{Error, Result};
 use crate::netlink::nft::{
     self, Base, Batch, Comment, Element, Expr, Family, NewChain, NewRule, Nft, Object, Rule, Table,
@@ -56,7 +58,8 @@ impl SharedRules<'_> {
         objects.extend(self.chains.iter().map(|chain| Object::Chain(table, &chain.name)));
         let mut former: Vec<&Chain> =
             self.chains.iter().filter_map(|chain| chain.former.as_deref()).collect();
-        former.dedup_by_key(|chain| &chain.name);
+        let mut names = BTreeSet::new();
+        former.retain(|chain| names.insert(&chain.name));
         objects.extend(former.iter().map(|chain| Object::Chain(table, &chain.name)));
         let mut is_there = nft.exist(&objects)?.into_iter();
         let mut is_there = || is_there.next().unwrap_or_default();

@@ -272,3 +272,32 @@ fn del_removes_the_exception() {
         assert!(!rules().contains("elements"), "{}", rules());
     }
 }
+
+/// A network without a VLAN on the same bridge, which is its gateway.
+#[test]
+fn isolated_containers_of_the_bridge_itself_leave_others_their_gateway() {
+    for gateway in gateways() {
+        let world = World::new();
+        let _outside = neighbours(&world);
+        let c1 = Attached::new(&world, "c1", &gateway.network(&world), "isolated");
+        let base = json!({"cniVersion": "1.1.0", "name": "net3", "type": "bridge", "bridge": "br1", "isDefaultGateway": true});
+        let untagged = with(&base, subnets(&["10.3.0.0/24", "fd00:13::/64"]));
+        let [c3, c4] = ["c3", "c4"].map(|name| Attached::new(&world, name, &untagged, "isolated"));
+        for br_netfilter in ["0", "1"] {
+            set_br_netfilter(&world, br_netfilter);
+            c1.assert_reaches(&[GATEWAY, OUTSIDE].concat());
+            for (own, neighbour) in
+                [(&c3, ["10.3.0.3", "fd00:13::3"]), (&c4, ["10.3.0.2", "fd00:13::2"])]
+            {
+                own.assert_reaches(&[["10.3.0.1", "fd00:13::1"], OUTSIDE].concat());
+                own.assert_never_reaches(&neighbour);
+                own.assert_never_reaches(&C1);
+                // By the host.
+                for (address, by) in neighbour.iter().zip(["10.3.0.1", "fd00:13::1"]) {
+                    own.container.exec(["ip", "route", "replace", address, "via", by]);
+                }
+                own.assert_never_reaches(&neighbour);
+            }
+        }
+    }
+}
