@@ -58,7 +58,9 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    // cargo-nextest has it before the name of a test.
+    words.retain(|word| word != "--exact");
     let done = match words.first().map(String::as_str) {
         Some("--node") => node::init::node(&words[1]).map_err(|error| error.to_string()),
         Some("--init") => node::init::serve(&words[1]).map_err(|error| error.to_string()),

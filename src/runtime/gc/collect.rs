@@ -179,9 +179,9 @@ impl Runtime {
             return Some(Removal { reason, has_ended: true });
         }
         // A DEL that has begun is the word of a caller. An ADD that died is repeated or deleted by its caller, if the container
-        // lives.
+        // lives. In another namespace than the host's, DEL does not see whose interface it deletes.
         let operation = self.interrupted(&entry.network, &entry.at)?.operation?;
-        let is_begun = operation.verb == Started::Del;
+        let is_begun = operation.verb == Started::Del && witness.view().is_ok();
         is_begun.then(|| Removal { reason: "its DEL died".into(), has_ended: false })
     }
 
