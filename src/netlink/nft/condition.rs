@@ -119,7 +119,7 @@ impl Condition {
 
     /// `fib daddr . iif oif exists`: the route to the destination is on the link that the packet comes from
     pub fn fib_daddr_iif() -> Self {
-        Self::is(Field::FibDaddrIif, vec![1])
+        Self::is(Field::FibDaddrIif, 1_u32.to_ne_bytes().into())
     }
 
     /// The expressions of a condition with any mask.

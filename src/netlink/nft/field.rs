@@ -176,11 +176,7 @@ impl Field {
     /// Its length.
     pub fn bytes(self) -> u8 {
         match self {
-            Self::Protocol
-            | Self::Nfproto
-            | Self::Pkttype
-            | Self::CtDirection
-            | Self::FibDaddrIif => 1,
+            Self::Protocol | Self::Nfproto | Self::Pkttype | Self::CtDirection => 1,
             Self::Sport | Self::Dport | Self::EtherType => 2,
             Self::EtherSaddr => 6,
             Self::Ip6Saddr | Self::Ip6Daddr | Self::Iifname | Self::Oifname => 16,

@@ -9,13 +9,13 @@
 //!     set firewall-within { type ifname . ifname; }
 //!     set firewall-alone { type ifname; }
 //!     set portmap-targets { type ipv4_addr . inet_proto . inet_service; }
-//!     chain firewall-alone {
-//!         iifname @firewall-alone fib daddr . iif oif exists drop
-//!     }
 //!     chain firewall-between {
 //!         ct status dnat ct direction reply accept
 //!         ct status dnat ip daddr . meta l4proto . th dport @portmap-targets accept
 //!         drop
+//!     }
+//!     chain firewall-alone {
+//!         iifname @firewall-alone fib daddr . iif oif exists drop
 //!     }
 //!     chain firewall-policy {
 //!         type filter hook forward priority filter; policy accept;

@@ -55,7 +55,7 @@ const MISSING: [(&str, &str); 22] = [
     ("nft flush set ip6 cnibox firewall-alone", "bridge br1 is missing from set firewall-alone"),
     ("nft flush chain ip cnibox firewall-policy", "rules of chain firewall-policy"),
     ("nft flush chain ip6 cnibox firewall-between", "rules of chain firewall-between"),
-    ("nft flush chain ip cnibox firewall-within", "rules of chain firewall-within"),
+    ("nft flush chain ip cnibox firewall-alone", "rules of chain firewall-alone"),
     ("nft flush set bridge cnibox firewall-isolated-ports", "is not isolated"),
     ("nft flush chain bridge cnibox firewall-policy", "is not isolated"),
     ("nft delete table ip filter", "jump from FORWARD"),
