@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::rules::DNAT;
 use crate::error::Result;
-use crate::names::IpFamily;
+use crate::names::{Attachment, IpFamily, NetworkName};
 use crate::netlink::fixed;
 use crate::netlink::nft::{Condition, Field, Nft, Rule, Table, Transport};
 
@@ -31,6 +31,20 @@ pub fn all(nft: &Nft, family: IpFamily) -> Result<Vec<HostPort>> {
         HostPort::of(rule, None, container_id, false)
     }));
     Ok(all)
+}
+
+/// Whether there is one of an attachment. The rules of the nftables backend name no network.
+pub fn has(network: &NetworkName, at: &Attachment) -> Result<bool> {
+    let Some(nft) = Nft::open_if_any()? else { return Ok(false) };
+    let mut ports = Vec::new();
+    for family in IpFamily::ALL {
+        ports.extend(all(&nft, family)?);
+    }
+    let is_its = |port: &HostPort| {
+        port.container_id == *at.container_id
+            && port.network.as_deref().is_none_or(|name| name == &**network)
+    };
+    Ok(ports.iter().any(is_its))
 }
 
 /// A rule of the common chain names the container, and leads to the chain with its ports. The rest of the table can be long:
@@ -86,12 +100,13 @@ impl HostPort {
     }
 }
 
-/// The destination port of the match `tcp` or `udp`, which earlier releases of iptables use.
+/// The destination port of the match `sctp`, and of `tcp` or `udp`, which earlier releases of iptables use.
 ///
-/// Source: linux/netfilter/xt_tcpudp.h: `spts[2]`, `dpts[2]` in the byte order of the host.
+/// Source: linux/netfilter/xt_tcpudp.h: `spts[2]`, `dpts[2]`; xt_sctp.h: `dpts[2]`, `spts[2]`; in the byte order of the host.
 fn xt_port(rule: &Rule) -> Option<u16> {
-    let info = ["tcp", "udp"].into_iter().find_map(|name| rule.xt_match(name))?;
-    let [first, last] = [4, 6].map(|at| fixed(info, at).map(u16::from_ne_bytes));
+    let places = [("tcp", 4), ("udp", 4), ("sctp", 0)];
+    let (info, at) = places.into_iter().find_map(|(name, at)| Some((rule.xt_match(name)?, at)))?;
+    let [first, last] = [at, at + 2].map(|at| fixed(info, at).map(u16::from_ne_bytes));
     first.filter(|_| first == last)
 }
 

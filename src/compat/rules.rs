@@ -95,11 +95,15 @@ fn portmap_of_family(
         };
         remove_chains(nft, batch, nat, entry, is_stale)?;
     }
-    // These rules do not name their network, so GC leaves them.
-    let Some((at, _)) = owners.one() else { return Ok(()) };
+    // These rules do not name their network, so the GC of one leaves them.
+    if !owners.are_listed() {
+        return Ok(());
+    }
     let table = Table { family, name: "cni_hostport" };
     for rule in nft.rules(table)? {
-        let is_of_container = rule.comment.as_deref() == Some(&*at.container_id);
+        let is_its =
+            |at: &Attachment, _: &Owner| rule.comment.as_deref() == Some(&*at.container_id);
+        let is_of_container = owners.has(is_its);
         if is_of_container && (addresses.is_empty() || is_about(&rule, addresses)) {
             batch.delete_rule(table, &rule.chain, rule.handle);
         }

@@ -33,6 +33,8 @@ pub enum Life {
 enum Answer {
     /// There is no record of this ADD.
     NotRecorded,
+    /// The kernel gave no number for it.
+    NotNumbered,
     EarlierBoot,
     /// A namespace has the number. A number that the kernel chose can be a later namespace's.
     Present {
@@ -78,6 +80,15 @@ fn life(answer: &Answer, seen: &Seen, link: Option<&str>) -> Life {
             Life::Unknown("the number of its network namespace can be that of a later one".into())
         }
         (Answer::None(reason), _) => Life::Unknown(reason.clone()),
+        (Answer::NotNumbered, Seen::Nothing) => unless_linked(
+            "the kernel gave no number for its network namespace, and nothing is at the path of it",
+        ),
+        (Answer::NotNumbered, Seen::Other(reason)) => Life::Unknown(format!(
+            "the kernel gave no number for its network namespace, and {reason}"
+        )),
+        (Answer::NotNumbered, Seen::Unasked) => {
+            Life::Unknown("the kernel gave no number for its network namespace".into())
+        }
         (Answer::NotRecorded, Seen::Nothing) => {
             unless_linked("it has no record, and nothing is at the path of its network namespace")
         }
@@ -196,9 +207,7 @@ impl Witness {
             };
         }
         let observer = record.identity.with_cookie(record.observer);
-        let Some(number) = record.number else {
-            return Answer::None("its record has no number of its network namespace".into());
-        };
+        let Some(number) = record.number else { return Answer::NotNumbered };
         if !observer.is(&self.now) {
             return Answer::None(
                 "its record was made in another network namespace of a node".into(),
@@ -333,18 +342,6 @@ pub fn doubt_of(life: &Life, named: Option<(NetworkName, Attachment)>) -> String
     format!(", which may have ended: {reason}; {mend}")
 }
 
-/// The records of a container, if all its attachments have provably ended.
-pub fn ended_container(network: Option<&str>, container_id: &str) -> Option<Vec<Record>> {
-    let mut records = Records::of_host().all();
-    records.retain(|record| {
-        *record.at.container_id == *container_id
-            && network.is_none_or(|network| *record.network == *network)
-    });
-    let witness = Witness::new().ok().filter(|_| !records.is_empty())?;
-    let has_ended = |record: &Record| matches!(witness.life_of_record(record), Life::Ended(_));
-    records.iter().all(has_ended).then_some(records)
-}
-
 /// Whether the attachment of an owner has provably ended.
 pub fn has_ended(owner: &str) -> bool {
     ended(owner).is_some()
@@ -368,6 +365,7 @@ mod tests {
         };
         let answers = [
             Answer::NotRecorded,
+            Answer::NotNumbered,
             Answer::EarlierBoot,
             unique.clone(),
             weak.clone(),
@@ -389,6 +387,8 @@ mod tests {
             (none(), Seen::Nothing, &unknown, &unknown),
             (none(), other(), &unknown, &unknown),
             (Answer::NotRecorded, Seen::Nothing, &ended, &unknown),
+            (Answer::NotNumbered, Seen::Nothing, &ended, &unknown),
+            (Answer::NotNumbered, other(), &unknown, &unknown),
             (Answer::NotRecorded, other(), &unknown, &unknown),
             (Answer::NotRecorded, Seen::Unasked, &unknown, &unknown),
         ] {

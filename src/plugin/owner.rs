@@ -132,6 +132,11 @@ impl Owners {
         Some((at, owner))
     }
 
+    /// Whether the scope lists its attachments, and not those that a GC keeps.
+    pub fn are_listed(&self) -> bool {
+        self.0.has_listed
+    }
+
     /// Whether the scope has the owner of an object. `is_of` decides whether the object belongs to an attachment.
     pub fn has(&self, is_of: impl Fn(&Attachment, &Owner) -> bool) -> bool {
         self.0.listed.iter().any(|(at, owner)| is_of(at, owner)) == self.0.has_listed

@@ -39,12 +39,13 @@
 //! - **ADD** adds the elements for all ports in one transaction, and replaces those of an earlier ADD of the
 //!   attachment. With `snat` it enables `route_localnet` on the link to the container, for 127.0.0.1; a rule drops
 //!   packets to 127.0.0.0/8 that arrive on such a link (CVE-2020-8558). It deletes old UDP connections to the ports from
-//!   conntrack. A port that the Go plugin has published for another container is refused, because its rules come first; if
-//!   that container has ended, its rules are removed.
+//!   conntrack. A port that the Go plugin has published for another container is refused, because its rules come first. The
+//!   error names the command that removes them if that container has ended.
 //! - **CHECK** compares the elements and shared rules with the configuration.
 //! - **DEL** removes the elements of the attachment and its UDP connections. It needs neither ports, `prevResult` nor
 //!   namespace. It also removes the rules of the Go plugin for the attachment. Empty maps and `route_localnet` stay.
-//! - **GC** does the same for all attachments that are not valid. A link with `route_localnet` that was renamed is covered again.
+//! - **GC** does the same for all attachments that are not valid. It closes 127.0.0.0/8 on links to
+//!   containers that were renamed, or that lost their element in a flush of all rules.
 //! - **STATUS** fails if the kernel lacks nf_tables, NAT, masquerading, `fib` or conntrack in a family that it has.
 
 mod bindings;
@@ -109,7 +110,7 @@ impl Plugin for Portmap {
             return Ok(success);
         }
         let nft = cx.session.nft()?;
-        remove_ended_of_reference(nft, &bindings)?;
+        settle_with_reference(cx, at, nft, &bindings)?;
         let covered = to_cover(cx, nft, &settings, &bindings)?;
         let mut undo = Undo::new(cx);
         let published = publish(cx, nft, (&owner, &owners), &settings, &bindings, &covered);
@@ -256,7 +257,7 @@ fn publish(
     owners: (&Owner, &Owners),
     settings: &Settings,
     all: &[PortBindings<'_>],
-    covered: &[Link],
+    covered: &[IfName],
 ) -> Result<()> {
     match publish_at_free(nft, owners, settings, all, covered) {
         Err(_) if remove_ended(cx, nft, all)? => {
@@ -272,7 +273,7 @@ fn publish_at_free(
     (owner, owners): (&Owner, &Owners),
     settings: &Settings,
     all: &[PortBindings<'_>],
-    covered: &[Link],
+    covered: &[IfName],
 ) -> Result<()> {
     nft.transact(|nft, batch| {
         for family in IpFamily::ALL {
@@ -290,33 +291,30 @@ fn publish_at_free(
                 bindings.publish(nft, batch, &before)?;
             }
         }
-        localnet::cover(nft, batch, covered)
+        localnet::cover(batch, covered);
+        Ok(())
     })
 }
 
-/// The links whose neighbours must not reach 127.0.0.0/8: that to the container, which gets `route_localnet`. An earlier release
-/// had one rule for all links, so those that have it already, too; an uplink of the host has no kind.
+/// The links whose neighbours must not reach 127.0.0.0/8: that to the container, which gets `route_localnet`, and others without
+/// a rule.
 fn to_cover(
     cx: &Context<'_>,
     nft: &Nft,
     settings: &Settings,
     all: &[PortBindings<'_>],
-) -> Result<Vec<Link>> {
+) -> Result<Vec<IfName>> {
     let of_v4 = all.iter().find(|bindings| bindings.family == IpFamily::V4);
     let Some(bindings) = of_v4.filter(|_| settings.snat != Snat::Off) else {
         return Ok(Vec::new());
     };
     let host = cx.session.host()?;
-    let mut links: Vec<Link> = link_to_container(host, bindings)?.into_iter().collect();
-    if let Some(link) = links.first() {
-        links.extend(localnet::renamed(nft, host, link)?);
+    let mut links = localnet::closed_before(nft, host)?;
+    if let Some(link) = link_to_container(host, bindings)? {
+        links.push(IfName::new(link.name.as_str())?);
     }
-    if localnet::covers_all(nft)? {
-        let is_open = |link: &Link| link.kind.is_some() && localnet::is_open(link);
-        links.extend(host.links()?.into_iter().filter(is_open));
-    }
-    links.sort_by_key(|link| link.index);
-    links.dedup_by_key(|link| link.index);
+    links.sort_unstable();
+    links.dedup();
     Ok(links)
 }
 
@@ -367,23 +365,29 @@ fn remove_ended(cx: &Context<'_>, nft: &Nft, all: &[PortBindings<'_>]) -> Result
     Ok(!owners.is_empty())
 }
 
-/// Removes the ports that the Go plugin published for containers that ended without a DEL: its rules come before these. Fails
-/// with the name of a container that may live.
-fn remove_ended_of_reference(nft: &Nft, all: &[PortBindings<'_>]) -> Result<()> {
+/// Fails if the Go plugin has published a port for another container: its rules come before these, and a record proves nothing of
+/// a container that it attached. Those of this container are removed.
+fn settle_with_reference(
+    cx: &Context<'_>,
+    at: &Attachment,
+    nft: &Nft,
+    all: &[PortBindings<'_>],
+) -> Result<()> {
+    let network = &cx.request.network;
     for bindings in all {
         for (mapping, port) in bindings.of_reference(nft)? {
-            let id = &port.container_id;
-            let Some(records) = life::ended_container(port.network.as_deref(), id) else {
-                let network =
-                    port.network.map_or_else(String::new, |name| format!("network {name}, "));
+            if port.container_id != *at.container_id {
+                let id = &port.container_id;
+                let of = port.network.unwrap_or_else(|| network.to_string());
                 return Err(Error::internal(format_args!(
-                    "cannot publish {}: the Go plugin portmap has published it for {network}container {id}; \
-                     if this container has ended, remove what it left with cnibox gc",
-                    title(mapping)
+                    "cannot publish {}: it is taken by container {id} of the Go plugin portmap, which may have \
+                     ended; cnibox gc --unknown {of}/{id}/{} removes its rules",
+                    title(mapping),
+                    at.ifname
                 )));
-            };
-            for record in records {
-                let owners = Owners::in_network(&record.network, Scope::One(&record.at));
+            }
+            if port.network.as_deref() == Some(&**network) {
+                let owners = Owners::in_network(network, Scope::One(at));
                 nft.transact(|nft, batch| {
                     rules_of_reference::remove_portmap(nft, batch, &owners, &[])
                 })?;

@@ -14,10 +14,13 @@ use serde::Serialize;
 
 use crate::cni::json::Json;
 use crate::cni::version::Version;
+use crate::compat::host_ports;
 use crate::error::{Code, Error, Result};
 use crate::kernel::flock::Mode;
 use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, NetworkName};
+use crate::netlink::nft::Nft;
+use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::owner::Owner;
 use crate::plugin::record::{Maker, Record};
@@ -31,6 +34,7 @@ use crate::runtime::confirm::{Confirmation, Found};
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::lock::{self, Lock};
 use crate::runtime::owners::{self, Named};
+use crate::steps::nft::localnet;
 
 /// Options of GC.
 #[derive(Clone, Copy, Debug, Default)]
@@ -226,6 +230,11 @@ impl Runtime {
         if let Err(error) = self.gc_of_host(network, known, run) {
             run.collected.errors.push(error);
         }
+        if !run.options.is_dry_run
+            && let Err(error) = close_loopback()
+        {
+            run.collected.errors.push(error);
+        }
         if sys::is_interrupted() {
             return Err(Error::internal("cannot collect garbage: interrupted"));
         }
@@ -269,7 +278,10 @@ impl Runtime {
         let life = match (&known, self.records.read(network, at)) {
             (Some(entry), _) => self.life(&witness, entry),
             (None, Some(record)) => witness.life_of_record(&record),
-            (None, None) if owners::is_on_host(Owner::new(network, at).as_str())? => {
+            (None, None)
+                if owners::is_on_host(Owner::new(network, at).as_str())?
+                    || host_ports::has(network, at)? =>
+            {
                 Life::Unknown("it has no record".into())
             }
             (None, None) => {
@@ -381,4 +393,14 @@ impl Runtime {
             Parameters { at: None, netns: Path::new(""), args: "", capability_args: &Json::Null };
         Chain { settings: &self.settings, network: &network, parameters }.gc(&keep)
     }
+}
+
+/// See `steps::nft::localnet`: no plugin is called if nothing is to be removed.
+fn close_loopback() -> Result<()> {
+    let Some(nft) = Nft::open_if_any()? else { return Ok(()) };
+    if !nft.is_supported()? {
+        return Ok(());
+    }
+    let host = Rtnl::open()?;
+    nft.transact(|nft, batch| localnet::refresh(nft, &host, batch))
 }

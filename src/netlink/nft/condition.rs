@@ -117,6 +117,16 @@ impl Condition {
         Self::is(Field::FibDaddrType, RTN_LOCAL.to_ne_bytes().into())
     }
 
+    /// `ct direction original`: the packet is from the side that opened the connection
+    pub fn ct_direction_original() -> Self {
+        Self::is(Field::CtDirection, vec![IP_CT_DIR_ORIGINAL])
+    }
+
+    /// `fib saddr . iif oif missing`: the route to the source is not on the link that the packet comes from
+    pub fn fib_saddr_not_iif() -> Self {
+        Self::is(Field::FibSaddrIif, 0_u32.to_ne_bytes().into())
+    }
+
     /// `fib daddr . iif oif exists`: the route to the destination is on the link that the packet comes from
     pub fn fib_daddr_iif() -> Self {
         Self::is(Field::FibDaddrIif, 1_u32.to_ne_bytes().into())
@@ -235,6 +245,7 @@ fn first_bits(bits: u32, bytes: usize) -> Vec<u8> {
 
 /// Source: linux/netfilter/nf_conntrack_common.h.
 const IPS_DST_NAT: u32 = 1 << 5;
+const IP_CT_DIR_ORIGINAL: u8 = 0;
 const IP_CT_DIR_REPLY: u8 = 1;
 /// Source: linux/rtnetlink.h.
 const RTN_LOCAL: u32 = 2;
@@ -265,7 +276,9 @@ mod tests {
             Condition::mark(0x2000, 0x2000),
             Condition::ct_state(CtState::ESTABLISHED.or(CtState::RELATED)),
             Condition::ct_status_dnat(),
+            Condition::ct_direction_original(),
             Condition::ct_direction_reply(),
+            Condition::fib_saddr_not_iif(),
             Condition::fib_daddr_type_local(),
             Condition::fib_daddr_iif(),
         ];

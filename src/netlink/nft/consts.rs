@@ -183,6 +183,7 @@ pub(super) const NFTA_FIB_RESULT: u16 = 2;
 pub(super) const NFTA_FIB_FLAGS: u16 = 3;
 pub(super) const NFT_FIB_RESULT_OIF: u32 = 1;
 pub(super) const NFT_FIB_RESULT_ADDRTYPE: u32 = 3;
+pub(super) const NFTA_FIB_F_SADDR: u32 = 1;
 pub(super) const NFTA_FIB_F_DADDR: u32 = 2;
 pub(super) const NFTA_FIB_F_IIF: u32 = 8;
 pub(super) const NFTA_FIB_F_PRESENT: u32 = 32;

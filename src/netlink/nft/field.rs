@@ -7,8 +7,9 @@ use super::consts::{
     NFT_META_MARK, NFT_META_NFPROTO, NFT_META_OIF, NFT_META_OIFGROUP, NFT_META_OIFNAME,
     NFT_META_PKTTYPE, NFT_META_PROTOCOL, NFT_PAYLOAD_LL_HEADER, NFT_PAYLOAD_NETWORK_HEADER,
     NFT_PAYLOAD_TRANSPORT_HEADER, NFTA_CT_DREG, NFTA_CT_KEY, NFTA_FIB_DREG, NFTA_FIB_F_DADDR,
-    NFTA_FIB_F_IIF, NFTA_FIB_F_PRESENT, NFTA_FIB_FLAGS, NFTA_FIB_RESULT, NFTA_META_DREG,
-    NFTA_META_KEY, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
+    NFTA_FIB_F_IIF, NFTA_FIB_F_PRESENT, NFTA_FIB_F_SADDR, NFTA_FIB_FLAGS, NFTA_FIB_RESULT,
+    NFTA_META_DREG, NFTA_META_KEY, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN,
+    NFTA_PAYLOAD_OFFSET,
 };
 use super::register::Register;
 use super::wire::{attribute, be32, be32_of};
@@ -64,6 +65,8 @@ pub enum Field {
     CtMark,
     /// `fib daddr type`
     FibDaddrType,
+    /// `fib saddr . iif oif exists`, as a number
+    FibSaddrIif,
     /// `fib daddr . iif oif exists`, as a number
     FibDaddrIif,
 }
@@ -114,7 +117,7 @@ impl Field {
         }
     }
 
-    const ALL: [Self; 24] = [
+    const ALL: [Self; 25] = [
         Self::IpSaddr,
         Self::IpDaddr,
         Self::Ip6Saddr,
@@ -138,6 +141,7 @@ impl Field {
         Self::CtStatus,
         Self::CtMark,
         Self::FibDaddrType,
+        Self::FibSaddrIif,
         Self::FibDaddrIif,
     ];
 
@@ -166,9 +170,10 @@ impl Field {
             Self::CtStatus => Source::Ct(NFT_CT_STATUS),
             Self::CtMark => Source::Ct(NFT_CT_MARK),
             Self::FibDaddrType => Source::Fib(NFTA_FIB_F_DADDR, NFT_FIB_RESULT_ADDRTYPE),
-            Self::FibDaddrIif => {
-                let flags = NFTA_FIB_F_DADDR | NFTA_FIB_F_IIF | NFTA_FIB_F_PRESENT;
-                Source::Fib(flags, NFT_FIB_RESULT_OIF)
+            Self::FibSaddrIif | Self::FibDaddrIif => {
+                let is_source = self == Self::FibSaddrIif;
+                let address = if is_source { NFTA_FIB_F_SADDR } else { NFTA_FIB_F_DADDR };
+                Source::Fib(address | NFTA_FIB_F_IIF | NFTA_FIB_F_PRESENT, NFT_FIB_RESULT_OIF)
             }
         }
     }
@@ -220,6 +225,7 @@ impl Field {
             Self::CtStatus => "ct status",
             Self::CtMark => "ct mark",
             Self::FibDaddrType => "fib daddr type",
+            Self::FibSaddrIif => "fib saddr . iif oif exists",
             Self::FibDaddrIif => "fib daddr . iif oif exists",
         }
     }

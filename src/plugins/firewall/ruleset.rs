@@ -19,6 +19,7 @@
 //!     }
 //!     chain firewall-policy {
 //!         type filter hook forward priority filter; policy accept;
+//!         ct status dnat ct direction original ip saddr @firewall-addresses fib saddr . iif oif missing drop
 //!         iifname . oifname @firewall-within goto firewall-alone
 //!         iifname @firewall-bridges oifname @firewall-bridges goto firewall-between
 //!     }
@@ -29,6 +30,9 @@
 //! the address. The other three follow from the maps, and packets are looked up in them: `bridges` has all isolated bridges,
 //! `within` a pair of each bridge with itself, and `alone` the bridges without traffic between their ports. `portmap` keeps the
 //! targets of published ports, which pass between bridges. A bridge is here the link that the addresses are reached by.
+//!
+//! A container could open a connection to its own published port with the address of another container as source. Its replies
+//! would then pass to that container, so what is translated must come from the link of its source.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -286,7 +290,8 @@ fn shared(family: Family, keeps_apart: bool) -> SharedRules<'static> {
             // The former base chain goes before the one that it goes to.
             Chain::regular(BETWEEN_CHAIN, pass_between(family)).replacing(former.clone()),
             Chain::regular(ALONE_CHAIN, vec![drop]).replacing(former_within),
-            Chain::base(CHAIN, base, vec![within(ALONE_CHAIN), go_between]).replacing(former),
+            Chain::base(CHAIN, base, vec![drop_spoofed(family), within(ALONE_CHAIN), go_between])
+                .replacing(former),
         ];
     }
     shared
@@ -316,6 +321,17 @@ fn drop_alone(condition: Option<Condition>) -> Vec<Expr> {
     rule
 }
 
+/// `ct status dnat ct direction original ip saddr @firewall-addresses fib saddr . iif oif missing drop`
+fn drop_spoofed(family: Family) -> Vec<Expr> {
+    let [saddr, _] = Field::addresses(version(family));
+    let translated = [Condition::ct_status_dnat(), Condition::ct_direction_original()];
+    let mut rule: Vec<Expr> = translated.into_iter().flatten().collect();
+    rule.extend(in_set(&[saddr], ADDRESSES));
+    rule.extend(Condition::fib_saddr_not_iif());
+    rule.push(Verdict::Drop.into());
+    rule
+}
+
 /// `iifname . oifname @firewall-within goto` the chain
 fn within(chain: &str) -> Vec<Expr> {
     let mut rule = in_set(&[Field::Iifname, Field::Oifname], WITHIN);
@@ -333,6 +349,9 @@ fn between(verdict: Verdict) -> Vec<Expr> {
 
 /// What is translated to a published port passes: the port is public.
 fn pass_between(family: Family) -> Vec<Vec<Expr>> {
-    let version = if family == Family::Ip6 { IpFamily::V6 } else { IpFamily::V4 };
-    targets::accept(version).into_iter().chain([vec![Verdict::Drop.into()]]).collect()
+    targets::accept(version(family)).into_iter().chain([vec![Verdict::Drop.into()]]).collect()
+}
+
+fn version(family: Family) -> IpFamily {
+    if family == Family::Ip6 { IpFamily::V6 } else { IpFamily::V4 }
 }

@@ -178,6 +178,8 @@ impl<'a> PortBindings<'a> {
     /// Adds the shared rules that are missing, and the sources: those that an earlier release had in its rules, too.
     fn mark(&self, nft: &Nft, batch: &mut Batch, before: &Before) -> Result<()> {
         let names = || before.sets.iter().map(String::as_str);
+        let has_sources =
+            |length| names().filter_map(Sources::of).any(|sources| sources.prefix_length == length);
         let mut all = Sources::of_table(names());
         let marked = self.marked();
         all.extend(marked.iter().map(|(sources, _)| *sources));
@@ -202,7 +204,7 @@ impl<'a> PortBindings<'a> {
                     let is_own = |part: &Element| is_of(part, self.owner);
                     hairpin::pass_on(nft, batch, (table, sources), &leaving, &is_own)?;
                 }
-            } else if names().any(|set| set == masqueraded) {
+            } else if names().any(|set| set == masqueraded) && !has_sources(sources.prefix_length) {
                 let parts = SharedSet { table, name: &masqueraded }.parts(nft)?;
                 wanted.extend(parts.iter().map(hairpin::source_of));
                 wanted.sort_by(|one, other| one.key.cmp(&other.key));
@@ -433,9 +435,8 @@ impl<'a> PortBindings<'a> {
         Ok(owners)
     }
 
-    /// The ports that the Go plugin has published for other containers, each with the mapping that it takes.
+    /// The ports that the Go plugin has published, each with the mapping that it takes.
     pub fn of_reference(&self, nft: &Nft) -> Result<Vec<(&Mapping, HostPort)>> {
-        let [_, container_id, _] = Owner::parts(self.owner.as_str()).unwrap_or_default();
         let has_conditions = !self.settings.conditions(self.family).are_none();
         let mut taken = Vec::new();
         for port in host_ports::all(nft, self.family)? {
@@ -446,7 +447,6 @@ impl<'a> PortBindings<'a> {
             // Two lists of conditions can exclude each other.
             let may_both = has_conditions && port.has_conditions;
             if let Some(mapping) = self.mappings().find(is_it)
-                && port.container_id != container_id
                 && !may_both
             {
                 taken.push((mapping, port));

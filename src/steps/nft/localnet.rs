@@ -3,7 +3,7 @@
 //!
 //! ```nft
 //! table ip cnibox {
-//!     set portmap-localnet { type ifname; elements = { "cni0" comment "link 7 of boot 1b9d…" } }
+//!     set portmap-localnet { type ifname; elements = { "cni0" } }
 //!     chain portmap-localnet {
 //!         type filter hook prerouting priority raw; policy accept;
 //!         iifname @portmap-localnet ip daddr 127.0.0.0/8 drop
@@ -12,22 +12,23 @@
 //! ```
 //!
 //! Other links are the administrator's. A link stays in the set as long as it is there, because the setting does: the DEL of
-//! `ptp` takes out its own, GC those that are gone. A link that was renamed is found by its index: at the next GC, and at the
-//! next ADD to a link with its former name. (A set of indices would follow the link, but nft cannot restore one whose link is
-//! missing.)
+//! `ptp` takes out its own, GC those that are gone. GC also adds links to containers that were renamed, or that lost their
+//! element in a flush by another program.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use ipnet::{IpNet, Ipv4Net};
 
 use crate::error::Result;
-use crate::kernel::{file, sysctl};
+use crate::kernel::sysctl;
 use crate::names::{IfName, IpFamily};
 use crate::netlink::nft::{
-    Base, Batch, ChainKind, Comment, Condition, Element, Expr, Family, Field, Hook, NewSet, Nft,
-    Object, Policy, SetKind, Table, Type, Value, Verdict, in_set, pack,
+    Base, Batch, ChainKind, Condition, Element, Expr, Family, Field, Hook, NewSet, Nft, Object,
+    Policy, SetKind, Table, Type, Value, Verdict, in_set, pack,
 };
 use crate::netlink::rtnl::{Link, Rtnl};
+use crate::plugin::owner::Owner;
 use crate::steps::nft::shared_rules::{self, Chain};
 
 pub const SET: &str = "portmap-localnet";
@@ -64,33 +65,60 @@ pub fn declare(batch: &mut Batch) {
 }
 
 /// Adds links to the set.
-pub fn cover(nft: &Nft, batch: &mut Batch, links: &[Link]) -> Result<()> {
-    for link in links {
-        let (key, comment) = (key(&IfName::new(link.name.as_str())?), Some(comment(link.index)?));
-        shared_rules::put(nft, batch, TABLE, SET, Element { key, data: None, comment })?;
-    }
-    Ok(())
+pub fn cover(batch: &mut Batch, links: &[IfName]) {
+    let element = |link: &IfName| Element { key: key(link), data: None, comment: None };
+    batch.ensure_elements(TABLE, SET, &links.iter().map(element).collect::<Vec<_>>());
 }
 
-/// The link that had the name of this one before, and is still open.
-pub fn renamed(nft: &Nft, host: &Rtnl, link: &Link) -> Result<Option<Link>> {
-    let key = key(&IfName::new(link.name.as_str())?);
-    match nft.elements_at(TABLE, SET, &[key])?.pop().flatten() {
-        Some(element) => open_link(host, &element, &link.name),
-        None => Ok(None),
-    }
-}
-
-/// Takes out the links that are gone, and adds those that were renamed.
+/// Adds the open links that lead to containers, and takes out links that are gone, if there is a set.
 pub fn refresh(nft: &Nft, host: &Rtnl, batch: &mut Batch) -> Result<()> {
-    for element in nft.elements(TABLE, SET)? {
-        let Some(name) = name_of(&element) else { continue };
-        cover(nft, batch, open_link(host, &element, &name)?.as_slice())?;
-        if host.link(&name)?.is_none() {
-            batch.delete_elements(TABLE, SET, &[element.key]);
-        }
+    if nft.exist(&[Object::Set(TABLE, SET)])? != [true] {
+        return Ok(());
     }
+    let (links, covered) = (host.links()?, nft.elements(TABLE, SET)?);
+    let has = |name: &str| covered.iter().any(|element| name_of(element).as_deref() == Some(name));
+    let mut missing = Vec::new();
+    for link in to_containers(&links).filter(|link| !has(&link.name) && is_open(link)) {
+        missing.push(IfName::new(link.name.as_str())?);
+    }
+    cover(batch, &missing);
+    let is_there = |name: &String| links.iter().any(|link| link.name == *name);
+    let gone = covered.into_iter().filter(|found| !name_of(found).iter().any(is_there));
+    batch.delete_elements(TABLE, SET, &gone.map(|element| element.key).collect::<Vec<_>>());
     Ok(())
+}
+
+/// The links that an ADD closes beside its own. If it makes the set, as after a flush of all rules: the open ones that lead to
+/// containers. If it replaces the rule of an earlier release, which closed all links: the open ones of any kind; an uplink of
+/// the host has none.
+pub fn closed_before(nft: &Nft, host: &Rtnl) -> Result<Vec<IfName>> {
+    let links = match (covers_all(nft)?, nft.exist(&[Object::Set(TABLE, SET)])? == [true]) {
+        (true, _) => host.links()?.into_iter().filter(|link| link.kind.is_some()).collect(),
+        (false, true) => Vec::new(),
+        (false, false) => to_containers(&host.links()?).cloned().collect(),
+    };
+    let open = links.iter().filter(|link| is_open(link));
+    open.map(|link| IfName::new(link.name.as_str())).collect()
+}
+
+/// The links that are one end of a pair with a container, the bridges of these, and the gateways on other ports of the bridges.
+fn to_containers(links: &[Link]) -> impl Iterator<Item = &Link> {
+    let is_ours = |link: &Link| link.alias.as_deref().and_then(Owner::in_alias).is_some();
+    let bridges: BTreeSet<u32> =
+        links.iter().filter(|link| is_ours(link)).filter_map(|link| link.master).collect();
+    let is_port = |index: u32| {
+        let mut at = links.iter().filter(move |link| link.index == index);
+        at.any(|link| link.master.is_some_and(|master| bridges.contains(&master)))
+    };
+    let all: Vec<&Link> = links
+        .iter()
+        .filter(|link| {
+            is_ours(link)
+                || bridges.contains(&link.index)
+                || !link.peer_is_elsewhere && link.peer.is_some_and(is_port)
+        })
+        .collect();
+    all.into_iter()
 }
 
 /// `route_localnet` of a link, in /proc/sys.
@@ -99,22 +127,8 @@ pub fn setting(link: &str) -> String {
 }
 
 /// Whether the kernel delivers packets to 127.0.0.0/8 from a link.
-pub fn is_open(link: &Link) -> bool {
+fn is_open(link: &Link) -> bool {
     sysctl::get(&setting(&link.name)).is_ok_and(|value| value.as_deref() == Some("1"))
-}
-
-/// The link with the index in the comment of an element, if it has another name now.
-fn open_link(host: &Rtnl, element: &Element, name: &str) -> Result<Option<Link>> {
-    let index = element.comment.as_deref().and_then(|comment| {
-        let (index, boot) = comment.strip_prefix("link ")?.split_once(" of boot ")?;
-        index.parse().ok().filter(|_| file::boot_id().is_ok_and(|now| now == boot))
-    });
-    let link = index.map_or(Ok(None), |index| host.link_at(index))?;
-    Ok(link.filter(|link| link.name != name && is_open(link)))
-}
-
-fn comment(index: u32) -> Result<Comment> {
-    Comment::new(format!("link {index} of boot {}", file::boot_id().unwrap_or_default()))
 }
 
 /// Whether the rule covers a link, or is that of an earlier release.
@@ -124,7 +138,7 @@ pub fn covers(nft: &Nft, link: &IfName) -> Result<bool> {
 }
 
 /// Whether an earlier release has its rule there, which covers all links.
-pub fn covers_all(nft: &Nft) -> Result<bool> {
+fn covers_all(nft: &Nft) -> Result<bool> {
     Ok(nft.exist(&[Object::Chain(TABLE, FORMER_CHAIN)])? == [true])
 }
 

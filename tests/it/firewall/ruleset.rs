@@ -69,7 +69,7 @@ fn our_tables_are_as_documented() {
     let v6: Vec<String> = ours
         .iter()
         .map(|line| line.replace("table ip ", "table ip6 ").replace("ipv4_addr", "ipv6_addr"))
-        .map(|line| line.replace("ip daddr", "ip6 daddr"))
+        .map(|line| line.replace("ip daddr", "ip6 daddr").replace("ip saddr", "ip6 saddr"))
         .collect();
     assert_eq!(listed(&world, "ip6", "cnibox"), v6);
     let bridge = documented(include_str!("../../../src/plugins/firewall/ingress.rs"));

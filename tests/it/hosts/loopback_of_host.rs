@@ -132,15 +132,16 @@ fn a_renamed_bridge_stays_closed() {
     };
     assert_eq!(asked(), "nothing");
     rename("cni0", "lan0");
-    // The test itself: it is open until a plugin looks.
+    // The test itself: it is open until a GC.
     assert_eq!(asked(), "host");
     let (_c2, _) = published(&world, "c2", &bridged(2), 8082, json!({}));
+    assert_eq!(asked(), "host");
+    world.host(["/run/bin/cnibox", "gc"]);
     assert_eq!(asked(), "nothing");
     rename("lan0", "lan1");
-    assert_eq!(asked(), "host");
     let valid = ["c1", "c2"].map(|id| json!({"containerID": id, "ifname": "eth0"}));
-    let config = without(&config, "prevResult");
-    let gc = with(&config, json!({"cniVersion": "1.1.0", "cni.dev/valid-attachments": valid}));
+    let gc = json!({"cniVersion": "1.1.0", "cni.dev/valid-attachments": valid});
+    let gc = with(&without(&config, "prevResult"), gc);
     world.call("portmap", "GC", &gc).run().silence();
     assert_eq!(asked(), "nothing");
     let set = world.host(["nft", "list", "set", "ip", "cnibox", "portmap-localnet"]);
@@ -148,4 +149,9 @@ fn a_renamed_bridge_stays_closed() {
         set.contains("\"cni0\"") && set.contains("\"lan1\"") && !set.contains("\"lan0\""),
         "{set}"
     );
+    // Nothing tells of the links any more but the links.
+    world.host(["nft", "flush", "ruleset"]);
+    assert_eq!(asked(), "host");
+    let (_c3, _) = published(&world, "c3", &routed(3, json!({})), 8083, json!({}));
+    assert_eq!(asked(), "nothing");
 }

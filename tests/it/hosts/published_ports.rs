@@ -258,3 +258,61 @@ fn the_rules_are_the_same_after_nft_restored_them() {
         &[("10.2.0.1", 8080, "c1 10.2.0.2"), ("10.1.0.2", 80, "nothing")],
     );
 }
+
+/// Sends one UDP packet with the address of another container as source to the container's own published port, then asks that
+/// container from the port: its question would be a reply.
+const SPOOF: &str = r#"import socket, struct, sys
+host, victim, own = sys.argv[1:]
+family = socket.AF_INET6 if ':' in own else socket.AF_INET
+source, target = (socket.inet_pton(family, address) for address in (victim, host))
+client = socket.socket(family, socket.SOCK_DGRAM)
+client.bind((own, 80))
+client.settimeout(2)
+datagram = struct.pack('!HHHH', 53, 8080, 9, 0) + b'x'
+pseudo = struct.pack('!BBH', 0, 17, 9) if family == socket.AF_INET else struct.pack('!IHBB', 9, 0, 0, 17)
+words = source + target + pseudo + datagram + b'\0'
+total = sum(struct.unpack(f'!{len(words) // 2}H', words))
+while total >> 16:
+    total = (total & 0xffff) + (total >> 16)
+datagram = datagram[:6] + struct.pack('!H', ~total & 0xffff) + datagram[8:]
+if family == socket.AF_INET:
+    packet = struct.pack('!BBHHHBBH4s4s', 0x45, 0, 29, 1, 0, 64, 17, 0, source, target) + datagram
+else:
+    packet = struct.pack('!IHBB16s16s', 6 << 28, 9, 17, 64, source, target) + datagram
+raw = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW)
+raw.sendto(packet, (host, 0) if family == socket.AF_INET else (host, 0, 0, 0))
+try:
+    client.recvfrom(9)
+except TimeoutError:
+    pass
+client.sendto(b'question\n', (victim, 53))
+try:
+    print('open:', client.recvfrom(99))
+except TimeoutError:
+    print('closed')
+"#;
+
+#[test]
+fn a_container_opens_no_port_of_another_with_its_address() {
+    for policy in ["same-bridge", "isolated"] {
+        let world = World::new();
+        let _outside = neighbours(&world);
+        // As systemd sets it; 1 would drop the packet in IPv4.
+        world.host([
+            "sh",
+            "-c",
+            "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 2 >$f; done",
+        ]);
+        let c1 = Attached::new(&world, "c1", 1, ("same-bridge", &[8080]), ORDERS[0]);
+        // Alone in its network, an isolated container reaches its own port as little as its neighbours.
+        let victim = Attached::new(&world, "victim", 2, (policy, &[]), ["firewall", "firewall"]);
+        serve(&victim.container, "udp", 53);
+        for addresses in
+            [["192.0.2.1", "10.2.0.2", "10.1.0.2"], ["fd00:2::1", "fd00:12::2", "fd00:11::2"]]
+        {
+            let [host, of_victim, own] = addresses;
+            let said = c1.container.exec(["python3", "-c", SPOOF, host, of_victim, own]);
+            assert_eq!(said, "closed\n", "{policy} {addresses:?}");
+        }
+    }
+}

@@ -122,37 +122,57 @@ fn rules_of_nftables(world: &World, container_id: &str) {
     world.host(["nft", "--file", "/run/hostports"]);
 }
 
-/// Its rules come before those of cnibox.
+/// Its rules come before those of cnibox, and only the operator knows that the container has ended.
 #[test]
-fn a_port_of_a_go_container_is_free_when_it_has_ended() {
+fn a_port_of_a_go_container_is_refused_until_its_rules_are_gone() {
     for is_iptables in [true, false] {
         let world = World::new();
         let [outside, _] = neighbours(&world);
         let (c1, c2) = (world.container("c1"), world.container("c2"));
-        if is_iptables {
-            attach_by_reference(&c1, &config());
+        let by_go = if is_iptables {
+            attach_by_reference(&c1, &config())
         } else {
-            c1.add("bridge", &network());
             rules_of_nftables(&world, "c1");
-        }
+            c1.add("bridge", &network())
+        };
         let result = c2.add("bridge", &network());
         let wanted = chained(&portmap(json!([tcp(8080, 80)])), &result);
         let before = world.state();
-        let named = if is_iptables { "network net, container c1" } else { "container c1" };
+        let mend = "cnibox gc --unknown net/c1/eth0 removes its rules";
         let refused = c2.call("portmap", "ADD", &wanted).run();
-        refused.fails(999, &["cannot publish host port tcp 8080", named, "cnibox gc"]);
+        let texts = ["cannot publish host port tcp 8080: it is taken by container c1", mend];
+        refused.fails(999, &texts);
         before.assert_same(&world.state(), "after the refusal");
         // Another port is not in the way.
         c2.add("portmap", &chained(&portmap(json!([tcp(8081, 80)])), &result));
+        let gc = world.tool(&["/run/bin/cnibox", "gc", "--unknown", "net/c1/eth0"], None);
+        let alive = gc.run();
+        assert!(alive.status == 1 && alive.stderr.contains("it is alive"), "{}", alive.report());
+        c1.del("bridge", &with(&network(), json!({"prevResult": by_go})));
         c1.destroy();
-        world.eventually("the link is gone", || world.ports_of("cni0").len() == 1);
+        world.host(["/run/bin/cnibox", "gc", "--unknown", "net/c1/eth0"]);
         c2.add("portmap", &wanted);
         serve(&c2, "tcp", 80);
         for (address, source) in [("192.0.2.1", "192.0.2.2"), ("fd00:2::1", "fd00:2::2")] {
             let answer = ask(&world, Some(&outside.netns()), "tcp", address, 8080);
             assert_eq!(answer, format!("c2 {source}"));
         }
-        assert!(!rules_of_containers(&world).iter().any(|line| line.contains("\"c1\"")));
+        assert_eq!(rules_of_containers(&world), [""; 0]);
         assert!(!world.host(["nft", "list", "ruleset"]).contains("comment \"c1\""));
     }
+}
+
+/// An earlier life of the container had another address.
+#[test]
+fn the_ports_that_the_go_plugin_published_for_the_same_container_go() {
+    let world = World::new();
+    let [outside, _] = neighbours(&world);
+    let c1 = world.container("c1");
+    attach_by_reference(&c1, &config());
+    c1.del("bridge", &network());
+    world.container("c2").add("bridge", &network());
+    attach(&c1, &with(&config(), json!({"cniVersion": "1.1.0"})));
+    serve(&c1, "tcp", 80);
+    assert_eq!(ask(&world, Some(&outside.netns()), "tcp", "192.0.2.1", 8080), "c1 192.0.2.2");
+    assert_eq!(rules_of_containers(&world), [""; 0]);
 }
