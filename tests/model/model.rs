@@ -191,7 +191,8 @@ impl Model {
         let addresses = attachment.addresses.iter().cloned().collect();
         let mut facts: BTreeSet<String> =
             self.host_lines(key, &addresses, seen).into_iter().collect();
-        facts.retain(|line| !line.contains("/run/cnibox/"));
+        // A source of published ports names one of the containers behind it.
+        facts.retain(|line| !line.contains("/run/cnibox/") && !line.contains(" portmap-sources-"));
         let Some(space) = self.spaces.get(attachment.space).filter(|space| space.is_alive) else {
             return facts;
         };

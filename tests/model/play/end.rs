@@ -80,11 +80,12 @@ impl Play {
         Ok(())
     }
 
-    /// A DEL of others can remove the record, and leave rules of a plugin that its list has lost: nothing proves their end.
+    /// A DEL or GC of others can remove the record, and leave the cache of `cnibox`, or rules of a plugin that its list has lost:
+    /// nothing proves their end.
     fn operator_removes_unknown(&mut self) -> Holds {
         let keys: Vec<Key> = self.model.used.keys().cloned().collect();
         for key in keys {
-            if !key.marked(&self.seen).is_empty() {
+            if !key.marked(&self.seen).is_empty() || self.seen.files.contains_key(&key.cache()) {
                 let name = format!("{}/{}/{}", key.network, key.id, key.interface);
                 self.cnibox_call(&["gc", "--unknown", &name], &Fault::None)?;
             }

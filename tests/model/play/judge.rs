@@ -226,7 +226,11 @@ impl Play {
         for (key, attachment) in self.model.attachments.clone() {
             let is_cached =
                 before.files.contains_key(&key.cache()) && !self.model.forgotten.contains(&key);
-            if !is_cached || attachment.is_perturbed || !self.is_provably_dead(&attachment) {
+            // In the node's PID namespace a path of a process that has ended proves nothing.
+            let is_numbered = before.files.get(&key.record()).is_some_and(|it| has_own_number(it));
+            let has_proof = is_numbered || !attachment.path.starts_with("/proc/");
+            let is_dead = has_proof && self.is_provably_dead(&attachment);
+            if !is_cached || attachment.is_perturbed || !is_dead {
                 continue;
             }
             self.is_gone(&key, Some(&attachment), "a gc")?;
