@@ -22,7 +22,7 @@ use crate::netlink::nft::{Batch, Nft};
 
 pub use session::Session;
 
-use record::Made;
+use record::{Made, Maker};
 use restore::Parts;
 
 /// The compatible release of the reference plugins, then the release of cnibox. Runtimes compare the first part.
@@ -177,9 +177,9 @@ impl Entry {
 
     /// A whole call: runs the plugin, then commits the pending changes of nf_tables, and keeps the record of the attachment.
     pub fn call(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
-        let records = !self.is_chained && !cx.session.is_recorded();
-        let begun = match verb {
-            Verb::Add(at) if records => record::begin(cx, at, self.is_ipam),
+        let maker = self.maker().filter(|_| !cx.session.is_recorded());
+        let begun = match (verb, &maker) {
+            (Verb::Add(at), Some(maker)) => record::begin(cx, at, maker.clone()),
             _ => None,
         };
         let result = match (self.run(cx, verb), cx.session.settle()) {
@@ -191,14 +191,25 @@ impl Entry {
                 let made = success.as_ref().map(Made::of).unwrap_or_default();
                 begun.finish(&made).unwrap_or_else(|error| cx.warn(error));
             }
-            (Ok(_), None) if records => record::clean(cx, verb, self.is_ipam)?,
             (Ok(Some(success)), None) if self.is_chained && !cx.session.is_recorded() => {
                 record::amend(cx, verb, success);
+            }
+            (Ok(_), None) => {
+                maker.map_or(Ok(()), |maker| record::clean(cx, verb, &maker))?;
             }
             (Err(_), Some(begun)) => begun.take_back().unwrap_or_else(|error| cx.warn(error)),
             _ => {}
         }
         result
+    }
+
+    /// The maker of the record that an ADD writes, and a DEL removes. `None` if what it makes ends with the container.
+    fn maker(&self) -> Option<Maker> {
+        match (self.is_chained, self.is_ipam) {
+            (true, _) => self.facts.leaves_owned.then(|| Maker::Chained(self.name.into())),
+            (false, true) => Some(Maker::Ipam),
+            (false, false) => Some(Maker::Plugin),
+        }
     }
 
     /// Runs the plugin. Changes of nf_tables stay pending.
@@ -231,9 +242,22 @@ impl Entry {
     /// keep; the daemon of `dhcp` restores what it set.
     #[cfg(feature = "tool")]
     pub fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
-        match self.configured(cx, &Verb::Check(at.clone()))? {
-            Instance::Plugin(plugin) => plugin.restore(cx, at, parts),
-            Instance::Ipam(_) => Ok(()),
+        let Instance::Plugin(plugin) = self.configured(cx, &Verb::Check(at.clone()))? else {
+            return Ok(());
+        };
+        if self.facts.leaves_owned && !parts.is_dry_run() {
+            self.record_life(cx, at);
+        }
+        plugin.restore(cx, at, parts)
+    }
+
+    /// The record can be that of an earlier life: plugins of others have attached the container, and their executables are ours now.
+    #[cfg(feature = "tool")]
+    fn record_life(&self, cx: &Context<'_>, at: &Attachment) {
+        if let Some(begun) = record::begin(cx, at, Maker::Chained(self.name.into())) {
+            let made = cx.request.prev_result().ok().flatten();
+            let made = made.as_ref().map(Made::of).unwrap_or_default();
+            begun.finish(&made).unwrap_or_else(|error| cx.warn(error));
         }
     }
 

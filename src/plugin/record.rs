@@ -1,8 +1,10 @@
 //! The record of an attachment: by it the kernel is asked whether the container's network namespace still exists.
 //!
 //! An ADD of a plugin that makes an interface or gives an address writes it before it changes anything, whichever runtime calls,
-//! and adds at its end what it made. DEL and GC remove it: the interface plugin last, an IPAM plugin only if no interface of ours
-//! is in it. A record that cannot be written is a warning: without it there is less proof.
+//! and adds at its end what it made. So does a chained plugin that leaves objects with the mark of their owner, if the interface is
+//! of a plugin that wrote none: what an earlier container of the name has left would tell that this one has ended. DEL and GC
+//! remove it: the interface plugin last, an IPAM plugin and a chained plugin only their own. A record that cannot be written is a
+//! warning: without it there is less proof.
 
 pub(crate) mod claims;
 mod files;
@@ -59,6 +61,8 @@ pub enum Maker {
     Ipam,
     /// Plugins of others made the attachment, and it was alive.
     Adopted,
+    /// The first chained plugin of ours, by its name, after plugins of others. Its DEL is the last one of ours.
+    Chained(String),
 }
 
 /// What an ADD made in the container.
@@ -223,23 +227,49 @@ pub(super) fn is_of_another(
         return Ok(false);
     }
     let here = Identity::of(host.netns_cookie());
-    if let Some(number) = record.number.filter(|number| number.is_unique())
-        && record.identity.with_cookie(record.observer).is(&here)
-    {
-        return Ok(host.known_number_of(netns)? != Some(number));
-    }
-    Ok(!record.identity.is(&here.with_cookie(netns.rtnl()?.netns_cookie())))
+    Ok(!is_of_namespace(record, netns, (host, &here))?)
 }
 
-/// Writes the record of an ADD before it begins, if it is of a plugin that makes an interface or gives an address.
-pub(super) fn begin(cx: &Context<'_>, at: &Attachment, is_ipam: bool) -> Option<Begun> {
+/// `here` is the namespace of this process.
+fn is_of_namespace(
+    record: &Record,
+    netns: &NetNs,
+    (host, here): (&Rtnl, &Identity),
+) -> Result<bool> {
+    if let Some(number) = record.number.filter(|number| number.is_unique())
+        && record.identity.with_cookie(record.observer).is(here)
+    {
+        return Ok(host.known_number_of(netns)? == Some(number));
+    }
+    Ok(record.identity.is(&here.with_cookie(netns.rtnl()?.netns_cookie())))
+}
+
+/// Whether a record is of the life of a container that an ADD is for. That of an earlier life tells that it has ended.
+fn is_of_life(record: &Record, netns: &NetNs, host: &Rtnl) -> Result<bool> {
+    let here = Identity::of(host.netns_cookie());
+    // Without cookies nothing but another boot tells that.
+    if !here.is(&here) {
+        return Ok(!record.identity.is_of_another_boot(&here));
+    }
+    let is_seen_from_here = record.identity.with_cookie(record.observer).is(&here);
+    Ok(is_seen_from_here && is_of_namespace(record, netns, (host, &here))?)
+}
+
+/// Writes the record of an ADD before it begins. That of the same life stays as it is if the plugin is a chained one.
+pub(super) fn begin(cx: &Context<'_>, at: &Attachment, maker: Maker) -> Option<Begun> {
     let begin = || -> Result<Option<Begun>> {
         // An IPAM plugin works before the namespace exists, too.
         let Ok(netns) = cx.session.required_netns() else { return Ok(None) };
+        let (network, records) = (&cx.request.network, Records::of_host());
+        if let Maker::Chained(_) = maker
+            && let Some(found) = records.read(network, at)
+            && is_of_life(&found, netns, cx.session.host()?)?
+        {
+            return Ok(None);
+        }
         let sockets = (cx.session.host()?, cx.session.container()?);
-        let maker = if is_ipam { Maker::Ipam } else { Maker::Plugin };
-        let record = Record::of(&cx.request.network, at, netns, sockets, maker)?;
-        Records::of_host().begin(&record).map(Some)
+        let record = Record::of(network, at, netns, sockets, maker)?;
+        records.begin(&record).map(Some)
     };
     begin().unwrap_or_else(|error| {
         cx.warn(error);
@@ -247,20 +277,31 @@ pub(super) fn begin(cx: &Context<'_>, at: &Attachment, is_ipam: bool) -> Option<
     })
 }
 
-/// Removes the records of what a DEL or GC has removed.
-pub(super) fn clean(cx: &Context<'_>, verb: &Verb, is_ipam: bool) -> Result<()> {
+/// Removes the records of what a DEL or GC of the plugins of a maker has removed.
+pub(super) fn clean(cx: &Context<'_>, verb: &Verb, maker: &Maker) -> Result<()> {
     let (network, records) = (&cx.request.network, Records::of_host());
-    let is_its =
-        |record: &Record| !is_ipam || !matches!(record.maker, Maker::Plugin | Maker::Cnibox);
-    match verb {
-        Verb::Del(at)
-            if !is_ipam || records.read(network, at).is_none_or(|found| is_its(&found)) =>
+    let is_its = |record: &Record| match maker {
+        Maker::Chained(_) => record.maker == *maker,
+        Maker::Ipam => matches!(record.maker, Maker::Ipam | Maker::Adopted),
+        Maker::Cnibox | Maker::Plugin | Maker::Adopted => true,
+    };
+    match (verb, maker) {
+        (Verb::Del(at), Maker::Plugin) => records.remove(network, at),
+        (Verb::Del(at), _)
+            if cx.session.record(network, at).is_some_and(|found| !is_its(&found)) =>
         {
-            records.remove(network, at)
+            Ok(())
         }
-        Verb::Gc(keep) => records.all().iter().try_for_each(|record| {
+        (Verb::Del(at), _) => match records.read(network, at) {
+            // No plugin has released the claims of the record in whose place it is.
+            Some(found) if is_its(&found) => records.discard(&found),
+            Some(_) => Ok(()),
+            None if *maker == Maker::Ipam => records.remove(network, at),
+            None => Ok(()),
+        },
+        (Verb::Gc(keep), _) => records.all().iter().try_for_each(|record| {
             let is_stale = record.network == *network && !keep.contains(&record.at);
-            if is_stale && is_its(record) { records.remove(network, &record.at) } else { Ok(()) }
+            if is_stale && is_its(record) { records.discard(record) } else { Ok(()) }
         }),
         _ => Ok(()),
     }

@@ -20,6 +20,10 @@ impl Parts {
         Self { is_dry_run, restored: Vec::new(), skipped: Vec::new(), errors: Vec::new() }
     }
 
+    pub fn is_dry_run(&self) -> bool {
+        self.is_dry_run
+    }
+
     /// A plugin of another executable has no such call.
     pub fn skip_foreign(&mut self, kind: &str) {
         self.skipped.push(format!("plugin {kind} is not one of cnibox"));

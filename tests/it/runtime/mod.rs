@@ -20,6 +20,7 @@ mod not_regular;
 mod oci_hook;
 mod packaged;
 mod printed;
+mod reattached;
 mod recipes;
 mod reconciled;
 mod recorded;
