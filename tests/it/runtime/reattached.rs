@@ -276,3 +276,45 @@ fn reconcile_records_the_life_for_which_it_makes_rules() {
     host.cnibox(&["gc"]).run().silence();
     assert_eq!(before, elements(&host.world));
 }
+
+/// `cnibox add` attached the earlier one, and its entry has another path, where nothing is.
+#[test]
+fn the_entry_of_an_earlier_one_takes_nothing_from_it() {
+    for by_go in [true, false] {
+        let host = Host::new();
+        let mut list = json!({"cniVersion": "1.0.0", "name": "net", "plugins": [bridge(2), chained("firewall", 0)]});
+        list["plugins"][1]["type"] = "firewall".into();
+        host.configure("1.conflist", &list);
+        let links = host.world.links();
+        let earlier = host.world.container("earlier");
+        host.cnibox(&["add", "net", "earlier", "--container-id", "c1"]).run().success();
+        destroy(&host, &earlier, &links);
+        let later = host.world.container("later");
+        let call = |plugin: &str, verb: &str, config: &Value| {
+            later.call(plugin, verb, config).env("CNI_CONTAINERID", "c1")
+        };
+        let result = if by_go {
+            let call = call("bridge", "ADD", &bridge(3)).of_directory(&reference());
+            call.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").run().success()
+        } else {
+            let result = call("bridge", "ADD", &bridge(3)).run().success();
+            later.exec(["ip", "link", "set", "eth0", "alias", ""]);
+            let clear =
+                "for link in $(ls /sys/class/net/cni0/brif); do ip link set $link alias ''; done";
+            host.world.host(["sh", "-c", clear]);
+            result
+        };
+        let config = with(&chained("firewall", 0), json!({"prevResult": result}));
+        call("firewall", "ADD", &config).run().success();
+        let before = elements(&host.world);
+        host.cnibox(&["gc"]).run().silence();
+        assert_eq!(before, elements(&host.world), "{by_go}");
+        let refused = host.cnibox(&["add", "net", "earlier", "--container-id", "c1"]).run();
+        assert_eq!(refused.status, 1, "{}", refused.report());
+        later.destroy();
+        host.world.eventually("gc leaves nothing", || {
+            host.cnibox(&["gc"]).run();
+            elements(&host.world).is_empty() && host.kept().is_empty()
+        });
+    }
+}
