@@ -50,7 +50,14 @@ impl Runtime {
             // Without the right to write it there is less proof.
             let _ = self.adopt(witness, entry, netns, made);
         }
-        verdict.life
+        // A DEL of the entry would remove what that one has.
+        let is_later = |found: &Record| witness.life_of_record(found) == Life::Alive;
+        match (verdict.life, &found) {
+            (Life::Ended(_), Some(found)) if record.is_none() && is_later(found) => {
+                Life::Unknown("a later container of its name lives".into())
+            }
+            (life, _) => life,
+        }
     }
 
     /// The same for an ADD in its place. The kernel ends a namespace some time after its last name, process and socket: an ADD waits
