@@ -2,11 +2,13 @@
 
 use std::net::IpAddr;
 
-use super::rules::DNAT;
 use crate::error::Result;
 use crate::names::{Attachment, IpFamily, NetworkName};
 use crate::netlink::fixed;
 use crate::netlink::nft::{Condition, Field, Nft, Rule, Table, Transport};
+
+/// The chain of iptables that leads to the published ports of each container.
+pub(super) const DNAT: &str = "CNI-HOSTPORT-DNAT";
 
 /// A published port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,11 +36,10 @@ pub fn all(nft: &Nft, family: IpFamily) -> Result<Vec<HostPort>> {
 }
 
 /// Whether there is one of an attachment. The rules of the nftables backend name no network.
-pub fn has(network: &NetworkName, at: &Attachment) -> Result<bool> {
-    let Some(nft) = Nft::open_if_any()? else { return Ok(false) };
+pub fn has(nft: &Nft, network: &NetworkName, at: &Attachment) -> Result<bool> {
     let mut ports = Vec::new();
     for family in IpFamily::ALL {
-        ports.extend(all(&nft, family)?);
+        ports.extend(all(nft, family)?);
     }
     let is_its = |port: &HostPort| {
         port.container_id == *at.container_id

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use hmac_sha512::Hash;
 
+use super::host_ports::{self, DNAT};
 use crate::error::Result;
 use crate::names::{Attachment, NetworkName, hex};
 use crate::netlink::nft::{Batch, Chain, Expr, Family, Nft, Rule, Table};
@@ -13,9 +14,6 @@ use crate::plugin::owner::{Owner, Owners};
 
 /// The table of the nftables backend of `ipMasq`.
 const MASQUERADE: Table<'static> = Table::inet("cni_plugins_masquerade");
-
-/// The chain of iptables that leads to the published ports of each container.
-pub(super) const DNAT: &str = "CNI-HOSTPORT-DNAT";
 
 const IP_FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 
@@ -61,6 +59,16 @@ pub fn has_masquerade(
     let is_of =
         |rule: &Rule| rule.comment.as_deref().is_some_and(|comment| comment.starts_with(&id));
     Ok(of_nft.iter().any(is_of))
+}
+
+/// Whether rules of the Go plugins name an attachment, so that they can have attached it again.
+pub fn name(nft: &Nft, network: &NetworkName, at: &Attachment) -> Result<bool> {
+    for family in IP_FAMILIES {
+        if has_masquerade(nft, family, network, at)? {
+            return Ok(true);
+        }
+    }
+    Ok(has_spoof_check(nft, at)? || host_ports::has(nft, network, at)?)
 }
 
 /// Removes the mappings of `portmap`, of both backends. Rules of its nftables backend name only the container. If the addresses

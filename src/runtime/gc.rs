@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::cni::json::Json;
 use crate::cni::version::Version;
-use crate::compat::host_ports;
+use crate::compat::rules as rules_of_reference;
 use crate::error::{Code, Error, Result};
 use crate::kernel::flock::Mode;
 use crate::kernel::sys::{self, warn};
@@ -280,7 +280,7 @@ impl Runtime {
             (None, Some(record)) => witness.life_of_record(&record),
             (None, None)
                 if owners::is_on_host(Owner::new(network, at).as_str())?
-                    || host_ports::has(network, at)? =>
+                    || has_rules_of_reference(network, at)? =>
             {
                 Life::Unknown("it has no record".into())
             }
@@ -403,4 +403,12 @@ fn close_loopback() -> Result<()> {
     }
     let host = Rtnl::open()?;
     nft.transact(|nft, batch| localnet::refresh(nft, &host, batch))
+}
+
+/// Whether rules of the Go plugins name an attachment. Their removal is left to its DEL and to the operator.
+fn has_rules_of_reference(network: &NetworkName, at: &Attachment) -> Result<bool> {
+    match Nft::open_if_any()? {
+        Some(nft) if nft.is_supported()? => rules_of_reference::name(&nft, network, at),
+        _ => Ok(false),
+    }
 }

@@ -8,7 +8,7 @@ use crate::plugin::owner::Owner;
 use crate::plugin::record::Record;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Found;
-use crate::runtime::gc::{Collection, Known, REMOVE};
+use crate::runtime::gc::{Collection, Known, REMOVE, has_rules_of_reference};
 use crate::runtime::lock::Lock;
 use crate::runtime::owners;
 
@@ -78,7 +78,7 @@ impl Runtime {
         let Record { network, at, .. } = record;
         let Some(locks) = self.lock_if_free(network, &at.container_id)? else { return Ok(None) };
         let is_same = self.records.read(network, at).as_ref() == Some(record);
-        if !is_same || self.known(network, at).is_some() {
+        if !is_same || self.known(network, at).is_some() || has_rules_of_reference(network, at)? {
             return Ok(None);
         }
         let Life::Ended(proof) = witness.life_of_record(record) else { return Ok(None) };
