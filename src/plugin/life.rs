@@ -33,8 +33,6 @@ pub enum Life {
 enum Answer {
     /// There is no record of this ADD.
     NotRecorded,
-    /// The kernel gave no number for it.
-    NotNumbered,
     EarlierBoot,
     /// A namespace has the number. A number that the kernel chose can be a later namespace's.
     Present {
@@ -80,15 +78,6 @@ fn life(answer: &Answer, seen: &Seen, link: Option<&str>) -> Life {
             Life::Unknown("the number of its network namespace can be that of a later one".into())
         }
         (Answer::None(reason), _) => Life::Unknown(reason.clone()),
-        (Answer::NotNumbered, Seen::Nothing) => unless_linked(
-            "the kernel gave no number for its network namespace, and nothing is at the path of it",
-        ),
-        (Answer::NotNumbered, Seen::Other(reason)) => Life::Unknown(format!(
-            "the kernel gave no number for its network namespace, and {reason}"
-        )),
-        (Answer::NotNumbered, Seen::Unasked) => {
-            Life::Unknown("the kernel gave no number for its network namespace".into())
-        }
         (Answer::NotRecorded, Seen::Nothing) => {
             unless_linked("it has no record, and nothing is at the path of its network namespace")
         }
@@ -207,7 +196,9 @@ impl Witness {
             };
         }
         let observer = record.identity.with_cookie(record.observer);
-        let Some(number) = record.number else { return Answer::NotNumbered };
+        let Some(number) = record.number else {
+            return Answer::None("its record has no number of its network namespace".into());
+        };
         if !observer.is(&self.now) {
             return Answer::None(
                 "its record was made in another network namespace of a node".into(),
@@ -365,7 +356,6 @@ mod tests {
         };
         let answers = [
             Answer::NotRecorded,
-            Answer::NotNumbered,
             Answer::EarlierBoot,
             unique.clone(),
             weak.clone(),
@@ -387,8 +377,6 @@ mod tests {
             (none(), Seen::Nothing, &unknown, &unknown),
             (none(), other(), &unknown, &unknown),
             (Answer::NotRecorded, Seen::Nothing, &ended, &unknown),
-            (Answer::NotNumbered, Seen::Nothing, &ended, &unknown),
-            (Answer::NotNumbered, other(), &unknown, &unknown),
             (Answer::NotRecorded, other(), &unknown, &unknown),
             (Answer::NotRecorded, Seen::Unasked, &unknown, &unknown),
         ] {

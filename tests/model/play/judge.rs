@@ -226,9 +226,11 @@ impl Play {
         for (key, attachment) in self.model.attachments.clone() {
             let is_cached =
                 before.files.contains_key(&key.cache()) && !self.model.forgotten.contains(&key);
-            // In the node's PID namespace a path of a process that has ended proves nothing.
-            let is_numbered = before.files.get(&key.record()).is_some_and(|it| has_own_number(it));
-            let has_proof = is_numbered || !attachment.path.starts_with("/proc/");
+            // Neither does a record without a number prove the end, nor in the node's PID namespace a path below /proc.
+            let has_proof = match before.files.get(&key.record()) {
+                Some(record) => has_own_number(record),
+                None => !attachment.path.starts_with("/proc/"),
+            };
             let is_dead = has_proof && self.is_provably_dead(&attachment);
             if !is_cached || attachment.is_perturbed || !is_dead {
                 continue;
