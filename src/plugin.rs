@@ -182,9 +182,9 @@ impl Entry {
             (Verb::Add(at), Some(maker)) => record::begin(cx, at, maker.clone()),
             _ => None,
         };
-        let result = match (self.run(cx, verb), cx.session.settle()) {
+        let result = match (self.run(cx, verb), cx.session.commit()) {
             (Err(first), Err(second)) => Err(first.also(&second)),
-            (result, settled) => settled.and(result),
+            (result, committed) => committed.and(result),
         };
         match (&result, begun) {
             (Ok(success), Some(begun)) => {
@@ -316,15 +316,15 @@ impl Context<'_> {
         read.unwrap_or_default()
     }
 
-    /// Adds changes of nf_tables to the transaction at the end of a DEL or GC, see `Session::settle`. `build` reads the rules
+    /// Adds changes of nf_tables to the transaction at the end of a DEL or GC, see `Session::commit`. `build` reads the rules
     /// and adds the changes to the batch. It is called again if another process changed the rules in between. `then` is
     /// called after the transaction.
-    pub fn later(
+    pub fn defer(
         &self,
         build: impl FnMut(&Nft, &mut Batch) -> Result<()> + 'static,
         then: impl FnOnce() -> Result<()> + 'static,
     ) {
-        self.session.later(&self.request.conf.kind, build, then);
+        self.session.defer(&self.request.conf.kind, build, then);
     }
 }
 

@@ -229,7 +229,7 @@ fn transaction() -> Result<String> {
             build(batch);
             Ok(())
         };
-        cx.later(build, || Ok(()));
+        cx.defer(build, || Ok(()));
         Ok::<_, Error>(())
     };
     call("first", |batch| {
@@ -238,7 +238,7 @@ fn transaction() -> Result<String> {
     call("second", |batch| {
         batch.add_table(TABLE, None);
     })?;
-    let refused = session.settle().err().map_or_else(String::new, |error| error.to_string());
+    let refused = session.commit().err().map_or_else(String::new, |error| error.to_string());
     let is_there = session.nft()?.exist(&[Object::Table(TABLE)])?;
     if refused.contains("the rules of first: ") && !refused.contains("second") && is_there == [true]
     {

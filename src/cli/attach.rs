@@ -16,7 +16,7 @@ use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
 use crate::runtime::container_id_of;
 use crate::runtime::lifecycle::{Choice, Target};
-use crate::runtime::named::Purpose;
+use crate::runtime::netns_lock::Purpose;
 
 use super::output::not_understood;
 use super::parameters::{self, AddOptions, TIMEOUT_S};

@@ -1,4 +1,4 @@
-//! `cnibox doctor`: faults of the host that break its networks, and the command that mends each.
+//! `cnibox doctor`: faults of the host that break its networks, and the command that fixes each.
 //!
 //! Each check is a function that reads the host and changes nothing. The kernel may load modules, as it does for plugins.
 
@@ -7,6 +7,7 @@ mod conflicts;
 mod drops;
 mod files;
 mod finding;
+mod fixes;
 mod forwarding;
 mod host;
 #[cfg(feature = "install")]
@@ -14,7 +15,6 @@ mod installed;
 mod kernel;
 mod leaks;
 mod limits;
-mod mends;
 mod packets;
 mod replies;
 mod timer;
@@ -33,7 +33,7 @@ use super::parameters;
 use finding::{Finding, Findings, Harm};
 use host::Host;
 
-/// Find faults of this host that break its networks, and the command that mends each. Exit code 1 if something is wrong.
+/// Find faults of this host that break its networks, and the command that fixes each. Exit code 1 if something is wrong.
 #[derive(FromArgs)]
 #[argh(
     subcommand,

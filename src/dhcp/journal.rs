@@ -115,14 +115,14 @@ impl LeaseRecord {
             former.push(old);
         }
         if let Some(old) =
-            old.v4.filter(|old| !new.v4.as_ref().is_some_and(|lease| lease.says_the_same(old)))
+            old.v4.filter(|old| !new.v4.as_ref().is_some_and(|lease| lease.same_terms(old)))
         {
-            keep(&mut self.former_v4, old, v4::Lease::says_the_same);
+            keep(&mut self.former_v4, old, v4::Lease::same_terms);
         }
         if let Some(old) =
-            old.v6.filter(|old| !new.v6.as_ref().is_some_and(|lease| lease.says_the_same(old)))
+            old.v6.filter(|old| !new.v6.as_ref().is_some_and(|lease| lease.same_terms(old)))
         {
-            keep(&mut self.former_v6, old, v6::Lease::says_the_same);
+            keep(&mut self.former_v6, old, v6::Lease::same_terms);
         }
     }
 

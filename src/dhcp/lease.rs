@@ -46,13 +46,13 @@ pub struct Leases {
 
 impl Leases {
     /// Whether both say the same about the interface.
-    pub fn says_the_same(&self, other: &Self) -> bool {
+    pub fn same_terms(&self, other: &Self) -> bool {
         let v4 = match (&self.v4, &other.v4) {
-            (Some(one), Some(other)) => one.says_the_same(other),
+            (Some(one), Some(other)) => one.same_terms(other),
             (one, other) => one.is_none() && other.is_none(),
         };
         let v6 = match (&self.v6, &other.v6) {
-            (Some(one), Some(other)) => one.says_the_same(other),
+            (Some(one), Some(other)) => one.same_terms(other),
             (one, other) => one.is_none() && other.is_none(),
         };
         v4 && v6
@@ -116,7 +116,7 @@ pub mod v4 {
 
     impl Lease {
         /// Whether both leases say the same about the interface. The server and the times can differ.
-        pub fn says_the_same(&self, other: &Self) -> bool {
+        pub fn same_terms(&self, other: &Self) -> bool {
             let Self { server, since, renew_at, rebind_at, ends_at, .. } = *other;
             *other == Self { server, since, renew_at, rebind_at, ends_at, ..self.clone() }
         }
@@ -187,7 +187,7 @@ pub mod v6 {
 
     impl Lease {
         /// Whether both leases say the same about the interface. The server and the times can differ.
-        pub fn says_the_same(&self, other: &Self) -> bool {
+        pub fn same_terms(&self, other: &Self) -> bool {
             (self.address, &self.dns, &self.search) == (other.address, &other.dns, &other.search)
         }
 

@@ -324,13 +324,13 @@ pub fn doubt(owner: &str) -> String {
 /// The same for an attachment. `None` if its name is not known.
 pub fn doubt_of(life: &Life, named: Option<(NetworkName, Attachment)>) -> String {
     let Life::Unknown(reason) = life else { return String::new() };
-    let mend = match named {
+    let fix = match named {
         Some((network, Attachment { container_id, ifname })) => {
             format!("cnibox gc --unknown {network}/{container_id}/{ifname} removes it")
         }
         None => "its DEL removes it".into(),
     };
-    format!(", which may have ended: {reason}; {mend}")
+    format!(", which may have ended: {reason}; {fix}")
 }
 
 /// Whether the attachment of an owner has provably ended.

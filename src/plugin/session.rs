@@ -199,8 +199,8 @@ impl Session {
         Ok(is_supported.then_some(nft))
     }
 
-    /// See `Context::later`.
-    pub(super) fn later(
+    /// See `Context::defer`.
+    pub(super) fn defer(
         &self,
         plugin: &str,
         build: impl FnMut(&Nft, &mut nft::Batch) -> Result<()> + 'static,
@@ -214,10 +214,10 @@ impl Session {
     /// Commits all pending changes of nf_tables in one transaction. If that fails, each plugin's changes get a transaction of
     /// their own, and the error names the plugins that fail. Then deletes the links that wait. The caller that opened the
     /// session calls this at its end.
-    pub fn settle(&self) -> Result<()> {
-        match (self.settle_after(&|| Ok(())), self.delete_links(Vec::new())) {
+    pub fn commit(&self) -> Result<()> {
+        match (self.commit_after(&|| Ok(())), self.delete_links(Vec::new())) {
             (Err(first), Err(second)) => Err(first.also(&second)),
-            (settled, deleted) => settled.and(deleted),
+            (committed, deleted) => committed.and(deleted),
         }
     }
 
@@ -234,7 +234,7 @@ impl Session {
     }
 
     /// Commits the changes of nf_tables; calls `before` first if there are changes. It can be called several times.
-    pub fn settle_after(&self, before: &dyn Fn() -> Result<()>) -> Result<()> {
+    pub fn commit_after(&self, before: &dyn Fn() -> Result<()>) -> Result<()> {
         let mut pending = self.pending.take();
         if pending.is_empty() {
             return Ok(());

@@ -202,7 +202,7 @@ impl Plugin for Firewall {
             sources::forget(nft, batch, &owners, &staying)?;
             remove_rules(nft, batch, &of_reference, &owners)
         };
-        cx.later(build, || Ok(()));
+        cx.defer(build, || Ok(()));
         sources
     }
 

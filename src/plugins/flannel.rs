@@ -193,7 +193,7 @@ impl Flannel {
         let request = with_config(cx, config)?;
         delegate::call(&delegated(cx, &request), &request.conf.kind, verb)?;
         // The saved configuration is removed only after the delegate's changes are made.
-        cx.session.settle()
+        cx.session.commit()
     }
 }
 

@@ -433,7 +433,7 @@ fn remove_later(
         }
         rules_of_reference::remove_portmap(nft, batch, &owners, &addresses)
     };
-    cx.later(build, move || delete_flows(&flows.take()));
+    cx.defer(build, move || delete_flows(&flows.take()));
 }
 
 /// Removes the port bindings of an attachment, for an ADD that fails or has no ports to publish.

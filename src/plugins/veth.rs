@@ -216,7 +216,7 @@ impl Plugin for Veth {
         if let Some((_, owner)) = owners.one() {
             // `portmap` comes before, when the link is still there.
             let link = IfName::new(veth::host_name(owner))?;
-            cx.later(
+            cx.defer(
                 move |nft, batch| localnet::uncover(nft, batch, std::slice::from_ref(&link)),
                 || Ok(()),
             );

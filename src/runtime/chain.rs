@@ -186,7 +186,7 @@ impl Chain<'_> {
                 });
             errors.extend(called.err().map(|error| self.failed("delete", plugin, error)));
         }
-        errors.extend(session.get().and_then(|session| session.settle().err()));
+        errors.extend(session.get().and_then(|session| session.commit().err()));
         Error::joined(errors)
     }
 
@@ -261,7 +261,7 @@ impl Chain<'_> {
                 });
             }
         };
-        let settle = |session: &OnceCell<Session>| session.get().map_or(Ok(()), Session::settle);
+        let commit = |session: &OnceCell<Session>| session.get().map_or(Ok(()), Session::commit);
         for plugin in plugins {
             if sys::is_interrupted() {
                 note(Err(Error::internal("interrupted").context("cannot call the other plugins")));
@@ -275,13 +275,13 @@ impl Chain<'_> {
                         entry.run(&self.context(&request, session), &verb).map(drop)
                     }
                     program => {
-                        note(settle(&session));
+                        note(commit(&session));
                         self.call(&session, &program, &request, &verb).map(drop)
                     }
                 });
             note(called.map_err(|error| self.failed(word, plugin, error)));
         }
-        note(settle(&session));
+        note(commit(&session));
         first.map_or(Ok(()), Err)
     }
 

@@ -11,7 +11,7 @@ pub(crate) mod group;
 pub(crate) mod life;
 pub mod lifecycle;
 mod lock;
-pub(crate) mod named;
+pub(crate) mod netns_lock;
 pub(crate) mod networks;
 pub(crate) mod new_network;
 pub(crate) mod owners;

@@ -9,7 +9,7 @@ use crate::history::Options;
 use crate::model::Failure;
 use crate::step::Step;
 
-/// Faults of the product that histories have found, with the commit that mended each.
+/// Faults of the product that histories have found, with the commit that fixed each.
 const FAULTS: &str = include_str!("found.md");
 /// The parts of a node that histories lack.
 const LIMITS: &str = include_str!("limits.md");

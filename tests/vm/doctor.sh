@@ -56,7 +56,7 @@ users_of() {
 lacks_ipvlan() {
     doctor 1
     same "broken: the kernel lacks CONFIG_IPVLAN (module ipvlan); needed by ipvlan" "$(head -n 1 /tmp/faults)"
-    grep -qx '    mend: modprobe ipvlan' /tmp/faults
+    grep -qx '    fix: modprobe ipvlan' /tmp/faults
     same 1 "$(grep -c ^broken: /tmp/faults)"
 }
 
@@ -70,7 +70,7 @@ lacks_nf_tables() {
     doctor 1
     same "broken: the kernel lacks CONFIG_NF_TABLES (module nf_tables); needed by bridge (ipMasq), bridge (macspoofchk), veth (ipMasq), ptp (ipMasq), firewall, portmap" \
         "$(head -n 1 /tmp/faults)"
-    grep -qx '    mend: modprobe nf_tables' /tmp/faults
+    grep -qx '    fix: modprobe nf_tables' /tmp/faults
     same 1 "$(grep -c ^broken: /tmp/faults)"
 }
 

@@ -14,8 +14,8 @@ use crate::netlink::nft::{
 use crate::netlink::xtables;
 
 use super::finding::{Findings, Harm};
+use super::fixes::{self, DroppingChain, fix, manager_of};
 use super::host::{Configured, Host};
-use super::mends::{self, DroppingChain, manager_of, mend};
 use super::packets::{Flow, Forwarded, Purpose, Uplinks, flows, with_foreign_address};
 use crate::cli::output::NAME;
 use crate::plugins::firewall::passage::{self, End};
@@ -46,7 +46,7 @@ pub(super) fn drops(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             policy: forward.policy,
             families: &[family],
             target: DroppingChain {
-                manager: mends::Manager::Iptables(program),
+                manager: fixes::Manager::Iptables(program),
                 chain: "FORWARD",
                 program: &forward.program,
             },
@@ -230,20 +230,20 @@ impl Judge<'_> {
         if let Some((_, by)) = results.dropped.first() {
             let purposes: Vec<&str> =
                 results.dropped.iter().map(|(purpose, _)| purpose.text()).collect();
-            let place = |by| mends::place(by, net.passage());
+            let place = |by| fixes::place(by, net.passage());
             let wanted: Vec<_> =
                 results.dropped.iter().map(|(purpose, by)| (*purpose, place(by))).collect();
             let links = results.families.iter().flat_map(|family| uplinks.of(*family));
             let mut links: Vec<_> = links.collect();
             links.dedup_by_key(|link| link.index);
-            let mend = mend(&self.target, &wanted, net, &results.families, &links);
+            let fix = fix(&self.target, &wanted, net, &results.families, &links);
             let what = format_args!(
                 "{} drops the packets of {name} ({}): {}",
                 self.what,
                 purposes.join(", "),
                 self.site(&by.location)
             );
-            found.add(Harm::Broken, what, WHY, format_args!("{mend}"));
+            found.add(Harm::Broken, what, WHY, format_args!("{fix}"));
         } else if let Some((purpose, doubt)) = &results.doubt {
             let what = format_args!(
                 "cannot tell whether {} drops packets of {name} ({}): {} decides by {}",
@@ -259,7 +259,7 @@ impl Judge<'_> {
     /// A rule or the policy, for messages.
     fn site(&self, location: &RuleLocation) -> String {
         let number = match self.target.manager {
-            mends::Manager::Iptables(program) if program.ends_with("legacy") => "number",
+            fixes::Manager::Iptables(program) if program.ends_with("legacy") => "number",
             _ => "handle",
         };
         match location.rule {

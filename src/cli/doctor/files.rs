@@ -51,7 +51,7 @@ fn writable(path: &Path, metadata: &Metadata, root: &Metadata, found: &mut Findi
     let mode = metadata.mode();
     let is_of_group = mode & 0o020 != 0 && metadata.gid() != 0 && metadata.gid() != root.gid();
     let is_of_user = metadata.uid() != 0 && metadata.uid() != root.uid();
-    let (who, mend) = if mode & 0o002 != 0 {
+    let (who, fix) = if mode & 0o002 != 0 {
         ("all users".to_owned(), "chmod o-w")
     } else if is_of_group {
         (format!("group {}", metadata.gid()), "chmod g-w")
@@ -61,8 +61,8 @@ fn writable(path: &Path, metadata: &Metadata, root: &Metadata, found: &mut Findi
         return;
     };
     let what = format_args!("{who} can write to {}", path.display());
-    let mend = format_args!("{mend} {}", quoted(path.display()));
-    found.add(Harm::Insecure, what, WHY_WRITABLE, mend);
+    let fix = format_args!("{fix} {}", quoted(path.display()));
+    found.add(Harm::Insecure, what, WHY_WRITABLE, fix);
 }
 
 /// The files with the names of our plugins.

@@ -39,9 +39,9 @@ pub(super) struct Finding {
     pub(super) what: String,
     /// Why it matters.
     pub(super) why: &'static str,
-    /// The command that mends it. Empty if it is not known whether something is wrong.
-    pub(super) mend: String,
-    /// `--fix` mends it.
+    /// The command that fixes it. Empty if it is not known whether something is wrong.
+    pub(super) fix: String,
+    /// `--fix` fixes it.
     #[serde(skip)]
     pub(super) is_fixable: bool,
 }
@@ -51,40 +51,40 @@ pub(super) struct Finding {
 pub(super) struct Findings(pub(super) Vec<Finding>);
 
 impl Findings {
-    /// Adds a finding: what is wrong, why it matters, and the command that mends it.
+    /// Adds a finding: what is wrong, why it matters, and the command that fixes it.
     #[inline(never)]
     pub(super) fn add(
         &mut self,
         harm: Harm,
         what: Arguments<'_>,
         why: &'static str,
-        mend: Arguments<'_>,
+        fix: Arguments<'_>,
     ) {
-        let (what, mend) = (what.to_string(), mend.to_string());
+        let (what, fix) = (what.to_string(), fix.to_string());
         let is_fixable = harm == Harm::Leaked;
-        self.0.push(Finding { harm, what, why, mend, is_fixable });
+        self.0.push(Finding { harm, what, why, fix, is_fixable });
     }
 
-    /// Adds a fault of the host that `--fix` mends, too.
+    /// Adds a fault of the host that `--fix` fixes, too.
     pub(super) fn add_fixable(
         &mut self,
         what: Arguments<'_>,
         why: &'static str,
-        mend: Arguments<'_>,
+        fix: Arguments<'_>,
     ) {
-        let (what, mend) = (what.to_string(), mend.to_string());
-        self.0.push(Finding { harm: Harm::Broken, what, why, mend, is_fixable: true });
+        let (what, fix) = (what.to_string(), fix.to_string());
+        self.0.push(Finding { harm: Harm::Broken, what, why, fix, is_fixable: true });
     }
 }
 
 impl Finding {
     pub(super) fn print(&self) {
-        let Self { harm, what, why, mend, .. } = self;
+        let Self { harm, what, why, fix, .. } = self;
         let print = if *harm == Harm::Note { warn } else { tell };
         print(format_args!("{}: {what}", harm.name()));
         print(format_args!("    {why}"));
-        if !mend.is_empty() {
-            print(format_args!("    mend: {mend}"));
+        if !fix.is_empty() {
+            print(format_args!("    fix: {fix}"));
         }
     }
 }

@@ -130,7 +130,7 @@ impl MissingOption {
     fn add_to(&self, found: &mut Findings) {
         let option = &self.option;
         let module = module(option);
-        let mend = match &module {
+        let fix = match &module {
             Some(module) if is_installed(module) => format!("modprobe {module}"),
             _ => format!("install a kernel with {option}, or the package with its modules"),
         };
@@ -141,7 +141,7 @@ impl MissingOption {
         };
         let plugins = self.plugins.join(", ");
         let what = format_args!("the kernel lacks {option}{module}; needed by {plugins}");
-        found.add(harm, what, why, format_args!("{mend}"));
+        found.add(harm, what, why, format_args!("{fix}"));
     }
 }
 

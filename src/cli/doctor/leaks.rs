@@ -43,11 +43,11 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             "cnibox gc".into(),
         );
     }
-    for (Finding { harm, what, why, mend, .. }, more) in &leaks.0 {
-        let mend = format_args!("{mend}");
+    for (Finding { harm, what, why, fix, .. }, more) in &leaks.0 {
+        let fix = format_args!("{fix}");
         match more {
-            0 => found.add(*harm, format_args!("{what}"), why, mend),
-            more => found.add(*harm, format_args!("{what} (and {more} more)"), why, mend),
+            0 => found.add(*harm, format_args!("{what}"), why, fix),
+            more => found.add(*harm, format_args!("{what} (and {more} more)"), why, fix),
         }
     }
     Ok(())
@@ -58,11 +58,11 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
 struct Leaks(Vec<(Finding, usize)>);
 
 impl Leaks {
-    fn add(&mut self, what: String, why: &'static str, mend: String) {
-        match self.0.iter_mut().find(|(finding, _)| finding.mend == mend) {
+    fn add(&mut self, what: String, why: &'static str, fix: String) {
+        match self.0.iter_mut().find(|(finding, _)| finding.fix == fix) {
             Some((_, more)) => *more += 1,
             None => {
-                let finding = Finding { harm: Harm::Leaked, what, why, mend, is_fixable: true };
+                let finding = Finding { harm: Harm::Leaked, what, why, fix, is_fixable: true };
                 self.0.push((finding, 0));
             }
         }

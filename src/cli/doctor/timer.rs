@@ -10,7 +10,7 @@ use crate::kernel::file;
 use super::finding::{Findings, Harm, quoted};
 use super::host::Host;
 
-/// The units that remove what ended containers leave, or that mend the rules of living ones.
+/// The units that remove what ended containers leave, or that fix the rules of living ones.
 const SERVICES: [&str; 2] = ["cnibox-gc", "cnibox-reconcile"];
 
 /// The directories of the links to enabled units of systemd.
@@ -31,7 +31,7 @@ pub(super) fn timer(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             Harm::Note,
             format_args!("no timer calls gc, and other runtimes have attachments here: {count}"),
             "containerd and podman never call GC: a container that is killed keeps its address and ports.",
-            format_args!("{}", mend(host)),
+            format_args!("{}", fix(host)),
         );
     }
     Ok(())
@@ -76,7 +76,7 @@ fn by_busybox() -> bool {
 }
 
 /// The command that enables the timer on this host.
-fn mend(host: &Host<'_>) -> String {
+fn fix(host: &Host<'_>) -> String {
     const START: &str = "systemctl enable --now cnibox-gc.timer";
     let is_there = |path: &str| Path::new(path).exists();
     if is_there("/run/systemd/system") {

@@ -75,7 +75,7 @@ impl LeaseEntry {
     /// The interface has the leases of the record.
     fn is_applied(&self) -> bool {
         let leases = self.record.leases();
-        self.following.applied.as_ref().is_some_and(|applied| applied.says_the_same(&leases))
+        self.following.applied.as_ref().is_some_and(|applied| applied.same_terms(&leases))
     }
 
     /// The time of the next attempt for this lease, unless one is running.
@@ -141,7 +141,7 @@ impl Table {
         let Some(entry) = state.leases.get_mut(key).filter(|entry| entry.is_at(done)) else {
             return;
         };
-        let is_same = entry.record.leases().says_the_same(&done.leases());
+        let is_same = entry.record.leases().same_terms(&done.leases());
         let following = &mut entry.following;
         match moved {
             Ok(moved) => {

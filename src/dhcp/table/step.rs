@@ -276,7 +276,7 @@ impl LeaseWork {
         let lease6 = self.clients.v6.as_ref().and_then(|v6| v6.client.lease()).cloned();
         let old = self.record.leases();
         let new = Leases { v4: lease, v6: lease6 };
-        if !self.is_new && !old.says_the_same(&new) {
+        if !self.is_new && !old.same_terms(&new) {
             self.record.keep_former(old, &new);
             self.has_changed = true;
         }

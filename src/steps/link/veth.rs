@@ -135,7 +135,7 @@ pub fn clean(
     let stale = owners.clone();
     let nets = scope.one().map_or_else(Vec::new, |_| cx.prev_result_of_del().nets());
     let addresses: Vec<IpAddr> = nets.iter().map(IpNet::addr).collect();
-    cx.later(move |nft, batch| Rules::remove(nft, batch, &stale, &addresses), || Ok(()));
+    cx.defer(move |nft, batch| Rules::remove(nft, batch, &stale, &addresses), || Ok(()));
     interface::release(cx, scope, &|| {
         let mut failures = Failures::default();
         let host = cx.session.host()?;
@@ -151,7 +151,7 @@ pub fn clean(
             links.iter().for_each(|link| batch.take_down(link.index, &link.name));
             host.commit(batch)
         };
-        failures.note(cx.session.settle_after(&take_down));
+        failures.note(cx.session.commit_after(&take_down));
         failures.note(cx.session.delete_links(links));
         failures.into_result()
     })

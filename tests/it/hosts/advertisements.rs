@@ -163,7 +163,7 @@ fn doctor_finds_a_host_that_went_offline_and_brings_it_back() {
     let found = findings(&world);
     assert_eq!(found.len(), 1, "{found:#?}");
     assert_eq!(found[0]["kind"], "broken");
-    assert_eq!(found[0]["mend"], "sysctl -w net/ipv6/conf/up0/accept_ra=2");
+    assert_eq!(found[0]["fix"], "sysctl -w net/ipv6/conf/up0/accept_ra=2");
 
     let dry = cnibox(&world, &["doctor", "--fix", "--dry-run"]);
     assert!(

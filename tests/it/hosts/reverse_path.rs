@@ -153,7 +153,7 @@ fn doctor_finds_the_container_and_names_sbr() {
     assert_eq!(found[0]["kind"], "broken");
     let what = found[0]["what"].as_str().unwrap();
     assert!(what.contains(REASON) && what.starts_with("eth1 of container "), "{what}");
-    assert!(found[0]["mend"].as_str().unwrap().contains("add the plugin sbr to network b"));
+    assert!(found[0]["fix"].as_str().unwrap().contains("add the plugin sbr to network b"));
     // As it says.
     cnibox(&[&["del"], &second[..]].concat()).silence();
     configure("b", 2, &["sbr"]);

@@ -138,9 +138,9 @@ fn a_port_of_a_go_container_is_refused_until_its_rules_are_gone() {
         let result = c2.add("bridge", &network());
         let wanted = chained(&portmap(json!([tcp(8080, 80)])), &result);
         let before = world.state();
-        let mend = "cnibox gc --unknown net/c1/eth0 removes its rules";
+        let fix = "cnibox gc --unknown net/c1/eth0 removes its rules";
         let refused = c2.call("portmap", "ADD", &wanted).run();
-        let texts = ["cannot publish host port tcp 8080: it is taken by container c1", mend];
+        let texts = ["cannot publish host port tcp 8080: it is taken by container c1", fix];
         refused.fails(999, &texts);
         before.assert_same(&world.state(), "after the refusal");
         // Another port is not in the way.

@@ -145,14 +145,14 @@ fn doctor_finds_what_gc_removes() {
         loss.happens(&host);
         host.destroy(&ended);
         let said = host.cnibox(&["doctor", "--json"]).run().stdout;
-        let mends: Vec<String> = parse(&said)["findings"]
+        let fixes: Vec<String> = parse(&said)["findings"]
             .as_array()
             .unwrap()
             .iter()
             .filter(|finding| finding["kind"] == "leaked")
-            .map(|finding| finding["mend"].as_str().unwrap().to_owned())
+            .map(|finding| finding["fix"].as_str().unwrap().to_owned())
             .collect();
-        assert!(mends.iter().any(|mend| mend.starts_with("cnibox gc")), "{loss:?}: {said}");
+        assert!(fixes.iter().any(|fix| fix.starts_with("cnibox gc")), "{loss:?}: {said}");
         if !matches!(loss, Loss::CacheDamaged | Loss::CacheDamagedAndPlugins) {
             host.cnibox(&["doctor", "--fix", "--yes"]).run();
             before.assert_same(&host.state(), &format!("after doctor: {loss:?}"));

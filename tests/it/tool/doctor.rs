@@ -1,4 +1,4 @@
-//! `cnibox doctor`: it finds each fault, names the command that mends it, and changes nothing.
+//! `cnibox doctor`: it finds each fault, names the command that fixes it, and changes nothing.
 
 mod chains;
 mod firewall;
@@ -60,7 +60,7 @@ fn faults(world: &World) -> Vec<Value> {
     faults
 }
 
-/// The only fault, which has these texts, and the command that mends it.
+/// The only fault, which has these texts, and the command that fixes it.
 #[track_caller]
 fn only_fault(world: &World, kind: &str, texts: &[&str]) -> String {
     let faults = faults(world);
@@ -68,14 +68,14 @@ fn only_fault(world: &World, kind: &str, texts: &[&str]) -> String {
     assert_eq!(faults[0]["kind"], kind, "{faults:#?}");
     let what = faults[0]["what"].as_str().unwrap();
     assert!(texts.iter().all(|text| what.contains(text)), "{texts:?}: {what}");
-    faults[0]["mend"].as_str().unwrap().to_owned()
+    faults[0]["fix"].as_str().unwrap().to_owned()
 }
 
 /// Executes the command of the only fault, and looks again.
 #[track_caller]
-fn is_mended_by(world: &World, mend: &str) {
-    world.host(["sh", "-c", mend]);
-    assert_eq!(faults(world), [] as [Value; 0], "after {mend}");
+fn is_mended_by(world: &World, fix: &str) {
+    world.host(["sh", "-c", fix]);
+    assert_eq!(faults(world), [] as [Value; 0], "after {fix}");
 }
 
 /// Attaches a container through the plugins, as a runtime with another cache does.
@@ -142,9 +142,9 @@ fn forwarding_that_is_off_is_found_if_a_network_is_used() {
         ("net.ipv6.conf.all.forwarding", "net/ipv6/conf/all/forwarding"),
     ] {
         world.host(["sh", "-c", &format!("echo 0 >/proc/sys/{path}")]);
-        let mend = only_fault(&world, "broken", &[key, "must be 1 for a"]);
-        assert_eq!(mend, format!("sysctl -w {key}=1"));
-        is_mended_by(&world, &mend);
+        let fix = only_fault(&world, "broken", &[key, "must be 1 for a"]);
+        assert_eq!(fix, format!("sysctl -w {key}=1"));
+        is_mended_by(&world, &fix);
     }
 }
 
@@ -152,17 +152,17 @@ fn forwarding_that_is_off_is_found_if_a_network_is_used() {
 fn a_policy_of_iptables_nft_is_found() {
     let world = healthy(&[network("a", 1)]);
     world.host(["iptables-nft", "-P", "FORWARD", "DROP"]);
-    let mend =
+    let fix =
         only_fault(&world, "broken", &["chain FORWARD of table ip filter drops the packets of a"]);
-    is_mended_by(&world, &mend.replace("iptables ", "iptables-nft "));
+    is_mended_by(&world, &fix.replace("iptables ", "iptables-nft "));
 }
 
 #[test]
 fn a_policy_of_iptables_legacy_is_found() {
     let world = healthy(&[network("a", 1)]);
     world.host(["iptables-legacy", "-P", "FORWARD", "DROP"]);
-    let mend = only_fault(&world, "broken", &["FORWARD of iptables-legacy drops the packets of a"]);
-    is_mended_by(&world, &mend);
+    let fix = only_fault(&world, "broken", &["FORWARD of iptables-legacy drops the packets of a"]);
+    is_mended_by(&world, &fix);
     world.host(["iptables-legacy", "-F", "FORWARD"]);
     world.host(["iptables-legacy", "-A", "INPUT", "-i", "cni-a", "-j", "ACCEPT"]);
     world.host(["iptables-legacy", "-A", "FORWARD", "-s", "10.2.0.0/16", "-j", "ACCEPT"]);
@@ -185,9 +185,9 @@ fn the_policy_of_ip6tables_is_about_networks_with_ipv6() {
     let faults = faults(&world);
     assert_eq!(faults.len(), 2, "{faults:#?}");
     for fault in &faults {
-        let mend = fault["mend"].as_str().unwrap();
+        let fix = fault["fix"].as_str().unwrap();
         assert!(fault["what"].as_str().unwrap().contains("drops the packets of b ("), "{fault}");
-        world.host(["sh", "-c", &mend.replace("ip6tables ", "ip6tables-nft ")]);
+        world.host(["sh", "-c", &fix.replace("ip6tables ", "ip6tables-nft ")]);
     }
     assert_eq!(self::faults(&world), [] as [Value; 0]);
 }
@@ -215,8 +215,8 @@ fn rules_that_accept_a_network_are_exceptions() {
         "chain forward { type filter hook forward priority 0; counter reject with icmpx admin-prohibited; }",
     ] {
         nft(&world, rules);
-        let mend = only_fault(&world, "broken", &["chain forward of table inet mine"]);
-        is_mended_by(&world, &mend);
+        let fix = only_fault(&world, "broken", &["chain forward of table inet mine"]);
+        is_mended_by(&world, &fix);
     }
 }
 
@@ -240,9 +240,9 @@ fn the_command_names_the_subnets_of_a_network_without_a_bridge() {
         "nft add table inet mine; nft 'add chain inet mine forward { type filter hook forward priority 0; policy drop; }'",
     ] {
         world.host(["sh", "-c", commands]);
-        let mend = only_fault(&world, "broken", &["drops the packets of a"]);
-        assert!(mend.contains("10.1.0.0/16") || mend.contains("fd00:1::/64"), "{mend}");
-        is_mended_by(&world, &mend.replace("iptables ", "iptables-nft "));
+        let fix = only_fault(&world, "broken", &["drops the packets of a"]);
+        assert!(fix.contains("10.1.0.0/16") || fix.contains("fd00:1::/64"), "{fix}");
+        is_mended_by(&world, &fix.replace("iptables ", "iptables-nft "));
     }
 }
 
@@ -292,8 +292,8 @@ fn the_rules_of_kube_proxy_have_to_see_the_frames_of_bridges() {
     world.host(["sh", "-c", &format!("test ! -e {path} || echo 0 >{path}")]);
     assert_eq!(faults(&world), [] as [Value; 0]);
     world.host(["iptables-nft", "-t", "nat", "-N", "KUBE-SERVICES"]);
-    let mend = only_fault(&world, "broken", &["bridge-nf-call-iptables is not 1"]);
-    assert!(mend.starts_with("modprobe br_netfilter && sysctl -w "), "{mend}");
+    let fix = only_fault(&world, "broken", &["bridge-nf-call-iptables is not 1"]);
+    assert!(fix.starts_with("modprobe br_netfilter && sysctl -w "), "{fix}");
     if world.host(["sh", "-c", &format!("test ! -e {path} || {{ echo 1 >{path}; cat {path}; }}")])
         == "1\n"
     {
@@ -327,8 +327,8 @@ fn the_command_is_that_of_the_program_that_made_the_chain() {
     }
     world.host(["nft", "flush ruleset"]);
     world.host(["nft", "table inet firewalld { chain filter_FORWARD { type filter hook forward priority 10; ct state established accept; reject; }; }"]);
-    let mend = only_fault(&world, "broken", &["chain filter_FORWARD of table inet firewalld"]);
-    assert_eq!(mend, "add the plugin firewall to /run/net.d/a.conflist");
+    let fix = only_fault(&world, "broken", &["chain filter_FORWARD of table inet firewalld"]);
+    assert_eq!(fix, "add the plugin firewall to /run/net.d/a.conflist");
 }
 
 #[test]
@@ -336,8 +336,8 @@ fn without_a_link_to_other_networks_there_is_no_command() {
     let world = healthy(&[network("a", 1)]);
     world.host(["ip", "link", "delete", "wan"]);
     nft(&world, "chain forward { type filter hook forward priority 0; policy drop; }");
-    let mend = only_fault(&world, "broken", &["chain forward of table inet mine"]);
-    assert_eq!(mend, "edit chain forward of table inet mine: accept the packets of network a");
+    let fix = only_fault(&world, "broken", &["chain forward of table inet mine"]);
+    assert_eq!(fix, "edit chain forward of table inet mine: accept the packets of network a");
 }
 
 /// nft and iptables take `*` and `+` for patterns, and a shell expands `$()`.
@@ -348,8 +348,8 @@ fn names_that_are_no_words_are_not_in_commands() {
         network["plugins"][0]["bridge"] = name.into();
         let world = healthy(&[network]);
         nft(&world, "chain forward { type filter hook forward priority 0; policy drop; }");
-        let mend = only_fault(&world, "broken", &["chain forward of table inet mine"]);
-        assert_eq!(mend, "edit chain forward of table inet mine: accept the packets of network a");
+        let fix = only_fault(&world, "broken", &["chain forward of table inet mine"]);
+        assert_eq!(fix, "edit chain forward of table inet mine: accept the packets of network a");
     }
 }
 
@@ -372,12 +372,12 @@ fn a_damaged_or_foreign_plugin_file_is_found() {
         ("cp /bin/true bridge && printf '\\377 Go buildinf:' >>bridge", "it is a program in Go"),
     ] {
         damage(command);
-        let mend = only_fault(&world, "broken", &[expected]);
+        let fix = only_fault(&world, "broken", &[expected]);
         let install = "cnibox install --force --backup --only bridge /run/plugins";
         let moves = "mv -nT /run/plugins/bridge /run/plugins/bridge.moved && ";
         let moves = if command == "mkdir bridge" { moves } else { "" };
-        assert_eq!(mend, format!("{moves}{install}"));
-        is_mended_by(&world, &format!("PATH=$PATH:/run/bin; {mend}"));
+        assert_eq!(fix, format!("{moves}{install}"));
+        is_mended_by(&world, &format!("PATH=$PATH:/run/bin; {fix}"));
     }
     // The last program is kept.
     assert!(world.path("/run/plugins/.cnibox.backup/bridge").exists());
@@ -399,11 +399,11 @@ fn no_text_of_a_manifest_is_executed() {
                     world.write(&format!("/run/plugins/{name}"), "");
                 }
             }
-            let mend = only_fault(&world, "broken", &[names[0], names[3]]);
-            let command = format!("cd /run; PATH=$PATH:/run/bin; {mend}");
+            let fix = only_fault(&world, "broken", &[names[0], names[3]]);
+            let command = format!("cd /run; PATH=$PATH:/run/bin; {fix}");
             world.tool(&["sh", "-c", &command], None).run();
-            assert!(!world.path("/run/pwned").exists(), "{mend}");
-            assert!(!mend.contains("rm "), "{mend}");
+            assert!(!world.path("/run/pwned").exists(), "{fix}");
+            assert!(!fix.contains("rm "), "{fix}");
         }
     }
 }
@@ -418,9 +418,9 @@ fn a_directory_that_differs_from_its_installation_is_found() {
         world.host(["sh", "-c", &format!("{install} && cd {PLUGIN_DIR} && {command}")]);
     };
     let is_mended = |text: &str, options: &str| {
-        let mend = only_fault(&world, "broken", &[text]);
-        assert_eq!(mend, format!("cnibox install {options}/run/plugins"));
-        is_mended_by(&world, &format!("PATH=$PATH:/run/bin; {mend}"));
+        let fix = only_fault(&world, "broken", &[text]);
+        assert_eq!(fix, format!("cnibox install {options}/run/plugins"));
+        is_mended_by(&world, &format!("PATH=$PATH:/run/bin; {fix}"));
     };
     change("rm tuning cnv-bridge");
     let missing = "tuning cnv-bridge in /run/plugins: it was installed, and is missing";
@@ -447,8 +447,8 @@ fn an_earlier_directory_with_other_plugins_is_a_note() {
     let outcome = call.env("NETCONFPATH", CONFIGURATIONS).run();
     let note = "note: tuning in /run/plugins: /run/first is before it in CNI_PATH";
     assert!(outcome.stderr.contains(note), "{}", outcome.report());
-    let mend = "mend: cnibox install --force --backup --only tuning /run/first";
-    assert!(outcome.stderr.contains(mend), "{}", outcome.report());
+    let fix = "fix: cnibox install --force --backup --only tuning /run/first";
+    assert!(outcome.stderr.contains(fix), "{}", outcome.report());
 }
 
 #[test]
@@ -473,9 +473,9 @@ fn directories_and_files_that_others_can_write_to_are_found() {
     };
     for (path, mode) in [(PLUGIN_DIR, 0o777), (PLUGIN_DIR, 0o1777), (CONFIGURATIONS, 0o757)] {
         set(path, mode);
-        let mend = only_fault(&world, "insecure", &["all users can write to", path]);
-        assert_eq!(mend, format!("chmod o-w {path}"));
-        is_mended_by(&world, &mend);
+        let fix = only_fault(&world, "insecure", &["all users can write to", path]);
+        assert_eq!(fix, format!("chmod o-w {path}"));
+        is_mended_by(&world, &fix);
     }
     set("/run", 0o777);
     only_fault(&world, "insecure", &["all users can write to /run"]);
@@ -491,12 +491,12 @@ fn directories_and_files_that_others_can_write_to_are_found() {
 #[test]
 fn networks_that_exclude_each_other_are_found() {
     let world = healthy(&[network("a", 1), network("b", 1)]);
-    let mend = only_fault(
+    let fix = only_fault(
         &world,
         "broken",
         &["b.conflist: 10.1.0.0/16 overlaps the range 10.1.0.0/16 of network a"],
     );
-    assert!(mend.contains("/run/net.d/b.conflist"), "{mend}");
+    assert!(fix.contains("/run/net.d/b.conflist"), "{fix}");
     let mut b = network("b", 2);
     b["plugins"][0]["bridge"] = "cni-a".into();
     configure(&world, "b", &b);
@@ -510,8 +510,8 @@ fn networks_that_exclude_each_other_are_found() {
     configure(&world, "b", &with(&network("b", 2), json!({"name": "a"})));
     only_fault(&world, "broken", &["b.conflist: the name a is that of the network in a.conflist"]);
     world.write("/run/net.d/b.conflist", "{");
-    let mend = only_fault(&world, "broken", &["b.conflist: lint finds mistakes: 1"]);
-    assert_eq!(mend, "cnibox lint /run/net.d/b.conflist");
+    let fix = only_fault(&world, "broken", &["b.conflist: lint finds mistakes: 1"]);
+    assert_eq!(fix, "cnibox lint /run/net.d/b.conflist");
 }
 
 #[test]
@@ -585,5 +585,5 @@ fn findings_are_in_the_order_of_their_harm() {
     assert!(kinds[2..].iter().all(|kind| *kind == "note"), "{document}");
     let text = doctor(&world, &[]).stdout;
     assert!(text.starts_with("insecure: all users can write to /run/plugins\n    "), "{text}");
-    assert!(text.contains("\n    mend: chmod o-w /run/plugins\n"), "{text}");
+    assert!(text.contains("\n    fix: chmod o-w /run/plugins\n"), "{text}");
 }

@@ -35,15 +35,15 @@ fn judge(cases: &[Case<'_>]) {
         let about = format!("before ADD: {commands}\n{faults:#?}\n{notes:#?}");
         assert!(faults.is_empty() == (*before == FLOWS) && notes.is_empty(), "{about}");
         for fault in &faults {
-            world.host(["sh", "-ec", fault["mend"].as_str().unwrap()]);
+            world.host(["sh", "-ec", fault["fix"].as_str().unwrap()]);
         }
         site.add();
         if !faults.is_empty() {
-            assert_eq!(site.traffic(FLOWS), FLOWS, "after a mend and ADD: {about}");
+            assert_eq!(site.traffic(FLOWS), FLOWS, "after a fix and ADD: {about}");
             assert_eq!(
                 site.findings(),
                 [[], []] as [[Value; 0]; 2],
-                "after a mend and ADD: {about}"
+                "after a fix and ADD: {about}"
             );
             site.flush();
             load();

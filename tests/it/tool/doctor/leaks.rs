@@ -40,12 +40,12 @@ fn leaked_rules(world: &World) {
 fn a_stale_attachment_is_found_and_removed_on_demand() {
     let world = healthy(&[network("a", 1)]);
     stale(&world);
-    let mend = only_fault(
+    let fix = only_fault(
         &world,
         "leaked",
         &["eth0 of container web in network a has ended: its network namespace has ended"],
     );
-    assert_eq!(mend, "cnibox gc a");
+    assert_eq!(fix, "cnibox gc a");
     let before = world.state();
     let outcome = doctor(&world, &["--fix"]);
     let text = "--fix needs a terminal for its question, or --yes";
@@ -105,7 +105,7 @@ fn a_leaked_reservation_is_found_and_released_on_demand() {
     let what = findings[0]["what"].as_str().unwrap();
     let ended = "of container f00dcafe in network a: its network namespace has ended";
     assert!(what.starts_with(&format!("{one} is reserved for eth0 {ended}")), "{what}");
-    assert_eq!(findings[0]["mend"], "cnibox ipam release --leaks --network a");
+    assert_eq!(findings[0]["fix"], "cnibox ipam release --leaks --network a");
     let text = doctor(&world, &[]).stdout;
     assert!(text.contains(" (and 1 more)\n") && text.lines().count() == 3, "{text}");
     let outcome = doctor(&world, &["--fix", "--yes", "--json"]);

@@ -177,7 +177,7 @@ impl<'w> Site<'w> {
         let [faults, notes] = self.findings();
         let about = format!("{rules}\n{faults:#?}\n{notes:#?}");
         if let Says::CannotTell(on) = says {
-            let are_empty = notes.iter().all(|finding| finding["mend"] == "");
+            let are_empty = notes.iter().all(|finding| finding["fix"] == "");
             let has = notes.iter().any(|finding| finding["what"].as_str().unwrap().ends_with(on));
             assert!(faults.is_empty() && are_empty && has, "{about}");
             return;
@@ -190,21 +190,21 @@ impl<'w> Site<'w> {
         if expected == UNPUBLISHED {
             assert!(faults[0]["what"].to_string().contains(" of a (published ports)"), "{about}");
         }
-        let mends: Vec<&str> =
-            faults.iter().map(|finding| finding["mend"].as_str().unwrap()).collect();
+        let fixes: Vec<&str> =
+            faults.iter().map(|finding| finding["fix"].as_str().unwrap()).collect();
         if let Says::Words(words) = says {
-            assert_eq!(mends, [words], "{about}");
+            assert_eq!(fixes, [words], "{about}");
             return;
         }
         let (before, was_open) = (self.rules(), self.is_open());
         let mut added = 0;
-        for mend in mends {
-            added += mend.matches(" && ").count() + 1;
-            self.world.host(["sh", "-c", mend]);
+        for fix in fixes {
+            added += fix.matches(" && ").count() + 1;
+            self.world.host(["sh", "-c", fix]);
         }
         let about = format!("{about}\n{}", self.rules().join("\n"));
-        assert_eq!(self.findings(), [[], []] as [[Value; 0]; 2], "after the mend: {about}");
-        assert_eq!(self.traffic(FLOWS), FLOWS, "after the mend: {about}");
+        assert_eq!(self.findings(), [[], []] as [[Value; 0]; 2], "after the fix: {about}");
+        assert_eq!(self.traffic(FLOWS), FLOWS, "after the fix: {about}");
         self.assert_only_added(&before, added);
         assert_eq!(self.is_open(), was_open, "the way to the container: {about}");
     }

@@ -7,13 +7,13 @@ use crate::tool::cnibox;
 use crate::world::{PLUGIN_DIR, World, parse};
 
 /// The command of the note; empty without the note.
-fn mend(world: &World) -> String {
+fn fix(world: &World) -> String {
     let outcome = doctor(world, &["--json"]);
     assert_eq!(outcome.status, 0, "{}", outcome.report());
     let findings = parse(&outcome.stdout)["findings"].clone();
     let is_it = |found: &&Value| found["what"].as_str().unwrap().starts_with("no timer calls gc");
     let all = findings.as_array().unwrap();
-    all.iter().find(is_it).map_or_else(String::new, |found| found["mend"].as_str().unwrap().into())
+    all.iter().find(is_it).map_or_else(String::new, |found| found["fix"].as_str().unwrap().into())
 }
 
 /// A host with an attachment of `cnibox add`. The record without its last key is that of a call by another runtime.
@@ -33,13 +33,13 @@ fn host() -> World {
 #[test]
 fn only_attachments_of_other_runtimes_need_a_timer() {
     let world = host();
-    assert_eq!(mend(&world), "");
+    assert_eq!(fix(&world), "");
     world.host([
         "sh",
         "-c",
         "sed -i 's/\"maker\":\"cnibox\"/\"maker\":\"plugin\"/' /var/lib/cni/attachments/*",
     ]);
-    assert_eq!(mend(&world), "call cnibox gc --confirm every 15 minutes, by init or crond");
+    assert_eq!(fix(&world), "call cnibox gc --confirm every 15 minutes, by init or crond");
     let note = doctor(&world, &[]);
     let text = "note: no timer calls gc, and other runtimes have attachments here: 1\n";
     assert!(note.stderr.contains(text), "{}", note.report());
@@ -47,9 +47,9 @@ fn only_attachments_of_other_runtimes_need_a_timer() {
     let start = "systemctl enable --now cnibox-gc.timer";
     let install =
         format!("cnibox install --timer / {PLUGIN_DIR} && systemctl daemon-reload && {start}");
-    assert!([install.clone(), install.replace(PLUGIN_DIR, "/opt/cni/bin")].contains(&mend(&world)));
+    assert!([install.clone(), install.replace(PLUGIN_DIR, "/opt/cni/bin")].contains(&fix(&world)));
     world.host(["touch", "/etc/systemd/system/cnibox-gc.timer"]);
-    assert_eq!(mend(&world), start);
+    assert_eq!(fix(&world), start);
 }
 
 #[test]
@@ -65,18 +65,18 @@ fn an_enabled_timer_or_a_recent_run_is_enough() {
         "/etc/systemd/system/multi-user.target.wants/cnibox-reconcile.service",
         "/etc/init.d/S70cnibox-gc",
     ] {
-        assert_ne!(mend(&world), "", "{file}");
+        assert_ne!(fix(&world), "", "{file}");
         let make = format!("mkdir -p $(dirname {file}); ln -s /nowhere {file}");
         world.host(["sh", "-c", &make]);
-        assert_eq!(mend(&world), "", "{file}");
+        assert_eq!(fix(&world), "", "{file}");
         world.host(["rm", file]);
     }
     world.host(["touch", "/etc/init.d/cnibox-gc"]);
-    assert_ne!(mend(&world), "");
+    assert_ne!(fix(&world), "");
     // Another program calls it, crond for example.
     let gc = cnibox(&world, &["gc", "--confirm"]);
     gc.env("CNI_PATH", PLUGIN_DIR).env("NETCONFPATH", CONFIGURATIONS).run().silence();
-    assert_eq!(mend(&world), "");
+    assert_eq!(fix(&world), "");
 }
 
 #[test]

@@ -52,7 +52,7 @@ pub(super) fn place(by: &DroppedBy, passage: Option<&Passage>) -> RuleLocation {
 const DOCKER_USER: &str = "DOCKER-USER";
 
 /// The commands for all wanted packets of a network; words if there is no command.
-pub(super) fn mend(
+pub(super) fn fix(
     target: &DroppingChain<'_>,
     wanted: &[Wanted],
     net: &Configured,
