@@ -110,7 +110,7 @@ impl Plugin for Portmap {
             return Ok(success);
         }
         let nft = cx.session.nft()?;
-        settle_with_reference(cx, at, nft, &bindings)?;
+        take_over_from_reference(cx, at, nft, &bindings)?;
         let covered = to_cover(cx, nft, &settings, &bindings)?;
         let mut undo = Undo::new(cx);
         let published = publish(cx, nft, (&owner, &owners), &settings, &bindings, &covered);
@@ -365,15 +365,16 @@ fn remove_ended(cx: &Context<'_>, nft: &Nft, all: &[PortBindings<'_>]) -> Result
     Ok(!owners.is_empty())
 }
 
-/// Fails if the Go plugin has published a port for another container: its rules come before these, and a record proves nothing of
-/// a container that it attached. Those of this container are removed.
-fn settle_with_reference(
+/// Removes the rules of the Go plugin for this attachment if they publish one of the ports. Fails if the Go plugin publishes one for another container:
+/// its rules come before these, and no record proves that a container that it attached has ended.
+fn take_over_from_reference(
     cx: &Context<'_>,
     at: &Attachment,
     nft: &Nft,
     all: &[PortBindings<'_>],
 ) -> Result<()> {
     let network = &cx.request.network;
+    let mut has_own = false;
     for bindings in all {
         for (mapping, port) in bindings.of_reference(nft)? {
             if port.container_id != *at.container_id {
@@ -386,13 +387,12 @@ fn settle_with_reference(
                     at.ifname
                 )));
             }
-            if port.network.as_deref() == Some(&**network) {
-                let owners = Owners::in_network(network, Scope::One(at));
-                nft.transact(|nft, batch| {
-                    rules_of_reference::remove_portmap(nft, batch, &owners, &[])
-                })?;
-            }
+            has_own |= port.network.as_deref() == Some(&**network);
         }
+    }
+    if has_own {
+        let owners = Owners::in_network(network, Scope::One(at));
+        nft.transact(|nft, batch| rules_of_reference::remove_portmap(nft, batch, &owners, &[]))?;
     }
     Ok(())
 }

@@ -397,18 +397,15 @@ impl Runtime {
 
 /// See `steps::nft::localnet`: no plugin is called if nothing is to be removed.
 fn close_loopback() -> Result<()> {
-    let Some(nft) = Nft::open_if_any()? else { return Ok(()) };
-    if !nft.is_supported()? {
-        return Ok(());
-    }
+    let Some(nft) = Nft::open_if_supported()? else { return Ok(()) };
     let host = Rtnl::open()?;
     nft.transact(|nft, batch| localnet::refresh(nft, &host, batch))
 }
 
 /// Whether rules of the Go plugins name an attachment. Their removal is left to its DEL and to the operator.
 fn has_rules_of_reference(network: &NetworkName, at: &Attachment) -> Result<bool> {
-    match Nft::open_if_any()? {
-        Some(nft) if nft.is_supported()? => rules_of_reference::name(&nft, network, at),
-        _ => Ok(false),
+    match Nft::open_if_supported()? {
+        Some(nft) => rules_of_reference::name(&nft, network, at),
+        None => Ok(false),
     }
 }

@@ -38,9 +38,7 @@ pub fn on_host() -> Result<Vec<String>> {
         let links = host.links_of_kind(kind)?;
         owners.extend(links.iter().filter_map(host_link::owner_of).map(str::to_owned));
     }
-    if let Some(nft) = Nft::open_if_any()?
-        && nft.is_supported()?
-    {
+    if let Some(nft) = Nft::open_if_supported()? {
         add_in_tables(&nft, &mut owners)?;
     }
     owners.sort_unstable();

@@ -62,7 +62,7 @@ fn move_rules(change: &Change, bus: Option<&OsStr>) -> Result<usize> {
     for (from, to) in change.nets().into_iter().filter(|(from, to)| from != to) {
         moves.push(Move { owner: owner.clone(), from, to });
     }
-    let Some(nft) = Nft::open_if_any()?.filter(|_| !moves.is_empty()) else { return Ok(0) };
+    let Some(nft) = Nft::open_if_supported()?.filter(|_| !moves.is_empty()) else { return Ok(0) };
     // The records of the sources move with the rules, so the sources go first: a step that fails is repeated.
     if cfg!(feature = "firewall") {
         firewall::follow_sources(&nft, bus, &moves)?;

@@ -22,9 +22,7 @@ use crate::plugins::firewall::passage::{self, End};
 
 pub(super) fn drops(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let uplinks = Uplinks::find(host)?;
-    if let Some(nft) = Nft::open_if_any()?
-        && nft.is_supported()?
-    {
+    if let Some(nft) = Nft::open_if_supported()? {
         for family in [Family::Inet, Family::Ip, Family::Ip6] {
             let chains = nft.all_chains(family)?;
             for (index, (name, _)) in chains.iter().enumerate() {

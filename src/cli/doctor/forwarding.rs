@@ -41,9 +41,9 @@ fn bridged_services(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     if value(BRIDGED) == "1" || !host.networks.iter().any(|net| net.bridge.is_some()) {
         return Ok(());
     }
-    let Some(nft) = Nft::open_if_any()? else { return Ok(()) };
+    let Some(nft) = Nft::open_if_supported()? else { return Ok(()) };
     let services = Object::Chain(Table { family: Family::Ip, name: "nat" }, "KUBE-SERVICES");
-    if nft.is_supported()? && nft.exist(&[services])? == [true] {
+    if nft.exist(&[services])? == [true] {
         found.add(
             Harm::Broken,
             format_args!("net.bridge.bridge-nf-call-iptables is not 1, and kube-proxy runs"),

@@ -115,6 +115,12 @@ impl Nft {
         }
     }
 
+    /// `None` if the kernel lacks nf_tables: there can be no rules.
+    pub fn open_if_supported() -> Result<Option<Self>, netlink::Error> {
+        let Some(nft) = Self::open_if_any()? else { return Ok(None) };
+        Ok(nft.is_supported()?.then_some(nft))
+    }
+
     /// Whether the kernel has nf_tables.
     pub fn is_supported(&self) -> Result<bool, netlink::Error> {
         match self.generation() {

@@ -126,8 +126,8 @@ impl PresentRules {
         Self {
             jump: forward.iter().any(|rule| jumps_to(rule, CNI_FORWARD)),
             admin_jump: has(&|rule| jumps_to(rule, admin_chain)),
-            answers: has(&|rule| looks_up(rule, fields(family).1)),
-            sources: has(&|rule| looks_up(rule, fields(family).0)),
+            answers: has(&|rule| looks_up(rule, ruleset::addresses(family)[1])),
+            sources: has(&|rule| looks_up(rule, ruleset::addresses(family)[0])),
         }
     }
 
@@ -173,14 +173,6 @@ fn looks_up(rule: &Rule, wanted: Field) -> bool {
     let is_field = |expr: &Expr| matches!(expr, Expr::Load { field, .. } if *field == wanted);
     let is_map = |expr: &Expr| matches!(expr, Expr::Lookup { set, lookup: Lookup::Verdict, .. } if set == MAP);
     rule.exprs.iter().any(is_field) && rule.exprs.iter().any(is_map)
-}
-
-/// Source and destination address.
-fn fields(family: Family) -> (Field, Field) {
-    match family {
-        Family::Ip6 => (Field::Ip6Saddr, Field::Ip6Daddr),
-        _ => (Field::IpSaddr, Field::IpDaddr),
-    }
 }
 
 /// Accepts the addresses. A new map gets all known addresses.
@@ -254,7 +246,7 @@ fn accept_answers(nft: &Nft, family: Family) -> Result<NewRule<'static>> {
     } else {
         rule.with(Condition::ct_state(state))
     };
-    Ok(rule.with(verdict_map(&[fields(family).1], MAP)))
+    Ok(rule.with(verdict_map(&[ruleset::addresses(family)[1]], MAP)))
 }
 
 fn answer_states() -> CtState {
@@ -263,7 +255,7 @@ fn answer_states() -> CtState {
 
 /// `ip saddr vmap @cnibox`
 fn accept_sources(family: Family) -> NewRule<'static> {
-    NewRule::last(CNI_FORWARD).with(verdict_map(&[fields(family).0], MAP))
+    NewRule::last(CNI_FORWARD).with(verdict_map(&[ruleset::addresses(family)[0]], MAP))
 }
 
 /// The comments of the rules. The first two are those of the Go plugin, so that both find the same rules.
@@ -293,7 +285,7 @@ pub(super) fn add_to(program: &mut Program, family: Family, admin_chain: &str) -
     let comments = Comments::new(family)?;
     let answers = || {
         let rule = NewRule::last(CNI_FORWARD).with(Condition::ct_state(answer_states()));
-        Ok(rule.with(verdict_map(&[fields(family).1], MAP)))
+        Ok(rule.with(verdict_map(&[ruleset::addresses(family)[1]], MAP)))
     };
     for rule in present.missing(family, admin_chain, &comments, answers)? {
         program.add(rule);
@@ -304,7 +296,7 @@ pub(super) fn add_to(program: &mut Program, family: Family, admin_chain: &str) -
 
 /// Replaces the lookups in the map, for packets with one address in it: that of their source, that of their destination, or none.
 pub(super) fn resolve_map(program: &mut Program, family: Family, known: Option<Field>) {
-    let (source, destination) = fields(family);
+    let [source, destination] = ruleset::addresses(family);
     for rule in program.rules_mut() {
         for field in [source, destination] {
             if !looks_up(rule, field) {

@@ -323,7 +323,7 @@ fn drop_alone(condition: Option<Condition>) -> Vec<Expr> {
 
 /// `ct status dnat ct direction original ip saddr @firewall-addresses fib saddr . iif oif missing drop`
 fn drop_spoofed(family: Family) -> Vec<Expr> {
-    let [saddr, _] = Field::addresses(version(family));
+    let [saddr, _] = addresses(family);
     let translated = [Condition::ct_status_dnat(), Condition::ct_direction_original()];
     let mut rule: Vec<Expr> = translated.into_iter().flatten().collect();
     rule.extend(in_set(&[saddr], ADDRESSES));
@@ -350,6 +350,11 @@ fn between(verdict: Verdict) -> Vec<Expr> {
 /// What is translated to a published port passes: the port is public.
 fn pass_between(family: Family) -> Vec<Vec<Expr>> {
     targets::accept(version(family)).into_iter().chain([vec![Verdict::Drop.into()]]).collect()
+}
+
+/// The source and the destination address of a packet.
+pub(super) fn addresses(family: Family) -> [Field; 2] {
+    Field::addresses(version(family))
 }
 
 fn version(family: Family) -> IpFamily {

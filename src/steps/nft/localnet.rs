@@ -70,55 +70,58 @@ pub fn cover(batch: &mut Batch, links: &[IfName]) {
     batch.ensure_elements(TABLE, SET, &links.iter().map(element).collect::<Vec<_>>());
 }
 
-/// Adds the open links that lead to containers, and takes out links that are gone, if there is a set.
+/// Adds the links to containers that have `route_localnet`, and removes the elements of links that no longer exist. Does nothing if
+/// there is no set.
 pub fn refresh(nft: &Nft, host: &Rtnl, batch: &mut Batch) -> Result<()> {
     if nft.exist(&[Object::Set(TABLE, SET)])? != [true] {
         return Ok(());
     }
     let (links, covered) = (host.links()?, nft.elements(TABLE, SET)?);
-    let has = |name: &str| covered.iter().any(|element| name_of(element).as_deref() == Some(name));
+    let names: BTreeSet<&[u8]> = links.iter().map(|link| link.name.as_bytes()).collect();
+    let covered_names: BTreeSet<&[u8]> = covered.iter().map(name_of).collect();
     let mut missing = Vec::new();
-    for link in to_containers(&links).filter(|link| !has(&link.name) && is_open(link)) {
-        missing.push(IfName::new(link.name.as_str())?);
+    for link in to_containers(&links) {
+        if !covered_names.contains(link.name.as_bytes()) && is_open(link) {
+            missing.push(IfName::new(link.name.as_str())?);
+        }
     }
     cover(batch, &missing);
-    let is_there = |name: &String| links.iter().any(|link| link.name == *name);
-    let gone = covered.into_iter().filter(|found| !name_of(found).iter().any(is_there));
-    batch.delete_elements(TABLE, SET, &gone.map(|element| element.key).collect::<Vec<_>>());
+    let gone = covered.iter().filter(|element| !names.contains(name_of(element)));
+    batch.delete_elements(TABLE, SET, &gone.map(|element| element.key.clone()).collect::<Vec<_>>());
     Ok(())
 }
 
-/// The links that an ADD closes beside its own. If it makes the set, as after a flush of all rules: the open ones that lead to
-/// containers. If it replaces the rule of an earlier release, which closed all links: the open ones of any kind; an uplink of
-/// the host has none.
+/// The links that an ADD adds to the set besides its own: those that have `route_localnet` and no rule that drops their packets.
+/// If the set is missing, as after a flush of all rules, these are the links to containers. If the rule of an earlier release
+/// is there, which dropped packets from all links, these are links of any kind but the uplinks of the host, which have no kind.
 pub fn closed_before(nft: &Nft, host: &Rtnl) -> Result<Vec<IfName>> {
-    let links = match (covers_all(nft)?, nft.exist(&[Object::Set(TABLE, SET)])? == [true]) {
-        (true, _) => host.links()?.into_iter().filter(|link| link.kind.is_some()).collect(),
-        (false, true) => Vec::new(),
-        (false, false) => to_containers(&host.links()?).cloned().collect(),
+    let found = nft.exist(&[Object::Chain(TABLE, FORMER_CHAIN), Object::Set(TABLE, SET)])?;
+    let links = match found[..] {
+        [true, _] => host.links()?.into_iter().filter(|link| link.kind.is_some()).collect(),
+        [_, true] => Vec::new(),
+        _ => to_containers(&host.links()?).into_iter().cloned().collect(),
     };
     let open = links.iter().filter(|link| is_open(link));
     open.map(|link| IfName::new(link.name.as_str())).collect()
 }
 
-/// The links that are one end of a pair with a container, the bridges of these, and the gateways on other ports of the bridges.
-fn to_containers(links: &[Link]) -> impl Iterator<Item = &Link> {
+/// The host's ends of pairs with containers, the bridges of these, and the links whose peer is a port of such a bridge, such as the
+/// gateway of a VLAN.
+fn to_containers(links: &[Link]) -> Vec<&Link> {
     let is_ours = |link: &Link| link.alias.as_deref().and_then(Owner::in_alias).is_some();
-    let bridges: BTreeSet<u32> =
-        links.iter().filter(|link| is_ours(link)).filter_map(|link| link.master).collect();
-    let is_port = |index: u32| {
-        let mut at = links.iter().filter(move |link| link.index == index);
-        at.any(|link| link.master.is_some_and(|master| bridges.contains(&master)))
+    let ours: BTreeSet<u32> =
+        links.iter().filter(|link| is_ours(link)).map(|link| link.index).collect();
+    let of_ours = links.iter().filter(|link| ours.contains(&link.index));
+    let bridges: BTreeSet<u32> = of_ours.filter_map(|link| link.master).collect();
+    let is_port = |link: &&Link| link.master.is_some_and(|master| bridges.contains(&master));
+    let ports: BTreeSet<u32> = links.iter().filter(is_port).map(|link| link.index).collect();
+    let leads_to_port = |link: &Link| {
+        !link.peer_is_elsewhere && link.peer.is_some_and(|peer| ports.contains(&peer))
     };
-    let all: Vec<&Link> = links
-        .iter()
-        .filter(|link| {
-            is_ours(link)
-                || bridges.contains(&link.index)
-                || !link.peer_is_elsewhere && link.peer.is_some_and(is_port)
-        })
-        .collect();
-    all.into_iter()
+    let is_wanted = |link: &&Link| {
+        ours.contains(&link.index) || bridges.contains(&link.index) || leads_to_port(link)
+    };
+    links.iter().filter(is_wanted).collect()
 }
 
 /// `route_localnet` of a link, in /proc/sys.
@@ -137,11 +140,6 @@ pub fn covers(nft: &Nft, link: &IfName) -> Result<bool> {
     Ok(is_former || nft.elements_at(TABLE, SET, &[key(link)])? != [None])
 }
 
-/// Whether an earlier release has its rule there, which covers all links.
-fn covers_all(nft: &Nft) -> Result<bool> {
-    Ok(nft.exist(&[Object::Chain(TABLE, FORMER_CHAIN)])? == [true])
-}
-
 /// Takes links out of the set, if they are in it.
 pub fn uncover(nft: &Nft, batch: &mut Batch, links: &[IfName]) -> Result<()> {
     let keys: Vec<Vec<u8>> = links.iter().map(key).collect();
@@ -150,8 +148,9 @@ pub fn uncover(nft: &Nft, batch: &mut Batch, links: &[IfName]) -> Result<()> {
     Ok(())
 }
 
-fn name_of(element: &Element) -> Option<String> {
-    String::from_utf8(element.key.split(|byte| *byte == 0).next()?.to_vec()).ok()
+/// The name of the link, without the zero bytes at its end.
+fn name_of(element: &Element) -> &[u8] {
+    element.key.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 fn key(link: &IfName) -> Vec<u8> {

@@ -38,17 +38,15 @@ pub struct Moved {
 /// Moves the elements in one transaction. What another attachment has at one of the addresses stays.
 pub fn renumber(nft: &Nft, of: &Move) -> Result<Moved> {
     let mut moved = Moved::default();
-    if nft.is_supported()? {
-        nft.transact(|nft, batch| {
-            moved = Moved::default();
-            let family = IpFamily::of(of.to.addr()).into();
-            let own = shared_rules::table(family);
-            for set in nft.sets(own)? {
-                moved.take(nft, batch, SharedSet { table: own, name: &set.name }, of)?;
-            }
-            moved.take(nft, batch, shared_set::accepted(family), of)
-        })?;
-    }
+    nft.transact(|nft, batch| {
+        moved = Moved::default();
+        let family = IpFamily::of(of.to.addr()).into();
+        let own = shared_rules::table(family);
+        for set in nft.sets(own)? {
+            moved.take(nft, batch, SharedSet { table: own, name: &set.name }, of)?;
+        }
+        moved.take(nft, batch, shared_set::accepted(family), of)
+    })?;
     Ok(moved)
 }
 
