@@ -14,12 +14,12 @@ mod reads;
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// The table of layers, which is also what people read.
-const DESIGN: &str = include_str!("../../docs/design.md");
+const DESIGN: &str = include_str!("../../ARCHITECTURE.md");
 const EVERYONE: [&str; 3] = ["error", "names", "fault"];
 
 /// Each module with those that it may use, by the first part of the path below `src`.
 fn layers() -> Vec<(&'static str, Vec<&'static str>)> {
-    let table = DESIGN.split("<!-- layers").nth(1).expect("docs/design.md has the table");
+    let table = DESIGN.split("<!-- layers").nth(1).expect("ARCHITECTURE.md has the table");
     let rows = table.lines().skip_while(|line| !line.starts_with("|---"));
     let row = |line: &'static str| {
         let mut cells = line.trim_matches('|').split('|').map(str::trim);
@@ -143,7 +143,7 @@ fn modules_use_only_what_they_may() {
             }
         }
     }
-    report(&broken, "docs/design.md says which module uses which");
+    report(&broken, "ARCHITECTURE.md says which module uses which");
 }
 
 /// What strangers decide: it is neither opened nor believed.
@@ -229,7 +229,7 @@ fn some_things_are_done_in_one_place_only() {
             }
         }
     }
-    report(&broken, "docs/design.md");
+    report(&broken, "ARCHITECTURE.md");
 }
 
 /// The packages that this program is to be built with do real work in it.

@@ -5,9 +5,12 @@ use std::path::{Path, PathBuf};
 
 use super::{ROOT, report};
 
-/// README.md, and all documents below docs.
+const AT_ROOT: [&str; 5] =
+    ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"];
+
+/// The documents at the root, and all below docs.
 fn documents() -> Vec<PathBuf> {
-    let mut found = vec![Path::new(ROOT).join("README.md")];
+    let mut found: Vec<PathBuf> = AT_ROOT.iter().map(|name| Path::new(ROOT).join(name)).collect();
     let mut directories = vec![Path::new(ROOT).join("docs")];
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory).unwrap() {
@@ -69,7 +72,31 @@ fn the_map_names_every_document() {
     let named = targets(&map);
     let entries = fs::read_dir(Path::new(ROOT).join("docs")).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let missing: Vec<String> =
-        names.filter(|name| name != "README.md" && !named.contains(&name.as_str())).collect();
+    let at_root = AT_ROOT.iter().filter(|name| **name != "README.md");
+    let missing: Vec<String> = names
+        .filter(|name| name != "README.md")
+        .chain(at_root.map(|name| format!("../{name}")))
+        .filter(|name| !named.contains(&name.as_str()))
+        .collect();
     report(&missing, "docs/README.md names each document");
+}
+
+/// `<!-- executed by TEST -->` stands before a block that a test executes as it is written there.
+#[test]
+fn each_block_that_is_marked_as_executed_has_a_test_that_reads_the_page() {
+    let (mut broken, mut count) = (Vec::new(), 0);
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        let page = document.strip_prefix(ROOT).unwrap().display().to_string();
+        for mark in text.lines().filter_map(|line| line.strip_prefix("<!-- executed by ")) {
+            count += 1;
+            let test = mark.trim_end_matches(" -->");
+            let source = fs::read_to_string(Path::new(ROOT).join(test)).unwrap_or_default();
+            if !source.contains(&page) {
+                broken.push(format!("{page}: {test}"));
+            }
+        }
+    }
+    assert!(count > 5, "marks are found: {count}");
+    report(&broken, "the test of a marked block reads its page");
 }

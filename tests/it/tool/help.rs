@@ -54,7 +54,7 @@ fn keys(manual: &str) -> Vec<&str> {
     rows.map(|row| row.split('`').next().unwrap()).collect()
 }
 
-/// The first cells of a row in docs/compatibility.md: a plugin, its keys of the reference, and those that only cnibox has.
+/// The first cells of a row in docs/differences.md: a plugin, its keys of the reference, and those that only cnibox has.
 fn compared_keys(row: &str) -> Option<(&str, Vec<&str>)> {
     let mut cells = row.strip_prefix("| `")?.split('|');
     let plugin = cells.next()?.trim().trim_end_matches('`');
@@ -64,7 +64,7 @@ fn compared_keys(row: &str) -> Option<(&str, Vec<&str>)> {
 
 #[test]
 fn the_comparison_with_the_reference_has_the_keys_of_the_manuals() {
-    let page = documents().join("../compatibility.md");
+    let page = documents().join("../differences.md");
     let page = fs::read_to_string(page).unwrap();
     let rows: Vec<_> = page.lines().filter_map(compared_keys).collect();
     let mut named: BTreeSet<String> = rows.iter().map(|(plugin, _)| plugin.to_string()).collect();
