@@ -24,6 +24,7 @@
 //! own (`portmap-sources-16-bit-14`). `portmap` adds the elements. The comment of a source names one of the containers behind it; at
 //! its end the source passes to another one, or goes.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -197,14 +198,13 @@ pub fn pass_on(
         return Ok(());
     }
     let parts = SharedSet { table, name: &set(sources.prefix_length) }.parts(nft)?;
-    for source in leaving {
-        let name = sources.set();
-        batch.delete_elements(table, &name, std::slice::from_ref(&source.key));
-        let stays = |part: &&Element| part.key.starts_with(&source.key) && !is_gone(part);
-        if let Some(heir) = parts.iter().rev().find(stays) {
-            batch.add_elements(table, &name, &[source_of(heir)]);
-        }
-    }
+    let staying = parts.iter().filter(|part| !is_gone(part)).map(source_of);
+    let heirs: BTreeMap<Vec<u8>, Element> =
+        staying.map(|source| (source.key.clone(), source)).collect();
+    let keys: Vec<Vec<u8>> = leaving.iter().map(|source| source.key.clone()).collect();
+    batch.delete_elements(table, &sources.set(), &keys);
+    let passed: Vec<Element> = keys.iter().filter_map(|key| heirs.get(key)).cloned().collect();
+    batch.add_elements(table, &sources.set(), &passed);
     Ok(())
 }
 
