@@ -85,14 +85,14 @@ use crate::steps::nft::rules::Rules;
 use crate::steps::nft::{masquerade, spoof_check};
 use vlan::{Trunk, Vlans};
 
-/// The longest wait for other calls that use or remove a bridge or a VLAN gateway. The kernel needs about 20 ms to remove
-/// one.
-const LOCK_LIMIT: Duration = Duration::from_millis(250);
+/// The timeout of the lock that calls hold while they use or remove a bridge or a VLAN gateway. The kernel needs about 20 ms
+/// to remove a link.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The index of the container's interface in our results.
+/// The index of the container's interface in the result of ADD.
 const CONTAINER: u32 = 2;
 
-/// The bridge if the configuration names none.
+/// The default of the key `bridge`.
 pub const DEFAULT: &str = "cni0";
 
 pub const FACTS: Facts = Facts {
@@ -138,15 +138,15 @@ struct Validated {
     vlan_gateway: Option<IfName>,
 }
 
-/// The host's side of an ADD.
+/// The host objects that an ADD uses.
 struct HostState<'a> {
     host: &'a Rtnl,
-    /// Held by every call that uses a bridge. `None` if the wait for it timed out.
+    /// Every call that uses a bridge holds this lock. `None` after a timeout.
     lock: Option<&'a Lock>,
     validated: &'a Validated,
 }
 
-/// The completed result of the IPAM plugin, and the gateways that the host now has.
+/// The result of the IPAM plugin with gateways and default routes added, and the gateway addresses that were set on the host.
 #[derive(Default)]
 struct Addressing {
     success: Success,
@@ -172,7 +172,7 @@ impl Plugin for Bridge {
         let mac = veth::requested_mac(cx)?;
         let host = cx.session.host()?;
         // While this call holds the lock, no other call removes the bridge.
-        let lock = cx.session.host_netns()?.lock_shared(LOCK_LIMIT)?;
+        let lock = cx.session.host_netns()?.lock_shared(LOCK_TIMEOUT)?;
         let lock = lock.as_ref();
         let mut undo = Undo::new(cx);
 
@@ -182,7 +182,7 @@ impl Plugin for Bridge {
         let mut addressing = Addressing::default();
         let needs_link = delegate::ipam_needs_link(cx);
         if !needs_link {
-            // First, so that a failure of the IPAM plugin leaves no link to remove.
+            // Before the pair is made: if the IPAM plugin fails, there is no link to remove.
             addressing = self.allocate(cx, at, &host_state, &bridge, &mut undo)?;
         }
         let owner = Owner::new(&cx.request.network, at);
@@ -269,7 +269,7 @@ impl Plugin for Bridge {
         let owners = Owners::of(cx, scope);
         let mut failures = Failures::default();
         failures.note(veth::clean(cx, scope, netns, &owners));
-        failures.note(self.collect_unused_gateways(cx));
+        failures.note(self.remove_unused_gateways(cx));
         failures.into_result()
     }
 
@@ -286,7 +286,7 @@ impl Plugin for Bridge {
         };
         filtering.map_err(Error::into_not_available)?;
         if let Some(bridge) = &bridge {
-            device::keep_ipv6(host, bridge, self.mtu()).map_err(Error::into_not_available)?;
+            device::check_port_mtu(host, bridge, self.mtu()).map_err(Error::into_not_available)?;
         }
         self.check_gateway(cx, bridge.as_ref(), vlan_gateway.as_ref())?;
         if self.masquerades(cx) {
@@ -317,7 +317,7 @@ impl Bridge {
         Ok(Addressing { success, gateways, vlan_gateway })
     }
 
-    /// The last steps of an ADD, and its result.
+    /// Enables IP forwarding and returns the result of the ADD.
     #[inline(never)]
     fn finish(
         &self,
@@ -331,10 +331,10 @@ impl Bridge {
         if (gateways.is_empty() || vlan_gateway.is_some())
             && let Some(now) = cx.session.host()?.link_at(bridge.index)?
         {
-            // If another program made the bridge, it may now have the MAC address of the new port.
+            // A bridge that another program made may have taken over the MAC address of the new port.
             bridge = now;
         }
-        // Last, because a failing ADD does not disable it again.
+        // The last step: a failing ADD does not disable IP forwarding again.
         forwarding::enable(cx.session.host()?, gateways.iter().map(IpNet::addr))?;
         success.interfaces = interfaces(cx, at, &bridge, pair, vlan_gateway.as_ref());
         success.dns = cx.request.conf.dns.or(success.dns);
@@ -374,7 +374,7 @@ impl Bridge {
         u32::try_from(self.mtu).ok().filter(|mtu| *mtu > 0)
     }
 
-    /// An empty `vlanTrunk` makes a new bridge filter VLANs, but puts the port into no VLAN.
+    /// Whether a new bridge gets VLAN filtering. An empty `vlanTrunk` also enables it, but adds no VLAN to the port.
     fn configures_vlans(&self) -> bool {
         self.vlan != 0 || self.vlan_trunk.is_some()
     }
@@ -419,7 +419,7 @@ impl Bridge {
         configure::announce(&interface, success, pair.container_mac)
     }
 
-    /// Sets the nf_tables elements that the configuration asks for, and removes the others of this owner.
+    /// Adds the nf_tables elements for masquerading and the MAC spoof check, as configured, and removes other elements of the owner.
     fn set_rules<'a>(
         &self,
         cx: &'a Context<'a>,

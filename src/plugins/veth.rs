@@ -54,12 +54,12 @@ use crate::steps::nft::{localnet, masquerade};
 /// RT_SCOPE_HOST (linux/rtnetlink.h).
 const SCOPE_HOST: u8 = 254;
 
-/// The index of the container's interface in our results.
+/// The index of the container's interface in the result of ADD.
 const CONTAINER: u32 = 1;
 
 pub const FACTS: Facts = Facts {
     has_own_subnets: true,
-    // The DEL of `bridge` removes the same.
+    // The DEL of `bridge` removes the same kinds of objects.
     leaves_owned: !cfg!(feature = "bridge"),
     kinds: &[Facts::VETH],
     probes: &[Facts::MASQUERADES],
@@ -91,7 +91,7 @@ impl Plugin for Veth {
         let mac = veth::requested_mac(cx)?;
         let host = cx.session.host()?;
         let mut undo = Undo::new(cx);
-        // The host has one route to an address.
+        // The claim of an address has no link name: the host has one route to it, whichever pair the route leads to.
         let mut success = delegate::add_ipam(cx, at, Some(""), &mut undo)?;
         success.ips.iter().try_for_each(require_gateway)?;
 
@@ -123,7 +123,7 @@ impl Plugin for Veth {
         // The rules must exist before the container can send.
         rules.set(cx)?;
         configure::apply(&container, &success, &routes, options)?;
-        // Last, because a failing ADD does not disable it again.
+        // The last step: a failing ADD does not disable IP forwarding again.
         forwarding::enable(host, success.ips.iter().map(|ip| ip.address.addr()))?;
 
         success.interfaces = vec![
@@ -171,7 +171,7 @@ impl Plugin for Veth {
         Ok(())
     }
 
-    /// Addresses and routes of the host end, forwarding and masquerading. A pair that is missing stays so, because only a new
+    /// Restores addresses and routes of the host end, forwarding and masquerading. A missing pair is not restored: only a new
     /// ADD can connect the container again.
     #[cfg(feature = "tool")]
     fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
@@ -214,7 +214,7 @@ impl Plugin for Veth {
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
         let owners = Owners::of(cx, scope);
         if let Some((_, owner)) = owners.one() {
-            // `portmap` comes before, when the link is still there.
+            // `portmap` added the link to the set. Its DEL does not remove it, because it runs while the link still exists.
             let link = IfName::new(veth::host_name(owner))?;
             cx.defer(
                 move |nft, batch| localnet::uncover(nft, batch, std::slice::from_ref(&link)),
@@ -252,7 +252,7 @@ impl Veth {
     }
 }
 
-/// Fails if an address has no gateway, because every packet of the container goes to a gateway.
+/// Fails if an address has no gateway of its family: the container sends every packet to a gateway.
 fn require_gateway(ip: &Ip) -> Result<()> {
     let address = ip.address;
     match ip.gateway {
@@ -266,7 +266,7 @@ fn require_gateway(ip: &Ip) -> Result<()> {
     }
 }
 
-/// For STATUS: the addresses have gateways, and the host can have those on a new link.
+/// For STATUS: fails if an address has no gateway, or if a new link of the host cannot have such addresses.
 fn check_gateways(expected: &Expected) -> Result<()> {
     for choices in &expected.choices {
         if let Some(Err(error)) = choices.iter().map(require_gateway).min_by_key(Result::is_err) {
@@ -279,8 +279,8 @@ fn check_gateways(expected: &Expected) -> Result<()> {
     is_possible.map_err(Error::into_not_available)
 }
 
-/// The routes that replace the kernel's subnet routes: `GW dev IF scope link src IP` and `NET/len via GW src IP`. Addresses
-/// of one subnet share them.
+/// The routes that replace the kernel's subnet routes: `GW dev IF scope link src IP` and `NET/len via GW src IP`. Several
+/// addresses of one subnet share these routes.
 fn subnet_routes(success: &Success, index: u32) -> Vec<Route> {
     let mut routes: Vec<Route> = Vec::new();
     for ip in &success.ips {
@@ -304,8 +304,8 @@ fn subnet_routes(success: &Success, index: u32) -> Vec<Route> {
     routes
 }
 
-/// The routes of the result. The kernel refuses a gateway that is itself behind a gateway, unless the route is `onlink`. All
-/// addresses of the subnet are behind the gateway here.
+/// The routes of the result. All addresses of the subnet are behind the gateway here, and the kernel refuses a route via an
+/// address behind a gateway unless the route is `onlink`.
 fn result_routes(success: &Success, index: u32) -> Vec<Route> {
     let is_behind_gateway = |via: IpAddr| {
         success.ips.iter().any(|ip| ip.address.contains(&via))

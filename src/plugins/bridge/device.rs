@@ -1,4 +1,4 @@
-//! The bridge device. All containers on it share it, so several processes may find, make and remove it at the same time.
+//! The bridge device. Its containers share it, so several processes may find, make and remove it at the same time.
 
 use ipnet::IpNet;
 
@@ -19,7 +19,7 @@ pub(super) struct NewBridge {
     pub(super) mtu: Option<u32>,
     /// Also set if the bridge exists.
     pub(super) promiscuous: bool,
-    /// A bridge that lost its MAC address with its last port gets a new one. The gateway is not reachable without.
+    /// The bridge needs a MAC address for its gateway address. A bridge that lost it with its last port gets a new one.
     pub(super) is_gateway: bool,
     /// A new bridge filters VLANs. Ignored if the bridge exists.
     pub(super) filters_vlans: bool,
@@ -27,7 +27,7 @@ pub(super) struct NewBridge {
     pub(super) must_filter_vlans: bool,
 }
 
-/// The kernel's name of the kind.
+/// The link kind of a bridge in the kernel (IFLA_INFO_KIND).
 const KIND: &str = "bridge";
 
 /// The bridge with this name, if it exists. Fails if the link is of another kind.
@@ -40,8 +40,7 @@ pub(super) fn existing_bridge(host: &Rtnl, name: &IfName) -> Result<Option<Link>
     }
 }
 
-/// Finds or makes the bridge. If the ADD fails, `undo` removes a bridge that was made here, unless another container uses
-/// it.
+/// Finds or makes the bridge. If the ADD fails, `undo` removes a bridge that this ADD made, unless another container uses it.
 pub(super) fn ensure_bridge<'a>(
     host: &'a Rtnl,
     lock: Option<&'a Lock>,
@@ -58,7 +57,7 @@ pub(super) fn ensure_bridge<'a>(
         host_link::skip_duplicate_detection(name)?;
     }
     if !is_new {
-        keep_ipv6(host, &bridge, new.mtu)?;
+        check_port_mtu(host, &bridge, new.mtu)?;
     }
     if new.must_filter_vlans {
         vlan::require_filtering(&bridge)?;
@@ -81,12 +80,12 @@ pub(super) fn ensure_bridge<'a>(
     Ok(bridge)
 }
 
-/// Fails if a port with this MTU would take the IPv6 addresses of the bridge: the kernel gives the bridge the smallest MTU of
-/// its ports.
-pub(super) fn keep_ipv6(host: &Rtnl, bridge: &Link, mtu: Option<u32>) -> Result<()> {
+/// Fails if a port with this MTU would make the bridge lose its IPv6 addresses: the kernel gives the bridge the smallest MTU
+/// of its ports, and removes IPv6 addresses below 1280.
+pub(super) fn check_port_mtu(host: &Rtnl, bridge: &Link, mtu: Option<u32>) -> Result<()> {
     let Some(mtu) = mtu.filter(|mtu| mtu::is_too_small(*mtu)) else { return Ok(()) };
     let addresses = host.addresses_of(bridge.index, IpFamily::V6)?;
-    // Each bridge has a link-local address.
+    // Link-local addresses do not count: the kernel sets them on each bridge.
     let is_set = |net: &IpNet| !matches!(net, IpNet::V6(net) if net.addr().is_unicast_link_local());
     match addresses.iter().map(|address| address.net).find(is_set) {
         Some(net) => {
@@ -102,14 +101,14 @@ fn find_or_make(host: &Rtnl, name: &IfName, new: &NewBridge) -> Result<(Link, bo
         if let Some(bridge) = existing_bridge(host, name)? {
             return Ok((bridge, false));
         }
-        // Without this, the kernel gives the bridge the lowest MAC address of its ports, and changes it when ports change.
-        // Containers would use the old address for up to a minute.
+        // Without a MAC address that is set, the kernel gives the bridge the lowest one of its ports, and changes it when ports
+        // change. Containers would use the old address for up to a minute.
         let mac = Some(veth::random_mac()?);
         let link = NewLink { name, mtu: new.mtu, mac, ..NewLink::default() };
         let filtering = new.filters_vlans.then_some(LinkProperty::BridgeVlanFiltering(true));
         match host.add_link(&link, KIND, filtering.as_slice()) {
             Ok(bridge) => return Ok((bridge, true)),
-            // Another process made it first.
+            // Another process made the bridge first.
             Err(error) if error.is_exists() => {}
             Err(error) if error.is_unsupported() && new.filters_vlans => {
                 return Err(vlan::unsupported());
@@ -122,7 +121,7 @@ fn find_or_make(host: &Rtnl, name: &IfName, new: &NewBridge) -> Result<(Link, bo
     )))
 }
 
-/// Calls `revert` unless the bridge has ports, or another ADD may be about to add one.
+/// Calls `revert` if the bridge has no ports and no other call holds the lock. Without a lock, does nothing.
 pub(super) fn if_unused(
     host: &Rtnl,
     lock: Option<&Lock>,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Bridge, CONTAINER, HostState, LOCK_LIMIT, device, vlan_gateway};
+use super::{Bridge, CONTAINER, HostState, LOCK_TIMEOUT, device, vlan_gateway};
 use crate::cni::success::{Ip, Route, Success};
 use crate::error::{Error, Result};
 use crate::names::{IfName, IpFamily};
@@ -40,12 +40,13 @@ impl Bridge {
     ) -> Result<Option<Link>> {
         let HostState { host, lock, validated } = *state;
         if let Some(name) = &validated.vlan_gateway {
-            let named = validated.vlans.access.map(|vlan| (&**name, vlan));
+            let configured = validated.vlans.access.map(|vlan| (&**name, vlan));
             undo.push_shared("remove the VLAN gateway", move || {
-                vlan_gateway::remove_unused(host, lock, named)
+                vlan_gateway::remove_unused(host, lock, configured)
             });
             let link = vlan_gateway::ensure(host, bridge, name, &validated.vlans)?;
-            // No undo step removes the addresses: they go with the link, and other containers may already use them.
+            // No undo step removes the addresses: the kernel removes them with the link, and other containers may already use
+            // them.
             if let Some(change) = AddressChange::plan(host, &link, gateways, self.force_address)? {
                 change.make(host)?;
             }
@@ -62,7 +63,8 @@ impl Bridge {
         Ok(None)
     }
 
-    /// For STATUS: the host can have the gateways of every container. `bridge` is None if an ADD makes it.
+    /// For STATUS: fails if the host cannot have a gateway address that the IPAM plugin may choose, or cannot forward packets.
+    /// `bridge` is `None` if it does not exist yet.
     pub(super) fn check_gateway(
         &self,
         cx: &Context<'_>,
@@ -97,14 +99,15 @@ impl Bridge {
         is_possible().map_err(Error::into_not_available)
     }
 
-    /// For DEL and GC: removes every VLAN gateway without containers. The configuration may have named another VLAN at ADD.
-    pub(super) fn collect_unused_gateways(&self, cx: &Context<'_>) -> Result<()> {
+    /// For DEL and GC: removes every VLAN gateway without containers, in each VLAN, because the configuration may have had another
+    /// VLAN at ADD.
+    pub(super) fn remove_unused_gateways(&self, cx: &Context<'_>) -> Result<()> {
         let host = cx.session.host()?;
-        // An invalid configuration names no link.
+        // With an invalid configuration, no link has the configured name.
         let name = self.vlan_gateway(true).ok().flatten();
-        let named = name.as_deref().zip(u16::try_from(self.vlan).ok());
-        let lock = cx.session.host_netns()?.lock_shared(LOCK_LIMIT)?;
-        vlan_gateway::remove_unused(host, lock.as_ref(), named)
+        let configured = name.as_deref().zip(u16::try_from(self.vlan).ok());
+        let lock = cx.session.host_netns()?.lock_shared(LOCK_TIMEOUT)?;
+        vlan_gateway::remove_unused(host, lock.as_ref(), configured)
     }
 
     /// Adds to the result of the IPAM plugin: the index of the interface, missing gateways, and default routes. Returns the
@@ -129,7 +132,7 @@ impl Bridge {
     }
 }
 
-/// The gateway address with its prefix length.
+/// The gateway of an address, with the prefix length of the subnet. The default is the first address of the subnet.
 fn gateway_net(ip: Ip) -> Option<IpNet> {
     let gateway = ip.gateway.unwrap_or_else(|| first_host(ip.address));
     IpNet::new(gateway, ip.address.prefix_len()).ok()
@@ -143,8 +146,8 @@ fn check_addresses(host: &Rtnl, link: &Link, expected: &[Vec<IpNet>]) -> Result<
     for choices in expected {
         let mut errors = Vec::new();
         for net in choices.iter().filter(|net| !present.contains(net)) {
-            let other = in_the_way(&present, &gateways, &[*net]);
-            errors.extend(other.first().map(|other| different(link, *other, *net)));
+            let other = conflicting(&present, &gateways, &[*net]);
+            errors.extend(other.first().map(|other| conflict_error(link, *other, *net)));
         }
         if errors.len() == choices.len()
             && let Some(error) = errors.into_iter().next()
@@ -156,14 +159,14 @@ fn check_addresses(host: &Rtnl, link: &Link, expected: &[Vec<IpNet>]) -> Result<
 }
 
 /// The addresses that conflict with a missing gateway address.
-fn in_the_way(present: &[IpNet], gateways: &[IpNet], missing: &[IpNet]) -> Vec<IpNet> {
+fn conflicting(present: &[IpNet], gateways: &[IpNet], missing: &[IpNet]) -> Vec<IpNet> {
     let has_conflict = |other: &&IpNet| {
         !gateways.contains(other) && missing.iter().any(|net| conflicts(**other, *net))
     };
     present.iter().filter(has_conflict).copied().collect()
 }
 
-fn different(link: &Link, other: IpNet, wanted: IpNet) -> Error {
+fn conflict_error(link: &Link, other: IpNet, wanted: IpNet) -> Error {
     let name = &link.name;
     Error::internal(format_args!("{name:?} already has an IP address different from {wanted}"))
         .with_details(format_args!("it has {other}, which forceAddress replaces"))
@@ -177,7 +180,7 @@ fn first_host(net: IpNet) -> IpAddr {
     }
 }
 
-/// The changes after which a link has the gateway addresses.
+/// The changes that give a link the gateway addresses.
 struct AddressChange {
     link: Link,
     missing: Vec<IpNet>,
@@ -185,8 +188,8 @@ struct AddressChange {
 }
 
 impl AddressChange {
-    /// An address that conflicts with a gateway address is replaced with `force`, and an error without. `None` means that no
-    /// change is needed.
+    /// Compares the addresses of the link with the gateway addresses. An address that conflicts is replaced if `force` is set;
+    /// otherwise it is an error. `None` means that no change is needed.
     fn plan(host: &Rtnl, link: &Link, gateways: &[IpNet], force: bool) -> Result<Option<Self>> {
         if gateways.is_empty() {
             return Ok(None);
@@ -203,16 +206,16 @@ impl AddressChange {
         if missing.is_empty() {
             return Ok(None);
         }
-        let replaced = in_the_way(&present, gateways, &missing);
+        let replaced = conflicting(&present, gateways, &missing);
         if let (Some(other), false) = (replaced.first(), force) {
-            return Err(different(link, *other, missing[0]));
+            return Err(conflict_error(link, *other, missing[0]));
         }
         Ok(Some(Self { link: link.clone(), missing, replaced }))
     }
 
     fn make(&self, host: &Rtnl) -> Result<()> {
         let mut batch = replace_addresses(&self.link, &self.replaced, &self.missing);
-        // If another program made the bridge, its MAC address may change with its ports. An address that is set does not.
+        // The MAC address of a bridge that another program made may change with its ports. Once it is set, it does not change.
         let change = LinkChange { mac: self.link.mac, ..LinkChange::default() };
         batch.change_link(self.link.index, &self.link.name, &change);
         host.commit(batch).map_err(|error| {
@@ -240,8 +243,8 @@ fn replace_addresses(link: &Link, old: &[IpNet], new: &[IpNet]) -> Batch {
     batch
 }
 
-/// The rule of the reference: an interface has one IPv4 subnet, and any number of IPv6 subnets that do not overlap. Each
-/// interface has link-local addresses, so these conflict with nothing.
+/// Whether a link cannot have both addresses. The rule is that of the reference: a link has one IPv4 subnet, and any number of
+/// IPv6 subnets that do not overlap. Link-local addresses do not conflict, because each link has one.
 fn conflicts(present: IpNet, wanted: IpNet) -> bool {
     match (present, wanted) {
         (IpNet::V4(_), IpNet::V4(_)) => true,

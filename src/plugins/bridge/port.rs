@@ -8,14 +8,14 @@ use crate::netlink::rtnl::{Batch, Link, LinkChange, PortState, Rtnl, SpanningTre
 use crate::plugin::owner::Owner;
 use crate::steps::link::{host_link, veth};
 
-/// The longest wait of ADD until a new port forwards. It usually forwards some 100 us after both ends are up, and later on a
-/// host with much load. After the timeout ADD goes on.
-const PORT_LIMIT: Duration = Duration::from_secs(1);
-/// The same if another process runs a spanning tree. That can take many seconds.
-const PORT_LIMIT_OF_TREE: Duration = Duration::from_millis(100);
+/// The timeout of ADD until a new port forwards. A port usually forwards some 100 us after both ends are up, and later on a
+/// loaded host. After the timeout ADD continues.
+const FORWARDING_TIMEOUT: Duration = Duration::from_secs(1);
+/// This timeout of ADD if a program of the host runs the spanning tree protocol: then a port can need many seconds.
+const FORWARDING_TIMEOUT_USER_STP: Duration = Duration::from_millis(100);
 
-/// The longest wait of CHECK.
-const CHECK_LIMIT: Duration = Duration::from_secs(1);
+/// The timeout of CHECK until the port forwards.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Bridge {
     /// Sets accept_ra=0, the VLANs, the alias and the port flags, and brings the port up.
@@ -35,7 +35,7 @@ impl Bridge {
         let change = LinkChange {
             up: Some(true),
             alias: Some(&alias),
-            // Both are off on a new port.
+            // Both flags are off on a new port.
             hairpin: self.hairpin_mode.then_some(true),
             isolated: self.port_isolation.then_some(true),
             ..LinkChange::default()
@@ -77,7 +77,7 @@ pub(super) fn find(host: &Rtnl, container: &Link, bridge: &Link) -> Result<Link>
     }
 }
 
-/// For CHECK: the port forwards. With spanning tree, it may also be on the way to forwarding.
+/// For CHECK: fails if the port does not forward. With spanning tree, it may also be in the state listening or learning.
 fn check_state(host: &Rtnl, bridge: &Link, port: &Link) -> Result<()> {
     use PortState::{Forwarding, Learning, Listening};
 
@@ -92,7 +92,7 @@ fn check_state(host: &Rtnl, bridge: &Link, port: &Link) -> Result<()> {
         return Ok(());
     }
     // A CHECK right after ADD can see a port without a carrier.
-    let state = match host.wait_for_link(port.index, CHECK_LIMIT, is_valid)? {
+    let state = match host.wait_for_link(port.index, CHECK_TIMEOUT, is_valid)? {
         Some(port) if is_valid(&port) => return Ok(()),
         Some(port) => state(&port).text(),
         None => "gone",
@@ -100,14 +100,14 @@ fn check_state(host: &Rtnl, bridge: &Link, port: &Link) -> Result<()> {
     Err(Error::internal(format_args!("bridge port in error state: {} is {state}", port.name)))
 }
 
-/// Waits until the port forwards. The bridge drops earlier frames, and the sender of a dropped ARP request retries after one
-/// second only. With the kernel's spanning tree there is no wait: it takes at least 4 s, and then notifies the neighbours
-/// of the change itself.
+/// Waits until the port forwards. The bridge drops earlier frames, and the sender of a dropped ARP request retries only after
+/// one second. With the kernel's spanning tree there is no wait: a port needs at least 4 s, and then the bridge itself notifies
+/// the neighbours of the change.
 pub(super) fn wait_until_forwarding(host: &Rtnl, bridge: &Link, port: &Link) -> Result<()> {
     let limit = match bridge.spanning_tree() {
         SpanningTree::Kernel => return Ok(()),
-        SpanningTree::User => PORT_LIMIT_OF_TREE,
-        SpanningTree::Off => PORT_LIMIT,
+        SpanningTree::User => FORWARDING_TIMEOUT_USER_STP,
+        SpanningTree::Off => FORWARDING_TIMEOUT,
     };
     let forwards = |link: &Link| link.port.is_some_and(|port| port.state == PortState::Forwarding);
     match host.wait_for_link(port.index, limit, forwards)? {

@@ -1,8 +1,9 @@
-//! Restores the host's part of a bridge network: gateway addresses, forwarding, masquerading, and the MAC spoof check. A bridge or a port that is missing stays so, because only a new ADD can connect the container again.
+//! Restores the host's part of a bridge network: gateway addresses, forwarding, masquerading, and the MAC spoof check. A missing
+//! bridge or port is not restored: only a new ADD can connect the container again.
 
 use ipnet::IpNet;
 
-use super::{Bridge, HostState, LOCK_LIMIT, device, vlan_gateway};
+use super::{Bridge, HostState, LOCK_TIMEOUT, device, vlan_gateway};
 use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
 use crate::names::{Attachment, Mac};
@@ -25,8 +26,8 @@ impl Bridge {
         let validated = self.validate(cx)?;
         let result = cx.request.required_prev_result()?;
         let host = cx.session.host()?;
-        // While this call holds the lock, no other call removes the gateway of the VLAN.
-        let lock = cx.session.host_netns()?.lock_shared(LOCK_LIMIT)?;
+        // While this call holds the lock, no other call removes the VLAN gateway.
+        let lock = cx.session.host_netns()?.lock_shared(LOCK_TIMEOUT)?;
         let state = HostState { host, lock: lock.as_ref(), validated: &validated };
         let name = &validated.bridge;
         let bridge = device::existing_bridge(host, name)?
@@ -101,7 +102,7 @@ fn check_gateway(state: &HostState<'_>, bridge: &Link, gateways: &[IpNet]) -> Re
     }
 }
 
-/// The MAC address of the result, and not that of the interface, which the container may have changed.
+/// The MAC address of the interface in the result. The container may have changed the one of the link.
 fn mac_of(result: &Success, at: &Attachment) -> Result<Mac> {
     let is_own =
         |own: &&Interface| own.name == *at.ifname && !own.sandbox.is_empty() && !own.mac.is_empty();

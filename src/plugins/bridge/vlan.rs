@@ -36,13 +36,13 @@ impl Vlans {
     pub(super) fn new(access: i32, trunk: &[Trunk], keeps_default: bool) -> Result<Self> {
         let mut vlans = Self { keeps_default, ..Self::default() };
         if access != 0 {
-            let wrong = format_args!("invalid VLAN ID {access} (must be between 0 and 4094)");
-            vlans.access = Some(number("vlan", access, wrong)?);
+            let message = format_args!("invalid VLAN ID {access} (must be between 0 and 4094)");
+            vlans.access = Some(vlan_id("vlan", access, message)?);
         }
         for Trunk { min_id, max_id, id } in trunk {
             let range = match (min_id, max_id) {
                 (Some(min), Some(max)) => {
-                    Some((of_trunk("minID", *min)?, of_trunk("maxID", *max)?))
+                    Some((trunk_vlan_id("minID", *min)?, trunk_vlan_id("maxID", *max)?))
                 }
                 (None, None) => None,
                 (None, Some(_)) => return Err(missing("minID")),
@@ -55,7 +55,7 @@ impl Vlans {
             }
             vlans.trunk.extend(range);
             if let Some(id) = id {
-                let id = of_trunk("id", *id)?;
+                let id = trunk_vlan_id("id", *id)?;
                 vlans.trunk.push((id, id));
             }
         }
@@ -66,7 +66,7 @@ impl Vlans {
         self.access.is_none() && self.trunk.is_empty()
     }
 
-    /// The VLANs of the port of a VLAN gateway.
+    /// Only the untagged VLAN, for the port of a VLAN gateway.
     pub(super) fn access_only(&self) -> Self {
         Self { access: self.access, ..Self::default() }
     }
@@ -85,7 +85,7 @@ impl Vlans {
         }
     }
 
-    /// For CHECK: the port is in exactly these VLANs.
+    /// For CHECK: fails if the port is not in exactly these VLANs.
     pub(super) fn check(&self, bridge: &Link, port: &Link, ports: &[PortVlans]) -> Result<()> {
         let found =
             ports.iter().find(|other| other.index == port.index && other.bridge == bridge.index);
@@ -141,16 +141,16 @@ impl Vlans {
     }
 }
 
-/// A VLAN of the trunk.
-fn of_trunk(key: &str, value: i32) -> Result<u16> {
-    number("vlanTrunk", value, format_args!("incorrect trunk {key} parameter"))
+/// Validates a VLAN ID of `vlanTrunk`.
+fn trunk_vlan_id(key: &str, value: i32) -> Result<u16> {
+    vlan_id("vlanTrunk", value, format_args!("incorrect trunk {key} parameter"))
 }
 
-/// A VLAN. `wrong` is the reference's message.
-fn number(key: &str, value: i32, wrong: fmt::Arguments<'_>) -> Result<u16> {
+/// Validates a VLAN ID. `message` is the error text, which is that of the reference.
+fn vlan_id(key: &str, value: i32, message: fmt::Arguments<'_>) -> Result<u16> {
     u16::try_from(value).ok().filter(|vlan| (1..=VLAN_MAX).contains(vlan)).ok_or_else(|| {
         let details = format_args!("{key}: {value} is not a VLAN (1 to {VLAN_MAX})");
-        Error::config(wrong).with_details(details)
+        Error::config(message).with_details(details)
     })
 }
 
@@ -201,7 +201,7 @@ pub(super) fn unsupported() -> Error {
     Error::internal("cannot use VLANs: the kernel lacks CONFIG_BRIDGE_VLAN_FILTERING")
 }
 
-/// The VLAN of new ports of the bridge. 0 means no VLAN.
+/// The VLAN that the kernel puts new ports of the bridge into. 0 means no VLAN.
 fn default_vlan(bridge: &Link) -> u16 {
     bridge.default_vlan().filter(|vlan| *vlan <= VLAN_MAX).unwrap_or_default()
 }

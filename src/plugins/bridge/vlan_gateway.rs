@@ -1,11 +1,11 @@
 //! The gateway of a VLAN: `cni0.10` for VLAN 10 of `cni0`.
 //!
-//! It is a veth pair on the host, like the reference's: one end has this name and the gateway addresses, the other end is
-//! a port of the bridge in the VLAN. All networks with this bridge and VLAN share it, also those of the reference.
+//! It is a veth pair on the host, as in the reference: one end has this name and the gateway addresses, the other end is a port
+//! of the bridge in the VLAN. All networks with this bridge and VLAN share the pair, also those of the Go plugin.
 //!
-//! A failing ADD, DEL and GC remove it when no container is in the VLAN, even if another process made it.
+//! A failing ADD, DEL and GC remove the pair when no container is in the VLAN, even if another process made it.
 
-use super::LOCK_LIMIT;
+use super::LOCK_TIMEOUT;
 use super::vlan::Vlans;
 use crate::error::{Error, Result};
 use crate::kernel::netns::Lock;
@@ -22,10 +22,11 @@ pub(super) fn ensure(host: &Rtnl, bridge: &Link, name: &IfName, vlans: &Vlans) -
     for _ in 0..ATTEMPTS_MAX {
         if let Some(link) = host.link(name)? {
             let port = veth::peer(host, &link)?;
-            let is_ours = |port: &Link| port.master.is_none_or(|master| master == bridge.index);
-            return match port.filter(is_ours) {
+            let is_on_bridge =
+                |port: &Link| port.master.is_none_or(|master| master == bridge.index);
+            return match port.filter(is_on_bridge) {
                 Some(port) => complete(host, bridge, link, &port, vlans),
-                // An operator made the link, for example as a VLAN link. The reference uses it, too, and does not change it.
+                // An operator made the link, for example as a VLAN link. As in the reference, it is used and not changed.
                 None => Ok(link),
             };
         }
@@ -39,7 +40,7 @@ pub(super) fn ensure(host: &Rtnl, bridge: &Link, name: &IfName, vlans: &Vlans) -
         };
         match host.add_link(&port, VETH, &[LinkProperty::VethPeer(peer)]) {
             Ok(_) => {}
-            // Another process made it first.
+            // Another process made the pair first.
             Err(error) if error.is_exists() => {}
             Err(error) => return Err(error.into()),
         }
@@ -49,7 +50,7 @@ pub(super) fn ensure(host: &Rtnl, bridge: &Link, name: &IfName, vlans: &Vlans) -
     )))
 }
 
-/// Makes the other end a port of the bridge in the VLAN, and brings both ends up, if they are not.
+/// Makes `port`, the other end of the pair, a port of the bridge in the VLAN, and brings both ends up. Idempotent.
 fn complete(
     host: &Rtnl,
     bridge: &Link,
@@ -73,7 +74,7 @@ fn complete(
     let up = LinkChange { up: Some(true), ..LinkChange::default() };
     batch.change_link(port.index, &port.name, &up);
     host.commit(batch)?;
-    // Last, because other processes use a link that is up without further changes.
+    // The link comes up last: other processes use a link that is up without further changes.
     let mut batch = Batch::new();
     batch.change_link(link.index, &link.name, &up);
     host.commit(batch)?;
@@ -81,7 +82,7 @@ fn complete(
     Ok(link)
 }
 
-/// For CHECK: the link is up, and its other end is a port of the bridge in its VLAN.
+/// For CHECK: fails if the link or its other end is down, or if the other end is not a port of the bridge in the VLAN.
 pub(super) fn check(
     host: &Rtnl,
     bridge: &Link,
@@ -102,33 +103,33 @@ pub(super) fn check(
     Ok(link)
 }
 
-/// Removes every VLAN gateway without containers. `named` is the one of the configuration.
+/// Removes every VLAN gateway without containers. `configured` is the name and VLAN of the configured gateway.
 pub(super) fn remove_unused(
     host: &Rtnl,
     lock: Option<&Lock>,
-    named: Option<(&str, u16)>,
+    configured: Option<(&str, u16)>,
 ) -> Result<()> {
-    if unused(host, named)?.is_empty() {
+    if unused(host, configured)?.is_empty() {
         return Ok(());
     }
-    // An ADD holds the lock from before it looks for the link until its container is in the VLAN. After the timeout the
-    // link stays until the next DEL or GC.
+    // An ADD takes the lock before it looks for the link, and holds it until its container is in the VLAN. After a timeout
+    // here, the link stays until the next DEL or GC.
     if let Some(lock) = lock
-        && lock.make_exclusive(LOCK_LIMIT)?
+        && lock.make_exclusive(LOCK_TIMEOUT)?
     {
-        for index in unused(host, named)? {
+        for index in unused(host, configured)? {
             host.del_link(index)?;
         }
     }
     Ok(())
 }
 
-/// The VLAN gateways without containers in their VLANs. A link without a port of a bridge is found only if the
-/// configuration names it.
-fn unused(host: &Rtnl, named: Option<(&str, u16)>) -> Result<Vec<u32>> {
+/// The indexes of the VLAN gateways without containers in their VLANs. A gateway whose other end is not a port of a bridge is
+/// found only by its configured name.
+fn unused(host: &Rtnl, configured: Option<(&str, u16)>) -> Result<Vec<u32>> {
     let all = host.bridge_ports()?;
     let mut unused = Vec::new();
-    if let Some((name, vlan)) = named
+    if let Some((name, vlan)) = configured
         && let Some(link) = host.link(name)?
         && let Some(port) = veth::peer(host, &link)?
         && port.master.is_none_or(|master| link_name(&all, master, vlan).as_deref() == Some(name))
@@ -173,7 +174,7 @@ fn has_container(
             all.iter().filter(move |port| Some(port.bridge) == bridge && port.is_in(vlan));
         of_bridge.filter(is_other)
     };
-    // A port with a peer counts as a veth, which saves a request.
+    // A port with a peer is a veth: the kind need not be requested.
     if others().any(|port| port.peer.is_some()) {
         return Ok(true);
     }
