@@ -419,7 +419,8 @@ impl Bridge {
         configure::announce(&interface, success, pair.container_mac)
     }
 
-    /// Adds the nf_tables elements for masquerading and the MAC spoof check, as configured, and removes other elements of the owner.
+    /// Adds the nf_tables elements for masquerading and the MAC spoof check, as configured, and removes other elements of the
+    /// owner.
     fn set_rules<'a>(
         &self,
         cx: &'a Context<'a>,

@@ -1,5 +1,5 @@
-//! The table of plugins. A new plugin needs a file in this directory, a `mod` line, a line in the table, and a Cargo feature with
-//! the name of the plugin. All files are always compiled; the linker removes the plugins that are not in the table.
+//! The table of plugins. A new plugin needs a file in this directory, a `mod` line, a line in the table, and a Cargo feature
+//! with the name of the plugin. All files are always compiled; the linker removes the plugins that are not in the table.
 
 pub mod bandwidth;
 pub mod bridge;

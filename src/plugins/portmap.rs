@@ -19,33 +19,33 @@
 //! | `runtimeConfig.portMappings[].protocol` | string | `tcp` | `tcp`, `udp` or `sctp`, in upper or lower case. |
 //! | `runtimeConfig.portMappings[].hostIP` | string | all addresses | Address of the host. `0.0.0.0` and `::` mean all addresses of one family. Not `::1`, nor a link-local IPv6, multicast or broadcast address; not 127.0.0.1 without `snat`. |
 //!
-//! The plugin follows a plugin that created an interface. It uses the first address of the container in each family; a port
-//! for a family without an address is not published. ADD refuses a port that another container has at the same
-//! address, and names that container. If that has ended, also with an earlier boot whose ruleset was restored, ADD removes
-//! all that it published. If that is unknown, the error names the command that removes it. Two attachments may have the
-//! same port if their conditions differ: the later ADD wins where both match. A container in several networks may publish a
-//! port in each of them.
+//! The plugin follows a plugin that created an interface. It uses the first address of the container in each family; a port for
+//! a family without an address is not published. ADD refuses a port that another container has at the same address, and names
+//! that container. If that container has ended, also if it ended with an earlier boot and its ruleset was restored, ADD removes
+//! all ports that it published. If it is unknown whether the container has ended, the error names the command that removes its
+//! ports. Two attachments may have the same port if their conditions differ: the later ADD wins where both match. A container
+//! in several networks may publish a port in each of them.
 //!
 //! Only packets to addresses of the host are translated. A published port answers to other hosts, to the host under
 //! all of its addresses, to the container itself and to its neighbours. A container reaches itself only if its link
 //! sends frames back: on a bridge this needs `hairpinMode`, unless `net.bridge.bridge-nf-call-iptables` is 0. Packets from and
-//! to `::1` and fe80::/10 are not translated, because the kernel forwards none: they reach the host itself.
+//! to `::1` and fe80::/10 are not translated, because the kernel does not forward them: they reach the host itself.
 //!
-//! The rules come behind those of the administrator, of iptables and of firewalld: a port or a source address that those
-//! translate is left to them. The source is replaced only in packets that these rules have sent to a container; a client that comes
-//! through the address of another program (a ClusterIP) keeps its own. Such a packet has the bit of `markMasqBit` in its mark,
-//! and other packets to addresses of the host lose that bit.
+//! The rules come behind the rules of the administrator, of iptables and of firewalld: cnibox does not translate a port or a
+//! source address that those rules translate. The source is replaced only in packets that the rules of cnibox have sent to a
+//! container; a packet that another program sent to a container, for example from a ClusterIP, keeps its source. A packet whose
+//! source is to be replaced has the bit of `markMasqBit` in its mark, and other packets to addresses of the host lose that bit.
 //!
-//! - **ADD** adds the elements for all ports in one transaction, and replaces those of an earlier ADD of the
-//!   attachment. With `snat` it enables `route_localnet` on the link to the container, for 127.0.0.1; a rule drops
-//!   packets to 127.0.0.0/8 that arrive on such a link (CVE-2020-8558). It deletes old UDP connections to the ports from
-//!   conntrack. A port that the Go plugin has published for another container is refused, because its rules come first. The
-//!   error names the command that removes them if that container has ended.
+//! - **ADD** adds the elements for all ports in one transaction, and replaces those of an earlier ADD of the attachment. With
+//!   `snat` it enables `route_localnet` on the link to the container, for 127.0.0.1; a rule drops packets to 127.0.0.0/8 that
+//!   arrive on such a link (CVE-2020-8558). It deletes old UDP connections to the ports from conntrack. A port that the Go
+//!   plugin has published for another container is refused, because the rules of the Go plugin come first. The error names the
+//!   command that removes these rules if that container has ended.
 //! - **CHECK** compares the elements and shared rules with the configuration.
 //! - **DEL** removes the elements of the attachment and its UDP connections. It needs neither ports, `prevResult` nor
 //!   namespace. It also removes the rules of the Go plugin for the attachment. Empty maps and `route_localnet` stay.
-//! - **GC** does the same for all attachments that are not valid. It closes 127.0.0.0/8 on links to
-//!   containers that were renamed, or that lost their element in a flush of all rules.
+//! - **GC** does the same for all attachments that are not valid. It also closes 127.0.0.0/8 again on links to containers that
+//!   were renamed, or whose element was lost in a flush of all rules.
 //! - **STATUS** fails if the kernel lacks nf_tables, NAT, masquerading, `fib` or conntrack in a family that it has.
 
 mod bindings;
@@ -105,13 +105,13 @@ impl Plugin for Portmap {
         let owners = Owners::of(cx, Scope::One(at));
         let bindings = bindings(at, &success, &settings, &owner);
         if bindings.is_empty() {
-            // An earlier ADD may have published ports.
+            // An earlier ADD of the attachment may have published ports.
             remove_now(cx, &owners, &settings)?;
             return Ok(success);
         }
         let nft = cx.session.nft()?;
-        take_over_from_reference(cx, at, nft, &bindings)?;
-        let covered = to_cover(cx, nft, &settings, &bindings)?;
+        replace_reference_rules(cx, at, nft, &bindings)?;
+        let covered = links_to_cover(cx, nft, &settings, &bindings)?;
         let mut undo = Undo::new(cx);
         let published = publish(cx, nft, (&owner, &owners), &settings, &bindings, &covered);
         if published.is_ok() || nft.is_partial() {
@@ -122,7 +122,8 @@ impl Plugin for Portmap {
             let host = cx.session.host()?;
             bindings.iter().try_for_each(|bindings| allow_loopback(host, bindings))?;
         }
-        // The ports are published also without this. An earlier connection is translated after its next pause.
+        // An error is only a warning: the ports are published, and the kernel translates an older connection after its next
+        // pause.
         if let Err(error) = delete_untranslated(cx, &bindings) {
             cx.warn(error);
         }
@@ -148,7 +149,7 @@ impl Plugin for Portmap {
         bindings.iter().try_for_each(|bindings| check_loopback(host, nft, bindings))
     }
 
-    /// Connections to the container stay.
+    /// Restores elements, rules and `route_localnet`. Connections to the container stay.
     #[cfg(feature = "tool")]
     fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
         let result = cx.request.required_prev_result()?;
@@ -160,7 +161,7 @@ impl Plugin for Portmap {
             return Ok(());
         }
         let nft = cx.session.nft()?;
-        let covered = to_cover(cx, nft, &settings, &bindings)?;
+        let covered = links_to_cover(cx, nft, &settings, &bindings)?;
         let publish = || publish(cx, nft, (&owner, &owners), &settings, &bindings, &covered);
         parts.ensure(&|| check_published(cx, at, nft, &bindings), &mut || {
             publish()?;
@@ -171,11 +172,11 @@ impl Plugin for Portmap {
         }
         let host = cx.session.host()?;
         for bindings in &bindings {
-            // Without the route to the container, its address leads to an uplink of the host.
-            let is_of_result = |link: &Link| {
+            // If the route to the container is missing, the route to its address is that of an uplink of the host.
+            let is_in_result = |link: &Link| {
                 result.interfaces.is_empty() || result.interface_index(&link.name, "").is_some()
             };
-            if link_to_container(host, bindings)?.is_some_and(|link| is_of_result(&link)) {
+            if link_to_container(host, bindings)?.is_some_and(|link| is_in_result(&link)) {
                 parts.ensure(&|| check_loopback(host, nft, bindings), &mut || {
                     publish()?;
                     allow_loopback(host, bindings)
@@ -218,7 +219,7 @@ impl Plugin for Portmap {
 const FEATURES: [Feature; 5] =
     [Feature::Tables, Feature::Nat, Feature::Masquerade, Feature::Fib, Feature::Conntrack];
 
-/// A host without IPv6 needs no IPv6 rules.
+/// Whether the host has the family. A host without IPv6 needs no IPv6 rules.
 fn is_present(family: Family) -> bool {
     family != Family::Ip6 || sysctl::exists("net/ipv6")
 }
@@ -250,7 +251,7 @@ fn container_address(family: IpFamily, at: &Attachment, result: &Success) -> Opt
     ips.filter(|ip| is_ours(ip.interface)).map(|ip| ip.address).next()
 }
 
-/// Publishes, in the place of containers that have ended.
+/// Publishes the ports. On an error, removes the ports of containers that have ended, and tries once more.
 fn publish(
     cx: &Context<'_>,
     nft: &Nft,
@@ -259,16 +260,14 @@ fn publish(
     all: &[PortBindings<'_>],
     covered: &[IfName],
 ) -> Result<()> {
-    match publish_at_free(nft, owners, settings, all, covered) {
-        Err(_) if remove_ended(cx, nft, all)? => {
-            publish_at_free(nft, owners, settings, all, covered)
-        }
+    match publish_once(nft, owners, settings, all, covered) {
+        Err(_) if remove_ended(cx, nft, all)? => publish_once(nft, owners, settings, all, covered),
         published => published,
     }
 }
 
-/// Publishes in both families in one transaction, and replaces the port bindings of an earlier ADD.
-fn publish_at_free(
+/// Publishes the ports of both families in one transaction, and replaces the port bindings of an earlier ADD.
+fn publish_once(
     nft: &Nft,
     (owner, owners): (&Owner, &Owners),
     settings: &Settings,
@@ -278,17 +277,17 @@ fn publish_at_free(
     nft.transact(|nft, batch| {
         for family in IpFamily::ALL {
             let bindings = all.iter().find(|bindings| bindings.family == family);
-            let before = bindings.map(|bindings| bindings.look(nft)).transpose()?;
-            let mut before = before.unwrap_or_default();
-            let bindings = bindings.map(|bindings| bindings.placed(&before));
-            let in_use = bindings.as_ref().map(|bindings| &bindings.group);
-            let removal = Removal { nft, family, owners, settings: Some(settings), in_use };
-            before.is_published |= removal.is_registered(owner)?;
-            if before.is_published {
-                before.shared.extend(removal.remove(batch)?.shared);
+            let existing = bindings.map(|bindings| bindings.read_existing(nft)).transpose()?;
+            let mut existing = existing.unwrap_or_default();
+            let bindings = bindings.map(|bindings| bindings.in_group_for(&existing));
+            let kept_group = bindings.as_ref().map(|bindings| &bindings.group);
+            let removal = Removal { nft, family, owners, settings: Some(settings), kept_group };
+            existing.is_published |= removal.is_registered(owner)?;
+            if existing.is_published {
+                existing.shared.extend(removal.remove(batch)?.shared);
             }
             if let Some(bindings) = bindings {
-                bindings.publish(nft, batch, &before)?;
+                bindings.publish(nft, batch, &existing)?;
             }
         }
         localnet::cover(batch, covered);
@@ -296,9 +295,9 @@ fn publish_at_free(
     })
 }
 
-/// The links whose neighbours must not reach 127.0.0.0/8: that to the container, which gets `route_localnet`, and others without
-/// a rule.
-fn to_cover(
+/// The links on which packets to 127.0.0.0/8 must be dropped: the link to the container, which gets `route_localnet`, and
+/// other links with `route_localnet` that no rule protects yet.
+fn links_to_cover(
     cx: &Context<'_>,
     nft: &Nft,
     settings: &Settings,
@@ -318,7 +317,7 @@ fn to_cover(
     Ok(links)
 }
 
-/// Warns if other hosts will get no reply. `sbr` can follow in the list, so it is no error.
+/// Warns if other hosts will get no reply from the published ports. It is not an error, because `sbr` can follow in the chain.
 fn warn_of_return_path(
     cx: &Context<'_>,
     at: &Attachment,
@@ -328,11 +327,11 @@ fn warn_of_return_path(
 ) {
     let v4 = all.iter().find(|bindings| bindings.family == IpFamily::V4);
     let (Some(v4), true) = (v4, settings.snat != Snat::All) else { return };
-    let found = cx
+    let fault = cx
         .session
         .host()
-        .and_then(|host| return_path::fault_of(host, netns, at, v4.address.addr()));
-    match found {
+        .and_then(|host| return_path::fault_of_address(host, netns, at, v4.address.addr()));
+    match fault {
         Ok(None) => {}
         Ok(Some(fault)) => {
             let network = &cx.request.network;
@@ -342,17 +341,19 @@ fn warn_of_return_path(
     }
 }
 
-/// Removes all ports of containers that ended without a DEL and are in the way. Returns whether there were some.
+/// Removes all ports of the containers that have ended without a DEL and that publish one of these ports. Returns whether
+/// there was such a container.
 fn remove_ended(cx: &Context<'_>, nft: &Nft, all: &[PortBindings<'_>]) -> Result<bool> {
     let mut owners = BTreeSet::new();
     for bindings in all {
-        owners.extend(bindings.in_the_way(nft)?);
+        owners.extend(bindings.conflicting_owners(nft)?);
     }
     owners.retain(|owner| life::has_ended(owner));
     for owner in &owners {
         let mut flows = Vec::new();
         nft.transact(|nft, batch| {
-            // Another one of the name can be attached since. It writes its record before its rules, which end this transaction.
+            // A new container can have the same owner name by now. Its ADD writes the record before the rules; if the rules
+            // follow during this transaction, the transaction runs again.
             let Some(record) = life::ended(owner) else { return Ok(()) };
             let owners = Owners::in_network(&record.network, Scope::One(&record.at));
             flows = remove(nft, batch, &owners, None)?;
@@ -365,9 +366,9 @@ fn remove_ended(cx: &Context<'_>, nft: &Nft, all: &[PortBindings<'_>]) -> Result
     Ok(!owners.is_empty())
 }
 
-/// Removes the rules of the Go plugin for this attachment if they publish one of the ports. Fails if the Go plugin publishes one for another container:
-/// its rules come before these, and no record proves that a container that it attached has ended.
-fn take_over_from_reference(
+/// Removes the rules of the Go plugin for this attachment. Fails if the Go plugin has published one of the ports for another
+/// container: its rules come before those of cnibox, and no record of cnibox proves that such a container has ended.
+fn replace_reference_rules(
     cx: &Context<'_>,
     at: &Attachment,
     nft: &Nft,
@@ -376,7 +377,7 @@ fn take_over_from_reference(
     let network = &cx.request.network;
     let mut has_own = false;
     for bindings in all {
-        for (mapping, port) in bindings.of_reference(nft)? {
+        for (mapping, port) in bindings.published_by_reference(nft)? {
             if port.container_id != *at.container_id {
                 let id = &port.container_id;
                 let of = port.network.unwrap_or_else(|| network.to_string());
@@ -416,8 +417,8 @@ fn check_published(
     Ok(())
 }
 
-/// Removes the port bindings of the owners and the rules of the Go plugin when the session settles, and then the
-/// connections to the ports.
+/// When the session commits, removes the port bindings of the owners and the rules of the Go plugin, and then the connections
+/// to the ports.
 fn remove_later(
     cx: &Context<'_>,
     owners: Owners,
@@ -446,7 +447,7 @@ fn remove_now(cx: &Context<'_>, owners: &Owners, settings: &Settings) -> Result<
     }
 }
 
-/// Returns the connections that must not be translated any more.
+/// Adds the deletions of the port bindings to the batch. Returns the connections that must not be translated any more.
 fn remove(
     nft: &Nft,
     batch: &mut Batch,
@@ -455,14 +456,14 @@ fn remove(
 ) -> Result<Vec<Flows>> {
     let mut flows = Vec::new();
     for family in IpFamily::ALL {
-        let removal = Removal { nft, family, owners, settings, in_use: None };
+        let removal = Removal { nft, family, owners, settings, kept_group: None };
         flows.extend(removal.remove(batch)?.flows);
     }
     Ok(flows)
 }
 
-/// Enables `route_localnet` on the link to the container, for packets from 127.0.0.1. Called after the rule is added that
-/// drops such packets from other links.
+/// Enables `route_localnet` on the link to the container, for packets from 127.0.0.1. The rule that drops packets to
+/// 127.0.0.0/8 from this link must exist before.
 fn allow_loopback(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<()> {
     match link_to_container(host, bindings)? {
         Some(link) => sysctl::set(&localnet::setting(&link.name), "1").map(drop),
@@ -470,7 +471,8 @@ fn allow_loopback(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<()> {
     }
 }
 
-/// The kernel enables `route_localnet` on a link also through `all`.
+/// Fails if `route_localnet` of the link to the container is 0, or if no rule of cnibox drops packets to 127.0.0.0/8 from this
+/// link. The kernel also enables it on a link if that of `all` is 1.
 fn check_loopback(host: &Rtnl, nft: &Nft, bindings: &PortBindings<'_>) -> Result<()> {
     let Some(link) = link_to_container(host, bindings)? else { return Ok(()) };
     let name = &link.name;
@@ -503,7 +505,7 @@ fn delete_untranslated(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result<()>
     delete_flows(&to_ports.into_iter().map(|(flows, _)| flows).collect::<Vec<_>>())
 }
 
-/// The same for the UDP connections that began while the rules were missing: the host itself answers them. Those to the
+/// Deletes the UDP connections that began while the rules were missing: the host itself answers them. Connections to the
 /// container stay.
 fn delete_answered_by_host(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result<()> {
     let to_ports = udp_connections(cx, all)?;
@@ -521,7 +523,7 @@ fn udp_connections(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result<Vec<(Fl
             let to_port = Flows::to_port(family, Transport::Udp, mapping.host_port);
             match mapping.host_ip {
                 HostIp::One(ip) => flows.push((to_port.at(ip), ip)),
-                // Connections through the host to the same port of other hosts stay.
+                // Connections that the host forwards to this port of other hosts stay.
                 HostIp::Any | HostIp::AnyOf(_) => {
                     if addresses.is_none() {
                         let mut all = cx.session.host()?.all_addresses()?;

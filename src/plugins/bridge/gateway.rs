@@ -99,8 +99,8 @@ impl Bridge {
         is_possible().map_err(Error::into_not_available)
     }
 
-    /// For DEL and GC: removes every VLAN gateway without containers, in each VLAN, because the configuration may have had another
-    /// VLAN at ADD.
+    /// For DEL and GC: removes every VLAN gateway without containers, in each VLAN, because the configuration may have had
+    /// another VLAN at ADD.
     pub(super) fn remove_unused_gateways(&self, cx: &Context<'_>) -> Result<()> {
         let host = cx.session.host()?;
         // With an invalid configuration, no link has the configured name.

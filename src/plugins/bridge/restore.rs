@@ -1,5 +1,5 @@
-//! Restores the host's part of a bridge network: gateway addresses, forwarding, masquerading, and the MAC spoof check. A missing
-//! bridge or port is not restored: only a new ADD can connect the container again.
+//! Restores the host's part of a bridge network: gateway addresses, forwarding, masquerading, and the MAC spoof check. A
+//! missing bridge or port is not restored: only a new ADD can connect the container again.
 
 use ipnet::IpNet;
 

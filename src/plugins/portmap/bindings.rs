@@ -1,5 +1,5 @@
 //! The port bindings of attachments: elements of maps and sets, with the owner as comment. ADD publishes them, CHECK
-//! compares them. `removal` has what DEL, GC and a repeated ADD do.
+//! compares them. `removal` deletes them for DEL, GC and a repeated ADD.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,12 +39,12 @@ struct Expected {
     title: String,
 }
 
-/// The state before an attachment publishes its ports.
+/// The existing elements and sets, read before an attachment publishes its ports.
 #[derive(Default)]
-pub struct Before {
-    /// The attachment has elements, from an earlier ADD. The batch removes them, except masqueraded sources.
+pub struct Existing {
+    /// The attachment has elements from an earlier ADD. The batch removes them, except masqueraded sources.
     pub is_published: bool,
-    /// The container publishes one of the ports already, in another network.
+    /// The container already publishes one of the ports in another network, so the ports need a secondary group.
     needs_secondary: bool,
     /// The keys of ports that other owners publish on other host addresses.
     pub shared: Vec<Vec<u8>>,
@@ -52,11 +52,11 @@ pub struct Before {
     sets: Vec<String>,
 }
 
-/// The owner of an element, as an attachment sees it.
+/// The relation of the owner of an element to the attachment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Relation {
     Own,
-    /// Another attachment of the same container. Packets may take either interface.
+    /// The owner is another attachment of the same container. Packets may take either interface.
     SameContainer,
     Other,
 }
@@ -74,9 +74,9 @@ impl<'a> PortBindings<'a> {
         Self { family, owner, address, settings, group }
     }
 
-    /// The same bindings, in the group that the state before allows.
-    pub fn placed(&self, before: &Before) -> Self {
-        if before.needs_secondary { self.secondary() } else { self.clone() }
+    /// These bindings in the secondary group, if the existing elements require it.
+    pub fn in_group_for(&self, existing: &Existing) -> Self {
+        if existing.needs_secondary { self.secondary() } else { self.clone() }
     }
 
     fn secondary(&self) -> Self {
@@ -93,18 +93,18 @@ impl<'a> PortBindings<'a> {
         self.mappings().next().is_none()
     }
 
-    /// The shared rules, with those for these sources.
+    /// The shared rules that these bindings need, with those for `sources`.
     fn rules(&self, mut sources: Vec<Sources>) -> Rules<'_> {
         sources.sort_unstable();
         sources.dedup();
         Rules { family: self.family, settings: self.settings, group: &self.group, sources }
     }
 
-    /// The sources, each with its nets.
-    fn marked(&self) -> Vec<(Sources, IpNet)> {
+    /// The masqueraded source nets, each with its prefix length and mark bit.
+    fn sources_and_nets(&self) -> Vec<(Sources, IpNet)> {
         let bit = self.settings.mark_bit;
-        let marked = |net: IpNet| (Sources { prefix_length: net.prefix_len(), bit }, net);
-        self.sources().into_iter().map(marked).collect()
+        let with_sources = |net: IpNet| (Sources { prefix_length: net.prefix_len(), bit }, net);
+        self.sources().into_iter().map(with_sources).collect()
     }
 
     /// The sources of packets that are masqueraded.
@@ -118,9 +118,9 @@ impl<'a> PortBindings<'a> {
         }
     }
 
-    /// Adds everything that is missing. The batch already removes what an earlier ADD of the attachment published.
-    pub fn publish(&self, nft: &Nft, batch: &mut Batch, before: &Before) -> Result<()> {
-        self.mark(nft, batch, before)?;
+    /// Adds the missing rules and elements. The batch already removes the elements that an earlier ADD of the attachment added.
+    pub fn publish(&self, nft: &Nft, batch: &mut Batch, existing: &Existing) -> Result<()> {
+        self.add_rules_and_sources(nft, batch, existing)?;
         let table = rules::table(self.family);
         let comment = shared_rules::comment(self.owner)?;
         let element = |expected: &Expected| Element {
@@ -129,7 +129,8 @@ impl<'a> PortBindings<'a> {
             comment: Some(comment.clone()),
         };
         let published = self.published();
-        // First: a DEL without configuration removes what the index names, also of a transaction that was made in part.
+        // The index entry comes first: a DEL without configuration then finds the owner, also if the kernel made only a part of
+        // the transaction.
         batch.add_elements(table, OWNERS, &[element(&self.index_entry())]);
         let [any, on, _] = self.group.sets();
         for set in [any, on] {
@@ -142,20 +143,20 @@ impl<'a> PortBindings<'a> {
         }
         if self.group.is_main() {
             let shared =
-                self.ports_on().into_iter().filter(|port| before.shared.contains(&port.key));
+                self.ports_on().into_iter().filter(|port| existing.shared.contains(&port.key));
             let shared: Vec<Element> =
                 shared.map(|port| shared_element(&port.key, Some(comment.clone()))).collect();
             batch.ensure_elements(table, OWNERS, &shared);
         }
-        self.leave_to_host(nft, batch, before)?;
+        self.add_unmasqueraded(nft, batch, existing)?;
         let mut shared = self.masqueraded();
-        if before.sets.iter().any(|set| set == targets::SET) {
+        if existing.sets.iter().any(|set| set == targets::SET) {
             shared.extend(self.targets());
         }
         let mut sets: Vec<String> = shared.iter().map(|expected| expected.set.clone()).collect();
-        if before.is_published {
-            // An earlier ADD can have had others.
-            sets.extend(before.sets.iter().filter(|set| is_shared(set)).cloned());
+        if existing.is_published {
+            // An earlier ADD can have added elements to other shared sets.
+            sets.extend(existing.sets.iter().filter(|set| is_shared(set)).cloned());
         }
         sets.sort_unstable();
         sets.dedup();
@@ -163,7 +164,7 @@ impl<'a> PortBindings<'a> {
             let of_set = shared.iter().filter(|expected| expected.set == *name);
             let wanted: Vec<Element> = of_set.map(element).collect();
             let set = SharedSet { table, name };
-            if before.is_published {
+            if existing.is_published {
                 set.put_all(nft, batch, self.owner.as_str(), &wanted)?;
             } else {
                 let keys: Vec<Vec<u8>> = wanted.iter().map(|wanted| wanted.key.clone()).collect();
@@ -175,21 +176,27 @@ impl<'a> PortBindings<'a> {
         Ok(())
     }
 
-    /// Adds the shared rules that are missing, and the sources: those that an earlier release had in its rules, too.
-    fn mark(&self, nft: &Nft, batch: &mut Batch, before: &Before) -> Result<()> {
-        let names = || before.sets.iter().map(String::as_str);
+    /// Adds the shared rules that are missing, and the masqueraded sources. Also adds the sources that an earlier release had
+    /// in its rules only.
+    fn add_rules_and_sources(
+        &self,
+        nft: &Nft,
+        batch: &mut Batch,
+        existing: &Existing,
+    ) -> Result<()> {
+        let names = || existing.sets.iter().map(String::as_str);
         let has_sources =
             |length| names().filter_map(Sources::of).any(|sources| sources.prefix_length == length);
         let mut all = Sources::of_table(names());
-        let marked = self.marked();
-        all.extend(marked.iter().map(|(sources, _)| *sources));
+        let sources_and_nets = self.sources_and_nets();
+        all.extend(sources_and_nets.iter().map(|(sources, _)| *sources));
         self.rules(all.clone()).ensure(nft, batch)?;
         all.sort_unstable();
         all.dedup();
         let table = rules::table(self.family);
         let comment = shared_rules::comment(self.owner)?;
         for sources in all {
-            let of_sources = marked.iter().filter(|(own, _)| *own == sources);
+            let of_sources = sources_and_nets.iter().filter(|(own, _)| *own == sources);
             let element = |(_, net): &(Sources, IpNet)| {
                 let key = pack(&[Value::Address(net.network())]);
                 Element { key, data: None, comment: Some(comment.clone()) }
@@ -197,8 +204,8 @@ impl<'a> PortBindings<'a> {
             let mut wanted: Vec<Element> = of_sources.map(element).collect();
             let masqueraded = hairpin::set(sources.prefix_length);
             if names().any(|set| set == sources.set()) {
-                if before.is_published {
-                    // An earlier ADD can have had others.
+                if existing.is_published {
+                    // An earlier ADD can have had other sources.
                     let mut leaving = nft.elements(table, &sources.set())?;
                     leaving.retain(|found| is_of(found, self.owner) && !wanted.contains(found));
                     let is_own = |part: &Element| is_of(part, self.owner);
@@ -215,8 +222,8 @@ impl<'a> PortBindings<'a> {
         Ok(())
     }
 
-    /// Adds the ports that packets from 127.0.0.1 do not reach: those that an earlier release had, too.
-    fn leave_to_host(&self, nft: &Nft, batch: &mut Batch, before: &Before) -> Result<()> {
+    /// Adds the ports that packets from 127.0.0.1 do not reach, also for the ports that an earlier release published.
+    fn add_unmasqueraded(&self, nft: &Nft, batch: &mut Batch, existing: &Existing) -> Result<()> {
         if self.family == IpFamily::V6 {
             return Ok(());
         }
@@ -230,7 +237,7 @@ impl<'a> PortBindings<'a> {
         });
         let own = own.collect::<Vec<_>>();
         batch.add_elements(table, &self.group.unmasqueraded(), &own);
-        let has = |set: &String| before.sets.contains(set);
+        let has = |set: &String| existing.sets.contains(set);
         let mut groups = vec![Group::main(), self.group.clone()];
         groups.dedup();
         for group in groups {
@@ -252,12 +259,12 @@ impl<'a> PortBindings<'a> {
         }
     }
 
-    /// Whether they are published, and not those of the Go plugin.
+    /// Whether cnibox published the ports: then the index has the owner. The Go plugin has no index.
     pub fn are_registered(&self, nft: &Nft) -> Result<bool> {
         index_has(nft, self.family, self.owner, owner_key(self.owner))
     }
 
-    /// Whether the group has the first port.
+    /// Whether the map of the group has the first port of these bindings.
     fn has_first_port(&self, nft: &Nft) -> Result<bool> {
         let Some(Expected { set, key, .. }) = self.published().into_iter().next() else {
             return Ok(false);
@@ -290,7 +297,7 @@ impl<'a> PortBindings<'a> {
                 )));
             }
         }
-        for (sources, net) in self.marked() {
+        for (sources, net) in self.sources_and_nets() {
             let (set, key) = (sources.set(), pack(&[Value::Address(net.network())]));
             let is_there = nft.exist(&[Object::Set(table, &set)])? == [true];
             if is_there && nft.elements_at(table, &set, &[key])? == [None] {
@@ -298,62 +305,63 @@ impl<'a> PortBindings<'a> {
                 return Err(Error::internal(msg));
             }
         }
-        self.rules(self.marked().into_iter().map(|(sources, _)| sources).collect()).check(nft)
+        self.rules(self.sources_and_nets().into_iter().map(|(sources, _)| sources).collect())
+            .check(nft)
     }
 
     fn published(&self) -> Vec<Expected> {
-        let of = |mapping: &Mapping| {
+        let expected = |mapping: &Mapping| {
             let (set, key) = location(&self.group, mapping);
             let target = [Value::Address(self.address.addr()), Value::Port(mapping.container_port)];
             Expected { set, key, data: Some(pack(&target)), title: title(mapping) }
         };
-        self.mappings().map(of).collect()
+        self.mappings().map(expected).collect()
     }
 
     /// The ports that are published on single host addresses.
     fn ports_on(&self) -> Vec<Expected> {
         let on = self.mappings().filter(|mapping| mapping.host_ip.one().is_some());
-        let of = |mapping: &Mapping| Expected {
+        let expected = |mapping: &Mapping| Expected {
             set: self.group.published_on_ports(),
             key: key_of(mapping),
             data: None,
             title: title(mapping),
         };
-        on.map(of).collect()
+        on.map(expected).collect()
     }
 
     fn masqueraded(&self) -> Vec<Expected> {
-        let of = |source: &IpNet| Expected {
+        let expected = |source: &IpNet| Expected {
             set: hairpin::set(source.prefix_len()),
             key: hairpin::key(source, self.address.addr()),
             data: None,
             title: format!("masquerading of {source}"),
         };
-        self.sources().iter().map(of).collect()
+        self.sources().iter().map(expected).collect()
     }
 
-    /// The ports of all addresses without `snat`, in IPv4.
+    /// Without `snat`: the IPv4 ports that are published on all addresses. Packets from 127.0.0.1 to them stay on the host.
     fn unmasqueraded(&self) -> Vec<Expected> {
-        let is_it = |mapping: &&Mapping| {
+        let stays_on_host = |mapping: &&Mapping| {
             self.family == IpFamily::V4
                 && self.settings.snat == Snat::Off
                 && mapping.host_ip.one().is_none()
         };
-        let of = |mapping: &Mapping| Expected {
+        let expected = |mapping: &Mapping| Expected {
             set: self.group.unmasqueraded(),
             key: key_of(mapping),
             data: None,
             title: title(mapping),
         };
-        self.mappings().filter(is_it).map(of).collect()
+        self.mappings().filter(stays_on_host).map(expected).collect()
     }
 
-    /// The ports of the container, each once.
+    /// The target ports of the container, without duplicates.
     fn targets(&self) -> Vec<Expected> {
         let key = |mapping: &Mapping| {
             targets::key(self.address.addr(), mapping.transport, mapping.container_port)
         };
-        let of = |(key, mapping): (Vec<u8>, &Mapping)| Expected {
+        let expected = |(key, mapping): (Vec<u8>, &Mapping)| Expected {
             set: targets::SET.into(),
             key,
             data: None,
@@ -361,7 +369,7 @@ impl<'a> PortBindings<'a> {
         };
         let by_key: BTreeMap<Vec<u8>, &Mapping> =
             self.mappings().map(|mapping| (key(mapping), mapping)).collect();
-        by_key.into_iter().map(of).collect()
+        by_key.into_iter().map(expected).collect()
     }
 
     fn index_entry(&self) -> Expected {
@@ -369,17 +377,17 @@ impl<'a> PortBindings<'a> {
         Expected { set: OWNERS.into(), key: owner_key(self.owner), data: None, title }
     }
 
-    /// Reads the state before ADD. Fails if another container has one of the ports on an address that overlaps, or an attachment
-    /// of the same container that has ended.
+    /// Reads the existing elements before ADD. Fails if another container has one of the ports on an overlapping address, or if
+    /// an ended attachment of this container has one of the ports.
     ///
-    /// Two lists of conditions overlap for certain if one is empty or both are equal; then the later ADD is refused. Others
-    /// may share a port. Then the group with the first jump in the main chain gets the packets.
-    pub fn look(&self, nft: &Nft) -> Result<Before> {
+    /// Two lists of conditions certainly overlap if one is empty or both are equal; then the later ADD is refused. With other
+    /// lists, attachments may share a port; then the group with the first jump in the main chain gets the packets.
+    pub fn read_existing(&self, nft: &Nft) -> Result<Existing> {
         let table = rules::table(self.family);
         let sets = nft.sets(table)?.into_iter().map(|set| set.name).collect();
-        let mut before = Before { sets, ..Before::default() };
+        let mut existing = Existing { sets, ..Existing::default() };
         let mut of_container = BTreeSet::new();
-        for group in self.competing_groups(&before.sets) {
+        for group in self.competing_groups(&existing.sets) {
             let exclusive: Vec<Exclusive<'_>> =
                 self.mappings().flat_map(|mapping| exclusive(&group, mapping)).collect();
             for set in group.sets() {
@@ -392,32 +400,32 @@ impl<'a> PortBindings<'a> {
                 for (exclusive, found) in of_set.iter().zip(found) {
                     let Some(found) = found else { continue };
                     match self.relation(&found) {
-                        Relation::Own => before.is_published = true,
+                        Relation::Own => existing.is_published = true,
                         Relation::SameContainer => {
-                            before.needs_secondary |= group == self.group;
+                            existing.needs_secondary |= group == self.group;
                             of_container.extend(found.comment);
                         }
-                        Relation::Other => return Err(taken(exclusive.mapping, &found)),
+                        Relation::Other => return Err(taken_error(exclusive.mapping, &found)),
                     }
                     present.push(exclusive.mapping);
                 }
                 if set == group.published_on_ports() && !present.is_empty() {
-                    // The element names one owner of the port; others can have it on other addresses.
+                    // The element names one owner of the port; other owners can have the port on other addresses.
                     self.refuse_taken_on(nft, &group, &present)?;
                 }
             }
         }
-        // Of an earlier life of the container.
+        // An attachment from an earlier use of this container id.
         if let Some(ended) = of_container.iter().find(|owner| life::has_ended(owner)) {
             let msg = format!("cannot publish ports: {} has ended", Owner::title(ended));
             return Err(Error::internal(msg));
         }
-        before.shared = self.shared_ports(nft)?;
-        Ok(before)
+        existing.shared = self.shared_ports(nft)?;
+        Ok(existing)
     }
 
-    /// The other owners of the ports: `look` refuses them, or those that have ended.
-    pub fn in_the_way(&self, nft: &Nft) -> Result<Vec<String>> {
+    /// The other owners that have one of the ports, on any address. `read_existing` fails because of some of them.
+    pub fn conflicting_owners(&self, nft: &Nft) -> Result<Vec<String>> {
         let ports: BTreeSet<Vec<u8>> = self.mappings().map(key_of).collect();
         let mut owners = Vec::new();
         let sets = nft.sets(rules::table(self.family))?;
@@ -435,19 +443,19 @@ impl<'a> PortBindings<'a> {
         Ok(owners)
     }
 
-    /// The ports that the Go plugin has published, each with the mapping that it takes.
-    pub fn of_reference(&self, nft: &Nft) -> Result<Vec<(&Mapping, HostPort)>> {
+    /// The ports that the Go plugin has published, each with the mapping that conflicts with it.
+    pub fn published_by_reference(&self, nft: &Nft) -> Result<Vec<(&Mapping, HostPort)>> {
         let has_conditions = !self.settings.conditions(self.family).are_none();
         let mut taken = Vec::new();
         for port in host_ports::all(nft, self.family)? {
-            let is_it = |mapping: &&Mapping| {
+            let is_same_port = |mapping: &&Mapping| {
                 (mapping.transport, mapping.host_port) == (port.transport, port.port)
                     && mapping.host_ip.one().is_none_or(|ip| port.host_ip.is_none_or(|on| on == ip))
             };
             // Two lists of conditions can exclude each other.
-            let may_both = has_conditions && port.has_conditions;
-            if let Some(mapping) = self.mappings().find(is_it)
-                && !may_both
+            let may_coexist = has_conditions && port.has_conditions;
+            if let Some(mapping) = self.mappings().find(is_same_port)
+                && !may_coexist
             {
                 taken.push((mapping, port));
             }
@@ -455,7 +463,7 @@ impl<'a> PortBindings<'a> {
         Ok(taken)
     }
 
-    /// The ports that other owners publish, too, on other host addresses.
+    /// The keys of the ports that other owners also publish, on other host addresses.
     fn shared_ports(&self, nft: &Nft) -> Result<Vec<Vec<u8>>> {
         let keys: Vec<Vec<u8>> = self.ports_on().into_iter().map(|port| port.key).collect();
         let set = Group::main().published_on_ports();
@@ -466,7 +474,7 @@ impl<'a> PortBindings<'a> {
 
     /// The groups that can match the same packets.
     fn competing_groups(&self, sets: &[String]) -> Vec<Group> {
-        let groups = sets.iter().filter_map(|set| Group::of_map(set));
+        let groups = sets.iter().filter_map(|set| Group::with_map(set));
         groups.filter(|group| group.competes_with(&self.group)).collect()
     }
 
@@ -489,7 +497,7 @@ impl<'a> PortBindings<'a> {
             if let Some(mapping) = mapping
                 && self.relation(&found) == Relation::Other
             {
-                return Err(taken(mapping, &found));
+                return Err(taken_error(mapping, &found));
             }
         }
         Ok(())
@@ -501,12 +509,12 @@ pub fn is_shared(set: &str) -> bool {
     hairpin::length(set).is_some() || set == targets::SET
 }
 
-/// The port of a mapping as a part of keys.
+/// The key of a mapping's host port.
 fn key_of(mapping: &Mapping) -> Vec<u8> {
     port_key(mapping.transport, mapping.host_port)
 }
 
-/// The keys of a group that a port must have alone.
+/// The keys of a group that only one container may have, if the container publishes this port.
 fn exclusive<'a>(group: &Group, mapping: &'a Mapping) -> [Exclusive<'a>; 2] {
     let port = key_of(mapping);
     let any = Exclusive { mapping, set: group.published(), key: port.clone() };
@@ -520,8 +528,8 @@ fn exclusive<'a>(group: &Group, mapping: &'a Mapping) -> [Exclusive<'a>; 2] {
     [any, on]
 }
 
-/// The ports of a group that an earlier release published without `snat`: 127.0.0.1 is no source that is masqueraded for their
-/// targets.
+/// The ports of a group that an earlier release published without `snat`: for their targets, 127.0.0.1 is not a masqueraded
+/// source.
 fn unmasqueraded_before(nft: &Nft, group: &Group, except: &Owner) -> Result<Vec<Element>> {
     let table = rules::table(IpFamily::V4);
     let mut targets = BTreeSet::new();
@@ -547,17 +555,18 @@ pub fn index_has(nft: &Nft, family: IpFamily, owner: &Owner, key: Vec<u8>) -> Re
     Ok(found.iter().flatten().any(|element| is_of(element, owner)))
 }
 
-/// Whether an element is that of an owner.
+/// Whether the comment of an element names the owner.
 pub fn is_of(element: &Element, owner: &Owner) -> bool {
     element.comment.as_ref().is_some_and(|comment| **comment == *owner.as_str())
 }
 
+/// The name of a host port for errors: `host port tcp 8080`.
 pub fn title(mapping: &Mapping) -> String {
     let on = mapping.host_ip.one().map_or_else(String::new, |ip| format!("{ip} "));
     format!("host port {on}{} {}", transport_name(mapping.transport), mapping.host_port)
 }
 
-fn taken(mapping: &Mapping, by: &Element) -> Error {
+fn taken_error(mapping: &Mapping, by: &Element) -> Error {
     let owner = by.comment.as_deref().unwrap_or_default();
     let (of, doubt) = (Owner::title(owner), life::doubt(owner));
     Error::internal(format_args!("cannot publish {}: it is taken by {of}{doubt}", title(mapping)))

@@ -1,5 +1,5 @@
 //! `conditionsV4` and `conditionsV6`: further conditions on packets to published ports, as arguments of iptables or as parts
-//! of an nft rule. A condition that has no nf_tables expression here is refused with its name.
+//! of an nft rule. A condition without an nf_tables expression here is an error that names the condition.
 
 mod iptables;
 mod nft;
@@ -15,7 +15,7 @@ use crate::plugin::owner;
 
 /// The conditions of one family.
 pub struct Conditions {
-    /// As they are written. Lists with equal texts share a group.
+    /// The list as it is written in the configuration. Lists with equal texts share a group.
     text: String,
     /// A packet must meet every expression of one alternative.
     alternatives: Vec<Vec<Expr>>,
@@ -43,7 +43,7 @@ enum Subject {
     DaddrType,
 }
 
-/// Whether a list with this first element has arguments of iptables.
+/// Whether a list is in the notation of iptables, by its first element.
 pub fn is_iptables_style(first: &str) -> bool {
     first.starts_with(['-', '!'])
 }
@@ -76,7 +76,7 @@ impl Conditions {
         Self { text: String::new(), alternatives: vec![Vec::new()] }
     }
 
-    /// Whether every packet meets them.
+    /// Whether the list is empty, so that every packet meets the conditions.
     pub fn are_none(&self) -> bool {
         self.text.is_empty()
     }
@@ -100,7 +100,7 @@ impl Term {
         Self { subject, is_negated, values }
     }
 
-    /// A packet must meet one of them.
+    /// The alternatives of the term. A packet must meet one of them.
     fn choices(&self, family: IpFamily) -> Result<Vec<Vec<Expr>>, String> {
         let parse = |value: &String| self.condition(family, value);
         let each: Vec<Vec<Expr>> = self.values.iter().map(parse).collect::<Result<_, _>>()?;
@@ -236,10 +236,10 @@ fn number(text: &str) -> Result<u32, String> {
     parsed.map_err(|_| format!("{text} is not a number of 32 bits"))
 }
 
-/// Each alternative is two rules.
+/// The most alternatives of a list. Each alternative is two rules.
 const ALTERNATIVES_MAX: usize = 64;
 
-/// The terms in one line.
+/// The terms in one line, for tests.
 #[cfg(test)]
 fn shown(terms: &[Term]) -> String {
     let shown = terms.iter().map(|term| {

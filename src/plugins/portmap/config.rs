@@ -12,7 +12,7 @@ use crate::netlink::nft::Transport;
 use crate::steps::nft::hairpin::MARK_BIT;
 
 keys! {
-    /// The configuration as it is written.
+    /// The keys of the configuration, not validated.
     pub struct Portmap {
         "backend" => backend: String,
         "snat" => snat: Option<bool>,
@@ -76,7 +76,7 @@ pub enum HostIp {
 }
 
 impl HostIp {
-    /// Whether it includes addresses of the family.
+    /// Whether the port is published on addresses of the family.
     pub fn is_in(self, family: IpFamily) -> bool {
         match self {
             Self::Any => true,
@@ -85,7 +85,7 @@ impl HostIp {
         }
     }
 
-    /// The address, if it is a single one.
+    /// The address, if the port is published on a single one.
     pub fn one(self) -> Option<IpAddr> {
         match self {
             Self::One(ip) => Some(ip),
@@ -133,14 +133,14 @@ impl Portmap {
             return Err(Error::config("Cannot specify externalSetMarkChain and markMasqBit"));
         }
         u8::try_from(bit).ok().filter(|bit| *bit < 32).ok_or_else(|| {
-            // The reference's name of the key.
+            // The reference calls the key MasqMarkBit in this error.
             Error::config(format_args!(
                 "MasqMarkBit must be between 0 and 31: markMasqBit is {bit}"
             ))
         })
     }
 
-    /// Both backends give the same rules. A key of the backend that was not chosen is a mistake all the same.
+    /// Fails if a key belongs to the backend that was not chosen. Otherwise `backend` has no effect: both give the same rules.
     fn check_backend(&self) -> Result<()> {
         let is_iptables = match self.backend.as_str() {
             "" => return Ok(()),

@@ -24,13 +24,13 @@ pub struct Removal<'a> {
     pub nft: &'a Nft,
     pub family: IpFamily,
     pub owners: &'a Owners,
-    /// The configuration, if it can be read. It tells where to look first, not what to delete.
+    /// The configuration, if it can be read. Its ports are looked up first; elements are deleted by their owner.
     pub settings: Option<&'a Settings>,
-    /// The group of the ADD that removes: it stays although it is empty. That ADD replaces the elements of shared sets itself.
-    pub in_use: Option<&'a Group>,
+    /// The group of a repeated ADD: it stays even if it is empty. That ADD itself replaces its elements of shared sets.
+    pub kept_group: Option<&'a Group>,
 }
 
-/// The follow-up of a removal.
+/// The results of a removal.
 #[derive(Default)]
 pub struct Removed {
     /// The UDP connections that must not be translated any more.
@@ -40,17 +40,17 @@ pub struct Removed {
 }
 
 /// The elements of one owner in one group.
-struct Own {
+struct OwnerElements {
     group: Group,
-    /// Each with the name of its map.
+    /// The name of the map and the element, for each port.
     published: Vec<(String, Element)>,
 }
 
 impl Removal<'_> {
     /// Adds the deletions to the batch.
     ///
-    /// The ports of a single owner are looked up by its configuration. If the index does not confirm that these are all,
-    /// and for GC, everything is read.
+    /// The ports of a single owner are looked up by its configuration. For GC, and if the index does not confirm that the owner
+    /// has no other ports, all sets are read.
     pub fn remove(&self, batch: &mut Batch) -> Result<Removed> {
         if let Some((at, owner)) = self.owners.one() {
             let own = self.look_up(owner, &at.ifname)?;
@@ -67,7 +67,7 @@ impl Removal<'_> {
         self.remove_all(batch)
     }
 
-    /// Whether the index has the owner.
+    /// Whether the index has an entry of the owner.
     pub fn is_registered(&self, owner: &Owner) -> Result<bool> {
         self.index_has(owner, owner_key(owner))
     }
@@ -77,21 +77,21 @@ impl Removal<'_> {
     }
 
     /// Looks up the ports of the configuration, in each group that can have them.
-    fn look_up(&self, owner: &Owner, interface: &str) -> Result<Vec<Own>> {
+    fn look_up(&self, owner: &Owner, interface: &str) -> Result<Vec<OwnerElements>> {
         let Some(settings) = self.settings else { return Ok(Vec::new()) };
         let group = Group::of(settings.conditions(self.family));
         let mut groups = vec![group.secondary(interface), group];
-        // The ADD may have had no conditions.
+        // At ADD the configuration may have had no conditions.
         groups.extend(Some(Group::main()).filter(|main| !groups.contains(main)));
         let mut all = Vec::new();
         for group in groups {
-            let mut own = Own { group, published: Vec::new() };
+            let mut own = OwnerElements { group, published: Vec::new() };
             let mappings =
                 settings.mappings.iter().filter(|mapping| mapping.host_ip.is_in(self.family));
-            let places: Vec<(String, Vec<u8>)> =
+            let locations: Vec<(String, Vec<u8>)> =
                 mappings.map(|mapping| location(&own.group, mapping)).collect();
             for set in [own.group.published(), own.group.published_on()] {
-                let of_set = places.iter().filter(|(name, _)| *name == set);
+                let of_set = locations.iter().filter(|(name, _)| *name == set);
                 let keys: Vec<Vec<u8>> = of_set.map(|(_, key)| key.clone()).collect();
                 let found = self.nft.elements_at(rules::table(self.family), &set, &keys)?;
                 let found = found.into_iter().flatten().filter(|element| is_of(element, owner));
@@ -104,8 +104,8 @@ impl Removal<'_> {
         Ok(all)
     }
 
-    /// Whether the owner has no other ports, and shares none of these with another owner.
-    fn is_all(&self, own: &Own, owner: &Owner) -> Result<bool> {
+    /// Whether these are all ports of the owner, and no other owner shares one of them.
+    fn is_all(&self, own: &OwnerElements, owner: &Owner) -> Result<bool> {
         let ports = own.ports_on().map(|key| shared_element(&key, None).key);
         let ports: Vec<Vec<u8>> = ports.filter(|_| own.group.is_main()).collect();
         let shared = self.nft.elements_at(rules::table(self.family), OWNERS, &ports)?;
@@ -113,12 +113,12 @@ impl Removal<'_> {
         Ok(shared.iter().all(Option::is_none) && self.index_has(owner, count)?)
     }
 
-    fn remove_own(&self, own: &Own, owner: &Owner, batch: &mut Batch) -> Result<Removed> {
+    fn remove_own(&self, own: &OwnerElements, owner: &Owner, batch: &mut Batch) -> Result<Removed> {
         let mut keys = vec![
             (OWNERS.to_owned(), owner_key(owner)),
             (OWNERS.to_owned(), count_key(owner, own.published.len())),
         ];
-        if self.in_use.is_none() {
+        if self.kept_group.is_none() {
             keys.extend(self.shared_of(own, batch)?);
         }
         let mut removed = Removed::default();
@@ -133,10 +133,11 @@ impl Removal<'_> {
             let elements = own.published.iter().map(|(_, element)| element);
             removed.flows.extend(elements.filter_map(|element| self.udp_flows(element)));
         } else {
-            // The group goes with its last element, so it has to be read.
+            // The group is deleted with its last element, so all its elements must be read.
             removed = self.remove_from_group(&own.group, batch)?;
         }
-        // The index last: if a transaction is made in part, a DEL without configuration needs it for the rest.
+        // The index entry is deleted last: if the kernel makes only a part of the transaction, a DEL without configuration
+        // finds the rest by it.
         keys.sort_unstable_by(|one, other| {
             (one.0 == OWNERS).cmp(&(other.0 == OWNERS)).then_with(|| one.cmp(other))
         });
@@ -147,7 +148,7 @@ impl Removal<'_> {
         Ok(removed)
     }
 
-    /// Deletes those of the elements with these keys that are the owner's.
+    /// Deletes the elements that have one of these keys and this owner.
     fn delete_own(
         &self,
         set: &str,
@@ -162,18 +163,18 @@ impl Removal<'_> {
         Ok(())
     }
 
-    /// Reads every set.
+    /// Reads every set and deletes the elements of the owners.
     fn remove_all(&self, batch: &mut Batch) -> Result<Removed> {
         let mut removed = Removed::default();
         let elements = self.nft.elements(rules::table(self.family), OWNERS)?.into_iter();
         let gone = elements.filter(|element| shared_rules::is_of(element, self.owners));
         let (last, first): (Vec<Element>, _) = gone.partition(is_index_entry);
-        // Before the groups, which add index entries for the remaining owners.
+        // Before the groups: `remove_from_group` adds index entries for the remaining owners.
         self.delete(OWNERS, &first, batch);
         self.remove_shared(batch)?;
         for set in self.nft.sets(rules::table(self.family))? {
-            // The other sets of a group are handled with its map.
-            if let Some(group) = Group::of_map(&set.name) {
+            // `remove_from_group` handles the other sets of a group.
+            if let Some(group) = Group::with_map(&set.name) {
                 let Removed { flows, shared } = self.remove_from_group(&group, batch)?;
                 removed.flows.extend(flows);
                 removed.shared.extend(shared);
@@ -183,9 +184,9 @@ impl Removal<'_> {
         Ok(removed)
     }
 
-    /// The masqueraded sources and the targets of an owner: set and key, also repeatedly. If an element has several owners, they
-    /// are removed here.
-    fn shared_of(&self, own: &Own, batch: &mut Batch) -> Result<Vec<(String, Vec<u8>)>> {
+    /// Returns the set and the key of the masqueraded sources and targets of an owner, possibly with duplicates. If elements
+    /// can have several owners, deletes those of this owner itself and returns an empty list.
+    fn shared_of(&self, own: &OwnerElements, batch: &mut Batch) -> Result<Vec<(String, Vec<u8>)>> {
         let table = rules::table(self.family);
         let sets: Vec<String> = self.nft.sets(table)?.into_iter().map(|set| set.name).collect();
         if sets.iter().any(|set| SharedSet::is_of_owners(set)) {
@@ -213,9 +214,9 @@ impl Removal<'_> {
         Ok(keys)
     }
 
-    /// Removes the masqueraded sources and the targets.
+    /// Removes the masqueraded sources and the targets of the owners.
     fn remove_shared(&self, batch: &mut Batch) -> Result<()> {
-        if self.in_use.is_some() {
+        if self.kept_group.is_some() {
             return Ok(());
         }
         let table = rules::table(self.family);
@@ -230,14 +231,14 @@ impl Removal<'_> {
         Ok(())
     }
 
-    /// Passes on those of the sources that the owners have.
+    /// Removes the owners' elements of sources. A source that another owner needs gets an element of that owner.
     fn pass_on(&self, sources: Sources, mut found: Vec<Element>, batch: &mut Batch) -> Result<()> {
         let is_stale = |element: &Element| shared_rules::is_of(element, self.owners);
         found.retain(is_stale);
         found.sort_by(|one, other| one.key.cmp(&other.key));
         found.dedup();
-        let place = (rules::table(self.family), sources);
-        hairpin::pass_on(self.nft, batch, place, &found, &is_stale)
+        let location = (rules::table(self.family), sources);
+        hairpin::pass_on(self.nft, batch, location, &found, &is_stale)
     }
 
     fn remove_from_group(&self, group: &Group, batch: &mut Batch) -> Result<Removed> {
@@ -261,7 +262,7 @@ impl Removal<'_> {
             let mut owners = kept_by_port.get(&key).into_iter().flatten();
             let Some(next) = owners.next() else { continue };
             if let Some(port) = by_key.get(key.as_slice()) {
-                // The element passes to an owner that still has the port on another address.
+                // The element gets an owner that still has the port on another address.
                 let next = Element { comment: next.comment.clone(), ..(*port).clone() };
                 batch.add_elements(table, &ports_on, &[next]);
             }
@@ -273,7 +274,7 @@ impl Removal<'_> {
         }
         gone.extend(gone_on);
         kept.extend(kept_on);
-        if kept.is_empty() && !group.is_main() && self.in_use != Some(group) {
+        if kept.is_empty() && !group.is_main() && self.kept_group != Some(group) {
             self.remove_group(group, batch)?;
         }
         let flows = gone.iter().filter_map(|element| self.udp_flows(element)).collect();
@@ -313,7 +314,7 @@ impl Removal<'_> {
         Ok(())
     }
 
-    /// The connections to a published UDP port. TCP connections end by themselves.
+    /// The connections to a published UDP port, for conntrack. TCP connections end by themselves.
     fn udp_flows(&self, element: &Element) -> Option<Flows> {
         let [protocol, _, _, _, high, low, _, _] = *port_of(element)?.as_array()?;
         if protocol != Transport::Udp.number() {
@@ -334,7 +335,7 @@ impl Removal<'_> {
     }
 }
 
-impl Own {
+impl OwnerElements {
     /// The keys of the ports that are published on single host addresses.
     fn ports_on(&self) -> impl Iterator<Item = Vec<u8>> {
         let set = self.group.published_on();

@@ -1,6 +1,7 @@
-//! Whether the replies of published ports pass the reverse path filters. A container with two networks answers other hosts through
-//! its default route. If the ports are published on its other interface, a strict filter (`rp_filter` 1) drops the request in the
-//! container, or the reply on the host: each arrives by another link than the route back leaves by. IPv6 has no such filter.
+//! Checks whether the replies of published ports pass the reverse path filters. A container with two networks answers other
+//! hosts through its default route. If the ports are published on its other interface, a strict filter (`rp_filter` 1) drops
+//! the request in the container, or the reply on the host: the packet arrives by one link, and the route to its source leads to
+//! another. IPv6 has no such filter.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -14,8 +15,8 @@ use crate::kernel::sysctl;
 use crate::names::{Attachment, IpFamily};
 use crate::netlink::rtnl::Rtnl;
 
-/// Why other hosts get no reply from the ports that a configuration publishes; `None` if they get one, or if no port is
-/// published. `host` is a socket on the host, in the namespace of the calling thread.
+/// The reason why other hosts get no reply from the published ports of a configuration. `None` if they get a reply, or if no
+/// port is published. `host` is a socket on the host, in the namespace of the calling thread.
 pub fn fault(
     host: &Rtnl,
     netns: &NetNs,
@@ -25,23 +26,24 @@ pub fn fault(
 ) -> Result<Option<String>> {
     let settings = config.read::<Portmap>("the plugin portmap")?.settings()?;
     let is_published = settings.mappings.iter().any(|mapping| mapping.host_ip.is_in(IpFamily::V4));
-    // With masqAll, replies go to the host.
+    // With masqAll, the source of requests is the host, so replies return through the host.
     if !is_published || settings.snat == Snat::All {
         return Ok(None);
     }
     let Some(address) = container_address(IpFamily::V4, at, result) else { return Ok(None) };
-    fault_of(host, netns, at, address.addr())
+    fault_of_address(host, netns, at, address.addr())
 }
 
-/// The same for one address of the container's interface. If no filter is strict, this reads sysctls only.
-pub(super) fn fault_of(
+/// The reason why other hosts get no reply from this address of the container's interface. If no filter is strict, only sysctls
+/// are read.
+pub(super) fn fault_of_address(
     host: &Rtnl,
     netns: &NetNs,
     at: &Attachment,
     address: IpAddr,
 ) -> Result<Option<String>> {
     let is_strict_inside = netns.run(|| Ok(is_strict(&at.ifname)))?;
-    // New links have the value of `default`.
+    // A new link on the host has the value of `default`.
     if !is_strict_inside && !is_strict("default") {
         return Ok(None);
     }
@@ -74,12 +76,13 @@ pub(super) fn fault_of(
     }))
 }
 
-/// In the namespace of the calling thread. The kernel uses the larger value; 2 is less strict than 1.
+/// Whether the reverse path filter of a link is strict, in the namespace of the calling thread. The kernel uses the larger
+/// value of `all` and of the link. 2 is less strict than 1.
 fn is_strict(link: &str) -> bool {
     let value =
         |link: &str| sysctl::get(&sysctl::of_link(IpFamily::V4, link, "rp_filter")).ok().flatten();
     value("all").max(value(link)).as_deref() == Some("1")
 }
 
-/// A destination that no network of a host has (RFC 5737), for the route to other hosts.
+/// A documentation address (RFC 5737): no network of a host has it, so its route is the one to other hosts.
 const OTHER_HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1));

@@ -11,13 +11,13 @@
 //!
 //! Packets are looked up in `published` (ports of all host addresses) and `published-on` (ports of one host address), and in
 //! the sets of `steps::nft::hairpin` and `steps::nft::localnet`. `unmasqueraded` has the ports of all addresses without `snat`:
-//! packets from 127.0.0.1 to them stay on the host. Only the plugin reads the other two sets.
-//! `published-on-ports` tells in one lookup whether a port is published on any single address. `portmap-owners` is an
-//! index of hashes: of each owner that has elements; of each owner with the number of its ports, so that a DEL that finds
-//! this number knows that it found all; of each port that several owners have on different addresses.
+//! packets from 127.0.0.1 to them stay on the host. Only the plugin reads the other two sets. `published-on-ports` shows in one
+//! lookup whether a port is published on any single address. `portmap-owners` is an index of hashes. It has a hash of each
+//! owner that has elements. It has a hash of each owner with the number of its ports: a DEL that finds as many ports has found
+//! all of them. It has a hash of each port that several owners have on different addresses.
 //!
-//! A group has the first four objects and a chain. The main group has the names above. Conditions have a group of their
-//! own, with the hash of the conditions as suffix. A container that publishes a port in a second network has a secondary
+//! A group has the first four objects and a chain. The main group has the names above. Each list of conditions has its own
+//! group, with the hash of the conditions as suffix. A container that publishes a port in a second network has a secondary
 //! group for it, with the suffix `-secondary-` and the hash of its interface name.
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -51,7 +51,7 @@ pub struct Group {
 pub const OWNERS: &str = "portmap-owners";
 const PREROUTING: &str = "portmap-dstnat";
 const OUTPUT: &str = "portmap-dstnat-output";
-/// Up to 0.2.0.
+/// The names of the chains up to release 0.2.0.
 const FORMER_PREROUTING: &str = "portmap-prerouting";
 const FORMER_OUTPUT: &str = "portmap-output";
 
@@ -61,8 +61,8 @@ const PUBLISHED_ON_PORTS: &str = "portmap-published-on-ports";
 const UNMASQUERADED: &str = "portmap-unmasqueraded";
 const SECONDARY: &str = "-secondary";
 
-/// Behind the rules of the administrator, of iptables (-100) and of firewalld (-90), which can be more specific
-/// (CVE-2019-9946).
+/// The chains run behind those of the administrator, of iptables (-100) and of firewalld (-90), whose rules can be more
+/// specific (CVE-2019-9946).
 const PRIORITY: i32 = -80;
 const FORMER_PRIORITY: i32 = -100;
 
@@ -102,7 +102,8 @@ impl Rules<'_> {
         })
     }
 
-    /// Fails if a rule is missing. An earlier release has neither sources nor links, nor `unmasqueraded`.
+    /// Fails if a rule is missing. Accepts the rules of an earlier release, which has no sets of sources, no `localnet` set and
+    /// no `unmasqueraded`.
     pub fn check(&self, nft: &Nft) -> Result<()> {
         let table = table(self.family);
         let mut unmasqueraded = Vec::new();
@@ -136,19 +137,19 @@ impl Rules<'_> {
         sets
     }
 
-    /// The target of a jump comes before the chain that jumps.
+    /// The chains with their rules. The target of a jump comes before the chain that jumps.
     fn chains(&self, has_unmasqueraded: impl Fn(&Group) -> bool) -> Result<Vec<Chain>> {
         let (family, group, main) = (self.family, self.group, Group::main());
         let rules = |group: &Group, conditions: &Conditions| {
-            let mut rules = translate(family, group, conditions);
+            let mut rules = dnat_rules(family, group, conditions);
             if family == IpFamily::V4 && has_unmasqueraded(group) {
-                rules.insert(0, leave_to_host(group));
+                rules.insert(0, return_unmasqueraded(group));
             }
             rules
         };
         let mut chains = vec![Chain::regular(&main.chain(), rules(&main, &Conditions::none()))];
         if !group.is_main() {
-            // First, because the rules without conditions match every packet.
+            // The jump comes first, because the rules without conditions match every packet.
             chains[0].first = Some(vec![Verdict::Jump(group.chain()).into()]);
             let conditions = self.settings.conditions(family);
             let mut chain = Chain::regular(&group.chain(), rules(group, conditions));
@@ -162,8 +163,8 @@ impl Rules<'_> {
             (PREROUTING, FORMER_PREROUTING, Hook::Prerouting),
             (OUTPUT, FORMER_OUTPUT, Hook::Output),
         ] {
-            let former = Chain::base(former, nat(hook, FORMER_PRIORITY), vec![translate_local()]);
-            let chain = Chain::base(name, nat(hook, PRIORITY), local_rules(family));
+            let former = Chain::base(former, nat(hook, FORMER_PRIORITY), vec![jump_to_main()]);
+            let chain = Chain::base(name, nat(hook, PRIORITY), base_rules(family));
             chains.push(chain.replacing(former));
         }
         chains.extend(Some(localnet::chain()).filter(|_| self.serves_loopback()));
@@ -171,7 +172,7 @@ impl Rules<'_> {
     }
 }
 
-/// The text, cut to the length that nft can read.
+/// The text, cut to the longest comment that nft can read.
 fn shortened(text: &str) -> String {
     let mut end = text.len().min(COMMENT_BYTES_MAX_IN_NFT - 1);
     while !text.is_char_boundary(end) {
@@ -203,12 +204,12 @@ fn declare<T>(family: IpFamily, name: &str, f: impl FnOnce(NewSet<'_>) -> T) -> 
     f(NewSet { name, key, kind, comment: None })
 }
 
-/// In IPv6 first the addresses that the kernel does not deliver anywhere else:
-/// `ip6 saddr ::1 return`, `ip6 saddr fe80::/10 return`, and the same with `daddr`. Then
+/// The rules of the base chains. For IPv6 they begin with the addresses that the kernel does not forward:
+/// `ip6 saddr ::1 return`, `ip6 saddr fe80::/10 return`, and both rules with `daddr`. Then follow
 /// `fib daddr type local jump portmap-mark`,
 /// `fib daddr type local jump portmap-published` and
 /// `fib daddr type local jump portmap-unmark`
-fn local_rules(family: IpFamily) -> Vec<Vec<Expr>> {
+fn base_rules(family: IpFamily) -> Vec<Vec<Expr>> {
     let mut rules: Vec<Vec<Expr>> = Vec::new();
     let with = |condition: Condition, verdict: Verdict| {
         condition.into_iter().chain([verdict.into()]).collect::<Vec<Expr>>()
@@ -220,14 +221,14 @@ fn local_rules(family: IpFamily) -> Vec<Vec<Expr>> {
     }
     let [mark, unmark] = hairpin::jumps();
     let to_host = |verdict| with(Condition::fib_daddr_type_local(), verdict);
-    rules.extend([to_host(mark), translate_local(), to_host(unmark)]);
+    rules.extend([to_host(mark), jump_to_main(), to_host(unmark)]);
     rules
 }
 
 const LINK_LOCAL: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10);
 
 /// `fib daddr type local jump portmap-published`: forwarded packets to other hosts are not translated (CVE-2025-67499).
-fn translate_local() -> Vec<Expr> {
+fn jump_to_main() -> Vec<Expr> {
     let jump = Verdict::Jump(Group::main().chain());
     Condition::fib_daddr_type_local().into_iter().chain([jump.into()]).collect()
 }
@@ -235,7 +236,7 @@ fn translate_local() -> Vec<Expr> {
 /// The rules of a group's chain. For each alternative, after its conditions:
 /// `dnat ip to ip daddr . meta l4proto . th dport map @portmap-published-on` and
 /// `dnat ip to meta l4proto . th dport map @portmap-published`
-fn translate(family: IpFamily, group: &Group, conditions: &Conditions) -> Vec<Vec<Expr>> {
+fn dnat_rules(family: IpFamily, group: &Group, conditions: &Conditions) -> Vec<Vec<Expr>> {
     let [_, daddr] = Field::addresses(family);
     let on = [daddr, Field::Protocol, Field::Dport];
     let on = dnat_to_map(family.into(), &on, &group.published_on());
@@ -243,12 +244,13 @@ fn translate(family: IpFamily, group: &Group, conditions: &Conditions) -> Vec<Ve
     let any = dnat_to_map(family.into(), &any, &group.published());
     let alternatives = conditions.alternatives().iter();
     alternatives
-        .flat_map(|met| [[met.as_slice(), &on].concat(), [met, &any[..]].concat()])
+        .flat_map(|exprs| [[exprs.as_slice(), &on].concat(), [exprs, &any[..]].concat()])
         .collect()
 }
 
-/// `ip saddr 127.0.0.0/8 meta l4proto . th dport @portmap-unmasqueraded return`: the kernel forwards no packet with this source.
-fn leave_to_host(group: &Group) -> Vec<Expr> {
+/// `ip saddr 127.0.0.0/8 meta l4proto . th dport @portmap-unmasqueraded return`: the kernel forwards no packet with this
+/// source.
+fn return_unmasqueraded(group: &Group) -> Vec<Expr> {
     let port = in_set(&[Field::Protocol, Field::Dport], &group.unmasqueraded());
     let from_loopback = Condition::saddr(localnet::loopback()).into_iter();
     from_loopback.chain(port).chain([Verdict::Return.into()]).collect()
@@ -263,7 +265,7 @@ pub fn masqueraded_keys(set: &str, address: IpAddr) -> Vec<(String, Vec<u8>)> {
     nets.map(|net| (set.to_owned(), hairpin::key(&net, address))).collect()
 }
 
-/// The map and the key that publish a port.
+/// The map and the key of a published port.
 pub fn location(group: &Group, mapping: &Mapping) -> (String, Vec<u8>) {
     match mapping.host_ip.one() {
         None => (group.published(), port_key(mapping.transport, mapping.host_port)),
@@ -308,7 +310,7 @@ pub fn shared_element(port_key: &[u8], comment: Option<Comment>) -> Element {
 }
 
 impl Group {
-    /// The group without conditions, which jumps to all others.
+    /// The group without conditions. Its chain jumps to the chains of all other groups.
     pub fn main() -> Self {
         Self::default()
     }
@@ -331,7 +333,7 @@ impl Group {
         *self == Self::main()
     }
 
-    /// Whether a packet can match both groups for certain, so that only one of them may have a port.
+    /// Whether some packets certainly match both groups. Then only one of the groups may have a port.
     pub fn competes_with(&self, other: &Self) -> bool {
         self.conditions == other.conditions
             || self.conditions.is_empty()
@@ -366,12 +368,12 @@ impl Group {
         self.published()
     }
 
-    /// The group with the map of ports of this name.
-    pub fn of_map(set: &str) -> Option<Self> {
+    /// The group whose map of ports has this name.
+    pub fn with_map(set: &str) -> Option<Self> {
         Self::parse(set).filter(|(base, _)| *base == PUBLISHED).map(|(_, group)| group)
     }
 
-    /// Splits the name of a set of a group.
+    /// Splits the name of a set into the name in the main group and the group.
     fn parse(set: &str) -> Option<(&'static str, Self)> {
         let with = |base: &'static str| {
             let suffix = set.strip_prefix(base)?;
@@ -398,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_set_tells_its_group() {
+    fn the_name_of_a_set_is_parsed_to_its_group() {
         let hash = "-0123456789abcdef";
         let group = Group { conditions: hash.into(), ..Group::default() };
         let secondary = Group { secondary: format!("{SECONDARY}{hash}"), ..Group::default() };

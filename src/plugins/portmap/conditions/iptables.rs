@@ -36,10 +36,11 @@ pub(super) fn terms(arguments: &[String]) -> Result<Vec<Term>, String> {
                 }
                 module = value;
             }
-            Meaning::Nothing => {}
-            // Every packet meets this.
-            Meaning::Is(Subject::Protocol, _) if matches!(value, "all" | "0") && !is_negated => {}
-            Meaning::Is(subject, list) => {
+            Meaning::Ignored => {}
+            // Every packet meets this condition.
+            Meaning::Condition(Subject::Protocol, _)
+                if matches!(value, "all" | "0") && !is_negated => {}
+            Meaning::Condition(subject, list) => {
                 terms.push(Term::new(subject, is_negated, list.values(value)));
             }
         }
@@ -48,27 +49,27 @@ pub(super) fn terms(arguments: &[String]) -> Result<Vec<Term>, String> {
     if is_negated { Err("no option follows the last !".into()) } else { Ok(terms) }
 }
 
-/// The matches with options below.
+/// The supported matches.
 const MODULES: [&str; 9] =
     ["comment", "tcp", "udp", "sctp", "multiport", "mark", "connmark", "addrtype", "iprange"];
 
 enum Meaning {
     /// `-m`
     Module,
-    /// A comment.
-    Nothing,
-    Is(Subject, List),
+    /// `--comment`
+    Ignored,
+    Condition(Subject, List),
 }
 
 /// The notation of several values in one argument.
 enum List {
     /// Only one value.
-    No,
+    Single,
     /// Separated by commas.
     Commas,
     /// A range with a colon.
     Colon,
-    /// Both.
+    /// Values and ranges with a colon, separated by commas.
     CommasAndColons,
     /// A prefix with `+` at its end.
     Plus,
@@ -78,31 +79,33 @@ impl Meaning {
     fn of(option: &str, module: &str) -> Option<Self> {
         Some(match option {
             "-m" | "--match" => Self::Module,
-            "--comment" => Self::Nothing,
-            "-s" | "--source" | "--src" => Self::Is(Subject::Saddr, List::Commas),
-            "-d" | "--destination" | "--dst" => Self::Is(Subject::Daddr, List::Commas),
-            "-i" | "--in-interface" => Self::Is(Subject::Iifname, List::Plus),
-            "-o" | "--out-interface" => Self::Is(Subject::Oifname, List::Plus),
-            "-p" | "--protocol" | "--proto" => Self::Is(Subject::Protocol, List::No),
-            "--sport" | "--source-port" => Self::Is(Subject::Sport, List::Colon),
-            "--dport" | "--destination-port" => Self::Is(Subject::Dport, List::Colon),
-            "--sports" | "--source-ports" => Self::Is(Subject::Sport, List::CommasAndColons),
-            "--dports" | "--destination-ports" => Self::Is(Subject::Dport, List::CommasAndColons),
-            "--src-range" => Self::Is(Subject::Saddr, List::No),
-            "--dst-range" => Self::Is(Subject::Daddr, List::No),
-            "--dst-type" => Self::Is(Subject::DaddrType, List::No),
-            "--mark" if module == "connmark" => Self::Is(Subject::CtMark, List::No),
-            "--mark" => Self::Is(Subject::Mark, List::No),
+            "--comment" => Self::Ignored,
+            "-s" | "--source" | "--src" => Self::Condition(Subject::Saddr, List::Commas),
+            "-d" | "--destination" | "--dst" => Self::Condition(Subject::Daddr, List::Commas),
+            "-i" | "--in-interface" => Self::Condition(Subject::Iifname, List::Plus),
+            "-o" | "--out-interface" => Self::Condition(Subject::Oifname, List::Plus),
+            "-p" | "--protocol" | "--proto" => Self::Condition(Subject::Protocol, List::Single),
+            "--sport" | "--source-port" => Self::Condition(Subject::Sport, List::Colon),
+            "--dport" | "--destination-port" => Self::Condition(Subject::Dport, List::Colon),
+            "--sports" | "--source-ports" => Self::Condition(Subject::Sport, List::CommasAndColons),
+            "--dports" | "--destination-ports" => {
+                Self::Condition(Subject::Dport, List::CommasAndColons)
+            }
+            "--src-range" => Self::Condition(Subject::Saddr, List::Single),
+            "--dst-range" => Self::Condition(Subject::Daddr, List::Single),
+            "--dst-type" => Self::Condition(Subject::DaddrType, List::Single),
+            "--mark" if module == "connmark" => Self::Condition(Subject::CtMark, List::Single),
+            "--mark" => Self::Condition(Subject::Mark, List::Single),
             _ => return None,
         })
     }
 }
 
 impl List {
-    /// In the notation of terms: ranges with a hyphen, prefixes with a star.
+    /// The values in the notation of `Term`: ranges with a hyphen, prefixes with a star.
     fn values(&self, text: &str) -> Vec<String> {
         match self {
-            Self::No => vec![text.into()],
+            Self::Single => vec![text.into()],
             Self::Commas => text.split(',').map(str::to_owned).collect(),
             Self::Colon => vec![range(text)],
             Self::CommasAndColons => text.split(',').map(range).collect(),
@@ -114,7 +117,7 @@ impl List {
     }
 }
 
-/// `8000:8080`. The first port defaults to 0, the last one to 65535.
+/// Converts `8000:8080` to `8000-8080`. The first port defaults to 0, the last one to 65535.
 fn range(text: &str) -> String {
     match text.split_once(':') {
         None => text.into(),

@@ -71,12 +71,15 @@ fn meta(key: &str) -> Option<Subject> {
     }
 }
 
-/// One value, or several in braces.
-fn values<'a>(of: &str, rest: &mut impl Iterator<Item = &'a str>) -> Result<Vec<String>, String> {
+/// Reads one value, or several in braces.
+fn values<'a>(
+    expression: &str,
+    rest: &mut impl Iterator<Item = &'a str>,
+) -> Result<Vec<String>, String> {
     match rest.next() {
         Some("{") => {}
         Some(value) if !matches!(value, "}" | ",") => return Ok(vec![value.into()]),
-        _ => return Err(format!("the expression {of} lacks its value")),
+        _ => return Err(format!("the expression {expression} lacks its value")),
     }
     let mut values = Vec::new();
     loop {
@@ -84,7 +87,7 @@ fn values<'a>(of: &str, rest: &mut impl Iterator<Item = &'a str>) -> Result<Vec<
             Some("}") => return Ok(values),
             Some(",") => {}
             Some(value) => values.push(value.into()),
-            None => return Err(format!("the list of the expression {of} has no end")),
+            None => return Err(format!("the list of the expression {expression} has no end")),
         }
     }
 }
@@ -94,7 +97,7 @@ fn unknown(first: &str, second: Option<&str>) -> String {
     format!("the expression {first}{second} cannot be expressed")
 }
 
-/// Splits at white space and around signs. A quoted text is one word.
+/// Splits a rule at white space and around signs. A quoted text is one word.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (index, part) in text.split('"').enumerate() {
