@@ -22,26 +22,26 @@
 //! look the address up in a map, so their cost does not depend on the number of containers; the reference has two
 //! rules per address. `iptables -S` prints these rules with a comment and without a target, because iptables does not
 //! know maps. `nft list map ip filter cnibox` lists the addresses. The rules do not overrule a `drop` in another
-//! table, such as a hand-written ruleset or that of iptables-legacy; those of the reference do not either. ADD and
+//! table, such as a hand-written ruleset or that of iptables-legacy; the rules of the reference do not either. ADD and
 //! STATUS warn if the policy of FORWARD in iptables-legacy is DROP.
 //!
 //! **Backend firewalld.** The addresses become sources of the zone, over the system D-Bus (DBUS_SYSTEM_BUS_ADDRESS).
 //! They last until firewalld is reloaded, as with the reference. A bus that does not answer within 3 seconds is an
 //! error. DEL removes an address only from the zone that ADD put it into.
 //!
-//! **Ingress policy**, in tables of cnibox for every backend. `same-bridge`: forwarded packets from one bridge with
-//! this policy to another one are dropped. `isolated`: packets within the bridge from or to the port of this container
-//! are dropped, too, except those of its gateway on this host. A pair without a bridge counts as a bridge of its own,
-//! and so does the gateway link of a VLAN: the bridge is the link of the host's route to the container. A bridge has
-//! the policy as long as one of its containers asks for it.
+//! **Ingress policy**, in tables of cnibox for every backend. `same-bridge`: forwarded packets from one bridge with this policy
+//! to another one are dropped. `isolated`: packets within the bridge from or to the port of this container are dropped, too,
+//! except those of its gateway on this host. A pair without a bridge counts as a separate bridge, and so does the gateway link
+//! of a VLAN: the bridge is the link of the host's route to the container. A policy applies to a bridge while one of its
+//! containers has this policy.
 //!
 //! A port that `portmap` published answers other networks also with a policy, in any order of the plugins. Packets that
-//! another program translates pass to a published port of a container, and to no other one. Neighbours of an isolated
+//! another program translates are accepted to a published port of a container, and to no other port. Neighbours of an isolated
 //! container do not reach its published ports.
 //!
 //! - **ADD** adds the elements of the attachment, and all shared chains and rules that are missing. So an ADD of any
-//!   container restores rules that another program flushed. Elements of an earlier ADD that are not wanted any more
-//!   are removed.
+//!   container restores rules that another program flushed. Elements of an earlier ADD that the configuration no longer
+//!   needs are removed.
 //! - **CHECK** fails with the name of the first element, rule or source that is missing.
 //! - **DEL** removes the elements and sources of the attachment. It needs neither namespace nor `prevResult`; with
 //!   `prevResult` it also removes the two rules per address of the reference. Chains, rules and sets stay.
@@ -75,9 +75,9 @@ use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::chained;
 use crate::steps::nft::shared_rules;
-use firewalld::{Firewalld, Found};
-use ingress::{Guard, Policy};
-use sources::Source;
+use firewalld::{Firewalld, FirewalldState};
+use ingress::{Policy, PolicyLinks};
+use sources::ZoneSource;
 pub use sources::follow_sources;
 
 pub const FACTS: Facts =
@@ -125,7 +125,7 @@ impl Plugin for Firewall {
         let result = chained::prev_result(cx, WITHOUT_RESULT)?;
         let addresses = addresses(&result);
         let firewalld = settings.firewalld(cx)?;
-        let guard = Guard::of(cx, settings.policy, at, &addresses)?;
+        let policy_links = PolicyLinks::of(cx, settings.policy, at, &addresses)?;
         let firewalld = firewalld.map(RefCell::new);
 
         if addresses.is_empty() {
@@ -142,7 +142,8 @@ impl Plugin for Firewall {
         }
         let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
         let backend = firewalld.as_ref().map(|_| self.zone());
-        let rules = Rules { addresses: &addresses, guard: guard.as_ref(), owner: &owner };
+        let rules =
+            Rules { addresses: &addresses, policy_links: policy_links.as_ref(), owner: &owner };
         rules.put(cx.session.nft()?, settings.admin_chain, backend)?;
         undo.keep();
         Ok(result)
@@ -151,7 +152,7 @@ impl Plugin for Firewall {
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
         let settings = self.settings()?;
         let addresses = addresses(&chained::prev_result(cx, WITHOUT_RESULT)?);
-        let guard = Guard::of(cx, settings.policy, at, &addresses)?;
+        let policy_links = PolicyLinks::of(cx, settings.policy, at, &addresses)?;
         let firewalld = settings.firewalld(cx)?.map(RefCell::new);
         let uses_firewalld = firewalld.is_some();
         if let Some(firewalld) = firewalld {
@@ -160,7 +161,8 @@ impl Plugin for Firewall {
             }
         }
         let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
-        let rules = Rules { addresses: &addresses, guard: guard.as_ref(), owner: &owner };
+        let rules =
+            Rules { addresses: &addresses, policy_links: policy_links.as_ref(), owner: &owner };
         rules.check(cx.session.nft()?, settings.admin_chain, uses_firewalld)
     }
 
@@ -168,7 +170,7 @@ impl Plugin for Firewall {
     fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
         let settings = self.settings()?;
         let addresses = addresses(&chained::prev_result(cx, WITHOUT_RESULT)?);
-        let guard = Guard::of(cx, settings.policy, at, &addresses)?;
+        let policy_links = PolicyLinks::of(cx, settings.policy, at, &addresses)?;
         let firewalld = settings.firewalld(cx)?.map(RefCell::new);
         let zone = self.zone();
         if let Some(firewalld) = &firewalld {
@@ -179,7 +181,8 @@ impl Plugin for Firewall {
             }
         }
         let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
-        let rules = Rules { addresses: &addresses, guard: guard.as_ref(), owner: &owner };
+        let rules =
+            Rules { addresses: &addresses, policy_links: policy_links.as_ref(), owner: &owner };
         let (nft, chain) = (cx.session.nft()?, settings.admin_chain);
         parts.ensure(&|| rules.check(nft, chain, firewalld.is_some()), &mut || {
             rules.put(nft, chain, firewalld.as_ref().map(|_| zone))
@@ -188,22 +191,22 @@ impl Plugin for Firewall {
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
-        let of_reference: Vec<IpAddr> =
+        let reference_addresses: Vec<IpAddr> =
             scope.one().map_or_else(Vec::new, |_| addresses(&cx.prev_result_of_del()));
         let owners = Owners::of(cx, scope);
-        let (staying, sources) = match cx.session.nft_if_supported()? {
+        let (remaining, removed) = match cx.session.nft_if_supported()? {
             Some(nft) => {
-                let others = self.sources_of_reference(nft, &of_reference)?;
+                let others = self.sources_of_reference(nft, &reference_addresses)?;
                 sources::remove(cx, nft, scope, others)
             }
             None => (Vec::new(), Ok(())),
         };
         let build = move |nft: &Nft, batch: &mut Batch| {
-            sources::forget(nft, batch, &owners, &staying)?;
-            remove_rules(nft, batch, &of_reference, &owners)
+            sources::delete_records(nft, batch, &owners, &remaining)?;
+            remove_rules(nft, batch, &reference_addresses, &owners)
         };
         cx.defer(build, || Ok(()));
-        sources
+        removed
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
@@ -260,18 +263,19 @@ impl Firewall {
         if self.firewalld_zone.is_empty() { "trusted" } else { &self.firewalld_zone }
     }
 
-    /// The sources that the Go plugin would have added for these addresses. An address with an element of cnibox, of any
-    /// network, has a recorded source, or none.
-    fn sources_of_reference(&self, nft: &Nft, addresses: &[IpAddr]) -> Result<Vec<Source>> {
+    /// The sources that the Go plugin would have added for these addresses. Addresses with an element of cnibox, of any
+    /// network, are left out: cnibox recorded their source, or added none.
+    fn sources_of_reference(&self, nft: &Nft, addresses: &[IpAddr]) -> Result<Vec<ZoneSource>> {
         let mut sources = Vec::new();
         if self.backend == "iptables" {
             return Ok(sources);
         }
         for (family, addresses) in by_family(addresses) {
-            let are_known = ruleset::are_known(nft, family, &addresses)?;
-            let unknown = addresses.into_iter().zip(are_known).filter(|(_, is_known)| !is_known);
-            let source = |(address, _)| Source { zone: self.zone().into(), address };
-            sources.extend(unknown.map(source));
+            let have_elements = ruleset::have_elements(nft, family, &addresses)?;
+            let others =
+                addresses.into_iter().zip(have_elements).filter(|(_, has_element)| !has_element);
+            let source = |(address, _)| ZoneSource { zone: self.zone().into(), address };
+            sources.extend(others.map(source));
         }
         Ok(sources)
     }
@@ -284,7 +288,7 @@ impl Firewall {
     ) -> Result<()> {
         let zone = self.zone();
         for address in addresses {
-            // A source that was there belongs to another attachment or to the administrator.
+            // A source that existed before belongs to another attachment or to the administrator.
             if firewalld.borrow_mut().add_source(zone, *address)? {
                 undo.push("remove a source from firewalld", move || {
                     firewalld.borrow_mut().remove_source(zone, *address)
@@ -296,15 +300,15 @@ impl Firewall {
 }
 
 impl Settings<'_> {
-    /// firewalld, if the configuration selects it.
+    /// The connection to firewalld, if the configuration selects it.
     fn firewalld(&self, cx: &Context<'_>) -> Result<Option<Firewalld>> {
         if self.backend == Backend::Iptables {
             return Ok(None);
         }
         match Firewalld::find(cx)? {
-            Found::Running(firewalld) => Ok(Some(firewalld)),
-            Found::NotRunning(_) if self.backend == Backend::Any => Ok(None),
-            Found::NotRunning(why) => {
+            FirewalldState::Running(firewalld) => Ok(Some(firewalld)),
+            FirewalldState::NotRunning(_) if self.backend == Backend::Any => Ok(None),
+            FirewalldState::NotRunning(why) => {
                 Err(Error::config("backend").with_details(format_args!("{why}")))
             }
         }
@@ -318,57 +322,57 @@ fn has_source(firewalld: &RefCell<Firewalld>, zone: &str, address: IpAddr) -> Re
     Err(Error::internal(format_args!("address {address} is not in zone {zone} of firewalld")))
 }
 
-/// The rules of nf_tables for an attachment.
+/// The nf_tables rules and elements of an attachment.
 struct Rules<'a> {
     addresses: &'a [IpAddr],
-    guard: Option<&'a Guard>,
+    policy_links: Option<&'a PolicyLinks>,
     owner: &'a Comment,
 }
 
 impl Rules<'_> {
-    /// Adds what is missing. `zone` is that of firewalld if it runs.
+    /// Adds the missing rules and elements. `zone` is the zone of firewalld, if the backend is firewalld.
     fn put(&self, nft: &Nft, admin_chain: &str, zone: Option<&str>) -> Result<()> {
-        let Self { guard, owner, .. } = *self;
+        let Self { policy_links, owner, .. } = *self;
         nft.transact(|nft, batch| {
             for (family, addresses) in by_family(self.addresses) {
-                ruleset::add(nft, batch, family, &addresses, guard, owner)?;
+                ruleset::add(nft, batch, family, &addresses, policy_links, owner)?;
                 match zone {
                     Some(zone) => sources::record(nft, batch, family, &addresses, zone, owner)?,
                     None => forward::add(nft, batch, family, &addresses, admin_chain, owner)?,
                 }
             }
-            ingress::set_port(nft, batch, guard, owner)
+            ingress::set_port(nft, batch, policy_links, owner)
         })
     }
 
-    /// Fails if one of the rules is missing, and the Go plugin did not add its own.
+    /// Fails if a rule or element is missing. Also accepts the rules of the Go plugin in place of these.
     fn check(&self, nft: &Nft, admin_chain: &str, uses_firewalld: bool) -> Result<()> {
-        let Self { guard, owner, .. } = *self;
+        let Self { policy_links, owner, .. } = *self;
         for (family, addresses) in by_family(self.addresses) {
-            let is_known = ruleset::are_known(nft, family, &addresses)?.contains(&true);
-            // The Go plugin let the addresses pass. Sources of firewalld are compared elsewhere.
-            if !is_known
-                && guard.is_none()
+            let has_element = ruleset::have_elements(nft, family, &addresses)?.contains(&true);
+            // The rules of the Go plugin accept the addresses. `has_source` compares the sources of firewalld.
+            if !has_element
+                && policy_links.is_none()
                 && (uses_firewalld || forward_rules::has(nft, family, &addresses)?)
             {
                 continue;
             }
-            ruleset::check(nft, family, &addresses, guard, owner)?;
+            ruleset::check(nft, family, &addresses, policy_links, owner)?;
             if !uses_firewalld {
                 forward::check(nft, family, &addresses, admin_chain, owner)?;
             }
         }
-        guard.map_or(Ok(()), |guard| guard.check_port(nft, owner))
+        policy_links.map_or(Ok(()), |policy_links| policy_links.check_port(nft, owner))
     }
 }
 
-/// The families of addresses.
+/// The families of the tables with addresses.
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 
 fn remove_rules(
     nft: &Nft,
     batch: &mut Batch,
-    of_reference: &[IpAddr],
+    reference_addresses: &[IpAddr],
     owners: &Owners,
 ) -> Result<()> {
     for family in FAMILIES {
@@ -376,13 +380,13 @@ fn remove_rules(
         forward::remove(nft, batch, family, owners)?;
     }
     ingress::remove_ports(nft, batch, owners)?;
-    for (family, addresses) in by_family(of_reference) {
+    for (family, addresses) in by_family(reference_addresses) {
         forward_rules::remove(nft, batch, family, &addresses)?;
     }
     Ok(())
 }
 
-/// The addresses of all interfaces.
+/// The addresses of all interfaces of the result, sorted.
 fn addresses(result: &Success) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
     addresses.sort_unstable();
@@ -391,16 +395,16 @@ fn addresses(result: &Success) -> Vec<IpAddr> {
 }
 
 fn by_family(addresses: &[IpAddr]) -> Vec<(Family, Vec<IpAddr>)> {
-    let of = |family| {
+    let in_family = |family| {
         let is_v4 = family == Family::Ip;
         let own: Vec<IpAddr> =
             addresses.iter().copied().filter(|address| address.is_ipv4() == is_v4).collect();
         (family, own)
     };
-    FAMILIES.into_iter().map(of).filter(|(_, own)| !own.is_empty()).collect()
+    FAMILIES.into_iter().map(in_family).filter(|(_, own)| !own.is_empty()).collect()
 }
 
-/// Only a warning, because not every container needs forwarded traffic.
+/// Warns if iptables-legacy drops forwarded packets. It is not an error, because not every container needs forwarded traffic.
 fn warn_of_legacy_rules(cx: &Context<'_>, family: Family) {
     if xtables::drops_forwarded(family == Family::Ip6) {
         let program = if family == Family::Ip6 { "ip6tables-legacy" } else { "iptables-legacy" };

@@ -1,4 +1,4 @@
-//! The sockets in a D-Bus address. It does not depend on the messages.
+//! Parses the sockets of a D-Bus address.
 //!
 //! Source: D-Bus specification, "Server Addresses".
 
@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStringExt;
 
 use crate::kernel::unix::Endpoint;
 
-/// The sockets of a list of addresses, in its order. An address with another transport or a wrong escape is ignored.
+/// The sockets of a list of addresses, in the order of the list. An address with another transport or a wrong escape is
+/// ignored.
 pub(super) fn endpoints(list: &[u8]) -> Vec<Endpoint> {
     list.split(|byte| *byte == b';').filter_map(endpoint).collect()
 }
@@ -22,7 +23,7 @@ fn endpoint(address: &[u8]) -> Option<Endpoint> {
     })
 }
 
-/// Replaces each `%` and its two hexadecimal digits by the byte.
+/// Replaces each `%` and its two hexadecimal digits by the byte. `None` if the value is empty or an escape is wrong.
 fn unescaped(value: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.iter();

@@ -1,4 +1,4 @@
-//! A client for D-Bus methods that take and return strings and booleans. It does not depend on the called services.
+//! A client for D-Bus methods that take strings and return a string or a boolean. It does not depend on the called services.
 //!
 //! No crate is used, because cnibox calls four methods: `dbus` needs the library libdbus, zbus 6 has an asynchronous runtime,
 //! and rustbus 0.19, the smallest, adds 101 KB for one call.
@@ -16,20 +16,20 @@ pub(super) struct Bus {
     stream: BufReader<Stream>,
     /// The serial of the last message.
     serial: u32,
-    /// Sent before the next message: the authentication, and `Hello`, which every bus requires.
+    /// The authentication and the call of `Hello`, which every bus requires. Sent before the next message; empty afterwards.
     greeting: Vec<u8>,
 }
 
 /// The called method.
 pub(super) struct Method<'a> {
-    /// The unique bus name of the service, such as `:1.5`, or the name of the bus.
+    /// The unique name of the service, such as `:1.5`, or the name of the bus.
     pub(super) destination: &'a str,
     pub(super) path: &'a str,
     pub(super) interface: &'a str,
     pub(super) name: &'a str,
 }
 
-/// The reason that a call has no result.
+/// The reason why a call has no result.
 #[derive(Debug)]
 pub(super) enum Failure {
     Connection(io::Error),
@@ -44,7 +44,7 @@ pub(super) enum Failure {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) text: Option<String>,
-    pub(super) truth: Option<bool>,
+    pub(super) boolean: Option<bool>,
 }
 
 /// A method of the bus itself.
@@ -58,9 +58,9 @@ pub(super) const fn bus_method(name: &str) -> Method<'_> {
 }
 
 impl Bus {
-    /// Connects to the first address that accepts. The bus gets the user id from the kernel.
+    /// Connects to the first address that accepts the connection. The bus reads the user id of this process from the kernel.
     pub(super) fn connect(addresses: &[u8]) -> Result<Self, Failure> {
-        let deadline = Instant::now() + time_limit();
+        let deadline = Instant::now() + timeout();
         let mut failure = io::Error::new(ErrorKind::InvalidInput, "the address names no socket");
         for endpoint in endpoints(addresses) {
             match Stream::connect(&endpoint, deadline) {
@@ -78,9 +78,9 @@ impl Bus {
         Err(Failure::Connection(failure))
     }
 
-    /// Restarts the time limit.
-    pub(super) fn restart_time(&mut self) {
-        self.stream.get_mut().deadline = Instant::now() + time_limit();
+    /// Restarts the timeout of the calls.
+    pub(super) fn restart_timeout(&mut self) {
+        self.stream.get_mut().deadline = Instant::now() + timeout();
     }
 
     pub(super) fn call(
@@ -105,7 +105,7 @@ impl Bus {
             self.authenticate()?;
         }
         // The reply to `Hello` comes first, and signals can come before the reply. Each client of the bus can send a message
-        // that looks like the reply, but the bus writes the sender.
+        // that looks like the reply, but the bus itself sets the sender.
         for _ in 0..MESSAGES_MAX {
             let message = self.receive()?;
             if message.reply_to == self.serial
@@ -149,13 +149,13 @@ impl Bus {
 }
 
 impl Failure {
-    /// Whether the deadline passed. The bus can be running, but slow.
-    pub(super) fn is_silence(&self) -> bool {
+    /// Whether the timeout passed. The bus can be running, but slow.
+    pub(super) fn is_timeout(&self) -> bool {
         matches!(self, Self::Connection(error) if error.kind() == ErrorKind::WouldBlock)
     }
 
-    /// Whether the service, or the bus for it, returned another error than this.
-    pub(super) fn is_refusal_except(&self, error: &str) -> bool {
+    /// Whether the service, or the bus on its behalf, returned an error with another name than `error`.
+    pub(super) fn is_error_other_than(&self, error: &str) -> bool {
         matches!(self, Self::Refused { name, .. } if name != error)
     }
 }
@@ -163,8 +163,8 @@ impl Failure {
 impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Connection(_) if self.is_silence() => {
-                write!(f, "timeout after {} s", time_limit().as_secs())
+            Self::Connection(_) if self.is_timeout() => {
+                write!(f, "timeout after {} s", timeout().as_secs())
             }
             Self::Connection(error) => write!(f, "{error}"),
             Self::Refused { name, text } if text.is_empty() => f.write_str(name),
@@ -173,15 +173,15 @@ impl Display for Failure {
     }
 }
 
-fn time_limit() -> Duration {
-    fault::bus_limit(TIME_LIMIT)
+fn timeout() -> Duration {
+    fault::bus_limit(TIMEOUT)
 }
 
 fn invalid(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("the bus sent {what}"))
 }
 
-/// Encodes a call, in little-endian order.
+/// Encodes a method call, in little-endian order.
 ///
 /// Source: D-Bus specification, "Message Protocol".
 fn encode(method: &Method<'_>, serial: u32, arguments: &[&str]) -> Vec<u8> {
@@ -232,7 +232,7 @@ fn pad(bytes: &mut Vec<u8>, multiple: usize) {
     bytes.resize(bytes.len().next_multiple_of(multiple), 0);
 }
 
-/// The byte order, which every message declares.
+/// The byte order of a message. Every message declares it.
 #[derive(Clone, Copy)]
 enum Order {
     LittleEnd,
@@ -256,8 +256,8 @@ impl Order {
         })
     }
 
-    /// The end of the header fields, the begin of the body and its end, of the fixed part of the header. The sums are those of
-    /// 32 bits on each machine.
+    /// Reads the offsets of a message from the fixed part of its header: the end of the header fields, the begin of the body,
+    /// and the end of the body. `None` if an offset exceeds 32 bits, on each machine.
     fn layout(self, fixed: &[u8]) -> Option<[usize; 3]> {
         let fields_end = self.u32(fixed, 12)?.checked_add(u32::try_from(FIXED_BYTES).ok()?)?;
         let body_at = fields_end.checked_next_multiple_of(8)?;
@@ -265,7 +265,7 @@ impl Order {
         Some([fields_end, body_at, length].map(|offset| offset as usize))
     }
 
-    /// The string at the next multiple of 4, and its end.
+    /// Reads the string at the next multiple of 4. Returns it and the offset of its end.
     fn string(self, bytes: &[u8], at: usize) -> Option<(String, usize)> {
         let at = at.checked_next_multiple_of(4)?;
         let length = self.u32(bytes, at)? as usize;
@@ -332,18 +332,18 @@ impl Message {
         }
         match signature.first() {
             Some(b's') => message.body.text = Some(order.string(bytes, body_at)?.0),
-            Some(b'b') => message.body.truth = Some(order.u32(bytes, body_at)? != 0),
+            Some(b'b') => message.body.boolean = Some(order.u32(bytes, body_at)? != 0),
             _ => {}
         }
         Some(message)
     }
 }
 
-/// The name of the bus itself, which also replies for a service that cannot.
+/// The name of the bus itself. It also sends the error reply for a service that cannot reply.
 const BUS: &str = "org.freedesktop.DBus";
 
-/// The time limit of all calls on a connection. firewalld replies within milliseconds.
-const TIME_LIMIT: Duration = Duration::from_secs(3);
+/// The timeout of all calls on a connection together. firewalld replies within milliseconds.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The length of the fixed part of the header.
 const FIXED_BYTES: usize = 16;
@@ -436,15 +436,15 @@ mod tests {
     #[test]
     fn answers_are_read_and_torn_ones_are_not() {
         let text = answer(RETURN, b's', b"\x02\0\0\0hi\0");
-        let truth = answer(RETURN, b'b', &1_u32.to_le_bytes());
+        let boolean = answer(RETURN, b'b', &1_u32.to_le_bytes());
         let error = answer(ERROR, b's', b"\x02\0\0\0no\0");
         let of = |bytes: &[u8]| read(bytes).unwrap();
         assert_eq!(of(&text).body.text.as_deref(), Some("hi"));
-        assert_eq!((of(&truth).body.truth, of(&truth).reply_to), (Some(true), 2));
-        assert_eq!(of(&truth).sender, ":1.5");
+        assert_eq!((of(&boolean).body.boolean, of(&boolean).reply_to), (Some(true), 2));
+        assert_eq!(of(&boolean).sender, ":1.5");
         let refused = of(&error);
         assert_eq!((refused.kind, refused.error.as_str()), (ERROR, "org.example.Error"));
-        for bytes in [text, truth, error] {
+        for bytes in [text, boolean, error] {
             for end in 0..bytes.len() {
                 read(&bytes[..end]);
                 for wrong in [0, 1, b'g', 0x7f, 0xff] {

@@ -18,37 +18,38 @@ const NAME: &str = "org.fedoraproject.FirewallD1";
 
 pub(super) struct Firewalld {
     bus: Bus,
-    /// The unique bus name of firewalld. Only this connection can reply to its calls.
+    /// The unique bus name of firewalld. Replies from another sender are ignored.
     owner: String,
 }
 
 /// Whether firewalld is running.
-pub(super) enum Found {
+pub(super) enum FirewalldState {
     Running(Firewalld),
-    /// The error has the reason.
+    /// The error names the reason.
     NotRunning(Error),
 }
 
 impl Firewalld {
-    /// Fails if the bus is there but does not tell whether firewalld runs.
-    pub(super) fn find(cx: &Context<'_>) -> Result<Found> {
+    /// Connects to firewalld over the system bus of the request. Fails if the bus does not answer whether firewalld runs, for
+    /// example after a timeout.
+    pub(super) fn find(cx: &Context<'_>) -> Result<FirewalldState> {
         Self::find_at(cx.request.bus_address.as_deref())
     }
 
-    /// The same at the address of a bus; `None` is the usual one.
-    pub(super) fn find_at(addresses: Option<&OsStr>) -> Result<Found> {
+    /// Connects to firewalld over the bus with this address. `None` means the default address of the system bus.
+    pub(super) fn find_at(addresses: Option<&OsStr>) -> Result<FirewalldState> {
         let addresses = addresses.unwrap_or_else(|| SYSTEM_BUS.as_ref());
         let failure = match Self::connect(addresses.as_bytes()) {
-            Ok(firewalld) => return Ok(Found::Running(firewalld)),
+            Ok(firewalld) => return Ok(FirewalldState::Running(firewalld)),
             Err(failure) => failure,
         };
         let why = format!("{}: {failure}", addresses.display());
-        if failure.is_silence() || failure.is_refusal_except(NO_OWNER) {
+        if failure.is_timeout() || failure.is_error_other_than(NO_OWNER) {
             let error = Error::internal("cannot find out whether firewalld runs");
             return Err(error.with_details(why));
         }
         let error = Error::internal("cannot use firewalld: it is not running").with_details(why);
-        Ok(Found::NotRunning(error))
+        Ok(FirewalldState::NotRunning(error))
     }
 
     fn connect(addresses: &[u8]) -> Result<Self, Failure> {
@@ -57,12 +58,12 @@ impl Firewalld {
         Ok(Self { bus, owner })
     }
 
-    /// Restarts the time limit of the calls.
-    pub(super) fn restart_time(&mut self) {
-        self.bus.restart_time();
+    /// Restarts the timeout of the calls.
+    pub(super) fn restart_timeout(&mut self) {
+        self.bus.restart_timeout();
     }
 
-    /// Adds the address as a source of the zone. False if it is one already.
+    /// Adds the address as a source of the zone. Returns false if the address already was a source of the zone.
     pub(super) fn add_source(&mut self, zone: &str, address: IpAddr) -> Result<bool> {
         match self.call("addSource", zone, address) {
             Err(Failure::Refused { name, text })
@@ -93,7 +94,7 @@ impl Firewalld {
             Error::internal(format_args!("cannot look for {address} in zone {zone} of firewalld"))
                 .with_details(failure.to_string())
         })?;
-        Ok(answer.truth == Some(true))
+        Ok(answer.boolean == Some(true))
     }
 
     fn call(
@@ -113,9 +114,10 @@ impl Firewalld {
     }
 }
 
-/// Adds what firewalld adds for a source of the zone: its packets go to the chain of the zone, before those of links. The chain
-/// can be missing: firewalld makes it with the first source. The plugin expects a zone that accepts.
-pub(super) fn add_to(program: &mut Program, zone: &str) {
+/// Adds the rules to `program` that firewalld adds for a source of the zone: packets of the source go to the chain of the zone,
+/// before the rules for links. The chain can be missing, because firewalld makes it with the first source. Then the packets are
+/// accepted: the plugin expects a zone that accepts.
+pub(super) fn add_to_program(program: &mut Program, zone: &str) {
     let names: Vec<String> = program.chain_names().map(str::to_owned).collect();
     for dispatch in &names {
         let (prefix, name) = match dispatch.strip_prefix(IN_NFT) {
@@ -131,14 +133,14 @@ pub(super) fn add_to(program: &mut Program, zone: &str) {
     }
 }
 
-/// The chains that choose the zone of a forwarded packet, of firewalld since 1.0, since 0.8 and of others before. Their rules for
-/// sources are before those for links.
+/// The chains that choose the zone of a forwarded packet: of firewalld since 1.0, since 0.8, and before 0.8. Their rules for
+/// sources come before their rules for links.
 const DISPATCHES: [&str; 3] = ["FORWARD_ZONES", "FORWARD_IN_ZONES", "FORWARD_IN_ZONES_SOURCE"];
-/// The prefix of names in the table of firewalld. Its chains in the tables of iptables have none.
+/// The prefix of chain names in the nf_tables table of firewalld. Its chains in the tables of iptables have no prefix.
 const IN_NFT: &str = "filter_";
 
 /// The error of the bus for a service that is not running.
 const NO_OWNER: &str = "org.freedesktop.DBus.Error.NameHasNoOwner";
 
-/// The error of firewalld for an existing source begins with this.
+/// The beginning of firewalld's error for an existing source.
 const ALREADY_SET: &str = "ZONE_ALREADY_SET";

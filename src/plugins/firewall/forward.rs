@@ -1,6 +1,6 @@
-//! The chain FORWARD of iptables-nft. A packet that FORWARD drops can be accepted only there. Its table `filter` belongs to
-//! iptables, so the map in it has the name of cnibox. If FORWARD is missing, `add` creates it as iptables does, so the rules
-//! work when a program sets its policy to DROP later.
+//! The rules in the chain FORWARD of iptables-nft. Only a rule in FORWARD, or in a chain that it jumps to, can accept a packet
+//! that FORWARD drops. The table `filter` belongs to iptables, so the map in it has the name `cnibox`. If FORWARD is missing,
+//! `add` creates it as iptables does, so the rules also work when a program sets the policy of FORWARD to DROP later.
 //!
 //! ```nft
 //! table ip filter {
@@ -55,7 +55,7 @@ const fn table(family: Family) -> Table<'static> {
     accepted(family).table
 }
 
-/// The validated name of the administrator's chain.
+/// Validates the configured name of the administrator's chain. Empty means the default.
 pub(super) fn admin_chain(configured: &str) -> Result<&str> {
     let refused = |why: &str| {
         Err(Error::config(format_args!(
@@ -107,22 +107,27 @@ impl Present {
             Object::Chain(table, admin_chain),
             Object::Set(table, MAP),
         ])?;
-        let of = |chain| nft.rules_of(table, chain);
+        let rules_of = |chain| nft.rules_of(table, chain);
         Ok(Self {
             table: there[0],
             forward: there[1],
             cni_forward: there[2],
             admin_chain: there[3],
             map: there[4],
-            rules: PresentRules::of(&of(FORWARD)?, &of(CNI_FORWARD)?, family, admin_chain),
+            rules: PresentRules::of(
+                &rules_of(FORWARD)?,
+                &rules_of(CNI_FORWARD)?,
+                family,
+                admin_chain,
+            ),
         })
     }
 }
 
 impl PresentRules {
-    /// Those among the rules of FORWARD and CNI-FORWARD.
+    /// Finds the rules of the plugin among those of FORWARD and CNI-FORWARD.
     fn of(forward: &[Rule], cni_forward: &[Rule], family: Family, admin_chain: &str) -> Self {
-        let has = |is_it: &dyn Fn(&Rule) -> bool| cni_forward.iter().any(is_it);
+        let has = |is_rule: &dyn Fn(&Rule) -> bool| cni_forward.iter().any(is_rule);
         Self {
             jump: forward.iter().any(|rule| jumps_to(rule, CNI_FORWARD)),
             admin_jump: has(&|rule| jumps_to(rule, admin_chain)),
@@ -131,7 +136,7 @@ impl PresentRules {
         }
     }
 
-    /// The missing rules, each at its place. `answers` makes the rule for answers.
+    /// The missing rules, each with its chain and position. `answers` makes the rule for established packets.
     fn missing<'a>(
         &self,
         family: Family,
@@ -175,7 +180,7 @@ fn looks_up(rule: &Rule, wanted: Field) -> bool {
     rule.exprs.iter().any(is_field) && rule.exprs.iter().any(is_map)
 }
 
-/// Accepts the addresses. A new map gets all known addresses.
+/// Adds the missing chains and rules, and the addresses to the map. A new map gets the addresses of all containers.
 pub(super) fn add(
     nft: &Nft,
     batch: &mut Batch,
@@ -191,8 +196,8 @@ pub(super) fn add(
     if present.map {
         let put = accepted(family).put(nft, batch, owner, &keys, &wanted);
         return put.map(drop).map_err(|error| {
-            let of = addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
-            error.context(format!("cannot accept {of} in map {MAP} of table {}", table(family)))
+            let list = addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
+            error.context(format!("cannot accept {list} in map {MAP} of table {}", table(family)))
         });
     }
     let others = ruleset::set(family, ruleset::ADDRESSES).parts(nft)?.into_iter();
@@ -258,7 +263,8 @@ fn accept_sources(family: Family) -> NewRule<'static> {
     NewRule::last(CNI_FORWARD).with(verdict_map(&[ruleset::addresses(family)[0]], MAP))
 }
 
-/// The comments of the rules. The first two are those of the Go plugin, so that both find the same rules.
+/// The comments of the rules. The first two are those of the Go plugin, so that the Go plugin and cnibox find each other's
+/// rules.
 struct Comments {
     jump: Comment,
     admin: Comment,
@@ -278,8 +284,12 @@ impl Comments {
     }
 }
 
-/// Adds the rules that are missing to those of the host, as ADD does.
-pub(super) fn add_to(program: &mut Program, family: Family, admin_chain: &str) -> Result<()> {
+/// Adds the missing rules to `program`, a copy of the host's rules, as ADD adds them to the kernel.
+pub(super) fn add_to_program(
+    program: &mut Program,
+    family: Family,
+    admin_chain: &str,
+) -> Result<()> {
     let [forward, cni_forward] = [FORWARD, CNI_FORWARD].map(|chain| program.rules_of(chain));
     let present = PresentRules::of(forward, cni_forward, family, admin_chain);
     let comments = Comments::new(family)?;
@@ -294,7 +304,8 @@ pub(super) fn add_to(program: &mut Program, family: Family, admin_chain: &str) -
     Ok(())
 }
 
-/// Replaces the lookups in the map, for packets with one address in it: that of their source, that of their destination, or none.
+/// Replaces the lookups in the map by their result. `known` is the field whose address is in the map, the source or the
+/// destination address; `None` if neither address is.
 pub(super) fn resolve_map(program: &mut Program, family: Family, known: Option<Field>) {
     let [source, destination] = ruleset::addresses(family);
     for rule in program.rules_mut() {
@@ -350,7 +361,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whether the kernel accepts the changes of an ADD. Nothing is changed.
+/// Fails if the kernel would refuse the changes of an ADD. Changes nothing.
 pub(super) fn is_possible(nft: &Nft, family: Family, admin_chain: &str) -> Result<()> {
     let present = Present::read(nft, family, admin_chain)?;
     let mut batch = Batch::new();

@@ -22,20 +22,20 @@ pub(super) enum Policy {
 }
 
 /// The links that a policy other than `open` applies to.
-pub(super) struct Guard {
+pub(super) struct PolicyLinks {
     pub(super) is_isolated: bool,
-    v4: Way,
-    v6: Way,
+    v4: GatewayLink,
+    v6: GatewayLink,
     /// The container's port of the bridge, if there is a bridge.
     port: Option<IfName>,
 }
 
-/// How the host and a container reach each other in one family.
+/// The link over which the host and a container reach each other in one family.
 #[derive(Clone)]
-struct Way {
-    /// The link of the gateway: the bridge, or the link of its VLAN; or the end of the pair on the host.
+struct GatewayLink {
+    /// The link with the gateway address: the bridge, the gateway link of a VLAN, or without a bridge the host end of the pair.
     link: IfName,
-    /// The port of the bridge that leads to this link, if the link is the other end of a pair.
+    /// The port of the bridge that is the other end of this link, if the link is one end of a veth pair.
     port: Option<IfName>,
 }
 
@@ -51,9 +51,9 @@ impl Policy {
     }
 }
 
-impl Guard {
-    /// Asks the kernel, since results name interfaces in any order and need not name a bridge. `None` if there is nothing
-    /// to keep.
+impl PolicyLinks {
+    /// Reads the links of the container from the kernel, because a result lists interfaces in any order and need not list the
+    /// bridge. `None` if the policy is `open`.
     pub(super) fn of(
         cx: &Context<'_>,
         policy: Policy,
@@ -78,27 +78,27 @@ impl Guard {
         let bridge = master.unwrap_or(end);
         let [v4, v6] = IpFamily::ALL.map(|family| {
             let of_family = addresses.iter().filter(|address| family.has(**address));
-            Way::to(host, &bridge, of_family)
+            GatewayLink::find(host, &bridge, of_family)
         });
         Ok(Some(Self { is_isolated: policy == Policy::Isolated, v4: v4?, v6: v6?, port }))
     }
 
-    /// The link that receives the container's packets to other networks.
+    /// The bridge of the container in a family: the link that receives its packets to other networks.
     pub(super) fn bridge(&self, family: Family) -> &IfName {
         if family == Family::Ip6 { &self.v6.link } else { &self.v4.link }
     }
 
-    /// The keys of the ports that the container's port reaches: those of gateways.
+    /// The keys in the set of gateways: the container's port with each port that leads to its gateway.
     fn gateways(&self) -> Vec<Vec<u8>> {
         let Some(port) = self.port.as_ref().filter(|_| self.is_isolated) else { return Vec::new() };
-        let ports = [&self.v4, &self.v6].into_iter().filter_map(|way| way.port.as_ref());
+        let ports = [&self.v4, &self.v6].into_iter().filter_map(|link| link.port.as_ref());
         let mut keys: Vec<Vec<u8>> =
             ports.map(|gateway| pack(&[Value::IfName(port), Value::IfName(gateway)])).collect();
         keys.dedup();
         keys
     }
 
-    /// The key of the port, if there is one to isolate.
+    /// The key of the container's port in the set of isolated ports, if the policy is `isolated` and there is a bridge.
     fn isolated_port(&self) -> Option<Vec<u8>> {
         let port = self.port.as_ref().filter(|_| self.is_isolated)?;
         Some(pack(&[Value::IfName(port)]))
@@ -123,10 +123,10 @@ impl Guard {
     }
 }
 
-impl Way {
-    /// The link of the route to the addresses. It counts if it lies on the bridge: without a gateway on this host, the route to a
-    /// container leads to another host.
-    fn to<'a>(
+impl GatewayLink {
+    /// Finds the link of the host's route to the addresses, if that link is the bridge or is connected to it. Otherwise returns
+    /// the bridge: without a gateway on this host, the route to a container leads to another host.
+    fn find<'a>(
         host: &Rtnl,
         bridge: &Link,
         addresses: impl Iterator<Item = &'a IpAddr>,
@@ -139,7 +139,7 @@ impl Way {
             }
             let Some(link) = host.link_at(index)? else { continue };
             let port = veth::peer(host, &link)?.filter(|port| port.master == Some(bridge.index));
-            // A link of a VLAN that an operator made, for example.
+            // For example a VLAN link on the bridge that an operator made.
             let is_above = link.peer == Some(bridge.index) && !link.peer_is_elsewhere;
             if port.is_some() || is_above {
                 let port = port.map(|port| IfName::new(port.name.as_str())).transpose()?;
@@ -150,20 +150,21 @@ impl Way {
     }
 }
 
-/// Isolates the port, if there is one to isolate, and ends what an earlier ADD of the owner isolated.
+/// Isolates the container's port, if the policy is `isolated`. Removes other elements of an earlier ADD of the owner.
 pub(super) fn set_port(
     nft: &Nft,
     batch: &mut Batch,
-    guard: Option<&Guard>,
+    policy_links: Option<&PolicyLinks>,
     owner: &Comment,
 ) -> Result<()> {
-    let port: Vec<Vec<u8>> = guard.and_then(Guard::isolated_port).into_iter().collect();
+    let port: Vec<Vec<u8>> =
+        policy_links.and_then(PolicyLinks::isolated_port).into_iter().collect();
     if !port.is_empty() {
         let mut shared = shared();
         shared.sets.push(GATEWAYS.into());
         shared.ensure(nft, batch, declare)?;
     }
-    let gateways = guard.map(Guard::gateways).unwrap_or_default();
+    let gateways = policy_links.map(PolicyLinks::gateways).unwrap_or_default();
     for (set, wanted) in [(PORTS, port), (GATEWAYS, gateways)] {
         let mut earlier = nft.elements(TABLE, set)?;
         earlier.retain(|element| {
@@ -200,8 +201,8 @@ pub(super) fn remove_ports(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Res
 /// }
 /// ```
 ///
-/// Packets to the bridge itself, and those that the host routes, do not pass the forward hook of the bridge. Packets to a gateway
-/// that is the other end of one of its ports do; the second set has the container's port with that port.
+/// Packets to the bridge itself, and those that the host routes, do not pass the forward hook of the bridge. Packets to a
+/// gateway that is the other end of a port pass it; the second set has the container's port together with that port.
 fn shared() -> SharedRules<'static> {
     let [iif, oif] = [Field::Iifname, Field::Oifname];
     let drops = |own: Field, other: Option<Field>| {
@@ -232,7 +233,7 @@ const TABLE: Table<'static> = shared_rules::table(Family::Bridge);
 const PORTS: &str = "firewall-isolated-ports";
 const GATEWAYS: &str = "firewall-isolated-gateways";
 const CHAIN: &str = "firewall-policy";
-/// Up to 0.2.0.
+/// The name of the chain up to release 0.2.0.
 const FORMER_CHAIN: &str = "firewall-forward";
 
 /// NF_BR_PRI_FILTER_BRIDGED (linux/netfilter_bridge.h); nft calls it `filter`.

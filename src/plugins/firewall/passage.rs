@@ -1,16 +1,16 @@
-//! How packets pass the rules of a host after an ADD, for `cnibox doctor`. ADD puts its rules at fixed places: rules before them
+//! The rules of a host as they are after an ADD, for `cnibox doctor`. ADD adds its rules at fixed positions: rules before them
 //! can drop packets that the plugin would accept.
 
 use std::ffi::OsStr;
 
-use super::firewalld::{self, Found};
+use super::firewalld::{self, FirewalldState};
 use super::{Backend, Firewall, Firewalld, forward};
 use crate::cni::json::Json;
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::{Chain, Family, Field, Program, Table};
 
-/// What ADD adds to let the packets of its container pass.
+/// The rules that ADD adds to accept the packets of its container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Passage {
     /// Rules in the table of iptables-nft, after those of this chain of the administrator.
@@ -27,15 +27,16 @@ pub enum End {
 }
 
 impl Passage {
-    /// That of a plugin's configuration. `None` if ADD refuses the configuration. `bus` is the address of the system bus.
+    /// The rules that ADD adds with this configuration. `None` if ADD refuses the configuration. `bus` is the address of the
+    /// system bus.
     pub fn of(plugin: &Json, bus: Option<&OsStr>) -> Result<Option<Self>> {
         let Ok(firewall) = plugin.read::<Firewall>("the plugin firewall") else { return Ok(None) };
         let Ok(settings) = firewall.settings() else { return Ok(None) };
         let uses_firewalld = match settings.backend {
             Backend::Iptables => false,
-            // ADD fails if it does not run.
+            // ADD fails if firewalld does not run.
             Backend::Firewalld => true,
-            Backend::Any => matches!(Firewalld::find_at(bus)?, Found::Running(_)),
+            Backend::Any => matches!(Firewalld::find_at(bus)?, FirewalldState::Running(_)),
         };
         Ok(Some(match uses_firewalld {
             true => Self::Zone(firewall.zone().into()),
@@ -44,8 +45,8 @@ impl Passage {
     }
 }
 
-/// The rules of a table as packets from or to a container pass them. Without a passage, the plugin does not accept them.
-/// `table` is `None` for the table of iptables-legacy, which ADD does not change.
+/// The rules of a table for packets from or to a container, with the rules that ADD adds. Without a passage the plugin adds no
+/// rules. `table` is `None` for the table of iptables-legacy, which ADD does not change.
 pub fn passed(
     program: &Program,
     table: Option<Table<'_>>,
@@ -54,22 +55,22 @@ pub fn passed(
 ) -> Result<Program> {
     let mut program = program.clone();
     if let (Some(Passage::Zone(zone)), End::Source) = (passage, end) {
-        firewalld::add_to(&mut program, zone);
+        firewalld::add_to_program(&mut program, zone);
     }
     let Some(Table { family, .. }) = table.filter(is_of_iptables) else { return Ok(program) };
     program.add_chain(forward::FORWARD);
     let mut known = None;
     if let Some(Passage::Forward { admin_chain }) = passage {
-        forward::add_to(&mut program, family, admin_chain)?;
-        let version = if family == Family::Ip6 { IpFamily::V6 } else { IpFamily::V4 };
-        let [source, destination] = Field::addresses(version);
+        forward::add_to_program(&mut program, family, admin_chain)?;
+        let ip_family = if family == Family::Ip6 { IpFamily::V6 } else { IpFamily::V4 };
+        let [source, destination] = Field::addresses(ip_family);
         known = Some(if end == End::Source { source } else { destination });
     }
     forward::resolve_map(&mut program, family, known);
     Ok(program)
 }
 
-/// The base chain that ADD makes in a table with these chains, if it is missing. Its policy is to accept.
+/// The base chain that ADD adds to a table with these chains: FORWARD of iptables, if it is missing. Its policy is accept.
 pub fn chain_of_add(table: Table<'_>, chains: &[&Chain]) -> Option<&'static str> {
     let is_there = chains.iter().any(|chain| chain.name == forward::FORWARD);
     (is_of_iptables(&table) && !is_there).then_some(forward::FORWARD)

@@ -26,18 +26,20 @@
 //! }
 //! ```
 //!
-//! The first three have an element for each address, with the owner as comment. The maps have the bridge that is isolated for
-//! the address. The other three follow from the maps, and packets are looked up in them: `bridges` has all isolated bridges,
-//! `within` a pair of each bridge with itself, and `alone` the bridges without traffic between their ports. `portmap` keeps the
-//! targets of published ports, which pass between bridges. A bridge is here the link that the addresses are reached by.
+//! `firewall-addresses` and the two maps have an element for each address, with the owner as comment. The maps have the bridge
+//! of the address, by policy. The other three sets are computed from the maps, and packets are looked up in them: `bridges` has
+//! all bridges with a policy, `within` has a pair of each bridge with itself, and `alone` has the bridges without traffic
+//! between their ports. `portmap` maintains `portmap-targets`, the targets of published ports, which are accepted between
+//! bridges. Here, a bridge is the link of the host's route to the addresses.
 //!
-//! A container could open a connection to its own published port with the address of another container as source. Its replies
-//! would then pass to that container, so what is translated must come from the link of its source.
+//! A container could open a connection to its own published port with the address of another container as source. The replies
+//! would then be accepted to that container. So the first rule of `firewall-policy` drops translated packets that do not come
+//! from the link of their source.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::ingress::Guard;
+use super::ingress::PolicyLinks;
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
 use crate::netlink::nft::{
@@ -59,11 +61,11 @@ const WITHIN: &str = "firewall-within";
 const ALONE: &str = "firewall-alone";
 
 const CHAIN: &str = "firewall-policy";
-/// Up to 0.2.0.
+/// The name of the chain up to release 0.2.0.
 const FORMER_CHAIN: &str = "firewall-forward";
 const BETWEEN_CHAIN: &str = "firewall-between";
 const ALONE_CHAIN: &str = "firewall-alone";
-/// Up to 0.2.0.
+/// The name of the chain up to release 0.2.0.
 const FORMER_WITHIN_CHAIN: &str = "firewall-within";
 
 pub(super) fn key(address: IpAddr) -> Vec<u8> {
@@ -74,24 +76,24 @@ pub(super) const fn set(family: Family, name: &'static str) -> SharedSet<'static
     SharedSet { table: shared_rules::table(family), name }
 }
 
-/// The elements of one attachment.
-struct Wanted<'a> {
+/// The elements of one attachment in the set and the maps.
+struct AttachmentElements<'a> {
     keys: Vec<Vec<u8>>,
     family: Family,
-    guard: Option<&'a Guard>,
+    policy_links: Option<&'a PolicyLinks>,
     owner: &'a Comment,
 }
 
-impl Wanted<'_> {
+impl AttachmentElements<'_> {
     fn addresses(&self) -> Vec<Element> {
         self.elements(None)
     }
 
-    /// Of a map of bridges. An empty list means that the map must not have these keys.
+    /// The elements in a map of bridges. An empty list means that the map must not have these addresses.
     fn bridges(&self, map: &str) -> Vec<Element> {
-        match self.guard {
-            Some(guard) if guard.is_isolated == (map == ISOLATED) => {
-                self.elements(Some(Datum::Value(bridge_key(guard, self.family))))
+        match self.policy_links {
+            Some(policy_links) if policy_links.is_isolated == (map == ISOLATED) => {
+                self.elements(Some(Datum::Value(bridge_key(policy_links, self.family))))
             }
             _ => Vec::new(),
         }
@@ -106,7 +108,7 @@ impl Wanted<'_> {
         self.keys.iter().map(element).collect()
     }
 
-    /// Adds what is missing to a set, and removes other elements of the owner.
+    /// Adds the missing elements to a set, and removes other elements of the owner at these addresses.
     fn put(
         &self,
         nft: &Nft,
@@ -118,23 +120,24 @@ impl Wanted<'_> {
     }
 }
 
-fn bridge_key(guard: &Guard, family: Family) -> Vec<u8> {
-    pack(&[Value::IfName(guard.bridge(family))])
+fn bridge_key(policy_links: &PolicyLinks, family: Family) -> Vec<u8> {
+    pack(&[Value::IfName(policy_links.bridge(family))])
 }
 
-/// Adds the addresses, and removes what an earlier ADD of the owner, or an owner that has ended, left at them.
+/// Adds the rules and the elements of the addresses. Removes the other elements that these addresses have from an earlier ADD
+/// of the owner or from an ended owner.
 pub(super) fn add(
     nft: &Nft,
     batch: &mut Batch,
     family: Family,
     addresses: &[IpAddr],
-    guard: Option<&Guard>,
+    policy_links: Option<&PolicyLinks>,
     owner: &Comment,
 ) -> Result<()> {
     let table = shared_rules::table(family);
-    ensure_shared(nft, batch, family, guard.is_some())?;
+    ensure_shared(nft, batch, family, policy_links.is_some())?;
     let keys: Vec<Vec<u8>> = addresses.iter().copied().map(key).collect();
-    let wanted = Wanted { keys, family, guard, owner };
+    let wanted = AttachmentElements { keys, family, policy_links, owner };
     wanted.put(nft, batch, set(family, ADDRESSES), &wanted.addresses())?;
     let maps = [SAME_BRIDGE, ISOLATED].map(|map| (set(family, map), wanted.bridges(map)));
     let mut changes = Vec::new();
@@ -147,13 +150,13 @@ pub(super) fn add(
             let kept = changed.map_or_else(|| map.parts(nft), |changed| Ok(changed.kept))?;
             needed.push([kept, elements].concat());
         }
-        keep_bridges(nft, batch, table, needed)?;
+        remove_unused_bridges(nft, batch, table, needed)?;
     }
-    if let Some(guard) = guard {
-        let bridge = bridge_key(guard, family);
+    if let Some(policy_links) = policy_links {
+        let bridge = bridge_key(policy_links, family);
         let element = |key| [Element { key, data: None, comment: None }];
         batch.ensure_elements(table, WITHIN, &element([bridge.clone(), bridge.clone()].concat()));
-        if guard.is_isolated {
+        if policy_links.is_isolated {
             batch.ensure_elements(table, ALONE, &element(bridge.clone()));
         }
         batch.ensure_elements(table, BRIDGES, &element(bridge));
@@ -161,7 +164,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Removes the elements of the owners, and the bridges that no other attachment isolates.
+/// Removes the elements of the owners, and the bridges that no other attachment needs.
 pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, owners: &Owners) -> Result<()> {
     let is_stale = |element: &Element| shared_rules::is_of(element, owners);
     set(family, ADDRESSES).remove(nft, batch, &is_stale)?;
@@ -171,11 +174,16 @@ pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, owners: &Owne
         is_changed |= !changed.gone.is_empty();
         needed.push(changed.kept);
     }
-    if is_changed { keep_bridges(nft, batch, shared_rules::table(family), needed) } else { Ok(()) }
+    if is_changed {
+        remove_unused_bridges(nft, batch, shared_rules::table(family), needed)
+    } else {
+        Ok(())
+    }
 }
 
-/// Removes the bridges that no element of the maps `same-bridge` and `isolated` needs: these are all.
-fn keep_bridges(
+/// Removes the bridges that no element needs. `needed` has all elements of the maps `same-bridge` and `isolated`, in this
+/// order.
+fn remove_unused_bridges(
     nft: &Nft,
     batch: &mut Batch,
     table: Table<'_>,
@@ -194,7 +202,7 @@ fn keep_bridges(
     Ok(())
 }
 
-/// Names of bridges, in the format of keys.
+/// The names of bridges, as nf_tables keys.
 type Bridges = BTreeSet<Vec<u8>>;
 
 fn bridges(elements: Vec<Element>) -> Bridges {
@@ -205,14 +213,14 @@ fn bridges(elements: Vec<Element>) -> Bridges {
     elements.into_iter().filter_map(bridge).collect()
 }
 
-/// Which of the addresses have elements, of any owner.
-pub(super) fn are_known(nft: &Nft, family: Family, addresses: &[IpAddr]) -> Result<Vec<bool>> {
+/// For each address, whether it has an element of any owner.
+pub(super) fn have_elements(nft: &Nft, family: Family, addresses: &[IpAddr]) -> Result<Vec<bool>> {
     let keys: Vec<Vec<u8>> = addresses.iter().copied().map(key).collect();
     let known = nft.elements_at(shared_rules::table(family), ADDRESSES, &keys)?;
     Ok(known.iter().map(Option::is_some).collect())
 }
 
-/// The address in the key.
+/// The address in the key of an element.
 pub(super) fn address(element: &Element) -> Option<IpAddr> {
     if let Ok(octets) = <[u8; 4]>::try_from(element.key.as_slice()) {
         return Some(octets.into());
@@ -224,12 +232,12 @@ pub(super) fn check(
     nft: &Nft,
     family: Family,
     addresses: &[IpAddr],
-    guard: Option<&Guard>,
+    policy_links: Option<&PolicyLinks>,
     owner: &Comment,
 ) -> Result<()> {
     let table = shared_rules::table(family);
     let keys = addresses.iter().copied().map(key).collect();
-    let wanted = Wanted { keys, family, guard, owner };
+    let wanted = AttachmentElements { keys, family, policy_links, owner };
     let of_map = |map| (map, wanted.bridges(map));
     for (name, elements) in [(ADDRESSES, wanted.addresses()), of_map(SAME_BRIDGE), of_map(ISOLATED)]
     {
@@ -241,39 +249,40 @@ pub(super) fn check(
             }
         }
     }
-    let Some(guard) = guard else { return Ok(()) };
-    let bridge = bridge_key(guard, family);
+    let Some(policy_links) = policy_links else { return Ok(()) };
+    let bridge = bridge_key(policy_links, family);
     let twice = [bridge.clone(), bridge.clone()].concat();
-    let alone = guard.is_isolated.then_some((ALONE, bridge.clone()));
+    let alone = policy_links.is_isolated.then_some((ALONE, bridge.clone()));
     for (set, key) in [(BRIDGES, bridge), (WITHIN, twice)].into_iter().chain(alone) {
         if nft.elements_at(table, set, &[key])?.iter().all(Option::is_none) {
             return Err(Error::internal(format_args!(
                 "bridge {} is missing from set {set} of table {table}",
-                guard.bridge(family)
+                policy_links.bridge(family)
             )));
         }
     }
     shared(family, true).check(nft)
 }
 
-/// Adds what is missing. The set of targets is new on a host with the rules of an earlier release.
-fn ensure_shared(nft: &Nft, batch: &mut Batch, family: Family, keeps_apart: bool) -> Result<()> {
-    let mut shared = shared(family, keeps_apart);
+/// Adds the missing sets, maps and rules. On a host with the rules of an earlier release, the set of targets is missing and is
+/// filled.
+fn ensure_shared(nft: &Nft, batch: &mut Batch, family: Family, has_policy: bool) -> Result<()> {
+    let mut shared = shared(family, has_policy);
     let table = shared.table;
-    let lacks_targets = keeps_apart && nft.exist(&[Object::Set(table, targets::SET)])? == [false];
+    let lacks_targets = has_policy && nft.exist(&[Object::Set(table, targets::SET)])? == [false];
     shared.sets.extend(lacks_targets.then(|| targets::SET.into()));
     shared.ensure(nft, batch, |batch, name| declare(batch, table, name))?;
     if lacks_targets { targets::fill(nft, batch, table) } else { Ok(()) }
 }
 
-/// The table with its sets, and the rules that isolate bridges if they are needed.
-fn shared(family: Family, keeps_apart: bool) -> SharedRules<'static> {
+/// The table with its sets. With `has_policy` also the sets, maps and rules that isolate bridges.
+fn shared(family: Family, has_policy: bool) -> SharedRules<'static> {
     let mut shared = SharedRules {
         table: shared_rules::table(family),
         sets: vec![ADDRESSES.into()],
         chains: Vec::new(),
     };
-    if keeps_apart {
+    if has_policy {
         shared.sets.extend([SAME_BRIDGE, ISOLATED, BRIDGES, WITHIN, ALONE].map(String::from));
         let base = Base {
             kind: ChainKind::Filter,
@@ -284,13 +293,13 @@ fn shared(family: Family, keeps_apart: bool) -> SharedRules<'static> {
         let former_rules = vec![within(FORMER_WITHIN_CHAIN), between(Verdict::Drop)];
         let former = Chain::base(FORMER_CHAIN, base, former_rules);
         let former_within = Chain::regular(FORMER_WITHIN_CHAIN, vec![drop_alone(None)]);
-        let go_between = between(Verdict::Goto(BETWEEN_CHAIN.into()));
+        let goto_between = between(Verdict::Goto(BETWEEN_CHAIN.into()));
         let drop = drop_alone(Some(Condition::fib_daddr_iif()));
         shared.chains = vec![
-            // The former base chain goes before the one that it goes to.
+            // The former base chain is removed before the chain that it has a `goto` to.
             Chain::regular(BETWEEN_CHAIN, pass_between(family)).replacing(former.clone()),
             Chain::regular(ALONE_CHAIN, vec![drop]).replacing(former_within),
-            Chain::base(CHAIN, base, vec![drop_spoofed(family), within(ALONE_CHAIN), go_between])
+            Chain::base(CHAIN, base, vec![drop_spoofed(family), within(ALONE_CHAIN), goto_between])
                 .replacing(former),
         ];
     }
@@ -312,8 +321,8 @@ fn declare(batch: &mut Batch, table: Table<'_>, name: &str) {
 /// NF_IP_PRI_FILTER (linux/netfilter_ipv4.h) and its equivalent for IPv6; nft calls it `filter`.
 const PRIORITY: i32 = 0;
 
-/// `iifname @firewall-alone fib daddr . iif oif exists drop`. With br_netfilter, a frame to or from a gateway that is another link
-/// of the bridge comes here, too: the routes of both ends are on that link.
+/// `iifname @firewall-alone fib daddr . iif oif exists drop`. With br_netfilter, a frame to or from a gateway that is another
+/// link of the bridge also reaches this rule: the routes to both ends are on that link, so the rule does not match it.
 fn drop_alone(condition: Option<Condition>) -> Vec<Expr> {
     let mut rule = in_set(&[Field::Iifname], ALONE);
     rule.extend(condition.into_iter().flatten());
@@ -332,14 +341,14 @@ fn drop_spoofed(family: Family) -> Vec<Expr> {
     rule
 }
 
-/// `iifname . oifname @firewall-within goto` the chain
+/// `iifname . oifname @firewall-within goto CHAIN`
 fn within(chain: &str) -> Vec<Expr> {
     let mut rule = in_set(&[Field::Iifname, Field::Oifname], WITHIN);
     rule.push(Verdict::Goto(chain.into()).into());
     rule
 }
 
-/// `iifname @firewall-bridges oifname @firewall-bridges` and the verdict
+/// `iifname @firewall-bridges oifname @firewall-bridges VERDICT`
 fn between(verdict: Verdict) -> Vec<Expr> {
     let mut rule = in_set(&[Field::Iifname], BRIDGES);
     rule.extend(in_set(&[Field::Oifname], BRIDGES));
@@ -347,16 +356,16 @@ fn between(verdict: Verdict) -> Vec<Expr> {
     rule
 }
 
-/// What is translated to a published port passes: the port is public.
+/// Accepts packets that are translated to a published port and their replies, because the port is public. Drops all others.
 fn pass_between(family: Family) -> Vec<Vec<Expr>> {
-    targets::accept(version(family)).into_iter().chain([vec![Verdict::Drop.into()]]).collect()
+    targets::accept(ip_family(family)).into_iter().chain([vec![Verdict::Drop.into()]]).collect()
 }
 
 /// The source and the destination address of a packet.
 pub(super) fn addresses(family: Family) -> [Field; 2] {
-    Field::addresses(version(family))
+    Field::addresses(ip_family(family))
 }
 
-fn version(family: Family) -> IpFamily {
+fn ip_family(family: Family) -> IpFamily {
     if family == Family::Ip6 { IpFamily::V6 } else { IpFamily::V4 }
 }

@@ -7,12 +7,12 @@
 //! ```
 //!
 //! Each element has the owner as comment. DEL removes an address only from the zone that an ADD added it to: in another zone
-//! it belongs to the administrator.
+//! the administrator added it.
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
 
-use super::firewalld::{Firewalld, Found};
+use super::firewalld::{Firewalld, FirewalldState};
 use super::{FAMILIES, ruleset};
 use crate::error::Result;
 use crate::netlink::nft::{Batch, Comment, Element, Family, NewSet, Nft, SetKind, Type};
@@ -24,9 +24,9 @@ use crate::steps::nft::shared_set::SharedSet;
 
 const PREFIX: &str = "firewall-zone-";
 
-/// An address in a zone.
+/// An address that is a source of a zone.
 #[derive(PartialEq, Eq)]
-pub(super) struct Source {
+pub(super) struct ZoneSource {
     pub(super) zone: String,
     pub(super) address: IpAddr,
 }
@@ -54,7 +54,7 @@ pub(super) fn record(
     SharedSet { table, name: &set }.put(nft, batch, owner, &keys, &elements).map(drop)
 }
 
-/// The zones with recorded sources: family, zone and set.
+/// The zones with recorded sources, each with its family and the name of its set.
 fn zones(nft: &Nft) -> Result<Vec<(Family, String, String)>> {
     let mut zones = Vec::new();
     for family in FAMILIES {
@@ -65,15 +65,15 @@ fn zones(nft: &Nft) -> Result<Vec<(Family, String, String)>> {
     Ok(zones)
 }
 
-/// The sources of the owners that no other owner needs.
-fn recorded(nft: &Nft, owners: &Owners) -> Result<Vec<Source>> {
+/// The recorded sources of the owners, except those that another owner needs.
+fn recorded(nft: &Nft, owners: &Owners) -> Result<Vec<ZoneSource>> {
     let mut found = Vec::new();
     for (family, zone, set) in zones(nft)? {
         let set = SharedSet { table: shared_rules::table(family), name: &set };
         let (own, others): (Vec<Element>, Vec<Element>) =
             set.parts(nft)?.into_iter().partition(|part| shared_rules::is_of(part, owners));
         let alone = own.iter().filter(|own| others.iter().all(|other| other.key != own.key));
-        let source = |address| Source { zone: zone.clone(), address };
+        let source = |address| ZoneSource { zone: zone.clone(), address };
         found.extend(alone.filter_map(ruleset::address).map(source));
     }
     Ok(found)
@@ -85,22 +85,22 @@ pub(super) fn remove(
     cx: &Context<'_>,
     nft: &Nft,
     scope: Scope<'_>,
-    others: Vec<Source>,
-) -> (Vec<Source>, Result<()>) {
+    others: Vec<ZoneSource>,
+) -> (Vec<ZoneSource>, Result<()>) {
     let mut sources = match recorded(nft, &Owners::of(cx, scope)) {
         Ok(recorded) => recorded,
         Err(error) => return (Vec::new(), Err(error)),
     };
-    let is_any_ours = !sources.is_empty();
+    let has_recorded = !sources.is_empty();
     sources.extend(others);
     if sources.is_empty() {
         return (sources, Ok(()));
     }
     let mut firewalld = match Firewalld::find(cx) {
-        Ok(Found::Running(firewalld)) => firewalld,
-        // firewalld keeps no sources after its end.
-        Ok(Found::NotRunning(_)) => return (Vec::new(), Ok(())),
-        Err(error) if is_any_ours => return (sources, Err(error)),
+        Ok(FirewalldState::Running(firewalld)) => firewalld,
+        // firewalld loses its sources when it ends.
+        Ok(FirewalldState::NotRunning(_)) => return (Vec::new(), Ok(())),
+        Err(error) if has_recorded => return (sources, Err(error)),
         // No source is recorded, so an error of the bus must not prevent the DEL.
         Err(error) => {
             cx.warn(error);
@@ -113,53 +113,53 @@ pub(super) fn remove(
         }
         sources.pop();
         if scope.one().is_none() {
-            // A GC can have hundreds of sources, so each has a deadline of its own.
-            firewalld.restart_time();
+            // A GC can have hundreds of sources, so each gets the full timeout.
+            firewalld.restart_timeout();
         }
     }
     (sources, Ok(()))
 }
 
-/// Replaces sources of zones by those of other addresses. Their records stay: they move with the rules. If firewalld does
-/// not run, there are no sources.
+/// Replaces the sources of zones for attachments whose address changes. Does not change the records: their addresses change
+/// together with the rules. If firewalld does not run, there are no sources.
 pub fn follow_sources(nft: &Nft, bus: Option<&OsStr>, moves: &[Move]) -> Result<()> {
-    let moves = moves.iter().filter(|of| of.from.addr() != of.to.addr());
+    let moves = moves.iter().filter(|change| change.from.addr() != change.to.addr());
     let mut steps: Vec<(String, &Move, bool)> = Vec::new();
     for (family, zone, set) in zones(nft)? {
         let parts = SharedSet { table: shared_rules::table(family), name: &set }.parts(nft)?;
-        for of in moves.clone() {
-            let key = ruleset::key(of.from.addr());
+        for change in moves.clone() {
+            let key = ruleset::key(change.from.addr());
             let (own, others): (Vec<&Element>, Vec<&Element>) = parts
                 .iter()
                 .filter(|part| part.key == key)
-                .partition(|part| part.comment.as_deref() == Some(of.owner.as_str()));
-            steps.extend((!own.is_empty()).then(|| (zone.clone(), of, others.is_empty())));
+                .partition(|part| part.comment.as_deref() == Some(change.owner.as_str()));
+            steps.extend((!own.is_empty()).then(|| (zone.clone(), change, others.is_empty())));
         }
     }
     if steps.is_empty() {
         return Ok(());
     }
-    let Found::Running(mut firewalld) = Firewalld::find_at(bus)? else { return Ok(()) };
+    let FirewalldState::Running(mut firewalld) = Firewalld::find_at(bus)? else { return Ok(()) };
     for (zone, Move { from, to, .. }, is_alone) in &steps {
         firewalld.add_source(zone, to.addr())?;
         if *is_alone {
             firewalld.remove_source(zone, from.addr())?;
         }
-        firewalld.restart_time();
+        firewalld.restart_timeout();
     }
     Ok(())
 }
 
-/// Deletes the records of the owners, except those of the sources that stay.
-pub(super) fn forget(
+/// Deletes the records of the owners, except those of the remaining sources.
+pub(super) fn delete_records(
     nft: &Nft,
     batch: &mut Batch,
     owners: &Owners,
-    staying: &[Source],
+    remaining: &[ZoneSource],
 ) -> Result<()> {
     for (family, zone, set) in zones(nft)? {
         let stays = |element: &Element| {
-            let of_zone = staying.iter().filter(|source| source.zone == zone);
+            let of_zone = remaining.iter().filter(|source| source.zone == zone);
             of_zone
                 .map(|source| Some(source.address))
                 .any(|address| address == ruleset::address(element))
